@@ -1,0 +1,76 @@
+"""BERT in JAX: the public names, and the letters that array names end in.
+
+Shapes are written with one letter an axis, in names (`x_BLD`), docstrings (`[B, L, D]`) and einsum strings alike:
+
+    B  rows of a batch           H  attention heads           V  vocabulary
+    L  positions (queries)       K  size of one head, D / H   N  encoder layers
+    M  positions (keys)          F  feed-forward size         P  predicted (masked) positions
+    D  hidden size
+
+Names are imported on first use (PEP 562), so that `bert_jax.data` and `bert_jax.interop`, which need NumPy alone,
+never load JAX.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from bert_jax.config import BertConfig
+    from bert_jax.data.batches import Batches
+    from bert_jax.data.tokenizer import Tokenizer
+    from bert_jax.inference.pipelines import pipeline
+    from bert_jax.interop.write import save_pretrained
+    from bert_jax.load import load
+    from bert_jax.model.encoder import Bert
+    from bert_jax.model.heads import BertForMaskedLM, BertForNextSentencePrediction, BertForPreTraining
+    from bert_jax.training.optimizer import make_optimizer
+    from bert_jax.training.sharding import make_mesh
+    from bert_jax.training.step import TrainState, eval_step, init_state, train_step
+
+_HOME = {
+    "BertConfig": "config",
+    "Bert": "model.encoder",
+    "BertForPreTraining": "model.heads",
+    "BertForMaskedLM": "model.heads",
+    "BertForNextSentencePrediction": "model.heads",
+    "Tokenizer": "data.tokenizer",
+    "load": "load",
+    "save_pretrained": "interop.write",
+    "Batches": "data.batches",
+    "make_mesh": "training.sharding",
+    "make_optimizer": "training.optimizer",
+    "TrainState": "training.step",
+    "init_state": "training.step",
+    "train_step": "training.step",
+    "eval_step": "training.step",
+    "pipeline": "inference.pipelines",
+}
+
+__all__ = [
+    "Batches",
+    "Bert",
+    "BertConfig",
+    "BertForMaskedLM",
+    "BertForNextSentencePrediction",
+    "BertForPreTraining",
+    "Tokenizer",
+    "TrainState",
+    "eval_step",
+    "init_state",
+    "load",
+    "make_mesh",
+    "make_optimizer",
+    "pipeline",
+    "save_pretrained",
+    "train_step",
+]
+
+
+def __getattr__(name: str):
+    if name not in _HOME:
+        raise AttributeError(f"module 'bert_jax' has no attribute {name!r}")
+    return getattr(import_module(f"bert_jax.{_HOME[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return __all__
