@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, TypeGuard
 
 from bert_jax.errors import UserError
 
@@ -40,7 +40,7 @@ HIDDEN_ACTS = (
 DTYPES = ("float32", "bfloat16")
 REMAT_POLICIES = ("none", "full", "dots")
 
-# name -> (layers, hidden size, vocabulary); heads are D / 64 and the feed-forward is 4 D in every published size.
+# name -> (layers, hidden size, vocabulary); every published size has heads of 64 and a feed-forward of 4 D.
 _PUBLISHED = {
     "tiny": (2, 128, 30522),
     "mini": (4, 256, 30522),
@@ -55,8 +55,8 @@ _PUBLISHED = {
     "large-cased": (24, 1024, 28996),
 } | {f"L-{n}_H-{d}": (n, d, 30522) for n in (2, 4, 6, 8, 10, 12) for d in (128, 256, 512, 768)}
 
-# Keys of a config.json that change what the model computes, with the one value that this BERT is. They are refused
-# rather than ignored: ignoring them would load the weights of another model without a word.
+# Keys of a config.json that change what the model computes, with the one value that this BERT is. Others are
+# refused: to ignore them would be to run another model's weights without a word.
 _FIXED = {
     "model_type": "bert",
     "position_embedding_type": "absolute",
@@ -71,8 +71,8 @@ _FIXED = {
 class BertConfig:
     """The architecture of one BERT. Field names and defaults are those of a Hugging Face `config.json`.
 
-    The defaults are BERT-base uncased (https://arxiv.org/abs/1810.04805, section 3). `dtype` and `remat` say how to
-    compute, not what: they never change the parameters, which are float32 always.
+    The defaults are BERT-base uncased (https://arxiv.org/abs/1810.04805, section 3). `dtype` and `remat` say
+    how to compute, not what: they never change the parameters, which are float32 always.
 
     Attributes:
         vocab_size: V, rows of the token table.
@@ -80,7 +80,7 @@ class BertConfig:
         num_hidden_layers: N.
         num_attention_heads: H.
         intermediate_size: F, width of the feed-forward.
-        hidden_act: one of `HIDDEN_ACTS`, for the feed-forward and the masked-LM head. "gelu" is the exact (erf) form.
+        hidden_act: one of `HIDDEN_ACTS`, for the feed-forward and the masked-LM head; "gelu" is exact (erf).
         hidden_dropout_prob: rate after the embeddings, the attention output and the feed-forward output.
         attention_probs_dropout_prob: rate on the attention probabilities.
         max_position_embeddings: rows of the position table, the longest input.
@@ -116,30 +116,25 @@ class BertConfig:
 
     def __post_init__(self):
         for name in _SIZES:
-            _check(self, name, _is_int(getattr(self, name)) and getattr(self, name) > 0, "a positive integer")
+            self._check(name, _is_int(getattr(self, name)) and getattr(self, name) > 0, "a positive integer")
         for name in ("hidden_dropout_prob", "attention_probs_dropout_prob", "classifier_dropout"):
             value = getattr(self, name)
-            is_rate = _is_number(value) and 0 <= value < 1
-            optional = name == "classifier_dropout"
-            _check(self, name, is_rate or (optional and value is None), "a probability in [0, 1)")
+            absent = value is None and name == "classifier_dropout"
+            self._check(name, absent or (_is_number(value) and 0 <= value < 1), "a probability in [0, 1)")
         for name in ("initializer_range", "layer_norm_eps"):
-            _check(
-                self, name, _is_number(getattr(self, name)) and getattr(self, name) > 0, "a positive number"
-            )
+            value = getattr(self, name)
+            self._check(name, _is_number(value) and value > 0, "a positive number")
         for name, allowed in (("hidden_act", HIDDEN_ACTS), ("dtype", DTYPES), ("remat", REMAT_POLICIES)):
-            _check(self, name, getattr(self, name) in allowed, f"one of {', '.join(allowed)}")
-        _check(
-            self,
-            "pad_token_id",
-            _is_int(self.pad_token_id) and 0 <= self.pad_token_id < self.vocab_size,
-            f"a token id below vocab_size={self.vocab_size}",
-        )
-        _check(
-            self,
-            "hidden_size",
-            self.hidden_size % self.num_attention_heads == 0,
-            f"a multiple of num_attention_heads={self.num_attention_heads}",
-        )
+            self._check(name, getattr(self, name) in allowed, f"one of {', '.join(allowed)}")
+        is_token = _is_int(self.pad_token_id) and 0 <= self.pad_token_id < self.vocab_size
+        self._check("pad_token_id", is_token, f"a token id below vocab_size={self.vocab_size}")
+        heads = self.num_attention_heads
+        divides = self.hidden_size % heads == 0
+        self._check("hidden_size", divides, f"a multiple of num_attention_heads={heads}")
+
+    def _check(self, name: str, ok: bool, expected: str) -> None:
+        if not ok:
+            raise UserError(f"{name}={getattr(self, name)!r}: expected {expected}")
 
     @property
     def head_dim(self) -> int:
@@ -156,14 +151,14 @@ class BertConfig:
 
         Args:
             name: tiny, mini, small, medium, base-uncased, base-cased, base-multilingual-cased,
-                base-multilingual-uncased, base-chinese, large-uncased, large-cased, or one of the 24 small models of
-                https://arxiv.org/abs/1908.08962 as "L-4_H-256".
+                base-multilingual-uncased, base-chinese, large-uncased, large-cased, or one of the 24 small
+                models of https://arxiv.org/abs/1908.08962 as "L-4_H-256".
             **overrides: fields that differ from the published ones.
         """
         if name not in _PUBLISHED:
             raise UserError(f"unknown preset {name!r}; {_nearest(name, _PUBLISHED)}")
         layers, hidden, vocab = _PUBLISHED[name]
-        sizes = {
+        sizes: dict[str, Any] = {
             "vocab_size": vocab,
             "hidden_size": hidden,
             "num_hidden_layers": layers,
@@ -176,9 +171,9 @@ class BertConfig:
     def from_json(cls, source: dict[str, Any] | str | PathLike[str]) -> Self:
         """Read a Hugging Face `config.json` or Google's `bert_config.json`.
 
-        Keys that a BERT does not read (`architectures`, `torch_dtype`, `pooler_fc_size` ...) are ignored, absent ones
-        take the defaults, as in transformers. `dtype` in such a file is the type in which weights are stored, and is
-        ignored too.
+        Keys that a BERT does not read (`architectures`, `torch_dtype`, `pooler_fc_size` ...) are ignored;
+        absent ones take the defaults, as in transformers. `dtype` in such a file is the type in which weights are
+        stored, and is ignored too.
 
         Args:
             source: the parsed JSON, the file, or the folder that holds one of the two files.
@@ -224,8 +219,8 @@ class BertConfig:
     def to_json(self) -> dict[str, Any]:
         """The fields of a Hugging Face `config.json`, ready for `json.dumps`.
 
-        `dtype` and `remat` are left out: they say how this program computes, and the key `dtype` means the type of the
-        stored weights there.
+        `dtype` and `remat` are left out: they say how this program computes, and the key `dtype` there means the
+        type of the stored weights.
         """
         return {"model_type": "bert"} | {name: getattr(self, name) for name in _JSON_FIELDS}
 
@@ -248,13 +243,8 @@ def _is_int(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-def _is_number(value: Any) -> bool:
+def _is_number(value: Any) -> TypeGuard[float]:
     return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def _check(config: BertConfig, name: str, ok: bool, expected: str) -> None:
-    if not ok:
-        raise UserError(f"{name}={getattr(config, name)!r}: expected {expected}")
 
 
 def _nearest(name: str, names: dict[str, Any]) -> str:
