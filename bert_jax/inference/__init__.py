@@ -1,0 +1,1 @@
+"""From a model and texts to answers: a few compiled shapes, plain Python results."""
