@@ -171,8 +171,8 @@ class BertConfig:
     def from_json(cls, source: dict[str, Any] | str | PathLike[str]) -> Self:
         """Read a Hugging Face `config.json` or Google's `bert_config.json`.
 
-        Keys that a BERT does not read (`architectures`, `torch_dtype`, `pooler_fc_size` ...) are ignored;
-        absent ones take the defaults, as in transformers. `dtype` in such a file is the type in which weights are
+        Keys that a BERT does not read (`architectures`, `pooler_fc_size` ...) are ignored; absent
+        ones take the defaults, as in transformers. `dtype` in such a file is the type in which the weights are
         stored, and is ignored too.
 
         Args:
@@ -208,9 +208,7 @@ class BertConfig:
                 raise UserError(f"{key}={data[key]!r} is not supported; expected {value!r}")
         # ALBERT's own files say nothing of the family; this key gives them away.
         if data.get("embedding_size") not in (None, data.get("hidden_size")):
-            raise UserError(
-                f"embedding_size={data['embedding_size']!r} is ALBERT's or ELECTRA's; BERT has none"
-            )
+            raise UserError(f"embedding_size={data['embedding_size']!r} is ALBERT's or ELECTRA's; BERT has none")
         fields = {name: data[name] for name in _JSON_FIELDS if name in data}
         if fields.get("pad_token_id", 0) is None:
             del fields["pad_token_id"]
@@ -219,8 +217,8 @@ class BertConfig:
     def to_json(self) -> dict[str, Any]:
         """The fields of a Hugging Face `config.json`, ready for `json.dumps`.
 
-        `dtype` and `remat` are left out: they say how this program computes, and the key `dtype` there means the
-        type of the stored weights.
+        `dtype` and `remat` are left out: they say how this program computes, and there the key `dtype` means
+        the type of the stored weights.
         """
         return {"model_type": "bert"} | {name: getattr(self, name) for name in _JSON_FIELDS}
 
@@ -234,9 +232,7 @@ _SIZES = (
     "max_position_embeddings",
     "type_vocab_size",
 )
-_JSON_FIELDS = tuple(
-    field.name for field in dataclasses.fields(BertConfig) if field.name not in ("dtype", "remat")
-)
+_JSON_FIELDS = tuple(field.name for field in dataclasses.fields(BertConfig) if field.name not in ("dtype", "remat"))
 
 
 def _is_int(value: Any) -> bool:

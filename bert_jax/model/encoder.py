@@ -1,0 +1,244 @@
+"""The encoder: a layer, the loop over layers (with remat), the pooler, and `Bert`, which puts them together."""
+
+from collections.abc import Callable
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from flax import struct
+from jax import Array
+
+from bert_jax.config import BertConfig
+from bert_jax.errors import UserError
+from bert_jax.model.attention import SITES_PER_LAYER, SelfAttention, padding_mask
+from bert_jax.model.embeddings import EMBEDDINGS_SITE, Embeddings
+from bert_jax.model.layers import Dense, LayerNorm, activate, dropout, key_words
+
+FEED_FORWARD_SITE = 2
+
+_REMAT = {
+    "full": jax.checkpoint_policies.nothing_saveable,
+    "dots": jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
+}
+
+
+def identity(x: Array) -> Array:
+    return x
+
+
+@struct.dataclass
+class BertOutput:
+    """What `Bert` returns. Activations are float32 on a CPU and of `config.dtype` on accelerators.
+
+    Attributes:
+        last_hidden_state: [B, L, D].
+        pooler_output: [B, D], or None without a pooler.
+        hidden_states: N + 1 arrays [B, L, D], that of the embeddings first; or None.
+        attentions: N float32 arrays [B, H, L, L], after dropout and head mask; or None.
+    """
+
+    last_hidden_state: Array
+    pooler_output: Array | None = None
+    hidden_states: tuple[Array, ...] | None = None
+    attentions: tuple[Array, ...] | None = None
+
+
+class FeedForward(nn.Module):
+    """Dense, activation, dense, dropout, residual, LayerNorm. No dropout after the activation."""
+
+    config: BertConfig
+
+    @nn.compact
+    def __call__(self, x_BLD: Array, dropout_words: Array | None, site: int) -> Array:
+        config = self.config
+        h_BLF = Dense(config, config.intermediate_size, name="intermediate")(x_BLD)
+        with jax.named_scope(config.hidden_act):
+            h_BLF = activate(h_BLF, config.hidden_act)
+        y_BLD = Dense(config, config.hidden_size, name="output")(h_BLF)
+        y_BLD = dropout(y_BLD, config.hidden_dropout_prob, dropout_words, site + FEED_FORWARD_SITE)
+        return LayerNorm(config, name="LayerNorm")(x_BLD + y_BLD)
+
+
+class EncoderLayer(nn.Module):
+    """Self-attention, then feed-forward, each with residual and LayerNorm after it."""
+
+    config: BertConfig
+
+    @nn.compact
+    def __call__(
+        self,
+        x_BLD: Array,
+        mask: Array | None = None,
+        head_mask_H: Array | None = None,
+        dropout_words: Array | None = None,
+        site: int = 0,
+        output_attentions: bool = False,
+    ) -> tuple[Array, Array | None]:
+        """[B, L, D] to [B, L, D], and the attention probabilities [B, H, L, L] or None.
+
+        `mask` is what `padding_mask` returns; `site` the number of this layer's first dropout.
+        """
+        x_BLD, probabilities_BHLM = SelfAttention(self.config, name="attention")(
+            x_BLD, mask, head_mask_H, dropout_words, site, output_attentions
+        )
+        return FeedForward(self.config, name="feed_forward")(x_BLD, dropout_words, site), probabilities_BHLM
+
+
+class Encoder(nn.Module):
+    """N layers, each a subtree `layer_i`, in a Python loop: faster than a scan, at the same time to compile."""
+
+    config: BertConfig
+    constrain: Callable[[Array], Array] = identity
+
+    @nn.compact
+    def __call__(
+        self,
+        x_BLD: Array,
+        mask: Array | None,
+        head_mask_NH: Array | None,
+        dropout_words: Array | None,
+        output_attentions: bool,
+    ) -> tuple[tuple[Array, ...], tuple[Array, ...] | None]:
+        """All N + 1 hidden states [B, L, D], the input first; and the probabilities of each layer, or None."""
+        layer_type: Any = EncoderLayer
+        if self.config.remat != "none":
+            # 5 and 6 are `site` and `output_attentions`, counting `self`.
+            layer_type = nn.remat(EncoderLayer, policy=_REMAT[self.config.remat], static_argnums=(5, 6))
+        hidden_states, attentions = [x_BLD], []
+        for i in range(self.config.num_hidden_layers):
+            head_mask_H = None if head_mask_NH is None else head_mask_NH[i]
+            site = EMBEDDINGS_SITE + 1 + SITES_PER_LAYER * i
+            x_BLD, probabilities_BHLM = layer_type(self.config, name=f"layer_{i}")(
+                x_BLD, mask, head_mask_H, dropout_words, site, output_attentions
+            )
+            x_BLD = self.constrain(x_BLD)
+            hidden_states.append(x_BLD)
+            attentions.append(probabilities_BHLM)
+        return tuple(hidden_states), tuple(attentions) if output_attentions else None
+
+
+class Pooler(Dense):
+    """tanh(dense) of the first position, [CLS]: [B, L, D] -> [B, D]."""
+
+    @nn.compact
+    def __call__(self, x_BLD: Array) -> Array:
+        return jnp.tanh(super().__call__(x_BLD[:, 0]))
+
+
+class Bert(nn.Module):
+    """The bare encoder: ids in, hidden states out (https://arxiv.org/abs/1810.04805).
+
+    Attributes:
+        config: the architecture.
+        constrain: called on the activations [B, L, D] after the embeddings and after each layer; a mesh puts its
+            sharding constraint here.
+        add_pooler: False leaves the pooler and its parameters out.
+    """
+
+    config: BertConfig
+    constrain: Callable[[Array], Array] = identity
+    add_pooler: bool = True
+
+    def setup(self):
+        self.embeddings = Embeddings(self.config)
+        self.encoder = Encoder(self.config, self.constrain)
+        if self.add_pooler:
+            self.pooler = Pooler(self.config, self.config.hidden_size)
+
+    def __call__(
+        self,
+        input_ids: Array | None = None,
+        attention_mask: Array | None = None,
+        token_type_ids: Array | None = None,
+        position_ids: Array | None = None,
+        head_mask: Array | None = None,
+        inputs_embeds: Array | None = None,
+        *,
+        deterministic: bool = True,
+        output_hidden_states: bool = False,
+        output_attentions: bool = False,
+    ) -> BertOutput:
+        """Encode a batch.
+
+        Args:
+            input_ids: integer [B, L].
+            attention_mask: 0/1, [B, L] or [B, L, L]; 1 = attend. Absent: everything (padding is never guessed).
+            token_type_ids: integer [B, L]; absent: zeros.
+            position_ids: integer [B, L] or [1, L]; absent: 0 … L-1.
+            head_mask: float [H] for every layer, or [N, H]; 1 keeps a head, 0 drops it. Can be differentiated.
+            inputs_embeds: float [B, L, D], instead of `input_ids`.
+            deterministic: False applies dropout, and needs `rngs={"dropout": key}`.
+            output_hidden_states, output_attentions: also return these, of every layer.
+
+        Raises:
+            UserError: shapes that do not fit together, both or neither of `input_ids` and `inputs_embeds`, or an
+                input longer than the position table.
+        """
+        config = self.config
+        inputs = _the_inputs(config, input_ids, inputs_embeds)
+        _check_shapes(inputs, attention_mask, token_type_ids, position_ids)
+        # The key is taken once and passed down as words, so that a dropout costs no call of JAX's own generator.
+        dropout_words = None if deterministic else key_words(self.make_rng("dropout"))
+        x_BLD = self.embeddings(inputs, token_type_ids, position_ids, dropout_words)
+        hidden_states, attentions = self.encoder(
+            self.constrain(x_BLD),
+            padding_mask(attention_mask),
+            _per_layer(head_mask, config),
+            dropout_words,
+            output_attentions,
+        )
+        return BertOutput(
+            last_hidden_state=hidden_states[-1],
+            pooler_output=self.pooler(hidden_states[-1]) if self.add_pooler else None,
+            hidden_states=hidden_states if output_hidden_states else None,
+            attentions=attentions,
+        )
+
+
+def stack_layers(encoder_params: dict[str, Any]) -> dict[str, Any]:
+    """`{"layer_0": tree, "layer_1": tree, …}` as one tree whose arrays have a leading axis N, to scan or vmap."""
+    layers = [encoder_params[f"layer_{i}"] for i in range(len(encoder_params))]
+    return jax.tree.map(lambda *leaves: jnp.stack(leaves), *layers)
+
+
+def unstack_layers(stacked: dict[str, Any]) -> dict[str, Any]:
+    """The inverse of `stack_layers`."""
+    count = len(jax.tree.leaves(stacked)[0])
+    return {f"layer_{i}": jax.tree.map(lambda leaf, i=i: leaf[i], stacked) for i in range(count)}
+
+
+def _the_inputs(config: BertConfig, input_ids: Array | None, inputs_embeds: Array | None) -> Array:
+    if input_ids is not None and inputs_embeds is None:
+        if input_ids.ndim != 2 or not jnp.issubdtype(input_ids.dtype, jnp.integer):
+            raise UserError(f"input_ids is {input_ids.dtype}{list(input_ids.shape)}; expected integers [B, L]")
+        return input_ids
+    if inputs_embeds is not None and input_ids is None:
+        if inputs_embeds.ndim != 3 or inputs_embeds.shape[-1] != config.hidden_size:
+            raise UserError(f"inputs_embeds has shape {inputs_embeds.shape}; expected [B, L, {config.hidden_size}]")
+        return inputs_embeds
+    raise UserError("expected exactly one of input_ids and inputs_embeds")
+
+
+def _check_shapes(
+    inputs: Array, attention_mask: Array | None, token_type_ids: Array | None, position_ids: Array | None
+) -> None:
+    rows, length = inputs.shape[:2]
+    allowed = {
+        "attention_mask": (attention_mask, [(rows, length), (rows, length, length)]),
+        "token_type_ids": (token_type_ids, [(rows, length)]),
+        "position_ids": (position_ids, [(rows, length), (1, length)]),
+    }
+    for name, (array, shapes) in allowed.items():
+        if array is not None and array.shape not in shapes:
+            expected = " or ".join(map(str, shapes))
+            raise UserError(f"{name} has shape {array.shape}, the input {inputs.shape}; expected {expected}")
+
+
+def _per_layer(head_mask: Array | None, config: BertConfig) -> Array | None:
+    if head_mask is None:
+        return None
+    full = (config.num_hidden_layers, config.num_attention_heads)
+    if head_mask.shape not in (full, full[1:]):
+        raise UserError(f"head_mask has shape {head_mask.shape}; expected {full[1:]} or {full}")
+    return jnp.broadcast_to(head_mask, full)

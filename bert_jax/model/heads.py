@@ -1,0 +1,138 @@
+"""One class a task on top of `Bert`, and the table task -> class."""
+
+from collections.abc import Callable
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from flax import struct
+from jax import Array
+from jax.typing import DTypeLike
+
+from bert_jax.config import BertConfig
+from bert_jax.errors import UserError
+from bert_jax.model.encoder import Bert, identity
+from bert_jax.model.layers import Dense, LayerNorm, activate, product
+
+
+@struct.dataclass
+class PreTrainingOutput:
+    """What the pretraining heads return; a head that the model does not have is None.
+
+    Attributes:
+        prediction_logits: float32 [B, P, V] at `mlm_positions`, or [B, L, V] without them.
+        seq_relationship_logits: float32 [B, 2]; index 0 is "B follows A".
+        hidden_states, attentions: as `BertOutput`'s.
+    """
+
+    prediction_logits: Array | None = None
+    seq_relationship_logits: Array | None = None
+    hidden_states: tuple[Array, ...] | None = None
+    attentions: tuple[Array, ...] | None = None
+
+
+class MaskedLMHead(nn.Module):
+    """Dense, activation, LayerNorm, then a product with the token table (tied) plus a bias of its own. No dropout.
+
+    Parameters: transform (dense D -> D), LayerNorm, bias float32 [V].
+    """
+
+    config: BertConfig
+
+    @nn.compact
+    def __call__(self, x_BLD: Array, word_embeddings_VD: Array, mlm_positions: Array | None = None) -> Array:
+        """[B, L, D] to float32 logits [B, P, V] at `mlm_positions` [B, P], or [B, L, V] without them."""
+        config = self.config
+        if mlm_positions is not None:
+            x_BLD = gather_positions(x_BLD, mlm_positions)
+        x_BLD = Dense(config, config.hidden_size, name="transform")(x_BLD)
+        x_BLD = LayerNorm(config, name="LayerNorm")(activate(x_BLD, config.hidden_act))
+        bias = self.param("bias", nn.initializers.zeros, (config.vocab_size,))
+        with jax.named_scope("decoder"):
+            return product("BLD,VD->BLV", x_BLD, word_embeddings_VD, config.dtype, jnp.float32) + bias
+
+
+class NextSentenceHead(Dense):
+    """Does B follow A? Pooled [B, D] -> float32 logits [B, 2]; index 0 is "it does"."""
+
+    features: int = 2
+    out_dtype: DTypeLike | None = jnp.float32
+
+
+def gather_positions(x_BLD: Array, positions_BP: Array) -> Array:
+    """The vectors [B, P, D] at integer positions [B, P] of each row."""
+    if positions_BP.ndim != 2 or positions_BP.shape[0] != x_BLD.shape[0]:
+        shapes = f"mlm_positions has shape {positions_BP.shape}, the hidden states {x_BLD.shape}"
+        raise UserError(f"{shapes}; expected [B, P] with the same B")
+    with jax.named_scope("gather_positions"):
+        return jnp.take_along_axis(x_BLD, positions_BP[..., None], axis=1)
+
+
+class BertForPreTraining(nn.Module):
+    """Masked LM and next sentence prediction. Arguments are `Bert`'s, and `mlm_positions` (see `MaskedLMHead`)."""
+
+    config: BertConfig
+    constrain: Callable[[Array], Array] = identity
+
+    def setup(self):
+        self.bert = Bert(self.config, self.constrain)
+        self.mlm_head = MaskedLMHead(self.config)
+        self.nsp_head = NextSentenceHead(self.config)
+
+    def __call__(self, *inputs: Array, mlm_positions: Array | None = None, **options: Any) -> PreTrainingOutput:
+        output: Any = self.bert(*inputs, **options)
+        table = self.bert.embeddings.word_embeddings
+        return PreTrainingOutput(
+            prediction_logits=self.mlm_head(output.last_hidden_state, table, mlm_positions),
+            seq_relationship_logits=self.nsp_head(output.pooler_output),
+            hidden_states=output.hidden_states,
+            attentions=output.attentions,
+        )
+
+
+class BertForMaskedLM(nn.Module):
+    """Masked LM alone, without a pooler. Arguments are `Bert`'s, and `mlm_positions` (see `MaskedLMHead`)."""
+
+    config: BertConfig
+    constrain: Callable[[Array], Array] = identity
+
+    def setup(self):
+        self.bert = Bert(self.config, self.constrain, add_pooler=False)
+        self.mlm_head = MaskedLMHead(self.config)
+
+    def __call__(self, *inputs: Array, mlm_positions: Array | None = None, **options: Any) -> PreTrainingOutput:
+        output: Any = self.bert(*inputs, **options)
+        table = self.bert.embeddings.word_embeddings
+        return PreTrainingOutput(
+            prediction_logits=self.mlm_head(output.last_hidden_state, table, mlm_positions),
+            hidden_states=output.hidden_states,
+            attentions=output.attentions,
+        )
+
+
+class BertForNextSentencePrediction(nn.Module):
+    """Next sentence prediction alone. Arguments are `Bert`'s."""
+
+    config: BertConfig
+    constrain: Callable[[Array], Array] = identity
+
+    def setup(self):
+        self.bert = Bert(self.config, self.constrain)
+        self.nsp_head = NextSentenceHead(self.config)
+
+    def __call__(self, *inputs: Array, **options: Any) -> PreTrainingOutput:
+        output: Any = self.bert(*inputs, **options)
+        return PreTrainingOutput(
+            seq_relationship_logits=self.nsp_head(output.pooler_output),
+            hidden_states=output.hidden_states,
+            attentions=output.attentions,
+        )
+
+
+HEADS: dict[str, type[nn.Module]] = {
+    "pretraining": BertForPreTraining,
+    "mlm": BertForMaskedLM,
+    "nsp": BertForNextSentencePrediction,
+    "encoder": Bert,
+}
