@@ -1,0 +1,228 @@
+"""The public load: a run directory or a Hugging Face folder -> config, parameters, tokenizer, and a report on each."""
+
+import json
+import logging
+import os
+import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from bert_jax.config import BertConfig
+from bert_jax.errors import UserError
+from bert_jax.interop.names import find_head, head_in, parameters_of
+from bert_jax.interop.read import ReadModel, Report, is_allowed, is_model_folder, read_model
+from bert_jax.interop.tree import flatten, unflatten
+
+if TYPE_CHECKING:
+    import flax.linen as nn
+    import jax
+
+    from bert_jax.data.tokenizer import Tokenizer
+
+logger = logging.getLogger(__name__)
+
+
+class Loaded(NamedTuple):
+    """What `load` returns; unpacks to four."""
+
+    config: BertConfig
+    params: dict[str, Any]
+    tokenizer: "Tokenizer | None"
+    report: Report
+
+    @property
+    def model(self) -> "nn.Module":
+        """The Flax module that `params` are for."""
+        from bert_jax.model.heads import HEADS
+
+        return HEADS[self.report.head](self.config)
+
+
+def load(
+    source: str | os.PathLike[str],
+    *,
+    head: str | None = None,
+    dtype: str | None = None,
+    allow_missing: Iterable[str] = (),
+    step: int | None = None,
+    key: "jax.Array | None" = None,
+) -> Loaded:
+    """Load a model: the newest verified checkpoint of a run directory, or a folder in Hugging Face's layout.
+
+    Args:
+        source: the run directory (`runs/NAME`) or the folder (`runs/NAME/export`, or anybody's BERT).
+        head: which model's parameters are wanted: "pretraining", "mlm", "nsp", "encoder"; None: what is there. What
+            the head does not use is left out and listed in the report.
+        dtype: type of the operands of matrix products; None: "float32", whatever the run was trained in.
+        allow_missing: names of parameters or subtrees ("nsp_head") that may be missing; they are initialised anew,
+            and the report and a warning say so.
+        step: this checkpoint of a run directory and no other.
+        key: for what is initialised anew; None: `jax.random.key(0)`.
+
+    Returns:
+        Loaded(config, params, tokenizer, report): params are float32 JAX arrays on the default device, a plain nested
+        dict for `model.apply({"params": params}, ...)`; the tokenizer is None where the source has none.
+
+    Raises:
+        FileNotFoundError: there is nothing at `source`, or no checkpoint in the run yet.
+        UserError: parameters are missing or do not fit, files are damaged, or the tokenizer is another model's.
+    """
+    import jax.numpy as jnp
+
+    allowed = (allow_missing,) if isinstance(allow_missing, str) else tuple(allow_missing)
+    config, params, report = load_arrays(source, head=head, step=step)
+    report.check(allowed)
+    config = config.replace(dtype=dtype or "float32")
+    tokenizer = load_tokenizer(source)
+    if tokenizer is not None:
+        tokenizer.check_vocab_size(config.vocab_size)
+    flat = {path: jnp.asarray(array) for path, array in flatten(params).items()}
+    fresh = [path for path in parameters_of(config, report.head) if path not in flat and is_allowed(path, allowed)]
+    if fresh:
+        flat |= _initialise(config, report.head, fresh, key)
+        report = replace(report, fresh=tuple(fresh))
+        logger.warning("%s: %s drawn anew, not trained: %s", source, _counted(fresh), ", ".join(_tops(fresh)))
+    return Loaded(config, unflatten(flat), tokenizer, report)
+
+
+def load_arrays(source: str | os.PathLike[str], *, head: str | None = None, step: int | None = None) -> ReadModel:
+    """As `load`, onto the host: nested dict of NumPy arrays, for who places them on a mesh, writes or sums them.
+
+    Missing and mismatched parameters are in the report and not raised: call `report.check()`.
+
+    Returns:
+        ReadModel(config, params, report).
+    """
+    path = _existing(source)
+    if not is_run_directory(path):
+        if step is not None:
+            raise UserError(f"step={step}: {source} is an exported folder, which has no steps")
+        return read_model(path, head=head)
+    from bert_jax.training.checkpoint import Checkpoints
+
+    config = load_config(path)
+    with Checkpoints(path / "checkpoints") as checkpoints:
+        restored = checkpoints.restore_arrays(step, part="params")
+    flat = {name: np.asarray(array, dtype=np.float32) for name, array in flatten(restored.state["params"]).items()}
+    return _select(flat, config, head or head_in(flat), str(source), restored.step)
+
+
+def load_config(source: str | os.PathLike[str]) -> BertConfig:
+    """The architecture alone, without reading any weights; `dtype` and `remat` have their defaults.
+
+    Raises:
+        FileNotFoundError, UserError: as `load`.
+    """
+    path = _existing(source)
+    if not is_run_directory(path):
+        return BertConfig.from_json(path)
+    try:
+        return BertConfig.from_json(run_config(path)["model"])
+    except UserError as error:
+        raise UserError(f"{path / 'config.json'}, model: {error}") from None
+
+
+def load_tokenizer(source: str | os.PathLike[str], **options: Any) -> "Tokenizer | None":
+    """The tokenizer that belongs to a run directory or folder, None where it has none; options as `Tokenizer.load`."""
+    from bert_jax.data.tokenizer import Tokenizer
+
+    path = folder = _existing(source)
+    if is_run_directory(path):
+        folder = path / "tokenizer"
+        options.setdefault("max_length", load_config(path).max_position_embeddings)
+    if not any((folder / name).is_file() for name in ("tokenizer.json", "vocab.txt")):
+        return None
+    return Tokenizer.load(folder, **options)
+
+
+def is_run_directory(source: str | os.PathLike[str]) -> bool:
+    """Whether it is a run directory: its config.json has a "model" of ours, not a Hugging Face model type."""
+    path = Path(source)
+    return (path / "config.json").is_file() and not is_model_folder(path) and "model" in run_config(path)
+
+
+def run_config(run: Path) -> Mapping[str, Any]:
+    """A run directory's config.json."""
+    path = run / "config.json"
+    try:
+        fields = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise UserError(f"{path}: not a JSON file ({error})") from None
+    if not isinstance(fields, dict):
+        raise UserError(f"{path}: expected a JSON object, found {type(fields).__name__}")
+    return fields
+
+
+def _existing(source: str | os.PathLike[str]) -> Path:
+    if "://" in os.fspath(source):
+        raise UserError(f"{source}: loading from a bucket is not supported; copy the run or its export here first")
+    path = Path(source).expanduser()
+    if not path.is_dir():
+        raise FileNotFoundError(f"{source}: no such folder (expected a run directory or a Hugging Face folder)")
+    return path
+
+
+def _select(flat: Mapping[str, np.ndarray], config: BertConfig, head: str, source: str, step: int) -> ReadModel:
+    """The parameters of one head out of a checkpoint's tree, and the report on it."""
+    parts = find_head(head).parts
+    stem = "bert/" if head == "encoder" and any(path.startswith(parts) for path in flat) else ""
+    wanted = parameters_of(config, head)
+    there = {path: flat[stem + path] for path in wanted if stem + path in flat}
+    wrong = {
+        path: f"{path}: has shape {array.shape}; the config says {wanted[path].shape}"
+        for path, array in there.items()
+        if array.shape != wanted[path].shape
+    }
+    report = Report(
+        source=source,
+        head=head,
+        step=step,
+        verified=True,
+        loaded=tuple(path for path in there if path not in wrong),
+        missing=tuple(path for path in wanted if path not in there),
+        unexpected=tuple(sorted(set(flat) - {stem + path for path in wanted})),
+        mismatched=tuple(wrong.values()),
+    )
+    return ReadModel(config, unflatten({path: there[path] for path in report.loaded}), report)
+
+
+def _initialise(config: BertConfig, head: str, paths: list[str], key: "jax.Array | None") -> dict[str, Any]:
+    """Parameters at `paths` as `model.init` draws them; the others are not even computed."""
+    import jax
+    import jax.numpy as jnp
+
+    from bert_jax.model.heads import HEADS
+
+    model = HEADS[head](config)
+
+    @jax.jit
+    def draw(key):
+        drawn = flatten(model.init(key, jnp.zeros((1, 1), jnp.int32))["params"])
+        return {path: drawn[path] for path in paths}
+
+    return draw(jax.random.key(0) if key is None else key)
+
+
+def _tops(paths: list[str]) -> list[str]:
+    return list(dict.fromkeys(path.rsplit("/", 1)[0] for path in paths))
+
+
+def _counted(paths: list[str]) -> str:
+    return "1 parameter is" if len(paths) == 1 else f"{len(paths)} parameters are"
+
+
+class _CallableModule(ModuleType):
+    """`bert_jax.load` is the function until something imports this module, and then the module, by Python's rules.
+
+    Calling it must work either way.
+    """
+
+    __call__ = staticmethod(load)
+
+
+sys.modules[__name__].__class__ = _CallableModule
