@@ -1,0 +1,153 @@
+"""Text files, plain or compressed, as numbered lines; every kind of damage is a UserError with file and line."""
+
+import gzip
+import io
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+from bert_jax.errors import UserError
+
+MAX_LINE_BYTES = 256 << 20
+_GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
+_UTF16 = (b"\xff\xfe", b"\xfe\xff")
+_BUFFER = 1 << 20
+
+
+def no_progress(_: int) -> None:
+    """Takes a number of bytes and does nothing with it."""
+
+
+def read_lines(path: Path, progress: Callable[[int], None] = no_progress) -> Iterator[tuple[int, str]]:
+    """Yields (line number from 1, the line without its newline) of a UTF-8 file, plain, gzip or zstd.
+
+    Compression is told by the first bytes. Lines end at "\\n" only: Unicode's other line separators are part of a
+    line, as they were for everyone who wrote such files. `progress` is called with numbers of bytes as they are
+    read from the disk.
+
+    Raises UserError, naming file and line, on bytes that are not UTF-8, a damaged or truncated compressed file, a
+    line over 256 MB, and on what the operating system refuses.
+    """
+    number = 0
+    try:
+        with _open(path, progress) as file:
+            while raw := file.readline(MAX_LINE_BYTES + 1):
+                number += 1
+                if len(raw) > MAX_LINE_BYTES:
+                    raise UserError(
+                        f"{path}, line {number}: longer than {MAX_LINE_BYTES >> 20} MB; break it into lines"
+                    )
+                yield number, _decode(raw, path, number)
+    except EOFError:
+        raise UserError(f"{path}, after line {number}: the compressed file ends too early; fetch it again") from None
+    except (gzip.BadGzipFile, zlib.error, _ZstdDamage) as error:
+        raise UserError(
+            f"{path}, after line {number}: the compressed file is damaged ({error}); fetch it again"
+        ) from None
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read ({error.strerror or error})") from None
+
+
+def compression_of(path: Path) -> str:
+    """ "gzip", "zstd" or "", by the first bytes; UserError where the name promises a compression they do not show."""
+    try:
+        with path.open("rb") as file:
+            head = file.read(4)
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read ({error.strerror})") from None
+    found = "gzip" if head.startswith(_GZIP) else "zstd" if head == _ZSTD else ""
+    promised = {".gz": "gzip", ".zst": "zstd"}.get(path.suffix, "")
+    if promised and found != promised:
+        raise UserError(f"{path}: named {path.suffix} but not a {promised} file")
+    return found
+
+
+def _decode(raw: bytes, path: Path, number: int) -> str:
+    raw = raw.removesuffix(b"\n")
+    if number == 1:
+        raw = raw.removeprefix(b"\xef\xbb\xbf")
+    try:
+        return raw.decode("utf-8")
+    except UnicodeDecodeError as error:
+        if number == 1 and raw.startswith(_UTF16):
+            reason = "the file is UTF-16"
+        else:
+            reason = f"byte 0x{raw[error.start]:02x} at position {error.start + 1} is not UTF-8"
+        raise UserError(f"{path}, line {number}: {reason}; convert it to UTF-8 (iconv -f OLD -t UTF-8)") from None
+
+
+@contextmanager
+def _open(path: Path, progress: Callable[[int], None]) -> Iterator[IO[bytes] | gzip.GzipFile]:
+    compression = compression_of(path)
+    with io.BufferedReader(_CountedFile(path, progress), _BUFFER) as file:
+        if compression == "gzip":
+            with gzip.GzipFile(fileobj=file) as decoded:
+                yield decoded
+        elif compression == "zstd":
+            with io.BufferedReader(_ZstdFile(file), _BUFFER) as decoded:
+                yield decoded
+        else:
+            yield file
+
+
+class _CountedFile(io.FileIO):
+    """A file that tells how many bytes are read from it."""
+
+    def __init__(self, path: Path, progress: Callable[[int], None]):
+        super().__init__(path)
+        self._progress = progress
+
+    def readinto(self, buffer) -> int | None:
+        count = super().readinto(buffer)
+        self._progress(count or 0)
+        return count
+
+
+class _ZstdDamage(Exception):
+    """A frame that zstandard cannot decode."""
+
+
+class _ZstdFile(io.RawIOBase):
+    """The frames of a zstd file, decoded. Unlike zstandard's own reader it notices a frame that ends too early."""
+
+    def __init__(self, file: IO[bytes]):
+        try:
+            import zstandard
+        except ImportError:
+            raise UserError(
+                f"{file.name}: reading zstd needs the package zstandard: pip install 'bert-jax[train]'"
+            ) from None
+        self._file = file
+        self._library = zstandard
+        self._frame = None
+        self._decoded = memoryview(b"")
+        self._encoded = b""
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer) -> int:
+        while not self._decoded:
+            if not self._encoded:
+                self._encoded = self._file.read(_BUFFER // 8)
+                if not self._encoded:
+                    if self._frame:
+                        raise EOFError
+                    return 0
+            self._decode()
+        count = min(len(buffer), len(self._decoded))
+        buffer[:count] = self._decoded[:count]
+        self._decoded = self._decoded[count:]
+        return count
+
+    def _decode(self) -> None:
+        self._frame = self._frame or self._library.ZstdDecompressor().decompressobj()
+        try:
+            self._decoded = memoryview(self._frame.decompress(self._encoded))
+        except self._library.ZstdError as error:
+            raise _ZstdDamage(error) from None
+        self._encoded = b""
+        if self._frame.eof:
+            self._encoded, self._frame = self._frame.unused_data, None
