@@ -71,7 +71,9 @@ def dot_product_attention(
     if q_BLHK.shape[-2:] != k_BMHK.shape[-2:] or k_BMHK.shape != v_BMHK.shape:
         shapes = f"{q_BLHK.shape}, {k_BMHK.shape} and {v_BMHK.shape}"
         raise UserError(f"query, key and value have shapes {shapes}; expected [B, L, H, K] and twice [B, M, H, K]")
-    scores_BHLM = product("BLHK,BMHK->BHLM", q_BLHK, k_BMHK, dtype, out_dtype=jnp.float32)
+    # Keys first: the gradients' products follow this order, and in the other one XLA's CPU compiler (0.10) folds a
+    # transpose into the bfloat16 product that gives k's, and then finds no kernel for it.
+    scores_BHLM = product("BMHK,BLHK->BHLM", k_BMHK, q_BLHK, dtype, out_dtype=jnp.float32)
     scores_BHLM = scores_BHLM / math.sqrt(q_BLHK.shape[-1])
     if mask is not None:
         scores_BHLM = jnp.where(mask, scores_BHLM, jnp.finfo(jnp.float32).min)
