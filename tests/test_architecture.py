@@ -1,0 +1,105 @@
+"""The house stands as drawn: who imports whom, what loads without JAX, and the public names."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import bert_jax
+
+ROOT = Path(__file__).resolve().parents[1]
+MODULES = sorted((ROOT / "bert_jax").rglob("*.py"))
+
+# room -> the rooms of ours that it may import from
+MAY_IMPORT = {
+    "errors": set(),
+    "config": {"errors"},
+    "metrics": {"errors"},
+    "model": {"config", "errors", "model"},
+    "data": {"config", "errors", "data"},
+    "interop": {"config", "errors", "interop", "data.tokenizer"},
+    "training": {"config", "errors", "model", "data", "training"},
+    "load": {"config", "errors", "model", "data", "interop", "training"},
+    "inference": {"config", "errors", "model", "data", "interop", "training", "load", "inference"},
+}
+NUMPY_ONLY = ("data", "interop")
+HEAVY = {"jax", "jaxlib", "flax", "optax", "orbax", "torch", "transformers", "tensorflow"}
+
+
+def imports_of(path: Path) -> set[str]:
+    """Dotted names of everything a file imports at run time; what stands under TYPE_CHECKING is for readers only."""
+    names = set()
+    skipped = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            skipped |= {id(inner) for statement in node.body for inner in ast.walk(statement)}
+        if id(node) in skipped:
+            continue
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import"
+            names |= {f"{node.module}.{alias.name}" for alias in node.names}
+    return names
+
+
+def room_of(module: str) -> str:
+    return module.removeprefix("bert_jax.").split(".")[0]
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda p: p.relative_to(ROOT).as_posix())
+def test_each_file_imports_only_from_the_rooms_it_may(path: Path):
+    room = path.relative_to(ROOT / "bert_jax").parts[0].removesuffix(".py")
+    names = imports_of(path)
+    assert not {n for n in names if n.split(".")[0] in ("train", "tests", "benchmarks", "configs")}
+    assert not {n for n in names if n.split(".")[0] in ("torch", "transformers", "tensorflow")}
+    if room in ("__init__", "__main__", "commands"):
+        return
+    ours = {n for n in names if n.startswith("bert_jax.")}
+    allowed = MAY_IMPORT[room]
+    wrong = {n for n in ours if room_of(n) not in allowed and not any(n.startswith(f"bert_jax.{a}.") for a in allowed)}
+    assert not wrong, f"{path.name} in {room} may not import {sorted(wrong)}"
+    if room in NUMPY_ONLY:
+        assert not {n for n in names if n.split(".")[0] in HEAVY}
+
+
+@pytest.mark.parametrize(
+    ("package", "home"),
+    [("orbax", "training/checkpoint"), ("tokenizers", "data/tokenizer"), ("safetensors", "interop/safetensors")],
+)
+def test_a_package_is_imported_in_one_place(package: str, home: str):
+    users = {
+        p.relative_to(ROOT / "bert_jax").as_posix()
+        for p in MODULES
+        if any(n.split(".")[0] == package for n in imports_of(p))
+    }
+    assert users
+    assert all(user.startswith(home) for user in users)
+
+
+@pytest.mark.parametrize(
+    "module", ["bert_jax.data.examples", "bert_jax.interop.read", "bert_jax.data.batches", "train.prepare"]
+)
+def test_data_and_interop_load_without_jax(module: str):
+    code = f"import sys, {module}; print(sorted({{m.split('.')[0] for m in sys.modules}} & {HEAVY!r}))"
+    result = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert result.stdout.strip() == "[]"
+
+
+def test_every_public_name_can_be_imported():
+    assert set(bert_jax.__all__) == set(bert_jax._HOME)
+    for name in bert_jax.__all__:
+        assert getattr(bert_jax, name) is not None
+    with pytest.raises(AttributeError, match="no attribute 'Brt'"):
+        _ = bert_jax.Brt  # type: ignore[attr-defined]
+
+
+def test_files_say_in_their_first_line_what_lives_there():
+    silent = [
+        p.relative_to(ROOT).as_posix()
+        for p in [*MODULES, *sorted((ROOT / "train").glob("*.py"))]
+        if not (ast.get_docstring(ast.parse(p.read_text(encoding="utf-8"))) or "").strip()
+    ]
+    assert silent == []

@@ -1,0 +1,90 @@
+"""From a command line to a resolved config, a started JAX, and an exit code: what every training program shares."""
+
+import logging
+import os
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from bert_jax.errors import UserError
+from train.recipe import PretrainConfig, load_recipe, override
+
+EXIT_DONE, EXIT_USER_ERROR, EXIT_NOT_FINITE, EXIT_PREEMPTED, EXIT_INTERRUPTED = 0, 2, 3, 75, 130
+
+
+@dataclass(frozen=True)
+class Launch:
+    """A parsed command line: the config with its overrides, and the words that are not part of a config."""
+
+    config: PretrainConfig
+    run: str
+    allow_change: tuple[str, ...]
+    dry_run: bool
+    given: frozenset[str]  # the overridden fields
+
+
+def parse(argv: list[str], usage: str) -> Launch:
+    """`CONFIG.py [key=value ...] [--dry-run]` -> Launch. Raises UserError with one line for whatever is wrong."""
+    if not argv or argv[0] in ("-h", "--help"):
+        print(usage.strip())
+        raise SystemExit(EXIT_DONE if argv else EXIT_USER_ERROR)
+    path, *words = argv
+    if "=" in path or path.startswith("-"):
+        raise UserError(f"{path}: the first word is the config file, as in configs/tiny.py")
+    config = load_recipe(path)
+    run, allow_change, dry_run = None, (), False
+    fields: dict[str, str] = {}
+    for word in words:
+        key, equals, value = word.partition("=")
+        if word == "--dry-run":
+            dry_run = True
+        elif not equals:
+            raise UserError(f"{word}: expected key=value (or --dry-run)")
+        elif key == "run":
+            run = value
+        elif key == "allow_change":
+            allow_change = tuple(name for name in value.split(",") if name)
+        else:
+            fields[key] = value
+    config = override(config, fields)
+    run = run or f"runs/{Path(path).stem}-{time.strftime('%Y-%m-%d')}"
+    return Launch(config, run, allow_change, dry_run, frozenset(fields))
+
+
+def start_jax() -> None:
+    """Joins the other processes of the job where the environment names some; must run before JAX is used.
+
+    Cloud TPU pods, Slurm, Open MPI and GKE are found by `jax.distributed.initialize()` itself; elsewhere set
+    JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and JAX_PROCESS_ID.
+    """
+    import jax
+
+    hosts = os.environ.get("TPU_WORKER_HOSTNAMES", "").split(",")
+    counts = (os.environ.get(name, "1") for name in ("SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE", "JAX_NUM_PROCESSES"))
+    if len(hosts) > 1 or os.environ.get("JAX_COORDINATOR_ADDRESS") or any(count not in ("", "1") for count in counts):
+        explicit = {}
+        if os.environ.get("JAX_NUM_PROCESSES"):
+            explicit = {
+                "coordinator_address": os.environ.get("JAX_COORDINATOR_ADDRESS"),
+                "num_processes": int(os.environ["JAX_NUM_PROCESSES"]),
+                "process_id": int(os.environ.get("JAX_PROCESS_ID", "0")),
+            }
+        jax.distributed.initialize(**explicit, heartbeat_timeout_seconds=60, shutdown_timeout_seconds=60)
+
+
+def run_program(main: Callable[[list[str]], int]) -> None:
+    """Calls `main(argv)` and exits with its code; a user's mistake is one line on stderr and exit code 2."""
+    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(message)s")
+    try:
+        code = main(sys.argv[1:])
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        code = EXIT_USER_ERROR
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        code = EXIT_INTERRUPTED
+    sys.stdout.flush()
+    sys.stderr.flush()
+    sys.exit(code)

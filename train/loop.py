@@ -1,0 +1,136 @@
+"""The pretraining loop, top to bottom: mesh, model, state, restore, steps, evaluations, checkpoints, export."""
+
+from collections.abc import Generator, Iterator
+from contextlib import ExitStack, closing
+from typing import Any
+
+import jax
+
+from bert_jax.data.prefetch import Prefetch
+from bert_jax.errors import UserError
+from bert_jax.interop.write import save_pretrained
+from bert_jax.model.heads import HEADS
+from bert_jax.training.checkpoint import Checkpoints, NonFiniteError, SaveError
+from bert_jax.training.feed import MeshBatches, to_host
+from bert_jax.training.optimizer import make_optimizer, make_schedule
+from bert_jax.training.sharding import batch_shardings, make_mesh
+from bert_jax.training.step import abstract_state, compile_eval_step, compile_train_step, init_state
+from train.evaluation import Unigram, evaluate
+from train.launch import EXIT_DONE, EXIT_NOT_FINITE
+from train.meter import Meter
+from train.recipe import Phase, PretrainConfig, to_json
+from train.rundir import RunDirectory
+from train.runlog import open_log
+from train.source import HELD_OUT, DataSource, head_for
+from train.starting_point import starting_point
+from train.stopping import StopRequest
+
+
+def pretrain(config: PretrainConfig, run: RunDirectory, data: DataSource, held_out: DataSource) -> int:
+    """Trains to `config.total_steps`, from the newest good checkpoint of `run` if it has one; returns the exit code."""
+    mesh = make_mesh(config.mesh)
+    model = HEADS[head_for(data)](config.model)
+    tx, schedule = make_optimizer(config.optimizer), make_schedule(config.optimizer)
+    init_key, dropout_key = jax.random.split(jax.random.key(config.seed))
+
+    with ExitStack() as stack:
+        checkpoints = stack.enter_context(Checkpoints(run.checkpoints, keep=config.keep))
+        target = abstract_state(model, tx, mesh=mesh)
+        if checkpoints.steps():
+            state = checkpoints.restore(target).state
+        else:
+            state = starting_point(config, target, lambda: init_state(init_key, model, tx, mesh=mesh))
+        step = first_step = int(state.step)
+        train_step = compile_train_step(model, tx, schedule, mesh=mesh, accumulation=config.accumulation)
+        eval_step = compile_eval_step(model, mesh=mesh)
+        unigram = None if data.unigram_counts is None else Unigram(data.unigram_counts)
+
+        log = stack.enter_context(open_log(run.path, start_step=step, total_steps=config.total_steps))
+        log.say(f"{describe(mesh, state)}; {'resuming' if step else 'starting'} at step {step:,}")
+        meter = Meter(config.model, step)
+        stop = stack.enter_context(StopRequest())
+        feed = stack.enter_context(closing(device_batches(config, data, mesh, step)))
+        code = EXIT_DONE
+        for phase, batch, waited in feed:
+            state, metrics = train_step(state, batch, dropout_key)
+            step += 1
+            last = step == config.total_steps
+            meter.push(metrics, batch, phase, waited)
+            if last:
+                meter.flush()
+            if meter.step > first_step and (meter.step % config.log_every == 0 or last):
+                log.record("train", meter.step, meter.summary(config.total_steps))
+            if meter.skipped_in_a_row >= config.max_skipped_in_a_row:
+                log.say(
+                    f"stopping: {meter.skipped_in_a_row} steps in a row up to step {meter.step:,} had a loss or a "
+                    "gradient that is not finite; earlier checkpoints are kept. Lower optimizer.learning_rate"
+                )
+                return EXIT_NOT_FINITE
+
+            code = stop.exit_code(step) or EXIT_DONE
+            with meter.pause():
+                if step % config.eval_every == 0 or last:
+                    batches = held_out_batches(config, held_out, mesh, phase)
+                    log.record("eval", step, evaluate(eval_step, state.params, batches, unigram))
+                    log.draw()
+                if step % config.save_every == 0 or last or code != EXIT_DONE:
+                    try:
+                        checkpoints.save(step, state, {"config": to_json(config), "data": data.fingerprint})
+                    except NonFiniteError as error:
+                        log.say(f"stopping: {error}; earlier checkpoints are kept. Lower optimizer.learning_rate")
+                        return EXIT_NOT_FINITE
+            log.advance(step)
+            if code != EXIT_DONE:
+                break
+
+        try:
+            checkpoints.wait()
+        except SaveError as error:
+            raise UserError(str(error)) from error
+        if code != EXIT_DONE:
+            log.say(f"stopped and saved at step {step:,}; the same command goes on from here")
+        elif config.export_at_end and data.tokenizer is not None and not run.is_remote:
+            params = to_host(state.params)
+            if jax.process_index() == 0:
+                facts = {"steps": step, "phases": str([tuple(p) for p in config.phases]), "objective": data.objective}
+                head = head_for(data)
+                save_pretrained(run.export, config.model, params, data.tokenizer, head=head, step=step, card=facts)
+                log.say(f"exported to {run.export}")
+        return code
+
+
+def device_batches(
+    config: PretrainConfig, data: DataSource, mesh: jax.sharding.Mesh, step: int
+) -> Generator[tuple[Phase, dict[str, jax.Array], float]]:
+    """Batches from batch number `step` to the run's last, through all phases, made ahead by a thread.
+
+    Yields (phase, global batch, seconds waited for it).
+    """
+    while step < config.total_steps:
+        start, phase = config.phase_at(step)
+        source = MeshBatches(data.batches(config, phase), phase.batch, batch_shardings(mesh))
+        with Prefetch(source, step - start, phase.steps) as prefetched:
+            waited = 0.0
+            for batch in prefetched:
+                yield phase, batch, prefetched.waited - waited
+                waited = prefetched.waited
+                step += 1
+
+
+def held_out_batches(
+    config: PretrainConfig, data: DataSource, mesh: jax.sharding.Mesh, phase: Phase
+) -> Iterator[tuple[dict[str, Any], dict[str, jax.Array]]]:
+    """(host batch, device batch) pairs: the same first `eval_batches` of the held-out examples every time."""
+    micro = phase._replace(batch=phase.batch // config.accumulation)
+    source = data.batches(config, micro, HELD_OUT)
+    on_mesh = MeshBatches(source, micro.batch, batch_shardings(mesh))
+    available = -(-data.examples(phase.length, HELD_OUT) // micro.batch) or config.eval_batches
+    for number in range(min(config.eval_batches, available)):
+        yield source.batch(number), on_mesh.batch(number)
+
+
+def describe(mesh: jax.sharding.Mesh, state: Any) -> str:
+    """One line: parameters, devices and their layout."""
+    count = sum(leaf.size for leaf in jax.tree.leaves(state.params))
+    layout = " x ".join(f"{name} {size}" for name, size in mesh.shape.items() if size > 1) or "one device"
+    return f"{count:,} parameters on {mesh.size} {jax.devices()[0].device_kind} ({layout})"

@@ -1,0 +1,109 @@
+"""The step's metrics, fetched one step late; their means between two lines of the log, and the speeds beside them."""
+
+import time
+from typing import Any
+
+import jax
+import numpy as np
+
+from bert_jax.config import BertConfig
+from train.recipe import Phase
+
+# bfloat16 products a second of one device, from the makers' data sheets; MFU is shown where the device is known
+_PEAK_FLOPS = {
+    "TPU v3": 61.5e12,
+    "TPU v4": 275e12,
+    "TPU v5 lite": 197e12,
+    "TPU v5e": 197e12,
+    "TPU v5p": 459e12,
+    "TPU v6 lite": 918e12,
+    "TPU v6e": 918e12,
+    "NVIDIA A100": 312e12,
+    "NVIDIA H100": 989e12,
+    "NVIDIA H200": 989e12,
+}
+_LAST_VALUES = ("learning_rate", "skipped_total", "skipped_in_a_row")
+
+
+def train_flops(config: BertConfig, length: int, predictions: int) -> float:
+    """Floating-point operations of forward and backward (3 x forward) for one sequence, products only."""
+    d, f, n, v = config.hidden_size, config.intermediate_size, config.num_hidden_layers, config.vocab_size
+    layer = 2 * length * (4 * d * d + 2 * d * f) + 4 * length * length * d
+    return 3.0 * (n * layer + 2 * predictions * (d * d + d * v))
+
+
+class Meter:
+    """Holds the newest step's metrics while the device works on them; `step` is the last one that was fetched."""
+
+    def __init__(self, config: BertConfig, step: int):
+        self._config = config
+        kind = jax.devices()[0].device_kind
+        peak = next((flops for name, flops in _PEAK_FLOPS.items() if kind.startswith(name)), None)
+        self._peak = peak * jax.device_count() if peak else None
+        self._late: dict[str, Any] | None = None
+        self.step = step
+        self.skipped_in_a_row = 0
+        self._clear()
+
+    def _clear(self) -> None:
+        self._rows: list[dict[str, float]] = []
+        self._sequences = self._tokens = 0
+        self._flops = self._waited = 0.0
+        self._since = time.monotonic()
+
+    def push(self, metrics: dict[str, Any], batch: dict[str, Any], phase: Phase, waited: float) -> None:
+        """Takes the metrics of the step just dispatched and fetches those of the step before it.
+
+        `waited`: seconds that the step stood still for its input.
+        """
+        self.flush()
+        self._late = metrics
+        self._sequences += phase.batch
+        self._tokens += phase.batch * phase.length
+        self._flops += phase.batch * train_flops(self._config, phase.length, batch["mlm_positions"].shape[1])
+        self._waited += waited
+
+    def flush(self) -> None:
+        """Fetches what is still on its way; waits for the device."""
+        if self._late is not None:
+            row = {name: float(np.asarray(value)) for name, value in jax.device_get(self._late).items()}
+            self._late = None
+            self._rows.append(row)
+            self.step += 1
+            self.skipped_in_a_row = int(row["skipped_in_a_row"])
+
+    def summary(self, total_steps: int) -> dict[str, float]:
+        """Means over the fetched steps that were not skipped; rates a second (padding included); ETA in seconds."""
+        seconds = max(time.monotonic() - self._since, 1e-9)
+        kept = [row for row in self._rows if row["finite"]] or self._rows
+        result = {
+            name: value if name in _LAST_VALUES else float(np.mean([row[name] for row in kept]))
+            for name, value in self._rows[-1].items()
+            if name != "finite"
+        }
+        result["sequences_per_second"] = self._sequences / seconds
+        result["tokens_per_second"] = self._tokens / seconds
+        if self._peak:
+            result["mfu"] = self._flops / seconds / self._peak
+        result["input_wait"] = self._waited / seconds
+        result["eta_seconds"] = (total_steps - self.step) * seconds / len(self._rows)
+        self._clear()
+        return result
+
+    def pause(self) -> "_Pause":
+        """Context manager that keeps what happens inside it (an evaluation, a save) out of the speeds."""
+        return _Pause(self)
+
+    def shift(self, seconds: float) -> None:
+        self._since += seconds
+
+
+class _Pause:
+    def __init__(self, meter: Meter):
+        self._meter = meter
+
+    def __enter__(self) -> None:
+        self._start = time.monotonic()
+
+    def __exit__(self, *_) -> None:
+        self._meter.shift(time.monotonic() - self._start)

@@ -1,0 +1,133 @@
+"""The pretraining program: from a config file and `key=value` words to a finished run directory."""
+
+import dataclasses
+from pathlib import Path
+
+import jax
+
+from bert_jax.errors import UserError
+from train.launch import Launch, parse, run_program, start_jax
+from train.recipe import PretrainConfig
+from train.rundir import RunDirectory, environment, write_json
+from train.source import DataSource, open_data
+
+USAGE = """
+Pretrains a BERT: masked language model and sentence pairs, sharded over all devices, resumable to the bit.
+
+    python -m train.pretrain CONFIG.py [key=value ...] [--dry-run]
+
+    python -m train.pretrain configs/tiny.py text='books/*.txt'            raw text, prepared first
+    python -m train.pretrain configs/bert_base.py data=DIR run=runs/NAME   data made by python -m train.prepare
+    python -m train.pretrain configs/bert_base.py data=random --dry-run    shapes, memory, steps: before you pay
+
+Words:
+    run=runs/NAME          where everything goes (default: the config's name and the date); the same command resumes it
+    data=DIR | text=GLOB   the training data;  eval_data=DIR  other held-out data than data's own
+    init=SOURCE            start from a run directory, a folder or a hub id;  init_optimizer=true  with its moments
+    allow_change=a,b       go on with a config that differs in these fields
+    any.field=value        any field of the config, as optimizer.learning_rate=2e-4 or phases='((128,256,10000),)'
+    --dry-run              resolve, check the data, compile one step, print shapes and memory, stop
+
+Exit codes: 0 done; 2 a mistake in the input; 3 the numbers went bad; 75 stopped by SIGTERM after saving;
+130 stopped by Ctrl-C after saving; 1 a bug.
+"""
+
+
+def main(argv: list[str]) -> int:
+    launch = parse(argv, USAGE)
+    start_jax()
+    if launch.dry_run:
+        from train.dry_run import dry_run
+
+        return dry_run(launch)
+    run = RunDirectory(launch.run)
+    if jax.process_index() == 0:
+        run.acquire()
+    try:
+        return pretrain_in(run, launch)
+    finally:
+        run.release()
+
+
+def pretrain_in(run: RunDirectory, launch: Launch) -> int:
+    """Prepares the text where that is asked for, settles config and vocabulary, and trains in `run`."""
+    from train.loop import pretrain
+
+    config = launch.config
+    if config.text is not None and config.data is None:
+        config = dataclasses.replace(config, data=prepare_text(run, config))
+    data = open_data(config)
+    config = with_model_for(config, data, launch.given)
+    held_out = data if config.eval_data is None else other_data(config, data)
+    if jax.process_index() == 0:
+        run.settle_config(config, launch.allow_change)
+        write_json(run.path / "environment.json", environment())
+        if data.tokenizer is not None:
+            data.tokenizer.save(Path(run.tokenizer))
+    return pretrain(config, run, data, held_out)
+
+
+def prepare_text(run: RunDirectory, config: PretrainConfig) -> str:
+    """Turns `text=` into prepared data inside the run directory (once: a resumed run finds it); returns its path."""
+    from train.prepare import PrepareOptions, prepare
+
+    if jax.process_index() == 0:
+        options = config.text_options
+        prepare(
+            PrepareOptions(
+                inputs=(str(config.text),),
+                output=Path(run.data),
+                format=options.format,
+                field=options.field,
+                vocab=options.vocab,
+                vocab_size=None if options.vocab else options.vocab_size,
+                cased=options.cased,
+                strip_accents=options.strip_accents,
+                objective=options.objective,
+                max_seq_length=tuple(sorted({phase.length for phase in config.phases})),
+                short_seq_prob=options.short_seq_prob,
+                dupe_factor=options.dupe_factor,
+                held_out=options.held_out,
+                seed=config.seed,
+                workers=options.workers,
+            )
+        )
+    if jax.process_count() > 1:
+        from jax.experimental import multihost_utils
+
+        multihost_utils.sync_global_devices("text prepared")
+    return str(run.data)
+
+
+def with_model_for(config: PretrainConfig, data: DataSource, given: frozenset[str]) -> PretrainConfig:
+    """The config whose model fits the data's vocabulary, or is the one that `init=` starts from."""
+    model = config.model
+    if config.init is not None:
+        from bert_jax.load import load_config
+
+        ours = {"dtype": model.dtype, "remat": model.remat}
+        model = load_config(config.init).replace(**ours)
+        for path in given:
+            name = path.removeprefix("model.")
+            if path.startswith("model.") and name not in ours:
+                model = model.replace(**{name: getattr(config.model, name)})
+    elif "model.vocab_size" not in given:
+        model = model.replace(vocab_size=data.vocab_size)
+    if model.vocab_size < data.vocab_size:
+        mend = "prepare the text with --vocab of the model that init= names" if config.init else "leave it out"
+        raise UserError(
+            f"model.vocab_size: {model.vocab_size} is less than the {data.vocab_size} tokens of the data; {mend}"
+        )
+    return dataclasses.replace(config, model=model)
+
+
+def other_data(config: PretrainConfig, data: DataSource) -> DataSource:
+    """`eval_data=`; UserError where it was prepared with another vocabulary."""
+    held_out = open_data(dataclasses.replace(config, data=config.eval_data))
+    if held_out.fingerprint != data.fingerprint:
+        raise UserError(f"eval_data: {config.eval_data} was prepared with another vocabulary than {config.data}")
+    return held_out
+
+
+if __name__ == "__main__":
+    run_program(main)

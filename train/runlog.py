@@ -1,0 +1,168 @@
+"""What a run tells: a line on the console, `metrics.jsonl`, TensorBoard's event files, `curves.png`."""
+
+import json
+import math
+import os
+import sys
+import time
+from collections.abc import Callable
+from typing import Any, TextIO
+
+import jax
+from etils import epath
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from train.curves import draw_curves
+
+
+class RunLog:
+    """Writes each record of metrics everywhere it belongs; a context manager, for process 0.
+
+    A record is a flat dict of numbers with `step` and `kind` ("train" or "eval"). After a resume from `start_step`,
+    records of later steps are dropped first: those steps happen again.
+    """
+
+    def __init__(self, directory: epath.Path, *, start_step: int, total_steps: int, stream: TextIO = sys.stderr):
+        self._metrics = _Lines(directory / "metrics.jsonl", keep=lambda line: _step_of(line) <= start_step)
+        self._text = _Lines(directory / "run.log")
+        self._curves = directory / "curves.png"
+        self.records = [json.loads(line) for line in self._metrics.lines]
+        self._tensorboard = _tensorboard(directory / "tensorboard", start_step)
+        self._console = Console(file=stream, highlight=False)
+        self._last_line = -math.inf
+        self._progress = None
+        if self._console.is_terminal:
+            columns = (
+                TextColumn("{task.description}"),
+                BarColumn(),
+                MofNCompleteColumn(),
+                TimeRemainingColumn(),
+            )
+            self._progress = Progress(*columns, console=self._console)
+            self._task = self._progress.add_task("training", total=total_steps, completed=start_step)
+
+    def __enter__(self) -> "RunLog":
+        if self._progress:
+            self._progress.start()
+        return self
+
+    def __exit__(self, *_) -> None:
+        if self._progress:
+            self._progress.stop()
+        if self._tensorboard:
+            self._tensorboard.close()
+        self._metrics.close()
+        self._text.close()
+
+    def say(self, line: str) -> None:
+        """One line for people, on the console and in `run.log`."""
+        self._console.print(line, markup=False, soft_wrap=True)
+        self._text.add(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {line}")
+
+    def advance(self, step: int) -> None:
+        if self._progress:
+            self._progress.update(self._task, completed=step)
+
+    def record(self, kind: str, step: int, values: dict[str, float]) -> None:
+        """Stores the values; off a terminal the console shows at most one training line a minute."""
+        row: dict[str, Any] = {"kind": kind, "step": step}
+        row |= {k: (v if math.isfinite(v) else None) for k, v in values.items()}
+        self.records.append(row)
+        self._metrics.add(json.dumps(row))
+        if self._tensorboard:
+            for name, value in values.items():
+                if math.isfinite(value):
+                    self._tensorboard.add_scalar(f"{kind}/{name}", value, step)
+        now = time.monotonic()
+        if kind != "train" or self._progress or now - self._last_line >= 60:
+            self._last_line = now
+            self.say(f"{kind:5} step {step:>8,}  " + "  ".join(_shown(k, v) for k, v in values.items()))
+
+    def draw(self) -> None:
+        """Draws `curves.png` from the records so far, where there is something to draw."""
+        draw_curves(self.records, self._curves)
+
+
+class SilentLog:
+    """What the other processes of a job hold: the same methods, nothing written."""
+
+    def __enter__(self) -> "SilentLog":
+        return self
+
+    def __exit__(self, *_) -> None: ...
+
+    def say(self, line: str) -> None: ...
+
+    def advance(self, step: int) -> None: ...
+
+    def record(self, kind: str, step: int, values: dict[str, float]) -> None: ...
+
+    def draw(self) -> None: ...
+
+
+def open_log(directory: epath.Path, *, start_step: int, total_steps: int) -> RunLog | SilentLog:
+    """The run's log on process 0, silence elsewhere."""
+    if jax.process_index() == 0:
+        return RunLog(directory, start_step=start_step, total_steps=total_steps)
+    return SilentLog()
+
+
+class _Lines:
+    """A text file that grows by lines: appended to on a disk, written whole on a bucket, which cannot append."""
+
+    def __init__(self, path: epath.Path, keep: Callable[[str], bool] = lambda line: True):
+        self._path = path
+        old = path.read_text().split("\n") if path.exists() else []
+        self.lines = [line for line in old if line and keep(line)]
+        self._whole = "://" in os.fspath(path)
+        if not self._whole:
+            path.write_text("".join(f"{line}\n" for line in self.lines))
+            self._file = open(path, "a", encoding="utf-8")
+
+    def add(self, line: str) -> None:
+        self.lines.append(line)
+        if self._whole:
+            self._path.write_text("".join(f"{line}\n" for line in self.lines))
+        else:
+            self._file.write(line + "\n")
+            self._file.flush()
+
+    def close(self) -> None:
+        if not self._whole:
+            self._file.close()
+
+
+def _step_of(line: str) -> float:
+    try:
+        return json.loads(line)["step"]
+    except (json.JSONDecodeError, KeyError):  # the last line of a killed run
+        return math.inf
+
+
+def _tensorboard(directory: epath.Path, start_step: int):
+    try:
+        from tensorboardX import SummaryWriter
+    except ImportError:
+        return None
+    return SummaryWriter(os.fspath(directory), purge_step=start_step + 1)
+
+
+def _shown(name: str, value: float) -> str:
+    if name == "eta_seconds":
+        return f"ETA {_duration(value)}"
+    if name == "learning_rate":
+        return f"lr {value:.2e}"
+    if name.endswith(("accuracy", "mfu", "wait")):
+        return f"{name} {value:.1%}"
+    if name.endswith("_per_second"):
+        return f"{name.removesuffix('_per_second')}/s {value:,.0f}"
+    return f"{name} {value:,.4g}"
+
+
+def _duration(seconds: float) -> str:
+    if not math.isfinite(seconds):
+        return "unknown"
+    minutes, seconds = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{seconds:02}"

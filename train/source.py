@@ -1,0 +1,103 @@
+"""Where a pretraining run's batches come from: a prepared directory, or random tokens for trying a config out."""
+
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+
+from bert_jax.data.batches import Batches
+from bert_jax.data.random_batches import RandomBatches
+from bert_jax.data.shards import read_manifest
+from bert_jax.data.tokenizer import Tokenizer
+from bert_jax.errors import UserError
+from train.recipe import Phase, PretrainConfig
+
+HELD_OUT = "held-out"
+
+
+class PreparedData:
+    """A directory made by `python -m train.prepare`."""
+
+    def __init__(self, directory: str):
+        self.path = Path(directory)
+        self.manifest = read_manifest(self.path)
+        self.objective: str = self.manifest["objective"]
+        self.vocab_size: int = self.manifest["tokenizer"]["vocab_size"]
+        self.fingerprint: str = self.manifest["tokenizer"]["fingerprint"]
+
+    @cached_property
+    def tokenizer(self) -> Tokenizer:
+        return Tokenizer.load(self.path / "tokenizer")
+
+    @cached_property
+    def unigram_counts(self) -> np.ndarray:
+        return np.load(self.path / "unigram_counts.npy")
+
+    @property
+    def lengths(self) -> list[int]:
+        return sorted(int(length) for length in self.manifest["splits"]["train"]["examples"])
+
+    def examples(self, length: int, split: str = "train") -> int:
+        return sum(entry["rows"] for entry in self.manifest["splits"][split]["examples"].get(str(length), []))
+
+    def batches(self, config: PretrainConfig, phase: Phase, split: str = "train") -> Batches:
+        return Batches(
+            self.path,
+            split=split,
+            batch_size=phase.batch,
+            max_seq_length=phase.length,
+            masking=config.masking,
+            seed=config.seed,
+            shuffle=split == "train",
+        )
+
+
+class RandomData:
+    """`data=random`: the shapes of real batches without any text."""
+
+    tokenizer = None
+    unigram_counts = None
+    fingerprint = "random"
+
+    def __init__(self, vocab_size: int, objective: str):
+        self.vocab_size = vocab_size
+        self.objective = objective
+
+    def examples(self, length: int, split: str = "train") -> int:
+        return 0
+
+    def batches(self, config: PretrainConfig, phase: Phase, split: str = "train") -> RandomBatches:
+        predictions = config.masking.max_predictions if config.masking else None
+        return RandomBatches(
+            batch_size=phase.batch,
+            max_seq_length=phase.length,
+            max_predictions=predictions or max(1, round(0.15 * phase.length)),
+            vocab_size=self.vocab_size,
+            seed=config.seed,
+            next_sentence=self.objective != "none",
+        )
+
+
+DataSource = PreparedData | RandomData
+
+
+def head_for(data: DataSource) -> str:
+    """The model that an objective trains: without sentence pairs there is nothing to learn for a pooler."""
+    return "mlm" if data.objective == "none" else "pretraining"
+
+
+def open_data(config: PretrainConfig) -> DataSource:
+    """The data that `config.data` names; UserError where it lacks a length that a phase needs."""
+    if config.data == "random":
+        return RandomData(config.model.vocab_size, config.text_options.objective)
+    if config.data is None:
+        raise UserError("data: not given; say data=DIR (made by python -m train.prepare), text=GLOB, or data=random")
+    data = PreparedData(config.data)
+    for phase in config.phases:
+        if data.examples(phase.length) == 0:
+            have = ", ".join(map(str, data.lengths))
+            raise UserError(
+                f"{data.path}: has no examples of length {phase.length}, which phases asks for; it has {have}; prepare "
+                f"it with --max-seq-length {','.join(str(p.length) for p in config.phases)} or change phases"
+            )
+    return data
