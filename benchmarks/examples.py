@@ -11,20 +11,12 @@ import argparse
 import statistics
 import time
 from collections.abc import Callable
-from typing import NamedTuple
 
 import numpy as np
 
 from bert_jax.data.examples import build_index
 from bert_jax.data.google_recipe import google_instances
-
-
-class Shard(NamedTuple):
-    """A shard in memory."""
-
-    tokens: np.ndarray
-    sentences: np.ndarray
-    documents: np.ndarray
+from bert_jax.data.shards import Shard
 
 
 def prose_like(megabytes: float, seed: int = 0) -> Shard:

@@ -1,7 +1,9 @@
 """The default recipe: Google's distribution, pairs that keep their promises, slices that cover every sentence."""
 
 import itertools
-from typing import NamedTuple
+import re
+from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,23 +13,18 @@ from scipy import stats
 
 from bert_jax.data.examples import EXAMPLE, bounds_of, build_index, tokens_of
 from bert_jax.data.google_recipe import google_instances
+from bert_jax.data.shards import Shard
 from bert_jax.errors import UserError
 
 
-class Tokens(NamedTuple):
-    tokens: np.ndarray
-    sentences: np.ndarray
-    documents: np.ndarray
-
-
-def make_shard(lengths: list[list[int]]) -> Tokens:
+def make_shard(lengths: list[list[int]]) -> Shard:
     """A shard from the lengths of its sentences; each token is its own offset, so a slice shows where it came from."""
     sentences = np.cumsum([0, *(n for document in lengths for n in document)], dtype=np.int64)
     documents = np.cumsum([0, *map(len, lengths)], dtype=np.int64)
-    return Tokens(np.arange(sentences[-1], dtype=np.uint32), sentences, documents)
+    return Shard(np.arange(sentences[-1], dtype=np.uint32), sentences, documents)
 
 
-def prose(seed: int, documents: int, *, mean_sentences: float = 12, mean_tokens: float = 18) -> Tokens:
+def prose(seed: int, documents: int, *, mean_sentences: float = 12, mean_tokens: float = 18) -> Shard:
     """Sentence and document lengths as skewed as prose's, a few sentences longer than any sequence among them."""
     rng = np.random.default_rng(seed)
     lengths = []
@@ -37,7 +34,7 @@ def prose(seed: int, documents: int, *, mean_sentences: float = 12, mean_tokens:
     return make_shard(lengths)
 
 
-def document_of(shard: Tokens, offsets: np.ndarray) -> np.ndarray:
+def document_of(shard: Shard, offsets: np.ndarray) -> np.ndarray:
     return np.searchsorted(shard.sentences[shard.documents], offsets.astype(np.int64), side="right") - 1
 
 
@@ -130,7 +127,7 @@ def test_full_sentences_are_long_and_dupes_cut_elsewhere():
     shard = prose(0, 60, mean_sentences=100)
     once = build_index(shard, shard_number=0, objective="none", max_seq_length=128, dupe_factor=1)
     often = build_index(shard, shard_number=0, objective="none", max_seq_length=128, dupe_factor=10)
-    assert lengths_of(once)[0].mean() > 100
+    assert min(lengths_of(index)[0].mean() for index in (once, often)) > 100
     assert set(map(bytes, once)) <= set(map(bytes, often))
     # dupes that cut at the same place once go on in step, so there are far fewer than ten times as many
     assert len(np.unique(often)) > 1.4 * len(once)
@@ -140,14 +137,14 @@ def test_full_sentences_are_long_and_dupes_cut_elsewhere():
 
 
 @pytest.fixture(scope="module")
-def both_recipes() -> dict[int, tuple[np.ndarray, np.ndarray, Tokens]]:
+def both_recipes() -> dict[int, tuple[np.ndarray, np.ndarray, Shard]]:
     """length -> (default index, google index, shard) over the same corpus; random B from A's own document is rare."""
     made = {}
     shard = prose(1, 1500, mean_sentences=9)
     vocabulary = ["[CLS]", "[SEP]", "[MASK]"]
     for length in (64, 128):
         ours = build_index(shard, shard_number=0, objective="nsp", max_seq_length=length, dupe_factor=4, seed=5)
-        plain = shard._replace(tokens=np.full(len(shard.tokens), 2, np.uint16))
+        plain = replace(shard, tokens=np.full(len(shard.tokens), 2, np.uint16))
         google = google_instances([plain], vocabulary, max_predictions=1, max_seq_length=length, dupe_factor=4)
         made[length] = (ours, google.rows, shard)
     return made
@@ -188,6 +185,16 @@ def test_distribution_is_googles(both_recipes, length):
     for name in ("a_start", "a_end", "b_start", "b_end"):
         # an edge off a sentence boundary is a truncation: front and back are cut equally often
         assert same_share(~np.isin(ours[name], starts), ~np.isin(google[name], starts)) > 1e-3, name
+
+
+def test_a_target_reached_exactly_closes_the_chunk_and_the_random_side():
+    # 8 tokens wanted: two sentences of 4 reach them, a third would be truncated and show in the edges
+    index = build_index(
+        make_shard([[4] * 10, [4] * 7]), shard_number=0, objective="nsp", max_seq_length=11, short_seq_prob=0
+    )
+    assert {*index["label"].tolist()} == {0, 1}
+    assert {*zip(*(lengths.tolist() for lengths in lengths_of(index)), strict=True)} == {(4, 4)}
+    assert not (index["a_start"] % 4).any()
 
 
 def test_random_documents_are_drawn_evenly_and_sentences_within_them():
@@ -252,7 +259,7 @@ def test_same_arguments_same_index_and_any_other_key_another(objective):
     index = build_index(shard, **options)
     assert index.dtype == EXAMPLE
     assert build_index(shard, **options).tobytes() == index.tobytes()
-    other_tokens = shard._replace(tokens=np.zeros(0, np.uint16))
+    other_tokens = replace(shard, tokens=np.zeros(0, np.uint16))
     assert build_index(other_tokens, **options).tobytes() == index.tobytes()
     for change in ({"seed": 10}, {"shard_number": 5}, {"max_seq_length": 65}):
         other = build_index(shard, **(options | change))
@@ -309,6 +316,16 @@ def test_a_row_spelled_out():
     input_ids, types = tokens_of(alone, {1: shards[1]}, cls_token_id=101, sep_token_id=102)
     assert input_ids.tolist() == [101, 0, 1, 102]
     assert types.tolist() == [0, 0, 0, 0]
+
+
+def test_the_guides_python_runs():
+    guide = (Path(__file__).parents[2] / "docs" / "examples.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"^```python\n(.*?)^```", guide, flags=re.DOTALL | re.MULTILINE)
+    assert blocks
+    for block in blocks:
+        names = {}
+        exec(block, names)
+        assert set(names["index"]["label"].tolist()) <= {0, 1}
 
 
 # ---- what users get wrong ----

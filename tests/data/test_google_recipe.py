@@ -3,26 +3,20 @@
 import hashlib
 import itertools
 import random
-from typing import NamedTuple
 
 import numpy as np
 import pytest
 
 from bert_jax.data.google_recipe import google_instances, instance_of, shuffle
+from bert_jax.data.shards import Shard
 from bert_jax.errors import UserError
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"w{i}" for i in range(95))]
 
 
-class Tokens(NamedTuple):
-    tokens: np.ndarray
-    sentences: np.ndarray
-    documents: np.ndarray
-
-
-def make_shard(documents: list[list[list[int]]]) -> Tokens:
+def make_shard(documents: list[list[list[int]]]) -> Shard:
     sentences = [sentence for document in documents for sentence in document]
-    return Tokens(
+    return Shard(
         np.array([token for sentence in sentences for token in sentence], np.uint16),
         np.cumsum([0, *map(len, sentences)], dtype=np.int64),
         np.cumsum([0, *map(len, documents)], dtype=np.int64),
@@ -42,7 +36,7 @@ def check_corpus() -> tuple[list[list[list[int]]], list[str]]:
     return documents, table
 
 
-def lines_of(shards: list[Tokens], table: list[str], **settings) -> list[str]:
+def lines_of(shards: list[Shard], table: list[str], **settings) -> list[str]:
     """Instances as text, read back from the on-disk form: tokens|segment ids|positions|labels|is random."""
     examples = google_instances(shards, table, replacement_ids=range(100), max_predictions=5, **settings)
     lines = []
