@@ -90,10 +90,13 @@ def load(
     return Loaded(config, unflatten(flat), tokenizer, report)
 
 
-def load_arrays(source: str | os.PathLike[str], *, head: str | None = None, step: int | None = None) -> ReadModel:
+def load_arrays(
+    source: str | os.PathLike[str], *, head: str | None = None, step: int | None = None, verify: bool = True
+) -> ReadModel:
     """As `load`, onto the host: nested dict of NumPy arrays, for who places them on a mesh, writes or sums them.
 
-    Missing and mismatched parameters are in the report and not raised: call `report.check()`.
+    Missing and mismatched parameters are in the report and not raised: call `report.check()`. `verify=False` leaves
+    the sum in a folder's weights unchecked; a run's checkpoints are always verified.
 
     Returns:
         ReadModel(config, params, report).
@@ -102,7 +105,7 @@ def load_arrays(source: str | os.PathLike[str], *, head: str | None = None, step
     if not is_run_directory(path):
         if step is not None:
             raise UserError(f"step={step}: {source} is an exported folder, which has no steps")
-        return read_model(path, head=head)
+        return read_model(path, head=head, verify=verify)
     from bert_jax.training.checkpoint import Checkpoints
 
     config = load_config(path)

@@ -1,6 +1,9 @@
 """The model card: README.md of an exported folder, for whoever finds it without knowing where it came from."""
 
+import json
+import os
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from bert_jax.config import BertConfig
@@ -56,6 +59,59 @@ def _training(card: Mapping[str, Any] | str | None) -> str:
 
 def _cell(value: Any) -> str:
     return str(value).replace("|", "\\|").replace("\n", " ")
+
+
+def training_facts(run: str | os.PathLike[str], step: int | None) -> dict[str, Any]:
+    """What a run directory knows of how its parameters came about, for a card: no paths, nothing that is not on file.
+
+    Args:
+        run: the run directory; config.json, metrics.jsonl and environment.json are read as far as they are there.
+        step: the step that is exported; the newest evaluation up to it is told.
+    """
+    folder = Path(run)
+    config = _object(folder / "config.json")
+    facts: dict[str, Any] = {} if step is None else {"step": f"{step:,}"}
+    phases = config.get("phases")
+    if isinstance(phases, list):
+        facts["phases (sequence length, batch, steps)"] = "; ".join(", ".join(map(str, phase)) for phase in phases)
+    for section, names in (("optimizer", _OPTIMIZER), ("model", ("dtype",)), ("", ("seed",))):
+        fields = config.get(section, {}) if section else config
+        if isinstance(fields, Mapping):
+            facts |= {f"{section} {name}".strip(): fields[name] for name in names if fields.get(name) is not None}
+    evaluations = [row for row in _rows(folder / "metrics.jsonl") if row.get("kind") == "eval"]
+    evaluations = [row for row in evaluations if step is None or row.get("step", 0) <= step]
+    if evaluations:
+        last = evaluations[-1]
+        facts |= {
+            f"held-out {name} (step {last['step']:,})": f"{value:.4g}"
+            for name, value in last.items()
+            if isinstance(value, float)
+        }
+    devices = _object(folder / "environment.json")
+    if "device_kind" in devices:
+        facts["devices"] = f"{devices.get('devices', 1)} {devices['device_kind']}"
+    return facts
+
+
+_OPTIMIZER = ("name", "learning_rate", "warmup_steps", "schedule", "weight_decay")
+
+
+def _object(path: Path) -> dict[str, Any]:
+    try:
+        fields = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return fields if isinstance(fields, dict) else {}
+
+
+def _rows(path: Path) -> list[dict[str, Any]]:
+    rows = []
+    for line in path.read_text(encoding="utf-8").splitlines() if path.is_file() else []:
+        try:
+            rows.append(json.loads(line))
+        except ValueError:  # the last line of a run that was killed
+            continue
+    return rows
 
 
 _LOADING = """With transformers (PyTorch), `DIR` being this folder:

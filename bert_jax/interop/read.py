@@ -12,7 +12,7 @@ import numpy as np
 from bert_jax.config import BertConfig
 from bert_jax.errors import UserError
 from bert_jax.interop.names import BERT, FAMILIES, Family, find_head, head_in, parameters_of, table_keys
-from bert_jax.interop.safetensors import TensorFile
+from bert_jax.interop.safetensors import STEP, TensorFile
 from bert_jax.interop.tree import unflatten
 
 WEIGHTS = "model.safetensors"
@@ -25,7 +25,7 @@ class Report:
     Attributes:
         source: where it was read from.
         head: which model the tree is for: a key of `bert_jax.model.heads.HEADS`.
-        step: the training step of a run directory's checkpoint; None for a folder.
+        step: the training step, of a run's checkpoint or recorded in an export; None where nothing says.
         verified: whether stored sums were found and agree; None where there are none.
         loaded: our paths that came from the file.
         missing: our paths that the file has not.
@@ -125,7 +125,9 @@ def read_model(directory: str | os.PathLike[str], *, head: str | None = None, ve
         if head is None:
             head = _head_of(raw, tensors, family)
         flat, report = from_stored(tensors, config, head, family)
-    return ReadModel(config, unflatten(flat), replace(report, source=str(folder), verified=verified))
+        recorded = tensors.metadata.get(STEP, "")
+    step = int(recorded) if recorded.isdecimal() else None
+    return ReadModel(config, unflatten(flat), replace(report, source=str(folder), step=step, verified=verified))
 
 
 _OTHER_WEIGHTS = {".bin", ".msgpack", ".safetensors", ".h5", ".ckpt", ".index"}

@@ -24,6 +24,8 @@ from bert_jax.interop.tree import sha256_of_arrays
 
 SUM = "bert_jax.sha256"
 """Metadata key of the sum over all tensors: presence says that this library wrote the file."""
+STEP = "bert_jax.step"
+"""Metadata key of the training step that the tensors come from."""
 
 _NUMPY_DTYPES = {
     "F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16",

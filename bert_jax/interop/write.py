@@ -15,7 +15,7 @@ from bert_jax.errors import UserError
 from bert_jax.interop.card import model_card
 from bert_jax.interop.names import BERT, find_head, to_stored
 from bert_jax.interop.read import WEIGHTS, from_stored
-from bert_jax.interop.safetensors import TensorFile, write_tensors, written_by_us
+from bert_jax.interop.safetensors import STEP, TensorFile, write_tensors, written_by_us
 from bert_jax.interop.tree import as_numpy
 
 if TYPE_CHECKING:
@@ -40,6 +40,7 @@ def save_pretrained(
     tokenizer: "Tokenizer | None",
     *,
     head: str = "pretraining",
+    step: int | None = None,
     card: Mapping[str, Any] | str | None = None,
 ) -> Path:
     """Write config.json, model.safetensors, the tokenizer's files and a model card, in Hugging Face's layout.
@@ -54,6 +55,7 @@ def save_pretrained(
         params: our tree, NumPy or JAX arrays; stored as float32. It may hold more than `head` needs.
         tokenizer: saved beside the weights; None leaves its files out.
         head: "pretraining", "mlm", "nsp" or "encoder".
+        step: the training step of these parameters, kept in the weights' metadata; `info` tells it.
         card: facts for README.md (a mapping becomes a table), or the text that goes under its title.
 
     Returns:
@@ -63,6 +65,8 @@ def save_pretrained(
         UserError: a foreign folder is in the way, parameters are missing, of a wrong shape or not finite, the
             vocabulary is larger than the model's, or what was read back is not what was written.
     """
+    if "://" in os.fspath(directory):
+        raise UserError(f"{directory}: exports are written to a local folder; copy it from there")
     target = Path(directory)
     _refuse_foreign(target)
     _check_vocabulary(config, tokenizer)
@@ -75,7 +79,7 @@ def save_pretrained(
     draft = target.parent / f".{target.name}.writing-{uuid.uuid4().hex[:8]}"
     try:
         draft.mkdir()  # not mkdtemp: its folders are closed to everybody else
-        write_tensors(draft / WEIGHTS, tensors)
+        write_tensors(draft / WEIGHTS, tensors, {} if step is None else {STEP: str(step)})
         _write_text(draft / "config.json", json.dumps(config_json(config, head), indent=2) + "\n")
         if tokenizer is not None:
             _save_tokenizer(tokenizer, draft, config)
@@ -173,10 +177,15 @@ def _fsync(path: Path) -> None:
 
 
 def _save_tokenizer(tokenizer: "Tokenizer", folder: Path, config: BertConfig) -> None:
-    """The tokenizer's own files, with the model's length: absent, transformers takes it for unlimited."""
+    """The tokenizer's own files, as whoever loads the folder expects them.
+
+    With the model's length (absent, transformers takes it for unlimited), and with "[MASK]" in a text meaning the
+    token, also where the training text was prepared by Google's rules, which split it.
+    """
     tokenizer.save(folder)
     path = folder / "tokenizer_config.json"
     fields = json.loads(path.read_text(encoding="utf-8"))
     limit = config.max_position_embeddings
     fields["model_max_length"] = min(int(fields.get("model_max_length") or limit), limit)
-    _write_text(path, json.dumps(fields, indent=2, ensure_ascii=False) + "\n")
+    fields["split_special_tokens"] = False
+    _write_text(path, json.dumps(fields, indent=2, sort_keys=True, ensure_ascii=False) + "\n")

@@ -1,0 +1,118 @@
+"""The command line, `python -m bert_jax VERB` (console script: bert-jax): arguments, exit codes, one line an error.
+
+Results go to stdout, everything else to stderr. What a verb needs is imported when it runs, so that help is instant.
+"""
+
+import argparse
+import logging
+import os
+import sys
+from collections.abc import Sequence
+from typing import NoReturn
+
+from bert_jax.errors import UserError
+
+EXIT_DONE, EXIT_USER_ERROR, EXIT_INTERRUPTED, EXIT_PIPE_CLOSED = 0, 2, 130, 141
+
+_ABOUT = """\
+Look at, try and hand on a BERT: a run directory of train.pretrain, or a folder in Hugging Face's layout.
+
+examples:
+  python -m bert_jax fill-mask runs/demo "Python is a [MASK] language."
+  python -m bert_jax info runs/demo
+  python -m bert_jax export runs/demo my-bert
+"""
+
+_FILL_MASK = """\
+The most probable tokens for each [MASK] of each text.
+
+examples:
+  python -m bert_jax fill-mask runs/demo "Python is a [MASK] language."
+  python -m bert_jax fill-mask my-bert "The [MASK] sat on the [MASK]." --top-k 3
+  python -m bert_jax fill-mask my-bert --json < texts.txt        one text a line, one JSON list a line
+"""
+
+_INFO = """\
+What is in a model: config, step, number of parameters, one sha256 over all of them (the same for a run directory and
+its export), whether the files agree with the sums recorded when they were written, and the tree with shapes.
+
+examples:
+  python -m bert_jax info runs/demo
+  python -m bert_jax info my-bert --layers
+  python -m bert_jax info my-bert --json
+"""
+
+_EXPORT = """\
+Write a folder in Hugging Face's layout: config.json, model.safetensors, the tokenizer's files, a model card. It is read
+back and compared before it takes its name. A former export is replaced, any other folder is left alone.
+
+examples:
+  python -m bert_jax export runs/demo my-bert
+  python -m bert_jax export runs/demo my-encoder --head encoder   for AutoModel, without a word about unused heads
+"""
+
+_SOURCE = "a run directory, or a folder in Hugging Face's layout"
+_STEP = "this checkpoint of a run directory; default: the newest good one"
+
+
+class _Parser(argparse.ArgumentParser):
+    """argparse with one line an error."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(EXIT_USER_ERROR, f"{self.prog}: {message} (see {self.prog} --help)\n")
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """The parser of all verbs; `arguments.verb` names the one that was called."""
+    parser = _Parser(prog="python -m bert_jax", description=_ABOUT, formatter_class=argparse.RawTextHelpFormatter)
+    verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
+
+    def add(verb: str, about: str) -> argparse.ArgumentParser:
+        first = about.split(".", 1)[0].split(":", 1)[0].replace("\n", " ")
+        return verbs.add_parser(verb, help=first, description=about, formatter_class=argparse.RawTextHelpFormatter)
+
+    fill = add("fill-mask", _FILL_MASK)
+    fill.add_argument("source", metavar="DIR", help=_SOURCE)
+    fill.add_argument("texts", metavar="TEXT", nargs="*", help="texts with [MASK]; none: one a line from stdin")
+    fill.add_argument("--top-k", type=int, default=5, metavar="K", help="tokens for each [MASK] (default 5)")
+    fill.add_argument("--truncate", action="store_true", help="cut texts that are too long at the end; else an error")
+    fill.add_argument("--json", action="store_true", help="a JSON list a text: score, token, token_str, sequence")
+
+    info = add("info", _INFO)
+    info.add_argument("source", metavar="DIR", help=_SOURCE)
+    info.add_argument("--step", type=int, metavar="N", help=_STEP)
+    info.add_argument("--layers", action="store_true", help="every layer by itself, not one line for all alike")
+    info.add_argument("--json", action="store_true", help="one JSON object")
+
+    export = add("export", _EXPORT)
+    export.add_argument("source", metavar="RUN", help=_SOURCE)
+    export.add_argument("directory", metavar="DIR", help="the folder to write")
+    export.add_argument("--head", choices=("pretraining", "mlm", "nsp", "encoder"), help="default: what is there")
+    export.add_argument("--step", type=int, metavar="N", help=_STEP)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a verb; the exit code: 0 done, 2 the user's mistake (one line, no traceback), 130 Ctrl-C, 141 closed pipe."""
+    logging.basicConfig(level=logging.WARNING, format="%(levelname)s: %(message)s")
+    try:
+        arguments = make_parser().parse_args(argv)
+        from bert_jax import commands
+
+        commands.VERBS[arguments.verb](arguments)
+        sys.stdout.flush()
+    except (UserError, FileNotFoundError, NotADirectoryError, PermissionError) as error:
+        print("error: " + " ".join(str(error).split("\n")), file=sys.stderr)
+        return EXIT_USER_ERROR
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return EXIT_INTERRUPTED
+    except BrokenPipeError:
+        # The reader went away (`| head`); without this Python complains again when it closes stdout.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_PIPE_CLOSED
+    return EXIT_DONE
+
+
+if __name__ == "__main__":
+    sys.exit(main())

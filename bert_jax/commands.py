@@ -1,0 +1,94 @@
+"""What each verb of the command line does; `bert_jax/__main__.py` has their arguments."""
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from bert_jax.errors import UserError
+
+_CHUNK = 256  # lines of stdin that are answered together
+
+
+def fill_mask(arguments: argparse.Namespace) -> None:
+    """`fill-mask DIR TEXT...`: predictions for each text."""
+    if arguments.top_k < 1:
+        raise UserError(f"--top-k {arguments.top_k}: expected at least 1")
+    if not arguments.texts and sys.stdin.isatty():
+        raise UserError('name a text, as in "The [MASK] sat.", or pipe in one a line')
+    from bert_jax.inference.pipelines import FillMask
+
+    predict = FillMask(arguments.source, truncation=arguments.truncate)
+    for texts in [arguments.texts] if arguments.texts else _chunks_of_stdin():
+        for text, result in zip(texts, predict(texts, top_k=arguments.top_k), strict=True):
+            _write(json.dumps(result, ensure_ascii=False) if arguments.json else _show_predictions(text, result))
+
+
+def info(arguments: argparse.Namespace) -> None:
+    """`info DIR`: what is in a model."""
+    from bert_jax.describe import describe, show
+
+    found = describe(arguments.source, step=arguments.step)
+    if arguments.json:
+        _write(json.dumps(found, ensure_ascii=False, indent=1))
+    else:
+        _write(show(found, every_layer=arguments.layers))
+
+
+def export(arguments: argparse.Namespace) -> None:
+    """`export RUN DIR`: a folder in Hugging Face's layout."""
+    from pathlib import Path
+
+    from bert_jax.interop.card import training_facts
+    from bert_jax.interop.write import save_pretrained
+    from bert_jax.load import is_run_directory, load_arrays, load_tokenizer
+
+    config, params, report = load_arrays(arguments.source, head=arguments.head, step=arguments.step)
+    report.check()
+    source = Path(arguments.source).expanduser()
+    card = training_facts(source, report.step) if is_run_directory(source) else None
+    tokenizer = load_tokenizer(source)
+    if tokenizer is None:
+        _say(f"{source} has no tokenizer; the folder will have none either")
+    written = save_pretrained(
+        arguments.directory, config, params, tokenizer, head=report.head, step=report.step, card=card
+    )
+    _say(f"wrote {written} (head {report.head}" + ("" if report.step is None else f", step {report.step:,}") + ")")
+    _write(str(written))
+
+
+VERBS: dict[str, Callable[[argparse.Namespace], None]] = {"fill-mask": fill_mask, "info": info, "export": export}
+
+
+def _chunks_of_stdin() -> Iterator[list[str]]:
+    chunk: list[str] = []
+    for line in sys.stdin:
+        if line.strip():
+            chunk.append(line.rstrip("\n"))
+        if len(chunk) == _CHUNK:
+            yield chunk
+            chunk = []
+    if chunk:
+        yield chunk
+
+
+def _show_predictions(text: str, result: list[Any]) -> str:
+    masks = [result] if isinstance(result[0], dict) else result
+    lines = [text]
+    for number, predictions in enumerate(masks):
+        if len(masks) > 1:
+            lines.append(f"  [MASK] {number + 1} of {len(masks)}")
+        width = max(len(found["token_str"]) for found in predictions)
+        lines += [
+            f"  {found['score']:.4f}  {found['token_str']:<{width}}  {found['sequence']}" for found in predictions
+        ]
+    return "\n".join(lines) + "\n"
+
+
+def _write(text: str) -> None:
+    sys.stdout.write(text + "\n")
+
+
+def _say(line: str) -> None:
+    sys.stderr.write(line + "\n")

@@ -1,0 +1,197 @@
+"""fill-mask: what the model says in plain Python, and how often it had to be compiled for it."""
+
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import bert_jax
+from bert_jax.config import BertConfig
+from bert_jax.data.tokenizer import Tokenizer
+from bert_jax.errors import UserError
+from bert_jax.inference.engine import length_buckets, plan_batches, power_of_two
+from bert_jax.inference.pipelines import FillMask, pipeline
+from bert_jax.interop.names import parameters_of
+from bert_jax.interop.read import Report
+from bert_jax.interop.tree import unflatten
+from bert_jax.interop.write import save_pretrained
+from bert_jax.load import Loaded, load
+from bert_jax.model.heads import BertForMaskedLM
+
+PIECES = [*"[PAD] [UNK] [CLS] [SEP] [MASK]".split(), *"the cat sat on mat a dog ##s , .".split()]  # noqa: SIM905
+CONFIG = BertConfig(
+    vocab_size=20, hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=12,
+    max_position_embeddings=40,
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    rng = np.random.default_rng(4)
+    rows = parameters_of(CONFIG, "pretraining")
+    params = unflatten({path: rng.normal(size=row.shape).astype(np.float32) for path, row in rows.items()})
+    tokenizer = Tokenizer.from_vocabulary(PIECES, cased=False)
+    return save_pretrained(tmp_path_factory.mktemp("models") / "m", CONFIG, params, tokenizer)
+
+
+@pytest.fixture(scope="module")
+def predict(folder) -> FillMask:
+    return FillMask(folder, batch_size=4)
+
+
+@pytest.fixture(scope="module")
+def probabilities(folder):
+    """text -> its ids and the softmax at every position, from the model itself, all texts in one shape."""
+    config, params, tokenizer, _ = load(folder, head="mlm")
+    apply = jax.jit(BertForMaskedLM(config).apply)
+
+    def of(text: str) -> tuple[list[int], np.ndarray]:
+        inputs = tokenizer([text], padding="max_length", max_length=12)
+        logits = apply({"params": params}, **inputs).prediction_logits[0]
+        return inputs["input_ids"][0].tolist(), np.asarray(jax.nn.softmax(logits, axis=-1))
+
+    return of
+
+
+def rows_of(result: list) -> list[dict]:
+    """The dicts of a result, with one [MASK] or several."""
+    return result if isinstance(result[0], dict) else [row for mask in result for row in mask]
+
+
+def assert_same(a: list, b: list):
+    a, b = rows_of(a), rows_of(b)
+    for name in ("token", "token_str", "sequence"):
+        assert [row[name] for row in a] == [row[name] for row in b]
+    np.testing.assert_allclose([row["score"] for row in a], [row["score"] for row in b], rtol=1e-4)
+
+
+def test_predictions_are_the_model_s(probabilities, predict):
+    ids, expected = probabilities("the cat [MASK] on the mat.")
+    expected = expected[ids.index(4), : len(PIECES)]
+    found = predict("The cat [MASK] on the mat.", top_k=4)
+    assert [list(row) for row in found] == [["score", "token", "token_str", "sequence"]] * 4
+    assert [row["token"] for row in found] == np.argsort(-expected)[:4].tolist()
+    np.testing.assert_allclose([row["score"] for row in found], -np.sort(-expected)[:4], rtol=1e-5)
+    for row in found:
+        assert row["token_str"] == PIECES[row["token"]]
+        assert (type(row["score"]), type(row["token"])) == (float, int)
+    best = next(row for row in found if row["token_str"].isalpha())
+    assert best["sequence"] == f"the cat {best['token_str']} on the mat."
+
+
+def test_each_of_several_masks_is_filled_on_its_own(probabilities, predict):
+    text = "[MASK] cat [MASK] on a [MASK]"
+    ids, expected = probabilities(text)
+    found = predict(text, top_k=2)
+    assert len(found) == 3
+    for position, row in zip([i for i, token in enumerate(ids) if token == 4], found, strict=True):
+        assert row[0]["token"] == expected[position, : len(PIECES)].argmax()
+        assert row[0]["sequence"].count("[MASK]") == (3 if row[0]["token"] == 4 else 2)
+        assert row[0]["sequence"].startswith("[CLS]")
+
+
+def test_a_list_gives_what_its_texts_give_alone_in_their_order(predict):
+    texts = [
+        "the [MASK]", "the cat sat on the mat, " * 4 + "the [MASK].", "a [MASK] sat on [MASK].", "[MASK]", "dogs [MASK] a",
+    ]  # fmt: skip
+    together = predict(texts, top_k=3)
+    assert len(together) == len(texts)
+    for text, found in zip(texts, together, strict=True):
+        alone = predict(text, top_k=3)
+        assert_same(found, alone)
+    assert predict([]) == []
+    assert predict(["the [MASK]"], top_k=1) == [predict("the [MASK]", top_k=1)]
+
+
+def test_no_shape_is_compiled_twice(folder):
+    predict = FillMask(folder, batch_size=4)
+    words = "the cat sat on a mat , the dog sat . a cat".split()  # noqa: SIM905
+    for count in range(1, 13):
+        predict(" ".join(words[:count]) + " [MASK]", top_k=5)
+    assert predict.compilations == 1  # lengths 4 to 15: one bucket
+    for count in range(1, 8):
+        predict(["[MASK] " + "a " * n for n in range(count + 1)], top_k=count)
+    assert predict.compilations == 2  # and a full batch of it
+    predict("a " * 20 + "[MASK]")
+    predict("a " * 25 + "[MASK]")
+    assert predict.compilations == 3
+    predict("[MASK] [MASK] [MASK]")
+    predict("[MASK] [MASK] [MASK] [MASK]")
+    assert predict.compilations == 4
+
+
+def test_padding_rows_of_the_table_never_win(probabilities, predict):
+    """The table has 20 rows and the vocabulary 15 tokens."""
+    found = predict("the [MASK]", top_k=1000)
+    assert sorted(row["token"] for row in found) == list(range(len(PIECES)))
+    ids, expected = probabilities("the [MASK]")
+    total = expected[ids.index(4), : len(PIECES)].sum()
+    assert math.isclose(sum(row["score"] for row in found), total, rel_tol=1e-5)
+    assert total < 0.999  # the share of the rows without a token is not given to the others
+
+
+def test_a_text_without_mask_is_a_clear_error(predict):
+    with pytest.raises(UserError, match=r"text 2 \('the cat sat'\) has no \[MASK\]"):
+        predict(["the [MASK]", "the cat sat"])
+
+
+def test_too_long_is_an_error_or_cut_by_the_stated_rule(folder, predict):
+    long = "the [MASK] " + "a " * 60
+    with pytest.raises(UserError, match=r"has 64 tokens, the model takes 40"):
+        predict(long)
+    cut = FillMask(folder, truncation=True)
+    whole = predict("the [MASK] " + "a " * 36, top_k=3)  # 40 tokens with [CLS] and [SEP]
+    assert_same(cut(long, top_k=3), whole)
+    with pytest.raises(UserError, match=r"it loses a \[MASK\]"):
+        cut("a " * 60 + "[MASK]")
+
+
+def test_a_loaded_model_and_a_run_by_googles_rules_work(folder, predict, tmp_path):
+    loaded = load(folder)
+    assert_same(pipeline("fill-mask", loaded)("the [MASK]"), predict("the [MASK]"))
+    literal = Tokenizer.from_vocabulary(PIECES, cased=False, literal_special_tokens=False)
+    copy = save_pretrained(tmp_path / "google", CONFIG, loaded.params, literal)
+    assert_same(bert_jax.pipeline("fill-mask", copy)("the [MASK]"), predict("the [MASK]"))
+
+
+def test_mistakes_are_one_clear_line(folder, predict, tmp_path):
+    with pytest.raises(UserError, match="task 'translate': there is fill-mask"):
+        pipeline("translate", folder)
+    with pytest.raises(UserError, match="top_k=0"):
+        predict("the [MASK]", top_k=0)
+    with pytest.raises(UserError, match="batch_size=0"):
+        FillMask(folder, batch_size=0)
+    loaded = load(folder)
+    with pytest.raises(UserError, match="has no tokenizer"):
+        FillMask(loaded._replace(tokenizer=None))
+    encoder = Loaded(CONFIG, loaded.params["bert"], loaded.tokenizer, Report("here", "encoder"))
+    with pytest.raises(UserError, match="head='encoder': has no bert/embeddings"):
+        FillMask(encoder)
+
+
+def test_bfloat16_products_on_request(folder):
+    predict = FillMask(folder, dtype="bfloat16")
+    assert predict.config.dtype == "bfloat16"
+    assert len(predict("the [MASK]")) == 5
+    assert all(leaf.dtype == jnp.float32 for leaf in jax.tree.leaves(predict._params))
+
+
+def test_buckets_waste_less_than_half():
+    assert length_buckets(512) == (16, 32, 64, 128, 256, 512)
+    assert length_buckets(40) == (16, 32, 40)
+    assert length_buckets(16) == (16,)
+    assert length_buckets(7) == (7,)
+    assert [power_of_two(n) for n in (1, 2, 3, 4, 5, 9)] == [1, 2, 4, 4, 8, 16]
+    assert power_of_two(3, 8) == 8
+
+
+def test_plans_hold_every_row_once_in_two_shapes_a_bucket():
+    lengths = np.random.default_rng(0).integers(3, 41, 100).tolist()
+    plans = list(plan_batches(lengths, length_buckets(40), 8))
+    assert sorted(row for plan in plans for row in plan.rows) == list(range(100))
+    assert all(lengths[row] <= plan.length for plan in plans for row in plan.rows)
+    assert {plan.batch_size for plan in plans} <= {1, 8}
+    assert all(len(plan.rows) <= plan.batch_size for plan in plans)
+    assert [plan.length for plan in plans] == sorted((plan.length for plan in plans), reverse=True)
