@@ -1,0 +1,1 @@
+"""From batches to a trained tree: schedules and optimizers, sharding, the training step, checkpoints."""

@@ -1,0 +1,224 @@
+"""BERT's optimizers as Optax chains: AdamW and LAMB with their published variants, and the rule of what is decayed."""
+
+import math
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple, get_args
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from bert_jax.errors import UserError
+from bert_jax.training.lamb import scale_by_layer_trust_ratio
+from bert_jax.training.schedules import Schedule, warmup_then_constant, warmup_then_polynomial
+
+EpsPlacement = Literal["outside", "inside", "hat"]
+
+
+@dataclass(frozen=True)
+class OptimizerConfig:
+    """How parameters are updated. The defaults are Google's pretraining (`optimization.py` of google-research/bert).
+
+    name                 "adamw", or "lamb": AdamW's direction with a trust ratio a tensor (arXiv 1904.00962, Alg. 2)
+    learning_rate        peak of the schedule
+    warmup_steps         steps of linear warm-up
+    total_steps          where the decay ends
+    schedule             "linear" (`power` must be 1), "polynomial" or "constant" after warm-up
+    power                of the polynomial
+    end_learning_rate    where the decay ends and stays
+    decay_from           "start" (Google, NVIDIA) or "warmup" (transformers): see `schedules.warmup_then_polynomial`
+    warmup               "ramp" or "product" (ELECTRA)
+    first_count          0 (Google, transformers) or 1 (NVIDIA's PolyWarmUpScheduler)
+    b1, b2, eps          Adam's
+    eps_placement        "outside": m / (sqrt(v) + eps); "inside": m / sqrt(v + eps);
+                         "hat": with bias correction eps is added to the *uncorrected* sqrt(v) (Keras, TF1 Adam,
+                         transformers' former AdamW); without bias correction the same as "outside"
+    bias_correction      divide the moments by 1 - b ** count (torch, optax); BERT's own AdamW does not
+    weight_decay         decoupled, multiplied by the learning rate; biases and LayerNorm are excluded (`is_decayed`)
+    decay_applies_to     "old" weights (Google, torch, optax) or the just "updated" ones (transformers' former AdamW)
+    clip_norm            global norm of the raw gradient; 0 = no clipping
+    trust_ratio_for      LAMB: "decayed" tensors only (Google's ALBERT, NVIDIA, TensorFlow Addons) or "all" (the paper,
+                         optax, NVLAMB)
+    trust_norm_bounds    LAMB: the paper's phi clips the weight norm to these bounds; None = identity (everyone)
+
+    Raises UserError that names the field.
+    """
+
+    name: Literal["adamw", "lamb"] = "adamw"
+    learning_rate: float = 1e-4
+    warmup_steps: int = 10_000
+    total_steps: int = 1_000_000
+    schedule: Literal["linear", "polynomial", "constant"] = "linear"
+    power: float = 1.0
+    end_learning_rate: float = 0.0
+    decay_from: Literal["start", "warmup"] = "start"
+    warmup: Literal["ramp", "product"] = "ramp"
+    first_count: int = 0
+    b1: float = 0.9
+    b2: float = 0.999
+    eps: float = 1e-6
+    eps_placement: EpsPlacement = "outside"
+    bias_correction: bool = False
+    weight_decay: float = 0.01
+    decay_applies_to: Literal["old", "updated"] = "old"
+    clip_norm: float = 1.0
+    trust_ratio_for: Literal["decayed", "all"] = "decayed"
+    trust_norm_bounds: tuple[float, float] | None = None
+
+    def __post_init__(self):
+        for field, annotation in type(self).__annotations__.items():
+            choices = get_args(annotation)
+            if all(isinstance(choice, str) for choice in choices) and choices:
+                _check(getattr(self, field) in choices, field, getattr(self, field), f"one of {', '.join(choices)}")
+        for field in ("learning_rate", "end_learning_rate", "power", "eps", "weight_decay", "clip_norm"):
+            value = getattr(self, field)
+            _check(math.isfinite(value) and value >= 0, field, value, "a finite number >= 0")
+        for field in ("b1", "b2"):
+            _check(0 <= getattr(self, field) < 1, field, getattr(self, field), "in [0, 1)")
+        _check(self.total_steps >= 1, "total_steps", self.total_steps, "at least 1")
+        _check(self.first_count in (0, 1), "first_count", self.first_count, "0 or 1")
+        most = math.inf if self.schedule == "constant" else self.total_steps
+        _check(0 <= self.warmup_steps <= most, "warmup_steps", self.warmup_steps, f"from 0 to total_steps={most}")
+        if self.schedule == "linear":
+            _check(self.power == 1, "power", self.power, '1 with schedule="linear" (or schedule="polynomial")')
+        if self.trust_norm_bounds is not None:
+            low, high = self.trust_norm_bounds
+            _check(0 <= low <= high, "trust_norm_bounds", self.trust_norm_bounds, "(low, high) with 0 <= low <= high")
+        if self.name == "lamb":
+            _check(self.decay_applies_to == "old", "decay_applies_to", self.decay_applies_to, '"old" with LAMB')
+
+
+def _check(right: bool, field: str, found: object, expected: str) -> None:
+    if not right:
+        raise UserError(f"optimizer.{field} is {found!r}; expected {expected}")
+
+
+def is_decayed(path: str) -> bool:
+    """Whether the parameter at `path` ("bert/pooler/kernel") takes weight decay: all but biases and LayerNorm.
+
+    Embeddings and the pooler are decayed. Google's rule is a search for "LayerNorm", "layer_norm" and "bias" in the
+    variable's name; here a LayerNorm is a component of the path, since its gain is called `scale`.
+    """
+    components = path.split("/")
+    return not components[-1].endswith("bias") and not any("LayerNorm" in c or "layer_norm" in c for c in components)
+
+
+def decay_mask(params: Any) -> Any:
+    """The tree of `params` with `is_decayed` of every leaf's path (bool)."""
+
+    def of_leaf(path: Any, _: Any) -> bool:
+        return is_decayed(jax.tree_util.keystr(path, simple=True, separator="/"))
+
+    return jax.tree_util.tree_map_with_path(of_leaf, params)
+
+
+def make_schedule(config: OptimizerConfig) -> Schedule:
+    """`step -> learning rate` (float32), where step counts consumed batches and is 0 at the first update."""
+    if config.schedule == "constant":
+        return warmup_then_constant(config.learning_rate, config.warmup_steps)
+    return warmup_then_polynomial(
+        config.learning_rate,
+        config.warmup_steps,
+        config.total_steps,
+        end=config.end_learning_rate,
+        power=config.power,
+        decay_from=config.decay_from,
+        warmup=config.warmup,
+        first_count=config.first_count,
+    )
+
+
+def make_optimizer(config: OptimizerConfig) -> optax.GradientTransformationExtraArgs:
+    """The chain for `config`; call it as `tx.update(grads, opt_state, params, step=state.step)`.
+
+    `step` (int32 scalar, consumed batches) is read by the schedule alone; bias correction reads the optimizer's own
+    count of the updates it made, so that a skipped step changes neither moments nor their correction.
+    The state is `{"moments": MomentsState(count int32, mu, nu), ...}`, the same tree for every config: `mu` and `nu`
+    are float32 and shaped like the parameters.
+    """
+    schedule = make_schedule(config)
+    trust_ratio = scale_by_layer_trust_ratio(
+        applies_to=decay_mask if config.trust_ratio_for == "decayed" else None, norm_bounds=config.trust_norm_bounds
+    )
+    old, updated = (config.weight_decay if config.decay_applies_to == which else 0.0 for which in ("old", "updated"))
+    return optax.named_chain(
+        ("clip", optax.clip_by_global_norm(config.clip_norm) if config.clip_norm else optax.identity()),
+        ("moments", scale_by_moments(config.b1, config.b2, config.eps, config.eps_placement, config.bias_correction)),
+        ("decay", optax.add_decayed_weights(old, mask=decay_mask) if old else optax.identity()),
+        ("trust_ratio", trust_ratio if config.name == "lamb" else optax.identity()),
+        ("learning_rate", _scale_by_schedule_of_step(schedule)),
+        ("decay_updated", _decay_updated_weights(updated, schedule) if updated else optax.identity()),
+    )
+
+
+class MomentsState(NamedTuple):
+    """State of `scale_by_moments`: the number of updates made (int32 scalar), first and second moments (float32)."""
+
+    count: jax.Array
+    mu: Any
+    nu: Any
+
+
+def scale_by_moments(
+    b1: float, b2: float, eps: float, eps_placement: EpsPlacement, bias_correction: bool
+) -> optax.GradientTransformation:
+    """Adam's direction: m / (sqrt(v) + eps) in the variant asked for (see `OptimizerConfig`).
+
+    `optax.scale_by_adam` always corrects the bias; BERT's AdamWeightDecayOptimizer does not, which makes its first
+    update (1 - b1) / sqrt(1 - b2) = 3.16 times as long.
+    """
+
+    def init(params: Any) -> MomentsState:
+        zeros = jax.tree.map(lambda p: jnp.zeros(p.shape, jnp.float32), params)
+        return MomentsState(jnp.zeros([], jnp.int32), zeros, jax.tree.map(jnp.copy, zeros))
+
+    def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, MomentsState]:
+        del params
+        mu = jax.tree.map(lambda m, g: b1 * m + (1 - b1) * g, state.mu, updates)
+        nu = jax.tree.map(lambda v, g: b2 * v + (1 - b2) * jnp.square(g), state.nu, updates)
+        count = jnp.asarray(optax.safe_increment(state.count))
+        c1 = _one_minus_power(b1, count) if bias_correction else 1.0
+        c2 = _one_minus_power(b2, count) if bias_correction else 1.0
+
+        def direction(m: jax.Array, v: jax.Array) -> jax.Array:
+            if eps_placement == "outside":
+                return (m / c1) / (jnp.sqrt(v / c2) + eps)
+            if eps_placement == "inside":
+                return (m / c1) / jnp.sqrt(v / c2 + eps)
+            return (jnp.sqrt(c2) / c1) * m / (jnp.sqrt(v) + eps)
+
+        return jax.tree.map(direction, mu, nu), MomentsState(count, mu, nu)
+
+    return optax.GradientTransformation(init, update)
+
+
+def _one_minus_power(base: float, count: jax.Array) -> jax.Array:
+    """1 - base ** count without the cancellation that costs `1 - b2` five digits in float32."""
+    return -jnp.expm1(count * math.log(base)) if base else jnp.ones([], jnp.float32)
+
+
+def _scale_by_schedule_of_step(schedule: Schedule) -> optax.GradientTransformationExtraArgs:
+    def update(updates: Any, state: Any, params: Any = None, **extra: Any) -> tuple[Any, Any]:
+        del params
+        learning_rate = schedule(_step_of(extra))
+        return jax.tree.map(lambda u: -learning_rate * u, updates), state
+
+    return optax.GradientTransformationExtraArgs(optax.init_empty_state, update)
+
+
+def _decay_updated_weights(weight_decay: float, schedule: Schedule) -> optax.GradientTransformationExtraArgs:
+    def update(updates: Any, state: Any, params: Any = None, **extra: Any) -> tuple[Any, Any]:
+        shrink = schedule(_step_of(extra)) * weight_decay
+
+        def decay(u: jax.Array, weight: jax.Array, decayed: bool) -> jax.Array:
+            return u - shrink * (weight + u) if decayed else u
+
+        return jax.tree.map(decay, updates, params, decay_mask(params)), state
+
+    return optax.GradientTransformationExtraArgs(optax.init_empty_state, update)
+
+
+def _step_of(extra: dict[str, Any]) -> jax.typing.ArrayLike:
+    if "step" not in extra:
+        raise TypeError("the schedule reads the number of consumed batches: tx.update(grads, opt_state, params, step=)")
+    return extra["step"]

@@ -1,0 +1,63 @@
+"""Learning-rate schedules: warm-up, then a constant or a polynomial decay, in each published convention."""
+
+from collections.abc import Callable
+from typing import Literal
+
+import jax
+import jax.numpy as jnp
+
+Schedule = Callable[[jax.typing.ArrayLike], jax.Array]
+
+
+def warmup_then_constant(peak: float, warmup_steps: int) -> Schedule:
+    """`peak * step / warmup_steps` during warm-up, `peak` ever after. Returns `step -> float32 scalar`."""
+
+    def schedule(step: jax.typing.ArrayLike) -> jax.Array:
+        return peak * jnp.minimum(jnp.asarray(step, jnp.float32) / max(warmup_steps, 1), 1.0)
+
+    return schedule if warmup_steps else lambda step: jnp.full(jnp.shape(step), peak, jnp.float32)
+
+
+def warmup_then_polynomial(
+    peak: float,
+    warmup_steps: int,
+    total_steps: int,
+    *,
+    end: float = 0.0,
+    power: float = 1.0,
+    decay_from: Literal["start", "warmup"] = "start",
+    warmup: Literal["ramp", "product"] = "ramp",
+    first_count: int = 0,
+) -> Schedule:
+    """A linear warm-up, then `end + (peak - end) * (1 - progress) ** power`; constant at `end` past `total_steps`.
+
+    With W = warmup_steps, N = total_steps and t = step + first_count, where step is 0 at the first update:
+
+    `decay_from`    "start": progress = t / N. The decay line starts at step 0, so the rate drops where warm-up ends,
+                    by W / N for power 1 (Google's optimization.py; NVIDIA's PolyWarmUpScheduler).
+                    "warmup": progress = (t - W) / (N - W), continuous (transformers' schedules).
+    `warmup`        "ramp": peak * t / W before W, whatever the decay says.
+                    "product": the decay times min(1, t / W), without a jump (ELECTRA's optimization.py).
+    `first_count`   0: the first update has rate 0 where there is a warm-up (Google, transformers).
+                    1: counting starts at one (NVIDIA; the optimizer steps after the scheduler).
+
+    For N = 10, W = 3, peak = 1, t = 0 ... 10 (power 1):
+    "start"  0 .3333 .6667 .7 .6 .5 .4 .3 .2 .1 0;  "warmup"  0 .3333 .6667 1 .8571 .7143 .5714 .4286 .2857 .1429 0.
+
+    Returns `step -> float32 scalar` (or of step's shape); step may be traced.
+    """
+    decay_start = warmup_steps if decay_from == "warmup" else 0
+    decay_steps = max(total_steps - decay_start, 1)
+
+    def schedule(step: jax.typing.ArrayLike) -> jax.Array:
+        t = jnp.asarray(step, jnp.float32) + first_count
+        remaining = 1.0 - jnp.clip((t - decay_start) / decay_steps, 0.0, 1.0)
+        decayed = (peak - end) * remaining**power + end
+        if not warmup_steps:
+            return decayed
+        ramp = t / warmup_steps
+        if warmup == "product":
+            return decayed * jnp.minimum(ramp, 1.0)
+        return jnp.where(t < warmup_steps, peak * ramp, decayed)
+
+    return schedule

@@ -1,0 +1,189 @@
+"""How arrays lie on devices: the mesh, the one table from parameter path to PartitionSpec, shardings of any tree."""
+
+import math
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+from jax.sharding import AxisType, Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from bert_jax.config import BertConfig
+from bert_jax.errors import UserError
+
+AXES = ("data", "fsdp", "tensor")
+BATCH_AXES = ("data", "fsdp")
+
+
+@dataclass(frozen=True)
+class MeshConfig:
+    """Sizes of the mesh axes; one of them may be -1: the devices that are left.
+
+    data     copies of the parameters, each with its own rows of the batch
+    fsdp     parameters and moments cut in pieces; each piece's holder has its own rows of the batch too
+    tensor   attention heads, feed-forward columns and the vocabulary cut in pieces; all see the same rows
+    """
+
+    data: int = -1
+    fsdp: int = 1
+    tensor: int = 1
+
+
+def make_mesh(config: MeshConfig | None = None, devices: Sequence[Any] | None = None) -> Mesh:
+    """A mesh with the axes data, fsdp, tensor (of type Auto: the compiler places what the table leaves open).
+
+    `devices`: a sequence of jax.Device; default all devices of all processes. Raises UserError where the sizes do not
+    multiply to their number.
+    """
+    config = config or MeshConfig()
+    devices = jax.devices() if devices is None else devices
+    sizes = [config.data, config.fsdp, config.tensor]
+    asked = f"mesh data={config.data}, fsdp={config.fsdp}, tensor={config.tensor}"
+    if any(size < 1 and size != -1 for size in sizes) or sizes.count(-1) > 1:
+        raise UserError(f"{asked}: sizes are at least 1, and one of them may be -1 (the devices that are left)")
+    known = math.prod(size for size in sizes if size != -1)
+    if -1 in sizes:
+        sizes[sizes.index(-1)] = len(devices) // known
+    if math.prod(sizes) != len(devices):
+        raise UserError(f"{asked}: there are {len(devices)} devices, and the sizes must multiply to that number")
+    return jax.make_mesh(tuple(sizes), AXES, axis_types=(AxisType.Auto,) * 3, devices=devices)
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A row of the table: the end of a path, and its layouts; the first whose sizes divide is taken."""
+
+    pattern: str
+    specs: tuple[P, ...]
+
+    def matches(self, path: str) -> bool:
+        return re.search(f"(?:^|/)(?:{self.pattern})$", path) is not None
+
+
+PARTITION_TABLE: tuple[Rule, ...] = (
+    # A published vocabulary (30522 = 2 * 3 * 5087) seldom divides; the table is then whole on each tensor device.
+    Rule("embeddings/word_embeddings", (P("tensor", "fsdp"), P(None, "fsdp"))),
+    Rule("embeddings/(position|token_type)_embeddings", (P(None, "fsdp"),)),
+    Rule("LayerNorm/(scale|bias)", (P(),)),
+    Rule("attention/(query|key|value)/kernel", (P("fsdp", "tensor"),)),
+    Rule("attention/(query|key|value)/bias", (P("tensor"),)),
+    Rule("attention/output/kernel", (P("tensor", "fsdp"),)),
+    Rule("feed_forward/intermediate/kernel", (P("fsdp", "tensor"),)),
+    Rule("feed_forward/intermediate/bias", (P("tensor"),)),
+    Rule("feed_forward/output/kernel", (P("tensor", "fsdp"),)),
+    Rule("(attention|feed_forward)/output/bias", (P(),)),
+    Rule("pooler/kernel", (P("fsdp", None),)),
+    Rule("pooler/bias", (P(),)),
+    Rule("mlm_head/transform/kernel", (P("fsdp", None),)),
+    Rule("mlm_head/transform/bias", (P(),)),
+    Rule("mlm_head/bias", (P("tensor"), P())),
+    Rule("nsp_head/(kernel|bias)", (P(),)),
+    Rule("step|count|skipped_total|skipped_in_a_row|last_skipped_step", (P(),)),
+)
+"""Path pattern -> PartitionSpec. A pattern is matched against the end of a leaf's path, so that an optimizer's moments
+("opt_state/moments/mu/bert/pooler/kernel") lie as their parameter ("params/bert/pooler/kernel") does. There is no
+catch-all: a new parameter needs a row."""
+
+
+def path_string(path: Any) -> str:
+    """A leaf's key path as "params/bert/pooler/kernel"."""
+    return jax.tree_util.keystr(path, simple=True, separator="/")
+
+
+def partition_spec(path: str, shape: tuple[int, ...], mesh: Mesh) -> P:
+    """The layout of one leaf. Raises UserError where a size does not divide, LookupError where not one row matches."""
+    rules = [rule for rule in PARTITION_TABLE if rule.matches(path)]
+    if len(rules) != 1:
+        matched = ", ".join(repr(rule.pattern) for rule in rules) or "none"
+        raise LookupError(f"{path}: exactly one row of PARTITION_TABLE must match; matched: {matched}")
+    problem = ""
+    for spec in rules[0].specs:
+        problem = _does_not_divide(path, shape, spec, mesh)
+        if not problem:
+            return spec
+    raise UserError(problem)
+
+
+def _does_not_divide(path: str, shape: tuple[int, ...], spec: P, mesh: Mesh) -> str:
+    if len(spec) > len(shape):
+        return f"{path} of shape {shape} has fewer axes than its layout {spec} in PARTITION_TABLE"
+    for axis, name in enumerate(spec):
+        if name is not None and shape[axis] % mesh.shape[name]:
+            return (
+                f"{path} of shape {shape} cannot be cut in {mesh.shape[name]} along axis {axis} (mesh axis {name!r}); "
+                f"sizes of {name!r} that fit: {_divisors(shape[axis], mesh.size)}"
+            )
+    return ""
+
+
+def _divisors(size: int, most: int) -> str:
+    return ", ".join(str(n) for n in range(1, most + 1) if size % n == 0)
+
+
+def state_shardings(abstract_state: Any, mesh: Mesh) -> Any:
+    """The tree of NamedShardings for a TrainState or any part of it (parameters alone, gradients, moments).
+
+    `abstract_state`: arrays or ShapeDtypeStructs. Raises as `partition_spec` does.
+    """
+
+    def of_leaf(path: Any, leaf: Any) -> NamedSharding:
+        return NamedSharding(mesh, partition_spec(path_string(path), leaf.shape, mesh))
+
+    return jax.tree_util.tree_map_with_path(of_leaf, abstract_state)
+
+
+def batch_shardings(mesh: Mesh) -> NamedSharding:
+    """The layout of every array of a batch: rows over data and fsdp, the other axes whole. A prefix for the dict."""
+    return NamedSharding(mesh, P(BATCH_AXES))
+
+
+def replicated(mesh: Mesh) -> NamedSharding:
+    """Whole on every device: keys and metrics."""
+    return NamedSharding(mesh, P())
+
+
+def constrain_activations(mesh: Mesh) -> Callable[[jax.Array], jax.Array]:
+    """A function for `Bert(config, constrain=...)` that keeps the rows of [B, L, D] where the batch's rows are.
+
+    Shardings of inputs and outputs alone let the compiler gather the global batch on every device under fsdp.
+    """
+    rows = batch_shardings(mesh)
+    return lambda x_BLD: jax.lax.with_sharding_constraint(x_BLD, rows)
+
+
+def gather_under_fsdp(mesh: Mesh) -> Callable[[Any], Any]:
+    """A function for `train_step(..., use_params=...)`: from parameters as stored to parameters as used.
+
+    Under fsdp each parameter is gathered before its use, and so, going back, each gradient is summed before it is cut
+    into its parameter's layout (a reduce-scatter, where the compiler has one). Left to itself the compiler weighs
+    sizes, and where it finds the weights larger it gathers the activations of the global batch on every device.
+    """
+
+    def use(params: Any) -> Any:
+        stored = state_shardings(params, mesh)
+        used = jax.tree.map(lambda sharding: NamedSharding(mesh, _without_fsdp(sharding.spec)), stored)
+        return jax.lax.with_sharding_constraint(jax.lax.with_sharding_constraint(params, stored), used)
+
+    return use
+
+
+def _without_fsdp(spec: P) -> P:
+    return P(*(None if name == "fsdp" else name for name in spec))
+
+
+def check_sizes(config: BertConfig, mesh: Mesh, *, batch_size: int | None = None, accumulation: int = 1) -> None:
+    """Raises UserError where heads do not divide by the tensor axis, or rows by the other axes and the accumulation."""
+    heads, tensor = config.num_attention_heads, mesh.shape["tensor"]
+    if heads % tensor:
+        fits = _divisors(heads, mesh.size)
+        raise UserError(f"num_attention_heads={heads} cannot be cut in tensor={tensor}; sizes that fit: {fits}")
+    pieces = accumulation * math.prod(mesh.shape[axis] for axis in BATCH_AXES)
+    if batch_size is not None and batch_size % pieces:
+        below = batch_size // pieces * pieces
+        near = ", ".join(str(size) for size in (below, below + pieces) if size)
+        raise UserError(
+            f"batch_size={batch_size} does not divide into data={mesh.shape['data']} x fsdp={mesh.shape['fsdp']} "
+            f"x accumulation={accumulation} = {pieces} equal parts; nearest that fit: {near}"
+        )

@@ -1,0 +1,258 @@
+"""One training step as a pure function: TrainState, its birth on a mesh, train_step, eval_step, compilation."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import optax
+from flax import struct
+from jax import Array
+from jax.sharding import Mesh, SingleDeviceSharding
+
+from bert_jax.errors import UserError
+from bert_jax.model.encoder import identity
+from bert_jax.model.losses import pretraining_denominators, pretraining_loss, pretraining_sums
+from bert_jax.training.schedules import Schedule
+from bert_jax.training.sharding import (
+    batch_shardings,
+    check_sizes,
+    constrain_activations,
+    gather_under_fsdp,
+    replicated,
+    state_shardings,
+)
+
+Batch = dict[str, Array]
+Metrics = dict[str, Array]
+
+
+@struct.dataclass
+class TrainState:
+    """Everything that a step reads and writes, arrays only; all that a checkpoint holds.
+
+    Attributes:
+        step: int32, batches consumed. It always advances; the schedule and the dropout keys read it.
+        params: the model's parameters, float32.
+        opt_state: the optimizer's, with a count of its own.
+        skipped_total: int32, steps that changed nothing because their numbers were not finite.
+        skipped_in_a_row: int32, how many of them just now, without a good one between.
+        last_skipped_step: int32, the `step` of the last one; -1 = none yet.
+    """
+
+    step: Array
+    params: Any
+    opt_state: Any
+    skipped_total: Array
+    skipped_in_a_row: Array
+    last_skipped_step: Array
+
+
+def init_state(
+    key: Array, model: nn.Module, tx: optax.GradientTransformation, *, mesh: Mesh | None = None
+) -> TrainState:
+    """A fresh state; on a mesh each device makes its own pieces, and nothing is ever whole on one device.
+
+    The numbers do not depend on the mesh. Raises UserError where a size does not divide (see `sharding`).
+    """
+    shardings = None if mesh is None else state_shardings(_abstract(model, tx), mesh)
+    return jax.jit(partial(_new_state, model=model, tx=tx), out_shardings=shardings)(key)
+
+
+def abstract_state(model: nn.Module, tx: optax.GradientTransformation, *, mesh: Mesh | None = None) -> TrainState:
+    """The state as ShapeDtypeStructs with shardings, a restore's target. Without a mesh: the first local device."""
+    state = _abstract(model, tx)
+    if mesh is None:
+        here = SingleDeviceSharding(jax.local_devices()[0])
+        return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=here), state)
+    return jax.tree.map(
+        lambda x, sharding: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding),
+        state,
+        state_shardings(state, mesh),
+    )
+
+
+def _abstract(model: nn.Module, tx: optax.GradientTransformation) -> TrainState:
+    return jax.eval_shape(partial(_new_state, model=model, tx=tx), jax.random.key(0))
+
+
+def _new_state(key: Array, *, model: nn.Module, tx: optax.GradientTransformation) -> TrainState:
+    params = model.init(key, jnp.zeros((1, 1), jnp.int32))["params"]
+    zero = jnp.zeros([], jnp.int32)
+    return TrainState(zero, params, tx.init(params), zero, zero, zero - 1)
+
+
+def train_step(
+    state: TrainState,
+    batch: Batch,
+    key: Array,
+    *,
+    model: nn.Module,
+    tx: optax.GradientTransformationExtraArgs,
+    schedule: Schedule,
+    accumulation: int = 1,
+    use_params: Callable[[Any], Any] = identity,
+) -> tuple[TrainState, Metrics]:
+    """One update of masked LM + next sentence prediction (https://arxiv.org/abs/1810.04805, A.2).
+
+    A step whose loss or unclipped gradient norm is not finite leaves parameters and optimizer state bitwise as they
+    were, and is counted; `step` advances all the same, for the batch is consumed.
+
+    Args:
+        state: donate it when compiling.
+        batch: input_ids, token_type_ids, attention_mask int32 [B, L]; mlm_positions, mlm_labels int32 [B, P];
+            mlm_weights float32 [B, P]; next_sentence_label int32 [B], or absent.
+        key: the run's model key; dropout draws from `fold_in(fold_in(key, state.step), micro_batch)`.
+        model: `BertForPreTraining` or `BertForMaskedLM`.
+        tx, schedule: of `make_optimizer` and `make_schedule`; the schedule only names the rate in the metrics.
+        accumulation: the batch is taken in this many parts, one after the other; without dropout the sum of their
+            gradients is that of the whole batch, since each part divides by the whole batch's denominators.
+        use_params: from the parameters as stored to those the model is applied to; a mesh's `gather_under_fsdp`.
+
+    Returns:
+        The next state, and float32 or int32 scalars: loss, mlm_loss, mlm_accuracy, nsp_loss, nsp_accuracy, grad_norm
+        (unclipped), learning_rate, finite (0 or 1), skipped_total, skipped_in_a_row.
+    """
+    loss_of = partial(_loss, model=model, denominators=pretraining_denominators(batch), use_params=use_params)
+    gradients_of = jax.value_and_grad(loss_of, has_aux=True)
+    dropout_key = jax.random.fold_in(key, state.step)
+    (loss, sums), grads = _accumulate(gradients_of, state.params, batch, dropout_key, accumulation)
+
+    with jax.named_scope("update"):
+        grad_norm = optax.tree.norm(grads)
+        finite = jnp.isfinite(loss) & jnp.isfinite(grad_norm)
+        updates, opt_state = tx.update(grads, state.opt_state, state.params, step=state.step)
+        params = optax.apply_updates(state.params, updates)
+        params, opt_state = jax.tree.map(
+            partial(jnp.where, finite), (params, opt_state), (state.params, state.opt_state)
+        )
+    new_state = TrainState(
+        step=state.step + 1,
+        params=params,
+        opt_state=opt_state,
+        skipped_total=state.skipped_total + ~finite,
+        skipped_in_a_row=jnp.where(finite, 0, state.skipped_in_a_row + 1),
+        last_skipped_step=jnp.where(finite, state.last_skipped_step, state.step),
+    )
+    return new_state, {
+        "loss": loss,
+        **mean_metrics(sums),
+        "grad_norm": grad_norm,
+        "learning_rate": schedule(state.step),
+        "finite": finite.astype(jnp.int32),
+        "skipped_total": new_state.skipped_total,
+        "skipped_in_a_row": new_state.skipped_in_a_row,
+    }
+
+
+def _loss(
+    params: Any,
+    batch: Batch,
+    key: Array,
+    *,
+    model: nn.Module,
+    denominators: dict[str, Array],
+    use_params: Callable[[Any], Any],
+) -> tuple[Array, dict[str, Array]]:
+    """The share of `batch` in the loss of a whole batch with these denominators, and its `pretraining_sums`."""
+    output = _apply(model, use_params(params), batch, deterministic=False, rngs={"dropout": key})
+    sums = pretraining_sums(output, batch)
+    return pretraining_loss(sums, **denominators), sums
+
+
+def _apply(model: nn.Module, params: Any, batch: Batch, **options: Any) -> Any:
+    names = ("input_ids", "attention_mask", "token_type_ids")
+    inputs = (batch[name] for name in names)
+    return model.apply({"params": params}, *inputs, mlm_positions=batch["mlm_positions"], **options)
+
+
+def _accumulate(gradients_of: Callable[..., Any], params: Any, batch: Batch, key: Array, parts: int) -> Any:
+    """The sum of `gradients_of(params, part, key of the part)` over the parts of the batch, one after the other."""
+    rows = batch["input_ids"].shape[0]
+    if rows % parts:
+        raise UserError(f"a batch of {rows} rows cannot be taken in accumulation={parts} equal parts")
+    if parts == 1:
+        return gradients_of(params, batch, jax.random.fold_in(key, 0))
+
+    def split(x: Array) -> Array:
+        # Neighbouring rows go to different parts, so that each device's share of a part is rows it already holds.
+        return jnp.moveaxis(x.reshape(rows // parts, parts, *x.shape[1:]), 1, 0)
+
+    def add(total: Any, part: tuple[Batch, Array]) -> tuple[Any, None]:
+        micro_batch, number = part
+        gradients = gradients_of(params, micro_batch, jax.random.fold_in(key, number))
+        return jax.tree.map(jnp.add, total, gradients), None
+
+    micro_batches = jax.tree.map(split, batch), jnp.arange(parts)
+    shapes = jax.eval_shape(gradients_of, params, jax.tree.map(lambda x: x[0], micro_batches[0]), key)
+    zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
+    return jax.lax.scan(add, zeros, micro_batches)[0]
+
+
+def mean_metrics(sums: dict[str, Array]) -> Metrics:
+    """Losses and accuracies a prediction, from `pretraining_sums` added up over any number of batches.
+
+    Returns:
+        float32 scalars mlm_loss, mlm_accuracy, nsp_loss, nsp_accuracy; 0 for an objective without labels.
+    """
+    predicted, pairs = jnp.maximum(sums["mlm_weight"], 1e-5), jnp.maximum(sums["nsp_count"], 1.0)
+    return {
+        "mlm_loss": sums["mlm_loss_sum"] / predicted,
+        "mlm_accuracy": sums["mlm_correct"] / predicted,
+        "nsp_loss": sums["nsp_loss_sum"] / pairs,
+        "nsp_accuracy": sums["nsp_correct"] / pairs,
+    }
+
+
+def eval_step(
+    params: Any, batch: Batch, *, model: nn.Module, use_params: Callable[[Any], Any] = identity
+) -> dict[str, Array]:
+    """`pretraining_sums` of a batch without dropout: add them up over batches, then `mean_metrics`."""
+    return pretraining_sums(_apply(model, use_params(params), batch, deterministic=True), batch)
+
+
+def compile_train_step(
+    model: nn.Module,
+    tx: optax.GradientTransformationExtraArgs,
+    schedule: Schedule,
+    mesh: Mesh | None = None,
+    accumulation: int = 1,
+) -> Callable[[TrainState, Batch, Array], tuple[TrainState, Metrics]]:
+    """`train_step` jitted as `(state, batch, key) -> (state, metrics)`; the state is donated: do not use it again.
+
+    On a mesh: state laid out by the partition table, rows of the batch over data and fsdp, key and metrics on every
+    device, activations constrained. Raises UserError where a size does not divide; the batch's is checked on tracing.
+    """
+    step = partial(train_step, tx=tx, schedule=schedule, accumulation=accumulation)
+    if mesh is None:
+        return jax.jit(partial(step, model=model), donate_argnums=0)
+    model = on_mesh(model, mesh)
+
+    def step_on_mesh(state: TrainState, batch: Batch, key: Array) -> tuple[TrainState, Metrics]:
+        check_sizes(model.config, mesh, batch_size=batch["input_ids"].shape[0], accumulation=accumulation)
+        return step(state, batch, key, model=model, use_params=gather_under_fsdp(mesh))
+
+    state = state_shardings(_abstract(model, tx), mesh)
+    everywhere = replicated(mesh)
+    return jax.jit(
+        step_on_mesh,
+        in_shardings=(state, batch_shardings(mesh), everywhere),
+        out_shardings=(state, everywhere),
+        donate_argnums=0,
+    )
+
+
+def compile_eval_step(model: nn.Module, mesh: Mesh | None = None) -> Callable[[Any, Batch], dict[str, Array]]:
+    """`eval_step` jitted as `(params, batch) -> sums`, laid out as `compile_train_step`'s."""
+    if mesh is None:
+        return jax.jit(partial(eval_step, model=model))
+    step = partial(eval_step, model=on_mesh(model, mesh), use_params=gather_under_fsdp(mesh))
+    return jax.jit(step, in_shardings=(None, batch_shardings(mesh)), out_shardings=replicated(mesh))
+
+
+def on_mesh(model: nn.Module, mesh: Mesh) -> nn.Module:
+    """The same model with its activations kept where the batch's rows are."""
+    check_sizes(model.config, mesh)
+    return model.clone(constrain=constrain_activations(mesh))
