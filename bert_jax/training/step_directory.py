@@ -152,9 +152,7 @@ class StepDirectory:
             log.warning("older checkpoints in %s could not be removed: %s", self.path, first_line(error))
 
     def delete(self, step: int) -> None:
-        # The manifest goes first: a deletion that is cut short leaves no step, and the next run sweeps it away.
-        (self.step_path(step) / MANIFEST).unlink()
-        self.step_path(step).rmtree()
+        _remove_step(self.step_path(step))
         self.damaged.discard(step)
         self._known.discard(step)
 
@@ -167,7 +165,7 @@ class StepDirectory:
                 if _is_temporary(path.name) and path.name.startswith(f"{step}."):
                     path.rmtree()
             if self.step_path(step).exists() and not (self.step_path(step) / MANIFEST).exists():
-                self.step_path(step).rmtree()
+                _remove_step(self.step_path(step))
         except OSError as error:
             log.info("what is left of step %d in %s is not removed yet: %s", step, self.path, first_line(error))
 
@@ -188,11 +186,12 @@ class StepDirectory:
     def _sweep(self) -> None:
         """Removes what interrupted saves of ours left. Who saves holds the run's lock: nobody else is writing."""
         for path in self.path.iterdir():
-            number = _step_number(path.name)
-            unfinished = number is not None and not (path / MANIFEST).exists() and _is_written_by_us(path)
-            if unfinished or _is_temporary(path.name):
+            if _is_temporary(path.name):
                 log.info("removing %s, which an interrupted save left", path)
                 path.rmtree()
+            elif _step_number(path.name) is not None and _is_unfinished(path):
+                log.info("removing %s, which an interrupted save or deletion left", path)
+                _remove_step(path)
 
     def _warn_of_strangers(self) -> None:
         for path in sorted(self.path.iterdir()) if self.path.exists() else []:
@@ -214,11 +213,27 @@ def _is_temporary(name: str) -> bool:
     return _step_number(number) is not None and (dot + rest).startswith(_TEMPORARY_SUFFIX)
 
 
-def _is_written_by_us(path: epath.Path) -> bool:
+def _is_unfinished(path: epath.Path) -> bool:
+    """Whether a directory with a step's name has no manifest, and is empty or was written by us."""
+    if not path.is_dir() or (path / MANIFEST).exists():
+        return False
+    if not any(path.iterdir()):
+        return True
     try:
         return json.loads((path / _ORBAX_METADATA).read_bytes())["custom_metadata"] == WRITER
     except (OSError, ValueError, KeyError, TypeError):
         return False
+
+
+def _remove_step(path: epath.Path) -> None:
+    """Deletes in an order that, cut short anywhere, leaves no step, and what `_is_unfinished` knows as ours."""
+    (path / MANIFEST).unlink(missing_ok=True)
+    for child in path.iterdir():
+        if child.is_dir():
+            child.rmtree()
+        elif child.name != _ORBAX_METADATA:
+            child.unlink()
+    path.rmtree()
 
 
 def listed(items: list[Any], most: int = 4) -> str:

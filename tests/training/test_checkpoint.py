@@ -286,8 +286,9 @@ def test_strangers_are_ignored_with_a_warning_and_left_alone(tmp_path, caplog):
     warned = [record.message for record in caplog.records if record.levelno == logging.WARNING]
     for name in ("88", "99", "notes.txt", "007"):
         assert sum(str(tmp_path / name) in message and "is ignored" in message for message in warned) == 1, name
+    # The next save removes nothing but the empty one, whose number it may want.
     saved(tmp_path, 8, 9, keep=2)
-    assert {"8", "9", "88", "99", "notes.txt", "007"} == {path.name for path in tmp_path.iterdir()}
+    assert {"8", "9", "99", "notes.txt", "007"} == {path.name for path in tmp_path.iterdir()}
 
 
 def test_what_is_in_the_way_of_a_save_is_set_aside(tmp_path, caplog):
