@@ -77,7 +77,9 @@ class RunLog:
         now = time.monotonic()
         if kind != "train" or self._progress or now - self._last_line >= 60:
             self._last_line = now
-            self.say(f"{kind:5} step {step:>8,}  " + "  ".join(_shown(k, v) for k, v in values.items()))
+            self.say(
+                f"{kind:5} step {step:>8,}  " + "  ".join(_shown(name, values[name]) for name in _in_order(values))
+            )
 
     def draw(self) -> None:
         """Draws `curves.png` from the records so far, where there is something to draw."""
@@ -146,6 +148,18 @@ def _tensorboard(directory: epath.Path, start_step: int):
     except ImportError:
         return None
     return SummaryWriter(os.fspath(directory), purge_step=start_step + 1)
+
+
+_CONSOLE_ORDER = (
+    *("loss", "mlm_loss", "unigram_loss", "mlm_perplexity", "mlm_accuracy", "unigram_accuracy"),
+    *("nsp_loss", "nsp_accuracy", "majority_accuracy", "learning_rate", "grad_norm", "skipped_total"),
+    *("sequences_per_second", "tokens_per_second", "mfu", "input_wait", "eta_seconds"),
+)
+
+
+def _in_order(values: dict[str, float]) -> list[str]:
+    """What a line on the console shows, the same order every time; skipped steps only where there are some."""
+    return [name for name in _CONSOLE_ORDER if name in values and (name != "skipped_total" or values[name])]
 
 
 def _shown(name: str, value: float) -> str:
