@@ -32,7 +32,7 @@ class TextConfig:
     field: str = "text"
     vocab: str | None = None
     vocab_size: int = 30_000
-    cased: bool = False
+    cased: bool | None = None  # None: uncased, or what `vocab` says
     strip_accents: bool | None = None
     objective: str = "nsp"
     short_seq_prob: float = 0.1
