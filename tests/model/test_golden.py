@@ -1,0 +1,134 @@
+"""Golden values of BERT that agree between two releases of transformers and an independent NumPy model.
+
+Every weight follows from its Hugging Face name, so nothing is downloaded and a swapped or transposed parameter
+cannot hide.
+"""
+
+import re
+import zlib
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from bert_jax.config import BertConfig
+from bert_jax.model.encoder import Bert
+from bert_jax.model.heads import BertForPreTraining
+from bert_jax.model.losses import (
+    mean_pretraining_loss,
+    pretraining_denominators,
+    pretraining_loss,
+    pretraining_sums,
+)
+
+CONFIG = BertConfig(
+    vocab_size=11,
+    hidden_size=8,
+    num_hidden_layers=2,
+    num_attention_heads=2,
+    intermediate_size=16,
+    max_position_embeddings=7,
+)
+IDS = jnp.array([[2, 5, 9, 4, 1], [3, 6, 10, 0, 0]])
+MASK = jnp.array([[1, 1, 1, 1, 1], [1, 1, 1, 0, 0]])
+TYPES = jnp.array([[0, 0, 0, 1, 1], [0, 0, 1, 0, 0]])
+
+RENAMES = (
+    (r"layer_(\d+)/", r"layer/\1/"),
+    (r"attention/(query|key|value)/", r"attention/self/\1/"),
+    (r"attention/output/", "attention/output/dense/"),
+    (r"attention/LayerNorm", "attention/output/LayerNorm"),
+    (r"feed_forward/(intermediate|output)/", r"\1/dense/"),
+    (r"feed_forward/LayerNorm", "output/LayerNorm"),
+    (r"pooler/", "pooler/dense/"),
+    (r"mlm_head/transform/", "cls/predictions/transform/dense/"),
+    (r"mlm_head/LayerNorm", "cls/predictions/transform/LayerNorm"),
+    (r"mlm_head/", "cls/predictions/"),
+    (r"nsp_head/", "cls/seq_relationship/"),
+    (r"(_embeddings)$", r"\1/weight"),
+    (r"/(kernel|scale)$", "/weight"),
+)
+
+
+def golden_weight(path, shape):
+    key = "/".join(path)
+    for pattern, replacement in RENAMES:
+        key = re.sub(pattern, replacement, key)
+    key = key.replace("/", ".")
+    torch_shape = shape[::-1] if path[-1] == "kernel" else shape
+    n = np.arange(np.prod(shape))
+    values = 0.3 * np.sin(0.37 * n + (zlib.crc32(key.encode()) % 1000) / 100) + key.endswith("orm.weight")
+    values = values.reshape(torch_shape)
+    return jnp.asarray(values.T if path[-1] == "kernel" else values, jnp.float32)
+
+
+def golden_params(model):
+    shapes = jax.eval_shape(lambda: model.init(jax.random.key(0), IDS))["params"]
+    return jax.tree_util.tree_map_with_path(lambda p, x: golden_weight([k.key for k in p], x.shape), shapes)
+
+
+GOLDEN = {
+    "gelu": {
+        "last_0_0": [1.205551, 1.149275, 0.516119, 0.516135],
+        "last_1_2": [-1.233172, -0.059361, 0.051090, 1.587260],
+        "pooler_1": [-0.798450, 0.898418, -0.679247, 0.679012],
+        "mlm_0_1": [-0.072396, 0.113406, -0.225609, -0.154264],
+        "nsp": [[-0.130813, -0.254990], [-0.073112, -0.300585]],
+        "losses": [3.53139043, 3.53138107],
+    },
+    "gelu_new": {
+        "last_0_0": [1.205488, 1.149297, 0.516218, 0.516248],
+        "last_1_2": [-1.233068, -0.059215, 0.051243, 1.587401],
+        "pooler_1": [-0.798453, 0.898420, -0.679254, 0.679020],
+        "mlm_0_1": [-0.072387, 0.113404, -0.225613, -0.154253],
+        "nsp": [[-0.130800, -0.254999], [-0.073110, -0.300585]],
+        "losses": [3.53147944, 3.53147008],
+    },
+}
+
+
+@pytest.mark.parametrize("hidden_act", GOLDEN)
+def test_the_pretraining_model_and_both_losses_give_the_golden_values(hidden_act):
+    model = BertForPreTraining(CONFIG.replace(hidden_act=hidden_act))
+    params, golden = golden_params(model), GOLDEN[hidden_act]
+    np.testing.assert_allclose(
+        params["bert"]["embeddings"]["word_embeddings"][1, :3], [0.095403, 0.191800, 0.262237], atol=1e-6
+    )
+    output = model.apply({"params": params}, IDS, MASK, TYPES, output_hidden_states=True)
+    last = output.hidden_states[-1]
+    pooled = Bert(model.config).apply({"params": params["bert"]}, IDS, MASK, TYPES).pooler_output
+    np.testing.assert_allclose(output.hidden_states[0][0, 0, :4], [2.198358, 1.626962, 0.963734, 0.334778], atol=2e-6)
+    np.testing.assert_allclose(last[0, 0, :4], golden["last_0_0"], atol=2e-6)
+    np.testing.assert_allclose(last[1, 2, :4], golden["last_1_2"], atol=2e-6)
+    np.testing.assert_allclose(pooled[1, :4], golden["pooler_1"], atol=2e-6)
+    np.testing.assert_allclose(output.prediction_logits[0, 1, :4], golden["mlm_0_1"], atol=2e-6)
+    np.testing.assert_allclose(output.seq_relationship_logits, golden["nsp"], atol=2e-6)
+
+    labels = np.full(IDS.shape, -100)
+    labels[0, 1], labels[0, 3], labels[1, 1] = 7, 4, 8
+    of_transformers = mean_pretraining_loss(output, jnp.asarray(labels), jnp.array([0, 1]))
+    batch = {
+        "mlm_positions": jnp.array([[1, 3], [1, 0]]),
+        "mlm_labels": jnp.array([[7, 4], [8, 0]]),
+        "mlm_weights": jnp.array([[1.0, 1.0], [1.0, 0.0]]),
+        "next_sentence_label": jnp.array([0, 1]),
+    }
+    gathered = model.apply({"params": params}, IDS, MASK, TYPES, mlm_positions=batch["mlm_positions"])
+    of_google = pretraining_loss(pretraining_sums(gathered, batch), **pretraining_denominators(batch))
+    np.testing.assert_allclose([of_transformers, of_google], golden["losses"], atol=1e-6)
+
+
+def test_a_head_mask_drops_the_head_with_its_value_bias():
+    model = Bert(CONFIG)
+    params = golden_params(model)
+    head_mask = jnp.array([[0.0, 1.0], [1.0, 1.0]])
+    output = model.apply({"params": params}, IDS, MASK, TYPES, head_mask=head_mask)
+    np.testing.assert_allclose(output.last_hidden_state[0, 0, :4], [1.636507, 1.769817, 1.336224, 0.247586], atol=2e-6)
+
+
+def test_a_mask_per_query_is_taken():
+    model = Bert(CONFIG)
+    causal_and_padding = jnp.tril(jnp.ones((5, 5), jnp.int32)) * MASK[:, None, :]
+    output = model.apply({"params": golden_params(model)}, IDS, causal_and_padding, TYPES)
+    np.testing.assert_allclose(output.last_hidden_state[0, 0, :4], [2.021434, 0.784594, 1.781067, -0.380816], atol=2e-6)
