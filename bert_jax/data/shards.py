@@ -61,21 +61,26 @@ def token_dtype(vocab_size: int) -> np.dtype:
 
 
 def pack_documents(documents: Iterable[Sequence[np.ndarray]], dtype: np.dtype) -> Shard:
-    """Documents as lists of sentences (integer ids [length]) -> one shard in memory.
-
-    A sentence without a token and a document without a sentence are left out.
-    """
-    sentences, per_document = [], []
-    for document in documents:
-        kept = [sentence for sentence in document if len(sentence)]
-        if kept:
-            sentences += kept
-            per_document.append(len(kept))
+    """Documents as lists of sentences (integer ids [length]) -> one shard in memory; empty ones are left out."""
+    documents = [list(document) for document in documents]
+    sentences = [sentence for document in documents for sentence in document]
     tokens = np.concatenate(sentences) if sentences else np.empty(0, dtype)
-    return Shard(tokens.astype(dtype), _offsets([len(sentence) for sentence in sentences]), _offsets(per_document))
+    return pack_flat(tokens, np.array([*map(len, sentences)], int), np.array([*map(len, documents)], int), dtype)
 
 
-def _offsets(lengths: Sequence[int] | np.ndarray) -> np.ndarray:
+def pack_flat(tokens: np.ndarray, sentence_lengths: np.ndarray, document_lengths: np.ndarray, dtype: np.dtype) -> Shard:
+    """A shard in memory from ids end to end.
+
+    tokens: integers [T]; sentence_lengths: tokens of each sentence, [S]; document_lengths: sentences of each document,
+    [D]. A sentence without a token and a document without a sentence are left out.
+    """
+    document = np.repeat(np.arange(len(document_lengths)), document_lengths)
+    has_tokens = sentence_lengths > 0
+    kept = np.bincount(document[has_tokens], minlength=len(document_lengths))
+    return Shard(tokens.astype(dtype), _offsets(sentence_lengths[has_tokens]), _offsets(kept[kept > 0]))
+
+
+def _offsets(lengths: np.ndarray) -> np.ndarray:
     return np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)]).astype("<i8")
 
 

@@ -1,0 +1,1 @@
+"""The programs, run from a checkout: prepare text, pretrain."""

@@ -1,0 +1,128 @@
+"""Raw text -> what pretraining reads: a vocabulary, token shards, examples, and a report on what the text is like.
+
+    python -m train.prepare INPUT... --output DIR (--vocab FILE|DIR | --vocab-size N) [options]
+    python -m train.prepare --check DIR [--json]             verify every hash, print the report
+    python -m train.prepare --show DIR [--limit N] [--json]  print examples as the model sees them
+
+Killed, it goes on where it stopped when the same command is given again. docs/prepare.md explains the options.
+"""
+
+import argparse
+import json
+import logging
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from bert_jax.data.corpus import FORMATS
+from bert_jax.data.examples import OBJECTIVES
+from bert_jax.data.shards import MANIFEST
+from bert_jax.errors import UserError
+from train.prepare_directory import check, prepare
+from train.prepare_options import RECIPES, PrepareOptions
+from train.prepare_report import print_report
+from train.prepare_show import show
+
+__all__ = ["PrepareOptions", "main", "prepare"]
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str):  # one line and exit code 2, as for every mistake
+        raise UserError(f"{message} (python -m train.prepare --help lists the options)")
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    p = _Parser(prog="python -m train.prepare", description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    add = p.add_argument
+    add("inputs", nargs="*", metavar="INPUT", help="files, folders, globs; plain, .gz or .zst")
+    add("--output", metavar="DIR", type=Path)
+    add("--check", metavar="DIR", type=Path, help="verify a prepared directory and print its report")
+    add("--show", metavar="DIR", type=Path, help="print examples of a prepared directory")
+    add("--limit", metavar="N", type=int, help="--show: only so many")
+    add("--split", default="train", choices=("train", "held-out"), help="--show: of which split")
+    add("--json", action="store_true", help="results as JSON on stdout")
+    add("--format", choices=FORMATS, help="default: .jsonl and .parquet by suffix, else text")
+    add("--field", default="text", help="where a JSON object or a Parquet row has its text (default: text)")
+    add("--language", default="en", help="whose abbreviations do not end a sentence (default: en)")
+    add("--vocab", metavar="FILE|DIR", help="vocab.txt, tokenizer.json, or a folder with one")
+    add("--vocab-size", metavar="N", type=int, help="learn a vocabulary of N pieces from the text")
+    add("--cased", action="store_true", default=None, dest="cased")
+    add("--uncased", action="store_false", default=None, dest="cased")
+    add("--strip-accents", action=argparse.BooleanOptionalAction, default=None)
+    add("--recipe", default="default", choices=RECIPES, help="google: create_pretraining_data.py to the bit")
+    add("--objective", default="nsp", choices=OBJECTIVES)
+    add("--max-seq-length", metavar="L[,L]", type=_numbers, default=None, help="default: 128")
+    add("--max-predictions", metavar="P[,P]", type=_numbers, help="default: the masked share, rounded up")
+    add("--masked-lm-prob", metavar="SHARE", type=float, default=0.15)
+    add("--short-seq-prob", metavar="SHARE", type=float, default=0.1)
+    add("--dupe-factor", metavar="N", type=int, default=10)
+    add("--whole-word-masking", action="store_true")
+    add("--held-out", metavar="SHARE", type=float, help="default: 0.005; 0 for recipe google")
+    add("--seed", metavar="N", type=int, help="default: 0; 12345 for recipe google")
+    add("--workers", metavar="N", type=int, help="processes; default: the cores there are")
+    add("--shard-bytes", metavar="N", type=int, default=16 << 20, help="text a shard (default: 16 MiB)")
+    return p
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    try:
+        return tuple(int(part) for part in text.split(","))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"found {text!r}, expected whole numbers such as 128 or 128,512") from None
+
+
+def main(argv: Sequence[str]) -> int:
+    """Runs the command line; returns the exit code, raises UserError for the user's mistakes."""
+    words = parser().parse_args(argv)
+    if words.show or words.check:
+        if words.inputs or words.output or (words.show and words.check):
+            raise UserError("--check DIR and --show DIR stand alone, without INPUT, --output or each other")
+        if words.show:
+            length = words.max_seq_length[0] if words.max_seq_length else None
+            show(words.show, split=words.split, max_seq_length=length, limit=words.limit, as_json=words.json)
+            return 0
+        _print(words.check, check(words.check), as_json=words.json, note="every file is as it was written")
+        return 0
+    if not words.inputs or words.output is None:
+        raise UserError("say what to prepare and where to: INPUT... --output DIR (or --check DIR, --show DIR)")
+    fields: dict[str, Any] = {
+        name: value for name, value in vars(words).items() if name in PrepareOptions.__dataclass_fields__
+    }
+    if words.max_seq_length is None:
+        del fields["max_seq_length"]
+    fields["inputs"] = tuple(words.inputs)
+    done = (words.output / MANIFEST).exists()
+    manifest = prepare(PrepareOptions(**fields))
+    _print(words.output, manifest, as_json=words.json, note="was done before" if done else "done")
+    return 0
+
+
+def _print(directory: Path, manifest: dict[str, Any], *, as_json: bool, note: str) -> None:
+    print_report(manifest, title=f"{directory}: {note}")
+    if as_json:
+        print(json.dumps(manifest["report"], ensure_ascii=False))
+
+
+def run(argv: Sequence[str]) -> int:
+    """`main` with exit codes: 2 and one line for the user's mistakes, 130 for Ctrl-C."""
+    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(message)s")
+    try:
+        code = main(argv)
+        sys.stdout.flush()
+        return code
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("interrupted; the same command goes on where this stopped", file=sys.stderr)
+        return 130
+    except BrokenPipeError:  # the reader has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+
+
+if __name__ == "__main__":
+    sys.exit(run(sys.argv[1:]))

@@ -1,0 +1,171 @@
+"""The options of preparing text: their defaults, their checks, and what of them decides the outcome."""
+
+import math
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from bert_jax.data.corpus import FORMATS, Source
+from bert_jax.data.examples import OBJECTIVES
+from bert_jax.data.shards import describe_file
+from bert_jax.errors import UserError
+
+RECIPES = ("default", "google")
+HELD_OUT, SEED, GOOGLE_SEED = 0.005, 0, 12345
+
+
+@dataclass(frozen=True)
+class PrepareOptions:
+    """What `prepare` is told; the fields are the options of `python -m train.prepare`, explained in docs/prepare.md.
+
+    None means: the default of the recipe, filled in by `resolved`. Raises UserError, naming the option, for a value
+    that makes no sense.
+    """
+
+    inputs: tuple[str, ...]
+    output: Path
+    format: str | None = None
+    field: str = "text"
+    language: str = "en"
+    vocab: str | None = None
+    vocab_size: int | None = None
+    cased: bool | None = None
+    strip_accents: bool | None = None
+    recipe: str = "default"
+    objective: str = "nsp"
+    max_seq_length: tuple[int, ...] = (128,)
+    max_predictions: tuple[int, ...] | None = None
+    masked_lm_prob: float = 0.15
+    short_seq_prob: float = 0.1
+    dupe_factor: int = 10
+    whole_word_masking: bool = False
+    held_out: float | None = None
+    seed: int | None = None
+    workers: int | None = None
+    shard_bytes: int = 16 << 20
+
+    def __post_init__(self):
+        object.__setattr__(self, "output", Path(self.output))
+        for name, kind in [("recipe", RECIPES), ("objective", OBJECTIVES), ("format", (*FORMATS, None))]:
+            if getattr(self, name) not in kind:
+                raise _wrong(self, name, f"one of {', '.join(filter(None, kind))}")
+        if (self.vocab is None) == (self.vocab_size is None):
+            found = "neither" if self.vocab is None else "both"
+            raise UserError(
+                f"--vocab, --vocab-size: found {found}; say --vocab FILE|DIR for a vocabulary that exists or "
+                "--vocab-size N to learn one from the text"
+            )
+        if self.recipe == "google" and self.objective != "nsp":
+            raise UserError(f"--recipe google is for --objective nsp, found {self.objective}; use the default recipe")
+        self._check_numbers()
+
+    def _check_numbers(self) -> None:
+        shortest = 3 if self.objective == "none" else 5
+        if not self.max_seq_length or min(self.max_seq_length) < shortest:
+            raise _wrong(self, "max_seq_length", f"lengths of at least {shortest}")
+        if len(set(self.max_seq_length)) < len(self.max_seq_length):
+            raise _wrong(self, "max_seq_length", "each length once")
+        if self.max_predictions is not None and len(self.max_predictions) != len(self.max_seq_length):
+            raise _wrong(self, "max_predictions", f"a number for each length of {_shown(self.max_seq_length)}")
+        for length, predictions in zip(self.max_seq_length, self.max_predictions or (), strict=False):
+            if not 1 <= predictions <= length:
+                raise _wrong(self, "max_predictions", f"numbers between 1 and the length ({length})")
+        for name, low, high in [("masked_lm_prob", 1e-6, 1), ("short_seq_prob", 0, 1), ("held_out", 0, 0.9)]:
+            value = getattr(self, name)
+            if value is not None and not low <= value <= high:
+                raise _wrong(self, name, f"a share between {low:g} and {high:g}")
+        for name, least in [("dupe_factor", 1), ("vocab_size", 6), ("seed", 0), ("workers", 1), ("shard_bytes", 1)]:
+            value = getattr(self, name)
+            if value is not None and value < least:
+                raise _wrong(self, name, f"{least} or more")
+
+    def resolved(self) -> "PrepareOptions":
+        """With the recipe's defaults in the place of None (where None is not itself a choice)."""
+        google = self.recipe == "google"
+        predictions = self.max_predictions or tuple(
+            max(1, math.ceil(round(length * self.masked_lm_prob, 6))) for length in self.max_seq_length
+        )
+        return replace(
+            self,
+            max_predictions=predictions,
+            held_out=(0.0 if google else HELD_OUT) if self.held_out is None else self.held_out,
+            seed=(GOOGLE_SEED if google else SEED) if self.seed is None else self.seed,
+            workers=self.workers or available_cores(),
+            cased=bool(self.cased) if self.vocab is None else self.cased,
+        )
+
+    @property
+    def plain_format(self) -> str:
+        """How a file is read whose suffix says nothing."""
+        return "lines" if self.recipe == "google" else "text"
+
+    def settings(self) -> dict[str, Any]:
+        """The manifest's `settings`: what readers of the data need, and how it came about."""
+        assert self.max_predictions is not None
+        lengths = [str(length) for length in self.max_seq_length]
+        return {
+            "max_seq_lengths": list(self.max_seq_length),
+            "max_predictions": dict(zip(lengths, self.max_predictions, strict=True)),
+            "masked_lm_prob": self.masked_lm_prob,
+            "whole_word_masking": self.whole_word_masking,
+            "static_masks": self.recipe == "google",
+            "short_seq_prob": self.short_seq_prob,
+            "dupe_factor": self.dupe_factor,
+            "held_out": self.held_out,
+            "format": self.format,
+            "field": self.field,
+            "language": self.language,
+            "shard_bytes": self.shard_bytes,
+        }
+
+    def identity(self, sources: Sequence[Source]) -> dict[str, Any]:
+        """All that the outcome depends on, as JSON values: two runs with the same one make the same bytes."""
+        if self.vocab is None:
+            vocabulary = {"vocab_size": self.vocab_size}
+        else:
+            vocabulary = {"vocab": _describe_vocabulary(Path(self.vocab))}
+        return {
+            "recipe": self.recipe,
+            "objective": self.objective,
+            "seed": self.seed,
+            **self.settings(),
+            **vocabulary,
+            "cased": self.cased,
+            "strip_accents": self.strip_accents,
+            "input": [{"name": source.path.name, "format": source.format, **_describe(source)} for source in sources],
+        }
+
+
+def available_cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _describe(source: Source) -> dict[str, Any]:
+    try:
+        return describe_file(source.path)
+    except OSError as error:
+        raise UserError(f"{source.path}: cannot be read ({error.strerror})") from None
+
+
+def _describe_vocabulary(path: Path) -> str:
+    """The fingerprint of the files at `path`: of one file, or of those in a folder that a tokenizer is read from."""
+    names = ("vocab.txt", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json")
+    folder = path if path.is_dir() else path.parent
+    files = [folder / name for name in names if (folder / name).is_file()]
+    if not path.is_dir():
+        if not path.is_file():
+            raise UserError(f"--vocab {path}: no such file or folder")
+        files = [path, *(file for file in files if file.name == "tokenizer_config.json")]
+    return " ".join(f"{file.name}:{describe_file(file)['sha256'][:16]}" for file in files)
+
+
+def _wrong(options: PrepareOptions, name: str, expected: str) -> UserError:
+    value = getattr(options, name)
+    return UserError(f"--{name.replace('_', '-')}: found {_shown(value)}, expected {expected}")
+
+
+def _shown(value: Any) -> str:
+    return ",".join(map(str, value)) if isinstance(value, tuple) else repr(value)
