@@ -2,7 +2,9 @@
 
 import json
 import logging
+import re
 import warnings
+from pathlib import Path
 from typing import Any
 
 import flax.struct
@@ -15,7 +17,7 @@ from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from bert_jax.errors import UserError
-from bert_jax.training.checkpoint import Checkpoints, NonFiniteError, Restored
+from bert_jax.training.checkpoint import Checkpoints, NonFiniteError
 
 
 @flax.struct.dataclass
@@ -315,6 +317,8 @@ def test_a_reader_changes_nothing_and_the_next_save_sweeps(tmp_path, caplog):
 
 def test_the_manifest_says_what_is_in_a_step(tmp_path):
     state = saved(tmp_path, 6)
+    stated = Checkpoints(tmp_path).manifest(6)
+    assert (stated.step, stated.metadata, str(stated.tree["step"])) == (6, {"step": 6}, "int32[]")
     record = json.loads((tmp_path / "6" / "manifest.json").read_text())
     assert record["step"] == 6
     assert record["metadata"] == {"step": 6}
@@ -322,10 +326,20 @@ def test_the_manifest_says_what_is_in_a_step(tmp_path):
     assert len(record["tree"]) == len(jax.tree.leaves(state))
     files = {str(p.relative_to(tmp_path / "6")) for p in (tmp_path / "6").rglob("*") if p.is_file()}
     assert set(record["files"]) == files - {"manifest.json"}
-    assert isinstance(Checkpoints(tmp_path).restore_arrays(), Restored)
 
 
 def test_steps_of_a_relative_path_are_found(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     saved("runs/mine/checkpoints", 1)
     assert Checkpoints("runs/mine/checkpoints").steps() == [1]
+
+
+def test_the_guide_runs_as_written(tmp_path, monkeypatch):
+    guide = (Path(__file__).resolve().parents[2] / "docs" / "checkpoints.md").read_text()
+    blocks = re.findall(r"^```python\n(.*?)^```", guide, re.DOTALL | re.MULTILINE)
+    assert len(blocks) >= 3
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {}
+    for block in blocks:
+        exec(compile(block, "docs/checkpoints.md", "exec"), names)
+    assert [path.name for path in sorted((tmp_path / "runs/mine/checkpoints").iterdir())] == ["200", "300"]
