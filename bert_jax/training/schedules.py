@@ -51,7 +51,7 @@ def warmup_then_polynomial(
 
     def schedule(step: jax.typing.ArrayLike) -> jax.Array:
         t = jnp.asarray(step, jnp.float32) + first_count
-        remaining = 1.0 - jnp.clip((t - decay_start) / decay_steps, 0.0, 1.0)
+        remaining = jnp.clip((total_steps - t) / decay_steps, 0.0, 1.0)
         decayed = (peak - end) * remaining**power + end
         if not warmup_steps:
             return decayed

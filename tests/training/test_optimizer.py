@@ -1,0 +1,353 @@
+"""Schedules, AdamW and LAMB: published numbers, and every variant step by step against its definition in float64."""
+
+import dataclasses
+import itertools
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from bert_jax.config import BertConfig
+from bert_jax.errors import UserError
+from bert_jax.model.heads import BertForPreTraining
+from bert_jax.training.optimizer import OptimizerConfig, decay_mask, is_decayed, make_optimizer, make_schedule
+
+PLAIN = OptimizerConfig(learning_rate=0.1, schedule="constant", warmup_steps=0, clip_norm=0.0)
+
+
+# --- schedules ---
+
+
+def rates(steps, **fields) -> np.ndarray:
+    schedule = make_schedule(OptimizerConfig(**fields))
+    return np.array([schedule(step) for step in steps])
+
+
+def test_googles_decay_line_starts_at_step_zero():
+    found = rates(range(12), learning_rate=1.0, warmup_steps=3, total_steps=10)
+    expected = [0, 1 / 3, 2 / 3, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1, 0, 0]
+    np.testing.assert_allclose(found, expected, atol=1e-7)
+
+
+def test_decay_from_the_end_of_warmup_is_continuous():
+    found = rates(range(12), learning_rate=1.0, warmup_steps=3, total_steps=10, decay_from="warmup")
+    expected = [0, 0.3333, 0.6667, 1, 0.8571, 0.7143, 0.5714, 0.4286, 0.2857, 0.1429, 0, 0]
+    np.testing.assert_allclose(found, expected, atol=5e-5)
+
+
+def test_first_update_has_rate_zero_and_last_update_one_step_above_the_end():
+    first, at_warmup, last = rates([0, 10_000, 999_999], learning_rate=1e-4)
+    assert first == 0
+    np.testing.assert_allclose(at_warmup, 1e-4 * 0.99, rtol=1e-6)
+    np.testing.assert_allclose(last, 1e-4 / 1_000_000, rtol=1e-6)
+
+
+def test_polynomial_counts_from_one_as_nvidias_scheduler():
+    steps, warmup_share, base = 7038, 0.25, 6e-3
+    warmup = int(steps * warmup_share)
+
+    def nvidia(k: int) -> float:
+        progress = k / steps
+        return base * k / warmup if k < warmup else base * (1 - progress) ** 0.5
+
+    asked = [0, 1, warmup - 2, warmup - 1, warmup, 5000, steps - 1]
+    fields = {"schedule": "polynomial", "power": 0.5, "first_count": 1, "total_steps": steps}
+    found = rates(asked, learning_rate=base, warmup_steps=warmup, **fields)
+    np.testing.assert_allclose(found, [nvidia(step + 1) for step in asked], rtol=1e-5)
+    assert found[0] > 0 and found[-1] == 0
+
+
+def test_polynomial_ends_at_the_end_learning_rate():
+    found = rates(
+        [4, 8, 20],
+        learning_rate=1.0,
+        warmup_steps=0,
+        total_steps=8,
+        schedule="polynomial",
+        power=2,
+        end_learning_rate=0.1,
+    )
+    np.testing.assert_allclose(found, [0.9 * 0.5**2 + 0.1, 0.1, 0.1], rtol=1e-6)
+
+
+def test_product_form_has_no_jump():
+    found = rates(range(11), learning_rate=1.0, warmup_steps=3, total_steps=10, warmup="product")
+    np.testing.assert_allclose(found, [(1 - t / 10) * min(1, t / 3) for t in range(11)], atol=1e-7)
+
+
+def test_constant_schedule_warms_up_and_stays():
+    found = rates([0, 1, 4, 5, 10**7], learning_rate=0.5, warmup_steps=4, schedule="constant")
+    np.testing.assert_allclose(found, [0, 0.125, 0.5, 0.5, 0.5])
+
+
+def test_warmup_of_the_whole_run_is_finite_in_both_conventions():
+    for decay_from in ("start", "warmup"):
+        found = rates(range(6), learning_rate=1.0, warmup_steps=4, total_steps=4, decay_from=decay_from)
+        np.testing.assert_allclose(found, [0, 0.25, 0.5, 0.75, 0, 0])
+
+
+@pytest.mark.parametrize("schedule", ["linear", "constant"])
+def test_schedule_takes_traced_steps(schedule):
+    config = OptimizerConfig(warmup_steps=3, total_steps=10, schedule=schedule)
+    steps = jnp.arange(12, dtype=jnp.int32)
+    traced = jax.jit(jax.vmap(make_schedule(config)))(steps)
+    assert traced.dtype == jnp.float32
+    np.testing.assert_allclose(traced, [make_schedule(config)(step) for step in range(12)], rtol=1e-6)
+
+
+# --- what is decayed ---
+
+
+def test_embeddings_and_kernels_are_decayed_and_biases_and_layer_norms_are_not():
+    config = BertConfig(
+        vocab_size=8,
+        hidden_size=4,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=4,
+        max_position_embeddings=4,
+    )
+    ids = jnp.zeros((1, 1), jnp.int32)
+    params = jax.eval_shape(lambda: BertForPreTraining(config).init(jax.random.key(0), ids))["params"]
+    flat = jax.tree_util.tree_flatten_with_path(decay_mask(params))[0]
+    decayed = {jax.tree_util.keystr(path, simple=True, separator="/") for path, value in flat if value}
+    layer = "bert/encoder/layer_0"
+    assert decayed == {
+        "bert/embeddings/word_embeddings",
+        "bert/embeddings/position_embeddings",
+        "bert/embeddings/token_type_embeddings",
+        *(f"{layer}/attention/{name}/kernel" for name in ("query", "key", "value", "output")),
+        f"{layer}/feed_forward/intermediate/kernel",
+        f"{layer}/feed_forward/output/kernel",
+        "bert/pooler/kernel",
+        "mlm_head/transform/kernel",
+        "nsp_head/kernel",
+    }
+
+
+@pytest.mark.parametrize(
+    ("path", "decayed"),
+    [
+        ("bert/encoder/layer_0/attention/LayerNorm/scale", False),
+        ("encoder/full_layer_layer_norm/gamma", False),
+        ("mlm_head/output_bias", False),
+        ("bias", False),
+        ("unbiased/kernel", True),
+    ],
+)
+def test_decay_rule_on_names_of_other_families(path, decayed):
+    assert is_decayed(path) is decayed
+
+
+# --- published numbers ---
+
+
+def run(config: OptimizerConfig, w: Any, gradients) -> list[np.ndarray]:
+    tx = make_optimizer(config)
+    params = {"w": jnp.asarray(w, jnp.float32)}
+    state, found = tx.init(params), []
+    for step, g in enumerate(gradients):
+        updates, state = tx.update({"w": jnp.asarray(g, jnp.float32)}, state, params, step=step)
+        params = optax.apply_updates(params, updates)
+        found.append(np.asarray(params["w"]))
+    return found
+
+
+def test_adamw_of_google():
+    found = run(PLAIN, 1.0, [0.5, -0.3, 0.2])
+    np.testing.assert_allclose(found, [0.68279223, 0.60073501, 0.42815822], rtol=1e-6)
+
+
+def test_adamw_of_torch():
+    found = run(dataclasses.replace(PLAIN, bias_correction=True, eps=1e-8), 1.0, [0.5, -0.3, 0.2])
+    np.testing.assert_allclose(found, [0.89900000, 0.87895120, 0.84332948], rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("bias_correction", "expected"),
+    [
+        (True, [[2.648159573, 3.644741905], [2.844055584, 3.239040439]]),
+        (False, [[2.647027751, 3.645866422], [2.854481401, 3.245923973]]),
+    ],
+)
+def test_lamb(bias_correction, expected):
+    config = dataclasses.replace(PLAIN, name="lamb", bias_correction=bias_correction)
+    np.testing.assert_allclose(run(config, [3.0, 4.0], [[0.1, 0.2], [-0.3, 0.1]]), expected, rtol=1e-6)
+
+
+# --- step by step against the definitions ---
+
+SHAPES = {
+    "embeddings": {"word_embeddings": (7, 4), "LayerNorm": {"scale": (4,), "bias": (4,)}},
+    "pooler": {"kernel": (4, 4), "bias": (4,)},
+    "zero": {"kernel": (3,)},
+}
+PATHS = ["embeddings/word_embeddings", "embeddings/LayerNorm/scale", "embeddings/LayerNorm/bias"]
+PATHS += ["pooler/kernel", "pooler/bias", "zero/kernel"]
+DECAYED = {"embeddings/word_embeddings", "pooler/kernel", "zero/kernel"}
+STEPS, SKIPPED = 60, 7
+
+
+class Reference:
+    """The optimizers in float64, a leaf at a time, written from their definitions."""
+
+    def __init__(self, config: OptimizerConfig, params: dict[str, np.ndarray]):
+        self.config, self.count = config, 0
+        self.w = {path: value.astype(np.float64) for path, value in params.items()}
+        self.m = {path: np.zeros_like(value) for path, value in self.w.items()}
+        self.v = {path: np.zeros_like(value) for path, value in self.w.items()}
+
+    def rate(self, t: int) -> float:
+        c = self.config
+        if t < c.warmup_steps:
+            return c.learning_rate * t / c.warmup_steps
+        return c.learning_rate * (1 - min(t, c.total_steps) / c.total_steps)
+
+    def update(self, grads: dict[str, np.ndarray], t: int) -> None:
+        c = self.config
+        self.count += 1
+        norm = math.sqrt(sum(float((g.astype(np.float64) ** 2).sum()) for g in grads.values()))
+        shrink = 1.0 / max(norm / c.clip_norm, 1.0) if c.clip_norm else 1.0
+        for path, w in self.w.items():
+            self.w[path] = self.new_weight(path, w, grads[path].astype(np.float64) * shrink, self.rate(t))
+
+    def new_weight(self, path: str, w: np.ndarray, g: np.ndarray, rate: float) -> np.ndarray:
+        c, decays = self.config, path in DECAYED
+        self.m[path] = m = c.b1 * self.m[path] + (1 - c.b1) * g
+        self.v[path] = v = c.b2 * self.v[path] + (1 - c.b2) * g * g
+        c1 = 1 - c.b1**self.count if c.bias_correction else 1.0
+        c2 = 1 - c.b2**self.count if c.bias_correction else 1.0
+        if c.eps_placement == "outside":
+            u = (m / c1) / (np.sqrt(v / c2) + c.eps)
+        elif c.eps_placement == "inside":
+            u = (m / c1) / np.sqrt(v / c2 + c.eps)
+        else:
+            u = math.sqrt(c2) / c1 * m / (np.sqrt(v) + c.eps)
+        if c.decay_applies_to == "updated":
+            moved = w - rate * u
+            return moved - rate * c.weight_decay * moved if decays else moved
+        u = u + c.weight_decay * w * decays
+        if c.name == "lamb" and (decays or c.trust_ratio_for == "all"):
+            w_norm, u_norm = np.linalg.norm(w), np.linalg.norm(u)
+            if w_norm > 0 and u_norm > 0:
+                low, high = c.trust_norm_bounds or (0, math.inf)
+                u = u * min(max(w_norm, low), high) / u_norm
+        return w - rate * u
+
+
+SCHEDULED = OptimizerConfig(learning_rate=0.05, warmup_steps=5, total_steps=STEPS + SKIPPED, eps=1e-3, weight_decay=0.1)
+LAMB = dataclasses.replace(SCHEDULED, name="lamb")
+VARIANTS = [
+    *(
+        dataclasses.replace(SCHEDULED, eps_placement=placement, bias_correction=corrected)
+        for placement, corrected in itertools.product(("outside", "inside", "hat"), (False, True))
+    ),
+    dataclasses.replace(SCHEDULED, decay_applies_to="updated"),
+    dataclasses.replace(SCHEDULED, decay_applies_to="updated", bias_correction=True, eps_placement="hat"),
+    dataclasses.replace(SCHEDULED, clip_norm=0.0),
+    dataclasses.replace(SCHEDULED, weight_decay=0.0, b1=0.0, bias_correction=True),
+    *(
+        dataclasses.replace(LAMB, bias_correction=corrected, trust_ratio_for=scope)
+        for corrected, scope in itertools.product((False, True), ("decayed", "all"))
+    ),
+    dataclasses.replace(LAMB, trust_norm_bounds=(1.0, 2.0), clip_norm=0.0),
+]
+
+
+def tree_of(leaves: dict[str, np.ndarray]) -> Any:
+    nested: dict = {}
+    for path, leaf in leaves.items():
+        node, (*modules, name) = nested, path.split("/")
+        for module in modules:
+            node = node.setdefault(module, {})
+        node[name] = jnp.asarray(leaf)
+    return nested
+
+
+def shape_of(path: str) -> tuple[int, ...]:
+    node: Any = SHAPES
+    for name in path.split("/"):
+        node = node[name]
+    return node
+
+
+def what_differs(config: OptimizerConfig) -> str:
+    fields = dataclasses.asdict(config).items()
+    return ",".join(f"{name}={value}" for name, value in fields if value != getattr(SCHEDULED, name)) or "google"
+
+
+@pytest.mark.parametrize("config", VARIANTS, ids=what_differs)
+def test_every_variant_follows_its_definition(config):
+    """Random gradients of all sizes; a few batches are skipped, so that consumed batches and updates differ."""
+    rng = np.random.default_rng(3)
+    start = {path: rng.normal(size=shape_of(path)).astype(np.float32) for path in PATHS}
+    start["zero/kernel"] *= 0  # the trust ratio is 1 where the weights are zero
+    reference, tx = Reference(config, start), make_optimizer(config)
+    params = tree_of(start)
+    state = tx.init(params)
+    update = jax.jit(tx.update)
+    for count in range(STEPS):
+        step = count + (SKIPPED if count >= 20 else 0)
+        scale = 10.0 ** rng.uniform(-3, 1)
+        grads = {path: (rng.normal(size=shape_of(path)) * scale).astype(np.float32) for path in PATHS}
+        updates, state = update(tree_of(grads), state, params, step=step)
+        params = optax.apply_updates(params, updates)
+        reference.update(grads, step)
+        for found, expected in zip(jax.tree.leaves(params), jax.tree.leaves(tree_of(reference.w)), strict=True):
+            np.testing.assert_allclose(found, expected, rtol=2e-5, atol=2e-6, err_msg=f"after update {count}")
+
+
+def test_variants_differ_from_one_another():
+    """Otherwise the comparison above would say nothing about the fields."""
+    rng = np.random.default_rng(3)
+    start = {path: rng.normal(size=shape_of(path)).astype(np.float32) for path in PATHS}
+    grads = [{path: rng.normal(size=shape_of(path)).astype(np.float32) for path in PATHS} for _ in range(4)]
+    ends = []
+    for config in VARIANTS:
+        reference = Reference(config, start)
+        for step, g in enumerate(grads):
+            reference.update(g, step)
+        ends.append(np.concatenate([w.ravel() for w in reference.w.values()]))
+    same = {(i, j) for i, j in itertools.combinations(range(len(ends)), 2) if np.abs(ends[i] - ends[j]).max() < 1e-5}
+    assert same == {(0, 4)}  # "hat" without bias correction is "outside"
+
+
+def test_state_is_the_same_tree_whatever_the_config():
+    """So that a checkpoint restores after clipping, decay or the optimizer itself were changed."""
+    params = tree_of({path: np.ones(shape_of(path), np.float32) for path in PATHS})
+    plain = dataclasses.replace(SCHEDULED, clip_norm=0.0, weight_decay=0.0)
+    paths = [
+        [jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_leaves_with_path(make_optimizer(c).init(params))]
+        for c in (SCHEDULED, plain, LAMB, VARIANTS[6])
+    ]
+    assert all(found == paths[0] for found in paths)
+    assert len(paths[0]) == 1 + 2 * len(PATHS)
+
+
+def test_update_without_step_says_what_is_missing():
+    tx = make_optimizer(PLAIN)
+    params = {"w": jnp.ones(2)}
+    with pytest.raises(TypeError, match="step="):
+        tx.update(params, tx.init(params), params)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"name": "adam"}, "optimizer.name is 'adam'; expected one of adamw, lamb"),
+        ({"decay_from": "end"}, "optimizer.decay_from is 'end'; expected one of start, warmup"),
+        ({"learning_rate": -1.0}, "optimizer.learning_rate is -1.0; expected a finite number >= 0"),
+        ({"b2": 1.0}, r"optimizer.b2 is 1.0; expected in \[0, 1\)"),
+        ({"warmup_steps": 11, "total_steps": 10}, "optimizer.warmup_steps is 11; expected from 0 to total_steps=10"),
+        ({"power": 2.0}, "optimizer.power is 2.0; expected 1 with schedule"),
+        ({"name": "lamb", "decay_applies_to": "updated"}, "optimizer.decay_applies_to"),
+        ({"trust_norm_bounds": (2.0, 1.0)}, "optimizer.trust_norm_bounds"),
+    ],
+)
+def test_config_names_the_field_that_is_wrong(fields, message):
+    with pytest.raises(UserError, match=message):
+        OptimizerConfig(**fields)
