@@ -11,7 +11,8 @@ def print_report(manifest: dict[str, Any], *, title: str) -> None:
     console = Console(stderr=True, highlight=False)
     report = manifest["report"]
     splits = [name for name in manifest["splits"] if report[name]["documents"]]
-    table = Table(title=title, title_justify="left")
+    console.print(title, markup=False, soft_wrap=True)
+    table = Table()
     for column in ("", *splits):
         table.add_column(column, justify="right" if column else "left")
     for label, key, form in _TEXT_ROWS:

@@ -90,7 +90,7 @@ def save_shard(directory: Path, shard: Shard) -> dict[str, Any]:
     Returns its manifest entry: name, documents, sentences, tokens, files (size and sha256).
     """
     with new_directory(directory) as temporary:
-        files = {f"{name}.npy": write_array(temporary.path / f"{name}.npy", getattr(shard, name)) for name in _ARRAYS}
+        files = {f"{name}.npy": _write(temporary.path / f"{name}.npy", _npy(getattr(shard, name))) for name in _ARRAYS}
     return {"name": directory.name, **_counts(shard), "files": files}
 
 
@@ -162,20 +162,29 @@ class new_directory:
 def write_file(path: Path, data: bytes | memoryview) -> dict[str, Any]:
     """Writes the file under another name, fsyncs it, renames it; returns its size and sha256."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    with temporary.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
+    entry = _write(temporary, data)
     os.replace(temporary, path)
     _fsync(path.parent)
-    return {"sha256": hashlib.sha256(data).hexdigest(), "bytes": len(data)}
+    return entry
 
 
 def write_array(path: Path, array: np.ndarray) -> dict[str, Any]:
     """`write_file` of the array as .npy."""
+    return write_file(path, _npy(array))
+
+
+def _write(path: Path, data: bytes | memoryview) -> dict[str, Any]:
+    with path.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    return {"sha256": hashlib.sha256(data).hexdigest(), "bytes": len(data)}
+
+
+def _npy(array: np.ndarray) -> memoryview:
     buffer = io.BytesIO()
     np.save(buffer, np.ascontiguousarray(array), allow_pickle=False)
-    return write_file(path, buffer.getbuffer())
+    return buffer.getbuffer()
 
 
 def write_json(path: Path, value: Any) -> dict[str, Any]:
