@@ -1,0 +1,43 @@
+"""What the documents say is there: files, symbols, tests and commands they name."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+DOCUMENTS = [
+    ROOT / "README.md",
+    ROOT / "ARCHITECTURE.md",
+    ROOT / "CONTRIBUTING.md",
+    *sorted((ROOT / "docs").glob("*.md")),
+]
+TABLE = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8").split("## Where would I look")[1]
+ROWS = [[cell.strip() for cell in line.split("|")[1:-1]] for line in TABLE.splitlines() if line.startswith("| ")][1:]
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda p: p.name)
+def test_every_link_and_path_of_the_repository_exists(document: Path):
+    text = document.read_text(encoding="utf-8")
+    links = [(document.parent / link) for link in re.findall(r"\]\(([^)#:]+?)(?:#[^)]*)?\)", text)]
+    named = re.findall(r"(?<![\w/.])((?:bert_jax|train|tests|configs|benchmarks|docs)/[\w/.-]*\.(?:py|md))", text)
+    missing = [path for path in [*links, *(ROOT / name for name in named)] if not path.exists()]
+    assert missing == []
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row[0])
+def test_each_row_of_the_map_names_a_symbol_that_its_file_has(row: list[str]):
+    _, where, symbols, _ = row
+    file = re.findall(r"`([\w/.]+\.py)`", f"{symbols} {where}")
+    for symbol in re.findall(r"`([A-Za-z_][\w.]*)`", symbols):
+        if not symbol.endswith(".py") and not symbol.startswith("layer_"):
+            texts = [(ROOT / name).read_text(encoding="utf-8") for name in file]
+            assert any(re.search(rf"\b{symbol.split('.')[-1]}\b", text) for text in texts), symbol
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda p: p.name)
+def test_modules_that_commands_call_exist(document: Path):
+    modules = set(re.findall(r"python -m ([\w.]+)", document.read_text(encoding="utf-8")))
+    homes = {m: [ROOT / (m.replace(".", "/") + ".py"), ROOT / m.replace(".", "/") / "__main__.py"] for m in modules}
+    others = {"venv", "pytest", "pip"}
+    assert [m for m, paths in homes.items() if m not in others and not any(p.exists() for p in paths)] == []

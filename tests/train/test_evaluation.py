@@ -1,0 +1,85 @@
+"""Held-out figures and their baselines against scikit-learn, and the meter's averages against their definition."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from sklearn.metrics import accuracy_score, log_loss
+
+from bert_jax.config import BertConfig
+from bert_jax.model.heads import BertForPreTraining
+from train.evaluation import Unigram, evaluate
+from train.meter import Meter, train_flops
+from train.recipe import Phase
+
+
+def batches(count: int, vocab_size: int):
+    generator = np.random.default_rng(0)
+    for _ in range(count):
+        yield {
+            "mlm_labels": generator.integers(0, vocab_size, (4, 3)),
+            "mlm_weights": generator.integers(0, 2, (4, 3)).astype(np.float32),
+            "next_sentence_label": generator.choice([0, 1, 1, -100], 4),
+        }
+
+
+def test_baselines_are_those_of_scikit_learn():
+    vocab_size = 7
+    counts = np.array([0, 5, 9, 1, 0, 30, 2])
+    host = list(batches(5, vocab_size))
+    sums = {"mlm_loss_sum": 3.0, "mlm_correct": 1.0, "nsp_loss_sum": 2.0, "nsp_correct": 1.0}
+
+    def eval_step(params, batch):
+        real = (batch["next_sentence_label"] >= 0).sum()
+        return sums | {"mlm_weight": batch["mlm_weights"].sum(), "nsp_count": real}
+
+    result = evaluate(eval_step, None, [(b, b) for b in host], Unigram(counts))
+    labels = np.concatenate([b["mlm_labels"][b["mlm_weights"] > 0] for b in host])
+    pairs = np.concatenate([b["next_sentence_label"] for b in host])
+    pairs = pairs[pairs >= 0]
+    smoothed = np.tile((counts + 1) / (counts + 1).sum(), (len(labels), 1))
+    assert result["unigram_loss"] == pytest.approx(log_loss(labels, smoothed, labels=range(vocab_size)))
+    assert result["unigram_accuracy"] == pytest.approx(accuracy_score(labels, np.full(len(labels), 5)))
+    assert result["majority_accuracy"] == pytest.approx(max(np.mean(pairs == 0), np.mean(pairs == 1)))
+    assert result["mlm_loss"] == pytest.approx(15.0 / len(labels))
+    assert result["mlm_perplexity"] == pytest.approx(np.exp(15.0 / len(labels)))
+    assert result["nsp_accuracy"] == pytest.approx(5.0 / len(pairs))
+
+
+def test_an_objective_without_pairs_has_no_pair_figures():
+    host = [{k: v for k, v in b.items() if k != "next_sentence_label"} for b in batches(2, 7)]
+    names = ("mlm_loss_sum", "mlm_correct", "mlm_weight", "nsp_loss_sum", "nsp_count", "nsp_correct")
+    result = evaluate(lambda params, batch: dict.fromkeys(names, 0.0), None, [(b, b) for b in host], None)
+    assert set(result) == {"mlm_loss", "mlm_perplexity", "mlm_accuracy"}
+
+
+def test_metrics_are_fetched_one_step_late_and_averaged_over_good_steps(monkeypatch):
+    fetched = []
+    monkeypatch.setattr(jax, "device_get", lambda tree: fetched.append(tree["loss"]) or tree)
+    meter = Meter(BertConfig.preset("tiny"), step=10)
+    batch = {"mlm_positions": np.zeros((2, 3))}
+    phase = Phase(8, 2, 100)
+    rows = [(1.0, 1, 0), (float("nan"), 0, 1), (3.0, 1, 0)]
+    for number, (loss, finite, in_a_row) in enumerate(rows):
+        metrics = {"loss": loss, "finite": finite, "skipped_in_a_row": in_a_row, "learning_rate": float(number)}
+        meter.push(metrics, batch, phase, waited=0.0)
+        assert len(fetched) == number
+        assert meter.step == 10 + number
+    meter.flush()
+    summary = meter.summary(100)
+    assert meter.step == 13
+    assert summary["loss"] == 2.0
+    assert summary["learning_rate"] == 2.0
+    assert "mfu" not in summary
+
+
+def test_the_count_of_operations_is_that_of_the_compiled_forward_pass():
+    config = BertConfig(
+        vocab_size=3000, hidden_size=256, num_hidden_layers=2, num_attention_heads=4, intermediate_size=1024
+    )
+    model = BertForPreTraining(config)
+    ids, positions = jnp.zeros((1, 128), jnp.int32), jnp.zeros((1, 20), jnp.int32)
+    params = jax.eval_shape(model.init, jax.random.key(0), ids)["params"]
+    forward = jax.jit(lambda p: model.apply({"params": p}, ids, mlm_positions=positions).prediction_logits)
+    cost = forward.lower(params).compile().cost_analysis()
+    assert train_flops(config, 128, 20) / 3 == pytest.approx(cost["flops"], rel=0.05)
