@@ -2,24 +2,30 @@
 
 import json
 import logging
-import unicodedata
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import tokenizers
-from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
+from tokenizers import models, normalizers
 
+from bert_jax.data.tokenizer_pipeline import (
+    BERT_SPECIAL_TOKENS,
+    ROLES,
+    bert_backend,
+    is_cased,
+    probe,
+    rust_errors,
+    set_bert_layout,
+)
+from bert_jax.data.tokenizer_vocab_txt import guess_cased, read_vocabulary, warn_if_unreachable
 from bert_jax.errors import UserError
 
 logger = logging.getLogger(__name__)
 
-ROLES = ("unk", "sep", "pad", "cls", "mask")
-BERT_SPECIAL_TOKENS = {role: f"[{role.upper()}]" for role in ROLES}
 _OTHER_SPECIAL_TOKENS = {"unk": "<unk>", "sep": "</s>", "pad": "<pad>", "cls": "<s>", "mask": "<mask>"}
-# transformers takes tokenizer.json as it stands for these classes and rebuilds it from tokenizer_config.json for others.
+# Classes for which transformers takes tokenizer.json as it stands; for others it rebuilds from tokenizer_config.json.
 _TAKEN_AS_IS = ("PreTrainedTokenizerFast", "TokenizersBackend")
 
 
@@ -38,64 +44,6 @@ class TokenizerParts:
     literal_special_tokens: bool = True
     max_length: int | None = None
     config: dict[str, Any] = field(default_factory=dict)
-
-
-@contextmanager
-def rust_errors(what: str) -> Iterator[None]:
-    """Errors of the `tokenizers` library, panics too (they are no `Exception`), as one `UserError` line."""
-    try:
-        yield
-    except UserError:
-        raise
-    except BaseException as error:
-        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
-            raise
-        raise UserError(f"{what}: {str(error).splitlines()[0] if str(error) else type(error).__name__}") from None
-
-
-def bert_normalizer(
-    *, cased: bool, strip_accents: bool | None, chinese_characters: bool = True
-) -> normalizers.Normalizer:
-    """BERT's cleaning, spacing of Chinese characters, accents and lower-casing (`strip_accents=None`: if uncased)."""
-    return normalizers.BertNormalizer(
-        clean_text=True, handle_chinese_chars=chinese_characters, strip_accents=strip_accents, lowercase=not cased
-    )
-
-
-def bert_pre_tokenizer() -> pre_tokenizers.PreTokenizer:
-    """BERT's split at white space and around every punctuation character."""
-    return pre_tokenizers.BertPreTokenizer()
-
-
-def bert_backend(
-    ids: Mapping[str, int],
-    special_tokens: Mapping[str, str],
-    *,
-    cased: bool,
-    strip_accents: bool | None = None,
-    chinese_characters: bool = True,
-    max_word_length: int = 100,
-) -> tokenizers.Tokenizer:
-    """The WordPiece pipeline that transformers' `BertTokenizer` builds from the same settings."""
-    model = models.WordPiece(dict(ids), unk_token=special_tokens["unk"], max_input_chars_per_word=max_word_length)
-    backend = tokenizers.Tokenizer(model)
-    backend.normalizer = bert_normalizer(
-        cased=cased, strip_accents=strip_accents, chinese_characters=chinese_characters
-    )
-    backend.pre_tokenizer = bert_pre_tokenizer()
-    backend.decoder = decoders.WordPiece(prefix="##")
-    backend.add_special_tokens([special_tokens[role] for role in ROLES if role in special_tokens])
-    _set_bert_layout(backend, special_tokens)
-    return backend
-
-
-def _set_bert_layout(backend: tokenizers.Tokenizer, special_tokens: Mapping[str, str]) -> None:
-    cls, sep = special_tokens["cls"], special_tokens["sep"]
-    backend.post_processor = processors.TemplateProcessing(
-        single=f"{cls}:0 $A:0 {sep}:0",
-        pair=f"{cls}:0 $A:0 {sep}:0 $B:1 {sep}:1",
-        special_tokens=[(token, backend.token_to_id(token)) for token in (cls, sep)],
-    )
 
 
 def read_tokenizer(
@@ -217,11 +165,11 @@ def _read_vocab_txt(
     if cased is None and "do_lower_case" in config:
         cased = not config["do_lower_case"]
     if cased is None:
-        cased = _guess_uncased(path, pieces)
+        cased = guess_cased(path, pieces)
     if strip_accents is None:
         strip_accents = config.get("strip_accents")
     if not cased and strip_accents is not False:
-        _warn_if_unreachable(path, pieces)
+        warn_if_unreachable(path, pieces)
     with rust_errors(str(path)):
         backend = bert_backend(
             ids,
@@ -232,61 +180,6 @@ def _read_vocab_txt(
         )
         _add_tokens(backend, folder, config)
     return backend, special_tokens, _in_id_order(backend, pieces)
-
-
-def read_vocabulary(path: Path) -> list[str]:
-    """The pieces of a vocab.txt: one a line, lines end at \\n or \\r\\n only (U+0085 and U+2028 are pieces of some)."""
-    data = path.read_bytes()
-    try:
-        lines = data.decode("utf-8-sig").split("\n")
-    except UnicodeDecodeError as error:
-        line = data[: error.start].count(b"\n") + 1
-        raise UserError(f"{path}, line {line}: not UTF-8 ({error.reason}), expected one piece a line") from None
-    while lines and not lines[-1].strip("\r"):
-        lines.pop()
-    if not lines:
-        raise UserError(f"{path}: an empty vocabulary")
-    return [line.removesuffix("\r") for line in lines]
-
-
-def _is_marker(piece: str) -> bool:
-    return piece[:1] + piece[-1:] in ("[]", "<>")
-
-
-def _guess_uncased(path: Path, pieces: Sequence[str]) -> bool:
-    """False (uncased) where no piece has a capital, as transformers assumes; else nobody can know."""
-    capital = next((piece for piece in pieces if piece != piece.lower() and not _is_marker(piece)), None)
-    if capital is not None:
-        raise UserError(
-            f"{path}: has capital letters (piece {capital!r}) and no tokenizer_config.json says whether text is to be "
-            "lower-cased: say cased (--cased, cased=True) or uncased (--uncased, cased=False)"
-        )
-    return False
-
-
-def _warn_if_unreachable(path: Path, pieces: Sequence[str]) -> None:
-    """An uncased BERT takes accents off, which cuts Hangul into letters: pieces with either can never come out."""
-    lost = [
-        piece
-        for piece in pieces
-        if not piece.isascii()
-        and any(unicodedata.category(c) == "Mn" or _is_jamo(c) for c in _decomposed(piece))
-        and piece != _decomposed(piece)
-    ]
-    if len(lost) > len(pieces) // 100:
-        logger.warning(
-            "%s: %d of %d pieces (%r is one) cannot occur in text whose accents are stripped, as uncased BERT does; "
-            "if the vocabulary was made without, pass strip_accents=False or put it in tokenizer_config.json",
-            path, len(lost), len(pieces), lost[0],
-        )  # fmt: skip
-
-
-def _decomposed(piece: str) -> str:
-    return unicodedata.normalize("NFD", piece)
-
-
-def _is_jamo(character: str) -> bool:
-    return "\u1100" <= character <= "\u11ff"
 
 
 def _add_tokens(backend: tokenizers.Tokenizer, folder: Path, config: Mapping[str, Any]) -> None:
@@ -322,7 +215,7 @@ def _read_tokenizer_json(
     if wordpiece and missing:
         raise UserError(f"{path}: no {' and no '.join(missing)} among its {len(ids)} tokens")
     if wordpiece and backend.post_processor is None:
-        _set_bert_layout(backend, special_tokens)
+        set_bert_layout(backend, special_tokens)
     pieces = read_vocabulary(text_file) if text_file is not None else []
     if pieces and {p: i for i, p in enumerate(pieces)} != backend.get_vocab(with_added_tokens=False):
         logger.warning(
@@ -330,13 +223,6 @@ def _read_tokenizer_json(
         )
         pieces = []
     return backend, special_tokens, _in_id_order(backend, pieces)
-
-
-def probe(backend: tokenizers.Tokenizer) -> None:
-    """Run every stage once: some faults of a tokenizer.json panic only when a text passes through."""
-    for text in ("Ab c, 1 é가字 [MASK] \u0301", ""):
-        backend.encode_batch([text, (text, text)])
-        backend.decode(backend.encode(text).ids)
 
 
 def _in_id_order(backend: tokenizers.Tokenizer, pieces: Sequence[str]) -> list[str]:
@@ -373,18 +259,15 @@ def _overrule_normalizer(
     backend.normalizer = normalizer
 
 
-def is_cased(backend: tokenizers.Tokenizer) -> bool:
-    """Whether capital letters survive the normaliser."""
-    return backend.normalizer is None or backend.normalizer.normalize_str("Aa") == "Aa"
-
-
 def write_tokenizer(directory: str | Path, parts: TokenizerParts) -> None:
     """Write the files that transformers (4 and 5), TensorFlow's tools and `read_tokenizer` need for the same ids."""
     directory = Path(directory)
     directory.mkdir(parents=True, exist_ok=True)
     normalizer = parts.backend.normalizer
     config = dict(parts.config) | {f"{role}_token": token for role, token in parts.special_tokens.items()}
-    config["split_special_tokens"] = not parts.literal_special_tokens
+    config.pop("split_special_tokens", None)
+    if not parts.literal_special_tokens:
+        config["split_special_tokens"] = True
     if parts.max_length is not None:
         config["model_max_length"] = parts.max_length
     if isinstance(parts.backend.model, models.WordPiece):

@@ -35,7 +35,10 @@ def splitter(*, lowercase: bool, chinese_characters: bool, literal_tokens: Itera
     def split(text: str) -> list[str]:
         if text.isascii() and not special.search(text):
             return _ASCII_WORDS.findall(text.lower() if lowercase else text)
-        return coarse.findall(text)
+        if text.isascii() or "\n" not in text:
+            return coarse.findall(text)
+        # Line by line: one accent in a long document need not send all of it down the slow path.
+        return [part for line in text.split("\n") for part in split(line)]
 
     return split
 
