@@ -15,7 +15,7 @@ from bert_jax.errors import UserError
 
 logger = logging.getLogger(__name__)
 
-__all__ = ["SPECIAL_TOKENS", "Vocabulary", "count_words", "learn_vocabulary", "letters_that_decompose"]
+__all__ = ["SPECIAL_TOKENS", "Vocabulary", "count_words", "fold_words", "learn_vocabulary", "letters_that_decompose"]
 
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
@@ -102,12 +102,20 @@ def learn_vocabulary(
         UserError: no words, or a `size` that the special tokens and the alphabet exceed.
     """
     _check_special_tokens(special_tokens)
+    if not 0 < character_coverage <= 1:
+        raise UserError(f"character_coverage is {character_coverage}, expected a share above 0 and at most 1")
     share = letters_that_decompose(word_counts)
     reason = "asked for"
     if strip_accents is None:
         strip_accents = not cased and share < _MOST_DECOMPOSING
         reason = "cased" if cased else f"{share:.2%} of the letters are Hangul, kana or Indic"
-    words = _folded(word_counts, cased, strip_accents, chinese_characters, max_word_length)
+    words = fold_words(
+        word_counts,
+        cased=cased,
+        strip_accents=strip_accents,
+        chinese_characters=chinese_characters,
+        max_word_length=max_word_length,
+    )
     if not words:
         raise UserError("no words to learn a vocabulary from: the text is empty")
     alphabet, coverage, characters = _alphabet(words, character_coverage)
@@ -162,10 +170,15 @@ def _decomposes(character: str) -> bool:
     return any(low <= ord(character) <= high for low, high in _DECOMPOSING_BLOCKS)
 
 
-def _folded(
-    word_counts: Mapping[str, int], cased: bool, strip_accents: bool, chinese_characters: bool, max_length: int
+def fold_words(
+    word_counts: Mapping[str, int],
+    *,
+    cased: bool,
+    strip_accents: bool,
+    chinese_characters: bool = True,
+    max_word_length: int = 100,
 ) -> dict[str, int]:
-    """Words as the finished tokenizer will see them: by its own normaliser and pre-tokeniser."""
+    """Counts of words as the finished tokenizer will see them: by its own normaliser and pre-tokeniser."""
     normalizer = bert_normalizer(cased=cased, strip_accents=strip_accents, chinese_characters=chinese_characters)
     pre_tokenizer = bert_pre_tokenizer()
     words: Counter[str] = Counter()
@@ -175,7 +188,7 @@ def _folded(
             continue
         for folded, _ in pre_tokenizer.pre_tokenize_str(normalizer.normalize_str(word)):
             words[folded] += count
-    return {word: words[word] for word in words if len(word) <= max_length}
+    return {word: words[word] for word in words if len(word) <= max_word_length}
 
 
 def _alphabet(words: Mapping[str, int], coverage: float) -> tuple[set[str], float, int]:
