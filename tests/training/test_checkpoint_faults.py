@@ -207,8 +207,10 @@ def test_a_failure_in_the_background_is_raised_once_and_leaves_the_older_step(tm
         assert "step 2 was not saved" in caplog.text
         assert [path.name for path in tmp_path.iterdir()] == ["1"]
         checkpoints.wait()
+        # What Orbax's threads write after that goes before the next attempt.
+        (tmp_path / "2.orbax-checkpoint-tmp" / "state").mkdir(parents=True)
         checkpoints.save(3, make_state(3), {})
-    assert checkpoints.steps() == [1, 3]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["1", "3"]
 
 
 def test_closing_raises_the_last_failure_unless_another_exception_is_on_its_way(tmp_path, monkeypatch):
@@ -236,6 +238,36 @@ def test_steps_that_cannot_be_deleted_are_no_failed_save(tmp_path, monkeypatch, 
     save(tmp_path, 1, 2, 3, keep=2)
     assert Checkpoints(tmp_path).steps() == [1, 2, 3]
     assert "older checkpoints" in warnings_in(caplog)
+
+
+def test_a_deletion_takes_the_manifest_first_and_the_mark_of_its_writer_last(tmp_path, monkeypatch):
+    save(tmp_path, 1)
+    removed, local_path = [], type(manifest.epath.Path(tmp_path))
+
+    def recording(method):
+        def call(path, *arguments, **options):
+            removed.append(path.name)
+            return method(path, *arguments, **options)
+
+        return call
+
+    for name in ("unlink", "rmtree"):
+        monkeypatch.setattr(local_path, name, recording(getattr(local_path, name)))
+    Checkpoints(tmp_path).delete_after(0)
+    assert list(tmp_path.iterdir()) == []
+    assert removed[0] == "manifest.json"
+    assert "_CHECKPOINT_METADATA" not in removed
+    assert removed[-1] == "1"
+
+
+def test_arrays_that_orbax_would_cast_are_refused(tmp_path, monkeypatch):
+    save(tmp_path, 1)
+    load = checkpoint.orbax.load
+    monkeypatch.setattr(
+        checkpoint.orbax, "load", lambda *a, **k: jax.tree.map(lambda x: x.astype(jnp.float32), load(*a, **k))
+    )
+    with pytest.raises(RuntimeError, match=r"params/scale: float32\[32\] in the checkpoint, bfloat16\[32\] wanted"):
+        Checkpoints(tmp_path).restore(jax.tree.map(jnp.asarray, make_state(1)))
 
 
 def test_a_directory_that_was_removed_is_noticed(tmp_path, caplog):
@@ -461,6 +493,10 @@ def test_two_processes_save_and_restore_one_state(tmp_path):
                 checkpoints.save(step, state, {"processes": jax.process_count()})
             checkpoints.wait()
             assert checkpoints.steps()[-1] == 3
+            try:
+                checkpoints.save(2, state, {})
+            except ValueError as error:
+                print("refused")
             if rank == 0:
                 path = directory / "3" / "state" / "_METADATA"
                 path.write_bytes(path.read_bytes() + b"?")
@@ -476,7 +512,7 @@ def test_two_processes_save_and_restore_one_state(tmp_path):
         port = str(probe.getsockname()[1])
     processes = [start(script, tmp_path, str(rank), port) for rank in range(2)]
     outcomes = [finish(process) for process in processes]
-    assert all(code == 0 and out.endswith("nothing yet\ndone\n") for code, out, _ in outcomes), outcomes
+    assert all(code == 0 and out.endswith("nothing yet\nrefused\ndone\n") for code, out, _ in outcomes), outcomes
     restored = Checkpoints(tmp_path).restore_arrays()
     assert (restored.step, restored.metadata) == (2, {"processes": 2})
     assert_is_state_of(2, restored.state)
