@@ -57,10 +57,10 @@ def prepare(options: PrepareOptions) -> dict[str, Any]:
         assert options.workers
         with Workers(options.workers) as workers:
             splits, corpus, plan = tokenise_corpus(options, sources, tokenizer, workers)
-            if options.recipe == "google":
-                index_google(options, splits, tokenizer)
-            else:
+            if options.recipe != "google":
                 index_examples(options, splits, workers)
+        if options.recipe == "google":
+            index_google(options, splits, tokenizer)
         manifest = _manifest(options, identity, tokenizer, splits, learnt)
         manifest["report"] = _report(options, tokenizer, splits, corpus, plan, learnt)
         write_manifest(output, manifest)

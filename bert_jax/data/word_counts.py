@@ -1,14 +1,13 @@
 """How often each word stands in a text: counted in parallel, split as the tokenizer does, the same for any workers."""
 
 import logging
-import multiprocessing
 import re
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Iterable, Iterator
-from concurrent.futures import Future, ProcessPoolExecutor
 
 from bert_jax.data.tokenizer_pipeline import BERT_SPECIAL_TOKENS, bert_normalizer, bert_pre_tokenizer
 from bert_jax.data.word_memo import splitter
+from bert_jax.data.workers import Workers
 from bert_jax.errors import UserError
 
 logger = logging.getLogger(__name__)
@@ -33,8 +32,7 @@ def count_words(
         texts: any strings (documents, paragraphs, lines); consumed lazily, about 2 million characters at a time.
         chinese_characters: whether each Chinese character is a word (as for every published BERT).
         special_tokens: taken out of raw text, as the tokenizer will do.
-        workers: processes; 1 counts in this one. They are spawned and import no JAX; a script that asks for more than
-            one needs the usual `if __name__ == "__main__":`. The outcome does not depend on their number.
+        workers: processes (they import no JAX); 1 counts in this one. The outcome does not depend on their number.
         max_words: when more distinct words than this are held, the rarest are dropped until half as many are left.
 
     Returns:
@@ -55,23 +53,9 @@ def _counted(
     texts: Iterable[str], chinese_characters: bool, special_tokens: tuple[str, ...], workers: int
 ) -> Iterator[dict[str, int]]:
     """Counts of each chunk, in the order of the text: pruning then falls on the same words for any `workers`."""
-    chunks = _chunks(texts)
-    if workers <= 1:
-        for chunk in chunks:
-            yield _count_chunk(chunk, chinese_characters, special_tokens)
-        return
-    with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn")) as pool:
-        waiting: deque[Future[dict[str, int]]] = deque()
-        try:
-            for chunk in chunks:
-                waiting.append(pool.submit(_count_chunk, chunk, chinese_characters, special_tokens))
-                if len(waiting) > 2 * workers:
-                    yield waiting.popleft().result()
-            while waiting:
-                yield waiting.popleft().result()
-        finally:
-            for future in waiting:
-                future.cancel()
+    jobs = ((chunk, chinese_characters, special_tokens) for chunk in _chunks(texts))
+    with Workers(workers) as pool:
+        yield from pool.map("bert_jax.data.word_counts:_count_chunk", jobs)
 
 
 def _chunks(texts: Iterable[str]) -> Iterator[list[str]]:
@@ -87,7 +71,8 @@ def _chunks(texts: Iterable[str]) -> Iterator[list[str]]:
         yield chunk
 
 
-def _count_chunk(texts: list[str], chinese_characters: bool, special_tokens: tuple[str, ...]) -> dict[str, int]:
+def _count_chunk(job: tuple[list[str], bool, tuple[str, ...]]) -> dict[str, int]:
+    texts, chinese_characters, special_tokens = job
     split = splitter(lowercase=False, chinese_characters=chinese_characters, literal_tokens=special_tokens)
     parts: Counter[str] = Counter()
     for text in texts:

@@ -195,6 +195,8 @@ def test_a_killed_run_goes_on_with_what_is_missing(options, tmp_path):
         process.communicate()
         assert not (output / "manifest.json").exists()
         before = {p: p.stat().st_mtime_ns for p in output.rglob("*.npy") if ".tmp" not in str(p)}
+        (output / "train" / ".shard-00099.1.tmp").mkdir()
+        (output / "train" / ".shard-00099.1.tmp" / "tokens.npy").write_bytes(b"half")
         assert len(before) > 10
         assert not (output / "train" / "shard-00025").exists() or workers == 1
         with pytest.raises(UserError, match="other options: seed 0 \\(now 1\\)"):
