@@ -1,0 +1,332 @@
+"""The training step: its loss, accumulation, dropout keys, steps that are not finite, and evaluation."""
+
+import functools
+from functools import partial
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from bert_jax.config import BertConfig
+from bert_jax.errors import UserError
+from bert_jax.model.heads import BertForPreTraining, PreTrainingOutput
+from bert_jax.model.layers import dropout, key_words
+from bert_jax.training.optimizer import OptimizerConfig, make_optimizer, make_schedule
+from bert_jax.training.step import (
+    TrainState,
+    abstract_state,
+    compile_train_step,
+    eval_step,
+    init_state,
+    mean_metrics,
+    train_step,
+)
+
+B, L, P = 8, 12, 4
+CONFIG = BertConfig(
+    vocab_size=96,
+    hidden_size=32,
+    num_hidden_layers=1,
+    num_attention_heads=4,
+    intermediate_size=64,
+    max_position_embeddings=L,
+)
+STILL = CONFIG.replace(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+# Without clipping, one update leaves (1 - b1) * gradient in the first moment: gradients can be read off the state.
+OPTIMIZER = OptimizerConfig(learning_rate=1e-3, warmup_steps=0, total_steps=100, clip_norm=0.0)
+TX, SCHEDULE = make_optimizer(OPTIMIZER), make_schedule(OPTIMIZER)
+KEY = jax.random.key(7)
+FAST_COMPILE = {"xla_backend_optimization_level": "0"}
+
+
+class Toy(nn.Module):
+    """The smallest model with both heads: what does not depend on BERT is tested in milliseconds."""
+
+    rate: float = 0.0
+
+    @nn.compact
+    def __call__(self, input_ids, attention_mask=None, token_type_ids=None, *, mlm_positions=None, deterministic=True):
+        table = self.param("table", nn.initializers.normal(0.1), (96, 8))
+        x_BLD = table[input_ids]
+        if self.rate and not deterministic:
+            x_BLD = dropout(x_BLD, self.rate, key_words(self.make_rng("dropout")), site=0)
+        pair_kernel = self.param("pair_kernel", nn.initializers.normal(0.1), (8, 2))
+        if mlm_positions is None:
+            mlm_positions = jnp.zeros((len(input_ids), 1), jnp.int32)
+        context = jnp.take_along_axis(x_BLD, mlm_positions[..., None], axis=1)
+        return PreTrainingOutput(context @ table.T, x_BLD.mean(1) @ pair_kernel)
+
+
+def make_batch(rows: int = B, seed: int = 0) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    return {
+        "input_ids": rng.integers(0, 96, (rows, L)).astype(np.int32),
+        "token_type_ids": rng.integers(0, 2, (rows, L)).astype(np.int32),
+        "attention_mask": (np.arange(L) < rng.integers(6, L + 1, (rows, 1))).astype(np.int32),
+        "mlm_positions": rng.integers(0, 6, (rows, P)).astype(np.int32),
+        "mlm_labels": rng.integers(0, 96, (rows, P)).astype(np.int32),
+        # Very different numbers of predictions a row: the mean of micro-batch means is not the whole batch's mean.
+        "mlm_weights": (np.arange(P) < rng.integers(0, P + 1, (rows, 1))).astype(np.float32),
+        "next_sentence_label": rng.integers(0, 2, rows).astype(np.int32),
+    }
+
+
+def compiled(state: TrainState, config: BertConfig, accumulation: int = 1) -> Any:
+    """Not donating, so that tests may look at the state before."""
+    step = partial(train_step, model=BertForPreTraining(config), tx=TX, schedule=SCHEDULE, accumulation=accumulation)
+    return jax.jit(step).lower(state, make_batch(), KEY).compile(compiler_options=FAST_COMPILE)
+
+
+@pytest.fixture(scope="module")
+def state() -> TrainState:
+    return init_state(jax.random.key(0), BertForPreTraining(CONFIG), TX)
+
+
+@pytest.fixture(scope="module")
+def step(state) -> Any:
+    return compiled(state, CONFIG)
+
+
+@pytest.fixture(scope="module")
+def still_step(state) -> Any:
+    return compiled(state, STILL)
+
+
+@functools.cache
+def toy_state() -> TrainState:
+    return init_state(jax.random.key(0), Toy(), TX)
+
+
+def toy_step(batch: dict[str, np.ndarray], *, rate: float = 0.0, config: OptimizerConfig = OPTIMIZER, **options):
+    """One step of the toy from its fresh state: (state before, state after, metrics)."""
+    tx, schedule = make_optimizer(config), make_schedule(config)
+    step = jax.jit(partial(train_step, model=Toy(rate), tx=tx, schedule=schedule, **options))
+    run = step.lower(toy_state(), batch, KEY).compile(compiler_options=FAST_COMPILE)
+    return toy_state(), *run(toy_state(), batch, KEY)
+
+
+def numbers(tree: Any) -> list[bytes]:
+    return [np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(tree)]
+
+
+def gradients(state: TrainState) -> Any:
+    return jax.tree.map(lambda m: np.asarray(m) / np.float32(1 - OPTIMIZER.b1), state.opt_state["moments"].mu)
+
+
+def assert_near(found: Any, expected: Any, relative: float) -> None:
+    """Every leaf within `relative` of its norm, or of 1e-4 of the whole tree's (the key bias's gradient is noise)."""
+    floor = 1e-4 * float(optax.tree.norm(expected))
+    for (path, a), b in zip(jax.tree_util.tree_leaves_with_path(found), jax.tree.leaves(expected), strict=True):
+        error, size = np.linalg.norm(np.subtract(a, b)), np.linalg.norm(b)
+        assert error <= relative * max(size, floor), f"{jax.tree_util.keystr(path)}: {error} of {size}"
+
+
+# --- loss and update ---
+
+
+def test_loss_divides_by_the_weights_of_the_batch_plus_1e5(state, still_step):
+    """Against the definition in NumPy, from the model's logits."""
+    batch = make_batch()
+    _, metrics = still_step(state, batch, KEY)
+    inputs = (batch[name] for name in ("input_ids", "attention_mask", "token_type_ids"))
+    apply = jax.jit(BertForPreTraining(STILL).apply)
+    output = apply({"params": state.params}, *inputs, mlm_positions=batch["mlm_positions"])
+
+    def nll(logits, labels) -> np.ndarray:
+        logits = np.asarray(logits, np.float64)
+        log_z = np.log(np.exp(logits).sum(-1))
+        return log_z - np.take_along_axis(logits, labels[..., None], -1)[..., 0]
+
+    weights = batch["mlm_weights"]
+    mlm = (nll(output.prediction_logits, batch["mlm_labels"]) * weights).sum()
+    nsp = nll(output.seq_relationship_logits, batch["next_sentence_label"]).mean()
+    np.testing.assert_allclose(metrics["loss"], mlm / (weights.sum() + 1e-5) + nsp, rtol=1e-5)
+    np.testing.assert_allclose(metrics["mlm_loss"], mlm / weights.sum(), rtol=1e-5)
+    np.testing.assert_allclose(metrics["nsp_loss"], nsp, rtol=1e-5)
+    right = np.asarray(output.prediction_logits).argmax(-1) == batch["mlm_labels"]
+    np.testing.assert_allclose(metrics["mlm_accuracy"], (right * weights).sum() / weights.sum(), rtol=1e-5)
+
+
+def test_metrics_are_scalars_that_describe_the_step(step, state):
+    new, metrics = step(state.replace(step=jnp.asarray(40, jnp.int32)), make_batch(), KEY)
+    assert all(value.shape == () for value in metrics.values())
+    floats = ["loss", "mlm_loss", "mlm_accuracy", "nsp_loss", "nsp_accuracy", "grad_norm", "learning_rate"]
+    assert {name: value.dtype.name for name, value in metrics.items()} == {
+        **dict.fromkeys(floats, "float32"),
+        **dict.fromkeys(["finite", "skipped_total", "skipped_in_a_row"], "int32"),
+    }
+    np.testing.assert_allclose(metrics["learning_rate"], 1e-3 * 0.6, rtol=1e-6)
+    np.testing.assert_allclose(metrics["grad_norm"], optax.tree.norm(gradients(new)), rtol=1e-5)
+    assert int(new.step) == 41
+
+
+def test_gradient_norm_is_reported_before_clipping():
+    _, new, metrics = toy_step(make_batch(), config=OptimizerConfig(warmup_steps=0, clip_norm=1e-3))
+    assert metrics["grad_norm"] > 0.1
+    np.testing.assert_allclose(optax.tree.norm(gradients(new)), 1e-3, rtol=1e-5)
+
+
+def test_a_batch_is_learnt_by_heart():
+    config = OptimizerConfig(learning_rate=3e-2, schedule="constant", warmup_steps=0)
+    tx, model = make_optimizer(config), Toy()
+    step, state = compile_train_step(model, tx, make_schedule(config)), jax.tree.map(jnp.copy, toy_state())
+    losses = []
+    for _ in range(60):
+        state, metrics = step(state, make_batch(), KEY)
+        losses.append(float(metrics["loss"]))
+    assert losses[0] > 5 and losses[-1] < 1.5
+
+
+def test_a_batch_without_sentence_pairs_trains_masked_lm_alone():
+    batch = {name: array for name, array in make_batch().items() if name != "next_sentence_label"}
+    state, new, metrics = toy_step(batch)
+    np.testing.assert_allclose(metrics["loss"], metrics["mlm_loss"], rtol=1e-5)
+    assert metrics["nsp_loss"] == metrics["nsp_accuracy"] == 0
+    moved = new.params["pair_kernel"] - state.params["pair_kernel"]
+    np.testing.assert_allclose(moved, -1e-3 * 0.01 * state.params["pair_kernel"], atol=1e-7)  # decay alone
+
+
+# --- accumulation ---
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("parts", [2, 4])
+def test_accumulation_equals_the_whole_batch(state, still_step, parts):
+    whole, whole_metrics = still_step(state, make_batch(), KEY)
+    new, metrics = compiled(state, STILL, parts)(state, make_batch(), KEY)
+    assert_near(gradients(new), gradients(whole), 1e-6)
+    for found, expected in zip(jax.tree.leaves(new.params), jax.tree.leaves(whole.params), strict=True):
+        np.testing.assert_allclose(found, expected, atol=1e-6)  # updates are of size 3e-3
+    for name, value in whole_metrics.items():
+        np.testing.assert_allclose(metrics[name], value, rtol=1e-6, err_msg=name)
+
+
+@pytest.mark.parametrize("parts", [2, 4])
+def test_accumulation_divides_by_the_whole_batchs_denominators(parts):
+    batch = make_batch()
+    weights = [batch["mlm_weights"][part::parts].sum() for part in range(parts)]
+    assert len(set(weights)) > 1, "the test needs parts with different numbers of predictions"
+    (_, whole, whole_metrics), (_, new, metrics) = toy_step(batch), toy_step(batch, accumulation=parts)
+    assert_near(gradients(new), gradients(whole), 1e-6)
+    np.testing.assert_allclose(metrics["loss"], whole_metrics["loss"], rtol=1e-6)
+
+
+def test_parts_that_are_not_equal_are_refused():
+    with pytest.raises(UserError, match="batch of 8 rows cannot be taken in accumulation=3"):
+        toy_step(make_batch(), accumulation=3)
+
+
+# --- dropout ---
+
+
+def test_a_step_is_a_function_of_state_batch_and_key(step, state):
+    first, again = step(state, make_batch(), KEY), step(state, make_batch(), KEY)
+    assert numbers(first) == numbers(again)
+
+
+def test_dropout_changes_with_the_step_and_the_key(step, state):
+    later = state.replace(step=jnp.asarray(1, jnp.int32))
+    cases = [(state, KEY), (later, KEY), (state, jax.random.key(8))]
+    losses = {float(step(s, make_batch(), key)[1]["loss"]) for s, key in cases}
+    assert len(losses) == 3
+
+
+def test_micro_batches_draw_different_dropout():
+    """Each row twice, side by side, so that both parts hold the same rows: only their masks may differ."""
+    half = make_batch(B // 2)
+    twice = {name: np.repeat(array, 2, axis=0) for name, array in half.items()}
+    for rate, same in [(0.0, True), (0.5, False)]:
+        _, _, metrics = toy_step(twice, rate=rate, accumulation=2)
+        _, _, once = toy_step(half, rate=rate)
+        assert np.isclose(metrics["nsp_loss"], once["nsp_loss"], rtol=1e-6) == same
+
+
+# --- steps that are not finite ---
+
+
+def with_bad_weight(value: float) -> dict[str, np.ndarray]:
+    batch = make_batch()
+    batch["mlm_weights"][0, 0] = value
+    return batch
+
+
+def test_bad_batches_change_nothing_but_the_counters(step, state):
+    good, _ = step(state, make_batch(), KEY)
+    now = good
+    for count, value in enumerate([np.inf, np.nan, -np.inf], start=1):
+        now, metrics = step(now, with_bad_weight(value), KEY)
+        assert numbers((now.params, now.opt_state)) == numbers((good.params, good.opt_state))
+        assert metrics["finite"] == 0 and not np.isfinite(metrics["loss"])
+        assert int(now.step) == 1 + count and int(now.last_skipped_step) == count
+        assert int(now.skipped_total) == int(now.skipped_in_a_row) == count
+        assert metrics["skipped_total"] == metrics["skipped_in_a_row"] == count
+    after, metrics = step(now, make_batch(), KEY)
+    assert metrics["finite"] == 1 and numbers(after.params) != numbers(now.params)
+    assert (int(after.step), int(after.skipped_total), int(after.skipped_in_a_row)) == (5, 3, 0)
+    assert int(after.last_skipped_step) == 3
+    assert int(after.opt_state["moments"].count) == 2  # updates made: bias correction does not see skipped steps
+
+
+def test_donated_state_is_unchanged_too():
+    state = jax.tree.map(jnp.copy, toy_state())
+    before = numbers((state.params, state.opt_state))
+    new, _ = compile_train_step(Toy(), TX, SCHEDULE)(state, with_bad_weight(np.nan), KEY)
+    assert numbers((new.params, new.opt_state)) == before
+    assert state.params["table"].is_deleted()
+
+
+@pytest.mark.parametrize("bad", [np.inf, np.nan, 3e38])
+def test_a_finite_loss_with_a_bad_gradient_is_skipped(bad):
+    """One bad element in one leaf, where clipping would leave zeros elsewhere; 3e38 overflows in the norm only."""
+
+    @jax.custom_vjp
+    def spoil(params):
+        return params
+
+    def backward(_, grads):
+        return ({**grads, "pair_kernel": grads["pair_kernel"].at[3, 1].set(bad)},)
+
+    spoil.defvjp(lambda params: (params, None), backward)
+    config = OptimizerConfig(warmup_steps=0, clip_norm=1.0)
+    state, new, metrics = toy_step(make_batch(), config=config, use_params=spoil)
+    assert np.isfinite(metrics["loss"]) and metrics["finite"] == 0
+    assert numbers((new.params, new.opt_state)) == numbers((state.params, state.opt_state))
+    assert int(new.skipped_total) == 1 and int(new.step) == 1
+
+
+def test_a_bad_micro_batch_spoils_the_whole_step():
+    state, new, metrics = toy_step(with_bad_weight(np.nan), accumulation=4)
+    assert metrics["finite"] == 0
+    assert numbers((new.params, new.opt_state)) == numbers((state.params, state.opt_state))
+
+
+# --- state and evaluation ---
+
+
+def test_abstract_state_describes_the_state(state):
+    abstract = abstract_state(BertForPreTraining(CONFIG), TX)
+    assert jax.tree.structure(abstract) == jax.tree.structure(state)
+    for leaf, described in zip(jax.tree.leaves(state), jax.tree.leaves(abstract), strict=True):
+        assert (leaf.shape, leaf.dtype, leaf.sharding) == (described.shape, described.dtype, described.sharding)
+
+
+def test_fresh_state_has_skipped_nothing(state):
+    assert [int(state.step), int(state.skipped_total), int(state.skipped_in_a_row)] == [0, 0, 0]
+    assert int(state.last_skipped_step) == -1
+    assert {leaf.dtype.name for leaf in jax.tree.leaves(state.params)} == {"float32"}
+
+
+def test_evaluation_adds_up_over_parts_and_has_no_dropout(state, still_step):
+    evaluate = jax.jit(partial(eval_step, model=BertForPreTraining(CONFIG)))
+    batch = make_batch()
+    whole = evaluate(state.params, batch)
+    halves = [evaluate(state.params, {n: a[half] for n, a in batch.items()}) for half in (slice(0, 4), slice(4, 8))]
+    for name, value in whole.items():
+        np.testing.assert_allclose(value, halves[0][name] + halves[1][name], rtol=1e-5, err_msg=name)
+    _, still = still_step(state, batch, KEY)
+    for name, value in mean_metrics(whole).items():
+        np.testing.assert_allclose(value, still[name], rtol=1e-5, err_msg=name)
