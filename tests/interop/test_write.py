@@ -119,9 +119,9 @@ def test_a_write_that_fails_leaves_the_former_export_and_no_rubbish(tmp_path, pa
 def test_what_reads_back_differently_never_takes_the_name(tmp_path, params, monkeypatch):
     honest = write_module.write_tensors
 
-    def scrambled(path, tensors):
+    def scrambled(path, tensors, metadata=None):
         key = "bert.encoder.layer.0.attention.self.query.weight"
-        honest(path, tensors | {key: tensors[key].T})
+        honest(path, tensors | {key: tensors[key].T}, metadata)
 
     monkeypatch.setattr(write_module, "write_tensors", scrambled)
     with pytest.raises(UserError, match="query/kernel reads back with other bits"):
