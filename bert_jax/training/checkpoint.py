@@ -13,16 +13,16 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import jax
 import numpy as np
-from jax.experimental import multihost_utils
 from orbax.checkpoint import v1 as orbax
 
 from bert_jax.errors import UserError
+from bert_jax.training.first_process import on_first_process
 from bert_jax.training.manifest import MANIFEST, Manifest, read_manifest, write_manifest
 from bert_jax.training.state_leaves import LeafType, differences, find_non_finite, flatten, leaf_types, nest
 from bert_jax.training.step_directory import WRITER, SaveError, StepDirectory, first_line
@@ -117,7 +117,7 @@ class Checkpoints:
         if non_finite := find_non_finite(leaves):
             others = f", as do {len(non_finite) - 1} other arrays" if len(non_finite) > 1 else ""
             raise NonFiniteError(f"step {step} is not saved: {non_finite[0]} holds values that are not finite{others}")
-        _on_first_process(lambda: self._directory.make_room(step))
+        on_first_process(lambda: self._directory.make_room(step))
         try:
             with self._orbax_options():
                 response = orbax.save_async(
@@ -164,7 +164,7 @@ class Checkpoints:
                 if later > step:
                     self._directory.delete(later)
 
-        _on_first_process(delete)
+        on_first_process(delete)
 
     def steps(self) -> list[int]:
         """The numbers of the steps that have a manifest, ascending; they are not verified here."""
@@ -199,7 +199,7 @@ class Checkpoints:
         """
         wanted = flatten(target)
         types = leaf_types(wanted)
-        chosen = _on_first_process(
+        chosen = on_first_process(
             lambda: self._directory.choose(step, lambda manifest: differences(manifest.tree, types, partial=partial))
         )
         restored = self._load(chosen, {path: _abstract(leaf) for path, leaf in wanted.items()})
@@ -229,7 +229,7 @@ class Checkpoints:
         def misfits(manifest: Manifest) -> list[str]:
             return [] if wanted(manifest) else [f"{part}: not in the checkpoint"]
 
-        chosen = _on_first_process(lambda: self._directory.choose(step, misfits))
+        chosen = on_first_process(lambda: self._directory.choose(step, misfits))
         return self._load(chosen, dict.fromkeys(wanted(self.manifest(chosen)), np.ndarray))
 
     def _load(self, step: int, targets: Mapping[str, Any]) -> Restored:
@@ -298,27 +298,3 @@ def _checked_metadata(metadata: Mapping[str, Any]) -> dict[str, Any]:
         return json.loads(json.dumps(dict(metadata), allow_nan=False))
     except (TypeError, ValueError) as error:
         raise ValueError(f"the metadata of a checkpoint must be JSON: {error}") from error
-
-
-# What process 0 raises every process raises: its type decides how a program goes on.
-_SHARED_ERRORS = (UserError, FileNotFoundError, SaveError, ValueError, RuntimeError)
-
-
-def _on_first_process(decide: Callable[[], Any]) -> Any:
-    """What `decide` gives on process 0 (a step's number, or None), on every process; or what it raises there."""
-    if jax.process_count() == 1:
-        return decide()
-    number, failure = 0, None
-    if jax.process_index() == 0:
-        try:
-            number = decide() or 0
-        except Exception as error:
-            failure = error
-            kinds = (index for index, kind in enumerate(_SHARED_ERRORS) if isinstance(error, kind))
-            number = -1 - next(kinds, len(_SHARED_ERRORS) - 1)
-    number = int(multihost_utils.broadcast_one_to_all(np.int32(number)))
-    if failure is not None:
-        raise failure
-    if number < 0:
-        raise _SHARED_ERRORS[-1 - number]("process 0 could not go on; its log says why")
-    return number
