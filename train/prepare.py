@@ -84,8 +84,9 @@ def main(argv: Sequence[str]) -> int:
             length = words.max_seq_length[0] if words.max_seq_length else None
             show(words.show, split=words.split, max_seq_length=length, limit=words.limit, as_json=words.json)
             return 0
-        _print(words.check, check(words.check), as_json=words.json, note="every file is as it was written")
-        return 0
+        manifest = check(words.check)
+        print_report(manifest, title=f"{words.check}: every file is as it was written")
+        return _answer(manifest, as_json=words.json)
     if not words.inputs or words.output is None:
         raise UserError("say what to prepare and where to: INPUT... --output DIR (or --check DIR, --show DIR)")
     fields: dict[str, Any] = {
@@ -96,14 +97,15 @@ def main(argv: Sequence[str]) -> int:
     fields["inputs"] = tuple(words.inputs)
     done = (words.output / MANIFEST).exists()
     manifest = prepare(PrepareOptions(**fields))
-    _print(words.output, manifest, as_json=words.json, note="was done before" if done else "done")
-    return 0
+    if done:
+        print_report(manifest, title=f"{words.output}: was done before")
+    return _answer(manifest, as_json=words.json)
 
 
-def _print(directory: Path, manifest: dict[str, Any], *, as_json: bool, note: str) -> None:
-    print_report(manifest, title=f"{directory}: {note}")
+def _answer(manifest: dict[str, Any], *, as_json: bool) -> int:
     if as_json:
         print(json.dumps(manifest["report"], ensure_ascii=False))
+    return 0
 
 
 def run(argv: Sequence[str]) -> int:
@@ -122,6 +124,9 @@ def run(argv: Sequence[str]) -> int:
     except BrokenPipeError:  # the reader has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except OSError as error:  # no space, no permission
+        print(f"error: {error}", file=sys.stderr)
+        return 2
 
 
 if __name__ == "__main__":

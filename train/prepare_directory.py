@@ -24,6 +24,7 @@ from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.data.workers import Workers
 from bert_jax.errors import UserError
 from train.prepare_options import PrepareOptions
+from train.prepare_report import print_report
 from train.prepare_stages import (
     PreparedSplit,
     ShardPlan,
@@ -38,7 +39,9 @@ _UNFINISHED = "unfinished.json"
 
 
 def prepare(options: PrepareOptions) -> dict[str, Any]:
-    """Prepares the text in `options.output` and returns the manifest; at once where the same has been done before.
+    """Prepares the text in `options.output`, prints the report and returns the manifest.
+
+    Where the same has been done before it returns at once and prints nothing.
 
     Raises UserError for whatever the user can mend: in the options, the text, the vocabulary, or an output directory
     that was made with other options or is being written by another process.
@@ -65,7 +68,9 @@ def prepare(options: PrepareOptions) -> dict[str, Any]:
         manifest["report"] = _report(options, tokenizer, splits, corpus, plan, learnt)
         write_manifest(output, manifest)
         (output / _UNFINISHED).unlink()
-    return read_manifest(output)
+    manifest = read_manifest(output)
+    print_report(manifest, title=f"{output}: done")
+    return manifest
 
 
 @contextmanager

@@ -174,10 +174,14 @@ def write_array(path: Path, array: np.ndarray) -> dict[str, Any]:
 
 
 def _write(path: Path, data: bytes | memoryview) -> dict[str, Any]:
-    with path.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
+    try:
+        with path.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        path.unlink(missing_ok=True)
+        raise UserError(f"{path.parent}: cannot be written to ({error.strerror})") from None
     return {"sha256": hashlib.sha256(data).hexdigest(), "bytes": len(data)}
 
 

@@ -54,8 +54,8 @@ class Workers:
 
         Jobs and results are pickled. At most one job more than there are workers is held.
 
-        Raises what the function raises if that is a UserError, RuntimeError with the worker's traceback if not, and
-        UserError where a process died (killed for lack of memory, as a rule).
+        Raises what the function raises if that is a UserError or an OSError, RuntimeError with the worker's traceback
+        if not, and UserError where a process died (killed for lack of memory, as a rule).
         """
         if self._count == 1:
             yield from map(_resolve(function), jobs)
@@ -115,7 +115,7 @@ def serve() -> None:
             return
         try:
             answer = True, _resolve(function)(job)
-        except UserError as error:
+        except (UserError, OSError) as error:
             answer = False, error
         except Exception:
             answer = False, RuntimeError(f"in a worker process:\n{traceback.format_exc()}")

@@ -178,6 +178,7 @@ def arguments(options: dict) -> list[str]:
     return flags
 
 
+@pytest.mark.slow
 def test_a_killed_run_goes_on_with_what_is_missing(options, tmp_path):
     undisturbed = options | {"output": tmp_path / "undisturbed"}
     corpus = Path(options["inputs"][0])
@@ -485,6 +486,7 @@ def test_a_changed_byte_fails_the_check(options, capsys):
     data = bytearray(file.read_bytes())
     data[-3] ^= 4
     file.write_bytes(data)
+    capsys.readouterr()
     assert run(["--check", str(options["output"])]) == 2
     err = capsys.readouterr().err
     assert err.startswith(f"error: damaged: {file}: ")
@@ -529,6 +531,22 @@ def test_a_mistake_in_the_text_is_told_from_a_worker_too(options, capsys):
         assert "corpus.txt, line 3: byte 0xff" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_full_disk_is_one_line_and_the_command_goes_on(options, workers):
+    Path(options["inputs"][0]).write_text("\n\n".join(make_documents(200)))
+    options |= {"workers": workers, "shard_bytes": 40_000}
+    limited = (
+        "import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, -1)); "
+        "from train.prepare import run; sys.exit(run(sys.argv[1:]))"
+    )
+    command = [sys.executable, "-c", limited, *arguments(options)]
+    done = subprocess.run(command, cwd=ROOT, stderr=subprocess.PIPE, text=True)
+    assert done.returncode == 2
+    assert re.fullmatch(r"error: .*/out/train/.*: cannot be written to \(File too large\)\n", done.stderr)
+    assert not (options["output"] / "manifest.json").exists()
+    made(**options)
+
+
 def test_ctrl_c_ends_with_130_and_the_command_goes_on(options, tmp_path):
     Path(options["inputs"][0]).write_text("\n\n".join(make_documents(200)))
     process = subprocess.Popen(
@@ -545,6 +563,7 @@ def test_ctrl_c_ends_with_130_and_the_command_goes_on(options, tmp_path):
     made(**options)
 
 
+@pytest.mark.slow
 def test_real_korean_and_chinese_and_english_are_learnt_and_prepared(data_dir, tmp_path):
     for language, least in [("ko", 2_000), ("zh", 3_000), ("en", 1_000)]:
         source = data_dir / "text" / f"wiki-{language}-00.jsonl.zst"
@@ -564,3 +583,34 @@ def test_real_korean_and_chinese_and_english_are_learnt_and_prepared(data_dir, t
         pieces = Tokenizer.load(tmp_path / language / "tokenizer").tokenize(text)
         if language == "ko":
             assert sum("\uac00" <= piece.removeprefix("##")[0] <= "\ud7a3" for piece in pieces) > 0.5 * len(pieces)
+
+
+@pytest.mark.parametrize("recipe", ["default", "google"])
+def test_hostile_text_is_prepared_to_the_last_line(data_dir, vocab, tmp_path, recipe):
+    source = str(data_dir / "text" / "hostile.txt.gz")
+    manifest = made(
+        inputs=(source,), output=tmp_path / "out", vocab=str(vocab), recipe=recipe, format="lines", held_out=0.0,
+        workers=2, shard_bytes=20_000, dupe_factor=1,
+    )  # fmt: skip
+    lines = [line.strip() for _, line in read_lines(Path(source))]
+    tokenizer = Tokenizer.load(tmp_path / "out" / "tokenizer")
+    expected = [ids for line in lines if len(ids := tokenizer.encode_flat([line])[0].tolist())]
+    found = [ids for document in documents_of(tmp_path / "out", manifest, "train") for ids in document]
+    assert found == expected
+    assert main(["--check", str(tmp_path / "out")]) == 0
+
+
+def test_the_commands_of_the_guide_run(tmp_path, vocab, monkeypatch, capsys):
+    texts = make_documents(40)
+    (tmp_path / "books").mkdir()
+    for number in range(4):
+        (tmp_path / "books" / f"{number}.txt").write_text("\n\n".join(texts[number::4]))
+        lines = "".join(json.dumps({"text": text}) + "\n" for text in texts[number::4])
+        (tmp_path / f"wiki-{number}.jsonl.gz").write_bytes(gzip.compress(lines.encode()))
+    (guide,) = re.findall(r"```bash\n(.*?)```", (ROOT / "docs" / "prepare.md").read_text(), re.DOTALL)
+    commands = [line.split()[3:] for line in guide.splitlines() if line.startswith("python -m train.prepare ")]
+    assert len(commands) == 4
+    monkeypatch.chdir(tmp_path)
+    for command in commands:
+        assert run([*command, "--workers", "1"]) == 0
+    assert capsys.readouterr().out.count("masked: ") == 3
