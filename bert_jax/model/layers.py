@@ -13,7 +13,7 @@ from jax.typing import DTypeLike
 from bert_jax.config import BertConfig
 
 
-def stream_dtype(dtype: DTypeLike) -> DTypeLike:
+def stream_dtype(dtype: DTypeLike) -> jnp.dtype:
     """The type of what leaves a matrix product, and so of the activations between layers, on this backend.
 
     Accelerators write bfloat16 for half the memory traffic; a CPU emulates it, so that products which end in
@@ -21,7 +21,7 @@ def stream_dtype(dtype: DTypeLike) -> DTypeLike:
     """
     device = jax.config.values["jax_default_device"]
     platform = getattr(device, "platform", device) or jax.default_backend()
-    return jnp.float32 if platform == "cpu" else dtype
+    return jnp.dtype(jnp.float32 if platform == "cpu" else dtype)
 
 
 def product(spec: str, x: Array, y: Array, dtype: DTypeLike, out_dtype: DTypeLike | None = None) -> Array:
@@ -132,9 +132,13 @@ def activate(x: Array, name: str) -> Array:
 
 
 def key_words(key: Array) -> Array:
-    """The words of a JAX key, typed or raw, as dropout takes them: uint32 [2] (threefry) or [4] (rbg)."""
+    """What dropout takes of a JAX key, typed or raw: all its words, mixed into two, as uint32 [2]."""
     typed = jnp.issubdtype(key.dtype, jax.dtypes.prng_key)
-    return jax.random.key_data(key) if typed else key
+    mixed = jnp.array([0x9E3779B9, 0x85EBCA6B], jnp.uint32)
+    for word in jax.random.key_data(key) if typed else key:
+        mixed = _mix(mixed ^ word)
+    # Without the barrier XLA would inline these rounds into the kernel of every dropout.
+    return lax.optimization_barrier(mixed)
 
 
 def dropout(x: Array, rate: float, words: Array | None, site: int) -> Array:
@@ -156,29 +160,22 @@ def dropout(x: Array, rate: float, words: Array | None, site: int) -> Array:
 def dropout_bits(words: Array, site: int, shape: tuple[int, ...]) -> Array:
     """Random bits, a pure function of (key, site, row, position within the row), whatever the devices or the batch.
 
-    Each row of axis 0 has a state of two words, in which key, site and row went through mixing rounds of their own;
-    only then the position enters. With one word, streams would meet: two steps' masks would be shifts of one
-    another, and 32 bits wrap after 16,384 rows of [128, 1024]. The indices are one `broadcasted_iota` a dimension,
-    which XLA partitions, so that a device hashes its own elements only.
+    Key, site and row of axis 0 each go through mixing rounds of their own, in two words; only then the position
+    enters. With one word streams would meet: two steps' masks would be shifts of one another, and 32 bits wrap after
+    16,384 rows of [128, 1024]. The indices are one `broadcasted_iota` a dimension, which XLA partitions, so that a
+    device hashes its own elements only.
 
     Returns:
         uint32 of `shape`. The upper bits are the good ones; a threshold needs no others.
     """
     row = lax.broadcasted_iota(jnp.uint32, shape, 0)
-    first, second = (_row_state(seed, words, site, row) for seed in (0x9E3779B9, 0x85EBCA6B))
+    first, second = (_mix(word ^ row) for word in _mix(words ^ jnp.uint32(site)))
     position = jnp.zeros(shape, jnp.uint32)
     for axis in range(1, len(shape)):
         position = position * jnp.uint32(shape[axis]) + lax.broadcasted_iota(jnp.uint32, shape, axis)
     x = position ^ first
     x = (x ^ (x >> 16)) * jnp.uint32(0x7FEB352D) ^ second
     return (x ^ (x >> 15)) * jnp.uint32(0x846CA68B)
-
-
-def _row_state(seed: int, words: Array, site: int, row: Array) -> Array:
-    state = jnp.uint32(seed)
-    for value in (*words, jnp.uint32(site), row):
-        state = _mix(state ^ value)
-    return state
 
 
 def _mix(x: Array) -> Array:

@@ -44,8 +44,9 @@ def test_the_gradient_passes_where_the_value_did():
 
 def test_the_upper_bytes_are_uniform_along_every_axis():
     # Sparse counters are where a weak hash shows: few rows, sites and keys, small numbers.
-    raw_keys = [jnp.array([0, n], jnp.uint32) for n in range(4)] + [jnp.array([n, 0], jnp.uint32) for n in (1, 2)]
-    streams = np.stack([bits((8, 64, 64), key, site) for key in raw_keys for site in range(4)])
+    raw_keys = [(0, 0), (0, 1), (0, 2), (0, 3), (1, 0), (2, 0)]
+    words = [key_words(jnp.array(key, jnp.uint32)) for key in raw_keys]
+    streams = np.stack([bits((8, 64, 64), key, site) for key in words for site in range(4)])
     for shift in (24, 16):
         for values in (streams, streams[:, 0], streams[..., 0], streams[..., 0, :]):
             count = np.bincount((values.ravel() >> shift) & 255, minlength=256)
@@ -82,15 +83,14 @@ def test_rows_differ_far_beyond_two_to_the_sixteen():
 
 def test_a_row_depends_on_its_number_only_and_on_every_word_of_the_key():
     np.testing.assert_array_equal(bits((3, 5, 7)), bits((9, 5, 7))[:3])
-    for word in (0, 1):
-        other = bits((2, 64, 64), WORDS.at[word].add(1))
+    for raw_key in ((0, 8), (1, 7)):
+        other = bits((2, 64, 64), key_words(jnp.array(raw_key, jnp.uint32)))
         agree = (other >= 2**31) == (bits((2, 64, 64)) >= 2**31)
         assert abs(agree.mean() - 0.5) < 0.04
 
 
 def test_typed_raw_and_rbg_keys_are_taken():
     np.testing.assert_array_equal(key_words(jax.random.key(3)), key_words(jax.random.PRNGKey(3)))
-    assert key_words(jax.random.key(3, impl="rbg")).shape == (4,)
     y = dropout(jnp.ones((8, 512)), 0.5, key_words(jax.random.key(3, impl="rbg")), 0)
     assert 0.4 < (np.asarray(y) == 0).mean() < 0.6
 

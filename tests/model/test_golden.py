@@ -68,6 +68,14 @@ def golden_params(model):
     return jax.tree_util.tree_map_with_path(lambda p, x: golden_weight([k.key for k in p], x.shape), shapes)
 
 
+def run(model, params, **inputs):
+    # One compilation instead of one for each operation.
+    options = {"output_hidden_states": True}
+    return jax.jit(lambda p, given: model.apply({"params": p}, IDS, token_type_ids=TYPES, **given, **options))(
+        params, inputs
+    )
+
+
 GOLDEN = {
     "gelu": {
         "last_0_0": [1.205551, 1.149275, 0.516119, 0.516135],
@@ -95,9 +103,9 @@ def test_the_pretraining_model_and_both_losses_give_the_golden_values(hidden_act
     np.testing.assert_allclose(
         params["bert"]["embeddings"]["word_embeddings"][1, :3], [0.095403, 0.191800, 0.262237], atol=1e-6
     )
-    output = model.apply({"params": params}, IDS, MASK, TYPES, output_hidden_states=True)
+    output = run(model, params, attention_mask=MASK)
     last = output.hidden_states[-1]
-    pooled = Bert(model.config).apply({"params": params["bert"]}, IDS, MASK, TYPES).pooler_output
+    pooled = run(Bert(model.config), params["bert"], attention_mask=MASK).pooler_output
     np.testing.assert_allclose(output.hidden_states[0][0, 0, :4], [2.198358, 1.626962, 0.963734, 0.334778], atol=2e-6)
     np.testing.assert_allclose(last[0, 0, :4], golden["last_0_0"], atol=2e-6)
     np.testing.assert_allclose(last[1, 2, :4], golden["last_1_2"], atol=2e-6)
@@ -114,7 +122,7 @@ def test_the_pretraining_model_and_both_losses_give_the_golden_values(hidden_act
         "mlm_weights": jnp.array([[1.0, 1.0], [1.0, 0.0]]),
         "next_sentence_label": jnp.array([0, 1]),
     }
-    gathered = model.apply({"params": params}, IDS, MASK, TYPES, mlm_positions=batch["mlm_positions"])
+    gathered = run(model, params, attention_mask=MASK, mlm_positions=batch["mlm_positions"])
     of_google = pretraining_loss(pretraining_sums(gathered, batch), **pretraining_denominators(batch))
     np.testing.assert_allclose([of_transformers, of_google], golden["losses"], atol=1e-6)
 
@@ -123,12 +131,12 @@ def test_a_head_mask_drops_the_head_with_its_value_bias():
     model = Bert(CONFIG)
     params = golden_params(model)
     head_mask = jnp.array([[0.0, 1.0], [1.0, 1.0]])
-    output = model.apply({"params": params}, IDS, MASK, TYPES, head_mask=head_mask)
+    output = run(model, params, attention_mask=MASK, head_mask=head_mask)
     np.testing.assert_allclose(output.last_hidden_state[0, 0, :4], [1.636507, 1.769817, 1.336224, 0.247586], atol=2e-6)
 
 
 def test_a_mask_per_query_is_taken():
     model = Bert(CONFIG)
     causal_and_padding = jnp.tril(jnp.ones((5, 5), jnp.int32)) * MASK[:, None, :]
-    output = model.apply({"params": golden_params(model)}, IDS, causal_and_padding, TYPES)
+    output = run(model, golden_params(model), attention_mask=causal_and_padding)
     np.testing.assert_allclose(output.last_hidden_state[0, 0, :4], [2.021434, 0.784594, 1.781067, -0.380816], atol=2e-6)

@@ -1,0 +1,146 @@
+"""The pretraining heads: published sizes, the tied decoder, masked positions, initial values."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from bert_jax.config import BertConfig
+from bert_jax.errors import UserError
+from bert_jax.model.encoder import Bert
+from bert_jax.model.heads import (
+    HEADS,
+    BertForMaskedLM,
+    BertForNextSentencePrediction,
+    BertForPreTraining,
+)
+
+CONFIG = BertConfig(vocab_size=200, hidden_size=32, num_hidden_layers=1, num_attention_heads=2, intermediate_size=48)
+IDS = jnp.asarray(np.random.default_rng(0).integers(0, 200, size=(3, 10)), jnp.int32)
+POSITIONS = jnp.array([[1, 7, 0], [9, 9, 2], [0, 0, 0]])
+
+
+def count(model, drop=()):
+    shapes = jax.eval_shape(lambda: model.init(jax.random.key(0), jnp.ones((1, 4), jnp.int32)))["params"]
+    return sum(x.size for path, x in jax.tree_util.tree_leaves_with_path(shapes) if path[0].key not in drop)
+
+
+# https://huggingface.co/google-bert and https://github.com/google-research/bert: encoder with pooler, without,
+# BertForPreTraining and BertForMaskedLM as transformers counts them.
+PUBLISHED = {
+    "tiny": (4_385_920, 4_369_408, 4_433_468, 4_416_698),
+    "mini": (11_170_560, 11_104_768, 11_267_900, 11_201_594),
+    "small": (28_763_648, 28_500_992, 29_058_876, 28_795_194),
+    "medium": (41_373_184, 41_110_528, 41_668_412, 41_404_730),
+    "base-uncased": (109_482_240, 108_891_648, 110_106_428, 109_514_298),
+    "base-cased": (108_310_272, 107_719_680, 108_932_934, 108_340_804),
+    "base-multilingual-cased": (177_853_440, 177_262_848, 178_566_653, 177_974_523),
+    "base-multilingual-uncased": (167_356_416, 166_765_824, 168_055_961, 167_463_831),
+    "base-chinese": (102_267_648, 101_677_056, 102_882_442, 102_290_312),
+    "large-uncased": (335_141_888, 334_092_288, 336_226_108, 335_174_458),
+    "large-cased": (333_579_264, 332_529_664, 334_661_958, 333_610_308),
+}
+SMALL = {
+    2: (4385920, 9591040, 22458880, 38603520),
+    4: (4782464, 11170560, 28763648, 52779264),
+    6: (5179008, 12750080, 35068416, 66955008),
+    8: (5575552, 14329600, 41373184, 81130752),
+    10: (5972096, 15909120, 47677952, 95306496),
+    12: (6368640, 17488640, 53982720, 109482240),
+}
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_published_sizes_have_the_published_parameter_counts(name):
+    config = BertConfig.preset(name)
+    models = (Bert(config), Bert(config, add_pooler=False), BertForPreTraining(config), BertForMaskedLM(config))
+    assert tuple(map(count, models)) == PUBLISHED[name]
+
+
+@pytest.mark.parametrize("layers", SMALL)
+def test_the_24_small_models_have_the_published_parameter_counts(layers):
+    sizes = (128, 256, 512, 768)
+    assert tuple(count(Bert(BertConfig.preset(f"L-{layers}_H-{d}"))) for d in sizes) == SMALL[layers]
+
+
+def test_the_tree_is_the_one_that_is_written_down():
+    params = jax.eval_shape(lambda: BertForPreTraining(CONFIG).init(jax.random.key(0), IDS))["params"]
+    dense = {"kernel", "bias"}
+    assert set(params) == {"bert", "mlm_head", "nsp_head"}
+    assert set(params["bert"]) == {"embeddings", "encoder", "pooler"}
+    layer = params["bert"]["encoder"]["layer_0"]
+    assert set(layer["attention"]) == {"query", "key", "value", "output", "LayerNorm"}
+    assert set(layer["feed_forward"]) == {"intermediate", "output", "LayerNorm"}
+    assert set(params["mlm_head"]) == {"transform", "LayerNorm", "bias"}
+    assert set(params["nsp_head"]) == set(params["bert"]["pooler"]) == set(layer["attention"]["query"]) == dense
+    assert layer["feed_forward"]["intermediate"]["kernel"].shape == (32, 48)
+    assert {x.dtype for x in jax.tree.leaves(params)} == {jnp.dtype("float32")}
+
+
+def test_initial_values_are_google_s():
+    params = BertForPreTraining(CONFIG.replace(hidden_size=256)).init(jax.random.key(0), IDS)["params"]
+    for path, leaf in jax.tree_util.tree_leaves_with_path(params):
+        name, values = path[-1].key, np.asarray(leaf)
+        if name in ("bias", "scale"):
+            assert (values == (name == "scale")).all()
+        elif values.size > 10_000:
+            # A normal of 0.02 cut at two deviations: 0.8796 of the spread is left, and nothing beyond.
+            np.testing.assert_allclose(values.std(), 0.02 * 0.8796, rtol=0.02)
+            assert 0.0395 < np.abs(values).max() <= 0.04
+    assert np.abs(params["bert"]["embeddings"]["word_embeddings"][0]).max() > 0
+
+
+def test_logits_at_masked_positions_are_those_of_all_positions_gathered():
+    model = BertForPreTraining(CONFIG)
+    params = model.init(jax.random.key(0), IDS)["params"]
+    everywhere = model.apply({"params": params}, IDS)
+    chosen = model.apply({"params": params}, IDS, mlm_positions=POSITIONS)
+    assert everywhere.prediction_logits.shape == (3, 10, 200)
+    assert chosen.prediction_logits.dtype == jnp.float32
+    expected = np.take_along_axis(np.asarray(everywhere.prediction_logits), np.asarray(POSITIONS)[..., None], 1)
+    np.testing.assert_allclose(chosen.prediction_logits, expected, atol=1e-6)
+    np.testing.assert_array_equal(chosen.seq_relationship_logits, everywhere.seq_relationship_logits)
+
+
+def test_the_decoder_is_the_token_table():
+    model = BertForMaskedLM(CONFIG)
+    params = model.init(jax.random.key(0), IDS)["params"]
+    # Token 150 is not in the input, so that its row acts through the decoder alone.
+    ids = jnp.where(IDS == 150, 0, IDS)
+
+    def logits(table):
+        tree = params | {
+            "bert": params["bert"] | {"embeddings": params["bert"]["embeddings"] | {"word_embeddings": table}}
+        }
+        return model.apply({"params": tree}, ids).prediction_logits
+
+    table = params["bert"]["embeddings"]["word_embeddings"]
+    change = np.asarray(logits(table.at[150].multiply(2.0)) - logits(table))
+    np.testing.assert_allclose(change[..., 150], logits(table)[..., 150], atol=1e-6)
+    assert (np.delete(change, 150, axis=-1) == 0).all()
+
+
+def test_heads_alone_equal_the_pretraining_model():
+    full = BertForPreTraining(CONFIG)
+    params = full.init(jax.random.key(0), IDS)["params"]
+    output = full.apply({"params": params}, IDS)
+    bert_alone = {name: tree for name, tree in params["bert"].items() if name != "pooler"}
+    mlm = BertForMaskedLM(CONFIG).apply({"params": {"bert": bert_alone, "mlm_head": params["mlm_head"]}}, IDS)
+    nsp = BertForNextSentencePrediction(CONFIG).apply(
+        {"params": {"bert": params["bert"], "nsp_head": params["nsp_head"]}}, IDS
+    )
+    np.testing.assert_array_equal(mlm.prediction_logits, output.prediction_logits)
+    np.testing.assert_array_equal(nsp.seq_relationship_logits, output.seq_relationship_logits)
+    assert mlm.seq_relationship_logits is None
+    assert nsp.prediction_logits is None
+
+
+def test_every_head_is_in_the_table():
+    assert set(HEADS) == {"pretraining", "mlm", "nsp", "encoder"}
+    for head in HEADS.values():
+        jax.eval_shape(lambda head=head: head(CONFIG).init(jax.random.key(0), IDS))
+
+
+def test_masked_positions_of_another_batch_are_refused():
+    with pytest.raises(UserError, match=r"\(2, 3\).*\(3, 10, 32\)"):
+        jax.eval_shape(lambda: BertForMaskedLM(CONFIG).init(jax.random.key(0), IDS, mlm_positions=POSITIONS[:2]))

@@ -1,0 +1,112 @@
+"""Losses: sums that add up over parts of a batch, ignored labels, and the two conventions for the mean."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from bert_jax.errors import UserError
+from bert_jax.model.heads import PreTrainingOutput
+from bert_jax.model.losses import (
+    cross_entropy,
+    mean_pretraining_loss,
+    pretraining_denominators,
+    pretraining_loss,
+    pretraining_sums,
+)
+
+RNG = np.random.default_rng(0)
+LOGITS = RNG.normal(size=(4, 3, 7)).astype(np.float32) * 3
+LABELS = RNG.integers(0, 7, size=(4, 3))
+WEIGHTS = np.array([[1, 1, 1], [1, 0, 0], [0, 0, 0], [1, 1, 0]], np.float32)
+NSP_LOGITS = RNG.normal(size=(4, 2)).astype(np.float32)
+NSP_LABELS = np.array([0, 1, 1, 0])
+
+
+def nll(logits, labels):
+    logits = logits.astype(np.float64)
+    log_probabilities = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
+    return -np.take_along_axis(log_probabilities, labels[..., None], -1)[..., 0]
+
+
+def batch(rows=slice(None)):
+    return {
+        "mlm_labels": LABELS[rows],
+        "mlm_weights": WEIGHTS[rows],
+        "next_sentence_label": NSP_LABELS[rows],
+    }
+
+
+def output(rows=slice(None)):
+    return PreTrainingOutput(jnp.asarray(LOGITS[rows]), jnp.asarray(NSP_LOGITS[rows]))
+
+
+def test_sums_are_weighted():
+    loss, weight, correct = cross_entropy(jnp.asarray(LOGITS), jnp.asarray(LABELS), jnp.asarray(WEIGHTS))
+    np.testing.assert_allclose(loss, (WEIGHTS * nll(LOGITS, LABELS)).sum(), rtol=1e-6)
+    assert weight == WEIGHTS.sum()
+    assert correct == (WEIGHTS * (LOGITS.argmax(-1) == LABELS)).sum()
+
+
+def test_labels_of_minus_100_are_ignored_whatever_their_weight():
+    ignored = np.where(WEIGHTS > 0, LABELS, -100)
+    for given in (cross_entropy(LOGITS, ignored), cross_entropy(LOGITS, ignored, np.ones_like(WEIGHTS))):
+        np.testing.assert_allclose(given, cross_entropy(LOGITS, LABELS, WEIGHTS), rtol=1e-6)
+
+
+def test_the_gradient_of_an_ignored_vector_is_zero():
+    ignored = jnp.where(WEIGHTS > 0, LABELS, -100)
+    gradient = jax.grad(lambda x: cross_entropy(x, ignored)[0])(jnp.asarray(LOGITS))
+    assert (np.asarray(gradient)[WEIGHTS == 0] == 0).all()
+    assert (np.abs(np.asarray(gradient)[WEIGHTS > 0]).sum(-1) > 0).all()
+
+
+def test_large_logits_do_not_overflow():
+    loss, _, correct = cross_entropy(jnp.array([[1e4, 0.0, -1e4]], jnp.bfloat16), jnp.array([0]))
+    assert loss == 0.0
+    assert correct == 1.0
+
+
+def test_google_divides_by_the_sum_of_weights_and_a_little():
+    sums = pretraining_sums(output(), batch())
+    loss = pretraining_loss(sums, **pretraining_denominators(batch()))
+    mlm = (WEIGHTS * nll(LOGITS, LABELS)).sum() / (WEIGHTS.sum() + 1e-5)
+    np.testing.assert_allclose(loss, mlm + nll(NSP_LOGITS, NSP_LABELS).mean(), rtol=1e-6)
+    nothing = batch() | {"mlm_weights": np.zeros_like(WEIGHTS)}
+    assert np.isfinite(pretraining_loss(pretraining_sums(output(), nothing), **pretraining_denominators(nothing)))
+
+
+def test_parts_with_the_whole_batch_s_denominators_add_up():
+    whole = pretraining_denominators(batch())
+    parts = [pretraining_sums(output(rows), batch(rows)) for rows in (slice(0, 1), slice(1, 4))]
+    np.testing.assert_allclose(
+        sum(pretraining_loss(part, **whole) for part in parts),
+        pretraining_loss(pretraining_sums(output(), batch()), **whole),
+        rtol=1e-6,
+    )
+
+
+def test_a_batch_or_a_model_without_sentence_pairs_has_masked_lm_alone():
+    alone = {name: array for name, array in batch().items() if name != "next_sentence_label"}
+    for given, data in ((output(), alone), (PreTrainingOutput(jnp.asarray(LOGITS)), batch())):
+        sums = pretraining_sums(given, data)
+        assert (sums["nsp_loss_sum"], sums["nsp_count"], sums["nsp_correct"]) == (0, 0, 0)
+        mlm = (WEIGHTS * nll(LOGITS, LABELS)).sum() / (WEIGHTS.sum() + 1e-5)
+        np.testing.assert_allclose(pretraining_loss(sums, **pretraining_denominators(data)), mlm, rtol=1e-6)
+
+
+def test_transformers_takes_the_mean_over_labels_that_count():
+    labels = np.where(WEIGHTS > 0, LABELS, -100)
+    mlm = (WEIGHTS * nll(LOGITS, LABELS)).sum() / WEIGHTS.sum()
+    np.testing.assert_allclose(mean_pretraining_loss(output(), labels), mlm, rtol=1e-6)
+    both = mlm + nll(NSP_LOGITS, NSP_LABELS).mean()
+    np.testing.assert_allclose(mean_pretraining_loss(output(), labels, NSP_LABELS), both, rtol=1e-6)
+    with pytest.raises(UserError, match="head"):
+        mean_pretraining_loss(PreTrainingOutput(seq_relationship_logits=jnp.asarray(NSP_LOGITS)), labels)
+
+
+def test_shapes_that_do_not_fit_are_named():
+    with pytest.raises(UserError, match=r"\(4, 2\).*\(4, 3, 7\)"):
+        cross_entropy(LOGITS, LABELS[:, :2])
+    with pytest.raises(UserError, match=r"\(4, 2\).*\(4, 3\)"):
+        cross_entropy(LOGITS, LABELS, WEIGHTS[:, :2])
