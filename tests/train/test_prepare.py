@@ -375,6 +375,33 @@ def test_recipe_google_equals_googles_script_on_files_of_lines(tmp_path, vocab, 
     assert shown == expected
 
 
+def test_recipe_google_on_the_sample_of_the_bert_release(data_dir, tmp_path, capsys):
+    source = data_dir / "text" / "google-bert-sample_text.txt"
+    vocabulary = tmp_path / "vocab.txt"
+    packed = data_dir / "checkpoints" / "vocab" / "bert-base-uncased-vocab.txt.gz"
+    vocabulary.write_bytes(gzip.decompress(packed.read_bytes()))
+    # The options of the release's README; all the rest as Google's script has it by default.
+    flags = [
+        "--recipe",
+        "google",
+        "--max-seq-length",
+        "128",
+        "--dupe-factor",
+        "5",
+        "--vocab",
+        str(vocabulary),
+        "--uncased",
+    ]
+    assert main([str(source), "--output", str(tmp_path / "out"), *flags]) == 0
+    capsys.readouterr()
+    main(["--show", str(tmp_path / "out"), "--json"])
+    shown = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    tokenizer = Tokenizer.load(vocabulary, cased=False, max_word_length=200, literal_special_tokens=False)
+    lines = source.read_text().split("\n")[:-1]
+    words = tokenizer.vocabulary
+    assert shown == google_reference(lines, tokenizer.tokenize, words, length=128, predictions=20, dupes=5, seed=12345)
+
+
 def test_google_with_whole_words_masks_whole_words(options, capsys):
     made(**options | {"recipe": "google", "format": "text", "whole_word_masking": True, "max_seq_length": (40,)})
     main(["--show", str(options["output"]), "--json"])
