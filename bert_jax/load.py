@@ -77,7 +77,7 @@ def load(
     allowed = (allow_missing,) if isinstance(allow_missing, str) else tuple(allow_missing)
     config, params, report = load_arrays(source, head=head, step=step)
     report.check(allowed)
-    config = config.replace(dtype=dtype or "float32")
+    config = config if dtype is None else config.replace(dtype=dtype)
     tokenizer = load_tokenizer(source)
     if tokenizer is not None:
         tokenizer.check_vocab_size(config.vocab_size)

@@ -3,6 +3,9 @@
 import io
 import json
 import os
+import re
+import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -130,8 +133,6 @@ def test_info_folds_layers_that_are_alike_unless_asked(run, capsys):
 
 
 def test_info_names_what_is_damaged(run, export, tmp_path, capsys):
-    import shutil
-
     copy = shutil.copytree(run, tmp_path / "run")
     largest = max((copy / "checkpoints" / "30").rglob("*"), key=lambda path: path.stat().st_size)
     largest.write_bytes(largest.read_bytes()[:-1])
@@ -241,3 +242,23 @@ assert not heavy, heavy
 """
         result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
         assert f"python -m bert_jax {verb}" in result.stdout.split("examples:")[1]
+
+
+@pytest.mark.slow
+@pytest.mark.parity
+def test_the_guide_runs_as_written(run, tmp_path, monkeypatch, capsys):
+    guide = (Path(__file__).resolve().parents[1] / "docs" / "export.md").read_text()
+    blocks = re.findall(r"^```(sh|python)\n(.*?)^```", guide, re.DOTALL | re.MULTILINE)
+    assert len(blocks) >= 7
+    shutil.copytree(run, tmp_path / "runs" / "demo")
+    monkeypatch.chdir(tmp_path)
+    names: dict = {}
+    for language, block in blocks:
+        if language == "python":
+            exec(compile(block, "docs/export.md", "exec"), names)
+            continue
+        for line in block.splitlines():
+            assert line.startswith("python -m bert_jax ")
+            assert main(shlex.split(line)[3:]) == 0, line
+    assert names["again"].report.fresh
+    assert {"my-bert", "my-encoder", "my-copy"} <= set(os.listdir(tmp_path))
