@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -131,6 +132,20 @@ def test_what_is_wrong_with_a_file_is_said_with_file_and_line(tmp_path, name, co
     with pytest.raises(UserError, match=message) as error:
         read(write(tmp_path / name, content))
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("package", "name", "content", "extra"),
+    [
+        ("zstandard", "a.txt", zstandard.compress(b"One."), r"a\.txt: reading zstd .* pip install 'bert-jax\[train\]'"),
+        ("pyarrow", "a.parquet", b"PAR1", r"a\.parquet: reading Parquet .* pip install 'bert-jax\[parquet\]'"),
+        ("sentencex", "a.txt", b"One.", r"splitting sentences .* pip install 'bert-jax\[train\]'"),
+    ],
+)
+def test_a_missing_package_is_named_with_its_extra(tmp_path, monkeypatch, package, name, content, extra):
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(UserError, match=extra):
+        split_sentences(read(write(tmp_path / name, content))[0])
 
 
 def test_inputs_that_match_nothing_are_named(tmp_path):
