@@ -1,7 +1,12 @@
-"""What every test shares: eight virtual CPU devices, and where the real data lies."""
+"""What every test shares: eight virtual CPU devices, a cache of compiled programs, and where the real data lies."""
 
 import os
 from pathlib import Path
+
+# Programs that tests start read these too, so that a resumed run does not compile again what the first one did.
+os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(Path(__file__).parents[1] / ".pytest_cache" / "jax"))
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.2")
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
 
 import jax
 import pytest

@@ -77,6 +77,7 @@ def start_jax() -> None:
 def run_program(main: Callable[[list[str]], int]) -> None:
     """Calls `main(argv)` and exits with its code; a user's mistake is one line on stderr and exit code 2."""
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(message)s")
+    logging.getLogger("absl").setLevel(logging.WARNING)  # Orbax narrates through it
     try:
         code = main(sys.argv[1:])
     except UserError as error:

@@ -240,7 +240,7 @@ def test_a_dry_run_says_what_a_run_would_be_and_writes_nothing(recipe: str, data
     for word in ("parameters", "int32 [8, 32]", "epochs", "temporaries", "length 48"):
         assert word in out
     assert not (tmp_path / "none").exists()
-    assert pretrain.main([recipe, "data=random", "--dry-run"]) == EXIT_DONE
+    assert pretrain.main([recipe, "data=random", "phases=((16, 8, 20),)", "--dry-run"]) == EXIT_DONE
 
 
 @pytest.mark.parametrize(
