@@ -55,14 +55,15 @@ def from_torch(shapes, tensors):
 
 
 def reference(config, seed=0):
-    """transformers' model with weights in which nothing is zero, one or symmetric."""
+    """transformers' model as it is initialised, but for biases and LayerNorms, which are no longer zeros and ones."""
     torch.manual_seed(seed)
     model = transformers.BertForPreTraining._from_config(
         transformers.BertConfig(**config.to_json()), attn_implementation="eager"
     ).eval()
     with torch.no_grad():
         for parameter in model.parameters():
-            parameter.add_(0.03 * torch.randn_like(parameter))
+            if parameter.ndim == 1:
+                parameter.add_(0.05 * torch.randn_like(parameter))
     return model
 
 
