@@ -1,6 +1,6 @@
 """One training step as a pure function: TrainState, its birth on a mesh, train_step, eval_step, compilation."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -25,7 +25,7 @@ from bert_jax.training.sharding import (
     state_shardings,
 )
 
-Batch = dict[str, Array]
+Batch = Mapping[str, Any]
 Metrics = dict[str, Array]
 
 
@@ -55,7 +55,7 @@ def init_state(
 ) -> TrainState:
     """A fresh state; on a mesh each device makes its own pieces, and nothing is ever whole on one device.
 
-    The numbers do not depend on the mesh. Raises UserError where a size does not divide (see `sharding`).
+    The random draws do not depend on the mesh. Raises UserError where a size does not divide (see `sharding`).
     """
     shardings = None if mesh is None else state_shardings(_abstract(model, tx), mesh)
     return jax.jit(partial(_new_state, model=model, tx=tx), out_shardings=shardings)(key)

@@ -40,7 +40,7 @@ STILL = CONFIG.replace(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0
 OPTIMIZER = OptimizerConfig(learning_rate=1e-3, warmup_steps=0, total_steps=100, clip_norm=0.0)
 TX, SCHEDULE = make_optimizer(OPTIMIZER), make_schedule(OPTIMIZER)
 KEY = jax.random.key(7)
-FAST_COMPILE = {"xla_backend_optimization_level": "0"}
+FAST_COMPILE: dict[str, str | bool] = {"xla_backend_optimization_level": "0"}
 
 
 class Toy(nn.Module):

@@ -1,0 +1,421 @@
+"""Sharding: the table covers every leaf, every mesh gives the same numbers, and no device holds more than its share."""
+
+import collections
+import dataclasses
+import functools
+import math
+import re
+from functools import partial
+from typing import Any
+
+import jax
+import numpy as np
+import optax
+import pytest
+from jax.sharding import AbstractMesh, AxisType
+from jax.sharding import PartitionSpec as P
+
+from bert_jax.config import BertConfig
+from bert_jax.errors import UserError
+from bert_jax.model.heads import HEADS, BertForPreTraining
+from bert_jax.training.optimizer import OptimizerConfig, make_optimizer, make_schedule
+from bert_jax.training.sharding import (
+    AXES,
+    PARTITION_TABLE,
+    MeshConfig,
+    batch_shardings,
+    check_sizes,
+    make_mesh,
+    partition_spec,
+    path_string,
+    replicated,
+    state_shardings,
+)
+from bert_jax.training.step import (
+    TrainState,
+    abstract_state,
+    compile_eval_step,
+    compile_train_step,
+    eval_step,
+    init_state,
+    train_step,
+)
+
+# 56 rows of 24 tokens: numbers that are no other size in the program, whole (56), a micro-batch (28) or flat.
+B, L, PREDICTIONS = 56, 24, 5
+GLOBAL_ROWS = {56, 28, 56 * L, 28 * L, 56 * PREDICTIONS, 28 * PREDICTIONS}
+CONFIG = BertConfig(
+    vocab_size=96,
+    hidden_size=32,
+    num_hidden_layers=2,
+    num_attention_heads=4,
+    intermediate_size=64,
+    max_position_embeddings=L,
+)
+# Without clipping, one update leaves (1 - b1) * gradient in the first moment: gradients can be read off the state.
+OPTIMIZER = OptimizerConfig(learning_rate=1e-3, warmup_steps=0, total_steps=100, clip_norm=0.0)
+TX, SCHEDULE = make_optimizer(OPTIMIZER), make_schedule(OPTIMIZER)
+MODEL = BertForPreTraining(CONFIG)
+KEY = jax.random.key(7)
+FAST_COMPILE: dict[str, str | bool] = {"xla_backend_optimization_level": "0"}
+
+
+def make_batch() -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(0)
+    return {
+        "input_ids": rng.integers(0, 96, (B, L)).astype(np.int32),
+        "token_type_ids": rng.integers(0, 2, (B, L)).astype(np.int32),
+        "attention_mask": (np.arange(L) < rng.integers(8, L + 1, (B, 1))).astype(np.int32),
+        "mlm_positions": rng.integers(0, 8, (B, PREDICTIONS)).astype(np.int32),
+        "mlm_labels": rng.integers(0, 96, (B, PREDICTIONS)).astype(np.int32),
+        "mlm_weights": (rng.random((B, PREDICTIONS)) < 0.7).astype(np.float32),
+        "next_sentence_label": rng.integers(0, 2, B).astype(np.int32),
+    }
+
+
+def abstract_mesh(data: int = 1, fsdp: int = 1, tensor: int = 1) -> Any:
+    return AbstractMesh((data, fsdp, tensor), AXES, axis_types=(AxisType.Auto,) * 3)
+
+
+# --- the table ---
+
+
+@pytest.mark.parametrize("head", HEADS)
+def test_every_leaf_of_the_state_matches_exactly_one_row(head):
+    for name in ("adamw", "lamb"):
+        tx = make_optimizer(dataclasses.replace(OPTIMIZER, name=name))
+        leaves = jax.tree_util.tree_leaves_with_path(abstract_state(HEADS[head](CONFIG), tx))
+        assert len(leaves) > 3 * 30
+        for path, _ in leaves:
+            matching = [rule.pattern for rule in PARTITION_TABLE if rule.matches(path_string(path))]
+            assert len(matching) == 1, f"{path_string(path)}: {matching}"
+
+
+def test_every_row_of_the_table_is_some_leafs():
+    paths = [path_string(path) for path, _ in jax.tree_util.tree_leaves_with_path(abstract_state(MODEL, TX))]
+    for rule in PARTITION_TABLE:
+        assert any(rule.matches(path) for path in paths), rule.pattern
+
+
+@pytest.mark.parametrize("path", ["params/bert/adapter/kernel", "params/kernel", "opt_state/moments/mu/bias"])
+def test_a_leaf_without_a_row_is_refused(path):
+    with pytest.raises(LookupError, match=f"{path}: exactly one row .* matched: none"):
+        partition_spec(path, (8, 8), abstract_mesh())
+
+
+def test_moments_lie_as_their_parameters_and_counters_everywhere():
+    shardings = state_shardings(abstract_state(MODEL, TX), abstract_mesh(2, 2, 2))
+    moments = shardings.opt_state["moments"]
+    assert moments.mu == moments.nu == shardings.params
+    assert shardings.step.spec == moments.count.spec == shardings.last_skipped_step.spec == P()
+
+
+def test_moments_of_any_optax_optimizer_lie_as_their_parameters():
+    tx = optax.chain(optax.clip_by_global_norm(1.0), optax.adamw(optax.linear_schedule(1e-3, 0, 100)))
+    shardings = state_shardings(abstract_state(MODEL, tx), abstract_mesh(2, 2, 2))
+    assert shardings.opt_state[1][0].mu == shardings.params
+
+
+def test_layout_of_a_layer_is_megatrons():
+    """Column-cut, then row-cut: one sum a block over the tensor axis."""
+    layer = state_shardings(abstract_state(MODEL, TX), abstract_mesh(2, 2, 2)).params["bert"]["encoder"]["layer_0"]
+    attention, feed_forward = layer["attention"], layer["feed_forward"]
+    for name in ("query", "key", "value"):
+        assert attention[name]["kernel"].spec == P("fsdp", "tensor") and attention[name]["bias"].spec == P("tensor")
+    assert attention["output"]["kernel"].spec == P("tensor", "fsdp")
+    assert feed_forward["intermediate"]["kernel"].spec == P("fsdp", "tensor")
+    assert feed_forward["output"]["kernel"].spec == P("tensor", "fsdp")
+    assert feed_forward["output"]["bias"].spec == attention["LayerNorm"]["scale"].spec == P()
+
+
+def test_a_vocabulary_that_does_not_divide_is_whole_over_tensor():
+    table = partial(partition_spec, "params/bert/embeddings/word_embeddings")
+    bias = partial(partition_spec, "params/mlm_head/bias")
+    mesh = abstract_mesh(tensor=4, fsdp=2)
+    assert table((30522, 768), mesh) == P(None, "fsdp") and bias((30522,), mesh) == P()
+    assert table((30720, 768), mesh) == P("tensor", "fsdp") and bias((30720,), mesh) == P("tensor")
+
+
+@pytest.mark.parametrize("name", ["tiny", "mini", "base-uncased", "large-cased", "base-chinese", "L-4_H-512"])
+@pytest.mark.parametrize("sizes", [(8, 1, 1), (1, 8, 1), (1, 1, 2), (2, 4, 2), (32, 8, 1)])
+def test_published_sizes_divide(name, sizes):
+    config = BertConfig.preset(name)
+    mesh = abstract_mesh(*sizes)
+    check_sizes(config, mesh)
+    state_shardings(abstract_state(BertForPreTraining(config), TX), mesh)
+
+
+# --- what does not divide ---
+
+
+def test_a_parameter_that_does_not_divide_is_named_with_sizes_that_fit():
+    config = CONFIG.replace(hidden_size=36)
+    with pytest.raises(UserError) as error:
+        state_shardings(abstract_state(BertForPreTraining(config), TX), abstract_mesh(fsdp=8))
+    message = str(error.value)
+    assert "embeddings/position_embeddings" in message and "(24, 36)" in message and "cut in 8" in message
+    assert message.endswith("sizes of 'fsdp' that fit: 1, 2, 3, 4, 6")
+
+
+def test_heads_and_rows_that_do_not_divide_are_named_with_sizes_that_fit():
+    with pytest.raises(UserError, match=r"num_attention_heads=4 cannot be cut in tensor=8; sizes that fit: 1, 2, 4$"):
+        check_sizes(CONFIG, abstract_mesh(tensor=8))
+    with pytest.raises(UserError, match=r"batch_size=50 .* data=4 x fsdp=2 x accumulation=2 = 16 .* fit: 48, 64$"):
+        check_sizes(CONFIG, abstract_mesh(4, 2), batch_size=50, accumulation=2)
+    check_sizes(CONFIG, abstract_mesh(4, 2), batch_size=48, accumulation=2)
+
+
+# --- the mesh ---
+
+
+def test_mesh_takes_what_is_left_and_is_of_type_auto():
+    mesh = make_mesh(MeshConfig(fsdp=2, tensor=2))
+    assert dict(mesh.shape) == {"data": 2, "fsdp": 2, "tensor": 2}
+    assert mesh.axis_types == (AxisType.Auto,) * 3
+    assert make_mesh().shape["data"] == 8
+    assert make_mesh(MeshConfig(tensor=2), jax.devices()[:2]).size == 2
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        (MeshConfig(fsdp=3), "data=-1, fsdp=3, tensor=1: there are 8 devices"),
+        (MeshConfig(data=4), "data=4, fsdp=1, tensor=1: there are 8 devices"),
+        (MeshConfig(fsdp=-1), "one of them may be -1"),
+        (MeshConfig(tensor=0), "at least 1"),
+    ],
+)
+def test_mesh_that_does_not_fit_is_refused(config, message):
+    with pytest.raises(UserError, match=message):
+        make_mesh(config)
+
+
+# --- the same numbers on every mesh, dropout on ---
+
+
+@dataclasses.dataclass(frozen=True)
+class Layout:
+    data: int = 1
+    fsdp: int = 1
+    tensor: int = 1
+    accumulation: int = 1
+
+    @property
+    def mesh(self) -> jax.sharding.Mesh:
+        count = self.data * self.fsdp * self.tensor
+        return make_mesh(MeshConfig(self.data, self.fsdp, self.tensor), jax.devices()[:count])
+
+    @property
+    def local_rows(self) -> int:
+        """Rows of a micro-batch on a device."""
+        return B // (self.data * self.fsdp * self.accumulation)
+
+
+MIXED = Layout(2, 2, 2)
+LAYOUTS = [
+    Layout(data=8),
+    Layout(fsdp=8),
+    Layout(tensor=2),
+    Layout(tensor=4),
+    MIXED,
+    Layout(2, 2, 2, accumulation=2),
+]
+
+
+@dataclasses.dataclass(frozen=True)
+class Ran:
+    """One step from the fresh state: the state after it, its metrics, and the program that each device ran."""
+
+    layout: Layout
+    state: TrainState
+    metrics: dict[str, Any]
+    hlo: str
+
+    @property
+    def gradients(self) -> Any:
+        return jax.tree.map(lambda m: np.asarray(m) / np.float32(1 - OPTIMIZER.b1), self.state.opt_state["moments"].mu)
+
+
+@functools.cache
+def fresh_state() -> TrainState:
+    """On the host; the meshes take it from here."""
+    return jax.device_get(init_state(jax.random.key(0), MODEL, TX))
+
+
+def on_mesh(tree: Any, mesh: jax.sharding.Mesh) -> Any:
+    return jax.device_put(tree, state_shardings(tree, mesh))
+
+
+@functools.cache
+def single_device_program(accumulation: int) -> Any:
+    step = jax.jit(partial(train_step, model=MODEL, tx=TX, schedule=SCHEDULE, accumulation=accumulation))
+    return step.lower(fresh_state(), make_batch(), KEY).compile(compiler_options=FAST_COMPILE)
+
+
+@functools.cache
+def single_device(accumulation: int) -> Ran:
+    program = single_device_program(accumulation)
+    return Ran(Layout(accumulation=accumulation), *program(fresh_state(), make_batch(), KEY), program.as_text())
+
+
+@functools.cache
+def on_layout(layout: Layout) -> Ran:
+    state = on_mesh(fresh_state(), layout.mesh)
+    step = compile_train_step(MODEL, TX, SCHEDULE, layout.mesh, layout.accumulation)
+    program = step.lower(state, make_batch(), KEY).compile(compiler_options=FAST_COMPILE)
+    batch = jax.device_put(make_batch(), batch_shardings(layout.mesh))
+    key = jax.device_put(KEY, replicated(layout.mesh))
+    return Ran(layout, *program(state, batch, key), program.as_text())
+
+
+@pytest.fixture(
+    scope="module", params=[pytest.param(layout, marks=pytest.mark.slow, id=str(layout)) for layout in LAYOUTS]
+)
+def ran(request) -> Ran:
+    return on_layout(request.param)
+
+
+def test_loss_is_that_of_one_device(ran):
+    expected = single_device(ran.layout.accumulation).metrics
+    for name, value in expected.items():
+        np.testing.assert_allclose(ran.metrics[name], value, rtol=1e-5, err_msg=name)
+
+
+def test_gradients_are_those_of_one_device(ran):
+    expected = single_device(ran.layout.accumulation).gradients
+    # The gradient of the key's bias is zero but for rounding: a floor for leaves that small.
+    floor = 1e-4 * float(optax.tree.norm(expected))
+    for (path, a), b in zip(jax.tree_util.tree_leaves_with_path(ran.gradients), jax.tree.leaves(expected), strict=True):
+        error = np.linalg.norm(a - b)
+        assert error <= 1e-5 * max(np.linalg.norm(b), floor), f"{path_string(path)}: {error}"
+
+
+def test_parameters_after_a_step_are_those_of_one_device(ran):
+    expected = single_device(ran.layout.accumulation).state.params
+    for (path, a), b in zip(
+        jax.tree_util.tree_leaves_with_path(ran.state.params), jax.tree.leaves(expected), strict=True
+    ):
+        # An update is up to 3e-3; where a gradient is smaller than eps = 1e-6, its rounding shows in the update.
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6, err_msg=path_string(path))
+
+
+@pytest.mark.slow
+def test_dropout_is_on_in_these_comparisons():
+    _, metrics = single_device_program(1)(fresh_state(), make_batch(), jax.random.key(8))
+    assert abs(metrics["loss"] - single_device(1).metrics["loss"]) > 1e-3
+
+
+# --- what lies on a device ---
+
+
+def shapes(hlo: str) -> collections.Counter:
+    """(type, dimensions) of every array in a compiled program, tuples' parts included."""
+    return collections.Counter(
+        (kind, tuple(int(size) for size in sizes.split(",") if size))
+        for kind, sizes in re.findall(r"\b(pred|[suf]\d+|bf16)\[([\d,]*)\]", hlo)
+    )
+
+
+def test_every_leaf_comes_out_as_the_table_says(ran):
+    table = jax.tree.leaves(state_shardings(abstract_state(MODEL, TX), ran.layout.mesh))
+    for (path, leaf), sharding in zip(jax.tree_util.tree_leaves_with_path(ran.state), table, strict=True):
+        assert leaf.sharding.is_equivalent_to(sharding, leaf.ndim), path_string(path)
+        pieces = math.prod(ran.layout.mesh.shape[name] for name in sharding.spec if name)
+        assert leaf.addressable_shards[0].data.size * pieces == leaf.size
+
+
+def test_the_program_takes_and_keeps_pieces_only(ran):
+    """The parameters of the compiled program are the pieces that the table gives a device, and no whole array."""
+    state = abstract_state(MODEL, TX, mesh=ran.layout.mesh)
+    rows = batch_shardings(ran.layout.mesh)
+    expected = [x.sharding.shard_shape(x.shape) for x in jax.tree.leaves(state)]
+    expected += [rows.shard_shape(x.shape) for x in make_batch().values()]
+    expected += [(2,)]  # the key
+    entry = re.search(r"^ENTRY [^(]*\((.*)\) -> \((.*)\) \{$", ran.hlo, re.MULTILINE)
+    assert entry
+    taken, kept = (shapes(part) for part in entry.groups())
+    assert collections.Counter(size for (_, size), n in taken.items() for _ in range(n)) == collections.Counter(
+        expected
+    )
+    scalars = [()] * len(ran.metrics)
+    returned = [x.sharding.shard_shape(x.shape) for x in jax.tree.leaves(state)] + scalars
+    assert collections.Counter(size for (_, size), n in kept.items() for _ in range(n)) == collections.Counter(returned)
+
+
+def rows_of_other_devices(hlo: str) -> dict:
+    return {shape: n for shape, n in shapes(hlo).items() if shape[1] and shape[1][0] in GLOBAL_ROWS}
+
+
+def bits_of_other_devices(hlo: str, layout: Layout) -> dict:
+    """uint32 arrays with more elements than the dropout of a device's own rows and heads."""
+    heads = CONFIG.num_attention_heads // layout.tensor
+    own = layout.local_rows * max(heads * L * L, L * CONFIG.hidden_size)
+    return {shape: n for shape, n in shapes(hlo).items() if shape[0] == "u32" and math.prod(shape[1]) > own}
+
+
+def test_no_array_has_the_rows_of_other_devices(ran):
+    if ran.layout.data * ran.layout.fsdp == 1:
+        assert rows_of_other_devices(ran.hlo), "every tensor device sees all rows"
+    else:
+        assert not rows_of_other_devices(ran.hlo)
+
+
+def test_no_device_makes_another_devices_dropout_bits(ran):
+    heads = CONFIG.num_attention_heads // ran.layout.tensor
+    assert ("u32", (ran.layout.local_rows, heads, L, L)) in shapes(ran.hlo)
+    assert not bits_of_other_devices(ran.hlo, ran.layout)
+
+
+@pytest.mark.slow
+def test_shardings_of_inputs_and_outputs_alone_would_hold_the_global_batch():
+    """What the constraints are for; and the search above finds it."""
+    mesh = Layout(2, 4, 1).mesh
+    state, rows, everywhere = on_mesh(fresh_state(), mesh), batch_shardings(mesh), replicated(mesh)
+    layouts = state_shardings(state, mesh)
+    step = jax.jit(
+        partial(train_step, model=MODEL, tx=TX, schedule=SCHEDULE),
+        in_shardings=(layouts, rows, everywhere),
+        out_shardings=(layouts, everywhere),
+    )
+    program = step.lower(state, make_batch(), KEY).compile(compiler_options=FAST_COMPILE)
+    assert rows_of_other_devices(program.as_text())
+
+
+@pytest.mark.slow
+def test_the_searches_find_what_they_look_for():
+    """In the program of a single device, which holds everything."""
+    assert rows_of_other_devices(single_device(1).hlo)
+    assert bits_of_other_devices(single_device(1).hlo, MIXED)
+
+
+def test_a_state_is_born_in_pieces_and_from_the_same_draws_on_every_mesh():
+    mesh = MIXED.mesh
+    born = jax.jit(partial(init_state, model=MODEL, tx=TX, mesh=mesh)).lower(jax.random.key(0))
+    program = born.compile(compiler_options=FAST_COMPILE)
+    found = {size for _, size in shapes(program.as_text())}
+    assert (48, 16) in found, "the token table's piece"
+    assert not found & {(96, 32), (96, 16), (48, 32), (64, 32), (32, 64)}
+    state = program(jax.random.key(0))
+    table = state.params["bert"]["embeddings"]["word_embeddings"]
+    assert {shard.data.shape for shard in table.addressable_shards} == {(48, 16)}
+    for a, b in zip(jax.tree.leaves(state), jax.tree.leaves(fresh_state()), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-6)  # the options of the two compilers differ
+
+
+# --- evaluation, and what is refused on tracing ---
+
+
+@pytest.mark.slow
+def test_evaluation_on_a_mesh_is_that_of_one_device():
+    params = fresh_state().params
+    found = compile_eval_step(MODEL, MIXED.mesh)(on_mesh(params, MIXED.mesh), make_batch())
+    expected = jax.jit(partial(eval_step, model=MODEL))(params, make_batch())
+    for name, value in expected.items():
+        np.testing.assert_allclose(found[name], value, rtol=1e-5, err_msg=name)
+
+
+def test_a_batch_that_does_not_divide_by_the_accumulation_is_refused():
+    step = compile_train_step(MODEL, TX, SCHEDULE, MIXED.mesh, accumulation=4)
+    message = r"batch_size=56 .* accumulation=4 = 16 equal parts; nearest that fit: 48, 64"
+    with pytest.raises(UserError, match=message):
+        step.lower(abstract_state(MODEL, TX, mesh=MIXED.mesh), make_batch(), KEY)
