@@ -1,0 +1,140 @@
+"""Batches made ahead by a thread: it can be stopped, and what goes wrong in it comes out where the batches do."""
+
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol
+
+
+class Source(Protocol):
+    """Anything with `batch(step)`."""
+
+    def batch(self, step: int) -> Any: ...
+
+
+class Prefetch(Iterator[Any]):
+    """`source.batch(step)` for the steps from `start` up to, not including, `stop`, made ahead by a thread.
+
+        with Prefetch(batches, 0, 1000) as prefetched:
+            for batch in prefetched:
+                ...
+
+    An exception in `source` or `transform` is raised here with its own traceback, after the batches made before it,
+    and again on every later attempt. The thread ends when the last batch is made, on an exception, on `close()`, on
+    leaving the `with` block, and when the object is no longer referred to.
+
+    Attributes:
+        waited: seconds that the consumer has waited for batches so far, all together.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        start: int,
+        stop: int | None,
+        transform: Callable[[Any], Any] | None = None,
+        depth: int = 2,
+    ):
+        """
+        Args:
+            source: its `batch` is called from the thread, one call at a time, steps ascending.
+            start: first step.
+            stop: step to end before; None for no end.
+            transform: applied to each batch in the thread, for instance to put it on a device.
+            depth: how many finished batches may lie ready, at least 1. One more may be in the making.
+        """
+        if depth < 1:
+            raise ValueError(f"depth must be at least 1, not {depth}")
+        self.waited = 0.0
+        self._buffer = _Buffer(depth)
+        # The thread knows the buffer, not this object, so that dropping this object can end the thread.
+        self._thread = threading.Thread(
+            target=_fill, args=(self._buffer, source, start, stop, transform), name="prefetch", daemon=True
+        )
+        self._finalizer = weakref.finalize(self, self._buffer.close)
+        self._thread.start()
+
+    def __next__(self) -> Any:
+        begin = time.perf_counter()
+        try:
+            return self._buffer.get()
+        finally:
+            self.waited += time.perf_counter() - begin
+
+    def __enter__(self) -> "Prefetch":
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Ends the thread and waits until it has: for the batch in the making, at most. Iteration is over then."""
+        self._finalizer()
+        if self._thread is not threading.current_thread():
+            self._thread.join()
+
+
+class _Buffer:
+    """A bounded queue that either side can end."""
+
+    def __init__(self, depth: int):
+        self._depth = depth
+        self._items: deque[Any] = deque()
+        self._changed = threading.Condition()
+        self._closed = False
+        self._ended = False
+        self._error: BaseException | None = None
+
+    def put(self, item: Any) -> bool:
+        """Waits for room; False if nobody wants the item any more."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._closed or len(self._items) < self._depth)
+            if not self._closed:
+                self._items.append(item)
+                self._changed.notify_all()
+            return not self._closed
+
+    def end(self, error: BaseException | None) -> None:
+        with self._changed:
+            self._ended, self._error = True, error
+            self._changed.notify_all()
+
+    def get(self) -> Any:
+        with self._changed:
+            self._changed.wait_for(lambda: self._items or self._ended or self._closed)
+            if self._closed:
+                raise StopIteration
+            if self._items:
+                item = self._items.popleft()
+                self._changed.notify_all()
+                return item
+            if self._error is not None:
+                raise self._error
+            raise StopIteration
+
+    def close(self) -> None:
+        with self._changed:
+            self._closed = True
+            self._items.clear()
+            self._changed.notify_all()
+
+    @property
+    def closed(self) -> bool:
+        return self._closed
+
+
+def _fill(
+    buffer: _Buffer, source: Source, start: int, stop: int | None, transform: Callable[[Any], Any] | None
+) -> None:
+    step = start
+    try:
+        while (stop is None or step < stop) and not buffer.closed:
+            batch = source.batch(step)
+            if not buffer.put(batch if transform is None else transform(batch)):
+                break
+            step += 1
+        buffer.end(None)
+    except BaseException as error:  # KeyboardInterrupt and SystemExit too: nobody else sees them
+        buffer.end(error)
