@@ -28,12 +28,12 @@ def test_the_rate_is_kept_and_the_rest_scaled_up():
     assert dropout(x, 0.1, None, 3) is x
 
 
-def test_bfloat16_is_scaled_without_a_bias():
-    x = jnp.full((256, 4096), 3.0, jnp.bfloat16)
+def test_bfloat16_is_scaled_in_float32():
+    x = jnp.linspace(1, 2, 4096).astype(jnp.bfloat16)[None]
     y = dropout(x, 0.1, WORDS, 0)
     assert y.dtype == jnp.bfloat16
-    kept = np.asarray(y, np.float32)
-    assert kept[kept != 0].max() == np.float32(jnp.bfloat16(3 / 0.9))
+    kept = np.asarray(y != 0)
+    np.testing.assert_array_equal(y[kept], (x.astype(jnp.float32) / np.float32(0.9)).astype(jnp.bfloat16)[kept])
 
 
 def test_the_gradient_passes_where_the_value_did():
@@ -66,14 +66,23 @@ def test_rows_sites_and_keys_draw_independent_masks():
 
 
 def test_masks_of_two_steps_are_not_shifts_of_one_another():
-    shape, key = (4, 64, 64), jax.random.key(0)
-    steps = [bits(shape, key_words(jax.random.fold_in(key, step))).ravel() for step in range(12)]
-    spectra = [np.fft.fft(np.where(step >= 2**31, 1.0, -1.0)) for step in steps]
-    size = steps[0].size
-    for i in range(len(spectra)):
-        for j in range(i):
-            at_every_shift = np.fft.ifft(spectra[i] * spectra[j].conj()).real / size
-            assert np.abs(at_every_shift).max() < 6.5 / np.sqrt(size)
+    # Look in every stream for the first two words of every other. With a state of 32 bits about nine of these
+    # 36,672 pairs of streams would overlap, at an unknown shift.
+    length, steps, sites = 2**20, 48, (0, 1, 2, 37)
+    keys = jax.vmap(lambda step: key_words(jax.random.fold_in(jax.random.key(0), step)))(np.arange(steps))
+    streams = [(words, site) for words in keys for site in sites]
+    heads = np.stack([bits((1, 2), words, site)[0] for words, site in streams])
+    seen = np.zeros(2**16, bool)
+    seen[heads[:, 0] >> 16] = True
+    follows = {int(first): int(second) for first, second in heads}
+    overlaps = 0
+    for words, site in streams:
+        stream = bits((1, length), words, site)[0]
+        for start in np.flatnonzero(seen[stream >> 16]):
+            second = follows.get(int(stream[start]))
+            overlaps += second in (stream[start ^ 1], stream[min(start + 1, length - 1)])
+    # Each stream finds its own beginning.
+    assert overlaps == len(streams)
 
 
 def test_rows_differ_far_beyond_two_to_the_sixteen():
