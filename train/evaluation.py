@@ -41,7 +41,8 @@ def evaluate(
 ) -> dict[str, float]:
     """Sums over (host batch, device batch) pairs, divided once at the end; keys as in metrics.jsonl.
 
-    Masked-LM loss in nats a masked token, its exponential (perplexity), accuracies as shares.
+    Masked-LM loss in nats a masked token, its exponential (perplexity), accuracies as shares; an empty dict where
+    there are no batches.
     """
     total: dict[str, float] = {}
     for host, device in batches:
@@ -50,6 +51,8 @@ def evaluate(
             parts |= unigram.sums(host)
         for name, value in parts.items():
             total[name] = total.get(name, 0.0) + value
+    if not total:
+        return {}
     weight = max(total["mlm_weight"], 1.0)
     result = {
         "mlm_loss": total["mlm_loss_sum"] / weight,

@@ -21,7 +21,7 @@ from train.meter import Meter
 from train.recipe import Phase, PretrainConfig, to_json
 from train.rundir import RunDirectory
 from train.runlog import open_log
-from train.source import HELD_OUT, DataSource, head_for
+from train.source import DataSource, head_for
 from train.starting_point import starting_point
 from train.stopping import StopRequest
 
@@ -47,6 +47,8 @@ def pretrain(config: PretrainConfig, run: RunDirectory, data: DataSource, held_o
 
         log = stack.enter_context(open_log(run.path, start_step=step, total_steps=config.total_steps))
         log.say(f"{describe(mesh, state)}; {'resuming' if step else 'starting'} at step {step:,}")
+        if held_out.evaluation_batches(config, config.phases[-1]) is None:
+            log.say("the data has no held-out documents: there will be no evaluation (prepare with --held-out)")
         meter = Meter(config.model, step)
         stop = stack.enter_context(StopRequest())
         feed = stack.enter_context(closing(device_batches(config, data, mesh, step)))
@@ -71,7 +73,8 @@ def pretrain(config: PretrainConfig, run: RunDirectory, data: DataSource, held_o
             with meter.pause():
                 if step % config.eval_every == 0 or last:
                     batches = held_out_batches(config, held_out, mesh, phase)
-                    log.record("eval", step, evaluate(eval_step, state.params, batches, unigram))
+                    if result := evaluate(eval_step, state.params, batches, unigram):
+                        log.record("eval", step, result)
                     log.draw()
                 if step % config.save_every == 0 or last or code != EXIT_DONE:
                     try:
@@ -122,11 +125,12 @@ def held_out_batches(
 ) -> Iterator[tuple[dict[str, Any], dict[str, jax.Array]]]:
     """(host batch, device batch) pairs: the same first `eval_batches` of the held-out examples every time."""
     micro = phase._replace(batch=phase.batch // config.accumulation)
-    source = data.batches(config, micro, HELD_OUT)
-    on_mesh = MeshBatches(source, micro.batch, batch_shardings(mesh))
-    available = -(-data.examples(phase.length, HELD_OUT) // micro.batch) or config.eval_batches
-    for number in range(min(config.eval_batches, available)):
-        yield source.batch(number), on_mesh.batch(number)
+    found = data.evaluation_batches(config, micro)
+    if found is not None:
+        source, count = found
+        on_mesh = MeshBatches(source, micro.batch, batch_shardings(mesh))
+        for number in range(count):
+            yield source.batch(number), on_mesh.batch(number)
 
 
 def describe(mesh: jax.sharding.Mesh, state: Any) -> str:

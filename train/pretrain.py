@@ -9,7 +9,7 @@ from bert_jax.errors import UserError
 from train.launch import Launch, parse, run_program, start_jax
 from train.recipe import PretrainConfig
 from train.rundir import RunDirectory, environment, write_json
-from train.source import DataSource, open_data
+from train.source import DataSource, PreparedData, open_data
 
 USAGE = """
 Pretrains a BERT: masked language model and sentence pairs, sharded over all devices, resumable to the bit.
@@ -71,7 +71,8 @@ def prepare_text(run: RunDirectory, config: PretrainConfig) -> str:
     """Turns `text=` into prepared data inside the run directory (once: a resumed run finds it); returns its path."""
     from train.prepare import PrepareOptions, prepare
 
-    if jax.process_index() == 0:
+    # A manifest is written last, so it stands for all of the data; the text itself may be gone by now.
+    if jax.process_index() == 0 and not (run.data / "manifest.json").exists():
         options = config.text_options
         prepare(
             PrepareOptions(
@@ -124,6 +125,8 @@ def with_model_for(config: PretrainConfig, data: DataSource, given: frozenset[st
 def other_data(config: PretrainConfig, data: DataSource) -> DataSource:
     """`eval_data=`; UserError where it was prepared with another vocabulary."""
     held_out = open_data(dataclasses.replace(config, data=config.eval_data))
+    if isinstance(held_out, PreparedData):
+        held_out.evaluation_split = "train"  # all of it is held out from this run
     if held_out.fingerprint != data.fingerprint:
         raise UserError(f"eval_data: {config.eval_data} was prepared with another vocabulary than {config.data}")
     return held_out

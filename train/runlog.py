@@ -23,13 +23,13 @@ class RunLog:
     records of later steps are dropped first: those steps happen again.
     """
 
-    def __init__(self, directory: epath.Path, *, start_step: int, total_steps: int, stream: TextIO = sys.stderr):
+    def __init__(self, directory: epath.Path, *, start_step: int, total_steps: int, stream: TextIO | None = None):
         self._metrics = _Lines(directory / "metrics.jsonl", keep=lambda line: _step_of(line) <= start_step)
         self._text = _Lines(directory / "run.log")
         self._curves = directory / "curves.png"
         self.records = [json.loads(line) for line in self._metrics.lines]
         self._tensorboard = _tensorboard(directory / "tensorboard", start_step)
-        self._console = Console(file=stream, highlight=False)
+        self._console = Console(file=stream or sys.stderr, highlight=False)
         self._last_line = -math.inf
         self._progress = None
         if self._console.is_terminal:

@@ -16,10 +16,11 @@ HELD_OUT = "held-out"
 
 
 class PreparedData:
-    """A directory made by `python -m train.prepare`."""
+    """A directory made by `python -m train.prepare`; `evaluation_split` is the part of it to evaluate on."""
 
-    def __init__(self, directory: str):
+    def __init__(self, directory: str, evaluation_split: str = HELD_OUT):
         self.path = Path(directory)
+        self.evaluation_split = evaluation_split
         self.manifest = read_manifest(self.path)
         self.objective: str = self.manifest["objective"]
         self.vocab_size: int = self.manifest["tokenizer"]["vocab_size"]
@@ -40,7 +41,7 @@ class PreparedData:
     def examples(self, length: int, split: str = "train") -> int:
         return sum(entry["rows"] for entry in self.manifest["splits"][split]["examples"].get(str(length), []))
 
-    def batches(self, config: PretrainConfig, phase: Phase, split: str = "train") -> Batches:
+    def batches(self, config: PretrainConfig, phase: Phase, split: str = "train", *, shuffle: bool = True) -> Batches:
         return Batches(
             self.path,
             split=split,
@@ -48,8 +49,16 @@ class PreparedData:
             max_seq_length=phase.length,
             masking=config.masking,
             seed=config.seed,
-            shuffle=split == "train",
+            shuffle=shuffle,
         )
+
+    def evaluation_batches(self, config: PretrainConfig, phase: Phase) -> tuple[Batches, int] | None:
+        """Batches in the order of the index, and how many there are; None where nothing was held out."""
+        examples = self.examples(phase.length, self.evaluation_split)
+        if examples == 0:
+            return None
+        batches = self.batches(config, phase, self.evaluation_split, shuffle=False)
+        return batches, min(config.eval_batches, -(-examples // phase.batch))
 
 
 class RandomData:
@@ -63,10 +72,13 @@ class RandomData:
         self.vocab_size = vocab_size
         self.objective = objective
 
-    def examples(self, length: int, split: str = "train") -> int:
+    def examples(self, length: int) -> int:
         return 0
 
-    def batches(self, config: PretrainConfig, phase: Phase, split: str = "train") -> RandomBatches:
+    def evaluation_batches(self, config: PretrainConfig, phase: Phase) -> tuple[RandomBatches, int]:
+        return self.batches(config, phase), config.eval_batches
+
+    def batches(self, config: PretrainConfig, phase: Phase) -> RandomBatches:
         predictions = config.masking.max_predictions if config.masking else None
         return RandomBatches(
             batch_size=phase.batch,

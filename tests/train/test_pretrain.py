@@ -234,6 +234,28 @@ def test_raw_text_is_prepared_into_the_run(recipe: str, corpus: Path, tmp_path: 
 
 
 @pytest.mark.slow
+def test_other_data_is_evaluated_on_as_a_whole_and_none_held_out_is_said(
+    recipe, corpus: Path, data: str, tmp_path, capfd
+):
+    from train.prepare import main as prepare
+
+    other = tmp_path / "other"
+    words = ["--output", str(other), "--vocab", f"{data}/tokenizer", "--max-seq-length", "32", "--held-out", "0"]
+    assert prepare([str(corpus), *words, "--dupe-factor", "1", "--workers", "1"]) in (0, None)
+    short = ["phases=((32, 8, 2),)", "eval_batches=100000", "export_at_end=false"]
+    assert pretrain.main([recipe, f"data={data}", f"eval_data={other}", f"run={tmp_path / 'a'}", *short]) == EXIT_DONE
+    assert records(tmp_path / "a", "eval")
+    assert pretrain.main([recipe, f"data={other}", f"run={tmp_path / 'b'}", *short]) == EXIT_DONE
+    assert records(tmp_path / "b", "eval") == []
+    assert "no held-out documents" in capfd.readouterr().err
+    third = tmp_path / "third"
+    words = ["--output", str(third), "--vocab-size", "60", "--max-seq-length", "32", "--workers", "1"]
+    assert prepare([str(corpus), *words]) in (0, None)
+    with pytest.raises(UserError, match="another vocabulary"):
+        pretrain.main([recipe, f"data={data}", f"eval_data={third}", f"run={tmp_path / 'c'}", *short])
+
+
+@pytest.mark.slow
 def test_a_dry_run_says_what_a_run_would_be_and_writes_nothing(recipe: str, data: str, tmp_path: Path, capsys):
     assert pretrain.main([recipe, f"data={data}", f"run={tmp_path / 'none'}", "--dry-run"]) == EXIT_DONE
     out = capsys.readouterr().out
