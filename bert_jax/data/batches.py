@@ -80,7 +80,7 @@ class Batches:
             raise UserError(f"batch_size is {batch_size}; it must be at least 1")
         directory = Path(directory)
         manifest = read_manifest(directory)
-        self._vocabulary = MaskingVocabulary.of(Tokenizer.load(directory / "tokenizer"))
+        self._vocabulary = _vocabulary(directory, manifest)
         self._rows = PreparedRows(
             directory,
             manifest,
@@ -136,8 +136,11 @@ class Batches:
             rows_B = rows_B[rows]
         epochs_B, places_B = self._places(step, rows_B)
         real_B = places_B < len(self)
-        if real_B.all():
+        if real_B.all() and len(real_B):
             return self._make(epochs_B, places_B)
+        if not real_B.any():  # one row made for nothing gives the names, types and widths
+            made = self._make(np.zeros(1, np.int64), np.zeros(1, np.int64))
+            return {name: _padded(name, array[:0], real_B) for name, array in made.items()}
         made = self._make(epochs_B[real_B], places_B[real_B])
         return {name: _padded(name, array, real_B) for name, array in made.items()}
 
@@ -190,6 +193,20 @@ class Batches:
         }
 
 
+def _vocabulary(directory: Path, manifest: dict[str, Any]) -> MaskingVocabulary:
+    path = directory / "tokenizer"
+    try:
+        vocabulary = MaskingVocabulary.of(Tokenizer.load(path))
+    except FileNotFoundError as error:
+        raise UserError(f"{error}; copy the prepared data whole, or prepare it again") from None
+    if vocabulary.size != manifest["tokenizer"]["vocab_size"]:
+        raise UserError(
+            f"{path}: a tokenizer of {vocabulary.size} entries, but the data was prepared with one of "
+            f"{manifest['tokenizer']['vocab_size']}; put that one back, or prepare the data again"
+        )
+    return vocabulary
+
+
 def _padded(name: str, array: np.ndarray, real_B: np.ndarray) -> np.ndarray:
     fill = IGNORED_LABEL if name == "next_sentence_label" else 0
     whole = np.full((len(real_B), *array.shape[1:]), fill, array.dtype)
@@ -215,8 +232,9 @@ def _resolve(
     wanted = masking or prepared
     enough = default_max_predictions(wanted, max_seq_length)
     alike = wanted.strategy != "bernoulli" and wanted.probability == prepared.probability
-    width = max_predictions or wanted.max_predictions or (prepared.max_predictions if alike else enough)
-    assert width is not None
+    width = wanted.max_predictions if max_predictions is None else max_predictions
+    if width is None:
+        width = (alike and prepared.max_predictions) or enough
     wanted = replace(wanted, max_predictions=width)
     if rows.static_predictions is not None and wanted != prepared:
         raise UserError(

@@ -7,7 +7,6 @@ import numpy as np
 from bert_jax.data.counter_hash import below, derive, mix64
 
 
-
 def permute(positions: np.ndarray, size: int, key: np.ndarray) -> np.ndarray:
     """What a shuffle of `range(size)` named by `key` has at each of `positions`.
 
