@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from bert_jax.errors import UserError
-from train.launch import run_program
+from train.exits import run_program
 from train.stdlib_text import write_corpus
 
 RUN = Path("runs/demo")

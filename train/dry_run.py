@@ -8,7 +8,8 @@ from bert_jax.model.heads import HEADS
 from bert_jax.training.optimizer import make_optimizer, make_schedule
 from bert_jax.training.sharding import batch_shardings, make_mesh
 from bert_jax.training.step import abstract_state, compile_train_step
-from train.launch import EXIT_DONE, Launch
+from train.exits import EXIT_DONE
+from train.launch import Launch
 from train.meter import train_flops
 from train.recipe import Phase, PretrainConfig
 from train.source import DataSource, head_for, open_data

@@ -1,17 +1,13 @@
-"""From a command line to a resolved config, a started JAX, and an exit code: what every training program shares."""
+"""From a command line to a resolved config and a started JAX: what every training program shares."""
 
-import logging
 import os
-import sys
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from bert_jax.errors import UserError
+from train.exits import EXIT_DONE, EXIT_USER_ERROR
 from train.recipe import PretrainConfig, load_recipe, override
-
-EXIT_DONE, EXIT_USER_ERROR, EXIT_NOT_FINITE, EXIT_PREEMPTED, EXIT_INTERRUPTED = 0, 2, 3, 75, 130
 
 
 @dataclass(frozen=True)
@@ -72,20 +68,3 @@ def start_jax() -> None:
                 "process_id": int(os.environ.get("JAX_PROCESS_ID", "0")),
             }
         jax.distributed.initialize(**explicit, heartbeat_timeout_seconds=60, shutdown_timeout_seconds=60)
-
-
-def run_program(main: Callable[[list[str]], int]) -> None:
-    """Calls `main(argv)` and exits with its code; a user's mistake is one line on stderr and exit code 2."""
-    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(message)s")
-    logging.getLogger("absl").setLevel(logging.WARNING)  # Orbax narrates through it
-    try:
-        code = main(sys.argv[1:])
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        code = EXIT_USER_ERROR
-    except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
-        code = EXIT_INTERRUPTED
-    sys.stdout.flush()
-    sys.stderr.flush()
-    sys.exit(code)

@@ -2,12 +2,14 @@
 
 from collections.abc import Generator, Iterator
 from contextlib import ExitStack, closing
+from pathlib import Path
 from typing import Any
 
 import jax
 
 from bert_jax.data.prefetch import Prefetch
 from bert_jax.errors import UserError
+from bert_jax.interop.card import training_facts
 from bert_jax.interop.write import save_pretrained
 from bert_jax.model.heads import HEADS
 from bert_jax.training.checkpoint import Checkpoints, NonFiniteError, SaveError
@@ -16,7 +18,7 @@ from bert_jax.training.optimizer import make_optimizer, make_schedule
 from bert_jax.training.sharding import batch_shardings, make_mesh
 from bert_jax.training.step import abstract_state, compile_eval_step, compile_train_step, init_state
 from train.evaluation import Unigram, evaluate
-from train.launch import EXIT_DONE, EXIT_NOT_FINITE
+from train.exits import EXIT_DONE, EXIT_NOT_FINITE
 from train.meter import Meter
 from train.recipe import Phase, PretrainConfig, to_json
 from train.rundir import RunDirectory
@@ -95,9 +97,9 @@ def pretrain(config: PretrainConfig, run: RunDirectory, data: DataSource, held_o
         elif config.export_at_end and data.tokenizer is not None and not run.is_remote:
             params = to_host(state.params)
             if jax.process_index() == 0:
-                facts = {"steps": step, "phases": str([tuple(p) for p in config.phases]), "objective": data.objective}
+                card = training_facts(Path(run.path), step)
                 head = head_for(data)
-                save_pretrained(run.export, config.model, params, data.tokenizer, head=head, step=step, card=facts)
+                save_pretrained(run.export, config.model, params, data.tokenizer, head=head, step=step, card=card)
                 log.say(f"exported to {run.export}")
         return code
 

@@ -9,9 +9,6 @@ Killed, it goes on where it stopped when the same command is given again. docs/p
 
 import argparse
 import json
-import logging
-import os
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -20,6 +17,7 @@ from bert_jax.data.corpus import FORMATS
 from bert_jax.data.examples import OBJECTIVES
 from bert_jax.data.shards import MANIFEST
 from bert_jax.errors import UserError
+from train.exits import run_program
 from train.prepare_directory import check, prepare
 from train.prepare_options import RECIPES, PrepareOptions
 from train.prepare_report import print_report
@@ -108,26 +106,5 @@ def _answer(manifest: dict[str, Any], *, as_json: bool) -> int:
     return 0
 
 
-def run(argv: Sequence[str]) -> int:
-    """`main` with exit codes: 2 and one line for the user's mistakes, 130 for Ctrl-C."""
-    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(message)s")
-    try:
-        code = main(argv)
-        sys.stdout.flush()
-        return code
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        print("interrupted; the same command goes on where this stopped", file=sys.stderr)
-        return 130
-    except BrokenPipeError:  # the reader has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
-    except OSError as error:  # no space, no permission
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-
-
 if __name__ == "__main__":
-    sys.exit(run(sys.argv[1:]))
+    run_program(main)

@@ -6,7 +6,8 @@ from pathlib import Path
 import jax
 
 from bert_jax.errors import UserError
-from train.launch import Launch, parse, run_program, start_jax
+from train.exits import run_program
+from train.launch import Launch, parse, start_jax
 from train.recipe import PretrainConfig
 from train.rundir import RunDirectory, environment, write_json
 from train.source import DataSource, PreparedData, open_data

@@ -5,7 +5,7 @@ import threading
 
 import jax
 
-from train.launch import EXIT_INTERRUPTED, EXIT_PREEMPTED
+from train.exits import EXIT_INTERRUPTED, EXIT_PREEMPTED
 
 
 class StopRequest:

@@ -21,7 +21,8 @@ from bert_jax.data.shards import open_shard
 from bert_jax.data.text_files import read_lines
 from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.errors import UserError
-from train.prepare import PrepareOptions, main, prepare, run
+from train.exits import exit_code
+from train.prepare import PrepareOptions, main, prepare
 from train.prepare_stages import is_held_out
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -514,7 +515,7 @@ def test_a_changed_byte_fails_the_check(options, capsys):
     data[-3] ^= 4
     file.write_bytes(data)
     capsys.readouterr()
-    assert run(["--check", str(options["output"])]) == 2
+    assert exit_code(main, ["--check", str(options["output"])]) == 2
     err = capsys.readouterr().err
     assert err.startswith(f"error: damaged: {file}: ")
     assert err.count("\n") == 1
@@ -544,7 +545,7 @@ def test_a_changed_byte_fails_the_check(options, capsys):
 )  # fmt: skip
 def test_a_mistake_is_one_line_and_exit_code_2(tmp_path, vocab, corpus, capsys, flags, message):
     words = {"IN": str(corpus), "OUT": str(tmp_path / "out"), "V": str(vocab)}
-    assert run([words.get(flag, flag) for flag in flags]) == 2
+    assert exit_code(main, [words.get(flag, flag) for flag in flags]) == 2
     captured = capsys.readouterr()
     assert captured.out == ""
     assert captured.err.count("\n") == 1
@@ -554,7 +555,7 @@ def test_a_mistake_is_one_line_and_exit_code_2(tmp_path, vocab, corpus, capsys, 
 def test_a_mistake_in_the_text_is_told_from_a_worker_too(options, capsys):
     Path(options["inputs"][0]).write_bytes(b"good\n\nbad \xff\n")
     for workers in ("1", "2"):
-        assert run(arguments(options | {"workers": workers})) == 2
+        assert exit_code(main, arguments(options | {"workers": workers})) == 2
         assert "corpus.txt, line 3: byte 0xff" in capsys.readouterr().err
 
 
@@ -564,7 +565,7 @@ def test_a_full_disk_is_one_line_and_the_command_goes_on(options, workers):
     options |= {"workers": workers, "shard_bytes": 40_000}
     limited = (
         "import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, -1)); "
-        "from train.prepare import run; sys.exit(run(sys.argv[1:]))"
+        "from train.prepare import main; from train.exits import run_program; run_program(main)"
     )
     command = [sys.executable, "-c", limited, *arguments(options)]
     done = subprocess.run(command, cwd=ROOT, stderr=subprocess.PIPE, text=True)
@@ -639,5 +640,5 @@ def test_the_commands_of_the_guide_run(tmp_path, vocab, monkeypatch, capsys):
     assert len(commands) == 4
     monkeypatch.chdir(tmp_path)
     for command in commands:
-        assert run([*command, "--workers", "1"]) == 0
+        assert exit_code(main, [*command, "--workers", "1"]) == 0
     assert capsys.readouterr().out.count("masked: ") == 3

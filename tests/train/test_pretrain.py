@@ -14,7 +14,7 @@ import pytest
 from bert_jax.errors import UserError
 from bert_jax.training.checkpoint import Checkpoints
 from train import loop, pretrain, stopping
-from train.launch import EXIT_DONE, EXIT_INTERRUPTED, EXIT_NOT_FINITE, EXIT_PREEMPTED
+from train.exits import EXIT_DONE, EXIT_INTERRUPTED, EXIT_NOT_FINITE, EXIT_PREEMPTED
 
 ROOT = Path(__file__).resolve().parents[2]
 RECIPE = '''"""A recipe small enough for a test, dropout on."""
