@@ -41,3 +41,44 @@ def test_modules_that_commands_call_exist(document: Path):
     homes = {m: [ROOT / (m.replace(".", "/") + ".py"), ROOT / m.replace(".", "/") / "__main__.py"] for m in modules}
     others = {"venv", "pytest", "pip"}
     assert [m for m, paths in homes.items() if m not in others and not any(p.exists() for p in paths)] == []
+
+
+@pytest.mark.slow
+def test_the_readmes_python_runs(tmp_path: Path, monkeypatch):
+    import jax
+
+    import bert_jax
+    from bert_jax.data.vocabulary import learn_vocabulary
+
+    words = [
+        "the",
+        "door",
+        "file",
+        "book",
+        "was",
+        "is",
+        "open",
+        "closed",
+        "returned",
+        "new",
+        "list",
+        "a",
+        "of",
+        ".",
+        ",",
+    ]
+    vocabulary = learn_vocabulary(dict.fromkeys(words, 5), size=60, cased=False)
+    (tmp_path / "vocab.txt").write_text("".join(f"{piece}\n" for piece in vocabulary.pieces), encoding="utf-8")
+    tokenizer = bert_jax.Tokenizer.load(tmp_path / "vocab.txt", cased=False)
+    config = bert_jax.BertConfig.preset("tiny", vocab_size=tokenizer.vocab_size)
+    params = bert_jax.BertForPreTraining(config).init(jax.random.key(0), jax.numpy.zeros((1, 4), "int32"))["params"]
+    bert_jax.save_pretrained(tmp_path / "runs" / "books", config, params, tokenizer)
+    monkeypatch.chdir(tmp_path)
+    names: dict = {}
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), flags=re.DOTALL)
+    for block in blocks:
+        exec(compile(block, "README.md", "exec"), names)
+    assert len(blocks) == 2
+    assert len(names["fill"]("The [MASK] was open.", top_k=3)) == 3
+    kernels = [leaf for leaf in jax.tree.leaves(names["gradients"]) if leaf.ndim == 3]
+    assert all(leaf.shape[0] == 4 for leaf in kernels)
