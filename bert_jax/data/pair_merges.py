@@ -22,11 +22,12 @@ class PairMerges:
         self.pieces: list[str] = []
         self._numbers: dict[str, int] = {}
         self._frequencies: list[int] = []
-        self._words: list[list[int]] = []
+        self._words: list[tuple[int, ...]] = []
         self._counts: dict[int, int] = defaultdict(int)
         self._places: dict[int, list[int]] = defaultdict(list)  # pair -> words that may hold it
         for word in sorted(words):
-            self._add_word(word, words[word])
+            if len(word) > 1:
+                self._add_word(word, words[word])
         self._heap = [self._entry(pair, count) for pair, count in self._counts.items()]
         heapq.heapify(self._heap)
 
@@ -37,7 +38,7 @@ class PairMerges:
         return number
 
     def _add_word(self, word: str, frequency: int) -> None:
-        numbers = [self._number(word[0]), *(self._number("##" + character) for character in word[1:])]
+        numbers = (self._number(word[0]), *(self._number("##" + character) for character in word[1:]))
         index = len(self._words)
         self._words.append(numbers)
         self._frequencies.append(frequency)
@@ -106,7 +107,7 @@ class PairMerges:
                 self._put(_pair(joined, old[i + 2]), index, frequency, changes)
             new.append(joined)
             i += 2
-        self._words[index] = new
+        self._words[index] = tuple(new)
 
     def _put(self, pair: int, index: int, frequency: int, changes: dict[int, int]) -> None:
         changes[pair] += frequency
@@ -128,7 +129,7 @@ def learn_pieces(words: Mapping[str, int], known: Iterable[str], number: int, mi
         number: how many to learn.
         min_frequency: pairs rarer than this are not joined.
     """
-    merges = PairMerges({word: count for word, count in words.items() if len(word) > 1})
+    merges = PairMerges(words)
     seen, learned = set(known), []
     while len(learned) < number:
         piece = merges.join(min_frequency)

@@ -66,9 +66,12 @@ class Tokenizer(TokenIds):
             literal_special_tokens=literal_special_tokens,
             max_length=max_length,
         )
-        with rust_errors(f"{path}: not a usable tokenizer"):
-            tokenizer = cls(parts)
-            _ = tokenizer._layouts
+        tokenizer = cls(parts)
+        try:
+            with rust_errors("not a usable tokenizer"):
+                _ = tokenizer._layouts
+        except UserError as error:
+            raise UserError(f"{path}: {error}") from None
         return tokenizer
 
     @classmethod
@@ -251,7 +254,10 @@ class Tokenizer(TokenIds):
             if special or slot not in slots:
                 slots.append(slot)
         if [s.segment for s in slots if s.special_id is None] != list(range(1 if pair is None else 2)):
-            raise UserError("the tokenizer's post-processor does not keep the segments of a text in order")
+            raise UserError("its post-processor does not keep the segments of a text in order")
+        for slot in slots:
+            if slot.special_id is not None and slot.special_id >= self.vocab_size:
+                raise UserError(f"its post-processor adds id {slot.special_id}, the last one is {self.vocab_size - 1}")
         return tuple(slots)
 
     @cached_property

@@ -179,7 +179,7 @@ def _read_vocab_txt(
             chinese_characters=config.get("tokenize_chinese_chars", True),
         )
         _add_tokens(backend, folder, config)
-    return backend, special_tokens, _in_id_order(backend, pieces)
+    return backend, special_tokens, _in_id_order(backend, pieces, path)
 
 
 def _add_tokens(backend: tokenizers.Tokenizer, folder: Path, config: Mapping[str, Any]) -> None:
@@ -222,12 +222,14 @@ def _read_tokenizer_json(
             "%s and %s hold different vocabularies: the latter is used, as transformers does", text_file, path
         )
         pieces = []
-    return backend, special_tokens, _in_id_order(backend, pieces)
+    return backend, special_tokens, _in_id_order(backend, pieces, path)
 
 
-def _in_id_order(backend: tokenizers.Tokenizer, pieces: Sequence[str]) -> list[str]:
+def _in_id_order(backend: tokenizers.Tokenizer, pieces: Sequence[str], path: Path) -> list[str]:
     """Pieces by id; an id that no token has (a piece that stands twice in vocab.txt) keeps its line's text."""
     ids = backend.get_vocab(with_added_tokens=True)
+    if max(ids.values()) > 2 * len(ids) + 1000:
+        raise UserError(f"{path}: {len(ids)} tokens with ids up to {max(ids.values())}: most ids are missing")
     rows = list(pieces) + [""] * (max(ids.values()) + 1 - len(pieces))
     for token, i in ids.items():
         rows[i] = token
@@ -271,8 +273,8 @@ def write_tokenizer(directory: str | Path, parts: TokenizerParts) -> None:
     if parts.max_length is not None:
         config["model_max_length"] = parts.max_length
     if isinstance(parts.backend.model, models.WordPiece):
-        pieces = parts.vocabulary[: parts.backend.get_vocab_size(with_added_tokens=False)]
-        _write(directory / "vocab.txt", "".join(f"{piece}\n" for piece in pieces))
+        rows = 1 + max(parts.backend.get_vocab(with_added_tokens=False).values())
+        _write(directory / "vocab.txt", "".join(f"{piece}\n" for piece in parts.vocabulary[:rows]))
         if config.get("tokenizer_class") not in _TAKEN_AS_IS:
             config.setdefault("tokenizer_class", "BertTokenizer")
     if isinstance(normalizer, normalizers.BertNormalizer):

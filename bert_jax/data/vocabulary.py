@@ -1,7 +1,7 @@
 """From word counts to a WordPiece vocabulary: the same text gives the same bytes on any machine, in any run."""
 
 import logging
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
@@ -119,7 +119,8 @@ def learn_vocabulary(
     if not words:
         raise UserError("no words to learn a vocabulary from: the text is empty")
     alphabet, coverage, characters = _alphabet(words, character_coverage)
-    words = {word: count for word, count in words.items() if alphabet.issuperset(word)}
+    for word in [word for word in words if not alphabet.issuperset(word)]:
+        del words[word]
     known = [*special_tokens, *(c for c in sorted(alphabet) if c not in special_tokens), *_continuing(words)]
     if len(known) > size:
         raise UserError(
@@ -181,14 +182,16 @@ def fold_words(
     """Counts of words as the finished tokenizer will see them: by its own normaliser and pre-tokeniser."""
     normalizer = bert_normalizer(cased=cased, strip_accents=strip_accents, chinese_characters=chinese_characters)
     pre_tokenizer = bert_pre_tokenizer()
-    words: Counter[str] = Counter()
+    words: defaultdict[str, int] = defaultdict(int)
     for word, count in word_counts.items():
         if word.isascii() and word.isalnum():
             words[word if cased else word.lower()] += count
             continue
         for folded, _ in pre_tokenizer.pre_tokenize_str(normalizer.normalize_str(word)):
             words[folded] += count
-    return {word: words[word] for word in words if len(word) <= max_word_length}
+    for word in [word for word in words if len(word) > max_word_length]:
+        del words[word]
+    return words
 
 
 def _alphabet(words: Mapping[str, int], coverage: float) -> tuple[set[str], float, int]:

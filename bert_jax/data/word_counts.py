@@ -22,7 +22,7 @@ def count_words(
     chinese_characters: bool = True,
     special_tokens: Iterable[str] = tuple(BERT_SPECIAL_TOKENS.values()),
     workers: int = 1,
-    max_words: int = 4_000_000,
+    max_words: int = 2_000_000,
 ) -> dict[str, int]:
     """Count words as BERT's pre-tokeniser makes them, before case and accents are touched.
 
@@ -33,7 +33,8 @@ def count_words(
         chinese_characters: whether each Chinese character is a word (as for every published BERT).
         special_tokens: taken out of raw text, as the tokenizer will do.
         workers: processes (they import no JAX); 1 counts in this one. The outcome does not depend on their number.
-        max_words: when more distinct words than this are held, the rarest are dropped until half as many are left.
+        max_words: bounds memory (about 1 kB a word while learning): when more distinct words are held, the rarest are
+            dropped until half as many are left.
 
     Returns:
         word -> count; the order of the dictionary says nothing.

@@ -1,0 +1,161 @@
+"""Our tokenizer gives what transformers' `BertTokenizer` gives, and transformers reads the files that ours writes."""
+
+import gzip
+import io
+import json
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bert_jax.data.tokenizer import Tokenizer
+from bert_jax.data.vocabulary import count_words, learn_vocabulary
+
+transformers = pytest.importorskip("transformers")
+zstandard = pytest.importorskip("zstandard")
+pytestmark = [pytest.mark.parity, pytest.mark.slow]
+
+PUBLISHED = [
+    ("bert-base-uncased", False),
+    ("bert-base-cased", True),
+    ("koelectra-v1", True),
+    ("bert-base-multilingual-uncased", False),
+    ("bert-base-chinese", False),
+]
+
+
+@cache
+def lines(data_dir: Path) -> list[str]:
+    """10,000 lines of English, Korean and Chinese, and all of hostile.txt (lines end at \\n only)."""
+    found = []
+    for name, number in (("wiki-en-05", 4000), ("wiki-ko-00", 3000), ("wiki-zh-00", 3000)):
+        found += wiki_lines(data_dir / f"text/{name}.jsonl.zst", number)
+    assert len(found) == 10_000
+    hostile = gzip.decompress((data_dir / "text/hostile.txt.gz").read_bytes()).decode().split("\n")
+    assert len(hostile) >= 2000
+    return found + hostile
+
+
+def wiki_lines(path: Path, number: int) -> list[str]:
+    found: list[str] = []
+    with path.open("rb") as raw:
+        for line in io.TextIOWrapper(zstandard.ZstdDecompressor().stream_reader(raw), encoding="utf-8", newline="\n"):
+            found += [paragraph for paragraph in json.loads(line)["text"].split("\n") if paragraph]
+            if len(found) >= number:
+                break
+    return found[:number]
+
+
+def same(ours: dict[str, np.ndarray], theirs) -> None:
+    assert set(ours) == set(theirs)
+    for name, values in theirs.items():
+        expected = np.asarray(values)  # return_tensors="np" gives the same, slowly
+        assert ours[name].shape == expected.shape, name
+        wrong = np.flatnonzero((ours[name] != expected).reshape(len(expected), -1).any(axis=1))
+        assert not wrong.size, f"{name} differs in rows {wrong[:5]}"
+
+
+@pytest.mark.parametrize(("name", "cased"), PUBLISHED)
+def test_ids_types_masks_and_offsets_are_equal(name: str, cased: bool, data_dir: Path, tmp_path: Path):
+    vocab = gzip.decompress((data_dir / f"checkpoints/vocab/{name}-vocab.txt.gz").read_bytes())
+    (tmp_path / "vocab.txt").write_bytes(vocab)
+    ours = Tokenizer.load(tmp_path, cased=cased, max_length=128)
+    theirs = transformers.BertTokenizer(
+        vocab=str(tmp_path / "vocab.txt"), do_lower_case=not cased, model_max_length=128
+    )
+    texts = lines(data_dir)
+    returned = {"return_offsets_mapping": True, "return_special_tokens_mask": True}
+    for start in range(0, len(texts), 2000):
+        batch = texts[start : start + 2000]
+        expected = theirs(batch, truncation=True, padding="longest", **returned)
+        same(ours(batch, padding="longest", **returned), expected)
+        ids_only = ours(batch, padding="longest", return_token_type_ids=False, return_attention_mask=False)
+        assert np.array_equal(ids_only["input_ids"], expected["input_ids"])  # by way of remembered words
+        words = ours(batch[::50], padding="longest", return_word_ids=True)["word_ids"]
+        for row, i in zip(words.tolist(), range(0, len(batch), 50), strict=True):
+            their_words = [-1 if w is None else w for w in expected.word_ids(i)]
+            kept = len(row)
+            assert row == their_words[:kept]
+            assert set(their_words[kept:]) <= {-1}
+    pairs = list(zip(texts[:-1:8], texts[1::8], strict=False))
+    for max_length in (64, 65):
+        expected = theirs(pairs, truncation=True, max_length=max_length, padding="max_length")
+        same(ours(pairs, max_length=max_length, padding="max_length"), expected)
+    for row in expected["input_ids"][:: len(pairs) // 100]:
+        for skip in (True, False):
+            assert ours.decode(row, skip) == theirs.decode(row, skip_special_tokens=skip)
+
+
+@pytest.mark.parametrize("truncation", ["longest_first", "only_first", "only_second"])
+def test_pairs_are_cut_alike_at_every_length(truncation: str):
+    pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "b"]
+    ours = Tokenizer.from_vocabulary(pieces, cased=False)
+    theirs = transformers.BertTokenizer(vocab={piece: i for i, piece in enumerate(pieces)})
+    for first in range(6):
+        for second in range(6):
+            # with room for no token at all transformers empties the segment that it was told to leave alone
+            for max_length in range(3 if truncation == "longest_first" else 4, 15):
+                pair = ("a " * first, "b " * second)
+                options = {"truncation": truncation, "max_length": max_length}
+                try:
+                    expected = theirs([pair], **options)
+                except Exception:
+                    with pytest.raises(ValueError, match="would leave nothing"):
+                        ours([pair], **options)
+                else:
+                    same(ours([pair], **options), expected)
+
+
+def test_without_special_tokens():
+    pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "b"]
+    ours = Tokenizer.from_vocabulary(pieces, cased=False)
+    theirs = transformers.BertTokenizer(vocab={piece: i for i, piece in enumerate(pieces)})
+    batch = [("a b [SEP]", "b"), ("a", "b a b")]
+    options = {"padding": "longest", "add_special_tokens": False, "return_special_tokens_mask": True}
+    same(ours(batch, **options), theirs(batch, **options))
+
+
+@pytest.mark.parametrize(
+    ("language", "cased", "strip_accents", "literal_special_tokens"),
+    [
+        ("en", False, None, True),
+        ("en", True, None, True),
+        ("ko", False, None, True),
+        ("ko", True, None, True),
+        ("en", False, False, True),
+        ("en", False, None, False),
+    ],
+)
+def test_transformers_reads_what_is_saved(
+    language: str, cased: bool, strip_accents: bool | None, literal_special_tokens: bool, data_dir: Path, tmp_path: Path
+):
+    name = "wiki-en-05" if language == "en" else "wiki-ko-00"
+    train = wiki_lines(data_dir / f"text/{name}.jsonl.zst", 1500)
+    learned = learn_vocabulary(count_words(train), size=8000, cased=cased, strip_accents=strip_accents)
+    ours = learned.tokenizer(max_length=96, literal_special_tokens=literal_special_tokens)
+    ours.save(tmp_path)
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "bert", "vocab_size": ours.vocab_size}))
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    assert isinstance(theirs, transformers.BertTokenizer)
+    assert theirs.model_max_length == 96
+    texts = [*train[:300], *lines(data_dir)[::10], "Café [MASK] 대한민국 [SEP] ÀÉ", "x" * 100, "x" * 101]
+    options = {"truncation": True, "padding": "longest", "return_offsets_mapping": True}
+    same(ours(texts, **options), theirs(texts, **options))
+    assert theirs.all_special_ids == ours.all_special_ids
+    assert [theirs.convert_ids_to_tokens(i) for i in range(len(theirs))] == ours.vocabulary
+    unknown = (ours(train[:300], padding=True)["input_ids"] == ours.unk_token_id).mean()
+    assert unknown < 0.001  # nothing was taken apart that the vocabulary holds whole
+
+
+def test_either_vocabulary_file_alone_is_enough(tmp_path: Path):
+    pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "A", "가", "a", "##b"]
+    ours = Tokenizer.from_vocabulary(pieces, cased=True)
+    for left_out in ("vocab.txt", "tokenizer.json"):
+        folder = tmp_path / left_out.replace(".", "-")
+        ours.save(folder)
+        (folder / "config.json").write_text(json.dumps({"model_type": "bert"}))
+        (folder / left_out).unlink()
+        theirs = transformers.AutoTokenizer.from_pretrained(folder)
+        assert theirs("A ab 가 q")["input_ids"] == ours("A ab 가 q")["input_ids"][0].tolist() == [2, 5, 7, 8, 6, 1, 3]
+        assert Tokenizer.load(folder).fingerprint == ours.fingerprint
