@@ -9,18 +9,13 @@ from bert_jax.training.optimizer import make_optimizer, make_schedule
 from bert_jax.training.sharding import batch_shardings, make_mesh
 from bert_jax.training.step import abstract_state, compile_train_step
 from train.exits import EXIT_DONE
-from train.launch import Launch
 from train.meter import train_flops
 from train.recipe import Phase, PretrainConfig
-from train.source import DataSource, head_for, open_data
+from train.source import DataSource, head_for
 
 
-def dry_run(launch: Launch) -> int:
-    """Resolves the config, checks the data, compiles one step a phase and prints what was found; writes nothing."""
-    from train.pretrain import with_model_for
-
-    data = open_data(launch.config)
-    config = with_model_for(launch.config, data, launch.given)
+def dry_run(config: PretrainConfig, data: DataSource) -> int:
+    """Compiles one step of each phase and prints shapes, memory, steps and epochs; writes nothing."""
     mesh = make_mesh(config.mesh)
     model = HEADS[head_for(data)](config.model)
     tx, schedule = make_optimizer(config.optimizer), make_schedule(config.optimizer)

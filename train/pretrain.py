@@ -40,7 +40,10 @@ def main(argv: list[str]) -> int:
     if launch.dry_run:
         from train.dry_run import dry_run
 
-        return dry_run(launch)
+        if launch.config.data is None and launch.config.text is not None:
+            raise UserError("--dry-run prepares no text: say data=DIR (made by python -m train.prepare) or data=random")
+        data = open_data(launch.config)
+        return dry_run(with_model_for(launch.config, data, launch.given), data)
     run = RunDirectory(launch.run)
     if jax.process_index() == 0:
         run.acquire()

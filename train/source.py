@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from bert_jax.data.batches import Batches
+from bert_jax.data.masking import MaskingConfig, default_max_predictions
 from bert_jax.data.random_batches import RandomBatches
 from bert_jax.data.shards import read_manifest
 from bert_jax.data.tokenizer import Tokenizer
@@ -79,11 +80,11 @@ class RandomData:
         return self.batches(config, phase), config.eval_batches
 
     def batches(self, config: PretrainConfig, phase: Phase) -> RandomBatches:
-        predictions = config.masking.max_predictions if config.masking else None
+        masking = config.masking or MaskingConfig()
         return RandomBatches(
             batch_size=phase.batch,
             max_seq_length=phase.length,
-            max_predictions=predictions or max(1, round(0.15 * phase.length)),
+            max_predictions=masking.max_predictions or default_max_predictions(masking, phase.length),
             vocab_size=self.vocab_size,
             seed=config.seed,
             next_sentence=self.objective != "none",
