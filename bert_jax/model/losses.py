@@ -67,10 +67,10 @@ def pretraining_denominators(batch: Mapping[str, Array]) -> dict[str, Array]:
     They follow from the batch alone, so that each micro-batch can divide by those of the whole batch.
     """
     nsp_label = batch.get("next_sentence_label")
-    nsp_count = 1 if nsp_label is None else (nsp_label != IGNORED_LABEL).sum()
+    nsp_count = 0 if nsp_label is None else (nsp_label != IGNORED_LABEL).sum()
     return {
         "mlm_denominator": batch["mlm_weights"].sum(dtype=jnp.float32) + 1e-5,
-        "nsp_denominator": jnp.asarray(nsp_count, jnp.float32),
+        "nsp_denominator": jnp.maximum(nsp_count, 1).astype(jnp.float32),
     }
 
 

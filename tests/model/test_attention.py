@@ -74,7 +74,13 @@ def test_bfloat16_attention_is_close_and_differentiates_at_any_size():
         return jnp.square(ATTEND(q, k, v, dtype=dtype)[0]).sum()
 
     value = jax.value_and_grad(loss, argnums=(0, 1, 2))
-    for q, k, v in ((Q, K, V), (Q[:1, :1], K[:1, :1], V[:1, :1]), (Q[:, :, :1], K[:, :, :1], V[:, :, :1])):
+    square = jnp.asarray(RNG.normal(size=(4, 16, 2, 64)), jnp.float32)
+    for q, k, v in (
+        (square,) * 3,
+        (Q, K, V),
+        (Q[:1, :1], K[:1, :1], V[:1, :1]),
+        (Q[:, :, :1], K[:, :, :1], V[:, :, :1]),
+    ):
         exact, narrow = value(q, k, v, "float32"), value(q, k, v, "bfloat16")
         for a, b in zip(jax.tree.leaves(exact), jax.tree.leaves(narrow), strict=True):
             np.testing.assert_allclose(a, b, atol=0.03 * max(1.0, float(jnp.abs(a).max())))

@@ -151,6 +151,7 @@ def test_an_id_outside_its_table_is_loud(params):
     assert np.isfinite(bad.last_hidden_state[2:]).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_remat_changes_neither_values_nor_gradients(shallow_params, dtype):
     def results(remat):
@@ -210,6 +211,7 @@ def test_a_layer_may_be_scanned_over_stacked_parameters(params):
     jax.tree.map(np.testing.assert_array_equal, unstack_layers(stacked), params["encoder"])
 
 
+@pytest.mark.slow
 def test_forward_mode_and_hessian_vector_products_work_in_float32(shallow_params):
     def loss(params):
         output = Bert(SHALLOW).apply({"params": params}, IDS, MASK, deterministic=False, rngs={"dropout": KEY})
