@@ -201,6 +201,10 @@ class Layout:
     accumulation: int = 1
 
     @property
+    def name(self) -> str:
+        return "-".join(f"{field}{size}" for field, size in dataclasses.asdict(self).items() if size > 1)
+
+    @property
     def mesh(self) -> jax.sharding.Mesh:
         count = self.data * self.fsdp * self.tensor
         return make_mesh(MeshConfig(self.data, self.fsdp, self.tensor), jax.devices()[:count])
@@ -218,7 +222,7 @@ LAYOUTS = [
     Layout(tensor=2),
     Layout(tensor=4),
     MIXED,
-    Layout(2, 2, 2, accumulation=2),
+    Layout(fsdp=4, accumulation=2),
 ]
 
 
@@ -255,7 +259,8 @@ def single_device_program(accumulation: int) -> Any:
 @functools.cache
 def single_device(accumulation: int) -> Ran:
     program = single_device_program(accumulation)
-    return Ran(Layout(accumulation=accumulation), *program(fresh_state(), make_batch(), KEY), program.as_text())
+    state, metrics = program(fresh_state(), make_batch(), KEY)
+    return Ran(Layout(accumulation=accumulation), state, metrics, program.as_text() or "")
 
 
 @functools.cache
@@ -265,11 +270,12 @@ def on_layout(layout: Layout) -> Ran:
     program = step.lower(state, make_batch(), KEY).compile(compiler_options=FAST_COMPILE)
     batch = jax.device_put(make_batch(), batch_shardings(layout.mesh))
     key = jax.device_put(KEY, replicated(layout.mesh))
-    return Ran(layout, *program(state, batch, key), program.as_text())
+    state, metrics = program(state, batch, key)
+    return Ran(layout, state, metrics, program.as_text() or "")
 
 
 @pytest.fixture(
-    scope="module", params=[pytest.param(layout, marks=pytest.mark.slow, id=str(layout)) for layout in LAYOUTS]
+    scope="module", params=[pytest.param(layout, marks=pytest.mark.slow, id=layout.name) for layout in LAYOUTS]
 )
 def ran(request) -> Ran:
     return on_layout(request.param)
@@ -369,7 +375,7 @@ def test_no_device_makes_another_devices_dropout_bits(ran):
 @pytest.mark.slow
 def test_shardings_of_inputs_and_outputs_alone_would_hold_the_global_batch():
     """What the constraints are for; and the search above finds it."""
-    mesh = Layout(2, 4, 1).mesh
+    mesh = Layout(fsdp=8).mesh
     state, rows, everywhere = on_mesh(fresh_state(), mesh), batch_shardings(mesh), replicated(mesh)
     layouts = state_shardings(state, mesh)
     step = jax.jit(
@@ -378,7 +384,16 @@ def test_shardings_of_inputs_and_outputs_alone_would_hold_the_global_batch():
         out_shardings=(layouts, everywhere),
     )
     program = step.lower(state, make_batch(), KEY).compile(compiler_options=FAST_COMPILE)
-    assert rows_of_other_devices(program.as_text())
+    assert rows_of_other_devices(program.as_text() or "")
+
+
+def test_activations_are_constrained_after_the_embeddings_and_each_layer():
+    step = compile_train_step(MODEL, TX, SCHEDULE, MIXED.mesh)
+    text = step.lower(abstract_state(MODEL, TX, mesh=MIXED.mesh), make_batch(), KEY).as_text()
+    activations = f"tensor<{B}x{L}x{CONFIG.hidden_size}xf32>"
+    forward = [line for line in text.splitlines() if "sharding_constraint" in line and activations in line]
+    assert len(forward) == 2 * (1 + CONFIG.num_hidden_layers), "once going forward and once going back"
+    assert all('{"data", "fsdp"}, {}, {}' in line for line in forward)
 
 
 @pytest.mark.slow
@@ -392,7 +407,7 @@ def test_a_state_is_born_in_pieces_and_from_the_same_draws_on_every_mesh():
     mesh = MIXED.mesh
     born = jax.jit(partial(init_state, model=MODEL, tx=TX, mesh=mesh)).lower(jax.random.key(0))
     program = born.compile(compiler_options=FAST_COMPILE)
-    found = {size for _, size in shapes(program.as_text())}
+    found = {size for _, size in shapes(program.as_text() or "")}
     assert (48, 16) in found, "the token table's piece"
     assert not found & {(96, 32), (96, 16), (48, 32), (64, 32), (32, 64)}
     state = program(jax.random.key(0))
