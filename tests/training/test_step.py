@@ -1,7 +1,9 @@
 """The training step: its loss, accumulation, dropout keys, steps that are not finite, and evaluation."""
 
 import functools
+import re
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import flax.linen as nn
@@ -332,3 +334,12 @@ def test_evaluation_adds_up_over_parts_and_has_no_dropout(state, still_step):
     _, still = still_step(state, batch, KEY)
     for name, value in mean_metrics(whole).items():
         np.testing.assert_allclose(value, still[name], rtol=1e-5, err_msg=name)
+
+
+@pytest.mark.slow
+def test_the_guides_code_runs():
+    guide = (Path(__file__).resolve().parents[2] / "docs" / "training.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"```python\n(.*?)```", guide, flags=re.DOTALL)
+    assert len(blocks) == 1
+    for block in blocks:
+        exec(compile(block, "docs/training.md", "exec"), {})
