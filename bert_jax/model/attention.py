@@ -74,10 +74,11 @@ def dot_product_attention(
     # Keys first: the gradients' products follow this order, and in the other one XLA's CPU compiler (0.10) folds a
     # transpose into the bfloat16 product that gives k's, and then finds no kernel for it.
     scores_BHLM = product("BMHK,BLHK->BHLM", k_BMHK, q_BLHK, dtype, out_dtype=jnp.float32)
-    scores_BHLM = scores_BHLM / math.sqrt(q_BLHK.shape[-1])
-    if mask is not None:
-        scores_BHLM = jnp.where(mask, scores_BHLM, jnp.finfo(jnp.float32).min)
-    probabilities_BHLM = jax.nn.softmax(scores_BHLM, axis=-1)
+    with jax.named_scope("softmax"):
+        scores_BHLM = scores_BHLM / math.sqrt(q_BLHK.shape[-1])
+        if mask is not None:
+            scores_BHLM = jnp.where(mask, scores_BHLM, jnp.finfo(jnp.float32).min)
+        probabilities_BHLM = jax.nn.softmax(scores_BHLM, axis=-1)
     probabilities_BHLM = dropout(probabilities_BHLM, dropout_rate, dropout_words, dropout_site)
     if head_mask_H is not None:
         probabilities_BHLM = probabilities_BHLM * head_mask_H[:, None, None]

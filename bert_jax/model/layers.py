@@ -28,7 +28,7 @@ def product(spec: str, x: Array, y: Array, dtype: DTypeLike, out_dtype: DTypeLik
     """An einsum of two arrays with operands of `dtype` and sums in float32, in the forward and the backward pass.
 
     Args:
-        spec: "first,second->out", one letter an axis; every letter stands in two of the three.
+        spec: "first,second->out", one letter an axis; every letter stands in two or three of them.
         x, y: arrays of any float type.
         dtype: type of the operands. With float32 this is plain `jnp.einsum`, which differentiates any way and any
             number of times; with bfloat16 it has a backward pass of its own (reverse mode, once).
@@ -152,9 +152,10 @@ def dropout(x: Array, rate: float, words: Array | None, site: int) -> Array:
     """
     if words is None or rate == 0.0:
         return x
-    keep = dropout_bits(words, site, x.shape) >= jnp.uint32(round(rate * 2**32))
-    # 1 / 0.9 in bfloat16 is off by 0.15 %: scale in float32.
-    return jnp.where(keep, x.astype(jnp.float32) * (1.0 / (1.0 - rate)), 0.0).astype(x.dtype)
+    with jax.named_scope("dropout"):
+        keep = dropout_bits(words, site, x.shape) >= jnp.uint32(round(rate * 2**32))
+        # 1 / 0.9 in bfloat16 is off by 0.15 %: scale in float32.
+        return jnp.where(keep, x.astype(jnp.float32) * (1.0 / (1.0 - rate)), 0.0).astype(x.dtype)
 
 
 def dropout_bits(words: Array, site: int, shape: tuple[int, ...]) -> Array:
