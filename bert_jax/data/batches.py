@@ -183,12 +183,10 @@ class Batches:
     def _static(self, rows: Rows, examples_B: np.ndarray) -> dict[str, np.ndarray]:
         masks = self._rows.static_masks(examples_B)
         chosen_BP = np.arange(masks.positions.shape[1]) < masks.counts[:, None]
-        positions_BP = masks.positions * chosen_BP
-        labels_BP = np.take_along_axis(rows.input_ids, positions_BP, axis=1) * chosen_BP
         return {
-            "input_ids": put_masks(rows.input_ids, positions_BP, masks.inputs, chosen_BP),
-            "positions": positions_BP,
-            "labels": labels_BP,
+            "input_ids": put_masks(rows.input_ids, masks.positions, masks.inputs, chosen_BP),
+            "positions": masks.positions,
+            "labels": np.take_along_axis(rows.input_ids, masks.positions, axis=1) * chosen_BP,
             "weights": chosen_BP.astype(np.float32),
         }
 

@@ -1,6 +1,7 @@
 """Rows of token ids for any example numbers of a prepared directory, gathered from memory maps; not yet masked."""
 
 from pathlib import Path
+from types import ModuleType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -8,6 +9,12 @@ import numpy as np
 from bert_jax.data.examples import EXAMPLE
 from bert_jax.data.shards import open_shard
 from bert_jax.errors import UserError
+
+resource: ModuleType | None
+try:
+    import resource
+except ImportError:  # Windows has no such limit
+    resource = None
 
 _FIELDS = len(EXAMPLE.names or ())
 
@@ -26,7 +33,10 @@ class Rows(NamedTuple):
 
 
 class StaticMasks(NamedTuple):
-    """Masks drawn when the data was prepared: positions and inputs (what stands there) int32 [B, P], counts [B]."""
+    """Masks drawn when the data was prepared.
+
+    positions, inputs (what stands there): int32 [B, P], 0 past the count; counts: int32 [B].
+    """
 
     positions: np.ndarray
     inputs: np.ndarray
@@ -37,6 +47,7 @@ class PreparedRows:
     """The examples of one split and one length, numbered 0 .. len - 1 in the order of the index files.
 
     Shards, index and static masks are memory-mapped: an example costs a look into each, whatever the corpus's size.
+    Each map keeps a file open; the process's soft limit on open files is raised where it is too low for them.
     """
 
     def __init__(
@@ -67,6 +78,7 @@ class PreparedRows:
         self._max_seq_length = max_seq_length
         entry = _split_entry(directory, manifest, split)
         parts = _index_entries(directory, entry, split, max_seq_length)
+        _allow_open_files(len(entry["shards"]) + 4 * len(parts))
         # Views without the memmap class: slicing them is five times cheaper.
         self._tokens = [np.asarray(open_shard(self._where / shard["name"]).tokens) for shard in entry["shards"]]
         self._index = [self._open_index(part) for part in parts]
@@ -190,6 +202,17 @@ class PreparedRows:
         if len(array) != rows:
             raise UserError(f"{path}: has {len(array)} rows, the manifest says {rows}: prepare the data again")
         return np.asarray(array)
+
+
+def _allow_open_files(count: int) -> None:
+    """Raises the soft limit, as other runtimes do at start: 1,024 by default, where a large corpus has more shards."""
+    if resource is None:
+        return
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = 1024 + 4 * count  # for another split, another length, and what the program itself opens
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        highest = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (highest, hard))
 
 
 def _split_entry(directory: Path, manifest: dict[str, Any], split: str) -> dict[str, Any]:

@@ -302,14 +302,11 @@ def test_static_masks_refuse_other_settings(static_directory):
     same = MaskingConfig(probability=0.15, max_predictions=5)
     assert equal(open_batches(static_directory, masking=same).batch(0), open_batches(static_directory).batch(0))
     assert open_batches(static_directory, masking=MaskingConfig()).max_predictions == 5
-    for options in (
-        {"masking": MaskingConfig(probability=0.2)},
-        {"masking": MaskingConfig(whole_word=True)},
-        {"masking": MaskingConfig("roberta")},
-        {"max_predictions": 7},
-    ):
+    for other in (MaskingConfig(probability=0.2), MaskingConfig(whole_word=True), MaskingConfig("roberta")):
         with pytest.raises(UserError, match="static"):
-            open_batches(static_directory, **options)
+            open_batches(static_directory, masking=other)
+    with pytest.raises(UserError, match="static"):
+        open_batches(static_directory, max_predictions=7)
 
 
 def test_mask_settings_are_the_data_s_until_the_caller_says_otherwise(tmp_path):
@@ -438,6 +435,18 @@ def test_many_steps_from_many_shards_stay_right(tmp_path):
     expected = written_out(path)
     assert stream(batches, len(expected) // 5) == expected[: len(expected) // 5 * 5]
     assert sorted(stream(open_batches(path, len(expected)), 1)) == sorted(expected)
+
+
+def test_more_shards_than_files_may_be_open_by_default(tmp_path):
+    path = prepare(tmp_path / "data", shards=60, documents=2)
+    code = (
+        "import resource, sys; from bert_jax.data.batches import Batches;"
+        "resource.setrlimit(resource.RLIMIT_NOFILE, (64, resource.getrlimit(resource.RLIMIT_NOFILE)[1]));"
+        "b = Batches(sys.argv[1], batch_size=64, max_seq_length=32); b.batch(0);"
+        "Batches(sys.argv[1], split='held-out', batch_size=64, max_seq_length=32).batch(0)"
+    )
+    result = subprocess.run([sys.executable, "-c", code, str(path)], cwd=ROOT, capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
 
 
 def test_the_code_of_the_guide_runs(directory, tmp_path, monkeypatch, capsys):

@@ -90,7 +90,7 @@ def test_an_endless_run_stops_when_told():
 
 def test_leaving_by_an_exception_of_the_consumer_stops_it():
     with pytest.raises(ZeroDivisionError), Prefetch(Numbers(), 0, None) as prefetched:
-        1 // next(prefetched)
+        divmod(1, next(prefetched))
     assert not prefetched._thread.is_alive()
 
 
