@@ -6,7 +6,7 @@ from rich.table import Table
 
 from bert_jax.model.heads import HEADS
 from bert_jax.training.optimizer import make_optimizer, make_schedule
-from bert_jax.training.sharding import batch_shardings, make_mesh
+from bert_jax.training.sharding import batch_shardings, check_sizes, make_mesh
 from bert_jax.training.step import abstract_state, compile_train_step
 from train.exits import EXIT_DONE
 from train.meter import train_flops
@@ -17,6 +17,8 @@ from train.source import DataSource, head_for
 def dry_run(config: PretrainConfig, data: DataSource) -> int:
     """Compiles one step of each phase and prints shapes, memory, steps and epochs; writes nothing."""
     mesh = make_mesh(config.mesh)
+    for phase in config.phases:
+        check_sizes(config.model, mesh, batch_size=phase.batch, accumulation=config.accumulation)
     model = HEADS[head_for(data)](config.model)
     tx, schedule = make_optimizer(config.optimizer), make_schedule(config.optimizer)
     state = abstract_state(model, tx, mesh=mesh)

@@ -15,7 +15,7 @@ from bert_jax.model.heads import HEADS
 from bert_jax.training.checkpoint import Checkpoints, NonFiniteError, SaveError
 from bert_jax.training.feed import MeshBatches, to_host
 from bert_jax.training.optimizer import make_optimizer, make_schedule
-from bert_jax.training.sharding import batch_shardings, make_mesh
+from bert_jax.training.sharding import batch_shardings, check_sizes, make_mesh
 from bert_jax.training.step import abstract_state, compile_eval_step, compile_train_step, init_state
 from train.evaluation import Unigram, evaluate
 from train.exits import EXIT_DONE, EXIT_NOT_FINITE
@@ -31,6 +31,8 @@ from train.stopping import StopRequest
 def pretrain(config: PretrainConfig, run: RunDirectory, data: DataSource, held_out: DataSource) -> int:
     """Trains to `config.total_steps`, from the newest good checkpoint of `run` if it has one; returns the exit code."""
     mesh = make_mesh(config.mesh)
+    for phase in config.phases:
+        check_sizes(config.model, mesh, batch_size=phase.batch, accumulation=config.accumulation)
     model = HEADS[head_for(data)](config.model)
     tx, schedule = make_optimizer(config.optimizer), make_schedule(config.optimizer)
     init_key, dropout_key = jax.random.split(jax.random.key(config.seed))
