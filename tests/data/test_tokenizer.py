@@ -1,5 +1,6 @@
 """The tokenizer: BERT's rules, the arrays it gives, what files mean, and what it says about mistakes."""
 
+import doctest
 import gzip
 import io
 import json
@@ -618,3 +619,11 @@ def test_padding_and_truncation_written_into_a_file_are_not_obeyed(tmp_path: Pat
     text = broken(padding=padding | {"pad_type_id": 0, "pad_token": "[PAD]"}, truncation=truncation)
     rows = Tokenizer.load(write(tmp_path, tokenizer__json=text))("a b c a b c")
     assert rows["input_ids"].shape == (1, 8)
+
+
+def test_the_guide_runs_as_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    guide = Path(__file__).resolve().parents[2] / "docs/tokenizer.md"
+    failed, tried = doctest.testfile(str(guide), module_relative=False)
+    assert failed == 0
+    assert tried > 10
