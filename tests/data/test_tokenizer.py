@@ -413,6 +413,9 @@ def test_one_tokenizer_serves_many_threads_and_travels_to_other_processes(small:
     google = Tokenizer.from_vocabulary(PIECES, cased=False, literal_special_tokens=False, max_word_length=200)
     copy = pickle.loads(pickle.dumps(google))
     assert copy.tokenize("[MASK]") == ["[", "mask", "]"]
+    assert copy("[MASK]", return_offsets_mapping=True)["offset_mapping"].tolist() == [
+        [[0, 0], [0, 1], [1, 5], [5, 6], [0, 0]]
+    ]
     assert copy.fingerprint == google.fingerprint
 
 
@@ -528,6 +531,7 @@ def test_the_fingerprint_is_that_of_the_rules_not_of_the_files(data_dir: Path, t
     prints = {Tokenizer.load(folder, **o).fingerprint for o in others} | {text.fingerprint}
     assert len(prints) == 5
     assert Tokenizer.load(folder, max_length=64).fingerprint == text.fingerprint
+    assert Tokenizer.load(folder, strip_accents=True).fingerprint == text.fingerprint  # what it does unasked
 
 
 def test_a_warning_where_an_uncased_vocabulary_can_never_match(data_dir: Path, tmp_path: Path, caplog):
