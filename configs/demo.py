@@ -2,8 +2,10 @@
 
 Command:   make demo
 Hardware:  2 CPU cores
-Time:      under 4 minutes, vocabulary and examples included
-Expected:  masked-LM loss on held-out documents well below the unigram baseline's (about 6.1 nats)
+Time:      about 3 minutes, vocabulary and examples included
+Expected:  on held-out documents a masked-LM loss of about 5.5 nats (unigram baseline 6.3) and 17 % of the masked tokens
+           right (most frequent token 5 %), next sentence 70 % (majority 56 %); the text differs a little between
+           versions of Python, and so do the figures
 """
 
 from bert_jax.config import BertConfig
@@ -14,21 +16,21 @@ from train.recipe import Phase, PretrainConfig, TextConfig
 def get_config() -> PretrainConfig:
     return PretrainConfig(
         model=BertConfig(
-            hidden_size=192,
-            num_hidden_layers=3,
-            num_attention_heads=3,
-            intermediate_size=768,
+            hidden_size=128,
+            num_hidden_layers=2,
+            num_attention_heads=2,
+            intermediate_size=512,
             max_position_embeddings=128,
             hidden_dropout_prob=0.0,
             attention_probs_dropout_prob=0.0,
             dtype="bfloat16",
         ),
-        optimizer=OptimizerConfig(learning_rate=1e-3, warmup_steps=150, b2=0.98, decay_from="warmup"),
-        phases=(Phase(length=64, batch=64, steps=1500),),
+        optimizer=OptimizerConfig(learning_rate=2e-3, warmup_steps=140, b2=0.98, decay_from="warmup"),
+        phases=(Phase(length=64, batch=64, steps=1400),),
         text_options=TextConfig(vocab_size=4000, held_out=0.05, dupe_factor=5),
         log_every=25,
-        eval_every=250,
-        eval_batches=20,
-        save_every=500,
+        eval_every=350,
+        eval_batches=100,
+        save_every=350,
         keep=2,
     )

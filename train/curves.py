@@ -53,9 +53,9 @@ def draw_curves(records: list[dict], path: epath.Path) -> None:
     for axes in (loss, accuracy, rate, norm):
         axes.set_xlabel("step")
         axes.grid(alpha=0.3)
-    for axes in (loss, accuracy):
+    for axes, place in ((loss, "upper right"), (accuracy, "upper center")):
         if axes.get_legend_handles_labels()[0]:
-            axes.legend(fontsize="small")
+            axes.legend(fontsize="small", loc=place, ncols=2)
     png = io.BytesIO()
     figure.savefig(png, dpi=110, format="png")
     path.write_bytes(png.getvalue())

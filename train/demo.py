@@ -14,11 +14,10 @@ from train.stdlib_text import write_corpus
 
 RUN = Path("runs/demo")
 TEXTS = (
-    "Return a new [MASK] with the given name.",
-    "If the argument is not given, the default [MASK] is used.",
-    "This function is called when the [MASK] is closed.",
-    "The [MASK] of the list are returned in order.",
-    "Raise an exception if the file does not [MASK].",
+    "Read up to n [MASK] from the file.",
+    "This is the base [MASK] for all exceptions.",
+    "See the [MASK] for details.",
+    "Close the connection to the [MASK].",
 )
 
 
@@ -59,16 +58,18 @@ def report(seconds: float) -> None:
     table.add_row("next sentence accuracy", pairs, majority, "the more frequent answer")
     out.print(table)
     if last["nsp_accuracy"] <= last["majority_accuracy"] + 0.02:
-        out.print("Next sentence is not learned in so few steps: it stays near the majority baseline.")
+        out.print("Next sentence was not learned in so few steps: it stays near the baseline.")
     for text, answers in zip(TEXTS, pipeline("fill-mask", RUN)(list(TEXTS), top_k=4), strict=True):
         guesses = ", ".join(f"{answer['token_str']} {answer['score']:.0%}" for answer in answers)
-        out.print(f"  {text}  ->  {guesses}", markup=False)
+        out.print(f"  {text}  ->  {guesses}", markup=False, soft_wrap=True)
+    out.print("So small a model, after so few steps, knows which words go together and little of grammar yet.")
     out.print(
         f"\nThe curves: {RUN}/curves.png\n\nTry next:\n"
         f'  .venv/bin/python -m bert_jax fill-mask {RUN} "The file is opened for [MASK]."\n'
         f"  .venv/bin/python -m bert_jax info {RUN}\n"
         "  .venv/bin/python -m train.pretrain configs/tiny.py text='YOUR/*.txt' run=runs/mine",
         markup=False,
+        soft_wrap=True,
     )
 
 

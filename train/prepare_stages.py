@@ -15,7 +15,7 @@ from bert_jax.data.report import SplitStatistics, survey_index
 from bert_jax.data.shards import SPLITS, describe_file, new_directory, open_shard, write_array
 from bert_jax.data.text_files import no_progress
 from bert_jax.data.tokenizer import Tokenizer
-from bert_jax.data.vocabulary import count_words, learn_vocabulary
+from bert_jax.data.vocabulary import SPECIAL_TOKENS, count_words, learn_vocabulary
 from bert_jax.data.workers import Workers
 from bert_jax.errors import UserError
 from train.prepare_jobs import IndexJob, IndexResult, ShardResult, TokeniseJob
@@ -66,9 +66,14 @@ def make_tokenizer(options: PrepareOptions, sources: Sequence[Source]) -> tuple[
     assert options.vocab_size and options.workers and options.held_out is not None
     with ProgressReport("counting words", total=_size(sources), unit="MB", scale=1e6) as report:
         texts = (text for text in open_corpus(options, sources, report) if not is_held_out(text, options.held_out))
-        counts = count_words(texts, workers=options.workers)
+        literal = () if google else SPECIAL_TOKENS
+        counts = count_words(texts, special_tokens=literal, workers=options.workers)
     learnt = learn_vocabulary(
-        counts, size=options.vocab_size, cased=bool(options.cased), strip_accents=options.strip_accents
+        counts,
+        size=options.vocab_size,
+        cased=bool(options.cased),
+        strip_accents=options.strip_accents,
+        max_word_length=switches.get("max_word_length", 100),
     )
     return learnt.tokenizer(**switches), learnt.report
 
