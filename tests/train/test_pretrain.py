@@ -146,6 +146,24 @@ def test_three_resumes_equal_never_having_stopped(recipe: str, data: str, straig
 
 
 @pytest.mark.slow
+def test_a_damaged_checkpoint_costs_the_steps_since_the_one_before(
+    recipe, data, straight: Path, tmp_path, monkeypatch, caplog
+):
+    run = tmp_path / "damaged"
+    monkeypatch.setattr(stopping.StopRequest, "exit_code", lambda _, step: EXIT_PREEMPTED if step == 7 else None)
+    assert pretrain.main([recipe, f"data={data}", f"run={run}"]) == EXIT_PREEMPTED
+    monkeypatch.undo()
+    largest = max((run / "checkpoints" / "7").rglob("*"), key=lambda path: path.stat().st_size if path.is_file() else 0)
+    content = bytearray(largest.read_bytes())
+    content[len(content) // 2] ^= 1
+    largest.write_bytes(content)
+    assert pretrain.main([recipe, f"data={data}", f"run={run}"]) == EXIT_DONE
+    assert largest.name in caplog.text
+    for ours, theirs in zip(arrays_of(run)[1], arrays_of(straight)[1], strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+
+
+@pytest.mark.slow
 def test_another_mesh_goes_on_with_the_same_weights(
     recipe: str, data: str, straight: Path, tmp_path: Path, monkeypatch
 ):
