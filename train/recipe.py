@@ -196,8 +196,10 @@ def _all_paths(config: Any, prefix: str = "") -> list[str]:
 
 def _unknown(config: Any, path: str) -> str:
     known = _all_paths(config)
-    near = difflib.get_close_matches(path, known, n=3, cutoff=0.5)
-    near += [k for k in known if k.rpartition(".")[2] == path.rpartition(".")[2] and k not in near]
+    last = path.rpartition(".")[2]
+    names = {k: k.rpartition(".")[2] for k in known}
+    near = [k for k, name in names.items() if last in (name, "".join(word[0] for word in name.split("_")))]
+    near += [k for k in difflib.get_close_matches(path, known, n=3, cutoff=0.5) if k not in near]
     hint = f"; did you mean {' or '.join(near[:3])}?" if near else ""
     return f"{path} is no field of the config{hint}"
 

@@ -38,6 +38,7 @@ def test_an_override_reads_the_value_as_the_fields_own_type(path, text, read):
     ("path", "text", "words"),
     [
         ("optimizer.learnign_rate", "1", ("is no field", "optimizer.learning_rate")),
+        ("optimizer.lr", "1", ("is no field", "did you mean optimizer.learning_rate")),
         ("learning_rate", "1", ("is no field", "optimizer.learning_rate")),
         ("optimizer.learning_rate", "fast", ("optimizer.learning_rate", "'fast'", "number")),
         ("eval_every", "2.5", ("eval_every", "'2.5'", "whole number")),
