@@ -43,11 +43,12 @@ class Meter:
         self._late: dict[str, Any] | None = None
         self.step = step
         self.skipped_in_a_row = 0
+        self._compiled = False
         self._clear()
 
     def _clear(self) -> None:
         self._rows: list[dict[str, float]] = []
-        self._sequences = self._tokens = 0
+        self._timed = self._sequences = self._tokens = 0
         self._flops = self._waited = 0.0
         self._since = time.monotonic()
 
@@ -58,6 +59,9 @@ class Meter:
         """
         self.flush()
         self._late = metrics
+        if not self._compiled:  # the first step is mostly the compiler's time
+            return
+        self._timed += 1
         self._sequences += phase.batch
         self._tokens += phase.batch * phase.length
         self._flops += phase.batch * train_flops(self._config, phase.length, batch["mlm_positions"].shape[1])
@@ -69,6 +73,9 @@ class Meter:
             row = {name: float(np.asarray(value)) for name, value in jax.device_get(self._late).items()}
             self._late = None
             self._rows.append(row)
+            if not self._compiled:
+                self._compiled = True
+                self._since = time.monotonic()
             self.step += 1
             self.skipped_in_a_row = int(row["skipped_in_a_row"])
 
@@ -81,12 +88,13 @@ class Meter:
             for name, value in self._rows[-1].items()
             if name != "finite"
         }
-        result["sequences_per_second"] = self._sequences / seconds
-        result["tokens_per_second"] = self._tokens / seconds
-        if self._peak:
-            result["mfu"] = self._flops / seconds / self._peak
-        result["input_wait"] = self._waited / seconds
-        result["eta_seconds"] = (total_steps - self.step) * seconds / len(self._rows)
+        if self._timed:
+            result["sequences_per_second"] = self._sequences / seconds
+            result["tokens_per_second"] = self._tokens / seconds
+            if self._peak:
+                result["mfu"] = self._flops / seconds / self._peak
+            result["input_wait"] = self._waited / seconds
+            result["eta_seconds"] = (total_steps - self.step) * seconds / self._timed
         self._clear()
         return result
 

@@ -73,6 +73,27 @@ def test_metrics_are_fetched_one_step_late_and_averaged_over_good_steps(monkeypa
     assert "mfu" not in summary
 
 
+def test_speeds_leave_the_compilers_time_and_pauses_out(monkeypatch):
+    clock = [0.0]
+    monkeypatch.setattr("train.meter.time.monotonic", lambda: clock[0])
+    meter = Meter(BertConfig.preset("tiny"), step=0)
+    batch, phase = {"mlm_positions": np.zeros((2, 3))}, Phase(8, 2, 100)
+    metrics = {"loss": 1.0, "finite": 1, "skipped_in_a_row": 0, "learning_rate": 0.0}
+    meter.push(metrics, batch, phase, waited=0.0)
+    clock[0] = 60.0  # compiling
+    for _ in range(4):
+        meter.push(metrics, batch, phase, waited=0.5)
+        clock[0] += 1.0
+    with meter.pause():
+        clock[0] += 30.0  # an evaluation
+    meter.flush()
+    summary = meter.summary(25)
+    assert summary["sequences_per_second"] == pytest.approx(2.0)
+    assert summary["tokens_per_second"] == pytest.approx(16.0)
+    assert summary["input_wait"] == pytest.approx(0.5)
+    assert summary["eta_seconds"] == pytest.approx(20.0)
+
+
 def test_the_count_of_operations_is_that_of_the_compiled_forward_pass():
     config = BertConfig(
         vocab_size=3000, hidden_size=256, num_hidden_layers=2, num_attention_heads=4, intermediate_size=1024
