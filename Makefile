@@ -2,6 +2,8 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+# Two processes, a file of tests on one of them: most of the time is one thread compiling.
+PARALLEL := --numprocesses 2 --dist loadfile
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
 
 .DEFAULT_GOAL := help
@@ -14,10 +16,10 @@ demo: $(VENV)/.train  ## vocabulary, examples and a small BERT from the text ins
 	$(BIN)/python -m train.demo
 
 test: $(VENV)/.dev  ## the whole test suite, parity with transformers included
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest $(PARALLEL)
 
 check: $(VENV)/.dev lint types  ## lint, types and the fast tests: before every commit
-	$(BIN)/python -m pytest -q -m "not slow and not parity"
+	$(BIN)/python -m pytest -q $(PARALLEL) -m "not slow and not parity"
 
 lint: $(VENV)/.dev  ## ruff: rules and formatting
 	$(BIN)/ruff check . && $(BIN)/ruff format --check .

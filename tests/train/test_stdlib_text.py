@@ -3,6 +3,8 @@
 import json
 from pathlib import Path
 
+import pytest
+
 from train.stdlib_text import _paragraphs, write_corpus
 
 
@@ -28,6 +30,7 @@ a ::= b | c
     ]
 
 
+@pytest.mark.slow
 def test_the_corpus_is_documents_of_prose_and_the_same_every_time(tmp_path: Path):
     size = write_corpus(tmp_path / "one.jsonl")
     write_corpus(tmp_path / "two.jsonl")
