@@ -234,6 +234,7 @@ def test_forward_mode_and_hessian_vector_products_work_in_float32(shallow_params
     assert max(float(jnp.abs(a).max()) for a in jax.tree.leaves(one)) > 1e-2
 
 
+@pytest.mark.slow
 def test_per_example_gradients_are_a_vmap(shallow_params):
     def loss(params, ids):
         return jnp.square(Bert(SHALLOW).apply({"params": params}, ids[None]).pooler_output).sum()
@@ -243,6 +244,7 @@ def test_per_example_gradients_are_a_vmap(shallow_params):
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a[2], b, rtol=1e-4, atol=1e-5), each, third)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("spec", [PartitionSpec("data"), PartitionSpec("data", None, "tensor")])
 def test_no_device_makes_the_dropout_bits_of_another(shallow_params, spec):
     mesh = jax.make_mesh((4, 2), ("data", "tensor"), axis_types=(AxisType.Auto,) * 2)

@@ -58,6 +58,7 @@ SMALL = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_published_sizes_have_the_published_parameter_counts(name):
     config = BertConfig.preset(name)
@@ -65,6 +66,7 @@ def test_published_sizes_have_the_published_parameter_counts(name):
     assert tuple(map(count, models)) == PUBLISHED[name]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layers", SMALL)
 def test_the_24_small_models_have_the_published_parameter_counts(layers):
     sizes = (128, 256, 512, 768)

@@ -136,6 +136,7 @@ def test_a_vocabulary_that_does_not_divide_is_whole_over_tensor():
     assert table((30720, 768), mesh) == P("tensor", "fsdp") and bias((30720,), mesh) == P("tensor")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["tiny", "mini", "base-uncased", "large-cased", "base-chinese", "L-4_H-512"])
 @pytest.mark.parametrize("sizes", [(8, 1, 1), (1, 8, 1), (1, 1, 2), (2, 4, 2), (32, 8, 1)])
 def test_published_sizes_divide(name, sizes):
@@ -403,6 +404,7 @@ def test_the_searches_find_what_they_look_for():
     assert bits_of_other_devices(single_device(1).hlo, MIXED)
 
 
+@pytest.mark.slow
 def test_a_state_is_born_in_pieces_and_from_the_same_draws_on_every_mesh():
     mesh = MIXED.mesh
     born = jax.jit(partial(init_state, model=MODEL, tx=TX, mesh=mesh)).lower(jax.random.key(0))
