@@ -61,7 +61,7 @@ class PretrainConfig:
     text: str | None = None  # files or a glob, prepared into the run directory first
     text_options: TextConfig = field(default_factory=TextConfig)
     eval_data: str | None = None  # a prepared directory; None: the held-out part of `data`
-    init: str | None = None  # a run directory, a folder, a hub id
+    init: str | None = None  # a run directory or a folder
     init_optimizer: bool = False
 
     log_every: int = 50

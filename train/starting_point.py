@@ -1,4 +1,4 @@
-"""Where a fresh run's parameters come from: drawn anew, or `init=` another run, folder or hub id."""
+"""Where a fresh run's parameters come from: drawn anew, or `init=` another run or folder."""
 
 import dataclasses
 from collections.abc import Callable

@@ -63,7 +63,8 @@ class Rule:
 
 
 PARTITION_TABLE: tuple[Rule, ...] = (
-    # A published vocabulary (30522 = 2 * 3 * 5087) seldom divides; the table is then whole on each tensor device.
+    # A published vocabulary (30522 = 2 * 3 * 5087) seldom divides; it is then stored whole on each tensor device, and
+    # padded and cut in the step (`_padded`).
     Rule("embeddings/word_embeddings", (P("tensor", "fsdp"), P(None, "fsdp"))),
     Rule("embeddings/(position|token_type)_embeddings", (P(None, "fsdp"),)),
     Rule("LayerNorm/(scale|bias)", (P(),)),
@@ -164,9 +165,30 @@ def gather_under_fsdp(mesh: Mesh) -> Callable[[Any], Any]:
     def use(params: Any) -> Any:
         stored = state_shardings(params, mesh)
         used = jax.tree.map(lambda sharding: NamedSharding(mesh, _without_fsdp(sharding.spec)), stored)
-        return jax.lax.with_sharding_constraint(jax.lax.with_sharding_constraint(params, stored), used)
+        gathered = jax.lax.with_sharding_constraint(jax.lax.with_sharding_constraint(params, stored), used)
+        return jax.tree_util.tree_map_with_path(lambda path, leaf: _padded(path_string(path), leaf, mesh), gathered)
 
     return use
+
+
+def padded_vocab_size(vocab_size: int, mesh: Mesh) -> int:
+    """V', the next size that divides by the tensor axis. The model of a step has it; what is stored has V rows."""
+    return -(-vocab_size // mesh.shape["tensor"]) * mesh.shape["tensor"]
+
+
+def _padded(path: str, leaf: jax.Array, mesh: Mesh) -> jax.Array:
+    """The token table [V', D] and the decoder's bias [V'], cut over tensor; other leaves as they are.
+
+    So logits are cut over the vocabulary whatever its size. Those of the padding are -inf: they never win, add
+    nothing to a loss, and their gradients are cut off with them.
+    """
+    fill = {"embeddings/word_embeddings": 0.0, "mlm_head/bias": -math.inf}
+    value = next((value for end, value in fill.items() if path.endswith(end)), None)
+    more = padded_vocab_size(leaf.shape[0], mesh) - leaf.shape[0] if value is not None else 0
+    if not more:
+        return leaf
+    padded = jax.numpy.pad(leaf, ((0, more), *((0, 0) for _ in leaf.shape[1:])), constant_values=value)
+    return jax.lax.with_sharding_constraint(padded, NamedSharding(mesh, P("tensor")))
 
 
 def _without_fsdp(spec: P) -> P:

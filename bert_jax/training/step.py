@@ -21,6 +21,7 @@ from bert_jax.training.sharding import (
     check_sizes,
     constrain_activations,
     gather_under_fsdp,
+    padded_vocab_size,
     replicated,
     state_shardings,
 )
@@ -228,11 +229,11 @@ def compile_train_step(
     step = partial(train_step, tx=tx, schedule=schedule, accumulation=accumulation)
     if mesh is None:
         return jax.jit(partial(step, model=model), donate_argnums=0)
-    model = on_mesh(model, mesh)
+    used = on_mesh(model, mesh)
 
     def step_on_mesh(state: TrainState, batch: Batch, key: Array) -> tuple[TrainState, Metrics]:
         check_sizes(model.config, mesh, batch_size=batch["input_ids"].shape[0], accumulation=accumulation)
-        return step(state, batch, key, model=model, use_params=gather_under_fsdp(mesh))
+        return step(state, batch, key, model=used, use_params=gather_under_fsdp(mesh))
 
     state = state_shardings(_abstract(model, tx), mesh)
     everywhere = replicated(mesh)
@@ -253,6 +254,7 @@ def compile_eval_step(model: nn.Module, mesh: Mesh | None = None) -> Callable[[A
 
 
 def on_mesh(model: nn.Module, mesh: Mesh) -> nn.Module:
-    """The same model with its activations kept where the batch's rows are."""
+    """The same model with its activations kept where the batch's rows are, and a vocabulary that divides."""
     check_sizes(model.config, mesh)
-    return model.clone(constrain=constrain_activations(mesh))
+    config = model.config.replace(vocab_size=padded_vocab_size(model.config.vocab_size, mesh))
+    return model.clone(config=config, constrain=constrain_activations(mesh))

@@ -431,6 +431,27 @@ def test_evaluation_on_a_mesh_is_that_of_one_device():
         np.testing.assert_allclose(found[name], value, rtol=1e-5, err_msg=name)
 
 
+@pytest.mark.slow
+def test_a_vocabulary_that_does_not_divide_is_padded_in_the_step_and_nowhere_else():
+    model, mesh, batch = BertForPreTraining(CONFIG.replace(vocab_size=97)), make_mesh(MeshConfig(2, 2, 2)), make_batch()
+    program = compile_train_step(model, TX, SCHEDULE, mesh).lower(abstract_state(model, TX, mesh=mesh), batch, KEY)
+    compiled = program.compile(FAST_COMPILE)
+    ours, metrics = compiled(init_state(KEY, model, TX, mesh=mesh), batch, KEY)
+    theirs, expected = compile_train_step(model, TX, SCHEDULE)(init_state(KEY, model, TX), batch, KEY)
+    np.testing.assert_allclose(metrics["loss"], expected["loss"], rtol=1e-5)
+    np.testing.assert_allclose(metrics["grad_norm"], expected["grad_norm"], rtol=1e-5)
+    assert float(metrics["mlm_accuracy"]) == pytest.approx(float(expected["mlm_accuracy"]))
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6), ours.params, theirs.params)
+    assert ours.params["bert"]["embeddings"]["word_embeddings"].shape == (97, 32)
+    sizes = {int(size) for size in re.findall(r"f32\[\d+,\d+,(\d+)\]", compiled.as_text())}
+    assert 49 in sizes  # half of 98, on each of two devices
+    assert not {97, 98} & sizes
+    sums = compile_eval_step(model, mesh)(ours.params, batch)
+    here = jax.device_put(jax.device_get(ours.params), jax.devices()[0])
+    expected = eval_step(here, batch, model=model)
+    np.testing.assert_allclose(sums["mlm_loss_sum"], expected["mlm_loss_sum"], rtol=1e-5)
+
+
 def test_a_batch_that_does_not_divide_by_the_accumulation_is_refused():
     step = compile_train_step(MODEL, TX, SCHEDULE, MIXED.mesh, accumulation=4)
     message = r"batch_size=56 .* accumulation=4 = 16 equal parts; nearest that fit: 48, 64"
