@@ -1,14 +1,17 @@
 """Where a pretraining run's batches come from: a prepared directory, or random tokens for trying a config out."""
 
+import hashlib
+import json
 from functools import cached_property
 from pathlib import Path
 
 import numpy as np
+from etils import epath
 
 from bert_jax.data.batches import Batches
 from bert_jax.data.masking import MaskingConfig, default_max_predictions
 from bert_jax.data.random_batches import RandomBatches
-from bert_jax.data.shards import read_manifest
+from bert_jax.data.shards import MANIFEST, manifest_files, read_manifest, verify
 from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.errors import UserError
 from train.recipe import Phase, PretrainConfig
@@ -94,6 +97,31 @@ class RandomData:
 DataSource = PreparedData | RandomData
 
 
+def local_copy(directory: str, cache: Path | None = None) -> str:
+    """`directory` itself, or where it is on a bucket ("gs://...") a verified copy of it on this machine's disk.
+
+    Batches read a few bytes at a time from memory maps, which a bucket does not offer. The copy lies under `cache`
+    (default ~/.cache/bert_jax) and is made once; the manifest comes last and stands for all of it.
+    """
+    source = epath.Path(directory)
+    if cache is None and "://" not in directory:
+        return directory
+    manifest = source / MANIFEST
+    if not manifest.exists():
+        raise UserError(f"{directory}: no {MANIFEST} there, so it is no prepared data")
+    content = manifest.read_bytes()
+    target = (cache or Path.home() / ".cache" / "bert_jax") / hashlib.sha256(content).hexdigest()[:16]
+    if not (target / MANIFEST).exists():
+        for name in [name for name, _ in manifest_files(json.loads(content))]:
+            (target / name).parent.mkdir(parents=True, exist_ok=True)
+            (source / name).copy(target / name, overwrite=True)
+        (target / MANIFEST).write_bytes(content)
+        if problems := verify(target):
+            (target / MANIFEST).unlink()
+            raise UserError(f"{directory}: the copy at {target} is damaged: {problems[0]}")
+    return str(target)
+
+
 def head_for(data: DataSource) -> str:
     """The model that an objective trains: without sentence pairs there is nothing to learn for a pooler."""
     return "mlm" if data.objective == "none" else "pretraining"
@@ -105,7 +133,7 @@ def open_data(config: PretrainConfig) -> DataSource:
         return RandomData(config.model.vocab_size, config.text_options.objective)
     if config.data is None:
         raise UserError("data: not given; say data=DIR (made by python -m train.prepare), text=GLOB, or data=random")
-    data = PreparedData(config.data)
+    data = PreparedData(local_copy(config.data))
     for phase in config.phases:
         if data.examples(phase.length) == 0:
             have = ", ".join(map(str, data.lengths))

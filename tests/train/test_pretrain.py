@@ -1,6 +1,7 @@
 """The pretraining program end to end on a small corpus: train, stop, resume to the bit, evaluate, export, refuse."""
 
 import json
+import shutil
 import signal
 import subprocess
 import sys
@@ -271,6 +272,25 @@ def test_other_data_is_evaluated_on_as_a_whole_and_none_held_out_is_said(
     assert prepare([str(corpus), *words]) in (0, None)
     with pytest.raises(UserError, match="another vocabulary"):
         pretrain.main([recipe, f"data={data}", f"eval_data={third}", f"run={tmp_path / 'c'}", *short])
+
+
+def test_data_from_afar_is_copied_once_and_verified(data: str, tmp_path: Path):
+    from bert_jax.data.shards import verify
+    from train.source import local_copy
+
+    assert local_copy(data) == data
+    copy = Path(local_copy(data, cache=tmp_path / "cache"))
+    assert verify(copy) == []
+    written = (copy / "manifest.json").stat().st_mtime_ns
+    assert local_copy(data, cache=tmp_path / "cache") == str(copy)
+    assert (copy / "manifest.json").stat().st_mtime_ns == written
+    with pytest.raises(UserError, match="no prepared data"):
+        local_copy(str(tmp_path), cache=tmp_path / "cache")
+    broken = tmp_path / "broken"
+    shutil.copytree(data, broken)
+    np.save(broken / "unigram_counts.npy", np.zeros(3))
+    with pytest.raises(UserError, match=r"unigram_counts\.npy"):
+        local_copy(str(broken), cache=tmp_path / "other")
 
 
 @pytest.mark.slow
