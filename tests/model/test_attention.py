@@ -69,6 +69,7 @@ def test_a_head_mask_scales_each_head_after_dropout():
     np.testing.assert_allclose(masked, plain * head_mask[:, None], atol=1e-6)
 
 
+@pytest.mark.slow
 def test_bfloat16_attention_is_close_and_differentiates_at_any_size():
     def loss(q, k, v, dtype):
         return jnp.square(ATTEND(q, k, v, dtype=dtype)[0]).sum()

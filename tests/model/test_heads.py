@@ -100,6 +100,7 @@ def test_initial_values_are_google_s():
     assert np.abs(params["bert"]["embeddings"]["word_embeddings"][0]).max() > 0
 
 
+@pytest.mark.slow
 def test_logits_at_masked_positions_are_those_of_all_positions_gathered():
     model = BertForPreTraining(CONFIG)
     params = init(model)

@@ -22,6 +22,7 @@ def arrays(spec, seed=0):
     return [jnp.asarray(rng.normal(size=shape), jnp.float32) for shape in SPECS[spec]]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("spec", SPECS)
 def test_a_bfloat16_product_rounds_its_operands_and_nothing_else(spec):
     x, y = arrays(spec)

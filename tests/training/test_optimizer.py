@@ -280,6 +280,7 @@ def what_differs(config: OptimizerConfig) -> str:
     return ",".join(f"{name}={value}" for name, value in fields if value != getattr(SCHEDULED, name)) or "google"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("config", VARIANTS, ids=what_differs)
 def test_every_variant_follows_its_definition(config):
     """Random gradients of all sizes; a few batches are skipped, so that consumed batches and updates differ."""
