@@ -279,7 +279,7 @@ class Checkpoints:
         # A directory that cannot be made is then an error at once. Made in the background, other threads wait for
         # it for 300 s, and hold up the end of the process.
         options.asynchronous.create_directories_asynchronously = False
-        # Trained float32 weights shrink by 7 % only, for twice the time of a save.
+        # Random float32 values shrink by 7 % only, for twice the time of a save.
         options.array.saving.use_compression = False
         # Whether all that is in the step is wanted was settled by its manifest.
         options.pytree.loading.partial_load = True
