@@ -10,6 +10,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import torch
+import transformers
 
 from bert_jax.config import HIDDEN_ACTS, BertConfig
 from bert_jax.model.encoder import Bert
@@ -17,8 +19,6 @@ from bert_jax.model.heads import BertForPreTraining
 from bert_jax.model.layers import activate
 from bert_jax.model.losses import mean_pretraining_loss, pretraining_loss, pretraining_sums
 
-torch = pytest.importorskip("torch")
-transformers = pytest.importorskip("transformers")
 pytestmark = pytest.mark.parity
 
 TOLERANCE = 1e-4

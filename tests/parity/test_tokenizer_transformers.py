@@ -8,12 +8,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import transformers
+import zstandard
 
 from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.data.vocabulary import count_words, learn_vocabulary
 
-transformers = pytest.importorskip("transformers")
-zstandard = pytest.importorskip("zstandard")
 pytestmark = [pytest.mark.parity, pytest.mark.slow]
 
 PUBLISHED = [
