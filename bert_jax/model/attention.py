@@ -39,12 +39,23 @@ def padding_mask(attention_mask: Array | None) -> Array | None:
     raise UserError(f"attention_mask has shape {attention_mask.shape}; expected [B, M] or [B, L, M]")
 
 
+def causal_mask(length: int, key_length: int, past: Array | int = 0) -> Array:
+    """Each query sees itself and what is before it: boolean [1, 1, L, M], True = attend.
+
+    Args:
+        length, key_length: L queries, M keys.
+        past: position of the first query, a number or a traced int32 scalar; that of the first key is 0.
+    """
+    return (jnp.arange(key_length) <= past + jnp.arange(length)[:, None])[None, None]
+
+
 def dot_product_attention(
     q_BLHK: Array,
     k_BMHK: Array,
     v_BMHK: Array,
     mask: Array | None = None,
     *,
+    relative_BHLM: Array | None = None,
     head_mask_H: Array | None = None,
     dropout_rate: float = 0.0,
     dropout_words: Array | None = None,
@@ -60,6 +71,7 @@ def dot_product_attention(
     Args:
         q_BLHK, k_BMHK, v_BMHK: queries, keys, values of any float type.
         mask: boolean, broadcast against [B, H, L, M]; True = attend.
+        relative_BHLM: what `relative_scores` returns; added to q kᵀ before the division.
         head_mask_H: [H]; multiplies the probabilities of each head after dropout (1 keep, 0 drop).
         dropout_rate, dropout_words, dropout_site: see `layers.dropout`; the probabilities are not renormalised.
         dtype: type of the products' operands. Scores and softmax are float32 whatever it is.
@@ -75,6 +87,8 @@ def dot_product_attention(
     # transpose into the bfloat16 product that gives k's, and then finds no kernel for it.
     scores_BHLM = product("BMHK,BLHK->BHLM", k_BMHK, q_BLHK, dtype, out_dtype=jnp.float32)
     with jax.named_scope("softmax"):
+        if relative_BHLM is not None:
+            scores_BHLM = scores_BHLM + relative_BHLM
         scores_BHLM = scores_BHLM / math.sqrt(q_BLHK.shape[-1])
         if mask is not None:
             scores_BHLM = jnp.where(mask, scores_BHLM, jnp.finfo(jnp.float32).min)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from bert_jax.errors import UserError
-from bert_jax.model.attention import dot_product_attention, padding_mask
+from bert_jax.model.attention import causal_mask, dot_product_attention, padding_mask
 from bert_jax.model.layers import key_words
 
 RNG = np.random.default_rng(0)
@@ -28,17 +28,25 @@ def test_a_padding_mask_reads_like_the_picture():
         padding_mask(jnp.ones(3))
 
 
+def test_a_causal_mask_reads_like_the_picture():
+    np.testing.assert_array_equal(causal_mask(3, 3), np.tril(np.ones((1, 1, 3, 3), bool)))
+    after_two = jax.jit(lambda past: causal_mask(2, 5, past))(jnp.int32(2))
+    np.testing.assert_array_equal(after_two[0, 0], [[1, 1, 1, 0, 0], [1, 1, 1, 1, 0]])
+
+
 def test_attention_is_the_formula():
     mask = RNG.random((2, 1, 5, 7)) < 0.7
     mask[..., 0] = True
+    relative = RNG.normal(size=(2, 3, 5, 7))
     expected = np.zeros((2, 5, 3, 4))
     q, k, v = (np.asarray(a, np.float64) for a in (Q, K, V))
     for b in range(2):
         for h in range(3):
-            scores = np.where(mask[b, 0], q[b, :, h] @ k[b, :, h].T / 2.0, -np.inf)
+            scores = np.where(mask[b, 0], (q[b, :, h] @ k[b, :, h].T + relative[b, h]) / 2.0, -np.inf)
             weights = np.exp(scores - scores.max(-1, keepdims=True))
             expected[b, :, h] = weights / weights.sum(-1, keepdims=True) @ v[b, :, h]
-    context, probabilities = ATTEND(Q, K, V, jnp.asarray(mask), return_probabilities=True)
+    added = {"relative_BHLM": jnp.asarray(relative, jnp.float32)}
+    context, probabilities = ATTEND(Q, K, V, jnp.asarray(mask), **added, return_probabilities=True)
     np.testing.assert_allclose(context, expected, atol=1e-5)
     assert probabilities.shape == (2, 3, 5, 7)
     assert (np.asarray(probabilities)[~np.broadcast_to(mask, (2, 3, 5, 7))] == 0).all()
