@@ -1,11 +1,13 @@
 """BertConfig: what it refuses, what it reads and writes, and the sizes of the published models."""
 
+import dataclasses
 import json
 
 import pytest
 
 from bert_jax.config import BertConfig
 from bert_jax.errors import UserError
+from bert_jax.presets import PRESETS
 
 
 @pytest.mark.parametrize(
@@ -27,6 +29,29 @@ from bert_jax.errors import UserError
         ("pad_token_id", 30522),
         ("dtype", "float16"),
         ("remat", "some"),
+        ("model_type", "electra"),
+        ("labels", ()),
+        ("labels", ["a", "b"]),
+        ("problem_type", "ranking"),
+        ("tie_word_embeddings", 1),
+        ("eos_token_id", -1),
+        ("chunk_size_feed_forward", -4),
+        ("position_embedding_type", "alibi"),
+        ("seq_classif_dropout", 1.0),
+        # Layers and heads that are not there, none and all of the heads of a layer, out of order.
+        ("pruned_heads", ((12, (0,)),)),
+        ("pruned_heads", ((0, (12,)),)),
+        ("pruned_heads", ((0, ()),)),
+        ("pruned_heads", ((0, tuple(range(12))),)),
+        ("pruned_heads", ((1, (0,)), (0, (1,)))),
+        ("pruned_heads", ((0, (3, 1)),)),
+        ("pruned_heads", "01"),
+        # What BERT does not have.
+        ("embedding_size", 128),
+        ("num_hidden_groups", 1),
+        ("inner_group_num", 2),
+        ("sinusoidal_pos_embds", True),
+        ("add_cross_attention", True),
     ],
 )
 def test_a_value_that_cannot_be_is_refused_with_field_and_value(field, value):
@@ -34,6 +59,44 @@ def test_a_value_that_cannot_be_is_refused_with_field_and_value(field, value):
         BertConfig(**{field: value})
     assert f"{field}={value!r}" in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "field", "value"),
+    [
+        ("albert-base-v2", "is_decoder", True),
+        ("albert-base-v2", "num_hidden_groups", 13),
+        ("albert-base-v2", "pruned_heads", ((1, (0,)),)),
+        ("distilbert-base-cased", "is_decoder", True),
+        ("distilbert-base-cased", "position_embedding_type", "relative_key"),
+        ("distilbert-base-cased", "layer_norm_eps", 1e-5),
+        ("roberta-base", "max_position_embeddings", 2),
+    ],
+)
+def test_what_a_family_does_not_have_is_refused(name, field, value):
+    with pytest.raises(UserError) as caught:
+        BertConfig.preset(name, **{field: value})
+    assert f"{field}={value!r}" in str(caught.value)
+
+
+def test_layers_of_albert_repeat_group_by_group():
+    config = BertConfig.preset("albert-base-v2", num_hidden_layers=5, num_hidden_groups=2, inner_group_num=2)
+    assert config.num_parameter_layers == 4
+    # transformers: the group of layer i is int(i / (5 / 2)).
+    assert config.layer_order == (0, 1, 0, 1, 0, 1, 2, 3, 2, 3)
+    assert BertConfig.preset("albert-base-v1").layer_order == (0,) * 12
+    assert BertConfig.preset("tiny").layer_order == (0, 1)
+
+
+def test_roberta_s_table_of_positions_has_two_rows_more_than_its_longest_input():
+    assert BertConfig.preset("xlm-roberta-large").longest_input == 512
+    assert BertConfig.preset("base-cased").longest_input == BertConfig.preset("albert-base-v2").longest_input == 512
+
+
+def test_every_config_is_hashable():
+    config = BertConfig(labels=("a", "b", "c"), pruned_heads=((0, (1, 2)), (3, (0,))))
+    assert hash(config) == hash(config.replace())
+    assert config.num_labels == 3
 
 
 def test_head_dim_is_derived_and_replace_checks():
@@ -61,6 +124,86 @@ def test_json_goes_there_and_back(tmp_path):
     assert {"dtype", "remat"}.isdisjoint(config.replace(dtype="bfloat16", remat="full").to_json())
 
 
+@pytest.mark.parametrize("name", sorted(PRESETS))
+def test_json_of_every_published_size_goes_there_and_back(name):
+    config = BertConfig.preset(name)
+    assert BertConfig.from_json(json.loads(json.dumps(config.to_json()))) == config
+    # As a run's config.json holds it: every field, under our names.
+    assert BertConfig.from_json(json.loads(json.dumps(dataclasses.asdict(config)))) == config
+
+
+def test_options_and_labels_go_there_and_back():
+    config = BertConfig.preset(
+        "roberta-base",
+        labels=("no", "yes", "maybe"),
+        problem_type="multi_label_classification",
+        position_embedding_type="relative_key_query",
+        is_decoder=True,
+        add_cross_attention=True,
+        tie_word_embeddings=False,
+        pruned_heads=((0, (1, 2)), (10, (0,))),
+        chunk_size_feed_forward=8,
+        eos_token_id=None,
+    )
+    found = config.to_json()
+    assert found["id2label"] == {"0": "no", "1": "yes", "2": "maybe"}
+    assert found["label2id"] == {"no": 0, "yes": 1, "maybe": 2}
+    assert found["pruned_heads"] == {"0": [1, 2], "10": [0]}
+    assert BertConfig.from_json(json.loads(json.dumps(found))) == config
+    assert BertConfig.from_json(json.loads(json.dumps(dataclasses.asdict(config)))) == config
+    plain = BertConfig().to_json()
+    assert {"id2label", "pruned_heads", "is_decoder", "eos_token_id"}.isdisjoint(plain)
+
+
+def test_each_family_is_written_in_its_own_spelling():
+    distilbert = BertConfig.preset("distilbert-base-uncased", hidden_dropout_prob=0.3).to_json()
+    assert (distilbert["dim"], distilbert["n_layers"], distilbert["hidden_dim"], distilbert["dropout"]) == (
+        768,
+        6,
+        3072,
+        0.3,
+    )
+    assert {"hidden_size", "type_vocab_size", "layer_norm_eps", "classifier_dropout"}.isdisjoint(distilbert)
+    albert = BertConfig.preset("albert-large-v2").to_json()
+    assert (albert["embedding_size"], albert["num_hidden_groups"], albert["classifier_dropout_prob"]) == (128, 1, 0.1)
+    assert "classifier_dropout" not in albert
+
+
+def test_labels_follow_their_ids_and_absent_ones_their_number():
+    assert BertConfig.from_json({"id2label": {"1": "b", "0": "a", "2": 3}}).labels == ("a", "b", "3")
+    assert BertConfig.from_json({"num_labels": 3}).labels == ("LABEL_0", "LABEL_1", "LABEL_2")
+    # transformers' class keeps what the names say.
+    assert BertConfig.from_json({"num_labels": 3, "id2label": {"0": "a"}}).num_labels == 1
+    for wrong in ({"id2label": {"1": "a"}}, {"id2label": {}}, {"id2label": ["a"]}, {"num_labels": 0}):
+        with pytest.raises(UserError, match=next(iter(wrong))):
+            BertConfig.from_json(wrong)
+
+
+def test_google_s_albert_file_is_read_with_its_tanh_gelu(tmp_path):
+    google = {
+        "attention_probs_dropout_prob": 0,
+        "hidden_act": "gelu",
+        "hidden_dropout_prob": 0,
+        "embedding_size": 128,
+        "hidden_size": 768,
+        "initializer_range": 0.02,
+        "intermediate_size": 3072,
+        "max_position_embeddings": 512,
+        "num_attention_heads": 12,
+        "num_hidden_layers": 12,
+        "num_hidden_groups": 1,
+        "net_structure_type": 0,
+        "layers_to_keep": [],
+        "inner_group_num": 1,
+        "type_vocab_size": 2,
+        "vocab_size": 30000,
+    }
+    (tmp_path / "albert_config.json").write_text(json.dumps(google))
+    assert BertConfig.from_json(tmp_path) == BertConfig.preset("albert-base-v2")
+    # Hugging Face's file means what it says.
+    assert BertConfig.from_json(google | {"model_type": "albert"}).hidden_act == "gelu"
+
+
 def test_google_and_old_hugging_face_files_are_read():
     google = {"directionality": "bidi", "pooler_fc_size": 768, "type_vocab_size": 2, "vocab_size": 21128}
     assert BertConfig.from_json(google) == BertConfig.preset("base-chinese")
@@ -77,11 +220,14 @@ def test_google_and_old_hugging_face_files_are_read():
 @pytest.mark.parametrize(
     "other",
     [
-        {"model_type": "roberta"},
-        {"position_embedding_type": "relative_key"},
-        {"is_decoder": True},
-        {"pruned_heads": {"0": [1]}},
+        {"model_type": "electra"},
+        {"position_embedding_type": "alibi"},
         {"embedding_size": 128, "hidden_size": 768},
+        {"pruned_heads": {"0": "ab"}},
+        {"pruned_heads": {"0": [12]}},
+        {"per_layer_config": {"0": {"hidden_size": 8}}},
+        {"quantization_config": {"bits": 8}},
+        {"is_decoder": True, "model_type": "albert"},
     ],
 )
 def test_another_model_is_refused_rather_than_read_as_bert(other):

@@ -1,0 +1,185 @@
+"""A config.json of each family <-> the fields of a `BertConfig`: their spelling, their defaults, what they cannot say.
+
+Sources: transformers' `models/{bert,roberta,xlm_roberta,camembert,albert,distilbert}/configuration_*.py`, and Google's
+bert_config.json and albert_config.json.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from bert_jax.errors import UserError
+
+_ROBERTA = {"pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2}
+
+# What transformers' class takes for a key that the file leaves out, where it is not `BertConfig()`'s. The published
+# RoBERTas are not these: their files say so.
+CLASS_DEFAULTS: dict[str, dict[str, Any]] = {
+    "bert": {},
+    "roberta": {"vocab_size": 50265} | _ROBERTA,
+    "xlm-roberta": _ROBERTA,
+    "camembert": _ROBERTA,
+    "albert": {
+        "vocab_size": 30000,
+        "embedding_size": 128,
+        "hidden_size": 4096,
+        "num_hidden_groups": 1,
+        "num_attention_heads": 64,
+        "intermediate_size": 16384,
+        "hidden_act": "gelu_new",
+        "hidden_dropout_prob": 0.0,
+        "attention_probs_dropout_prob": 0.0,
+        "classifier_dropout": 0.1,
+        "bos_token_id": 2,
+        "eos_token_id": 3,
+    },
+    "distilbert": {"num_hidden_layers": 6},
+}
+
+# model_type -> our field -> their key, where it is another.
+_SPELLING: dict[str, dict[str, str]] = {
+    "albert": {"classifier_dropout": "classifier_dropout_prob"},
+    "distilbert": {
+        "hidden_size": "dim",
+        "num_hidden_layers": "n_layers",
+        "num_attention_heads": "n_heads",
+        "intermediate_size": "hidden_dim",
+        "hidden_act": "activation",
+        "hidden_dropout_prob": "dropout",
+        "attention_probs_dropout_prob": "attention_dropout",
+    },
+}
+
+# Fields that a family's files always say, in their order.
+_COMMON = (
+    "vocab_size",
+    "hidden_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "intermediate_size",
+    "hidden_act",
+    "hidden_dropout_prob",
+    "attention_probs_dropout_prob",
+    "max_position_embeddings",
+    "initializer_range",
+    "pad_token_id",
+)
+_OWN_OF_OTHERS = ("type_vocab_size", "layer_norm_eps", "classifier_dropout")
+_OWN = {
+    "albert": (*_OWN_OF_OTHERS, "embedding_size", "num_hidden_groups", "inner_group_num"),
+    "distilbert": ("qa_dropout", "seq_classif_dropout", "sinusoidal_pos_embds"),
+}
+# Fields that every family may have, said only where they are not what transformers takes without them.
+_OPTIONAL = (
+    "bos_token_id",
+    "eos_token_id",
+    "position_embedding_type",
+    "is_decoder",
+    "add_cross_attention",
+    "tie_word_embeddings",
+    "chunk_size_feed_forward",
+    "problem_type",
+)
+# What other programs may write of a model whose layers differ, or whose weights are no plain floats.
+_REFUSED = ("per_layer_config", "quantization_config")
+
+
+def fields_of(data: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of `BertConfig` that a parsed config.json says, its class's defaults included.
+
+    Our own field names are understood too, as the config.json of a run has them. Keys that the model does not read
+    are ignored.
+
+    Raises:
+        UserError: another kind of model, or an option that this program does not compute.
+    """
+    model_type = _model_type(data)
+    for key in _REFUSED:
+        if data.get(key):
+            raise UserError(f"{key}={data[key]!r} is not supported; expected none")
+    width = data.get("embedding_size")
+    if model_type != "albert" and width not in (None, data.get("hidden_size")):
+        raise UserError(f"embedding_size={width!r} is ALBERT's or ELECTRA's; {model_type} has none")
+    spelling = _SPELLING.get(model_type, {})
+    fields = {"model_type": model_type} | CLASS_DEFAULTS[model_type]
+    for name in _COMMON + _own(model_type) + _OPTIONAL:
+        for key in (name, spelling.get(name, name)):
+            if key in data:
+                fields[name] = data[key]
+    if data.get("pad_token_id", 0) is None:
+        fields["pad_token_id"] = CLASS_DEFAULTS[model_type].get("pad_token_id", 0)
+    # Several ends of a generated text are the generator's affair; the first is what the model's tokenizer writes.
+    if isinstance(fields.get("eos_token_id"), list) and fields["eos_token_id"]:
+        fields["eos_token_id"] = fields["eos_token_id"][0]
+    if "model_type" not in data and model_type == "albert" and fields["hidden_act"] == "gelu":
+        fields["hidden_act"] = "gelu_new"  # Google's code means the tanh form
+    fields |= {"labels": labels} if (labels := _labels(data)) else {}
+    fields |= {"pruned_heads": pruned} if (pruned := _pruned_heads(data.get("pruned_heads"))) else {}
+    return fields
+
+
+def json_of(fields: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
+    """The inverse of `fields_of`: all fields of a config -> config.json in its family's spelling.
+
+    Args:
+        fields: every field of a `BertConfig`.
+        defaults: those of `BertConfig()`.
+    """
+    model_type = fields["model_type"]
+    spelling = _SPELLING.get(model_type, {})
+    absent = {**defaults, **CLASS_DEFAULTS[model_type]}
+    names = _COMMON + _own(model_type) + tuple(name for name in _OPTIONAL if fields[name] != absent[name])
+    found = {"model_type": model_type} | {spelling.get(name, name): fields[name] for name in names}
+    if model_type == "albert":
+        found["embedding_size"] = fields["embedding_size"] or fields["hidden_size"]
+        found["num_hidden_groups"] = fields["num_hidden_groups"] or 1
+    if fields["labels"] != defaults["labels"]:
+        found["id2label"] = {str(i): label for i, label in enumerate(fields["labels"])}
+        found["label2id"] = {label: i for i, label in enumerate(fields["labels"])}
+    if fields["pruned_heads"]:
+        found["pruned_heads"] = {str(layer): list(heads) for layer, heads in fields["pruned_heads"]}
+    return found
+
+
+def _own(model_type: str) -> tuple[str, ...]:
+    return _OWN.get(model_type, _OWN_OF_OTHERS)
+
+
+def _model_type(data: Mapping[str, Any]) -> str:
+    # Google's files name no family; only ALBERT's have groups of layers.
+    unsaid = "albert" if data.get("num_hidden_groups") else "bert"
+    model_type = data.get("model_type") or unsaid
+    if model_type not in CLASS_DEFAULTS:
+        raise UserError(f"model_type={model_type!r} is not supported; expected one of {', '.join(CLASS_DEFAULTS)}")
+    return model_type
+
+
+def _labels(data: Mapping[str, Any]) -> tuple[str, ...] | None:
+    names = data.get("id2label")
+    if names is None and isinstance(data.get("labels"), list | tuple):
+        return tuple(data["labels"])
+    if names is None:
+        count = data.get("num_labels")
+        if count is not None and (not isinstance(count, int) or not 0 < count <= 1_000_000):
+            raise UserError(f"num_labels={count!r}: expected a positive integer")
+        return None if count is None else tuple(f"LABEL_{i}" for i in range(count))
+    wanted = set(map(str, range(len(names)))) if isinstance(names, Mapping) else None
+    if not names or {str(key) for key in names} != wanted:
+        raise UserError(f"id2label={_short(names)}: expected an object with the keys 0 to one less than its size")
+    by_id = {str(key): str(value) for key, value in names.items()}
+    return tuple(by_id[str(i)] for i in range(len(by_id)))
+
+
+def _pruned_heads(pruned: Any) -> tuple[tuple[int, tuple[int, ...]], ...]:
+    pairs = list(pruned.items()) if isinstance(pruned, Mapping) else (pruned or [])
+    try:
+        found = {int(layer): tuple(sorted({int(head) for head in heads})) for layer, heads in pairs}
+    except (TypeError, ValueError):
+        raise UserError(
+            f"pruned_heads={_short(pruned)}: expected an object, layer -> list of heads, as {{'0': [2, 3]}}"
+        ) from None
+    return tuple((layer, heads) for layer, heads in sorted(found.items()) if heads)
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:60]}…"
