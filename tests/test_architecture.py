@@ -23,12 +23,13 @@ MAY_IMPORT = {
     "metrics": {"errors"},
     "model": {"config", "errors", "model"},
     "data": {"config", "errors", "data"},
+    "surgery": {"config", "errors", "surgery"},
     "interop": {"config", "errors", "interop", "data.tokenizer"},
     "training": {"config", "errors", "bucket", "model", "data", "training"},
     "load": {"config", "errors", "bucket", "model", "data", "interop", "training"},
     "inference": {"config", "errors", "model", "data", "interop", "training", "load", "inference"},
 }
-NUMPY_ONLY = ("data", "interop")
+NUMPY_ONLY = ("data", "interop", "surgery")
 HEAVY = {"jax", "jaxlib", "flax", "optax", "orbax", "torch", "transformers", "tensorflow"}
 
 
@@ -71,7 +72,12 @@ def test_each_file_imports_only_from_the_rooms_it_may(path: Path):
 
 @pytest.mark.parametrize(
     ("package", "home"),
-    [("orbax", "training/checkpoint"), ("tokenizers", "data/tokenizer"), ("safetensors", "interop/safetensors")],
+    [
+        ("orbax", "training/checkpoint"),
+        ("tokenizers", "data/tokenizer"),
+        ("safetensors", "interop/safetensors"),
+        ("huggingface_hub", "interop/hub"),
+    ],
 )
 def test_a_package_is_imported_in_one_place(package: str, home: str):
     users = {

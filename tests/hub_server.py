@@ -1,0 +1,169 @@
+"""A hub of one's own on the loopback: the routes of huggingface.co that the client calls, for models in memory."""
+
+import contextlib
+import hashlib
+import json
+import threading
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from urllib.parse import unquote, urlsplit
+
+LARGE_FILES = (".safetensors", ".bin", ".msgpack", ".h5", ".onnx")
+
+
+@dataclass
+class Published:
+    """A model: revision -> commit, commit -> its files; and what one must send to get it."""
+
+    revisions: dict[str, str] = field(default_factory=dict)
+    commits: dict[str, dict[str, bytes]] = field(default_factory=dict)
+    token: str | None = None
+    gated: bool = False
+
+
+class HubServer:
+    """Answers as huggingface.co does for models; `log` has each request, `failures` what goes wrong and how often.
+
+    Attributes:
+        log: "METHOD path" of each request, in order.
+        tokens: the Authorization header of each, None where there was none.
+        broken: path ending -> number of times that the answer's body stops in the middle.
+        spoilt: path ending -> the bytes that are sent instead, with the announced length and ETag of the right ones.
+        down: answer everything with 503.
+    """
+
+    def __init__(self):
+        self.models: dict[str, Published] = {}
+        self.log: list[str] = []
+        self.tokens: list[str | None] = []
+        self.broken: dict[str, int] = {}
+        self.spoilt: dict[str, bytes] = {}
+        self.down = False
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))
+        self.endpoint = f"http://127.0.0.1:{self._server.server_port}"
+        threading.Thread(target=self._server.serve_forever, args=(0.01,), daemon=True).start()
+
+    def publish(self, repo: str, files: Mapping[str, bytes], *, revision: str = "main", **conditions) -> str:
+        """Puts files at a branch or tag of a model; the commit is the hash of them."""
+        listing = sorted((name, hashlib.sha1(content).hexdigest()) for name, content in files.items())
+        commit = hashlib.sha1(repr(listing).encode()).hexdigest()
+        model = self.models.setdefault(repo, Published())
+        model.commits[commit] = dict(files)
+        model.revisions |= {revision: commit, commit: commit}
+        for name, value in conditions.items():
+            setattr(model, name, value)
+        return commit
+
+    def asked(self, method: str = "GET") -> list[str]:
+        """The names of the files that were asked for, in order."""
+        return [line.rsplit("/", 1)[1] for line in self.log if line.startswith(method) and "/resolve/" in line]
+
+    @property
+    def listings(self) -> int:
+        return sum("api/models/" in line for line in self.log)
+
+    def stop(self) -> None:
+        """Nobody listens any more."""
+        self._server.shutdown()
+        self._server.server_close()
+
+
+@contextlib.contextmanager
+def hub_server() -> Iterator[HubServer]:
+    server = HubServer()
+    try:
+        yield server
+    finally:
+        server.stop()
+
+
+def _handler(hub: HubServer) -> type[BaseHTTPRequestHandler]:
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def log_message(self, format, *args):
+            pass
+
+        def do_HEAD(self):
+            self._answer()
+
+        def do_GET(self):
+            self._answer()
+
+        def _answer(self):
+            path = unquote(urlsplit(self.path).path).strip("/")
+            hub.log.append(f"{self.command} {path}")
+            hub.tokens.append(self.headers.get("Authorization"))
+            if hub.down:
+                return self._refuse(503)
+            api = path.startswith("api/models/")
+            repo, _, rest = path.removeprefix("api/models/").partition("/revision/" if api else "/resolve/")
+            revision, _, name = (rest or "main", "", "") if api else rest.rpartition("/")
+            model = hub.models.get(repo)
+            if model is None:
+                return self._refuse(401 if self.headers.get("Authorization") is None else 404, "RepoNotFound")
+            if model.token is not None and self.headers.get("Authorization") != f"Bearer {model.token}":
+                if model.gated:
+                    return self._refuse(401, "GatedRepo")
+                return self._refuse(401 if self.headers.get("Authorization") is None else 403)
+            if revision not in model.revisions:
+                return self._refuse(404, "RevisionNotFound")
+            commit = model.revisions[revision]
+            files = model.commits[commit]
+            if api:
+                listing = {"id": repo, "sha": commit, "siblings": [_sibling(n, c) for n, c in files.items()]}
+                return self._send(json.dumps(listing).encode(), {})
+            if name not in files:
+                return self._refuse(404, "EntryNotFound", {"X-Repo-Commit": commit})
+            return self._file(name, files[name], commit)
+
+        def _file(self, name: str, content: bytes, commit: str):
+            headers = {"X-Repo-Commit": commit, "ETag": f'"{_git_hash(content)}"', "Accept-Ranges": "bytes"}
+            if name.endswith(LARGE_FILES):
+                headers |= {
+                    "X-Linked-Etag": f'"{hashlib.sha256(content).hexdigest()}"',
+                    "X-Linked-Size": str(len(content)),
+                }
+            content = hub.spoilt.get(name, content)
+            if "Range" in self.headers:
+                start = int(self.headers["Range"].removeprefix("bytes=").split("-")[0])
+                headers["Content-Range"] = f"bytes {start}-{len(content) - 1}/{len(content)}"
+                return self._send(content[start:], headers, 206, name)
+            return self._send(content, headers, 200, name)
+
+        def _send(self, body: bytes, headers: dict[str, str], status: int = 200, name: str = ""):
+            self.send_response(status)
+            for key, value in headers.items():
+                self.send_header(key, value)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            if self.command == "HEAD":
+                return
+            if hub.broken.get(name, 0) > 0:
+                hub.broken[name] -= 1
+                self.wfile.write(body[: len(body) // 2])
+                self.wfile.flush()
+                self.close_connection = True
+                return
+            self.wfile.write(body)
+
+        def _refuse(self, status: int, code: str | None = None, headers: dict[str, str] | None = None):
+            headers = dict(headers or {})
+            if code is not None:
+                headers |= {"X-Error-Code": code, "X-Error-Message": code}
+            self._send(b"{}", headers, status)
+
+    return Handler
+
+
+def _sibling(name: str, content: bytes) -> dict:
+    entry = {"rfilename": name, "size": len(content), "blobId": _git_hash(content)}
+    if name.endswith(LARGE_FILES):
+        pointer = {"sha256": hashlib.sha256(content).hexdigest(), "size": len(content), "pointerSize": 130}
+        entry |= {"lfs": pointer, "blobId": hashlib.sha1(repr(pointer).encode()).hexdigest()}
+    return entry
+
+
+def _git_hash(content: bytes) -> str:
+    return hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest()
