@@ -146,6 +146,11 @@ class BertConfig:
         groups = (int(i / per_group) for i in range(self.num_hidden_layers))
         return tuple(group * self.inner_group_num + i for group in groups for i in range(self.inner_group_num))
 
+    def heads_of(self, layer: int) -> tuple[int, ...]:
+        """Numbers, before any pruning, of the self-attention heads that the subtree `layer_i` has."""
+        gone = dict(self.pruned_heads).get(layer, ())
+        return tuple(head for head in range(self.num_attention_heads) if head not in gone)
+
     @property
     def longest_input(self) -> int:
         """Positions that an input may have: RoBERTa's first stands in row `pad_token_id` + 1."""

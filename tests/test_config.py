@@ -88,6 +88,11 @@ def test_layers_of_albert_repeat_group_by_group():
     assert BertConfig.preset("tiny").layer_order == (0, 1)
 
 
+def test_heads_keep_their_numbers_when_others_are_pruned():
+    config = BertConfig(num_hidden_layers=2, num_attention_heads=4, pruned_heads=((1, (0, 2)),))
+    assert [config.heads_of(layer) for layer in range(2)] == [(0, 1, 2, 3), (1, 3)]
+
+
 def test_roberta_s_table_of_positions_has_two_rows_more_than_its_longest_input():
     assert BertConfig.preset("xlm-roberta-large").longest_input == 512
     assert BertConfig.preset("base-cased").longest_input == BertConfig.preset("albert-base-v2").longest_input == 512
