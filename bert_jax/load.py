@@ -14,7 +14,8 @@ import numpy as np
 
 from bert_jax.config import BertConfig
 from bert_jax.errors import UserError
-from bert_jax.interop.names import find_head, head_in, parameters_of
+from bert_jax.interop.names import head_in, is_encoder, parameters_of
+from bert_jax.interop.names_table import ENCODER
 from bert_jax.interop.read import ReadModel, Report, is_allowed, is_model_folder, read_model
 from bert_jax.interop.tree import flatten, unflatten
 
@@ -112,7 +113,7 @@ def load_arrays(
     with Checkpoints(path / "checkpoints") as checkpoints:
         restored = checkpoints.restore_arrays(step, part="params")
     flat = {name: np.asarray(array, dtype=np.float32) for name, array in flatten(restored.state["params"]).items()}
-    return _select(flat, config, head or head_in(flat), str(source), restored.step)
+    return _select(flat, config, head or head_in(flat, config), str(source), restored.step)
 
 
 def load_config(source: str | os.PathLike[str]) -> BertConfig:
@@ -172,8 +173,7 @@ def _existing(source: str | os.PathLike[str]) -> Path:
 
 def _select(flat: Mapping[str, np.ndarray], config: BertConfig, head: str, source: str, step: int) -> ReadModel:
     """The parameters of one head out of a checkpoint's tree, and the report on it."""
-    parts = find_head(head).parts
-    stem = "bert/" if head == "encoder" and any(path.startswith(parts) for path in flat) else ""
+    stem = ENCODER if is_encoder(head, config) and any(path.startswith(ENCODER) for path in flat) else ""
     wanted = parameters_of(config, head)
     there = {path: flat[stem + path] for path in wanted if stem + path in flat}
     wrong = {

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from bert_jax.config import BertConfig
-from bert_jax.interop.names import find_head
+from bert_jax.interop.names import architecture_of
 
 _FRONT_MATTER = """---
 library_name: transformers
@@ -29,7 +29,7 @@ def model_card(config: BertConfig, head: str, card: Mapping[str, Any] | str | No
         card: facts, printed as a table in their order; or Markdown that is taken as it is; None: nothing is claimed.
         name: the title.
     """
-    architecture = find_head(head).architecture
+    architecture = architecture_of(config, head)
     size = (
         f"{config.num_hidden_layers} layers, hidden size {config.hidden_size}, {config.num_attention_heads} heads, "
         f"feed-forward {config.intermediate_size}, {config.vocab_size} tokens, at most "

@@ -1,189 +1,146 @@
-"""Rename tables: what a parameter is called in Hugging Face's files and in our tree, family by family.
+"""What a parameter is called in Hugging Face's files and in our tree: the tables of all families, made concrete.
 
-A family is data: a row for each parameter, which heads there are, and which old spellings its files use. A new family
-is a new entry of `FAMILIES`; the functions below know none by name. Source of the names: transformers'
-`models/bert/modeling_bert.py`; torch keeps the weight of a linear layer as [out, in], we keep kernels as [in, out].
+A family is data (`names_bert.py` and its like, rows of `names_table.py`); the functions here know none by name. torch
+keeps the weight of a linear layer as [out, in], we keep kernels as [in, out].
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
 
 from bert_jax.config import BertConfig
 from bert_jax.errors import UserError
+from bert_jax.interop.names_albert import ALBERT
+from bert_jax.interop.names_bert import BERT
+from bert_jax.interop.names_distilbert import DISTILBERT
+from bert_jax.interop.names_roberta import ROBERTA
+from bert_jax.interop.names_table import ENCODER, Family, Head, Name
 
+FAMILIES: dict[str, Family] = {family.name: family for family in (BERT, ROBERTA, ALBERT, DISTILBERT)}
 
-class Name(NamedTuple):
-    """One row: our path, their key ("{layer}" stands for the layer's number) and the shape of OUR array."""
-
-    path: str
-    key: str
-    shape: tuple[str | int, ...]  # a config field or a number for each axis
-    transposed: bool = False
+_OLD_SUFFIXES = {"norm.gamma": "weight", "norm.beta": "bias"}  # TensorFlow's words, in files of before 2019
+_BUFFERS = (
+    "embeddings.position_ids",
+    "embeddings.token_type_ids",
+    "act_fn.beta",
+    "act_fn.eps",
+    "activation.beta",
+    "activation.eps",
+)
 
 
 class Parameter(NamedTuple):
-    """A row made concrete for one config: their key, our shape, whether theirs is transposed."""
+    """A row made concrete for one config: their key, our shape, whether theirs is transposed, a second key."""
 
     key: str
     shape: tuple[int, ...]
-    transposed: bool
+    transposed: bool = False
+    also: str = ""
 
     @property
     def stored_shape(self) -> tuple[int, ...]:
         return self.shape[::-1] if self.transposed else self.shape
 
 
-class Head(NamedTuple):
-    """The class that transformers loads such a folder with, and which parts of the tree it has."""
-
-    architecture: str
-    parts: tuple[str, ...]  # path prefixes
-    without: tuple[str, ...] = ()
+def family_of(config: BertConfig) -> Family:
+    """The table of the config's family."""
+    return FAMILIES[config.family]
 
 
-class Tied(NamedTuple):
-    """A second name of an array: their key of the copy, their key of the original, our part that reads the copy."""
-
-    copy: str
-    original: str
-    part: str
-
-
-@dataclass(frozen=True)
-class Family:
-    """All that differs between families in the files of Hugging Face.
-
-    Attributes:
-        model_type: the word in config.json.
-        encoder: our top-level name of the encoder's subtree; their keys prefix it with `encoder + "."`.
-        bare: first components of the encoder's keys in files that were written without that prefix.
-        names: a row for each parameter.
-        heads: our name of a head -> its class and parts.
-        old_suffixes: old spelling -> spelling of today, at the end of a key.
-        tied: tensors that are one and the same array; left out on writing, and on reading accepted if equal.
-        buffers: keys that are no parameters and are skipped silently.
-    """
-
-    model_type: str
-    encoder: str
-    bare: tuple[str, ...]
-    names: tuple[Name, ...]
-    heads: Mapping[str, Head]
-    old_suffixes: Mapping[str, str] = field(default_factory=dict)
-    tied: tuple[Tied, ...] = ()
-    buffers: tuple[str, ...] = ()
+def find_head(head: str, config: BertConfig) -> Head:
+    """The head of that name; a UserError lists those that the family has."""
+    heads = family_of(config).heads
+    if head not in heads:
+        raise UserError(f"head={head!r}: {config.model_type} has {', '.join(heads)}")
+    return heads[head]
 
 
-def _dense(path: str, key: str, fan_in: str | int, fan_out: str | int) -> tuple[Name, Name]:
-    return (
-        Name(f"{path}/kernel", f"{key}.weight", (fan_in, fan_out), transposed=True),
-        Name(f"{path}/bias", f"{key}.bias", (fan_out,)),
-    )
+def architecture_of(config: BertConfig, head: str) -> str:
+    """The class that transformers loads such a folder with."""
+    return family_of(config).classes[config.model_type] + find_head(head, config).suffix
 
 
-def _layer_norm(path: str, key: str) -> tuple[Name, Name]:
-    return Name(f"{path}/scale", f"{key}.weight", ("hidden_size",)), Name(
-        f"{path}/bias", f"{key}.bias", ("hidden_size",)
-    )
+def is_encoder(head: str, config: BertConfig) -> bool:
+    """Whether it is the encoder alone: then neither our tree nor their keys have its name in front."""
+    return find_head(head, config).suffix == "Model"
 
 
-_D, _F, _V = "hidden_size", "intermediate_size", "vocab_size"
-_OURS, _THEIRS = "bert/encoder/layer_{layer}", "bert.encoder.layer.{layer}"
-
-BERT = Family(
-    model_type="bert",
-    encoder="bert",
-    bare=("embeddings", "encoder", "pooler"),
-    names=(
-        Name("bert/embeddings/word_embeddings", "bert.embeddings.word_embeddings.weight", (_V, _D)),
-        Name(
-            "bert/embeddings/position_embeddings",
-            "bert.embeddings.position_embeddings.weight",
-            ("max_position_embeddings", _D),
-        ),
-        Name(
-            "bert/embeddings/token_type_embeddings",
-            "bert.embeddings.token_type_embeddings.weight",
-            ("type_vocab_size", _D),
-        ),
-        *_layer_norm("bert/embeddings/LayerNorm", "bert.embeddings.LayerNorm"),
-        *_dense(f"{_OURS}/attention/query", f"{_THEIRS}.attention.self.query", _D, _D),
-        *_dense(f"{_OURS}/attention/key", f"{_THEIRS}.attention.self.key", _D, _D),
-        *_dense(f"{_OURS}/attention/value", f"{_THEIRS}.attention.self.value", _D, _D),
-        *_dense(f"{_OURS}/attention/output", f"{_THEIRS}.attention.output.dense", _D, _D),
-        *_layer_norm(f"{_OURS}/attention/LayerNorm", f"{_THEIRS}.attention.output.LayerNorm"),
-        *_dense(f"{_OURS}/feed_forward/intermediate", f"{_THEIRS}.intermediate.dense", _D, _F),
-        *_dense(f"{_OURS}/feed_forward/output", f"{_THEIRS}.output.dense", _F, _D),
-        *_layer_norm(f"{_OURS}/feed_forward/LayerNorm", f"{_THEIRS}.output.LayerNorm"),
-        *_dense("bert/pooler", "bert.pooler.dense", _D, _D),
-        *_dense("mlm_head/transform", "cls.predictions.transform.dense", _D, _D),
-        *_layer_norm("mlm_head/LayerNorm", "cls.predictions.transform.LayerNorm"),
-        Name("mlm_head/bias", "cls.predictions.bias", (_V,)),
-        *_dense("nsp_head", "cls.seq_relationship", _D, 2),
-    ),
-    heads={
-        "pretraining": Head("BertForPreTraining", ("bert/", "mlm_head/", "nsp_head/")),
-        "mlm": Head("BertForMaskedLM", ("bert/", "mlm_head/"), without=("bert/pooler/",)),
-        "nsp": Head("BertForNextSentencePrediction", ("bert/", "nsp_head/")),
-        "encoder": Head("BertModel", ("bert/",)),
-    },
-    old_suffixes={"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"},
-    tied=(
-        Tied("cls.predictions.decoder.weight", "bert.embeddings.word_embeddings.weight", "mlm_head/"),
-        Tied("cls.predictions.decoder.bias", "cls.predictions.bias", "mlm_head/"),
-    ),
-    buffers=("bert.embeddings.position_ids", "bert.embeddings.token_type_ids"),
-)
-
-FAMILIES: dict[str, Family] = {BERT.model_type: BERT}
-
-
-def find_head(head: str, family: Family = BERT) -> Head:
-    """The head of that name; a UserError lists those there are."""
-    if head not in family.heads:
-        raise UserError(f"head={head!r}: {family.model_type} has {', '.join(family.heads)}")
-    return family.heads[head]
-
-
-def parameters_of(config: BertConfig, head: str, family: Family = BERT) -> dict[str, Parameter]:
+def parameters_of(config: BertConfig, head: str) -> dict[str, Parameter]:
     """Every parameter that a model of this config and head has.
 
     Args:
-        config: sizes and number of layers.
-        head: a key of `family.heads`. For "encoder" the tree starts below "bert": `embeddings/word_embeddings`.
-        family: whose table.
+        config: family, sizes, number of layers, heads that were pruned.
+        head: a head of the family. For the encoder alone the tree starts below "bert": `embeddings/word_embeddings`.
 
     Returns:
         our path -> Parameter(their key, our shape, transposed), in the order of the table. Their keys carry the
-        family's prefix, for "encoder" too (`stored_key` takes it away).
+        family's prefix, for the encoder alone too (`stored_key` takes it away).
     """
-    parts, without = find_head(head, family)[1:]
-    found: dict[str, Parameter] = {}
-    for name in family.names:
-        if not name.path.startswith(parts) or (without and name.path.startswith(without)):
+    rows = _concrete(config, head)
+    return {our_path(path, head, config): row for path, row, constant in rows if constant is None}
+
+
+def constants_of(config: BertConfig, head: str) -> dict[str, float]:
+    """Their keys of numbers that they store and we know."""
+    return {row.key: constant for _, row, constant in _concrete(config, head) if constant is not None}
+
+
+def _concrete(config: BertConfig, head: str) -> Iterable[tuple[str, Parameter, float | None]]:
+    family, parts = family_of(config), find_head(head, config).parts
+    pruned = dict(config.pruned_heads)
+    layers = [family.layer_numbers(layer, config) for layer in range(config.num_parameter_layers)]
+    for part, rows in family.parts.items():
+        if part not in parts:
             continue
-        shape = tuple(size if isinstance(size, int) else int(getattr(config, size)) for size in name.shape)
-        layers = range(config.num_hidden_layers) if "{layer}" in name.path else (None,)
-        for layer in layers:
-            path = name.path.format(layer=layer)
-            found[our_path(path, head, family)] = Parameter(name.key.format(layer=layer), shape, name.transposed)
-    return found
+        for name in rows:
+            if name.when is not None and not name.when(config):
+                continue
+            for numbers in layers if "{" in name.key else ({},):
+                kept = config.num_attention_heads - len(pruned.get(numbers.get("layer", -1), ()))
+                shape = tuple(_size(letter, config, kept) for letter in name.shape)
+                parameter = Parameter(name.key.format(**numbers), shape, name.transposed, name.also)
+                yield name.path.format(**numbers), parameter, name.constant
 
 
-def our_path(path: str, head: str, family: Family = BERT) -> str:
+def _size(letter: str | int, config: BertConfig, kept_heads: int) -> int:
+    match letter:
+        case int():
+            return letter
+        case "A":
+            return kept_heads * config.head_dim
+        case "C":
+            return config.num_labels
+        case "D":
+            return config.hidden_size
+        case "E":
+            return config.embedding_width
+        case "F":
+            return config.intermediate_size
+        case "K":
+            return config.head_dim
+        case "P":
+            return config.max_position_embeddings
+        case "R":
+            return 2 * config.max_position_embeddings - 1
+        case "T":
+            return config.type_vocab_size
+        case "V":
+            return config.vocab_size
+    raise AssertionError(letter)
+
+
+def our_path(path: str, head: str, config: BertConfig) -> str:
     """A path of the table as it is in the tree of `head`: the encoder alone has no "bert" above it."""
-    return path.removeprefix(f"{family.encoder}/") if head == "encoder" else path
+    return path.removeprefix(ENCODER) if is_encoder(head, config) else path
 
 
-def stored_key(key: str, head: str, family: Family = BERT) -> str:
+def stored_key(key: str, head: str, config: BertConfig) -> str:
     """A key of the table as it is in a file for `head`: the encoder alone is written without "bert."."""
-    return key.removeprefix(f"{family.encoder}.") if head == "encoder" else key
+    return key.removeprefix(family_of(config).prefix) if is_encoder(head, config) else key
 
 
-def table_keys(keys: Iterable[str], family: Family = BERT) -> dict[str, str]:
+def table_keys(keys: Iterable[str], family: Family) -> dict[str, str]:
     """Keys of a file -> keys of the table: old spellings renewed, a missing prefix supplied, buffers left out.
 
     Args:
@@ -198,11 +155,11 @@ def table_keys(keys: Iterable[str], family: Family = BERT) -> dict[str, str]:
     """
     found: dict[str, str] = {}
     for key in keys:
-        name = f"{family.encoder}.{key}" if key.split(".", 1)[0] in family.bare else key
-        for old, new in family.old_suffixes.items():
-            if name.endswith(old):
-                name = name.removesuffix(old) + new
-        if name in family.buffers:
+        name = f"{family.prefix}{key}" if key.split(".", 1)[0] in family.bare else key
+        for old, new in _OLD_SUFFIXES.items():
+            if name.lower().endswith(old):
+                name = f"{name.rsplit('.', 1)[0]}.{new}"
+        if name.endswith(_BUFFERS):
             continue
         if name in found:
             raise UserError(f"the keys {found[name]!r} and {key!r} both name the parameter {name!r}: keep one of them")
@@ -210,25 +167,33 @@ def table_keys(keys: Iterable[str], family: Family = BERT) -> dict[str, str]:
     return found
 
 
-def head_in(names: Iterable[str], family: Family = BERT) -> str:
-    """Which head a set of keys (of the table) or of paths (of our tree) belongs to, by what is in it."""
-    names = set(names)
-    paths = {row.path for row in family.names if row.path in names or row.key in names}
-    mlm, nsp = (any(path.startswith(part) for path in paths) for part in ("mlm_head/", "nsp_head/"))
-    return {(True, True): "pretraining", (True, False): "mlm", (False, True): "nsp"}.get((mlm, nsp), "encoder")
+def head_in(names: Iterable[str], config: BertConfig) -> str:
+    """Which head a set of keys (of the table) or of paths (of our tree) belongs to, by what is in it.
+
+    The head with the most parts of those that are there completely. Keys cannot tell a classifier of sequences from one
+    of choices, nor a masked LM from a causal one (`is_decoder` does).
+    """
+    family, names = family_of(config), set(names)
+    numbers = family.layer_numbers(0, config)
+    there = {part for part, rows in family.parts.items() if any(_is_in(row, names, numbers) for row in rows)}
+    heads = [head for head, (_, parts) in family.heads.items() if there.issuperset(parts)]
+    best = max(heads, key=lambda head: len(family.heads[head].parts), default="encoder")
+    return "causal-lm" if best == "mlm" and config.is_decoder and "causal-lm" in heads else best
 
 
-def to_stored(
-    flat: Mapping[str, np.ndarray], config: BertConfig, head: str, family: Family = BERT
-) -> dict[str, np.ndarray]:
+def _is_in(row: Name, names: set[str], numbers: Mapping[str, int]) -> bool:
+    path, key = row.path.format(**numbers), row.key.format(**numbers)
+    return key in names or bool(path and (path in names or path.removeprefix(ENCODER) in names))
+
+
+def to_stored(flat: Mapping[str, np.ndarray], config: BertConfig, head: str) -> dict[str, np.ndarray]:
     """Our tree, flat -> their tensors: renamed, kernels transposed, float32, C-contiguous, tied ones left out.
 
     Args:
-        flat: path -> array (float32, float16 or bfloat16). It may hold more than `head` needs (the other head), and
-            for "encoder" it may start at "bert/" or below it.
-        config: whose sizes the arrays must have.
+        flat: path -> array (float32, float16 or bfloat16). It may hold more than `head` needs (another head), and
+            for the encoder alone it may start at "bert/" or below it.
+        config: whose family, and whose sizes the arrays must have.
         head: what is written.
-        family: whose table.
 
     Returns:
         their key -> float32 array, contiguous: torch's [out, in] in C order.
@@ -236,18 +201,24 @@ def to_stored(
     Raises:
         UserError: a parameter is missing, has another shape, or the tree holds what the family does not know.
     """
-    heads = family.heads if head == "encoder" else [other for other in family.heads if other != "encoder"]
-    known = {path for other in heads for path in parameters_of(config, other, family)}
-    strangers = sorted(set(flat) - known)
+    family = family_of(config)
+    bare = is_encoder(head, config) and not any(path.startswith(ENCODER) for path in flat)
+    known = {path for other in family.heads for path, *_ in _concrete(config, other)}
+    strangers = sorted(path for path in flat if (ENCODER + path if bare else path) not in known)
     if strangers:
-        raise UserError(f"the tree holds {strangers[0]!r}, which no {family.model_type} has ({len(strangers)} such)")
+        raise UserError(f"the tree holds {strangers[0]!r}, which no {family.name} has ({len(strangers)} such)")
     tensors: dict[str, np.ndarray] = {}
-    for path, parameter in parameters_of(config, head, family).items():
-        array = flat.get(path, flat.get(f"{family.encoder}/{path}"))
+    for path, parameter, constant in _concrete(config, head):
+        key = stored_key(parameter.key, head, config)
+        if constant is not None:
+            tensors[key] = np.full(parameter.shape, constant, np.float32)
+            continue
+        array = flat.get(path.removeprefix(ENCODER) if bare else path)
         if array is None:
             raise UserError(f"the tree has no {path!r}, which head={head!r} writes")
         if array.shape != parameter.shape:
             raise UserError(f"{path} has shape {array.shape}; the config says {parameter.shape}")
-        array = array.T if parameter.transposed else array
-        tensors[stored_key(parameter.key, head, family)] = np.asarray(array, dtype=np.float32, order="C")
+        tensors[key] = np.asarray(array.T if parameter.transposed else array, dtype=np.float32, order="C")
+        if parameter.also:
+            tensors[parameter.also] = tensors[key]
     return tensors

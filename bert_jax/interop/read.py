@@ -11,7 +11,14 @@ import numpy as np
 
 from bert_jax.config import BertConfig
 from bert_jax.errors import UserError
-from bert_jax.interop.names import BERT, FAMILIES, Family, find_head, head_in, parameters_of, table_keys
+from bert_jax.interop.names import (
+    architecture_of,
+    family_of,
+    find_head,
+    head_in,
+    parameters_of,
+    table_keys,
+)
 from bert_jax.interop.safetensors import STEP, TensorFile
 from bert_jax.interop.tree import unflatten
 
@@ -109,7 +116,6 @@ def read_model(directory: str | os.PathLike[str], *, head: str | None = None, ve
     if not folder.is_dir():
         raise FileNotFoundError(f"{folder}: no such folder")
     raw = _read_config(folder)
-    family = _family(raw, folder)
     config = BertConfig.from_json(folder / "config.json")
     if not (folder / WEIGHTS).is_file():
         others = sorted(path.name for path in folder.iterdir() if path.suffix in _OTHER_WEIGHTS)
@@ -123,8 +129,8 @@ def read_model(directory: str | os.PathLike[str], *, head: str | None = None, ve
                 "it is damaged; copy or export it again"
             )
         if head is None:
-            head = _head_of(raw, tensors, family)
-        flat, report = from_stored(tensors, config, head, family)
+            head = _head_of(raw, tensors, config)
+        flat, report = from_stored(tensors, config, head)
         recorded = tensors.metadata.get(STEP, "")
     step = int(recorded) if recorded.isdecimal() else None
     return ReadModel(config, unflatten(flat), replace(report, source=str(folder), step=step, verified=verified))
@@ -134,7 +140,7 @@ _OTHER_WEIGHTS = {".bin", ".msgpack", ".safetensors", ".h5", ".ckpt", ".index"}
 
 
 def from_stored(
-    tensors: Mapping[str, np.ndarray], config: BertConfig, head: str, family: Family = BERT
+    tensors: Mapping[str, np.ndarray], config: BertConfig, head: str
 ) -> tuple[dict[str, np.ndarray], Report]:
     """Their tensors -> our tree, flat: the inverse of `names.to_stored`, with a report.
 
@@ -142,31 +148,31 @@ def from_stored(
         tensors: key -> array; a `TensorFile` is read one array at a time.
         config: whose sizes the arrays must have.
         head: which parameters are wanted.
-        family: whose table.
 
     Returns:
         our path -> float32 array, C-contiguous; and the report (its `source` empty).
     """
-    parts = find_head(head, family).parts
+    family, parts = family_of(config), find_head(head, config).parts
     stored = table_keys(tensors, family)
     flat: dict[str, np.ndarray] = {}
     missing, mismatched, used = [], [], set()
-    for path, parameter in parameters_of(config, head, family).items():
-        if parameter.key not in stored:
+    for path, parameter in parameters_of(config, head).items():
+        key = parameter.key if parameter.key in stored else parameter.also
+        if key not in stored:
             missing.append(path)
             continue
-        used.add(parameter.key)
-        array = tensors[stored[parameter.key]]
+        used |= {parameter.key, parameter.also}
+        array = tensors[stored[key]]
         if array.dtype.name not in ("float32", "float16", "bfloat16"):
-            mismatched.append(f"{path}: {stored[parameter.key]} is {array.dtype.name}, not a float of 16 or 32 bits")
+            mismatched.append(f"{path}: {stored[key]} is {array.dtype.name}, not a float of 16 or 32 bits")
         elif array.shape != parameter.stored_shape:
-            found = f"{stored[parameter.key]} has shape {array.shape}"
+            found = f"{stored[key]} has shape {array.shape}"
             mismatched.append(f"{path}: {found}; the config and head say {parameter.stored_shape}")
         else:
             ours = array.T if parameter.transposed else array
             flat[path] = np.asarray(ours, dtype=np.float32, order="C")
     for copy, original, part in family.tied:
-        if part in parts and copy in stored and original in used:
+        if config.tie_word_embeddings and part in parts and copy in stored and original in used:
             used.add(copy)
             if not _equal(tensors, stored[copy], stored[original]):
                 mismatched.append(
@@ -196,16 +202,9 @@ def _read_config(folder: Path) -> dict[str, Any]:
     return raw
 
 
-def _family(raw: Mapping[str, Any], folder: Path) -> Family:
-    model_type = raw.get("model_type", BERT.model_type)  # files older than the key are all BERT's
-    if model_type not in FAMILIES:
-        raise UserError(f"{folder / 'config.json'}: model_type={model_type!r}; known are {', '.join(FAMILIES)}")
-    return FAMILIES[model_type]
-
-
-def _head_of(raw: Mapping[str, Any], tensors: TensorFile, family: Family) -> str:
+def _head_of(raw: Mapping[str, Any], tensors: TensorFile, config: BertConfig) -> str:
     named = raw.get("architectures") or []
-    for head, (architecture, *_) in family.heads.items():
-        if architecture in named:
+    for head in family_of(config).heads:
+        if architecture_of(config, head) in named:
             return head
-    return head_in(table_keys(tensors, family), family)
+    return head_in(table_keys(tensors, family_of(config)), config)

@@ -13,7 +13,8 @@ import numpy as np
 from bert_jax.config import BertConfig
 from bert_jax.errors import UserError
 from bert_jax.interop.card import model_card
-from bert_jax.interop.names import BERT, find_head, to_stored
+from bert_jax.interop.names import architecture_of, to_stored
+from bert_jax.interop.names_table import ENCODER
 from bert_jax.interop.read import WEIGHTS, from_stored
 from bert_jax.interop.safetensors import STEP, TensorFile, write_tensors, written_by_us
 from bert_jax.interop.tree import as_numpy
@@ -97,7 +98,7 @@ def config_json(config: BertConfig, head: str) -> dict[str, Any]:
     for name, value in fields.items():
         if name in _FLOATS and value is not None:
             fields[name] = float(value)
-    return {"architectures": [find_head(head).architecture], **fields, "dtype": "float32"}
+    return {"architectures": [architecture_of(config, head)], **fields, "dtype": "float32"}
 
 
 _FLOATS = {
@@ -141,7 +142,7 @@ def _compare(
         again, report = from_stored(written, config, head)
     report.check()
     for path, array in again.items():
-        original = flat.get(path, flat.get(f"{BERT.encoder}/{path}"))
+        original = flat.get(path, flat.get(ENCODER + path))
         if original is None or not _same_bits(array, np.asarray(original, dtype=np.float32)):
             raise UserError(f"{folder / WEIGHTS}: {path} reads back with other bits than were written")
 

@@ -5,7 +5,7 @@ import pytest
 
 from bert_jax.config import BertConfig
 from bert_jax.errors import UserError
-from bert_jax.interop.names import BERT, head_in, parameters_of, table_keys, to_stored
+from bert_jax.interop.names import FAMILIES, head_in, parameters_of, table_keys, to_stored
 
 SIZES = {"vocab_size": 11, "hidden_size": 4, "num_attention_heads": 2, "intermediate_size": 6}
 CONFIG = BertConfig(**SIZES, num_hidden_layers=2, max_position_embeddings=7, type_vocab_size=3)
@@ -37,7 +37,7 @@ def test_the_table_holds_every_parameter_of_the_published_sizes(preset, pretrain
 
 
 def test_heads_have_their_parts():
-    paths = {head: set(parameters_of(CONFIG, head)) for head in BERT.heads}
+    paths = {head: set(parameters_of(CONFIG, head)) for head in FAMILIES["bert"].heads}
     assert "bert/pooler/kernel" in paths["pretraining"]
     assert "bert/pooler/kernel" in paths["nsp"]
     assert "pooler/kernel" in paths["encoder"]
@@ -71,7 +71,7 @@ def test_tied_tensors_are_left_out_and_the_encoder_alone_has_no_prefix():
 
 def test_old_spellings_bare_keys_and_buffers():
     keys = ["embeddings.LayerNorm.gamma", "bert.pooler.dense.bias", "embeddings.position_ids", "cls.x"]
-    assert table_keys(keys) == {
+    assert table_keys(keys, FAMILIES["bert"]) == {
         "bert.embeddings.LayerNorm.weight": "embeddings.LayerNorm.gamma",
         "bert.pooler.dense.bias": "bert.pooler.dense.bias",
         "cls.x": "cls.x",
@@ -80,14 +80,14 @@ def test_old_spellings_bare_keys_and_buffers():
 
 def test_two_keys_for_one_parameter_are_refused():
     with pytest.raises(UserError, match="both name"):
-        table_keys(["bert.embeddings.LayerNorm.weight", "embeddings.LayerNorm.gamma"])
+        table_keys(["bert.embeddings.LayerNorm.weight", "embeddings.LayerNorm.gamma"], FAMILIES["bert"])
 
 
 @pytest.mark.parametrize("head", ["pretraining", "mlm", "nsp"])
 def test_a_head_is_known_by_its_parameters(head):
     rows = parameters_of(CONFIG, head)
-    assert head_in(rows) == head_in(row.key for row in rows.values()) == head
-    assert head_in(parameters_of(CONFIG, "encoder")) == "encoder"
+    assert head_in(rows, CONFIG) == head_in((row.key for row in rows.values()), CONFIG) == head
+    assert head_in(parameters_of(CONFIG, "encoder"), CONFIG) == "encoder"
 
 
 def test_trees_that_do_not_fit_are_refused():

@@ -160,7 +160,7 @@ def test_mistakes_are_one_clear_line(tmp_path, tensors):
     (bad / "config.json").write_text('{"model_type": "bert",')
     with pytest.raises(UserError, match=r"config\.json: not a JSON file"):
         read_model(bad)
-    with pytest.raises(UserError, match="model_type='gpt2'; known are bert"):
+    with pytest.raises(UserError, match="model_type='gpt2' is not supported"):
         read_model(folder(tmp_path / "gpt", tensors, model_type="gpt2"))
     with pytest.raises(UserError, match="hidden_size='4'"):
         read_model(folder(tmp_path / "types", tensors, hidden_size="4"))
