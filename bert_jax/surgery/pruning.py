@@ -1,0 +1,79 @@
+"""Pruning of attention heads: the parameters of heads that a model can do without are taken out of its tree."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+from bert_jax.config import BertConfig
+from bert_jax.errors import UserError
+
+
+def prune_heads(
+    config: BertConfig, params: Mapping[str, Any], heads: Mapping[int, Iterable[int]]
+) -> tuple[BertConfig, dict[str, Any]]:
+    """Take heads out of self-attention (https://arxiv.org/abs/1905.10650), as transformers 4's `prune_heads` does.
+
+    The model computes what it would with those heads' entries of `head_mask` at 0, with fewer and smaller products.
+    The size of a head stays as it is, the bias of the output projection too; cross-attention keeps its heads.
+
+    Args:
+        config: of `params`; its `pruned_heads` are already out of them.
+        params: a head's tree or the encoder's own, of NumPy or JAX arrays. It is left as it is.
+        heads: number of a layer -> numbers of the heads to take out, as they were before any pruning; those that are
+            out already are passed over. In ALBERT a layer is one with parameters of its own, `layer_i`, and loses its
+            heads wherever it is applied.
+
+    Returns:
+        The config with `pruned_heads` grown, and a tree that shares with `params` what did not change.
+
+    Raises:
+        UserError: a layer or head that there is not, a layer that would lose its last head, or a tree of another shape.
+    """
+    gone = {layer: set(numbers) for layer, numbers in config.pruned_heads}
+    for layer, numbers in heads.items():
+        gone[layer] = gone.get(layer, set()) | set(_checked(config, layer, numbers))
+    pruned = tuple((layer, tuple(sorted(numbers))) for layer, numbers in sorted(gone.items()) if numbers)
+    after = config.replace(pruned_heads=pruned)
+    encoder = params["bert"]["encoder"] if "bert" in params else params.get("encoder", {})
+    layers = dict(encoder)
+    for layer in heads:
+        name, had = f"layer_{layer}", config.heads_of(layer)
+        kept = np.flatnonzero(np.isin(had, after.heads_of(layer)))
+        if len(kept) == len(had):
+            continue
+        if name not in encoder:
+            raise UserError(f"the tree has no encoder/{name}, whose heads were to be pruned")
+        layers[name] = {**encoder[name], "attention": _select(encoder[name]["attention"], name, len(had), kept, config)}
+    if "bert" in params:
+        return after, {**params, "bert": {**params["bert"], "encoder": layers}}
+    return after, {**params, "encoder": layers}
+
+
+def _select(attention: Mapping[str, Any], name: str, had: int, kept: np.ndarray, config: BertConfig) -> dict[str, Any]:
+    """The subtree with the blocks of `kept`, which count within the `had` heads that it holds."""
+    size = config.head_dim
+    expected, found = (config.hidden_size, had * size), tuple(attention["query"]["kernel"].shape)
+    if found != expected:
+        raise UserError(f"encoder/{name}/attention/query/kernel has shape {found}; the config says {expected}")
+    columns = (kept[:, None] * size + np.arange(size)).reshape(-1)
+    smaller = {
+        part: {"kernel": attention[part]["kernel"][:, columns], "bias": attention[part]["bias"][columns]}
+        for part in ("query", "key", "value")
+    }
+    output = {**attention["output"], "kernel": attention["output"]["kernel"][columns]}
+    return {**attention, **smaller, "output": output}
+
+
+def _checked(config: BertConfig, layer: int, numbers: Iterable[int]) -> list[int]:
+    layers, count = config.num_parameter_layers, config.num_attention_heads
+    if layer not in range(layers):
+        raise UserError(f"heads of layer {layer!r}: the layers with parameters are 0 … {layers - 1}")
+    numbers = list(numbers)
+    for number in numbers:
+        if number not in range(count):
+            raise UserError(f"head {number!r} of layer {layer}: its heads are 0 … {count - 1}, counted before pruning")
+    left = set(config.heads_of(layer)) - set(numbers)
+    if not left:
+        raise UserError(f"layer {layer} would lose its last head ({sorted(set(numbers))} pruned of {count})")
+    return numbers
