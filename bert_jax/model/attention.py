@@ -136,5 +136,6 @@ class SelfAttention(nn.Module):
             return_probabilities=output_attentions,
         )
         y_BLD = Dense(config, config.hidden_size, name="output")(context_BLHK.reshape(x_BLD.shape))
-        y_BLD = dropout(y_BLD, config.hidden_dropout_prob, dropout_words, site + OUTPUT_SITE)
+        if config.family != "distilbert":
+            y_BLD = dropout(y_BLD, config.hidden_dropout_prob, dropout_words, site + OUTPUT_SITE)
         return LayerNorm(config, name="LayerNorm")(x_BLD + y_BLD), probabilities_BHLM

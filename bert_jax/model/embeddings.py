@@ -3,6 +3,7 @@
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
 from bert_jax.config import BertConfig
@@ -21,21 +22,48 @@ def look_up(table: Array, ids: Array) -> Array:
     return table.at[ids].get(mode="fill", fill_value=jnp.nan, wrap_negative_indices=False)
 
 
+def positions_of(input_ids: Array, pad_token_id: int) -> Array:
+    """RoBERTa's position of each token: pad + 1, pad + 2, … over the tokens that are not padding, pad on padding.
+
+    From the ids and not the mask, so that padding on the left, or within, moves nothing.
+
+    Args:
+        input_ids: integer [B, L].
+
+    Returns:
+        integer [B, L].
+    """
+    is_token = (input_ids != pad_token_id).astype(jnp.int32)
+    return jnp.cumsum(is_token, axis=1) * is_token + pad_token_id
+
+
+def sinusoids(rows: int, size: int) -> np.ndarray:
+    """The table of https://arxiv.org/abs/1706.03762, section 3.5: float32 [rows, size], sines in the even columns."""
+    angles = np.arange(rows)[:, None] / np.power(10000, 2 * (np.arange(size) // 2) / size)
+    return np.where(np.arange(size) % 2, np.cos(angles), np.sin(angles)).astype(np.float32)
+
+
 class Embeddings(nn.Module):
     """LayerNorm(word + token type + position), then dropout (https://arxiv.org/abs/1810.04805, figure 2).
 
-    Parameters: word_embeddings [V, D], position_embeddings [max_position_embeddings, D], token_type_embeddings
-    [type_vocab_size, D], all float32 and truncated normal (the row of [PAD] too); LayerNorm.
+    DistilBERT has no token types, and relative positions are added in the attention instead.
+
+    Parameters: word_embeddings [V, E], position_embeddings [max_position_embeddings, E], token_type_embeddings
+    [type_vocab_size, E], all float32 and truncated normal (the row of [PAD] too), but for a table of sinusoids, to
+    which no gradient flows; LayerNorm. E is D but in ALBERT.
     """
 
     config: BertConfig
 
     def setup(self):
         config = self.config
-        init, size = weight_init(config), config.hidden_size
+        init, size = weight_init(config), config.embedding_width
         self.word_embeddings = self.param("word_embeddings", init, (config.vocab_size, size))
-        self.position_embeddings = self.param("position_embeddings", init, (config.max_position_embeddings, size))
-        self.token_type_embeddings = self.param("token_type_embeddings", init, (config.type_vocab_size, size))
+        position_init = (lambda key, shape: jnp.asarray(sinusoids(*shape))) if config.sinusoidal_pos_embds else init
+        shape = (config.max_position_embeddings, size)
+        self.position_embeddings = self.param("position_embeddings", position_init, shape)
+        if config.family != "distilbert":
+            self.token_type_embeddings = self.param("token_type_embeddings", init, (config.type_vocab_size, size))
         self.norm = LayerNorm(config, name="LayerNorm")
 
     def __call__(
@@ -45,21 +73,36 @@ class Embeddings(nn.Module):
         position_ids: Array | None = None,
         dropout_words: Array | None = None,
     ) -> Array:
-        """Ids [B, L], or word embeddings [B, L, D] in their place, to [B, L, D] in the type of the activations."""
+        """Ids [B, L], or word embeddings [B, L, E] in their place, to [B, L, E] in the type of the activations."""
+        config = self.config
         with jax.named_scope("look_up"):
-            x_BLD = look_up(self.word_embeddings, inputs) if inputs.ndim == 2 else inputs
-            if token_type_ids is None:
-                x_BLD = x_BLD + self.token_type_embeddings[0]
-            else:
-                x_BLD = x_BLD + look_up(self.token_type_embeddings, token_type_ids)
-            x_BLD = x_BLD + self._positions(position_ids, x_BLD.shape[1])
-        x_BLD = self.norm(x_BLD).astype(stream_dtype(self.config.dtype))
-        return dropout(x_BLD, self.config.hidden_dropout_prob, dropout_words, EMBEDDINGS_SITE)
+            x_BLE = look_up(self.word_embeddings, inputs) if inputs.ndim == 2 else inputs
+            if config.family != "distilbert":
+                if token_type_ids is None:
+                    x_BLE = x_BLE + self.token_type_embeddings[0]
+                else:
+                    x_BLE = x_BLE + look_up(self.token_type_embeddings, token_type_ids)
+            if config.position_embedding_type == "absolute":
+                x_BLE = x_BLE + self._positions(inputs, position_ids)
+        x_BLE = self.norm(x_BLE).astype(stream_dtype(config.dtype))
+        return dropout(x_BLE, config.hidden_dropout_prob, dropout_words, EMBEDDINGS_SITE)
 
-    def _positions(self, position_ids: Array | None, length: int) -> Array:
+    def _positions(self, inputs: Array, position_ids: Array | None) -> Array:
+        config, length = self.config, inputs.shape[1]
+        table = self.position_embeddings
+        if config.sinusoidal_pos_embds:
+            table = jax.lax.stop_gradient(table)
         if position_ids is not None:
-            return look_up(self.position_embeddings, position_ids)
-        longest = self.config.max_position_embeddings
-        if length > longest:
-            raise UserError(f"input of length {length}, but max_position_embeddings={longest}")
-        return self.position_embeddings[:length]
+            return look_up(table, position_ids)
+        if length > config.longest_input:
+            raise UserError(
+                f"input of length {length}, but max_position_embeddings={config.max_position_embeddings}"
+                + (f", of which RoBERTa uses {config.longest_input}" if config.family == "roberta" else "")
+            )
+        if config.family != "roberta":
+            return table[:length]
+        if inputs.ndim == 2:
+            return look_up(table, positions_of(inputs, config.pad_token_id))
+        # Embeddings do not tell what is padding.
+        first = config.pad_token_id + 1
+        return table[first : first + length]

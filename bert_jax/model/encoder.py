@@ -45,7 +45,10 @@ class BertOutput:
 
 
 class FeedForward(nn.Module):
-    """Dense, activation, dense, dropout, residual, LayerNorm. No dropout after the activation."""
+    """Dense, activation, dense, dropout, residual, LayerNorm. No dropout after the activation; in ALBERT none at all.
+
+    Google's ALBERT has the one before the residual, transformers' has not; most were published without dropout.
+    """
 
     config: BertConfig
 
@@ -56,7 +59,8 @@ class FeedForward(nn.Module):
         with jax.named_scope(config.hidden_act):
             h_BLF = activate(h_BLF, config.hidden_act)
         y_BLD = Dense(config, config.hidden_size, name="output")(h_BLF)
-        y_BLD = dropout(y_BLD, config.hidden_dropout_prob, dropout_words, site + FEED_FORWARD_SITE)
+        if config.family != "albert":
+            y_BLD = dropout(y_BLD, config.hidden_dropout_prob, dropout_words, site + FEED_FORWARD_SITE)
         return LayerNorm(config, name="LayerNorm")(x_BLD + y_BLD)
 
 
@@ -86,7 +90,11 @@ class EncoderLayer(nn.Module):
 
 
 class Encoder(nn.Module):
-    """N layers, each a subtree `layer_i`, in a Python loop: faster than a scan, at the same time to compile."""
+    """Layers, each a subtree `layer_i`, in a Python loop: faster than a scan, at the same time to compile.
+
+    ALBERT first projects the embeddings (`projection`, dense E -> D), then applies the same few layers over and over,
+    as `BertConfig.layer_order` says.
+    """
 
     config: BertConfig
     constrain: Callable[[Array], Array] = identity
@@ -94,24 +102,26 @@ class Encoder(nn.Module):
     @nn.compact
     def __call__(
         self,
-        x_BLD: Array,
+        x_BLE: Array,
         mask: Array | None,
         head_mask_NH: Array | None,
         dropout_words: Array | None,
         output_attentions: bool,
     ) -> tuple[tuple[Array, ...], tuple[Array, ...] | None]:
-        """All N + 1 hidden states [B, L, D], the input first; and the probabilities of each layer, or None."""
+        """All N + 1 hidden states [B, L, D], the first layer's input first; and the probabilities of each, or None."""
+        config = self.config
         layer_type: Any = EncoderLayer
-        if self.config.remat != "none":
+        if config.remat != "none":
             # 5 and 6 are `site` and `output_attentions`, counting `self`.
-            layer_type = nn.remat(EncoderLayer, policy=_REMAT[self.config.remat], static_argnums=(5, 6))
+            layer_type = nn.remat(EncoderLayer, policy=_REMAT[config.remat], static_argnums=(5, 6))
+        x_BLD = Dense(config, config.hidden_size, name="projection")(x_BLE) if config.family == "albert" else x_BLE
+        layers = [layer_type(config, name=f"layer_{i}") for i in range(config.num_parameter_layers)]
         hidden_states, attentions = [x_BLD], []
-        for i in range(self.config.num_hidden_layers):
-            head_mask_H = None if head_mask_NH is None else head_mask_NH[i]
-            site = EMBEDDINGS_SITE + 1 + SITES_PER_LAYER * i
-            x_BLD, probabilities_BHLM = layer_type(self.config, name=f"layer_{i}")(
-                x_BLD, mask, head_mask_H, dropout_words, site, output_attentions
-            )
+        for depth, i in enumerate(config.layer_order):
+            head_mask_H = None if head_mask_NH is None else head_mask_NH[depth]
+            # By depth: a layer that is applied again drops something else.
+            site = EMBEDDINGS_SITE + 1 + SITES_PER_LAYER * depth
+            x_BLD, probabilities_BHLM = layers[i](x_BLD, mask, head_mask_H, dropout_words, site, output_attentions)
             x_BLD = self.constrain(x_BLD)
             hidden_states.append(x_BLD)
             attentions.append(probabilities_BHLM)
@@ -129,11 +139,14 @@ class Pooler(Dense):
 class Bert(nn.Module):
     """The bare encoder: ids in, hidden states out (https://arxiv.org/abs/1810.04805).
 
+    `config.model_type` makes it a RoBERTa (https://arxiv.org/abs/1907.11692), an ALBERT
+    (https://arxiv.org/abs/1909.11942) or a DistilBERT (https://arxiv.org/abs/1910.01108).
+
     Attributes:
         config: the architecture.
         constrain: called on the activations [B, L, D] after the embeddings and after each layer; a mesh puts its
             sharding constraint here.
-        add_pooler: False leaves the pooler and its parameters out.
+        add_pooler: False leaves the pooler and its parameters out. DistilBERT never has one.
     """
 
     config: BertConfig
@@ -143,7 +156,8 @@ class Bert(nn.Module):
     def setup(self):
         self.embeddings = Embeddings(self.config)
         self.encoder = Encoder(self.config, self.constrain)
-        if self.add_pooler:
+        self.has_pooler = self.add_pooler and self.config.family != "distilbert"
+        if self.has_pooler:
             self.pooler = Pooler(self.config, self.config.hidden_size)
 
     def __call__(
@@ -164,10 +178,10 @@ class Bert(nn.Module):
         Args:
             input_ids: integer [B, L].
             attention_mask: 0/1, [B, L] or [B, L, L]; 1 = attend. Absent: everything (padding is never guessed).
-            token_type_ids: integer [B, L]; absent: zeros.
-            position_ids: integer [B, L] or [1, L]; absent: 0 … L-1.
+            token_type_ids: integer [B, L]; absent: zeros. DistilBERT, which has no types, does not read them.
+            position_ids: integer [B, L] or [1, L]; absent: 0 … L-1, and for RoBERTa `positions_of` the ids.
             head_mask: float [H] for every layer, or [N, H]; 1 keeps a head, 0 drops it. Can be differentiated.
-            inputs_embeds: float [B, L, D], instead of `input_ids`.
+            inputs_embeds: float [B, L, E], instead of `input_ids`.
             deterministic: False applies dropout, and needs `rngs={"dropout": key}`.
             output_hidden_states, output_attentions: also return these, of every layer.
 
@@ -180,9 +194,9 @@ class Bert(nn.Module):
         _check_shapes(inputs, attention_mask, token_type_ids, position_ids)
         # The key is taken once and passed down as words, so that a dropout costs no call of JAX's own generator.
         dropout_words = None if deterministic else key_words(self.make_rng("dropout"))
-        x_BLD = self.embeddings(inputs, token_type_ids, position_ids, dropout_words)
+        x_BLE = self.embeddings(inputs, token_type_ids, position_ids, dropout_words)
         hidden_states, attentions = self.encoder(
-            self.constrain(x_BLD),
+            self.constrain(x_BLE),
             padding_mask(attention_mask),
             _per_layer(head_mask, config),
             dropout_words,
@@ -190,7 +204,7 @@ class Bert(nn.Module):
         )
         return BertOutput(
             last_hidden_state=hidden_states[-1],
-            pooler_output=self.pooler(hidden_states[-1]) if self.add_pooler else None,
+            pooler_output=self.pooler(hidden_states[-1]) if self.has_pooler else None,
             hidden_states=hidden_states if output_hidden_states else None,
             attentions=attentions,
         )
@@ -198,7 +212,8 @@ class Bert(nn.Module):
 
 def stack_layers(encoder_params: dict[str, Any]) -> dict[str, Any]:
     """`{"layer_0": tree, "layer_1": tree, …}` as one tree whose arrays have a leading axis N, to scan or vmap."""
-    layers = [encoder_params[f"layer_{i}"] for i in range(len(encoder_params))]
+    count = sum(name.startswith("layer_") for name in encoder_params)
+    layers = [encoder_params[f"layer_{i}"] for i in range(count)]
     return jax.tree.map(lambda *leaves: jnp.stack(leaves), *layers)
 
 
@@ -214,8 +229,9 @@ def _the_inputs(config: BertConfig, input_ids: Array | None, inputs_embeds: Arra
             raise UserError(f"input_ids is {input_ids.dtype}{list(input_ids.shape)}; expected integers [B, L]")
         return input_ids
     if inputs_embeds is not None and input_ids is None:
-        if inputs_embeds.ndim != 3 or inputs_embeds.shape[-1] != config.hidden_size:
-            raise UserError(f"inputs_embeds has shape {inputs_embeds.shape}; expected [B, L, {config.hidden_size}]")
+        if inputs_embeds.ndim != 3 or inputs_embeds.shape[-1] != config.embedding_width:
+            width = config.embedding_width
+            raise UserError(f"inputs_embeds has shape {inputs_embeds.shape}; expected [B, L, {width}]")
         return inputs_embeds
     raise UserError("expected exactly one of input_ids and inputs_embeds")
 
@@ -238,7 +254,7 @@ def _check_shapes(
 def _per_layer(head_mask: Array | None, config: BertConfig) -> Array | None:
     if head_mask is None:
         return None
-    full = (config.num_hidden_layers, config.num_attention_heads)
+    full = (len(config.layer_order), config.num_attention_heads)
     if head_mask.shape not in (full, full[1:]):
         raise UserError(f"head_mask has shape {head_mask.shape}; expected {full[1:]} or {full}")
     return jnp.broadcast_to(head_mask, full)

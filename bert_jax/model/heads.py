@@ -35,22 +35,25 @@ class PreTrainingOutput:
 class MaskedLMHead(nn.Module):
     """Dense, activation, LayerNorm, then a product with the token table (tied) plus a bias of its own. No dropout.
 
-    Parameters: transform (dense D -> D), LayerNorm, bias float32 [V].
+    The activation is `hidden_act`, but in RoBERTa always the exact gelu.
+
+    Parameters: transform (dense D -> E), LayerNorm, bias float32 [V].
     """
 
     config: BertConfig
 
     @nn.compact
-    def __call__(self, x_BLD: Array, word_embeddings_VD: Array, mlm_positions: Array | None = None) -> Array:
+    def __call__(self, x_BLD: Array, word_embeddings_VE: Array, mlm_positions: Array | None = None) -> Array:
         """[B, L, D] to float32 logits [B, P, V] at `mlm_positions` [B, P], or [B, L, V] without them."""
         config = self.config
         if mlm_positions is not None:
             x_BLD = gather_positions(x_BLD, mlm_positions)
-        x_BLD = Dense(config, config.hidden_size, name="transform")(x_BLD)
-        x_BLD = LayerNorm(config, name="LayerNorm")(activate(x_BLD, config.hidden_act))
+        x_BLE = Dense(config, config.embedding_width, name="transform")(x_BLD)
+        x_BLE = activate(x_BLE, "gelu" if config.family == "roberta" else config.hidden_act)
+        x_BLE = LayerNorm(config, name="LayerNorm")(x_BLE)
         bias = self.param("bias", nn.initializers.zeros, (config.vocab_size,))
         with jax.named_scope("decoder"):
-            return product("BLD,VD->BLV", x_BLD, word_embeddings_VD, config.dtype, jnp.float32) + bias
+            return product("BLE,VE->BLV", x_BLE, word_embeddings_VE, config.dtype, jnp.float32) + bias
 
 
 class NextSentenceHead(Dense):
