@@ -96,14 +96,23 @@ def pretrain(config: PretrainConfig, run: RunDirectory, data: DataSource, held_o
             raise UserError(str(error)) from error
         if code != EXIT_DONE:
             log.say(f"stopped and saved at step {step:,}; the same command goes on from here")
-        elif config.export_at_end and data.tokenizer is not None and not run.is_remote:
+        elif config.export_at_end and data.tokenizer is not None:
             params = to_host(state.params)
             if jax.process_index() == 0:
-                card = training_facts(Path(run.path), step)
-                head = head_for(data)
-                save_pretrained(run.export, config.model, params, data.tokenizer, head=head, step=step, card=card)
+                export(run, config, data, params, step)
                 log.say(f"exported to {run.export}")
         return code
+
+
+def export(run: RunDirectory, config: PretrainConfig, data: DataSource, params: Any, step: int) -> None:
+    """The run's `export/`: what transformers loads."""
+    with run.on_disk() as folder:
+        card = training_facts(folder, step)
+
+    def write(folder: Path) -> None:
+        save_pretrained(folder, config.model, params, data.tokenizer, head=head_for(data), step=step, card=card)
+
+    run.write_folder(run.export, write)
 
 
 def device_batches(

@@ -67,7 +67,7 @@ def pretrain_in(run: RunDirectory, launch: Launch) -> int:
         run.settle_config(config, launch.allow_change)
         write_json(run.path / "environment.json", environment())
         if data.tokenizer is not None:
-            data.tokenizer.save(Path(run.tokenizer))
+            run.write_folder(run.tokenizer, data.tokenizer.save)
     return pretrain(config, run, data, held_out)
 
 
@@ -75,6 +75,11 @@ def prepare_text(run: RunDirectory, config: PretrainConfig) -> str:
     """Turns `text=` into prepared data inside the run directory (once: a resumed run finds it); returns its path."""
     from train.prepare import PrepareOptions, prepare
 
+    if run.is_remote:
+        raise UserError(
+            f"text: {run.path} is on a bucket, and text is prepared on a local disk; run python -m train.prepare first "
+            "and give its output, or a copy of it on a bucket, as data="
+        )
     # A manifest is written last, so it stands for all of the data; the text itself may be gone by now.
     if jax.process_index() == 0 and not (run.data / "manifest.json").exists():
         options = config.text_options

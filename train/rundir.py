@@ -5,11 +5,16 @@ import json
 import os
 import platform
 import socket
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import Any
 
 from etils import epath
 
+from bert_jax.bucket import check_reachable, copy_folder, is_remote
 from bert_jax.errors import UserError
 from train.recipe import PretrainConfig, differing_fields, to_json
 
@@ -19,10 +24,11 @@ class RunDirectory:
 
     config.json, environment.json, checkpoints/STEP/, metrics.jsonl, tensorboard/, curves.png, run.log, tokenizer/,
     data/ (where the run prepared its own text) and export/. A bucket's path (gs://...) works for all but the lock,
-    which a bucket does not offer.
+    which a bucket does not offer, and text=, which is prepared on a local disk.
     """
 
     def __init__(self, path: str):
+        check_reachable(path)
         self.path = epath.Path(path)
         self.checkpoints = self.path / "checkpoints"
         self.config = self.path / "config.json"
@@ -33,7 +39,7 @@ class RunDirectory:
 
     @property
     def is_remote(self) -> bool:
-        return "://" in os.fspath(self.path)
+        return is_remote(self.path)
 
     def acquire(self) -> None:
         """Makes the directory and locks it; UserError, naming host and process, where another run is live in it."""
@@ -60,6 +66,26 @@ class RunDirectory:
             self._lock.truncate(0)
             self._lock.close()
             self._lock = None
+
+    def write_folder(self, folder: epath.Path, write: Callable[[Path], object]) -> None:
+        """`write(path)` makes a local folder; on a bucket it is made on this machine's disk and copied there."""
+        if not self.is_remote:
+            write(Path(folder))
+            return
+        with tempfile.TemporaryDirectory() as scratch:
+            local = Path(scratch) / folder.name
+            write(local)
+            copy_folder(local, folder)
+
+    @contextmanager
+    def on_disk(self) -> Iterator[Path]:
+        """The run's small files as a local folder: the directory itself, or a copy for the time of a `with`."""
+        if not self.is_remote:
+            yield Path(self.path)
+            return
+        with tempfile.TemporaryDirectory() as scratch:
+            copy_folder(self.path, scratch, skip=("checkpoints", "data", "export", "tensorboard"))
+            yield Path(scratch)
 
     def saved_config(self) -> dict[str, Any] | None:
         """config.json of an earlier start of this run, or None."""
@@ -94,9 +120,13 @@ def _at(tree: dict, name: str) -> Any:
 
 
 def write_json(path: epath.Path, value: Any) -> None:
-    """Writes JSON under a temporary name first, so that the file is never half there."""
+    """Writes JSON so that the file is never half there: a bucket's objects appear whole, a disk's files by renaming."""
+    text = json.dumps(value, indent=1) + "\n"
+    if is_remote(path):
+        path.write_text(text)
+        return
     temporary = path.with_name(path.name + ".tmp")
-    temporary.write_text(json.dumps(value, indent=1) + "\n")
+    temporary.write_text(text)
     temporary.replace(path)
 
 

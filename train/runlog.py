@@ -4,6 +4,7 @@ import json
 import math
 import os
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from typing import Any, TextIO
@@ -13,6 +14,7 @@ from etils import epath
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from bert_jax.bucket import copy_folder, is_remote
 from train.curves import draw_curves
 
 
@@ -28,7 +30,10 @@ class RunLog:
         self._text = _Lines(directory / "run.log")
         self._curves = directory / "curves.png"
         self.records = [json.loads(line) for line in self._metrics.lines]
-        self._tensorboard = _tensorboard(directory / "tensorboard", start_step)
+        self._events = directory / "tensorboard"
+        # A bucket cannot append: events are written on this machine's disk and copied there at times.
+        self._scratch = tempfile.TemporaryDirectory() if is_remote(directory) else None
+        self._tensorboard = _tensorboard(self._scratch.name if self._scratch else self._events, start_step)
         self._console = Console(file=stream or sys.stderr, highlight=False)
         self._last_line = -math.inf
         self._progress = None
@@ -52,6 +57,9 @@ class RunLog:
             self._progress.stop()
         if self._tensorboard:
             self._tensorboard.close()
+            self._copy_events()
+        if self._scratch:
+            self._scratch.cleanup()
         self._metrics.close()
         self._text.close()
 
@@ -84,6 +92,13 @@ class RunLog:
     def draw(self) -> None:
         """Draws `curves.png` from the records so far, where there is something to draw."""
         draw_curves(self.records, self._curves)
+        if self._tensorboard:
+            self._tensorboard.flush()
+            self._copy_events()
+
+    def _copy_events(self) -> None:
+        if self._scratch:
+            copy_folder(self._scratch.name, self._events)
 
 
 class SilentLog:
@@ -117,7 +132,7 @@ class _Lines:
         self._path = path
         old = path.read_text().split("\n") if path.exists() else []
         self.lines = [line for line in old if line and keep(line)]
-        self._whole = "://" in os.fspath(path)
+        self._whole = is_remote(path)
         if not self._whole:
             path.write_text("".join(f"{line}\n" for line in self.lines))
             self._file = open(path, "a", encoding="utf-8")
@@ -142,7 +157,7 @@ def _step_of(line: str) -> float:
         return math.inf
 
 
-def _tensorboard(directory: epath.Path, start_step: int):
+def _tensorboard(directory: str | os.PathLike[str], start_step: int):
     try:
         from tensorboardX import SummaryWriter
     except ImportError:

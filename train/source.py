@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 from etils import epath
 
+from bert_jax.bucket import check_reachable, is_remote
 from bert_jax.data.batches import Batches
 from bert_jax.data.masking import MaskingConfig, default_max_predictions
 from bert_jax.data.random_batches import RandomBatches
@@ -103,8 +104,9 @@ def local_copy(directory: str, cache: Path | None = None) -> str:
     Batches read a few bytes at a time from memory maps, which a bucket does not offer. The copy lies under `cache`
     (default ~/.cache/bert_jax) and is made once; the manifest comes last and stands for all of it.
     """
+    check_reachable(directory)
     source = epath.Path(directory)
-    if cache is None and "://" not in directory:
+    if cache is None and not is_remote(directory):
         return directory
     manifest = source / MANIFEST
     if not manifest.exists():

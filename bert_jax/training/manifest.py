@@ -14,6 +14,7 @@ from typing import Any
 
 from etils import epath
 
+from bert_jax.bucket import is_remote
 from bert_jax.training.state_leaves import LeafType
 
 MANIFEST = "manifest.json"
@@ -52,7 +53,7 @@ def write_manifest(
 
     After a power cut the step either has its manifest, and then every byte it lists was on the disk before, or has
     none. Where the file system is local every file and directory is fsynced; a bucket's writes are durable by
-    themselves (not run on a bucket).
+    themselves.
 
     Raises:
       OSError: A file could not be read, written or synced; the step has no manifest then.
@@ -63,6 +64,9 @@ def write_manifest(
     for folder in _folders(directory):
         sync(folder)
     manifest = Manifest(step, dict(metadata), dict(tree), files)
+    if is_remote(directory):
+        (directory / MANIFEST).write_bytes(_encode(manifest))  # there an object appears whole or not at all
+        return manifest
     temporary = directory / _TEMPORARY
     temporary.write_bytes(_encode(manifest))
     sync(temporary)
@@ -130,7 +134,7 @@ def find_damage(directory: epath.Path, manifest: Manifest) -> list[str]:
 
 def sync(path: epath.Path) -> None:
     """fsync of a local file or directory; nothing for a bucket."""
-    if "://" in os.fspath(path):
+    if is_remote(path):
         return
     descriptor = os.open(path, os.O_RDONLY)
     try:

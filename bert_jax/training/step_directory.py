@@ -13,6 +13,7 @@ from typing import Any
 
 from etils import epath
 
+from bert_jax.bucket import is_remote
 from bert_jax.errors import UserError
 from bert_jax.training.manifest import MANIFEST, Manifest, ManifestError, find_damage, read_manifest
 
@@ -37,8 +38,8 @@ class StepDirectory:
     """
 
     def __init__(self, path: str | os.PathLike[str]):
-        # Orbax takes absolute paths only; resolve() leaves those of a bucket alone.
-        self.path = epath.Path(path).resolve()
+        # Orbax takes absolute paths only; resolve() would make a local path of a bucket's.
+        self.path = epath.Path(path) if is_remote(path) else epath.Path(path).resolve()
         self.damaged: set[int] = set()
         self._known: set[int] = set()
         self._was_there = self.path.exists()
@@ -176,16 +177,16 @@ class StepDirectory:
             raise FileNotFoundError(f"{self.path} was there{held} and is gone: step {step} is not saved")
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            self._was_there = True
             probe = self.path / f".writable-{uuid.uuid4().hex}"
             probe.write_bytes(b"")
             probe.unlink()
+            self._was_there = self.path.exists()  # a bucket has no empty directories
         except OSError as error:
             raise SaveError(f"step {step} is not saved: {self.path} cannot be written to ({error})") from error
 
     def _sweep(self) -> None:
         """Removes what interrupted saves of ours left. Who saves holds the run's lock: nobody else is writing."""
-        for path in self.path.iterdir():
+        for path in self.path.iterdir() if self.path.exists() else []:
             if _is_temporary(path.name):
                 log.info("removing %s, which an interrupted save left", path)
                 path.rmtree()
