@@ -1,4 +1,4 @@
-"""The public load: a run directory or a Hugging Face folder -> config, parameters, tokenizer, and a report on each."""
+"""The public load: a run directory, a folder or a published model -> config, parameters, tokenizer, and a report."""
 
 import json
 import logging
@@ -14,6 +14,8 @@ import numpy as np
 
 from bert_jax.config import BertConfig
 from bert_jax.errors import UserError
+from bert_jax.interop.hub import fetch
+from bert_jax.interop.hub_ids import is_hub_id
 from bert_jax.interop.names import head_in, is_encoder, parameters_of
 from bert_jax.interop.names_table import ENCODER
 from bert_jax.interop.read import ReadModel, Report, is_allowed, is_model_folder, read_model
@@ -52,11 +54,15 @@ def load(
     allow_missing: Iterable[str] = (),
     step: int | None = None,
     key: "jax.Array | None" = None,
+    revision: str | None = None,
+    token: str | bool | None = None,
 ) -> Loaded:
-    """Load a model: the newest verified checkpoint of a run directory, or a folder in Hugging Face's layout.
+    """Load a model: the newest verified checkpoint of a run directory, a folder in Hugging Face's layout, or a
+    published model.
 
     Args:
-        source: the run directory (`runs/NAME`) or the folder (`runs/NAME/export`, or anybody's BERT).
+        source: the run directory (`runs/NAME`), the folder (`runs/NAME/export`, or anybody's BERT), or a hub id
+            ("google-bert/bert-base-uncased", with "@REVISION" if need be); what is on disk goes before.
         head: which model's parameters are wanted: "pretraining", "mlm", "nsp", "encoder"; None: what is there. What
             the head does not use is left out and listed in the report.
         dtype: type of the operands of matrix products; None: "float32", whatever the run was trained in.
@@ -64,18 +70,22 @@ def load(
             and the report and a warning say so.
         step: this checkpoint of a run directory and no other.
         key: for what is initialised anew; None: `jax.random.key(0)`.
+        revision: of a published model: branch, tag or commit.
+        token: for a private or gated one; None: HF_TOKEN, or what `hf auth login` stored.
 
     Returns:
         Loaded(config, params, tokenizer, report): params are float32 JAX arrays on the default device, a plain nested
         dict for `model.apply({"params": params}, ...)`; the tokenizer is None where the source has none.
 
     Raises:
-        FileNotFoundError: there is nothing at `source`, or no checkpoint in the run yet.
+        FileNotFoundError: there is nothing at `source`, no checkpoint in the run yet, or no published model of that
+            name, in the cache or where it can be reached.
         UserError: parameters are missing or do not fit, files are damaged, or the tokenizer is another model's.
     """
     import jax.numpy as jnp
 
     allowed = (allow_missing,) if isinstance(allow_missing, str) else tuple(allow_missing)
+    source = resolve(source, revision=revision, token=token)
     config, params, report = load_arrays(source, head=head, step=step)
     report.check(allowed)
     config = config if dtype is None else config.replace(dtype=dtype)
@@ -92,7 +102,13 @@ def load(
 
 
 def load_arrays(
-    source: str | os.PathLike[str], *, head: str | None = None, step: int | None = None, verify: bool = True
+    source: str | os.PathLike[str],
+    *,
+    head: str | None = None,
+    step: int | None = None,
+    verify: bool = True,
+    revision: str | None = None,
+    token: str | bool | None = None,
 ) -> ReadModel:
     """As `load`, onto the host: nested dict of NumPy arrays, for who places them on a mesh, writes or sums them.
 
@@ -102,7 +118,7 @@ def load_arrays(
     Returns:
         ReadModel(config, params, report).
     """
-    path = _existing(source)
+    path = resolve(source, revision=revision, token=token, parts=("config", "weights"))
     if not is_run_directory(path):
         if step is not None:
             raise UserError(f"step={step}: {source} is an exported folder, which has no steps")
@@ -116,13 +132,15 @@ def load_arrays(
     return _select(flat, config, head or head_in(flat, config), str(source), restored.step)
 
 
-def load_config(source: str | os.PathLike[str]) -> BertConfig:
+def load_config(
+    source: str | os.PathLike[str], *, revision: str | None = None, token: str | bool | None = None
+) -> BertConfig:
     """The architecture alone, without reading any weights; `dtype` and `remat` have their defaults.
 
     Raises:
         FileNotFoundError, UserError: as `load`.
     """
-    path = _existing(source)
+    path = resolve(source, revision=revision, token=token, parts=("config",))
     if not is_run_directory(path):
         return BertConfig.from_json(path)
     try:
@@ -131,11 +149,17 @@ def load_config(source: str | os.PathLike[str]) -> BertConfig:
         raise UserError(f"{path / 'config.json'}, model: {error}") from None
 
 
-def load_tokenizer(source: str | os.PathLike[str], **options: Any) -> "Tokenizer | None":
-    """The tokenizer that belongs to a run directory or folder, None where it has none; options as `Tokenizer.load`."""
+def load_tokenizer(
+    source: str | os.PathLike[str], *, revision: str | None = None, token: str | bool | None = None, **options: Any
+) -> "Tokenizer | None":
+    """The tokenizer that belongs to a source as in `load`, None where it has none; options as `Tokenizer.load`.
+
+    Raises:
+        FileNotFoundError, UserError: as `load`; a published model that has none is a UserError.
+    """
     from bert_jax.data.tokenizer import Tokenizer
 
-    path = folder = _existing(source)
+    path = folder = resolve(source, revision=revision, token=token, parts=("tokenizer",))
     if is_run_directory(path):
         folder = path / "tokenizer"
         options.setdefault("max_length", load_config(path).max_position_embeddings)
@@ -162,13 +186,31 @@ def run_config(run: Path) -> Mapping[str, Any]:
     return fields
 
 
-def _existing(source: str | os.PathLike[str]) -> Path:
+def resolve(
+    source: str | os.PathLike[str],
+    *,
+    revision: str | None = None,
+    token: str | bool | None = None,
+    parts: Iterable[str] = ("config", "weights", "tokenizer"),
+) -> Path:
+    """The local folder of a source: itself, or that of a published model, downloaded if need be (see `interop.hub`).
+
+    Args:
+        source: a run directory, a folder, or a hub id.
+        revision, token: as in `load`.
+        parts: what is needed of a published model.
+
+    Raises:
+        FileNotFoundError, UserError: as `load`.
+    """
     if "://" in os.fspath(source):
         raise UserError(f"{source}: loading from a bucket is not supported; copy the run or its export here first")
     path = Path(source).expanduser()
-    if not path.is_dir():
-        raise FileNotFoundError(f"{source}: no such folder (expected a run directory or a Hugging Face folder)")
-    return path
+    if not path.is_dir() and (path.exists() or not is_hub_id(source)):
+        raise FileNotFoundError(f"{source}: no such folder (expected a run directory, a folder or a hub id)")
+    if path.is_dir() and revision is None:
+        return path
+    return fetch(os.fspath(source), revision=revision, token=token, parts=parts)
 
 
 def _select(flat: Mapping[str, np.ndarray], config: BertConfig, head: str, source: str, step: int) -> ReadModel:
