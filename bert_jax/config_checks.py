@@ -7,8 +7,8 @@ from bert_jax.errors import UserError
 if TYPE_CHECKING:
     from bert_jax.config import BertConfig
 
-# Every activation without parameters of its own that transformers names in ACT2FN; the functions live in
-# model/layers.py, which a test holds to this list.
+# Every activation that transformers names in ACT2FN; the functions live in model/layers.py and those with parameters
+# in model/activations.py, which a test holds to this list.
 HIDDEN_ACTS = (
     "gelu",
     "gelu_10",
@@ -23,6 +23,7 @@ HIDDEN_ACTS = (
     "leaky_relu",
     "linear",
     "mish",
+    "prelu",
     "quick_gelu",
     "relu",
     "relu2",
@@ -32,6 +33,7 @@ HIDDEN_ACTS = (
     "sqrtsoftplus",
     "swish",
     "tanh",
+    "xielu",
 )
 DTYPES = ("float32", "bfloat16")
 REMAT_POLICIES = ("none", "full", "dots")

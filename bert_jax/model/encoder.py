@@ -11,9 +11,10 @@ from jax import Array
 
 from bert_jax.config import BertConfig
 from bert_jax.errors import UserError
+from bert_jax.model.activations import Activation
 from bert_jax.model.attention import SITES_PER_LAYER, SelfAttention, padding_mask
 from bert_jax.model.embeddings import EMBEDDINGS_SITE, Embeddings
-from bert_jax.model.layers import Dense, LayerNorm, activate, dropout, key_words
+from bert_jax.model.layers import Dense, LayerNorm, dropout, key_words
 
 FEED_FORWARD_SITE = 2
 
@@ -56,8 +57,7 @@ class FeedForward(nn.Module):
     def __call__(self, x_BLD: Array, dropout_words: Array | None, site: int) -> Array:
         config = self.config
         h_BLF = Dense(config, config.intermediate_size, name="intermediate")(x_BLD)
-        with jax.named_scope(config.hidden_act):
-            h_BLF = activate(h_BLF, config.hidden_act)
+        h_BLF = Activation(config.hidden_act, name="activation")(h_BLF)
         y_BLD = Dense(config, config.hidden_size, name="output")(h_BLF)
         if config.family != "albert":
             y_BLD = dropout(y_BLD, config.hidden_dropout_prob, dropout_words, site + FEED_FORWARD_SITE)

@@ -12,8 +12,9 @@ from jax.typing import DTypeLike
 
 from bert_jax.config import BertConfig
 from bert_jax.errors import UserError
+from bert_jax.model.activations import Activation
 from bert_jax.model.encoder import Bert, identity
-from bert_jax.model.layers import Dense, LayerNorm, activate, product
+from bert_jax.model.layers import Dense, LayerNorm, product
 
 
 @struct.dataclass
@@ -49,7 +50,7 @@ class MaskedLMHead(nn.Module):
         if mlm_positions is not None:
             x_BLD = gather_positions(x_BLD, mlm_positions)
         x_BLE = Dense(config, config.embedding_width, name="transform")(x_BLD)
-        x_BLE = activate(x_BLE, "gelu" if config.family == "roberta" else config.hidden_act)
+        x_BLE = Activation("gelu" if config.family == "roberta" else config.hidden_act, name="activation")(x_BLE)
         x_BLE = LayerNorm(config, name="LayerNorm")(x_BLE)
         bias = self.param("bias", nn.initializers.zeros, (config.vocab_size,))
         with jax.named_scope("decoder"):

@@ -98,8 +98,8 @@ def _laplace(x: Array) -> Array:
     return 0.5 * (1.0 + lax.erf((x - 0.707107) / (0.282095 * math.sqrt(2.0))))
 
 
-# transformers' ACT2FN less the two that have parameters of their own (prelu, xielu); several names for one function
-# are its own.
+# transformers' ACT2FN less the two that have parameters of their own (prelu, xielu: activations.py); several names for
+# one function are its own.
 ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
     "gelu": _gelu,
     "gelu_10": lambda x: jnp.clip(_gelu(x), -10.0, 10.0),
@@ -127,7 +127,7 @@ ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
 
 
 def activate(x: Array, name: str) -> Array:
-    """The activation `name` (one of `config.HIDDEN_ACTS`), computed in float32, in x's type."""
+    """The activation `name` (one of `ACTIVATIONS`), computed in float32, in x's type."""
     return ACTIVATIONS[name](x.astype(jnp.float32)).astype(x.dtype)
 
 
