@@ -19,6 +19,7 @@ from bert_jax.data.sequence_layout import kept_lengths
 from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.data.word_memo import WordMemo, splitter
 from bert_jax.errors import UserError
+from tests.data.google_script import google_pieces, google_words
 
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 WORDS = [
@@ -143,51 +144,6 @@ def test_the_two_dialects(data_dir: Path, tmp_path: Path):
     assert (again.max_word_length, again.literal_special_tokens) == (200, False)
     assert again.tokenize("[MASK] " + "x" * 200) == google.tokenize("[MASK] " + "x" * 200)
     assert again.fingerprint == google.fingerprint != Tokenizer.load(folder).fingerprint
-
-
-# Google's code, transcribed from the rules: clean, space Chinese characters, lower, strip accents, split, match greedily
-
-_CHINESE = [(0x4E00, 0x9FFF), (0x3400, 0x4DBF), (0x20000, 0x2A6DF), (0x2A700, 0x2B73F), (0x2B740, 0x2B81F)]
-_CHINESE += [(0x2B820, 0x2CEAF), (0xF900, 0xFAFF), (0x2F800, 0x2FA1F)]
-
-
-def _is_punctuation(c: str) -> bool:
-    return (c.isascii() and c.isprintable() and not c.isalnum() and c != " ") or unicodedata.category(c)[0] == "P"
-
-
-def google_words(text: str, lower: bool) -> list[str]:
-    clean = ""
-    for c in text:
-        if c in "\0\ufffd" or (unicodedata.category(c) in ("Cc", "Cf") and c not in "\t\n\r"):
-            continue
-        if c in "\t\n\r" or unicodedata.category(c) == "Zs":
-            clean += " "
-        elif any(low <= ord(c) <= high for low, high in _CHINESE):
-            clean += f" {c} "
-        else:
-            clean += c
-    words = []
-    for word in clean.split():
-        if lower:
-            decomposed = unicodedata.normalize("NFD", word.lower())
-            word = "".join(c for c in decomposed if unicodedata.category(c) != "Mn")
-        words += "".join(f" {c} " if _is_punctuation(c) else c for c in word).split()
-    return words
-
-
-def google_pieces(text: str, vocabulary: set[str], lower: bool, limit: int = 200) -> list[str]:
-    pieces = []
-    for word in google_words(text, lower):
-        found, start = [], 0
-        while start < len(word) and len(word) <= limit:
-            prefix = "##" if start else ""
-            end = next((e for e in range(len(word), start, -1) if prefix + word[start:e] in vocabulary), None)
-            if end is None:
-                break
-            found.append(prefix + word[start:end])
-            start = end
-        pieces += found if start == len(word) else ["[UNK]"]
-    return pieces
 
 
 def characters_apart(characters: set[str], tokenizer: Tokenizer, lower: bool) -> set[str]:
