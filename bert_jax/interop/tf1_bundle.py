@@ -1,0 +1,207 @@
+"""Read a TensorFlow checkpoint (the V2 "bundle" of TF1 and TF2) without TensorFlow: every byte's checksum is checked.
+
+    with Tf1Checkpoint("uncased_L-12_H-768_A-12") as stored:      # a folder, or a prefix .../bert_model.ckpt
+        stored["bert/embeddings/word_embeddings"]                 # float32 [30522, 768], read now
+
+Sources: TensorFlow's core/util/tensor_bundle/tensor_bundle.{h,cc}. `tf1_names.hf_names` gives the tensors Hugging
+Face's names, `tf1_optimizer.optimizer_state` the moments of Adam.
+"""
+
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from bert_jax.errors import UserError
+from bert_jax.interop.crc32c import crc32c, mask
+from bert_jax.interop.leveldb_table import read_table
+from bert_jax.interop.stored import Stored
+from bert_jax.interop.tf1_entries import Entry, Header, read_entry, read_header, region, slice_key, slice_shape
+from bert_jax.interop.tf1_files import INDEX, find_prefix
+
+MOST_INDEX_BYTES = 1 << 26
+"""Size of an .index that is read: some 100 bytes a tensor are usual."""
+
+_CHUNK = 1 << 24
+_MOST_SHOWN = 100
+
+
+class Tf1Checkpoint(Stored):
+    """The tensors of a checkpoint under TensorFlow's names; each is read, and its CRC-32C checked, when asked for.
+
+    Opening reads the .index and checks that each tensor lies within its data file and overlaps no other. Strings are
+    listed with dtype "object", and not read. A partitioned variable is put together from its slices.
+
+    Args:
+        source: a prefix (`DIR/bert_model.ckpt`), one of its files, or a folder (see `tf1_files.find_prefix`).
+
+    Attributes:
+        prefix: the path before ".index".
+
+    Raises:
+        FileNotFoundError: there is none, or a data file of it is not there.
+        UserError: it is damaged, or in TensorFlow's old one-file format.
+    """
+
+    def __init__(self, source: str | os.PathLike[str]):
+        self.prefix = find_prefix(source)
+        self.path = self.prefix.with_name(self.prefix.name + INDEX)
+        self.metadata = {}
+        size = self.path.stat().st_size
+        if size > MOST_INDEX_BYTES:
+            raise UserError(f"{self.path}: has {size} bytes; an index of at most {MOST_INDEX_BYTES} is read")
+        try:
+            self._header, by_key = _read_index(self.path.read_bytes())
+            self._entries = {_text(key): entry for key, entry in by_key.items() if not key.startswith(b"\0")}
+            self._slices = {key: entry for key, entry in by_key.items() if key.startswith(b"\0")}
+            for name, entry in self._entries.items():
+                self._check_slices(name, entry)
+        except ValueError as error:
+            raise UserError(f"{self.path}: {error}") from None
+        self._check_places()
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._entries)
+
+    def __getitem__(self, key: str) -> np.ndarray:
+        """The array, C-contiguous, in the file's dtype and this machine's byte order.
+
+        Raises:
+            KeyError: there is no such tensor.
+            UserError: its bytes do not have the recorded checksum, or it is of a dtype that is not read.
+        """
+        entry = self._entries[key]
+        if entry.numpy_dtype is None:
+            kind = "strings" if entry.is_string else f"of TensorFlow's dtype {entry.dtype}"
+            raise UserError(f"{self.path}: tensor {key!r} is {kind}; numbers alone are read")
+        return self._joined(key, entry) if entry.slices else self._numbers(key, entry)
+
+    def shape(self, key: str) -> tuple[int, ...]:
+        return self._entries[key].shape
+
+    def dtype(self, key: str) -> str:
+        entry = self._entries[key]
+        if entry.numpy_dtype is None and not entry.is_string:
+            raise UserError(f"{self.path}: tensor {key!r} is of TensorFlow's dtype {entry.dtype}, which is not read")
+        return entry.numpy_dtype or "object"
+
+    def verify(self) -> bool:
+        """Whether all tensors, slots of the optimizer included, have their checksums; reads the data files once."""
+        return all(self._crc_agrees(entry) for entry in self._placed().values())
+
+    def raw(self, key: str) -> bytes:
+        """The bytes of a tensor as they are in the data file, unverified: the way to read strings."""
+        return self._read(self._entries[key], key).tobytes()
+
+    def _numbers(self, name: str, entry: Entry) -> np.ndarray:
+        octets = self._read(entry, name)
+        if mask(crc32c(octets)) != entry.masked_crc:
+            raise UserError(
+                f"{self._shard(entry)}: tensor {name!r}, {entry.size} bytes at byte {entry.offset}, does not have its "
+                "recorded CRC-32C: it is damaged; copy it again"
+            )
+        assert entry.numpy_dtype is not None
+        array = octets.view(entry.numpy_dtype).reshape(entry.shape)
+        return array if self._header.big_endian == (sys.byteorder == "big") else array.byteswap()
+
+    def _joined(self, name: str, entry: Entry) -> np.ndarray:
+        assert entry.numpy_dtype is not None
+        whole = np.empty(entry.shape, entry.numpy_dtype)
+        written = np.zeros(entry.shape, bool)
+        for cut in entry.slices:
+            place = region(cut)
+            if written[place].any():
+                raise UserError(f"{self.path}: slices of tensor {name!r} overlap at {cut}")
+            whole[place] = self._numbers(f"{name} {cut}", self._slices[slice_key(name, cut)])
+            written[place] = True
+        return whole
+
+    def _read(self, entry: Entry, name: str) -> np.ndarray:
+        octets = np.fromfile(self._shard(entry), np.uint8, entry.size, offset=entry.offset)
+        if octets.size != entry.size:
+            raise UserError(f"{self._shard(entry)}: ends within tensor {name!r}; it was cut off after it was opened")
+        return octets
+
+    def _crc_agrees(self, entry: Entry) -> bool:
+        if entry.numpy_dtype is None:
+            return True  # of strings the sum is not that of the bytes
+        crc = 0
+        with open(self._shard(entry), "rb") as file:
+            file.seek(entry.offset)
+            for start in range(0, entry.size, _CHUNK):
+                crc = crc32c(file.read(min(_CHUNK, entry.size - start)), crc)
+        return mask(crc) == entry.masked_crc
+
+    def _shard(self, entry: Entry) -> Path:
+        ending = f".data-{entry.shard:05d}-of-{self._header.num_shards:05d}"
+        return self.prefix.with_name(self.prefix.name + ending)
+
+    def _placed(self) -> dict[str, Entry]:
+        """Every entry that has bytes of its own: tensors and slices."""
+        whole = {name: entry for name, entry in self._entries.items() if not entry.slices}
+        return whole | {repr(key): entry for key, entry in self._slices.items()}
+
+    def _check_slices(self, name: str, entry: Entry) -> None:
+        """That the slices of a partitioned tensor are there and are as many numbers as the whole."""
+        keys = {slice_key(name, cut): slice_shape(cut, entry.shape) for cut in entry.slices}
+        count = 0
+        for key, shape in keys.items():
+            piece = self._slices.get(key)
+            if piece is None or (piece.shape, piece.dtype, piece.slices) != (shape, entry.dtype, ()):
+                raise ValueError(f"tensor {name!r} has a slice of shape {shape} that is not there")
+            count += piece.count
+        if keys and (len(keys) < len(entry.slices) or count != entry.count):
+            raise ValueError(f"the slices of tensor {name!r} are not all of its {entry.count} numbers")
+
+    def _check_places(self) -> None:
+        """That each tensor lies within a data file that is there, and none upon another."""
+        sizes: dict[Path, int] = {}
+        ends: dict[int, tuple[int, str]] = {}
+        for name, entry in sorted(self._placed().items(), key=lambda item: (item[1].shard, item[1].offset)):
+            file = self._shard(entry)
+            if entry.shard >= self._header.num_shards:
+                files = self._header.num_shards
+                raise UserError(
+                    f"{self.path}: tensor {name!r} is in data file {entry.shard}, counted from 0, of {files}"
+                )
+            if file not in sizes:
+                if not file.is_file():
+                    raise FileNotFoundError(f"{file}: no such file; {self.path.name} has tensor {name!r} in it")
+                sizes[file] = file.stat().st_size
+            if entry.offset + entry.size > sizes[file]:
+                raise UserError(
+                    f"{file}: has {sizes[file]} bytes; tensor {name!r} needs {entry.offset + entry.size}: it is cut "
+                    "off, or belongs to another index"
+                )
+            end, before = ends.get(entry.shard, (0, ""))
+            if entry.size and entry.offset < end:
+                raise UserError(f"{self.path}: tensors {before!r} and {name!r} overlap in the data file")
+            if entry.size:
+                ends[entry.shard] = entry.offset + entry.size, name
+
+
+def _read_index(data: bytes) -> tuple[Header, dict[bytes, Entry]]:
+    table = read_table(data)
+    key, value = next(table, (None, b""))
+    if key != b"":
+        raise ValueError("its first key is not the header, so it is no index of a checkpoint")
+    header = read_header(value)
+    entries = {}
+    for key, value in table:
+        try:
+            entries[key] = read_entry(value)
+        except ValueError as error:
+            raise ValueError(f"entry {key[:_MOST_SHOWN]!r}: {error}") from None
+    return header, entries
+
+
+def _text(key: bytes) -> str:
+    try:
+        return key.decode()
+    except UnicodeDecodeError:
+        raise ValueError(f"the name {key[:_MOST_SHOWN]!r} is not UTF-8") from None
