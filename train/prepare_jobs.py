@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from bert_jax.data.examples import EXAMPLE, build_index
+from bert_jax.data.google_tokenizer import GoogleTokenizer
 from bert_jax.data.report import ShardStatistics, survey_index, survey_shard
 from bert_jax.data.sentences import split_sentences
 from bert_jax.data.shards import (
@@ -32,12 +33,14 @@ class TokeniseJob:
     """Make the shard `directory` from `documents` (None: it is there already, only describe it).
 
     one_sentence_a_line: lines are sentences; otherwise they are split, by the rules of `language`.
+    google_rules: words are cut by the rules of Google's tokenization.py, not by those of `tokenizers`.
     """
 
     directory: Path
     documents: list[str] | None
     tokenizer: Path
     one_sentence_a_line: bool
+    google_rules: bool
     language: str
 
 
@@ -110,13 +113,19 @@ def _tokenizer(directory: Path) -> Tokenizer:
     return Tokenizer.load(directory)
 
 
+@lru_cache(maxsize=1)
+def _google_tokenizer(directory: Path) -> GoogleTokenizer:
+    return GoogleTokenizer(_tokenizer(directory))
+
+
 def _encode(job: TokeniseJob, documents: Iterable[str], tokenizer: Tokenizer) -> Shard:
     document_lengths: list[int] = []
     sentences = _sentences(job, documents, document_lengths)
     dtype = token_dtype(tokenizer.vocab_size)
+    encode_flat = (_google_tokenizer(job.tokenizer) if job.google_rules else tokenizer).encode_flat
     tokens, lengths = [], []
     while batch := list(islice(sentences, _SENTENCES_AT_ONCE)):
-        ids, id_counts = tokenizer.encode_flat(batch)
+        ids, id_counts = encode_flat(batch)
         tokens.append(ids.astype(dtype))
         lengths.append(id_counts)
     return pack_flat(np.concatenate(tokens), np.concatenate(lengths), np.array(document_lengths), dtype)

@@ -2,6 +2,7 @@
 
 import math
 import os
+import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -126,12 +127,15 @@ class PrepareOptions:
             vocabulary = {"vocab_size": self.vocab_size}
         else:
             vocabulary = {"vocab": _describe_vocabulary(Path(self.vocab))}
+        # Google's rules ask Python what a character is; `tokenizers` brings tables of its own.
+        tables = {"unicode_version": unicodedata.unidata_version} if self.recipe == "google" else {}
         return {
             "recipe": self.recipe,
             "objective": self.objective,
             "seed": self.seed,
             **self.settings(),
             **vocabulary,
+            **tables,
             "cased": self.cased,
             "strip_accents": self.strip_accents,
             "input": [{"name": source.path.name, "format": source.format, **_describe(source)} for source in sources],

@@ -11,6 +11,7 @@ import numpy as np
 
 from bert_jax.data.corpus import MAX_DOCUMENT_CHARS, Corpus, Source
 from bert_jax.data.google_recipe import google_instances
+from bert_jax.data.google_tokenizer import GoogleTokenizer
 from bert_jax.data.report import SplitStatistics, survey_index
 from bert_jax.data.shards import SPLITS, describe_file, new_directory, open_shard, write_array
 from bert_jax.data.text_files import no_progress
@@ -41,12 +42,12 @@ def is_held_out(text: str, share: float) -> bool:
 
 
 def open_corpus(options: PrepareOptions, sources: Sequence[Source], report: ProgressReport | None = None) -> Corpus:
-    """The documents of the sources. For recipe google they may span files and are never cut, as in Google's script."""
+    """The documents of the sources. For recipe google they are read as Google's script does, and never cut."""
     google = options.recipe == "google"
     return Corpus(
         sources,
         field=options.field,
-        join_files=google,
+        as_google=google,
         max_document_chars=1 << 62 if google else MAX_DOCUMENT_CHARS,
         progress=report.advance if report else no_progress,
     )
@@ -179,6 +180,7 @@ def tokenise_corpus(
             TokeniseJob,
             tokenizer=options.output / "tokenizer",
             one_sentence_a_line="lines" in formats,
+            google_rules=options.recipe == "google",
             language=options.language,
         )
         jobs = (
@@ -223,6 +225,7 @@ def index_examples(options: PrepareOptions, splits: dict[str, PreparedSplit], wo
 def index_google(options: PrepareOptions, splits: dict[str, PreparedSplit], tokenizer: Tokenizer) -> None:
     """Stage 2 of recipe google: one index over all shards with its masks, in one process, as Google's script runs."""
     assert options.seed is not None and options.max_predictions is not None
+    vocabulary = GoogleTokenizer(tokenizer).vocabulary
     for split in SPLITS:
         shards = [open_shard(options.output / split / entry["name"]) for entry in splits[split].shards]
         for length, predictions in zip(options.max_seq_length, options.max_predictions, strict=True):
@@ -234,7 +237,7 @@ def index_google(options: PrepareOptions, splits: dict[str, PreparedSplit], toke
                 with ProgressReport(f"pairing and masking, length {length}", total=1, unit="passes") as report:
                     made = google_instances(
                         shards,
-                        tokenizer.vocabulary,
+                        vocabulary,
                         max_seq_length=length,
                         max_predictions=predictions,
                         masked_lm_prob=options.masked_lm_prob,

@@ -99,9 +99,9 @@ class Corpus:
         jsonl     a JSON object a line, its text in `field`
         parquet   a row a document, its text in the column `field` (needs the extra `parquet`)
 
-    join_files: in text and lines a document may go on in the next file, as in Google's
-    create_pretraining_data.py; by default a file ends its last document. `progress` is called with numbers of
-    bytes as they are read.
+    as_google: text and lines are read as Google's create_pretraining_data.py reads them: a document may go on in the
+    next file (by default a file ends its last document), "\\r" is dropped wherever it stands, a byte-order mark is
+    text. `progress` is called with numbers of bytes as they are read.
 
     A document over `max_document_chars` is cut at line ends, so that memory stays bounded; `cut` counts these. While
     and after iterating `documents` counts the documents as they stand in the files.
@@ -115,13 +115,13 @@ class Corpus:
         sources: Sequence[Source],
         *,
         field: str = "text",
-        join_files: bool = False,
+        as_google: bool = False,
         max_document_chars: int = MAX_DOCUMENT_CHARS,
         progress: Callable[[int], None] = no_progress,
     ):
         self._sources = sources
         self._field = field
-        self._join_files = join_files
+        self._as_google = as_google
         self._max_chars = max_document_chars
         self._progress = progress
         self.documents = 0
@@ -147,8 +147,9 @@ class Corpus:
                 for path, form in group:
                     read = _read_parquet if form == "parquet" else _read_jsonl
                     yield from (text.split("\n") for text in read(path, self._field, self._progress))
-            elif self._join_files:
-                yield from _blocks(line for path, _ in group for _, line in read_lines(path, self._progress))
+            elif self._as_google:
+                files = (read_lines(path, self._progress, as_tensorflow=True) for path, _ in group)
+                yield from _blocks(line for lines in files for _, line in lines)
             else:
                 for path, _ in group:
                     yield from _blocks(line for _, line in read_lines(path, self._progress))

@@ -20,12 +20,17 @@ def no_progress(_: int) -> None:
     """Takes a number of bytes and does nothing with it."""
 
 
-def read_lines(path: Path, progress: Callable[[int], None] = no_progress) -> Iterator[tuple[int, str]]:
+def read_lines(
+    path: Path, progress: Callable[[int], None] = no_progress, *, as_tensorflow: bool = False
+) -> Iterator[tuple[int, str]]:
     """Yields (line number from 1, the line without its newline) of a UTF-8 file, plain, gzip or zstd.
 
     Compression is told by the first bytes. Lines end at "\\n" only: Unicode's other line separators are part of a
     line, as they were for everyone who wrote such files. `progress` is called with numbers of bytes as they are
     read from the disk.
+
+    as_tensorflow: as TensorFlow's `gfile.GFile` gives the lines of a file: without any "\\r", wherever it stands, and
+    with the byte-order mark, which is otherwise taken off.
 
     Raises UserError, naming file and line, on bytes that are not UTF-8, a damaged or truncated compressed file, a
     line over 256 MB, and on what the operating system refuses.
@@ -39,6 +44,12 @@ def read_lines(path: Path, progress: Callable[[int], None] = no_progress) -> Ite
                     raise UserError(
                         f"{path}, line {number}: longer than {MAX_LINE_BYTES >> 20} MB; break it into lines"
                     )
+                if as_tensorflow:
+                    raw = raw.replace(b"\r", b"")
+                    if not raw:  # "\r" after the last newline: no line
+                        return
+                elif number == 1:
+                    raw = raw.removeprefix(b"\xef\xbb\xbf")
                 yield number, _decode(raw, path, number)
     except EOFError:
         raise UserError(f"{path}, after line {number}: the compressed file ends too early; fetch it again") from None
@@ -66,8 +77,6 @@ def compression_of(path: Path) -> str:
 
 def _decode(raw: bytes, path: Path, number: int) -> str:
     raw = raw.removesuffix(b"\n")
-    if number == 1:
-        raw = raw.removeprefix(b"\xef\xbb\xbf")
     try:
         return raw.decode("utf-8")
     except UnicodeDecodeError as error:

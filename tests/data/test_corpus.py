@@ -51,10 +51,23 @@ def test_compression_is_told_by_the_bytes_and_several_members_are_read(tmp_path,
     assert read(file) == ["One.", "Two."]
 
 
-def test_a_file_ends_a_document_unless_files_are_joined(tmp_path):
+def test_a_file_ends_a_document_unless_read_as_google_does(tmp_path):
     files = [write(tmp_path / "1", "One.\n"), write(tmp_path / "2", "Two.\n\nThree.\n")]
     assert read(*files) == ["One.", "Two.", "Three."]
-    assert read(*files, join_files=True) == ["One.\nTwo.", "Three."]
+    assert read(*files, as_google=True) == ["One.\nTwo.", "Three."]
+
+
+def test_google_reads_lines_without_any_carriage_return_and_takes_a_byte_order_mark_for_text(tmp_path):
+    # TensorFlow 2.15's gfile.GFile gives these files' lines as "One.", "two", "", "Three."; "\ufeff", "four", "", "five"
+    files = [
+        write(tmp_path / "1", "One.\r\nt\rwo\r\n\r\nThree.\n\r"),
+        write(tmp_path / "2", "\ufeff\nfour\n\r\r\nfive"),
+    ]
+    assert read(*files, as_google=True) == ["One.\ntwo", "Three.\n\ufeff\nfour", "five"]
+    assert read(*files) == ["One.\r\nt\rwo\r", "Three.", "four", "five"]
+    write(tmp_path / "1", b"One.\n\xff\n")
+    with pytest.raises(UserError, match=r"1, line 2: byte 0xff"):
+        read(*files, as_google=True)
 
 
 def test_lines_end_at_newlines_only(tmp_path):

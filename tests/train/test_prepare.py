@@ -10,6 +10,8 @@ import signal
 import subprocess
 import sys
 import time
+import unicodedata
+from functools import partial
 from itertools import islice
 from pathlib import Path
 
@@ -21,6 +23,7 @@ from bert_jax.data.shards import open_shard
 from bert_jax.data.text_files import read_lines
 from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.errors import UserError
+from tests.data.google_script import google_instances, google_lines, google_pieces
 from train.exits import exit_code
 from train.prepare import PrepareOptions, main, prepare
 from train.prepare_stages import is_held_out
@@ -251,84 +254,6 @@ def test_an_output_that_is_not_ours_or_in_use_is_refused(options):
     made(**options)
 
 
-# Google's create_pretraining_data.py, told again from its published behaviour, over words instead of features.
-
-
-def google_reference(
-    lines: list[str], tokenize, words: list[str], *, length: int, predictions: int, dupes: int, seed: int
-):
-    rng = random.Random(seed)
-    documents: list[list[list[str]]] = [[]]
-    for line in lines:
-        if not line.strip():
-            documents.append([])
-        elif tokens := tokenize(line.strip()):
-            documents[-1].append(tokens)
-    documents = [document for document in documents if document]
-    rng.shuffle(documents)
-    instances = []
-    for _ in range(dupes):
-        for number in range(len(documents)):
-            instances += google_document(documents, number, words, rng, length, predictions)
-    rng.shuffle(instances)
-    return instances
-
-
-def google_document(documents, number, words, rng, length, predictions):
-    document, room = documents[number], length - 3
-    target = rng.randint(2, room) if rng.random() < 0.1 else room
-    instances, chunk, i = [], [], 0
-    while i < len(document):
-        chunk.append(document[i])
-        if i == len(document) - 1 or sum(map(len, chunk)) >= target:
-            end = rng.randint(1, len(chunk) - 1) if len(chunk) >= 2 else 1
-            a = [token for sentence in chunk[:end] for token in sentence]
-            b: list[str] = []
-            is_random = len(chunk) == 1 or rng.random() < 0.5
-            if is_random:
-                for _ in range(10):
-                    other = rng.randint(0, len(documents) - 1)
-                    if other != number:
-                        break
-                for sentence in documents[other][rng.randint(0, len(documents[other]) - 1) :]:
-                    b += sentence
-                    if len(b) >= target - len(a):
-                        break
-                i -= len(chunk) - end
-            else:
-                b = [token for sentence in chunk[end:] for token in sentence]
-            while len(a) + len(b) > room:
-                longer = a if len(a) > len(b) else b
-                del longer[0 if rng.random() < 0.5 else -1]
-            tokens = ["[CLS]", *a, "[SEP]", *b, "[SEP]"]
-            types = [0] * (len(a) + 2) + [1] * (len(b) + 1)
-            instances.append(google_masks(tokens, types, is_random, words, rng, predictions))
-            chunk = []
-        i += 1
-    return instances
-
-
-def google_masks(tokens, types, is_random, words, rng, predictions):
-    candidates = [[i] for i, token in enumerate(tokens) if token not in ("[CLS]", "[SEP]")]
-    rng.shuffle(candidates)
-    masked = []
-    output = list(tokens)
-    for (position,) in candidates[: min(predictions, max(1, round(len(tokens) * 0.15)))]:
-        if rng.random() < 0.8:
-            output[position] = "[MASK]"
-        elif rng.random() >= 0.5:
-            output[position] = words[rng.randint(0, len(words) - 1)]
-        masked.append((position, tokens[position]))
-    masked.sort()
-    return {
-        "tokens": output,
-        "token_type_ids": types,
-        "mlm_positions": [position for position, _ in masked],
-        "mlm_labels": [label for _, label in masked],
-        "next_sentence_label": int(is_random),
-    }
-
-
 def test_recipe_google_equals_googles_script_on_files_of_lines(tmp_path, vocab, capsys):
     # A document goes on across the files; lines are sentences; special tokens are text; 120 letters are a word.
     lines = [line for text in make_documents(25) for line in [*text.split("\n"), ""]]
@@ -370,37 +295,70 @@ def test_recipe_google_equals_googles_script_on_files_of_lines(tmp_path, vocab, 
                 tokens.append(word if word in VOCABULARY else "[UNK]")
         return tokens
 
-    expected = google_reference(lines, tokenize, VOCABULARY, length=32, predictions=4, dupes=3, seed=12345)
+    expected = google_instances(lines, tokenize, VOCABULARY, length=32, predictions=4, dupes=3)
     assert any("##x" in instance["tokens"] for instance in expected)
     assert any("[UNK]" in instance["mlm_labels"] + instance["tokens"] for instance in expected)
     assert shown == expected
 
 
-def test_recipe_google_on_the_sample_of_the_bert_release(data_dir, tmp_path, capsys):
-    source = data_dir / "text" / "google-bert-sample_text.txt"
-    vocabulary = tmp_path / "vocab.txt"
+@pytest.fixture(scope="session")
+def published(data_dir, tmp_path_factory) -> Path:
+    """The vocab.txt of the released uncased BERT."""
     packed = data_dir / "checkpoints" / "vocab" / "bert-base-uncased-vocab.txt.gz"
-    vocabulary.write_bytes(gzip.decompress(packed.read_bytes()))
-    # The options of the release's README; all the rest as Google's script has it by default.
-    flags = [
-        "--recipe",
-        "google",
-        "--max-seq-length",
-        "128",
-        "--dupe-factor",
-        "5",
-        "--vocab",
-        str(vocabulary),
-        "--uncased",
-    ]
-    assert main([str(source), "--output", str(tmp_path / "out"), *flags]) == 0
+    path = tmp_path_factory.mktemp("published") / "vocab.txt"
+    path.write_bytes(gzip.decompress(packed.read_bytes()))
+    return path
+
+
+def examples_by_google(files: list[Path], published: Path, output: Path, capsys, *flags: str) -> list[dict]:
+    flags = ("--recipe", "google", "--vocab", str(published), "--uncased", "--workers", "1", *flags)
+    assert main([*map(str, files), "--output", str(output), *flags]) == 0
     capsys.readouterr()
-    main(["--show", str(tmp_path / "out"), "--json"])
-    shown = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    tokenizer = Tokenizer.load(vocabulary, cased=False, max_word_length=200, literal_special_tokens=False)
-    lines = source.read_text().split("\n")[:-1]
-    words = tokenizer.vocabulary
-    assert shown == google_reference(lines, tokenizer.tokenize, words, length=128, predictions=20, dupes=5, seed=12345)
+    assert main(["--show", str(output), "--json"]) == 0
+    return [json.loads(line) for line in capsys.readouterr().out.split("\n")[:-1]]
+
+
+def google_expects(files: list[Path], published: Path, **settings) -> list[dict]:
+    words = published.read_text().split("\n")[:-1]
+    tokenize = partial(google_pieces, vocabulary=set(words), lower=True)
+    lines = google_lines(*(file.read_bytes() for file in files))
+    return google_instances(lines, tokenize, words, **settings)
+
+
+def test_recipe_google_on_the_sample_of_the_bert_release(data_dir, published, tmp_path, capsys):
+    # The options of the release's README; all the rest as Google's script has it by default.
+    files = [data_dir / "text" / "google-bert-sample_text.txt"]
+    shown = examples_by_google(files, published, tmp_path / "out", capsys, "--dupe-factor", "5")
+    assert shown == google_expects(files, published, length=128, predictions=20, dupes=5)
+
+
+@pytest.mark.parametrize("whole_words", [False, True], ids=["tokens", "whole words"])
+def test_recipe_google_on_hostile_text(data_dir, published, tmp_path, capsys, whole_words):
+    file = tmp_path / "hostile.txt"
+    file.write_bytes(gzip.decompress((data_dir / "text" / "hostile.txt.gz").read_bytes()))
+    flags = ["--max-seq-length", "64", "--max-predictions", "10", "--dupe-factor", "1", "--shard-bytes", "50000"]
+    flags += ["--whole-word-masking"] * whole_words
+    shown = examples_by_google([file], published, tmp_path / "out", capsys, *flags)
+    settings = {"length": 64, "predictions": 10, "dupes": 1, "whole_words": whole_words}
+    assert shown == google_expects([file], published, **settings)
+
+
+def test_recipe_google_reads_odd_files_as_the_script_does(published, tmp_path, capsys):
+    contents = [
+        "\ufeffThe cat sat.\r\nA dog\rran fast.\r\n\r\nOne\x85two three\n\x85\nnext \u2028 line\x0b\n\x1c\nlast one.\n\r",
+        "\ufeff\nthe same document goes on \u07fd ΟΔΟΣ \U0002b830\n\u200b\n\u3000\n[MASK] [CLS] " + "x" * 150 + " end",
+        "goes on again\n\nA new one\nwith İstanbul and \ue000.\n\r\r\nThe end\nat last.",
+    ]
+    files = [tmp_path / f"{number}.txt" for number in range(len(contents))]
+    for file, content in zip(files, contents, strict=True):
+        file.write_bytes(content.encode())
+    flags = ["--max-seq-length", "32", "--max-predictions", "5", "--dupe-factor", "4"]
+    shown = examples_by_google(files, published, tmp_path / "out", capsys, *flags)
+    assert shown == google_expects(files, published, length=32, predictions=5, dupes=4)
+    assert any("##ος" in instance["tokens"] + instance["mlm_labels"] for instance in shown)
+    manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
+    assert manifest["report"]["train"]["documents"] == 7
+    assert manifest["options"]["unicode_version"] == unicodedata.unidata_version
 
 
 def test_google_with_whole_words_masks_whole_words(options, capsys):
@@ -613,11 +571,10 @@ def test_real_korean_and_chinese_and_english_are_learnt_and_prepared(data_dir, t
             assert sum("\uac00" <= piece.removeprefix("##")[0] <= "\ud7a3" for piece in pieces) > 0.5 * len(pieces)
 
 
-@pytest.mark.parametrize("recipe", ["default", "google"])
-def test_hostile_text_is_prepared_to_the_last_line(data_dir, vocab, tmp_path, recipe):
+def test_hostile_text_is_prepared_to_the_last_line(data_dir, vocab, tmp_path):
     source = str(data_dir / "text" / "hostile.txt.gz")
     manifest = made(
-        inputs=(source,), output=tmp_path / "out", vocab=str(vocab), recipe=recipe, format="lines", held_out=0.0,
+        inputs=(source,), output=tmp_path / "out", vocab=str(vocab), format="lines", held_out=0.0,
         workers=2, shard_bytes=20_000, dupe_factor=1,
     )  # fmt: skip
     lines = [line.strip() for _, line in read_lines(Path(source))]
