@@ -5,7 +5,8 @@ Shapes are written with one letter an axis, in names (`x_BLD`), docstrings (`[B,
     B  rows of a batch           H  attention heads           V  vocabulary
     L  positions (queries)       K  size of one head, D / H   N  encoder layers
     M  positions (keys)          F  feed-forward size         P  predicted (masked) positions
-    D  hidden size
+    D  hidden size               E  width of the embeddings, D but in ALBERT
+    C  classes
 
 Names are imported on first use (PEP 562), so that `bert_jax.data` and `bert_jax.interop`, which need NumPy alone,
 never load JAX.
@@ -22,7 +23,18 @@ if TYPE_CHECKING:
     from bert_jax.interop.write import save_pretrained
     from bert_jax.load import load
     from bert_jax.model.encoder import Bert
-    from bert_jax.model.heads import BertForMaskedLM, BertForNextSentencePrediction, BertForPreTraining
+    from bert_jax.model.heads import (
+        BertForMaskedLM,
+        BertForNextSentencePrediction,
+        BertForPreTraining,
+        BertLMHeadModel,
+    )
+    from bert_jax.model.task_heads import (
+        BertForMultipleChoice,
+        BertForQuestionAnswering,
+        BertForSequenceClassification,
+        BertForTokenClassification,
+    )
     from bert_jax.training.optimizer import make_optimizer
     from bert_jax.training.sharding import make_mesh
     from bert_jax.training.step import TrainState, eval_step, init_state, train_step
@@ -33,6 +45,11 @@ _HOME = {
     "BertForPreTraining": "model.heads",
     "BertForMaskedLM": "model.heads",
     "BertForNextSentencePrediction": "model.heads",
+    "BertLMHeadModel": "model.heads",
+    "BertForSequenceClassification": "model.task_heads",
+    "BertForTokenClassification": "model.task_heads",
+    "BertForQuestionAnswering": "model.task_heads",
+    "BertForMultipleChoice": "model.task_heads",
     "Tokenizer": "data.tokenizer",
     "load": "load",
     "save_pretrained": "interop.write",
@@ -51,8 +68,13 @@ __all__ = [
     "Bert",
     "BertConfig",
     "BertForMaskedLM",
+    "BertForMultipleChoice",
     "BertForNextSentencePrediction",
     "BertForPreTraining",
+    "BertForQuestionAnswering",
+    "BertForSequenceClassification",
+    "BertForTokenClassification",
+    "BertLMHeadModel",
     "Tokenizer",
     "TrainState",
     "eval_step",

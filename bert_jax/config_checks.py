@@ -141,6 +141,8 @@ def _check_family(config: "BertConfig") -> None:
         absolute = config.position_embedding_type == "absolute"
         _require(config, "position_embedding_type", absolute, "absolute: distilbert has no relative positions")
         _require(config, "layer_norm_eps", config.layer_norm_eps == 1e-12, "1e-12: distilbert has no other")
+        no_rate = config.classifier_dropout is None
+        _require(config, "classifier_dropout", no_rate, "None: distilbert has seq_classif_dropout and qa_dropout")
     else:
         _require(config, "sinusoidal_pos_embds", not config.sinusoidal_pos_embds, f"False: {family} has none")
     _require(config, "max_position_embeddings", config.longest_input > 0, f"more than {config.pad_token_id + 1}")

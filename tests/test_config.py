@@ -70,6 +70,7 @@ def test_a_value_that_cannot_be_is_refused_with_field_and_value(field, value):
         ("distilbert-base-cased", "is_decoder", True),
         ("distilbert-base-cased", "position_embedding_type", "relative_key"),
         ("distilbert-base-cased", "layer_norm_eps", 1e-5),
+        ("distilbert-base-cased", "classifier_dropout", 0.1),
         ("roberta-base", "max_position_embeddings", 2),
     ],
 )

@@ -1,6 +1,7 @@
-"""One class a task on top of `Bert`, and the table task -> class."""
+"""The heads that models are pretrained with, one class each for all families, and the table task -> class."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import flax.linen as nn
@@ -14,7 +15,15 @@ from bert_jax.config import BertConfig
 from bert_jax.errors import UserError
 from bert_jax.model.activations import Activation
 from bert_jax.model.encoder import Bert, identity
-from bert_jax.model.layers import Dense, LayerNorm, product
+from bert_jax.model.layers import Dense, LayerNorm, dropout, product, weight_init
+from bert_jax.model.task_heads import (
+    BertForMultipleChoice,
+    BertForQuestionAnswering,
+    BertForSequenceClassification,
+    BertForTokenClassification,
+    classifier_rate,
+    dropout_words,
+)
 
 
 @struct.dataclass
@@ -33,12 +42,27 @@ class PreTrainingOutput:
     attentions: tuple[Array, ...] | None = None
 
 
+@struct.dataclass
+class CausalLMOutput:
+    """What `BertLMHeadModel` returns.
+
+    Attributes:
+        logits: float32 [B, L, V]; those at a position are of the token after it.
+        hidden_states, attentions: as `BertOutput`'s.
+    """
+
+    logits: Array
+    hidden_states: tuple[Array, ...] | None = None
+    attentions: tuple[Array, ...] | None = None
+
+
 class MaskedLMHead(nn.Module):
     """Dense, activation, LayerNorm, then a product with the token table (tied) plus a bias of its own. No dropout.
 
     The activation is `hidden_act`, but in RoBERTa always the exact gelu.
 
-    Parameters: transform (dense D -> E), LayerNorm, bias float32 [V].
+    Parameters: transform (dense D -> E), LayerNorm, bias float32 [V]; without `tie_word_embeddings` also decoder
+    float32 [V, E], which then takes the place of the token table.
     """
 
     config: BertConfig
@@ -53,12 +77,15 @@ class MaskedLMHead(nn.Module):
         x_BLE = Activation("gelu" if config.family == "roberta" else config.hidden_act, name="activation")(x_BLE)
         x_BLE = LayerNorm(config, name="LayerNorm")(x_BLE)
         bias = self.param("bias", nn.initializers.zeros, (config.vocab_size,))
+        table_VE = word_embeddings_VE
+        if not config.tie_word_embeddings:
+            table_VE = self.param("decoder", weight_init(config), (config.vocab_size, config.embedding_width))
         with jax.named_scope("decoder"):
-            return product("BLE,VE->BLV", x_BLE, word_embeddings_VE, config.dtype, jnp.float32) + bias
+            return product("BLE,VE->BLV", x_BLE, table_VE, config.dtype, jnp.float32) + bias
 
 
 class NextSentenceHead(Dense):
-    """Does B follow A? Pooled [B, D] -> float32 logits [B, 2]; index 0 is "it does"."""
+    """Does B follow A (ALBERT: were they not swapped)? Pooled [B, D] -> float32 logits [B, 2]; index 0 is "it does"."""
 
     features: int = 2
     out_dtype: DTypeLike | None = jnp.float32
@@ -74,22 +101,32 @@ def gather_positions(x_BLD: Array, positions_BP: Array) -> Array:
 
 
 class BertForPreTraining(nn.Module):
-    """Masked LM and next sentence prediction. Arguments are `Bert`'s, and `mlm_positions` (see `MaskedLMHead`)."""
+    """Masked LM and next sentence prediction; in ALBERT sentence order, with dropout before that head.
+
+    Arguments are `Bert`'s, and `mlm_positions` (see `MaskedLMHead`). RoBERTa and DistilBERT were trained without
+    sentence pairs: their pretraining model is `BertForMaskedLM`.
+    """
 
     config: BertConfig
     constrain: Callable[[Array], Array] = identity
 
     def setup(self):
+        _only_in(self.config, "pretraining", "bert", "albert")
         self.bert = Bert(self.config, self.constrain)
         self.mlm_head = MaskedLMHead(self.config)
         self.nsp_head = NextSentenceHead(self.config)
 
-    def __call__(self, *inputs: Array, mlm_positions: Array | None = None, **options: Any) -> PreTrainingOutput:
-        output: Any = self.bert(*inputs, **options)
+    def __call__(
+        self, *inputs: Array, mlm_positions: Array | None = None, deterministic: bool = True, **options: Any
+    ) -> PreTrainingOutput:
+        output: Any = self.bert(*inputs, deterministic=deterministic, **options)
         table = self.bert.embeddings.word_embeddings
+        pooled_BD = output.pooler_output
+        if self.config.family == "albert":
+            pooled_BD = dropout(pooled_BD, classifier_rate(self.config), dropout_words(self, deterministic), 0)
         return PreTrainingOutput(
             prediction_logits=self.mlm_head(output.last_hidden_state, table, mlm_positions),
-            seq_relationship_logits=self.nsp_head(output.pooler_output),
+            seq_relationship_logits=self.nsp_head(pooled_BD),
             hidden_states=output.hidden_states,
             attentions=output.attentions,
         )
@@ -116,12 +153,13 @@ class BertForMaskedLM(nn.Module):
 
 
 class BertForNextSentencePrediction(nn.Module):
-    """Next sentence prediction alone. Arguments are `Bert`'s."""
+    """Next sentence prediction alone; BERT's. Arguments are `Bert`'s."""
 
     config: BertConfig
     constrain: Callable[[Array], Array] = identity
 
     def setup(self):
+        _only_in(self.config, "nsp", "bert")
         self.bert = Bert(self.config, self.constrain)
         self.nsp_head = NextSentenceHead(self.config)
 
@@ -134,9 +172,39 @@ class BertForNextSentencePrediction(nn.Module):
         )
 
 
-HEADS: dict[str, type[nn.Module]] = {
+class BertLMHeadModel(nn.Module):
+    """Causal LM: the masked-LM head on every position of a decoder (`is_decoder`), no pooler. Arguments: `Bert`'s."""
+
+    config: BertConfig
+    constrain: Callable[[Array], Array] = identity
+
+    def setup(self):
+        _only_in(self.config, "causal-lm", "bert", "roberta")
+        if not self.config.is_decoder:
+            raise UserError("is_decoder=False: a causal LM would see the tokens that it predicts; expected True")
+        self.bert = Bert(self.config, self.constrain, add_pooler=False)
+        self.mlm_head = MaskedLMHead(self.config)
+
+    def __call__(self, *inputs: Array, **options: Any) -> CausalLMOutput:
+        output: Any = self.bert(*inputs, **options)
+        logits = self.mlm_head(output.last_hidden_state, self.bert.embeddings.word_embeddings)
+        return CausalLMOutput(logits, output.hidden_states, output.attentions)
+
+
+def _only_in(config: BertConfig, head: str, *families: str) -> None:
+    if config.family not in families:
+        raise UserError(f"head={head!r}: {config.model_type} has none; expected one of {', '.join(families)}")
+
+
+HEADS: dict[str, Callable[[BertConfig], nn.Module]] = {
     "pretraining": BertForPreTraining,
     "mlm": BertForMaskedLM,
     "nsp": BertForNextSentencePrediction,
     "encoder": Bert,
+    "encoder-no-pooler": partial(Bert, add_pooler=False),
+    "sequence-classification": BertForSequenceClassification,
+    "token-classification": BertForTokenClassification,
+    "question-answering": BertForQuestionAnswering,
+    "multiple-choice": BertForMultipleChoice,
+    "causal-lm": BertLMHeadModel,
 }

@@ -41,6 +41,12 @@ def cross_entropy(logits: Array, labels: Array, weights: Array | None = None) ->
         return (weights * nll).sum(), weights.sum(), (weights * correct).sum()
 
 
+def mean_cross_entropy(logits: Array, labels: Array) -> Array:
+    """The mean of `cross_entropy` over the labels that are not -100: NaN where there are none, as in torch."""
+    loss_sum, weight_sum, _ = cross_entropy(logits, labels)
+    return loss_sum / weight_sum
+
+
 def pretraining_sums(output: PreTrainingOutput, batch: Mapping[str, Array]) -> dict[str, Array]:
     """The pieces of loss and accuracy of one batch, or of a part of one: add them up over parts.
 
@@ -89,14 +95,13 @@ def mean_pretraining_loss(output: PreTrainingOutput, labels: Array, next_sentenc
         labels: integer [B, L]; -100 = not masked. With none to predict the loss is NaN, as there.
         next_sentence_label: integer [B]; absent: masked LM alone.
     """
-    loss = _mean_nll(output.prediction_logits, labels)
+    loss = _of_head(output.prediction_logits, labels)
     if next_sentence_label is None:
         return loss
-    return loss + _mean_nll(output.seq_relationship_logits, next_sentence_label)
+    return loss + _of_head(output.seq_relationship_logits, next_sentence_label)
 
 
-def _mean_nll(logits: Array | None, labels: Array) -> Array:
+def _of_head(logits: Array | None, labels: Array) -> Array:
     if logits is None:
         raise UserError("labels were given for a head that this model does not have")
-    loss_sum, weight_sum, _ = cross_entropy(logits, labels)
-    return loss_sum / weight_sum
+    return mean_cross_entropy(logits, labels)

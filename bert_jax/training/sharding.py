@@ -67,20 +67,25 @@ PARTITION_TABLE: tuple[Rule, ...] = (
     # padded and cut in the step (`_padded`).
     Rule("embeddings/word_embeddings", (P("tensor", "fsdp"), P(None, "fsdp"))),
     Rule("embeddings/(position|token_type)_embeddings", (P(None, "fsdp"),)),
+    Rule("encoder/projection/kernel", (P("fsdp", None),)),
+    Rule("encoder/projection/bias", (P(),)),
     Rule("LayerNorm/(scale|bias)", (P(),)),
-    Rule("attention/(query|key|value)/kernel", (P("fsdp", "tensor"),)),
-    Rule("attention/(query|key|value)/bias", (P("tensor"),)),
-    Rule("attention/output/kernel", (P("tensor", "fsdp"),)),
+    Rule("(cross_)?attention/(query|key|value)/kernel", (P("fsdp", "tensor"),)),
+    Rule("(cross_)?attention/(query|key|value)/bias", (P("tensor"),)),
+    Rule("(cross_)?attention/output/kernel", (P("tensor", "fsdp"),)),
+    Rule("attention/distance_embedding", (P(),)),
     Rule("feed_forward/intermediate/kernel", (P("fsdp", "tensor"),)),
     Rule("feed_forward/intermediate/bias", (P("tensor"),)),
     Rule("feed_forward/output/kernel", (P("tensor", "fsdp"),)),
-    Rule("(attention|feed_forward)/output/bias", (P(),)),
-    Rule("pooler/kernel", (P("fsdp", None),)),
-    Rule("pooler/bias", (P(),)),
+    Rule("((cross_)?attention|feed_forward)/output/bias", (P(),)),
+    Rule("activation/(weight|alpha_p|alpha_n)", (P(),)),
+    Rule("(pooler|pre_classifier)/kernel", (P("fsdp", None),)),
+    Rule("(pooler|pre_classifier)/bias", (P(),)),
     Rule("mlm_head/transform/kernel", (P("fsdp", None),)),
     Rule("mlm_head/transform/bias", (P(),)),
     Rule("mlm_head/bias", (P("tensor"), P())),
-    Rule("nsp_head/(kernel|bias)", (P(),)),
+    Rule("mlm_head/decoder", (P("tensor", "fsdp"), P(None, "fsdp"))),
+    Rule("(nsp_head|qa_head|classifier)/(kernel|bias)", (P(),)),
     Rule("step|count|skipped_total|skipped_in_a_row|last_skipped_step", (P(),)),
 )
 """Path pattern -> PartitionSpec. A pattern is matched against the end of a leaf's path, so that an optimizer's moments
@@ -177,12 +182,12 @@ def padded_vocab_size(vocab_size: int, mesh: Mesh) -> int:
 
 
 def _padded(path: str, leaf: jax.Array, mesh: Mesh) -> jax.Array:
-    """The token table [V', D] and the decoder's bias [V'], cut over tensor; other leaves as they are.
+    """The token table [V', E], the decoder's own and its bias [V'], cut over tensor; other leaves as they are.
 
     So logits are cut over the vocabulary whatever its size. Those of the padding are -inf: they never win, add
     nothing to a loss, and their gradients are cut off with them.
     """
-    fill = {"embeddings/word_embeddings": 0.0, "mlm_head/bias": -math.inf}
+    fill = {"embeddings/word_embeddings": 0.0, "mlm_head/decoder": 0.0, "mlm_head/bias": -math.inf}
     value = next((value for end, value in fill.items() if path.endswith(end)), None)
     more = padded_vocab_size(leaf.shape[0], mesh) - leaf.shape[0] if value is not None else 0
     if not more:

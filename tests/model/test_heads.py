@@ -146,9 +146,13 @@ def test_heads_alone_equal_the_pretraining_model():
 
 
 def test_every_head_is_in_the_table():
-    assert set(HEADS) == {"pretraining", "mlm", "nsp", "encoder"}
-    for head in HEADS.values():
-        jax.eval_shape(lambda head=head: head(CONFIG).init(jax.random.key(0), IDS))
+    assert set(HEADS) == {
+        "pretraining", "mlm", "nsp", "encoder", "encoder-no-pooler", "sequence-classification",
+        "token-classification", "question-answering", "multiple-choice", "causal-lm",
+    }  # fmt: skip
+    for name, head in HEADS.items():
+        config = CONFIG.replace(is_decoder=name == "causal-lm")
+        jax.eval_shape(lambda head=head, config=config: head(config).init(jax.random.key(0), IDS))
 
 
 def test_masked_positions_of_another_batch_are_refused():

@@ -17,6 +17,7 @@ from jax.sharding import PartitionSpec as P
 
 from bert_jax.config import BertConfig
 from bert_jax.errors import UserError
+from bert_jax.interop import names
 from bert_jax.model.heads import HEADS, BertForPreTraining
 from bert_jax.training.optimizer import OptimizerConfig, make_optimizer, make_schedule
 from bert_jax.training.sharding import (
@@ -80,21 +81,56 @@ def abstract_mesh(data: int = 1, fsdp: int = 1, tensor: int = 1) -> Any:
 # --- the table ---
 
 
+FAMILIES: dict[str, dict[str, Any]] = {
+    "bert": {"hidden_act": "prelu", "tie_word_embeddings": False},
+    "roberta": {"hidden_act": "xielu", "pad_token_id": 1},
+    "albert": {"embedding_size": 16, "num_hidden_groups": 1},
+    "distilbert": {},
+}
+FAMILY_CONFIGS = {name: CONFIG.replace(model_type=name, **fields) for name, fields in FAMILIES.items()}
+# What the names of Hugging Face's files say that a model has; a decoder has what no other has.
+ROWS_OF = {
+    (name, head): config.replace(is_decoder=True, add_cross_attention=True, position_embedding_type="relative_key")
+    if head == "causal-lm"
+    else config
+    for name, config in FAMILY_CONFIGS.items()
+    for head in names.family_of(config).heads
+}
+
+
 @pytest.mark.parametrize("head", HEADS)
 def test_every_leaf_of_the_state_matches_exactly_one_row(head):
     for name in ("adamw", "lamb"):
         tx = make_optimizer(dataclasses.replace(OPTIMIZER, name=name))
-        leaves = jax.tree_util.tree_leaves_with_path(abstract_state(HEADS[head](CONFIG), tx))
+        config = CONFIG.replace(is_decoder=head == "causal-lm")
+        leaves = jax.tree_util.tree_leaves_with_path(abstract_state(HEADS[head](config), tx))
         assert len(leaves) > 3 * 30
         for path, _ in leaves:
-            matching = [rule.pattern for rule in PARTITION_TABLE if rule.matches(path_string(path))]
-            assert len(matching) == 1, f"{path_string(path)}: {matching}"
+            rule_of(path_string(path))
+
+
+def rule_of(path: str) -> str:
+    matching = [rule.pattern for rule in PARTITION_TABLE if rule.matches(path)]
+    assert len(matching) == 1, f"{path}: {matching}"
+    return matching[0]
+
+
+@pytest.mark.parametrize("family", FAMILY_CONFIGS)
+def test_every_leaf_of_every_family_and_head_matches_exactly_one_row(family):
+    for head in names.family_of(FAMILY_CONFIGS[family]).heads:
+        config = FAMILY_CONFIGS[family].replace(is_decoder=head == "causal-lm")
+        model = HEADS[head](config)
+        params = jax.eval_shape(partial(model.init, KEY), np.zeros((1, 2), np.int32))["params"]
+        for path, leaf in jax.tree_util.tree_leaves_with_path(params):
+            rule_of(path_string(path))
+            partition_spec(path_string(path), leaf.shape, abstract_mesh(2, 2, 2))
 
 
 def test_every_row_of_the_table_is_some_leafs():
     paths = [path_string(path) for path, _ in jax.tree_util.tree_leaves_with_path(abstract_state(MODEL, TX))]
-    for rule in PARTITION_TABLE:
-        assert any(rule.matches(path) for path in paths), rule.pattern
+    paths += [path for (_, head), config in ROWS_OF.items() for path in names.parameters_of(config, head)]
+    used = {rule_of(path) for path in paths}
+    assert used == {rule.pattern for rule in PARTITION_TABLE}
 
 
 @pytest.mark.parametrize("path", ["params/bert/adapter/kernel", "params/kernel", "opt_state/moments/mu/bias"])

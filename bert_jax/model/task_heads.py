@@ -1,0 +1,193 @@
+"""Heads for fine-tuning, one class a task for all families: classifiers of sequences, tokens and choices; answer spans.
+
+What lies between the encoder and the last dense layer is transformers' for each family (`models/*/modeling_*.py`).
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from flax import struct
+from jax import Array
+
+from bert_jax.config import BertConfig
+from bert_jax.errors import UserError
+from bert_jax.model.encoder import Bert, BertOutput, identity
+from bert_jax.model.layers import Dense, dropout, key_words
+
+
+@struct.dataclass
+class ClassifierOutput:
+    """What the classifiers return.
+
+    Attributes:
+        logits: float32: [B, C] of a sequence, [B, L, C] of its tokens, [B, choices] of choices.
+        hidden_states, attentions: as `BertOutput`'s; of choices, of B · choices rows.
+    """
+
+    logits: Array
+    hidden_states: tuple[Array, ...] | None = None
+    attentions: tuple[Array, ...] | None = None
+
+
+@struct.dataclass
+class QuestionAnsweringOutput:
+    """What `BertForQuestionAnswering` returns.
+
+    Attributes:
+        start_logits, end_logits: float32 [B, L].
+        hidden_states, attentions: as `BertOutput`'s.
+    """
+
+    start_logits: Array
+    end_logits: Array
+    hidden_states: tuple[Array, ...] | None = None
+    attentions: tuple[Array, ...] | None = None
+
+
+class BertForSequenceClassification(nn.Module):
+    """`num_labels` scores for a sequence (for regression: values). Arguments are `Bert`'s.
+
+    BERT and ALBERT classify the pooled vector, after dropout. RoBERTa and DistilBERT have no pooler but a layer of
+    their own, `pre_classifier`: dropout, dense, tanh, dropout there; dense, ReLU, dropout here.
+    """
+
+    config: BertConfig
+    constrain: Callable[[Array], Array] = identity
+
+    def setup(self):
+        config = self.config
+        self.bert = Bert(config, self.constrain, add_pooler=config.family != "roberta")
+        self.pre_classifier = None
+        if config.family in ("roberta", "distilbert"):
+            self.pre_classifier = Dense(config, config.hidden_size)
+        self.classifier = Dense(config, config.num_labels, out_dtype=jnp.float32)
+
+    def __call__(self, *inputs: Array, deterministic: bool = True, **options: Any) -> ClassifierOutput:
+        output: Any = self.bert(*inputs, deterministic=deterministic, **options)
+        rate = self.config.seq_classif_dropout if self.config.family == "distilbert" else classifier_rate(self.config)
+        x_BD = _summary(self.config, output, self.pre_classifier, rate, dropout_words(self, deterministic))
+        return ClassifierOutput(self.classifier(x_BD), output.hidden_states, output.attentions)
+
+
+class BertForMultipleChoice(nn.Module):
+    """One score for each choice. Arguments are `Bert`'s with an axis of choices after B: ids [B, choices, L].
+
+    The pooled vector, after dropout; in DistilBERT dense, ReLU, dropout instead of the pooler.
+    """
+
+    config: BertConfig
+    constrain: Callable[[Array], Array] = identity
+
+    def setup(self):
+        config = self.config
+        self.bert = Bert(config, self.constrain)
+        self.pre_classifier = Dense(config, config.hidden_size) if config.family == "distilbert" else None
+        self.classifier = Dense(config, 1, out_dtype=jnp.float32)
+
+    def __call__(
+        self,
+        input_ids: Array | None = None,
+        attention_mask: Array | None = None,
+        token_type_ids: Array | None = None,
+        position_ids: Array | None = None,
+        head_mask: Array | None = None,
+        inputs_embeds: Array | None = None,
+        *,
+        deterministic: bool = True,
+        **options: Any,
+    ) -> ClassifierOutput:
+        if self.is_initializing() and input_ids is not None and input_ids.ndim == 2:
+            input_ids = input_ids[:, None]  # so that every head can be initialised with the same ids [B, L]
+        choices = _number_of_choices(input_ids, inputs_embeds)
+        ids, mask, types, positions, embeds = (
+            _rows_of_choices(array)
+            for array in (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
+        )
+        output: Any = self.bert(ids, mask, types, positions, head_mask, embeds, deterministic=deterministic, **options)
+        rates = {"roberta": self.config.hidden_dropout_prob, "distilbert": self.config.seq_classif_dropout}
+        rate = rates.get(self.config.family, classifier_rate(self.config))
+        x_RD = _summary(self.config, output, self.pre_classifier, rate, dropout_words(self, deterministic))
+        logits = self.classifier(x_RD).reshape(-1, choices)
+        return ClassifierOutput(logits, output.hidden_states, output.attentions)
+
+
+class BertForTokenClassification(nn.Module):
+    """`num_labels` scores for each position, after dropout; no pooler. Arguments are `Bert`'s."""
+
+    config: BertConfig
+    constrain: Callable[[Array], Array] = identity
+
+    def setup(self):
+        self.bert = Bert(self.config, self.constrain, add_pooler=False)
+        self.classifier = Dense(self.config, self.config.num_labels, out_dtype=jnp.float32)
+
+    def __call__(self, *inputs: Array, deterministic: bool = True, **options: Any) -> ClassifierOutput:
+        output: Any = self.bert(*inputs, deterministic=deterministic, **options)
+        words = dropout_words(self, deterministic)
+        x_BLD = dropout(output.last_hidden_state, classifier_rate(self.config), words, 0)
+        return ClassifierOutput(self.classifier(x_BLD), output.hidden_states, output.attentions)
+
+
+class BertForQuestionAnswering(nn.Module):
+    """Scores for the first and the last token of the answer; no pooler; dropout (`qa_dropout`) in DistilBERT alone.
+
+    Arguments are `Bert`'s.
+    """
+
+    config: BertConfig
+    constrain: Callable[[Array], Array] = identity
+
+    def setup(self):
+        self.bert = Bert(self.config, self.constrain, add_pooler=False)
+        self.qa_head = Dense(self.config, 2, out_dtype=jnp.float32)
+
+    def __call__(self, *inputs: Array, deterministic: bool = True, **options: Any) -> QuestionAnsweringOutput:
+        output: Any = self.bert(*inputs, deterministic=deterministic, **options)
+        x_BLD = output.last_hidden_state
+        if self.config.family == "distilbert":
+            x_BLD = dropout(x_BLD, self.config.qa_dropout, dropout_words(self, deterministic), 0)
+        logits = self.qa_head(x_BLD)
+        return QuestionAnsweringOutput(logits[..., 0], logits[..., 1], output.hidden_states, output.attentions)
+
+
+def classifier_rate(config: BertConfig) -> float:
+    """The rate of the dropout before a classifier."""
+    return config.hidden_dropout_prob if config.classifier_dropout is None else config.classifier_dropout
+
+
+def dropout_words(module: nn.Module, deterministic: bool) -> Array | None:
+    """What `layers.dropout` needs in a head: of another key than the encoder's, so that sites start at 0 again."""
+    return None if deterministic else key_words(module.make_rng("dropout"))
+
+
+def _summary(
+    config: BertConfig, output: BertOutput, pre_classifier: Dense | None, rate: float, words: Array | None
+) -> Array:
+    """The vector [B, D] of each sequence that is classified."""
+    if pre_classifier is None:
+        assert output.pooler_output is not None
+        return dropout(output.pooler_output, rate, words, 0)
+    first_BD = output.last_hidden_state[:, 0]
+    if config.family == "distilbert":
+        return dropout(jax.nn.relu(pre_classifier(first_BD)), rate, words, 0)
+    return dropout(jnp.tanh(pre_classifier(dropout(first_BD, rate, words, 0))), rate, words, 1)
+
+
+def _number_of_choices(input_ids: Array | None, inputs_embeds: Array | None) -> int:
+    for name, array, axes in (("input_ids", input_ids, 3), ("inputs_embeds", inputs_embeds, 4)):
+        if array is not None:
+            if array.ndim != axes:
+                expected = "[B, choices, L, E]" if axes == 4 else "[B, choices, L]"
+                raise UserError(f"{name} has shape {array.shape}; expected {expected}")
+            return array.shape[1]
+    raise UserError("expected exactly one of input_ids and inputs_embeds")
+
+
+def _rows_of_choices(array: Array | None) -> Array | None:
+    """[B, choices, …] -> [B · choices, …]; positions [1, L], which hold for all rows, stay."""
+    if array is None or array.ndim < 3:
+        return array
+    return array.reshape(-1, *array.shape[2:])
