@@ -5,21 +5,22 @@ import re
 from pathlib import Path
 from typing import Any
 
-from bert_jax.interop.read import WEIGHTS
-from bert_jax.interop.safetensors import TensorFile
+from bert_jax.interop.hub_ids import published_as
 from bert_jax.interop.tree import flatten, parameter_count, sha256_of_parameters
-from bert_jax.load import is_run_directory, load_arrays, load_tokenizer
+from bert_jax.interop.weights import open_weights
+from bert_jax.load import is_run_directory, load_arrays, load_tokenizer, resolve
 
 
 def describe(source: str | os.PathLike[str], *, step: int | None = None) -> dict[str, Any]:
     """Everything that `python -m bert_jax info` tells, as JSON values.
 
     Args:
-        source: a run directory or a Hugging Face folder.
+        source: a run directory, a Hugging Face folder or a hub id.
         step: this checkpoint of a run; None: the newest good one.
 
     Returns:
-        kind: "run" or "folder"; path; head; config (Hugging Face's fields).
+        kind: "run" or "folder"; path; published: "ORG/NAME@COMMIT" of a model from the hub, else None; head; config
+            (Hugging Face's fields).
         step: None for a folder that does not say; steps: those of a run.
         parameters: how many; sha256: `interop.tree.sha256_of_parameters`, the same for a run and its export.
         verified: whether all bytes agree with the sums recorded when they were written; None where there are none.
@@ -31,18 +32,19 @@ def describe(source: str | os.PathLike[str], *, step: int | None = None) -> dict
     Raises:
         FileNotFoundError, UserError: as `bert_jax.load`.
     """
-    path = Path(source).expanduser()
-    config, params, report = load_arrays(source, step=step, verify=False)
-    tokenizer = load_tokenizer(source)
+    path = resolve(source)
+    config, params, report = load_arrays(path, step=step, verify=False)
+    tokenizer = load_tokenizer(path)
     verified, steps, damaged = report.verified, [], {}
     if is_run_directory(path):
         steps, damaged = _steps(path, report.step)
     else:
-        with TensorFile(path / WEIGHTS) as tensors:
+        with open_weights(path) as tensors:
             verified = tensors.verify()
     return {
         "kind": "run" if steps else "folder",
         "path": str(source),
+        "published": published_as(path),
         "head": report.head,
         "step": report.step,
         "steps": steps,
@@ -75,6 +77,7 @@ def show(found: dict[str, Any], *, every_layer: bool) -> str:
     kind = {"run": "run directory", "folder": "folder in Hugging Face's layout"}[found["kind"]]
     facts = {
         "directory": f"{found['path']} ({kind})",
+        **({"published": found["published"]} if found["published"] else {}),
         "model": f"{found['head']}: {_size(found['config'])}",
         "config": ", ".join(f"{name} {value}" for name, value in found["config"].items() if name not in _IN_SIZE),
         "step": _step(found),
@@ -119,7 +122,7 @@ def _verified(found: dict[str, Any]) -> str:
     if found["verified"] is None:
         return "no: the file carries no sum"
     if not found["verified"]:
-        return f"NO: {WEIGHTS} does not have the sum recorded when it was written; it is damaged"
+        return "NO: the weights do not have the sum recorded when they were written; they are damaged"
     return "yes: every byte agrees with the sums recorded when it was written" + damaged
 
 

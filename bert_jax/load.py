@@ -18,7 +18,8 @@ from bert_jax.interop.hub import fetch
 from bert_jax.interop.hub_ids import is_hub_id
 from bert_jax.interop.names import head_in, is_encoder, parameters_of
 from bert_jax.interop.names_table import ENCODER
-from bert_jax.interop.read import ReadModel, Report, is_allowed, is_model_folder, read_model
+from bert_jax.interop.read import OpenModel, ReadModel, is_model_folder, read_model
+from bert_jax.interop.report import Report, is_allowed
 from bert_jax.interop.tree import flatten, unflatten
 
 if TYPE_CHECKING:
@@ -50,24 +51,27 @@ def load(
     source: str | os.PathLike[str],
     *,
     head: str | None = None,
-    dtype: str | None = None,
+    num_labels: int | None = None,
+    labels: Iterable[str] | None = None,
     allow_missing: Iterable[str] = (),
+    dtype: str | None = None,
     step: int | None = None,
     key: "jax.Array | None" = None,
     revision: str | None = None,
     token: str | bool | None = None,
 ) -> Loaded:
-    """Load a model: the newest verified checkpoint of a run directory, a folder in Hugging Face's layout, or a
-    published model.
+    """Load a model: the newest verified checkpoint of a run directory, or anybody's BERT in any published format.
 
     Args:
-        source: the run directory (`runs/NAME`), the folder (`runs/NAME/export`, or anybody's BERT), or a hub id
+        source: the run directory (`runs/NAME`), the folder (`runs/NAME/export`, or somebody's), or a hub id
             ("google-bert/bert-base-uncased", with "@REVISION" if need be); what is on disk goes before.
-        head: which model's parameters are wanted: "pretraining", "mlm", "nsp", "encoder"; None: what is there. What
-            the head does not use is left out and listed in the report.
+        head: which model's parameters are wanted: a key of `bert_jax.model.heads.HEADS`; None: what is there. What the
+            head does not use is left out and listed in the report.
+        num_labels: how many classes a classifier has, where that is not in the config.
+        labels: their names; None: the config's if there are as many, else LABEL_0, LABEL_1 ...
+        allow_missing: names of parameters or subtrees ("nsp_head", "classifier") that may be missing or of another
+            shape; they are initialised anew, and the report and a warning say so.
         dtype: type of the operands of matrix products; None: "float32", whatever the run was trained in.
-        allow_missing: names of parameters or subtrees ("nsp_head") that may be missing; they are initialised anew,
-            and the report and a warning say so.
         step: this checkpoint of a run directory and no other.
         key: for what is initialised anew; None: `jax.random.key(0)`.
         revision: of a published model: branch, tag or commit.
@@ -82,18 +86,24 @@ def load(
             name, in the cache or where it can be reached.
         UserError: parameters are missing or do not fit, files are damaged, or the tokenizer is another model's.
     """
-    import jax.numpy as jnp
-
     allowed = (allow_missing,) if isinstance(allow_missing, str) else tuple(allow_missing)
-    source = resolve(source, revision=revision, token=token)
-    config, params, report = load_arrays(source, head=head, step=step)
-    report.check(allowed)
+    path = resolve(source, revision=revision, token=token)
+    names = _labels(path, num_labels, labels)
+    if is_run_directory(path):
+        config, params, report = load_arrays(path, head=head, labels=names, step=step)
+        report.check(allowed)
+        flat = _on_device(flatten(params).items())
+    else:
+        _refuse_step(step, source)
+        with OpenModel(path, head=head, labels=names) as model:
+            model.report.check(allowed)
+            flat = _on_device(model.arrays())
+            config, report = model.config, model.report
     config = config if dtype is None else config.replace(dtype=dtype)
-    tokenizer = load_tokenizer(source)
+    tokenizer = load_tokenizer(path)
     if tokenizer is not None:
         tokenizer.check_vocab_size(config.vocab_size)
-    flat = {path: jnp.asarray(array) for path, array in flatten(params).items()}
-    fresh = [path for path in parameters_of(config, report.head) if path not in flat and is_allowed(path, allowed)]
+    fresh = [name for name in parameters_of(config, report.head) if name not in flat and is_allowed(name, allowed)]
     if fresh:
         flat |= _initialise(config, report.head, fresh, key)
         report = replace(report, fresh=tuple(fresh))
@@ -105,6 +115,7 @@ def load_arrays(
     source: str | os.PathLike[str],
     *,
     head: str | None = None,
+    labels: tuple[str, ...] | None = None,
     step: int | None = None,
     verify: bool = True,
     revision: str | None = None,
@@ -120,12 +131,13 @@ def load_arrays(
     """
     path = resolve(source, revision=revision, token=token, parts=("config", "weights"))
     if not is_run_directory(path):
-        if step is not None:
-            raise UserError(f"step={step}: {source} is an exported folder, which has no steps")
-        return read_model(path, head=head, verify=verify)
+        _refuse_step(step, source)
+        return read_model(path, head=head, labels=labels, verify=verify)
     from bert_jax.training.checkpoint import Checkpoints
 
     config = load_config(path)
+    if labels is not None:
+        config = config.replace(labels=labels)
     with Checkpoints(path / "checkpoints") as checkpoints:
         restored = checkpoints.restore_arrays(step, part="params")
     flat = {name: np.asarray(array, dtype=np.float32) for name, array in flatten(restored.state["params"]).items()}
@@ -211,6 +223,31 @@ def resolve(
     if path.is_dir() and revision is None:
         return path
     return fetch(os.fspath(source), revision=revision, token=token, parts=parts)
+
+
+def _refuse_step(step: int | None, source: str | os.PathLike[str]) -> None:
+    if step is not None:
+        raise UserError(f"step={step}: {source} is an exported folder, which has no steps")
+
+
+def _labels(source: Path, num_labels: int | None, labels: Iterable[str] | None) -> tuple[str, ...] | None:
+    """The names of the classes where the caller says something of them."""
+    if isinstance(labels, str):
+        raise UserError(f"labels={labels!r}: expected a list of names")
+    names = None if labels is None else tuple(labels)
+    if num_labels is None or (names is not None and len(names) == num_labels):
+        return names
+    if names is not None:
+        raise UserError(f"num_labels={num_labels}, but labels names {len(names)}")
+    known = load_config(source).labels
+    return known if len(known) == num_labels else tuple(f"LABEL_{number}" for number in range(num_labels))
+
+
+def _on_device(arrays: Iterable[tuple[str, np.ndarray]]) -> "dict[str, jax.Array]":
+    """Each array on the default device as it comes, so that no second copy of the model is ever on the host."""
+    import jax
+
+    return {path: jax.device_put(array) for path, array in arrays}
 
 
 def _select(flat: Mapping[str, np.ndarray], config: BertConfig, head: str, source: str, step: int) -> ReadModel:

@@ -75,7 +75,6 @@ def test_each_file_imports_only_from_the_rooms_it_may(path: Path):
     [
         ("orbax", "training/checkpoint"),
         ("tokenizers", "data/tokenizer"),
-        ("safetensors", "interop/safetensors"),
         ("huggingface_hub", "interop/hub"),
     ],
 )

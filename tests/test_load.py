@@ -19,7 +19,6 @@ from bert_jax.interop.names import parameters_of
 from bert_jax.interop.tree import flatten, sha256_of_parameters, unflatten
 from bert_jax.interop.write import save_pretrained
 from bert_jax.load import load, load_arrays, load_config, load_tokenizer
-from bert_jax.model.heads import HEADS
 from bert_jax.training.checkpoint import Checkpoints
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "cat", "sat", "on", "mat", "a", "##s", ",", "."]
@@ -103,7 +102,7 @@ def test_a_run_and_its_export_are_the_same_model(run, export):
     assert load_config(run) == load_config(export) == CONFIG
 
 
-@pytest.mark.parametrize("head", list(HEADS))
+@pytest.mark.parametrize("head", ["pretraining", "mlm", "nsp", "encoder", "encoder-no-pooler"])
 def test_each_head_from_both_has_the_model_s_own_tree(run, export, head):
     for source in (run, export):
         loaded = load(source, head=head)

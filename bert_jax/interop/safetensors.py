@@ -1,42 +1,40 @@
 """Read and write .safetensors files: contiguous, little-endian, with a sha256 over the tensors in the metadata.
 
-The format has no checksum of its own; hence the sum, which the reader verifies where it is present. Reading goes
-through the `safetensors` package. Writing does not: its NumPy writer stores an array that is not C-contiguous with
-its elements in the wrong order, orders the metadata differently in every process, and makes files that only their
-owner can read. The format is a length, a JSON header and the bytes
+The format has no checksum of its own; hence the sum, which the reader verifies where it is present. The `safetensors`
+package is not used: it maps the file to read it, and its NumPy writer stores an array that is not C-contiguous with its
+elements in the wrong order. The format is a length, a JSON header and the bytes
 (https://github.com/huggingface/safetensors#format).
 """
 
+import hashlib
 import json
+import math
 import os
 import struct
+import sys
 from collections.abc import Iterator, Mapping
-from pathlib import Path
-from types import TracebackType
-from typing import Self
 
-import ml_dtypes  # noqa: F401  (registers bfloat16 with NumPy)
 import numpy as np
-from safetensors import SafetensorError, safe_open
 
 from bert_jax.errors import UserError
-from bert_jax.interop.tree import sha256_of_arrays
+from bert_jax.interop.file_bytes import FileBytes
+from bert_jax.interop.safetensors_header import NUMPY_DTYPES, read_header
+from bert_jax.interop.stored import Stored, copy_rows
+from bert_jax.interop.tree import sha256_of_arrays, sum_label
 
 SUM = "bert_jax.sha256"
 """Metadata key of the sum over all tensors: presence says that this library wrote the file."""
 STEP = "bert_jax.step"
 """Metadata key of the training step that the tensors come from."""
 
-_NUMPY_DTYPES = {
-    "F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16",
-    "I64": "int64", "I32": "int32", "I16": "int16", "I8": "int8",
-    "U64": "uint64", "U32": "uint32", "U16": "uint16", "U8": "uint8", "BOOL": "bool",
-}  # fmt: skip
-_STORED_DTYPES = {name: stored for stored, name in _NUMPY_DTYPES.items()}
+_STORED_DTYPES = {name: stored for stored, name in NUMPY_DTYPES.items()}
+_SCRATCH = 1 << 18  # bytes that are read at once where rows have to be moved: they stay in the processor's cache
 
 
-class TensorFile(Mapping[str, np.ndarray]):
+class TensorFile(Stored):
     """A .safetensors file as a mapping from key to array; an array is read when it is asked for.
+
+    Nothing is mapped: reading a mapped file that somebody cuts short ends the process.
 
     Args:
         path: the file.
@@ -45,63 +43,76 @@ class TensorFile(Mapping[str, np.ndarray]):
         metadata: the strings of the header.
 
     Raises:
-        UserError: not a safetensors file, truncated, or of a dtype that NumPy has not.
+        UserError: not a safetensors file, truncated, or a header that contradicts itself.
         FileNotFoundError: there is no such file.
     """
 
     def __init__(self, path: str | os.PathLike[str]):
-        self.path = Path(path)
-        if not self.path.is_file():
-            raise FileNotFoundError(f"{self.path}: no such file")
+        self._bytes = FileBytes(path)
+        self.path = self._bytes.path
         try:
-            self._file = safe_open(self.path, framework="numpy")
-            self.metadata: dict[str, str] = dict(self._file.metadata() or {})
-            self._keys = dict.fromkeys(self._file.keys())
-        except (SafetensorError, OSError, ValueError) as error:
-            size = self.path.stat().st_size
-            raise UserError(f"{self.path} ({size} bytes) is not a whole safetensors file: {error}") from None
+            header = read_header(self._bytes)
+        except UserError as error:
+            self.close()
+            what = f"{self.path} ({self._bytes.size} bytes) is not a whole safetensors file"
+            raise UserError(f"{what}: {error}") from None
+        self.metadata, self._entries = header.metadata, header.entries
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None):
-        self._file.__exit__(kind, error, trace)
+    def close(self) -> None:
+        self._bytes.close()
 
     def __len__(self) -> int:
-        return len(self._keys)
+        return len(self._entries)
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._keys)
+        return iter(self._entries)
 
     def __getitem__(self, key: str) -> np.ndarray:
         """The array: C-contiguous, in the file's dtype."""
-        self.dtype(key)
-        try:
-            return self._file.get_tensor(key)
-        except (SafetensorError, ValueError, OverflowError, MemoryError) as error:
-            raise UserError(f"{self.path}: tensor {key!r} of shape {self.shape(key)} cannot be read: {error}") from None
+        entry = self._entries[key]
+        return self._bytes.array(entry.start, self.dtype(key), math.prod(entry.shape)).reshape(entry.shape)
 
     def shape(self, key: str) -> tuple[int, ...]:
-        """Shape from the header, without reading the array."""
-        return tuple(self._slice(key).get_shape())
+        return self._entries[key].shape
 
     def dtype(self, key: str) -> str:
-        """NumPy's name of the dtype, from the header."""
-        stored = self._slice(key).get_dtype()
-        if stored not in _NUMPY_DTYPES:
+        stored = self._entries[key].dtype
+        if stored not in NUMPY_DTYPES:
             raise UserError(f"{self.path}: tensor {key!r} is {stored}; float32, float16 and bfloat16 are read")
-        return _NUMPY_DTYPES[stored]
+        return NUMPY_DTYPES[stored]
 
-    def _slice(self, key: str):
-        if key not in self._keys:
-            raise KeyError(key)
-        return self._file.get_slice(key)
+    def copy_to(self, key: str, out: np.ndarray) -> None:
+        """As `Stored`: straight into place where it lies as in the file, else by way of a few rows."""
+        entry, dtype = self._entries[key], np.dtype(self.dtype(key))
+        if out.flags.c_contiguous and out.dtype == dtype and sys.byteorder == "little":
+            self._bytes.read_into(entry.start, out.reshape(-1).view(np.uint8).data)
+            return
+        if out.ndim == 0:
+            out[...] = self[key]
+            return
+        length = math.prod(entry.shape[1:])
+        rows = max(1, _SCRATCH // max(1, length * dtype.itemsize))
+        for row in range(0, len(out), rows):
+            part = out[row : row + rows]
+            start = entry.start + row * length * dtype.itemsize
+            copy_rows(self._bytes.array(start, dtype.name, part.size).reshape(part.shape), part)
 
     def verify(self) -> bool | None:
         """Whether the tensors still have the sum in the metadata; None where there is none."""
         if SUM not in self.metadata:
             return None
-        return self.metadata[SUM] == sha256_of_arrays((key, self[key]) for key in sorted(self))
+        digest = hashlib.sha256()
+        buffer = memoryview(bytearray(_SCRATCH))
+        for key in sorted(self):
+            dtype, shape = self.dtype(key), self.shape(key)
+            digest.update(sum_label(key, dtype, shape))
+            start, left = self._entries[key].start, math.prod(shape) * np.dtype(dtype).itemsize
+            while left:
+                part = buffer[: min(left, _SCRATCH)]
+                self._bytes.read_into(start, part)
+                digest.update(part)
+                start, left = start + len(part), left - len(part)
+        return self.metadata[SUM] == digest.hexdigest()
 
 
 def write_tensors(

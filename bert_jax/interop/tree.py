@@ -66,8 +66,12 @@ def sha256_of_arrays(named: Iterable[tuple[str, np.ndarray]]) -> str:
     """As `sha256_of_parameters`, of (name, array) pairs in the order given: one array in memory at a time."""
     digest = hashlib.sha256()
     for name, array in named:
-        shape = ",".join(str(size) for size in array.shape)
-        digest.update(f"{name}\0{array.dtype.name}\0{shape}\0".encode())
+        digest.update(sum_label(name, array.dtype.name, array.shape))
         little = array.astype(array.dtype.newbyteorder("<"), order="C", copy=False)
         digest.update(little.reshape(-1).view(np.uint8).data)
     return digest.hexdigest()
+
+
+def sum_label(name: str, dtype: str, shape: tuple[int, ...]) -> bytes:
+    """What precedes an array's elements in the sum."""
+    return f"{name}\0{dtype}\0{','.join(str(size) for size in shape)}\0".encode()

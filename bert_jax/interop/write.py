@@ -15,9 +15,10 @@ from bert_jax.errors import UserError
 from bert_jax.interop.card import model_card
 from bert_jax.interop.names import architecture_of, to_stored
 from bert_jax.interop.names_table import ENCODER
-from bert_jax.interop.read import WEIGHTS, from_stored
+from bert_jax.interop.read import from_stored
 from bert_jax.interop.safetensors import STEP, TensorFile, write_tensors, written_by_us
 from bert_jax.interop.tree import as_numpy
+from bert_jax.interop.weights import SAFETENSORS as WEIGHTS
 
 if TYPE_CHECKING:
     from bert_jax.data.tokenizer import Tokenizer

@@ -164,10 +164,12 @@ def test_mistakes_are_one_clear_line(tmp_path, tensors):
         read_model(folder(tmp_path / "gpt", tensors, model_type="gpt2"))
     with pytest.raises(UserError, match="hidden_size='4'"):
         read_model(folder(tmp_path / "types", tensors, hidden_size="4"))
-    pickle = folder(tmp_path / "bin", tensors)
-    (pickle / "model.safetensors").rename(pickle / "pytorch_model.bin")
-    with pytest.raises(FileNotFoundError, match=r"pytorch_model\.bin cannot be read"):
-        read_model(pickle)
+    keras = folder(tmp_path / "keras", tensors)
+    (keras / "model.safetensors").rename(keras / "tf_model.h5")
+    with pytest.raises(
+        FileNotFoundError, match=r"holds no weights \(model\.safetensors, .*; tf_model\.h5 cannot be read"
+    ):
+        read_model(keras)
 
 
 def test_which_folders_look_like_models(tmp_path, tensors):

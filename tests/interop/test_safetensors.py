@@ -117,8 +117,8 @@ def test_broken_files_are_one_clear_line(path):
 
 def test_shapes_that_lie_and_dtypes_unknown_to_numpy_are_one_clear_line(path):
     raw_file(path, {"a": {"dtype": "F32", "shape": [0, 2**62], "data_offsets": [0, 0]}})
-    with TensorFile(path) as file, pytest.raises(UserError, match="'a' of shape"):
-        file["a"]
+    with pytest.raises(UserError, match="'a' of shape"):
+        TensorFile(path)
     raw_file(path, {"a": {"dtype": "F8_E4M3", "shape": [1], "data_offsets": [0, 1]}}, b"x")
     with TensorFile(path) as file, pytest.raises(UserError, match="F8_E4M3"):
         file["a"]
