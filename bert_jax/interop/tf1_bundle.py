@@ -17,6 +17,7 @@ import numpy as np
 from bert_jax.errors import UserError
 from bert_jax.interop.crc32c import crc32c, mask
 from bert_jax.interop.leveldb_table import read_table
+from bert_jax.interop.protobuf import read_varint
 from bert_jax.interop.stored import Stored
 from bert_jax.interop.tf1_entries import Entry, Header, read_entry, read_header, region, slice_key, slice_shape
 from bert_jax.interop.tf1_files import INDEX, find_prefix
@@ -68,6 +69,9 @@ class Tf1Checkpoint(Stored):
     def __iter__(self) -> Iterator[str]:
         return iter(self._entries)
 
+    def __contains__(self, key: object) -> bool:
+        return key in self._entries
+
     def __getitem__(self, key: str) -> np.ndarray:
         """The array, C-contiguous, in the file's dtype and this machine's byte order.
 
@@ -94,9 +98,26 @@ class Tf1Checkpoint(Stored):
         """Whether all tensors, slots of the optimizer included, have their checksums; reads the data files once."""
         return all(self._crc_agrees(entry) for entry in self._placed().values())
 
-    def raw(self, key: str) -> bytes:
-        """The bytes of a tensor as they are in the data file, unverified: the way to read strings."""
-        return self._read(self._entries[key], key).tobytes()
+    def string(self, key: str) -> bytes:
+        """A tensor that is one string: its length, a CRC of that, and the bytes (`WriteStringTensor`).
+
+        Raises:
+            KeyError: there is no such tensor.
+            UserError: it is something else, or damaged.
+        """
+        entry = self._entries[key]
+        octets = self._read(entry, key).tobytes()
+        try:
+            if not entry.is_string or entry.shape:
+                raise ValueError("is not one string")
+            size, at = read_varint(octets, 0, bits=32)
+            start = at + 4
+            crc = crc32c(octets[at:], crc32c(size.to_bytes(4, "little")))
+            if mask(crc) != entry.masked_crc or size != len(octets) - start:
+                raise ValueError("does not have its recorded CRC-32C: it is damaged")
+        except ValueError as error:
+            raise UserError(f"{self._shard(entry)}: tensor {key!r} {error}") from None
+        return octets[start:]
 
     def _numbers(self, name: str, entry: Entry) -> np.ndarray:
         octets = self._read(entry, name)

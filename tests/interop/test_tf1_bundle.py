@@ -12,21 +12,12 @@ import pytest
 from tensorboardX.proto import types_pb2
 
 from bert_jax.errors import UserError
-from bert_jax.interop.crc32c import crc32c, mask
 from bert_jax.interop.leveldb_table import read_table, write_table
 from bert_jax.interop.tf1_bundle import MOST_INDEX_BYTES, Tf1Checkpoint
 from bert_jax.interop.tf1_entries import read_entry, slice_key, stored_dtype
 from bert_jax.interop.tf1_files import find_prefix, is_checkpoint
 from bert_jax.interop.tf1_write import write_bundle
-from tests.interop.tf1_protos import BundleEntryProto, BundleHeaderProto
-
-DTYPES = {
-    "float32": types_pb2.DT_FLOAT, "float64": types_pb2.DT_DOUBLE, "float16": types_pb2.DT_HALF,
-    "bfloat16": types_pb2.DT_BFLOAT16, "int8": types_pb2.DT_INT8, "int16": types_pb2.DT_INT16,
-    "int32": types_pb2.DT_INT32, "int64": types_pb2.DT_INT64, "uint8": types_pb2.DT_UINT8,
-    "uint16": types_pb2.DT_UINT16, "bool": types_pb2.DT_BOOL, "complex64": types_pb2.DT_COMPLEX64,
-    "complex128": types_pb2.DT_COMPLEX128,
-}  # fmt: skip
+from tests.interop.tf1_protos import DTYPES, BundleEntryProto, BundleHeaderProto, proto, write_by_hand
 
 
 @pytest.fixture
@@ -41,29 +32,6 @@ def copied(tiny, tmp_path) -> Path:
         shutil.copy(file, tmp_path)
         (tmp_path / file.name).chmod(0o644)
     return tmp_path / "bert_model.ckpt"
-
-
-def proto(array: np.ndarray, offset: int = 0, shard: int = 0, dtype: int | None = None, **fields):
-    """BundleEntryProto of an array's bytes as they are."""
-    octets = array.tobytes()
-    entry = BundleEntryProto(dtype=DTYPES[array.dtype.name] if dtype is None else dtype, shard_id=shard, offset=offset)
-    entry.size, entry.crc32c = len(octets), mask(crc32c(octets))
-    for size in array.shape:
-        entry.shape.dim.add(size=size)
-    for name, value in fields.items():
-        setattr(entry, name, value)
-    return entry
-
-
-def write_by_hand(prefix: Path, entries: dict, shards: list[bytes], header=None) -> Path:
-    """A checkpoint of these protos and data files."""
-    header = header or BundleHeaderProto(num_shards=len(shards))
-    pairs = {b"": header} | {key if isinstance(key, bytes) else key.encode(): value for key, value in entries.items()}
-    data = {key: value if isinstance(value, bytes) else value.SerializeToString() for key, value in pairs.items()}
-    prefix.with_name(prefix.name + ".index").write_bytes(write_table(sorted(data.items())))
-    for number, content in enumerate(shards):
-        prefix.with_name(f"{prefix.name}.data-{number:05d}-of-{len(shards):05d}").write_bytes(content)
-    return prefix
 
 
 def test_reads_googles_layout(tiny):
@@ -140,7 +108,7 @@ def test_strings_are_listed_and_not_read(data_dir: Path):
     with Tf1Checkpoint(data_dir / "checkpoints" / "tfr-bert-lite-tf2") as stored:
         key = "_CHECKPOINTABLE_OBJECT_GRAPH"
         assert (stored.dtype(key), stored.shape(key)) == ("object", ())
-        assert b"transformer/layer_0" in stored.raw(key)
+        assert b"transformer/layer_0" in stored.string(key)
         with pytest.raises(UserError, match="'_CHECKPOINTABLE_OBJECT_GRAPH' is strings; numbers alone"):
             stored[key]
         assert stored.verify()

@@ -1,7 +1,21 @@
-"""TensorFlow's tensor_bundle.proto as Google's protobuf library builds it from its definition."""
+"""TensorFlow's tensor_bundle.proto, built by Google's protobuf library, and checkpoints put together with it."""
 
+from pathlib import Path
+
+import numpy as np
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
-from tensorboardX.proto import tensor_shape_pb2, versions_pb2
+from tensorboardX.proto import tensor_shape_pb2, types_pb2, versions_pb2
+
+from bert_jax.interop.crc32c import crc32c, mask
+from bert_jax.interop.leveldb_table import write_table
+
+DTYPES = {
+    "float32": types_pb2.DT_FLOAT, "float64": types_pb2.DT_DOUBLE, "float16": types_pb2.DT_HALF,
+    "bfloat16": types_pb2.DT_BFLOAT16, "int8": types_pb2.DT_INT8, "int16": types_pb2.DT_INT16,
+    "int32": types_pb2.DT_INT32, "int64": types_pb2.DT_INT64, "uint8": types_pb2.DT_UINT8,
+    "uint16": types_pb2.DT_UINT16, "bool": types_pb2.DT_BOOL, "complex64": types_pb2.DT_COMPLEX64,
+    "complex128": types_pb2.DT_COMPLEX128,
+}  # fmt: skip
 
 _Field = descriptor_pb2.FieldDescriptorProto
 _TYPES = {"int32": _Field.TYPE_INT32, "int64": _Field.TYPE_INT64, "fixed32": _Field.TYPE_FIXED32}
@@ -55,3 +69,26 @@ def _build():
 
 
 BundleHeaderProto, BundleEntryProto = _build()
+
+
+def proto(array: np.ndarray, offset: int = 0, shard: int = 0, dtype: int | None = None, **fields):
+    """BundleEntryProto of an array's bytes as they are."""
+    octets = array.tobytes()
+    entry = BundleEntryProto(dtype=DTYPES[array.dtype.name] if dtype is None else dtype, shard_id=shard, offset=offset)
+    entry.size, entry.crc32c = len(octets), mask(crc32c(octets))
+    for size in array.shape:
+        entry.shape.dim.add(size=size)
+    for name, value in fields.items():
+        setattr(entry, name, value)
+    return entry
+
+
+def write_by_hand(prefix: Path, entries: dict, shards: list[bytes], header=None) -> Path:
+    """A checkpoint of these protos and data files."""
+    header = header or BundleHeaderProto(num_shards=len(shards))
+    pairs = {b"": header} | {key if isinstance(key, bytes) else key.encode(): value for key, value in entries.items()}
+    data = {key: value if isinstance(value, bytes) else value.SerializeToString() for key, value in pairs.items()}
+    prefix.with_name(prefix.name + ".index").write_bytes(write_table(sorted(data.items())))
+    for number, content in enumerate(shards):
+        prefix.with_name(f"{prefix.name}.data-{number:05d}-of-{len(shards):05d}").write_bytes(content)
+    return prefix
