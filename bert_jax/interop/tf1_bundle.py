@@ -94,6 +94,17 @@ class Tf1Checkpoint(Stored):
             raise UserError(f"{self.path}: tensor {key!r} is of TensorFlow's dtype {entry.dtype}, which is not read")
         return entry.numpy_dtype or "object"
 
+    def copy_to(self, key: str, out: np.ndarray) -> None:
+        entry = self._entries[key]
+        if entry.numpy_dtype != out.dtype.name or entry.slices or self._swapped or not out.flags.c_contiguous:
+            super().copy_to(key, out)
+            return
+        with open(self._shard(entry), "rb") as file:
+            file.seek(entry.offset)
+            if file.readinto(out.reshape(-1).view(np.uint8).data) != entry.size:
+                raise UserError(self._cut_off(key, entry))
+        self._check_crc(key, entry, out)
+
     def verify(self) -> bool:
         """Whether all tensors, slots of the optimizer included, have their checksums; reads the data files once."""
         return all(self._crc_agrees(entry) for entry in self._placed().values())
@@ -121,14 +132,21 @@ class Tf1Checkpoint(Stored):
 
     def _numbers(self, name: str, entry: Entry) -> np.ndarray:
         octets = self._read(entry, name)
+        self._check_crc(name, entry, octets)
+        assert entry.numpy_dtype is not None
+        array = octets.view(entry.numpy_dtype).reshape(entry.shape)
+        return array.byteswap() if self._swapped else array
+
+    @property
+    def _swapped(self) -> bool:
+        return self._header.big_endian != (sys.byteorder == "big")
+
+    def _check_crc(self, name: str, entry: Entry, octets: np.ndarray) -> None:
         if mask(crc32c(octets)) != entry.masked_crc:
             raise UserError(
                 f"{self._shard(entry)}: tensor {name!r}, {entry.size} bytes at byte {entry.offset}, does not have its "
                 "recorded CRC-32C: it is damaged; copy it again"
             )
-        assert entry.numpy_dtype is not None
-        array = octets.view(entry.numpy_dtype).reshape(entry.shape)
-        return array if self._header.big_endian == (sys.byteorder == "big") else array.byteswap()
 
     def _joined(self, name: str, entry: Entry) -> np.ndarray:
         assert entry.numpy_dtype is not None
@@ -145,8 +163,11 @@ class Tf1Checkpoint(Stored):
     def _read(self, entry: Entry, name: str) -> np.ndarray:
         octets = np.fromfile(self._shard(entry), np.uint8, entry.size, offset=entry.offset)
         if octets.size != entry.size:
-            raise UserError(f"{self._shard(entry)}: ends within tensor {name!r}; it was cut off after it was opened")
+            raise UserError(self._cut_off(name, entry))
         return octets
+
+    def _cut_off(self, name: str, entry: Entry) -> str:
+        return f"{self._shard(entry)}: ends within tensor {name!r}; it was cut off after it was opened"
 
     def _crc_agrees(self, entry: Entry) -> bool:
         if entry.numpy_dtype is None:

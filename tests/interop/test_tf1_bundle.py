@@ -104,6 +104,27 @@ def test_the_other_byte_order_is_turned(tmp_path, name):
     assert Tf1Checkpoint(tmp_path / "x")["a"].tolist() == array.tolist()
 
 
+def test_copies_into_memory_of_any_layout(tiny, copied):
+    name = "bert/encoder/layer_0/intermediate/dense/kernel"
+    with Tf1Checkpoint(tiny) as stored:
+        for out in (np.empty((4, 16), np.float32), np.empty((16, 4), np.float32).T, np.empty((4, 16))):
+            stored.copy_to(name, out)
+            assert np.array_equal(out, stored[name])
+        scalar = np.empty((), np.int64)
+        stored.copy_to("global_step", scalar)
+        assert scalar == stored["global_step"]
+    with Tf1Checkpoint(copied) as stored:
+        data = Path(f"{copied}.data-00000-of-00001")
+        whole = data.read_bytes()
+        data.write_bytes(whole.replace(stored[name].tobytes(), bytes(256)))
+        with pytest.raises(UserError, match=f"tensor '{name}', 256 bytes at byte .* it is damaged"):
+            stored.copy_to(name, np.empty((4, 16), np.float32))
+        data.write_bytes(whole[:100])
+        for read in (lambda: stored[name], lambda: stored.copy_to(name, np.empty((4, 16), np.float32))):
+            with pytest.raises(UserError, match=f"ends within tensor '{name}'; it was cut off after it was opened"):
+                read()
+
+
 def test_strings_are_listed_and_not_read(data_dir: Path):
     with Tf1Checkpoint(data_dir / "checkpoints" / "tfr-bert-lite-tf2") as stored:
         key = "_CHECKPOINTABLE_OBJECT_GRAPH"
