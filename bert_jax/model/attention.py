@@ -1,20 +1,23 @@
-"""Attention as free functions on arrays (the mask, the product), then the module that owns the weights."""
+"""Attention as free functions on arrays (the masks, the product), then the modules that own the weights."""
 
 import math
+from dataclasses import replace
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 from jax.typing import DTypeLike
 
 from bert_jax.config import BertConfig
 from bert_jax.errors import UserError
-from bert_jax.model.layers import Dense, LayerNorm, dropout, product
+from bert_jax.model.cache import LayerCache, Memory, write
+from bert_jax.model.layers import Dense, LayerNorm, dropout, product, weight_init
+from bert_jax.model.relative_positions import relative_scores
 
-# Sites of dropout within one layer (see `layers.dropout`); the feed-forward's own is 2.
+# Sites of dropout within one attention (see `layers.dropout`).
 PROBABILITIES_SITE, OUTPUT_SITE = 0, 1
-SITES_PER_LAYER = 3
 
 
 def padding_mask(attention_mask: Array | None) -> Array | None:
@@ -104,9 +107,15 @@ class SelfAttention(nn.Module):
     """Multi-head self-attention with its output projection, dropout, residual and LayerNorm (post-norm).
 
     Query, key and value are three parameters: their products are faster apart than one product that is sliced.
+    With relative positions there is a fourth, distance_embedding [2P - 1, K].
+
+    Attributes:
+        config: the architecture.
+        heads: numbers of the heads that there are, where some are pruned; None: all.
     """
 
     config: BertConfig
+    heads: tuple[int, ...] | None = None
 
     @nn.compact
     def __call__(
@@ -117,17 +126,81 @@ class SelfAttention(nn.Module):
         dropout_words: Array | None,
         site: int,
         output_attentions: bool,
-    ) -> tuple[Array, Array | None]:
+        past: Array | None = None,
+        cached: LayerCache | None = None,
+    ) -> tuple[Array, Array | None, LayerCache | None]:
+        """[B, L, D] to [B, L, D]; the probabilities [B, H, L, M] or None; and the cache with this input's keys added.
+
+        Without a cache the keys are those of the input, with one they are all C that it has room for. `head_mask_H`
+        counts the heads as they were before pruning.
+        """
         config = self.config
-        heads = (*x_BLD.shape[:-1], config.num_attention_heads, config.head_dim)
-        q_BLHK, k_BMHK, v_BMHK = (
-            Dense(config, config.hidden_size, name=name)(x_BLD).reshape(heads) for name in ("query", "key", "value")
-        )
+        count = config.num_attention_heads if self.heads is None else len(self.heads)
+        q_BLHK, k_BMHK, v_BMHK = (_project(config, x_BLD, name, count) for name in ("query", "key", "value"))
+        if cached is not None and past is not None:
+            k_BMHK, v_BMHK = write(cached.keys, k_BMHK, past), write(cached.values, v_BMHK, past)
+            cached = replace(cached, keys=k_BMHK, values=v_BMHK)
+        relative_BHLM = None
+        if config.position_embedding_type != "absolute":
+            shape = (2 * config.max_position_embeddings - 1, config.head_dim)
+            table = self.param("distance_embedding", weight_init(config), shape)
+            relative_BHLM = relative_scores(
+                config.position_embedding_type, q_BLHK, k_BMHK, table, 0 if past is None else past, config.dtype
+            )
         context_BLHK, probabilities_BHLM = dot_product_attention(
             q_BLHK,
             k_BMHK,
             v_BMHK,
             mask,
+            relative_BHLM=relative_BHLM,
+            head_mask_H=head_mask_H if head_mask_H is None or self.heads is None else head_mask_H[np.array(self.heads)],
+            dropout_rate=config.attention_probs_dropout_prob,
+            dropout_words=dropout_words,
+            dropout_site=site + PROBABILITIES_SITE,
+            dtype=config.dtype,
+            return_probabilities=output_attentions,
+        )
+        return _add_to(config, x_BLD, context_BLHK, dropout_words, site), probabilities_BHLM, cached
+
+
+class CrossAttention(nn.Module):
+    """A decoder's attention to an encoder's output, with the same parts as `SelfAttention`.
+
+    Never causal, never with relative positions, and with all its heads whatever self-attention has lost.
+    """
+
+    config: BertConfig
+
+    @nn.compact
+    def __call__(
+        self,
+        x_BLD: Array,
+        memory: Memory,
+        head_mask_H: Array | None,
+        dropout_words: Array | None,
+        site: int,
+        output_attentions: bool,
+        cached: LayerCache | None = None,
+    ) -> tuple[Array, Array | None, LayerCache | None]:
+        """[B, L, D] to [B, L, D]; the probabilities [B, H, L, M] or None; and the cache, with M keys from now on.
+
+        Keys and values are computed of `memory.encoder_hidden_states` where it has these, else taken from the cache.
+        """
+        config, count = self.config, self.config.num_attention_heads
+        q_BLHK = _project(config, x_BLD, "query", count)
+        if memory.encoder_hidden_states is not None:
+            k_BMHK, v_BMHK = (_project(config, memory.encoder_hidden_states, name, count) for name in ("key", "value"))
+            if cached is not None:
+                k_BMHK, v_BMHK = k_BMHK.astype(cached.keys.dtype), v_BMHK.astype(cached.values.dtype)
+                cached = replace(cached, cross_keys=k_BMHK, cross_values=v_BMHK)
+        else:
+            assert cached is not None and cached.cross_keys is not None and cached.cross_values is not None
+            k_BMHK, v_BMHK = cached.cross_keys, cached.cross_values
+        context_BLHK, probabilities_BHLM = dot_product_attention(
+            q_BLHK,
+            k_BMHK,
+            v_BMHK,
+            padding_mask(memory.encoder_mask),
             head_mask_H=head_mask_H,
             dropout_rate=config.attention_probs_dropout_prob,
             dropout_words=dropout_words,
@@ -135,7 +208,18 @@ class SelfAttention(nn.Module):
             dtype=config.dtype,
             return_probabilities=output_attentions,
         )
-        y_BLD = Dense(config, config.hidden_size, name="output")(context_BLHK.reshape(x_BLD.shape))
-        if config.family != "distilbert":
-            y_BLD = dropout(y_BLD, config.hidden_dropout_prob, dropout_words, site + OUTPUT_SITE)
-        return LayerNorm(config, name="LayerNorm")(x_BLD + y_BLD), probabilities_BHLM
+        return _add_to(config, x_BLD, context_BLHK, dropout_words, site), probabilities_BHLM, cached
+
+
+def _project(config: BertConfig, x_BLD: Array, name: str, heads: int) -> Array:
+    """[B, L, D] to [B, L, H, K], by the dense layer `name` of the calling module."""
+    y = Dense(config, heads * config.head_dim, name=name)(x_BLD)
+    return y.reshape(*x_BLD.shape[:-1], heads, config.head_dim)
+
+
+def _add_to(config: BertConfig, x_BLD: Array, context_BLHK: Array, dropout_words: Array | None, site: int) -> Array:
+    """The calling module's output projection of the context, dropout, the residual and LayerNorm: [B, L, D]."""
+    y_BLD = Dense(config, config.hidden_size, name="output")(context_BLHK.reshape(*x_BLD.shape[:-1], -1))
+    if config.family != "distilbert":
+        y_BLD = dropout(y_BLD, config.hidden_dropout_prob, dropout_words, site + OUTPUT_SITE)
+    return LayerNorm(config, name="LayerNorm")(x_BLD + y_BLD)

@@ -22,19 +22,20 @@ def look_up(table: Array, ids: Array) -> Array:
     return table.at[ids].get(mode="fill", fill_value=jnp.nan, wrap_negative_indices=False)
 
 
-def positions_of(input_ids: Array, pad_token_id: int) -> Array:
+def positions_of(input_ids: Array, pad_token_id: int, past: Array | int = 0) -> Array:
     """RoBERTa's position of each token: pad + 1, pad + 2, … over the tokens that are not padding, pad on padding.
 
     From the ids and not the mask, so that padding on the left, or within, moves nothing.
 
     Args:
         input_ids: integer [B, L].
+        past: how many positions a cache holds from before; they are counted as tokens, as in transformers.
 
     Returns:
         integer [B, L].
     """
     is_token = (input_ids != pad_token_id).astype(jnp.int32)
-    return jnp.cumsum(is_token, axis=1) * is_token + pad_token_id
+    return (jnp.cumsum(is_token, axis=1) + past) * is_token + pad_token_id
 
 
 def sinusoids(rows: int, size: int) -> np.ndarray:
@@ -72,8 +73,12 @@ class Embeddings(nn.Module):
         token_type_ids: Array | None = None,
         position_ids: Array | None = None,
         dropout_words: Array | None = None,
+        past: Array | None = None,
     ) -> Array:
-        """Ids [B, L], or word embeddings [B, L, E] in their place, to [B, L, E] in the type of the activations."""
+        """Ids [B, L], or word embeddings [B, L, E] in their place, to [B, L, E] in the type of the activations.
+
+        `past`: how many positions come before these, an int32 scalar; None: none.
+        """
         config = self.config
         with jax.named_scope("look_up"):
             x_BLE = look_up(self.word_embeddings, inputs) if inputs.ndim == 2 else inputs
@@ -83,11 +88,11 @@ class Embeddings(nn.Module):
                 else:
                     x_BLE = x_BLE + look_up(self.token_type_embeddings, token_type_ids)
             if config.position_embedding_type == "absolute":
-                x_BLE = x_BLE + self._positions(inputs, position_ids)
+                x_BLE = x_BLE + self._positions(inputs, position_ids, past)
         x_BLE = self.norm(x_BLE).astype(stream_dtype(config.dtype))
         return dropout(x_BLE, config.hidden_dropout_prob, dropout_words, EMBEDDINGS_SITE)
 
-    def _positions(self, inputs: Array, position_ids: Array | None) -> Array:
+    def _positions(self, inputs: Array, position_ids: Array | None, past: Array | None) -> Array:
         config, length = self.config, inputs.shape[1]
         table = self.position_embeddings
         if config.sinusoidal_pos_embds:
@@ -99,10 +104,12 @@ class Embeddings(nn.Module):
                 f"input of length {length}, but max_position_embeddings={config.max_position_embeddings}"
                 + (f", of which RoBERTa uses {config.longest_input}" if config.family == "roberta" else "")
             )
-        if config.family != "roberta":
-            return table[:length]
-        if inputs.ndim == 2:
-            return look_up(table, positions_of(inputs, config.pad_token_id))
-        # Embeddings do not tell what is padding.
-        first = config.pad_token_id + 1
-        return table[first : first + length]
+        first = 0
+        if config.family == "roberta":
+            if inputs.ndim == 2:
+                return look_up(table, positions_of(inputs, config.pad_token_id, 0 if past is None else past))
+            # Embeddings do not tell what is padding.
+            first = config.pad_token_id + 1
+        if past is None:
+            return table[first : first + length]
+        return look_up(table, first + past + jnp.arange(length))

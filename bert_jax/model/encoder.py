@@ -1,6 +1,6 @@
-"""The encoder: a layer, the loop over layers (with remat), the pooler, and `Bert`, which puts them together."""
+"""The encoder: the loop over layers (with remat), the pooler, and `Bert`, which puts them together."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import flax.linen as nn
@@ -11,12 +11,11 @@ from jax import Array
 
 from bert_jax.config import BertConfig
 from bert_jax.errors import UserError
-from bert_jax.model.activations import Activation
-from bert_jax.model.attention import SITES_PER_LAYER, SelfAttention, padding_mask
+from bert_jax.model.cache import KeyValueCache, LayerCache, Memory
+from bert_jax.model.decoder import advance, attended, nan_beyond
 from bert_jax.model.embeddings import EMBEDDINGS_SITE, Embeddings
-from bert_jax.model.layers import Dense, LayerNorm, dropout, key_words
-
-FEED_FORWARD_SITE = 2
+from bert_jax.model.encoder_layer import EncoderLayer, LayerOutput, sites_per_layer
+from bert_jax.model.layers import Dense, key_words
 
 _REMAT = {
     "full": jax.checkpoint_policies.nothing_saveable,
@@ -36,57 +35,17 @@ class BertOutput:
         last_hidden_state: [B, L, D].
         pooler_output: [B, D], or None without a pooler.
         hidden_states: N + 1 arrays [B, L, D], that of the embeddings first; or None.
-        attentions: N float32 arrays [B, H, L, L], after dropout and head mask; or None.
+        attentions: N float32 arrays [B, H, L, L], after dropout and head mask; with a cache [B, H, L, C]; or None.
+        cross_attentions: N float32 arrays [B, H, L, M], to the encoder's positions; or None.
+        cache: the one that was given, with this input added; or None.
     """
 
     last_hidden_state: Array
     pooler_output: Array | None = None
     hidden_states: tuple[Array, ...] | None = None
     attentions: tuple[Array, ...] | None = None
-
-
-class FeedForward(nn.Module):
-    """Dense, activation, dense, dropout, residual, LayerNorm. No dropout after the activation; in ALBERT none at all.
-
-    Google's ALBERT has the one before the residual, transformers' has not; most were published without dropout.
-    """
-
-    config: BertConfig
-
-    @nn.compact
-    def __call__(self, x_BLD: Array, dropout_words: Array | None, site: int) -> Array:
-        config = self.config
-        h_BLF = Dense(config, config.intermediate_size, name="intermediate")(x_BLD)
-        h_BLF = Activation(config.hidden_act, name="activation")(h_BLF)
-        y_BLD = Dense(config, config.hidden_size, name="output")(h_BLF)
-        if config.family != "albert":
-            y_BLD = dropout(y_BLD, config.hidden_dropout_prob, dropout_words, site + FEED_FORWARD_SITE)
-        return LayerNorm(config, name="LayerNorm")(x_BLD + y_BLD)
-
-
-class EncoderLayer(nn.Module):
-    """Self-attention, then feed-forward, each with residual and LayerNorm after it."""
-
-    config: BertConfig
-
-    @nn.compact
-    def __call__(
-        self,
-        x_BLD: Array,
-        mask: Array | None = None,
-        head_mask_H: Array | None = None,
-        dropout_words: Array | None = None,
-        site: int = 0,
-        output_attentions: bool = False,
-    ) -> tuple[Array, Array | None]:
-        """[B, L, D] to [B, L, D], and the attention probabilities [B, H, L, L] or None.
-
-        `mask` is what `padding_mask` returns; `site` the number of this layer's first dropout.
-        """
-        x_BLD, probabilities_BHLM = SelfAttention(self.config, name="attention")(
-            x_BLD, mask, head_mask_H, dropout_words, site, output_attentions
-        )
-        return FeedForward(self.config, name="feed_forward")(x_BLD, dropout_words, site), probabilities_BHLM
+    cross_attentions: tuple[Array, ...] | None = None
+    cache: KeyValueCache | None = None
 
 
 class Encoder(nn.Module):
@@ -107,25 +66,31 @@ class Encoder(nn.Module):
         head_mask_NH: Array | None,
         dropout_words: Array | None,
         output_attentions: bool,
-    ) -> tuple[tuple[Array, ...], tuple[Array, ...] | None]:
-        """All N + 1 hidden states [B, L, D], the first layer's input first; and the probabilities of each, or None."""
+        memory: Memory | None = None,
+        cached: tuple[LayerCache, ...] | None = None,
+    ) -> tuple[Array, list[LayerOutput]]:
+        """The first layer's input [B, L, D], and what each layer returns."""
         config = self.config
         layer_type: Any = EncoderLayer
         if config.remat != "none":
             # 5 and 6 are `site` and `output_attentions`, counting `self`.
             layer_type = nn.remat(EncoderLayer, policy=_REMAT[config.remat], static_argnums=(5, 6))
-        x_BLD = Dense(config, config.hidden_size, name="projection")(x_BLE) if config.family == "albert" else x_BLE
-        layers = [layer_type(config, name=f"layer_{i}") for i in range(config.num_parameter_layers)]
-        hidden_states, attentions = [x_BLD], []
+        first_BLD = Dense(config, config.hidden_size, name="projection")(x_BLE) if config.family == "albert" else x_BLE
+        pruned = dict(config.pruned_heads)
+        layers = [
+            layer_type(config, config.heads_of(i) if i in pruned else None, name=f"layer_{i}")
+            for i in range(config.num_parameter_layers)
+        ]
+        x_BLD, outputs = first_BLD, []
         for depth, i in enumerate(config.layer_order):
             head_mask_H = None if head_mask_NH is None else head_mask_NH[depth]
             # By depth: a layer that is applied again drops something else.
-            site = EMBEDDINGS_SITE + 1 + SITES_PER_LAYER * depth
-            x_BLD, probabilities_BHLM = layers[i](x_BLD, mask, head_mask_H, dropout_words, site, output_attentions)
-            x_BLD = self.constrain(x_BLD)
-            hidden_states.append(x_BLD)
-            attentions.append(probabilities_BHLM)
-        return tuple(hidden_states), tuple(attentions) if output_attentions else None
+            site = EMBEDDINGS_SITE + 1 + sites_per_layer(config) * depth
+            past = None if cached is None else cached[depth]
+            output = layers[i](x_BLD, mask, head_mask_H, dropout_words, site, output_attentions, memory, past)
+            x_BLD = self.constrain(output.hidden_state)
+            outputs.append(output._replace(hidden_state=x_BLD))
+        return first_BLD, outputs
 
 
 class Pooler(Dense):
@@ -169,6 +134,9 @@ class Bert(nn.Module):
         head_mask: Array | None = None,
         inputs_embeds: Array | None = None,
         *,
+        encoder_hidden_states: Array | None = None,
+        encoder_attention_mask: Array | None = None,
+        cache: KeyValueCache | None = None,
         deterministic: bool = True,
         output_hidden_states: bool = False,
         output_attentions: bool = False,
@@ -177,11 +145,17 @@ class Bert(nn.Module):
 
         Args:
             input_ids: integer [B, L].
-            attention_mask: 0/1, [B, L] or [B, L, L]; 1 = attend. Absent: everything (padding is never guessed).
+            attention_mask: 0/1, [B, L] or [B, L, L]; 1 = attend. Absent: everything (padding is never guessed). In a
+                decoder [B, L] is combined with the causal mask, [B, L, L] stands in its place.
             token_type_ids: integer [B, L]; absent: zeros. DistilBERT, which has no types, does not read them.
             position_ids: integer [B, L] or [1, L]; absent: 0 … L-1, and for RoBERTa `positions_of` the ids.
             head_mask: float [H] for every layer, or [N, H]; 1 keeps a head, 0 drops it. Can be differentiated.
             inputs_embeds: float [B, L, E], instead of `input_ids`.
+            encoder_hidden_states: float [B, M, D], what cross-attention attends to; with `add_cross_attention`.
+            encoder_attention_mask: 0/1 [B, M]; absent: all of them.
+            cache: what a decoder knows of earlier calls (`init_cache`): this input follows upon theirs, with positions
+                and `attention_mask` of its own [B, L] only. It keeps the encoder's keys and values too, which are
+                computed where `encoder_hidden_states` is given: in the first call. One that is too full gives NaN.
             deterministic: False applies dropout, and needs `rngs={"dropout": key}`.
             output_hidden_states, output_attentions: also return these, of every layer.
 
@@ -192,22 +166,38 @@ class Bert(nn.Module):
         config = self.config
         inputs = _the_inputs(config, input_ids, inputs_embeds)
         _check_shapes(inputs, attention_mask, token_type_ids, position_ids)
+        rows, length = inputs.shape[:2]
+        mask, memory, cache = attended(
+            config, rows, length, attention_mask, encoder_hidden_states, encoder_attention_mask, cache
+        )
         # The key is taken once and passed down as words, so that a dropout costs no call of JAX's own generator.
         dropout_words = None if deterministic else key_words(self.make_rng("dropout"))
-        x_BLE = self.embeddings(inputs, token_type_ids, position_ids, dropout_words)
-        hidden_states, attentions = self.encoder(
-            self.constrain(x_BLE),
-            padding_mask(attention_mask),
+        past = None if memory is None else memory.past
+        x_BLE = self.embeddings(inputs, token_type_ids, position_ids, dropout_words, past)
+        first_BLD, outputs = self.encoder(
+            self.constrain(x_BLE if cache is None else nan_beyond(cache, x_BLE)),
+            mask,
             _per_layer(head_mask, config),
             dropout_words,
             output_attentions,
+            memory,
+            None if cache is None else cache.layers,
         )
+        last_BLD = outputs[-1].hidden_state
         return BertOutput(
-            last_hidden_state=hidden_states[-1],
-            pooler_output=self.pooler(hidden_states[-1]) if self.has_pooler else None,
-            hidden_states=hidden_states if output_hidden_states else None,
-            attentions=attentions,
+            last_hidden_state=last_BLD,
+            pooler_output=self.pooler(last_BLD) if self.has_pooler else None,
+            hidden_states=(first_BLD, *(output.hidden_state for output in outputs)) if output_hidden_states else None,
+            attentions=_all_of(output.attention for output in outputs),
+            cross_attentions=_all_of(output.cross_attention for output in outputs),
+            cache=None if cache is None else advance(cache, length, _all_of(output.cached for output in outputs) or ()),
         )
+
+
+def _all_of(values: Iterable[Any]) -> tuple[Any, ...] | None:
+    """One for each layer; None where layers have none."""
+    values = tuple(values)
+    return None if values[0] is None else values
 
 
 def stack_layers(encoder_params: dict[str, Any]) -> dict[str, Any]:
