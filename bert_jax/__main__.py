@@ -15,10 +15,12 @@ from bert_jax.errors import UserError
 EXIT_DONE, EXIT_USER_ERROR, EXIT_INTERRUPTED, EXIT_PIPE_CLOSED = 0, 2, 130, 141
 
 _ABOUT = """\
-Look at, try and hand on a BERT: a run directory of train.pretrain, or a folder in Hugging Face's layout.
+Look at, try and hand on a BERT: a run directory of train.pretrain, a folder in Hugging Face's layout, or a published
+model, downloaded on first use.
 
 examples:
   python -m bert_jax fill-mask runs/demo "Python is a [MASK] language."
+  python -m bert_jax fill-mask google-bert/bert-base-uncased "The capital of France is [MASK]."
   python -m bert_jax info runs/demo
   python -m bert_jax export runs/demo my-bert
 """
@@ -51,7 +53,7 @@ examples:
   python -m bert_jax export runs/demo my-encoder --head encoder   for AutoModel, without a word about unused heads
 """
 
-_SOURCE = "a run directory, or a folder in Hugging Face's layout"
+_SOURCE = "a run directory, a folder in Hugging Face's layout, or a published model's id (ORG/NAME[@REVISION])"
 _STEP = "this checkpoint of a run directory; default: the newest good one"
 
 

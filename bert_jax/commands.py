@@ -38,15 +38,13 @@ def info(arguments: argparse.Namespace) -> None:
 
 def export(arguments: argparse.Namespace) -> None:
     """`export RUN DIR`: a folder in Hugging Face's layout."""
-    from pathlib import Path
-
     from bert_jax.interop.card import training_facts
     from bert_jax.interop.write import save_pretrained
-    from bert_jax.load import is_run_directory, load_arrays, load_tokenizer
+    from bert_jax.load import is_run_directory, load_arrays, load_tokenizer, resolve
 
-    config, params, report = load_arrays(arguments.source, head=arguments.head, step=arguments.step)
+    source = resolve(arguments.source)
+    config, params, report = load_arrays(source, head=arguments.head, step=arguments.step)
     report.check()
-    source = Path(arguments.source).expanduser()
     card = training_facts(source, report.step) if is_run_directory(source) else None
     tokenizer = load_tokenizer(source)
     if tokenizer is None:

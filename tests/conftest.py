@@ -1,15 +1,19 @@
-"""What every test shares: eight virtual CPU devices, a cache of compiled programs, and where the real data lies."""
+"""What every test shares: eight virtual CPU devices, a cache of compiled programs, where the real data lies, no Internet."""
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 # Programs that tests start read these too, so that a resumed run does not compile again what the first one did.
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(Path(__file__).parents[1] / ".pytest_cache" / "jax"))
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.2")
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
+os.environ.setdefault("HF_HUB_OFFLINE", "1")  # no test looks for a model at huggingface.co
 
 import jax
 import pytest
+
+from tests.hub_server import HubServer, hub_server
 
 jax.config.update("jax_platforms", "cpu")
 jax.config.update("jax_num_cpu_devices", 8)
@@ -23,3 +27,17 @@ def data_dir() -> Path:
     if not path.is_dir():
         pytest.skip(f"real data not found at {path} (set BERT_JAX_TEST_DATA)")
     return path
+
+
+@pytest.fixture
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[HubServer]:
+    """A hub on the loopback with nothing published; the client asks there, and its cache is empty."""
+    from huggingface_hub import constants
+
+    with hub_server() as server:
+        monkeypatch.setattr(constants, "ENDPOINT", server.endpoint)
+        files = f"{server.endpoint}/{{repo_id}}/resolve/{{revision}}/{{filename}}"
+        monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", files)
+        monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub-cache"))
+        monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+        yield server

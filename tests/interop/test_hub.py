@@ -14,7 +14,7 @@ import pytest
 from bert_jax.errors import UserError
 from bert_jax.interop.hub import fetch
 from bert_jax.interop.hub_ids import is_hub_id, parse_hub_id, published_as
-from tests.hub_server import HubServer, hub_server
+from tests.hub_server import HubServer
 
 ROOT = Path(__file__).resolve().parents[2]
 REPO = "google-bert/bert-base-uncased"
@@ -35,10 +35,9 @@ FILES = NEEDED | {
 
 
 @pytest.fixture
-def hub():
-    with hub_server() as server:
-        server.publish(REPO, FILES)
-        yield server
+def hub(hub: HubServer) -> HubServer:
+    hub.publish(REPO, FILES)
+    return hub
 
 
 @pytest.fixture
@@ -337,6 +336,7 @@ def test_the_environment_is_the_clients(hub, tmp_path):
     hub.publish(REPO, FILES, token="hf_right")
     code = f"from bert_jax.interop.hub import fetch; print(fetch({REPO!r}))"
     environment = os.environ | {"HF_ENDPOINT": hub.endpoint, "HF_HOME": str(tmp_path), "HF_TOKEN": "hf_right"}
+    environment["HF_HUB_OFFLINE"] = "0"
 
     def run(**more: str) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-c", code]
