@@ -1,4 +1,4 @@
-"""Text to ids and back: BERT's tokenizer on the `tokenizers` library, giving the arrays that the model takes."""
+"""Text to ids and back, by the rules of BERT, RoBERTa or ALBERT, as the arrays that the model takes."""
 
 import hashlib
 import json
@@ -12,10 +12,14 @@ import numpy as np
 from tokenizers import normalizers
 
 from bert_jax.data.sequence_layout import TRUNCATIONS, Segments, Slot, assemble, kept_lengths
-from bert_jax.data.tokenizer_files import TokenizerParts, read_tokenizer, write_tokenizer
+from bert_jax.data.tokenizer_errors import rust_errors
+from bert_jax.data.tokenizer_families import BERT, BERT_SPECIAL_TOKENS
+from bert_jax.data.tokenizer_files import read_tokenizer, write_tokenizer
 from bert_jax.data.tokenizer_ids import TokenIds
 from bert_jax.data.tokenizer_input import check_texts, option, segments, width
-from bert_jax.data.tokenizer_pipeline import BERT_SPECIAL_TOKENS, bert_backend, decisive, is_bert, rust_errors
+from bert_jax.data.tokenizer_pipeline import bert_backend, decisive, is_bert
+from bert_jax.data.tokenizer_readers import TokenizerParts
+from bert_jax.data.tokenizer_settings import Settings
 from bert_jax.data.word_memo import WordMemo, splitter
 from bert_jax.errors import UserError
 
@@ -25,7 +29,8 @@ _PADDINGS = ("none", "longest", "max_length")
 class Tokenizer(TokenIds):
     """A loaded tokenizer; `tokenizer(texts, ...)` gives the arrays that the model takes.
 
-    Equal to transformers' `BertTokenizer` on the same files. Safe to use from several threads, and picklable.
+    Equal to transformers' `BertTokenizer`, `RobertaTokenizer`, `AlbertTokenizer`, `XLMRobertaTokenizer` and
+    `CamembertTokenizer` on the same tokenizer.json. Safe to use from several threads, and picklable.
     """
 
     @classmethod
@@ -38,34 +43,39 @@ class Tokenizer(TokenIds):
         literal_special_tokens: bool | None = None,
         max_length: int | None = None,
         strip_accents: bool | None = None,
+        add_prefix_space: bool | None = None,
+        split_number_commas: bool = False,
     ) -> "Tokenizer":
-        """Load a folder with tokenizer.json or vocab.txt, or one of these files; what is beside it is read too.
+        """Load a folder with a vocabulary, or one file of it; what is beside it is read too.
+
+        Which kind it is, its files tell (tokenizer.json; vocab.txt; vocab.json and merges.txt; spiece.model or
+        sentencepiece.bpe.model, for which the extra "spm" must be installed), then `tokenizer_class` in
+        tokenizer_config.json, then `model_type` in config.json.
 
         Args:
-            path: folder or file. With both files in a folder tokenizer.json is taken.
+            path: folder or file. Where a folder has tokenizer.json, that is taken.
             cased: whether capital letters stay. None: what tokenizer_config.json (`do_lower_case`) says, else the
-                normaliser of tokenizer.json, else False if no piece of vocab.txt has a capital.
+                normaliser of tokenizer.json, else False if no piece of the vocabulary has a capital. RoBERTa's stay.
             max_word_length: words with more characters are [UNK]. None: what tokenizer.json says, else 100 as in
                 transformers. Google's code has 200.
             literal_special_tokens: None: what tokenizer_config.json (`split_special_tokens`) says, else True.
             max_length: tokens that the model takes. None: the smaller of `model_max_length` (tokenizer_config.json)
                 and `max_position_embeddings` (config.json).
             strip_accents: whether accents are dropped (and Hangul cut into letters). None: what the files say, else
-                as BERT does: where text is lower-cased.
+                as the family does: BERT where text is lower-cased, ALBERT always, the others never.
+            add_prefix_space: whether a text is taken as if it began with a space. None: what the files say, else
+                False for RoBERTa ("Hello" and " Hello" are different tokens), True for the SentencePiece families.
+            split_number_commas: ALBERT as Google's code cuts "1,000": the comma is a token of its own always.
+                transformers has it only in its converted tokenizer.json files.
 
         Raises:
             FileNotFoundError: nothing at `path`.
-            UserError: files that cannot be used; a vocab.txt with capitals whose casing nothing tells; a vocabulary
-                larger than that of the model whose config.json is beside it.
+            UserError: files that cannot be used or contradict each other; a vocabulary with capitals whose casing
+                nothing tells, or larger than that of the model whose config.json is beside it; an argument that this
+                kind of tokenizer has no place for.
         """
-        parts = read_tokenizer(
-            path,
-            cased=cased,
-            strip_accents=strip_accents,
-            max_word_length=max_word_length,
-            literal_special_tokens=literal_special_tokens,
-            max_length=max_length,
-        )
+        settings = Settings(cased, strip_accents, max_word_length, add_prefix_space, split_number_commas)
+        parts = read_tokenizer(path, settings, literal_special_tokens=literal_special_tokens, max_length=max_length)
         tokenizer = cls(parts)
         try:
             with rust_errors("not a usable tokenizer"):
@@ -101,7 +111,9 @@ class Tokenizer(TokenIds):
             max_word_length=max_word_length,
         )
         backend.encode_special_tokens = not literal_special_tokens
-        return cls(TokenizerParts(backend, list(pieces), special_tokens, literal_special_tokens, max_length))
+        return cls(
+            TokenizerParts(backend, list(pieces), special_tokens, literal_special_tokens, max_length, family=BERT)
+        )
 
     def __getstate__(self) -> dict[str, Any]:
         return {"parts": self._parts}
@@ -111,10 +123,11 @@ class Tokenizer(TokenIds):
         self._backend.encode_special_tokens = not self.literal_special_tokens  # a pickle of the library forgets it
 
     def save(self, directory: str | Path) -> None:
-        """Write vocab.txt, tokenizer.json, tokenizer_config.json and special_tokens_map.json into `directory`.
+        """Write tokenizer.json, tokenizer_config.json, special_tokens_map.json and the family's own files.
 
-        transformers' `AutoTokenizer` gives the same ids from them (beside a config.json with model_type "bert"),
-        but for words of more than 100 characters where `max_word_length` is not 100: it cannot be told.
+        Those are vocab.txt, or vocab.json and merges.txt, or the SentencePiece file that it was loaded from.
+        transformers' `AutoTokenizer` gives the same ids from them (beside the model's config.json), but for words of
+        more than 100 characters where `max_word_length` is not 100: it cannot be told.
         """
         write_tokenizer(directory, self._parts)
 
@@ -129,13 +142,14 @@ class Tokenizer(TokenIds):
         truncation: str | bool = "longest_first",
         max_length: int | None = None,
         add_special_tokens: bool = True,
-        return_token_type_ids: bool = True,
+        return_token_type_ids: bool | None = None,
         return_attention_mask: bool = True,
         return_offsets_mapping: bool = False,
         return_special_tokens_mask: bool = False,
         return_word_ids: bool = False,
     ) -> dict[str, np.ndarray]:
-        """Texts, or pairs of texts, as rows of ids: [CLS] a [SEP], or [CLS] a [SEP] b [SEP].
+        """Texts, or pairs of texts, as rows of ids: [CLS] a [SEP] and [CLS] a [SEP] b [SEP], RoBERTa's <s> a </s> and
+        <s> a </s></s> b </s>.
 
         Args:
             text: one text, a list of texts, or a list of (a, b).
@@ -146,13 +160,14 @@ class Tokenizer(TokenIds):
             max_length: tokens of a row, special ones counted. None: the model's (`self.max_length`).
             add_special_tokens: without, the rows are the segments alone.
             return_token_type_ids, return_attention_mask, return_offsets_mapping, return_special_tokens_mask,
-                return_word_ids: which arrays to return beside `input_ids`.
+                return_word_ids: which arrays to return beside `input_ids`. Token type ids by default where the
+                model takes them (`takes_token_types`).
 
         Returns:
-            int32 arrays [B, L], B = 1 for a single text: `input_ids`; `token_type_ids` 0 in a, 1 in b and its [SEP];
-            `attention_mask` 1 but for padding; `special_tokens_mask` 1 for what was added (and padding); `word_ids`
-            number of the word in its segment, punctuation counting, -1 for what was added; `offset_mapping`
-            [B, L, 2], where in its segment's string a token begins and ends, in characters.
+            int32 arrays [B, L], B = 1 for a single text: `input_ids`; `token_type_ids` 0 in a, 1 in b and its [SEP]
+            (RoBERTa: all 0); `attention_mask` 1 but for padding; `special_tokens_mask` 1 for what was added (and
+            padding); `word_ids` number of the word in its segment, punctuation counting, -1 for what was added;
+            `offset_mapping` [B, L, 2], where in its segment's string a token begins and ends, in characters.
 
         Raises:
             UserError: rows of different length without padding; text that is not valid Unicode (lone surrogates);
@@ -174,7 +189,7 @@ class Tokenizer(TokenIds):
         pads = {"input_ids": self.pad_token_id if padded else 0, "offset_mapping": 0, "word_ids": -1}
         rows = assemble(slots, encoded_S, kept_SB, pads, row_width)
         wanted = {
-            "token_type_ids": return_token_type_ids,
+            "token_type_ids": self.takes_token_types if return_token_type_ids is None else return_token_type_ids,
             "attention_mask": return_attention_mask,
             "special_tokens_mask": return_special_tokens_mask,
         }
@@ -240,9 +255,26 @@ class Tokenizer(TokenIds):
         return WordMemo(split, self._encode_words)
 
     @cached_property
+    def takes_token_types(self) -> bool:
+        """Whether the model takes token type ids: BERT and ALBERT do, RoBERTa and DistilBERT do not.
+
+        Where no file tells: whether the layout of a pair has two types.
+        """
+        said = self._parts.token_types
+        return any(slot.token_type for slot in self._layouts[1]) if said is None else said
+
+    def special_tokens_added(self, *, pair: bool) -> int:
+        """How many special tokens are put to a text, or to a pair: 2 and 3 for BERT, 2 and 4 for RoBERTa."""
+        return sum(slot.special_id is not None for slot in self._layouts[pair])
+
+    @cached_property
     def _layouts(self) -> tuple[tuple[Slot, ...], tuple[Slot, ...]]:
         """Where special tokens go, in a single text and in a pair: read off an encoded example."""
-        return self._layout("a"), self._layout("a", "a")
+        texts = ("a", *(self._backend.decode([i]) for i in range(self.vocab_size)))
+        known = next((t for t in texts if self._backend.encode(t, add_special_tokens=False).ids), None)
+        if known is None:
+            raise UserError("its vocabulary has no piece that a text could become")
+        return self._layout(known), self._layout(known, known)
 
     def _layout(self, text: str, pair: str | None = None) -> tuple[Slot, ...]:
         encoded = self._backend.encode(text, pair)

@@ -6,8 +6,10 @@ from functools import cached_property
 import numpy as np
 from tokenizers import models
 
-from bert_jax.data.tokenizer_files import TokenizerParts
-from bert_jax.data.tokenizer_pipeline import BERT_SPECIAL_TOKENS, ROLES, is_cased
+from bert_jax.data.tokenizer_families import BERT_SPECIAL_TOKENS, ROLES
+from bert_jax.data.tokenizer_pipeline import is_cased, strips_accents
+from bert_jax.data.tokenizer_readers import TokenizerParts
+from bert_jax.data.tokenizer_words import continuations
 from bert_jax.errors import UserError
 
 
@@ -28,9 +30,11 @@ class TokenIds:
         self.literal_special_tokens = parts.literal_special_tokens
 
     def decode(self, ids: Sequence[int] | np.ndarray, skip_special_tokens: bool = False) -> str:
-        """The text of ids [L], as transformers gives it: "##" pieces glued, blanks before , . ! ? and n't removed.
+        """The text of ids [L], as transformers gives it. WordPiece: "##" pieces glued, blanks before , . ! ? and n't
+        removed; the others: blanks where the pieces have them.
 
-        Lossy by design (case, accents and blanks are gone). Raises UserError for an id outside the vocabulary.
+        Lossy by design (case, accents and blanks are gone), but for RoBERTa. Raises UserError for an id outside the
+        vocabulary.
         """
         return self._backend.decode(self._valid(ids), skip_special_tokens=skip_special_tokens)
 
@@ -81,8 +85,7 @@ class TokenIds:
     @property
     def strip_accents(self) -> bool:
         """Whether accents are dropped (and Hangul syllables cut into letters)."""
-        normalizer = self._backend.normalizer
-        return normalizer is not None and normalizer.normalize_str("\u00e9") == "e"
+        return strips_accents(self._backend)
 
     @property
     def max_word_length(self) -> int | None:
@@ -92,19 +95,24 @@ class TokenIds:
 
     @cached_property
     def is_continuation(self) -> np.ndarray:
-        """bool [V]: pieces that go on a word ("##")."""
-        return np.array([piece.startswith("##") and len(piece) > 2 for piece in self.vocabulary])
+        """bool [V]: pieces that go on the word before them, by `tokenizer_words.continuations`; no special token."""
+        continues = continuations(self.vocabulary, self._backend, self._parts.family)
+        continues[self.all_special_ids] = False
+        return continues
 
     @cached_property
     def all_special_ids(self) -> list[int]:
-        """Ids of [UNK] [SEP] [PAD] [CLS] [MASK], then of other tokens that the files call special."""
+        """Ids of the special tokens in transformers' order, then of other tokens that the files call special."""
         added = [i for i, t in sorted(self._backend.get_added_tokens_decoder().items()) if t.special]
-        roles = [self._ids[self._parts.special_tokens[r]] for r in ROLES if r in self._parts.special_tokens]
+        family, tokens = self._parts.family, self._parts.special_tokens
+        ends = () if family is None or family.model == "WordPiece" else ("cls", "sep")  # as begin and end of a text
+        roles = [self._ids[tokens[role]] for role in (*ends, *ROLES) if role in tokens]
         return list(dict.fromkeys(roles + added))
 
     def _special(self, role: str) -> str:
         if role not in self._parts.special_tokens:
-            raise UserError(f"this vocabulary has no {BERT_SPECIAL_TOKENS[role]} token")
+            usual = (self._parts.family.special_tokens if self._parts.family else BERT_SPECIAL_TOKENS)[role]
+            raise UserError(f"this vocabulary has no {usual} token")
         return self._parts.special_tokens[role]
 
     unk_token = property(lambda self: self._special("unk"))
@@ -117,3 +125,5 @@ class TokenIds:
     pad_token_id = property(lambda self: self._ids[self._special("pad")])
     cls_token_id = property(lambda self: self._ids[self._special("cls")])
     mask_token_id = property(lambda self: self._ids[self._special("mask")])
+    bos_token, bos_token_id = cls_token, cls_token_id
+    eos_token, eos_token_id = sep_token, sep_token_id

@@ -1,30 +1,14 @@
 """BERT's pipeline on the `tokenizers` library: normaliser, pre-tokeniser, WordPiece, where [CLS] and [SEP] stand."""
 
 import json
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from typing import Any, cast
 
+import numpy as np
 import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
-from bert_jax.errors import UserError
-
-ROLES = ("unk", "sep", "pad", "cls", "mask")
-BERT_SPECIAL_TOKENS = {role: f"[{role.upper()}]" for role in ROLES}
-
-
-@contextmanager
-def rust_errors(what: str) -> Iterator[None]:
-    """Errors of the `tokenizers` library, panics too (they are no `Exception`), as one `UserError` line."""
-    try:
-        yield
-    except UserError:
-        raise
-    except BaseException as error:
-        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
-            raise
-        raise UserError(f"{what}: {str(error).splitlines()[0] if str(error) else type(error).__name__}") from None
+from bert_jax.data.tokenizer_families import ROLES
 
 
 def bert_normalizer(
@@ -84,6 +68,11 @@ def is_cased(backend: tokenizers.Tokenizer) -> bool:
     return backend.normalizer is None or "A" in backend.normalizer.normalize_str("A")
 
 
+def strips_accents(backend: tokenizers.Tokenizer) -> bool:
+    """Whether the normaliser drops accents (and cuts Hangul syllables into letters)."""
+    return backend.normalizer is not None and backend.normalizer.normalize_str("\u00e9") == "e"
+
+
 def is_bert(backend: tokenizers.Tokenizer) -> bool:
     """Whether text is cut up by BERT's own rules, in which a word's pieces do not depend on its neighbours."""
     return (
@@ -102,6 +91,10 @@ def decisive(backend: tokenizers.Tokenizer) -> dict[str, Any]:
     }
     if not is_bert(backend):
         pipeline = json.loads(backend.to_str())
+        if isinstance(backend.model, models.Unigram):
+            # Scores are float32 in SentencePiece's files; the library loses the last bit of a float64 it reads back.
+            pieces = pipeline["model"]["vocab"]
+            pipeline["model"]["vocab"] = [[piece, float(np.float32(score))] for piece, score in pieces]
         return {"added": added} | {name: pipeline[name] for name in ("normalizer", "pre_tokenizer", "model")}
     model, normalizer = cast(models.WordPiece, backend.model), cast(normalizers.BertNormalizer, backend.normalizer)
     accents = normalizer.strip_accents

@@ -5,7 +5,8 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
 
-from bert_jax.data.tokenizer_pipeline import BERT_SPECIAL_TOKENS, bert_normalizer, bert_pre_tokenizer
+from bert_jax.data.tokenizer_families import BERT_SPECIAL_TOKENS
+from bert_jax.data.tokenizer_pipeline import bert_normalizer, bert_pre_tokenizer
 from bert_jax.data.word_memo import splitter
 from bert_jax.data.workers import Workers
 from bert_jax.errors import UserError
