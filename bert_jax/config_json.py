@@ -79,6 +79,14 @@ _OPTIONAL = (
     "chunk_size_feed_forward",
     "problem_type",
 )
+# How the names of transformers' classes begin -> model_type.
+_CLASSES = {
+    "Roberta": "roberta",
+    "XLMRoberta": "xlm-roberta",
+    "Camembert": "camembert",
+    "Albert": "albert",
+    "DistilBert": "distilbert",
+}
 # What other programs may write of a model whose layers differ, or whose weights are no plain floats.
 _REFUSED = ("per_layer_config", "quantization_config")
 
@@ -132,6 +140,8 @@ def json_of(fields: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str,
     if model_type == "albert":
         found["embedding_size"] = fields["embedding_size"] or fields["hidden_size"]
         found["num_hidden_groups"] = fields["num_hidden_groups"] or 1
+        if fields["classifier_dropout"] is None:  # which only BERT and RoBERTa may say
+            found["classifier_dropout_prob"] = fields["hidden_dropout_prob"]
     if fields["labels"] != defaults["labels"]:
         found["id2label"] = {str(i): label for i, label in enumerate(fields["labels"])}
         found["label2id"] = {label: i for i, label in enumerate(fields["labels"])}
@@ -145,12 +155,19 @@ def _own(model_type: str) -> tuple[str, ...]:
 
 
 def _model_type(data: Mapping[str, Any]) -> str:
-    # Google's files name no family; only ALBERT's have groups of layers.
-    unsaid = "albert" if data.get("num_hidden_groups") else "bert"
-    model_type = data.get("model_type") or unsaid
+    model_type = data.get("model_type") or _unsaid_model_type(data)
     if model_type not in CLASS_DEFAULTS:
         raise UserError(f"model_type={model_type!r} is not supported; expected one of {', '.join(CLASS_DEFAULTS)}")
     return model_type
+
+
+def _unsaid_model_type(data: Mapping[str, Any]) -> str:
+    """Files older than the key name the class at least; Google's name neither, and only ALBERT's have groups."""
+    for name in data.get("architectures") or ():
+        for prefix, model_type in _CLASSES.items():
+            if str(name).startswith(prefix):
+                return model_type
+    return "albert" if data.get("num_hidden_groups") else "bert"
 
 
 def _labels(data: Mapping[str, Any]) -> tuple[str, ...] | None:

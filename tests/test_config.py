@@ -210,6 +210,20 @@ def test_google_s_albert_file_is_read_with_its_tanh_gelu(tmp_path):
     assert BertConfig.from_json(google | {"model_type": "albert"}).hidden_act == "gelu"
 
 
+@pytest.mark.parametrize(
+    ("architecture", "model_type"),
+    [("RobertaForMaskedLM", "roberta"), ("DistilBertModel", "distilbert"), ("BertForPreTraining", "bert")],
+)
+def test_files_older_than_model_type_are_of_the_class_they_name(architecture, model_type):
+    assert BertConfig.from_json({"architectures": [architecture]}).model_type == model_type
+
+
+def test_albert_s_classifier_dropout_is_always_a_number():
+    """transformers checks the type; None is BERT's and RoBERTa's alone."""
+    config = BertConfig(model_type="albert", hidden_dropout_prob=0.25)
+    assert config.to_json()["classifier_dropout_prob"] == 0.25
+
+
 def test_google_and_old_hugging_face_files_are_read():
     google = {"directionality": "bidi", "pooler_fc_size": 768, "type_vocab_size": 2, "vocab_size": 21128}
     assert BertConfig.from_json(google) == BertConfig.preset("base-chinese")
