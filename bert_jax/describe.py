@@ -39,7 +39,7 @@ def describe(source: str | os.PathLike[str], *, step: int | None = None) -> dict
     if is_run_directory(path):
         steps, damaged = _steps(path, report.step)
     else:
-        with open_weights(path) as tensors:
+        with open_weights(path, config.model_type) as tensors:
             verified = tensors.verify()
     return {
         "kind": "run" if steps else "folder",

@@ -58,7 +58,7 @@ class OpenModel:
         if labels is not None:
             self.config = self.config.replace(labels=labels)
         self._verify = verify
-        self._tensors = open_weights(folder)
+        self._tensors = open_weights(folder, self.config.model_type)
         try:
             if head is None:
                 head = _head_of(raw, self._tensors, self.config)

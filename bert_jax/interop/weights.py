@@ -2,51 +2,68 @@
 
 import os
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 
+from bert_jax.interop.flax_msgpack import FlaxMsgpack
+from bert_jax.interop.flax_names import hf_names
 from bert_jax.interop.safetensors import TensorFile
 from bert_jax.interop.sharded import Sharded
-from bert_jax.interop.stored import Stored
+from bert_jax.interop.stored import Renamed, Stored
+from bert_jax.interop.tf1_files import is_checkpoint
+from bert_jax.interop.tf1_names import open_google
 from bert_jax.interop.torch_bin import TorchBin
 
-SAFETENSORS = "model.safetensors"
-TORCH_BIN = "pytorch_model.bin"
+SAFETENSORS, TORCH, FLAX = "model.safetensors", "pytorch_model.bin", "flax_model.msgpack"
+INDEX = ".index.json"
+"""What is added to a name where the weights are in several files, of which this one is the list."""
 
-# The first that is there is read, as transformers does.
-_FORMATS: dict[str, Callable[[Path], Stored]] = {
-    SAFETENSORS: TensorFile,
-    f"{SAFETENSORS}.index.json": partial(Sharded, open_shard=TensorFile),
-    TORCH_BIN: TorchBin,
-    f"{TORCH_BIN}.index.json": partial(Sharded, open_shard=TorchBin),
-}
+_READERS: dict[str, Callable[[Path], Stored]] = {SAFETENSORS: TensorFile, TORCH: TorchBin, FLAX: FlaxMsgpack}
 _UNREADABLE = {".bin", ".msgpack", ".safetensors", ".h5", ".ckpt", ".index", ".pt", ".pth", ".npz", ".onnx"}
 
 
 def has_weights(directory: str | os.PathLike[str]) -> bool:
     """Whether the folder has weights in a format that is read."""
-    return any((Path(directory) / name).is_file() for name in _FORMATS)
+    folder = Path(directory)
+    return any((folder / (name + end)).is_file() for name in _READERS for end in ("", INDEX)) or is_checkpoint(folder)
 
 
-def open_weights(directory: str | os.PathLike[str]) -> Stored:
+def open_weights(directory: str | os.PathLike[str], model_type: str | None = None) -> Stored:
     """Open the weights in a folder; close them when done.
 
-    Of several formats safetensors goes before PyTorch's.
+    Of several formats the first is taken of safetensors, PyTorch's, Flax's, Google's; of each the one file before
+    several.
 
     Args:
         directory: the folder.
+        model_type: config.json's; of Flax's and Google's files the names depend on it. None: as the names look.
 
     Returns:
         Hugging Face's name -> array in torch's [out, in] layout.
 
     Raises:
         FileNotFoundError: no weights, or a shard of them is missing.
-        UserError: a broken file.
+        UserError: a broken file, or another model's.
     """
     folder = Path(directory)
-    for name, open_format in _FORMATS.items():
+    for name, reader in _READERS.items():
         if (folder / name).is_file():
-            return open_format(folder / name)
+            return _torch_names(reader(folder / name), model_type)
+        if (folder / (name + INDEX)).is_file():
+            return _torch_names(Sharded(folder / (name + INDEX), reader), model_type)
+    if is_checkpoint(folder):
+        return open_google(folder, model_type)
     others = sorted(path.name for path in folder.iterdir() if path.suffix in _UNREADABLE)
     hint = f"; {', '.join(others[:5])} cannot be read under such a name" if others else ""
-    raise FileNotFoundError(f"{folder}: holds no weights ({', '.join(_FORMATS)}){hint}")
+    raise FileNotFoundError(f"{folder}: holds no weights ({', '.join(_READERS)}, *.ckpt.index){hint}")
+
+
+def _torch_names(stored: Stored, model_type: str | None) -> Stored:
+    """Arrays that Flax wrote, in msgpack or in safetensors, under torch's names."""
+    separator = "." if stored.metadata.get("format") == "flax" else "/" if FLAX in stored.path.name else None
+    if separator is None:
+        return stored
+    try:
+        return Renamed(stored, hf_names(stored, model_type, separator))
+    except BaseException:
+        stored.close()
+        raise
