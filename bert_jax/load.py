@@ -174,10 +174,8 @@ def load_tokenizer(
     path = folder = resolve(source, revision=revision, token=token, parts=("tokenizer",))
     if is_run_directory(path):
         folder = path / "tokenizer"
-        options.setdefault("max_length", load_config(path).max_position_embeddings)
-    if not any((folder / name).is_file() for name in ("tokenizer.json", "vocab.txt")):
-        return None
-    return Tokenizer.load(folder, **options)
+        options.setdefault("max_length", load_config(path).longest_input)
+    return Tokenizer.load(folder, **options) if Tokenizer.is_in(folder) else None
 
 
 def is_run_directory(source: str | os.PathLike[str]) -> bool:

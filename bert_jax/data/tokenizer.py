@@ -14,7 +14,7 @@ from tokenizers import normalizers
 from bert_jax.data.sequence_layout import TRUNCATIONS, Segments, Slot, assemble, kept_lengths
 from bert_jax.data.tokenizer_errors import rust_errors
 from bert_jax.data.tokenizer_families import BERT, BERT_SPECIAL_TOKENS
-from bert_jax.data.tokenizer_files import read_tokenizer, write_tokenizer
+from bert_jax.data.tokenizer_files import has_tokenizer, read_tokenizer, write_tokenizer
 from bert_jax.data.tokenizer_ids import TokenIds
 from bert_jax.data.tokenizer_input import check_texts, option, segments, width
 from bert_jax.data.tokenizer_pipeline import bert_backend, decisive, is_bert
@@ -83,6 +83,11 @@ class Tokenizer(TokenIds):
         except UserError as error:
             raise UserError(f"{path}: {error}") from None
         return tokenizer
+
+    @staticmethod
+    def is_in(folder: str | Path) -> bool:
+        """Whether a folder has a vocabulary that `load` would read."""
+        return has_tokenizer(Path(folder))
 
     @classmethod
     def from_vocabulary(

@@ -75,7 +75,7 @@ class FillMask:
         self._params = unflatten({path: flat[path] for path in wanted})
         self._batch_size = batch_size
         self._truncation = truncation
-        self._longest = min(tokenizer.max_length or config.max_position_embeddings, config.max_position_embeddings)
+        self._longest = min(tokenizer.max_length or config.longest_input, config.longest_input)
         self._model = BertForMaskedLM(config)
         self._predict = jax.jit(self._most_probable, static_argnames="top_k")
 

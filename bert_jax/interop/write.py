@@ -27,6 +27,10 @@ FILES = (
     "config.json",
     WEIGHTS,
     "vocab.txt",
+    "vocab.json",
+    "merges.txt",
+    "spiece.model",
+    "sentencepiece.bpe.model",
     "tokenizer.json",
     "tokenizer_config.json",
     "special_tokens_map.json",
@@ -187,7 +191,7 @@ def _save_tokenizer(tokenizer: "Tokenizer", folder: Path, config: BertConfig) ->
     tokenizer.save(folder)
     path = folder / "tokenizer_config.json"
     fields = json.loads(path.read_text(encoding="utf-8"))
-    limit = config.max_position_embeddings
+    limit = config.longest_input
     fields["model_max_length"] = min(int(fields.get("model_max_length") or limit), limit)
     fields["split_special_tokens"] = False
     _write_text(path, json.dumps(fields, indent=2, sort_keys=True, ensure_ascii=False) + "\n")
