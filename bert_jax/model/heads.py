@@ -14,6 +14,7 @@ from jax.typing import DTypeLike
 from bert_jax.config import BertConfig
 from bert_jax.errors import UserError
 from bert_jax.model.activations import Activation
+from bert_jax.model.cache import KeyValueCache
 from bert_jax.model.encoder import Bert, identity
 from bert_jax.model.layers import Dense, LayerNorm, dropout, product, weight_init
 from bert_jax.model.task_heads import (
@@ -47,13 +48,15 @@ class CausalLMOutput:
     """What `BertLMHeadModel` returns.
 
     Attributes:
-        logits: float32 [B, L, V]; those at a position are of the token after it.
-        hidden_states, attentions: as `BertOutput`'s.
+        logits: float32 [B, L, V], or [B, P, V] at `positions`; those at a position are of the token after it.
+        hidden_states, attentions, cross_attentions, cache: as `BertOutput`'s.
     """
 
     logits: Array
     hidden_states: tuple[Array, ...] | None = None
     attentions: tuple[Array, ...] | None = None
+    cross_attentions: tuple[Array, ...] | None = None
+    cache: KeyValueCache | None = None
 
 
 class MaskedLMHead(nn.Module):
@@ -94,7 +97,7 @@ class NextSentenceHead(Dense):
 def gather_positions(x_BLD: Array, positions_BP: Array) -> Array:
     """The vectors [B, P, D] at integer positions [B, P] of each row."""
     if positions_BP.ndim != 2 or positions_BP.shape[0] != x_BLD.shape[0]:
-        shapes = f"mlm_positions has shape {positions_BP.shape}, the hidden states {x_BLD.shape}"
+        shapes = f"positions to predict have shape {positions_BP.shape}, the hidden states {x_BLD.shape}"
         raise UserError(f"{shapes}; expected [B, P] with the same B")
     with jax.named_scope("gather_positions"):
         return jnp.take_along_axis(x_BLD, positions_BP[..., None], axis=1)
@@ -173,7 +176,10 @@ class BertForNextSentencePrediction(nn.Module):
 
 
 class BertLMHeadModel(nn.Module):
-    """Causal LM: the masked-LM head on every position of a decoder (`is_decoder`), no pooler. Arguments: `Bert`'s."""
+    """Causal LM: the masked-LM head on the positions of a decoder (`is_decoder`), no pooler. Arguments are `Bert`'s.
+
+    And `positions`, integer [B, P]: where logits are wanted, everywhere if absent. One that writes needs the last only.
+    """
 
     config: BertConfig
     constrain: Callable[[Array], Array] = identity
@@ -185,10 +191,15 @@ class BertLMHeadModel(nn.Module):
         self.bert = Bert(self.config, self.constrain, add_pooler=False)
         self.mlm_head = MaskedLMHead(self.config)
 
-    def __call__(self, *inputs: Array, **options: Any) -> CausalLMOutput:
+    def __call__(self, *inputs: Array, positions: Array | None = None, **options: Any) -> CausalLMOutput:
         output: Any = self.bert(*inputs, **options)
-        logits = self.mlm_head(output.last_hidden_state, self.bert.embeddings.word_embeddings)
-        return CausalLMOutput(logits, output.hidden_states, output.attentions)
+        return CausalLMOutput(
+            logits=self.mlm_head(output.last_hidden_state, self.bert.embeddings.word_embeddings, positions),
+            hidden_states=output.hidden_states,
+            attentions=output.attentions,
+            cross_attentions=output.cross_attentions,
+            cache=output.cache,
+        )
 
 
 def _only_in(config: BertConfig, head: str, *families: str) -> None:
