@@ -18,11 +18,12 @@ class Launch:
     run: str
     allow_change: tuple[str, ...]
     dry_run: bool
+    as_json: bool
     given: frozenset[str]  # the overridden fields
 
 
 def parse(argv: list[str], usage: str) -> Launch:
-    """`CONFIG.py [key=value ...] [--dry-run]` -> Launch. Raises UserError with one line for whatever is wrong."""
+    """`CONFIG.py [key=value ...] [--dry-run] [--json]` -> Launch. UserError, one line, for whatever is wrong."""
     if not argv or argv[0] in ("-h", "--help"):
         print(usage.strip())
         raise SystemExit(EXIT_DONE if argv else EXIT_USER_ERROR)
@@ -30,14 +31,16 @@ def parse(argv: list[str], usage: str) -> Launch:
     if "=" in path or path.startswith("-"):
         raise UserError(f"{path}: the first word is the config file, as in configs/tiny.py")
     config = load_recipe(path)
-    run, allow_change, dry_run = None, (), False
+    run, allow_change, dry_run, as_json = None, (), False, False
     fields: dict[str, str] = {}
     for word in words:
         key, equals, value = word.partition("=")
         if word == "--dry-run":
             dry_run = True
+        elif word == "--json":
+            as_json = True
         elif not equals:
-            raise UserError(f"{word}: expected key=value (or --dry-run)")
+            raise UserError(f"{word}: expected key=value (or --dry-run, --json)")
         elif key == "run":
             run = value
         elif key == "allow_change":
@@ -46,7 +49,7 @@ def parse(argv: list[str], usage: str) -> Launch:
             fields[key] = value
     config = override(config, fields)
     run = run or f"runs/{Path(path).stem}-{time.strftime('%Y-%m-%d')}"
-    return Launch(config, run, allow_change, dry_run, frozenset(fields))
+    return Launch(config, run, allow_change, dry_run, as_json, frozenset(fields))
 
 
 def start_jax() -> None:

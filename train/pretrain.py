@@ -1,6 +1,7 @@
 """The pretraining program: from a config file and `key=value` words to a finished run directory."""
 
 import dataclasses
+import json
 from pathlib import Path
 
 import jax
@@ -8,6 +9,7 @@ import jax
 from bert_jax.errors import UserError
 from train.exits import run_program
 from train.launch import Launch, parse, start_jax
+from train.outcome import outcome
 from train.recipe import PretrainConfig
 from train.rundir import RunDirectory, environment, write_json
 from train.source import DataSource, PreparedData, open_data
@@ -15,7 +17,7 @@ from train.source import DataSource, PreparedData, open_data
 USAGE = """
 Pretrains a BERT: masked language model and sentence pairs, sharded over all devices, resumable to the bit.
 
-    python -m train.pretrain CONFIG.py [key=value ...] [--dry-run]
+    python -m train.pretrain CONFIG.py [key=value ...] [--dry-run] [--json]
 
     python -m train.pretrain configs/tiny.py text='books/*.txt'            raw text, prepared first
     python -m train.pretrain configs/bert_base.py data=DIR run=runs/NAME   data made by python -m train.prepare
@@ -28,6 +30,7 @@ Words:
     allow_change=a,b       go on with a config that differs in these fields
     any.field=value        any field of the config, as optimizer.learning_rate=2e-4 or phases='((128,256,10000),)'
     --dry-run              resolve, check the data, compile one step, print shapes and memory, stop
+    --json                 one JSON object on stdout: the dry run's figures, or what the run came to
 
 Exit codes: 0 done; 2 a mistake in the input; 3 the numbers went bad; 75 stopped by SIGTERM after saving;
 130 stopped by Ctrl-C after saving; 1 a bug.
@@ -43,12 +46,15 @@ def main(argv: list[str]) -> int:
         if launch.config.data is None and launch.config.text is not None:
             raise UserError("--dry-run prepares no text: say data=DIR (made by python -m train.prepare) or data=random")
         data = open_data(launch.config)
-        return dry_run(with_model_for(launch.config, data, launch.given), data)
+        return dry_run(with_model_for(launch.config, data, launch.given), data, as_json=launch.as_json)
     run = RunDirectory(launch.run)
     if jax.process_index() == 0:
         run.acquire()
     try:
-        return pretrain_in(run, launch)
+        code = pretrain_in(run, launch)
+        if launch.as_json and jax.process_index() == 0:
+            print(json.dumps(outcome(run, code)))
+        return code
     finally:
         run.release()
 

@@ -16,6 +16,9 @@ from bert_jax.errors import UserError
 from bert_jax.training.checkpoint import Checkpoints
 from train import loop, pretrain, stopping
 from train.exits import EXIT_DONE, EXIT_INTERRUPTED, EXIT_NOT_FINITE, EXIT_PREEMPTED
+from train.outcome import outcome
+from train.rundir import RunDirectory
+from train.source import PreparedData
 
 ROOT = Path(__file__).resolve().parents[2]
 RECIPE = '''"""A recipe small enough for a test, dropout on."""
@@ -243,13 +246,16 @@ def records_so_far(run: Path) -> list[str]:
 
 
 @pytest.mark.slow
-def test_raw_text_is_prepared_into_the_run(recipe: str, corpus: Path, tmp_path: Path):
+def test_raw_text_is_prepared_into_the_run(recipe: str, corpus: Path, tmp_path: Path, capsys):
     run = tmp_path / "from-text"
     words = [f"text={corpus}", f"run={run}", "text_options.vocab_size=90", "text_options.held_out=0.1"]
     words += ["phases=((32, 8, 3),)", "export_at_end=false", "text_options.objective=none"]
-    assert pretrain.main([recipe, *words]) == EXIT_DONE
+    assert pretrain.main([recipe, *words, "--json"]) == EXIT_DONE
     assert (run / "data" / "manifest.json").exists()
     assert "nsp_accuracy" not in records(run, "eval")[-1]
+    told = json.loads(capsys.readouterr().out)
+    assert (told["run"], told["exit_code"], told["checkpoint"], told["export"]) == (str(run), 0, 3, None)
+    assert told["eval"] == records(run, "eval")[-1] and told["train"] == records(run, "train")[-1]
 
 
 @pytest.mark.slow
@@ -301,6 +307,51 @@ def test_a_dry_run_says_what_a_run_would_be_and_writes_nothing(recipe: str, data
         assert word in out
     assert not (tmp_path / "none").exists()
     assert pretrain.main([recipe, "data=random", "phases=((16, 8, 20),)", "--dry-run"]) == EXIT_DONE
+    capsys.readouterr()
+    assert pretrain.main([recipe, f"data={data}", "--dry-run", "--json"]) == EXIT_DONE
+    facts = json.loads(capsys.readouterr().out)
+    counts = {phase["length"]: PreparedData(data).examples(phase["length"]) for phase in facts["phases"]}
+    assert {phase["length"]: phase["examples"] for phase in facts["phases"]} == counts
+    assert [phase["epochs"] for phase in facts["phases"]] == [8 * 8 / counts[32], 4 * 8 / counts[48]]
+    assert facts["config"]["model"]["vocab_size"] == PreparedData(data).vocab_size
+    assert facts["total_steps"] == 12
+
+
+def test_a_dry_run_for_programs_is_one_json_object_and_the_tables_are_for_people(recipe: str, tmp_path: Path, capsys):
+    words = ["data=random", "phases=((16, 8, 20),)", "model.vocab_size=40", f"run={tmp_path / 'none'}"]
+    assert pretrain.main([recipe, *words, "--dry-run", "--json"]) == EXIT_DONE
+    printed = capsys.readouterr()
+    facts = json.loads(printed.out)
+    assert "parameters" in printed.err and "length 16" in printed.err
+    v, d, f, p = 40, 32, 64, 48
+    embeddings = v * d + p * d + 2 * d + 2 * d
+    layer = 4 * (d * d + d) + 2 * d + (d * f + f) + (f * d + d) + 2 * d
+    heads = (d * d + d) + (d * d + d + 2 * d + v) + (2 * d + 2)
+    assert facts["parameters"] == embeddings + layer + heads
+    assert facts["state_bytes"] // 4 // facts["parameters"] == 3  # the weights and two moments, float32
+    assert facts["mesh"]["data"] == facts["devices"] == 8
+    assert facts["config"]["model"]["vocab_size"] == v and facts["config"]["phases"] == [[16, 8, 20]]
+    (phase,) = facts["phases"]
+    assert (phase["length"], phase["batch"], phase["steps"], phase["tokens_per_step"]) == (16, 8, 20, 128)
+    assert phase["inputs"]["input_ids"] == {"dtype": "int32", "shape": [8, 16]}
+    assert phase["examples"] is phase["epochs"] is None
+    assert phase["compile_seconds"] > 0 and phase["device_bytes_temporaries"] > 0
+    assert phase["device_bytes_state_and_batch"] > facts["state_bytes"]  # every device holds the state
+    assert not (tmp_path / "none").exists()
+
+
+def test_what_a_run_came_to_is_told_in_json(tmp_path: Path):
+    nothing = {"checkpoint": None, "train": None, "eval": None, "export": None}
+    assert outcome(RunDirectory(str(tmp_path)), 75) == {"run": str(tmp_path), "exit_code": 75, **nothing}
+    rows = [{"kind": "train", "step": 1}, {"kind": "eval", "step": 1}, {"kind": "train", "step": 2, "loss": 3.5}]
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (tmp_path / "export").mkdir()
+    (tmp_path / "export" / "config.json").write_text("{}")
+    with Checkpoints(tmp_path / "checkpoints") as checkpoints:
+        checkpoints.save(2, {"step": np.zeros(())}, {})
+    found = outcome(RunDirectory(str(tmp_path)), 0)
+    assert (found["checkpoint"], found["train"], found["eval"]) == (2, rows[2], rows[1])
+    assert found["export"] == str(tmp_path / "export")
 
 
 @pytest.mark.parametrize(
