@@ -1,6 +1,6 @@
 """Raw text -> what pretraining reads: a vocabulary, token shards, examples, and a report on what the text is like.
 
-    python -m train.prepare INPUT... --output DIR (--vocab FILE|DIR | --vocab-size N) [options]
+    python -m train.prepare INPUT... --output DIR (--vocab FILE|DIR|HUB_ID | --vocab-size N) [options]
     python -m train.prepare --check DIR [--json]             verify every hash, print the report
     python -m train.prepare --show DIR [--limit N] [--json]  print examples as the model sees them
 
@@ -45,7 +45,7 @@ def parser() -> argparse.ArgumentParser:
     add("--format", choices=FORMATS, help="default: .jsonl and .parquet by suffix, else text")
     add("--field", default="text", help="where a JSON object or a Parquet row has its text (default: text)")
     add("--language", default="en", help="whose abbreviations do not end a sentence (default: en)")
-    add("--vocab", metavar="FILE|DIR", help="vocab.txt, tokenizer.json, or a folder with one")
+    add("--vocab", metavar="FILE|DIR|HUB_ID", help="a vocabulary's file, or a model's folder, run or hub id")
     add("--vocab-size", metavar="N", type=int, help="learn a vocabulary of N pieces from the text")
     add("--cased", action="store_true", default=None, dest="cased")
     add("--uncased", action="store_false", default=None, dest="cased")

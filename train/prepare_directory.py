@@ -23,6 +23,7 @@ from bert_jax.data.shards import (
 from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.data.workers import Workers
 from bert_jax.errors import UserError
+from bert_jax.interop.hub_ids import published_as
 from train.prepare_options import PrepareOptions
 from train.prepare_report import print_report
 from train.prepare_stages import (
@@ -154,6 +155,7 @@ def _manifest(
             "vocab_size": tokenizer.vocab_size,
             "cased": tokenizer.cased,
             "strip_accents": tokenizer.strip_accents,
+            "published": None if options.vocab is None else published_as(options.vocab),
             "learnt": learnt or None,
             "files": files,
         },

@@ -12,6 +12,7 @@ from bert_jax.data.corpus import FORMATS, Source
 from bert_jax.data.examples import OBJECTIVES
 from bert_jax.data.shards import describe_file
 from bert_jax.errors import UserError
+from train.prepare_vocabulary import describe_vocabulary, find_vocabulary
 
 RECIPES = ("default", "google")
 HELD_OUT, SEED, GOOGLE_SEED = 0.005, 0, 12345
@@ -55,8 +56,8 @@ class PrepareOptions:
         if (self.vocab is None) == (self.vocab_size is None):
             found = "neither" if self.vocab is None else "both"
             raise UserError(
-                f"--vocab, --vocab-size: found {found}; say --vocab FILE|DIR for a vocabulary that exists or "
-                "--vocab-size N to learn one from the text"
+                f"--vocab, --vocab-size: found {found}; say --vocab FILE|DIR|HUB_ID for a vocabulary that exists "
+                "or --vocab-size N to learn one from the text"
             )
         if self.recipe == "google" and self.objective != "nsp":
             raise UserError(f"--recipe google is for --objective nsp, found {self.objective}; use the default recipe")
@@ -83,7 +84,7 @@ class PrepareOptions:
                 raise _wrong(self, name, f"{least} or more")
 
     def resolved(self) -> "PrepareOptions":
-        """With the recipe's defaults in the place of None (where None is not itself a choice)."""
+        """With the recipe's defaults in the place of None (where None is not itself a choice), the vocabulary found."""
         google = self.recipe == "google"
         predictions = self.max_predictions or tuple(
             max(1, math.ceil(round(length * self.masked_lm_prob, 6))) for length in self.max_seq_length
@@ -95,6 +96,7 @@ class PrepareOptions:
             seed=(GOOGLE_SEED if google else SEED) if self.seed is None else self.seed,
             workers=self.workers or available_cores(),
             cased=bool(self.cased) if self.vocab is None else self.cased,
+            vocab=None if self.vocab is None else str(find_vocabulary(self.vocab)),
         )
 
     @property
@@ -126,7 +128,7 @@ class PrepareOptions:
         if self.vocab is None:
             vocabulary = {"vocab_size": self.vocab_size}
         else:
-            vocabulary = {"vocab": _describe_vocabulary(Path(self.vocab))}
+            vocabulary = {"vocab": describe_vocabulary(Path(self.vocab))}
         # Google's rules ask Python what a character is; `tokenizers` brings tables of its own.
         tables = {"unicode_version": unicodedata.unidata_version} if self.recipe == "google" else {}
         return {
@@ -152,18 +154,6 @@ def _describe(source: Source) -> dict[str, Any]:
         return describe_file(source.path)
     except OSError as error:
         raise UserError(f"{source.path}: cannot be read ({error.strerror})") from None
-
-
-def _describe_vocabulary(path: Path) -> str:
-    """The fingerprint of the files at `path`: of one file, or of those in a folder that a tokenizer is read from."""
-    names = ("vocab.txt", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json")
-    folder = path if path.is_dir() else path.parent
-    files = [folder / name for name in names if (folder / name).is_file()]
-    if not path.is_dir():
-        if not path.is_file():
-            raise UserError(f"--vocab {path}: no such file or folder")
-        files = [path, *(file for file in files if file.name == "tokenizer_config.json")]
-    return " ".join(f"{file.name}:{describe_file(file)['sha256'][:16]}" for file in files)
 
 
 def _wrong(options: PrepareOptions, name: str, expected: str) -> UserError:

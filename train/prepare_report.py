@@ -28,13 +28,18 @@ def print_report(manifest: dict[str, Any], *, title: str) -> None:
     console.print(table)
     tokenizer = manifest["tokenizer"]
     console.print(
-        f"vocabulary: {tokenizer['vocab_size']:,} pieces, {'cased' if tokenizer['cased'] else 'uncased'}, accents "
+        f"vocabulary{_origin(tokenizer)}: {tokenizer['vocab_size']:,} pieces, "
+        f"{'cased' if tokenizer['cased'] else 'uncased'}, accents "
         f"{'stripped' if tokenizer['strip_accents'] else 'kept'}{_why_accents(report)}; objective "
         f"{manifest['objective']}, recipe {manifest['recipe']}, seed {manifest['seed']}",
         markup=False, soft_wrap=True,
     )  # fmt: skip
     for warning in report["warnings"]:
         console.print("warning:", warning, style="yellow", markup=False, soft_wrap=True)
+
+
+def _origin(tokenizer: dict[str, Any]) -> str:
+    return f" of {tokenizer['published']}" if tokenizer.get("published") else ""
 
 
 def _why_accents(report: dict[str, Any]) -> str:
