@@ -56,7 +56,7 @@ def parser() -> argparse.ArgumentParser:
     add("--max-predictions", metavar="P[,P]", type=_numbers, help="default: the masked share, rounded up")
     add("--masked-lm-prob", metavar="SHARE", type=float, default=0.15)
     add("--short-seq-prob", metavar="SHARE", type=float, default=0.1)
-    add("--dupe-factor", metavar="N", type=int, default=10)
+    add("--dupe-factor", metavar="N", type=int, help="passes over the text; default: 10; 1 for objective none")
     add("--whole-word-masking", action="store_true")
     add("--held-out", metavar="SHARE", type=float, help="default: 0.005; 0 for recipe google")
     add("--seed", metavar="N", type=int, help="default: 0; 12345 for recipe google")

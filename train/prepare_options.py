@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from bert_jax.data.corpus import FORMATS, Source
-from bert_jax.data.examples import OBJECTIVES
+from bert_jax.data.examples import OBJECTIVES, default_dupe_factor
 from bert_jax.data.shards import describe_file
 from bert_jax.errors import UserError
 from train.prepare_vocabulary import describe_vocabulary, find_vocabulary
@@ -22,7 +22,7 @@ HELD_OUT, SEED, GOOGLE_SEED = 0.005, 0, 12345
 class PrepareOptions:
     """What `prepare` is told; the fields are the options of `python -m train.prepare`, explained in docs/prepare.md.
 
-    None means: the default of the recipe, filled in by `resolved`. Raises UserError, naming the option, for a value
+    None means: a default, filled in by `resolved`. Raises UserError, naming the option, for a value
     that makes no sense.
     """
 
@@ -41,7 +41,7 @@ class PrepareOptions:
     max_predictions: tuple[int, ...] | None = None
     masked_lm_prob: float = 0.15
     short_seq_prob: float = 0.1
-    dupe_factor: int = 10
+    dupe_factor: int | None = None
     whole_word_masking: bool = False
     held_out: float | None = None
     seed: int | None = None
@@ -84,7 +84,7 @@ class PrepareOptions:
                 raise _wrong(self, name, f"{least} or more")
 
     def resolved(self) -> "PrepareOptions":
-        """With the recipe's defaults in the place of None (where None is not itself a choice), the vocabulary found."""
+        """With the defaults in the place of None (where None is not itself a choice), the vocabulary found."""
         google = self.recipe == "google"
         predictions = self.max_predictions or tuple(
             max(1, math.ceil(round(length * self.masked_lm_prob, 6))) for length in self.max_seq_length
@@ -92,6 +92,7 @@ class PrepareOptions:
         return replace(
             self,
             max_predictions=predictions,
+            dupe_factor=default_dupe_factor(self.objective) if self.dupe_factor is None else self.dupe_factor,
             held_out=(0.0 if google else HELD_OUT) if self.held_out is None else self.held_out,
             seed=(GOOGLE_SEED if google else SEED) if self.seed is None else self.seed,
             workers=self.workers or available_cores(),

@@ -197,7 +197,7 @@ def tokenise_corpus(
 
 def index_examples(options: PrepareOptions, splits: dict[str, PreparedSplit], workers: Workers) -> None:
     """Stage 2: token shards -> examples of each length, one file a shard."""
-    assert options.seed is not None
+    assert options.seed is not None and options.dupe_factor is not None
     jobs = [
         (split, length, number, _index_file(options, split, length, number))
         for split in SPLITS
@@ -224,7 +224,7 @@ def index_examples(options: PrepareOptions, splits: dict[str, PreparedSplit], wo
 
 def index_google(options: PrepareOptions, splits: dict[str, PreparedSplit], tokenizer: Tokenizer) -> None:
     """Stage 2 of recipe google: one index over all shards with its masks, in one process, as Google's script runs."""
-    assert options.seed is not None and options.max_predictions is not None
+    assert options.seed is not None and options.max_predictions is not None and options.dupe_factor is not None
     vocabulary = GoogleTokenizer(tokenizer).vocabulary
     for split in SPLITS:
         shards = [open_shard(options.output / split / entry["name"]) for entry in splits[split].shards]

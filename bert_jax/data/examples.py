@@ -67,6 +67,11 @@ def bounds_of(shard: TokenShard) -> Bounds:
     )
 
 
+def default_dupe_factor(objective: str) -> int:
+    """10 as in BERT; 1 for "none", whose later dupes soon cut where the first did (masks are new each epoch anyway)."""
+    return 1 if objective == "none" else 10
+
+
 def build_index(
     shard: TokenShard,
     *,
@@ -74,7 +79,7 @@ def build_index(
     objective: str,
     max_seq_length: int,
     short_seq_prob: float = 0.1,
-    dupe_factor: int = 10,
+    dupe_factor: int | None = None,
     seed: int = 0,
 ) -> np.ndarray:
     """One shard's examples: the default recipe.
@@ -95,7 +100,7 @@ def build_index(
     short_seq_prob
         How often a document of one dupe aims at a random shorter length, from 2 up.
     dupe_factor
-        How often the whole shard is gone through, each time with other cuts and pairs.
+        How often the whole shard is gone through, each time with other cuts and pairs. None: `default_dupe_factor`.
 
     Returns EXAMPLE [N], shuffled (a prefix of it is a fair sample). It is a pure function of the shard's sentence
     and document offsets and of the arguments: one key of (seed, shard_number, objective, max_seq_length), drawn
@@ -104,6 +109,7 @@ def build_index(
 
     Raises UserError on a setting out of range, and for nsp and sop on a shard with fewer than two documents.
     """
+    dupe_factor = default_dupe_factor(objective) if dupe_factor is None else dupe_factor
     _check(objective, max_seq_length, short_seq_prob, dupe_factor, seed)
     bounds = bounds_of(shard)
     if bounds.sentences[-1] > np.iinfo(np.uint32).max:

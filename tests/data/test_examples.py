@@ -347,8 +347,15 @@ def test_pairs_from_fewer_than_two_documents_are_refused(objective, lengths):
 
 
 def test_one_document_does_without_pairs():
-    index = build_index(make_shard([[5, 5]]), shard_number=0, objective="none", max_seq_length=16, dupe_factor=1)
+    index = build_index(make_shard([[5, 5]]), shard_number=0, objective="none", max_seq_length=16)
     assert index[["a_start", "a_end"]].tolist() == [(0, 10)]
+
+
+@pytest.mark.parametrize(("objective", "passes"), [("nsp", 10), ("sop", 10), ("none", 1)])
+def test_the_text_is_gone_through_ten_times_or_once_without_pairs(objective, passes):
+    options = {"shard_number": 0, "objective": objective, "max_seq_length": 64}
+    shard = prose(3, 20)
+    np.testing.assert_array_equal(build_index(shard, **options), build_index(shard, **options, dupe_factor=passes))
 
 
 @pytest.mark.parametrize(

@@ -403,6 +403,17 @@ def test_show_gives_all_examples_in_the_order_of_the_index(options, capsys, obje
     assert sum(instance["tokens"].count("[MASK]") for instance in shown) > len(shown)
 
 
+@pytest.mark.parametrize(("objective", "passes"), [("nsp", 10), ("none", 1)])
+def test_how_often_the_text_is_gone_through_depends_on_the_objective(options, tmp_path, objective, passes):
+    options |= {"objective": objective, "max_seq_length": (24,)}
+    del options["dupe_factor"]
+    manifest = made(**options)
+    assert manifest["settings"]["dupe_factor"] == passes
+    again = options | {"output": tmp_path / "again", "dupe_factor": passes}
+    assert made(**again) == manifest
+    assert hashes(again["output"]) == hashes(options["output"])
+
+
 def test_show_for_people_says_what_was_masked_and_which_pair(options, capsys):
     made(**options)
     assert main(["--show", str(options["output"]), "--limit", "40"]) == 0
