@@ -36,7 +36,7 @@ class TextConfig:
     strip_accents: bool | None = None
     objective: str = "nsp"
     short_seq_prob: float = 0.1
-    dupe_factor: int = 10
+    dupe_factor: int | None = None  # None: 10; 1 for objective "none"
     held_out: float = 0.005
     workers: int | None = None
 
