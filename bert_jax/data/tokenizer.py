@@ -13,6 +13,7 @@ from tokenizers import normalizers
 
 from bert_jax.data.sequence_layout import TRUNCATIONS, Segments, Slot, assemble, kept_lengths
 from bert_jax.data.tokenizer_errors import rust_errors
+from bert_jax.data.tokenizer_extend import add_words
 from bert_jax.data.tokenizer_families import BERT, BERT_SPECIAL_TOKENS
 from bert_jax.data.tokenizer_files import has_tokenizer, read_tokenizer, write_tokenizer
 from bert_jax.data.tokenizer_ids import TokenIds
@@ -135,6 +136,19 @@ class Tokenizer(TokenIds):
         more than 100 characters where `max_word_length` is not 100: it cannot be told.
         """
         write_tokenizer(directory, self._parts)
+
+    def with_words(self, words: Sequence[str], *, into_unused: bool = False) -> tuple["Tokenizer", list[str]]:
+        """A tokenizer that has `words` as tokens of their own, and those of them that are new, as their pieces.
+
+        Appended after the last id, or put in the place of [unused0], [unused1] ... (`into_unused`), of which BERT's
+        published vocabularies have a thousand. WordPiece: a word is normalised as text is, longer words may begin with
+        it, and "##ase" is a piece within words. The others: an added token, found as a whole word.
+
+        Raises:
+            UserError: a word that is cut into several before pieces are looked for; too few unused places.
+        """
+        parts, new = add_words(self._parts, words, into_unused=into_unused)
+        return Tokenizer(parts), new
 
     # Encoding
 
@@ -267,6 +281,12 @@ class Tokenizer(TokenIds):
         """
         said = self._parts.token_types
         return any(slot.token_type for slot in self._layouts[1]) if said is None else said
+
+    @cached_property
+    def keeps_leading_space(self) -> bool:
+        """Whether a word has other ids where a space stands before it (RoBERTa), so that a sentence taken out of a text
+        must keep its own."""
+        return self.encode_flat([" a"])[0].tolist() != self.encode_flat(["a"])[0].tolist()
 
     def special_tokens_added(self, *, pair: bool) -> int:
         """How many special tokens are put to a text, or to a pair: 2 and 3 for BERT, 2 and 4 for RoBERTa."""

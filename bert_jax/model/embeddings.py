@@ -19,7 +19,7 @@ def look_up(table: Array, ids: Array) -> Array:
     A gather (its gradient a scatter-add) touches B·L rows, where a product with one-hot ids touches all V.
     NaN, because the usual clamping would turn the wrong vocabulary into a model that is merely bad.
     """
-    return table.at[ids].get(mode="fill", fill_value=jnp.nan, wrap_negative_indices=False)
+    return jnp.asarray(table).at[ids].get(mode="fill", fill_value=jnp.nan, wrap_negative_indices=False)
 
 
 def positions_of(input_ids: Array, pad_token_id: int, past: Array | int = 0) -> Array:

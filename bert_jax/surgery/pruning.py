@@ -7,6 +7,7 @@ import numpy as np
 
 from bert_jax.config import BertConfig
 from bert_jax.errors import UserError
+from bert_jax.surgery.tree import encoder_of, with_encoder
 
 
 def prune_heads(
@@ -35,7 +36,8 @@ def prune_heads(
         gone[layer] = gone.get(layer, set()) | set(_checked(config, layer, numbers))
     pruned = tuple((layer, tuple(sorted(numbers))) for layer, numbers in sorted(gone.items()) if numbers)
     after = config.replace(pruned_heads=pruned)
-    encoder = params["bert"]["encoder"] if "bert" in params else params.get("encoder", {})
+    tree = encoder_of(params)
+    encoder = tree.get("encoder", {})
     layers = dict(encoder)
     for layer in heads:
         name, had = f"layer_{layer}", config.heads_of(layer)
@@ -45,9 +47,7 @@ def prune_heads(
         if name not in encoder:
             raise UserError(f"the tree has no encoder/{name}, whose heads were to be pruned")
         layers[name] = {**encoder[name], "attention": _select(encoder[name]["attention"], name, len(had), kept, config)}
-    if "bert" in params:
-        return after, {**params, "bert": {**params["bert"], "encoder": layers}}
-    return after, {**params, "encoder": layers}
+    return after, with_encoder(params, {**tree, "encoder": layers})
 
 
 def _select(attention: Mapping[str, Any], name: str, had: int, kept: np.ndarray, config: BertConfig) -> dict[str, Any]:

@@ -1,0 +1,58 @@
+"""Longer inputs for a trained model: more rows for its table of positions."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from bert_jax.config import BertConfig
+from bert_jax.errors import UserError
+from bert_jax.surgery.tree import encoder_of, with_encoder
+
+WAYS = ("tile", "interpolate")
+
+
+def extend_positions(
+    config: BertConfig, params: Mapping[str, Any], length: int, *, how: str = "tile"
+) -> tuple[BertConfig, dict[str, Any]]:
+    """Make a model take inputs of `length` positions, to be trained on with such inputs.
+
+    Args:
+        config: of `params`.
+        params: a head's tree or the encoder's own, of NumPy or JAX arrays. It is left as it is.
+        length: positions that an input may have afterwards, more than now. The table gets `length` rows, and in RoBERTa
+            the rows before the first position as well (514 for 512).
+        how: "tile" repeats the rows from the start (https://arxiv.org/abs/2004.05150, section 5): inputs no longer
+            than before give the outputs they gave. "interpolate" stretches the table linearly, its first and last row
+            staying at the ends (https://arxiv.org/abs/2306.15595): every position moves.
+
+    Returns:
+        The config with `max_position_embeddings` grown, and a tree that shares with `params` what did not change.
+
+    Raises:
+        UserError: positions that are not in a table that was learned, a length that is not greater, or another `how`.
+    """
+    now = config.longest_input
+    if how not in WAYS:
+        raise UserError(f"how={how!r}: expected one of {', '.join(WAYS)}")
+    if length <= now:
+        raise UserError(f"length={length}: the model already takes {now} positions")
+    if config.position_embedding_type != "absolute" or config.sinusoidal_pos_embds:
+        kind = "sinusoids" if config.sinusoidal_pos_embds else config.position_embedding_type
+        raise UserError(f"positions are {kind} in this model; only a learned table of absolute ones is extended")
+    encoder = encoder_of(params)
+    table = np.asarray(encoder["embeddings"]["position_embeddings"])
+    if table.shape[0] != config.max_position_embeddings:
+        raise UserError(f"position_embeddings has {table.shape[0]} rows; the config {config.max_position_embeddings}")
+    before, rows = np.split(table, [config.max_position_embeddings - now])
+    longer = rows[np.arange(length) % now] if how == "tile" else _stretched(rows, length)
+    embeddings = {**encoder["embeddings"], "position_embeddings": np.concatenate([before, longer])}
+    after = config.replace(max_position_embeddings=len(before) + length)
+    return after, with_encoder(params, {**encoder, "embeddings": embeddings})
+
+
+def _stretched(rows: np.ndarray, length: int) -> np.ndarray:
+    where = np.linspace(0, len(rows) - 1, length)
+    below = np.minimum(where.astype(int), len(rows) - 2) if len(rows) > 1 else np.zeros(length, int)
+    weight = (where - below)[:, None].astype(rows.dtype)
+    return rows[below] * (1 - weight) + rows[np.minimum(below + 1, len(rows) - 1)] * weight

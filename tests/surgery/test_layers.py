@@ -1,0 +1,81 @@
+"""Students with some of their teacher's layers: which they are, and that they compute what those layers do."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from bert_jax.config import BertConfig
+from bert_jax.errors import UserError
+from bert_jax.model.encoder import Bert
+from bert_jax.model.heads import BertForMaskedLM, BertForPreTraining
+from bert_jax.surgery.layers import distilbert_student, keep_layers
+
+CONFIG = BertConfig(
+    vocab_size=50,
+    hidden_size=12,
+    num_hidden_layers=3,
+    num_attention_heads=2,
+    intermediate_size=20,
+    max_position_embeddings=10,
+    pruned_heads=((2, (1,)),),
+)
+WHOLE = CONFIG.replace(pruned_heads=())
+IDS = jnp.array([[2, 5, 6, 7, 3, 0, 0], [2, 8, 9, 10, 11, 12, 3]])
+MASK = (IDS != 0).astype(jnp.int32)
+
+
+def run(model, params) -> Any:
+    return model.apply({"params": params}, IDS, MASK, output_hidden_states=True)
+
+
+def test_kept_layers_move_up_with_their_pruned_heads():
+    params = Bert(CONFIG).init(jax.random.key(0), IDS)["params"]
+    config, student = keep_layers(CONFIG, params, [0, 2])
+    assert config == CONFIG.replace(num_hidden_layers=2, pruned_heads=((1, (1,)),))
+    assert set(student["encoder"]) == {"layer_0", "layer_1"}
+    assert student["encoder"]["layer_1"] is params["encoder"]["layer_2"]
+    np.testing.assert_array_equal(
+        run(Bert(config), student).hidden_states[1], run(Bert(CONFIG), params).hidden_states[1]
+    )
+
+
+def test_an_albert_applies_its_layer_less_often():
+    config = WHOLE.replace(model_type="albert", embedding_size=6)
+    params = Bert(config).init(jax.random.key(0), IDS)["params"]
+    shallow, student = keep_layers(config, params, [0, 1])
+    before = run(Bert(config), params).hidden_states
+    np.testing.assert_allclose(run(Bert(shallow), student).hidden_states[-1], before[2], rtol=1e-6)
+
+
+def test_a_distilbert_with_all_layers_predicts_what_its_teacher_does():
+    params = BertForPreTraining(WHOLE).init(jax.random.key(0), IDS)["params"]
+    config, student = distilbert_student(WHOLE, params, range(3))
+    assert config.model_type == "distilbert"
+    like = jax.eval_shape(lambda: BertForMaskedLM(config).init(jax.random.key(0), IDS)["params"])
+    assert jax.tree.map(jnp.shape, student) == jax.tree.map(jnp.shape, like)
+    logits = run(BertForMaskedLM(config), student).prediction_logits
+    teacher = run(BertForPreTraining(WHOLE), params).prediction_logits
+    np.testing.assert_allclose(logits, teacher, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("config", "layers", "line"),
+    [
+        (WHOLE, [], "expected ascending numbers from 0 to 2"),
+        (WHOLE, [2, 0], "expected ascending numbers from 0 to 2"),
+        (WHOLE, [0, 3], "expected ascending numbers from 0 to 2"),
+        (WHOLE.replace(model_type="albert", num_hidden_groups=3), [0], "several groups"),
+    ],
+)
+def test_layers_that_cannot_be_kept_are_named(config, layers, line):
+    with pytest.raises(UserError, match=line):
+        keep_layers(config, {"encoder": {}}, layers)
+
+
+@pytest.mark.parametrize("config", [CONFIG, WHOLE.replace(model_type="roberta", pad_token_id=1)])
+def test_a_distilbert_starts_from_a_whole_bert_only(config):
+    with pytest.raises(UserError, match="a DistilBERT starts from a BERT"):
+        distilbert_student(config, {}, [0])
