@@ -15,7 +15,7 @@ from bert_jax.errors import UserError
 EXIT_DONE, EXIT_USER_ERROR, EXIT_INTERRUPTED, EXIT_PIPE_CLOSED = 0, 2, 130, 141
 
 _ABOUT = """\
-Look at, try and hand on a BERT: a run directory of train.pretrain, a folder in Hugging Face's layout, or a published
+Look at, try and hand on a BERT: a run directory of train.pretrain, a folder in any published format, or a published
 model, downloaded on first use.
 
 examples:
@@ -23,6 +23,7 @@ examples:
   python -m bert_jax fill-mask google-bert/bert-base-uncased "The capital of France is [MASK]."
   python -m bert_jax info runs/demo
   python -m bert_jax export runs/demo my-bert
+  python -m bert_jax convert my-bert for-google --to tf1
 """
 
 _FILL_MASK = """\
@@ -44,16 +45,24 @@ examples:
   python -m bert_jax info my-bert --json
 """
 
-_EXPORT = """\
-Write a folder in Hugging Face's layout: config.json, model.safetensors, the tokenizer's files, a model card. It is read
-back and compared before it takes its name. A former export is replaced, any other folder is left alone.
+_CONVERT = """\
+Write a model as others want it. What is written is read back and compared bit by bit before it takes its name; a former
+export is replaced, any other folder is left alone. `export` is another word for it.
+
+  hf                     config.json, model.safetensors, the tokenizer's files, a model card: for transformers & co.
+  tf1                    bert_config.json, bert_model.ckpt.*, vocab.txt: for Google's code (BERT and ALBERT)
+  sentence-transformers  as hf, the encoder alone, and how a text becomes a vector
 
 examples:
   python -m bert_jax export runs/demo my-bert
-  python -m bert_jax export runs/demo my-encoder --head encoder   for AutoModel, without a word about unused heads
+  python -m bert_jax convert runs/demo my-encoder --head encoder   for AutoModel, without a word about unused heads
+  python -m bert_jax convert uncased_L-12_H-768_A-12 my-bert       and pytorch_model.bin, Flax, shards ...
+  python -m bert_jax convert my-bert for-google --to tf1
+  python -m bert_jax convert runs/demo my-vectors --to sentence-transformers --pooling mean+normalize
+  python -m bert_jax convert my-bert start --head sequence-classification --num-labels 3 --allow-missing classifier
 """
 
-_SOURCE = "a run directory, a folder in Hugging Face's layout, or a published model's id (ORG/NAME[@REVISION])"
+_SOURCE = "a run directory, a folder in any published format, or a published model's id (ORG/NAME[@REVISION])"
 _STEP = "this checkpoint of a run directory; default: the newest good one"
 
 
@@ -64,14 +73,19 @@ class _Parser(argparse.ArgumentParser):
         self.exit(EXIT_USER_ERROR, f"{self.prog}: {message} (see {self.prog} --help)\n")
 
 
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(name.strip() for name in text.split(",") if name.strip())
+
+
 def make_parser() -> argparse.ArgumentParser:
     """The parser of all verbs; `arguments.verb` names the one that was called."""
     parser = _Parser(prog="python -m bert_jax", description=_ABOUT, formatter_class=argparse.RawTextHelpFormatter)
     verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
 
-    def add(verb: str, about: str) -> argparse.ArgumentParser:
+    def add(verb: str, about: str, aliases: Sequence[str] = ()) -> argparse.ArgumentParser:
         first = about.split(".", 1)[0].split(":", 1)[0].replace("\n", " ")
-        return verbs.add_parser(verb, help=first, description=about, formatter_class=argparse.RawTextHelpFormatter)
+        form = argparse.RawTextHelpFormatter
+        return verbs.add_parser(verb, aliases=aliases, help=first, description=about, formatter_class=form)
 
     fill = add("fill-mask", _FILL_MASK)
     fill.add_argument("source", metavar="DIR", help=_SOURCE)
@@ -86,11 +100,20 @@ def make_parser() -> argparse.ArgumentParser:
     info.add_argument("--layers", action="store_true", help="every layer by itself, not one line for all alike")
     info.add_argument("--json", action="store_true", help="one JSON object")
 
-    export = add("export", _EXPORT)
-    export.add_argument("source", metavar="RUN", help=_SOURCE)
-    export.add_argument("directory", metavar="DIR", help="the folder to write")
-    export.add_argument("--head", choices=("pretraining", "mlm", "nsp", "encoder"), help="default: what is there")
-    export.add_argument("--step", type=int, metavar="N", help=_STEP)
+    convert = add("convert", _CONVERT, aliases=("export",))
+    convert.add_argument("source", metavar="SRC", help=_SOURCE)
+    convert.add_argument("directory", metavar="DST", help="the folder to write")
+    convert.add_argument("--to", choices=("hf", "tf1", "sentence-transformers"), default="hf", help="default: hf")
+    convert.add_argument(
+        "--head", metavar="HEAD", help="encoder, mlm, sequence-classification ...; default: what is there"
+    )
+    convert.add_argument("--step", type=int, metavar="N", help=_STEP)
+    convert.add_argument("--num-labels", type=int, metavar="C", help="classes of a classifier that is drawn anew")
+    convert.add_argument(
+        "--allow-missing", type=_names, default=(), metavar="NAME,...", help="parts that are drawn anew if missing"
+    )
+    convert.add_argument("--pooling", metavar="HOW", help="mean, cls or max; +normalize for vectors of length one")
+    convert.add_argument("--max-shard-size", default="5GB", metavar="SIZE", help="larger weights are cut (default 5GB)")
     return parser
 
 

@@ -36,27 +36,35 @@ def info(arguments: argparse.Namespace) -> None:
         _write(show(found, every_layer=arguments.layers))
 
 
-def export(arguments: argparse.Namespace) -> None:
-    """`export RUN DIR`: a folder in Hugging Face's layout."""
-    from bert_jax.interop.card import training_facts
-    from bert_jax.interop.write import save_pretrained
-    from bert_jax.load import is_run_directory, load_arrays, load_tokenizer, resolve
+def convert(arguments: argparse.Namespace) -> None:
+    """`convert SRC DST`, `export RUN DIR`: a folder for others."""
+    from bert_jax.convert import convert
 
-    source = resolve(arguments.source)
-    config, params, report = load_arrays(source, head=arguments.head, step=arguments.step)
-    report.check()
-    card = training_facts(source, report.step) if is_run_directory(source) else None
-    tokenizer = load_tokenizer(source)
-    if tokenizer is None:
-        _say(f"{source} has no tokenizer; the folder will have none either")
-    written = save_pretrained(
-        arguments.directory, config, params, tokenizer, head=report.head, step=report.step, card=card
+    written, report, has_tokenizer = convert(
+        arguments.source,
+        arguments.directory,
+        to=arguments.to,
+        head=None if arguments.head == "as-is" else arguments.head,
+        step=arguments.step,
+        num_labels=arguments.num_labels,
+        allow_missing=arguments.allow_missing,
+        pooling=arguments.pooling,
+        max_shard_size=arguments.max_shard_size,
     )
+    if not has_tokenizer:
+        _say(f"{arguments.source} has no tokenizer; the folder has none either")
+    if report.unexpected:
+        _say(f"left out, since head {report.head} has no place for it: {', '.join(report.unexpected)}")
     _say(f"wrote {written} (head {report.head}" + ("" if report.step is None else f", step {report.step:,}") + ")")
     _write(str(written))
 
 
-VERBS: dict[str, Callable[[argparse.Namespace], None]] = {"fill-mask": fill_mask, "info": info, "export": export}
+VERBS: dict[str, Callable[[argparse.Namespace], None]] = {
+    "fill-mask": fill_mask,
+    "info": info,
+    "convert": convert,
+    "export": convert,
+}
 
 
 def _chunks_of_stdin() -> Iterator[list[str]]:

@@ -10,17 +10,37 @@ from bert_jax.config import BertConfig
 from bert_jax.interop.names import architecture_of
 
 _FRONT_MATTER = """---
-library_name: transformers
-{task}tags:
-- bert
+{library}{task}tags:
+- {model_type}
 - jax
 - bert_jax
 ---
 """
-_TASKS = {"pretraining": "fill-mask", "mlm": "fill-mask", "encoder": "feature-extraction"}
+_TASKS = {
+    "pretraining": "fill-mask",
+    "mlm": "fill-mask",
+    "encoder": "feature-extraction",
+    "encoder-no-pooler": "feature-extraction",
+    "sequence-classification": "text-classification",
+    "token-classification": "token-classification",
+    "question-answering": "question-answering",
+    "multiple-choice": "multiple-choice",
+    "causal-lm": "text-generation",
+}
+_LIBRARIES = {"hf": "transformers", "sentence-transformers": "sentence-transformers"}
+_WORDS = {
+    "bert": "BERT",
+    "roberta": "RoBERTa",
+    "xlm-roberta": "XLM-RoBERTa",
+    "camembert": "CamemBERT",
+    "albert": "ALBERT",
+    "distilbert": "DistilBERT",
+}
 
 
-def model_card(config: BertConfig, head: str, card: Mapping[str, Any] | str | None, *, name: str) -> str:
+def model_card(
+    config: BertConfig, head: str, card: Mapping[str, Any] | str | None, *, name: str, form: str = "hf"
+) -> str:
     """README.md's text: what it is, how it was trained (as far as `card` says), how to load it.
 
     Args:
@@ -28,22 +48,31 @@ def model_card(config: BertConfig, head: str, card: Mapping[str, Any] | str | No
         head: which parameters the folder has.
         card: facts, printed as a table in their order; or Markdown that is taken as it is; None: nothing is claimed.
         name: the title.
+        form: what the folder is for: "hf", "sentence-transformers" or "tf1".
     """
     architecture = architecture_of(config, head)
     size = (
         f"{config.num_hidden_layers} layers, hidden size {config.hidden_size}, {config.num_attention_heads} heads, "
-        f"feed-forward {config.intermediate_size}, {config.vocab_size} tokens, at most "
-        f"{config.max_position_embeddings} positions"
+        f"feed-forward {config.intermediate_size}, {config.vocab_size} tokens, at most {config.longest_input} positions"
     )
+    task = "sentence-similarity" if form == "sentence-transformers" else _TASKS.get(head)
+    front = _FRONT_MATTER.format(
+        library=f"library_name: {_LIBRARIES[form]}\n" if form in _LIBRARIES else "",
+        task=f"pipeline_tag: {task}\n" if task else "",
+        model_type=config.model_type,
+    )
+    purpose = "Google's TensorFlow code" if form == "tf1" else f"`{architecture}`"
+    without = ", add_pooling_layer=False" if head == "encoder-no-pooler" and config.family != "distilbert" else ""
     return "\n".join(
         [
-            _FRONT_MATTER.format(task=f"pipeline_tag: {_TASKS[head]}\n" if head in _TASKS else ""),
+            front,
             f"# {name}\n",
-            f"A BERT ({size}), written by bert_jax for `{architecture}`.\n",
+            f"A {_WORDS[config.model_type]} ({size}), written by bert_jax for {purpose}.\n",
             "## How it was trained\n",
             _training(card),
             "## How to load it\n",
-            _LOADING.format(architecture=architecture),
+            _LOADING[form].format(architecture=architecture, without=without),
+            _OURS,
         ]
     )
 
@@ -87,9 +116,11 @@ def training_facts(run: str | os.PathLike[str], step: int | None) -> dict[str, A
             for name, value in last.items()
             if isinstance(value, float)
         }
-    devices = _object(folder / "environment.json")
-    if "device_kind" in devices:
-        facts["devices"] = f"{devices.get('devices', 1)} {devices['device_kind']}"
+    environment = _object(folder / "environment.json")
+    if environment.get("init"):
+        facts["started from"] = environment["init"]
+    if "device_kind" in environment:
+        facts["devices"] = f"{environment.get('devices', 1)} {environment['device_kind']}"
     return facts
 
 
@@ -114,16 +145,29 @@ def _rows(path: Path) -> list[dict[str, Any]]:
     return rows
 
 
-_LOADING = """With transformers (PyTorch), `DIR` being this folder:
+_LOADING = {
+    "hf": """With transformers (PyTorch), `DIR` being this folder:
 
 ```python
 from transformers import AutoTokenizer, {architecture}
 
 tokenizer = AutoTokenizer.from_pretrained("DIR")
-model = {architecture}.from_pretrained("DIR")
+model = {architecture}.from_pretrained("DIR"{without})
 ```
+""",
+    "sentence-transformers": """With sentence-transformers (PyTorch), `DIR` being this folder:
 
-With bert_jax (JAX):
+```python
+from sentence_transformers import SentenceTransformer
+
+vectors = SentenceTransformer("DIR").encode(["A text.", "Another."])
+```
+""",
+    "tf1": """Google's scripts take it with `--bert_config_file` (ALBERT: `--albert_config_file`), `--vocab_file` and
+`--init_checkpoint=DIR/bert_model.ckpt`, `DIR` being this folder.
+""",
+}
+_OURS = """With bert_jax (JAX):
 
 ```python
 import bert_jax

@@ -1,12 +1,17 @@
 """The weights in a folder, in whichever format, under the names and in the layout of Hugging Face's torch files."""
 
+import json
 import os
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
+import numpy as np
+
+from bert_jax.errors import UserError
 from bert_jax.interop.flax_msgpack import FlaxMsgpack
 from bert_jax.interop.flax_names import hf_names
-from bert_jax.interop.safetensors import TensorFile
+from bert_jax.interop.safetensors import TensorFile, write_tensors
 from bert_jax.interop.sharded import Sharded
 from bert_jax.interop.stored import Renamed, Stored
 from bert_jax.interop.tf1_files import is_checkpoint
@@ -16,6 +21,8 @@ from bert_jax.interop.torch_bin import TorchBin
 SAFETENSORS, TORCH, FLAX = "model.safetensors", "pytorch_model.bin", "flax_model.msgpack"
 INDEX = ".index.json"
 """What is added to a name where the weights are in several files, of which this one is the list."""
+SHARD = r"model-\d{5}-of-\d{5}\.safetensors"
+"""Names of the files that `write_weights` cuts large weights into."""
 
 _READERS: dict[str, Callable[[Path], Stored]] = {SAFETENSORS: TensorFile, TORCH: TorchBin, FLAX: FlaxMsgpack}
 _UNREADABLE = {".bin", ".msgpack", ".safetensors", ".h5", ".ckpt", ".index", ".pt", ".pth", ".npz", ".onnx"}
@@ -67,3 +74,45 @@ def _torch_names(stored: Stored, model_type: str | None) -> Stored:
     except BaseException:
         stored.close()
         raise
+
+
+def write_weights(
+    folder: Path, tensors: Mapping[str, np.ndarray], metadata: Mapping[str, str], max_shard_size: int
+) -> None:
+    """Write model.safetensors, or numbered shards and their index where it would be larger than `max_shard_size`.
+
+    Args:
+        folder: where to.
+        tensors: Hugging Face's name -> array.
+        metadata: strings for the header, of each shard.
+        max_shard_size: bytes of tensors; one tensor that is larger has a shard of its own.
+    """
+    shards: list[dict[str, np.ndarray]] = [{}]
+    size = 0
+    for key, array in tensors.items():
+        if shards[-1] and size + array.nbytes > max_shard_size:
+            shards.append({})
+            size = 0
+        shards[-1][key] = array
+        size += array.nbytes
+    if len(shards) == 1:
+        write_tensors(folder / SAFETENSORS, tensors, metadata)
+        return
+    places: dict[str, str] = {}
+    for number, shard in enumerate(shards, start=1):
+        name = f"model-{number:05d}-of-{len(shards):05d}.safetensors"
+        write_tensors(folder / name, shard, metadata)
+        places |= dict.fromkeys(shard, name)
+    total = sum(array.nbytes for array in tensors.values())
+    index = {"metadata": {"total_size": total}, "weight_map": dict(sorted(places.items()))}
+    (folder / (SAFETENSORS + INDEX)).write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8", newline="\n")
+
+
+def shard_bytes(size: int | str) -> int:
+    """ "5GB", "500MB" or a number of bytes -> bytes, in powers of ten, as transformers reads it."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(|[KMGT]I?B)", str(size).strip().upper())
+    if found is None or isinstance(size, bool):
+        raise UserError(f"max_shard_size={size!r}: expected a number of bytes, or one with KB, MB, GB, KiB, MiB, GiB")
+    number, unit = found.groups()
+    base = 1024 if "I" in unit else 1000
+    return max(1, int(float(number) * base ** " KMGT".index(unit[:1] or " ")))

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
+import bert_jax.interop.weights as weights_module
 import bert_jax.interop.write as write_module
 from bert_jax.config import BertConfig
 from bert_jax.errors import UserError
@@ -117,13 +118,13 @@ def test_a_write_that_fails_leaves_the_former_export_and_no_rubbish(tmp_path, pa
 
 
 def test_what_reads_back_differently_never_takes_the_name(tmp_path, params, monkeypatch):
-    honest = write_module.write_tensors
+    honest = weights_module.write_tensors
 
     def scrambled(path, tensors, metadata=None):
         key = "bert.encoder.layer.0.attention.self.query.weight"
         honest(path, tensors | {key: tensors[key].T}, metadata)
 
-    monkeypatch.setattr(write_module, "write_tensors", scrambled)
+    monkeypatch.setattr(weights_module, "write_tensors", scrambled)
     with pytest.raises(UserError, match="query/kernel reads back with other bits"):
         save_pretrained(tmp_path / "m", CONFIG, params, None)
     assert os.listdir(tmp_path) == []

@@ -1,0 +1,96 @@
+"""From any form that `load` reads to any form that others want: what `python -m bert_jax convert` does."""
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+from bert_jax.interop.card import training_facts
+from bert_jax.interop.hub_ids import published_as
+from bert_jax.interop.names import find_head
+from bert_jax.interop.read import ReadModel
+from bert_jax.interop.report import Report
+from bert_jax.interop.sentence_transformers import pooling_of
+from bert_jax.interop.write import save_pretrained
+from bert_jax.load import is_run_directory, load, load_arrays, load_tokenizer, resolve
+
+FORMS = ("hf", "tf1", "sentence-transformers")
+
+
+class Converted(NamedTuple):
+    """What was written where, and what became of every parameter that was read."""
+
+    directory: Path
+    report: Report
+    has_tokenizer: bool
+
+
+def convert(
+    source: str | os.PathLike[str],
+    directory: str | os.PathLike[str],
+    *,
+    to: Literal["hf", "tf1", "sentence-transformers"] = "hf",
+    head: str | None = None,
+    step: int | None = None,
+    num_labels: int | None = None,
+    allow_missing: Iterable[str] = (),
+    pooling: str | None = None,
+    max_shard_size: int | str = "5GB",
+) -> Converted:
+    """Write `source` anew in another form, or for another head.
+
+    Args:
+        source: as in `load`: a run directory, a folder in any format, a hub id.
+        directory: where to; a former export is replaced, any other folder refused.
+        to: "hf" (config.json and model.safetensors), "tf1" (Google's checkpoint) or "sentence-transformers".
+        head: what is written; None: what is there, of which sentence-transformers takes the encoder.
+        step: this checkpoint of a run directory.
+        num_labels, allow_missing: as in `load`.
+        pooling: for sentence-transformers, as in `save_pretrained`; None: the source's if it says one, else "mean".
+        max_shard_size: as in `save_pretrained`.
+
+    Raises:
+        FileNotFoundError, UserError: as `load` and `save_pretrained`.
+    """
+    path = resolve(source)
+    if to == "sentence-transformers" and head is None:
+        head = _encoder_in(path, step)
+    config, params, report = _read(path, head, step, num_labels, tuple(allow_missing))
+    tokenizer = load_tokenizer(path)
+    card = training_facts(path, report.step) if is_run_directory(path) else None
+    if published := published_as(path):
+        card = {"converted from": published}
+    if to == "sentence-transformers":
+        pooling = pooling or pooling_of(path) or "mean"
+    written = save_pretrained(
+        directory,
+        config,
+        params,
+        tokenizer,
+        head=report.head,
+        step=report.step,
+        card=card,
+        max_shard_size=max_shard_size,
+        sentence_transformers=pooling,
+        tf1=to == "tf1",
+    )
+    return Converted(written, report, tokenizer is not None)
+
+
+def _read(
+    path: Path, head: str | None, step: int | None, num_labels: int | None, allow_missing: tuple[str, ...]
+) -> ReadModel:
+    """On the host where nothing has to be drawn anew: most conversions load no JAX program."""
+    if allow_missing or num_labels is not None:
+        loaded = load(path, head=head, step=step, num_labels=num_labels, allow_missing=allow_missing)
+        return ReadModel(loaded.config, loaded.params, loaded.report)
+    found = load_arrays(path, head=head, step=step)
+    found.report.check()
+    return found
+
+
+def _encoder_in(path: Path, step: int | None) -> str:
+    """The encoder with its pooler, or without where there is none."""
+    config, _, report = load_arrays(path, step=step, verify=False)
+    has_pooler = config.family == "distilbert" or "pooler" in find_head(report.head, config).parts
+    return "encoder" if has_pooler else "encoder-no-pooler"
