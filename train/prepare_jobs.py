@@ -12,7 +12,7 @@ import numpy as np
 from bert_jax.data.examples import EXAMPLE, build_index
 from bert_jax.data.google_tokenizer import GoogleTokenizer
 from bert_jax.data.report import ShardStatistics, survey_index, survey_shard
-from bert_jax.data.sentences import split_sentences
+from bert_jax.data.sentences import split_sentences, with_leading_spaces
 from bert_jax.data.shards import (
     Shard,
     describe_file,
@@ -120,7 +120,7 @@ def _google_tokenizer(directory: Path) -> GoogleTokenizer:
 
 def _encode(job: TokeniseJob, documents: Iterable[str], tokenizer: Tokenizer) -> Shard:
     document_lengths: list[int] = []
-    sentences = _sentences(job, documents, document_lengths)
+    sentences = _sentences(job, documents, document_lengths, keep_spaces=tokenizer.keeps_leading_space)
     dtype = token_dtype(tokenizer.vocab_size)
     encode_flat = (_google_tokenizer(job.tokenizer) if job.google_rules else tokenizer).encode_flat
     tokens, lengths = [], []
@@ -131,12 +131,17 @@ def _encode(job: TokeniseJob, documents: Iterable[str], tokenizer: Tokenizer) ->
     return pack_flat(np.concatenate(tokens), np.concatenate(lengths), np.array(document_lengths), dtype)
 
 
-def _sentences(job: TokeniseJob, documents: Iterable[str], document_lengths: list[int]) -> Iterator[str]:
-    """The sentences of all documents in order; notes down how many each has."""
+def _sentences(
+    job: TokeniseJob, documents: Iterable[str], document_lengths: list[int], *, keep_spaces: bool
+) -> Iterator[str]:
+    """The sentences of all documents in order; notes down how many each has.
+
+    keep_spaces: end to end the sentences of a document are its text again, any white space between two being one space.
+    """
     for text in documents:
         if job.one_sentence_a_line:
             found = [line for part in text.split("\n") if (line := part.strip())]
         else:
             found = split_sentences(text, job.language)
         document_lengths.append(len(found))
-        yield from found
+        yield from with_leading_spaces(text, found) if keep_spaces else found

@@ -32,9 +32,10 @@ def show(directory: Path, *, split: str, max_seq_length: int | None, limit: int 
             print(json.dumps(instance, ensure_ascii=False))
         return
     places = _places(directory, manifest, split, length)
+    mask_token = Tokenizer.load(directory / "tokenizer").mask_token
     for number, (instance, place) in enumerate(zip(islice(instances, limit), places, strict=False)):
         print(f"{split} {length} #{number}: {_pair(place, instance, manifest['objective'])}")
-        print(f"  {' '.join(_marked(instance))}")
+        print(f"  {' '.join(_marked(instance, mask_token))}")
         print(f"  masked: {_masked(instance)}\n")
 
 
@@ -92,11 +93,11 @@ def _pair(places: Any, instance: dict[str, Any], objective: str) -> str:
     return f"label {instance['next_sentence_label']} ({relation}); A from {a}, B from {b}"
 
 
-def _marked(instance: dict[str, Any]) -> list[str]:
+def _marked(instance: dict[str, Any], mask_token: str) -> list[str]:
     """The tokens; replaced ones that look like any other in braces, so that they are seen."""
     tokens = list(instance["tokens"])
     for position, label in zip(instance["mlm_positions"], instance["mlm_labels"], strict=True):
-        if tokens[position] not in ("[MASK]", label):
+        if tokens[position] not in (mask_token, label):
             tokens[position] = f"{{{tokens[position]}}}"
     return tokens
 

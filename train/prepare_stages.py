@@ -58,12 +58,13 @@ def make_tokenizer(options: PrepareOptions, sources: Sequence[Source]) -> tuple[
     google = options.recipe == "google"
     switches: dict[str, Any] = {"max_word_length": 200, "literal_special_tokens": False} if google else {}
     if options.vocab is not None:
-        given = {"cased": options.cased, "strip_accents": options.strip_accents}
+        given: dict[str, Any] = {"cased": options.cased, "strip_accents": options.strip_accents}
         try:
-            tokenizer = Tokenizer.load(options.vocab, **given, **switches)
+            tokenizer = Tokenizer.load(options.vocab, **given)
+            _check_kind(tokenizer, options)
+            return (Tokenizer.load(options.vocab, **given, **switches) if google else tokenizer), {}
         except FileNotFoundError as error:
             raise UserError(f"--vocab {options.vocab}: {error}") from None
-        return tokenizer, {}
     assert options.vocab_size and options.workers and options.held_out is not None
     with ProgressReport("counting words", total=_size(sources), unit="MB", scale=1e6) as report:
         texts = (text for text in open_corpus(options, sources, report) if not is_held_out(text, options.held_out))
@@ -77,6 +78,21 @@ def make_tokenizer(options: PrepareOptions, sources: Sequence[Source]) -> tuple[
         max_word_length=switches.get("max_word_length", 100),
     )
     return learnt.tokenizer(**switches), learnt.report
+
+
+def _check_kind(tokenizer: Tokenizer, options: PrepareOptions) -> None:
+    """Raise UserError where the recipe or the objective is not for this kind of tokenizer."""
+    if options.recipe == "google" and tokenizer.max_word_length is None:
+        raise UserError(f"--recipe google is for BERT's vocabularies (WordPiece), --vocab {options.vocab} is none")
+    pair = options.objective != "none"
+    added, expected = tokenizer.special_tokens_added(pair=pair), 3 if pair else 2
+    if added != expected:
+        layout = "[CLS] a [SEP] b [SEP]" if pair else "[CLS] a [SEP]"
+        advice = "; RoBERTa is trained with --objective none" if pair else ""
+        raise UserError(
+            f"--objective {options.objective} makes rows {layout}, the tokenizer of --vocab {options.vocab} puts "
+            f"{added} special tokens to {'a pair' if pair else 'a text'}{advice}"
+        )
 
 
 def save_tokenizer(tokenizer: Tokenizer, directory: Path) -> None:

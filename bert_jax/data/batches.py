@@ -68,9 +68,9 @@ class Batches:
                 masks (recipe google) are what they are: None, or the very settings they were made with.
             seed: of order and masks.
             shuffle: False for the order of the index, which evaluation wants. Masks still differ between epochs.
-            pad_last: end each epoch with a batch that is filled up with padding rows (attention mask, weights and
-                ids 0, `next_sentence_label` -100, which losses ignore), so that a pass over a held-out split counts
-                every example once. None: only where `shuffle` is False.
+            pad_last: end each epoch with a batch that is filled up with padding rows (attention mask and weights 0,
+                ids of [PAD], `next_sentence_label` -100, which losses ignore), so that a pass over a held-out split
+                counts every example once. None: only where `shuffle` is False.
 
         Raises:
             UserError: not a prepared directory, no such split or length, a damaged file, settings that contradict
@@ -88,6 +88,7 @@ class Batches:
             max_seq_length=max_seq_length,
             cls_id=self._vocabulary.cls_id,
             sep_id=self._vocabulary.sep_id,
+            pad_id=self._vocabulary.pad_id,
         )
         self.masking = _resolve(manifest, self._rows, max_seq_length, masking, max_predictions, directory)
         self.batch_size = batch_size
@@ -140,9 +141,15 @@ class Batches:
             return self._make(epochs_B, places_B)
         if not real_B.any():  # one row made for nothing gives the names, types and widths
             made = self._make(np.zeros(1, np.int64), np.zeros(1, np.int64))
-            return {name: _padded(name, array[:0], real_B) for name, array in made.items()}
+            return {name: self._padded(name, array[:0], real_B) for name, array in made.items()}
         made = self._make(epochs_B[real_B], places_B[real_B])
-        return {name: _padded(name, array, real_B) for name, array in made.items()}
+        return {name: self._padded(name, array, real_B) for name, array in made.items()}
+
+    def _padded(self, name: str, array: np.ndarray, real_B: np.ndarray) -> np.ndarray:
+        fill = {"next_sentence_label": IGNORED_LABEL, "input_ids": self._vocabulary.pad_id}.get(name, 0)
+        whole = np.full((len(real_B), *array.shape[1:]), fill, array.dtype)
+        whole[real_B] = array
+        return whole
 
     def _places(self, step: int, rows_B: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Epoch and position within the epoch of each row; positions past the last example are padding."""
@@ -203,13 +210,6 @@ def _vocabulary(directory: Path, manifest: dict[str, Any]) -> MaskingVocabulary:
             f"{manifest['tokenizer']['vocab_size']}; put that one back, or prepare the data again"
         )
     return vocabulary
-
-
-def _padded(name: str, array: np.ndarray, real_B: np.ndarray) -> np.ndarray:
-    fill = IGNORED_LABEL if name == "next_sentence_label" else 0
-    whole = np.full((len(real_B), *array.shape[1:]), fill, array.dtype)
-    whole[real_B] = array
-    return whole
 
 
 def _resolve(

@@ -42,7 +42,8 @@ class MaskingConfig:
         strategy: "count", "bernoulli" or "roberta", see the module's docstring.
         probability: share of a row's tokens to predict.
         max_predictions: P, most predictions a row can have. None: what the data was prepared for (`Batches`).
-        whole_word: choose whole words; a "##" piece belongs to the word before it. Strategy "count" only.
+        whole_word: choose whole words; a continuing piece ("##...", for RoBERTa one without "Ġ") belongs to the word
+            before it. Strategy "count" only.
         ngram: choose n-grams of up to this many tokens (words, with `whole_word`). Strategy "count" only.
 
     Raises:
@@ -74,10 +75,11 @@ class MaskingVocabulary:
 
     Attributes:
         size: V.
-        cls_id, sep_id, mask_id: ids of [CLS], [SEP] and [MASK].
+        cls_id, sep_id, mask_id: ids of [CLS], [SEP] and [MASK], whatever they are called (<s>, </s>, <mask>).
         special_ids: ids of all special tokens ([PAD], [UNK], [CLS], [SEP], [MASK]): never chosen by "bernoulli",
             never a random replacement in "roberta".
-        is_continuation_V: bool [V], the pieces that continue a word ("##...").
+        is_continuation_V: bool [V], the pieces that continue a word (`Tokenizer.is_continuation`).
+        pad_id: id of [PAD], 0 where the vocabulary has none.
     """
 
     size: int
@@ -86,6 +88,7 @@ class MaskingVocabulary:
     mask_id: int
     special_ids: tuple[int, ...]
     is_continuation_V: np.ndarray
+    pad_id: int = 0
 
     @classmethod
     def of(cls, tokenizer: "Tokenizer") -> "MaskingVocabulary":
@@ -97,6 +100,7 @@ class MaskingVocabulary:
             mask_id=tokenizer.mask_token_id,
             special_ids=tuple(sorted(tokenizer.all_special_ids)),
             is_continuation_V=np.asarray(tokenizer.is_continuation, bool),
+            pad_id=tokenizer.pad_token_id if tokenizer.has_special("pad") else 0,
         )
 
     @cached_property

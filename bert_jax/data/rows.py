@@ -20,7 +20,7 @@ _FIELDS = len(EXAMPLE.names or ())
 
 
 class Rows(NamedTuple):
-    """[CLS] A [SEP] B [SEP], or [CLS] A [SEP] where there is no B; 0 beyond a row's length.
+    """[CLS] A [SEP] B [SEP], or [CLS] A [SEP] where there is no B; padding beyond a row's length.
 
     input_ids, token_type_ids, attention_mask: int32 [B, L]; lengths, labels: int32 [B].
     """
@@ -59,6 +59,7 @@ class PreparedRows:
         max_seq_length: int,
         cls_id: int,
         sep_id: int,
+        pad_id: int,
     ):
         """Opens the files, reading nothing but their headers.
 
@@ -67,13 +68,13 @@ class PreparedRows:
             manifest: the content of its manifest.json.
             split: "train" or "held-out".
             max_seq_length: L, one that the directory has an index for.
-            cls_id, sep_id: ids of [CLS] and [SEP].
+            cls_id, sep_id, pad_id: ids of [CLS], [SEP] and [PAD]. RoBERTa's models tell padding by its id.
 
         Raises:
             UserError: no such split or length, a file that is missing or not what the manifest says, no examples.
         """
         self._where = directory / split
-        self._cls_id, self._sep_id = cls_id, sep_id
+        self._cls_id, self._sep_id, self._pad_id = cls_id, sep_id, pad_id
         self._vocab_size: int = manifest["tokenizer"]["vocab_size"]
         self._max_seq_length = max_seq_length
         entry = _split_entry(directory, manifest, split)
@@ -150,7 +151,7 @@ class PreparedRows:
         is_text_BL = columns_L < last_B1
         is_text_BL &= columns_L != first_sep_B1
         is_text_BL[:, 0] = False
-        input_ids_BL = np.zeros((B, L), np.int32)
+        input_ids_BL = np.full((B, L), self._pad_id, np.int32)
         input_ids_BL[is_text_BL] = flat
         input_ids_BL[:, 0] = self._cls_id
         input_ids_BL[rows_B, first_sep_B1[:, 0]] = self._sep_id

@@ -1,6 +1,6 @@
 """Lines of prose -> sentences, in any script; linear in the length of a line."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from bert_jax.errors import UserError
 
@@ -24,6 +24,18 @@ def split_sentences(text: str, language: str = "en") -> list[str]:
         if line:
             sentences += (piece for part in _split_line(line, language) if (piece := part.strip()))
     return sentences
+
+
+def with_leading_spaces(text: str, sentences: Iterable[str]) -> Iterator[str]:
+    """The sentences of a text, with a space in front where white space stands before them, but for the first.
+
+    sentences: stripped, in order, with nothing but white space between them in `text`.
+    """
+    end = 0
+    for sentence in sentences:
+        start = text.index(sentence, end)
+        yield f" {sentence}" if 0 < end < start else sentence
+        end = start + len(sentence)
 
 
 def _split_line(line: str, language: str) -> Iterator[str]:

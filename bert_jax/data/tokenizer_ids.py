@@ -109,6 +109,10 @@ class TokenIds:
         roles = [self._ids[tokens[role]] for role in (*ends, *ROLES) if role in tokens]
         return list(dict.fromkeys(roles + added))
 
+    def has_special(self, role: str) -> bool:
+        """Whether the vocabulary has a special token of a role: "unk", "sep", "pad", "cls" or "mask"."""
+        return role in self._parts.special_tokens
+
     def _special(self, role: str) -> str:
         if role not in self._parts.special_tokens:
             usual = (self._parts.family.special_tokens if self._parts.family else BERT_SPECIAL_TOKENS)[role]
