@@ -1,10 +1,37 @@
 """Held-out evaluation of a pretraining run, with the baselines that the figures have to be read against."""
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+import jax
 import numpy as np
+
+from bert_jax.training.feed import MeshBatches
+from bert_jax.training.sharding import batch_shardings
+from train.recipe import Phase, PretrainConfig
+from train.source import DataSource
+
+
+class HeldOutBatches:
+    """(host batch, device batch) pairs: at every iteration the same first `eval_batches` of the held-out examples.
+
+    The data is opened once, when this is made. Where nothing was held out it is empty.
+    """
+
+    def __init__(self, config: PretrainConfig, data: DataSource, mesh: jax.sharding.Mesh, phase: Phase):
+        micro = phase._replace(batch=phase.batch // config.accumulation)
+        self._count = 0
+        if (found := data.evaluation_batches(config, micro)) is not None:
+            self._source, self._count = found
+            self._on_mesh = MeshBatches(self._source, micro.batch, batch_shardings(mesh))
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __iter__(self) -> Iterator[tuple[dict[str, np.ndarray], dict[str, jax.Array]]]:
+        for number in range(self._count):
+            yield self._source.batch(number), self._on_mesh.batch(number)
 
 
 class Unigram:

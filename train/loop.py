@@ -1,7 +1,8 @@
 """The pretraining loop, top to bottom: mesh, model, state, restore, steps, evaluations, checkpoints, export."""
 
-from collections.abc import Generator, Iterator
+from collections.abc import Generator
 from contextlib import ExitStack, closing
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from bert_jax.training.feed import MeshBatches, to_host
 from bert_jax.training.optimizer import make_optimizer, make_schedule
 from bert_jax.training.sharding import batch_shardings, check_sizes, make_mesh
 from bert_jax.training.step import abstract_state, compile_eval_step, compile_train_step, init_state
-from train.evaluation import Unigram, evaluate
+from train.evaluation import HeldOutBatches, Unigram, evaluate
 from train.exits import EXIT_DONE, EXIT_NOT_FINITE
 from train.meter import Meter
 from train.recipe import Phase, PretrainConfig, to_json
@@ -51,7 +52,8 @@ def pretrain(config: PretrainConfig, run: RunDirectory, data: DataSource, held_o
 
         log = stack.enter_context(open_log(run.path, start_step=step, total_steps=config.total_steps))
         log.say(f"{describe(mesh, state)}; {'resuming' if step else 'starting'} at step {step:,}")
-        if held_out.evaluation_batches(config, config.phases[-1]) is None:
+        held_out_of = cache(partial(HeldOutBatches, config, held_out, mesh))
+        if not held_out_of(config.phases[-1]):
             log.say("the data has no held-out documents: there will be no evaluation (prepare with --held-out)")
         meter = Meter(config.model, step)
         stop = stack.enter_context(StopRequest())
@@ -76,8 +78,7 @@ def pretrain(config: PretrainConfig, run: RunDirectory, data: DataSource, held_o
             code = stop.exit_code(step) or EXIT_DONE
             with meter.pause():
                 if step % config.eval_every == 0 or last:
-                    batches = held_out_batches(config, held_out, mesh, phase)
-                    if result := evaluate(eval_step, state.params, batches, unigram):
+                    if result := evaluate(eval_step, state.params, held_out_of(phase), unigram):
                         log.record("eval", step, result)
                     log.draw()
                 if step % config.save_every == 0 or last or code != EXIT_DONE:
@@ -131,19 +132,6 @@ def device_batches(
                 yield phase, batch, prefetched.waited - waited
                 waited = prefetched.waited
                 step += 1
-
-
-def held_out_batches(
-    config: PretrainConfig, data: DataSource, mesh: jax.sharding.Mesh, phase: Phase
-) -> Iterator[tuple[dict[str, Any], dict[str, jax.Array]]]:
-    """(host batch, device batch) pairs: the same first `eval_batches` of the held-out examples every time."""
-    micro = phase._replace(batch=phase.batch // config.accumulation)
-    found = data.evaluation_batches(config, micro)
-    if found is not None:
-        source, count = found
-        on_mesh = MeshBatches(source, micro.batch, batch_shardings(mesh))
-        for number in range(count):
-            yield source.batch(number), on_mesh.batch(number)
 
 
 def describe(mesh: jax.sharding.Mesh, state: Any) -> str:

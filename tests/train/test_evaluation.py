@@ -8,9 +8,12 @@ from sklearn.metrics import accuracy_score, log_loss
 
 from bert_jax.config import BertConfig
 from bert_jax.model.heads import BertForPreTraining
-from train.evaluation import Unigram, evaluate
+from bert_jax.training.optimizer import OptimizerConfig
+from bert_jax.training.sharding import MeshConfig, make_mesh
+from train.evaluation import HeldOutBatches, Unigram, evaluate
 from train.meter import Meter, train_flops
-from train.recipe import Phase
+from train.recipe import Phase, PretrainConfig
+from train.source import RandomData
 
 
 def batches(count: int, vocab_size: int):
@@ -51,6 +54,37 @@ def test_an_objective_without_pairs_has_no_pair_figures():
     names = ("mlm_loss_sum", "mlm_correct", "mlm_weight", "nsp_loss_sum", "nsp_count", "nsp_correct")
     result = evaluate(lambda params, batch: dict.fromkeys(names, 0.0), None, [(b, b) for b in host], None)
     assert set(result) == {"mlm_loss", "mlm_perplexity", "mlm_accuracy"}
+
+
+def test_held_out_data_is_opened_once_and_gives_the_same_batches_each_time():
+    opened = []
+
+    class Data(RandomData):
+        def batches(self, config, phase):
+            opened.append(phase)
+            return super().batches(config, phase)
+
+    optimizer = OptimizerConfig(warmup_steps=1)
+    config = PretrainConfig(optimizer=optimizer, phases=(Phase(16, 16, 9),), accumulation=2, eval_batches=3)
+    held_out = HeldOutBatches(config, Data(50, "nsp"), make_mesh(MeshConfig()), config.phases[0])
+    first, second = list(held_out), list(held_out)
+    assert opened == [Phase(16, 8, 9)]
+    assert len(held_out) == len(first) == 3
+    for (host, device), (again, _) in zip(first, second, strict=True):
+        assert host["input_ids"].shape == (8, 16)
+        np.testing.assert_array_equal(host["input_ids"], again["input_ids"])
+        np.testing.assert_array_equal(host["input_ids"], device["input_ids"])
+
+
+def test_where_nothing_was_held_out_there_is_nothing_to_evaluate():
+    class Data(RandomData):
+        def evaluation_batches(self, config, phase):
+            return None
+
+    config = PretrainConfig(phases=(Phase(16, 16, 20_000),))
+    held_out = HeldOutBatches(config, Data(50, "nsp"), make_mesh(MeshConfig()), config.phases[0])
+    assert not held_out
+    assert evaluate(lambda params, batch: {}, None, held_out, None) == {}
 
 
 def test_metrics_are_fetched_one_step_late_and_averaged_over_good_steps(monkeypatch):
