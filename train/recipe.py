@@ -61,8 +61,9 @@ class PretrainConfig:
     text: str | None = None  # files or a glob, prepared into the run directory first
     text_options: TextConfig = field(default_factory=TextConfig)
     eval_data: str | None = None  # a prepared directory; None: the held-out part of `data`
-    init: str | None = None  # a run directory or a folder
-    init_optimizer: bool = False
+    init: str | None = None  # a run directory, a folder or a hub id; its architecture is taken over
+    init_optimizer: bool = False  # with its moments: of a run directory or of a TF1 checkpoint
+    init_step: bool = False  # and at its step, not at 0
 
     log_every: int = 50
     eval_every: int = 1_000
@@ -80,10 +81,10 @@ class PretrainConfig:
         if not phases or not all(isinstance(value, int) and value >= 1 for phase in phases for value in phase):
             raise UserError(f"phases: found {self.phases}; each needs (length, batch, steps), all at least 1")
         longest = max(phase.length for phase in phases)
-        if longest > self.model.max_position_embeddings:
+        if self.init is None and longest > self.model.longest_input:  # with init= the model is the source's
             raise UserError(
                 f"phases: length {longest} is more than model.max_position_embeddings = "
-                f"{self.model.max_position_embeddings}; raise the one or lower the other"
+                f"{self.model.max_position_embeddings} has room for; raise the one or lower the other"
             )
         for phase in phases:
             if phase.batch % self.accumulation:

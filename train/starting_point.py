@@ -1,52 +1,60 @@
-"""Where a fresh run's parameters come from: drawn anew, or `init=` another run or folder."""
+"""Where a fresh run's state comes from: drawn anew, or `init=` another run, a folder, or a run of Google's code."""
 
 import dataclasses
 from collections.abc import Callable
 
-import jax
 import jax.numpy as jnp
 from etils import epath
 
 from bert_jax.errors import UserError
+from bert_jax.interop.tf1_files import is_checkpoint
 from bert_jax.load import load_arrays
 from bert_jax.training.checkpoint import Checkpoints
 from bert_jax.training.step import TrainState
+from train.google_run import google_state
+from train.placing import place
 from train.recipe import PretrainConfig
 
 
 def starting_point(config: PretrainConfig, target: TrainState, fresh: Callable[[], TrainState]) -> TrainState:
-    """The state of step 0. `target`: the state's shapes and shardings; `fresh` draws one.
+    """The state a run starts with. `target`: the state's shapes and shardings; `fresh` draws one.
 
-    With `init=RUN init_optimizer=true` the optimizer's moments come along; the step and the schedule start at 0.
+    With `init_optimizer=true` the optimizer's moments and its count of updates come along. The step, and with it the
+    schedule and the place in the data, starts at 0 all the same, unless `init_step=true` asks for the other run's.
     """
+    if config.init_step and not (config.init and config.init_optimizer):
+        raise UserError("init_step: goes on with another run's optimizer; say init=RUN init_optimizer=true with it")
     if config.init is None:
         return fresh()
-    checkpoints = epath.Path(config.init) / "checkpoints"
-    if config.init_optimizer:
-        if not checkpoints.exists():
-            raise UserError(f"init_optimizer: {config.init} is no run directory, so it has no optimizer state")
-        with Checkpoints(checkpoints) as earlier:
-            state = earlier.restore(target).state
-        zero = jnp.zeros_like(state.step)
-        return dataclasses.replace(
-            state, step=zero, skipped_total=zero, skipped_in_a_row=zero, last_skipped_step=zero - 1
+    if not config.init_optimizer:
+        read = load_arrays(config.init)
+        read.report.check()
+        return dataclasses.replace(fresh(), params=place(read.params, target.params, config.init))
+    state = _with_optimizer(config, config.init, target, fresh)
+    step = state.step if config.init_step else jnp.zeros_like(state.step)
+    if int(step) >= config.total_steps:
+        raise UserError(
+            f"init_step: {config.init} has made {int(step)} steps, and the phases end at {config.total_steps}: "
+            "nothing is left to do; give the last phase more steps"
         )
-    read = load_arrays(config.init)
-    read.report.check()
-    return dataclasses.replace(fresh(), params=place(read.params, target.params, config.init))
+    return dataclasses.replace(
+        state,
+        step=step,
+        skipped_total=jnp.zeros_like(step),  # arrays of their own, since a step is given the memory of each
+        skipped_in_a_row=jnp.zeros_like(step),
+        last_skipped_step=jnp.full_like(step, -1),
+    )
 
 
-def place(params, target, source: str):
-    """`params` laid out as `target`; UserError naming the first parameter that is missing or has another shape."""
-    found = {jax.tree_util.keystr(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(params)}
-
-    def one(path, want):
-        name = jax.tree_util.keystr(path)
-        leaf = found.get(name)
-        if leaf is None:
-            raise UserError(f"init: {source} has no parameter {name}, which this run's model needs")
-        if leaf.shape != want.shape:
-            raise UserError(f"init: {source} has {name} of shape {leaf.shape}; this run's model needs {want.shape}")
-        return jax.device_put(leaf, want.sharding)
-
-    return jax.tree_util.tree_map_with_path(one, target)
+def _with_optimizer(
+    config: PretrainConfig, source: str, target: TrainState, fresh: Callable[[], TrainState]
+) -> TrainState:
+    checkpoints = epath.Path(source) / "checkpoints"
+    if checkpoints.exists():
+        with Checkpoints(checkpoints) as earlier:
+            return earlier.restore(target).state
+    if is_checkpoint(source):
+        return google_state(config, target, fresh())
+    raise UserError(
+        f"init_optimizer: {source} is no run directory and holds no TF1 checkpoint, so it has no optimizer state"
+    )
