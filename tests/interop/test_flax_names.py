@@ -134,6 +134,11 @@ def test_other_models_are_one_clear_line():
         hf_names(InMemory(arrays_of(["roberta/embeddings/LayerNorm/bias"])), "bert")
 
 
+def test_a_kernel_that_is_no_matrix_is_left_as_it_is():
+    stored = InMemory({"bert/pooler/dense/kernel": np.zeros((2, 3, 4), np.float32)})
+    assert Renamed(stored, hf_names(stored, "bert")).shape("bert.pooler.dense.weight") == (2, 3, 4)
+
+
 def test_two_names_of_one_array_are_refused():
     twice = InMemory(arrays_of(["bert/embeddings/LayerNorm/scale", "bert/embeddings/LayerNorm/gamma"]))
     with pytest.raises(UserError, match=r"LayerNorm/scale and .*LayerNorm/gamma are both torch's bert\.embeddings"):
