@@ -11,8 +11,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -20,10 +18,9 @@ from bert_jax import commands
 from bert_jax.__main__ import main, make_parser
 from bert_jax.config import BertConfig
 from bert_jax.data.tokenizer import Tokenizer
-from bert_jax.interop.names import parameters_of
-from bert_jax.interop.tree import sha256_of_parameters, unflatten
+from bert_jax.interop.tree import sha256_of_parameters
 from bert_jax.load import load
-from bert_jax.training.checkpoint import Checkpoints
+from tests.run_directory import random_params, write_run
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "cat", "sat", "고양이", "a", "##s", "."]
 CONFIG = BertConfig(
@@ -34,31 +31,22 @@ CONFIG = BertConfig(
 
 @pytest.fixture(scope="module")
 def params() -> dict:
-    rng = np.random.default_rng(5)
-    rows = parameters_of(CONFIG, "pretraining")
-    return unflatten({path: rng.normal(size=row.shape).astype(np.float32) for path, row in rows.items()})
+    return random_params(CONFIG, 5)
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory, params) -> Path:
-    directory = tmp_path_factory.mktemp("runs") / "tiny"
-    directory.mkdir()
     config = {
         "model": CONFIG.to_json() | {"dtype": "bfloat16"},
         "phases": [[128, 8, 30]],
         "optimizer": {"name": "adamw", "learning_rate": 1e-3},
         "data": "/secret/path",
     }
-    (directory / "config.json").write_text(json.dumps(config))
+    tokenizer = Tokenizer.from_vocabulary(PIECES, cased=False, strip_accents=False)
+    directory = write_run(tmp_path_factory.mktemp("runs") / "tiny", config, params, tokenizer, steps=(20, 30))
     rows = [{"kind": "train", "step": 30, "loss": 9.0}, {"kind": "eval", "step": 20, "mlm_loss": 4.5}]
     rows.append({"kind": "eval", "step": 99, "mlm_loss": 0.125})
     (directory / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows) + '{"kind": "ev')
-    Tokenizer.from_vocabulary(PIECES, cased=False, strip_accents=False).save(directory / "tokenizer")
-    with Checkpoints(directory / "checkpoints") as checkpoints:
-        for step, shift in ((20, 1.0), (30, 0.0)):
-            tree = jax.tree.map(lambda x, shift=shift: jnp.asarray(x + np.float32(shift)), params)
-            checkpoints.save(step, {"params": tree, "opt_state": jnp.zeros(4)}, {})
-            checkpoints.wait()
     return directory
 
 

@@ -20,6 +20,7 @@ from bert_jax.interop.tree import flatten, sha256_of_parameters, unflatten
 from bert_jax.interop.write import save_pretrained
 from bert_jax.load import load, load_arrays, load_config, load_tokenizer
 from bert_jax.training.checkpoint import Checkpoints
+from tests.run_directory import random_params, write_run
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "cat", "sat", "on", "mat", "a", "##s", ",", "."]
 CONFIG = BertConfig(
@@ -30,27 +31,16 @@ CONFIG = BertConfig(
 
 @pytest.fixture(scope="module")
 def params() -> dict:
-    rng = np.random.default_rng(3)
-    rows = parameters_of(CONFIG, "pretraining")
-    return unflatten({path: rng.normal(size=row.shape).astype(np.float32) for path, row in rows.items()})
+    return random_params(CONFIG, 3)
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory, params) -> Path:
     """A run directory as training leaves it, trained in bfloat16, with two checkpoints."""
-    directory = tmp_path_factory.mktemp("runs") / "tiny"
-    directory.mkdir()
     model = CONFIG.to_json() | {"dtype": "bfloat16", "remat": "full"}
     del model["model_type"]
-    (directory / "config.json").write_text(json.dumps({"model": model, "seed": 0}))
-    Tokenizer.from_vocabulary(PIECES, cased=False).save(directory / "tokenizer")
-    with Checkpoints(directory / "checkpoints") as checkpoints:
-        older = jax.tree.map(lambda x: x + 1, params)
-        for step, tree in ((5, older), (7, params)):
-            state = {"step": jnp.int32(step), "params": jax.tree.map(jnp.asarray, tree), "opt_state": jnp.zeros(3)}
-            checkpoints.save(step, state, {})
-            checkpoints.wait()
-    return directory
+    directory, tokenizer = tmp_path_factory.mktemp("runs") / "tiny", Tokenizer.from_vocabulary(PIECES, cased=False)
+    return write_run(directory, {"model": model, "seed": 0}, params, tokenizer, steps=(5, 7))
 
 
 @pytest.fixture(scope="module")
