@@ -14,13 +14,14 @@ import pytest
 
 from bert_jax.config import BertConfig
 from bert_jax.model.encoder import Bert
-from bert_jax.model.heads import BertForPreTraining
+from bert_jax.model.heads import BertForPreTraining, BertLMHeadModel
 from bert_jax.model.losses import (
     mean_pretraining_loss,
     pretraining_denominators,
     pretraining_loss,
     pretraining_sums,
 )
+from bert_jax.model.task_losses import causal_lm_loss
 
 CONFIG = BertConfig(
     vocab_size=11,
@@ -36,6 +37,8 @@ TYPES = jnp.array([[0, 0, 0, 1, 1], [0, 0, 1, 0, 0]])
 
 RENAMES = (
     (r"layer_(\d+)/", r"layer/\1/"),
+    (r"cross_attention/", "crossattention/"),
+    (r"attention/distance_embedding", "attention/self/distance_embedding/weight"),
     (r"attention/(query|key|value)/", r"attention/self/\1/"),
     (r"attention/output/", "attention/output/dense/"),
     (r"attention/LayerNorm", "attention/output/LayerNorm"),
@@ -140,3 +143,29 @@ def test_a_mask_per_query_is_taken():
     causal_and_padding = jnp.tril(jnp.ones((5, 5), jnp.int32)) * MASK[:, None, :]
     output = run(model, golden_params(model), attention_mask=causal_and_padding)
     np.testing.assert_allclose(output.last_hidden_state[0, 0, :4], [2.021434, 0.784594, 1.781067, -0.380816], atol=2e-6)
+
+
+RELATIVE = {
+    "relative_key": ([1.148202, 1.193946, 1.951072, 0.416506], [1.068202, -1.929710, 1.925536, -0.883223]),
+    "relative_key_query": ([1.153002, 1.182928, 1.955959, 0.406115], [1.062890, -1.932319, 1.924365, -0.882871]),
+}
+
+
+@pytest.mark.parametrize("kind", RELATIVE)
+def test_relative_positions_give_the_golden_values(kind):
+    model = Bert(CONFIG.replace(position_embedding_type=kind))
+    last = run(model, golden_params(model), attention_mask=MASK).last_hidden_state
+    np.testing.assert_allclose([last[0, 0, :4], last[1, 2, :4]], RELATIVE[kind], atol=2e-6)
+
+
+def test_a_decoder_with_cross_attention_gives_the_golden_values():
+    model = BertLMHeadModel(CONFIG.replace(is_decoder=True, add_cross_attention=True))
+    output = jax.jit(model.apply)(
+        {"params": golden_params(model)},
+        IDS[:1],
+        MASK[:1],
+        encoder_hidden_states=0.5 * jnp.sin(0.11 * jnp.arange(24.0)).reshape(1, 3, 8),
+        encoder_attention_mask=jnp.array([[1, 1, 0]]),
+    )
+    np.testing.assert_allclose(output.logits[0, 2, :4], [-0.284973, 0.470083, -0.714656, 0.451072], atol=2e-6)
+    np.testing.assert_allclose(causal_lm_loss(output.logits, IDS[:1]), 2.635541, atol=2e-6)

@@ -5,7 +5,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from bert_jax.config import BertConfig
 from bert_jax.errors import UserError
+from bert_jax.model.encoder import Bert
 from bert_jax.model.relative_positions import relative_scores
 
 RNG = np.random.default_rng(0)
@@ -84,3 +86,36 @@ def test_the_rows_of_all_pairs_are_not_kept_for_the_backward_pass():
     kept = [np.shape(leaf) for leaf in jax.tree.leaves(pull)]
     assert (9, 4) in kept
     assert (5, 5, 4) not in kept
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_model_attends_as_defined_and_adds_no_absolute_positions(kind):
+    config = BertConfig(
+        vocab_size=20,
+        hidden_size=12,
+        num_hidden_layers=1,
+        num_attention_heads=3,
+        intermediate_size=8,
+        max_position_embeddings=LONGEST,
+        position_embedding_type=kind,
+    )
+    model = Bert(config, add_pooler=False)
+    ids = jnp.asarray(RNG.integers(0, 20, size=(2, 6)))
+    mask = jnp.array([[1, 1, 1, 1, 1, 1], [1, 1, 1, 1, 0, 0]])
+    shapes = jax.eval_shape(lambda: model.init(jax.random.key(0), ids))["params"]
+    params = jax.tree.map(lambda x: jnp.asarray(RNG.normal(size=x.shape), jnp.float32), shapes)
+    options = {"output_attentions": True, "output_hidden_states": True}
+    output = jax.jit(lambda tree: model.apply({"params": tree}, ids, mask, **options))(params)
+
+    attention = jax.tree.map(lambda x: np.asarray(x, np.float64), params["encoder"]["layer_0"]["attention"])
+    assert attention["distance_embedding"].shape == (13, 4)
+    x = np.asarray(output.hidden_states[0], np.float64)
+    q, k = ((x @ attention[n]["kernel"] + attention[n]["bias"]).reshape(2, 6, 3, 4) for n in ("query", "key"))
+    scores = np.einsum("blhk,bmhk->bhlm", q, k) + by_the_definition(kind, q, k, attention["distance_embedding"], 0)
+    weights = np.exp(scores / 2.0) * np.asarray(mask)[:, None, None]
+    np.testing.assert_allclose(output.attentions[0], weights / weights.sum(-1, keepdims=True), atol=2e-5)
+
+    table = params["embeddings"]["position_embeddings"] + 1.0
+    moved = params | {"embeddings": params["embeddings"] | {"position_embeddings": table}}
+    again = jax.jit(lambda tree: model.apply({"params": tree}, ids, mask, **options))(moved)
+    np.testing.assert_array_equal(again.last_hidden_state, output.last_hidden_state)

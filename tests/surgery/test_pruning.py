@@ -1,11 +1,17 @@
 """Pruning heads: which blocks of the tree go, what the config remembers, and that the model computes the same."""
 
+from functools import partial
+
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from bert_jax.config import BertConfig
 from bert_jax.errors import UserError
+from bert_jax.model.encoder import Bert
 from bert_jax.surgery.pruning import prune_heads
+from tests.model import test_golden as golden
 
 CONFIG = BertConfig(
     vocab_size=50,
@@ -86,3 +92,67 @@ def test_a_tree_that_is_not_the_config_s_is_named():
         prune_heads(CONFIG, {"embeddings": {}}, {0: [2]})
     with pytest.raises(UserError, match="last head"):
         prune_heads(CONFIG.replace(pruned_heads=((0, (1, 2, 3)),)), blocks(CONFIG), {0: [0]})
+
+
+IDS = jnp.asarray(np.random.default_rng(0).integers(1, 50, size=(2, 9)), jnp.int32)
+MASK = jnp.asarray([[1] * 9, [1] * 6 + [0] * 3], jnp.int32)
+
+
+def run(config, params, **options):
+    model = Bert(config)
+    program = partial(model.apply, output_hidden_states=True, output_attentions=True)
+    quick = {"xla_backend_optimization_level": 0}
+    return jax.jit(program, compiler_options=quick)({"params": params}, IDS, MASK, **options)
+
+
+def random_params(config):
+    rng = np.random.default_rng(1)
+    shapes = jax.eval_shape(lambda: Bert(config).init(jax.random.key(0), IDS))["params"]
+    return jax.tree_util.tree_map_with_path(
+        lambda path, x: jnp.asarray((path[-1].key == "scale") + 0.3 * rng.normal(size=x.shape), jnp.float32), shapes
+    )
+
+
+@pytest.mark.parametrize(
+    ("config", "once", "twice", "gone"),
+    [
+        (CONFIG, {0: [1], 2: [3, 0]}, {0: [1, 2], 1: [3]}, [[1, 2], [3], [0, 3]]),
+        # One layer with parameters of its own: what it loses is gone at every depth.
+        (ALBERT, {0: [2]}, {0: [0, 2]}, [[0, 2]] * 3),
+        (CONFIG.replace(position_embedding_type="relative_key_query"), {1: [0]}, {1: [2]}, [[], [0, 2], []]),
+    ],
+    ids=["bert", "albert", "relative"],
+)
+def test_a_pruned_model_computes_what_the_head_mask_does_and_keeps_its_numbers(config, once, twice, gone):
+    params = random_params(config)
+    head_mask = np.ones((3, 4), np.float32)
+    for depth, heads in enumerate(gone):
+        head_mask[depth, heads] = 0
+    masked = run(config, params, head_mask=jnp.asarray(head_mask))
+    smaller_config, smaller = prune_heads(*prune_heads(config, params, once), twice)
+    pruned = run(smaller_config, smaller)
+    np.testing.assert_allclose(pruned.last_hidden_state, masked.last_hidden_state, atol=1e-6)
+    np.testing.assert_allclose(pruned.pooler_output, masked.pooler_output, atol=1e-6)
+    for depth, heads in enumerate(gone):
+        kept = [head for head in range(4) if head not in heads]
+        np.testing.assert_allclose(pruned.attentions[depth], masked.attentions[depth][:, kept], atol=1e-6)
+
+    # Its tree is the one that a model of the new config makes, and a head mask counts as before.
+    shapes = jax.eval_shape(lambda: Bert(smaller_config).init(jax.random.key(0), IDS))["params"]
+    assert jax.tree.map(jnp.shape, smaller) == jax.tree.map(jnp.shape, shapes)
+    more = head_mask.copy()
+    more[0, 3] = 0
+    np.testing.assert_allclose(
+        run(smaller_config, smaller, head_mask=jnp.asarray(more)).last_hidden_state,
+        run(config, params, head_mask=jnp.asarray(more)).last_hidden_state,
+        atol=1e-6,
+    )
+
+
+def test_pruning_gives_the_golden_values():
+    params = golden.golden_params(Bert(golden.CONFIG))
+    config, smaller = prune_heads(golden.CONFIG, params, {0: [0]})
+    assert smaller["encoder"]["layer_0"]["attention"]["query"]["kernel"].shape == (8, 4)
+    assert smaller["encoder"]["layer_0"]["attention"]["output"]["kernel"].shape == (4, 8)
+    last = golden.run(Bert(config), smaller, attention_mask=golden.MASK).last_hidden_state
+    np.testing.assert_allclose(last[0, 0, :4], [1.636507, 1.769817, 1.336224, 0.247586], atol=2e-6)
