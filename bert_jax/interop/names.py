@@ -175,15 +175,21 @@ def head_in(names: Iterable[str], config: BertConfig) -> str:
     """
     family, names = family_of(config), set(names)
     numbers = family.layer_numbers(0, config)
-    there = {part for part, rows in family.parts.items() if any(_is_in(row, names, numbers) for row in rows)}
+    there = {part for part, rows in family.parts.items() if _is_there(rows, names, numbers)}
     heads = [head for head, (_, parts) in family.heads.items() if there.issuperset(parts)]
     best = max(heads, key=lambda head: len(family.heads[head].parts), default="encoder")
     return "causal-lm" if best == "mlm" and config.is_decoder and "causal-lm" in heads else best
 
 
-def _is_in(row: Name, names: set[str], numbers: Mapping[str, int]) -> bool:
-    path, key = row.path.format(**numbers), row.key.format(**numbers)
-    return key in names or bool(path and (path in names or path.removeprefix(ENCODER) in names))
+def _is_there(rows: Iterable[Name], names: set[str], numbers: Mapping[str, int]) -> bool:
+    """Whether of each subtree that the rows belong to something is among names: their keys or our paths."""
+    found: dict[str, bool] = {}
+    for row in rows:
+        path, key = row.path.format(**numbers), row.key.format(**numbers)
+        if path:
+            here = key in names or path in names or path.removeprefix(ENCODER) in names
+            found[path.split("/", 1)[0]] = found.get(path.split("/", 1)[0], False) or here
+    return all(found.values())
 
 
 def to_stored(flat: Mapping[str, np.ndarray], config: BertConfig, head: str) -> dict[str, np.ndarray]:
