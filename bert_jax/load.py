@@ -167,11 +167,11 @@ def load_tokenizer(
     """The tokenizer that belongs to a source as in `load`, None where it has none; options as `Tokenizer.load`.
 
     Raises:
-        FileNotFoundError, UserError: as `load`; a published model that has none is a UserError.
+        FileNotFoundError, UserError: as `load`.
     """
     from bert_jax.data.tokenizer import Tokenizer
 
-    path = folder = resolve(source, revision=revision, token=token, parts=("tokenizer",))
+    path = folder = resolve(source, revision=revision, token=token, parts=("config", "tokenizer"))
     if is_run_directory(path):
         folder = path / "tokenizer"
         options.setdefault("max_length", load_config(path).longest_input)

@@ -62,6 +62,12 @@ def test_config_and_tokenizer_come_without_the_weights(hub: HubServer, files):
     assert "model.safetensors" not in hub.asked()
 
 
+def test_a_published_model_without_a_tokenizer_has_none(hub: HubServer, files):
+    hub.publish(REPO, {name: files[name] for name in ("config.json", "model.safetensors")})
+    assert load(REPO).tokenizer is None
+    assert load_tokenizer(REPO) is None
+
+
 def test_revision_and_token_reach_the_hub(hub: HubServer, files):
     hub.publish(REPO, files, token="hf_right")
     smaller = json.loads(files["config.json"]) | {"layer_norm_eps": 1e-5}

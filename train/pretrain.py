@@ -2,12 +2,17 @@
 
 import dataclasses
 import json
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import jax
 
+from bert_jax.config import BertConfig
 from bert_jax.errors import UserError
+from bert_jax.training.checkpoint import Checkpoints
 from train.exits import run_program
+from train.initial_model import adopted_model, check_vocabulary, origin
 from train.launch import Launch, parse, start_jax
 from train.outcome import outcome
 from train.recipe import PretrainConfig
@@ -26,7 +31,8 @@ Pretrains a BERT: masked language model and sentence pairs, sharded over all dev
 Words:
     run=runs/NAME          where everything goes (default: the config's name and the date); the same command resumes it
     data=DIR | text=GLOB   the training data;  eval_data=DIR  other held-out data than data's own
-    init=SOURCE            start from a run directory or a folder;  init_optimizer=true  with its moments
+    init=SOURCE            start from a run directory, a folder or a published model (google-bert/bert-base-uncased):
+                           its architecture is taken over;  init_optimizer=true  with its moments
     allow_change=a,b       go on with a config that differs in these fields
     any.field=value        any field of the config, as optimizer.learning_rate=2e-4 or phases='((128,256,10000),)'
     --dry-run              resolve, check the data, compile one step, print shapes and memory, stop
@@ -46,7 +52,10 @@ def main(argv: list[str]) -> int:
         if launch.config.data is None and launch.config.text is not None:
             raise UserError("--dry-run prepares no text: say data=DIR (made by python -m train.prepare) or data=random")
         data = open_data(launch.config)
-        return dry_run(with_model_for(launch.config, data, launch.given), data, as_json=launch.as_json)
+        config = with_model_for(launch.config, data, launch.given)
+        if config.init is not None:
+            check_vocabulary(config.init, data)
+        return dry_run(config, data, as_json=launch.as_json)
     run = RunDirectory(launch.run)
     if jax.process_index() == 0:
         run.acquire()
@@ -67,11 +76,14 @@ def pretrain_in(run: RunDirectory, launch: Launch) -> int:
     if config.text is not None and config.data is None:
         config = dataclasses.replace(config, data=prepare_text(run, config))
     data = open_data(config)
-    config = with_model_for(config, data, launch.given)
+    begun = begun_run(run)
+    config = with_model_for(config, data, launch.given, begun)
+    if config.init is not None and not begun:
+        check_vocabulary(config.init, data)
     held_out = data if config.eval_data is None else other_data(config, data)
     if jax.process_index() == 0:
         run.settle_config(config, launch.allow_change)
-        write_json(run.path / "environment.json", environment())
+        write_json(run.path / "environment.json", environment() | origin_of(config, run, begun))
         if data.tokenizer is not None:
             run.write_folder(run.tokenizer, data.tokenizer.save)
     return pretrain(config, run, data, held_out)
@@ -115,26 +127,39 @@ def prepare_text(run: RunDirectory, config: PretrainConfig) -> str:
     return str(run.data)
 
 
-def with_model_for(config: PretrainConfig, data: DataSource, given: frozenset[str]) -> PretrainConfig:
-    """The config whose model fits the data's vocabulary, or is the one that `init=` starts from."""
+def begun_run(run: RunDirectory) -> dict[str, Any]:
+    """The saved config of a run that has checkpoints: it goes on from there and needs no `init=` any more; else {}."""
+    with Checkpoints(run.checkpoints) as checkpoints:
+        return (run.saved_config() or {}) if checkpoints.steps() else {}
+
+
+def with_model_for(
+    config: PretrainConfig, data: DataSource, given: frozenset[str], begun: Mapping[str, Any] | None = None
+) -> PretrainConfig:
+    """The config whose model fits the data's vocabulary, or is the one that `init=` starts from.
+
+    A run that has `begun` goes on with the model it has, whatever became of `init=` since.
+    """
     model = config.model
     if config.init is not None:
-        from bert_jax.load import load_config
-
-        ours = {"dtype": model.dtype, "remat": model.remat}
-        model = load_config(config.init).replace(**ours)
-        for path in given:
-            name = path.removeprefix("model.")
-            if path.startswith("model.") and name not in ours:
-                model = model.replace(**{name: getattr(config.model, name)})
+        model = adopted_model(config, data, given, BertConfig.from_json(begun["model"]) if begun else None)
     elif "model.vocab_size" not in given:
         model = model.replace(vocab_size=data.vocab_size)
-    if model.vocab_size < data.vocab_size:
-        mend = "prepare the text with --vocab of the model that init= names" if config.init else "leave it out"
+    if data.tokenizer is not None and model.vocab_size < data.vocab_size:
+        mend = f"prepare the text with --vocab {config.init}" if config.init else "leave it out"
         raise UserError(
             f"model.vocab_size: {model.vocab_size} is less than the {data.vocab_size} tokens of the data; {mend}"
         )
     return dataclasses.replace(config, model=model)
+
+
+def origin_of(config: PretrainConfig, run: RunDirectory, begun: Mapping[str, Any]) -> dict[str, Any]:
+    """What environment.json records of `init=`: the name and commit of a published model, for who repeats the run."""
+    if config.init is None:
+        return {}
+    if begun:
+        return {"init": run.saved_environment().get("init")}
+    return {"init": origin(config.init)}
 
 
 def other_data(config: PretrainConfig, data: DataSource) -> DataSource:

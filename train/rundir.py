@@ -96,6 +96,14 @@ class RunDirectory:
         except json.JSONDecodeError as error:
             raise UserError(f"{self.config}: not JSON ({error}); restore it or start a fresh run=") from None
 
+    def saved_environment(self) -> dict[str, Any]:
+        """environment.json of the last start of this run; {} where there is none that can be read."""
+        path = self.path / "environment.json"
+        try:
+            return json.loads(path.read_text()) if path.exists() else {}
+        except json.JSONDecodeError:
+            return {}
+
     def settle_config(self, config: PretrainConfig, allow_change: tuple[str, ...]) -> None:
         """Writes config.json; refuses one that differs from the run's own in other fields than `allow_change` names."""
         new = json.loads(json.dumps(to_json(config)))

@@ -89,7 +89,7 @@ class RandomData:
             batch_size=phase.batch,
             max_seq_length=phase.length,
             max_predictions=masking.max_predictions or default_max_predictions(masking, phase.length),
-            vocab_size=self.vocab_size,
+            vocab_size=config.model.vocab_size,
             seed=config.seed,
             next_sentence=self.objective != "none",
         )

@@ -8,11 +8,10 @@ from etils import epath
 
 from bert_jax.errors import UserError
 from bert_jax.interop.tf1_files import is_checkpoint
-from bert_jax.load import load_arrays
 from bert_jax.training.checkpoint import Checkpoints
 from bert_jax.training.step import TrainState
 from train.google_run import google_state
-from train.placing import place
+from train.initial_parameters import initial_parameters
 from train.recipe import PretrainConfig
 
 
@@ -27,9 +26,8 @@ def starting_point(config: PretrainConfig, target: TrainState, fresh: Callable[[
     if config.init is None:
         return fresh()
     if not config.init_optimizer:
-        read = load_arrays(config.init)
-        read.report.check()
-        return dataclasses.replace(fresh(), params=place(read.params, target.params, config.init))
+        state = fresh()
+        return dataclasses.replace(state, params=initial_parameters(config, target.params, state.params))
     state = _with_optimizer(config, config.init, target, fresh)
     step = state.step if config.init_step else jnp.zeros_like(state.step)
     if int(step) >= config.total_steps:

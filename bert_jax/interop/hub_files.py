@@ -79,7 +79,7 @@ def wanted_files(listed: Iterable[str], parts: Iterable[str], source: str, get: 
     files = []
     if "tokenizer" in parts:
         files += [name for name in TOKENIZER if name in there]
-        if "weights" not in parts and not has_vocabulary(there):
+        if parts == {"tokenizer"} and not has_vocabulary(there):
             raise UserError(f"{source}: has no tokenizer (none of {', '.join(' + '.join(v) for v in _VOCABULARIES)})")
     if "weights" in parts:
         main = next((name for name in WEIGHTS if name in there), None)
@@ -121,7 +121,7 @@ class CachedFiles:
         parts = set(parts)
         missing = [] if self.path(CONFIG) or (self._find(CONFIG) is False and parts == {"tokenizer"}) else [CONFIG]
         if "tokenizer" in parts and not has_vocabulary(filter(self.path, TOKENIZER)):
-            possible = [name for name in LEAST_TOKENIZER if self._find(name) is None or "weights" not in parts]
+            possible = [name for name in LEAST_TOKENIZER if self._find(name) is None or parts == {"tokenizer"}]
             missing += [" or ".join(possible)] * bool(possible)
         if "weights" in parts:
             main = next(filter(self.path, WEIGHTS), None)
