@@ -66,6 +66,39 @@ def test_published_sizes_have_the_published_parameter_counts(name):
     assert tuple(map(count, models)) == PUBLISHED[name]
 
 
+# As transformers counts them: the encoder without pooler, with one, and the masked LM; of ALBERT also ForPreTraining.
+ROBERTA = {
+    "roberta-base": (124_055_040, 124_645_632, 124_697_433),
+    "roberta-large": (354_310_144, 355_359_744, 355_412_057),
+    "distilroberta-base": (81_527_808, 82_118_400, 82_170_201),
+    "xlm-roberta-base": (277_453_056, 278_043_648, 278_295_186),
+    "xlm-roberta-large": (558_840_832, 559_890_432, 560_142_482),
+}
+ALBERT = {
+    "albert-base-v1": (11_092_992, 11_683_584, 11_221_680, 11_813_810),
+    "albert-base-v2": (11_092_992, 11_683_584, 11_221_680, 11_813_810),
+    "albert-large-v2": (16_634_368, 17_683_968, 16_795_824, 17_847_474),
+    "albert-xlarge-v2": (54_528_512, 58_724_864, 54_821_040, 59_021_490),
+    "albert-xxlarge-v2": (205_814_272, 222_595_584, 206_368_944, 223_158_450),
+}
+# The encoder, the masked LM, and a classifier of two labels.
+DISTILBERT = {
+    "distilbert-base-uncased": (66_362_880, 66_985_530, 66_955_010),
+    "distilbert-base-cased": (65_190_912, 65_812_036, 65_783_042),
+    "distilbert-base-multilingual-cased": (134_734_080, 135_445_755, 135_326_210),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [*ROBERTA, *ALBERT, *DISTILBERT])
+def test_published_sizes_of_the_other_families_have_the_published_parameter_counts(name):
+    heads = ("encoder-no-pooler", "encoder", "mlm", "pretraining")
+    if name in DISTILBERT:
+        heads = ("encoder", "mlm", "sequence-classification")
+    expected = (ROBERTA | ALBERT | DISTILBERT)[name]
+    assert tuple(count(HEADS[head](BertConfig.preset(name))) for head in heads[: len(expected)]) == expected
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("layers", SMALL)
 def test_the_24_small_models_have_the_published_parameter_counts(layers):
@@ -153,6 +186,48 @@ def test_every_head_is_in_the_table():
     for name, head in HEADS.items():
         config = CONFIG.replace(is_decoder=name == "causal-lm")
         jax.eval_shape(lambda head=head, config=config: head(config).init(jax.random.key(0), IDS))
+
+
+@pytest.mark.parametrize(
+    ("model_type", "head"),
+    [("roberta", "pretraining"), ("distilbert", "pretraining"), ("albert", "nsp"), ("albert", "causal-lm")],
+)
+def test_a_head_that_a_family_has_not_is_refused(model_type, head):
+    with pytest.raises(UserError, match=f"{head}.*{model_type}"):
+        jax.eval_shape(lambda: HEADS[head](CONFIG.replace(model_type=model_type)).init(jax.random.key(0), IDS))
+
+
+def test_a_causal_model_that_sees_the_future_is_refused():
+    with pytest.raises(UserError, match="is_decoder=False"):
+        jax.eval_shape(lambda: HEADS["causal-lm"](CONFIG).init(jax.random.key(0), IDS))
+
+
+@pytest.mark.parametrize("shape", [(3, 10), (3, 2, 5, 1)])
+def test_choices_need_an_axis_of_their_own(shape):
+    model = HEADS["multiple-choice"](CONFIG)
+    params = jax.eval_shape(lambda: model.init(jax.random.key(0), IDS))
+    with pytest.raises(UserError, match=r"input_ids .*expected \[B, choices, L\]"):
+        jax.eval_shape(lambda p: model.apply(p, jnp.zeros(shape, jnp.int32)), params)
+
+
+def test_choices_are_rows_of_the_encoder():
+    model = HEADS["multiple-choice"](CONFIG)
+    params = init(model)
+    ids, mask = IDS.reshape(1, 3, 10), (jnp.arange(10) < jnp.array([[10], [7], [4]])).astype(jnp.int32)
+    together = jax.jit(model.apply)({"params": params}, ids, mask[None], position_ids=jnp.arange(10)[None])
+    assert together.logits.shape == (1, 3)
+    pooled = run(Bert(CONFIG), params["bert"], attention_mask=mask).pooler_output
+    expected = pooled @ params["classifier"]["kernel"] + params["classifier"]["bias"]
+    np.testing.assert_allclose(together.logits[0], expected[:, 0], atol=1e-6)
+
+
+def test_an_untied_decoder_is_a_table_of_its_own():
+    model = BertForMaskedLM(CONFIG.replace(tie_word_embeddings=False))
+    params = init(model)
+    assert params["mlm_head"]["decoder"].shape == (200, 32)
+    doubled = params | {"mlm_head": params["mlm_head"] | {"decoder": 2 * params["mlm_head"]["decoder"]}}
+    once, twice = run(model, params).prediction_logits, run(model, doubled).prediction_logits
+    np.testing.assert_allclose(twice, 2 * once, atol=1e-6)
 
 
 def test_masked_positions_of_another_batch_are_refused():
