@@ -62,6 +62,18 @@ examples:
   python -m bert_jax convert my-bert start --head sequence-classification --num-labels 3 --allow-missing classifier
 """
 
+_EDIT = """\
+Alter a model and write it as `export` does: fewer layers, fewer heads, words of a domain as tokens, longer inputs. Then
+train it on: what was added starts where it does no harm, and knows nothing yet.
+
+examples:
+  python -m bert_jax edit my-bert student --keep-layers 0,2,4,7,9,11
+  python -m bert_jax edit my-bert student --student distilbert
+  python -m bert_jax edit my-bert smaller --prune-heads 0:1,3 --prune-heads 2:0
+  python -m bert_jax edit my-bert medical --words terms.txt --into-unused   one word a line, in place of [unused0]
+  python -m bert_jax edit my-bert long --positions 1024 --how interpolate
+"""
+
 _SOURCE = "a run directory, a folder in any published format, or a published model's id (ORG/NAME[@REVISION])"
 _STEP = "this checkpoint of a run directory; default: the newest good one"
 
@@ -75,6 +87,20 @@ class _Parser(argparse.ArgumentParser):
 
 def _names(text: str) -> tuple[str, ...]:
     return tuple(name.strip() for name in text.split(",") if name.strip())
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    try:
+        return tuple(int(number) for number in text.split(","))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r}: expected numbers, as in 0,2,4") from None
+
+
+def _heads(text: str) -> tuple[int, tuple[int, ...]]:
+    layer, colon, heads = text.partition(":")
+    if not colon or not layer.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r}: expected a layer and its heads, as in 0:1,3")
+    return int(layer), _numbers(heads)
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -114,6 +140,27 @@ def make_parser() -> argparse.ArgumentParser:
     )
     convert.add_argument("--pooling", metavar="HOW", help="mean, cls or max; +normalize for vectors of length one")
     convert.add_argument("--max-shard-size", default="5GB", metavar="SIZE", help="larger weights are cut (default 5GB)")
+
+    edit = add("edit", _EDIT)
+    edit.add_argument("source", metavar="SRC", help=_SOURCE)
+    edit.add_argument("directory", metavar="DST", help="the folder to write")
+    edit.add_argument("--step", type=int, metavar="N", help=_STEP)
+    edit.add_argument("--keep-layers", type=_numbers, metavar="0,2,...", help="drop the layers that are not named")
+    edit.add_argument("--student", choices=("distilbert",), help="make it a DistilBERT of six layers, or --keep-layers")
+    edit.add_argument(
+        "--prune-heads", type=_heads, action="append", default=[], metavar="LAYER:HEAD,...", help="once for each layer"
+    )
+    edit.add_argument("--words", metavar="FILE", help="a word a line; each becomes a token")
+    edit.add_argument("--into-unused", action="store_true", help="in the place of [unused0] ...; else appended")
+    edit.add_argument(
+        "--initial",
+        choices=("mean", "pieces"),
+        default="mean",
+        help="what new rows start as: default mean",
+    )
+    edit.add_argument("--positions", type=int, metavar="L", help="how many tokens an input may have")
+    edit.add_argument("--how", choices=("tile", "interpolate"), default="tile", help="new positions: default tile")
+    edit.add_argument("--json", action="store_true", help="one JSON object: directory, changes, new_tokens")
     return parser
 
 

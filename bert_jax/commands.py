@@ -4,6 +4,7 @@ import argparse
 import json
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 from bert_jax.errors import UserError
@@ -59,11 +60,37 @@ def convert(arguments: argparse.Namespace) -> None:
     _write(str(written))
 
 
+def edit(arguments: argparse.Namespace) -> None:
+    """`edit SRC DST`: fewer layers or heads, more words, longer inputs."""
+    from bert_jax.edit import edit
+
+    written, changes, new_tokens = edit(
+        arguments.source,
+        arguments.directory,
+        layers=arguments.keep_layers,
+        student=arguments.student,
+        pruned=dict(arguments.prune_heads),
+        words=_lines_of(arguments.words) if arguments.words else (),
+        into_unused=arguments.into_unused,
+        initial=arguments.initial,
+        positions=arguments.positions,
+        how=arguments.how,
+        step=arguments.step,
+    )
+    if arguments.json:
+        found = {"directory": str(written), "changes": changes, "new_tokens": new_tokens}
+        _write(json.dumps(found, ensure_ascii=False))
+        return
+    _say(f"wrote {written}: {'; '.join(changes)}")
+    _write(str(written))
+
+
 VERBS: dict[str, Callable[[argparse.Namespace], None]] = {
     "fill-mask": fill_mask,
     "info": info,
     "convert": convert,
     "export": convert,
+    "edit": edit,
 }
 
 
@@ -77,6 +104,17 @@ def _chunks_of_stdin() -> Iterator[list[str]]:
             chunk = []
     if chunk:
         yield chunk
+
+
+def _lines_of(path: str) -> list[str]:
+    try:
+        lines = Path(path).read_text(encoding="utf-8-sig").splitlines()
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path}: not UTF-8 ({error.reason} at byte {error.start})") from None
+    words = [line.strip() for line in lines if line.strip()]
+    if not words:
+        raise UserError(f"{path}: holds no words; expected one a line")
+    return words
 
 
 def _show_predictions(text: str, result: list[Any]) -> str:

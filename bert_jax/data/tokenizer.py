@@ -4,6 +4,7 @@ import hashlib
 import json
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -149,6 +150,10 @@ class Tokenizer(TokenIds):
         """
         parts, new = add_words(self._parts, words, into_unused=into_unused)
         return Tokenizer(parts), new
+
+    def with_max_length(self, max_length: int) -> "Tokenizer":
+        """The same tokenizer for a model that takes `max_length` tokens."""
+        return Tokenizer(replace(self._parts, max_length=max_length))
 
     # Encoding
 

@@ -20,7 +20,7 @@ def add_words(parts: TokenizerParts, words: Sequence[str], *, into_unused: bool)
 
     In WordPiece a word becomes a piece, as the text's own words do: lower-cased where they are, longer words may begin
     with it, and a word written "##…" is a piece within words. Elsewhere it becomes an added token, found as a whole
-    word, with the blank before it.
+    word; the blank before it stays a token of its own.
 
     Raises:
         UserError: a word that the tokenizer would cut before it looks for pieces, or too few unused places.
@@ -39,7 +39,7 @@ def add_words(parts: TokenizerParts, words: Sequence[str], *, into_unused: bool)
         return parts, new
     if not wordpiece:
         backend = tokenizers.Tokenizer.from_str(parts.backend.to_str())
-        backend.add_tokens([tokenizers.AddedToken(word, single_word=True, lstrip=True) for word in new])
+        backend.add_tokens([tokenizers.AddedToken(word, single_word=True) for word in new])
         return replace(parts, backend=backend, vocabulary=[*parts.vocabulary, *new]), new
     vocabulary = list(parts.vocabulary)
     for piece, place in zip(new, unused, strict=False):
