@@ -109,6 +109,8 @@ class RunDirectory:
         new = json.loads(json.dumps(to_json(config)))
         old = self.saved_config()
         if old is not None:
+            # A field that is younger than the run had its default then.
+            old = _over(json.loads(json.dumps(to_json(PretrainConfig()))), old)
             changed = differing_fields(old, new)
             refused = [name for name in changed if not any(name == a or name.startswith(f"{a}.") for a in allow_change)]
             if refused:
@@ -118,6 +120,14 @@ class RunDirectory:
                     f"say allow_change={','.join(refused)} to go on with the new one, or choose another run="
                 )
         write_json(self.config, new)
+
+
+def _over(defaults: dict, given: dict) -> dict:
+    """`given`, and what it lacks from `defaults`, nested objects likewise."""
+    both = {
+        k: _over(defaults[k], v) for k, v in given.items() if isinstance(v, dict) and isinstance(defaults.get(k), dict)
+    }
+    return defaults | given | both
 
 
 def _at(tree: dict, name: str) -> Any:

@@ -44,6 +44,19 @@ def test_another_config_is_refused_unless_the_fields_are_named(tmp_path: Path):
     assert run.saved_config()["seed"] == 7
 
 
+def test_a_run_from_before_a_field_existed_goes_on_with_its_default(tmp_path: Path):
+    run = RunDirectory(str(tmp_path))
+    run.settle_config(PretrainConfig(), ())
+    older = run.saved_config()
+    assert older is not None
+    del older["model"]["model_type"], older["model"]["labels"], older["keep"]
+    (tmp_path / "config.json").write_text(json.dumps(older))
+    with pytest.raises(UserError, match=r"model\.labels"):
+        run.settle_config(override(PretrainConfig(), {"model.labels": "('a', 'b')"}), ())
+    run.settle_config(PretrainConfig(), ())
+    assert run.saved_config()["model"]["model_type"] == "bert"
+
+
 def test_a_damaged_config_is_named(tmp_path: Path):
     (tmp_path / "config.json").write_text('{"seed": ')
     with pytest.raises(UserError, match=r"config\.json: not JSON"):
