@@ -367,6 +367,13 @@ def test_names_and_dtypes_that_cannot_be_written_are_one_line(tmp_path):
         write_bundle(tmp_path / "x", {"a": np.array("s")})
     with pytest.raises(UserError, match="'' cannot be the name"):
         write_bundle(tmp_path / "x", {"": np.zeros(1)})
+
+
+def test_what_an_interrupted_write_leaves_is_no_checkpoint(tmp_path):
+    write_bundle(tmp_path / "x", {"a": np.zeros(3)})
+    assert is_checkpoint(tmp_path)
+    with pytest.raises(UserError):
+        write_bundle(tmp_path / "x", {"a": np.ones(3), "b": np.array("s")})
     assert not is_checkpoint(tmp_path)
 
 

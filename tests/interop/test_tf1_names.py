@@ -15,7 +15,7 @@ from bert_jax.interop.tf1_bundle import Tf1Checkpoint
 from bert_jax.interop.tf1_names import hf_names, is_of_optimizer, model_type_of, open_google, tf1_names, to_tf1
 from bert_jax.interop.tf1_optimizer import optimizer_state
 from bert_jax.interop.tf1_write import write_bundle
-from bert_jax.interop.tf2_names import is_object_graph
+from bert_jax.interop.tf2_names import is_object_graph, open_object_graph
 from tests.interop.tf1_protos import BundleEntryProto, proto, write_by_hand
 
 # Google's names of ALBERT, from the scopes of its modeling.py and run_pretraining.py, written out.
@@ -235,6 +235,13 @@ def test_the_model_gardens_encoder_is_read(data_dir: Path, folder, sizes):
     assert shapes["bert.encoder.layer.0.attention.self.query.weight"] == (width, width)
     assert shapes["bert.encoder.layer.0.attention.self.query.bias"] == (width,)
     assert len(shapes) == 5 + 16 * layers + 2
+
+
+def test_what_tf2_keeps_for_training_is_left_out(data_dir: Path):
+    with Tf1Checkpoint(data_dir / "checkpoints" / "tfr-bert-lite-tf2") as raw, open_object_graph(raw) as encoder:
+        assert "save_counter/.ATTRIBUTES/VARIABLE_VALUE" in raw
+        assert len(encoder) == 23
+        assert all(name.startswith("bert/") for name in encoder)
 
 
 def test_another_object_based_checkpoint_is_refused_in_one_line(tmp_path):

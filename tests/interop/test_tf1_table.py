@@ -107,6 +107,16 @@ def test_damage_is_one_line(data, said):
         list(read_table(data))
 
 
+def test_a_block_is_listed_once():
+    # Empty blocks break no order, and an index could list one of them a million times.
+    one = struct.pack("<II", 0, 1)
+    blocks = block(one)
+    index = entry(0, b"a", b"\x00\x08") + entry(0, b"b", b"\x00\x08") + one
+    handles = b"\x00\x08" + varint(len(blocks)) + varint(len(index))
+    with pytest.raises(ValueError, match="its blocks overlap at byte 0"):
+        list(read_table(blocks + block(index) + handles.ljust(FOOTER_SIZE - 8, b"\0") + MAGIC))
+
+
 def test_every_bit_of_the_file_is_vouched_for(data_dir: Path):
     good = (data_dir / "checkpoints" / "tfr-bert-lite-tf2/bert_lite_tf2.ckpt.index").read_bytes()
     for position in range(len(good)):
