@@ -27,9 +27,10 @@ _LAST_VALUES = ("learning_rate", "skipped_total", "skipped_in_a_row")
 
 def train_flops(config: BertConfig, length: int, predictions: int) -> float:
     """Floating-point operations of forward and backward (3 x forward) for one sequence, products only."""
-    d, f, n, v = config.hidden_size, config.intermediate_size, config.num_hidden_layers, config.vocab_size
+    d, f, e, v = config.hidden_size, config.intermediate_size, config.embedding_width, config.vocab_size
     layer = 2 * length * (4 * d * d + 2 * d * f) + 4 * length * length * d
-    return 3.0 * (n * layer + 2 * predictions * (d * d + d * v))
+    projection = 2 * length * e * d if config.family == "albert" else 0
+    return 3.0 * (projection + len(config.layer_order) * layer + 2 * predictions * (d * e + e * v))
 
 
 class Meter:
