@@ -19,6 +19,9 @@ class Stored(Mapping[str, np.ndarray]):
     path: Path
     metadata: dict[str, str]
 
+    def __contains__(self, key: object) -> bool:  # Mapping's own reads the array
+        return any(key == name for name in self)
+
     def shape(self, key: str) -> tuple[int, ...]:
         """Shape, without reading the array."""
         raise NotImplementedError
