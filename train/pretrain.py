@@ -32,7 +32,8 @@ Words:
     run=runs/NAME          where everything goes (default: the config's name and the date); the same command resumes it
     data=DIR | text=GLOB   the training data;  eval_data=DIR  other held-out data than data's own
     init=SOURCE            start from a run directory, a folder or a published model (google-bert/bert-base-uncased):
-                           its architecture is taken over;  init_optimizer=true  with its moments
+                           its architecture is taken over;  init_optimizer=true  with its moments;
+                           init_step=true  and at its step
     allow_change=a,b       go on with a config that differs in these fields
     any.field=value        any field of the config, as optimizer.learning_rate=2e-4 or phases='((128,256,10000),)'
     --dry-run              resolve, check the data, compile one step, print shapes and memory, stop
