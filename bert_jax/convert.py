@@ -10,7 +10,7 @@ from bert_jax.interop.hub_ids import published_as
 from bert_jax.interop.names import find_head
 from bert_jax.interop.read import ReadModel
 from bert_jax.interop.report import Report
-from bert_jax.interop.sentence_transformers import pooling_of
+from bert_jax.interop.sentence_transformers import max_length_of, pooling_of
 from bert_jax.interop.write import save_pretrained
 from bert_jax.load import is_run_directory, load, load_arrays, load_tokenizer, resolve
 
@@ -56,12 +56,15 @@ def convert(
     if to == "sentence-transformers" and head is None:
         head = _encoder_in(path, step)
     config, params, report = _read(path, head, step, num_labels, tuple(allow_missing))
-    tokenizer = load_tokenizer(path)
+    options = {}
+    if to == "sentence-transformers":
+        pooling = pooling or pooling_of(path) or "mean"
+        if (length := max_length_of(path)) is not None:
+            options["max_length"] = length
+    tokenizer = load_tokenizer(path, **options)
     card = training_facts(path, report.step) if is_run_directory(path) else None
     if published := published_as(path):
         card = {"converted from": published}
-    if to == "sentence-transformers":
-        pooling = pooling or pooling_of(path) or "mean"
     written = save_pretrained(
         directory,
         config,

@@ -81,6 +81,15 @@ def pooling_of(folder: Path) -> str | None:
     return chosen[0] + (NORMALIZED if len(kinds) == 3 else "")
 
 
+def max_length_of(folder: Path) -> int | None:
+    """At how many tokens a folder of sentence-transformers cuts texts; None where it does not say."""
+    try:
+        length = _read_json(folder / "sentence_bert_config.json")["max_seq_length"]
+    except (OSError, ValueError, TypeError, KeyError):
+        return None
+    return length if type(length) is int and length > 0 else None
+
+
 def _read_json(path: Path) -> Any:
     return json.loads(path.read_text(encoding="utf-8"))
 
