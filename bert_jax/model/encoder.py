@@ -149,7 +149,8 @@ class Bert(nn.Module):
                 decoder [B, L] is combined with the causal mask, [B, L, L] stands in its place.
             token_type_ids: integer [B, L]; absent: zeros. DistilBERT, which has no types, does not read them.
             position_ids: integer [B, L] or [1, L]; absent: 0 … L-1, and for RoBERTa `positions_of` the ids.
-            head_mask: float [H] for every layer, or [N, H]; 1 keeps a head, 0 drops it. Can be differentiated.
+            head_mask: float [H] for every layer, or [N, H]; 1 keeps a head, 0 drops it. Can be differentiated. Heads
+                count as before pruning; entries of those that are gone are not read.
             inputs_embeds: float [B, L, E], instead of `input_ids`.
             encoder_hidden_states: float [B, M, D], what cross-attention attends to; with `add_cross_attention`.
             encoder_attention_mask: 0/1 [B, M]; absent: all of them.
