@@ -90,6 +90,11 @@ def origin(source: str) -> str | None:
     return published_as(resolve(source, parts=("config",)))
 
 
+def size_of(model: BertConfig) -> str:
+    """What one calls a model by, for a line in the log."""
+    return f"{model.model_type}, {model.num_hidden_layers} layers of {model.hidden_size}, {model.vocab_size:,} tokens"
+
+
 def _said_of_the_model(given: frozenset[str]) -> list[str]:
     names = (path.removeprefix("model.") for path in sorted(given) if path.startswith("model."))
     return [name for name in names if name not in ("dtype", "remat")]

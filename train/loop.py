@@ -20,6 +20,7 @@ from bert_jax.training.sharding import batch_shardings, check_sizes, make_mesh
 from bert_jax.training.step import abstract_state, compile_eval_step, compile_train_step, init_state
 from train.evaluation import HeldOutBatches, Unigram, evaluate
 from train.exits import EXIT_DONE, EXIT_NOT_FINITE
+from train.initial_model import origin, size_of
 from train.meter import Meter
 from train.recipe import Phase, PretrainConfig, to_json
 from train.rundir import RunDirectory
@@ -41,7 +42,7 @@ def pretrain(config: PretrainConfig, run: RunDirectory, data: DataSource, held_o
     with ExitStack() as stack:
         checkpoints = stack.enter_context(Checkpoints(run.checkpoints, keep=config.keep))
         target = abstract_state(model, tx, mesh=mesh)
-        if checkpoints.steps():
+        if begun := bool(checkpoints.steps()):
             state = checkpoints.restore(target).state
         else:
             state = starting_point(config, target, lambda: init_state(init_key, model, tx, mesh=mesh))
@@ -52,6 +53,8 @@ def pretrain(config: PretrainConfig, run: RunDirectory, data: DataSource, held_o
 
         log = stack.enter_context(open_log(run.path, start_step=step, total_steps=config.total_steps))
         log.say(f"{describe(mesh, state)}; {'resuming' if step else 'starting'} at step {step:,}")
+        if config.init is not None and not begun:
+            log.say(f"model and parameters of {origin(config.init) or config.init}: {size_of(config.model)}")
         held_out_of = cache(partial(HeldOutBatches, config, held_out, mesh))
         if not held_out_of(config.phases[-1]):
             log.say("the data has no held-out documents: there will be no evaluation (prepare with --held-out)")
