@@ -1,6 +1,7 @@
 """A hub id wherever a folder will do: `load` and its parts, and the commands."""
 
 import json
+import re
 from pathlib import Path
 
 import jax
@@ -109,3 +110,11 @@ def test_the_commands_take_a_hub_id(hub: HubServer, folder, files, tmp_path, cap
     assert main(["fill-mask", REPO, "the [MASK] sat."]) == 0
     assert main(["info", "nobody/nothing"]) == 2
     assert capsys.readouterr().err.splitlines()[-1].startswith("error: nobody/nothing: no such folder here")
+
+
+def test_the_guides_python_runs(hub: HubServer, files):
+    hub.publish("google-bert/bert-base-uncased", files)
+    hub.publish("somebody/bert", files, revision="v1.0")
+    guide = (Path(__file__).resolve().parents[1] / "docs" / "hub.md").read_text(encoding="utf-8")
+    (block,) = re.findall(r"```python\n(.*?)```", guide, flags=re.DOTALL)
+    exec(compile(block, "docs/hub.md", "exec"), {})
