@@ -99,7 +99,6 @@ def _handler(hub: HubServer) -> type[BaseHTTPRequestHandler]:
                 return self._refuse(503)
             api = path.startswith("api/models/")
             repo, _, rest = path.removeprefix("api/models/").partition("/revision/" if api else "/resolve/")
-            revision, _, name = (rest or "main", "", "") if api else rest.rpartition("/")
             model = hub.models.get(repo)
             if model is None:
                 return self._refuse(401 if self.headers.get("Authorization") is None else 404, "RepoNotFound")
@@ -107,6 +106,7 @@ def _handler(hub: HubServer) -> type[BaseHTTPRequestHandler]:
                 if model.gated:
                     return self._refuse(401, "GatedRepo")
                 return self._refuse(401 if self.headers.get("Authorization") is None else 403)
+            revision, name = (rest or "main", "") if api else _split(rest, model)
             if revision not in model.revisions:
                 return self._refuse(404, "RevisionNotFound")
             commit = model.revisions[revision]
@@ -155,6 +155,14 @@ def _handler(hub: HubServer) -> type[BaseHTTPRequestHandler]:
             self._send(b"{}", headers, status)
 
     return Handler
+
+
+def _split(rest: str, model: Published) -> tuple[str, str]:
+    """Revision and file of "REVISION/FILE", either of which may have slashes."""
+    for revision in sorted(model.revisions, key=len, reverse=True):
+        if rest.startswith(f"{revision}/"):
+            return revision, rest.removeprefix(f"{revision}/")
+    return rest.partition("/")[0], rest.partition("/")[2]
 
 
 def _sibling(name: str, content: bytes) -> dict:

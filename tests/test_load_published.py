@@ -106,6 +106,8 @@ def test_the_commands_take_a_hub_id(hub: HubServer, folder, files, tmp_path, cap
     assert main(["fill-mask", "bert-base-cased", "the [MASK] sat."]) == 0
     assert main(["export", f"{REPO}@{commit}", str(tmp_path / "copy")]) == 0
     assert load(tmp_path / "copy").config == CONFIG
+    assert main(["convert", REPO, str(tmp_path / "encoder"), "--head", "encoder"]) == 0
+    assert f"{REPO}@{commit}" in (tmp_path / "encoder" / "README.md").read_text()
     hub.stop()
     assert main(["fill-mask", REPO, "the [MASK] sat."]) == 0
     assert main(["info", "nobody/nothing"]) == 2

@@ -29,6 +29,9 @@ _VOCABULARIES = (
 # Settings before vocabulary: then a download that was cut short is seen, for want of a vocabulary.
 TOKENIZER = (*TOKENIZER_SETTINGS, *(name for names in _VOCABULARIES for name in names))
 
+POOLING = ("modules.json", "sentence_bert_config.json", "1_Pooling/config.json")
+"""How sentence-transformers makes a vector of a text: comes along with the weights where a model has it."""
+
 LEAST_TOKENIZER = ("tokenizer.json", "vocab.txt")
 """A model that is known to have neither is taken to have no tokenizer."""
 
@@ -87,7 +90,7 @@ def wanted_files(listed: Iterable[str], parts: Iterable[str], source: str, get: 
             others = sorted(name for name in there if Path(name).suffix in _OTHER_WEIGHTS)
             found = ", ".join(others[:4]) or "nothing of the kind"
             raise UserError(f"{source}: has no weights that are read ({', '.join(WEIGHTS[::2])}); found {found}")
-        files.append(main)
+        files += [*(name for name in POOLING if name in there), main]
         if main.endswith(".index.json"):
             shards = shards_of(get(main))
             if lost := [shard for shard in shards if shard not in there]:

@@ -11,8 +11,12 @@ from pathlib import Path
 
 import pytest
 
+from bert_jax.data.tokenizer_families import FILES as FILES_OF_A_TOKENIZER
+from bert_jax.data.tokenizer_families import SETTINGS_FILES
 from bert_jax.errors import UserError
+from bert_jax.interop import weights
 from bert_jax.interop.hub import fetch
+from bert_jax.interop.hub_files import TOKENIZER, WEIGHTS
 from bert_jax.interop.hub_ids import is_hub_id, parse_hub_id, published_as
 from tests.hub_server import HubServer
 
@@ -110,6 +114,20 @@ def test_one_format_of_weights_in_order_of_preference(hub, get, published, taken
     hub.log.clear()
     get("somebody/bert")
     assert hub.log == []
+
+
+def test_the_formats_are_tried_in_the_order_of_the_reader():
+    assert tuple(name + end for name in weights._READERS for end in ("", weights.INDEX)) == WEIGHTS
+    assert set(TOKENIZER) == {*FILES_OF_A_TOKENIZER, *SETTINGS_FILES}
+
+
+def test_how_a_text_becomes_a_vector_comes_along(hub, get):
+    more = {"modules.json": b"[]", "1_Pooling/config.json": b"{}", "2_Dense/config.json": b"{}"}
+    hub.publish("somebody/sentences", NEEDED | more)
+    folder = get("somebody/sentences")
+    assert (folder / "1_Pooling" / "config.json").read_bytes() == b"{}"
+    assert names(folder) == {*NEEDED, "modules.json", "1_Pooling"}
+    assert get("somebody/sentences", offline=True) == folder
 
 
 def test_an_old_name_and_the_full_one_share_a_cache(hub, get, tmp_path):
