@@ -33,7 +33,7 @@ class PreTrainingOutput:
 
     Attributes:
         prediction_logits: float32 [B, P, V] at `mlm_positions`, or [B, L, V] without them.
-        seq_relationship_logits: float32 [B, 2]; index 0 is "B follows A".
+        seq_relationship_logits: float32 [B, 2]; index 0 is "B follows A", in ALBERT "they were not swapped".
         hidden_states, attentions: as `BertOutput`'s.
     """
 
@@ -41,6 +41,14 @@ class PreTrainingOutput:
     seq_relationship_logits: Array | None = None
     hidden_states: tuple[Array, ...] | None = None
     attentions: tuple[Array, ...] | None = None
+
+    @property
+    def logits(self) -> Array:
+        """Those of the one head that a model has, as transformers calls them; a UserError where it has two."""
+        there = [x for x in (self.prediction_logits, self.seq_relationship_logits) if x is not None]
+        if len(there) != 1:
+            raise UserError("logits: this model has two heads; take prediction_logits or seq_relationship_logits")
+        return there[0]
 
 
 @struct.dataclass

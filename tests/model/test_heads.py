@@ -176,6 +176,10 @@ def test_heads_alone_equal_the_pretraining_model():
     np.testing.assert_array_equal(nsp.seq_relationship_logits, output.seq_relationship_logits)
     assert mlm.seq_relationship_logits is None
     assert nsp.prediction_logits is None
+    assert mlm.logits is mlm.prediction_logits
+    assert nsp.logits is nsp.seq_relationship_logits
+    with pytest.raises(UserError, match="two heads"):
+        _ = output.logits
 
 
 def test_every_head_is_in_the_table():
