@@ -182,6 +182,14 @@ def test_published_sizes_divide(name, sizes):
     state_shardings(abstract_state(BertForPreTraining(config), TX), mesh)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["roberta-base", "xlm-roberta-large", "albert-xlarge-v2", "distilbert-base-cased"])
+def test_published_sizes_of_the_other_families_divide(name):
+    model = HEADS["mlm"](BertConfig.preset(name))
+    for sizes in ((8, 1, 1), (1, 8, 1), (1, 1, 2), (2, 4, 2)):
+        state_shardings(abstract_state(model, TX), abstract_mesh(*sizes))
+
+
 # --- what does not divide ---
 
 
@@ -468,8 +476,12 @@ def test_evaluation_on_a_mesh_is_that_of_one_device():
 
 
 @pytest.mark.slow
-def test_a_vocabulary_that_does_not_divide_is_padded_in_the_step_and_nowhere_else():
-    model, mesh, batch = BertForPreTraining(CONFIG.replace(vocab_size=97)), make_mesh(MeshConfig(2, 2, 2)), make_batch()
+@pytest.mark.parametrize(
+    "family", [{}, {"model_type": "albert", "embedding_size": 16, "tie_word_embeddings": False}], ids=["bert", "albert"]
+)
+def test_a_vocabulary_that_does_not_divide_is_padded_in_the_step_and_nowhere_else(family):
+    model = BertForPreTraining(CONFIG.replace(vocab_size=97, **family))
+    mesh, batch = make_mesh(MeshConfig(2, 2, 2)), make_batch()
     program = compile_train_step(model, TX, SCHEDULE, mesh).lower(abstract_state(model, TX, mesh=mesh), batch, KEY)
     compiled = program.compile(FAST_COMPILE)
     ours, metrics = compiled(init_state(KEY, model, TX, mesh=mesh), batch, KEY)
@@ -478,7 +490,7 @@ def test_a_vocabulary_that_does_not_divide_is_padded_in_the_step_and_nowhere_els
     np.testing.assert_allclose(metrics["grad_norm"], expected["grad_norm"], rtol=1e-5)
     assert float(metrics["mlm_accuracy"]) == pytest.approx(float(expected["mlm_accuracy"]))
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6), ours.params, theirs.params)
-    assert ours.params["bert"]["embeddings"]["word_embeddings"].shape == (97, 32)
+    assert ours.params["bert"]["embeddings"]["word_embeddings"].shape == (97, model.config.embedding_width)
     sizes = {int(size) for size in re.findall(r"f32\[\d+,\d+,(\d+)\]", compiled.as_text())}
     assert 49 in sizes  # half of 98, on each of two devices
     assert not {97, 98} & sizes
