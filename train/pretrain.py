@@ -17,7 +17,7 @@ from train.launch import Launch, parse, start_jax
 from train.outcome import outcome
 from train.recipe import PretrainConfig
 from train.rundir import RunDirectory, environment, write_json
-from train.source import DataSource, PreparedData, open_data
+from train.source import DataSource, PreparedData, RandomData, open_data
 
 USAGE = """
 Pretrains a BERT: masked language model and sentence pairs, sharded over all devices, resumable to the bit.
@@ -75,7 +75,7 @@ def pretrain_in(run: RunDirectory, launch: Launch) -> int:
 
     config = launch.config
     if config.text is not None and config.data is None:
-        config = dataclasses.replace(config, data=prepare_text(run, config))
+        config = dataclasses.replace(config, data=prepare_text(run, config, launch.given))
     data = open_data(config)
     begun = begun_run(run)
     config = with_model_for(config, data, launch.given, begun)
@@ -90,8 +90,11 @@ def pretrain_in(run: RunDirectory, launch: Launch) -> int:
     return pretrain(config, run, data, held_out)
 
 
-def prepare_text(run: RunDirectory, config: PretrainConfig) -> str:
-    """Turns `text=` into prepared data inside the run directory (once: a resumed run finds it); returns its path."""
+def prepare_text(run: RunDirectory, config: PretrainConfig, given: frozenset[str]) -> str:
+    """Turns `text=` into prepared data inside the run directory (once: a resumed run finds it); returns its path.
+
+    With `init=` the tokenizer is the source's, and what the source cannot be trained on is said before the work.
+    """
     from train.prepare import PrepareOptions, prepare
 
     if run.is_remote:
@@ -102,14 +105,17 @@ def prepare_text(run: RunDirectory, config: PretrainConfig) -> str:
     # A manifest is written last, so it stands for all of the data; the text itself may be gone by now.
     if jax.process_index() == 0 and not (run.data / "manifest.json").exists():
         options = config.text_options
+        vocab = options.vocab or config.init
+        if config.init is not None:
+            adopted_model(config, RandomData(config.model.vocab_size, options.objective), given)
         prepare(
             PrepareOptions(
                 inputs=(str(config.text),),
                 output=Path(run.data),
                 format=options.format,
                 field=options.field,
-                vocab=options.vocab,
-                vocab_size=None if options.vocab else options.vocab_size,
+                vocab=vocab,
+                vocab_size=None if vocab else options.vocab_size,
                 cased=options.cased,
                 strip_accents=options.strip_accents,
                 objective=options.objective,

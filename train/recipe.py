@@ -30,7 +30,7 @@ class TextConfig:
 
     format: str | None = None
     field: str = "text"
-    vocab: str | None = None
+    vocab: str | None = None  # None: that of init=, or one of vocab_size pieces learnt from the text
     vocab_size: int = 30_000
     cased: bool | None = None  # None: uncased, or what `vocab` says
     strip_accents: bool | None = None
