@@ -193,11 +193,14 @@ def test_a_published_model_goes_on_with_ones_own_text_and_back(
     ("architecture", "drawn"),
     [("BertForMaskedLM", "nsp_head, bert/pooler"), ("BertModel", "mlm_head, nsp_head")],
 )
-def test_a_model_without_heads_gets_new_ones_and_says_so(corpus, recipe, tmp_path, architecture, drawn, caplog):
-    folder = written_by_transformers(tmp_path / "theirs", architecture)
-    data, run = prepared(corpus, folder, tmp_path / "data"), tmp_path / "run"
-    assert pretrain.main([recipe, f"init={folder}", f"data={data}", f"run={run}"]) == EXIT_DONE
+def test_raw_text_is_cut_by_the_sources_tokenizer_and_missing_heads_are_new(
+    corpus, recipe, tmp_path, architecture, drawn, caplog
+):
+    folder, run = written_by_transformers(tmp_path / "theirs", architecture), tmp_path / "run"
+    words = [recipe, f"init={folder}", f"text={corpus}", f"run={run}"]
+    assert pretrain.main([*words, "text_options.held_out=0.15", "text_options.workers=1"]) == EXIT_DONE
+    assert Tokenizer.load(run / "tokenizer").fingerprint == Tokenizer.load(folder).fingerprint
     assert f"{folder} has no {drawn}: drawn anew, not trained" in caplog.text
     first = records(run, "train")[0]
     with silence(caplog):
-        assert masked_loss(run / "export", "BertForPreTraining", data) < first["mlm_loss"] - 1
+        assert masked_loss(run / "export", "BertForPreTraining", str(run / "data")) < first["mlm_loss"] - 1

@@ -21,7 +21,9 @@ from bert_jax.training.step import abstract_state
 from tests.hub_server import HubServer
 from train.initial_model import adopted_model, check_vocabulary, origin
 from train.initial_parameters import initial_parameters
+from train.pretrain import prepare_text
 from train.recipe import Phase, PretrainConfig, override
+from train.rundir import RunDirectory
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "[unused1]", "the", "The", "cat", "sat", "##s", "."]
 MODEL = BertConfig(
@@ -43,7 +45,7 @@ def recipe(init: Path | str, *words: str, length: int = 16) -> tuple[PretrainCon
         init=str(init), phases=(Phase(length, 8, 20),), optimizer=OptimizerConfig(warmup_steps=2),
         model=BertConfig(dtype="bfloat16"),
     )  # fmt: skip
-    said = dict(word.split("=") for word in words)
+    said = dict(word.split("=", 1) for word in words)
     return override(config, said), frozenset(said)
 
 
@@ -90,6 +92,18 @@ def test_a_source_without_sentence_pairs_wants_data_without(tmp_path):
     one_type = source(tmp_path / "one-type", type_vocab_size=1)
     with pytest.raises(UserError, match=r"knows 1 token type, and pairs need 2; .* --objective none, not sop"):
         adopted_model(*args_of(one_type, data("sop")))
+
+
+def test_what_a_source_is_not_trained_on_is_said_before_text_is_prepared(tmp_path):
+    roberta = source(tmp_path / "roberta", "mlm", model_type="roberta", type_vocab_size=1, pad_token_id=1)
+    run = RunDirectory(str(tmp_path / "run"))
+    for words, says in [
+        (["text=nowhere"], "--objective none"),
+        (["text=nowhere", "text_options.objective=none", "phases=((99, 8, 9),)"], "length 99 is more than the 22"),
+    ]:
+        with pytest.raises(UserError, match=says):
+            prepare_text(run, *recipe(roberta, *words))
+    assert not run.data.exists()
 
 
 def args_of(folder: Path, of: SimpleNamespace) -> tuple:
