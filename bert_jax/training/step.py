@@ -1,6 +1,6 @@
 """One training step as a pure function: TrainState, its birth on a mesh, train_step, eval_step, compilation."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -14,7 +14,8 @@ from jax.sharding import Mesh, SingleDeviceSharding
 
 from bert_jax.errors import UserError
 from bert_jax.model.encoder import identity
-from bert_jax.model.losses import pretraining_denominators, pretraining_loss, pretraining_sums
+from bert_jax.model.losses import pretraining_sums
+from bert_jax.training.objectives import PRETRAINING, Batch, Metrics, Objective
 from bert_jax.training.schedules import Schedule
 from bert_jax.training.sharding import (
     batch_shardings,
@@ -25,9 +26,6 @@ from bert_jax.training.sharding import (
     replicated,
     state_shardings,
 )
-
-Batch = Mapping[str, Any]
-Metrics = dict[str, Array]
 
 
 @struct.dataclass
@@ -89,6 +87,7 @@ def train_step(
     state: TrainState,
     batch: Batch,
     key: Array,
+    objective: Objective = PRETRAINING,
     *,
     model: nn.Module,
     tx: optax.GradientTransformationExtraArgs,
@@ -96,7 +95,7 @@ def train_step(
     accumulation: int = 1,
     use_params: Callable[[Any], Any] = identity,
 ) -> tuple[TrainState, Metrics]:
-    """One update of masked LM + next sentence prediction (https://arxiv.org/abs/1810.04805, A.2).
+    """One update: masked LM + next sentence prediction (https://arxiv.org/abs/1810.04805, A.2) unless told otherwise.
 
     A step whose loss or unclipped gradient norm is not finite leaves parameters and optimizer state bitwise as they
     were, and is counted; `step` advances all the same, for the batch is consumed.
@@ -106,17 +105,19 @@ def train_step(
         batch: input_ids, token_type_ids, attention_mask int32 [B, L]; mlm_positions, mlm_labels int32 [B, P];
             mlm_weights float32 [B, P]; next_sentence_label int32 [B], or absent.
         key: the run's model key; dropout draws from `fold_in(fold_in(key, state.step), micro_batch)`.
-        model: `BertForPreTraining` or `BertForMaskedLM`.
+        objective: what is minimised, `Pretraining()` or a `distillation.Distillation`.
+        model: `BertForPreTraining` or `BertForMaskedLM`, of any family.
         tx, schedule: of `make_optimizer` and `make_schedule`; the schedule only names the rate in the metrics.
         accumulation: the batch is taken in this many parts, one after the other; without dropout the sum of their
             gradients is that of the whole batch, since each part divides by the whole batch's denominators.
         use_params: from the parameters as stored to those the model is applied to; a mesh's `gather_under_fsdp`.
 
     Returns:
-        The next state, and float32 or int32 scalars: loss, mlm_loss, mlm_accuracy, nsp_loss, nsp_accuracy, grad_norm
-        (unclipped), learning_rate, finite (0 or 1), skipped_total, skipped_in_a_row.
+        The next state, and float32 or int32 scalars: loss, the objective's metrics (mlm_loss, mlm_accuracy, nsp_loss,
+        nsp_accuracy), grad_norm (unclipped), learning_rate, finite (0 or 1), skipped_total, skipped_in_a_row.
     """
-    loss_of = partial(_loss, model=model, denominators=pretraining_denominators(batch), use_params=use_params)
+    denominators = objective.denominators(batch)
+    loss_of = partial(_loss, model=model, objective=objective, denominators=denominators, use_params=use_params)
     gradients_of = jax.value_and_grad(loss_of, has_aux=True)
     dropout_key = jax.random.fold_in(key, state.step)
     (loss, sums), grads = _accumulate(gradients_of, state.params, batch, dropout_key, accumulation)
@@ -139,7 +140,7 @@ def train_step(
     )
     return new_state, {
         "loss": loss,
-        **mean_metrics(sums),
+        **objective.metrics(sums),
         "grad_norm": grad_norm,
         "learning_rate": schedule(state.step),
         "finite": finite.astype(jnp.int32),
@@ -154,19 +155,20 @@ def _loss(
     key: Array,
     *,
     model: nn.Module,
+    objective: Objective,
     denominators: dict[str, Array],
     use_params: Callable[[Any], Any],
 ) -> tuple[Array, dict[str, Array]]:
-    """The share of `batch` in the loss of a whole batch with these denominators, and its `pretraining_sums`."""
-    output = _apply(model, use_params(params), batch, deterministic=False, rngs={"dropout": key})
-    sums = pretraining_sums(output, batch)
-    return pretraining_loss(sums, **denominators), sums
+    """The share of `batch` in the loss of a whole batch with these denominators, and its sums."""
+    apply = partial(apply_to, model, use_params(params), batch, deterministic=False, rngs={"dropout": key})
+    sums = objective.sums(apply, batch)
+    return objective.loss(sums, denominators), sums
 
 
-def _apply(model: nn.Module, params: Any, batch: Batch, **options: Any) -> Any:
-    names = ("input_ids", "attention_mask", "token_type_ids")
-    inputs = (batch[name] for name in names)
-    return model.apply({"params": params}, *inputs, mlm_positions=batch["mlm_positions"], **options)
+def apply_to(model: nn.Module, params: Any, batch: Batch, **options: Any) -> Any:
+    """The model on the inputs of a batch. DistilBERT, which has no token types, does not read those of the batch."""
+    inputs = (batch[name] for name in ("input_ids", "attention_mask", "token_type_ids"))
+    return model.apply({"params": params}, *inputs, **options)
 
 
 def _accumulate(gradients_of: Callable[..., Any], params: Any, batch: Batch, key: Array, parts: int) -> Any:
@@ -192,26 +194,12 @@ def _accumulate(gradients_of: Callable[..., Any], params: Any, batch: Batch, key
     return jax.lax.scan(add, zeros, micro_batches)[0]
 
 
-def mean_metrics(sums: dict[str, Array]) -> Metrics:
-    """Losses and accuracies a prediction, from `pretraining_sums` added up over any number of batches.
-
-    Returns:
-        float32 scalars mlm_loss, mlm_accuracy, nsp_loss, nsp_accuracy; 0 for an objective without labels.
-    """
-    predicted, pairs = jnp.maximum(sums["mlm_weight"], 1e-5), jnp.maximum(sums["nsp_count"], 1.0)
-    return {
-        "mlm_loss": sums["mlm_loss_sum"] / predicted,
-        "mlm_accuracy": sums["mlm_correct"] / predicted,
-        "nsp_loss": sums["nsp_loss_sum"] / pairs,
-        "nsp_accuracy": sums["nsp_correct"] / pairs,
-    }
-
-
 def eval_step(
     params: Any, batch: Batch, *, model: nn.Module, use_params: Callable[[Any], Any] = identity
 ) -> dict[str, Array]:
     """`pretraining_sums` of a batch without dropout: add them up over batches, then `mean_metrics`."""
-    return pretraining_sums(_apply(model, use_params(params), batch, deterministic=True), batch)
+    output = apply_to(model, use_params(params), batch, mlm_positions=batch["mlm_positions"], deterministic=True)
+    return pretraining_sums(output, batch)
 
 
 def compile_train_step(
@@ -220,26 +208,31 @@ def compile_train_step(
     schedule: Schedule,
     mesh: Mesh | None = None,
     accumulation: int = 1,
-) -> Callable[[TrainState, Batch, Array], tuple[TrainState, Metrics]]:
+    objective: Objective | None = None,
+) -> Any:
     """`train_step` jitted as `(state, batch, key) -> (state, metrics)`; the state is donated: do not use it again.
 
     On a mesh: state laid out by the partition table, rows of the batch over data and fsdp, key and metrics on every
     device, activations constrained. Raises UserError where a size does not divide; the batch's is checked on tracing.
+
+    objective: one like those that the step will be given, arrays or their shapes; it is then the fourth argument, and
+        its arrays lie by the same table. None: the step is called with three, for `Pretraining()`.
     """
     step = partial(train_step, tx=tx, schedule=schedule, accumulation=accumulation)
     if mesh is None:
         return jax.jit(partial(step, model=model), donate_argnums=0)
     used = on_mesh(model, mesh)
 
-    def step_on_mesh(state: TrainState, batch: Batch, key: Array) -> tuple[TrainState, Metrics]:
+    def step_on_mesh(state: TrainState, batch: Batch, key: Array, *objective: Objective) -> tuple[TrainState, Metrics]:
         check_sizes(model.config, mesh, batch_size=batch["input_ids"].shape[0], accumulation=accumulation)
-        return step(state, batch, key, model=used, use_params=gather_under_fsdp(mesh))
+        return step(state, batch, key, *objective, model=used, use_params=gather_under_fsdp(mesh))
 
     state = state_shardings(_abstract(model, tx), mesh)
     everywhere = replicated(mesh)
+    fourth = () if objective is None else (state_shardings(objective, mesh),)
     return jax.jit(
         step_on_mesh,
-        in_shardings=(state, batch_shardings(mesh), everywhere),
+        in_shardings=(state, batch_shardings(mesh), everywhere, *fourth),
         out_shardings=(state, everywhere),
         donate_argnums=0,
     )

@@ -17,6 +17,7 @@ from bert_jax.config import BertConfig
 from bert_jax.errors import UserError
 from bert_jax.model.heads import BertForPreTraining, PreTrainingOutput
 from bert_jax.model.layers import dropout, key_words
+from bert_jax.training.objectives import mean_metrics
 from bert_jax.training.optimizer import OptimizerConfig, make_optimizer, make_schedule
 from bert_jax.training.step import (
     TrainState,
@@ -24,7 +25,6 @@ from bert_jax.training.step import (
     compile_train_step,
     eval_step,
     init_state,
-    mean_metrics,
     train_step,
 )
 
