@@ -125,6 +125,77 @@ def test_a_missing_head_is_an_error_or_fresh_and_said(tmp_path, params, caplog):
     np.testing.assert_array_equal(loaded.params["mlm_head"]["bias"], params["mlm_head"]["bias"])
 
 
+@pytest.mark.parametrize("head", ["sequence-classification", "token-classification", "question-answering"])
+def test_a_task_starts_from_any_checkpoint_with_a_fresh_head(run, export, params, head, caplog):
+    part = "qa_head" if head == "question-answering" else "classifier"
+    for source in (run, export):
+        with pytest.raises(UserError, match=f"missing: {part}/kernel.*allow_missing.*'{part}'"):
+            load(source, head=head, num_labels=3)
+        with caplog.at_level(logging.WARNING, logger="bert_jax"):
+            loaded = load(source, head=head, num_labels=3, allow_missing=(part,), key=jax.random.key(7))
+        assert loaded.config.labels == ("LABEL_0", "LABEL_1", "LABEL_2")
+        assert loaded.report.fresh == (f"{part}/kernel", f"{part}/bias")
+        assert f"2 parameters are drawn anew, not trained: {part}" in caplog.text
+        kernel = np.asarray(loaded.params[part]["kernel"])
+        assert kernel.shape == (8, 2 if part == "qa_head" else 3)
+        assert 0 < np.abs(kernel).max() <= 2 * CONFIG.initializer_range
+        np.testing.assert_array_equal(
+            loaded.params["bert"]["encoder"]["layer_1"]["attention"]["query"]["kernel"],
+            params["bert"]["encoder"]["layer_1"]["attention"]["query"]["kernel"],
+        )
+
+
+def test_a_classifier_of_another_number_of_classes_is_an_error_or_drawn_anew(tmp_path, params):
+    head = "sequence-classification"
+    config = CONFIG.replace(labels=("no", "yes"))
+    tree = {
+        "bert": params["bert"],
+        "classifier": {"kernel": np.ones((8, 2), np.float32), "bias": np.ones(2, np.float32)},
+    }
+    folder = save_pretrained(tmp_path / "m", config, tree, None, head=head)
+    assert load(folder).config.labels == ("no", "yes")
+    assert load(folder, num_labels=2).config.labels == ("no", "yes")
+    assert load(folder, labels=["a", "b"]).config.labels == ("a", "b")
+    with pytest.raises(UserError, match=r"classifier/kernel: .*\(2, 8\).*\(3, 8\)"):
+        load(folder, num_labels=3)
+    loaded = load(folder, num_labels=3, allow_missing="classifier")
+    assert loaded.params["classifier"]["kernel"].shape == (8, 3)
+    assert loaded.report.fresh == ("classifier/kernel", "classifier/bias")
+    with pytest.raises(UserError, match="num_labels=3, but labels names 2"):
+        load(folder, num_labels=3, labels=["a", "b"])
+    with pytest.raises(UserError, match="expected a list of names"):
+        load(folder, labels="ab")
+
+
+def test_an_encoder_without_a_pooler_is_known_as_one(tmp_path, params):
+    folder = save_pretrained(tmp_path / "m", CONFIG, params, None, head="encoder-no-pooler")
+    assert load(folder).report.head == "encoder-no-pooler"
+    with pytest.raises(UserError, match="missing: pooler/kernel"):
+        load(folder, head="encoder")
+    assert load(folder, head="encoder", allow_missing="pooler").report.fresh == ("pooler/kernel", "pooler/bias")
+
+
+def test_parameters_may_be_given_away_to_a_program(export):
+    """What was loaded lies in memory that the device took over; donating it must neither warn nor change a copy."""
+    kernel = load(export).params["bert"]["encoder"]["layer_0"]["feed_forward"]["intermediate"]["kernel"]
+    before = np.array(kernel)
+    after = jax.jit(lambda x: x + 1, donate_argnums=0)(kernel)
+    np.testing.assert_array_equal(after, before + 1)
+    assert kernel.is_deleted()
+
+
+def test_a_token_past_the_table_is_one_clear_line(export, tmp_path):
+    import shutil
+
+    copy = shutil.copytree(export, tmp_path / "copy")
+    fields = json.loads((copy / "tokenizer.json").read_text())
+    fields["added_tokens"].append(fields["added_tokens"][0] | {"id": 16, "content": "[NEW]"})
+    fields["model"]["vocab"]["[NEW]"] = 16
+    (copy / "tokenizer.json").write_text(json.dumps(fields))
+    with pytest.raises(UserError, match="16"):
+        load(copy)
+
+
 def test_a_run_without_sentence_pairs_is_a_masked_language_model(tmp_path, params):
     run = tmp_path / "run"
     run.mkdir()

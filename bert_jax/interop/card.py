@@ -72,9 +72,20 @@ def model_card(
             _training(card),
             "## How to load it\n",
             _LOADING[form].format(architecture=architecture, without=without),
+            *_warnings(config),
             _OURS,
         ]
     )
+
+
+def _warnings(config: BertConfig) -> list[str]:
+    """What transformers 5 has dropped and computes wrongly without a word, or not at all."""
+    lines = []
+    if config.position_embedding_type != "absolute":
+        lines.append("transformers 5 has no relative positions: it leaves the tables out and computes something else.")
+    if config.pruned_heads:
+        lines.append("transformers 5 has no pruned heads: it cannot load the narrower layers.")
+    return [f"{line} Version 4 has them.\n" for line in lines]
 
 
 def _training(card: Mapping[str, Any] | str | None) -> str:

@@ -1,6 +1,7 @@
 """Safetensors files: what is written can be read by others, what is broken is said in one line."""
 
 import json
+import os
 import struct
 from pathlib import Path
 
@@ -122,6 +123,86 @@ def test_shapes_that_lie_and_dtypes_unknown_to_numpy_are_one_clear_line(path):
     raw_file(path, {"a": {"dtype": "F8_E4M3", "shape": [1], "data_offsets": [0, 1]}}, b"x")
     with TensorFile(path) as file, pytest.raises(UserError, match="F8_E4M3"):
         file["a"]
+
+
+def entry(start: int, stop: int, shape=(1,), dtype="F32") -> dict:
+    return {"dtype": dtype, "shape": list(shape), "data_offsets": [start, stop]}
+
+
+@pytest.mark.parametrize(
+    ("header", "size", "message"),
+    [
+        ({"a": entry(0, 8, (2,)), "b": entry(4, 8)}, 8, "'b' begins at byte 4 and overlaps"),
+        ({"a": entry(0, 4), "b": entry(0, 4)}, 4, "overlaps the tensor before it"),
+        ({"a": entry(0, 4), "b": entry(8, 12)}, 12, "'b' begins at byte 8 and follows a hole"),
+        ({"a": entry(4, 8)}, 8, "follows a hole"),
+        ({"a": entry(0, 4)}, 12, "4 bytes together, the file has 12"),
+        ({"a": entry(0, 8, (2,))}, 4, "8 bytes together, the file has 4"),
+        ({"a": entry(8, 4, (0,))}, 8, "ends at byte 4, before it begins"),
+        ({"a": entry(0, 8)}, 8, "has 8 bytes, but F32 of shape"),
+        ({"a": entry(0, 0, (0, 2**62))}, 0, "larger than any array"),
+        ({"a": entry(0, 0, (2**62, 2**62))}, 0, "larger than any array"),
+        ({"a": entry(0, 4, (1,) * 65)}, 4, "larger than any array"),
+        ({"a": entry(0, 0, (10**4000, 0))}, 0, "larger than any array"),
+        ({"a": entry(-4, 0)}, 0, "data_offsets that is none"),
+        ({"a": entry(0, 4, (1.0,))}, 4, "shape"),
+        ({"a": entry(0, 4, (True,))}, 4, "shape"),
+        ({"a": entry(0, 4) | {"dtype": 7}}, 4, "dtype"),
+        ({"a": entry(0, 4) | {"more": 1}}, 4, "other fields than"),
+        ({"a": [0, 4]}, 4, "other fields than"),
+        ({"__metadata__": {"x": 1}}, 0, "__metadata__"),
+        ({"__metadata__": [1]}, 0, "__metadata__"),
+        ([1, 2], 0, "not a JSON object"),
+    ],
+)
+def test_headers_that_contradict_themselves_are_one_clear_line(path, header, size, message):
+    raw_file(path, header, b"x" * size)
+    with pytest.raises(UserError) as caught:
+        TensorFile(path)
+    assert str(caught.value).startswith(f"{path} (")
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 500
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (b'{"a": 1, "a": 2}', "'a' is in its header twice"),
+        (
+            b'{"a": {"dtype": "F32", "dtype": "F16", "shape": [], "data_offsets": [0, 4]}}',
+            "'dtype' is in its header twice",
+        ),
+        (b"[" * 100_000 + b"]" * 100_000, "nested too deeply"),
+        (b'{"a": 1' + b"0" * 10_000 + b"}", "not JSON"),
+        (b'{"a": \xff}', "not JSON"),
+    ],
+)
+def test_json_that_means_two_things_or_none(path, text, message):
+    path.write_bytes(struct.pack("<Q", len(text)) + text)
+    with pytest.raises(UserError) as caught:
+        TensorFile(path)
+    assert message in str(caught.value)
+
+
+def test_a_file_cut_short_after_it_was_opened_is_one_clear_line(path):
+    write_tensors(path, {"a": np.ones(1000, np.float32)})
+    with TensorFile(path) as file:
+        os.truncate(path, 200)
+        with pytest.raises(UserError, match="became shorter while it was read"):
+            file["a"]
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16, ml_dtypes.bfloat16])
+@pytest.mark.parametrize("shape", [(), (7,), (300, 401), (3, 0), (2, 3, 5)])
+def test_copies_into_any_layout_are_the_array(path, dtype, shape):
+    array = np.random.default_rng(0).normal(size=shape).astype(dtype)
+    write_tensors(path, {"a": array})
+    with TensorFile(path) as file:
+        for order in "CF":
+            out = np.full(shape, np.nan, np.float32, order=order)
+            file.copy_to("a", out)
+            np.testing.assert_array_equal(out, array.astype(np.float32))
 
 
 def test_an_absent_file_and_an_absent_key_say_so(path):

@@ -11,10 +11,11 @@ from safetensors.numpy import load_file
 
 import bert_jax.interop.weights as weights_module
 import bert_jax.interop.write as write_module
-from bert_jax.config import BertConfig
+from bert_jax.config import FAMILY_OF, BertConfig
 from bert_jax.errors import UserError
-from bert_jax.interop.names import parameters_of
+from bert_jax.interop.names import FAMILIES, parameters_of
 from bert_jax.interop.read import read_model
+from bert_jax.interop.sentence_transformers import max_length_of, pooling_of
 from bert_jax.interop.tree import flatten, unflatten
 from bert_jax.interop.write import config_json, save_pretrained
 
@@ -52,13 +53,141 @@ def test_in_out_in_is_bitwise(tmp_path, params, place):
     assert first.report.verified is True
 
 
-@pytest.mark.parametrize("head", ["pretraining", "mlm", "nsp", "encoder"])
-def test_one_head_is_written_and_named(tmp_path, params, head):
-    out = save_pretrained(tmp_path / "m", CONFIG, params, None, head=head)
-    _, read, report = read_model(out)
-    assert report.head == head
-    assert not report.missing + report.unexpected + report.mismatched
-    assert set(flatten(read)) == set(parameters_of(CONFIG, head))
+FAMILY_FIELDS = {
+    "bert": {},
+    "roberta": {"pad_token_id": 1},
+    "xlm-roberta": {"pad_token_id": 1},
+    "camembert": {"pad_token_id": 1},
+    "albert": {"embedding_size": 6, "num_hidden_groups": 2, "inner_group_num": 2},
+    "distilbert": {},
+}
+OPTIONS = [
+    ("bert", "causal-lm", {"is_decoder": True, "add_cross_attention": True}),
+    ("bert", "mlm", {"tie_word_embeddings": False, "hidden_act": "prelu"}),
+    ("bert", "encoder", {"position_embedding_type": "relative_key", "pruned_heads": ((1, (0,)),)}),
+    ("albert", "mlm", {"tie_word_embeddings": False, "hidden_act": "xielu", "pruned_heads": ((3, (1,)),)}),
+    ("distilbert", "mlm", {"tie_word_embeddings": False, "pruned_heads": ((0, (1,)),)}),
+    ("roberta", "mlm", {"tie_word_embeddings": False}),
+]
+
+
+def random_model(model_type: str, head: str, **fields) -> tuple[BertConfig, dict]:
+    labels = ("x", "y", "z") if head.endswith("classification") else ("LABEL_0", "LABEL_1")
+    config = CONFIG.replace(**{"model_type": model_type, "labels": labels} | FAMILY_FIELDS[model_type] | fields)
+    rng = np.random.default_rng(5)
+    rows = parameters_of(config, head)
+    return config, unflatten({path: rng.normal(size=row.shape).astype(np.float32) for path, row in rows.items()})
+
+
+@pytest.mark.parametrize(
+    ("model_type", "head", "fields"),
+    [
+        *((model, head, {}) for model in FAMILY_FIELDS for head in FAMILIES[FAMILY_OF[model]].heads),
+        *OPTIONS,
+    ],
+)
+def test_every_family_and_head_comes_back_bit_by_bit(tmp_path, model_type, head, fields):
+    if head == "causal-lm":
+        fields = {"is_decoder": True} | fields
+    config, given = random_model(model_type, head, **fields)
+    out = save_pretrained(tmp_path / "m", config, given, None, head=head)
+    read = read_model(out)
+    assert_same_bits(read.params, given)
+    assert read.config.to_json() == config.to_json()
+    same = {("distilbert", "encoder-no-pooler"): "encoder"}
+    assert read.report.head == same.get((model_type, head), head)
+    assert not read.report.missing + read.report.unexpected + read.report.mismatched
+    again = save_pretrained(tmp_path / "again", read.config, read.params, None, head=head)
+    assert (again / "model.safetensors").read_bytes() == (out / "model.safetensors").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("model_type", "head"),
+    [
+        (model, head)
+        for model in ("bert", "albert")
+        for head in FAMILIES[model].heads
+        if head not in ("causal-lm", "multiple-choice")
+    ],
+)
+def test_google_s_form_comes_back_bit_by_bit(tmp_path, model_type, head):
+    config, given = random_model(model_type, head)
+    out = save_pretrained(tmp_path / "m", config, given, None, head=head, tf1=True)
+    assert sorted(path.name for path in out.iterdir()) == [
+        "README.md", f"{model_type}_config.json", "bert_model.ckpt.data-00000-of-00001", "bert_model.ckpt.index",
+    ]  # fmt: skip
+    read = read_model(out, head=head, labels=config.labels)
+    assert_same_bits(read.params, given)
+    save_pretrained(tmp_path / "m", config, given, None, head=head, tf1=True)  # a former one of ours is replaced
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"model_type": "roberta", "pad_token_id": 1}, "has bert and albert, no other"),
+        ({"hidden_act": "silu"}, "hidden_act='silu'"),
+        ({"layer_norm_eps": 1e-5}, "layer_norm_eps=1e-05"),
+        ({"position_embedding_type": "relative_key"}, "position_embedding_type"),
+        ({"tie_word_embeddings": False}, "tie_word_embeddings=False"),
+        ({"pruned_heads": ((0, (1,)),)}, "pruned_heads"),
+    ],
+)
+def test_what_google_s_config_cannot_say_is_refused(tmp_path, fields, message):
+    config = CONFIG.replace(**fields)
+    given = {path: np.zeros(row.shape, np.float32) for path, row in parameters_of(config, "mlm").items()}
+    with pytest.raises(UserError, match=message):
+        save_pretrained(tmp_path / "m", config, unflatten(given), None, head="mlm", tf1=True)
+    assert os.listdir(tmp_path) == []
+
+
+def test_large_weights_are_cut_into_shards(tmp_path, params):
+    out = save_pretrained(tmp_path / "m", CONFIG, params, None, max_shard_size=400)
+    names = sorted(path.name for path in out.glob("*.safetensors"))
+    assert names == [f"model-{i:05d}-of-{len(names):05d}.safetensors" for i in range(1, len(names) + 1)]
+    index = json.loads((out / "model.safetensors.index.json").read_text())
+    sizes = {name: sum(array.nbytes for array in load_file(out / name).values()) for name in names}
+    assert max(sizes.values()) <= 400
+    assert index["metadata"]["total_size"] == sum(sizes.values())
+    for key, name in index["weight_map"].items():
+        assert key in load_file(out / name)
+    assert_same_bits(read_model(out).params, params)
+    save_pretrained(out, CONFIG, params, None)  # and is replaced by one file
+    assert not list(out.glob("*index*"))
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [(7, 7), ("5GB", 5 * 10**9), ("500mb", 5 * 10**8), ("1.5 KiB", 1536), ("12", 12), ("2TB", 2 * 10**12)],
+)
+def test_sizes_of_shards(given, expected):
+    assert weights_module.shard_bytes(given) == expected
+
+
+@pytest.mark.parametrize("given", ["", "5 apples", "-1", True, "GB"])
+def test_sizes_that_are_none(given):
+    with pytest.raises(UserError, match="max_shard_size"):
+        weights_module.shard_bytes(given)
+
+
+def test_the_head_is_what_the_tree_holds(tmp_path, params):
+    for head in ("pretraining", "mlm", "nsp", "encoder", "encoder-no-pooler"):
+        flat, wanted = flatten(params), parameters_of(CONFIG, head)
+        part = unflatten({path: flat.get(path, flat.get(f"bert/{path}")) for path in wanted})
+        assert read_model(save_pretrained(tmp_path / head, CONFIG, part, None)).report.head == head
+
+
+def test_sentence_transformers_takes_an_encoder_alone_and_known_poolings(tmp_path, params):
+    with pytest.raises(UserError, match="give head='encoder'"):
+        save_pretrained(tmp_path / "m", CONFIG, params, None, sentence_transformers="mean")
+    with pytest.raises(UserError, match="sentence_transformers='median'"):
+        save_pretrained(tmp_path / "m", CONFIG, params, None, head="encoder", sentence_transformers="median")
+    with pytest.raises(UserError, match="write two"):
+        save_pretrained(tmp_path / "m", CONFIG, params, None, head="encoder", sentence_transformers="cls", tf1=True)
+    for pooling in ("mean", "cls", "max", "cls+normalize"):
+        options = {"head": "encoder", "sentence_transformers": pooling}
+        out = save_pretrained(tmp_path / "m", CONFIG, params, None, **options)
+        assert pooling_of(out) == pooling
+        assert max_length_of(out) == CONFIG.max_position_embeddings
 
 
 def test_the_config_has_numbers_as_numbers_and_the_storage_type(tmp_path, params):
