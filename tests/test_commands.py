@@ -94,6 +94,43 @@ def test_an_earlier_step_and_another_head_can_be_exported(run, tmp_path, params,
     np.testing.assert_array_equal(loaded.params["pooler"]["bias"], params["bert"]["pooler"]["bias"] + np.float32(1))
 
 
+def test_convert_there_and_back_is_the_same_model(export, tmp_path, capsys):
+    for to, name in (("tf1", "google"), ("hf", "again")):
+        source = export if to == "tf1" else tmp_path / "google"
+        assert main(["convert", str(source), str(tmp_path / name), "--to", to]) == 0
+    told = [json.loads(output(capsys, "info", str(source), "--json")) for source in (export, tmp_path / "again")]
+    assert told[0]["sha256"] == told[1]["sha256"]
+    assert told[0]["tokenizer"] == told[1]["tokenizer"]
+    assert (tmp_path / "google" / "bert_model.ckpt.index").is_file()
+    assert (tmp_path / "google" / "vocab.txt").read_bytes() == (export / "vocab.txt").read_bytes()
+
+
+def test_convert_to_vectors_takes_the_encoder_alone(run, tmp_path, capsys):
+    target = tmp_path / "vectors"
+    argv = ["convert", str(run), str(target), "--to", "sentence-transformers", "--pooling", "cls+normalize"]
+    assert main(argv) == 0
+    assert "head encoder" in capsys.readouterr().err
+    assert load(target).report.head == "encoder"
+    assert (target / "2_Normalize").exists() or json.loads((target / "modules.json").read_text())[2]["path"]
+    assert main(["convert", str(target), str(tmp_path / "again"), "--to", "sentence-transformers"]) == 0
+    assert (tmp_path / "again" / "modules.json").read_bytes() == (target / "modules.json").read_bytes()
+
+
+def test_convert_draws_a_classifier_if_asked(export, tmp_path, capsys):
+    argv = ["convert", str(export), str(tmp_path / "x"), "--head", "sequence-classification", "--num-labels", "3"]
+    assert main(argv) == 2
+    assert "allow_missing" in capsys.readouterr().err
+    assert main([*argv, "--allow-missing", "classifier"]) == 0
+    assert "mlm_head" not in str(load(tmp_path / "x").params.keys())
+    assert load(tmp_path / "x").config.num_labels == 3
+    assert "left out, since head sequence-classification has no place for it: cls." in capsys.readouterr().err
+
+
+def test_convert_cuts_large_weights(export, tmp_path):
+    assert main(["convert", str(export), str(tmp_path / "x"), "--max-shard-size", "1KB"]) == 0
+    assert len(list((tmp_path / "x").glob("model-*.safetensors"))) > 2
+
+
 def test_info_is_the_same_for_a_run_and_its_export(run, export, capsys, params):
     ours, theirs = (json.loads(output(capsys, "info", str(source), "--json")) for source in (run, export))
     for name in ("config", "step", "parameters", "sha256", "verified", "tree", "head"):
@@ -173,6 +210,9 @@ def test_fill_mask_reads_one_text_a_line_from_stdin(export, capsys, monkeypatch)
         (["info", "{tmp}"], "config.json"),
         (["export", "{run}", "{tmp}"], "{tmp}: holds 'mine.txt'"),
         (["export", "{run}", "{tmp}/x", "--step", "7"], "7"),
+        (["convert", "{run}", "{tmp}/x", "--head", "qa"], "head='qa': bert has pretraining"),
+        (["convert", "{run}", "{tmp}/x", "--max-shard-size", "many"], "max_shard_size='many'"),
+        (["convert", "{run}", "{tmp}/x", "--to", "tf1", "--pooling", "mean"], "a folder has one form"),
     ],
 )
 def test_mistakes_are_one_line_and_exit_code_2(argv, message, run, export, tmp_path, capsys):
