@@ -1,5 +1,6 @@
 """Published models through the real client, against a hub on the loopback: what is asked for, and what goes wrong."""
 
+import errno
 import json
 import os
 import shutil
@@ -9,6 +10,7 @@ import time
 from functools import partial
 from pathlib import Path
 
+import huggingface_hub
 import pytest
 
 from bert_jax.data.tokenizer_families import FILES as FILES_OF_A_TOKENIZER
@@ -275,6 +277,23 @@ def test_a_full_disk_is_said_before_anything_is_downloaded(hub, get, monkeypatch
     with pytest.raises(UserError, match="HF_HOME"):
         get(REPO)
     assert hub.asked() == []
+
+
+@pytest.mark.parametrize(
+    ("error", "says"),
+    [
+        (OSError(errno.ENOSPC, "No space left on device"), "no space left in .*HF_HOME"),
+        (PermissionError(errno.EACCES, "Permission denied", "/cache/x"), "/cache/x: Permission denied"),
+    ],
+)
+def test_a_disk_that_refuses_is_one_line(hub, get, monkeypatch, error, says):
+    def fail(*_, **__):
+        raise error
+
+    monkeypatch.setattr(huggingface_hub, "hf_hub_download", fail)
+    with pytest.raises(UserError, match=says) as told:
+        get(REPO)
+    assert "\n" not in str(told.value)
 
 
 def test_no_model_no_revision_no_access(hub, get):

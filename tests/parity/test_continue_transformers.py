@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 import transformers
+from tokenizers import ByteLevelBPETokenizer
 from transformers import AutoTokenizer
 
 from bert_jax.data.tokenizer import Tokenizer
@@ -204,3 +205,28 @@ def test_raw_text_is_cut_by_the_sources_tokenizer_and_missing_heads_are_new(
     first = records(run, "train")[0]
     with silence(caplog):
         assert masked_loss(run / "export", "BertForPreTraining", str(run / "data")) < first["mlm_loss"] - 1
+
+
+def test_roberta_goes_on_without_pairs(corpus, recipe, tmp_path, caplog):
+    """Byte-level pieces, [PAD] 1, positions that start at 2, one token type."""
+    folder, run = tmp_path / "theirs", tmp_path / "run"
+    folder.mkdir()
+    pieces = ByteLevelBPETokenizer()
+    pieces.train([corpus], vocab_size=300, special_tokens=["<s>", "<pad>", "</s>", "<unk>", "<mask>"])
+    pieces.save_model(str(folder))
+    tokenizer = transformers.RobertaTokenizer(str(folder / "vocab.json"), str(folder / "merges.txt"))
+    tokenizer.save_pretrained(folder)
+    torch.manual_seed(0)
+    sizes = SIZES | {"vocab_size": len(tokenizer), "max_position_embeddings": 34, "type_vocab_size": 1}
+    transformers.RobertaForMaskedLM(transformers.RobertaConfig(**sizes)).save_pretrained(folder)
+    words = [recipe, f"init={folder}", f"text={corpus}", f"run={run}", "text_options.held_out=0.15"]
+    words += ["text_options.objective=none", "text_options.workers=1", "phases=((32, 16, 30),)"]
+    assert pretrain.main(words) == EXIT_DONE
+    assert "drawn anew" not in caplog.text
+    data = str(run / "data")
+    before = masked_loss(folder, "RobertaForMaskedLM", data)
+    with silence(caplog):
+        assert masked_loss(run / "export", "RobertaForMaskedLM", data) < before - 1
+        again = AutoTokenizer.from_pretrained(run / "export")
+    assert records(run, "train")[0]["mlm_loss"] == pytest.approx(before, rel=0.1)
+    assert again("The Cat sat.")["input_ids"] == tokenizer("The Cat sat.")["input_ids"]
