@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import re
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -10,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from tokenizers import normalizers
 
 from bert_jax.data.sequence_layout import TRUNCATIONS, Segments, Slot, assemble, kept_lengths
 from bert_jax.data.tokenizer_errors import rust_errors
@@ -19,10 +17,12 @@ from bert_jax.data.tokenizer_families import BERT, BERT_SPECIAL_TOKENS
 from bert_jax.data.tokenizer_files import has_tokenizer, read_tokenizer, write_tokenizer
 from bert_jax.data.tokenizer_ids import TokenIds
 from bert_jax.data.tokenizer_input import check_texts, option, segments, width
-from bert_jax.data.tokenizer_pipeline import bert_backend, decisive, is_bert
+from bert_jax.data.tokenizer_layout import layouts_of
+from bert_jax.data.tokenizer_pipeline import bert_backend, decisive
 from bert_jax.data.tokenizer_readers import TokenizerParts
 from bert_jax.data.tokenizer_settings import Settings
-from bert_jax.data.word_memo import WordMemo, splitter
+from bert_jax.data.tokenizer_words import word_splitter
+from bert_jax.data.word_memo import WordMemo
 from bert_jax.errors import UserError
 
 _PADDINGS = ("none", "longest", "max_length")
@@ -67,8 +67,8 @@ class Tokenizer(TokenIds):
                 as the family does: BERT where text is lower-cased, ALBERT always, the others never.
             add_prefix_space: whether a text is taken as if it began with a space. None: what the files say, else
                 False for RoBERTa ("Hello" and " Hello" are different tokens), True for the SentencePiece families.
-            split_number_commas: ALBERT as Google's code cuts "1,000": the comma is a token of its own always.
-                transformers has it only in its converted tokenizer.json files.
+            split_number_commas: never a piece such as "1," (ALBERT), as transformers 4 converts a spiece.model: close
+                to Google's code, which takes such pieces apart afterwards. transformers 5 leaves them.
 
         Raises:
             FileNotFoundError: nothing at `path`.
@@ -263,20 +263,9 @@ class Tokenizer(TokenIds):
 
     @cached_property
     def _memo(self) -> WordMemo | None:
-        """None where a word may depend on its neighbours: anything but BERT's own pipeline."""
-        backend, normalizer = self._backend, self._backend.normalizer
-        added = list(backend.get_added_tokens_decoder().values())
-        tied = (t.lstrip or t.rstrip or t.single_word or t.normalized or re.search(r"\s", t.content) for t in added)
-        if not is_bert(backend) or any(tied):
-            return None
-        assert isinstance(normalizer, normalizers.BertNormalizer)
-        literal = [t.content for t in added if self.literal_special_tokens or not t.special]
-        split = splitter(
-            lowercase=normalizer.lowercase,
-            chinese_characters=normalizer.handle_chinese_chars,
-            literal_tokens=literal,
-        )
-        return WordMemo(split, self._encode_words)
+        """None where a word may depend on its neighbours."""
+        split = word_splitter(self._backend, self._parts.family, literal_special_tokens=self.literal_special_tokens)
+        return None if split is None else WordMemo(split, self._encode_words)
 
     @cached_property
     def takes_token_types(self) -> bool:
@@ -299,28 +288,7 @@ class Tokenizer(TokenIds):
 
     @cached_property
     def _layouts(self) -> tuple[tuple[Slot, ...], tuple[Slot, ...]]:
-        """Where special tokens go, in a single text and in a pair: read off an encoded example."""
-        texts = ("a", *(self._backend.decode([i]) for i in range(self.vocab_size)))
-        known = next((t for t in texts if self._backend.encode(t, add_special_tokens=False).ids), None)
-        if known is None:
-            raise UserError("its vocabulary has no piece that a text could become")
-        return self._layout(known), self._layout(known, known)
-
-    def _layout(self, text: str, pair: str | None = None) -> tuple[Slot, ...]:
-        encoded = self._backend.encode(text, pair)
-        slots: list[Slot] = []
-        for i, kind, special, segment in zip(
-            encoded.ids, encoded.type_ids, encoded.special_tokens_mask, encoded.sequence_ids, strict=True
-        ):
-            slot = Slot(kind, special_id=i) if special else Slot(kind, segment=segment or 0)
-            if special or slot not in slots:
-                slots.append(slot)
-        if [s.segment for s in slots if s.special_id is None] != list(range(1 if pair is None else 2)):
-            raise UserError("its post-processor does not keep the segments of a text in order")
-        for slot in slots:
-            if slot.special_id is not None and slot.special_id >= self.vocab_size:
-                raise UserError(f"its post-processor adds id {slot.special_id}, the last one is {self.vocab_size - 1}")
-        return tuple(slots)
+        return layouts_of(self._backend, self.vocab_size)
 
     @cached_property
     def fingerprint(self) -> str:

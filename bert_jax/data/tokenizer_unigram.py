@@ -80,8 +80,11 @@ def charsmap_of(backend: tokenizers.Tokenizer) -> bytes | None:
 
 
 def without_number_commas(pieces: Pieces) -> list[tuple[str, float]]:
-    """Pieces such as "1," made so improbable that "1" and "," always win: google-research/albert `encode_pieces`
-    takes them apart afterwards, transformers 4 lowers their scores when it converts a spiece.model."""
+    """Pieces such as "1," made so improbable that they never win, as transformers 4 (`AlbertConverter`) does.
+
+    google-research/albert (`encode_pieces`) takes them apart afterwards, which mostly comes to the same: what stands
+    before the comma may be cut otherwise.
+    """
     lowest = min((score for piece, score in pieces if not _is_number_comma(piece)), default=0.0)
     return [(piece, lowest - 100.0 if _is_number_comma(piece) else score) for piece, score in pieces]
 

@@ -1,15 +1,18 @@
-"""Where words begin, seen from the pieces: what whole-word masking needs."""
+"""Words: where they begin, seen from the pieces (whole-word masking), and where a text may be cut (the fast path)."""
 
+import re
 import string
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import tokenizers
-from tokenizers import models
+from tokenizers import models, normalizers
 
 from bert_jax.data.tokenizer_byte_level import SPACE as BYTE_LEVEL_SPACE
 from bert_jax.data.tokenizer_families import ALBERT, Family
+from bert_jax.data.tokenizer_pipeline import is_bert
 from bert_jax.data.tokenizer_unigram import SPACE
+from bert_jax.data.word_memo import space_splitter, splitter
 
 _PUNCTUATION = frozenset(string.punctuation + "€£")
 _ENGLISH = frozenset(string.ascii_letters) | _PUNCTUATION
@@ -31,3 +34,29 @@ def continuations(pieces: Sequence[str], backend: tokenizers.Tokenizer, family: 
 
 def _continues_in_albert(piece: str) -> bool:
     return not (not piece or piece[0] in (SPACE, "<") or piece in _PUNCTUATION or not _ENGLISH.issuperset(piece))
+
+
+def word_splitter(
+    backend: tokenizers.Tokenizer, family: Family | None, *, literal_special_tokens: bool
+) -> Callable[[str], list[str]] | None:
+    """How a text may be cut so that its parts, tokenised one by one, give what the text gives; None: not at all.
+
+    Only for the families' own pipelines, and where no added token looks at its neighbours or at normalised text.
+    """
+    added = list(backend.get_added_tokens_decoder().values())
+    literal = [t.content for t in added if literal_special_tokens or not t.special]
+    if any(t.rstrip or t.single_word or t.normalized or re.search(r"\s", t.content) for t in added):
+        return None
+    if is_bert(backend):
+        normalizer = backend.normalizer
+        assert isinstance(normalizer, normalizers.BertNormalizer)
+        if any(t.lstrip for t in added):
+            return None
+        return splitter(
+            lowercase=normalizer.lowercase,
+            chinese_characters=normalizer.handle_chinese_chars,
+            literal_tokens=literal,
+        )
+    if family is None or isinstance(backend.model, models.WordPiece):
+        return None
+    return space_splitter(keep_spaces=isinstance(backend.model, models.BPE), literal_tokens=literal)

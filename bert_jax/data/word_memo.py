@@ -1,4 +1,4 @@
-"""Tokenising by remembering words: in BERT a word's pieces do not depend on its neighbours."""
+"""Tokenising by remembering words: what a word becomes does not depend on its neighbours."""
 
 import re
 import threading
@@ -43,13 +43,42 @@ def splitter(*, lowercase: bool, chinese_characters: bool, literal_tokens: Itera
     return split
 
 
+# Letters and signs that neither join a space beside them to one grapheme nor decompose into what would.
+_PLAIN = (
+    "!-~\u00c0-\u024f\u0370-\u03ff\u0400-\u0481\u048a-\u052f"  # ASCII, Latin, Greek, Cyrillic
+    "\u3041-\u3096\u30a1-\u30fa\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7a3"  # kana, Chinese, Hangul
+)
+
+
+def space_splitter(*, keep_spaces: bool, literal_tokens: Iterable[str]) -> Callable[[str], list[str]]:
+    """A function that cuts a text at single spaces, where byte-level BPE and unigram models cut it in any case.
+
+    Tokenising the parts one by one gives what tokenising the text gives. A text with a literal token stays whole: the
+    token may swallow the blanks beside it, and a new text begins after it.
+
+    Args:
+        keep_spaces: the space goes with the word after it (byte-level BPE: GPT-2's words begin with theirs, and none
+            looks back). Otherwise it is left out, and only those between plain letters and signs are taken:
+            SentencePiece's table of replacements is asked for whole graphemes, of which a space may be a part.
+        literal_tokens: tokens that are recognised inside raw text.
+    """
+    literal = re.compile("|".join(map(re.escape, literal_tokens)) or r"(?!)")
+    cut = re.compile(r"(?<=\S)(?= \S)" if keep_spaces else f"(?<=[{_PLAIN}]) (?=[{_PLAIN}])")
+
+    def split(text: str) -> list[str]:
+        return [text] if literal.search(text) else cut.split(text)
+
+    return split
+
+
 class WordMemo(dict[str, int]):
     """Word -> row of a growing table of ids; words never seen get a row at once and their ids in one call.
 
     Args:
         split: text -> parts, from `splitter`.
         encode_words: parts -> their ids; called with parts never seen before.
-        limit: how many parts are remembered before all are forgotten: this bounds memory (about 0.2 kB each).
+        limit: how many parts are remembered before all are forgotten, or 20 times as many ids (where nothing can be
+            cut, parts are whole texts): this bounds memory (about 0.2 kB a word).
     """
 
     def __init__(
@@ -77,7 +106,7 @@ class WordMemo(dict[str, int]):
     def encode(self, texts: Iterable[str]) -> tuple[np.ndarray, np.ndarray]:
         """Ids of all texts end to end, int32, and each text's number of ids, int64."""
         with self._lock:
-            if len(self) > self._limit:
+            if len(self) > self._limit or self._ends[len(self)] > 20 * self._limit:
                 self._forget()
             words: list[str] = []
             words_B: list[int] = []

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.errors import UserError
+from bert_jax.interop.write import FILES
 from tests.data.tokenizer_folders import (
     ALBERT,
     ALBERT_WORDS,
@@ -247,6 +248,79 @@ def test_which_pieces_go_on_a_word(tmp_path: Path):
     assert [piece for piece in continuing(camembert) if "NOTUSED" not in piece] == FAIRSEQ_WORDS[3:]
 
 
+# The fast path
+
+TEXTS = [
+    "hello world",
+    " hello  world ",
+    "hello <mask> world",
+    "wor\u2003ld\u00a0a\x1cb",
+    "x \u0301y",
+    "a\u0d4e b",
+    "don't 'll go",
+]
+
+
+def agrees(tokenizer: Tokenizer, texts: list[str]) -> None:
+    """What is put together from remembered words is what the library gives for the whole texts."""
+    expected = [e.ids for e in tokenizer._backend.encode_batch(texts, add_special_tokens=False)]
+    for _ in range(2):  # the second time from memory
+        ids, lengths = tokenizer.encode_flat(texts)
+        assert lengths.tolist() == [len(row) for row in expected]
+        assert ids.tolist() == [i for row in expected for i in row]
+
+
+@pytest.mark.parametrize("options", [{}, {"add_prefix_space": True}, {"literal_special_tokens": False}])
+def test_remembered_words_of_roberta(options: dict, data_dir: Path, tmp_path: Path):
+    tokenizer = Tokenizer.load(published_roberta(data_dir, tmp_path), **options)
+    assert tokenizer._memo is not None
+    lines = hostile_lines(data_dir)[::3]
+    agrees(tokenizer, [*lines, " ".join(lines[:50]), "\n".join(lines[50:80]), *TEXTS])
+
+
+@pytest.mark.parametrize("options", [{}, {"strip_accents": False}, {"cased": True, "literal_special_tokens": False}])
+def test_remembered_words_of_albert(options: dict, data_dir: Path, tmp_path: Path):
+    tokenizer = Tokenizer.load(published_albert(data_dir, tmp_path), **({"cased": False} | options))
+    assert tokenizer._memo is not None
+    lines = hostile_lines(data_dir)[::3]
+    agrees(tokenizer, [*lines, " ".join(lines[:50]), "\n".join(lines[50:80]), *TEXTS, "[MASK] x [ MASK]"])
+
+
+@pytest.fixture(scope="module")
+def hashable(data_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> list[Tokenizer]:
+    roberta = published_roberta(data_dir, tmp_path_factory.mktemp("r"))
+    albert = published_albert(data_dir, tmp_path_factory.mktemp("a"))
+    loaded = [Tokenizer.load(roberta), Tokenizer.load(roberta, add_prefix_space=True)]
+    return loaded + [Tokenizer.load(albert, cased=cased, strip_accents=cased) for cased in (True, False)]
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    texts=st.lists(
+        st.text(
+            st.characters(exclude_categories=["Cs"]) | st.sampled_from("  a b'sé가中<mask>`\u0301\u0d4e\u200d\u0600")
+        )
+    )
+)
+def test_any_text_may_be_cut_at_its_spaces(texts: list[str], hashable: list[Tokenizer]):
+    for tokenizer in hashable:
+        agrees(tokenizer, texts)
+
+
+def test_words_are_not_remembered_where_they_look_around(tmp_path: Path):
+    n = len(BYTE_LEVEL)
+    for entry, remembered in (
+        ({"content": "<x>", "special": True, "normalized": False}, True),
+        ({"content": "<x>", "special": False, "normalized": True}, False),
+        ({"content": "<x>", "special": True, "normalized": False, "single_word": True}, False),
+        ({"content": "<x>", "special": True, "normalized": False, "rstrip": True}, False),
+    ):
+        config = {"added_tokens_decoder": {str(n): entry}}
+        tokenizer = Tokenizer.load(write(tmp_path / "a", **byte_level_files(tokenizer_config__json=config)))
+        assert (tokenizer._memo is not None) is remembered
+        agrees(tokenizer, ["hello <x> world", "a<x>b <x>", *TEXTS])
+
+
 # Which kind a folder holds
 
 
@@ -364,6 +438,7 @@ def test_what_is_saved(files: dict, own_files: list[str], class_name: str, tmp_p
     tokenizer.save(tmp_path / "saved")
     shared = ["special_tokens_map.json", "tokenizer.json", "tokenizer_config.json"]
     assert sorted(path.name for path in (tmp_path / "saved").iterdir()) == sorted(own_files + shared)
+    assert {*own_files, *shared} <= set(FILES)  # an export may replace them
     config = json.loads((tmp_path / "saved/tokenizer_config.json").read_text())
     assert (config["tokenizer_class"], config["model_max_length"]) == (class_name, 32)
     text = "hello, <mask> [MASK] wor-ld ab 1,0"
