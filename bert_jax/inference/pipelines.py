@@ -32,7 +32,7 @@ def pipeline(task: str, source: "str | os.PathLike[str] | Loaded", **options: An
 
 
 class FillMask:
-    """The most probable tokens for each [MASK] of a text.
+    """The most probable tokens for each [MASK] of a text, or whatever the model's tokenizer calls it (`<mask>`).
 
     Compiled once for each shape that occurs: length bucket (powers of two from 16, and the model's longest), one row
     or a full batch, number of [MASK]s and `top_k` rounded up to powers of two. `compilations` counts them.
@@ -124,7 +124,8 @@ class FillMask:
         shown = f"text {number + 1} ({_shortened(text)})"
         masks = int((ids == self.tokenizer.mask_token_id).sum())
         if not masks:
-            raise UserError(f"{shown} has no {mask}: put one where a word is wanted")
+            foreign = next((f", not {token}" for token in _MASK_TOKENS if token != mask and token in text), "")
+            raise UserError(f"{shown} has no {mask}: put one where a word is wanted{foreign}")
         if len(ids) <= self._longest:
             return ids
         if not self._truncation:
@@ -181,6 +182,7 @@ class FillMask:
 TASKS: dict[str, Callable[..., Any]] = {"fill-mask": FillMask}
 
 _ANY_LENGTH = 1 << 30
+_MASK_TOKENS = ("[MASK]", "<mask>")
 
 
 def _shortened(text: str) -> str:

@@ -1,0 +1,81 @@
+"""fill-mask of each family against transformers' pipeline on the same exported folder."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import transformers
+
+from bert_jax.config import BertConfig
+from bert_jax.data.tokenizer import Tokenizer
+from bert_jax.errors import UserError
+from bert_jax.inference.pipelines import FillMask
+from bert_jax.interop.names import parameters_of
+from bert_jax.interop.tree import unflatten
+from bert_jax.interop.write import save_pretrained
+from tests.data.tokenizer_folders import albert_spiece, byte_level_files, write
+
+pytestmark = pytest.mark.parity
+
+PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "hello", "world", "held", "##s", *"helowrd,."]
+FIELDS: dict[str, dict[str, Any]] = {
+    "bert": {},
+    "roberta": {"type_vocab_size": 1, "pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2, "layer_norm_eps": 1e-5},
+    "albert": {
+        "embedding_size": 6, "num_hidden_groups": 1, "hidden_act": "gelu_new", "bos_token_id": 2, "eos_token_id": 3,
+        "classifier_dropout": 0.1,
+    },
+    "distilbert": {},
+}  # fmt: skip
+
+
+def tokenizer_of(family: str, folder: Path) -> Tokenizer:
+    if family == "roberta":
+        return Tokenizer.load(write(folder, **byte_level_files()))
+    if family == "albert":
+        return Tokenizer.load(write(folder, spiece__model=albert_spiece()))
+    return Tokenizer.from_vocabulary(PIECES, cased=False)
+
+
+@pytest.fixture(scope="module", params=FIELDS)
+def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model with random weights, as it is exported."""
+    path = tmp_path_factory.mktemp(request.param)
+    tokenizer = tokenizer_of(request.param, path / "tokenizer")
+    config = BertConfig(
+        vocab_size=tokenizer.vocab_size, hidden_size=8, num_hidden_layers=2, num_attention_heads=2,
+        intermediate_size=12, max_position_embeddings=34, model_type=request.param, **FIELDS[request.param],
+    )  # fmt: skip
+    rng = np.random.default_rng(0)
+    rows = parameters_of(config, "mlm")
+    params = unflatten({name: rng.normal(size=row.shape).astype(np.float32) for name, row in rows.items()})
+    return save_pretrained(path / "model", config, params, tokenizer, head="mlm")
+
+
+def rows_of(result: list[Any]) -> list[dict[str, Any]]:
+    """The dicts of a result, with one mask or several."""
+    return result if isinstance(result[0], dict) else [row for mask in result for row in mask]
+
+
+def test_fill_mask_is_transformers_own(folder: Path):
+    predict = FillMask(folder, batch_size=4)
+    mask = predict.tokenizer.mask_token
+    texts = [f"hello {mask}.", f"{mask} world, hello world held hello world.", f"hello, {mask} {mask} world"]
+    theirs: Any = transformers.pipeline("fill-mask", model=str(folder), device="cpu")
+    for ours, expected in zip(predict(texts, top_k=4), [theirs(text, top_k=4) for text in texts], strict=True):
+        for row, want in zip(rows_of(ours), rows_of(expected), strict=True):
+            assert (row["token"], row["token_str"], row["sequence"]) == (
+                want["token"], want["token_str"], want["sequence"],
+            )  # fmt: skip
+            assert row["score"] == pytest.approx(want["score"], rel=1e-4)
+
+
+def test_another_familys_mask_is_one_line_that_names_this_models(folder: Path):
+    predict = FillMask(folder)
+    mine = predict.tokenizer.mask_token
+    foreign = "<mask>" if mine == "[MASK]" else "[MASK]"
+    with pytest.raises(UserError) as error:
+        predict(f"hello {foreign} world")
+    assert f"has no {mine}" in str(error.value) and f"not {foreign}" in str(error.value)
+    assert "\n" not in str(error.value)
