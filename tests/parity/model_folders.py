@@ -13,12 +13,20 @@ import transformers
 
 from bert_jax.config import BertConfig
 from bert_jax.interop.google_form import google_config
+from bert_jax.interop.names import FAMILIES
 from bert_jax.interop.tf1_names import to_tf1
 from bert_jax.interop.tf1_write import write_bundle
-from tests.parity.test_families_transformers import CASES, config_of, make_inputs, reference
+from tests.parity.test_families_transformers import TYPES, config_of, make_inputs, reference
 from tests.parity.test_flax_names_transformers import in_flax
 
 __all__ = ["CASES", "FORMATS", "config_of", "is_written", "make_inputs", "reference", "their_class", "write_folder"]
+
+CASES = [
+    (model_type, head)
+    for model_type in TYPES
+    for head in FAMILIES[BertConfig(model_type=model_type).family].heads
+    if (model_type, head) != ("distilbert", "encoder-no-pooler")  # the same as its encoder
+]
 
 
 def safetensors(model: Any, folder: Path) -> None:

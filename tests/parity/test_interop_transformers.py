@@ -39,6 +39,7 @@ OPTIONS = [
     ("albert", "encoder", {"num_hidden_groups": 2, "inner_group_num": 2}),
     ("distilbert", "mlm", {"sinusoidal_pos_embds": True}),
 ]  # fmt: skip
+SENTENCES = ("bert", "roberta", "xlm-roberta", "camembert", "albert", "distilbert")
 READ = [(form, *case) for form in FORMATS for case in CASES if is_written(form, *case)]
 
 
@@ -193,7 +194,7 @@ def tokenizer_of(model_type: str, folder: Path) -> Tokenizer:
     return Tokenizer.load(folder)
 
 
-@pytest.mark.parametrize("model_type", ["bert", "roberta", "xlm-roberta", "camembert", "albert", "distilbert"])
+@pytest.mark.parametrize("model_type", SENTENCES)
 def test_the_tokenizer_of_a_folder_gives_transformers_the_same_ids(model_type, tmp_path, silent):
     tokenizer = tokenizer_of(model_type, tmp_path / "tokenizer")
     config = config_of(model_type, "mlm").replace(vocab_size=tokenizer.vocab_size + 3)
@@ -206,3 +207,21 @@ def test_the_tokenizer_of_a_folder_gives_transformers_the_same_ids(model_type, t
     assert theirs.model_max_length == config.longest_input
     assert expected["input_ids"] == found["input_ids"].tolist()
     assert expected["attention_mask"] == found["attention_mask"].tolist()
+
+
+@pytest.mark.parametrize("model_type", SENTENCES)
+def test_sentence_transformers_takes_the_encoder_of_each_family(model_type, tmp_path, silent):
+    from sentence_transformers import SentenceTransformer
+
+    tokenizer = tokenizer_of(model_type, tmp_path / "tokenizer")
+    config = config_of(model_type, "encoder").replace(vocab_size=tokenizer.vocab_size)
+    model = read_model(write_folder("model.safetensors", reference(config, "encoder"), tmp_path / "theirs"))
+    ours = save_pretrained(tmp_path / "ours", config, model.params, tokenizer, sentence_transformers="mean")
+    texts = ["hello world.", "Hello, worlds", "hello " * 30]
+    vectors = SentenceTransformer(str(ours), device="cpu").encode(texts, show_progress_bar=False)
+    loaded = load(ours)
+    tokens = tokenizer(texts, padding="longest", max_length=config.longest_input)
+    output = jax.jit(loaded.model.apply)({"params": loaded.params}, **tokens)
+    weights = tokens["attention_mask"][..., None]
+    mean = (output.last_hidden_state * weights).sum(1) / weights.sum(1)
+    np.testing.assert_allclose(vectors, mean, rtol=1e-4, atol=1e-5)
