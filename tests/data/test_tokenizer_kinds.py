@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.errors import UserError
-from bert_jax.interop.write import FILES
 from tests.data.tokenizer_folders import (
     ALBERT,
     ALBERT_WORDS,
@@ -438,7 +437,6 @@ def test_what_is_saved(files: dict, own_files: list[str], class_name: str, tmp_p
     tokenizer.save(tmp_path / "saved")
     shared = ["special_tokens_map.json", "tokenizer.json", "tokenizer_config.json"]
     assert sorted(path.name for path in (tmp_path / "saved").iterdir()) == sorted(own_files + shared)
-    assert {*own_files, *shared} <= set(FILES)  # an export may replace them
     config = json.loads((tmp_path / "saved/tokenizer_config.json").read_text())
     assert (config["tokenizer_class"], config["model_max_length"]) == (class_name, 32)
     text = "hello, <mask> [MASK] wor-ld ab 1,0"
