@@ -16,6 +16,7 @@ from train.exits import EXIT_DONE
 from train.meter import train_flops
 from train.recipe import Phase, PretrainConfig, to_json
 from train.source import DataSource, head_for
+from train.teacher import objective_of
 
 
 def dry_run(config: PretrainConfig, data: DataSource, *, as_json: bool = False) -> int:
@@ -40,10 +41,11 @@ def run_facts(config: PretrainConfig, data: DataSource) -> dict[str, Any]:
     model = HEADS[head](config.model)
     tx, schedule = make_optimizer(config.optimizer), make_schedule(config.optimizer)
     state = abstract_state(model, tx, mesh=mesh)
+    objective = objective_of(config, data, mesh, read=False)
     phases = []
     for phase in config.phases:
-        step = compile_train_step(model, tx, schedule, mesh=mesh, accumulation=config.accumulation)
-        phases.append(_phase_facts(config, data, mesh, phase, state, step))
+        step = compile_train_step(model, tx, schedule, mesh=mesh, accumulation=config.accumulation, objective=objective)
+        phases.append(_phase_facts(config, data, mesh, phase, (state, objective), step))
     return {
         "config": to_json(config),
         "head": head,
@@ -58,12 +60,13 @@ def run_facts(config: PretrainConfig, data: DataSource) -> dict[str, Any]:
     }
 
 
-def _phase_facts(config: PretrainConfig, data: DataSource, mesh, phase: Phase, state, step) -> dict[str, Any]:
+def _phase_facts(config: PretrainConfig, data: DataSource, mesh, phase: Phase, arguments, step) -> dict[str, Any]:
     host = data.batches(config, phase).batch(0)
     sharding = batch_shardings(mesh)
     batch = {name: jax.ShapeDtypeStruct(array.shape, array.dtype, sharding=sharding) for name, array in host.items()}
     started = time.monotonic()
-    memory = step.lower(state, batch, jax.random.key(0)).compile().memory_analysis()
+    state, objective = arguments
+    memory = step.lower(state, batch, jax.random.key(0), objective).compile().memory_analysis()
     seconds = time.monotonic() - started
     examples = data.examples(phase.length) or None
     predictions = host["mlm_positions"].shape[1]

@@ -56,7 +56,7 @@ def adopted_model(
     return model
 
 
-def check_vocabulary(source: str, data: DataSource) -> None:
+def check_vocabulary(source: str, data: DataSource, *, field: str = "init") -> None:
     """UserError unless the data was prepared with the source's vocabulary, in its casing.
 
     Words of one's own in the place of [unused] pieces are all right, and so is what only Google's rules treat
@@ -67,14 +67,14 @@ def check_vocabulary(source: str, data: DataSource) -> None:
         return
     theirs = _tokenizer(source, ours)
     if theirs is None:
-        logger.warning("init: %s has no tokenizer, so nothing tells whether the data was prepared for it", source)
+        logger.warning("%s: %s has no tokenizer, so nothing tells whether the data was prepared for it", field, source)
         return
     mend = f"prepare the text with --vocab {source}"
     for number, (mine, piece) in enumerate(zip(ours.vocabulary, theirs.vocabulary, strict=False)):
         if mine != piece and not _UNUSED.fullmatch(piece):
-            raise UserError(f"init: token {number} is {mine!r} in the data and {piece!r} in {source}; {mend}")
+            raise UserError(f"{field}: token {number} is {mine!r} in the data and {piece!r} in {source}; {mend}")
     if (told := _casing(ours)) != (expected := _casing(theirs)):
-        raise UserError(f"init: the data was prepared {told}, and {source} is {expected}; {mend}")
+        raise UserError(f"{field}: the data was prepared {told}, and {source} is {expected}; {mend}")
 
 
 def _tokenizer(source: str, ours: Tokenizer) -> Tokenizer | None:

@@ -28,6 +28,7 @@ from train.runlog import open_log
 from train.source import DataSource, head_for
 from train.starting_point import starting_point
 from train.stopping import StopRequest
+from train.teacher import objective_of
 
 
 def pretrain(config: PretrainConfig, run: RunDirectory, data: DataSource, held_out: DataSource) -> int:
@@ -47,7 +48,10 @@ def pretrain(config: PretrainConfig, run: RunDirectory, data: DataSource, held_o
         else:
             state = starting_point(config, target, lambda: init_state(init_key, model, tx, mesh=mesh))
         step = first_step = int(state.step)
-        train_step = compile_train_step(model, tx, schedule, mesh=mesh, accumulation=config.accumulation)
+        objective = objective_of(config, data, mesh)
+        train_step = compile_train_step(
+            model, tx, schedule, mesh=mesh, accumulation=config.accumulation, objective=objective
+        )
         eval_step = compile_eval_step(model, mesh=mesh)
         unigram = None if data.unigram_counts is None else Unigram(data.unigram_counts)
 
@@ -63,14 +67,14 @@ def pretrain(config: PretrainConfig, run: RunDirectory, data: DataSource, held_o
         feed = stack.enter_context(closing(device_batches(config, data, mesh, step)))
         code = EXIT_DONE
         for phase, batch, waited in feed:
-            state, metrics = train_step(state, batch, dropout_key)
+            state, metrics = train_step(state, batch, dropout_key, objective)
             step += 1
             last = step == config.total_steps
             meter.push(metrics, batch, phase, waited)
             if last:
                 meter.flush()
             if meter.step > first_step and (meter.step % config.log_every == 0 or last):
-                log.record("train", meter.step, meter.summary(config.total_steps))
+                log.record("train", meter.step, told(meter.summary(config.total_steps), data))
             if meter.skipped_in_a_row >= config.max_skipped_in_a_row:
                 log.say(
                     f"stopping: {meter.skipped_in_a_row} steps in a row up to step {meter.step:,} had a loss or a "
@@ -106,6 +110,11 @@ def pretrain(config: PretrainConfig, run: RunDirectory, data: DataSource, held_o
                 export(run, config, data, params, step)
                 log.say(f"exported to {run.export}")
         return code
+
+
+def told(summary: dict[str, float], data: DataSource) -> dict[str, float]:
+    """What the log is told: figures on sentence pairs only where there are some."""
+    return {name: v for name, v in summary.items() if data.objective != "none" or not name.startswith("nsp_")}
 
 
 def export(run: RunDirectory, config: PretrainConfig, data: DataSource, params: Any, step: int) -> None:

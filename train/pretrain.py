@@ -12,6 +12,7 @@ from bert_jax.config import BertConfig
 from bert_jax.errors import UserError
 from bert_jax.training.checkpoint import Checkpoints
 from train.exits import run_program
+from train.fitting import fitted_model
 from train.initial_model import adopted_model, check_vocabulary, origin
 from train.launch import Launch, parse, start_jax
 from train.outcome import outcome
@@ -34,6 +35,7 @@ Words:
     init=SOURCE            start from a run directory, a folder or a published model (google-bert/bert-base-uncased):
                            its architecture is taken over;  init_optimizer=true  with its moments;
                            init_step=true  and at its step
+    teacher=SOURCE         learn from such a model too (DistilBERT);  distillation.FIELD=value  its weights
     allow_change=a,b       go on with a config that differs in these fields
     any.field=value        any field of the config, as optimizer.learning_rate=2e-4 or phases='((128,256,10000),)'
     --dry-run              resolve, check the data, compile one step, print shapes and memory, stop
@@ -150,8 +152,8 @@ def with_model_for(
     model = config.model
     if config.init is not None:
         model = adopted_model(config, data, given, BertConfig.from_json(begun["model"]) if begun else None)
-    elif "model.vocab_size" not in given:
-        model = model.replace(vocab_size=data.vocab_size)
+    else:
+        model = fitted_model(config, data, given)
     if data.tokenizer is not None and model.vocab_size < data.vocab_size:
         mend = f"prepare the text with --vocab {config.init}" if config.init else "leave it out"
         raise UserError(

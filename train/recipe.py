@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from bert_jax.config import BertConfig
 from bert_jax.data.masking import MaskingConfig
 from bert_jax.errors import UserError
+from bert_jax.training.distillation import DistillationConfig
 from bert_jax.training.optimizer import OptimizerConfig
 from bert_jax.training.sharding import MeshConfig
 
@@ -64,6 +65,8 @@ class PretrainConfig:
     init: str | None = None  # a run directory, a folder or a hub id; its architecture is taken over
     init_optimizer: bool = False  # with its moments: of a run directory or of a TF1 checkpoint
     init_step: bool = False  # and at its step, not at 0
+    teacher: str | None = None  # a run directory, a folder or a hub id to distil from, beside masked LM
+    distillation: DistillationConfig | None = None  # with a teacher; None: DistilBERT's weights
 
     log_every: int = 50
     eval_every: int = 1_000
@@ -91,6 +94,8 @@ class PretrainConfig:
                 raise UserError(
                     f"accumulation: {self.accumulation} does not divide the batch of {phase.batch} of {tuple(phase)}"
                 )
+        if self.distillation is not None and self.teacher is None:
+            raise UserError("distillation: weights for learning from a teacher, and there is none; say teacher=SOURCE")
         if self.keep < 2:
             raise UserError(f"keep: found {self.keep}; at least 2, so that a damaged checkpoint has one before it")
         for name in (

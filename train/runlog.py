@@ -167,7 +167,8 @@ def _tensorboard(directory: str | os.PathLike[str], start_step: int):
 
 _CONSOLE_ORDER = (
     *("loss", "mlm_loss", "unigram_loss", "mlm_perplexity", "mlm_accuracy", "unigram_accuracy"),
-    *("nsp_loss", "nsp_accuracy", "majority_accuracy", "learning_rate", "grad_norm", "skipped_total"),
+    *("kl_loss", "cosine_loss", "nsp_loss", "nsp_accuracy", "majority_accuracy"),
+    *("learning_rate", "grad_norm", "skipped_total"),
     *("sequences_per_second", "tokens_per_second", "mfu", "input_wait", "eta_seconds"),
 )
 

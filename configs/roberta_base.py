@@ -1,0 +1,40 @@
+r"""RoBERTa-base (https://arxiv.org/abs/1907.11692): masked LM alone, on much more text, in large batches.
+
+Command:   python -m train.prepare TEXT --vocab FacebookAI/roberta-base --objective none --max-seq-length 512 \
+               --output DATA
+           python -m train.pretrain configs/roberta_base.py data=DATA run=runs/roberta
+Hardware:  the paper's: machines of 8 V100 (32 GB), mixed precision; how many for base it does not say (the large
+           model's first 100,000 steps took 1,024 of them about a day). accumulation splits the batch to fit yours
+Time:      not known for base. Not run here: see --dry-run for what a step costs on your machine
+Expected:  the authors', development sets (fairseq's README): MNLI 87.6, QNLI 92.8, QQP 91.9, RTE 78.7, SST-2 94.8,
+           MRPC 90.2, CoLA 63.6, STS-B 91.2; after 160 GB of text
+
+500,000 steps of 8,192 sequences of 512 tokens, peak learning rate 6e-4 after 24,000 steps, then linear decay; Adam's
+b2 is 0.98, and nothing is clipped. Masks are fairseq's: their number is right on average, `<s>` and `</s>` among them.
+"""
+
+from bert_jax.config import BertConfig
+from bert_jax.data.masking import MaskingConfig
+from bert_jax.training.optimizer import OptimizerConfig
+from train.recipe import Phase, PretrainConfig, TextConfig
+
+
+def get_config() -> PretrainConfig:
+    return PretrainConfig(
+        model=BertConfig.preset("roberta-base", dtype="bfloat16"),
+        optimizer=OptimizerConfig(
+            learning_rate=6e-4,
+            warmup_steps=24_000,
+            decay_from="warmup",
+            bias_correction=True,
+            b2=0.98,
+            clip_norm=0.0,
+        ),
+        phases=(Phase(length=512, batch=8_192, steps=500_000),),
+        masking=MaskingConfig(strategy="roberta"),
+        accumulation=32,
+        text_options=TextConfig(vocab="FacebookAI/roberta-base", objective="none"),
+        log_every=100,
+        eval_every=5_000,
+        save_every=1_000,
+    )
