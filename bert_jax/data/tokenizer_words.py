@@ -44,7 +44,6 @@ def word_splitter(
     Only for the families' own pipelines, and where no added token looks at its neighbours or at normalised text.
     """
     added = list(backend.get_added_tokens_decoder().values())
-    literal = [t.content for t in added if literal_special_tokens or not t.special]
     if any(t.rstrip or t.single_word or t.normalized or re.search(r"\s", t.content) for t in added):
         return None
     if is_bert(backend):
@@ -55,8 +54,8 @@ def word_splitter(
         return splitter(
             lowercase=normalizer.lowercase,
             chinese_characters=normalizer.handle_chinese_chars,
-            literal_tokens=literal,
+            literal_tokens=[t.content for t in added if literal_special_tokens or not t.special],
         )
     if family is None or isinstance(backend.model, models.WordPiece):
         return None
-    return space_splitter(keep_spaces=isinstance(backend.model, models.BPE), literal_tokens=literal)
+    return space_splitter(keep_spaces=isinstance(backend.model, models.BPE))

@@ -50,25 +50,18 @@ _PLAIN = (
 )
 
 
-def space_splitter(*, keep_spaces: bool, literal_tokens: Iterable[str]) -> Callable[[str], list[str]]:
+def space_splitter(*, keep_spaces: bool) -> Callable[[str], list[str]]:
     """A function that cuts a text at single spaces, where byte-level BPE and unigram models cut it in any case.
 
-    Tokenising the parts one by one gives what tokenising the text gives. A text with a literal token stays whole: the
-    token may swallow the blanks beside it, and a new text begins after it.
+    Tokenising the parts one by one gives what tokenising the text gives.
 
     Args:
         keep_spaces: the space goes with the word after it (byte-level BPE: GPT-2's words begin with theirs, and none
-            looks back). Otherwise it is left out, and only those between plain letters and signs are taken:
-            SentencePiece's table of replacements is asked for whole graphemes, of which a space may be a part.
-        literal_tokens: tokens that are recognised inside raw text.
+            looks back; a mask token may swallow it). Otherwise it is left out, and only those between plain letters
+            and signs are taken: SentencePiece's table of replacements is asked for whole graphemes, of which a space
+            may be a part.
     """
-    literal = re.compile("|".join(map(re.escape, literal_tokens)) or r"(?!)")
-    cut = re.compile(r"(?<=\S)(?= \S)" if keep_spaces else f"(?<=[{_PLAIN}]) (?=[{_PLAIN}])")
-
-    def split(text: str) -> list[str]:
-        return [text] if literal.search(text) else cut.split(text)
-
-    return split
+    return re.compile(r"(?<=\S)(?= \S)" if keep_spaces else f"(?<=[{_PLAIN}]) (?=[{_PLAIN}])").split
 
 
 class WordMemo(dict[str, int]):

@@ -36,14 +36,14 @@ def spiece(
 ) -> bytes:
     """A SentencePiece model: <unk> wherever it stands, `special` control pieces, user-defined ones, then words.
 
-    A word of n characters has the score n - 10 - its place / 1000: longer ones win.
+    A word of n characters has the score n - 10 - its place / 997: longer ones win.
     """
     from sentencepiece import sentencepiece_model_pb2
 
     proto: Any = sentencepiece_model_pb2.ModelProto()  # pyright: ignore[reportAttributeAccessIssue]
     for place, piece in enumerate(pieces):
         kind = 2 if piece == "<unk>" else 3 if place < special else 4 if place < special + user_defined else 1
-        score = len(piece) - 10 - place / 1000 if kind == 1 else 0.0
+        score = len(piece) - 10 - place / 997 if kind == 1 else 0.0
         proto.pieces.add(piece=piece, score=score, type=kind)
     settings = {"model_type": 1, "unk_id": pieces.index("<unk>") if "<unk>" in pieces else 0} | (trainer or {})
     for name, value in settings.items():
