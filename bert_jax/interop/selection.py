@@ -65,8 +65,8 @@ def select(tensors: Stored, config: BertConfig, head: str) -> Selection:
     for copy, original, _ in tied:
         if original in used and not _equal(tensors, stored[copy], stored[original]):
             mismatched.append(
-                f"{stored[copy]}: differs from {stored[original]}, to which it is tied in this model (to use the "
-                f"latter for both, name {stored[copy]!r} in allow_missing)"
+                f"{stored[copy]}: differs from {stored[original]}, to which config.json ties it (to use the latter for "
+                f"both, name {stored[copy]!r} in allow_missing; to keep both, say tie_word_embeddings: false there)"
             )
     loaded = tuple(source.path for source in sources)
     unexpected = tuple(sorted(key for name, key in stored.items() if name not in used))
