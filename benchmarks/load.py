@@ -1,0 +1,123 @@
+"""Loading: time and peak memory of `bert_jax.load` beside transformers' `from_pretrained`, on the same folder.
+
+    python -m benchmarks.load [--sizes base,large] [--rounds 9]
+
+The folders are made first, with random weights: one written by transformers, one by bert_jax, whose loading also takes
+the sha256 over all tensors. Each load is a process of its own that has imported its libraries and waits; time runs from
+the call until every parameter was summed up once, memory is the peak less what the process held before. Rounds visit
+the candidates in turn. Reported are medians, and their ratios to transformers' of the same run.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+SIZES = {"base": "base-uncased", "large": "large-uncased"}
+THEIRS, OURS, OWN = "transformers", "bert_jax", "bert_jax, its own folder"
+
+
+def load_theirs(folder: str) -> Callable[[], None]:
+    import torch
+    import transformers
+
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
+    model_class = transformers.BertForPreTraining
+
+    def run() -> None:
+        model = model_class.from_pretrained(folder)
+        with torch.no_grad():
+            print(sum(float(parameter.sum()) for parameter in model.parameters()), file=sys.stderr)
+
+    return run
+
+
+def load_ours(folder: str) -> Callable[[], None]:
+    import jax
+
+    from bert_jax.load import load
+
+    jax.devices()
+
+    def run() -> None:
+        params = load(folder, head="pretraining").params
+        print(sum(float(np.asarray(leaf).sum()) for leaf in jax.tree.leaves(params)), file=sys.stderr)
+
+    return run
+
+
+def resident(field: str) -> int:
+    """Bytes of this process: VmRSS now, VmHWM at most so far. (ru_maxrss would begin at the parent's.)"""
+    line = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith(field))
+    return int(line.split()[1]) * 1024
+
+
+def measure(candidate: str, folder: str) -> None:
+    """The child: one load, reported as JSON on stdout."""
+    run = load_theirs(folder) if candidate == THEIRS else load_ours(folder)
+    before, cpu, wall = resident("VmRSS"), time.process_time(), time.perf_counter()
+    run()
+    seconds = time.perf_counter() - wall
+    cpu = time.process_time() - cpu
+    print(json.dumps({"seconds": seconds, "cpu": cpu, "peak": resident("VmHWM") - before}))
+
+
+def make_folders(size: str, root: Path) -> dict[str, Path]:
+    """A folder written by transformers, and what bert_jax makes of it."""
+    import torch
+    import transformers
+
+    import bert_jax
+    from bert_jax.load import load_arrays
+
+    torch.manual_seed(0)
+    fields = bert_jax.BertConfig.preset(SIZES[size]).to_json()
+    theirs, ours = root / f"{size}-theirs", root / f"{size}-ours"
+    transformers.BertForPreTraining(transformers.BertConfig(**fields)).save_pretrained(theirs)
+    config, params, report = load_arrays(theirs)
+    bert_jax.save_pretrained(ours, config, params, None, head=report.head)
+    return {THEIRS: theirs, OURS: theirs, OWN: ours}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--sizes", default="base,large")
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--child", nargs=2, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.child:
+        measure(*options.child)
+        return
+    for size in options.sizes.split(","):
+        with tempfile.TemporaryDirectory() as root:
+            compare(size, make_folders(size, Path(root)), options.rounds)
+
+
+def compare(size: str, folders: dict[str, Path], rounds: int) -> None:
+    file = (folders[THEIRS] / "model.safetensors").stat().st_size
+    rows: dict[str, list[dict[str, float]]] = {candidate: [] for candidate in folders}
+    for number in range(rounds + 1):
+        for candidate, folder in folders.items():
+            command = [sys.executable, "-m", "benchmarks.load", "--child", candidate, str(folder)]
+            result = subprocess.run(command, capture_output=True, text=True, check=True)
+            if number:  # the first round brings the files into memory
+                rows[candidate].append(json.loads(result.stdout))
+    medians = {c: {key: float(np.median([r[key] for r in found])) for key in found[0]} for c, found in rows.items()}
+    print(f"BERT-{size}, {file / 1e6:,.0f} MB, {rounds} rounds")
+    for candidate, found in medians.items():
+        ratio = found["seconds"] / medians[THEIRS]["seconds"]
+        print(
+            f"{candidate:26s} {found['seconds']:7.3f} s ({ratio:.2f} x)   {found['cpu']:7.3f} CPU s"
+            f"   peak {found['peak'] / 1e6:7,.0f} MB ({found['peak'] / file:.2f} x the file)"
+        )
+
+
+if __name__ == "__main__":
+    main()
