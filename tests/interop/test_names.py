@@ -100,3 +100,13 @@ def test_trees_that_do_not_fit_are_refused():
         to_stored(flat, CONFIG.replace(num_hidden_layers=1), "pretraining")
     with pytest.raises(UserError, match="head='qa': bert has pretraining, mlm"):
         to_stored(flat, CONFIG, "qa")
+
+
+def test_a_layer_has_the_heads_that_were_not_pruned():
+    """transformers 4, prune_linear_layer: fewer outputs of query, key and value, fewer inputs of what follows."""
+    rows = parameters_of(CONFIG.replace(pruned_heads=((1, (0,)),)), "mlm")
+    layer = "bert/encoder/layer_{}/attention/{}/{}"
+    assert [rows[layer.format(i, "query", "kernel")].shape for i in (0, 1)] == [(4, 4), (4, 2)]
+    assert [rows[layer.format(i, "value", "bias")].shape for i in (0, 1)] == [(4,), (2,)]
+    assert [rows[layer.format(i, "output", "kernel")].shape for i in (0, 1)] == [(4, 4), (2, 4)]
+    assert rows[layer.format(1, "output", "bias")].shape == (4,)

@@ -88,6 +88,18 @@ def test_a_single_flipped_bit_is_noticed(path):
         assert file.verify() is False
 
 
+@pytest.mark.parametrize("place", [-1, -(1 << 18) - 3, -(1 << 19) + 1])
+def test_a_flipped_bit_is_noticed_wherever_it_lies(path, place):
+    write_tensors(path, {"a": np.zeros(300_000, np.float32), "b": np.ones(3, np.float32)})
+    with TensorFile(path) as file:
+        assert file.verify() is True
+    content = bytearray(path.read_bytes())
+    content[place] ^= 1
+    path.write_bytes(content)
+    with TensorFile(path) as file:
+        assert file.verify() is False
+
+
 def test_a_file_of_another_writer_is_neither_verified_nor_ours(path):
     save_file({"a": np.ones(3, np.float32)}, path)
     with TensorFile(path) as file:

@@ -7,7 +7,7 @@ import stat
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from safetensors.numpy import load_file
+from safetensors.numpy import load_file, save_file
 
 import bert_jax.interop.weights as weights_module
 import bert_jax.interop.write as write_module
@@ -218,6 +218,10 @@ def test_a_former_export_is_replaced_and_a_foreign_folder_is_not(tmp_path, param
         save_pretrained(target, CONFIG, params, None)
     (tmp_path / "theirs").mkdir()
     (tmp_path / "theirs" / "config.json").write_text("{}")
+    with pytest.raises(UserError, match="was not written by bert_jax"):
+        save_pretrained(tmp_path / "theirs", CONFIG, params, None)
+    save_file({"a": np.ones(2, np.float32)}, tmp_path / "theirs" / "model.safetensors")
+    (tmp_path / "theirs" / "README.md").write_text("written by bert_jax, or so it says")
     with pytest.raises(UserError, match="was not written by bert_jax"):
         save_pretrained(tmp_path / "theirs", CONFIG, params, None)
     (tmp_path / "file").write_text("x")
