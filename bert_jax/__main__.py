@@ -139,6 +139,7 @@ def make_parser() -> argparse.ArgumentParser:
         "--allow-missing", type=_names, default=(), metavar="NAME,...", help="parts that are drawn anew if missing"
     )
     convert.add_argument("--pooling", metavar="HOW", help="mean, cls or max; +normalize for vectors of length one")
+    convert.add_argument("--gelu", choices=("erf", "tanh"), help="what gelu means in Google's own folders: default erf")
     convert.add_argument("--max-shard-size", default="5GB", metavar="SIZE", help="larger weights are cut (default 5GB)")
 
     edit = add("edit", _EDIT)

@@ -51,7 +51,10 @@ def convert(arguments: argparse.Namespace) -> None:
         allow_missing=arguments.allow_missing,
         pooling=arguments.pooling,
         max_shard_size=arguments.max_shard_size,
+        gelu=arguments.gelu,
     )
+    for note in report.notes:
+        _say(note)
     if not has_tokenizer:
         _say(f"{arguments.source} has no tokenizer; the folder has none either")
     if report.unexpected:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from bert_jax.interop.card import training_facts
+from bert_jax.interop.google_gelu import Gelu
 from bert_jax.interop.hub_ids import published_as
 from bert_jax.interop.names import find_head
 from bert_jax.interop.read import ReadModel
@@ -36,6 +37,7 @@ def convert(
     allow_missing: Iterable[str] = (),
     pooling: str | None = None,
     max_shard_size: int | str = "5GB",
+    gelu: Gelu | None = None,
 ) -> Converted:
     """Write `source` anew in another form, or for another head.
 
@@ -48,6 +50,7 @@ def convert(
         num_labels, allow_missing: as in `load`.
         pooling: for sentence-transformers, as in `save_pretrained`; None: the source's if it says one, else "mean".
         max_shard_size: as in `save_pretrained`.
+        gelu: as in `load`.
 
     Raises:
         FileNotFoundError, UserError: as `load` and `save_pretrained`.
@@ -55,7 +58,7 @@ def convert(
     path = resolve(source)
     if to == "sentence-transformers" and head is None:
         head = _encoder_in(path, step)
-    config, params, report = _read(path, head, step, num_labels, tuple(allow_missing))
+    config, params, report = _read(path, head, step, num_labels, tuple(allow_missing), gelu)
     options = {}
     if to == "sentence-transformers":
         pooling = pooling or pooling_of(path) or "mean"
@@ -81,13 +84,18 @@ def convert(
 
 
 def _read(
-    path: Path, head: str | None, step: int | None, num_labels: int | None, allow_missing: tuple[str, ...]
+    path: Path,
+    head: str | None,
+    step: int | None,
+    num_labels: int | None,
+    allow_missing: tuple[str, ...],
+    gelu: Gelu | None,
 ) -> ReadModel:
     """On the host where nothing has to be drawn anew: most conversions load no JAX program."""
     if allow_missing or num_labels is not None:
-        loaded = load(path, head=head, step=step, num_labels=num_labels, allow_missing=allow_missing)
+        loaded = load(path, head=head, step=step, num_labels=num_labels, allow_missing=allow_missing, gelu=gelu)
         return ReadModel(loaded.config, loaded.params, loaded.report)
-    found = load_arrays(path, head=head, step=step)
+    found = load_arrays(path, head=head, step=step, gelu=gelu)
     found.report.check()
     return found
 

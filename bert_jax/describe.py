@@ -25,7 +25,7 @@ def describe(source: str | os.PathLike[str], *, step: int | None = None) -> dict
         parameters: how many; sha256: `interop.tree.sha256_of_parameters`, the same for a run and its export.
         verified: whether all bytes agree with the sums recorded when they were written; None where there are none.
         damaged: step -> what is wrong with it, for a run's steps that are newer than the one shown.
-        missing, unexpected, mismatched: of the load.
+        missing, unexpected, mismatched, notes: of the load.
         tokenizer: tokens, cased, fingerprint; None without.
         tree: path -> shape.
 
@@ -55,6 +55,7 @@ def describe(source: str | os.PathLike[str], *, step: int | None = None) -> dict
         "damaged": damaged,
         "missing": list(report.missing),
         "unexpected": list(report.unexpected),
+        "notes": list(report.notes),
         "mismatched": list(report.mismatched),
         "tokenizer": tokenizer
         and {"tokens": tokenizer.vocab_size, "cased": tokenizer.cased, "fingerprint": tokenizer.fingerprint},
@@ -86,7 +87,7 @@ def show(found: dict[str, Any], *, every_layer: bool) -> str:
         "verified": _verified(found),
         "tokenizer": _tokenizer(found["tokenizer"]),
     }
-    for name in ("missing", "unexpected", "mismatched"):
+    for name in ("missing", "unexpected", "mismatched", "notes"):
         if found[name]:
             facts[name] = ", ".join(found[name])
     lines = [f"{name:<12}{value}" for name, value in facts.items()]

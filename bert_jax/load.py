@@ -14,6 +14,7 @@ import numpy as np
 
 from bert_jax.config import BertConfig
 from bert_jax.errors import UserError
+from bert_jax.interop.google_gelu import Gelu
 from bert_jax.interop.hub import fetch
 from bert_jax.interop.hub_ids import is_hub_id
 from bert_jax.interop.names import head_in, is_encoder, parameters_of
@@ -59,6 +60,7 @@ def load(
     key: "jax.Array | None" = None,
     revision: str | None = None,
     token: str | bool | None = None,
+    gelu: Gelu | None = None,
 ) -> Loaded:
     """Load a model: the newest verified checkpoint of a run directory, or anybody's BERT in any published format.
 
@@ -76,6 +78,8 @@ def load(
         key: for what is initialised anew; None: `jax.random.key(0)`.
         revision: of a published model: branch, tag or commit.
         token: for a private or gated one; None: HF_TOKEN, or what `hf auth login` stored.
+        gelu: of a folder of Google's, which says "gelu" for two functions: "erf" or "tanh"; None: erf, as transformers.
+            The report notes it.
 
     Returns:
         Loaded(config, params, tokenizer, report): params are float32 JAX arrays on the default device, a plain nested
@@ -90,12 +94,12 @@ def load(
     path = resolve(source, revision=revision, token=token)
     names = _labels(path, num_labels, labels)
     if is_run_directory(path):
-        config, params, report = load_arrays(path, head=head, labels=names, step=step)
+        config, params, report = load_arrays(path, head=head, labels=names, step=step, gelu=gelu)
         report.check(allowed)
         flat = _on_device(flatten(params).items())
     else:
         _refuse_step(step, source)
-        with OpenModel(path, head=head, labels=names) as model:
+        with OpenModel(path, head=head, labels=names, gelu=gelu) as model:
             model.report.check(allowed)
             flat = _on_device(model.arrays())
             config, report = model.config, model.report
@@ -120,6 +124,7 @@ def load_arrays(
     verify: bool = True,
     revision: str | None = None,
     token: str | bool | None = None,
+    gelu: Gelu | None = None,
 ) -> ReadModel:
     """As `load`, onto the host: nested dict of NumPy arrays, for who places them on a mesh, writes or sums them.
 
@@ -132,7 +137,9 @@ def load_arrays(
     path = resolve(source, revision=revision, token=token, parts=("config", "weights"))
     if not is_run_directory(path):
         _refuse_step(step, source)
-        return read_model(path, head=head, labels=labels, verify=verify)
+        return read_model(path, head=head, labels=labels, verify=verify, gelu=gelu)
+    if gelu is not None:
+        raise UserError(f"gelu={gelu!r}: only Google's own files leave it open; {source} is a run directory")
     from bert_jax.training.checkpoint import Checkpoints
 
     config = load_config(path)

@@ -13,6 +13,7 @@ import numpy as np
 
 from bert_jax.config import CONFIG_FILES, BertConfig
 from bert_jax.errors import UserError
+from bert_jax.interop.google_gelu import Gelu, google_hidden_act
 from bert_jax.interop.names import family_of, head_in, is_encoder, table_keys
 from bert_jax.interop.report import Report
 from bert_jax.interop.safetensors import STEP
@@ -34,7 +35,7 @@ class OpenModel:
     """A model folder whose config and names of tensors have been read, and whose tensors can be.
 
     Args:
-        directory, head, labels, verify: as `read_model`.
+        directory, head, labels, verify, gelu: as `read_model`.
 
     Attributes:
         config: the architecture.
@@ -51,10 +52,17 @@ class OpenModel:
         head: str | None = None,
         labels: tuple[str, ...] | None = None,
         verify: bool = True,
+        gelu: Gelu | None = None,
     ):
         folder = Path(directory)
         raw = _read_config(folder)
         self.config = BertConfig.from_json(folder)
+        notes = ()
+        if not (folder / CONFIG_FILES[0]).is_file():
+            hidden_act, note = google_hidden_act(self.config.hidden_act, gelu)
+            self.config, notes = self.config.replace(hidden_act=hidden_act), (note,) if note else ()
+        elif gelu is not None:
+            raise UserError(f"gelu={gelu!r}: only Google's own files leave it open; {folder} has a {CONFIG_FILES[0]}")
         if labels is not None:
             self.config = self.config.replace(labels=labels)
         self._verify = verify
@@ -68,7 +76,7 @@ class OpenModel:
             raise
         recorded = self._tensors.metadata.get(STEP, "")
         step = int(recorded) if recorded.isdecimal() else None
-        self.report = replace(report, source=str(folder), step=step)
+        self.report = replace(report, source=str(folder), step=step, notes=notes)
 
     def __enter__(self) -> Self:
         return self
@@ -109,6 +117,7 @@ def read_model(
     head: str | None = None,
     labels: tuple[str, ...] | None = None,
     verify: bool = True,
+    gelu: Gelu | None = None,
 ) -> ReadModel:
     """Read a folder with a BERT, RoBERTa, ALBERT or DistilBERT.
 
@@ -122,6 +131,7 @@ def read_model(
             an encoder that is there without a pooler is one without a pooler.
         labels: names of a classifier's classes instead of those in the config.
         verify: check the sum over all tensors where the file has one (files written by this library do).
+        gelu: of Google's own files, which say "gelu" for two functions: "erf" or "tanh"; None: erf, as transformers.
 
     Returns:
         ReadModel(config, params, report). Parameters that are missing or mismatched are not in `params`.
@@ -130,7 +140,7 @@ def read_model(
         FileNotFoundError: no such folder or file.
         UserError: a broken file, another kind of model, or tensors that do not have their recorded sum.
     """
-    with OpenModel(directory, head=head, labels=labels, verify=verify) as model:
+    with OpenModel(directory, head=head, labels=labels, verify=verify, gelu=gelu) as model:
         flat = dict(model.arrays())
         return ReadModel(model.config, unflatten(flat), model.report)
 

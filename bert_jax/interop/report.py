@@ -19,6 +19,7 @@ class Report:
         unexpected: their keys that this head does not use.
         mismatched: one line each: another shape, a dtype that is no float, a tied copy that differs.
         fresh: our paths that were initialised anew because the caller allowed them to be missing.
+        notes: one line each: what the files leave open, and how it was taken.
     """
 
     source: str
@@ -30,6 +31,7 @@ class Report:
     unexpected: tuple[str, ...] = ()
     mismatched: tuple[str, ...] = ()
     fresh: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
     def problems(self, allow_missing: tuple[str, ...] = ()) -> list[str]:
         """What makes the load unusable: one line each; what starts with a name in `allow_missing` is left out."""

@@ -1,0 +1,42 @@
+"""The GELU of a Google checkpoint: chosen in load and convert, told by the report, and by nothing else."""
+
+import json
+
+import pytest
+
+import bert_jax
+from bert_jax.__main__ import main
+from bert_jax.config import BertConfig
+from bert_jax.errors import UserError
+from tests.run_directory import random_params
+
+CONFIG = BertConfig(vocab_size=9, hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=12)
+
+
+@pytest.fixture(scope="module")
+def google(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("google") / "bert"
+    return bert_jax.save_pretrained(folder, CONFIG, random_params(CONFIG, 1), None, head="pretraining", tf1=True)
+
+
+@pytest.mark.parametrize(
+    ("gelu", "act", "word"), [(None, "gelu", "erf"), ("erf", "gelu", "erf"), ("tanh", "gelu_new", "tanh")]
+)
+def test_load_takes_the_choice_and_the_report_tells_it(google, gelu, act, word):
+    config, *_, report = bert_jax.load(google, gelu=gelu)
+    assert config.hidden_act == act
+    assert [note for note in report.notes if f"computed with {word}" in note] == list(report.notes)
+    assert len(report.notes) == 1
+
+
+def test_convert_writes_the_choice(google, tmp_path, capsys):
+    assert main(["convert", str(google), str(tmp_path / "hf"), "--gelu", "tanh"]) == 0
+    assert "computed with tanh, as asked for" in capsys.readouterr().err
+    assert json.loads((tmp_path / "hf/config.json").read_text())["hidden_act"] == "gelu_new"
+    assert not bert_jax.load(tmp_path / "hf").report.notes
+
+
+def test_a_folder_that_leaves_no_choice_is_refused(google, tmp_path):
+    bert_jax.save_pretrained(tmp_path / "hf", CONFIG, random_params(CONFIG, 1), None, head="pretraining")
+    with pytest.raises(UserError, match="gelu='tanh': only Google's own files leave it open"):
+        bert_jax.load(tmp_path / "hf", gelu="tanh")
