@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+from bert_jax.config import BertConfig
 from bert_jax.interop.hub_ids import published_as
 from bert_jax.interop.tree import flatten, parameter_count, sha256_of_parameters
 from bert_jax.interop.weights import open_weights
@@ -99,15 +100,16 @@ def show(found: dict[str, Any], *, every_layer: bool) -> str:
 
 _IN_SIZE = {
     "model_type", "num_hidden_layers", "hidden_size", "num_attention_heads", "intermediate_size", "vocab_size",
-    "max_position_embeddings",
+    "max_position_embeddings", "n_layers", "dim", "n_heads", "hidden_dim",
 }  # fmt: skip
 
 
-def _size(config: dict[str, Any]) -> str:
+def _size(fields: dict[str, Any]) -> str:
+    config = BertConfig.from_json(fields)  # whose names are the same for every family
     return (
-        f"{config['num_hidden_layers']} layers, hidden size {config['hidden_size']}, "
-        f"{config['num_attention_heads']} heads, feed-forward {config['intermediate_size']}, "
-        f"{config['vocab_size']} tokens, {config['max_position_embeddings']} positions"
+        f"{config.model_type}, {config.num_hidden_layers} layers, hidden size {config.hidden_size}, "
+        f"{config.num_attention_heads} heads, feed-forward {config.intermediate_size}, "
+        f"{config.vocab_size} tokens, {config.max_position_embeddings} positions"
     )
 
 

@@ -18,7 +18,9 @@ from bert_jax import commands
 from bert_jax.__main__ import main, make_parser
 from bert_jax.config import BertConfig
 from bert_jax.data.tokenizer import Tokenizer
-from bert_jax.interop.tree import sha256_of_parameters
+from bert_jax.interop.names import parameters_of
+from bert_jax.interop.tree import sha256_of_parameters, unflatten
+from bert_jax.interop.write import save_pretrained
 from bert_jax.load import load
 from tests.run_directory import random_params, write_run
 
@@ -155,6 +157,15 @@ def test_info_folds_layers_that_are_alike_unless_asked(run, capsys):
     assert "verified    yes" in folded
     full = output(capsys, "info", str(run), "--layers")
     assert full.count("attention/query/kernel") == 3
+
+
+@pytest.mark.parametrize("family", ["roberta", "albert", "distilbert"])
+def test_info_says_the_size_in_the_same_words_for_every_family(family: str, tmp_path: Path, capsys):
+    config = CONFIG.replace(model_type=family, num_hidden_groups=1 if family == "albert" else None)
+    rows = parameters_of(config, "mlm")
+    save_pretrained(tmp_path / "m", config, unflatten({p: np.ones(r.shape, np.float32) for p, r in rows.items()}), None)
+    told = output(capsys, "info", str(tmp_path / "m"))
+    assert f"mlm: {family}, 3 layers, hidden size 8, 2 heads, feed-forward 12, 12 tokens, 16 positions" in told
 
 
 def test_info_names_what_is_damaged(run, export, tmp_path, capsys):
