@@ -19,7 +19,7 @@ import numpy as np
 from bert_jax.errors import UserError
 from bert_jax.interop.file_bytes import FileBytes
 from bert_jax.interop.safetensors_header import NUMPY_DTYPES, read_header
-from bert_jax.interop.stored import Stored
+from bert_jax.interop.stored import Stored, copy_rows
 from bert_jax.interop.tree import sha256_of_arrays, sum_label
 
 SUM = "bert_jax.sha256"
@@ -96,7 +96,7 @@ class TensorFile(Stored):
         for row in range(0, len(out), rows):
             part = scratch[: len(out) - row]
             self._bytes.read_into(entry.start + row * length * dtype.itemsize, part.reshape(-1).view(np.uint8).data)
-            out[row : row + rows] = part
+            copy_rows(part, out[row : row + rows])
 
     def verify(self) -> bool | None:
         """Whether the tensors still have the sum in the metadata; None where there is none."""
