@@ -28,7 +28,7 @@ from train.runlog import open_log
 from train.source import DataSource, head_for
 from train.starting_point import starting_point
 from train.stopping import StopRequest
-from train.teacher import objective_of
+from train.teacher import objective_of, pretraining_of
 
 
 def pretrain(config: PretrainConfig, run: RunDirectory, data: DataSource, held_out: DataSource) -> int:
@@ -52,7 +52,7 @@ def pretrain(config: PretrainConfig, run: RunDirectory, data: DataSource, held_o
         train_step = compile_train_step(
             model, tx, schedule, mesh=mesh, accumulation=config.accumulation, objective=objective
         )
-        eval_step = compile_eval_step(model, mesh=mesh)
+        eval_step = compile_eval_step(model, mesh=mesh, pretraining=pretraining_of(config, mesh))
         unigram = None if data.unigram_counts is None else Unigram(data.unigram_counts)
 
         log = stack.enter_context(open_log(run.path, start_step=step, total_steps=config.total_steps))

@@ -56,6 +56,7 @@ class PretrainConfig:
     masking: MaskingConfig | None = None  # None: as the data was prepared
     mesh: MeshConfig = field(default_factory=MeshConfig)
     accumulation: int = 1  # micro-batches a step
+    fused_loss: bool = True  # masked LM's loss without all logits at once; not with mesh.tensor > 1 or a teacher
     seed: int = 0
 
     data: str | None = None  # a prepared directory, or "random"

@@ -10,8 +10,8 @@ from bert_jax.errors import UserError
 from bert_jax.load import load_arrays, load_config
 from bert_jax.model.heads import BertForMaskedLM
 from bert_jax.training.distillation import DistillationConfig, check_teacher, distillation_on
-from bert_jax.training.objectives import PRETRAINING, Objective
-from bert_jax.training.sharding import state_shardings
+from bert_jax.training.objectives import Objective, Pretraining
+from bert_jax.training.sharding import fused_loss_on, state_shardings
 from train.initial_model import check_vocabulary
 from train.recipe import PretrainConfig
 from train.source import DataSource
@@ -30,7 +30,7 @@ def objective_of(config: PretrainConfig, data: DataSource, mesh: jax.sharding.Me
         FileNotFoundError, UserError: there is no such teacher, it lacks a masked-LM head, or it cannot teach.
     """
     if config.teacher is None:
-        return PRETRAINING
+        return pretraining_of(config, mesh)
     weights = config.distillation or DistillationConfig()
     if data.objective != "none":
         raise UserError(
@@ -40,6 +40,11 @@ def objective_of(config: PretrainConfig, data: DataSource, mesh: jax.sharding.Me
     check_teacher(config.model, teacher, weights, length=max(phase.length for phase in config.phases))
     check_vocabulary(config.teacher, data, field="teacher")
     return distillation_on(mesh, teacher, _parameters(teacher, config.teacher if read else None, mesh), weights)
+
+
+def pretraining_of(config: PretrainConfig, mesh: jax.sharding.Mesh) -> Pretraining:
+    """Masked LM and sentence pairs, what a run without a teacher minimises and every run is evaluated by."""
+    return Pretraining(fused_loss_on(mesh) if config.fused_loss else None)
 
 
 def _parameters(teacher: BertConfig, source: str | None, mesh: jax.sharding.Mesh) -> Any:

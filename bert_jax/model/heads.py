@@ -28,11 +28,35 @@ from bert_jax.model.task_heads import (
 
 
 @struct.dataclass
+class Undecoded:
+    """Masked-LM logits before the product with the vocabulary: logits = x · tableᵀ + bias.
+
+    Attributes:
+        x: [..., E], the vectors of the head.
+        table: float32 [V, E], the token table or the decoder's own.
+        bias: float32 [V].
+        dtype: type of the product's operands.
+    """
+
+    x: Array
+    table: Array
+    bias: Array
+    dtype: DTypeLike = struct.field(pytree_node=False, default=jnp.float32)
+
+    def logits(self) -> Array:
+        """float32 [..., V]."""
+        axes = "BL"[: self.x.ndim - 1]
+        with jax.named_scope("decoder"):
+            return product(f"{axes}E,VE->{axes}V", self.x, self.table, self.dtype, jnp.float32) + self.bias
+
+
+@struct.dataclass
 class PreTrainingOutput:
     """What the pretraining heads return; a head that the model does not have is None.
 
     Attributes:
         prediction_logits: float32 [B, P, V] at `mlm_positions`, or [B, L, V] without them.
+        undecoded: with `decode=False`, what these logits would be computed of, in their place.
         seq_relationship_logits: float32 [B, 2]; index 0 is "B follows A", in ALBERT "they were not swapped".
         hidden_states, attentions: as `BertOutput`'s.
     """
@@ -41,6 +65,7 @@ class PreTrainingOutput:
     seq_relationship_logits: Array | None = None
     hidden_states: tuple[Array, ...] | None = None
     attentions: tuple[Array, ...] | None = None
+    undecoded: Undecoded | None = None
 
     @property
     def logits(self) -> Array:
@@ -79,8 +104,8 @@ class MaskedLMHead(nn.Module):
     config: BertConfig
 
     @nn.compact
-    def __call__(self, x_BLD: Array, word_embeddings_VE: Array, mlm_positions: Array | None = None) -> Array:
-        """[B, L, D] to float32 logits [B, P, V] at `mlm_positions` [B, P], or [B, L, V] without them."""
+    def __call__(self, x_BLD: Array, word_embeddings_VE: Array, mlm_positions: Array | None = None) -> Undecoded:
+        """[B, L, D] to vectors [B, P, E] at `mlm_positions` [B, P], or [B, L, E] without them, and their decoder."""
         config = self.config
         if mlm_positions is not None:
             x_BLD = gather_positions(x_BLD, mlm_positions)
@@ -91,8 +116,7 @@ class MaskedLMHead(nn.Module):
         table_VE = word_embeddings_VE
         if not config.tie_word_embeddings:
             table_VE = self.param("decoder", weight_init(config), (config.vocab_size, config.embedding_width))
-        with jax.named_scope("decoder"):
-            return product("BLE,VE->BLV", x_BLE, table_VE, config.dtype, jnp.float32) + bias
+        return Undecoded(x_BLE, table_VE, bias, config.dtype)
 
 
 class NextSentenceHead(Dense):
@@ -114,8 +138,9 @@ def gather_positions(x_BLD: Array, positions_BP: Array) -> Array:
 class BertForPreTraining(nn.Module):
     """Masked LM and next sentence prediction; in ALBERT sentence order, with dropout before that head.
 
-    Arguments are `Bert`'s, and `mlm_positions` (see `MaskedLMHead`). RoBERTa and DistilBERT were trained without
-    sentence pairs: their pretraining model is `BertForMaskedLM`.
+    Arguments are `Bert`'s, `mlm_positions` (see `MaskedLMHead`) and `decode`; False gives `undecoded` in the place of
+    `prediction_logits`. RoBERTa and DistilBERT were trained without sentence pairs: their pretraining model is
+    `BertForMaskedLM`.
     """
 
     config: BertConfig
@@ -128,15 +153,21 @@ class BertForPreTraining(nn.Module):
         self.nsp_head = NextSentenceHead(self.config)
 
     def __call__(
-        self, *inputs: Array, mlm_positions: Array | None = None, deterministic: bool = True, **options: Any
+        self,
+        *inputs: Array,
+        mlm_positions: Array | None = None,
+        decode: bool = True,
+        deterministic: bool = True,
+        **options: Any,
     ) -> PreTrainingOutput:
         output: Any = self.bert(*inputs, deterministic=deterministic, **options)
-        table = self.bert.embeddings.word_embeddings
+        undecoded = self.mlm_head(output.last_hidden_state, self.bert.embeddings.word_embeddings, mlm_positions)
         pooled_BD = output.pooler_output
         if self.config.family == "albert":
             pooled_BD = dropout(pooled_BD, classifier_rate(self.config), dropout_words(self, deterministic), 0)
         return PreTrainingOutput(
-            prediction_logits=self.mlm_head(output.last_hidden_state, table, mlm_positions),
+            prediction_logits=undecoded.logits() if decode else None,
+            undecoded=None if decode else undecoded,
             seq_relationship_logits=self.nsp_head(pooled_BD),
             hidden_states=output.hidden_states,
             attentions=output.attentions,
@@ -144,7 +175,7 @@ class BertForPreTraining(nn.Module):
 
 
 class BertForMaskedLM(nn.Module):
-    """Masked LM alone, without a pooler. Arguments are `Bert`'s, and `mlm_positions` (see `MaskedLMHead`)."""
+    """Masked LM alone, without a pooler. Arguments are `BertForPreTraining`'s."""
 
     config: BertConfig
     constrain: Callable[[Array], Array] = identity
@@ -153,11 +184,14 @@ class BertForMaskedLM(nn.Module):
         self.bert = Bert(self.config, self.constrain, add_pooler=False)
         self.mlm_head = MaskedLMHead(self.config)
 
-    def __call__(self, *inputs: Array, mlm_positions: Array | None = None, **options: Any) -> PreTrainingOutput:
+    def __call__(
+        self, *inputs: Array, mlm_positions: Array | None = None, decode: bool = True, **options: Any
+    ) -> PreTrainingOutput:
         output: Any = self.bert(*inputs, **options)
-        table = self.bert.embeddings.word_embeddings
+        undecoded = self.mlm_head(output.last_hidden_state, self.bert.embeddings.word_embeddings, mlm_positions)
         return PreTrainingOutput(
-            prediction_logits=self.mlm_head(output.last_hidden_state, table, mlm_positions),
+            prediction_logits=undecoded.logits() if decode else None,
+            undecoded=None if decode else undecoded,
             hidden_states=output.hidden_states,
             attentions=output.attentions,
         )
@@ -201,8 +235,9 @@ class BertLMHeadModel(nn.Module):
 
     def __call__(self, *inputs: Array, positions: Array | None = None, **options: Any) -> CausalLMOutput:
         output: Any = self.bert(*inputs, **options)
+        undecoded = self.mlm_head(output.last_hidden_state, self.bert.embeddings.word_embeddings, positions)
         return CausalLMOutput(
-            logits=self.mlm_head(output.last_hidden_state, self.bert.embeddings.word_embeddings, positions),
+            logits=undecoded.logits(),
             hidden_states=output.hidden_states,
             attentions=output.attentions,
             cross_attentions=output.cross_attentions,

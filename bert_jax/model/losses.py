@@ -1,15 +1,18 @@
 """Losses as pure functions: sums first, then the division, so that parts of a batch add up to the whole."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import jax
 import jax.numpy as jnp
 from jax import Array
 
 from bert_jax.errors import UserError
-from bert_jax.model.heads import PreTrainingOutput
+from bert_jax.model.heads import PreTrainingOutput, Undecoded
 
 IGNORED_LABEL = -100
+
+FusedLoss = Callable[[Undecoded, Array, Array], tuple[Array, Array, Array]]
+"""`fused_loss.fused_cross_entropy`, or a mesh's form of it: as `cross_entropy`, of what logits are computed of."""
 
 
 def cross_entropy(logits: Array, labels: Array, weights: Array | None = None) -> tuple[Array, Array, Array]:
@@ -47,19 +50,24 @@ def mean_cross_entropy(logits: Array, labels: Array) -> Array:
     return loss_sum / weight_sum
 
 
-def pretraining_sums(output: PreTrainingOutput, batch: Mapping[str, Array]) -> dict[str, Array]:
+def pretraining_sums(
+    output: PreTrainingOutput, batch: Mapping[str, Array], fused: FusedLoss | None = None
+) -> dict[str, Array]:
     """The pieces of loss and accuracy of one batch, or of a part of one: add them up over parts.
 
     Args:
-        output: with `prediction_logits` at the batch's `mlm_positions`.
+        output: with `prediction_logits` at the batch's `mlm_positions`, or `undecoded` where `fused`.
         batch: `mlm_labels` integer [B, P], `mlm_weights` float [B, P], and perhaps `next_sentence_label` integer [B].
+        fused: masked LM's cross-entropy of what is undecoded.
 
     Returns:
         float32 scalars mlm_loss_sum, mlm_weight, mlm_correct, nsp_loss_sum, nsp_count, nsp_correct; three of them
         are 0 where the model lacks that head, or the batch its `next_sentence_label`.
     """
     mlm = nsp = (jnp.zeros(()),) * 3
-    if output.prediction_logits is not None:
+    if fused is not None and output.undecoded is not None:
+        mlm = fused(output.undecoded, batch["mlm_labels"], batch["mlm_weights"])
+    elif output.prediction_logits is not None:
         mlm = cross_entropy(output.prediction_logits, batch["mlm_labels"], batch["mlm_weights"])
     if output.seq_relationship_logits is not None and "next_sentence_label" in batch:
         nsp = cross_entropy(output.seq_relationship_logits, batch["next_sentence_label"])

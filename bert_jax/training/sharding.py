@@ -12,6 +12,9 @@ from jax.sharding import PartitionSpec as P
 
 from bert_jax.config import BertConfig
 from bert_jax.errors import UserError
+from bert_jax.model.fused_loss import ROWS_AT_ONCE, fused_cross_entropy
+from bert_jax.model.heads import Undecoded
+from bert_jax.model.losses import FusedLoss
 
 AXES = ("data", "fsdp", "tensor")
 BATCH_AXES = ("data", "fsdp")
@@ -174,6 +177,39 @@ def gather_under_fsdp(mesh: Mesh) -> Callable[[Any], Any]:
         return jax.tree_util.tree_map_with_path(lambda path, leaf: _padded(path_string(path), leaf, mesh), gathered)
 
     return use
+
+
+def fused_loss_on(mesh: Mesh) -> FusedLoss | None:
+    """`fused_cross_entropy` of each device's own rows, for `Pretraining(fused=...)`.
+
+    Left to itself the compiler would gather rows to make chunks of them, or sum the table's gradient over the devices
+    once a chunk; so it is summed once. None where the vocabulary is cut over tensor: the written-out loss cuts the
+    logits over it too, and no device holds more than its share.
+    """
+    if mesh.shape["tensor"] > 1:
+        return None
+    return fused_cross_entropy if mesh.size == 1 else _FusedLoss(mesh)
+
+
+@dataclass(frozen=True)
+class _FusedLoss:
+    mesh: Mesh
+    rows_at_once: int = ROWS_AT_ONCE
+
+    def __call__(
+        self, undecoded: Undecoded, labels: jax.Array, weights: jax.Array
+    ) -> tuple[jax.Array, jax.Array, jax.Array]:
+        def of_rows(x: jax.Array, labels: jax.Array, weights: jax.Array, *decoder: jax.Array) -> jax.Array:
+            own = Undecoded(x, *decoder, dtype=undecoded.dtype)
+            sums = fused_cross_entropy(own, labels, weights, rows_at_once=self.rows_at_once)
+            return jax.numpy.stack(sums)[None]
+
+        rows, whole = P(BATCH_AXES), P()
+        of_devices = jax.shard_map(
+            of_rows, mesh=self.mesh, in_specs=(rows, rows, rows, whole, whole), out_specs=rows, check_vma=False
+        )
+        loss, weight, correct = of_devices(undecoded.x, labels, weights, undecoded.table, undecoded.bias).sum(0)
+        return loss, weight, correct
 
 
 def padded_vocab_size(vocab_size: int, mesh: Mesh) -> int:

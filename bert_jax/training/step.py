@@ -14,8 +14,7 @@ from jax.sharding import Mesh, SingleDeviceSharding
 
 from bert_jax.errors import UserError
 from bert_jax.model.encoder import identity
-from bert_jax.model.losses import pretraining_sums
-from bert_jax.training.objectives import PRETRAINING, Batch, Metrics, Objective
+from bert_jax.training.objectives import PRETRAINING, Batch, Metrics, Objective, Pretraining
 from bert_jax.training.schedules import Schedule
 from bert_jax.training.sharding import (
     batch_shardings,
@@ -195,11 +194,15 @@ def _accumulate(gradients_of: Callable[..., Any], params: Any, batch: Batch, key
 
 
 def eval_step(
-    params: Any, batch: Batch, *, model: nn.Module, use_params: Callable[[Any], Any] = identity
+    params: Any,
+    batch: Batch,
+    *,
+    model: nn.Module,
+    use_params: Callable[[Any], Any] = identity,
+    pretraining: Pretraining = PRETRAINING,
 ) -> dict[str, Array]:
     """`pretraining_sums` of a batch without dropout: add them up over batches, then `mean_metrics`."""
-    output = apply_to(model, use_params(params), batch, mlm_positions=batch["mlm_positions"], deterministic=True)
-    return pretraining_sums(output, batch)
+    return pretraining.sums(partial(apply_to, model, use_params(params), batch, deterministic=True), batch)
 
 
 def compile_train_step(
@@ -238,11 +241,14 @@ def compile_train_step(
     )
 
 
-def compile_eval_step(model: nn.Module, mesh: Mesh | None = None) -> Callable[[Any, Batch], dict[str, Array]]:
+def compile_eval_step(
+    model: nn.Module, mesh: Mesh | None = None, pretraining: Pretraining = PRETRAINING
+) -> Callable[[Any, Batch], dict[str, Array]]:
     """`eval_step` jitted as `(params, batch) -> sums`, laid out as `compile_train_step`'s."""
     if mesh is None:
-        return jax.jit(partial(eval_step, model=model))
-    step = partial(eval_step, model=on_mesh(model, mesh), use_params=gather_under_fsdp(mesh))
+        return jax.jit(partial(eval_step, model=model, pretraining=pretraining))
+    used = on_mesh(model, mesh)
+    step = partial(eval_step, model=used, use_params=gather_under_fsdp(mesh), pretraining=pretraining)
     return jax.jit(step, in_shardings=(None, batch_shardings(mesh)), out_shardings=replicated(mesh))
 
 

@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
@@ -18,7 +19,9 @@ from jax.sharding import PartitionSpec as P
 from bert_jax.config import BertConfig
 from bert_jax.errors import UserError
 from bert_jax.interop import names
-from bert_jax.model.heads import HEADS, BertForPreTraining
+from bert_jax.model.fused_loss import fused_cross_entropy
+from bert_jax.model.heads import HEADS, BertForPreTraining, Undecoded
+from bert_jax.training.objectives import Pretraining
 from bert_jax.training.optimizer import OptimizerConfig, make_optimizer, make_schedule
 from bert_jax.training.sharding import (
     AXES,
@@ -26,6 +29,7 @@ from bert_jax.training.sharding import (
     MeshConfig,
     batch_shardings,
     check_sizes,
+    fused_loss_on,
     make_mesh,
     partition_spec,
     path_string,
@@ -244,10 +248,12 @@ class Layout:
     fsdp: int = 1
     tensor: int = 1
     accumulation: int = 1
+    fused: bool = False
 
     @property
     def name(self) -> str:
-        return "-".join(f"{field}{size}" for field, size in dataclasses.asdict(self).items() if size > 1)
+        sizes = [f"{field}{size}" for field, size in dataclasses.asdict(self).items() if size > 1]
+        return "-".join(sizes + ["fused"] * self.fused)
 
     @property
     def mesh(self) -> jax.sharding.Mesh:
@@ -268,6 +274,8 @@ LAYOUTS = [
     Layout(tensor=4),
     MIXED,
     Layout(fsdp=4, accumulation=2),
+    Layout(data=8, fused=True),
+    Layout(data=2, fsdp=2, accumulation=2, fused=True),
 ]
 
 
@@ -311,11 +319,12 @@ def single_device(accumulation: int) -> Ran:
 @functools.cache
 def on_layout(layout: Layout) -> Ran:
     state = on_mesh(fresh_state(), layout.mesh)
-    step = compile_train_step(MODEL, TX, SCHEDULE, layout.mesh, layout.accumulation)
-    program = step.lower(state, make_batch(), KEY).compile(compiler_options=FAST_COMPILE)
+    objective = Pretraining(fused_loss_on(layout.mesh) if layout.fused else None)
+    step = compile_train_step(MODEL, TX, SCHEDULE, layout.mesh, layout.accumulation, objective)
+    program = step.lower(state, make_batch(), KEY, objective).compile(compiler_options=FAST_COMPILE)
     batch = jax.device_put(make_batch(), batch_shardings(layout.mesh))
     key = jax.device_put(KEY, replicated(layout.mesh))
-    state, metrics = program(state, batch, key)
+    state, metrics = program(state, batch, key, objective)
     return Ran(layout, state, metrics, program.as_text() or "")
 
 
@@ -415,6 +424,28 @@ def test_no_device_makes_another_devices_dropout_bits(ran):
     heads = CONFIG.num_attention_heads // ran.layout.tensor
     assert ("u32", (ran.layout.local_rows, heads, L, L)) in shapes(ran.hlo)
     assert not bits_of_other_devices(ran.hlo, ran.layout)
+
+
+def test_the_fused_loss_sums_the_table_s_gradient_over_the_devices_once():
+    """In three chunks; an all-reduce each would be three times the traffic."""
+    mesh = Layout(data=8).mesh
+    of_mesh: Any = fused_loss_on(mesh)
+    loss = dataclasses.replace(of_mesh, rows_at_once=2)
+    x, labels = jnp.ones((8, 6, 16)), jnp.ones((8, 6), jnp.int32)
+
+    def gradient(table: Any, bias: Any) -> Any:
+        return jax.grad(lambda table: loss(Undecoded(x, table, bias), labels, labels * 1.0)[0])(table)
+
+    program = jax.jit(gradient, in_shardings=replicated(mesh), out_shardings=replicated(mesh))
+    text = program.lower(np.ones((96, 16), np.float32), np.ones(96, np.float32)).compile().as_text() or ""
+    sums = re.findall(r"= (\S+) all-reduce(?:-start)?\(", text)
+    assert sums == ["f32[96,16]{1,0}"] and " while(" in text
+    assert "known_trip_count" in text
+
+
+def test_where_the_vocabulary_is_cut_the_loss_is_written_out():
+    assert fused_loss_on(MIXED.mesh) is None and fused_loss_on(Layout(tensor=2).mesh) is None
+    assert fused_loss_on(Layout().mesh) is fused_cross_entropy
 
 
 @pytest.mark.slow
