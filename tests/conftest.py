@@ -8,6 +8,7 @@ from pathlib import Path
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(Path(__file__).parents[1] / ".pytest_cache" / "jax"))
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.2")
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
+os.environ.setdefault("BERT_JAX_MALLOC", "0")  # a program that a test calls leaves this process's malloc alone
 os.environ.setdefault("HF_HUB_OFFLINE", "1")  # no test looks for a model at huggingface.co
 
 import jax

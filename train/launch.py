@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bert_jax.errors import UserError
+from train.allocator import keep_freed_memory
+from train.compilation_cache import keep_compiled_programs
 from train.exits import EXIT_DONE, EXIT_USER_ERROR
 from train.recipe import PretrainConfig, load_recipe, override
 
@@ -53,13 +55,15 @@ def parse(argv: list[str], usage: str) -> Launch:
 
 
 def start_jax() -> None:
-    """Joins the other processes of the job where the environment names some; must run before JAX is used.
+    """Settles what must be settled before JAX is used: memory, compiled programs, the other processes of the job.
 
-    Cloud TPU pods, Slurm, Open MPI and GKE are found by `jax.distributed.initialize()` itself; elsewhere set
-    JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and JAX_PROCESS_ID.
+    Those are joined where the environment names some. Cloud TPU pods, Slurm, Open MPI and GKE are found by
+    `jax.distributed.initialize()` itself; elsewhere set JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and JAX_PROCESS_ID.
     """
     import jax
 
+    keep_freed_memory()
+    keep_compiled_programs()
     hosts = os.environ.get("TPU_WORKER_HOSTNAMES", "").split(",")
     counts = (os.environ.get(name, "1") for name in ("SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE", "JAX_NUM_PROCESSES"))
     if len(hosts) > 1 or os.environ.get("JAX_COORDINATOR_ADDRESS") or any(count not in ("", "1") for count in counts):

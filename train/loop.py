@@ -18,6 +18,7 @@ from bert_jax.training.feed import MeshBatches, to_host
 from bert_jax.training.optimizer import make_optimizer, make_schedule
 from bert_jax.training.sharding import batch_shardings, check_sizes, make_mesh
 from bert_jax.training.step import abstract_state, compile_eval_step, compile_train_step, init_state
+from train.compilation_cache import kept_in
 from train.evaluation import HeldOutBatches, Unigram, evaluate
 from train.exits import EXIT_DONE, EXIT_NOT_FINITE
 from train.initial_model import origin, size_of
@@ -57,6 +58,8 @@ def pretrain(config: PretrainConfig, run: RunDirectory, data: DataSource, held_o
 
         log = stack.enter_context(open_log(run.path, start_step=step, total_steps=config.total_steps))
         log.say(f"{describe(mesh, state)}; {'resuming' if step else 'starting'} at step {step:,}")
+        if folder := kept_in():
+            log.say(f"compiled programs are kept in {folder}")
         if config.init is not None and not begun:
             log.say(f"model and parameters of {origin(config.init) or config.init}: {size_of(config.model)}")
         held_out_of = cache(partial(HeldOutBatches, config, held_out, mesh))

@@ -121,6 +121,7 @@ def test_a_run_leaves_everything_that_was_promised(straight: Path):
     names = {path.name for path in straight.iterdir()}
     wanted = {"config.json", "environment.json", "checkpoints", "metrics.jsonl", "tensorboard", "curves.png", "run.log"}
     assert wanted | {"export", "tokenizer"} <= names
+    assert "compiled programs are kept in " in (straight / "run.log").read_text()
     assert [row["step"] for row in records(straight, "train")] == [2, 4, 6, 8, 10, 12]
     last = records(straight, "eval")[-1]
     assert last["step"] == 12

@@ -1,0 +1,116 @@
+"""JAX's cache of compiled programs, on disk and on by default: where it lies, and that what lies there is whole."""
+
+import hashlib
+import json
+import os
+import platform
+import tempfile
+import zlib
+from importlib.metadata import version
+from pathlib import Path
+
+CHECKSUMS = "checksums.json"
+
+
+def keep_compiled_programs() -> None:
+    """Points JAX at a folder of this jaxlib and this CPU, so that a second start compiles nothing again.
+
+    Whoever set JAX's own options keeps them: `JAX_COMPILATION_CACHE_DIR` (then nothing here is done),
+    `JAX_ENABLE_COMPILATION_CACHE=false`, and the sizes and seconds from which on a program is kept. Where the folder
+    cannot be written programs are compiled every time.
+    """
+    import jax
+
+    set_by_user = (
+        "JAX_COMPILATION_CACHE_DIR" in os.environ or jax.config.values["jax_compilation_cache_dir"] is not None
+    )
+    if set_by_user or not jax.config.values["jax_enable_compilation_cache"]:
+        return
+    try:
+        folder = default_folder()
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        remove_damaged(folder)
+    except (OSError, RuntimeError):  # RuntimeError: there is no home
+        return
+    jax.config.update("jax_compilation_cache_dir", str(folder))
+    for option, everything in {
+        "jax_persistent_cache_min_compile_time_secs": 0.0,
+        "jax_persistent_cache_min_entry_size_bytes": -1,
+    }.items():
+        if option.upper() not in os.environ:
+            jax.config.update(option, everything)
+
+
+def kept_in() -> str | None:
+    """The folder that JAX keeps compiled programs in, whoever named it; None where it keeps none."""
+    import jax
+
+    return jax.config.values["jax_compilation_cache_dir"] if jax.config.values["jax_enable_compilation_cache"] else None
+
+
+def default_folder() -> Path:
+    """`~/.cache/bert_jax/compiled/KEY`, or below `XDG_CACHE_HOME`.
+
+    JAX's own key of a program does not tell one CPU from another: code compiled for other instructions, as in a home
+    that several machines share, may end in a crash. So there is a folder for each.
+    """
+    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    cpu = hashlib.sha256(_cpu().encode()).hexdigest()[:12]
+    return Path(cache) / "bert_jax" / "compiled" / f"jaxlib-{version('jaxlib')}-{platform.machine()}-{cpu}"
+
+
+def _cpu() -> str:
+    """What programs are compiled for: the CPU's model and the names of its features."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return f"{platform.machine()} {platform.processor()}"
+    found = {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+    names = ("vendor_id", "cpu family", "model", "model name", "flags", "CPU implementer", "CPU part", "Features")
+    return "\n".join(f"{name}: {found.get(name)}" for name in names)
+
+
+def remove_damaged(folder: Path) -> None:
+    """Deletes the entries that were cut short, or changed since they were first seen, so that JAX writes them anew.
+
+    JAX would compile again what it cannot read, at every start, and leave the entry as it is. What it can read it
+    does not check, where it compresses with zstandard.
+    """
+    known = _checksums(folder)
+    sums: dict[str, int] = {}
+    for path in sorted(folder.glob("*-cache")):
+        content = path.read_bytes()
+        checksum = zlib.crc32(content)
+        if known[path.name] == checksum if path.name in known else _is_whole(content):
+            sums[path.name] = checksum
+        else:
+            path.unlink(missing_ok=True)
+    if sums != known:
+        with tempfile.NamedTemporaryFile("w", dir=folder, delete=False) as file:
+            json.dump(sums, file)
+        os.replace(file.name, folder / CHECKSUMS)
+
+
+def _checksums(folder: Path) -> dict[str, int]:
+    try:
+        known = json.loads((folder / CHECKSUMS).read_bytes())
+    except (FileNotFoundError, ValueError):
+        return {}
+    return known if isinstance(known, dict) else {}
+
+
+def _is_whole(entry: bytes) -> bool:
+    """Whether it can be decompressed to its end."""
+    if entry.startswith(b"\x28\xb5\x2f\xfd"):
+        try:
+            import zstandard
+        except ImportError:  # a Python that has it in its standard library
+            return True
+        decompressor, error = zstandard.ZstdDecompressor().decompressobj(), zstandard.ZstdError
+    else:
+        decompressor, error = zlib.decompressobj(), zlib.error
+    try:
+        decompressor.decompress(entry)
+    except error:
+        return False
+    return decompressor.eof
