@@ -102,6 +102,16 @@ def test_what_jax_will_run_on_is_known_before_it_starts(monkeypatch):
     assert not allocator._is_for_cpu()
 
 
+def test_importing_the_programs_does_not_start_jax():
+    """Its threads would have arenas of their own by then, and joining other processes would come too late."""
+    code = (
+        "import train.pretrain, train.loop, train.dry_run, train.demo; from jax._src import xla_bridge; "
+        "print(xla_bridge.backends_are_initialized())"
+    )
+    process = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert process.stdout.strip() == "False"
+
+
 def test_a_c_library_without_that_name_is_not_glibc(monkeypatch):
     def unknown(_: str) -> str:
         raise ValueError("unrecognized configuration name")
