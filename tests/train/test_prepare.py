@@ -545,10 +545,14 @@ def test_a_full_disk_is_one_line_and_the_command_goes_on(options, workers):
 
 
 def test_ctrl_c_ends_with_130_and_the_command_goes_on(options, tmp_path):
-    Path(options["inputs"][0]).write_text("\n\n".join(make_documents(800)))
-    process = subprocess.Popen(
-        [*COMMAND, *arguments(options | {"workers": 2})], cwd=ROOT, stderr=subprocess.PIPE, text=True
+    Path(options["inputs"][0]).write_text("\n\n".join(make_documents(200)))
+    # A shell that starts the tests in the background has them, and what they start, ignore SIGINT.
+    heeding = (
+        "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
+        "from train.prepare import main; from train.exits import run_program; run_program(main)"
     )
+    command = [sys.executable, "-c", heeding, *arguments(options | {"workers": 2})]
+    process = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True)
     while not (options["output"] / "train" / "shard-00001").exists():
         assert process.poll() is None
         time.sleep(0.001)
