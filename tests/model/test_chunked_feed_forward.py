@@ -11,6 +11,8 @@ from bert_jax.model.encoder import Bert
 from bert_jax.model.encoder_layer import FeedForward
 from bert_jax.model.layers import key_words
 
+pytestmark = pytest.mark.slow
+
 CONFIG = BertConfig(
     vocab_size=50,
     hidden_size=16,

@@ -14,6 +14,8 @@ from bert_jax.model.encoder import Bert
 from bert_jax.model.heads import BertLMHeadModel
 from bert_jax.model.task_losses import causal_lm_loss
 
+pytestmark = pytest.mark.slow
+
 CONFIG = BertConfig(
     vocab_size=50,
     hidden_size=16,

@@ -132,6 +132,7 @@ def test_without_a_pooler_there_are_no_parameters_for_one(params):
     np.testing.assert_array_equal(output.last_hidden_state, run(MODEL, params, input_ids=IDS).last_hidden_state)
 
 
+@pytest.mark.slow
 def test_importance_of_heads_is_the_gradient_of_the_head_mask(params):
     def loss(head_mask):
         output = MODEL.apply({"params": params}, IDS, MASK, head_mask=head_mask)
@@ -172,6 +173,7 @@ def test_remat_changes_neither_values_nor_gradients(shallow_params, dtype):
     assert plain_products < dots_products < full_products
 
 
+@pytest.mark.slow
 def test_bfloat16_is_close_to_float32(params):
     exact = run(MODEL, params, input_ids=IDS, attention_mask=MASK)
     narrow = run(Bert(CONFIG.replace(dtype="bfloat16")), params, input_ids=IDS, attention_mask=MASK)
@@ -198,6 +200,7 @@ def test_every_layer_drops_something_else(params):
     assert abs((first == second).mean() - 0.5) < 0.1
 
 
+@pytest.mark.slow
 def test_a_layer_may_be_scanned_over_stacked_parameters(params):
     stacked = stack_layers(params["encoder"])
     layer = EncoderLayer(CONFIG)

@@ -12,6 +12,8 @@ from bert_jax.errors import UserError
 from bert_jax.model.encoder import Bert, stack_layers
 from bert_jax.model.heads import HEADS
 
+pytestmark = pytest.mark.slow
+
 SIZES: dict[str, Any] = {
     "vocab_size": 50,
     "hidden_size": 16,

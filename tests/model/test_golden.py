@@ -158,6 +158,7 @@ def test_relative_positions_give_the_golden_values(kind):
     np.testing.assert_allclose([last[0, 0, :4], last[1, 2, :4]], RELATIVE[kind], atol=2e-6)
 
 
+@pytest.mark.slow
 def test_a_decoder_with_cross_attention_gives_the_golden_values():
     model = BertLMHeadModel(CONFIG.replace(is_decoder=True, add_cross_attention=True))
     output = jax.jit(model.apply)(

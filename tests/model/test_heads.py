@@ -225,6 +225,7 @@ def test_choices_are_rows_of_the_encoder():
     np.testing.assert_allclose(together.logits[0], expected[:, 0], atol=1e-6)
 
 
+@pytest.mark.slow
 def test_an_untied_decoder_is_a_table_of_its_own():
     model = BertForMaskedLM(CONFIG.replace(tie_word_embeddings=False))
     params = init(model)

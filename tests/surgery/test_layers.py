@@ -31,6 +31,7 @@ def run(model, params) -> Any:
     return model.apply({"params": params}, IDS, MASK, output_hidden_states=True)
 
 
+@pytest.mark.slow
 def test_kept_layers_move_up_with_their_pruned_heads():
     params = Bert(CONFIG).init(jax.random.key(0), IDS)["params"]
     config, student = keep_layers(CONFIG, params, [0, 2])

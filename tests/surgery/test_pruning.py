@@ -113,6 +113,7 @@ def random_params(config):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("config", "once", "twice", "gone"),
     [

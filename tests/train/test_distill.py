@@ -25,6 +25,8 @@ from train.recipe import PretrainConfig
 from train.source import PreparedData
 from train.teacher import objective_of
 
+pytestmark = pytest.mark.slow
+
 RECIPE = '''"""Thirty steps of a small DistilBERT."""
 
 from bert_jax.training.optimizer import OptimizerConfig

@@ -92,6 +92,7 @@ def adam_weight_decay_optimizer(name, w, m, v, g, learning_rate):
     return w - learning_rate * update, m, v
 
 
+@pytest.mark.slow
 def test_the_next_update_is_that_of_googles_optimizer(folder, variables):
     state, tx, _ = start(folder)
     generator = np.random.default_rng(0)

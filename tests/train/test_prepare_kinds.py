@@ -14,6 +14,8 @@ from bert_jax.errors import UserError
 from tests.data.tokenizer_folders import albert_spiece, byte_level_files, published_albert, published_roberta, write
 from train.prepare import PrepareOptions, main, prepare
 
+pytestmark = pytest.mark.slow
+
 DOCUMENTS = [
     "Mr. Smith went home (alone). It was late!  The well-known dog barked; nobody came.\nThen it rained.",
     "The naïve reader paid 12 € at once. “Why?” he asked. Nobody knew: the shop had closed years ago.",

@@ -318,6 +318,7 @@ def test_a_dry_run_says_what_a_run_would_be_and_writes_nothing(recipe: str, data
     assert facts["total_steps"] == 12
 
 
+@pytest.mark.slow
 def test_a_dry_run_for_programs_is_one_json_object_and_the_tables_are_for_people(recipe: str, tmp_path: Path, capsys):
     words = ["data=random", "phases=((16, 8, 20),)", "model.vocab_size=40", f"run={tmp_path / 'none'}"]
     assert pretrain.main([recipe, *words, "--dry-run", "--json"]) == EXIT_DONE

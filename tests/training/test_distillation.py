@@ -24,6 +24,8 @@ from bert_jax.training.optimizer import OptimizerConfig, make_optimizer, make_sc
 from bert_jax.training.sharding import MeshConfig, make_mesh, state_shardings
 from bert_jax.training.step import compile_train_step, init_state, train_step
 
+pytestmark = pytest.mark.slow
+
 B, L, P, V, D = 8, 10, 3, 29, 16
 STUDENT = BertConfig(
     vocab_size=V,
