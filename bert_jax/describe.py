@@ -76,7 +76,7 @@ def _steps(run: Path, shown: int | None) -> tuple[list[int], dict[str, list[str]
 
 def show(found: dict[str, Any], *, every_layer: bool) -> str:
     """The description for people: a head of facts, then the tree, layers that are alike on one line unless asked."""
-    kind = {"run": "run directory", "folder": "folder in Hugging Face's layout"}[found["kind"]]
+    kind = {"run": "run directory", "folder": "folder"}[found["kind"]]
     facts = {
         "directory": f"{found['path']} ({kind})",
         **({"published": found["published"]} if found["published"] else {}),
