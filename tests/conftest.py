@@ -42,3 +42,10 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[HubServer]:
         monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub-cache"))
         monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
         yield server
+
+
+@pytest.fixture(autouse=True, scope="module")
+def forget_programs() -> Iterator[None]:
+    """What a file of tests compiled is of no use to the next; kept, it adds up to gigabytes."""
+    yield
+    jax.clear_caches()
