@@ -1,13 +1,14 @@
-"""Loading: time and peak memory of `bert_jax.load` beside transformers' `from_pretrained`, on the same folder.
+"""Loading: time and peak memory of `bert_jax.load` and `load_arrays` beside transformers' `from_pretrained`.
 
     python -m benchmarks.load [--sizes base,large] [--rounds 9]
 
-The folders are made first, with random weights: one written by transformers, one by bert_jax, whose loading also takes
-the sha256 over all tensors. Each load is a process of its own that has imported its libraries, and has touched and
-freed as much memory as the file is large (a virtual machine's host is slow to give memory that nobody used for a while;
-whoever comes first would pay for it). Time runs from the call until every parameter was summed up once, memory is the
-peak less what the process held before. Rounds visit the candidates in turn. Reported are medians, and their ratios to
-transformers' of the same run.
+`load_arrays` does what `from_pretrained` does: arrays on the host, in the file's order. `load` puts them on the device,
+whose order is another. The folders are made first, with random weights: one written by transformers, one by bert_jax,
+whose loading also takes the sha256 over all tensors. Each load is a process of its own that has imported its libraries,
+and has touched and freed as much memory as the file is large (a virtual machine's host is slow to give memory that
+nobody used for a while; whoever comes first would pay for it). Time runs from the call until every parameter was summed
+up once, memory is the peak less what the process held before. Rounds visit the candidates in turn. Reported are
+medians, and their ratios to transformers' of the same run.
 """
 
 import argparse
@@ -22,7 +23,7 @@ from pathlib import Path
 import numpy as np
 
 SIZES = {"base": "base-uncased", "large": "large-uncased"}
-THEIRS, OURS, OWN = "transformers", "bert_jax", "bert_jax, its own folder"
+THEIRS, HOST, OURS, OWN = "transformers", "load_arrays", "load", "load, its own folder"
 
 
 def load_theirs(folder: str) -> Callable[[], None]:
@@ -41,15 +42,18 @@ def load_theirs(folder: str) -> Callable[[], None]:
     return run
 
 
-def load_ours(folder: str) -> Callable[[], None]:
+def load_ours(folder: str, on_host: bool) -> Callable[[], None]:
     import jax
 
-    from bert_jax.load import load
+    import bert_jax.data.tokenizer
+    from bert_jax.load import load, load_arrays
 
-    jax.devices()
+    assert bert_jax.data.tokenizer
+    jax.device_put(np.ones(1)).block_until_ready()
+    load_it = load_arrays if on_host else load
 
     def run() -> None:
-        params = load(folder, head="pretraining").params
+        params = load_it(folder, head="pretraining").params
         print(sum(float(np.asarray(leaf).sum()) for leaf in jax.tree.leaves(params)), file=sys.stderr)
 
     return run
@@ -63,7 +67,7 @@ def resident(field: str) -> int:
 
 def measure(candidate: str, folder: str) -> None:
     """The child: one load, reported as JSON on stdout."""
-    run = load_theirs(folder) if candidate == THEIRS else load_ours(folder)
+    run = load_theirs(folder) if candidate == THEIRS else load_ours(folder, on_host=candidate == HOST)
     np.ones((Path(folder) / "model.safetensors").stat().st_size, np.uint8)
     Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
     before, cpu, wall = resident("VmRSS"), time.process_time(), time.perf_counter()
@@ -87,7 +91,7 @@ def make_folders(size: str, root: Path) -> dict[str, Path]:
     transformers.BertForPreTraining(transformers.BertConfig(**fields)).save_pretrained(theirs)
     config, params, report = load_arrays(theirs)
     bert_jax.save_pretrained(ours, config, params, None, head=report.head)
-    return {THEIRS: theirs, OURS: theirs, OWN: ours}
+    return {THEIRS: theirs, HOST: theirs, OURS: theirs, OWN: ours}
 
 
 def main() -> None:
@@ -118,7 +122,7 @@ def compare(size: str, folders: dict[str, Path], rounds: int) -> None:
     for candidate, found in medians.items():
         ratio = found["seconds"] / medians[THEIRS]["seconds"]
         print(
-            f"{candidate:26s} {found['seconds']:7.3f} s ({ratio:.2f} x)   {found['cpu']:7.3f} CPU s"
+            f"{candidate:22s} {found['seconds']:7.3f} s ({ratio:.2f} x)   {found['cpu']:7.3f} CPU s"
             f"   peak {found['peak'] / 1e6:7,.0f} MB ({found['peak'] / file:.2f} x the file)"
         )
 

@@ -101,7 +101,7 @@ def load(
         _refuse_step(step, source)
         with OpenModel(path, head=head, labels=names, gelu=gelu) as model:
             model.report.check(allowed)
-            flat = _on_device(model.arrays())
+            flat = _on_device(model.arrays(contiguous=True))
             config, report = model.config, model.report
     config = config if dtype is None else config.replace(dtype=dtype)
     tokenizer = load_tokenizer(path)
@@ -127,6 +127,8 @@ def load_arrays(
     gelu: Gelu | None = None,
 ) -> ReadModel:
     """As `load`, onto the host: nested dict of NumPy arrays, for who places them on a mesh, writes or sums them.
+
+    The arrays lie in memory as in the file: most kernels of Hugging Face's are views on a transpose.
 
     Missing and mismatched parameters are in the report and not raised: call `report.check()`. `verify=False` leaves
     the sum in a folder's weights unchecked; a run's checkpoints are always verified.

@@ -84,14 +84,15 @@ class OpenModel:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None):
         self._tensors.close()
 
-    def arrays(self) -> Iterator[tuple[str, np.ndarray]]:
+    def arrays(self, *, contiguous: bool = False) -> Iterator[tuple[str, np.ndarray]]:
         """Our path and float32 array of each parameter; a UserError after the last if the sum is not the recorded one.
 
-        The sum is taken while the arrays are read: they are to be used when all have come.
+        The sum is taken while the arrays are read: they are to be used when all have come. `contiguous` as
+        `read_arrays`.
         """
         with ThreadPoolExecutor(1) as beside:
             verified = beside.submit(self._tensors.verify) if self._verify else None
-            yield from read_arrays(self._tensors, self._sources)
+            yield from read_arrays(self._tensors, self._sources, contiguous=contiguous)
             self.report = replace(self.report, verified=verified and verified.result())
         if self.report.verified is False:
             raise UserError(
@@ -156,7 +157,7 @@ def from_stored(
         head: which parameters are wanted.
 
     Returns:
-        our path -> float32 array, C-contiguous; and the report (its `source` empty).
+        our path -> float32 array, in the file's order of memory; and the report (its `source` empty).
     """
     stored = tensors if isinstance(tensors, Stored) else InMemory(tensors)
     sources, report = select(stored, config, head)

@@ -88,17 +88,26 @@ def _equal(tensors: Stored, a: str, b: str) -> bool:
     return a == b or (tensors.shape(a) == tensors.shape(b) and bool(np.array_equal(tensors[a], tensors[b])))
 
 
-def read_arrays(tensors: Stored, sources: list[Source]) -> Iterator[tuple[str, np.ndarray]]:
-    """The parameters one after the other, read and transposed by a few threads which keep a little ahead.
+def read_arrays(
+    tensors: Stored, sources: list[Source], *, contiguous: bool = False
+) -> Iterator[tuple[str, np.ndarray]]:
+    """The parameters one after the other, read by a few threads which keep a little ahead.
+
+    Args:
+        tensors: the file.
+        sources: what to read, in which order.
+        contiguous: whether every array is to be C-contiguous, for a device to take over. Else one that is transposed
+            in the file is a view on that transpose, which need not be turned: twice as fast.
 
     Yields:
-        our path, float32 array, C-contiguous and aligned for a device to take over.
+        our path, float32 array, its memory aligned for a device.
     """
     arena = Arena(sum(4 * math.prod(source.shape) for source in sources))
     pending: deque[tuple[str, np.ndarray, Future[None]]] = deque()
     with ThreadPoolExecutor(_THREADS) as pool:
         for path, shape, key, transposed in sources:
-            array = arena.empty(shape)
+            view = not contiguous and transposed != tensors.transposed(key)
+            array = arena.empty(shape[::-1]).T if view else arena.empty(shape)
             pending.append((path, array, pool.submit(tensors.copy_to, key, array.T if transposed else array)))
             if len(pending) > _AHEAD:
                 yield _next(pending)

@@ -30,6 +30,10 @@ class Stored(Mapping[str, np.ndarray]):
         """NumPy's name of the dtype, without reading the array."""
         raise NotImplementedError
 
+    def transposed(self, key: str) -> bool:
+        """Whether the file holds the array's transpose."""
+        return False
+
     def copy_to(self, key: str, out: np.ndarray) -> None:
         """Write the array into `out`, of its shape, any strides and a float dtype not narrower than its own.
 
@@ -88,6 +92,10 @@ class Renamed(Stored):
 
     def dtype(self, key: str) -> str:
         return self._inner.dtype(self._names[key].name)
+
+    def transposed(self, key: str) -> bool:
+        native = self._names[key]
+        return native.transposed != self._inner.transposed(native.name)
 
     def copy_to(self, key: str, out: np.ndarray) -> None:
         native = self._names[key]

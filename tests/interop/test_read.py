@@ -13,7 +13,7 @@ from safetensors.numpy import save_file
 from bert_jax.config import BertConfig
 from bert_jax.errors import UserError
 from bert_jax.interop.names import parameters_of, to_stored
-from bert_jax.interop.read import is_model_folder, read_model
+from bert_jax.interop.read import OpenModel, is_model_folder, read_model
 from bert_jax.interop.tree import flatten
 
 CONFIG = BertConfig(
@@ -47,8 +47,18 @@ def assert_same(params, flat):
     assert read.keys() == flat.keys()
     for path, array in flat.items():
         assert read[path].dtype == np.float32
-        assert read[path].flags.c_contiguous
         np.testing.assert_array_equal(read[path], array, err_msg=path)
+
+
+def test_arrays_lie_as_in_the_file_or_contiguous_on_request(tmp_path, flat, tensors):
+    model = folder(tmp_path / "m", tensors)
+    with OpenModel(model) as opened:
+        views, turned = dict(opened.arrays()), dict(opened.arrays(contiguous=True))
+    for path, array in flat.items():
+        kernel = path.endswith("/kernel")
+        assert (views[path].T if kernel else views[path]).flags.c_contiguous, path
+        assert turned[path].flags.c_contiguous and turned[path].ctypes.data % 64 == 0, path
+        np.testing.assert_array_equal(turned[path], array, err_msg=path)
 
 
 def test_todays_layout(tmp_path, flat, tensors):
