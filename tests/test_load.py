@@ -92,6 +92,7 @@ def test_a_run_and_its_export_are_the_same_model(run, export):
     assert load_config(run) == load_config(export) == CONFIG
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("head", ["pretraining", "mlm", "nsp", "encoder", "encoder-no-pooler"])
 def test_each_head_from_both_has_the_model_s_own_tree(run, export, head):
     for source in (run, export):

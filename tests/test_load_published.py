@@ -94,6 +94,7 @@ def test_what_is_on_disk_goes_before_and_a_path_is_never_asked_for(
         load("runs/demo")
 
 
+@pytest.mark.slow
 def test_the_commands_take_a_hub_id(hub: HubServer, folder, files, tmp_path, capsys):
     commit = hub.publish(REPO, files)
     assert main(["info", REPO, "--json"]) == 0

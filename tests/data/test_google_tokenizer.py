@@ -34,6 +34,7 @@ def characters(kinds: str) -> list[str]:
     return found if kinds == "all" else [c for c in found if unicodedata.category(c) not in ("Lo", "Co", "Cn")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["bert-base-uncased", "bert-base-cased", "bert-base-multilingual-uncased"])
 def test_hostile_text_becomes_googles_pieces(name: str, data_dir: Path, tmp_path: Path):
     vocabulary = gzip.decompress((data_dir / f"checkpoints/vocab/{name}-vocab.txt.gz").read_bytes())
@@ -46,6 +47,7 @@ def test_hostile_text_becomes_googles_pieces(name: str, data_dir: Path, tmp_path
         assert found == google_pieces(line, pieces, lower), repr(line[:200])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cased", [False, True], ids=["uncased", "cased"])
 @pytest.mark.parametrize("kinds", ["most", pytest.param("all", marks=pytest.mark.slow)])
 def test_every_character_inside_and_at_the_end_of_a_word_is_googles(kinds: str, cased: bool):

@@ -284,6 +284,7 @@ def test_masks_change_with_epoch_seed_and_example():
     assert abs(neighbours - expected_overlap) < 5 * np.sqrt(expected_overlap)
 
 
+@pytest.mark.slow
 def test_no_two_rows_of_a_run_share_a_key():
     grid = [(s, e, i) for s in range(20) for e in range(40) for i in range(50)]
     keys = np.concatenate([row_keys(s, np.array([e]), np.array([i])) for s, e, i in grid])

@@ -42,6 +42,7 @@ def test_trillions_of_positions_take_no_memory():
     assert stats.kstest(values / size, "uniform").pvalue > 1e-4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [3, 4, 5])
 def test_each_order_of_a_few_things_is_as_likely_as_the_next(size):
     draws = 1500

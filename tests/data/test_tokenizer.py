@@ -156,6 +156,7 @@ def characters_apart(characters: set[str], tokenizer: Tokenizer, lower: bool) ->
     return {c for c in characters if words(f"a{c}b") != google_words(f"a{c}b", lower)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["bert-base-uncased", "bert-base-cased", "bert-base-multilingual-uncased"])
 def test_googles_dialect_follows_googles_rules(name: str, data_dir: Path, tmp_path: Path):
     lower = not name.endswith("-cased")
@@ -300,6 +301,7 @@ def test_a_vocabulary_without_mask_or_padding_serves_until_they_are_needed():
 # The fast path
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("literal_special_tokens", [True, False])
 @pytest.mark.parametrize(
     ("name", "cased"),
@@ -473,6 +475,7 @@ def test_tokens_added_to_an_older_folder(tmp_path: Path):
         Tokenizer.load(write(folder, tokenizer_config__json=config))
 
 
+@pytest.mark.slow
 def test_the_fingerprint_is_that_of_the_rules_not_of_the_files(data_dir: Path, tmp_path: Path):
     folder = published(data_dir, tmp_path, "bert-base-uncased")
     text = Tokenizer.load(folder)

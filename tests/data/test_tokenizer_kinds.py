@@ -269,6 +269,7 @@ def agrees(tokenizer: Tokenizer, texts: list[str]) -> None:
         assert ids.tolist() == [i for row in expected for i in row]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [{}, {"add_prefix_space": True}, {"literal_special_tokens": False}])
 def test_remembered_words_of_roberta(options: dict, data_dir: Path, tmp_path: Path):
     tokenizer = Tokenizer.load(published_roberta(data_dir, tmp_path), **options)

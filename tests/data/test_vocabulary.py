@@ -106,6 +106,7 @@ def test_joining_equals_the_textbook(seed: int):
         assert len(expected) > 10
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("chinese_characters", [True, False])
 @pytest.mark.parametrize(("cased", "strip_accents"), [(True, False), (False, False), (False, True)])
 def test_words_are_counted_as_the_tokenizer_will_see_them(

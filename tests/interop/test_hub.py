@@ -87,6 +87,7 @@ def test_only_the_parts_that_are_asked_for(hub, get):
     assert sorted(hub.asked("GET")) == sorted(NEEDED)  # nothing twice
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("published", "taken"),
     [
@@ -368,6 +369,7 @@ def test_the_client_is_loaded_when_a_model_is_asked_for_and_not_before():
     assert result.stdout.strip() == "False"
 
 
+@pytest.mark.slow
 def test_the_environment_is_the_clients(hub, tmp_path):
     """HF_ENDPOINT, HF_HOME, HF_TOKEN and HF_HUB_OFFLINE are read by the client when it is imported."""
     hub.publish(REPO, FILES, token="hf_right")

@@ -76,6 +76,7 @@ def test_damage_is_one_line(data, said):
         decompress(data, 1_000)
 
 
+@pytest.mark.slow
 def test_whatever_the_bytes_memory_is_bounded_and_nothing_but_valueerror_comes_out():
     generator = random.Random(2)
     good = compressed(b"bert/encoder/layer_0/attention/" * 300)

@@ -278,6 +278,7 @@ BOMBS = {
 }
 
 
+@pytest.mark.slow
 def test_bombs_end_quickly_in_little_memory(path):
     if not Path("/proc/self/status").exists():
         pytest.skip("the greatest memory of a process is read from /proc")

@@ -79,6 +79,7 @@ def random_model(model_type: str, head: str, **fields) -> tuple[BertConfig, dict
     return config, unflatten({path: rng.normal(size=row.shape).astype(np.float32) for path, row in rows.items()})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("model_type", "head", "fields"),
     [
@@ -104,6 +105,7 @@ def test_every_family_and_head_comes_back_bit_by_bit(tmp_path, model_type, head,
 GOOGLE = [(model, head) for model in ("bert", "albert") for head in FAMILIES[model].heads if head != "causal-lm"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("model_type", "head"), GOOGLE)
 def test_google_s_form_comes_back_bit_by_bit(tmp_path, model_type, head):
     config, given = random_model(model_type, head)

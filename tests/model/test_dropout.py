@@ -65,6 +65,7 @@ def test_rows_sites_and_keys_draw_independent_masks():
     assert np.abs(correlation).max() < 5.5 / np.sqrt(shape[1])
 
 
+@pytest.mark.slow
 def test_masks_of_two_steps_are_not_shifts_of_one_another():
     # Look in every stream for the first two words of every other. With a state of 32 bits about nine of these
     # 36,672 pairs of streams would overlap, at an unknown shift.
@@ -104,6 +105,7 @@ def test_typed_raw_and_rbg_keys_are_taken():
     assert 0.4 < (np.asarray(y) == 0).mean() < 0.6
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("shape", "spec"),
     [

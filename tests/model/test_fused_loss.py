@@ -91,6 +91,7 @@ def test_bfloat16_is_within_its_own_error_of_float32():
     assert_near(narrow, narrow_written_out, 0.005)
 
 
+@pytest.mark.slow
 def test_among_equal_logits_the_first_is_the_prediction():
     x, table, bias, _, _ = inputs()
     tied = [jnp.zeros_like(a) for a in (x, table, bias)]

@@ -41,6 +41,7 @@ def output(rows=slice(None)):
     return PreTrainingOutput(jnp.asarray(LOGITS[rows]), jnp.asarray(NSP_LOGITS[rows]))
 
 
+@pytest.mark.slow
 def test_sums_are_weighted():
     loss, weight, correct = cross_entropy(jnp.asarray(LOGITS), jnp.asarray(LABELS), jnp.asarray(WEIGHTS))
     np.testing.assert_allclose(loss, (WEIGHTS * nll(LOGITS, LABELS)).sum(), rtol=1e-6)
@@ -54,6 +55,7 @@ def test_labels_of_minus_100_are_ignored_whatever_their_weight():
         np.testing.assert_allclose(given, cross_entropy(LOGITS, LABELS, WEIGHTS), rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_the_gradient_of_an_ignored_vector_is_zero():
     ignored = jnp.where(WEIGHTS > 0, LABELS, -100)
     gradient = jax.grad(lambda x: cross_entropy(x, ignored)[0])(jnp.asarray(LOGITS))
@@ -76,6 +78,7 @@ def test_google_divides_by_the_sum_of_weights_and_a_little():
     assert pretraining_loss(pretraining_sums(output(), nothing), **pretraining_denominators(nothing)) == 0
 
 
+@pytest.mark.slow
 def test_parts_with_the_whole_batch_s_denominators_add_up():
     whole = pretraining_denominators(batch())
     parts = [pretraining_sums(output(rows), batch(rows)) for rows in (slice(0, 1), slice(1, 4))]

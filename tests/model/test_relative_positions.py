@@ -25,6 +25,7 @@ def by_the_definition(kind, q, k, table, past):
     return scores
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("past", [0, 3])
 def test_scores_are_the_definition(kind, past):

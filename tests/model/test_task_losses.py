@@ -24,6 +24,7 @@ def nll(logits, labels):
     return -np.take_along_axis(log_probabilities, labels[..., None], -1)[..., 0]
 
 
+@pytest.mark.slow
 def test_the_problem_follows_from_the_labels_unless_it_is_said():
     cross_entropy = nll(LOGITS, CLASSES).mean()
     np.testing.assert_allclose(sequence_classification_loss(LOGITS, jnp.asarray(CLASSES)), cross_entropy, rtol=1e-6)

@@ -43,6 +43,7 @@ def test_kept_layers_move_up_with_their_pruned_heads():
     )
 
 
+@pytest.mark.slow
 def test_an_albert_applies_its_layer_less_often():
     config = WHOLE.replace(model_type="albert", embedding_size=6)
     params = Bert(config).init(jax.random.key(0), IDS)["params"]
@@ -51,6 +52,7 @@ def test_an_albert_applies_its_layer_less_often():
     np.testing.assert_allclose(run(Bert(shallow), student).hidden_states[-1], before[2], rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_a_distilbert_with_all_layers_predicts_what_its_teacher_does():
     params = BertForPreTraining(WHOLE).init(jax.random.key(0), IDS)["params"]
     config, student = distilbert_student(WHOLE, params, range(3))

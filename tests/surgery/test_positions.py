@@ -55,6 +55,7 @@ def test_roberta_keeps_the_rows_before_its_first_position():
     np.testing.assert_array_equal(after["embeddings"]["position_embeddings"][:, 0], [0, 1, *range(2, 8), 2, 3])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("config", [CONFIG, ROBERTA], ids=["bert", "roberta"])
 def test_a_tiled_model_answers_short_inputs_as_before_and_long_ones_at_all(config):
     short = jnp.array([[5, 6, 7, 8, 9, 10]])

@@ -50,6 +50,7 @@ def calls(monkeypatch) -> list[tuple[int, int]]:
     return recorded
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="needs glibc")
 @pytest.mark.parametrize(("value", "kept"), [("1", True), ("0", False)])
 def test_memory_that_was_freed_is_there_without_page_faults(value, kept):
@@ -102,6 +103,7 @@ def test_what_jax_will_run_on_is_known_before_it_starts(monkeypatch):
     assert not allocator._is_for_cpu()
 
 
+@pytest.mark.slow
 def test_importing_the_programs_does_not_start_jax():
     """Its threads would have arenas of their own by then, and joining other processes would come too late."""
     code = (

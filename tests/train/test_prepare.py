@@ -325,6 +325,7 @@ def google_expects(files: list[Path], published: Path, **settings) -> list[dict]
     return google_instances(lines, tokenize, words, **settings)
 
 
+@pytest.mark.slow
 def test_recipe_google_on_the_sample_of_the_bert_release(data_dir, published, tmp_path, capsys):
     # The options of the release's README; all the rest as Google's script has it by default.
     files = [data_dir / "text" / "google-bert-sample_text.txt"]
@@ -332,6 +333,7 @@ def test_recipe_google_on_the_sample_of_the_bert_release(data_dir, published, tm
     assert shown == google_expects(files, published, length=128, predictions=20, dupes=5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("whole_words", [False, True], ids=["tokens", "whole words"])
 def test_recipe_google_on_hostile_text(data_dir, published, tmp_path, capsys, whole_words):
     file = tmp_path / "hostile.txt"
@@ -343,6 +345,7 @@ def test_recipe_google_on_hostile_text(data_dir, published, tmp_path, capsys, wh
     assert shown == google_expects([file], published, **settings)
 
 
+@pytest.mark.slow
 def test_recipe_google_reads_odd_files_as_the_script_does(published, tmp_path, capsys):
     contents = [
         "\ufeffThe cat sat.\r\nA dog\rran fast.\r\n\r\nOne\x85two three\n\x85\nnext \u2028 line\x0b\n\x1c\nlast one.\n\r",
@@ -528,6 +531,7 @@ def test_a_mistake_in_the_text_is_told_from_a_worker_too(options, capsys):
         assert "corpus.txt, line 3: byte 0xff" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_full_disk_is_one_line_and_the_command_goes_on(options, workers):
     Path(options["inputs"][0]).write_text("\n\n".join(make_documents(200)))

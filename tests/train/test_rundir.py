@@ -63,6 +63,7 @@ def test_a_damaged_config_is_named(tmp_path: Path):
         RunDirectory(str(tmp_path)).settle_config(PretrainConfig(), ())
 
 
+@pytest.mark.slow
 def test_a_resumed_log_forgets_the_steps_that_happen_again(tmp_path: Path):
     with RunLog(tmp_path, start_step=0, total_steps=10) as log:
         for step in (2, 4, 6):

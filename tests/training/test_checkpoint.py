@@ -108,6 +108,7 @@ def test_saving_and_restoring_warns_of_nothing(tmp_path, caplog):
     assert caplog.messages == []
 
 
+@pytest.mark.slow
 def test_a_state_moves_to_another_mesh_bitwise(tmp_path):
     plain = make_state()
     meshes = [mesh_of(data=8), mesh_of(data=4, fsdp=2), mesh_of(data=1)]

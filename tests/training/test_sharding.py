@@ -102,6 +102,7 @@ ROWS_OF = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("head", HEADS)
 def test_every_leaf_of_the_state_matches_exactly_one_row(head):
     for name in ("adamw", "lamb"):
@@ -119,6 +120,7 @@ def rule_of(path: str) -> str:
     return matching[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", FAMILY_CONFIGS)
 def test_every_leaf_of_every_family_and_head_matches_exactly_one_row(family):
     for head in names.family_of(FAMILY_CONFIGS[family]).heads:
