@@ -1,0 +1,23 @@
+"""BERT-tiny (2 layers, 128 wide) on 150 MB of English Wikipedia: two hours of CPU time that show a whole curve.
+
+Command:   python -m train.prepare wiki-en-0*.jsonl.zst --output data/wiki-en --vocab-size 30000 --uncased
+           python -m train.pretrain configs/wiki_tiny.py data=data/wiki-en run=runs/wiki
+Hardware:  2 CPU cores
+Time:      about 75 minutes on two cores that do nothing else; 16,000 steps of 64 x 128 tokens, three passes over the text
+Expected:  benchmarks/RESULTS.md, "Wikipedia": the curve, when it leaves the plateau, and what it knows in the end.
+           No dropout: so small a model does not come to know so much text by heart
+"""
+
+from bert_jax.config import BertConfig
+from bert_jax.training.optimizer import OptimizerConfig
+from train.recipe import Phase, PretrainConfig
+
+
+def get_config() -> PretrainConfig:
+    return PretrainConfig(
+        model=BertConfig.preset("tiny", dtype="bfloat16", hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0),
+        optimizer=OptimizerConfig(learning_rate=2e-3, warmup_steps=800, b2=0.98),
+        phases=(Phase(length=128, batch=64, steps=16_000),),
+        eval_every=500,
+        save_every=500,
+    )
