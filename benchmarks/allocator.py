@@ -8,30 +8,12 @@ memory of each process.
 """
 
 import argparse
-import json
-import os
-import resource
-import subprocess
-import sys
+import tempfile
+from pathlib import Path
 
-import numpy as np
-
-
-def work(size: str, dtype: str) -> None:
-    """The process that is measured: for each line on stdin one step, and its figures as a line on stdout."""
-    from train.allocator import keep_freed_memory
-
-    keep_freed_memory()
-    from benchmarks.train_step import Contender
-
-    contender = Contender(size, dtype, fused=True)
-    for _ in range(2):
-        contender.run()
-    for _ in sys.stdin:
-        before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-        seconds = contender.run()
-        usage = resource.getrusage(resource.RUSAGE_SELF)
-        print(json.dumps([*seconds, usage.ru_minflt - before, usage.ru_maxrss]), flush=True)
+from benchmarks.contenders import CONTENDERS
+from benchmarks.turns import take_turns
+from benchmarks.workloads import write_workload
 
 
 def main() -> None:
@@ -39,37 +21,24 @@ def main() -> None:
     parser.add_argument("--size", default="tiny")
     parser.add_argument("--dtype", default="bfloat16")
     parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--work", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
-    if options.work:
-        work(options.size, options.dtype)
-        return
-    command = [sys.executable, "-m", "benchmarks.allocator", "--size", options.size, "--dtype", options.dtype, "--work"]
-    workers = {
-        name: subprocess.Popen(
-            command,
-            env=os.environ | {"JAX_PLATFORMS": "cpu", "BERT_JAX_MALLOC": value},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for name, value in {"malloc's defaults": "0", "freed memory kept": "1"}.items()
-    }
-    figures = {name: [] for name in workers}
-    for _ in range(options.rounds):
-        for name, worker in workers.items():
-            assert worker.stdin and worker.stdout
-            worker.stdin.write("step\n")
-            worker.stdin.flush()
-            figures[name].append(json.loads(worker.stdout.readline()))
-    for worker in workers.values():
-        worker.communicate()
-    base = np.median(figures["malloc's defaults"], axis=0)[0]
-    for name, rows in figures.items():
-        cpu, wall, faults, _ = np.median(rows, axis=0)
+    contender = CONTENDERS[f"ours-{options.dtype}"]
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        write_workload(options.size, folder)
+        workers = {
+            "malloc's defaults": contender.start("default", folder),
+            "freed memory kept": contender.start("own", folder),
+        }
+        take_turns(list(workers.values()), options.rounds)
+    base = workers["malloc's defaults"].medians()
+    for name, worker in workers.items():
+        worker.stop()
+        figures = worker.medians()
         print(
-            f"{options.size} {options.dtype}, {name:18s} CPU {cpu * 1e3:6,.0f} ms  wall {wall * 1e3:6,.0f} ms  "
-            f"CPU ratio {cpu / base:.2f}  {faults:9,.0f} page faults  at most {max(r[3] for r in rows) / 1e3:,.0f} MB"
+            f"{options.size} {options.dtype}, {name:18s} CPU {figures.cpu_ms:6,.0f} ms  wall {figures.wall_ms:6,.0f} ms"
+            f"  CPU ratio {figures.cpu_ms / base.cpu_ms:.2f}  {figures.page_faults:9,.0f} page faults"
+            f"  at most {figures.peak_mb:,.0f} MB"
         )
 
 

@@ -1,83 +1,121 @@
-"""A pretraining step on the CPU: what the fused masked-LM loss and bfloat16 products are worth.
+"""A pretraining step on the CPU beside its rivals: time on the wall and of the CPU, in one run and in turns.
 
-    python -m benchmarks.train_step [--sizes tiny,mini] [--rounds 9]
+    python -m benchmarks.train_step --make-environments       once, for flax and keras: .venv-flax and .venv-keras
+    python -m benchmarks.train_step [--sizes tiny,mini,base] [--rounds 9] [--rivals torch-eager,torch-best,…]
 
-Forward, backward and AdamW, dropout on, rows of 128 tokens of which 20 are predicted, random tokens. All programs of a
-size are compiled first; a round visits each of them once. Reported are medians of CPU seconds (over all threads) and of
-wall seconds, the CPU median's ratio to that of the size's first row, and the compiler's figure for temporary memory.
-Memory is kept as in the training program; BERT_JAX_MALLOC=0 in the environment leaves malloc alone.
+The same work for all: BertForPreTraining of that size, 20 of 128 tokens predicted, dropout 0.1, forward, backward and
+AdamW, on the same batch of random tokens. Each contender is a process of its own that compiles, does two steps, and
+then one step a round, while the others wait. Ratios are of medians, to ours in bfloat16 of the same rounds.
+
+torch-eager       transformers as its users run it: float32, logits at all positions (fused AdamW, SDPA: its defaults)
+torch-best        only predicted positions into the head, bfloat16 by autocast, SDPA, torch.compile, fused AdamW
+torch-uncompiled  the same without torch.compile
+flax              the Flax model of transformers 4.57, jitted; flax-bfloat16
+keras             keras-hub on JAX, compile and train_on_batch, no next-sentence loss; keras-bfloat16
+
+Each contender runs in the malloc setting in which it was fastest (benchmarks/contenders.py), NAME@SETTING in another:
+--rivals torch-best@default,torch-best@huge,torch-best@kept,torch-best@kept+huge finds out which that is.
+The ceiling is BERT-base's largest product alone, measured in the same rounds; the share is of the model's products
+(train/meter.py) in it. Processes whose memory would not fit at once: --at-once N takes the rivals N at a time.
 """
 
 import argparse
-import time
-from typing import Any
+import tempfile
+from pathlib import Path
 
-import jax
-import numpy as np
+from benchmarks.contenders import CONTENDERS, MALLOC
+from benchmarks.rivals.environments import make_environments
+from benchmarks.turns import Figures, Worker, take_turns
+from benchmarks.workloads import LENGTH, PREDICTIONS, ROWS, workload, write_workload
+from train.meter import train_flops
 
-from bert_jax.config import BertConfig
-from bert_jax.data.random_batches import RandomBatches
-from bert_jax.model.heads import BertForPreTraining
-from bert_jax.training.objectives import Pretraining
-from bert_jax.training.optimizer import OptimizerConfig, make_optimizer, make_schedule
-from bert_jax.training.sharding import MeshConfig, fused_loss_on, make_mesh
-from bert_jax.training.step import abstract_state, compile_train_step, init_state
-from train.allocator import keep_freed_memory
-
-BATCH = {"tiny": 64, "mini": 32, "small": 16, "base": 8}
+OURS = ["ours-bfloat16", "ours-float32"]
+PRODUCTS = ["product-bfloat16", "product-float32"]
+RIVALS = ["torch-eager", "torch-best", "torch-uncompiled", "flax", "keras"]
 
 
-class Contender:
-    """A compiled step with a state of its own."""
+def start_all(names: list[str], folder: Path) -> dict[str, Worker]:
+    """Those that get ready, one after the other, by "NAME@SETTING"; of the others a line says why they do not."""
+    workers = {}
+    for name in names:
+        name, _, malloc = name.partition("@")
+        malloc = malloc or CONTENDERS[name].malloc
+        try:
+            workers[f"{name}@{malloc}"] = CONTENDERS[name].start(malloc, folder)
+        except RuntimeError as error:
+            print(f"  {name} skipped: {error}", flush=True)
+    return workers
 
-    def __init__(self, size: str, dtype: str, fused: bool):
-        self.name = f"{dtype}, {'fused' if fused else 'written out'}"
-        self.key = jax.random.key(0)  # not earlier: malloc must be told before JAX starts
-        config = BertConfig.preset(size, dtype=dtype)
-        recipe = OptimizerConfig(warmup_steps=0, total_steps=1_000)
-        model, tx = BertForPreTraining(config), make_optimizer(recipe)
-        mesh = make_mesh(MeshConfig(), jax.devices()[:1])
-        self.objective = Pretraining(fused_loss_on(mesh) if fused else None)
-        self.batch = RandomBatches(
-            batch_size=BATCH[size], max_seq_length=128, max_predictions=20, vocab_size=config.vocab_size
-        ).batch(0)
-        step = compile_train_step(model, tx, make_schedule(recipe), mesh, objective=self.objective)
-        arguments = abstract_state(model, tx, mesh=mesh), self.batch, self.key, self.objective
-        self.step: Any = step.lower(*arguments).compile()
-        self.temporary_bytes = self.step.memory_analysis().temp_size_in_bytes
-        self.state = init_state(self.key, model, tx, mesh=mesh)
-        self.seconds: list[tuple[float, float]] = []
 
-    def run(self) -> tuple[float, float]:
-        """CPU and wall seconds of one step."""
-        cpu, wall = time.process_time(), time.perf_counter()
-        self.state, metrics = self.step(self.state, self.batch, self.key, self.objective)
-        jax.block_until_ready((self.state, metrics))
-        return time.process_time() - cpu, time.perf_counter() - wall
+def stop_all(workers: dict[str, Worker]) -> None:
+    for worker in workers.values():
+        worker.stop()
+
+
+def report(name: str, worker: Worker, figures: Figures, ours: Figures) -> None:
+    name, _, malloc = name.partition("@")
+    ready = f"{worker.facts['ready_in']:7.1f} s" if "ready_in" in worker.facts else " " * 9
+    print(
+        f"  {name:17s} {malloc:10s} {figures.wall_ms:8,.0f} ms {figures.wall_ms / ours.wall_ms:6.2f}"
+        f" {figures.cpu_ms:8,.0f} ms {figures.cpu_ms / ours.cpu_ms:6.2f} {ready}"
+        f" {figures.peak_mb:8,.0f} MB {figures.page_faults:9,.0f}",
+        flush=True,
+    )
+
+
+def report_ceiling(size: str, ours: dict[str, Worker], products: dict[str, Worker]) -> None:
+    """How near our steps come to the products that they consist of."""
+    flop = train_flops(workload(size)[0], LENGTH, PREDICTIONS) * ROWS[size]
+    print(f"  {flop / 1e9:,.0f} GFLOP of products in a step")
+    for (name, step), product in zip(ours.items(), products.values(), strict=True):
+        ceiling, reached = product.facts["flop"] / product.medians().wall_ms, flop / step.medians().wall_ms
+        print(
+            f"  {name.partition('@')[0]:17s} {reached / 1e6:5,.0f} GFLOP/s, {reached / ceiling:.0%} of the"
+            f" {ceiling / 1e6:,.0f} of a product alone"
+        )
+
+
+def compare(size: str, rivals: list[str], rounds: int, at_once: int, folder: Path) -> None:
+    print(f"{size}, {ROWS[size]} x {LENGTH}, {rounds} rounds", flush=True)
+    write_workload(size, folder)
+    ours, products = start_all(OURS, folder), start_all(PRODUCTS, folder)
+    if len(ours) + len(products) < len(OURS) + len(PRODUCTS):
+        raise SystemExit("nothing to compare with")
+    print(f"  {'':28s} {'wall':>11s}  ratio {'CPU':>11s}  ratio  ready in  at most held    faults")
+    first = next(iter(ours.values()))
+    for begin in range(0, max(len(rivals), 1), at_once):
+        theirs = start_all(rivals[begin : begin + at_once], folder)
+        take_turns([*ours.values(), *products.values(), *theirs.values()], rounds)
+        for name, worker in theirs.items():
+            report(name, worker, worker.medians(), first.medians(last=rounds))
+        stop_all(theirs)
+    for name, worker in ours.items():
+        report(name, worker, worker.medians(), first.medians())
+    report_ceiling(size, ours, products)
+    stop_all(ours | products)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--sizes", default="tiny,mini")
+    parser.add_argument("--sizes", default="tiny,mini,base", help=f"of {', '.join(ROWS)}")
     parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--rivals", default=",".join(RIVALS), help=f"NAME or NAME@MALLOC; malloc: {', '.join(MALLOC)}")
+    parser.add_argument("--at-once", type=int, default=len(CONTENDERS), help="rivals that run at the same time")
+    parser.add_argument("--make-environments", action="store_true", help="install flax's and keras' packages, and end")
     options = parser.parse_args()
-    keep_freed_memory()
-    for size in options.sizes.split(","):
-        contenders = [Contender(size, dtype, fused) for dtype in ("bfloat16", "float32") for fused in (True, False)]
-        for contender in contenders:
-            contender.run()
-        for _ in range(options.rounds):
-            for contender in contenders:
-                contender.seconds.append(contender.run())
-        print(f"{size}, {BATCH[size]} x 128")
-        base = np.median(contenders[0].seconds, axis=0)[0]
-        for contender in contenders:
-            cpu, wall = np.median(contender.seconds, axis=0)
-            memory = contender.temporary_bytes / 1e6
-            print(
-                f"  {contender.name:24s} CPU {cpu * 1e3:7,.0f} ms  wall {wall * 1e3:7,.0f} ms"
-                f"  CPU ratio {cpu / base:.2f}  temporaries {memory:,.0f} MB"
+    if options.make_environments:
+        make_environments()
+        return
+    rivals = [name for name in options.rivals.split(",") if name]
+    for name in rivals:
+        contender, _, malloc = name.partition("@")
+        if contender not in CONTENDERS or malloc not in ("", *MALLOC):
+            parser.error(
+                f"--rivals: {name!r} is none of {', '.join(CONTENDERS)}, with @ and one of {', '.join(MALLOC)}"
             )
+    for size in options.sizes.split(","):
+        with tempfile.TemporaryDirectory() as folder:
+            compare(size, rivals, options.rounds, options.at_once, Path(folder))
 
 
 if __name__ == "__main__":

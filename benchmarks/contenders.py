@@ -1,0 +1,62 @@
+"""Who takes part in benchmarks/train_step.py: the module that does the step, its environment, its malloc."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.rivals.environments import ROOT, interpreter
+from benchmarks.turns import Worker
+
+# `own`: what the program sets by itself, in ours train/allocator.py; `kept`: the same from outside, freed memory stays
+# with the process; `huge`: the kernel is asked for huge pages.
+_KEPT = {"mmap_max": "0", "trim_threshold": str(1 << 40), "arena_max": "1"}
+MALLOC = {
+    "own": {},
+    "default": {},
+    "huge": {"hugetlb": "1"},
+    "kept": _KEPT,
+    "kept+huge": _KEPT | {"hugetlb": "1"},
+}
+
+
+@dataclass(frozen=True)
+class Contender:
+    """A program that is given a workload's folder and `argument`, run with the malloc setting that it is fastest in."""
+
+    module: str
+    argument: str
+    malloc: str
+    environment: str | None = None
+
+    def start(self, malloc: str, folder: Path) -> Worker:
+        """Raises RuntimeError, with the reason, where it cannot run."""
+        python = interpreter(self.environment)
+        if not python.exists():
+            raise RuntimeError(f"there is no {python}: python -m benchmarks.train_step --make-environments")
+        tunables = ":".join(f"glibc.malloc.{name}={value}" for name, value in MALLOC[malloc].items())
+        environment = {
+            "JAX_PLATFORMS": "cpu",
+            "CUDA_VISIBLE_DEVICES": "",
+            "BERT_JAX_MALLOC": "1" if malloc == "own" else "0",
+            "PYTHONPATH": str(ROOT),
+            "TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor"),  # torch.compile finds nothing of an earlier run
+        }
+        if tunables:
+            environment["GLIBC_TUNABLES"] = tunables
+        return Worker([str(python), "-m", self.module, str(folder), self.argument], environment)
+
+
+_OURS, _TORCH = "benchmarks.train_step_ours", "benchmarks.rivals.torch_step"
+_FLAX, _KERAS = "benchmarks.rivals.flax_step", "benchmarks.rivals.keras_step"
+CONTENDERS = {
+    "ours-bfloat16": Contender(_OURS, "bfloat16", "own"),
+    "ours-float32": Contender(_OURS, "float32", "own"),
+    "torch-eager": Contender(_TORCH, "users", "default"),
+    "torch-best": Contender(_TORCH, "best", "kept"),
+    "torch-uncompiled": Contender(_TORCH, "uncompiled", "kept"),
+    "flax": Contender(_FLAX, "float32", "kept", "flax"),
+    "flax-bfloat16": Contender(_FLAX, "bfloat16", "kept", "flax"),
+    "keras": Contender(_KERAS, "float32", "kept", "keras"),
+    "keras-bfloat16": Contender(_KERAS, "mixed_bfloat16", "kept", "keras"),
+    "product-bfloat16": Contender("benchmarks.product", "bfloat16", "own"),
+    "product-float32": Contender("benchmarks.product", "float32", "own"),
+}

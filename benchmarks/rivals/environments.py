@@ -1,0 +1,27 @@
+"""The rivals that cannot live beside bert_jax's own packages: a virtual environment for each, made once with pip."""
+
+import subprocess
+import sys
+import venv
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+REQUIREMENTS = {
+    # the last transformers that has Flax models
+    "flax": ["transformers==4.57.6", "jax==0.10.2", "flax==0.12.8", "optax==0.2.8"],
+    # it brings TensorFlow along for its tokenizers; the model runs on JAX
+    "keras": ["keras-hub==0.32.0", "keras==3.15.1", "jax==0.10.2"],
+}
+
+
+def interpreter(environment: str | None) -> Path:
+    """That environment's Python, whether it is there or not; None: this one."""
+    return Path(sys.executable) if environment is None else ROOT / f".venv-{environment}" / "bin" / "python"
+
+
+def make_environments() -> None:
+    for environment, requirements in REQUIREMENTS.items():
+        python = interpreter(environment)
+        print(f"installing {', '.join(requirements)} into {python.parents[1]}", flush=True)
+        venv.create(python.parents[1], with_pip=True)
+        subprocess.run([str(python), "-m", "pip", "install", "--quiet", *requirements], check=True)

@@ -1,0 +1,24 @@
+"""A contender's side of a benchmark in turns (benchmarks/turns.py): one step for every line that it is sent."""
+
+import json
+import resource
+import sys
+import time
+from collections.abc import Callable
+
+
+def serve(step: Callable[[], object], **facts: float) -> None:
+    """Prints READY with `facts` as JSON once another step is done; then, for each line, the figures of one step.
+
+    `step` returns when its results are there. Figures: milliseconds on the wall, milliseconds of the CPU over all
+    threads, minor page faults, and the most memory in MB that the process has held so far.
+    """
+    step()
+    print("READY", json.dumps(facts), flush=True)
+    for _ in sys.stdin:
+        faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+        cpu, wall = time.process_time(), time.perf_counter()
+        step()
+        wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
+        usage = resource.getrusage(resource.RUSAGE_SELF)
+        print(json.dumps([wall * 1e3, cpu * 1e3, usage.ru_minflt - faults, usage.ru_maxrss / 1e3]), flush=True)

@@ -1,0 +1,70 @@
+"""transformers' BertForPreTraining in PyTorch: a training step, as its users run it or at its best setting.
+
+    python -m benchmarks.rivals.torch_step FOLDER {users,best,uncompiled}
+
+`users`: the library's defaults in float32, logits at all positions, the fused AdamW that its Trainer takes; nothing
+compiled. `best`: only the predicted positions go into the masked-LM head, bfloat16 by autocast, SDPA, torch.compile,
+fused AdamW. `uncompiled`: the same without torch.compile, which on some sizes is the faster one.
+
+FOLDER: config.json and batch.npz of benchmarks/train_step.py.
+"""
+
+import contextlib
+import os
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import torch
+from transformers import BertConfig, BertForPreTraining
+
+from benchmarks.rivals.serving import serve
+
+
+def main() -> None:
+    folder, mode = Path(sys.argv[1]), sys.argv[2]
+    torch.manual_seed(0)
+    torch.set_num_threads(len(os.sched_getaffinity(0)))
+    model = BertForPreTraining(BertConfig.from_json_file(folder / "config.json"))
+    model.train()
+    assert model.config._attn_implementation == "sdpa"
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, weight_decay=0.01, fused=True)
+
+    batch = {name: torch.from_numpy(array.astype(np.int64)) for name, array in np.load(folder / "batch.npz").items()}
+    inputs = {name: batch[name] for name in ("input_ids", "token_type_ids", "attention_mask")}
+    positions, labels = batch["mlm_positions"], batch["mlm_labels"]
+    everywhere = torch.full_like(batch["input_ids"], -100).scatter_(1, positions, labels)
+
+    def all_positions() -> torch.Tensor:
+        return model(**inputs, labels=everywhere, next_sentence_label=batch["next_sentence_label"]).loss
+
+    def predicted_positions() -> torch.Tensor:
+        encoded = model.bert(**inputs)
+        hidden = encoded.last_hidden_state
+        hidden = hidden.gather(1, positions[..., None].expand(-1, -1, hidden.shape[-1])).flatten(0, 1)
+        mlm_logits, nsp_logits = model.cls(hidden, encoded.pooler_output)
+        cross_entropy = torch.nn.functional.cross_entropy
+        return cross_entropy(mlm_logits.float(), labels.flatten()) + cross_entropy(
+            nsp_logits.float(), batch["next_sentence_label"]
+        )
+
+    loss_of = all_positions if mode == "users" else predicted_positions
+    if mode == "best":
+        loss_of = torch.compile(loss_of)
+
+    def step() -> None:
+        optimizer.zero_grad(set_to_none=True)
+        bfloat16 = torch.autocast("cpu", dtype=torch.bfloat16)
+        with contextlib.nullcontext() if mode == "users" else bfloat16:
+            loss = loss_of()
+        loss.backward()
+        optimizer.step()
+
+    start = time.perf_counter()
+    step()
+    serve(step, ready_in=time.perf_counter() - start)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,71 @@
+"""Contenders in processes of their own that take turns: whatever disturbs the machine disturbs them alike."""
+
+import json
+import os
+import subprocess
+import tempfile
+import time
+from typing import NamedTuple
+
+import numpy as np
+
+
+class Figures(NamedTuple):
+    """Of one step, as benchmarks/rivals/serving.py prints them; or the medians of several."""
+
+    wall_ms: float
+    cpu_ms: float
+    page_faults: float
+    peak_mb: float
+
+
+class Worker:
+    """A process that speaks the protocol of `rivals.serving.serve`. Raises RuntimeError where it does not get ready."""
+
+    def __init__(self, command: list[str], environment: dict[str, str]):
+        self._errors = tempfile.TemporaryFile("w+")
+        self._process = subprocess.Popen(
+            command,
+            env=os.environ | environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            text=True,
+        )
+        assert self._process.stdin and self._process.stdout
+        self._requests, self._answers = self._process.stdin, self._process.stdout
+        ready = next((line for line in self._answers if line.startswith("READY ")), None)
+        if ready is None:
+            raise RuntimeError(self._last_words())
+        self.facts: dict[str, float] = json.loads(ready.removeprefix("READY "))
+        self.figures: list[Figures] = []
+
+    def step(self) -> None:
+        """One step, its figures kept."""
+        self._requests.write("step\n")
+        self._requests.flush()
+        answer = self._answers.readline()
+        if not answer:
+            raise RuntimeError(self._last_words())
+        self.figures.append(Figures(*json.loads(answer)))
+
+    def medians(self, last: int = 0) -> Figures:
+        """Over the last so many steps; 0: over all."""
+        return Figures(*np.median(self.figures[-last:], axis=0))
+
+    def stop(self) -> None:
+        self._process.communicate()
+
+    def _last_words(self) -> str:
+        status = self._process.wait()
+        self._errors.seek(0)
+        lines = self._errors.read().strip().splitlines()
+        return lines[-1] if lines else f"ended with status {status} and no word"
+
+
+def take_turns(workers: list[Worker], rounds: int) -> None:
+    """In each round one step of every worker, a moment apart: a thread pool may still spin after its step."""
+    for _ in range(rounds):
+        for worker in workers:
+            worker.step()
+            time.sleep(0.05)
