@@ -10,7 +10,9 @@ from collections.abc import Callable, Iterable, Sequence
 import numpy as np
 
 from bert_jax.data.tokenizer import Tokenizer
-from bert_jax.data.word_memo import WordMemo, splitter
+from bert_jax.data.word_memo import WordMemo
+from bert_jax.data.word_pieces import WordPieces
+from bert_jax.data.word_splits import Splitter
 from bert_jax.errors import UserError
 
 MAX_WORD_LENGTH = 200
@@ -42,11 +44,11 @@ class GoogleTokenizer:
         if tokenizer.max_word_length is None:
             raise UserError("the google recipe needs a WordPiece vocabulary, such as a vocab.txt; this one is none")
         self.vocabulary = [token.replace("\r", "").strip() for token in tokenizer.vocabulary]
-        self._ids = {token: i for i, token in enumerate(self.vocabulary)}  # of one that is repeated, the last
-        self._unknown = [self._ids[tokenizer.unk_token]]
-        self._longest = max(map(len, self.vocabulary))
+        ids = {token: i for i, token in enumerate(self.vocabulary)}  # of one that is repeated, the last
+        unknown = ids[tokenizer.unk_token]
+        self._pieces = WordPieces(ids, unknown=unknown, max_word_length=MAX_WORD_LENGTH)
         self._lowercase, self._strip_accents = not tokenizer.cased, tokenizer.strip_accents
-        split = splitter(lowercase=self._lowercase, chinese_characters=True, literal_tokens=())
+        split = Splitter(lowercase=self._lowercase, chinese_characters=True, literal_tokens=())
         self._memo = WordMemo(split, self._encode_words)
 
     def encode_flat(self, texts: Iterable[str]) -> tuple[np.ndarray, np.ndarray]:
@@ -64,22 +66,6 @@ class GoogleTokenizer:
         if self._strip_accents:
             text = unicodedata.normalize("NFD", text).translate(_WITHOUT_MARKS)
         return text.translate(_PUNCTUATION_APART).split()
-
-    def _pieces(self, word: str) -> list[int]:
-        """The longest piece that fits, again and again; the word is [UNK] where none does, or where it is too long."""
-        if len(word) > MAX_WORD_LENGTH:
-            return self._unknown
-        ids: list[int] = []
-        start, prefix = 0, ""
-        while start < len(word):
-            for end in range(min(len(word), start + self._longest), start, -1):
-                if (i := self._ids.get(prefix + word[start:end])) is not None:
-                    break
-            else:
-                return self._unknown
-            ids.append(i)
-            start, prefix = end, "##"
-        return ids
 
 
 class _Characters(dict[int, str | None]):

@@ -21,7 +21,7 @@ from bert_jax.data.tokenizer_layout import layouts_of
 from bert_jax.data.tokenizer_pipeline import bert_backend, decisive
 from bert_jax.data.tokenizer_readers import TokenizerParts
 from bert_jax.data.tokenizer_settings import Settings
-from bert_jax.data.tokenizer_words import word_splitter
+from bert_jax.data.tokenizer_words import word_encoder, word_splitter
 from bert_jax.data.word_memo import WordMemo
 from bert_jax.errors import UserError
 
@@ -265,7 +265,7 @@ class Tokenizer(TokenIds):
     def _memo(self) -> WordMemo | None:
         """None where a word may depend on its neighbours."""
         split = word_splitter(self._backend, self._parts.family, literal_special_tokens=self.literal_special_tokens)
-        return None if split is None else WordMemo(split, self._encode_words)
+        return None if split is None else WordMemo(split, word_encoder(self._backend, split, self._encode_words))
 
     @cached_property
     def takes_token_types(self) -> bool:

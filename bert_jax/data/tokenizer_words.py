@@ -2,7 +2,7 @@
 
 import re
 import string
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
 import tokenizers
@@ -12,7 +12,8 @@ from bert_jax.data.tokenizer_byte_level import SPACE as BYTE_LEVEL_SPACE
 from bert_jax.data.tokenizer_families import ALBERT, Family
 from bert_jax.data.tokenizer_pipeline import is_bert
 from bert_jax.data.tokenizer_unigram import SPACE
-from bert_jax.data.word_memo import space_splitter, splitter
+from bert_jax.data.word_pieces import WordPieces
+from bert_jax.data.word_splits import Splitter, space_splitter
 
 _PUNCTUATION = frozenset(string.punctuation + "€£")
 _ENGLISH = frozenset(string.ascii_letters) | _PUNCTUATION
@@ -51,7 +52,7 @@ def word_splitter(
         assert isinstance(normalizer, normalizers.BertNormalizer)
         if any(t.lstrip for t in added):
             return None
-        return splitter(
+        return Splitter(
             lowercase=normalizer.lowercase,
             chinese_characters=normalizer.handle_chinese_chars,
             literal_tokens=[t.content for t in added if literal_special_tokens or not t.special],
@@ -59,3 +60,34 @@ def word_splitter(
     if family is None or isinstance(backend.model, models.WordPiece):
         return None
     return space_splitter(keep_spaces=isinstance(backend.model, models.BPE))
+
+
+def word_encoder(
+    backend: tokenizers.Tokenizer,
+    split: Callable[[str], list[str]],
+    encode_words: Callable[[Sequence[str]], Iterable[list[int]]],
+) -> Callable[[Sequence[str]], Iterable[list[int]]]:
+    """How the parts that `word_splitter`'s function gives become ids: `encode_words`, but for BERT's plain words.
+
+    Those are cut into pieces here, in a fifth of the time that the library takes for a word.
+    """
+    model = backend.model
+    if not isinstance(split, Splitter) or not isinstance(model, models.WordPiece):
+        return encode_words
+    ids = backend.get_vocab(with_added_tokens=False)
+    if model.unk_token not in ids:
+        return encode_words
+    pieces = WordPieces(
+        ids,
+        unknown=ids[model.unk_token],
+        max_word_length=model.max_input_chars_per_word,
+        prefix=model.continuing_subword_prefix,
+    )
+
+    def encode(parts: Sequence[str]) -> Iterator[list[int]]:
+        plain = [split.is_plain(part) for part in parts]
+        others = iter(encode_words([part for part, is_plain in zip(parts, plain, strict=True) if not is_plain]))
+        for part, is_plain in zip(parts, plain, strict=True):
+            yield [i for word in split.plain_words(part) for i in pieces(word)] if is_plain else next(others)
+
+    return encode

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 
 from bert_jax.data.tokenizer_families import BERT_SPECIAL_TOKENS
 from bert_jax.data.tokenizer_pipeline import bert_normalizer, bert_pre_tokenizer
-from bert_jax.data.word_memo import splitter
+from bert_jax.data.word_splits import Splitter
 from bert_jax.data.workers import Workers
 from bert_jax.errors import UserError
 
@@ -75,7 +75,7 @@ def _chunks(texts: Iterable[str]) -> Iterator[list[str]]:
 
 def _count_chunk(job: tuple[list[str], bool, tuple[str, ...]]) -> dict[str, int]:
     texts, chinese_characters, special_tokens = job
-    split = splitter(lowercase=False, chinese_characters=chinese_characters, literal_tokens=special_tokens)
+    split = Splitter(lowercase=False, chinese_characters=chinese_characters, literal_tokens=special_tokens)
     parts: Counter[str] = Counter()
     for text in texts:
         parts.update(split(text))
