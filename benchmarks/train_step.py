@@ -20,6 +20,7 @@ The ceiling is BERT-base's largest product alone, measured in the same rounds; t
 """
 
 import argparse
+import sys
 import tempfile
 from pathlib import Path
 
@@ -40,6 +41,7 @@ def start_all(names: list[str], folder: Path) -> dict[str, Worker]:
     for name in names:
         name, _, malloc = name.partition("@")
         malloc = malloc or CONTENDERS[name].malloc
+        print(f"starting {name}@{malloc}", file=sys.stderr, flush=True)
         try:
             workers[f"{name}@{malloc}"] = CONTENDERS[name].start(malloc, folder)
         except RuntimeError as error:
@@ -52,8 +54,12 @@ def stop_all(workers: dict[str, Worker]) -> None:
         worker.stop()
 
 
-def report(name: str, worker: Worker, figures: Figures, ours: Figures) -> None:
+def report(name: str, worker: Worker, ours: Figures) -> None:
     name, _, malloc = name.partition("@")
+    if worker.failure:
+        print(f"  {name:17s} {malloc:10s} ended early: {worker.failure}", flush=True)
+        return
+    figures = worker.medians()
     ready = f"{worker.facts['ready_in']:7.1f} s" if "ready_in" in worker.facts else " " * 9
     print(
         f"  {name:17s} {malloc:10s} {figures.wall_ms:8,.0f} ms {figures.wall_ms / ours.wall_ms:6.2f}"
@@ -87,10 +93,10 @@ def compare(size: str, rivals: list[str], rounds: int, at_once: int, folder: Pat
         theirs = start_all(rivals[begin : begin + at_once], folder)
         take_turns([*ours.values(), *products.values(), *theirs.values()], rounds)
         for name, worker in theirs.items():
-            report(name, worker, worker.medians(), first.medians(last=rounds))
+            report(name, worker, first.medians(last=rounds))
         stop_all(theirs)
     for name, worker in ours.items():
-        report(name, worker, worker.medians(), first.medians())
+        report(name, worker, first.medians())
     report_ceiling(size, ours, products)
     stop_all(ours | products)
 
@@ -110,9 +116,9 @@ def main() -> None:
     for name in rivals:
         contender, _, malloc = name.partition("@")
         if contender not in CONTENDERS or malloc not in ("", *MALLOC):
-            parser.error(
-                f"--rivals: {name!r} is none of {', '.join(CONTENDERS)}, with @ and one of {', '.join(MALLOC)}"
-            )
+            parser.error(f"--rivals: {name!r} is not NAME or NAME@MALLOC with one of {', '.join(CONTENDERS)}")
+    if unknown := set(options.sizes.split(",")) - set(ROWS):
+        parser.error(f"--sizes: {', '.join(sorted(unknown))} is not one of {', '.join(ROWS)}")
     for size in options.sizes.split(","):
         with tempfile.TemporaryDirectory() as folder:
             compare(size, rivals, options.rounds, options.at_once, Path(folder))

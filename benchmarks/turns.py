@@ -1,5 +1,6 @@
 """Contenders in processes of their own that take turns: whatever disturbs the machine disturbs them alike."""
 
+import contextlib
 import json
 import os
 import subprocess
@@ -39,22 +40,26 @@ class Worker:
             raise RuntimeError(self._last_words())
         self.facts: dict[str, float] = json.loads(ready.removeprefix("READY "))
         self.figures: list[Figures] = []
+        self.failure: str | None = None
 
     def step(self) -> None:
-        """One step, its figures kept."""
-        self._requests.write("step\n")
-        self._requests.flush()
-        answer = self._answers.readline()
-        if not answer:
-            raise RuntimeError(self._last_words())
-        self.figures.append(Figures(*json.loads(answer)))
+        """One step, its figures kept; or, where the process has ended, the reason in `failure`."""
+        with contextlib.suppress(BrokenPipeError):
+            self._requests.write("step\n")
+            self._requests.flush()
+        if answer := self._answers.readline():
+            self.figures.append(Figures(*json.loads(answer)))
+        else:
+            self.failure = self._last_words()
 
     def medians(self, last: int = 0) -> Figures:
         """Over the last so many steps; 0: over all."""
         return Figures(*np.median(self.figures[-last:], axis=0))
 
     def stop(self) -> None:
-        self._process.communicate()
+        with contextlib.suppress(BrokenPipeError):
+            self._requests.close()
+        self._process.wait()
 
     def _last_words(self) -> str:
         status = self._process.wait()
@@ -64,8 +69,8 @@ class Worker:
 
 
 def take_turns(workers: list[Worker], rounds: int) -> None:
-    """In each round one step of every worker, a moment apart: a thread pool may still spin after its step."""
+    """In each round one step of every worker that can; a moment apart, as a thread pool may spin after its step."""
     for _ in range(rounds):
-        for worker in workers:
+        for worker in [worker for worker in workers if not worker.failure]:
             worker.step()
             time.sleep(0.05)
