@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-import venv
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -23,5 +22,6 @@ def make_environments() -> None:
     for environment, requirements in REQUIREMENTS.items():
         python = interpreter(environment)
         print(f"installing {', '.join(requirements)} into {python.parents[1]}", flush=True)
-        venv.create(python.parents[1], with_pip=True)
+        if not python.exists():
+            subprocess.run([sys.executable, "-m", "venv", str(python.parents[1])], check=True)
         subprocess.run([str(python), "-m", "pip", "install", "--quiet", *requirements], check=True)
