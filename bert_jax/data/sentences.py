@@ -1,6 +1,7 @@
 """Lines of prose -> sentences, in any script; linear in the length of a line."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 
 from bert_jax.errors import UserError
 
@@ -18,11 +19,12 @@ def split_sentences(text: str, language: str = "en") -> list[str]:
 
     Raises UserError where the package sentencex is missing.
     """
+    segment = partial(_segmenter(), language)
     sentences = []
     for line in text.split("\n"):
         line = line.strip()
         if line:
-            sentences += (piece for part in _split_line(line, language) if (piece := part.strip()))
+            sentences += (piece for part in _split_line(line, segment) if (piece := part.strip()))
     return sentences
 
 
@@ -38,14 +40,13 @@ def with_leading_spaces(text: str, sentences: Iterable[str]) -> Iterator[str]:
         end = start + len(sentence)
 
 
-def _split_line(line: str, language: str) -> Iterator[str]:
+def _split_line(line: str, segment: Callable[[str], Iterable[str]]) -> Iterator[str]:
     """Windows of the line; all sentences of a window but the last are certain, the last starts the next window."""
-    segment = _segmenter()
     start = 0
     while start < len(line):
         spaced = line.count(" ", start, start + _SPACED_WINDOW) > _SPACED * min(_SPACED_WINDOW, len(line) - start)
         window = line[start : start + (_SPACED_WINDOW if spaced else _WINDOW)]
-        pieces = list(segment(language, window))
+        pieces = list(segment(window))
         if start + len(window) < len(line):
             pieces = pieces[:-1] or [_cut(window)]
         yield from pieces
@@ -58,7 +59,7 @@ def _cut(window: str) -> str:
     return window[: blank + 1] if blank > len(window) // 2 else window
 
 
-def _segmenter():
+def _segmenter() -> Callable[[str, str], Iterable[str]]:
     try:
         from sentencex import segment  # pyright: ignore[reportAttributeAccessIssue]
     except ImportError:

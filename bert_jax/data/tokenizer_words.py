@@ -88,6 +88,11 @@ def word_encoder(
         plain = [split.is_plain(part) for part in parts]
         others = iter(encode_words([part for part, is_plain in zip(parts, plain, strict=True) if not is_plain]))
         for part, is_plain in zip(parts, plain, strict=True):
-            yield [i for word in split.plain_words(part) for i in pieces(word)] if is_plain else next(others)
+            if not is_plain:
+                yield next(others)
+            elif part.isalnum():
+                yield pieces(part.lower() if split.lowercase else part)
+            else:
+                yield [i for word in split.plain_words(part) for i in pieces(word)]
 
     return encode

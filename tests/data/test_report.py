@@ -41,6 +41,13 @@ def test_figures_of_a_text_counted_by_hand():
     assert text["unigram_entropy"] == pytest.approx(-(shares * np.log(shares)).sum())
 
 
+def test_repeated_sentences_are_found_across_parts_of_a_shard():
+    sentences = [np.array([5, i % 1000 + 1, i % 7 + 1]) for i in range(10_000)]  # 7,000 different ones
+    shard = pack_documents([sentences], np.dtype("<u2"))
+    assert len(survey_shard(shard, 2000).sentence_hashes) == 7_000
+    assert len(survey_shard(pack_documents([], np.dtype("<u2")), 2000).sentence_hashes) == 0
+
+
 def test_entropy_of_equally_frequent_tokens_is_the_logarithm_of_their_number():
     assert unigram_entropy(np.array([0, 7, 7, 7, 7, 0])) == pytest.approx(np.log(4))
 

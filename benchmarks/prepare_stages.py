@@ -1,0 +1,119 @@
+"""Where the time of preparing goes: CPU seconds a stage, in one process, beside Google's algorithm in plain Python.
+
+    python -m benchmarks.prepare_stages VOCAB TEXT.jsonl[.zst] ... [--cased] [--length 128] [--megabytes 25]
+
+The stages are those of a worker and of the program that feeds it, one after the other on the same text, for
+`dupe_factor` 1 and 10; no word is known at the start. Google's algorithm is its published rules written in Python
+(`google_tokenizer` and `google_recipe`, words remembered, so quicker than the script), on a tenth of the text.
+"""
+
+import argparse
+import itertools
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+
+from bert_jax.data.corpus import Corpus, find_sources
+from bert_jax.data.examples import build_index
+from bert_jax.data.google_recipe import google_instances
+from bert_jax.data.google_tokenizer import GoogleTokenizer
+from bert_jax.data.report import survey_index, survey_shard
+from bert_jax.data.sentences import split_sentences
+from bert_jax.data.shards import Shard, pack_flat, save_shard, token_dtype, write_array
+from bert_jax.data.tokenizer import Tokenizer
+from train.prepare_stages import is_held_out
+
+_SENTENCES_AT_ONCE = 20_000
+
+
+class Clock:
+    """CPU seconds by name, in the order the names came up."""
+
+    def __init__(self):
+        self.seconds: defaultdict[str, float] = defaultdict(float)
+
+    @contextmanager
+    def __call__(self, name: str) -> Iterator[None]:
+        started = time.process_time()
+        yield
+        self.seconds[name] += time.process_time() - started
+
+
+def prepare(documents: list[str], tokenizer: Tokenizer, folder: Path, length: int, clock: Clock) -> Shard:
+    """One shard of the documents and its indices for 1 and 10 dupes, stage by stage."""
+    with clock("held out or not"):
+        for text in documents:
+            is_held_out(text, 0.005)
+    with clock("sentences"):
+        split = [split_sentences(text) for text in documents]
+    sentences = list(itertools.chain.from_iterable(split))
+    with clock("tokens"):
+        starts = range(0, len(sentences), _SENTENCES_AT_ONCE)
+        parts = [tokenizer.encode_flat(sentences[start : start + _SENTENCES_AT_ONCE]) for start in starts]
+        ids, lengths = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
+        document_lengths = np.fromiter(map(len, split), np.int64, len(split))
+        shard = pack_flat(ids, lengths, document_lengths, token_dtype(tokenizer.vocab_size))
+    with clock("statistics of the text"):
+        survey_shard(shard, tokenizer.vocab_size)
+    with clock("tokens hashed and written"):
+        save_shard(folder / "shard", shard)
+    for dupes in (1, 10):
+        with clock(f"examples, dupe_factor {dupes}"):
+            index = build_index(shard, shard_number=0, objective="nsp", max_seq_length=length, dupe_factor=dupes)
+        with clock(f"statistics of the examples, dupe_factor {dupes}"):
+            survey_index(index, {0: shard}, length)
+        with clock(f"examples hashed and written, dupe_factor {dupes}"):
+            write_array(folder / f"{dupes}.npy", index)
+    return shard
+
+
+def google(documents: list[str], tokenizer: Tokenizer, length: int) -> float:
+    """CPU seconds of Google's algorithm, `dupe_factor` 10, from sentences to masked examples."""
+    split = [split_sentences(text) for text in documents]
+    started = time.process_time()
+    words = GoogleTokenizer(tokenizer)
+    ids, lengths = words.encode_flat(list(itertools.chain.from_iterable(split)))
+    shard = pack_flat(ids, lengths, np.fromiter(map(len, split), np.int64, len(split)), np.dtype("<u2"))
+    google_instances([shard], words.vocabulary, max_seq_length=length, dupe_factor=10)
+    return time.process_time() - started
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("vocab")
+    parser.add_argument("texts", nargs="+")
+    parser.add_argument("--cased", action="store_true")
+    parser.add_argument("--length", type=int, default=128)
+    parser.add_argument("--megabytes", type=float, default=25, help="of text")
+    args = parser.parse_args()
+
+    clock, left = Clock(), args.megabytes * 1e6
+    documents: list[str] = []
+    with clock("reading"):
+        for text in Corpus(find_sources(args.texts)):
+            documents.append(text)
+            left -= len(text)
+            if left < 0:
+                break
+    megabytes = sum(len(text.encode()) for text in documents) / 1e6
+    tokenizer = Tokenizer.load(args.vocab, cased=args.cased)
+    with tempfile.TemporaryDirectory() as folder:
+        shard = prepare(documents, tokenizer, Path(folder), args.length, clock)
+    total = sum(seconds for name, seconds in clock.seconds.items() if not name.endswith("dupe_factor 1"))
+    print(f"{megabytes:.1f} MB of text, {len(shard.tokens):,} tokens; CPU seconds, and share of a run with 10 dupes")
+    for name, seconds in clock.seconds.items():
+        share = "" if name.endswith("dupe_factor 1") else f"{seconds / total:6.1%}"
+        print(f"  {name:45} {seconds:6.2f} {share}")
+    print(f"  {'together, dupe_factor 10':45} {total:6.2f}   {megabytes / total:.1f} MB a CPU second")
+    tenth = documents[: len(documents) // 10]
+    seconds, part = google(tenth, tokenizer, args.length), sum(len(text.encode()) for text in tenth) / 1e6
+    print(f"Google's algorithm in Python, dupe_factor 10, {part:.1f} MB: {part / seconds:.2f} MB a CPU second")
+
+
+if __name__ == "__main__":
+    main()
