@@ -52,7 +52,7 @@ CONTENDERS = {
     "ours-float32": Contender(_OURS, "float32", "own"),
     "torch-eager": Contender(_TORCH, "users", "default"),
     "torch-best": Contender(_TORCH, "best", "kept"),
-    "torch-uncompiled": Contender(_TORCH, "uncompiled", "kept"),
+    "torch-uncompiled": Contender(_TORCH, "uncompiled", "kept+huge"),
     "flax": Contender(_FLAX, "float32", "kept", "flax"),
     "flax-bfloat16": Contender(_FLAX, "bfloat16", "kept", "flax"),
     "keras": Contender(_KERAS, "float32", "kept", "keras"),
