@@ -27,7 +27,7 @@ examples:
 """
 
 _FILL_MASK = """\
-The most probable tokens for each [MASK] of each text.
+The most probable tokens for each mask of each text: [MASK], or what the model's tokenizer calls it (RoBERTa: <mask>).
 
 examples:
   python -m bert_jax fill-mask runs/demo "Python is a [MASK] language."
