@@ -20,7 +20,7 @@ MAY_IMPORT = {
     "config_checks": {"errors"},
     "config_json": {"errors"},
     "presets": set(),
-    "metrics": {"errors"},
+    "metrics": {"errors", "metrics"},
     "model": {"config", "errors", "model"},
     "data": {"config", "errors", "data"},
     "surgery": {"config", "errors", "surgery", "data.tokenizer"},
@@ -29,7 +29,7 @@ MAY_IMPORT = {
     "load": {"config", "errors", "bucket", "model", "data", "interop", "training"},
     "inference": {"config", "errors", "model", "data", "interop", "training", "load", "inference"},
 }
-NUMPY_ONLY = ("data", "interop", "surgery")
+NUMPY_ONLY = ("data", "interop", "surgery", "metrics")
 HEAVY = {"jax", "jaxlib", "flax", "optax", "orbax", "torch", "transformers", "tensorflow"}
 
 
