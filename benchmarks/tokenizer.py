@@ -1,47 +1,103 @@
-"""Tokenising a corpus: `Tokenizer.encode_flat` beside the `tokenizers` library's `encode_batch_fast`, on one thread.
+"""Tokenising a corpus: `Tokenizer.encode_flat` beside the `tokenizers` library's `encode_batch_fast`.
 
-    python -m benchmarks.tokenizer VOCAB TEXT.jsonl[.zst] [--cased] [--rounds 5]
+    python -m benchmarks.tokenizer VOCAB TEXT.jsonl[.zst] ... [--cased] [--rounds 5] [--lines 20000] [--cores 1]
 
-Prints MB a CPU second of each, the ratio of interleaved medians, and whether the ids are equal. Of `encode_flat` there
-are two figures: knowing no word yet, and knowing those of the text.
+On N cores the library has N threads, and of ours N processes have a share of the text each, as in preparing. Prints
+MB a second and a CPU second of each, the ratio of interleaved medians, and whether the ids are equal. Of `encode_flat`
+there are two figures: knowing no word yet, and knowing those of the text.
 """
 
 import argparse
+import multiprocessing
 import os
 import statistics
 import time
-
-os.environ["TOKENIZERS_PARALLELISM"] = "false"
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
 from benchmarks.vocabulary import texts
 from bert_jax.data.tokenizer import Tokenizer
 
+_LINES_AT_ONCE = 20_000
+_state: dict[str, Any] = {}
+
+
+def batches(lines: list[str], size: int = _LINES_AT_ONCE) -> list[list[str]]:
+    return [lines[start : start + size] for start in range(0, len(lines), size)]
+
+
+def take(lines: list[str]) -> None:
+    """In a process of ours: its share of the text."""
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    _state["lines"] = lines
+
+
+def forget(vocab: str, cased: bool) -> None:
+    """In a process of ours: a tokenizer that has seen no word, but all of its own parts once."""
+    _state["tokenizer"] = Tokenizer.load(vocab, cased=cased)
+    _state["tokenizer"].encode_flat([""])
+
+
+def encode() -> float:
+    """In a process of ours: tokenises its share; its CPU seconds."""
+    started = time.process_time()
+    _state["ids"] = [_state["tokenizer"].encode_flat(batch)[0] for batch in batches(_state["lines"])]
+    return time.process_time() - started
+
+
+def result() -> np.ndarray:
+    return np.concatenate(_state["ids"])
+
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("vocab")
-    parser.add_argument("text")
+    parser.add_argument("texts", nargs="+")
     parser.add_argument("--cased", action="store_true")
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--lines", type=int, default=20_000, help="lines of the text; 0: all")
+    parser.add_argument("--cores", type=int, default=1)
     args = parser.parse_args()
-    lines = [line for text in texts([args.text]) for line in text.split("\n") if line][:20_000]
+    os.environ |= {"RAYON_NUM_THREADS": str(args.cores), "TOKENIZERS_PARALLELISM": str(args.cores > 1).lower()}
+
+    lines = [line for text in texts(args.texts) for line in text.split("\n") if line][: args.lines or None]
     megabytes = sum(len(line.encode()) for line in lines) / 1e6
-    seconds: dict[str, list[float]] = {"library": [], "cold": [], "warm": []}
-    for _ in range(args.rounds):
-        tokenizer = Tokenizer.load(args.vocab, cased=args.cased)
-        started = time.process_time()
-        expected = tokenizer._backend.encode_batch_fast(lines, add_special_tokens=False)
-        seconds["library"].append(time.process_time() - started)
+    library = Tokenizer.load(args.vocab, cased=args.cased)._backend
+    context = multiprocessing.get_context("spawn")
+    shares = np.array_split(np.arange(len(lines)), args.cores)
+    processes = [context.Pool(1) for _ in shares]
+    for process, share in zip(processes, shares, strict=True):
+        process.apply(take, ([lines[i] for i in share],))
+
+    def on_all(function: Callable[..., Any], *arguments: Any) -> list[Any]:
+        return [call.get() for call in [process.apply_async(function, arguments) for process in processes]]
+
+    wall: dict[str, list[float]] = {"library": [], "cold": [], "warm": []}
+    cpu: dict[str, list[float]] = {name: [] for name in wall}
+    expected: list[int] = []
+    for number in range(args.rounds):
+        on_all(forget, args.vocab, args.cased)
+        started, cpu_started = time.perf_counter(), time.process_time()
+        for batch in batches(lines, 2_000):
+            encoded = library.encode_batch_fast(batch, add_special_tokens=False)
+            if number == 0:
+                paused, cpu_paused = time.perf_counter(), time.process_time()
+                expected += (i for row in encoded for i in row.ids)
+                started += time.perf_counter() - paused
+                cpu_started += time.process_time() - cpu_paused
+        wall["library"].append(time.perf_counter() - started)
+        cpu["library"].append(time.process_time() - cpu_started)
         for name in ("cold", "warm"):
-            started = time.process_time()
-            ids, _ = tokenizer.encode_flat(lines)
-            seconds[name].append(time.process_time() - started)
-    print("equal:", np.array_equal(ids, np.concatenate([row.ids for row in expected])))
-    medians = {name: statistics.median(values) for name, values in seconds.items()}
-    for name, median in medians.items():
-        print(f"{name:8} {megabytes / median:6.1f} MB a CPU second, {medians['library'] / median:.2f} of the library")
+            started = time.perf_counter()
+            cpu[name].append(sum(on_all(encode)))
+            wall[name].append(time.perf_counter() - started)
+    print(f"{megabytes:.1f} MB, {args.cores} core(s); equal:", np.array_equal(np.concatenate(on_all(result)), expected))
+    for unit, taken in (("MB/s", wall), ("MB a CPU second", cpu)):
+        medians = {name: statistics.median(seconds) for name, seconds in taken.items()}
+        for name, median in medians.items():
+            print(f"{name:8} {megabytes / median:6.1f} {unit}, {medians['library'] / median:.2f} of the library")
 
 
 if __name__ == "__main__":
