@@ -1,0 +1,51 @@
+"""A text longer than the model as overlapping windows, and which window sees a token with the most context.
+
+google-research/bert, run_squad.py: `convert_examples_to_features` and `_check_is_max_context`.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from bert_jax.errors import UserError
+
+
+class Window(NamedTuple):
+    """Where it begins in the text, and how many tokens it has."""
+
+    start: int
+    length: int
+
+
+def windows(count: int, room: int, stride: int) -> list[Window]:
+    """Windows over `count` tokens, each of at most `room`, each beginning `stride` after the one before.
+
+    Args:
+        count: tokens of the text; 0 gives one empty window.
+        room: the most of them in a window.
+        stride: what run_squad.py calls doc_stride. (In transformers a stride is the overlap, room - stride.)
+
+    Raises:
+        UserError: `room` or `stride` below 1, or a stride that would leave tokens out.
+    """
+    if room < 1:
+        raise UserError(f"no room for the text beside the question and special tokens ({room} tokens); shorten the one")
+    if not 1 <= stride <= room:
+        raise UserError(f"stride={stride}: expected 1 to {room}, the tokens of a window, or some would be left out")
+    found = [Window(0, min(count, room))]
+    while (start := found[-1].start) + found[-1].length < count:
+        found.append(Window(start + stride, min(count - start - stride, room)))
+    return found
+
+
+def best_windows(count: int, found: list[Window]) -> np.ndarray:
+    """For each token the window in which it has the most context: int32 [count].
+
+    The score of a token in a window is the smaller of the numbers of tokens to its left and right, plus a hundredth of
+    the window's length; the first of equals counts.
+    """
+    scores = np.full((len(found), count), -1.0)
+    for row, (start, length) in zip(scores, found, strict=True):
+        left = np.arange(length)
+        row[start : start + length] = np.minimum(left, length - 1 - left) + 0.01 * length
+    return scores.argmax(axis=0).astype(np.int32)
