@@ -81,7 +81,7 @@ class Tokenizer(TokenIds):
         tokenizer = cls(parts)
         try:
             with rust_errors("not a usable tokenizer"):
-                _ = tokenizer._layouts
+                _ = tokenizer.layouts
         except UserError as error:
             raise UserError(f"{path}: {error}") from None
         return tokenizer
@@ -201,7 +201,7 @@ class Tokenizer(TokenIds):
         truncation = option("truncation", truncation, TRUNCATIONS, {True: "longest_first", False: "none"})
         texts_S = segments(text, pair)
         limit = self.max_length if max_length is None else max_length
-        slots = self._layouts[len(texts_S) - 1] if add_special_tokens else _BARE[len(texts_S) - 1]
+        slots = self.layouts[len(texts_S) - 1] if add_special_tokens else _BARE[len(texts_S) - 1]
         added = sum(slot.special_id is not None for slot in slots)
         if limit is not None and limit < max(added, 1):
             raise UserError(f"max_length={limit} leaves no room: {added} special tokens are added to a row")
@@ -274,7 +274,7 @@ class Tokenizer(TokenIds):
         Where no file tells: whether the layout of a pair has two types.
         """
         said = self._parts.token_types
-        return any(slot.token_type for slot in self._layouts[1]) if said is None else said
+        return any(slot.token_type for slot in self.layouts[1]) if said is None else said
 
     @cached_property
     def keeps_leading_space(self) -> bool:
@@ -284,16 +284,17 @@ class Tokenizer(TokenIds):
 
     def special_tokens_added(self, *, pair: bool) -> int:
         """How many special tokens are put to a text, or to a pair: 2 and 3 for BERT, 2 and 4 for RoBERTa."""
-        return sum(slot.special_id is not None for slot in self._layouts[pair])
+        return sum(slot.special_id is not None for slot in self.layouts[pair])
 
     @cached_property
-    def _layouts(self) -> tuple[tuple[Slot, ...], tuple[Slot, ...]]:
+    def layouts(self) -> tuple[tuple[Slot, ...], tuple[Slot, ...]]:
+        """Of one text and of a pair: special tokens and segments from left to right."""
         return layouts_of(self._backend, self.vocab_size)
 
     @cached_property
     def fingerprint(self) -> str:
         """sha256, in hex, of all that decides which ids a text gets; the same however the tokenizer was loaded."""
-        facts = decisive(self._backend) | {"layouts": repr(self._layouts)}
+        facts = decisive(self._backend) | {"layouts": repr(self.layouts)}
         facts |= {"literal_special_tokens": self.literal_special_tokens}
         canonical = json.dumps(facts, sort_keys=True, ensure_ascii=True)
         return hashlib.sha256(canonical.encode()).hexdigest()

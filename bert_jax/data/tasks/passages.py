@@ -1,0 +1,127 @@
+"""Questions about passages as rows of a model, and the answers' slices of the passage out of its logits.
+
+After google-research/bert's run_squad.py, with characters in the place of its words: a token is known by where it lies
+in the passage, so an answer is always a slice of it (as in transformers' run_qa.py).
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from bert_jax.data.sequence_layout import Segments, assemble
+from bert_jax.data.tasks.windows import best_windows, windows
+from bert_jax.data.tokenizer import Tokenizer
+from bert_jax.errors import UserError
+
+_AT_ONCE = 256  # texts, which are padded to the longest of them
+_UNLIMITED = 10**9
+
+
+class Passages(NamedTuple):
+    """Windows [W, L] over passages, each with its question before it.
+
+    Attributes:
+        rows: input_ids, token_type_ids, attention_mask, int32 [W, L].
+        offsets: int32 [W, L, 2]: where in the passage a token begins and ends, in characters.
+        in_passage: bool [W, L]: it is a token of the passage.
+        is_best: bool [W, L]: and of all windows this one shows it with the most context.
+        question: int32 [W]: which question the window is of; those of one question follow each other.
+    """
+
+    rows: dict[str, np.ndarray]
+    offsets: np.ndarray
+    in_passage: np.ndarray
+    is_best: np.ndarray
+    question: np.ndarray
+
+
+def encode_passages(
+    tokenizer: Tokenizer,
+    questions: Sequence[str],
+    contexts: Sequence[str],
+    *,
+    max_length: int = 384,
+    stride: int = 128,
+    max_question_length: int = 64,
+) -> Passages:
+    """[CLS] question [SEP] window of the passage [SEP], padded to `max_length`.
+
+    Args:
+        tokenizer: the model's.
+        questions, contexts: as many of both.
+        max_length: tokens of a row, L.
+        stride: how many tokens of the passage lie between the beginnings of two windows.
+        max_question_length: a question is cut after so many.
+
+    Raises:
+        UserError: a question that leaves no room for its passage, or a stride that would leave tokens out.
+    """
+    if not len(questions):
+        raise UserError("no questions, so there is nothing to encode")
+    asked, shown = _tokens(tokenizer, questions), _tokens(tokenizer, contexts)
+    added = tokenizer.special_tokens_added(pair=True)
+    firsts, seconds, best, owner = [], [], [], []
+    for number, (question, context) in enumerate(zip(questions, contexts, strict=True)):
+        question_ids, (ids, offsets) = asked[question][0][:max_question_length], shown[context]
+        found = windows(len(ids), max_length - added - len(question_ids), stride)
+        best_of = best_windows(len(ids), found)
+        for index, (start, length) in enumerate(found):
+            within = slice(start, start + length)
+            firsts.append(question_ids)
+            seconds.append((ids[within], offsets[within]))
+            best.append(best_of[within] == index)
+            owner.append(number)
+    first = _segments(firsts, [np.zeros((len(ids), 2), np.int32) for ids in firsts])
+    second = _segments([ids for ids, _ in seconds], [offsets for _, offsets in seconds])
+    kept = np.stack([first.lengths, second.lengths])
+    rows = assemble(tokenizer.layouts[1], [first, second], kept, _pads(tokenizer), max_length)
+    offsets, special = rows.pop("offset_mapping"), rows.pop("special_tokens_mask")
+    # The passage is the last segment: its tokens are the last so many that are no special ones.
+    position = np.cumsum(special == 0, axis=1) - 1 - first.lengths[:, None]
+    in_passage = (special == 0) & (position >= 0)
+    is_best = np.zeros_like(in_passage)
+    is_best[in_passage] = np.concatenate(best)
+    return Passages(rows, offsets, in_passage, is_best, np.array(owner, np.int32))
+
+
+def answer_positions(passages: Passages, answers: Sequence[tuple[int, int] | None]) -> tuple[np.ndarray, np.ndarray]:
+    """First and last token of each window's answer, int32 [W] each; 0 ([CLS]) where the window does not hold all of it.
+
+    Args:
+        answers: of each question the characters [begin, end) of its answer in the passage, or None.
+    """
+    first, last = np.zeros(len(passages.question), np.int32), np.zeros(len(passages.question), np.int32)
+    for row, number in enumerate(passages.question):
+        answer = answers[number]
+        columns = np.flatnonzero(passages.in_passage[row])
+        if answer is None or not len(columns):
+            continue
+        begins, ends = passages.offsets[row, columns].T
+        touched = columns[(begins < answer[1]) & (ends > answer[0])]
+        whole = begins[0] <= answer[0] and ends[-1] >= answer[1]
+        if whole and len(touched):
+            first[row], last[row] = touched[0], touched[-1]
+    return first, last
+
+
+def _tokens(tokenizer: Tokenizer, texts: Sequence[str]) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """Text -> ids [T] and offsets [T, 2], without special tokens; a text that is there often is encoded once."""
+    unlimited, found = tokenizer.with_max_length(_UNLIMITED), {}
+    distinct = list(dict.fromkeys(texts))
+    for begin in range(0, len(distinct), _AT_ONCE):
+        some = distinct[begin : begin + _AT_ONCE]
+        rows = unlimited(some, padding="longest", add_special_tokens=False, return_offsets_mapping=True)
+        lengths = rows["attention_mask"].sum(axis=1)
+        for text, ids, offsets, length in zip(some, rows["input_ids"], rows["offset_mapping"], lengths, strict=True):
+            found[text] = ids[:length].copy(), offsets[:length].copy()
+    return found
+
+
+def _segments(ids: list[np.ndarray], offsets: list[np.ndarray]) -> Segments:
+    lengths = np.fromiter(map(len, ids), np.int64, len(ids))
+    return Segments(lengths, {"input_ids": np.concatenate(ids), "offset_mapping": np.concatenate(offsets)})
+
+
+def _pads(tokenizer: Tokenizer) -> dict[str, int]:
+    return {"input_ids": tokenizer.pad_token_id, "offset_mapping": 0}
