@@ -25,7 +25,7 @@ def draw(
     counts, memory_of = np.array(by_workers).T
     panels = [
         ("time: linear in the text", "MB of text", "CPU seconds", sizes, seconds, np.polyfit(sizes, seconds, 1)),
-        ("memory: bounded, whatever the text's size", "MB of text", "peak MB", sizes, memory, [memory.max()]),
+        ("memory: largest measured", "MB of text", "peak MB", sizes, memory, [memory.max()]),
         ("memory: linear in the workers", "workers", "peak MB", counts, memory_of, np.polyfit(counts, memory_of, 1)),
     ]
     figure, axes = pyplot.subplots(1, 3, figsize=(11, 3.2), layout="constrained")
