@@ -26,6 +26,16 @@ examples:
   python -m bert_jax convert my-bert for-google --to tf1
 """
 
+_SCORE = """\
+Score predictions by the official rules: SQuAD 1.1 and 2.0, conlleval, the tasks of GLUE.
+
+examples:
+  python -m bert_jax score squad1 dev-v1.1.json predictions.json
+  python -m bert_jax score squad2 dev-v2.0.json predictions.json --na-prob-file null_odds.json --json
+  python -m bert_jax score conll test.conll predicted.conll
+  python -m bert_jax score mrpc dev.tsv MRPC.tsv
+"""
+
 _FILL_MASK = """\
 The most probable tokens for each mask of each text: [MASK], or what the model's tokenizer calls it (RoBERTa: <mask>).
 
@@ -141,6 +151,14 @@ def make_parser() -> argparse.ArgumentParser:
     convert.add_argument("--pooling", metavar="HOW", help="mean, cls or max; +normalize for vectors of length one")
     convert.add_argument("--gelu", choices=("erf", "tanh"), help="what gelu means in Google's own folders: default erf")
     convert.add_argument("--max-shard-size", default="5GB", metavar="SIZE", help="larger weights are cut (default 5GB)")
+
+    score = add("score", _SCORE)
+    score.add_argument("kind", metavar="TASK", help="squad1, squad2, conll, or cola, sst2, mrpc, stsb, qqp, mnli ...")
+    score.add_argument("gold", metavar="GOLD", help="the labelled file")
+    score.add_argument("predictions", metavar="PREDICTIONS", help="JSON, columns, or GLUE's index and prediction")
+    score.add_argument("--na-prob-file", metavar="FILE", help="squad2: JSON, question id to no-answer score")
+    score.add_argument("--na-prob-thresh", type=float, default=1.0, metavar="T", help="above it: no answer (default 1)")
+    score.add_argument("--json", action="store_true", help="one JSON object")
 
     edit = add("edit", _EDIT)
     edit.add_argument("source", metavar="SRC", help=_SOURCE)

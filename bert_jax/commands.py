@@ -88,12 +88,31 @@ def edit(arguments: argparse.Namespace) -> None:
     _write(str(written))
 
 
+def score(arguments: argparse.Namespace) -> None:
+    """`score TASK GOLD PREDICTIONS`: what the official script says."""
+    from bert_jax.score import score
+
+    scores = score(
+        arguments.kind,
+        Path(arguments.gold),
+        Path(arguments.predictions),
+        no_answer_scores=Path(arguments.na_prob_file) if arguments.na_prob_file else None,
+        no_answer_threshold=arguments.na_prob_thresh,
+    )
+    if arguments.json:
+        _write(json.dumps(scores))
+    else:
+        width = max(map(len, scores))
+        _write("\n".join(f"{name:{width}}  {value:.15g}" for name, value in scores.items()))
+
+
 VERBS: dict[str, Callable[[argparse.Namespace], None]] = {
     "fill-mask": fill_mask,
     "info": info,
     "convert": convert,
     "export": convert,
     "edit": edit,
+    "score": score,
 }
 
 

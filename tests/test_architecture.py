@@ -25,6 +25,7 @@ MAY_IMPORT = {
     "data": {"config", "errors", "data"},
     "surgery": {"config", "errors", "surgery", "data.tokenizer"},
     "interop": {"config", "errors", "interop", "data.tokenizer"},
+    "score": {"errors", "data", "metrics"},
     "training": {"config", "errors", "bucket", "model", "data", "training"},
     "load": {"config", "errors", "bucket", "model", "data", "interop", "training"},
     "inference": {"config", "errors", "model", "data", "interop", "training", "load", "inference"},
