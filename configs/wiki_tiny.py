@@ -3,7 +3,7 @@
 Command:   python -m train.prepare wiki-en-0*.jsonl.zst --output data/wiki-en --vocab-size 30000 --uncased
            python -m train.pretrain configs/wiki_tiny.py data=data/wiki-en run=runs/wiki
 Hardware:  2 CPU cores
-Time:      about 75 minutes on two cores that do nothing else; 16,000 steps of 64 x 128 tokens, three passes over the text
+Time:      about 75 minutes on two free cores; 16,000 steps of 64 x 128 tokens, three passes over the text
 Expected:  benchmarks/RESULTS.md, "Wikipedia": the curve, when it leaves the plateau, and what it knows in the end.
            No dropout: so small a model does not come to know so much text by heart
 """
