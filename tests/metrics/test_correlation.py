@@ -25,11 +25,13 @@ def cases():
         yield x, y
 
 
+@pytest.mark.slow
 def test_pearson():
     for x, y in cases():
         assert pearson(x, y) == pytest.approx(stats.pearsonr(x, y)[0], abs=1e-9)
 
 
+@pytest.mark.slow
 def test_spearman():
     for x, y in cases():
         assert spearman(x, y) == pytest.approx(stats.spearmanr(x, y)[0], abs=1e-12)

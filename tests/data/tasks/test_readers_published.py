@@ -11,6 +11,8 @@ from bert_jax.data.tasks.labelled_text import Columns, read_table
 from bert_jax.data.tasks.multiple_choice import CHOICE_READERS
 from bert_jax.data.tasks.squad import read_squad
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def finetune(data_dir: Path) -> Path:
