@@ -7,6 +7,8 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+from bert_jax.errors import UserError
+
 
 class Entity(NamedTuple):
     """A stretch of one type: the positions of its first and last tag."""
@@ -51,14 +53,17 @@ def entity_scores(gold: Iterable[Sequence[str]], predicted: Iterable[Sequence[st
         gold, predicted: sequences of tags, as many and each as long.
 
     Raises:
-        ValueError: they are not.
+        UserError: they are not.
     """
+    gold, predicted = list(gold), list(predicted)
+    if len(gold) != len(predicted):
+        raise UserError(f"{len(gold)} sentences of gold tags and {len(predicted)} of predicted ones")
     there: Counter[str] = Counter()
     said: Counter[str] = Counter()
     right: Counter[str] = Counter()
     for truth, guess in zip(gold, predicted, strict=True):
         if len(truth) != len(guess):
-            raise ValueError(f"a sentence has {len(truth)} gold tags and {len(guess)} predicted ones")
+            raise UserError(f"a sentence has {len(truth)} gold tags and {len(guess)} predicted ones")
         ours, theirs = entities(truth), entities(guess)
         there.update(entity.type for entity in ours)
         said.update(entity.type for entity in theirs)

@@ -7,6 +7,7 @@ import pytest
 from seqeval import metrics as theirs
 from seqeval.metrics.sequence_labeling import get_entities
 
+from bert_jax.errors import UserError
 from bert_jax.metrics import entities, entity_scores
 
 TAGS = {
@@ -71,5 +72,7 @@ def test_malformed_sequences():
 
 
 def test_a_sentence_cut_short_is_an_error():
-    with pytest.raises(ValueError, match="3 gold tags and 2 predicted"):
+    with pytest.raises(UserError, match="3 gold tags and 2 predicted"):
         entity_scores([["O", "O", "O"]], [["O", "O"]])
+    with pytest.raises(UserError, match="1 sentences of gold tags and 2 of predicted ones"):
+        entity_scores([["O"]], [["O"], ["O"]])
