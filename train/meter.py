@@ -1,5 +1,6 @@
 """The step's metrics, fetched one step late; their means between two lines of the log, and the speeds beside them."""
 
+import math
 import time
 from typing import Any
 
@@ -7,7 +8,6 @@ import jax
 import numpy as np
 
 from bert_jax.config import BertConfig
-from train.recipe import Phase
 
 # bfloat16 products a second of one device, from the makers' data sheets; MFU is shown where the device is known
 _PEAK_FLOPS = {
@@ -53,7 +53,7 @@ class Meter:
         self._flops = self._waited = 0.0
         self._since = time.monotonic()
 
-    def push(self, metrics: dict[str, Any], batch: dict[str, Any], phase: Phase, waited: float) -> None:
+    def push(self, metrics: dict[str, Any], batch: dict[str, Any], waited: float) -> None:
         """Takes the metrics of the step just dispatched and fetches those of the step before it.
 
         `waited`: seconds that the step stood still for its input.
@@ -63,9 +63,12 @@ class Meter:
         if not self._compiled:  # the first step is mostly the compiler's time
             return
         self._timed += 1
-        self._sequences += phase.batch
-        self._tokens += phase.batch * phase.length
-        self._flops += phase.batch * train_flops(self._config, phase.length, batch["mlm_positions"].shape[1])
+        *rows, length = batch["input_ids"].shape
+        sequences = math.prod(rows)
+        predictions = batch["mlm_positions"].shape[1] if "mlm_positions" in batch else 0
+        self._sequences += sequences
+        self._tokens += sequences * length
+        self._flops += sequences * train_flops(self._config, length, predictions)
         self._waited += waited
 
     def flush(self) -> None:

@@ -73,7 +73,8 @@ def main(argv: list[str]) -> int:
 
 def pretrain_in(run: RunDirectory, launch: Launch) -> int:
     """Prepares the text where that is asked for, settles config and vocabulary, and trains in `run`."""
-    from train.loop import pretrain
+    from train.loop import train
+    from train.pretraining import Pretraining
 
     config = launch.config
     if config.text is not None and config.data is None:
@@ -89,7 +90,7 @@ def pretrain_in(run: RunDirectory, launch: Launch) -> int:
         write_json(run.path / "environment.json", environment() | origin_of(config, run, begun))
         if data.tokenizer is not None:
             run.write_folder(run.tokenizer, data.tokenizer.save)
-    return pretrain(config, run, data, held_out)
+    return train(Pretraining(config, run, data, held_out), run)
 
 
 def prepare_text(run: RunDirectory, config: PretrainConfig, given: frozenset[str]) -> str:

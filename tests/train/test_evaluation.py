@@ -91,12 +91,11 @@ def test_metrics_are_fetched_one_step_late_and_averaged_over_good_steps(monkeypa
     fetched = []
     monkeypatch.setattr(jax, "device_get", lambda tree: fetched.append(tree["loss"]) or tree)
     meter = Meter(BertConfig.preset("tiny"), step=10)
-    batch = {"mlm_positions": np.zeros((2, 3))}
-    phase = Phase(8, 2, 100)
+    batch = {"input_ids": np.zeros((2, 8)), "mlm_positions": np.zeros((2, 3))}
     rows = [(1.0, 1, 0), (float("nan"), 0, 1), (3.0, 1, 0)]
     for number, (loss, finite, in_a_row) in enumerate(rows):
         metrics = {"loss": loss, "finite": finite, "skipped_in_a_row": in_a_row, "learning_rate": float(number)}
-        meter.push(metrics, batch, phase, waited=0.0)
+        meter.push(metrics, batch, waited=0.0)
         assert len(fetched) == number
         assert meter.step == 10 + number
     meter.flush()
@@ -111,12 +110,12 @@ def test_speeds_leave_the_compilers_time_and_pauses_out(monkeypatch):
     clock = [0.0]
     monkeypatch.setattr("train.meter.time.monotonic", lambda: clock[0])
     meter = Meter(BertConfig.preset("tiny"), step=0)
-    batch, phase = {"mlm_positions": np.zeros((2, 3))}, Phase(8, 2, 100)
+    batch = {"input_ids": np.zeros((2, 8)), "mlm_positions": np.zeros((2, 3))}
     metrics = {"loss": 1.0, "finite": 1, "skipped_in_a_row": 0, "learning_rate": 0.0}
-    meter.push(metrics, batch, phase, waited=0.0)
+    meter.push(metrics, batch, waited=0.0)
     clock[0] = 60.0  # compiling
     for _ in range(4):
-        meter.push(metrics, batch, phase, waited=0.5)
+        meter.push(metrics, batch, waited=0.5)
         clock[0] += 1.0
     with meter.pause():
         clock[0] += 30.0  # an evaluation
