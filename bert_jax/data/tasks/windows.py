@@ -44,8 +44,11 @@ def best_windows(count: int, found: list[Window]) -> np.ndarray:
     The score of a token in a window is the smaller of the numbers of tokens to its left and right, plus a hundredth of
     the window's length; the first of equals counts.
     """
-    scores = np.full((len(found), count), -1.0)
-    for row, (start, length) in zip(scores, found, strict=True):
+    best, highest = np.zeros(count, np.int32), np.full(count, -1.0)
+    for index, (start, length) in enumerate(found):
         left = np.arange(length)
-        row[start : start + length] = np.minimum(left, length - 1 - left) + 0.01 * length
-    return scores.argmax(axis=0).astype(np.int32)
+        scores = np.minimum(left, length - 1 - left) + 0.01 * length
+        seen = slice(start, start + length)
+        better = scores > highest[seen]
+        highest[seen][better], best[seen][better] = scores[better], index
+    return best
