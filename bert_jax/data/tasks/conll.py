@@ -1,7 +1,7 @@
 """CoNLL's columns: a word a line with its tag, a blank line after a sentence, -DOCSTART- before a document."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -50,9 +50,59 @@ def read_conll(path: Path, *, word: int = 0, tag: int | None = -1) -> Iterator[T
             first = number
         words.append(_cell(cells, word, where))
         if tag is not None:
-            tags.append(_tag(_cell(cells, tag, where), where))
+            tags.append(checked_tag(_cell(cells, tag, where), where))
     if words:
         yield TaggedSentence(tuple(words), tuple(tags) if tag is not None else None, document, first)
+
+
+def write_conll(path: Path, sentences: Sequence[TaggedSentence], tags: Sequence[Sequence[str]]) -> None:
+    """A line a word: the word, its gold tag where all sentences have tags, the predicted tag; parted by tabs.
+
+    `read_conll`, `python -m bert_jax score conll` and CoNLL's script (as conlleval -d '\\t') read it. Before a document
+    other than the one before stands a -DOCSTART- line; a sentence without words leaves nothing.
+
+    Args:
+        path: the file, which is replaced.
+        sentences: as they were read.
+        tags: the predicted ones, a list a sentence, one for each word.
+
+    Raises:
+        UserError: tags that do not fit to the sentences, a word that cannot stand in such a file, a path that cannot be
+            written.
+    """
+    if len(tags) != len(sentences):
+        raise UserError(f"{path}: {len(tags)} lists of predicted tags for {len(sentences)} sentences")
+    with_gold = all(sentence.tags is not None for sentence in sentences)
+    columns = ["O", "O"] if with_gold else ["O"]  # conlleval takes no lines of different lengths
+    lines, document = [], 0
+    for sentence, predicted in zip(sentences, tags, strict=True):
+        where = f"{path}: the sentence of line {sentence.line}"
+        if len(predicted) != len(sentence.words):
+            raise UserError(f"{where} has {len(sentence.words)} words and {len(predicted)} predicted tags")
+        if not sentence.words:
+            continue
+        if sentence.document != document:
+            lines.append("\t".join([DOCUMENT_START, *columns]) + "\n\n")
+            document = sentence.document
+        for number, (word, tag) in enumerate(zip(sentence.words, predicted, strict=True)):
+            if word == DOCUMENT_START or "\t" in word or "\n" in word:
+                raise UserError(f"{where} has the word {word!r}, which CoNLL's columns have no way to write")
+            gold = [sentence.tags[number]] if with_gold and sentence.tags else []
+            lines.append("\t".join([word, *gold, tag]) + "\n")
+        lines.append("\n")
+    try:
+        path.write_bytes("".join(lines).encode())
+    except UnicodeEncodeError as error:
+        raise UserError(f"{path}: a word is not valid Unicode ({error.reason}), so nothing was written") from None
+    except OSError as error:
+        raise UserError(f"{path}: cannot be written ({error.strerror or error})") from None
+
+
+def checked_tag(tag: str, where: str) -> str:
+    """The tag; UserError, beginning with `where`, if it is neither O nor B-, I-, E- or S- with a type."""
+    if not _PREFIXES.fullmatch(tag):
+        raise UserError(f"{where}: the tag is {tag!r}; expected O, or B-, I-, E- or S- and a type")
+    return tag
 
 
 def _cell(cells: list[str], column: int, where: str) -> str:
@@ -60,9 +110,3 @@ def _cell(cells: list[str], column: int, where: str) -> str:
         return cells[column]
     except IndexError:
         raise UserError(f"{where}: {len(cells)} columns; column {column + 1} was asked for") from None
-
-
-def _tag(tag: str, where: str) -> str:
-    if not _PREFIXES.fullmatch(tag):
-        raise UserError(f"{where}: the tag is {tag!r}; expected O, or B-, I-, E- or S- and a type")
-    return tag

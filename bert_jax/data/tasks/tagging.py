@@ -1,0 +1,234 @@
+"""Tagged words as rows of a model, and predictions at tokens as tags of words.
+
+After https://arxiv.org/abs/1810.04805, section 5.3: a word's tag is learnt and predicted at its first token, no tag
+knows of its neighbours', and the sentences around a sentence may be its context.
+"""
+
+import re
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from bert_jax.data.sequence_layout import Segments, assemble, within
+from bert_jax.data.tasks.conll import TaggedSentence
+from bert_jax.data.tasks.encoded import IGNORED, Encoded
+from bert_jax.data.tasks.windows import best_windows, windows
+from bert_jax.data.tokenizer import Tokenizer
+from bert_jax.errors import UserError
+
+_AT_ONCE = 256  # rows, which are padded to the longest of them
+
+
+class Tagged(NamedTuple):
+    """Rows of a model, and where in them the words of N sentences are found again.
+
+    Attributes:
+        encoded: the rows; a long sentence has several. `tokens` has labels where all sentences have tags: the number of
+            a word's tag at its first token, in one row only; IGNORED at all other tokens.
+        positions: int64 [words of all sentences], where in the rows laid end to end the tag of a word is predicted.
+        word_counts: int64 [N], words of each sentence.
+    """
+
+    encoded: Encoded
+    positions: np.ndarray
+    word_counts: np.ndarray
+
+
+class _Rows(NamedTuple):
+    """Pieces [begins, ends) of each row, int64 [R]; and in which row each piece's prediction is made, int64 [T]."""
+
+    begins: np.ndarray
+    ends: np.ndarray
+    row_of_piece: np.ndarray
+
+
+def find_tags(sentences: Sequence[TaggedSentence], source: str = "training data") -> tuple[str, ...]:
+    """The tags that a model learns, by id: O, then each type with each prefix, sorted: O, B-LOC, I-LOC, B-ORG ...
+
+    A type has every prefix that any type has: that no name of two words was seen of a rare type is chance, and B- is so
+    rare in CoNLL-2003's own IOB1 that its training file lacks it for a type.
+
+    Args:
+        sentences: of the training data.
+        source: their file, for messages.
+
+    Raises:
+        UserError: a sentence without tags, with its line; no entity at all.
+    """
+    found: set[str] = set()
+    for sentence in sentences:
+        if sentence.tags is None:
+            raise UserError(f"{source}, line {sentence.line}: has no tags, and is to be learnt from")
+        found.update(sentence.tags)
+    parts = [tag.partition("-") for tag in found if tag != "O"]
+    if not parts:
+        raise UserError(f"{source}: no tag but O in {len(sentences)} sentences, so there is nothing to learn")
+    prefixes, types = sorted({prefix for prefix, _, _ in parts}), sorted({type_ for _, _, type_ in parts})
+    return ("O", *(f"{prefix}-{type_}" for type_ in types for prefix in prefixes))
+
+
+def encode_tagged(
+    tokenizer: Tokenizer,
+    sentences: Sequence[TaggedSentence],
+    tags: Sequence[str] | None,
+    *,
+    max_length: int,
+    stride: int | None = None,
+    document_context: bool = False,
+    source: str = "the sentences",
+) -> Tagged:
+    """[CLS] sentence [SEP]; a sentence longer than the model as overlapping windows.
+
+    Each word is tokenised by itself, as transformers does where `is_split_into_words`; a word of which nothing is left
+    (a control character, a blank) is [UNK], so that it has a place. A word's tag is learnt in the one window in which
+    its first token has the most context, and predicted there: so all words weigh the same in the loss, and nothing is
+    learnt at the edge of a window that prediction would not be asked for.
+
+    Args:
+        tokenizer: the model's.
+        sentences: with or without tags.
+        tags: all that there are, by id, as `find_tags` gives them; None: no labels.
+        max_length: tokens of a row, special tokens included.
+        stride: tokens between the beginnings of two windows of a sentence. None: half a window, so that in one of its
+            windows a token has a quarter of it on either side, if the sentence has.
+        document_context: fill each row with what stands before and after in the same document, the same number of
+            tokens on both sides where there are so many. (A file without -DOCSTART- is one document.)
+        source: the file of the sentences, for messages.
+
+    Raises:
+        UserError: no sentences, a tag that is none of `tags` (with its line), no room for a token, a stride that would
+            leave tokens out, words that are not valid Unicode.
+    """
+    room = max_length - tokenizer.special_tokens_added(pair=False)
+    if not len(sentences):
+        raise UserError(f"{source}: no sentences, so there is nothing to encode")
+    if room < 1:
+        raise UserError(f"max_length={max_length} leaves no room for words beside the {max_length - room} added tokens")
+    ids, lengths = _pieces(tokenizer, [word for sentence in sentences for word in sentence.words])
+    bounds = np.concatenate([[0], np.cumsum(lengths)])  # of words, in pieces
+    word_counts = np.fromiter((len(sentence.words) for sentence in sentences), np.int64, len(sentences))
+    ends = bounds[np.cumsum(word_counts)]
+    spans = np.stack([np.concatenate([[0], ends[:-1]]), ends], axis=1)
+    documents = _documents(spans, [sentence.document for sentence in sentences]) if document_context else None
+    rows = _rows(spans, documents, room, max(1, room // 2) if stride is None else stride)
+    labels = None
+    if tags is not None and all(sentence.tags is not None for sentence in sentences):
+        labels = np.full(len(ids), IGNORED, np.int32)
+        labels[bounds[:-1]] = _label_ids(sentences, tags, source)
+    encoded = _encoded(tokenizer, ids, labels, rows)
+    # Of each word its row, and how far from the row's first token its own first one stands.
+    row = rows.row_of_piece[bounds[:-1]]
+    before = next(number for number, slot in enumerate(tokenizer.layouts[0]) if slot.special_id is None)
+    starts = np.cumsum(encoded.row_lengths) - encoded.row_lengths
+    return Tagged(encoded, starts[row] + before + bounds[:-1] - rows.begins[row], word_counts)
+
+
+def tags_of(tagged: Tagged, predictions: Sequence[np.ndarray], tags: Sequence[str]) -> list[list[str]]:
+    """The predicted tags, a list a sentence, one for each word.
+
+    Args:
+        tagged: from `encode_tagged`.
+        predictions: ids of tags at each token of a row, int [length of the row], a row of `tagged.encoded` each and in
+            their order.
+        tags: the tags by id.
+
+    Raises:
+        UserError: other rows than those of `tagged`, or an id that no tag has.
+    """
+    found = np.fromiter(map(len, predictions), np.int64, len(predictions))
+    if not np.array_equal(found, tagged.encoded.row_lengths):
+        raise UserError(
+            f"predictions for {len(found)} rows of {found.sum()} tokens; expected {len(tagged.encoded.row_lengths)} "
+            f"rows of {tagged.encoded.row_lengths.sum()}, each as long as it is without padding"
+        )
+    ids: list[int] = np.concatenate(predictions)[tagged.positions].tolist()
+    if ids and not 0 <= min(ids) <= max(ids) < len(tags):
+        raise UserError(f"predicted ids from {min(ids)} to {max(ids)}, but there are {len(tags)} tags")
+    names = [tags[id] for id in ids]
+    ends = np.cumsum(tagged.word_counts)
+    return [names[begin:end] for begin, end in zip(ends - tagged.word_counts, ends, strict=True)]
+
+
+def _pieces(tokenizer: Tokenizer, words: list[str]) -> tuple[np.ndarray, np.ndarray]:
+    """Ids of all words end to end, and each word's number of them, 1 at least."""
+    if tokenizer.keeps_leading_space:
+        words = _with_leading_spaces(tokenizer, words)
+    ids, lengths = tokenizer.encode_flat(words)
+    lost = lengths == 0
+    if lost.any():
+        ids = np.insert(ids, np.cumsum(lengths)[lost], tokenizer.unk_token_id)
+    return ids, np.maximum(lengths, 1)
+
+
+def _with_leading_spaces(tokenizer: Tokenizer, words: list[str]) -> list[str]:
+    """As if add_prefix_space, without which transformers' RoBERTa takes no words: a space before each word, and before
+    what follows a special token that is written out in a word."""
+    literal = tokenizer.ids_to_tokens(tokenizer.all_special_ids) if tokenizer.literal_special_tokens else []
+    tokens = list(map(re.escape, literal))
+    before, after = "|".join([r"\A", *tokens]), "|".join([r"\Z", " ", *tokens])
+    lacking = re.compile(f"({before})(?!{after})")
+    return [lacking.sub(r"\1 ", word) for word in words]
+
+
+def _label_ids(sentences: Sequence[TaggedSentence], tags: Sequence[str], source: str) -> list[int]:
+    """The numbers of all words' tags."""
+    ids = {tag: id for id, tag in enumerate(tags)}
+    found = []
+    for sentence in sentences:
+        where, own = f"{source}, sentence of line {sentence.line}", sentence.tags or ()
+        if len(own) != len(sentence.words):
+            raise UserError(f"{where}: {len(sentence.words)} words and {len(own)} tags")
+        for word, tag in zip(sentence.words, own, strict=True):
+            if tag not in ids:
+                raise UserError(
+                    f"{where}: {word!r} has the tag {tag!r}, none of the training "
+                    f"data's ({', '.join(tags[:10])}{', ...' if len(tags) > 10 else ''})"
+                )
+            found.append(ids[tag])
+    return found
+
+
+def _documents(spans: np.ndarray, numbers: list[int]) -> np.ndarray:
+    """Of each sentence the pieces [begin, end) of its document, int64 [N, 2]: of its neighbours of the same number."""
+    first = np.flatnonzero(np.diff(numbers, prepend=numbers[0] - 1))
+    last = np.append(first[1:], len(numbers)) - 1
+    return np.repeat(np.stack([spans[first, 0], spans[last, 1]], axis=1), last - first + 1, axis=0)
+
+
+def _rows(spans: np.ndarray, documents: np.ndarray | None, room: int, stride: int) -> _Rows:
+    begins, ends, best = [], [], []
+    for number, (first, last) in enumerate(spans.tolist()):
+        found = windows(last - first, room, stride)
+        best.append(best_windows(last - first, found) + len(begins))
+        for start, length in found:
+            begin, end = first + start, first + start + length
+            if documents is not None:
+                low, high = documents[number].tolist()
+                begin = max(low, min(begin - (room - length) // 2, high - room))
+                end = min(high, begin + room)
+            begins.append(begin)
+            ends.append(end)
+    return _Rows(np.array(begins, np.int64), np.array(ends, np.int64), np.concatenate(best).astype(np.int64))
+
+
+def _encoded(tokenizer: Tokenizer, ids: np.ndarray, labels: np.ndarray | None, rows: _Rows) -> Encoded:
+    pads = {"input_ids": tokenizer.pad_token_id, "labels": IGNORED}
+    parts: dict[str, list[np.ndarray]] = {}
+    row_lengths = []
+    for first in range(0, len(rows.begins), _AT_ONCE):
+        begins, lengths = rows.begins[first : first + _AT_ONCE], (rows.ends - rows.begins)[first : first + _AT_ONCE]
+        row, place = within(lengths)
+        source = begins[row] + place
+        fields = {"input_ids": ids[source]}
+        if labels is not None:
+            fields["labels"] = np.where(rows.row_of_piece[source] == first + row, labels[source], IGNORED)
+        width = int(lengths.max()) + tokenizer.special_tokens_added(pair=False)
+        made = assemble(tokenizer.layouts[0], [Segments(lengths, fields)], lengths[None], pads, width)
+        real = made["attention_mask"].astype(bool)
+        row_lengths.append(real.sum(axis=1))
+        for name in (*fields, "token_type_ids"):
+            parts.setdefault(name, []).append(made[name][real])
+    tokens = {name: np.concatenate(arrays) for name, arrays in parts.items()}
+    pads = {name: pads.get(name, 0) for name in tokens}
+    return Encoded(tokens, pads, np.concatenate(row_lengths), {})

@@ -1,0 +1,149 @@
+"""Layouts of tagged sentences: KLUE-NER, NAVER-NER, and CoNLL's as it is written."""
+
+import gzip
+import re
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from bert_jax.data.tasks.conll import TaggedSentence, read_conll, write_conll
+from bert_jax.data.tasks.tag_readers import TAG_READERS, read_klue_ner, read_naver_ner
+from bert_jax.data.tasks.tagging import find_tags
+from bert_jax.errors import UserError
+from bert_jax.metrics.entities import entities
+from bert_jax.score import score
+
+
+def write(path: Path, text: str) -> Path:
+    path.write_text(text, encoding="utf-8", newline="")
+    return path
+
+
+def test_klue(tmp_path):
+    text = "## 주석 : ##\n## id-1\t<가:PS> 나\n가\tB-PS\n \tO\n나\tO\r\n\n## id-2\t#\n#\tO\n"
+    assert list(read_klue_ner(write(tmp_path / "a.tsv", text))) == [
+        (("가", " ", "나"), ("B-PS", "O", "O"), 1, 3),
+        (("#",), ("O",), 2, 8),
+    ]
+
+
+def test_naver(tmp_path):
+    path = write(tmp_path / "a.tsv", "나아가 한 스트로크를 .\tPER-B NUM-I O -\n\n가\tA-F-B\n")
+    assert list(read_naver_ner(path)) == [
+        (("나아가", "한", "스트로크를", "."), ("B-PER", "I-NUM", "O", "O"), 1, 1),
+        (("가",), ("B-A-F",), 2, 3),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "message"),
+    [
+        ("klue", "가\n", "line 1: '가'; expected one character, a tab, and its tag"),
+        ("klue", "\tO\n", "line 1: '\\tO'; expected one character"),
+        ("klue", "가\tO\n가나\tO\n", "line 2: '가나\\tO'; expected one character"),
+        ("klue", "가\tPS\n", "line 1: the tag is 'PS'; expected O, or B-"),
+        ("naver", "가 나\n", "line 1: 1 columns; expected a sentence, a tab, and the tags"),
+        ("naver", "가 나\tO\n", "line 1: 2 words and 1 tags"),
+        ("naver", "가\tB-PER\n", "line 1: the tag is 'B-PER'; expected O, -, or a type and -B or -I"),
+        ("naver", "가\t-B\n", "line 1: the tag is '-B'"),
+        ("conll", "가\tPS\n", "line 1: the tag is 'PS'"),
+    ],
+)
+def test_bad_files_are_one_line(tmp_path, kind, text, message):
+    path = write(tmp_path / "a.tsv", text)
+    with pytest.raises(UserError) as error:
+        list(TAG_READERS[kind](path))
+    assert str(error.value).startswith(f"{path}, {message}") and "\n" not in str(error.value)
+
+
+def test_klue_is_read_whole(data_dir):
+    """https://arxiv.org/abs/2105.09680, table 1: 5,000 sentences to validate on; and above each stand its entities."""
+    path = data_dir / "finetune" / "ner" / "klue-ner-v1.1" / "klue-ner-v1.1_dev.tsv.gz"
+    sentences = list(read_klue_ner(path))
+    assert len(sentences) == 5_000
+    types = ("DT", "LC", "OG", "PS", "QT", "TI")
+    assert find_tags(sentences) == ("O", *(f"{prefix}-{type_}" for type_ in types for prefix in "BI"))
+    lines = gzip.decompress(path.read_bytes()).decode().split("\n")
+    differing = 0
+    for sentence in sentences:
+        told = lines[sentence.line - 2]
+        assert told.startswith("## klue-ner-v1_dev_")
+        expected = re.findall(rf"<(<?[^<>]*?):({'|'.join(types)})>", told.partition("\t")[2])
+        found = [
+            ("".join(sentence.words[entity.first : entity.last + 1]), entity.type)
+            for entity in entities(sentence.tags or ())
+        ]
+        differing += expected != found
+    assert differing == 0
+
+
+def test_naver_is_read_whole(data_dir):
+    """https://github.com/monologg/KoELECTRA, finetune: 9,000 test sentences, 14 types and so 29 tags."""
+    sentences = list(read_naver_ner(data_dir / "finetune" / "ner" / "naver-ner" / "test.tsv.gz"))
+    assert len(sentences) == 9_000
+    types = ["PER", "FLD", "AFW", "ORG", "LOC", "CVL", "DAT", "TIM", "NUM", "EVT", "ANM", "PLT", "MAT", "TRM"]
+    assert find_tags(sentences) == ("O", *(f"{prefix}-{type_}" for type_ in sorted(types) for prefix in "BI"))
+
+
+SENTENCES = [
+    TaggedSentence(("EU", "rejects"), ("B-ORG", "O"), 1, 3),
+    TaggedSentence((" ", "a b", "\u2028", "", "\r"), ("O", "B-PER", "I-PER", "O", "O"), 1, 6),
+    TaggedSentence((), (), 1, 9),
+    TaggedSentence(("#",), ("B-LOC",), 2, 12),
+]
+GUESS = [["B-ORG", "O"], ["O", "B-PER", "O", "O", "O"], [], ["O"]]
+
+
+def test_predictions_are_read_back_as_they_were_written(tmp_path):
+    path = tmp_path / "predicted.conll"
+    write_conll(path, SENTENCES, GUESS)
+    assert path.read_bytes().startswith(b"-DOCSTART-\tO\tO\n\nEU\tB-ORG\tB-ORG\nrejects\tO\tO\n\n \tO\tO\na b\tB-PER")
+    for column, tags in ((-1, GUESS), (-2, [list(s.tags or ()) for s in SENTENCES])):
+        found = list(read_conll(path, tag=column))
+        assert [s.words for s in found] == [s.words for s in SENTENCES if s.words]
+        assert [list(s.tags or ()) for s in found] == [one for one in tags if one]
+        assert [s.document for s in found] == [1, 1, 2]
+
+
+def test_predictions_are_scored(tmp_path):
+    gold, path = tmp_path / "gold", tmp_path / "predicted"
+    tags = [list(s.tags or ()) for s in SENTENCES]
+    write_conll(gold, [s._replace(tags=None) for s in SENTENCES], tags)
+    assert gold.read_bytes().startswith(b"-DOCSTART-\tO\n\nEU\tB-ORG\n")
+    write_conll(path, SENTENCES, GUESS)
+    scores = score("conll", gold, path)
+    assert scores["precision"] == 50 and scores["recall"] == pytest.approx(100 / 3) and scores["accuracy"] == 75
+
+
+def test_sentences_of_no_document_have_no_marks_between_them(tmp_path):
+    write_conll(tmp_path / "a", [s._replace(document=0) for s in SENTENCES], GUESS)
+    assert b"-DOCSTART-" not in (tmp_path / "a").read_bytes()
+
+
+def test_what_cannot_be_written_is_one_line_and_no_file(tmp_path):
+    path = tmp_path / "a"
+    with pytest.raises(UserError, match=r"a: 1 lists of predicted tags for 4 sentences"):
+        write_conll(path, SENTENCES, GUESS[:1])
+    with pytest.raises(UserError, match=r"the sentence of line 3 has 2 words and 5 predicted tags"):
+        write_conll(path, SENTENCES, [GUESS[1], *GUESS[1:]])
+    for word in ("a\tb", "a\nb", "-DOCSTART-"):
+        with pytest.raises(UserError, match=r"the sentence of line 4 has the word .*, which CoNLL's columns"):
+            write_conll(path, [TaggedSentence((word,), ("O",), 0, 4)], [["O"]])
+    with pytest.raises(UserError, match="not valid Unicode"):
+        write_conll(path, [TaggedSentence(("\ud800",), ("O",), 0, 4)], [["O"]])
+    assert not path.exists()
+    with pytest.raises(UserError, match="cannot be written"):
+        write_conll(tmp_path / "none" / "a", SENTENCES, GUESS)
+
+
+def test_the_published_data_are_written_and_read_alike(data_dir, tmp_path):
+    folder = data_dir / "finetune" / "ner"
+    for kind, name in (("conll", "wnut17/emerging.dev.conll.gz"), ("klue", "klue-ner-v1.1/klue-ner-v1.1_dev.tsv.gz")):
+        sentences = list(TAG_READERS[kind](folder / name))
+        write_conll(tmp_path / kind, sentences, [s.tags or () for s in sentences])
+        found = list(read_conll(tmp_path / kind))
+        assert [(s.words, s.tags, s.document) for s in found] == [(s.words, s.tags, s.document) for s in sentences]
+        assert Counter(tag for s in found for tag in s.tags or ()) == Counter(
+            t for s in sentences for t in s.tags or ()
+        )
