@@ -1,0 +1,81 @@
+"""multiple-choice: which of several endings a model takes for the right one."""
+
+import os
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from bert_jax.data.tasks.encoded import encode_texts
+from bert_jax.data.tasks.multiple_choice import Choices
+from bert_jax.errors import UserError
+from bert_jax.inference.task_model import TaskModel, softmax
+from bert_jax.load import Loaded
+
+Question = Choices | Mapping[str, Any]
+
+
+class MultipleChoice(TaskModel):
+    """The most probable of the choices of each question.
+
+    Each choice is a row of its own, [CLS] text [SEP] choice [SEP], so that questions may have any number of them and
+    nothing is compiled for it. A row that is too long for the model is cut at the end, the longer part first; a warning
+    says how many were.
+
+    Args:
+        source: a fine-tuning run, a folder, a hub id, or what `load` returned (head "multiple-choice").
+        batch_size, dtype: as `TaskModel`; rows, not questions.
+    """
+
+    def __init__(self, source: "str | os.PathLike[str] | Loaded", *, batch_size: int = 8, dtype: str | None = None):
+        super().__init__("multiple-choice", source, batch_size=batch_size, dtype=dtype)
+
+    def __call__(self, questions: Question | Sequence[Question]) -> Any:
+        """Choose.
+
+        Args:
+            questions: {"text": ..., "choices": [...]}, or `Choices` as the readers of `data/tasks/multiple_choice.py`
+                give them, or a list of those.
+
+        Returns:
+            For one question a dict: `choice` (int, from 0), `score` (float, its probability), `scores` (of all choices,
+            which add up to 1). For a list of questions a list of these. (transformers has no such pipeline.)
+        """
+        if isinstance(questions, Choices | Mapping):
+            return self._run([questions])[0]
+        return self._run(list(questions))
+
+    def _run(self, questions: list[Question]) -> list[dict[str, Any]]:
+        rows = [_rows_of(question, number) for number, question in enumerate(questions)]
+        first = [text for firsts, _ in rows for text in firsts]
+        second = [text for _, seconds in rows for text in seconds]
+        examples = encode_texts(self.tokenizer, first, second, max_length=self.longest, targets={}, choices=1)
+        self.warn_of_cut(examples, first, second)
+        logits = np.array([logits_1[0] for (logits_1,) in self.outputs(examples)])
+        cuts = np.cumsum([0, *(len(firsts) for firsts, _ in rows)])
+        return [_describe(softmax(logits[begin:end])) for begin, end in pairwise(cuts)]
+
+
+def _describe(scores: np.ndarray) -> dict[str, Any]:
+    best = int(scores.argmax())
+    return {"choice": best, "score": float(scores[best]), "scores": scores.tolist()}
+
+
+def _rows_of(question: Question, number: int) -> tuple[Sequence[str], Sequence[str]]:
+    if isinstance(question, Choices):
+        first, second = question.first, question.second
+    else:
+        text, second = question.get("text"), question.get("choices")
+        if not isinstance(text, str) or isinstance(second, str) or not isinstance(second, Sequence):
+            raise UserError(
+                f'question {number + 1}: expected {{"text": ..., "choices": [...]}}, found {question!r:.60}'
+            )
+        first = [text] * len(second)
+    if not second:
+        raise UserError(f"question {number + 1}: has no choices")
+    return first, second
+
+
+def _short(value: object) -> str:
+    return repr(value)[:60]

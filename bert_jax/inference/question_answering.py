@@ -1,0 +1,142 @@
+"""question-answering: the answer to a question as a slice of its passage, under transformers' keys."""
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from bert_jax.data.tasks.encoded import Encoded
+from bert_jax.data.tasks.passages import Passages, encode_passages
+from bert_jax.errors import UserError
+from bert_jax.inference.answers import Answers, best_answers
+from bert_jax.inference.task_model import TaskModel
+from bert_jax.load import Loaded
+
+_AT_ONCE = 64  # questions whose windows are in memory together
+
+Question = Mapping[str, str]
+
+
+class QuestionAnswering(TaskModel):
+    """The best answers to questions, out of run_squad.py's n-best list over overlapping windows of the passage.
+
+    Args:
+        source: a fine-tuning run, a folder, a hub id, or what `load` returned (head "question-answering").
+        batch_size, dtype: as `TaskModel`.
+        max_length: tokens of a window with its question; at most the model's.
+        stride: tokens between the beginnings of two windows (transformers' `doc_stride` is the overlap); None: a third
+            of `max_length`, at most 128.
+        max_question_length: a question is cut after so many tokens; at most half of `max_length`.
+        max_answer_length: in tokens.
+        n_best: how many answers share the probability.
+        null_threshold: the answer is "" where `Answers.no_answer_score` is above it (SQuAD 2.0); None: there is
+            always an answer.
+    """
+
+    def __init__(
+        self,
+        source: "str | os.PathLike[str] | Loaded",
+        *,
+        batch_size: int = 8,
+        dtype: str | None = None,
+        max_length: int = 384,
+        stride: int | None = None,
+        max_question_length: int = 64,
+        max_answer_length: int = 30,
+        n_best: int = 20,
+        null_threshold: float | None = None,
+    ):
+        for name, value in (("max_answer_length", max_answer_length), ("n_best", n_best)):
+            if value < 1:
+                raise UserError(f"{name}={value}: expected at least 1")
+        super().__init__("question-answering", source, batch_size=batch_size, dtype=dtype)
+        self._max_length = min(max_length, self.longest)
+        self._stride = max(1, min(128, self._max_length // 3)) if stride is None else stride
+        self._max_question_length = min(max_question_length, self._max_length // 2)
+        self._max_answer_length, self._n_best = max_answer_length, n_best
+        self._null_threshold = null_threshold
+
+    def __call__(
+        self,
+        questions: Question | Sequence[Question] | None = None,
+        *,
+        question: str | None = None,
+        context: str | None = None,
+        top_k: int = 1,
+    ) -> Any:
+        """Answer questions.
+
+        Args:
+            questions: {"question": ..., "context": ...}, or a list of such.
+            question, context: one question without the dict.
+            top_k: how many answers to give, at most `n_best`.
+
+        Returns:
+            For one question a dict: `score` (float, its share of the n-best list's probability; transformers 4 gives
+            the product of the two softmaxes over a window), `start`, `end` (characters of the passage; 0 and 0 for
+            none), `answer` (that slice, or ""). A list of them if `top_k` is over 1, best first. For a list of
+            questions a list of these.
+        """
+        if (questions is None) == (question is None or context is None):
+            raise UserError("expected questions, or question= and context=")
+        if top_k < 1:
+            raise UserError(f"top_k={top_k}: expected at least 1")
+        single = questions is None or isinstance(questions, Mapping)
+        asked: Any = {"question": question, "context": context} if questions is None else questions
+        results = [self._describe(found, top_k) for found in self.answers([asked] if single else asked)]
+        return results[0] if single else results
+
+    def answers(self, questions: Sequence[Question]) -> Iterator[Answers]:
+        """The n-best list of each question, and how good no answer is."""
+        for begin in range(0, len(questions), _AT_ONCE):
+            some = [_checked(one, begin + number) for number, one in enumerate(questions[begin : begin + _AT_ONCE])]
+            contexts = [context for _, context in some]
+            passages = encode_passages(
+                self.tokenizer,
+                [question for question, _ in some],
+                contexts,
+                max_length=self._max_length,
+                stride=self._stride,
+                max_question_length=self._max_question_length,
+            )
+            yield from best_answers(
+                passages,
+                *self._logits(passages),
+                contexts,
+                n_best=self._n_best,
+                max_answer_length=self._max_answer_length,
+                null_answers=self._null_threshold is not None,
+            )
+
+    def text(self, answers: Answers) -> str:
+        """The answer by `null_threshold`."""
+        return answers.text(self._null_threshold)
+
+    def _logits(self, passages: Passages) -> tuple[np.ndarray, np.ndarray]:
+        """float32 [W, L] each, -inf at padding."""
+        real = passages.rows["attention_mask"].astype(bool)
+        pads = {"input_ids": self.tokenizer.pad_token_id, "token_type_ids": 0}
+        rows = Encoded({name: passages.rows[name][real] for name in pads}, pads, real.sum(axis=1), {})
+        start, end = np.full(real.shape, -np.inf, np.float32), np.full(real.shape, -np.inf, np.float32)
+        for row, (start_L, end_L) in enumerate(self.outputs(rows, self._max_length)):
+            length = rows.row_lengths[row]
+            start[row, :length], end[row, :length] = start_L[:length], end_L[:length]
+        return start, end
+
+    def _describe(self, found: Answers, top_k: int) -> Any:
+        answers = [
+            {"score": one.probability, "start": one.start, "end": one.end, "answer": one.text}
+            for one in found.candidates
+        ]
+        if not self.text(found):
+            share = 1 - sum(one.probability for one in found.candidates) if self._null_threshold is not None else 0.0
+            answers.insert(0, {"score": max(share, 0.0), "start": 0, "end": 0, "answer": ""})
+        return answers[0] if top_k == 1 else answers[:top_k]
+
+
+def _checked(question: Question, number: int) -> tuple[str, str]:
+    for name in ("question", "context"):
+        if not isinstance(question, Mapping) or not isinstance(question.get(name), str):
+            raise UserError(f'question {number + 1}: expected {{"question": ..., "context": ...}}, {name!r} is no text')
+    return question["question"], question["context"]

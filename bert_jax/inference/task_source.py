@@ -1,0 +1,96 @@
+"""The model that a task is done with: where a source keeps it, and whether it has the head that the task needs."""
+
+import os
+from pathlib import Path
+
+from bert_jax.data.tokenizer import Tokenizer
+from bert_jax.errors import UserError
+from bert_jax.interop.names import parameters_of
+from bert_jax.interop.read import OpenModel, is_model_folder
+from bert_jax.interop.tree import flatten, unflatten
+from bert_jax.load import Loaded, is_run_directory, load, resolve, run_config
+
+HEAD_OF = {
+    "fill-mask": "mlm",
+    "text-classification": "sequence-classification",
+    "token-classification": "token-classification",
+    "question-answering": "question-answering",
+    "multiple-choice": "multiple-choice",
+}
+VERB_OF = {
+    "fill-mask": "fill-mask",
+    "text-classification": "classify",
+    "token-classification": "tag",
+    "question-answering": "answer",
+    "multiple-choice": "choose",
+}
+_TASK_OF = {head: task for task, head in HEAD_OF.items()} | {"pretraining": "fill-mask"}
+
+
+def model_for(
+    task: str, source: "str | os.PathLike[str] | Loaded", *, dtype: str | None = None
+) -> tuple[Loaded, Tokenizer]:
+    """What a task needs of a source, and nothing else: config, the parameters of its head; and the tokenizer.
+
+    Args:
+        task: a key of `HEAD_OF`.
+        source: a run directory, a folder, a hub id, or what `load` returned. Of a fine-tuning run that has `export/`,
+            its best model, that is taken.
+        dtype: as `load`.
+
+    Raises:
+        FileNotFoundError, UserError: as `load`; a model with another head; one without a tokenizer.
+    """
+    head = HEAD_OF[task]
+    if isinstance(source, Loaded):
+        loaded = source if dtype is None else source._replace(config=source.config.replace(dtype=dtype))
+        if task != "fill-mask":
+            _check_head(task, loaded.report.head, loaded.report.source)
+    else:
+        path = folder_of(source)
+        if task != "fill-mask":  # whose parameters cannot be taken for another head's
+            _check_folder(task, path)
+        loaded = load(path, head=head, dtype=dtype)
+    where = loaded.report.source
+    if loaded.tokenizer is None:
+        raise UserError(f"{where}: has no tokenizer (tokenizer.json or vocab.txt), which {task} needs")
+    flat = flatten(loaded.params)
+    wanted = parameters_of(loaded.config, head)
+    if missing := [path for path in wanted if path not in flat]:
+        raise UserError(f"{where}, head={loaded.report.head!r}: has no {missing[0]}, which {task} needs")
+    return loaded._replace(params=unflatten({path: flat[path] for path in wanted})), loaded.tokenizer
+
+
+def folder_of(source: str | os.PathLike[str]) -> Path:
+    """The folder that a source's model is in; of a fine-tuning run its `export/`, once that is written."""
+    path = resolve(source)
+    exported = path / "export"
+    of_a_task = (path / "config.json").is_file() and not is_model_folder(path) and "task" in run_config(path)
+    return exported if of_a_task and (exported / "config.json").is_file() else path
+
+
+def _check_folder(task: str, path: Path) -> None:
+    """A classifier's parameters have the same names for sequences, tokens and choices: what the files say counts."""
+    if is_run_directory(path):
+        if "task" not in run_config(path):
+            raise UserError(f"{path}: a pretraining run; {_named(task)} needs a fine-tuned model")
+        return
+    with OpenModel(path) as model:
+        found = model.report.head
+    config = path / "config.json"
+    says = config.is_file() and run_config(path).get("architectures")
+    if not says and (found, HEAD_OF[task]) == ("sequence-classification", "multiple-choice"):
+        return  # which parameters alone cannot tell from each other
+    _check_head(task, found, str(path))
+
+
+def _check_head(task: str, found: str, where: str) -> None:
+    if found == HEAD_OF[task]:
+        return
+    other = f"that is for {_named(_TASK_OF[found])}" if found in _TASK_OF else "that is for no task by itself"
+    raise UserError(f"{where}: the model has the head {found!r}, {other}; {_named(task)} needs {HEAD_OF[task]!r}")
+
+
+def _named(task: str) -> str:
+    verb = VERB_OF[task]
+    return task if verb == task else f"{task} (verb {verb})"

@@ -1,0 +1,99 @@
+"""text-classification: the classes of a text or of a pair of texts, under transformers' keys."""
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from bert_jax.config import BertConfig
+from bert_jax.data.tasks.encoded import encode_texts
+from bert_jax.errors import UserError
+from bert_jax.inference.task_model import TaskModel, softmax
+from bert_jax.load import Loaded
+
+FUNCTIONS = ("softmax", "sigmoid", "none")
+
+Text = str | Mapping[str, str]
+
+
+class TextClassification(TaskModel):
+    """The labels of texts with their scores.
+
+    A text that is too long for the model is cut at the end, of a pair the longer first, as in fine-tuning; a warning
+    says how many were.
+
+    Args:
+        source: a fine-tuning run, a folder, a hub id, or what `load` returned (head "sequence-classification").
+        batch_size, dtype: as `TaskModel`.
+        function_to_apply: what makes scores of logits, "softmax", "sigmoid" or "none". None: by the config's
+            problem_type, "none" for regression, "sigmoid" for several labels at once, else "softmax". Where the config
+            says nothing and there is one label it is a regression, as the loss takes it (transformers' pipeline
+            applies "sigmoid" then).
+    """
+
+    def __init__(
+        self,
+        source: "str | os.PathLike[str] | Loaded",
+        *,
+        batch_size: int = 8,
+        dtype: str | None = None,
+        function_to_apply: str | None = None,
+    ):
+        if function_to_apply not in (*FUNCTIONS, None):
+            raise UserError(f"function_to_apply={function_to_apply!r}: expected one of {', '.join(FUNCTIONS)}")
+        super().__init__("text-classification", source, batch_size=batch_size, dtype=dtype)
+        self._function = function_to_apply or _function_of(self.config)
+
+    def __call__(self, texts: Text | Sequence[Text], top_k: int | None = 1) -> list[Any]:
+        """Classify texts.
+
+        Args:
+            texts: a text, or a pair as {"text": ..., "text_pair": ...}, or a list of them.
+            top_k: how many labels to give, the best first; None: all.
+
+        Returns:
+            For one text a list of `top_k` dicts: `label` (str), `score` (float). For a list of texts a list: of dicts
+            if `top_k` is 1, else of lists.
+        """
+        if top_k is not None and top_k < 1:
+            raise UserError(f"top_k={top_k}: expected at least 1")
+        if isinstance(texts, str | Mapping):
+            return self._run([texts], top_k)[0]
+        results = self._run(list(texts), top_k)
+        return [result[0] for result in results] if top_k == 1 else results
+
+    def _run(self, texts: list[Text], top_k: int | None) -> list[list[dict[str, Any]]]:
+        firsts, seconds = zip(*map(_both, texts, range(len(texts))), strict=True) if texts else ((), ())
+        results: list[list[dict[str, Any]]] = [[] for _ in texts]
+        for paired in (False, True):
+            rows = [row for row, second in enumerate(seconds) if (second is not None) == paired]
+            first, second = [firsts[row] for row in rows], [seconds[row] for row in rows] if paired else None
+            examples = encode_texts(self.tokenizer, first, second, max_length=self.longest, targets={})
+            self.warn_of_cut(examples, first, second)
+            for row, (logits_C,) in zip(rows, self.outputs(examples), strict=True):
+                results[row] = self._describe(logits_C, top_k)
+        return results
+
+    def _describe(self, logits_C: np.ndarray, top_k: int | None) -> list[dict[str, Any]]:
+        scores_C = logits_C.astype(np.float64)
+        if self._function == "softmax":
+            scores_C = softmax(logits_C)
+        elif self._function == "sigmoid":
+            scores_C = np.exp(-np.logaddexp(0, -scores_C))
+        best = np.argsort(-scores_C, kind="stable")[:top_k]
+        return [{"label": self.config.labels[i], "score": float(scores_C[i])} for i in best]
+
+
+def _function_of(config: BertConfig) -> str:
+    problem = config.problem_type or ("regression" if config.num_labels == 1 else "single_label_classification")
+    by_problem = {"regression": "none", "multi_label_classification": "sigmoid"}
+    return by_problem.get(problem, "softmax" if config.num_labels > 1 else "sigmoid")
+
+
+def _both(text: Text, number: int) -> tuple[str, str | None]:
+    if isinstance(text, str):
+        return text, None
+    if not isinstance(text, Mapping) or "text" not in text or set(text) - {"text", "text_pair"}:
+        raise UserError(f'text {number + 1}: expected a text, or {{"text": ..., "text_pair": ...}}, found {text!r:.60}')
+    return text["text"], text.get("text_pair")

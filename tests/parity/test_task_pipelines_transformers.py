@@ -1,0 +1,169 @@
+"""classify, tag, answer and choose against transformers on the same exported folder: its pipelines, or its model."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import transformers
+
+from bert_jax.config import BertConfig
+from bert_jax.data.tokenizer import Tokenizer
+from bert_jax.inference.multiple_choice import MultipleChoice
+from bert_jax.inference.question_answering import QuestionAnswering
+from bert_jax.inference.text_classification import TextClassification
+from bert_jax.inference.token_classification import TokenClassification
+from bert_jax.interop.names import parameters_of
+from bert_jax.interop.tree import unflatten
+from bert_jax.interop.write import save_pretrained
+from tests.data.tokenizer_folders import byte_level_files, write
+
+pytestmark = pytest.mark.parity
+
+PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "hello", "world", "held", "##s", "##held", *"helowrd,.'中"]
+ROBERTA = {"type_vocab_size": 1, "pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2, "layer_norm_eps": 1e-5}
+TAGS = ("O", "B-PER", "I-PER", "B-LOC", "I-LOC")
+
+
+def export(path: Path, head: str, model_type: str = "bert", **fields: Any) -> Path:
+    """A folder with a model of random weights."""
+    if model_type == "roberta":
+        tokenizer = Tokenizer.load(write(path / "tokenizer", **byte_level_files()))
+        fields = ROBERTA | fields
+    else:
+        tokenizer = Tokenizer.from_vocabulary(PIECES, cased=False)
+    config = BertConfig(
+        vocab_size=tokenizer.vocab_size, hidden_size=8, num_hidden_layers=1, num_attention_heads=2,
+        intermediate_size=12, max_position_embeddings=34, model_type=model_type, **fields,
+    )  # fmt: skip
+    rng = np.random.default_rng(2)
+    rows = parameters_of(config, head)
+    flat = {name: rng.normal(size=row.shape).astype(np.float32) for name, row in rows.items()}
+    for name in (name for name in rows if name.endswith("bias")):
+        flat[name] *= 0.1  # so that the texts decide
+    params = unflatten(flat)
+    return save_pretrained(path / "model", config, params, tokenizer, head=head)
+
+
+def theirs(task: str, folder: Path, **options: Any) -> Any:
+    return transformers.pipeline(task, model=str(folder), device="cpu", **options)  # type: ignore[call-overload]
+
+
+def assert_same_labels(ours: list[dict[str, Any]], expected: list[dict[str, Any]]):
+    assert [row["label"] for row in ours] == [row["label"] for row in expected]
+    np.testing.assert_allclose([row["score"] for row in ours], [row["score"] for row in expected], atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("model_type", "problem_type"),
+    [
+        ("bert", None),
+        ("roberta", "single_label_classification"),
+        ("distilbert", "multi_label_classification"),
+        ("bert", "regression"),
+    ],
+)
+def test_classes_are_those_of_transformers_pipeline(tmp_path: Path, model_type: str, problem_type: str | None):
+    fields = {"labels": ("bad", "fair", "good"), "problem_type": problem_type}
+    folder = export(tmp_path, "sequence-classification", model_type, **fields)
+    predict, reference = TextClassification(folder, batch_size=2), theirs("text-classification", folder)
+    texts = ["hello world", "hello, hello held worlds. " * 2, "o"]
+    pairs = [{"text": "hello world", "text_pair": "held, held"}, {"text": "hello", "text_pair": "o"}]
+    for given in (texts, pairs):
+        for ours, expected in zip(
+            predict(given, top_k=None), [reference(one, top_k=None) for one in given], strict=True
+        ):
+            assert_same_labels(ours, expected)
+    assert_same_labels(predict(texts), reference(texts))
+    assert_same_labels(predict(texts[0]), reference(texts[0]))
+
+
+@pytest.mark.parametrize("function", ["softmax", "sigmoid", "none"])
+def test_the_function_that_is_asked_for_is_applied(tmp_path: Path, function: str):
+    folder = export(tmp_path, "sequence-classification")
+    predict = TextClassification(folder, function_to_apply=function)
+    reference = theirs("text-classification", folder, function_to_apply=function)
+    assert_same_labels(predict("hello world", top_k=2), reference("hello world", top_k=2))
+
+
+@pytest.mark.parametrize(("model_type", "labels"), [("bert", TAGS), ("distilbert", ("PER", "LOC", "O"))])
+def test_entities_are_those_of_the_first_sub_tokens(tmp_path: Path, model_type: str, labels: tuple[str, ...]):
+    folder = export(tmp_path, "token-classification", model_type, labels=labels)
+    predict = TokenClassification(folder, batch_size=4)
+    reference = theirs("token-classification", folder, aggregation_strategy="first")
+    texts = ["Hello Worlds, helds.", "held  O'hello\tworldheld .", "中中 hello", "hello world " * 5, ""]
+    found = predict(texts)
+    assert sum(map(len, found)) > 6
+    for text, ours, expected in zip(texts, found, map(reference, texts), strict=True):
+        for name in ("entity_group", "start", "end"):
+            assert [row[name] for row in ours] == [row[name] for row in expected]
+        np.testing.assert_allclose([row["score"] for row in ours], [row["score"] for row in expected], atol=1e-5)
+        assert [row["word"] for row in ours] == [text[row["start"] : row["end"]] for row in expected]
+
+
+def test_words_of_roberta_are_those_of_transformers_split_into_words(tmp_path: Path):
+    folder = export(tmp_path, "token-classification", "roberta", labels=TAGS)
+    predict = TokenClassification(folder)
+    tokenizer: Any = transformers.AutoTokenizer.from_pretrained(folder, add_prefix_space=True)
+    model: Any = transformers.AutoModelForTokenClassification.from_pretrained(folder).eval()
+    words = ["hello", "worlds", ",", "hello"]
+    inputs = tokenizer(words, is_split_into_words=True, return_tensors="pt")
+    with torch.no_grad():
+        chances = model(**inputs).logits[0].softmax(-1)
+    firsts = [inputs.word_ids().index(number) for number in range(len(words))]
+    (found,) = predict.tags([words])
+    assert [tag.label for tag in found] == [TAGS[i] for i in chances[firsts].argmax(-1)]
+    np.testing.assert_allclose([tag.score for tag in found], chances[firsts].max(-1).values, atol=1e-5)
+
+
+@pytest.mark.parametrize("model_type", ["bert", "roberta"])
+def test_the_answer_is_the_best_slice_by_transformers_logits(tmp_path: Path, model_type: str):
+    """A passage in one window: all slices of at most five tokens, tried one by one."""
+    folder = export(tmp_path, "question-answering", model_type)
+    predict = QuestionAnswering(folder, max_answer_length=5, n_best=1000)
+    tokenizer: Any = transformers.AutoTokenizer.from_pretrained(folder)
+    model: Any = transformers.AutoModelForQuestionAnswering.from_pretrained(folder).eval()
+    asked, context = "held?", "Hello  worlds, held. O held"
+    inputs = tokenizer(asked, context, return_tensors="pt", return_offsets_mapping=True)
+    offsets = inputs.pop("offset_mapping")[0].tolist()
+    with torch.no_grad():
+        output = model(**inputs)
+    start, end = output.start_logits[0].double().numpy(), output.end_logits[0].double().numpy()
+    tokens = [i for i, segment in enumerate(inputs.sequence_ids(0)) if segment == 1]
+    best: dict[str, tuple[float, int, int]] = {}
+    for first in tokens:
+        for last in tokens[tokens.index(first) :][:5]:
+            begin, stop = offsets[first][0], offsets[last][1]
+            if begin == stop:  # a token of nothing but a space
+                continue
+            best.setdefault(context[begin:stop], (-np.inf, 0, 0))
+            best[context[begin:stop]] = max(best[context[begin:stop]], (start[first] + end[last], begin, stop))
+    ranked = sorted(best.items(), key=lambda one: -one[1][0])
+    shares = np.exp([score - ranked[0][1][0] for _, (score, _, _) in ranked])
+    found = predict(question=asked, context=context, top_k=3)
+    assert [row["answer"] for row in found] == [text for text, _ in ranked[:3]]
+    assert [(row["start"], row["end"]) for row in found] == [at[1:] for _, at in ranked[:3]]
+    np.testing.assert_allclose([row["score"] for row in found], (shares / shares.sum())[:3], atol=1e-5)
+    assert predict(question=asked, context=context) == found[0]
+
+
+@pytest.mark.parametrize("model_type", ["bert", "roberta", "albert"])
+def test_scores_of_choices_are_those_of_transformers_model(tmp_path: Path, model_type: str):
+    fields: dict[str, Any] = {"embedding_size": 6, "num_hidden_groups": 1} if model_type == "albert" else {}
+    folder = export(tmp_path, "multiple-choice", model_type, **fields)
+    predict = MultipleChoice(folder, batch_size=4)
+    tokenizer: Any = transformers.AutoTokenizer.from_pretrained(folder)
+    model: Any = transformers.AutoModelForMultipleChoice.from_pretrained(folder).eval()
+    questions = [
+        {"text": "hello world", "choices": ["held.", "hello, hello hello", "o"]},
+        {"text": "held", "choices": ["hello", "worlds"]},
+    ]
+    for question, found in zip(questions, predict(questions), strict=True):
+        choices = question["choices"]
+        inputs = tokenizer([question["text"]] * len(choices), choices, padding=True, return_tensors="pt")
+        with torch.no_grad():
+            scores = model(**{name: rows[None] for name, rows in inputs.items()}).logits[0].softmax(-1).numpy()
+        np.testing.assert_allclose(found["scores"], scores, atol=1e-5)
+        assert found["choice"] == scores.argmax()
+        assert found["score"] == max(found["scores"])
