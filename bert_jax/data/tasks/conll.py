@@ -59,7 +59,7 @@ def write_conll(path: Path, sentences: Sequence[TaggedSentence], tags: Sequence[
     """A line a word: the word, its gold tag where all sentences have tags, the predicted tag; parted by tabs.
 
     `read_conll`, `python -m bert_jax score conll` and CoNLL's script (as conlleval -d '\\t') read it. Before a document
-    other than the one before stands a -DOCSTART- line; a sentence without words leaves nothing.
+    other than the one before stands a -DOCSTART- line; a sentence without words is not read back.
 
     Args:
         path: the file, which is replaced.
@@ -79,8 +79,6 @@ def write_conll(path: Path, sentences: Sequence[TaggedSentence], tags: Sequence[
         where = f"{path}: the sentence of line {sentence.line}"
         if len(predicted) != len(sentence.words):
             raise UserError(f"{where} has {len(sentence.words)} words and {len(predicted)} predicted tags")
-        if not sentence.words:
-            continue
         if sentence.document != document:
             lines.append("\t".join([DOCUMENT_START, *columns]) + "\n\n")
             document = sentence.document

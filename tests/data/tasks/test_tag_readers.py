@@ -42,6 +42,7 @@ def test_naver(tmp_path):
         ("klue", "가\n", "line 1: '가'; expected one character, a tab, and its tag"),
         ("klue", "\tO\n", "line 1: '\\tO'; expected one character"),
         ("klue", "가\tO\n가나\tO\n", "line 2: '가나\\tO'; expected one character"),
+        ("klue", "가\tO\n \n나\tO\n", "line 2: ' '; expected one character"),
         ("klue", "가\tPS\n", "line 1: the tag is 'PS'; expected O, or B-"),
         ("naver", "가 나\n", "line 1: 1 columns; expected a sentence, a tab, and the tags"),
         ("naver", "가 나\tO\n", "line 1: 2 words and 1 tags"),
