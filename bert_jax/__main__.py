@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from bert_jax.errors import UserError
+from bert_jax.inference.arguments import add_verbs
 
 EXIT_DONE, EXIT_USER_ERROR, EXIT_INTERRUPTED, EXIT_PIPE_CLOSED = 0, 2, 130, 141
 
@@ -21,6 +22,7 @@ model, downloaded on first use.
 examples:
   python -m bert_jax fill-mask runs/demo "Python is a [MASK] language."
   python -m bert_jax fill-mask google-bert/bert-base-uncased "The capital of France is [MASK]."
+  python -m bert_jax classify runs/reviews texts.txt
   python -m bert_jax info runs/demo
   python -m bert_jax export runs/demo my-bert
   python -m bert_jax convert my-bert for-google --to tf1
@@ -129,6 +131,8 @@ def make_parser() -> argparse.ArgumentParser:
     fill.add_argument("--top-k", type=int, default=5, metavar="K", help="tokens for each [MASK] (default 5)")
     fill.add_argument("--truncate", action="store_true", help="cut texts that are too long at the end; else an error")
     fill.add_argument("--json", action="store_true", help="a JSON list a text: score, token, token_str, sequence")
+
+    add_verbs(add)
 
     info = add("info", _INFO)
     info.add_argument("source", metavar="DIR", help=_SOURCE)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from bert_jax.errors import UserError
+from bert_jax.inference import commands as of_tasks
 
 _CHUNK = 256  # lines of stdin that are answered together
 
@@ -108,6 +109,7 @@ def score(arguments: argparse.Namespace) -> None:
 
 VERBS: dict[str, Callable[[argparse.Namespace], None]] = {
     "fill-mask": fill_mask,
+    **of_tasks.VERBS,
     "info": info,
     "convert": convert,
     "export": convert,

@@ -84,7 +84,7 @@ class QuestionAnswering(TaskModel):
             raise UserError(f"top_k={top_k}: expected at least 1")
         single = questions is None or isinstance(questions, Mapping)
         asked: Any = {"question": question, "context": context} if questions is None else questions
-        results = [self._describe(found, top_k) for found in self.answers([asked] if single else asked)]
+        results = [self.describe(found, top_k) for found in self.answers([asked] if single else asked)]
         return results[0] if single else results
 
     def answers(self, questions: Sequence[Question]) -> Iterator[Answers]:
@@ -109,9 +109,16 @@ class QuestionAnswering(TaskModel):
                 null_answers=self._null_threshold is not None,
             )
 
-    def text(self, answers: Answers) -> str:
-        """The answer by `null_threshold`."""
-        return answers.text(self._null_threshold)
+    def describe(self, found: Answers, top_k: int = 1) -> Any:
+        """An n-best list as `__call__` gives it: by `null_threshold` with "" in front or without."""
+        answers = [
+            {"score": one.probability, "start": one.start, "end": one.end, "answer": one.text}
+            for one in found.candidates
+        ]
+        if not found.text(self._null_threshold):
+            share = 0.0 if self._null_threshold is None else 1 - sum(one.probability for one in found.candidates)
+            answers.insert(0, {"score": max(share, 0.0), "start": 0, "end": 0, "answer": ""})
+        return answers[0] if top_k == 1 else answers[:top_k]
 
     def _logits(self, passages: Passages) -> tuple[np.ndarray, np.ndarray]:
         """float32 [W, L] each, -inf at padding."""
@@ -123,16 +130,6 @@ class QuestionAnswering(TaskModel):
             length = rows.row_lengths[row]
             start[row, :length], end[row, :length] = start_L[:length], end_L[:length]
         return start, end
-
-    def _describe(self, found: Answers, top_k: int) -> Any:
-        answers = [
-            {"score": one.probability, "start": one.start, "end": one.end, "answer": one.text}
-            for one in found.candidates
-        ]
-        if not self.text(found):
-            share = 1 - sum(one.probability for one in found.candidates) if self._null_threshold is not None else 0.0
-            answers.insert(0, {"score": max(share, 0.0), "start": 0, "end": 0, "answer": ""})
-        return answers[0] if top_k == 1 else answers[:top_k]
 
 
 def _checked(question: Question, number: int) -> tuple[str, str]:

@@ -7,11 +7,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from bert_jax.data.tasks.encoded import Encoded
-from bert_jax.data.tasks.windows import best_windows, windows
+from bert_jax.data.tasks.conll import TaggedSentence
+from bert_jax.data.tasks.tagging import encode_tagged
 from bert_jax.errors import UserError
 from bert_jax.inference.task_model import TaskModel, softmax
-from bert_jax.inference.words import words_of
+from bert_jax.inference.words import SPLITS
 from bert_jax.load import Loaded
 
 OUTSIDE = "O"
@@ -30,8 +30,7 @@ class TokenClassification(TaskModel):
 
     A word has the label of its first sub-token, the only one that is learnt (https://arxiv.org/abs/1810.04805, section
     5.3): transformers' `aggregation_strategy="first"`. What later sub-tokens say, which "simple" would take for
-    entities of their own, is never looked at. Words are encoded one by one, as in training; those of a raw text are
-    found by `words_of`.
+    entities of their own, is never looked at. Words are encoded one by one, as in training.
 
     A text that is too long for the model is read in windows that overlap by half; each word is taken from the one that
     shows it with the most context, so that no word is lost.
@@ -39,10 +38,22 @@ class TokenClassification(TaskModel):
     Args:
         source: a fine-tuning run, a folder, a hub id, or what `load` returned (head "token-classification").
         batch_size, dtype: as `TaskModel`.
+        split: what the words of a raw text are: "words" (BERT's rule: punctuation stands alone), "spaces" (punctuation
+            belongs to the word beside it), or "characters" (blanks too), as in the data that the model was trained on.
     """
 
-    def __init__(self, source: "str | os.PathLike[str] | Loaded", *, batch_size: int = 8, dtype: str | None = None):
+    def __init__(
+        self,
+        source: "str | os.PathLike[str] | Loaded",
+        *,
+        batch_size: int = 8,
+        dtype: str | None = None,
+        split: str = "words",
+    ):
+        if split not in SPLITS:
+            raise UserError(f"split={split!r}: expected one of {', '.join(SPLITS)}")
         super().__init__("token-classification", source, batch_size=batch_size, dtype=dtype)
+        self._split = SPLITS[split]
 
     def __call__(self, texts: str | Sequence[str]) -> list[Any]:
         """Find entities.
@@ -60,7 +71,7 @@ class TokenClassification(TaskModel):
             return self([texts])[0]
         if any(not isinstance(text, str) for text in texts):
             raise UserError("expected a text or a list of texts; for words there is `of_words`")
-        spans = [words_of(text) for text in texts]
+        spans = [self._split(text) for text in texts]
         words = [[text[begin:end] for begin, end in at] for text, at in zip(texts, spans, strict=True)]
         return [_entities(*one) for one in zip(self.tags(words), spans, texts, strict=True)]
 
@@ -70,48 +81,18 @@ class TokenClassification(TaskModel):
         return [_entities(*one) for one in zip(self.tags(sentences), map(_spans, sentences), texts, strict=True)]
 
     def tags(self, sentences: Sequence[Sequence[str]]) -> list[list[Tag]]:
-        """The tag of each word of each sentence; "O" for a word that has no tokens (control characters)."""
-        examples, owner, places = self._encode(sentences)
-        found = [[Tag(OUTSIDE, 1.0)] * len(words) for words in sentences]
-        for number, words, (logits_LC,) in zip(owner, places, self.outputs(examples), strict=True):
-            for word, column in words:
-                chances_C = softmax(logits_LC[column])
-                best = int(chances_C.argmax())
-                found[number][word] = Tag(self.config.labels[best], float(chances_C[best]))
-        return found
-
-    def _encode(self, sentences: Sequence[Sequence[str]]) -> tuple[Encoded, list[int], list[list[tuple[int, int]]]]:
-        """Windows as rows; of each the number of its sentence, and (word, column) of the words that it decides."""
-        slots = self.tokenizer.layouts[0]
-        middle = next(i for i, slot in enumerate(slots) if slot.special_id is None)
-        special = [slot.special_id for slot in slots if slot.special_id is not None]
-        before, after = special[:middle], special[middle:]
-        room = self.longest - len(before) - len(after)
-        rows, owner, places = [], [], []
-        for number, (ids, lengths) in enumerate(self._pieces(sentences)):
-            words = np.flatnonzero(lengths)
-            firsts = (np.cumsum(lengths) - lengths)[words]
-            found = windows(len(ids), room, max(1, room // 2))
-            best = best_windows(len(ids), found)[firsts]
-            for index, (start, length) in enumerate(found):
-                rows.append(np.concatenate([before, ids[start : start + length], after]).astype(np.int32))
-                mine = best == index
-                columns = firsts[mine] - start + len(before)
-                places.append(list(zip(words[mine].tolist(), columns.tolist(), strict=True)))
-                owner.append(number)
-        ids = np.concatenate(rows) if rows else np.zeros(0, np.int32)
-        lengths = np.fromiter(map(len, rows), np.int64, len(rows))
-        tokens = {"input_ids": ids, "token_type_ids": np.full_like(ids, slots[middle].token_type)}
-        pads = {"input_ids": self.tokenizer.pad_token_id, "token_type_ids": 0}
-        return Encoded(tokens, pads, lengths, {}), owner, places
-
-    def _pieces(self, sentences: Sequence[Sequence[str]]) -> list[tuple[np.ndarray, np.ndarray]]:
-        """Of each sentence its ids [T], and how many of them each word has [W]."""
-        space = " " if self.tokenizer.keeps_leading_space else ""
-        ids, lengths = self.tokenizer.encode_flat([space + word for words in sentences for word in words])
-        per_word = np.split(lengths, np.cumsum([len(words) for words in sentences])[:-1])
-        per_text = np.split(ids, np.cumsum([int(some.sum()) for some in per_word])[:-1])
-        return list(zip(per_text, per_word, strict=True)) if sentences else []
+        """The tag of each word of each sentence."""
+        if not sentences:
+            return []
+        given = [TaggedSentence(tuple(words), None, number, number + 1) for number, words in enumerate(sentences)]
+        tagged = encode_tagged(self.tokenizer, given, None, max_length=self.longest)
+        lengths = tagged.encoded.row_lengths
+        rows = [logits_LC[:length] for (logits_LC,), length in zip(self.outputs(tagged.encoded), lengths, strict=True)]
+        chances_WC = softmax(np.concatenate(rows)[tagged.positions])
+        best_W = chances_WC.argmax(axis=1) if len(chances_WC) else np.zeros(0, np.int64)
+        tags = [Tag(self.config.labels[best], float(row[best])) for best, row in zip(best_W, chances_WC, strict=True)]
+        ends = np.cumsum(tagged.word_counts)
+        return [tags[begin:end] for begin, end in zip(ends - tagged.word_counts, ends, strict=True)]
 
 
 def _spans(words: Sequence[str]) -> list[tuple[int, int]]:

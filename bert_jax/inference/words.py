@@ -2,6 +2,7 @@
 
 import re
 import unicodedata
+from collections.abc import Callable
 from functools import lru_cache
 
 from bert_jax.data.word_splits import CHINESE, SPACES
@@ -24,6 +25,23 @@ def words_of(text: str) -> list[tuple[int, int]]:
         elif kind == "letter" and begin is None:
             begin = place
     return found if begin is None else [*found, (begin, len(text))]
+
+
+def between_spaces(text: str) -> list[tuple[int, int]]:
+    """(begin, end) of each run of characters that are no white space."""
+    return [match.span() for match in re.finditer(r"\S+", text)]
+
+
+def characters_of(text: str) -> list[tuple[int, int]]:
+    """(begin, end) of each character, blanks among them."""
+    return [(place, place + 1) for place in range(len(text))]
+
+
+SPLITS: dict[str, Callable[[str], list[tuple[int, int]]]] = {
+    "words": words_of,
+    "spaces": between_spaces,
+    "characters": characters_of,
+}
 
 
 @lru_cache(1 << 16)

@@ -1,0 +1,48 @@
+"""multiple-choice: any number of choices, in order, without a compilation for it."""
+
+import numpy as np
+import pytest
+
+from bert_jax.data.tasks.multiple_choice import Choices
+from bert_jax.errors import UserError
+from bert_jax.inference.multiple_choice import MultipleChoice
+from tests.inference.task_folders import export
+
+QUESTIONS = [
+    {"text": "hello", "choices": ["held", "world, world", "o"]},
+    {"text": "o", "choices": ["hello world " * 10, "d"]},
+    {"text": "held", "choices": ["h", "e", "l", "o", "w"]},
+]
+
+
+@pytest.fixture(scope="module")
+def predict(tmp_path_factory) -> MultipleChoice:
+    return MultipleChoice(export(tmp_path_factory.mktemp("choices"), "multiple-choice"), batch_size=4)
+
+
+def test_a_list_gives_what_its_questions_give_alone(predict):
+    together = predict(QUESTIONS)
+    for question, found in zip(QUESTIONS, together, strict=True):
+        alone = predict(question)
+        assert found["choice"] == alone["choice"] == int(np.argmax(found["scores"]))
+        assert len(found["scores"]) == len(question["choices"])
+        assert sum(found["scores"]) == pytest.approx(1)
+        np.testing.assert_allclose(found["scores"], alone["scores"], rtol=1e-4)
+    as_read = [Choices("0", (row["text"],) * len(row["choices"]), tuple(row["choices"]), None, 1) for row in QUESTIONS]
+    assert predict(as_read) == together
+    before = predict.compilations
+    predict([{"text": "o", "choices": list("helowrd")}])
+    assert predict.compilations == before
+    assert predict([]) == []
+
+
+def test_the_order_of_choices_does_not_matter(predict):
+    backwards = predict(QUESTIONS[0] | {"choices": QUESTIONS[0]["choices"][::-1]})
+    np.testing.assert_allclose(backwards["scores"][::-1], predict(QUESTIONS[0])["scores"], rtol=1e-5)
+
+
+def test_mistakes_are_one_clear_line(predict):
+    with pytest.raises(UserError, match=r'question 2: expected {"text": \.\.\., "choices": \[\.\.\.\]}'):
+        predict([QUESTIONS[0], {"text": "o", "choices": "held"}])
+    with pytest.raises(UserError, match="question 1: has no choices"):
+        predict({"text": "o", "choices": []})

@@ -1,0 +1,104 @@
+"""question-answering: slices of the passage, windows, no answer."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from bert_jax.data.tasks.windows import best_windows, windows
+from bert_jax.errors import UserError
+from bert_jax.inference.question_answering import QuestionAnswering
+from bert_jax.load import load
+from tests.inference.task_folders import LONGEST, export
+
+CONTEXT = "Hello  WORLDS, held. O world, 中 held hello. " * 4
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return export(tmp_path_factory.mktemp("answers"), "question-answering")
+
+
+@pytest.fixture(scope="module")
+def predict(folder) -> QuestionAnswering:
+    return QuestionAnswering(folder, batch_size=4)
+
+
+def test_answers_are_slices_and_a_list_gives_what_its_questions_give_alone(predict):
+    questions = [
+        {"question": "hello?", "context": "held world."},
+        {"question": "world " * 40, "context": CONTEXT},
+        {"question": "o", "context": CONTEXT},
+        {"question": "", "context": "hello"},
+    ]
+    together = predict(questions, top_k=3)
+    for asked, found in zip(questions, together, strict=True):
+        alone = predict(asked, top_k=3)
+        assert [row["answer"] for row in found] == [row["answer"] for row in alone]
+        np.testing.assert_allclose([row["score"] for row in found], [row["score"] for row in alone], rtol=1e-3)
+        assert all(row["answer"] == asked["context"][row["start"] : row["end"]] != "" for row in found)
+        assert [row["score"] for row in found] == sorted((row["score"] for row in found), reverse=True)
+    best = predict(**questions[0])
+    assert best == together[0][0] | {"score": pytest.approx(best["score"])}
+    assert set(best) == {"score", "start", "end", "answer"}
+
+
+def test_of_a_long_passage_the_best_slice_of_all_windows_wins(folder):
+    """Every slice of every window tried one by one, a start only in the window that shows it with the most context."""
+    _, params, tokenizer, _ = loaded = load(folder)
+    assert tokenizer is not None
+    predict = QuestionAnswering(folder, stride=7, max_answer_length=3, n_best=1000)
+    (found,) = predict.answers([{"question": "o", "context": CONTEXT}])
+    question, text = (tokenizer(one, add_special_tokens=False, max_length=99) for one in ("o", CONTEXT))
+    ids, offsets = (
+        text["input_ids"][0],
+        tokenizer(CONTEXT, max_length=99, return_offsets_mapping=True)["offset_mapping"],
+    )
+    offsets = offsets[0, 1:-1]
+    at = windows(len(ids), LONGEST - 4, 7)
+    best = best_windows(len(ids), at)
+    slices = []
+    for number, (start, length) in enumerate(at):
+        row = [2, *question["input_ids"][0], 3, *ids[start : start + length], 3]
+        types = np.array([0] * 3 + [1] * (length + 1))
+        output: Any = loaded.model.apply({"params": params}, np.array([row]), token_type_ids=types[None])
+        for first in range(length):
+            for last in range(first, min(first + 3, length)):
+                if best[start + first] == number:
+                    score = float(output.start_logits[0, 3 + first]) + float(output.end_logits[0, 3 + last])
+                    slices.append((score, offsets[start + first, 0], offsets[start + last, 1]))
+    score, begin, end = max(slices)
+    assert len(at) > 4
+    assert len(found.candidates) == len({CONTEXT[begin:end] for _, begin, end in slices})
+    assert found.candidates[0].score == pytest.approx(score, rel=1e-5)
+    assert found.candidates[0].text == CONTEXT[begin:end]
+
+
+def test_no_answer_where_it_is_better_by_more_than_the_threshold(folder):
+    asked = {"question": "hello?", "context": "held world."}
+    (found,) = QuestionAnswering(folder).answers([asked])
+    odds = found.no_answer_score
+    none = QuestionAnswering(folder, null_threshold=odds - 0.01)
+    assert none(asked) | {"score": 0} == {"score": 0, "start": 0, "end": 0, "answer": ""}
+    some = QuestionAnswering(folder, null_threshold=odds + 0.01)
+    assert some(asked)["answer"] == found.candidates[0].text
+    with_null = none(asked, top_k=21)
+    assert sum(row["score"] for row in with_null) == pytest.approx(1)
+    weights = np.exp([found.null_score, *(one.score for one in found.candidates)])
+    np.testing.assert_allclose([row["score"] for row in with_null], weights / weights.sum(), rtol=1e-4)
+
+
+def test_an_empty_passage_has_no_answer(predict):
+    assert predict(question="hello?", context=" ") == {"score": 0.0, "start": 0, "end": 0, "answer": ""}
+    assert predict([]) == []
+
+
+def test_mistakes_are_one_clear_line(folder, predict):
+    with pytest.raises(UserError, match="expected questions, or question= and context="):
+        predict(question="hello?")
+    with pytest.raises(UserError, match=r"question 2: .* 'context' is no text"):
+        predict([{"question": "a", "context": "b"}, {"question": "a"}])
+    with pytest.raises(UserError, match="top_k=0"):
+        predict(question="a", context="b", top_k=0)
+    with pytest.raises(UserError, match="max_answer_length=0"):
+        QuestionAnswering(folder, max_answer_length=0)
