@@ -1,0 +1,53 @@
+"""docs/inference-tasks.md: its commands and its code run, top to bottom."""
+
+import json
+import re
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bert_jax.__main__ import main
+from tests.inference.task_folders import TAGS, export
+
+GUIDE = (Path(__file__).resolve().parents[2] / "docs" / "inference-tasks.md").read_text(encoding="utf-8")
+SQUAD = {"data": [{"paragraphs": [{"context": "Hello world.", "qas": [{"id": "a", "question": "o", "answers": []}]}]}]}
+ARC = {"question": {"stem": "hello", "choices": [{"text": "o", "label": "A"}, {"text": "d", "label": "B"}]}}
+FILES = {
+    "texts.txt": "hello world\nheld\n",
+    "pairs.tsv": "premise\thypothesis\nhello\tworld\n",
+    "test.conll": "hello O\nworld B-PER\n\nheld O\n",
+    "dev.json": json.dumps(SQUAD),
+    "questions.jsonl": json.dumps({"question": "o", "context": "held"}) + "\n",
+    "val.csv": "sent1,sent2,ending0,ending1,ending2,ending3\nhello,o,world,held,h,e\n",
+    "test.jsonl": json.dumps(ARC) + "\n",
+}
+
+
+@pytest.mark.slow
+def test_the_guide_runs_as_written(tmp_path, monkeypatch, capsys):
+    heads = {"reviews": "sequence-classification", "ner": "token-classification"}
+    heads |= {"squad": "question-answering", "swag": "multiple-choice"}
+    for name, head in heads.items():
+        fields: dict[str, Any] = {"labels": TAGS} if name == "ner" else {}
+        folder = export(tmp_path / name, head, **fields)
+        run = tmp_path / "runs" / name
+        run.mkdir(parents=True)
+        (run / "config.json").write_text(json.dumps({"task": name, "model": {}}))
+        folder.rename(run / "export")
+    for name, text in FILES.items():
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    names: dict = {}
+    blocks = re.findall(r"^```(sh|python)\n(.*?)^```", GUIDE, re.DOTALL | re.MULTILINE)
+    assert len(blocks) == 8
+    for language, block in blocks:
+        if language == "python":
+            exec(compile(block, "docs/inference-tasks.md", "exec"), names)
+            continue
+        for line in block.splitlines():
+            assert line.startswith("python -m bert_jax ")
+            assert main(shlex.split(line)[3:]) == 0, line
+    assert json.loads((tmp_path / "predictions.json").read_text()).keys() == {"a"}
+    assert capsys.readouterr().err == ""
