@@ -12,7 +12,8 @@ EXIT_DONE, EXIT_USER_ERROR, EXIT_NOT_FINITE, EXIT_PREEMPTED, EXIT_INTERRUPTED = 
 
 def run_program(main: Callable[[list[str]], int]) -> None:
     """Ends the process with the exit code of `main` on the command line's arguments."""
-    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(message)s")
+    # force: some import of ours may have set up logging already.
+    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(message)s", force=True)
     logging.getLogger("absl").setLevel(logging.WARNING)  # Orbax narrates through it
     sys.exit(exit_code(main, sys.argv[1:]))
 

@@ -37,7 +37,7 @@ def adopted_model(
     source = str(config.init)
     theirs = theirs or load_config(source)
     _check_objective(source, theirs, data)
-    said = {name: getattr(config.model, name) for name in _said_of_the_model(given)}
+    said = {name: getattr(config.model, name) for name in said_of_the_model(given)}
     model = theirs.replace(**({"dtype": config.model.dtype, "remat": config.model.remat} | said))
     longest = max(phase.length for phase in config.phases)
     if longest > model.longest_input:
@@ -95,7 +95,8 @@ def size_of(model: BertConfig) -> str:
     return f"{model.model_type}, {model.num_hidden_layers} layers of {model.hidden_size}, {model.vocab_size:,} tokens"
 
 
-def _said_of_the_model(given: frozenset[str]) -> list[str]:
+def said_of_the_model(given: frozenset[str]) -> list[str]:
+    """The fields of the architecture among those of the command line."""
     names = (path.removeprefix("model.") for path in sorted(given) if path.startswith("model."))
     return [name for name in names if name not in ("dtype", "remat")]
 

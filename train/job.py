@@ -64,6 +64,10 @@ class Job(Protocol):
         """The figures after `step` steps; empty where there is nothing to evaluate on."""
         ...
 
+    def after_evaluation(self, params: Any, step: int, scores: dict[str, float]) -> None:
+        """Called when the figures of `evaluate` are logged."""
+        ...
+
     def is_over(self) -> bool:
         """Whether the evaluations so far say that more steps are of no use."""
         ...

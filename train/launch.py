@@ -4,19 +4,20 @@ import os
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from bert_jax.errors import UserError
 from train.allocator import keep_freed_memory
 from train.compilation_cache import keep_compiled_programs
 from train.exits import EXIT_DONE, EXIT_USER_ERROR
-from train.recipe import PretrainConfig, load_recipe, override
+from train.recipe import load_recipe, override
 
 
 @dataclass(frozen=True)
 class Launch:
     """A parsed command line: the config with its overrides, and the words that are not part of a config."""
 
-    config: PretrainConfig
+    config: Any
     run: str
     allow_change: tuple[str, ...]
     dry_run: bool
@@ -24,15 +25,19 @@ class Launch:
     given: frozenset[str]  # the overridden fields
 
 
-def parse(argv: list[str], usage: str) -> Launch:
-    """`CONFIG.py [key=value ...] [--dry-run] [--json]` -> Launch. UserError, one line, for whatever is wrong."""
+def parse(argv: list[str], usage: str, kind: type) -> Launch:
+    """`CONFIG.py [key=value ...] [--dry-run] [--json]` -> Launch, with a config of the kind that the program takes.
+
+    Raises:
+        UserError: whatever is wrong, in one line.
+    """
     if not argv or argv[0] in ("-h", "--help"):
         print(usage.strip())
         raise SystemExit(EXIT_DONE if argv else EXIT_USER_ERROR)
     path, *words = argv
     if "=" in path or path.startswith("-"):
         raise UserError(f"{path}: the first word is the config file, as in configs/tiny.py")
-    config = load_recipe(path)
+    config = load_recipe(path, kind)
     run, allow_change, dry_run, as_json = None, (), False, False
     fields: dict[str, str] = {}
     for word in words:

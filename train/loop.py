@@ -64,6 +64,7 @@ def train(job: Job, run: RunDirectory) -> int:
                 if step % settings.eval_every == 0 or last:
                     if result := job.evaluate(state.params, step):
                         log.record("eval", step, result)
+                        job.after_evaluation(state.params, step, result)
                     log.draw()
                 over = last or job.is_over()
                 if step % settings.save_every == 0 or over or code != EXIT_DONE:

@@ -10,10 +10,10 @@ import jax
 
 from bert_jax.config import BertConfig
 from bert_jax.errors import UserError
-from bert_jax.training.checkpoint import Checkpoints
+from train.begun import begun_run, origin_of
 from train.exits import run_program
 from train.fitting import fitted_model
-from train.initial_model import adopted_model, check_vocabulary, origin
+from train.initial_model import adopted_model, check_vocabulary
 from train.launch import Launch, parse, start_jax
 from train.outcome import outcome
 from train.recipe import PretrainConfig
@@ -47,7 +47,7 @@ Exit codes: 0 done; 2 a mistake in the input; 3 the numbers went bad; 75 stopped
 
 
 def main(argv: list[str]) -> int:
-    launch = parse(argv, USAGE)
+    launch = parse(argv, USAGE, PretrainConfig)
     start_jax()
     if launch.dry_run:
         from train.dry_run import dry_run
@@ -87,7 +87,7 @@ def pretrain_in(run: RunDirectory, launch: Launch) -> int:
     held_out = data if config.eval_data is None else other_data(config, data)
     if jax.process_index() == 0:
         run.settle_config(config, launch.allow_change)
-        write_json(run.path / "environment.json", environment() | origin_of(config, run, begun))
+        write_json(run.path / "environment.json", environment() | origin_of(config.init, run, begun))
         if data.tokenizer is not None:
             run.write_folder(run.tokenizer, data.tokenizer.save)
     return train(Pretraining(config, run, data, held_out), run)
@@ -137,12 +137,6 @@ def prepare_text(run: RunDirectory, config: PretrainConfig, given: frozenset[str
     return str(run.data)
 
 
-def begun_run(run: RunDirectory) -> dict[str, Any]:
-    """The saved config of a run that has checkpoints: it goes on from there and needs no `init=` any more; else {}."""
-    with Checkpoints(run.checkpoints) as checkpoints:
-        return (run.saved_config() or {}) if checkpoints.steps() else {}
-
-
 def with_model_for(
     config: PretrainConfig, data: DataSource, given: frozenset[str], begun: Mapping[str, Any] | None = None
 ) -> PretrainConfig:
@@ -161,15 +155,6 @@ def with_model_for(
             f"model.vocab_size: {model.vocab_size} is less than the {data.vocab_size} tokens of the data; {mend}"
         )
     return dataclasses.replace(config, model=model)
-
-
-def origin_of(config: PretrainConfig, run: RunDirectory, begun: Mapping[str, Any]) -> dict[str, Any]:
-    """What environment.json records of `init=`: the name and commit of a published model, for who repeats the run."""
-    if config.init is None:
-        return {}
-    if begun:
-        return {"init": run.saved_environment().get("init")}
-    return {"init": origin(config.init)}
 
 
 def other_data(config: PretrainConfig, data: DataSource) -> DataSource:

@@ -70,6 +70,8 @@ class Pretraining:
     def evaluate(self, params: Any, step: int) -> dict[str, float]:
         return evaluate(self._eval_step, params, self._held_out_of(self._phase_before(step)), self._unigram)
 
+    def after_evaluation(self, params: Any, step: int, scores: dict[str, float]) -> None: ...
+
     def is_over(self) -> bool:
         return False
 

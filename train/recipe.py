@@ -246,8 +246,8 @@ def _parse(text: str, hint: Any, path: str) -> Any:
         raise UserError(f"{path}: found {text!r}; expected a Python literal such as ((128, 256, 1000),)") from None
 
 
-def load_recipe(path: str) -> PretrainConfig:
-    """Runs the config file and returns what its `get_config()` gives."""
+def load_recipe(path: str, kind: type = PretrainConfig) -> Any:
+    """Runs the config file and returns what its `get_config()` gives, of the `kind` that a program takes."""
     import importlib.util
 
     file = Path(path)
@@ -260,5 +260,8 @@ def load_recipe(path: str) -> PretrainConfig:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     if not hasattr(module, "get_config"):
-        raise UserError(f"{path}: has no get_config(); a config file defines get_config() -> PretrainConfig")
-    return module.get_config()
+        raise UserError(f"{path}: has no get_config(); a config file defines get_config() -> {kind.__name__}")
+    config = module.get_config()
+    if type(config).__name__ != kind.__name__:
+        raise UserError(f"{path}: is a {type(config).__name__}; this program takes a {kind.__name__}")
+    return config

@@ -16,7 +16,7 @@ from etils import epath
 
 from bert_jax.bucket import check_reachable, copy_folder, is_remote
 from bert_jax.errors import UserError
-from train.recipe import PretrainConfig, differing_fields, to_json
+from train.recipe import differing_fields, to_json
 
 
 class RunDirectory:
@@ -104,13 +104,15 @@ class RunDirectory:
         except json.JSONDecodeError:
             return {}
 
-    def settle_config(self, config: PretrainConfig, allow_change: tuple[str, ...]) -> None:
+    def settle_config(self, config: Any, allow_change: tuple[str, ...]) -> None:
         """Writes config.json; refuses one that differs from the run's own in other fields than `allow_change` names."""
         new = json.loads(json.dumps(to_json(config)))
         old = self.saved_config()
         if old is not None:
+            if old.keys().isdisjoint({"task"} & new.keys()) and "task" in {*old, *new}:
+                raise UserError(f"{self.config}: a run of another program is here; choose another run=")
             # A field that is younger than the run had its default then.
-            old = _over(json.loads(json.dumps(to_json(PretrainConfig()))), old)
+            old = _over(json.loads(json.dumps(to_json(type(config)()))), old)
             changed = differing_fields(old, new)
             refused = [name for name in changed if not any(name == a or name.startswith(f"{a}.") for a in allow_change)]
             if refused:

@@ -165,9 +165,12 @@ def _tensorboard(directory: str | os.PathLike[str], start_step: int):
     return SummaryWriter(os.fspath(directory), purge_step=start_step + 1)
 
 
-_CONSOLE_ORDER = (
+_NOT_SHOWN = ("skipped_in_a_row", "finite")
+_FIRST = (
     *("loss", "mlm_loss", "unigram_loss", "mlm_perplexity", "mlm_accuracy", "unigram_accuracy"),
     *("kl_loss", "cosine_loss", "nsp_loss", "nsp_accuracy", "majority_accuracy"),
+)
+_LAST = (
     *("learning_rate", "grad_norm", "skipped_total"),
     *("sequences_per_second", "tokens_per_second", "mfu", "input_wait", "eta_seconds"),
 )
@@ -175,7 +178,9 @@ _CONSOLE_ORDER = (
 
 def _in_order(values: dict[str, float]) -> list[str]:
     """What a line on the console shows, the same order every time; skipped steps only where there are some."""
-    return [name for name in _CONSOLE_ORDER if name in values and (name != "skipped_total" or values[name])]
+    between = tuple(name for name in values if name not in (*_FIRST, *_LAST, *_NOT_SHOWN))
+    names = (*_FIRST, *between, *_LAST)
+    return [name for name in names if name in values and (name != "skipped_total" or values[name])]
 
 
 def _shown(name: str, value: float) -> str:

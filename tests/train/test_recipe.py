@@ -100,9 +100,11 @@ def test_a_missing_recipe_lists_those_there_are():
 
 
 def test_the_command_line_is_a_config_and_words():
-    launch = parse(["configs/demo.py", "run=runs/x", "seed=3", "allow_change=seed,mesh", "--dry-run"], "")
+    launch = parse(
+        ["configs/demo.py", "run=runs/x", "seed=3", "allow_change=seed,mesh", "--dry-run"], "", PretrainConfig
+    )
     assert (launch.run, launch.allow_change, launch.dry_run) == ("runs/x", ("seed", "mesh"), True)
-    assert (launch.as_json, parse(["configs/demo.py", "--json"], "").as_json) == (False, True)
+    assert (launch.as_json, parse(["configs/demo.py", "--json"], "", PretrainConfig).as_json) == (False, True)
     assert (launch.config.seed, launch.given) == (3, {"seed"})
 
 

@@ -1,0 +1,106 @@
+"""A model's outputs for whole sets of examples, on a mesh, each example once."""
+
+from collections.abc import Callable, Iterable
+from typing import Any, Protocol
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh
+
+from bert_jax.data.tasks.length_batches import Batch as Plan
+from bert_jax.training.feed import MeshBatches
+from bert_jax.training.objectives import Batch, Objective
+from bert_jax.training.sharding import batch_shardings, gather_under_fsdp, replicated
+from bert_jax.training.step import apply_to, on_mesh
+
+_NAMES = ("logits", "start_logits", "end_logits")
+TARGETS = ("labels", "start_positions")
+
+
+class Examples(Protocol):
+    """`data.tasks.encoded.Encoded`, or what has its methods."""
+
+    def __len__(self) -> int: ...
+
+    @property
+    def lengths(self) -> np.ndarray: ...
+
+    def batch(self, plan: Plan) -> dict[str, np.ndarray]: ...
+
+
+class PlannedBatches:
+    """A batch source: the batches of examples by their plans."""
+
+    def __init__(self, examples: Examples, plan_of: Callable[[int], Plan]):
+        self._examples, self._plan_of = examples, plan_of
+
+    def batch(self, step: int, rows: np.ndarray | slice | None = None) -> dict[str, np.ndarray]:
+        plan = self._plan_of(step)
+        if rows is not None:
+            plan = plan._replace(examples=plan.examples[rows], counts=plan.counts[rows])
+        return self._examples.batch(plan)
+
+
+def predict_step(
+    params: Any, batch: Batch, *, model: nn.Module, objective: Objective, use_params: Callable[[Any], Any] = lambda p: p
+) -> dict[str, Any]:
+    """Without dropout: the model's logits by name, and where the batch has targets "sums", the objective's."""
+    output = apply_to(model, use_params(params), batch, deterministic=True)
+    found: dict[str, Any] = {name: getattr(output, name) for name in _NAMES if hasattr(output, name)}
+    if any(name in batch for name in TARGETS):
+        sums = objective.sums(lambda: output, batch)
+        found["sums"] = {"loss": objective.loss(sums, objective.denominators(batch)), "count": _count(batch)}
+    return found
+
+
+def _count(batch: Batch) -> Any:
+    return jnp.asarray(batch["weights"]).sum()
+
+
+class Predictor:
+    """`predictor(params, examples, plans)`: logits of all examples, compiled once for each shape that occurs."""
+
+    def __init__(self, model: nn.Module, mesh: Mesh, objective: Objective):
+        used, self._mesh = on_mesh(model, mesh), mesh
+
+        def step(params: Any, batch: Batch, objective: Objective) -> dict[str, Any]:
+            return predict_step(params, batch, model=used, objective=objective, use_params=gather_under_fsdp(mesh))
+
+        self._objective = objective
+        self._step = jax.jit(step, in_shardings=(None, batch_shardings(mesh), None), out_shardings=replicated(mesh))
+
+    def __call__(
+        self, params: Any, examples: Examples, plans: Iterable[Plan]
+    ) -> tuple[dict[str, np.ndarray], float | None]:
+        """
+        Args:
+            params: the model's.
+            examples: of which each must be in one of the plans, and count in one.
+            plans: of `length_batches.evaluation_batches`.
+
+        Returns:
+            name -> float32 [N, ...]; along tokens filled up with the least float to the longest batch. And the
+            objective's loss, the mean over batches weighted by their rows, where there are targets.
+        """
+        plans, found = list(plans), {}
+        longest = max(plan.length for plan in plans)
+        source = PlannedBatches(examples, lambda number: plans[number])
+        feed = MeshBatches(source, len(plans[0].examples), batch_shardings(self._mesh))
+        loss = rows = 0.0
+        for number, plan in enumerate(plans):
+            outputs = jax.device_get(self._step(params, feed.batch(number), self._objective))
+            if sums := outputs.pop("sums", None):
+                loss, rows = loss + float(sums["loss"]) * float(sums["count"]), rows + float(sums["count"])
+            for name, values in outputs.items():
+                along_tokens = values.ndim == 3 or name != "logits"
+                if name not in found:
+                    shape = (longest, *values.shape[2:]) if along_tokens else values.shape[1:]
+                    found[name] = np.full((len(examples), *shape), np.finfo(np.float32).min, np.float32)
+                numbers = plan.examples[plan.counts]
+                if along_tokens:
+                    found[name][numbers, : plan.length] = values[plan.counts]
+                else:
+                    found[name][numbers] = values[plan.counts]
+        return found, loss / rows if rows else None

@@ -1,0 +1,105 @@
+"""The fine-tuning program: from a pretrained model and a task's files to a fine-tuned one, scores and predictions."""
+
+import dataclasses
+import json
+
+import jax
+
+from bert_jax.config import BertConfig
+from bert_jax.data.tokenizer import Tokenizer
+from bert_jax.errors import UserError
+from bert_jax.load import load_tokenizer
+from train.begun import begun_run, origin_of
+from train.exits import EXIT_DONE, run_program
+from train.finetune_parameters import adopted_model
+from train.finetune_recipe import FinetuneConfig
+from train.launch import Launch, parse, start_jax
+from train.outcome import outcome
+from train.rundir import RunDirectory, environment, write_json
+from train.task_data import TaskData
+
+USAGE = """
+Fine-tunes a pretrained BERT on a task, and scores it as the task's official script does.
+
+    python -m train.finetune CONFIG.py init=SOURCE task=TASK data=DIR [key=value ...] [--dry-run] [--json]
+
+    python -m train.finetune configs/finetune.py init=google-bert/bert-base-uncased task=mrpc data=glue/MRPC
+    python -m train.finetune configs/finetune.py init=runs/demo train=mails.csv dev=0.1 text=body label=folder
+    python -m train.finetune configs/finetune_squad.py init=DIR data=squad
+
+Words:
+    init=SOURCE            a run directory, a folder or a published model
+    task=TASK              classify (your own table: text=, pair=, label= name its columns), tag (columns of words and
+                           tags), cola sst2 mrpc stsb qqp mnli qnli rte wnli, snli, squad1 squad2, swag codah arc
+                           hellaswag, wnut17, korquad nsmc korsts kornli klue-ner naver-ner
+    data=DIR               the task's own files; or train=FILE dev=FILE test=FILE;  dev=0.1 holds a tenth of train out
+    run=runs/NAME          where everything goes (default: the config's name and the date); the same command resumes it
+    allow_change=a,b       go on with a config that differs in these fields
+    any.field=value        any field of the config, as optimizer.learning_rate=2e-5, epochs=4 or freeze=embeddings
+    --dry-run              read the data, say what would be trained, stop
+    --json                 one JSON object on stdout: what the run came to
+
+The run directory has the best model by the task's metric in export/, predictions/ in the benchmark's own form, report/.
+Exit codes: 0 done; 2 a mistake in the input; 3 the numbers went bad; 75 stopped by SIGTERM after saving;
+130 stopped by Ctrl-C after saving; 1 a bug.
+"""
+
+
+def main(argv: list[str]) -> int:
+    launch = parse(argv, USAGE, FinetuneConfig)
+    start_jax()
+    run = RunDirectory(launch.run)
+    if launch.dry_run:
+        from train.finetuning import Finetuning
+
+        config, task, tokenizer = prepared(run, launch)
+        facts = Finetuning(config, run, task, tokenizer).plan()
+        print(json.dumps(facts) if launch.as_json else "\n".join(f"{name}: {value}" for name, value in facts.items()))
+        return EXIT_DONE
+    if jax.process_index() == 0:
+        run.acquire()
+    try:
+        code = finetune_in(run, launch)
+        if launch.as_json and jax.process_index() == 0:
+            print(json.dumps(outcome(run, code)))
+        return code
+    finally:
+        run.release()
+
+
+def finetune_in(run: RunDirectory, launch: Launch) -> int:
+    """Reads the task, settles the config, and trains in `run`."""
+    from train.finetuning import Finetuning
+    from train.loop import train
+
+    config, task, tokenizer = prepared(run, launch)
+    job = Finetuning(config, run, task, tokenizer)
+    if jax.process_index() == 0:
+        run.settle_config(config, launch.allow_change)
+        write_json(run.path / "environment.json", environment() | origin_of(config.init, run, begun_run(run)))
+        run.write_folder(run.tokenizer, tokenizer.save)
+    return train(job, run)
+
+
+def prepared(run: RunDirectory, launch: Launch) -> tuple[FinetuneConfig, TaskData, Tokenizer]:
+    """The config with everything that follows from source and data; the task; the tokenizer."""
+    from train.tasks import open_task
+
+    config: FinetuneConfig = launch.config
+    if config.init is None:
+        raise UserError("init: not given; say init=DIR or init=ORG/NAME, the model to fine-tune")
+    begun = begun_run(run)
+    source = str(run.path) if begun else config.init
+    tokenizer = load_tokenizer(source)
+    if tokenizer is None:
+        raise UserError(f"init: {config.init} has no tokenizer, and texts are to be encoded")
+    task = open_task(config, tokenizer)
+    if begun:
+        model = BertConfig.from_json(begun["model"])
+    else:
+        model = adopted_model(config, launch.given, task.labels, task.problem_type)
+    return dataclasses.replace(config, model=model).for_examples(len(task.train)), task, tokenizer
+
+
+if __name__ == "__main__":
+    run_program(main)

@@ -1,0 +1,87 @@
+"""`init=SOURCE` of a fine-tuning run: its encoder's parameters, and a head drawn anew unless it is the task's."""
+
+import logging
+from typing import Any
+
+import jax
+
+from bert_jax.config import BertConfig
+from bert_jax.errors import UserError
+from bert_jax.interop.hub_ids import published_as
+from bert_jax.interop.report import is_allowed
+from bert_jax.interop.tree import flatten, unflatten
+from bert_jax.load import load_arrays, load_config, resolve
+from train.finetune_recipe import FinetuneConfig
+from train.initial_model import said_of_the_model
+from train.placing import place
+
+logger = logging.getLogger(__name__)
+
+_HEADS = ("classifier", "qa_head", "pre_classifier")
+_POOLER = "bert/pooler"
+
+
+def adopted_model(
+    config: FinetuneConfig, given: frozenset[str], labels: tuple[str, ...], problem_type: str | None
+) -> BertConfig:
+    """The architecture of `config.init` with the task's labels, and what the command line says of it.
+
+    Raises:
+        FileNotFoundError, UserError: as `load_config`; or rows that are longer than the model has positions.
+    """
+    theirs = load_config(str(config.init))
+    said = {name: getattr(config.model, name) for name in said_of_the_model(given)}
+    computed = {"dtype": config.model.dtype, "remat": config.model.remat}
+    model = theirs.replace(**(computed | said), labels=labels, problem_type=problem_type)
+    if config.max_length > model.longest_input:
+        raise UserError(
+            f"max_length: {config.max_length} is more than the {model.longest_input} positions of {config.init}"
+        )
+    return model
+
+
+def starting_parameters(config: FinetuneConfig, head: str, target: Any, fresh: Any) -> Any:
+    """The parameters of `config.init`, laid out as `target`.
+
+    `fresh`'s are taken for a head that the source lacks or that has other labels, for a pooler that it lacks, and for
+    the `reinit_layers` upper layers (https://arxiv.org/abs/2006.05987, section 4: with the pooler).
+
+    Raises:
+        FileNotFoundError, UserError: as `load_arrays`; a part of the encoder is missing or has another shape.
+    """
+    source = str(config.init)
+    folder = resolve(source, parts=("config", "weights"))
+    known = load_config(folder).labels == config.model.labels
+    _, params, report = load_arrays(folder, head=head, labels=config.model.labels)
+    found, drawn = flatten(params), flatten(fresh)
+    anew = [name for name in _HEADS if any(is_allowed(path, (name,)) for path in drawn)]
+    if known and all(path in found for path in drawn if is_allowed(path, tuple(anew))):
+        anew = []
+    if any(is_allowed(path, (_POOLER,)) for path in report.missing):
+        anew.append(_POOLER)
+    report.check(tuple(anew))
+    again = upper_layers(config)
+    if jax.process_index() == 0:
+        named = published_as(folder) or source
+        if anew:
+            logger.warning("init: %s has no %s for this task: drawn anew", named, ", ".join(anew))
+        else:
+            logger.warning("init: %s has a head for these labels: it is gone on with", named)
+    return place(
+        unflatten(found | {path: leaf for path, leaf in drawn.items() if is_allowed(path, (*anew, *again))}),
+        target,
+        source,
+    )
+
+
+def upper_layers(config: FinetuneConfig) -> tuple[str, ...]:
+    """What `reinit_layers` draws anew: so many layers, and the pooler; UserError where there are not so many."""
+    if not config.reinit_layers:
+        return ()
+    order = config.model.layer_order
+    if config.reinit_layers > len(order) or len(set(order)) < len(order):
+        raise UserError(
+            f"reinit_layers: found {config.reinit_layers}; this {config.model.model_type} has {len(set(order))} layers "
+            "of its own"
+        )
+    return (_POOLER, *(f"bert/encoder/layer_{layer}" for layer in order[-config.reinit_layers :]))

@@ -1,0 +1,257 @@
+"""Sequence classification: GLUE's nine tasks, their like in Korean and in SNLI, and a user's own tables."""
+
+import csv
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+
+from bert_jax import metrics
+from bert_jax.data.tasks.encoded import encode_texts
+from bert_jax.data.tasks.glue import GLUE, read_glue
+from bert_jax.data.tasks.labelled_text import Columns, LabelledText, read_table
+from bert_jax.data.tasks.labels import find_labels, label_ids
+from bert_jax.data.tasks.tables import named_rows
+from bert_jax.data.tokenizer import Tokenizer
+from bert_jax.errors import UserError
+from bert_jax.score import glue_scores
+from bert_jax.training.objectives import Objective
+from bert_jax.training.task_objectives import OneLabel, Regression, SeveralLabels
+from train.finetune_recipe import FinetuneConfig
+from train.task_data import Outputs, Scores, Split
+from train.task_files import FileNames, task_files, with_held_out
+
+Reader = Callable[[Path], list[LabelledText]]
+
+
+class Layout(NamedTuple):
+    """How a task's files are called and read.
+
+    Attributes:
+        files: their names.
+        read, read_test: of a file with labels, and of a test file.
+        kind: of the labels: "class", "classes", "number".
+        labels: in the order of their ids; empty: those of the training data.
+        metric: which score counts.
+        score: of labels and predictions, ids or numbers; None: `default_scores`.
+        submissions: split -> name of the benchmark's submission file; it then has GLUE's two columns.
+    """
+
+    files: FileNames
+    read: Reader
+    read_test: Reader
+    kind: str
+    labels: tuple[str, ...]
+    metric: str
+    score: Callable[[np.ndarray, np.ndarray], Scores] | None = None
+    submissions: Mapping[str, str] = MappingProxyType({})
+
+
+class Classification:
+    """A `TaskData`: one text or two, and a class, several classes, or a number."""
+
+    head = "sequence-classification"
+
+    def __init__(self, config: FinetuneConfig, tokenizer: Tokenizer, layout: Layout):
+        files = task_files(config, layout.files)
+        self._layout, self._tokenizer, self._length = layout, tokenizer, config.max_length
+        examples = _some(layout.read(files.train), files.train)
+        if missing := next((example for example in examples if example.label is None), None):
+            raise UserError(f"{files.train}, line {missing.line}: has no label")
+        self.labels = self._labels(examples, files.train)
+        train, held = with_held_out(config, examples, lambda example: example.label)
+        self.problem_type = {
+            "class": "single_label_classification",
+            "classes": "multi_label_classification",
+            "number": "regression",
+        }[layout.kind]
+        self.metric = config.metric or layout.metric
+        self.train = self._split("train", files.train, train).encoded
+        self.objective = self._objective(config)
+        dev = [(name, path, _some(layout.read(path), path)) for name, path in files.dev]
+        dev += [("dev", files.train, held)] if held else []
+        self.evaluations = tuple(self._split(name, path, found) for name, path, found in dev)
+        self.tests = tuple(self._split(name, path, _some(layout.read_test(path), path)) for name, path in files.test)
+
+    def _labels(self, train: list[LabelledText], path: Path) -> tuple[str, ...]:
+        if self._layout.kind == "number":
+            return ("LABEL_0",)
+        if self._layout.labels:
+            return self._layout.labels
+        try:
+            return find_labels(train)
+        except UserError as error:
+            raise UserError(f"{path}: {error}") from None
+
+    def _split(self, name: str, path: Path, examples: list[LabelledText]) -> Split:
+        labelled = all(example.label is not None for example in examples)
+        targets = {}
+        if labelled and self._layout.kind == "number":
+            targets["labels"] = np.array([example.label for example in examples], np.float32)
+        elif labelled:
+            targets["labels"] = label_ids(examples, self.labels, str(path))
+        pairs = None if examples[0].pair is None else [example.pair or "" for example in examples]
+        texts = [example.text for example in examples]
+        encoded = encode_texts(self._tokenizer, texts, pairs, max_length=self._length, targets=targets)
+        return Split(name, path, examples, encoded, labelled)
+
+    def _objective(self, config: FinetuneConfig) -> Objective:
+        if self._layout.kind == "class":
+            weights = class_weights(config.class_weights, self.train.targets["labels"], self.labels)
+            return OneLabel(None if weights is None else jnp.asarray(weights), config.label_smoothing)
+        if config.class_weights != "none" or config.label_smoothing:
+            raise UserError("class_weights, label_smoothing: only where an example has one class")
+        return SeveralLabels() if self._layout.kind == "classes" else Regression()
+
+    def score(self, split: Split, outputs: Outputs) -> Scores:
+        gold, found = split.encoded.targets["labels"], self._predictions(outputs)
+        if self._layout.score is not None:
+            return self._layout.score(gold, found)
+        return default_scores(self._layout.kind, gold, found)
+
+    def _predictions(self, outputs: Outputs) -> np.ndarray:
+        """Ids int [N], 0 or 1 [N, C], or numbers [N]."""
+        logits = outputs["logits"]
+        if self._layout.kind == "class":
+            return logits.argmax(axis=1)
+        return (logits > 0).astype(np.float32) if self._layout.kind == "classes" else logits[:, 0]
+
+    def _shown(self, prediction: Any) -> str:
+        if self._layout.kind == "class":
+            return self.labels[int(prediction)]
+        if self._layout.kind == "classes":
+            return "|".join(name for name, chosen in zip(self.labels, prediction, strict=True) if chosen)
+        return f"{float(prediction):.6g}"
+
+    def write_predictions(self, split: Split, outputs: Outputs, folder: Path) -> list[Path]:
+        rows = [
+            (example.id, self._shown(found))
+            for example, found in zip(split.examples, self._predictions(outputs), strict=True)
+        ]
+        path = folder / self._layout.submissions.get(split.name, f"{split.name}-predictions.csv")
+        with open(path, "w", encoding="utf-8", newline="") as file:
+            if path.suffix == ".tsv":  # ids and labels of GLUE hold neither tabs nor quotes
+                file.write("".join(f"{a}\t{b}\n" for a, b in [("index", "prediction"), *rows]))
+            else:
+                csv.writer(file, lineterminator="\n").writerows([("id", "prediction"), *rows])
+        return [path]
+
+    def mistakes(self, split: Split, outputs: Outputs) -> list[dict[str, Any]]:
+        gold, found = split.encoded.targets["labels"], self._predictions(outputs)
+        losses = _surprise(self._layout.kind, outputs["logits"].astype(np.float64), gold)
+        wrong = np.arange(len(gold)) if self._layout.kind == "number" else np.flatnonzero(_differ(gold, found))
+        return [
+            {
+                "line": split.examples[number].line,
+                "text": split.examples[number].text,
+                **({} if split.examples[number].pair is None else {"pair": split.examples[number].pair}),
+                "label": self._shown(gold[number]),
+                "prediction": self._shown(found[number]),
+                "loss": float(losses[number]),
+            }
+            for number in sorted(wrong, key=lambda number: -losses[number])
+        ]
+
+
+def default_scores(kind: str, gold: np.ndarray, found: np.ndarray) -> Scores:
+    """What is told of a task that no benchmark says anything of."""
+    if kind == "number":
+        return {
+            "spearman": metrics.spearman(gold, found),
+            "pearson": metrics.pearson(gold, found),
+            "mean_squared_error": float(np.square(gold - found).mean()),
+        }
+    both = {"accuracy": metrics.accuracy(gold, found), "macro_f1": metrics.f1(gold, found, "macro")}
+    if kind == "classes":
+        return {"micro_f1": metrics.f1(gold, found, "micro")} | both
+    return both | {"matthews_correlation": metrics.matthews_correlation(gold, found)}
+
+
+def class_weights(word: str, labels: np.ndarray, names: tuple[str, ...]) -> np.ndarray | None:
+    """float32 [C] of `class_weights=`: "balanced" is N / (C * count), as scikit-learn's."""
+    if word == "none":
+        return None
+    if word == "balanced":
+        counts = np.bincount(labels[labels >= 0].ravel(), minlength=len(names))
+        return (counts.sum() / (len(names) * np.maximum(counts, 1))).astype(np.float32)
+    try:
+        weights = np.array([float(number) for number in word.split(",")], np.float32)
+    except ValueError:
+        raise UserError(f"class_weights: found {word!r}; expected none, balanced, or numbers as in 1,2.5") from None
+    if len(weights) != len(names) or not (weights >= 0).all():
+        raise UserError(f"class_weights: found {word!r}; expected {len(names)} numbers for {', '.join(names)}")
+    return weights
+
+
+def glue_layout(task: str) -> Layout:
+    """A task of GLUE in the folder of its own download."""
+    glue = GLUE[task]
+
+    def read(path: Path, *, labelled: bool) -> list[LabelledText]:
+        return list(read_glue(task, path, labelled=labelled))
+
+    def score(gold: np.ndarray, found: np.ndarray) -> Scores:
+        return glue_scores(task, gold, found)
+
+    return Layout(
+        FileNames(dev=tuple((name,) for name in glue.dev), test=tuple((name,) for name in glue.test)),
+        partial(read, labelled=True),
+        partial(read, labelled=False),
+        "class" if glue.labels else "number",
+        glue.labels,
+        glue.metric,
+        score,
+        dict(zip(glue.test if len(glue.test) > 1 else ("test",), _SUBMISSIONS[task], strict=True)),
+    )
+
+
+_SUBMISSIONS = {
+    "cola": ("CoLA.tsv",),
+    "sst2": ("SST-2.tsv",),
+    "mrpc": ("MRPC.tsv",),
+    "stsb": ("STS-B.tsv",),
+    "qqp": ("QQP.tsv",),
+    "mnli": ("MNLI-m.tsv", "MNLI-mm.tsv"),
+    "qnli": ("QNLI.tsv",),
+    "rte": ("RTE.tsv",),
+    "wnli": ("WNLI.tsv",),
+}
+
+
+def table_layout(
+    columns: Columns, files: FileNames, *, labels: tuple[str, ...] = (), metric: str | None = None
+) -> Layout:
+    """A table with named columns. A label of "-" is SNLI's for a pair on which its readers did not agree: left out."""
+
+    def read(path: Path) -> list[LabelledText]:
+        return [example for example in read_table(path, columns) if not (labels and example.label == "-")]
+
+    def read_test(path: Path) -> list[LabelledText]:
+        _, first = next(named_rows(path), (0, {}))
+        return read(path) if columns.label in first else list(read_table(path, columns._replace(label=None)))
+
+    usual = {"class": "accuracy", "classes": "micro_f1", "number": "spearman"}[columns.kind]
+    return Layout(files, read, read_test, columns.kind, labels, usual)
+
+
+def _some(examples: list[LabelledText], path: Path) -> list[LabelledText]:
+    if not examples:
+        raise UserError(f"{path}: holds no examples")
+    return examples
+
+
+def _differ(gold: np.ndarray, found: np.ndarray) -> np.ndarray:
+    return (gold != found).any(axis=1) if gold.ndim == 2 else gold != found
+
+
+def _surprise(kind: str, logits: np.ndarray, gold: np.ndarray) -> np.ndarray:
+    """The loss of each example, float64 [N]."""
+    if kind == "number":
+        return np.square(logits[:, 0] - gold)
+    if kind == "classes":
+        return (np.logaddexp(0, logits) - gold * logits).mean(axis=1)
+    return np.logaddexp.reduce(logits, axis=1) - logits[np.arange(len(gold)), gold]
