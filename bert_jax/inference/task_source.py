@@ -5,7 +5,7 @@ from pathlib import Path
 
 from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.errors import UserError
-from bert_jax.interop.names import parameters_of
+from bert_jax.interop.names import head_in, parameters_of
 from bert_jax.interop.read import OpenModel, is_model_folder
 from bert_jax.interop.tree import flatten, unflatten
 from bert_jax.load import Loaded, is_run_directory, load, resolve, run_config
@@ -51,6 +51,8 @@ def model_for(
         if task != "fill-mask":  # whose parameters cannot be taken for another head's
             _check_folder(task, path)
         loaded = load(path, head=head, dtype=dtype)
+        if task != "fill-mask" and is_run_directory(path):
+            _check_checkpoint(task, loaded)
     where = loaded.report.source
     if loaded.tokenizer is None:
         raise UserError(f"{where}: has no tokenizer (tokenizer.json or vocab.txt), which {task} needs")
@@ -77,11 +79,20 @@ def _check_folder(task: str, path: Path) -> None:
         return
     with OpenModel(path) as model:
         found = model.report.head
-    config = path / "config.json"
-    says = config.is_file() and run_config(path).get("architectures")
-    if not says and (found, HEAD_OF[task]) == ("sequence-classification", "multiple-choice"):
-        return  # which parameters alone cannot tell from each other
-    _check_head(task, found, str(path))
+    says = (path / "config.json").is_file() and run_config(path).get("architectures")
+    _check_head(task, found if says else _perhaps_choices(found, task), str(path))
+
+
+def _check_checkpoint(task: str, loaded: Loaded) -> None:
+    """The same of a run's checkpoint, which has no name for its head: by all that is in it."""
+    report = loaded.report
+    found = head_in({*report.loaded, *report.unexpected}, loaded.config)
+    _check_head(task, _perhaps_choices(found, task), report.source)
+
+
+def _perhaps_choices(found: str, task: str) -> str:
+    """A head that was told by its parameters alone: those of one for choices are those of one for sequences."""
+    return HEAD_OF[task] if (found, task) == ("sequence-classification", "multiple-choice") else found
 
 
 def _check_head(task: str, found: str, where: str) -> None:

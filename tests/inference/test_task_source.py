@@ -12,6 +12,7 @@ from bert_jax.inference.task_source import folder_of
 from bert_jax.inference.text_classification import TextClassification
 from bert_jax.load import load
 from tests.inference.task_folders import export
+from tests.run_directory import write_run
 
 
 @pytest.fixture(scope="module")
@@ -51,6 +52,16 @@ def test_of_a_fine_tuning_run_its_export_is_taken(folders, tmp_path):
     assert folder_of(run) == run
     with pytest.raises(UserError, match=r"a pretraining run; text-classification .* needs a fine-tuned model"):
         TextClassification(run)
+
+
+def test_a_run_without_an_export_is_read_from_its_checkpoint(folders, tmp_path):
+    config, params, tokenizer, _ = loaded = load(folders["sequence-classification"])
+    assert tokenizer is not None
+    run = write_run(tmp_path / "run", {"task": "x", "model": config.to_json()}, params, tokenizer, steps=(1, 2))
+    (found,), (expected,) = TextClassification(run)("hello"), TextClassification(loaded)("hello")
+    assert found == expected
+    with pytest.raises(UserError, match=r"the head 'sequence-classification', .* needs 'token-classification'"):
+        pipeline("token-classification", run)
 
 
 def test_files_that_name_no_class_may_be_choices(folders, tmp_path):
