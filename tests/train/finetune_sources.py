@@ -43,7 +43,7 @@ from train.finetune_recipe import FinetuneConfig
 def get_config() -> FinetuneConfig:
     return FinetuneConfig(
         optimizer=OptimizerConfig(learning_rate=1e-2, warmup_steps=0, bias_correction=True),
-        batch=8, eval_batch=8, epochs=10, max_length=16, stride=8, log_every=2,
+        batch=8, eval_batch=8, epochs=20, max_length=16, stride=8, log_every=16, eval_every=32,
     )
 '''
 
@@ -96,21 +96,19 @@ def write_tagged(path: Path, count: int, seed: int) -> Path:
 
 
 def write_squad(path: Path, count: int, seed: int, *, impossible: bool = False) -> Path:
-    """Who (ann or bob) and where (paris or rome), in passages longer than a window."""
+    """Who it was, ann or bob, in passages longer than a window."""
     rng = np.random.default_rng(seed)
     paragraphs = []
     for number in range(count):
-        name, place = str(rng.choice(["ann", "bob"])), str(rng.choice(["paris", "rome"]))
-        words = rng.choice(["the", "film", "was", "a", "day", "trip", "and"], size=14).tolist()
-        words.insert(int(rng.integers(0, 6)), name)
-        words.insert(int(rng.integers(8, 16)), place)
-        context, asks_who = " ".join(words), bool(rng.integers(2))
-        answer = name if asks_who else place
+        name = str(rng.choice(["ann", "bob"]))
+        words = rng.choice(["the", "film", "was", "a", "day", "trip", "and"], size=15).tolist()
+        words.insert(int(rng.integers(0, 16)), name)
+        context = " ".join(words)
         none = impossible and number % 3 == 0
         qa = {
             "id": f"{seed}-{number}",
-            "question": "good film" if none else ("who" if asks_who else "where"),
-            "answers": [] if none else [{"text": answer, "answer_start": context.index(answer)}],
+            "question": "good film" if none else "who",
+            "answers": [] if none else [{"text": name, "answer_start": context.index(name)}],
         }
         paragraphs.append({"context": context, "qas": [qa | ({"is_impossible": none} if impossible else {})]})
     path.write_text(json.dumps({"data": [{"title": "t", "paragraphs": paragraphs}]}), encoding="utf-8")
