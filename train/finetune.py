@@ -36,6 +36,7 @@ Words:
     run=runs/NAME          where everything goes (default: the config's name and the date); the same command resumes it
     allow_change=a,b       go on with a config that differs in these fields
     any.field=value        any field of the config, as optimizer.learning_rate=2e-5, epochs=4 or freeze=embeddings
+    seeds=8                so many models with different seeds in one program; learning_rates='(2e-5,5e-5)' times those
     --dry-run              read the data, say what would be trained, stop
     --json                 one JSON object on stdout: what the run came to
 
@@ -78,6 +79,10 @@ def finetune_in(run: RunDirectory, launch: Launch) -> int:
         run.settle_config(config, launch.allow_change)
         write_json(run.path / "environment.json", environment() | origin_of(config.init, run, begun_run(run)))
         run.write_folder(run.tokenizer, tokenizer.save)
+    if config.seeds > 1 or config.learning_rates:
+        from train.sweep import sweep
+
+        return sweep(config, run, task, tokenizer)
     return train(job, run)
 
 

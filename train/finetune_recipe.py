@@ -36,7 +36,9 @@ class FinetuneConfig:
     null_answers         squad: questions may have no answer; null_threshold: above it none is given
     metric               which of the scores tells what is best; None: the task's
     early_stop           so many evaluations without a better one end the run; 0: never
+    pad                  "bucket": a batch is padded to one of a few lengths, "max": always to max_length
     seed                 of the head, the order and dropout
+    seeds                so many runs with seeds from `seed` on, for each of `learning_rates`, all in one program
     """
 
     task: str = "classify"
@@ -65,7 +67,10 @@ class FinetuneConfig:
     eval_batch: int = 32
     warmup: float = 0.1
     accumulation: int = 1
+    pad: Literal["bucket", "max"] = "bucket"
     seed: int = 0
+    seeds: int = 1
+    learning_rates: tuple[float, ...] = ()
     freeze: str | None = None
     layer_decay: float = 1.0
     reinit_layers: int = 0
@@ -86,7 +91,13 @@ class FinetuneConfig:
             raise UserError(f"kind: found {self.kind!r}; expected class, classes or number")
         for name in ("max_length", "stride", "max_question_length", "max_answer_length", "batch", "eval_batch"):
             _check(getattr(self, name) >= 1, name, getattr(self, name), "at least 1")
-        for name in ("accumulation", "log_every"):
+        if self.pad not in ("bucket", "max"):
+            raise UserError(f"pad: found {self.pad!r}; expected bucket or max")
+        if not isinstance(self.learning_rates, tuple) or not all(_is_rate(rate) for rate in self.learning_rates):
+            raise UserError(f"learning_rates: found {self.learning_rates!r}; expected numbers as in (2e-5,3e-5)")
+        if (self.seeds > 1 or self.learning_rates) and self.early_stop:
+            raise UserError("early_stop: many runs at once go on to the end; leave it out")
+        for name in ("accumulation", "log_every", "seeds"):
             _check(getattr(self, name) >= 1, name, getattr(self, name), "at least 1")
         for name in ("reinit_layers", "early_stop", "eval_every", "save_every"):
             _check(getattr(self, name) >= 0, name, getattr(self, name), "at least 0")
@@ -111,6 +122,10 @@ class FinetuneConfig:
             eval_every=self.eval_every or an_epoch,
             save_every=self.save_every or self.eval_every or an_epoch,
         )
+
+
+def _is_rate(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and value >= 0
 
 
 def _check(right: bool, name: str, found: object, expected: str) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import jax
 
 from bert_jax.data.prefetch import Prefetch
+from bert_jax.data.tasks.encoded import Encoded
 from bert_jax.data.tasks.length_batches import BUCKETS, LengthBatches, evaluation_batches
 from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.errors import UserError
@@ -48,7 +49,7 @@ class Finetuning:
             self.tx = with_rates(self.tx, rates)
         self.objective = task.objective
         self._run, self._task, self._tokenizer = run, task, tokenizer
-        self._buckets = (*(length for length in BUCKETS if length < config.max_length), config.max_length)
+        self._buckets = buckets_of(config)
         self._predict = Predictor(self.model, self.mesh, self.objective)
         self._history = _scores_so_far(run, self._figure)
 
@@ -70,7 +71,7 @@ class Finetuning:
     def plan(self) -> dict[str, Any]:
         """What the run would be, in JSON values."""
         config, task = self.settings, self._task
-        order = self._order()
+        order = order_of(config, task.train)
         lengths = Counter(order.batch(step).length for step in range(min(config.total_steps, order.steps_per_epoch)))
         return {
             "task": config.task,
@@ -85,16 +86,14 @@ class Finetuning:
             "metric": task.metric,
         }
 
-    def _order(self) -> LengthBatches:
-        config = self.settings
-        return LengthBatches(self._task.train.lengths, config.batch, buckets=self._buckets, seed=config.seed)
-
     def batches(self, step: int) -> Generator[tuple[dict[str, jax.Array], float]]:
         self._history = {number: score for number, score in self._history.items() if number <= step}
         if self.is_over():
             return
         config, examples = self.settings, self._task.train
-        source = MeshBatches(PlannedBatches(examples, self._order().batch), config.batch, batch_shardings(self.mesh))
+        source = MeshBatches(
+            PlannedBatches(examples, order_of(config, examples).batch), config.batch, batch_shardings(self.mesh)
+        )
         with Prefetch(source, step, config.total_steps) as prefetched:
             waited = 0.0
             for batch in prefetched:
@@ -167,16 +166,33 @@ class Finetuning:
 
     def _export(self, params: Any, step: int) -> None:
         whole = to_host(params)
-        if jax.process_index() != 0:
-            return
-        with self._run.on_disk() as folder:
-            card = training_facts(folder, step)
+        if jax.process_index() == 0:
+            write_export(self._run, self.settings, self._task, self._tokenizer, whole, step)
 
-        def write(folder: Path) -> None:
-            model, head = self.settings.model, self._task.head
-            save_pretrained(folder, model, whole, self._tokenizer, head=head, step=step, card=card)
 
-        self._run.write_folder(self._run.export, write)
+def buckets_of(config: FinetuneConfig) -> tuple[int, ...]:
+    """The lengths that batches are padded to."""
+    if config.pad == "max":
+        return (config.max_length,)
+    return (*(length for length in BUCKETS if length < config.max_length), config.max_length)
+
+
+def order_of(config: FinetuneConfig, examples: Encoded) -> LengthBatches:
+    """Which examples each step learns from."""
+    return LengthBatches(examples.lengths, config.batch, buckets=buckets_of(config), seed=config.seed)
+
+
+def write_export(
+    run: RunDirectory, config: FinetuneConfig, task: TaskData, tokenizer: Tokenizer, params: Any, step: int
+) -> None:
+    """The run's `export/`: a model with the task's head and label names, as transformers loads it."""
+    with run.on_disk() as folder:
+        card = training_facts(folder, step)
+
+    def write(folder: Path) -> None:
+        save_pretrained(folder, config.model, params, tokenizer, head=task.head, step=step, card=card)
+
+    run.write_folder(run.export, write)
 
 
 def _scores_so_far(run: RunDirectory, figure: str) -> dict[int, float]:

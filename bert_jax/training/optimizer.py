@@ -112,12 +112,16 @@ def decay_mask(params: Any) -> Any:
     return jax.tree_util.tree_map_with_path(of_leaf, params)
 
 
-def make_schedule(config: OptimizerConfig) -> Schedule:
-    """`step -> learning rate` (float32), where step counts consumed batches and is 0 at the first update."""
+def make_schedule(config: OptimizerConfig, *, peak: Any = None) -> Schedule:
+    """`step -> learning rate` (float32), where step counts consumed batches and is 0 at the first update.
+
+    peak: in the place of `config.learning_rate`; it may be traced, so that one program serves many rates.
+    """
+    peak = config.learning_rate if peak is None else peak
     if config.schedule == "constant":
-        return warmup_then_constant(config.learning_rate, config.warmup_steps)
+        return warmup_then_constant(peak, config.warmup_steps)
     return warmup_then_polynomial(
-        config.learning_rate,
+        peak,
         config.warmup_steps,
         config.total_steps,
         end=config.end_learning_rate,
@@ -128,15 +132,15 @@ def make_schedule(config: OptimizerConfig) -> Schedule:
     )
 
 
-def make_optimizer(config: OptimizerConfig) -> optax.GradientTransformationExtraArgs:
-    """The chain for `config`; call it as `tx.update(grads, opt_state, params, step=state.step)`.
+def make_optimizer(config: OptimizerConfig, *, peak: Any = None) -> optax.GradientTransformationExtraArgs:
+    """The chain for `config`; call it as `tx.update(grads, opt_state, params, step=state.step)`. `peak`: of the rate.
 
     `step` (int32 scalar, consumed batches) is read by the schedule alone; bias correction reads the optimizer's own
     count of the updates it made, so that a skipped step changes neither moments nor their correction.
     The state is `{"moments": MomentsState(count int32, mu, nu), ...}`, the same tree for every config: `mu` and `nu`
     are float32 and shaped like the parameters.
     """
-    schedule = make_schedule(config)
+    schedule = make_schedule(config, peak=peak)
     trust_ratio = scale_by_layer_trust_ratio(
         applies_to=decay_mask if config.trust_ratio_for == "decayed" else None, norm_bounds=config.trust_norm_bounds
     )

@@ -84,23 +84,44 @@ class Predictor:
             name -> float32 [N, ...]; along tokens filled up with the least float to the longest batch. And the
             objective's loss, the mean over batches weighted by their rows, where there are targets.
         """
-        plans, found = list(plans), {}
-        longest = max(plan.length for plan in plans)
+        plans = list(plans)
         source = PlannedBatches(examples, lambda number: plans[number])
         feed = MeshBatches(source, len(plans[0].examples), batch_shardings(self._mesh))
-        loss = rows = 0.0
+        collected = Collected(len(examples), max(plan.length for plan in plans))
         for number, plan in enumerate(plans):
-            outputs = jax.device_get(self._step(params, feed.batch(number), self._objective))
-            if sums := outputs.pop("sums", None):
-                loss, rows = loss + float(sums["loss"]) * float(sums["count"]), rows + float(sums["count"])
-            for name, values in outputs.items():
-                along_tokens = values.ndim == 3 or name != "logits"
-                if name not in found:
-                    shape = (longest, *values.shape[2:]) if along_tokens else values.shape[1:]
-                    found[name] = np.full((len(examples), *shape), np.finfo(np.float32).min, np.float32)
-                numbers = plan.examples[plan.counts]
-                if along_tokens:
-                    found[name][numbers, : plan.length] = values[plan.counts]
-                else:
-                    found[name][numbers] = values[plan.counts]
-        return found, loss / rows if rows else None
+            collected.add(plan, jax.device_get(self._step(params, feed.batch(number), self._objective)))
+        return collected.outputs, collected.loss
+
+
+class Collected:
+    """The outputs of `predict_step` for N examples, put together batch by batch.
+
+    Attributes:
+        outputs: name -> float32 [N, ...]; along tokens filled up with the least float.
+    """
+
+    def __init__(self, count: int, longest: int):
+        """`longest`: tokens of the longest batch."""
+        self.outputs: dict[str, np.ndarray] = {}
+        self._count, self._longest, self._loss, self._rows = count, longest, 0.0, 0.0
+
+    @property
+    def loss(self) -> float | None:
+        """The mean over batches weighted by their rows, where there were targets."""
+        return self._loss / self._rows if self._rows else None
+
+    def add(self, plan: Plan, outputs: dict[str, Any]) -> None:
+        outputs = dict(outputs)
+        if sums := outputs.pop("sums", None):
+            self._loss += float(sums["loss"]) * float(sums["count"])
+            self._rows += float(sums["count"])
+        for name, values in outputs.items():
+            along_tokens = values.ndim == 3 or name != "logits"
+            if name not in self.outputs:
+                shape = (self._longest, *values.shape[2:]) if along_tokens else values.shape[1:]
+                self.outputs[name] = np.full((self._count, *shape), np.finfo(np.float32).min, np.float32)
+            numbers = plan.examples[plan.counts]
+            if along_tokens:
+                self.outputs[name][numbers, : plan.length] = values[plan.counts]
+            else:
+                self.outputs[name][numbers] = values[plan.counts]

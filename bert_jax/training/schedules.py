@@ -9,7 +9,7 @@ import jax.numpy as jnp
 Schedule = Callable[[jax.typing.ArrayLike], jax.Array]
 
 
-def warmup_then_constant(peak: float, warmup_steps: int) -> Schedule:
+def warmup_then_constant(peak: float | jax.Array, warmup_steps: int) -> Schedule:
     """`peak * step / warmup_steps` during warm-up, `peak` ever after. Returns `step -> float32 scalar`."""
 
     def schedule(step: jax.typing.ArrayLike) -> jax.Array:
@@ -19,7 +19,7 @@ def warmup_then_constant(peak: float, warmup_steps: int) -> Schedule:
 
 
 def warmup_then_polynomial(
-    peak: float,
+    peak: float | jax.Array,
     warmup_steps: int,
     total_steps: int,
     *,

@@ -1,0 +1,90 @@
+"""Many runs of one recipe in one program: states, batches and keys have an axis of runs, R, in front."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from bert_jax.training.layer_rates import with_rates
+from bert_jax.training.objectives import Batch, Metrics, Objective
+from bert_jax.training.optimizer import OptimizerConfig, make_optimizer, make_schedule
+from bert_jax.training.prediction import predict_step
+from bert_jax.training.step import TrainState, train_step
+
+RUNS = "runs"
+
+
+def runs_mesh(runs: int, devices: Sequence[Any] | None = None) -> Mesh:
+    """As many devices as divide the runs among them evenly, in one row."""
+    found = list(jax.devices() if devices is None else devices)
+    count = next(n for n in range(min(len(found), runs), 0, -1) if runs % n == 0)
+    return Mesh(np.array(found[:count]), (RUNS,))
+
+
+def stacked(trees: Sequence[Any], mesh: Mesh) -> Any:
+    """Trees of one shape as one, [R, ...] each leaf, laid out over the mesh."""
+    layout = NamedSharding(mesh, P(RUNS))
+    return jax.tree.map(lambda *leaves: jax.device_put(jnp.stack(leaves), layout), *trees)
+
+
+def one_of(tree: Any, run: int) -> Any:
+    """A run's own part of what is stacked, on the host."""
+    return jax.tree.map(lambda leaf: np.asarray(leaf[run]), tree)
+
+
+def compile_many_train_step(
+    model: nn.Module,
+    optimizer: OptimizerConfig,
+    mesh: Mesh,
+    *,
+    rates: Callable[[str], float] | None = None,
+    accumulation: int = 1,
+) -> Callable[[TrainState, Batch, Array, Array, Objective], tuple[TrainState, Metrics]]:
+    """`train_step` of each run by itself, `jax.vmap` over all of them.
+
+    Args:
+        model: of every run.
+        optimizer: but for its learning rate, which is an argument.
+        mesh: of `runs_mesh`.
+        rates: of `layer_rates`.
+        accumulation: as `train_step`.
+
+    Returns:
+        (states, batches, keys, peaks, objective) -> (states, metrics), jitted: [R, ...] of all but the objective, which
+        is the same for all; peaks float32 [R], of the learning rates. The states are donated.
+    """
+
+    def one(state: TrainState, batch: Batch, key: Array, peak: Array, objective: Objective) -> Any:
+        tx, schedule = make_optimizer(optimizer, peak=peak), make_schedule(optimizer, peak=peak)
+        tx = tx if rates is None else with_rates(tx, rates)
+        return train_step(
+            state, batch, key, objective, model=model, tx=tx, schedule=schedule, accumulation=accumulation
+        )
+
+    layout, everywhere = NamedSharding(mesh, P(RUNS)), NamedSharding(mesh, P())
+    return jax.jit(
+        jax.vmap(one, in_axes=(0, 0, 0, 0, None)),
+        in_shardings=(layout, layout, layout, layout, everywhere),
+        out_shardings=(layout, everywhere),
+        donate_argnums=0,
+    )
+
+
+def compile_many_predict_step(model: nn.Module, mesh: Mesh) -> Callable[[Any, Batch, Objective], dict[str, Any]]:
+    """`predict_step` of each run on the same batch: (params [R, ...], batch, objective) -> outputs [R, ...]."""
+
+    def one(params: Any, batch: Batch, objective: Objective) -> dict[str, Any]:
+        return predict_step(params, batch, model=model, objective=objective)
+
+    layout, everywhere = NamedSharding(mesh, P(RUNS)), NamedSharding(mesh, P())
+    return jax.jit(
+        jax.vmap(one, in_axes=(0, None, None)),
+        in_shardings=(layout, everywhere, everywhere),
+        out_shardings=everywhere,
+    )

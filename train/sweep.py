@@ -1,0 +1,194 @@
+"""Fine-tuning with many seeds and learning rates at once: one program trains them all, side by side.
+
+Small sets are unstable: the same recipe learns the task with one seed and the majority class with another
+(https://arxiv.org/abs/1810.04805, section 4.1; https://arxiv.org/abs/2006.04884).
+"""
+
+import dataclasses
+import json
+import math
+from contextlib import ExitStack
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from bert_jax.data.prefetch import Prefetch
+from bert_jax.data.tasks.length_batches import evaluation_batches
+from bert_jax.data.tokenizer import Tokenizer
+from bert_jax.errors import UserError
+from bert_jax.model.heads import HEADS
+from bert_jax.training.checkpoint import Checkpoints
+from bert_jax.training.layer_rates import layer_rates
+from bert_jax.training.many import compile_many_predict_step, compile_many_train_step, one_of, runs_mesh, stacked
+from bert_jax.training.optimizer import make_optimizer
+from bert_jax.training.prediction import Collected
+from bert_jax.training.step import TrainState, abstract_state, init_state
+from train.exits import EXIT_DONE
+from train.finetune_parameters import starting_parameters
+from train.finetune_recipe import FinetuneConfig
+from train.finetuning import buckets_of, order_of, write_export
+from train.recipe import to_json
+from train.rundir import RunDirectory
+from train.runlog import RunLog, open_log
+from train.stopping import StopRequest
+from train.sweep_report import write_sweep
+from train.task_data import Split, TaskData
+
+
+class Run(NamedTuple):
+    """What tells one run from the others."""
+
+    seed: int
+    learning_rate: float
+
+
+def runs_of(config: FinetuneConfig) -> list[Run]:
+    """All seeds with each of the learning rates."""
+    rates = config.learning_rates or (config.optimizer.learning_rate,)
+    return [Run(config.seed + number, float(rate)) for rate in rates for number in range(config.seeds)]
+
+
+def sweep(config: FinetuneConfig, run: RunDirectory, task: TaskData, tokenizer: Tokenizer) -> int:
+    """Trains `config.seeds` models for each learning rate, from the newest checkpoint if there is one; the exit code.
+
+    The best model of all goes to export/, what each run did to sweep.json, sweep.md and runs.png.
+    """
+    if jax.process_count() > 1:
+        raise UserError("seeds, learning_rates: many runs at once go over the devices of one process")
+    many = Many(config, run, task, tokenizer)
+    with ExitStack() as stack:
+        checkpoints = stack.enter_context(Checkpoints(run.checkpoints, keep=config.keep))
+        state = many.state(checkpoints)
+        first = step = int(state.step[0])
+        log = stack.enter_context(open_log(run.path, start_step=step, total_steps=config.total_steps))
+        assert isinstance(log, RunLog)
+        history = {row["step"]: row for row in _rows(run) if row["step"] <= step}
+        log.say(f"{len(many.runs)} runs on {many.mesh.size} devices; {'resuming' if step else 'starting'} at {step:,}")
+        stop = stack.enter_context(StopRequest())
+        prefetched = stack.enter_context(Prefetch(many, first, config.total_steps))
+        for batch in prefetched:
+            state, metrics = many.train_step(state, batch, many.keys, many.peaks, task.objective)
+            step += 1
+            last = step == config.total_steps
+            if step % config.log_every == 0 or last:
+                losses = np.asarray(metrics["loss"])
+                log.record("train", step, {"loss": float(losses.mean()), "loss_spread": float(losses.std())})
+            code = stop.exit_code(step) or EXIT_DONE
+            if step % config.eval_every == 0 or last:
+                history[step] = {"step": step, **many.evaluate(state.params)}
+                log.record("eval", step, _told(history[step]["scores"], task.metric))
+                _write_rows(run, history)
+                many.keep_best(state.params, step, history)
+            if step % config.save_every == 0 or last or code != EXIT_DONE:
+                checkpoints.save(step, state, {"config": to_json(config), "data": tokenizer.fingerprint})
+            log.advance(step)
+            if code != EXIT_DONE:
+                checkpoints.wait()
+                log.say(f"stopped and saved at step {step:,}; the same command goes on from here")
+                return code
+        checkpoints.wait()
+        summary = write_sweep(run, config, task, many.runs, history)
+        log.say(summary)
+        return EXIT_DONE
+
+
+class Many:
+    """The runs side by side: their states, batches (a source for `Prefetch`) and evaluations."""
+
+    def __init__(self, config: FinetuneConfig, run: RunDirectory, task: TaskData, tokenizer: Tokenizer):
+        self._config, self._run, self._task, self._tokenizer = config, run, task, tokenizer
+        self.runs = runs_of(config)
+        self.mesh = runs_mesh(len(self.runs))
+        self._model = HEADS[task.head](config.model)
+        self._tx = make_optimizer(config.optimizer)
+        rates = None
+        if config.freeze is not None or config.layer_decay != 1:
+            rates = layer_rates(config.model, freeze=config.freeze, decay=config.layer_decay)
+        self.train_step = compile_many_train_step(
+            self._model, config.optimizer, self.mesh, rates=rates, accumulation=config.accumulation
+        )
+        self._predict_step = compile_many_predict_step(self._model, self.mesh)
+        self._init_keys, keys = zip(*(jax.random.split(jax.random.key(one.seed)) for one in self.runs), strict=True)
+        self.keys = jnp.stack(keys)
+        self.peaks = jnp.array([one.learning_rate for one in self.runs], jnp.float32)
+        self._orders = {one.seed: order_of(dataclasses.replace(config, seed=one.seed), task.train) for one in self.runs}
+
+    def state(self, checkpoints: Checkpoints) -> TrainState:
+        """The newest checkpoint's, or each run's first."""
+        if checkpoints.steps():
+            one = abstract_state(self._model, self._tx)
+            layout = jax.sharding.NamedSharding(self.mesh, jax.sharding.PartitionSpec("runs"))
+            shape = lambda x: jax.ShapeDtypeStruct((len(self.runs), *x.shape), x.dtype, sharding=layout)  # noqa: E731
+            return checkpoints.restore(jax.tree.map(shape, one)).state
+        target = abstract_state(self._model, self._tx)
+        states = []
+        for key in self._init_keys:
+            fresh = init_state(key, self._model, self._tx)
+            params = starting_parameters(self._config, self._task.head, target.params, fresh.params)
+            states.append(dataclasses.replace(fresh, params=params))
+        return stacked(states, self.mesh)
+
+    def batch(self, step: int) -> dict[str, np.ndarray]:
+        """Each run's own batch, all padded to the longest of them: [R, B, ...]."""
+        plans = [self._orders[one.seed].batch(step) for one in self.runs]
+        longest = max(plan.length for plan in plans)
+        batches = [self._task.train.batch(plan._replace(length=longest)) for plan in plans]
+        return {name: np.stack([batch[name] for batch in batches]) for name in batches[0]}
+
+    def evaluate(self, params: Any) -> dict[str, Any]:
+        """scores: of each run on the first file with labels; one_class: whether it gives all its examples one class."""
+        split = self._task.evaluations[0]
+        found = self._collected(params, split)
+        losses = [{} if one.loss is None else {"loss": one.loss} for one in found]
+        return {
+            "scores": [loss | self._task.score(split, one.outputs) for loss, one in zip(losses, found, strict=True)],
+            "one_class": [_says_one_thing(one.outputs) for one in found],
+        }
+
+    def _collected(self, params: Any, split: Split) -> list[Collected]:
+        buckets = buckets_of(self._config)
+        plans = evaluation_batches(split.encoded.lengths, self._config.eval_batch, buckets=buckets)
+        longest = max(plan.length for plan in plans)
+        found = [Collected(len(split.encoded), longest) for _ in self.runs]
+        for plan in plans:
+            outputs = self._predict_step(params, split.encoded.batch(plan), self._task.objective)
+            outputs = jax.device_get(outputs)
+            for number, one in enumerate(found):
+                one.add(plan, jax.tree.map(lambda values, number=number: values[number], outputs))
+        return found
+
+    def keep_best(self, params: Any, step: int, history: dict[int, dict[str, Any]]) -> None:
+        """Exports the best model of all runs and evaluations, if it is one of these."""
+        scores = [_finite(one[self._task.metric]) for one in history[step]["scores"]]
+        before = [_finite(one[self._task.metric]) for at, row in history.items() if at < step for one in row["scores"]]
+        if not before or max(scores) > max(before):
+            best = int(np.argmax(scores))
+            write_export(self._run, self._config, self._task, self._tokenizer, one_of(params, best), step)
+
+
+def _says_one_thing(outputs: dict[str, np.ndarray]) -> bool:
+    """Whether a classifier gives every example the same class: it has not left the majority."""
+    logits = outputs.get("logits")
+    return logits is not None and logits.ndim == 2 and logits.shape[1] > 1 and len(set(logits.argmax(axis=1))) == 1
+
+
+def _finite(score: float) -> float:
+    return score if math.isfinite(score) else -math.inf
+
+
+def _told(scores: list[dict[str, float]], metric: str) -> dict[str, float]:
+    """Mean, spread and best of the runs, for the log."""
+    values = np.array([one[metric] for one in scores])
+    found = {metric: float(values.mean()), f"{metric}_std": float(values.std()), f"{metric}_best": float(values.max())}
+    return ({"loss": float(np.mean([one["loss"] for one in scores]))} if "loss" in scores[0] else {}) | found
+
+
+def _rows(run: RunDirectory) -> list[dict[str, Any]]:
+    path = run.path / "runs.jsonl"
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def _write_rows(run: RunDirectory, history: dict[int, dict[str, Any]]) -> None:
+    (run.path / "runs.jsonl").write_text("".join(json.dumps(history[step]) + "\n" for step in sorted(history)))
