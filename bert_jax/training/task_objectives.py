@@ -154,5 +154,6 @@ def _rows(batch: Batch, labels: Array) -> Array:
 
 
 def _share(loss_sum: Array, denominators: dict[str, Array]) -> Array:
-    # A batch of which nothing counts (no word of a window is labelled) teaches nothing.
-    return loss_sum / jnp.maximum(denominators["denominator"], 1e-12)
+    # A batch of which nothing counts (no word is labelled, or with classes of weight 0 alone) teaches nothing.
+    denominator = denominators["denominator"]
+    return jnp.where(denominator > 0, loss_sum / jnp.where(denominator > 0, denominator, 1.0), 0.0)
