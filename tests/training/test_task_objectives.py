@@ -58,6 +58,7 @@ def log_softmax(x: np.ndarray) -> np.ndarray:
 def defined(objective: Any, outputs: dict[str, np.ndarray], batch: dict[str, np.ndarray]) -> float:
     """The loss, written from the definition: label for label, in float64."""
     outputs = {name: values.astype(np.float64) for name, values in outputs.items()}
+    outputs = {name: values.astype(np.float64) for name, values in outputs.items()}
     logits, labels, weights = outputs.get("logits", np.zeros(0)), batch.get("labels", np.zeros(0)), batch["weights"]
     total = share = 0.0
     for row in np.flatnonzero(weights):
