@@ -115,12 +115,12 @@ def write_squad(path: Path, count: int, seed: int, *, impossible: bool = False) 
     return path
 
 
-def write_choices(path: Path, count: int, seed: int) -> Path:
-    """ARC's form; the right ending is the good one; some questions have three endings, some four."""
+def write_choices(path: Path, count: int, seed: int, *, fewest: int = 3) -> Path:
+    """ARC's form; the right ending is the good one; questions have `fewest` to four endings."""
     rng = np.random.default_rng(seed)
     lines = []
     for number in range(count):
-        endings = [str(word) for word in rng.choice(BAD, size=int(rng.integers(3, 5)))]
+        endings = [str(word) for word in rng.choice(BAD, size=int(rng.integers(fewest, 5)))]
         right = int(rng.integers(len(endings)))
         endings[right] = str(rng.choice(GOOD))
         choices = [{"text": text, "label": "ABCD"[i]} for i, text in enumerate(endings)]

@@ -1,0 +1,199 @@
+"""Fine-tuning here and in transformers: the same task, weights, batches, recipe and schedule.
+
+    python -m benchmarks.finetune_reference mrpc glue/MRPC --init MODEL               the losses of 20 steps, no dropout
+    python -m benchmarks.finetune_reference wnut17 ner/wnut17 --init MODEL --seeds 3  the scores in the end, dropout on
+
+DATA is a folder in the task's own layout, MODEL a folder or a hub id that both sides read. Ours is the training step of
+`train.finetune` on its own batches; theirs is transformers' class with its own loss, torch's AdamW with bias correction
+and transformers' linear schedule, on those very batches. Both start from the same weights, a freshly drawn head among
+them. Scores are the task's own, of the logits of either side. Where an answer is asked for, transformers' loss counts
+padding as a place to find it, so the losses are compared on windows that have none.
+
+--words      fields of the recipe, as train.finetune takes them: max_length=64 epochs=4 optimizer.learning_rate=1e-4
+--seeds      train to the end with so many seeds, dropout on: of the head, the order of the examples, and dropout
+--results    finished runs are appended to this file
+"""
+
+import argparse
+import dataclasses
+import json
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from benchmarks.finetune_side import Theirs
+from bert_jax.data.tasks.encoded import Encoded
+from bert_jax.data.tasks.length_batches import evaluation_batches
+from bert_jax.data.tokenizer import Tokenizer
+from bert_jax.interop.write import save_pretrained
+from bert_jax.load import load_tokenizer
+from bert_jax.model.heads import HEADS
+from bert_jax.training.optimizer import OptimizerConfig, make_optimizer, make_schedule
+from bert_jax.training.prediction import Collected, Predictor
+from bert_jax.training.sharding import make_mesh
+from bert_jax.training.step import abstract_state, compile_train_step, init_state
+from train.finetune_parameters import adopted_model, starting_parameters
+from train.finetune_recipe import FinetuneConfig
+from train.finetuning import buckets_of, order_of
+from train.recipe import override
+from train.task_data import TaskData
+from train.tasks import open_task
+
+STEPS = 20
+ADAMW = OptimizerConfig(
+    learning_rate=5e-5, warmup_steps=0, bias_correction=True, eps=1e-8, decay_from="warmup", eps_placement="outside"
+)
+
+
+def recipe(task: str, data: str, init: str, words: dict[str, str], *, dropout: bool) -> FinetuneConfig:
+    """torch's AdamW and transformers' schedule; `words` as train.finetune takes them."""
+    config = FinetuneConfig(task=task, data=data, init=init, optimizer=ADAMW)
+    if not dropout:
+        words = words | {f"model.{name}": "0.0" for name in ("hidden_dropout_prob", "attention_probs_dropout_prob")}
+    return override(config, words)
+
+
+def opened(config: FinetuneConfig, given: frozenset[str]) -> tuple[FinetuneConfig, TaskData, Tokenizer]:
+    """The task, and the config with everything that follows from it."""
+    tokenizer = load_tokenizer(str(config.init))
+    assert tokenizer is not None
+    task = open_task(config, tokenizer)
+    model = adopted_model(config, given, task.labels, task.problem_type)
+    return dataclasses.replace(config, model=model).for_examples(len(task.train)), task, tokenizer
+
+
+class Ours:
+    """What `train.finetune` makes of it: its first weights, its step, its batches."""
+
+    def __init__(self, config: FinetuneConfig, task: TaskData, tokenizer: Tokenizer):
+        self.config, self._task, self._tokenizer = config, task, tokenizer
+        self._model, self._mesh = HEADS[task.head](config.model), make_mesh(config.mesh)
+        tx, schedule = make_optimizer(config.optimizer), make_schedule(config.optimizer)
+        init_key, self._key = jax.random.split(jax.random.key(config.seed))
+        fresh = init_state(init_key, self._model, tx, mesh=self._mesh)
+        target = abstract_state(self._model, tx, mesh=self._mesh)
+        params = starting_parameters(config, task.head, target.params, fresh.params)
+        self._state = dataclasses.replace(fresh, params=params)
+        self._step = compile_train_step(self._model, tx, schedule, mesh=self._mesh, objective=task.objective)
+        self._predict = Predictor(self._model, self._mesh, task.objective)
+
+    def save(self, folder: Path) -> None:
+        params = jax.device_get(self._state.params)
+        save_pretrained(folder, self.config.model, params, self._tokenizer, head=self._task.head)
+
+    def step(self, batch: dict[str, np.ndarray]) -> float:
+        self._state, metrics = self._step(self._state, batch, self._key, self._task.objective)
+        return float(metrics["loss"])
+
+    def score(self) -> dict[str, float]:
+        split = self._task.evaluations[0]
+        plans = evaluation_batches(split.encoded.lengths, self.config.eval_batch, buckets=buckets_of(self.config))
+        outputs, _ = self._predict(self._state.params, split.encoded, plans)
+        return self._task.score(split, outputs)
+
+
+def their_score(theirs: Theirs, config: FinetuneConfig, task: TaskData) -> dict[str, float]:
+    """The task's own scores of transformers' logits."""
+    split = task.evaluations[0]
+    plans = evaluation_batches(split.encoded.lengths, config.eval_batch, buckets=buckets_of(config))
+    collected = Collected(len(split.encoded), max(plan.length for plan in plans))
+    for plan, outputs in zip(plans, theirs.outputs(split.encoded, plans), strict=True):
+        whole = {name: np.resize(values, (len(plan.counts), *values.shape[1:])) for name, values in outputs.items()}
+        collected.add(plan, whole)
+    return task.score(split, collected.outputs)
+
+
+def without_padding(examples: Encoded, length: int) -> Encoded:
+    """The rows that fill a whole row of a batch."""
+    full = np.flatnonzero(examples.row_lengths == length)
+    starts = np.cumsum(examples.row_lengths) - examples.row_lengths
+    index = (starts[full][:, None] + np.arange(length)).ravel()
+    return dataclasses.replace(
+        examples,
+        tokens={name: values[index] for name, values in examples.tokens.items()},
+        row_lengths=examples.row_lengths[full],
+        targets={name: values[full] for name, values in examples.targets.items()},
+    )
+
+
+def same_losses(config: FinetuneConfig, task: TaskData, tokenizer: Tokenizer, steps: int = STEPS) -> np.ndarray:
+    """The losses of both sides, float64 [steps, 2], dropout off."""
+    examples = task.train
+    if task.head == "question-answering":
+        examples = without_padding(examples, config.max_length)
+        config = config.for_examples(len(examples))
+    order = order_of(config, examples)
+    with tempfile.TemporaryDirectory() as folder:
+        ours = Ours(config, task, tokenizer)
+        ours.save(Path(folder) / "start")
+        theirs = Theirs(config.optimizer, task.head, Path(folder) / "start", seed=0)
+        batches = (examples.batch(order.batch(step)) for step in range(steps))
+        return np.array([(ours.step(batch), theirs.step(batch)) for batch in batches])
+
+
+def both_scores(config: FinetuneConfig, task: TaskData, tokenizer: Tokenizer) -> dict[str, Any]:
+    """One seed to the end on both sides: scores and seconds of training."""
+    order = order_of(config, task.train)
+    found: dict[str, Any] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        ours = Ours(config, task, tokenizer)
+        ours.save(Path(folder) / "start")
+        theirs = Theirs(config.optimizer, task.head, Path(folder) / "start", seed=config.seed)
+        sides = {
+            "bert_jax": (ours.step, ours.score),
+            "transformers": (theirs.step, lambda: their_score(theirs, config, task)),
+        }
+        for name, (step, score) in sides.items():
+            begin = time.perf_counter()
+            for number in range(config.total_steps):
+                loss = step(task.train.batch(order.batch(number)))
+                if number % 50 == 0:
+                    print(
+                        f"{name}, seed {config.seed}, step {number:,} of {config.total_steps:,}: loss {loss:.4f}",
+                        file=sys.stderr,
+                    )
+            found[name] = {"seconds": time.perf_counter() - begin, "scores": score()}
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("task")
+    parser.add_argument("data")
+    parser.add_argument("--init", required=True)
+    parser.add_argument("--words", nargs="*", default=[], metavar="FIELD=VALUE")
+    parser.add_argument("--seeds", type=int, default=0)
+    parser.add_argument("--results", type=Path)
+    arguments = parser.parse_args()
+    words = dict(word.split("=", 1) for word in arguments.words)
+    dropout = arguments.seeds > 0
+    config = recipe(arguments.task, arguments.data, arguments.init, words, dropout=dropout)
+    no_dropout = () if dropout else ("model.hidden_dropout_prob", "model.attention_probs_dropout_prob")
+    config, task, tokenizer = opened(config, frozenset([*words, *no_dropout]))
+    if not dropout:
+        losses = same_losses(config, task, tokenizer)
+        worst = np.abs(losses[:, 0] - losses[:, 1]).max()
+        print(f"{arguments.task}: loss {losses[0, 0]:.4f} to {losses[-1, 0]:.4f}, at most {worst:.1e} apart")
+        return
+    rows = []
+    for seed in range(arguments.seeds):
+        row = {"task": arguments.task, "seed": seed, "words": words}
+        row |= both_scores(dataclasses.replace(config, seed=seed), task, tokenizer)
+        rows.append(row)
+        if arguments.results:
+            with open(arguments.results, "a", encoding="utf-8") as file:
+                file.write(json.dumps(row) + "\n")
+    for side in ("bert_jax", "transformers"):
+        values = np.array([row[side]["scores"][task.metric] for row in rows])
+        spread = values.std(ddof=1) if len(values) > 1 else float("nan")
+        seconds = np.median([row[side]["seconds"] for row in rows])
+        print(f"{arguments.task}, {side}: {task.metric} {values.mean():.4f} ± {spread:.4f} ({seconds:.0f} s a run)")
+
+
+if __name__ == "__main__":
+    main()
