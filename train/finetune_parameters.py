@@ -19,6 +19,7 @@ logger = logging.getLogger(__name__)
 
 _HEADS = ("classifier", "qa_head", "pre_classifier")
 _POOLER = "bert/pooler"
+_WITHOUT_CLASSES = ("multiple-choice", "question-answering")  # whose config names labels that mean nothing
 
 
 def adopted_model(
@@ -51,7 +52,7 @@ def starting_parameters(config: FinetuneConfig, head: str, target: Any, fresh: A
     """
     source = str(config.init)
     folder = resolve(source, parts=("config", "weights"))
-    known = load_config(folder).labels == config.model.labels
+    known = head in _WITHOUT_CLASSES or load_config(folder).labels == config.model.labels
     _, params, report = load_arrays(folder, head=head, labels=config.model.labels)
     found, drawn = flatten(params), flatten(fresh)
     anew = [name for name in _HEADS if any(is_allowed(path, (name,)) for path in drawn)]
@@ -66,7 +67,7 @@ def starting_parameters(config: FinetuneConfig, head: str, target: Any, fresh: A
         if anew:
             logger.warning("init: %s has no %s for this task: drawn anew", named, ", ".join(anew))
         else:
-            logger.warning("init: %s has a head for these labels: it is gone on with", named)
+            logger.warning("init: %s has a head for this task: it is gone on with", named)
     return place(
         unflatten(found | {path: leaf for path, leaf in drawn.items() if is_allowed(path, (*anew, *again))}),
         target,
