@@ -1,7 +1,9 @@
-"""A pretraining step on the CPU: what the fused masked-LM loss and bfloat16 products are worth.
+"""A pretraining step on the CPU: what each of its pieces is worth.
 
     python -m benchmarks.train_step_variants [--sizes tiny,mini] [--rounds 9]
 
+The fused masked-LM loss against the written-out one, bfloat16 products against float32, dropout from a hash against
+`jax.random`'s own bits, a gather of the word table (whose gradient is a scatter) against a product with one-hot ids.
 Forward, backward and AdamW, dropout on, rows of 128 tokens of which 20 are predicted, random tokens. All programs of a
 size are compiled first; a round visits each of them once. Reported are medians of CPU seconds (over all threads) and of
 wall seconds, the CPU median's ratio to that of the size's first row, and the compiler's figure for temporary memory.
@@ -10,20 +12,43 @@ Memory is kept as in the training program; BERT_JAX_MALLOC=0 in the environment 
 
 import argparse
 import time
+from contextlib import nullcontext
+from unittest.mock import patch
 
+import jax
+import jax.numpy as jnp
 import numpy as np
+from jax import Array
 
 from benchmarks.train_step_ours import OurStep
 from benchmarks.workloads import LENGTH, ROWS, workload
 from train.allocator import keep_freed_memory
 
 
+def threefry_bits(words: Array, site: int, shape: tuple[int, ...]) -> Array:
+    """In the place of `layers.dropout_bits`: what `jax.random.bernoulli` draws from."""
+    return jax.random.bits(jax.random.wrap_key_data(words ^ jnp.uint32(site)), shape)
+
+
+def one_hot_product(table: Array, ids: Array) -> Array:
+    """In the place of `embeddings.look_up`: a product with all rows, in bfloat16."""
+    chosen = jax.nn.one_hot(ids, len(table), dtype=jnp.bfloat16)
+    return jnp.einsum("...v,vd->...d", chosen, table.astype(jnp.bfloat16), preferred_element_type=jnp.float32)
+
+
+INSTEAD = {
+    "jax.random's bits": ("bert_jax.model.layers.dropout_bits", threefry_bits),
+    "one-hot product": ("bert_jax.model.embeddings.look_up", one_hot_product),
+}
+
+
 class Variant:
     """One of the programs, and the seconds of its steps."""
 
-    def __init__(self, size: str, dtype: str, fused: bool):
-        self.name = f"{dtype}, {'fused' if fused else 'written out'}"
-        self.step = OurStep(*workload(size, dtype=dtype), fused=fused)
+    def __init__(self, size: str, dtype: str, fused: bool = True, instead: str | None = None):
+        self.name = f"{dtype}, {instead or ('fused' if fused else 'written out')}"
+        with patch(*INSTEAD[instead]) if instead else nullcontext():
+            self.step = OurStep(*workload(size, dtype=dtype), fused=fused)
         self.seconds: list[tuple[float, float]] = []
 
     def run(self) -> tuple[float, float]:
@@ -41,6 +66,7 @@ def main() -> None:
     keep_freed_memory()
     for size in options.sizes.split(","):
         variants = [Variant(size, dtype, fused) for dtype in ("bfloat16", "float32") for fused in (True, False)]
+        variants += [Variant(size, "bfloat16", instead=name) for name in INSTEAD]
         for variant in variants:
             variant.run()
         for _ in range(options.rounds):
@@ -52,7 +78,7 @@ def main() -> None:
             cpu, wall = np.median(variant.seconds, axis=0)
             memory = variant.step.temporary_bytes / 1e6
             print(
-                f"  {variant.name:24s} CPU {cpu * 1e3:7,.0f} ms  wall {wall * 1e3:7,.0f} ms"
+                f"  {variant.name:27s} CPU {cpu * 1e3:7,.0f} ms  wall {wall * 1e3:7,.0f} ms"
                 f"  CPU ratio {cpu / base:.2f}  temporaries {memory:,.0f} MB"
             )
 

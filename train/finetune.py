@@ -33,7 +33,7 @@ Words:
                            tags), cola sst2 mrpc stsb qqp mnli qnli rte wnli, snli, squad1 squad2, swag codah arc
                            hellaswag, wnut17, korquad nsmc korsts kornli klue-ner naver-ner
     data=DIR               the task's own files; or train=FILE dev=FILE test=FILE;  dev=0.1 holds a tenth of train out
-    run=runs/NAME          where everything goes (default: the config's name and the date); the same command resumes it
+    run=runs/NAME          where everything goes (default: config, task and date); the same command resumes it
     allow_change=a,b       go on with a config that differs in these fields
     any.field=value        any field of the config, as optimizer.learning_rate=2e-5, epochs=4 or freeze=embeddings
     seeds=8                so many models with different seeds in one program; learning_rates='(2e-5,5e-5)' times those

@@ -1,5 +1,6 @@
 """Fine-tuning as the loop's job: batches by length, the official scores, the best model so far as an export."""
 
+import dataclasses
 import json
 import math
 from collections import Counter
@@ -56,7 +57,7 @@ class Finetuning:
     def first_state(self, target: TrainState, fresh: Callable[[], TrainState]) -> TrainState:
         state = fresh()
         params = starting_parameters(self.settings, self._task.head, target.params, state.params)
-        return TrainState(**{**vars(state), "params": params})
+        return dataclasses.replace(state, params=params)
 
     def greet(self, log: RunLog | SilentLog, *, begun: bool) -> None:
         if not begun:

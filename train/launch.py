@@ -55,7 +55,9 @@ def parse(argv: list[str], usage: str, kind: type) -> Launch:
         else:
             fields[key] = value
     config = override(config, fields)
-    run = run or f"runs/{Path(path).stem}-{time.strftime('%Y-%m-%d')}"
+    task = getattr(config, "task", None)
+    name = "-".join(part for part in (Path(path).stem, task, time.strftime("%Y-%m-%d")) if part)
+    run = run or f"runs/{name}"
     return Launch(config, run, allow_change, dry_run, as_json, frozenset(fields))
 
 

@@ -182,7 +182,7 @@ def class_weights(word: str, labels: np.ndarray, names: tuple[str, ...]) -> np.n
         weights = np.array([float(number) for number in word.split(",")], np.float32)
     except ValueError:
         raise UserError(f"class_weights: found {word!r}; expected none, balanced, or numbers as in 1,2.5") from None
-    if len(weights) != len(names) or not (weights >= 0).all():
+    if len(weights) != len(names) or not (weights >= 0).all() or not np.isfinite(weights).all():
         raise UserError(f"class_weights: found {word!r}; expected {len(names)} numbers for {', '.join(names)}")
     return weights
 

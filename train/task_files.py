@@ -1,5 +1,6 @@
 """Which files a task is read from: its own names in a folder, or those that the command line gives."""
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -8,6 +9,8 @@ from bert_jax.data.tasks.labels import split
 from bert_jax.errors import UserError
 from train.finetune_recipe import FinetuneConfig
 from train.task_data import find_file, given_file, share_of
+
+_SMALL = "all the small ones"
 
 
 class FileNames(NamedTuple):
@@ -56,9 +59,19 @@ def task_files(config: FinetuneConfig, names: FileNames) -> TaskFiles:
 def with_held_out(
     config: FinetuneConfig, train: list[Any], group_of: Callable[[Any], object]
 ) -> tuple[list[Any], list[Any]]:
-    """train without what `dev=SHARE` holds out of it, and that; all of it and nothing where dev is no share."""
+    """train without what `dev=SHARE` holds out of it, and that; all of it and nothing where dev is no share.
+
+    Args:
+        config: of the run.
+        train: examples.
+        group_of: of which the same share is held out of each, like a class. A group so small that its share would be
+            less than one example is one with the other small ones, so that rare ones, or numbers of which no two are
+            the same, are held out too.
+    """
     share = share_of(config.dev)
     if share is None:
         return train, []
-    kept, held = split([group_of(example) for example in train], share, config.seed)
+    groups = [group_of(example) for example in train]
+    counts = Counter(groups)
+    kept, held = split([group if share * counts[group] >= 1 else _SMALL for group in groups], share, config.seed)
     return [train[number] for number in kept], [train[number] for number in held]

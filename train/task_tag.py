@@ -32,8 +32,8 @@ class TokenClassification:
         files = task_files(config, names)
         self._config, self._tokenizer, self._read = config, tokenizer, read
         sentences = self._some(files.train)
-        train, held = with_held_out(config, sentences, lambda sentence: _has_entity(sentence))
-        self.labels = find_tags(train, str(files.train))
+        self.labels = find_tags(sentences, str(files.train))
+        train, held = with_held_out(config, sentences, _has_entity)
         self.metric = config.metric or "f1"
         self.train = self._split("train", files.train, train).encoded
         weights = class_weights(config.class_weights, self.train.tokens["labels"], self.labels)
