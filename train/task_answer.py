@@ -46,6 +46,8 @@ class QuestionAnswering:
         dev = [(name, path, list(read_squad(path))) for name, path in files.dev]
         dev += [("dev", files.train, held)] if held else []
         self.evaluations = tuple(self._split(name, path, found) for name, path, found in dev)
+        for path, some in ((files.train, train), *((split.path, split.examples) for split in self.evaluations)):
+            self._check_answered(path, some)
         self.tests = tuple(self._split(name, path, list(read_squad(path))) for name, path in files.test)
 
     def _split(self, name: str, path: Path, questions: list[PassageQuestion]) -> Split:
@@ -64,7 +66,18 @@ class QuestionAnswering:
         spans = [None if answer is None else (answer.start, answer.start + len(answer.text)) for answer in first]
         start, end = answer_positions(passages, spans)
         encoded = _encoded(passages, self._tokenizer.pad_token_id, start, end)
-        return Split(name, path, questions, encoded, any(spans), passages)
+        said = [bool(q.answers) or (self._null_answers and q.is_impossible) for q in questions]
+        labelled = any(said) if self._null_answers else all(said)
+        return Split(name, path, questions, encoded, labelled, passages)
+
+    def _check_answered(self, path: Path, questions: list[PassageQuestion]) -> None:
+        """UserError at the first question without an answer, where there may be none."""
+        none = next((q for q in questions if not (self._null_answers or q.answers)), None)
+        if none is not None:
+            raise UserError(
+                f"{path}, question {none.id}: has no answer; where questions may have none, say task=squad2 (or "
+                "null_answers=true)"
+            )
 
     def score(self, split: Split, outputs: Outputs) -> Scores:
         answers = self._answers(split, outputs)

@@ -1,6 +1,7 @@
 """Sequence classification: GLUE's nine tasks, their like in Korean and in SNLI, and a user's own tables."""
 
 import csv
+import logging
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
@@ -24,6 +25,8 @@ from bert_jax.training.task_objectives import OneLabel, Regression, SeveralLabel
 from train.finetune_recipe import FinetuneConfig
 from train.task_data import Outputs, Scores, Split
 from train.task_files import FileNames, task_files, with_held_out
+
+logger = logging.getLogger(__name__)
 
 Reader = Callable[[Path], list[LabelledText]]
 
@@ -63,7 +66,8 @@ class Classification:
         if missing := next((example for example in examples if example.label is None), None):
             raise UserError(f"{files.train}, line {missing.line}: has no label")
         self.labels = self._labels(examples, files.train)
-        train, held = with_held_out(config, examples, lambda example: example.label)
+        rare_together = layout.kind != "class"
+        train, held = with_held_out(config, examples, lambda example: example.label, rare_together=rare_together)
         self.problem_type = {
             "class": "single_label_classification",
             "classes": "multi_label_classification",
@@ -88,6 +92,7 @@ class Classification:
             raise UserError(f"{path}: {error}") from None
 
     def _split(self, name: str, path: Path, examples: list[LabelledText]) -> Split:
+        _tell_of_empty_texts(path, examples)
         labelled = all(example.label is not None for example in examples)
         targets = {}
         if labelled and self._layout.kind == "number":
@@ -242,6 +247,19 @@ def _some(examples: list[LabelledText], path: Path) -> list[LabelledText]:
     if not examples:
         raise UserError(f"{path}: holds no examples")
     return examples
+
+
+def _tell_of_empty_texts(path: Path, examples: list[LabelledText]) -> None:
+    def is_empty(text: str | None) -> bool:
+        return text is not None and not text.strip()
+
+    lines = [example.line for example in examples if is_empty(example.text) or is_empty(example.pair)]
+    if lines:
+        logger.warning("%s: %s empty, the first in line %s", path, _texts(len(lines)), lines[0])
+
+
+def _texts(count: int) -> str:
+    return "1 text is" if count == 1 else f"{count:,} texts are"
 
 
 def _differ(gold: np.ndarray, found: np.ndarray) -> np.ndarray:

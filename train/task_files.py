@@ -10,8 +10,6 @@ from bert_jax.errors import UserError
 from train.finetune_recipe import FinetuneConfig
 from train.task_data import find_file, given_file, share_of
 
-_SMALL = "all the small ones"
-
 
 class FileNames(NamedTuple):
     """What a task's files are called, without suffix, in the order in which they are looked for."""
@@ -57,21 +55,23 @@ def task_files(config: FinetuneConfig, names: FileNames) -> TaskFiles:
 
 
 def with_held_out(
-    config: FinetuneConfig, train: list[Any], group_of: Callable[[Any], object]
+    config: FinetuneConfig, train: list[Any], group_of: Callable[[Any], object], *, rare_together: bool = False
 ) -> tuple[list[Any], list[Any]]:
     """train without what `dev=SHARE` holds out of it, and that; all of it and nothing where dev is no share.
 
     Args:
         config: of the run.
         train: examples.
-        group_of: of which the same share is held out of each, like a class. A group so small that its share would be
-            less than one example is one with the other small ones, so that rare ones, or numbers of which no two are
-            the same, are held out too.
+        group_of: an example's class: of each the same share is held out, and never all of it.
+        rare_together: classes of which the share is less than one example count as one: numbers, of which no two may be
+            the same, and sets of labels.
     """
     share = share_of(config.dev)
     if share is None:
         return train, []
     groups = [group_of(example) for example in train]
-    counts = Counter(groups)
-    kept, held = split([group if share * counts[group] >= 1 else _SMALL for group in groups], share, config.seed)
+    if rare_together:
+        counts = Counter(groups)
+        groups = [group if share * counts[group] >= 1 else "rare" for group in groups]
+    kept, held = split(groups, share, config.seed)
     return [train[number] for number in kept], [train[number] for number in held]
