@@ -5,7 +5,6 @@ from typing import Any, Protocol
 
 import flax.linen as nn
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
@@ -46,17 +45,15 @@ class PlannedBatches:
 def predict_step(
     params: Any, batch: Batch, *, model: nn.Module, objective: Objective, use_params: Callable[[Any], Any] = lambda p: p
 ) -> dict[str, Any]:
-    """Without dropout: the model's logits by name, and where the batch has targets "sums", the objective's."""
+    """Without dropout: the model's logits by name; where the batch has targets, in "sums" the loss of one of
+    `task_objectives` and its share in that of all batches."""
     output = apply_to(model, use_params(params), batch, deterministic=True)
     found: dict[str, Any] = {name: getattr(output, name) for name in _NAMES if hasattr(output, name)}
     if any(name in batch for name in TARGETS):
-        sums = objective.sums(lambda: output, batch)
-        found["sums"] = {"loss": objective.loss(sums, objective.denominators(batch)), "count": _count(batch)}
+        denominators = objective.denominators(batch)
+        loss = objective.loss(objective.sums(lambda: output, batch), denominators)
+        found["sums"] = {"loss": loss, "share": denominators["denominator"]}
     return found
-
-
-def _count(batch: Batch) -> Any:
-    return jnp.asarray(batch["weights"]).sum()
 
 
 class Predictor:
@@ -82,7 +79,7 @@ class Predictor:
 
         Returns:
             name -> float32 [N, ...]; along tokens filled up with the least float to the longest batch. And the
-            objective's loss, the mean over batches weighted by their rows, where there are targets.
+            objective's loss, that of all examples in one batch, where there are targets.
         """
         plans = list(plans)
         source = PlannedBatches(examples, lambda number: plans[number])
@@ -103,18 +100,18 @@ class Collected:
     def __init__(self, count: int, longest: int):
         """`longest`: tokens of the longest batch."""
         self.outputs: dict[str, np.ndarray] = {}
-        self._count, self._longest, self._loss, self._rows = count, longest, 0.0, 0.0
+        self._count, self._longest, self._loss, self._share = count, longest, 0.0, 0.0
 
     @property
     def loss(self) -> float | None:
-        """The mean over batches weighted by their rows, where there were targets."""
-        return self._loss / self._rows if self._rows else None
+        """That of all examples in one batch, where there were targets."""
+        return self._loss / self._share if self._share else None
 
     def add(self, plan: Plan, outputs: dict[str, Any]) -> None:
         outputs = dict(outputs)
         if sums := outputs.pop("sums", None):
-            self._loss += float(sums["loss"]) * float(sums["count"])
-            self._rows += float(sums["count"])
+            self._loss += float(sums["loss"]) * float(sums["share"])
+            self._share += float(sums["share"])
         for name, values in outputs.items():
             along_tokens = values.ndim == 3 or name != "logits"
             if name not in self.outputs:
