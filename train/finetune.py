@@ -11,7 +11,7 @@ from bert_jax.errors import UserError
 from bert_jax.load import load_tokenizer
 from train.begun import begun_run, origin_of
 from train.exits import EXIT_DONE, run_program
-from train.finetune_parameters import adopted_model
+from train.finetune_parameters import adopted_model, check_source
 from train.finetune_recipe import FinetuneConfig
 from train.launch import Launch, parse, start_jax
 from train.outcome import outcome
@@ -93,7 +93,11 @@ def prepared(run: RunDirectory, launch: Launch) -> tuple[FinetuneConfig, TaskDat
     config: FinetuneConfig = launch.config
     if config.init is None:
         raise UserError("init: not given; say init=DIR or init=ORG/NAME, the model to fine-tune")
+    if follows := launch.given & {"optimizer.total_steps", "optimizer.warmup_steps"}:
+        raise UserError(f"{min(follows)}: follows from the data; say epochs=, or warmup= for a share of the steps")
     begun = begun_run(run)
+    if not begun:
+        check_source(config.init)
     source = str(run.path) if begun else config.init
     tokenizer = load_tokenizer(source)
     if tokenizer is None:
@@ -101,6 +105,11 @@ def prepared(run: RunDirectory, launch: Launch) -> tuple[FinetuneConfig, TaskDat
     task = open_task(config, tokenizer)
     if begun:
         model = BertConfig.from_json(begun["model"])
+        if begun.get("task") == config.task and model.labels != task.labels:
+            raise UserError(
+                f"{run.path}: was begun with the labels {', '.join(model.labels)}, and its data now have "
+                f"{', '.join(task.labels)}; choose another run="
+            )
     else:
         model = adopted_model(config, launch.given, task.labels, task.problem_type)
     return dataclasses.replace(config, model=model).for_examples(len(task.train)), task, tokenizer

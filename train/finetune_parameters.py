@@ -8,9 +8,10 @@ import jax
 from bert_jax.config import BertConfig
 from bert_jax.errors import UserError
 from bert_jax.interop.hub_ids import published_as
+from bert_jax.interop.read import OpenModel
 from bert_jax.interop.report import is_allowed
 from bert_jax.interop.tree import flatten, unflatten
-from bert_jax.load import load_arrays, load_config, resolve
+from bert_jax.load import is_run_directory, load_arrays, load_config, resolve
 from train.finetune_recipe import FinetuneConfig
 from train.initial_model import said_of_the_model
 from train.placing import place
@@ -39,6 +40,19 @@ def adopted_model(
             f"max_length: {config.max_length} is more than the {model.longest_input} positions of {config.init}"
         )
     return model
+
+
+def check_source(source: str) -> None:
+    """Before anything is written: whether `source` is of a family that there is, and has weights.
+
+    Raises:
+        FileNotFoundError, UserError: as `load_arrays`.
+    """
+    load_config(source)
+    folder = resolve(source, parts=("config", "weights"))
+    if not is_run_directory(folder):
+        with OpenModel(folder, head="encoder"):
+            pass
 
 
 def starting_parameters(config: FinetuneConfig, head: str, target: Any, fresh: Any) -> Any:

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import shutil
 from pathlib import Path
 
 import jax
@@ -103,6 +104,18 @@ def test_a_stopped_run_goes_on_to_the_same_bits(place: Path, table: Path, monkey
 
 
 @pytest.mark.slow
+def test_a_run_whose_data_have_other_labels_now_does_not_go_on(place: Path, table: Path, capsys):
+    shutil.copytree(table, place / "relabelled")
+    words = [f"train={place / 'relabelled.csv'}", *files(place)[1:]]
+    write_csv(place / "relabelled.csv", [(text, f"very {label}") for text, label in sentences(64, seed=1)])
+    write_csv(place / "redone.csv", [(text, f"very {label}") for text, label in sentences(21, seed=2)])
+    words[1] = f"dev={place / 'redone.csv'}"
+    argv = [str(place / "recipe.py"), f"init={place / 'model'}", f"run={place / 'relabelled'}", *words]
+    assert exit_code(finetune.main, argv) == 2
+    assert "was begun with the labels bad, good, and its data now have very bad, very good" in capsys.readouterr().err
+
+
+@pytest.mark.slow
 def test_a_run_ends_when_it_gets_no_better_and_a_share_of_train_is_held_out(place: Path):
     words = [f"train={place / 'train.csv'}", "dev=0.25", "early_stop=2", "eval_every=6", "optimizer.learning_rate=0"]
     assert run(place, "early", *words) == EXIT_DONE
@@ -196,12 +209,23 @@ def _mistake(capsys, place: Path, *words: str) -> str:
             "reinit_layers: found 2; this bert has 1",
         ),
         (["init={}/model", "data={}/model", "task=rte"], "model holds no train.tsv"),
+        (["init={}/gpt2", "train={}/train.csv", "dev=0.1"], "gpt2/config.json: model_type='gpt2' is not supported"),
+        (["init={}/bare", "train={}/train.csv", "dev=0.1"], "bare: holds no weights"),
+        (["init={}/nowhere", "train={}/train.csv", "dev=0.1"], "nowhere: no such folder"),
+        (
+            ["init={}/model", "train={}/train.csv", "dev=0.1", "optimizer.warmup_steps=9"],
+            "optimizer.warmup_steps: follows from the data; say epochs=, or warmup=",
+        ),
     ],
     ids=lambda value: value if isinstance(value, str) else None,
 )
 def test_a_mistake_is_one_line_and_nothing_is_written(place: Path, capsys, words: list[str], says: str):
     write_csv(place / "one.csv", [("a", "good"), ("b", "good"), ("c", "good")])
     write_csv(place / "new.csv", [("a", "good"), ("b", "odd")])
+    for name, model_type in (("gpt2", "gpt2"), ("bare", "bert")):  # with a tokenizer that is right
+        (place / name).mkdir(exist_ok=True)
+        (place / name / "config.json").write_text(json.dumps({"model_type": model_type, "vocab_size": 27}))
+        shutil.copy(place / "model/vocab.txt", place / name)
     assert says.format(place) in _mistake(capsys, place, *(word.format(place) for word in words))
 
 

@@ -8,6 +8,7 @@ import pytest
 
 from bert_jax.errors import UserError
 from bert_jax.training.optimizer import OptimizerConfig
+from train.finetune_recipe import FinetuneConfig
 from train.launch import parse
 from train.recipe import Phase, PretrainConfig, differing_fields, load_recipe, override, to_json
 
@@ -89,7 +90,8 @@ def test_json_holds_every_field_and_tells_configs_apart():
 
 @pytest.mark.parametrize("path", sorted((ROOT / "configs").glob("*.py")), ids=lambda p: p.stem)
 def test_every_recipe_loads_and_says_its_command_hardware_and_score(path: Path):
-    assert isinstance(load_recipe(str(path)), PretrainConfig)
+    kind = FinetuneConfig if path.stem.startswith("finetune") else PretrainConfig
+    assert isinstance(load_recipe(str(path), kind), kind)
     for word in ("Command:", "Hardware:", "Time:", "Expected:"):
         assert word in path.read_text(), word
 
@@ -111,5 +113,5 @@ def test_the_command_line_is_a_config_and_words():
 @pytest.mark.parametrize("argv", [["seed=3"], ["configs/demo.py", "seed"], ["configs/demo.py", "--fast"]])
 def test_a_malformed_command_line_is_one_line(argv):
     with pytest.raises(UserError) as error:
-        parse(argv, "")
+        parse(argv, "", PretrainConfig)
     assert "\n" not in str(error.value)

@@ -1,0 +1,76 @@
+"""A user's way: a file of their own, a fine-tuned model, its answers by the shell, and the same ones by transformers."""
+
+import json
+from pathlib import Path
+
+import pytest
+import transformers
+
+from bert_jax.__main__ import main
+from bert_jax.load import load_config
+from tests.train.finetune_sources import RECIPE, sentences, write_csv, write_model, write_tagged
+from train import finetune
+
+pytestmark = [pytest.mark.parity, pytest.mark.slow]
+
+TEXTS = [
+    "the film was great",
+    "a poor day in rome",
+    "bob met ann",
+    "",
+    "awful",
+    "in paris ann and bob met who was fine .",
+]
+
+
+def fine_tuned(folder: Path, *words: str) -> Path:
+    """The run directory of `python -m train.finetune` with a tiny model."""
+    (folder / "recipe.py").write_text(RECIPE)
+    write_model(folder / "model")
+    argv = [str(folder / "recipe.py"), f"init={folder / 'model'}", f"run={folder / 'run'}", "epochs=12", *words]
+    assert finetune.main(argv) == 0
+    return folder / "run"
+
+
+def said(capsys, verb: str, run: Path, texts: list[str]) -> list:
+    """What `python -m bert_jax VERB RUN FILE --json` prints of each line."""
+    (run.parent / "new.txt").write_text("".join(f"{text}\n" for text in texts), encoding="utf-8")
+    capsys.readouterr()
+    assert main([verb, str(run), str(run.parent / "new.txt"), "--json"]) == 0
+    return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+
+
+def test_from_a_table_to_labels_by_transformers(tmp_path, capsys):
+    table = write_csv(
+        tmp_path / "mails.csv",
+        [(str(number), text, f"Very {label}!") for number, (text, label) in enumerate(sentences(64, seed=1))],
+        header=("id", "body", "folder"),
+    )
+    run = fine_tuned(tmp_path, f"train={table}", "dev=0.2", "text=body", "label=folder")
+    ours = said(capsys, "classify", run, TEXTS)
+    assert [row[0]["label"] for row in ours][:2] == ["Very good!", "Very bad!"]
+    assert load_config(str(run / "export")).labels == ("Very bad!", "Very good!")
+
+    theirs = transformers.pipeline("text-classification", str(run / "export"))
+    assert theirs.model.config.id2label == {0: "Very bad!", 1: "Very good!"}
+    assert type(theirs.model).__name__ == "BertForSequenceClassification"
+    for row, expected in zip(ours, theirs(TEXTS), strict=True):
+        assert row[0]["label"] == expected["label"]
+        assert row[0]["score"] == pytest.approx(expected["score"], abs=1e-5)
+
+
+def test_from_tagged_words_to_entities_by_transformers(tmp_path, capsys):
+    tagged = write_tagged(tmp_path / "words.txt", 64, seed=1)
+    run = fine_tuned(tmp_path, "task=tag", f"train={tagged}", "dev=0.2")
+    ours = said(capsys, "tag", run, TEXTS)
+    found = [(entity["word"], entity["entity_group"]) for entity in ours[2]]
+    assert found == [("bob", "PER"), ("ann", "PER")]
+
+    theirs = transformers.pipeline("token-classification", str(run / "export"), aggregation_strategy="first")
+    id2label = theirs.model.config.id2label or {}
+    assert set(id2label.values()) == {"O", "B-LOC", "B-PER"}
+    keys = ("entity_group", "start", "end")
+    for text, entities in zip(TEXTS, ours, strict=True):
+        expected = theirs(text) if text else []
+        assert [[one[key] for key in keys] for one in entities] == [[one[key] for key in keys] for one in expected]
+        assert [e["score"] for e in entities] == pytest.approx([e["score"] for e in expected], abs=1e-5)
