@@ -48,7 +48,7 @@ def get_config() -> FinetuneConfig:
 '''
 
 
-def write_model(folder: Path) -> str:
+def write_model(folder: Path, max_position_embeddings: int = 32) -> str:
     """A BERT of one layer whose words are those of the files below."""
     config = BertConfig(
         vocab_size=len(VOCABULARY),
@@ -56,7 +56,7 @@ def write_model(folder: Path) -> str:
         num_hidden_layers=1,
         num_attention_heads=2,
         intermediate_size=32,
-        max_position_embeddings=32,
+        max_position_embeddings=max_position_embeddings,
         initializer_range=0.1,
     )
     tokenizer = Tokenizer.from_vocabulary(VOCABULARY, cased=False)
