@@ -1,7 +1,6 @@
 """Fine-tuning as the loop's job: batches by length, the official scores, the best model so far as an export."""
 
 import dataclasses
-import json
 import math
 from collections import Counter
 from collections.abc import Callable, Generator
@@ -31,7 +30,7 @@ from train.finetune_report import write_report
 from train.placing import place
 from train.recipe import to_json
 from train.rundir import RunDirectory
-from train.runlog import RunLog, SilentLog
+from train.runlog import RunLog, SilentLog, read_rows
 from train.task_data import Outputs, Split, TaskData
 
 
@@ -197,7 +196,6 @@ def write_export(
 
 
 def _scores_so_far(run: RunDirectory, figure: str) -> dict[int, float]:
-    """Step -> score of the run's earlier evaluations."""
-    path = run.path / "metrics.jsonl"
-    rows = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
-    return {row["step"]: row[figure] for row in rows if row["kind"] == "eval" and row.get(figure) is not None}
+    """Step -> score of the run's earlier evaluations; what was no number is the worst."""
+    rows = [row for row in read_rows(run.path / "metrics.jsonl") if row["kind"] == "eval" and figure in row]
+    return {row["step"]: -math.inf if row[figure] is None else row[figure] for row in rows}

@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from bert_jax.bucket import copy_folder, is_remote
+from bert_jax.errors import UserError
 from train.curves import draw_curves
 
 
@@ -123,6 +124,19 @@ def open_log(directory: epath.Path, *, start_step: int, total_steps: int) -> Run
     if jax.process_index() == 0:
         return RunLog(directory, start_step=start_step, total_steps=total_steps)
     return SilentLog()
+
+
+def read_rows(path: epath.Path) -> list[dict[str, Any]]:
+    """The objects of a file with one a line, less a last line that a killed run left unfinished; [] without a file."""
+    lines = path.read_text().splitlines() if path.exists() else []
+    rows = []
+    for number, line in enumerate(lines, 1):
+        try:
+            rows.append(json.loads(line))
+        except json.JSONDecodeError as error:
+            if number < len(lines):
+                raise UserError(f"{path}, line {number}: not JSON ({error})") from None
+    return rows
 
 
 class _Lines:

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import math
 import shutil
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import jax
 import numpy as np
 import pytest
 
+from bert_jax.errors import UserError
 from bert_jax.load import load
 from bert_jax.score import score
 from bert_jax.training.checkpoint import Checkpoints
@@ -23,6 +25,8 @@ from tests.train.finetune_sources import (
 )
 from train import finetune, stopping
 from train.exits import EXIT_DONE, EXIT_PREEMPTED, exit_code
+from train.finetuning import _scores_so_far
+from train.rundir import RunDirectory
 
 
 @pytest.fixture(scope="module")
@@ -113,6 +117,22 @@ def test_a_run_whose_data_have_other_labels_now_does_not_go_on(place: Path, tabl
     argv = [str(place / "recipe.py"), f"init={place / 'model'}", f"run={place / 'relabelled'}", *words]
     assert exit_code(finetune.main, argv) == 2
     assert "was begun with the labels bad, good, and its data now have very bad, very good" in capsys.readouterr().err
+
+
+def test_the_scores_of_a_killed_run_are_read_as_far_as_they_were_written(tmp_path: Path):
+    """And a correlation that was no number stays the worst, as it was before the run was stopped."""
+    rows = [
+        {"kind": "eval", "step": 4, "spearman": None},
+        {"kind": "train", "step": 6, "loss": 1.0},
+        {"kind": "eval", "step": 8, "spearman": 0.5},
+    ]
+    lines = "".join(f"{json.dumps(row)}\n" for row in rows)
+    (tmp_path / "metrics.jsonl").write_text(f'{lines}{{"kind": "eval", "st')
+    assert _scores_so_far(RunDirectory(str(tmp_path)), "spearman") == {4: -math.inf, 8: 0.5}
+    assert _scores_so_far(RunDirectory(str(tmp_path)), "f1") == {}
+    (tmp_path / "metrics.jsonl").write_text(f"{{\n{lines}")
+    with pytest.raises(UserError, match=r"metrics.jsonl, line 1: not JSON"):
+        _scores_so_far(RunDirectory(str(tmp_path)), "spearman")
 
 
 @pytest.mark.slow
