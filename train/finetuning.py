@@ -13,7 +13,6 @@ from bert_jax.data.prefetch import Prefetch
 from bert_jax.data.tasks.encoded import Encoded
 from bert_jax.data.tasks.length_batches import BUCKETS, LengthBatches, evaluation_batches
 from bert_jax.data.tokenizer import Tokenizer
-from bert_jax.errors import UserError
 from bert_jax.interop.card import training_facts
 from bert_jax.interop.write import save_pretrained
 from bert_jax.load import load_arrays
@@ -109,8 +108,6 @@ class Finetuning:
         for number, split in enumerate(self._task.evaluations):
             scores = self._scores(params, split)
             found |= scores if number == 0 else {f"{split.name}_{name}": value for name, value in scores.items()}
-        if self._figure not in found:
-            raise UserError(f"metric: found {self._figure!r}; {self.settings.task} has {', '.join(found)}")
         return found
 
     def after_evaluation(self, params: Any, step: int, scores: dict[str, float]) -> None:

@@ -15,7 +15,7 @@ from bert_jax.errors import UserError
 from bert_jax.inference.answers import Answers, best_answers
 from bert_jax.training.task_objectives import AnswerSpan
 from train.finetune_recipe import FinetuneConfig
-from train.task_data import Outputs, Scores, Split
+from train.task_data import Outputs, Scores, Split, checked_metric
 from train.task_files import FileNames, task_files, with_held_out
 
 
@@ -36,7 +36,6 @@ class QuestionAnswering:
             raise UserError("class_weights, label_smoothing: only where an example has one class")
         self._config, self._tokenizer = config, tokenizer
         self._null_answers = config.null_answers or version == 2
-        self.metric = config.metric or "f1"
         self.objective = AnswerSpan()
         questions = [question for question in read_squad(files.train) if question.answers or question.is_impossible]
         train, held = with_held_out(config, questions, lambda question: question.is_impossible)
@@ -49,6 +48,11 @@ class QuestionAnswering:
         for path, some in ((files.train, train), *((split.path, split.examples) for split in self.evaluations)):
             self._check_answered(path, some)
         self.tests = tuple(self._split(name, path, list(read_squad(path))) for name, path in files.test)
+        ids = [question.id for question in self.evaluations[0].examples]
+        nothing_said = self._scores(
+            self.evaluations[0], dict.fromkeys(ids, ""), dict.fromkeys(ids, ""), dict.fromkeys(ids, 0.0)
+        )
+        self.metric = checked_metric(config.metric or "f1", nothing_said, config.task)
 
     def _split(self, name: str, path: Path, questions: list[PassageQuestion]) -> Split:
         if not questions:
@@ -80,14 +84,21 @@ class QuestionAnswering:
             )
 
     def score(self, split: Split, outputs: Outputs) -> Scores:
-        answers = self._answers(split, outputs)
+        ids = [question.id for question in split.examples]
+        answers = dict(zip(ids, self._answers(split, outputs), strict=True))
+        return self._scores(
+            split,
+            {id: answer.text(self._threshold) for id, answer in answers.items()},
+            {id: answer.text() for id, answer in answers.items()},
+            {id: answer.no_answer_score for id, answer in answers.items()},
+        )
+
+    def _scores(self, split: Split, said: dict[str, str], best: dict[str, str], odds: dict[str, float]) -> Scores:
+        """Of what is said; and what any threshold could have made of the best text of each question and of `odds`."""
         gold = _gold(split.examples)
-        said = {q.id: answer.text(self._threshold) for q, answer in zip(split.examples, answers, strict=True)}
         if not self._null_answers:
             return metrics.squad1(gold, said)
         # The official script takes the best text of each question, and finds the best threshold itself.
-        odds = {q.id: answer.no_answer_score for q, answer in zip(split.examples, answers, strict=True)}
-        best = {q.id: answer.text() for q, answer in zip(split.examples, answers, strict=True)}
         swept = metrics.squad2(gold, best, odds, self._config.null_threshold)
         return metrics.squad2(gold, said) | {name: v for name, v in swept.items() if name.startswith("best_")}
 

@@ -13,7 +13,7 @@ from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.errors import UserError
 from bert_jax.training.task_objectives import OneLabel
 from train.finetune_recipe import FinetuneConfig
-from train.task_data import Outputs, Scores, Split
+from train.task_data import Outputs, Scores, Split, checked_metric
 from train.task_files import FileNames, task_files, with_held_out
 
 _FILES = {
@@ -39,7 +39,7 @@ class MultipleChoice:
         files = task_files(config, _FILES[form])
         if config.class_weights != "none":
             raise UserError("class_weights: choices have no classes")
-        self.metric = config.metric or "accuracy"
+        self.metric = checked_metric(config.metric or "accuracy", ["accuracy"], config.task)
         self.objective = OneLabel(None, config.label_smoothing)
         self._read, self._tokenizer, self._length = CHOICE_READERS[form], tokenizer, config.max_length
         train, held = with_held_out(config, self._some(files.train), lambda question: question.label)

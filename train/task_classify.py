@@ -23,7 +23,7 @@ from bert_jax.score import glue_scores
 from bert_jax.training.objectives import Objective
 from bert_jax.training.task_objectives import OneLabel, Regression, SeveralLabels
 from train.finetune_recipe import FinetuneConfig
-from train.task_data import Outputs, Scores, Split
+from train.task_data import Outputs, Scores, Split, checked_metric
 from train.task_files import FileNames, task_files, with_held_out
 
 logger = logging.getLogger(__name__)
@@ -73,13 +73,15 @@ class Classification:
             "classes": "multi_label_classification",
             "number": "regression",
         }[layout.kind]
-        self.metric = config.metric or layout.metric
         self.train = self._split("train", files.train, train).encoded
         self.objective = self._objective(config)
         dev = [(name, path, _some(layout.read(path), path)) for name, path in files.dev]
         dev += [("dev", files.train, held)] if held else []
         self.evaluations = tuple(self._split(name, path, found) for name, path, found in dev)
         self.tests = tuple(self._split(name, path, _some(layout.read_test(path), path)) for name, path in files.test)
+        nothing_said = np.zeros((len(self.evaluations[0].examples), len(self.labels)), np.float32)
+        scores = self.score(self.evaluations[0], {"logits": nothing_said})
+        self.metric = checked_metric(config.metric or layout.metric, scores, config.task)
 
     def _labels(self, train: list[LabelledText], path: Path) -> tuple[str, ...]:
         if self._layout.kind == "number":

@@ -81,6 +81,14 @@ class TaskData(Protocol):
         ...
 
 
+def checked_metric(name: str, scores: Iterable[str], task: str) -> str:
+    """The name of the score that tells what is best; UserError if it is none of those of which more is better."""
+    known = [score for score in scores if not score.endswith(("mean_squared_error", "total", "_thresh"))]
+    if name not in known:
+        raise UserError(f"metric: found {name!r}; of {task} there is {', '.join(known)}")
+    return name
+
+
 def find_file(folder: str, names: Iterable[str]) -> Path | None:
     """The first of `names`, with a suffix of `SUFFIXES` and perhaps .gz or .zst, in a folder; None if there is none.
 

@@ -16,7 +16,7 @@ from bert_jax.errors import UserError
 from bert_jax.training.task_objectives import OneLabel
 from train.finetune_recipe import FinetuneConfig
 from train.task_classify import class_weights
-from train.task_data import Outputs, Scores, Split
+from train.task_data import Outputs, Scores, Split, checked_metric
 from train.task_files import FileNames, task_files, with_held_out
 
 Reader = Callable[[Path], Iterable[TaggedSentence]]
@@ -34,7 +34,6 @@ class TokenClassification:
         sentences = self._some(files.train)
         self.labels = find_tags(sentences, str(files.train))
         train, held = with_held_out(config, sentences, _has_entity)
-        self.metric = config.metric or "f1"
         self.train = self._split("train", files.train, train).encoded
         weights = class_weights(config.class_weights, self.train.tokens["labels"], self.labels)
         self.objective = OneLabel(None if weights is None else jnp.asarray(weights), config.label_smoothing)
@@ -43,6 +42,8 @@ class TokenClassification:
         self.evaluations = tuple(self._split(name, path, found) for name, path, found in dev)
         tests = ((name, path, self._some(path, tagged=not _has_one_column(path))) for name, path in files.test)
         self.tests = tuple(self._split(name, path, found) for name, path, found in tests)
+        gold = [list(sentence.tags) for sentence in self.evaluations[0].examples]
+        self.metric = checked_metric(config.metric or "f1", _scores(gold, gold), config.task)
 
     def _some(self, path: Path, *, tagged: bool = True) -> list[TaggedSentence]:
         if not (found := list(self._read(path) if tagged else read_conll(path, tag=None))):
@@ -62,14 +63,7 @@ class TokenClassification:
 
     def score(self, split: Split, outputs: Outputs) -> Scores:
         """conlleval's figures in percent, of all entities and of each type; the share of right tags."""
-        gold, found = [sentence.tags for sentence in split.examples], self._tags(split, outputs)
-        scores = metrics.entity_scores(gold, found)
-        result = {}
-        for type_, (precision, recall, f1, _) in scores.items():
-            stem = "" if type_ == "overall" else f"{type_}_"
-            result |= {f"{stem}f1": f1, f"{stem}precision": precision, f"{stem}recall": recall}
-        right = [a == b for tags, said in zip(gold, found, strict=True) for a, b in zip(tags, said, strict=True)]
-        return result | {"tag_accuracy": float(np.mean(right))}
+        return _scores([sentence.tags for sentence in split.examples], self._tags(split, outputs))
 
     def _tags(self, split: Split, outputs: Outputs) -> list[list[str]]:
         ids, lengths = outputs["logits"].argmax(axis=-1), split.encoded.row_lengths
@@ -96,6 +90,16 @@ class TokenClassification:
                     }
                 )
         return sorted(found, key=lambda one: -one["loss"])
+
+
+def _scores(gold: list[Any], found: list[Any]) -> Scores:
+    """Of tags, a list a sentence."""
+    result = {}
+    for type_, (precision, recall, f1, _) in metrics.entity_scores(gold, found).items():
+        stem = "" if type_ == "overall" else f"{type_}_"
+        result |= {f"{stem}f1": f1, f"{stem}precision": precision, f"{stem}recall": recall}
+    right = [a == b for tags, said in zip(gold, found, strict=True) for a, b in zip(tags, said, strict=True)]
+    return result | {"tag_accuracy": float(np.mean(right))}
 
 
 def _has_one_column(path: Path) -> bool:

@@ -220,6 +220,23 @@ def test_a_question_without_an_answer_is_for_squad2(tmp_path):
     assert [split.labelled for split in (*found.evaluations, *found.tests)] == [True, False]
 
 
+@pytest.mark.parametrize("metric", ["loss", "mean_squared_error", "f2", "total", "best_f1_thresh"])
+def test_what_is_best_is_told_by_a_score_of_which_more_is_better(tmp_path, metric: str):
+    table = write_csv(tmp_path / "train.csv", [("the film", 1), ("a day", 0)])
+    tags = write_tagged(tmp_path / "tags.txt", 9, seed=1)
+    squad = write_squad(tmp_path / "squad.json", 6, seed=1, impossible=True)
+    kinds = {
+        "pearson": {"train": table, "dev": table, "kind": "number"},
+        "matthews_correlation": {"train": table, "dev": table},
+        "PER_f1": {"task": "tag", "train": tags, "dev": tags},
+        "HasAns_exact": {"task": "squad2", "train": squad, "dev": squad},
+    }
+    for right, fields in kinds.items():
+        assert opened(**fields, metric=right).metric == right
+        with pytest.raises(UserError, match=f"metric: found {metric!r}; of .* there is .*{right}"):
+            opened(**fields, metric=metric)
+
+
 def test_a_task_that_there_is_not_lists_those_that_there_are():
     with pytest.raises(UserError) as error:
         opened(task="mrcp")
