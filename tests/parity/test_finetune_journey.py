@@ -5,9 +5,11 @@ from pathlib import Path
 
 import pytest
 import transformers
+from safetensors import safe_open
 
 from bert_jax.__main__ import main
 from bert_jax.load import load_config
+from tests.inference.task_folders import export
 from tests.train.finetune_sources import RECIPE, sentences, write_csv, write_model, write_tagged
 from train import finetune
 
@@ -57,6 +59,33 @@ def test_from_a_table_to_labels_by_transformers(tmp_path, capsys):
     for row, expected in zip(ours, theirs(TEXTS), strict=True):
         assert row[0]["label"] == expected["label"]
         assert row[0]["score"] == pytest.approx(expected["score"], abs=1e-5)
+
+
+@pytest.mark.parametrize("model_type", ["roberta", "distilbert"])
+def test_models_of_other_families_go_the_same_way(tmp_path, capsys, model_type: str):
+    texts = ["hello world", "held", "o, hello.", "world world held"]
+    table = write_csv(tmp_path / "t.csv", [(text, "long" if " " in text else "short") for text in texts * 4])
+    (tmp_path / "recipe.py").write_text(RECIPE)
+    source, run = export(tmp_path / "source", "mlm", model_type), tmp_path / "run"
+    words = [f"init={source}", f"run={run}", "epochs=2", f"train={table}", f"dev={table}", "freeze=embeddings"]
+    assert finetune.main([str(tmp_path / "recipe.py"), *words]) == 0
+    ours = said(capsys, "classify", run, texts)
+    theirs = transformers.pipeline("text-classification", str(run / "export"))
+    assert theirs.model.config.model_type == model_type
+    for row, expected in zip(ours, theirs(texts), strict=True):
+        assert row[0] == {"label": expected["label"], "score": pytest.approx(expected["score"], abs=1e-5)}
+    with (
+        safe_open(source / "model.safetensors", "np") as before,
+        safe_open(run / "export/model.safetensors", "np") as after,
+    ):
+        same = {
+            name
+            for name in set(before.keys()) & set(after.keys())
+            if (before.get_tensor(name) == after.get_tensor(name)).all()
+        }
+    of_embeddings = {name for name in same if ".embeddings." in name}
+    assert len(of_embeddings) >= 4
+    assert {name for name in same - of_embeddings if name.endswith("weight")} == set()
 
 
 def test_from_tagged_words_to_entities_by_transformers(tmp_path, capsys):
