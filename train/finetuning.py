@@ -142,8 +142,9 @@ class Finetuning:
 
     def finish(self, params: Any, step: int, log: RunLog | SilentLog) -> None:
         """Predictions and the report, by the best model."""
-        _, best, report = load_arrays(str(self._run.export), head=self._task.head)
-        placed = place(best, params, str(self._run.export))
+        with self._run.export_on_disk() as folder:
+            _, best, report = load_arrays(folder, head=self._task.head)
+            placed = place(best, params, str(self._run.export))
         splits = (*self._task.evaluations, *self._task.tests)
         outputs = {split.name: self.outputs(placed, split) for split in splits}
         if jax.process_index() != 0:
@@ -165,6 +166,10 @@ class Finetuning:
         whole = to_host(params)
         if jax.process_index() == 0:
             write_export(self._run, self.settings, self._task, self._tokenizer, whole, step)
+        if jax.process_count() > 1:
+            from jax.experimental import multihost_utils
+
+            multihost_utils.sync_global_devices("exported")  # in the end every process reads it
 
 
 def buckets_of(config: FinetuneConfig) -> tuple[int, ...]:

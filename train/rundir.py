@@ -87,6 +87,16 @@ class RunDirectory:
             copy_folder(self.path, scratch, skip=("checkpoints", "data", "export", "tensorboard"))
             yield Path(scratch)
 
+    @contextmanager
+    def export_on_disk(self) -> Iterator[Path]:
+        """`export/` as a local folder: itself, or a copy for the time of a `with`."""
+        if not self.is_remote:
+            yield Path(self.export)
+            return
+        with tempfile.TemporaryDirectory() as scratch:
+            copy_folder(self.export, scratch)
+            yield Path(scratch)
+
     def saved_config(self) -> dict[str, Any] | None:
         """config.json of an earlier start of this run, or None."""
         if not self.config.exists():
@@ -140,8 +150,12 @@ def _at(tree: dict, name: str) -> Any:
 
 
 def write_json(path: epath.Path, value: Any) -> None:
-    """Writes JSON so that the file is never half there: a bucket's objects appear whole, a disk's files by renaming."""
-    text = json.dumps(value, indent=1) + "\n"
+    """Writes JSON as `write_text` does."""
+    write_text(path, json.dumps(value, indent=1) + "\n")
+
+
+def write_text(path: epath.Path, text: str) -> None:
+    """Writes a file that is never half there: a bucket's objects appear whole, a disk's files by renaming."""
     if is_remote(path):
         path.write_text(text)
         return

@@ -30,8 +30,8 @@ from train.finetune_parameters import starting_parameters
 from train.finetune_recipe import FinetuneConfig
 from train.finetuning import buckets_of, order_of, write_export
 from train.recipe import to_json
-from train.rundir import RunDirectory
-from train.runlog import RunLog, open_log
+from train.rundir import RunDirectory, write_text
+from train.runlog import RunLog, open_log, read_rows
 from train.stopping import StopRequest
 from train.sweep_report import write_sweep
 from train.task_data import Split, TaskData
@@ -64,7 +64,7 @@ def sweep(config: FinetuneConfig, run: RunDirectory, task: TaskData, tokenizer: 
         first = step = int(state.step[0])
         log = stack.enter_context(open_log(run.path, start_step=step, total_steps=config.total_steps))
         assert isinstance(log, RunLog)
-        history = {row["step"]: row for row in _rows(run) if row["step"] <= step}
+        history = {row["step"]: row for row in read_rows(run.path / "runs.jsonl") if row["step"] <= step}
         log.say(f"{len(many.runs)} runs on {many.mesh.size} devices; {'resuming' if step else 'starting'} at {step:,}")
         stop = stack.enter_context(StopRequest())
         prefetched = stack.enter_context(Prefetch(many, first, config.total_steps))
@@ -185,10 +185,5 @@ def _told(scores: list[dict[str, float]], metric: str) -> dict[str, float]:
     return ({"loss": float(np.mean([one["loss"] for one in scores]))} if "loss" in scores[0] else {}) | found
 
 
-def _rows(run: RunDirectory) -> list[dict[str, Any]]:
-    path = run.path / "runs.jsonl"
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
-
-
 def _write_rows(run: RunDirectory, history: dict[int, dict[str, Any]]) -> None:
-    (run.path / "runs.jsonl").write_text("".join(json.dumps(history[step]) + "\n" for step in sorted(history)))
+    write_text(run.path / "runs.jsonl", "".join(json.dumps(history[step]) + "\n" for step in sorted(history)))
