@@ -9,9 +9,11 @@ import numpy as np
 
 from bert_jax.metrics import confusion_matrix
 from train.finetune_recipe import FinetuneConfig
+from train.span_page import span_page
 from train.task_data import Outputs, Split, TaskData
 
 _SHOWN = 20  # mistakes in the page; all of them are in mistakes.jsonl
+_PAGE = 100  # texts on the page of spans
 _CLASSES = 30  # more would not be read in a picture
 
 
@@ -23,7 +25,7 @@ def write_report(
     *,
     best_step: int | None,
 ) -> None:
-    """Writes metrics.json, report.md, SPLIT-mistakes.jsonl and, of classes, SPLIT-confusion.png.
+    """Writes metrics.json, report.md, SPLIT-mistakes.jsonl; of classes SPLIT-confusion.png, of spans SPLIT-spans.html.
 
     Args:
         folder: made if need be; files of these names are replaced.
@@ -46,6 +48,10 @@ def write_report(
             names, counts = table
             _draw(folder / f"{split.name}-confusion.png", names, counts)
             page += _confusion_table(split, names, counts)
+        if spans := task.span_mistakes(split, found):
+            shown = span_page(f"{config.task}, {split.name}: what is wrong", spans[:_PAGE])
+            (folder / f"{split.name}-spans.html").write_text(shown, encoding="utf-8")
+            page += [f"Where it looked: [{split.name}-spans.html]({split.name}-spans.html)", ""]
         page += _mistakes_table(mistakes)
     facts = {"task": config.task, "init": config.init, "best_step": best_step, "metric": task.metric, "scores": scores}
     (folder / "metrics.json").write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")

@@ -15,6 +15,7 @@ from bert_jax.errors import UserError
 from bert_jax.inference.answers import Answers, best_answers
 from bert_jax.training.task_objectives import AnswerSpan
 from train.finetune_recipe import FinetuneConfig
+from train.span_page import Span, SpanExample
 from train.task_data import Outputs, Scores, Split, checked_metric
 from train.task_files import FileNames, task_files, with_held_out
 
@@ -150,6 +151,18 @@ class QuestionAnswering:
                     }
                 )
         return sorted(found, key=lambda one: -one["loss"])
+
+    def span_mistakes(self, split: Split, outputs: Outputs) -> list[SpanExample]:
+        """Questions whose answer has no word in common with a right one, in the order of the file."""
+        found = []
+        for question, answer in zip(split.examples, self._answers(split, outputs), strict=True):
+            said = answer.text(self._threshold)
+            if max(metrics.token_f1(text, said) for text in [a.text for a in question.answers] or [""]) > 0:
+                continue
+            right = tuple(Span(a.start, a.start + len(a.text)) for a in question.answers[:1])
+            best = (Span(answer.candidates[0].start, answer.candidates[0].end),) if said else ()
+            found.append(SpanExample(question.question, question.context, right, best))
+        return found
 
 
 def _encoded(passages: Passages, pad: int, start: np.ndarray, end: np.ndarray) -> Encoded:

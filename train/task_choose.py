@@ -13,6 +13,7 @@ from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.errors import UserError
 from bert_jax.training.task_objectives import OneLabel
 from train.finetune_recipe import FinetuneConfig
+from train.span_page import SpanExample
 from train.task_data import Outputs, Scores, Split, checked_metric
 from train.task_files import FileNames, task_files, with_held_out
 
@@ -70,6 +71,9 @@ class MultipleChoice:
             rows = ((q.id, int(c)) for q, c in zip(split.examples, _chosen(split, outputs), strict=True))
             csv.writer(file, lineterminator="\n").writerows([("id", "prediction"), *rows])
         return [path]
+
+    def span_mistakes(self, split: Split, outputs: Outputs) -> list[SpanExample]:
+        return []
 
     def mistakes(self, split: Split, outputs: Outputs) -> list[dict[str, Any]]:
         gold, found = split.encoded.targets["labels"], _chosen(split, outputs)

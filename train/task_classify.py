@@ -23,6 +23,7 @@ from bert_jax.score import glue_scores
 from bert_jax.training.objectives import Objective
 from bert_jax.training.task_objectives import OneLabel, Regression, SeveralLabels
 from train.finetune_recipe import FinetuneConfig
+from train.span_page import SpanExample
 from train.task_data import Outputs, Scores, Split, checked_metric
 from train.task_files import FileNames, task_files, with_held_out
 
@@ -146,6 +147,9 @@ class Classification:
             else:
                 csv.writer(file, lineterminator="\n").writerows([("id", "prediction"), *rows])
         return [path]
+
+    def span_mistakes(self, split: Split, outputs: Outputs) -> list[SpanExample]:
+        return []
 
     def mistakes(self, split: Split, outputs: Outputs) -> list[dict[str, Any]]:
         gold, found = split.encoded.targets["labels"], self._predictions(outputs)

@@ -10,6 +10,7 @@ import numpy as np
 from bert_jax.data.tasks.encoded import Encoded
 from bert_jax.errors import UserError
 from bert_jax.training.objectives import Objective
+from train.span_page import SpanExample
 
 Outputs = Mapping[str, np.ndarray]
 Scores = dict[str, float]
@@ -78,6 +79,10 @@ class TaskData(Protocol):
 
     def mistakes(self, split: Split, outputs: Outputs) -> list[dict[str, Any]]:
         """The examples of a file with labels that were got wrong, the worst first: text, label, prediction, score."""
+        ...
+
+    def span_mistakes(self, split: Split, outputs: Outputs) -> list[SpanExample]:
+        """The same where what is looked for are parts of a text; [] where it is not."""
         ...
 
 

@@ -15,6 +15,7 @@ from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.errors import UserError
 from bert_jax.training.task_objectives import OneLabel
 from train.finetune_recipe import FinetuneConfig
+from train.span_page import Span, SpanExample
 from train.task_classify import class_weights
 from train.task_data import Outputs, Scores, Split, checked_metric
 from train.task_files import FileNames, task_files, with_held_out
@@ -74,6 +75,14 @@ class TokenClassification:
         write_conll(path, split.examples, self._tags(split, outputs))
         return [path]
 
+    def span_mistakes(self, split: Split, outputs: Outputs) -> list[SpanExample]:
+        found = []
+        for sentence, said in zip(split.examples, self._tags(split, outputs), strict=True):
+            right, wrong = _spans(sentence.words, sentence.tags), _spans(sentence.words, said)
+            if right != wrong:
+                found.append(SpanExample("", " ".join(sentence.words), right, wrong))
+        return found
+
     def mistakes(self, split: Split, outputs: Outputs) -> list[dict[str, Any]]:
         """Sentences with wrong tags, those with the most of them first."""
         found = []
@@ -115,3 +124,11 @@ def _has_entity(sentence: TaggedSentence) -> bool:
 def _marked(words: tuple[str, ...], tags: Any) -> str:
     """The entities alone: "PER: Ada Lovelace; LOC: London"."""
     return "; ".join(f"{e.type}: {' '.join(words[e.first : e.last + 1])}" for e in metrics.entities(tags)) or "none"
+
+
+def _spans(words: tuple[str, ...], tags: Any) -> tuple[Span, ...]:
+    """The entities in the words joined by blanks."""
+    ends = np.cumsum([len(word) + 1 for word in words]) - 1
+    return tuple(
+        Span(int(ends[e.first]) - len(words[e.first]), int(ends[e.last]), e.type) for e in metrics.entities(tags)
+    )

@@ -164,6 +164,8 @@ def test_every_kind_of_task_is_learnt(place: Path, task: str, metric: str, least
     assert found["metric"] == metric
     assert found["scores"]["dev"][metric] >= least, found
     if task == "tag":
+        mistakes = (place / "tag/report/dev-mistakes.jsonl").read_text()
+        assert (place / "tag/report/dev-spans.html").exists() == bool(mistakes)
         said = score("conll", place / "tag-dev.txt", place / "tag/predictions/dev-predictions.conll")
         assert said["f1"] == pytest.approx(found["scores"]["dev"]["f1"])
         assert load(place / "tag/export").config.labels == ("O", "B-LOC", "B-PER")
