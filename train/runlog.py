@@ -179,6 +179,7 @@ def _tensorboard(directory: str | os.PathLike[str], start_step: int):
     return SummaryWriter(os.fspath(directory), purge_step=start_step + 1)
 
 
+_MOST = 6  # scores of a task that are shown: its main ones come first, those of each type of entity after them
 _NOT_SHOWN = ("skipped_in_a_row", "finite")
 _FIRST = (
     *("loss", "mlm_loss", "unigram_loss", "mlm_perplexity", "mlm_accuracy", "unigram_accuracy"),
@@ -193,7 +194,7 @@ _LAST = (
 def _in_order(values: dict[str, float]) -> list[str]:
     """What a line on the console shows, the same order every time; skipped steps only where there are some."""
     between = tuple(name for name in values if name not in (*_FIRST, *_LAST, *_NOT_SHOWN))
-    names = (*_FIRST, *between, *_LAST)
+    names = (*_FIRST, *between[:_MOST], *_LAST)
     return [name for name in names if name in values and (name != "skipped_total" or values[name])]
 
 
