@@ -14,7 +14,7 @@ import pytest
 
 from bert_jax.errors import UserError
 from bert_jax.training.checkpoint import Checkpoints
-from train import loop, pretrain, stopping
+from train import pretrain, pretraining, stopping
 from train.exits import EXIT_DONE, EXIT_INTERRUPTED, EXIT_NOT_FINITE, EXIT_PREEMPTED
 from train.outcome import outcome
 from train.rundir import RunDirectory
@@ -197,13 +197,13 @@ def test_numbers_that_go_bad_stop_the_run_and_are_never_saved(recipe: str, data:
 @pytest.mark.slow
 def test_init_starts_from_another_run_with_or_without_its_moments(recipe, data, straight: Path, tmp_path, monkeypatch):
     seen = []
-    starting_point = loop.starting_point
+    starting_point = pretraining.starting_point
 
     def spy(*arguments):
         seen.append(jax.device_get(starting_point(*arguments)))
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(loop, "starting_point", spy)
+    monkeypatch.setattr(pretraining, "starting_point", spy)
     for number, word in enumerate(("init_optimizer=false", "init_optimizer=true")):
         with pytest.raises(KeyboardInterrupt):
             pretrain.main([recipe, f"data={data}", f"run={tmp_path / str(number)}", f"init={straight}", word])
