@@ -43,6 +43,7 @@ def test_answers_are_slices_and_a_list_gives_what_its_questions_give_alone(predi
     assert set(best) == {"score", "start", "end", "answer"}
 
 
+@pytest.mark.slow
 def test_of_a_long_passage_the_best_slice_of_all_windows_wins(folder):
     """Every slice of every window tried one by one, a start only in the window that shows it with the most context."""
     _, params, tokenizer, _ = loaded = load(folder)

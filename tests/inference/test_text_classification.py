@@ -61,6 +61,7 @@ def test_a_text_that_is_too_long_is_cut_at_the_end_and_said(predict, caplog):
     assert f"1 of 1 texts are longer than {LONGEST} tokens and were cut" in caplog.text
 
 
+@pytest.mark.slow
 def test_a_single_number_is_the_value_and_a_function_can_be_asked_for(tmp_path):
     folder = export(tmp_path, "sequence-classification", labels=("stars",))
     _, params, tokenizer, _ = loaded = load(folder)

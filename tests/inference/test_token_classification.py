@@ -67,6 +67,7 @@ def test_entities_are_slices_and_a_list_gives_what_its_texts_give_alone(predict)
     assert predict([]) == []
 
 
+@pytest.mark.slow
 def test_of_a_long_text_each_word_is_read_where_it_has_the_most_context(folder, predict):
     """The windows of run_squad.py, each given to the model by itself."""
     _, params, tokenizer, _ = loaded = load(folder)

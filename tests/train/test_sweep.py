@@ -92,6 +92,7 @@ def test_runs_are_shared_out_evenly():
     assert [runs_mesh(runs).size for runs in (1, 2, 3, 8, 12, 16)] == [1, 2, 3, 8, 6, 8]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("word", "says"),
     [

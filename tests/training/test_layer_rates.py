@@ -120,6 +120,7 @@ def test_what_is_frozen_stays_as_it_is_to_the_bit():
         assert np.array_equal(value, after[path]) == (depth_of(path) <= 2), path
 
 
+@pytest.mark.slow
 def test_clipping_counts_what_learns():
     """Beside optax on the unfrozen part of the tree alone, in which the gradient of the rest does not exist."""
     config = BertConfig(**SIZES)
