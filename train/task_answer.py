@@ -36,6 +36,7 @@ class QuestionAnswering:
         if config.class_weights != "none" or config.label_smoothing:
             raise UserError("class_weights, label_smoothing: only where an example has one class")
         self._config, self._tokenizer = config, tokenizer
+        self._last: tuple[Outputs, list[Answers]] | None = None
         self._null_answers = config.null_answers or version == 2
         self.objective = AnswerSpan()
         questions = [question for question in read_squad(files.train) if question.answers or question.is_impossible]
@@ -108,14 +109,18 @@ class QuestionAnswering:
         return self._config.null_threshold if self._null_answers else None
 
     def _answers(self, split: Split, outputs: Outputs) -> list[Answers]:
-        return best_answers(
-            split.windows,
-            outputs["start_logits"],
-            outputs["end_logits"],
-            [question.context for question in split.examples],
-            max_answer_length=self._config.max_answer_length,
-            null_answers=self._null_answers,
-        )
+        """The n best of each question. Those of the last outputs are kept: scores, files and report want the same."""
+        if self._last is None or self._last[0] is not outputs:
+            found = best_answers(
+                split.windows,
+                outputs["start_logits"],
+                outputs["end_logits"],
+                [question.context for question in split.examples],
+                max_answer_length=self._config.max_answer_length,
+                null_answers=self._null_answers,
+            )
+            self._last = outputs, found
+        return self._last[1]
 
     def write_predictions(self, split: Split, outputs: Outputs, folder: Path) -> list[Path]:
         answers = self._answers(split, outputs)
