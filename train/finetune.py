@@ -82,7 +82,7 @@ def finetune_in(run: RunDirectory, launch: Launch) -> int:
     if config.seeds > 1 or config.learning_rates:
         from train.sweep import sweep
 
-        return sweep(config, run, task, tokenizer)
+        return sweep(job, run, task, tokenizer)
     return train(job, run)
 
 

@@ -141,7 +141,7 @@ class Finetuning:
         return {"config": to_json(self.settings), "data": self._tokenizer.fingerprint}
 
     def finish(self, params: Any, step: int, log: RunLog | SilentLog) -> None:
-        """Predictions and the report, by the best model."""
+        """Predictions and the report, by the best model. `params`: arrays or their shapes, for the layout alone."""
         with self._run.export_on_disk() as folder:
             _, best, report = load_arrays(folder, head=self._task.head)
             placed = place(best, params, str(self._run.export))

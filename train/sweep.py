@@ -19,17 +19,23 @@ from bert_jax.data.tasks.length_batches import evaluation_batches
 from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.errors import UserError
 from bert_jax.model.heads import HEADS
-from bert_jax.training.checkpoint import Checkpoints
+from bert_jax.training.checkpoint import Checkpoints, SaveError
 from bert_jax.training.layer_rates import layer_rates
-from bert_jax.training.many import compile_many_predict_step, compile_many_train_step, one_of, runs_mesh, stacked
+from bert_jax.training.many import (
+    compile_many_predict_step,
+    compile_many_train_step,
+    one_of,
+    runs_mesh,
+    stacked,
+    stacked_shapes,
+)
 from bert_jax.training.optimizer import make_optimizer
 from bert_jax.training.prediction import Collected
 from bert_jax.training.step import TrainState, abstract_state, init_state
 from train.exits import EXIT_DONE
 from train.finetune_parameters import starting_parameters
 from train.finetune_recipe import FinetuneConfig
-from train.finetuning import buckets_of, order_of, write_export
-from train.recipe import to_json
+from train.finetuning import Finetuning, buckets_of, order_of, write_export
 from train.rundir import RunDirectory, write_text
 from train.runlog import RunLog, open_log, read_rows
 from train.stopping import StopRequest
@@ -50,11 +56,13 @@ def runs_of(config: FinetuneConfig) -> list[Run]:
     return [Run(config.seed + number, float(rate)) for rate in rates for number in range(config.seeds)]
 
 
-def sweep(config: FinetuneConfig, run: RunDirectory, task: TaskData, tokenizer: Tokenizer) -> int:
+def sweep(job: Finetuning, run: RunDirectory, task: TaskData, tokenizer: Tokenizer) -> int:
     """Trains `config.seeds` models for each learning rate, from the newest checkpoint if there is one; the exit code.
 
-    The best model of all goes to export/, what each run did to sweep.json, sweep.md and runs.png.
+    The best model of all goes to export/, what each run did to sweep.json, sweep.md and runs.png. `job`: the same task
+    as one run; it makes the best model's predictions and report.
     """
+    config = job.settings
     if jax.process_count() > 1:
         raise UserError("seeds, learning_rates: many runs at once go over the devices of one process")
     many = Many(config, run, task, tokenizer)
@@ -82,15 +90,18 @@ def sweep(config: FinetuneConfig, run: RunDirectory, task: TaskData, tokenizer: 
                 _write_rows(run, history)
                 many.keep_best(state.params, step, history)
             if step % config.save_every == 0 or last or code != EXIT_DONE:
-                checkpoints.save(step, state, {"config": to_json(config), "data": tokenizer.fingerprint})
+                checkpoints.save(step, state, job.facts())
             log.advance(step)
             if code != EXIT_DONE:
                 checkpoints.wait()
                 log.say(f"stopped and saved at step {step:,}; the same command goes on from here")
                 return code
-        checkpoints.wait()
-        summary = write_sweep(run, config, task, many.runs, history)
-        log.say(summary)
+        try:
+            checkpoints.wait()
+        except SaveError as error:
+            raise UserError(str(error)) from error
+        log.say(write_sweep(run, config, task, many.runs, history))
+        job.finish(abstract_state(job.model, job.tx, mesh=job.mesh).params, step, log)
         return EXIT_DONE
 
 
@@ -119,9 +130,7 @@ class Many:
         """The newest checkpoint's, or each run's first."""
         if checkpoints.steps():
             one = abstract_state(self._model, self._tx)
-            layout = jax.sharding.NamedSharding(self.mesh, jax.sharding.PartitionSpec("runs"))
-            shape = lambda x: jax.ShapeDtypeStruct((len(self.runs), *x.shape), x.dtype, sharding=layout)  # noqa: E731
-            return checkpoints.restore(jax.tree.map(shape, one)).state
+            return checkpoints.restore(stacked_shapes(one, len(self.runs), self.mesh)).state
         target = abstract_state(self._model, self._tx)
         states = []
         for key in self._init_keys:

@@ -33,6 +33,12 @@ def stacked(trees: Sequence[Any], mesh: Mesh) -> Any:
     return jax.tree.map(lambda *leaves: jax.device_put(jnp.stack(leaves), layout), *trees)
 
 
+def stacked_shapes(tree: Any, runs: int, mesh: Mesh) -> Any:
+    """The ShapeDtypeStructs of one run's tree as those of what `stacked` makes of it, a restore's target."""
+    layout = NamedSharding(mesh, P(RUNS))
+    return jax.tree.map(lambda x: jax.ShapeDtypeStruct((runs, *x.shape), x.dtype, sharding=layout), tree)
+
+
 def one_of(tree: Any, run: int) -> Any:
     """A run's own part of what is stacked, on the host."""
     return jax.tree.map(lambda leaf: np.asarray(leaf[run]), tree)

@@ -72,6 +72,9 @@ def test_what_the_runs_came_to_is_told(many: Path):
     assert (many / "runs.png").stat().st_size > 5_000
     assert "| 3 | 0.01 |" in (many / "sweep.md").read_text()
     assert load(many / "export").report.head == "sequence-classification"
+    report = json.loads((many / "report/metrics.json").read_text())
+    assert report["scores"]["dev"]["accuracy"] == found["best"]["accuracy"]
+    assert len((many / "predictions/dev-predictions.csv").read_text().splitlines()) == 1 + 21
 
 
 @pytest.mark.slow
