@@ -2,9 +2,9 @@
 
     python -m benchmarks.compile [--size base] [--dtype bfloat16] [--starts 3]
 
-Every start is a fresh process with the training program's own cache of compiled programs (train/compilation_cache.py)
-in a folder that begins empty: a cold start, then a warm one, and both as often as `--starts` says. Reported are medians
-of seconds on the wall: tracing and lowering; compiling, or reading what was compiled; the CPU seconds of the latter.
+Every start is a fresh process with the training program's own cache of compiled programs (compilation_cache.py), in a
+folder that begins empty: a cold start, then a warm one, and both as often as `--starts` says. Reported are medians of
+seconds on the wall: tracing and lowering; compiling, or reading what was compiled; the CPU seconds of the latter.
 """
 
 import argparse
@@ -19,8 +19,8 @@ import numpy as np
 
 def measure(size: str, dtype: str) -> None:
     """The child: one compilation, reported as JSON on stdout."""
-    from train.allocator import keep_freed_memory
-    from train.compilation_cache import keep_compiled_programs, kept_in
+    from bert_jax.allocator import keep_freed_memory
+    from bert_jax.compilation_cache import keep_compiled_programs, kept_in
 
     keep_freed_memory()
     keep_compiled_programs()

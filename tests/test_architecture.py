@@ -20,6 +20,8 @@ MAY_IMPORT = {
     "config_checks": {"errors"},
     "config_json": {"errors"},
     "presets": set(),
+    "allocator": set(),
+    "compilation_cache": set(),
     "metrics": {"errors", "metrics"},
     "model": {"config", "errors", "model"},
     "data": {"config", "errors", "data"},
@@ -28,7 +30,7 @@ MAY_IMPORT = {
     "score": {"errors", "data", "metrics"},
     "training": {"config", "errors", "bucket", "model", "data", "training"},
     "load": {"config", "errors", "bucket", "model", "data", "interop", "training"},
-    "inference": {"config", "errors", "model", "data", "interop", "training", "load", "inference"},
+    "inference": {"config", "errors", "model", "data", "interop", "training", "load", "inference", "compilation_cache"},
 }
 NUMPY_ONLY = ("data", "interop", "surgery", "metrics")
 HEAVY = {"jax", "jaxlib", "flax", "optax", "orbax", "torch", "transformers", "tensorflow"}

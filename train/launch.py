@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from bert_jax.allocator import keep_freed_memory
+from bert_jax.compilation_cache import keep_compiled_programs
 from bert_jax.errors import UserError
-from train.allocator import keep_freed_memory
-from train.compilation_cache import keep_compiled_programs
 from train.exits import EXIT_DONE, EXIT_USER_ERROR
 from train.recipe import load_recipe, override
 

@@ -5,10 +5,10 @@ from typing import Any
 
 import jax
 
+from bert_jax.compilation_cache import kept_in
 from bert_jax.errors import UserError
 from bert_jax.training.checkpoint import Checkpoints, NonFiniteError, SaveError
 from bert_jax.training.step import abstract_state, compile_train_step, init_state
-from train.compilation_cache import kept_in
 from train.exits import EXIT_DONE, EXIT_NOT_FINITE
 from train.job import Job
 from train.meter import Meter

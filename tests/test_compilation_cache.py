@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from train import compilation_cache
-from train.compilation_cache import CHECKSUMS, default_folder, remove_damaged
+from bert_jax import compilation_cache
+from bert_jax.compilation_cache import CHECKSUMS, default_folder, remove_damaged
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[1]
 PROGRAM = """
 import json
 import jax, jax.numpy as jnp
-from train.compilation_cache import keep_compiled_programs, kept_in
+from bert_jax.compilation_cache import keep_compiled_programs, kept_in
 keep_compiled_programs()
 counts = {"cache_hits": 0, "cache_misses": 0}
 def count(event, **_):

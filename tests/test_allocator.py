@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from train import allocator
+from bert_jax import allocator
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[1]
 FAULTS = """
 import ctypes, resource
-from train.allocator import keep_freed_memory
+from bert_jax.allocator import keep_freed_memory
 print(int(keep_freed_memory()))
 libc = ctypes.CDLL(None)
 libc.malloc.restype, libc.malloc.argtypes = ctypes.c_void_p, [ctypes.c_size_t]
