@@ -129,6 +129,7 @@ def make_parser() -> argparse.ArgumentParser:
     fill.add_argument("source", metavar="DIR", help=_SOURCE)
     fill.add_argument("texts", metavar="TEXT", nargs="*", help="texts with [MASK]; none: one a line from stdin")
     fill.add_argument("--top-k", type=int, default=5, metavar="K", help="tokens for each [MASK] (default 5)")
+    fill.add_argument("--targets", type=_names, metavar="WORD,...", help="only these, each a token of the vocabulary")
     fill.add_argument("--truncate", action="store_true", help="cut texts that are too long at the end; else an error")
     fill.add_argument("--json", action="store_true", help="a JSON list a text: score, token, token_str, sequence")
 

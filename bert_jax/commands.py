@@ -3,14 +3,14 @@
 import argparse
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from bert_jax.errors import UserError
 from bert_jax.inference import commands as of_tasks
-
-_CHUNK = 256  # lines of stdin that are answered together
+from bert_jax.inference.serve import CHUNK, answered, lines_of, serve
 
 
 def fill_mask(arguments: argparse.Namespace) -> None:
@@ -19,12 +19,14 @@ def fill_mask(arguments: argparse.Namespace) -> None:
         raise UserError(f"--top-k {arguments.top_k}: expected at least 1")
     if not arguments.texts and sys.stdin.isatty():
         raise UserError('name a text, as in "The [MASK] sat.", or pipe in one a line')
+    texts = arguments.texts or (line for line in lines_of("-") if isinstance(line, UserError) or line.strip())
     from bert_jax.inference.pipelines import FillMask
 
-    predict = FillMask(arguments.source, truncation=arguments.truncate)
-    for texts in [arguments.texts] if arguments.texts else _chunks_of_stdin():
-        for text, result in zip(texts, predict(texts, top_k=arguments.top_k), strict=True):
-            _write(json.dumps(result, ensure_ascii=False) if arguments.json else _show_predictions(text, result))
+    predict = FillMask(arguments.source, truncation=arguments.truncate, cache=True)
+    options = {"top_k": arguments.top_k, "targets": arguments.targets or None}
+    on_error = "raise" if arguments.texts else "return"
+    results = answered(texts, partial(predict.stream, chunk=CHUNK, on_error=on_error, **options))
+    serve(results, _show_predictions, as_json=arguments.json)
 
 
 def info(arguments: argparse.Namespace) -> None:
@@ -116,18 +118,6 @@ VERBS: dict[str, Callable[[argparse.Namespace], None]] = {
     "edit": edit,
     "score": score,
 }
-
-
-def _chunks_of_stdin() -> Iterator[list[str]]:
-    chunk: list[str] = []
-    for line in sys.stdin:
-        if line.strip():
-            chunk.append(line.rstrip("\n"))
-        if len(chunk) == _CHUNK:
-            yield chunk
-            chunk = []
-    if chunk:
-        yield chunk
 
 
 def _lines_of(path: str) -> list[str]:

@@ -203,8 +203,8 @@ def test_fill_mask_on_a_run_and_on_its_export(run, export, capsys):
 
 
 def test_fill_mask_reads_one_text_a_line_from_stdin(export, capsys, monkeypatch):
-    monkeypatch.setattr(sys, "stdin", io.StringIO("the [MASK]\n\na [MASK] sat\n" * 2))
-    monkeypatch.setattr(commands, "_CHUNK", 3)
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"the [MASK]\n\na [MASK] sat\n" * 2)))
+    monkeypatch.setattr(commands, "CHUNK", 3)
     lines = output(capsys, "fill-mask", str(export), "--json", "--top-k", "1").splitlines()
     assert len(lines) == 4
     assert lines[0] == lines[2]

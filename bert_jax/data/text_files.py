@@ -3,7 +3,7 @@
 import gzip
 import io
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
@@ -13,6 +13,7 @@ from bert_jax.errors import UserError
 MAX_LINE_BYTES = 256 << 20
 _GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
 _UTF16 = (b"\xff\xfe", b"\xfe\xff")
+_MARK = b"\xef\xbb\xbf"
 _BUFFER = 1 << 20
 
 
@@ -25,16 +26,41 @@ def read_lines(
 ) -> Iterator[tuple[int, str]]:
     """Yields (line number from 1, the line without its newline) of a UTF-8 file, plain, gzip or zstd.
 
-    Compression is told by the first bytes. Lines end at "\\n" only: Unicode's other line separators are part of a
+    Compression is told by the first bytes. Lines end at "\n" only: Unicode's other line separators are part of a
     line, as they were for everyone who wrote such files. `progress` is called with numbers of bytes as they are
     read from the disk.
 
-    as_tensorflow: as TensorFlow's `gfile.GFile` gives the lines of a file: without any "\\r", wherever it stands, and
+    as_tensorflow: as TensorFlow's `gfile.GFile` gives the lines of a file: without any "\r", wherever it stands, and
     with the byte-order mark, which is otherwise taken off.
 
     Raises UserError, naming file and line, on bytes that are not UTF-8, a damaged or truncated compressed file, a
     line over 256 MB, and on what the operating system refuses.
     """
+    for number, raw in _raw_lines(path, progress):
+        if as_tensorflow:
+            raw = raw.replace(b"\r", b"")
+            if not raw:  # "\r" after the last newline: no line
+                return
+        elif number == 1:
+            raw = raw.removeprefix(_MARK)
+        yield number, _decode(raw, str(path), number)
+
+
+def read_what_is_text(path: Path) -> Iterator[str | UserError]:
+    """The lines of a file as `read_lines` gives them, in the place of one that is not UTF-8 the error."""
+    yield from what_is_text((raw for _, raw in _raw_lines(path, no_progress)), str(path))
+
+
+def what_is_text(lines: Iterable[bytes], source: str) -> Iterator[str | UserError]:
+    """Lines as text, without their newline; in the place of one that is not UTF-8 the error, which names `source`."""
+    for number, raw in enumerate(lines, 1):
+        try:
+            yield _decode(raw.removeprefix(_MARK) if number == 1 else raw, source, number)
+        except UserError as error:
+            yield error
+
+
+def _raw_lines(path: Path, progress: Callable[[int], None]) -> Iterator[tuple[int, bytes]]:
     number = 0
     try:
         with _open(path, progress) as file:
@@ -44,13 +70,7 @@ def read_lines(
                     raise UserError(
                         f"{path}, line {number}: longer than {MAX_LINE_BYTES >> 20} MB; break it into lines"
                     )
-                if as_tensorflow:
-                    raw = raw.replace(b"\r", b"")
-                    if not raw:  # "\r" after the last newline: no line
-                        return
-                elif number == 1:
-                    raw = raw.removeprefix(b"\xef\xbb\xbf")
-                yield number, _decode(raw, path, number)
+                yield number, raw
     except EOFError:
         raise UserError(f"{path}, after line {number}: the compressed file ends too early; fetch it again") from None
     except (gzip.BadGzipFile, zlib.error, _ZstdDamage) as error:
@@ -75,7 +95,7 @@ def compression_of(path: Path) -> str:
     return found
 
 
-def _decode(raw: bytes, path: Path, number: int) -> str:
+def _decode(raw: bytes, source: str, number: int) -> str:
     raw = raw.removesuffix(b"\n")
     try:
         return raw.decode("utf-8")
@@ -84,7 +104,7 @@ def _decode(raw: bytes, path: Path, number: int) -> str:
             reason = "the file is UTF-16"
         else:
             reason = f"byte 0x{raw[error.start]:02x} at position {error.start + 1} is not UTF-8"
-        raise UserError(f"{path}, line {number}: {reason}; convert it to UTF-8 (iconv -f OLD -t UTF-8)") from None
+        raise UserError(f"{source}, line {number}: {reason}; convert it to UTF-8 (iconv -f OLD -t UTF-8)") from None
 
 
 @contextmanager

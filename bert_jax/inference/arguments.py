@@ -4,6 +4,7 @@ import argparse
 from collections.abc import Callable
 
 from bert_jax.data.tasks.multiple_choice import CHOICE_READERS
+from bert_jax.inference import embed_command
 
 _CLASSIFY = """\
 The label of each text, or pair of texts, by a model that was fine-tuned for it, and its probability; of a regression
@@ -84,6 +85,8 @@ def add_verbs(add: Add) -> None:
     answer.add_argument("--max-answer-length", type=int, default=30, metavar="N", help="in tokens (default 30)")
     _add_common(answer, "a JSON object a question: id, score, start, end, answer")
 
+    embed_command.add_verbs(add)
+
     choose = add("choose", _CHOOSE)
     _add_source(choose)
     choose.add_argument("file", metavar="FILE", help="questions with their choices")
@@ -96,5 +99,5 @@ def _add_source(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_common(parser: argparse.ArgumentParser, what: str) -> None:
-    parser.add_argument("--batch-size", type=int, default=8, metavar="B", help="rows at a time (default 8)")
+    parser.add_argument("--batch-size", type=int, metavar="B", help="rows at a time; default: some thousand tokens")
     parser.add_argument("--json", action="store_true", help=what)

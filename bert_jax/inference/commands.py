@@ -2,15 +2,16 @@
 
 import argparse
 import json
-import sys
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from bert_jax.errors import UserError
+from bert_jax.inference import embed_command
+from bert_jax.inference.serve import CHUNK, answered, lines_of, serve, to_json, write
 
-_CHUNK = 256  # texts or questions that are answered together
 _CERTAIN = 1e9  # how much better no answer is where there is no other: JSON has no infinity
 
 
@@ -21,12 +22,19 @@ def classify(arguments: argparse.Namespace) -> None:
     texts = _texts_to_classify(arguments)
     from bert_jax.inference.text_classification import TextClassification
 
-    predict = TextClassification(arguments.source, batch_size=arguments.batch_size)
-    for some in _chunks(texts):
-        for found in predict(some, top_k=arguments.top_k):
-            labels = [found] if arguments.top_k == 1 else found
-            shown = "\t".join(f"{row['label']}\t{row['score']:.4f}" for row in labels)
-            _write(_json(labels) if arguments.json else shown)
+    predict = TextClassification(arguments.source, batch_size=arguments.batch_size, cache=True)
+
+    def show(_: Any, found: Any) -> str:
+        labels = [found] if arguments.top_k == 1 else found
+        return "\t".join(f"{row['label']}\t{row['score']:.4f}" for row in labels)
+
+    results = answered(texts, partial(predict.stream, chunk=CHUNK, on_error="return", top_k=arguments.top_k))
+    serve(
+        results,
+        show,
+        as_json=arguments.json,
+        in_json=lambda _, found: [found] if arguments.top_k == 1 else found,
+    )
 
 
 def tag(arguments: argparse.Namespace) -> None:
@@ -35,24 +43,23 @@ def tag(arguments: argparse.Namespace) -> None:
         raise UserError("--conll: name the file (columns are not read from stdin)")
     if arguments.conll and arguments.split != "words":
         raise UserError(f"--split {arguments.split}: with --conll the words are the file's")
-    lines = [] if arguments.conll else _lines(arguments.file)
+    lines = [] if arguments.conll else lines_of(arguments.file)
     from bert_jax.data.tasks.conll import read_conll
     from bert_jax.inference.token_classification import TokenClassification
 
-    predict = TokenClassification(arguments.source, batch_size=arguments.batch_size, split=arguments.split)
-    if arguments.conll:
-        sentences = (sentence.words for sentence in read_conll(_file(arguments.file), tag=None))
-        for some in _chunks(sentences):
-            if arguments.json:
-                for entities in predict.of_words(some):
-                    _write(_json(entities))
-                continue
-            for words, tags in zip(some, predict.tags(some), strict=True):
-                _write("".join(f"{word}\t{tag.label}\n" for word, tag in zip(words, tags, strict=True)))
+    predict = TokenClassification(arguments.source, batch_size=arguments.batch_size, split=arguments.split, cache=True)
+    if not arguments.conll:
+        results = answered(lines, partial(predict.stream, chunk=CHUNK, on_error="return"))
+        serve(results, _show_entities, as_json=arguments.json)
         return
-    for some in _chunks(lines):
-        for text, entities in zip(some, predict(some), strict=True):
-            _write(_json(entities) if arguments.json else _show_entities(text, entities))
+    sentences = (sentence.words for sentence in read_conll(_file(arguments.file), tag=None))
+    for some in _chunks(sentences):
+        if arguments.json:
+            for entities in predict.of_words(some):
+                write(to_json(entities))
+            continue
+        for words, tags in zip(some, predict.tags(some), strict=True):
+            write("".join(f"{word}\t{tag.label}\n" for word, tag in zip(words, tags, strict=True)))
 
 
 def answer(arguments: argparse.Namespace) -> None:
@@ -67,17 +74,22 @@ def answer(arguments: argparse.Namespace) -> None:
     predict = QuestionAnswering(
         arguments.source,
         batch_size=arguments.batch_size,
+        cache=True,
         max_length=arguments.max_length,
         stride=arguments.stride,
         max_answer_length=arguments.max_answer_length,
         null_threshold=arguments.null_threshold,
     )
-    found, odds = [], {}
-    for question, answers in zip(questions, predict.answers(questions), strict=True):
+    found, odds, wrong = [], {}, []
+    for question, answers in zip(questions, predict.answers(questions, on_error="return"), strict=True):
+        if isinstance(answers, UserError):
+            wrong.append(answers)
+            found.append({"id": question["id"], "answer": "", "score": 0.0, "error": str(answers)})
+            continue
         found.append({"id": question["id"]} | predict.describe(answers))
         odds[question["id"]] = min(answers.no_answer_score, _CERTAIN)
     if arguments.json:
-        text = "\n".join(map(_json, found))
+        text = "\n".join(map(to_json, found))
     elif _is_squad(path):
         text = json.dumps({row["id"]: row["answer"] for row in found}, ensure_ascii=False, indent=1)
     else:
@@ -87,7 +99,9 @@ def answer(arguments: argparse.Namespace) -> None:
     if arguments.output:
         Path(arguments.output).write_text(text + "\n", encoding="utf-8")
     else:
-        _write(text)
+        write(text)
+    if wrong:
+        raise UserError(f"{len(wrong)} of {len(found)} questions have no answer; the first: {wrong[0]}")
 
 
 def choose(arguments: argparse.Namespace) -> None:
@@ -97,11 +111,13 @@ def choose(arguments: argparse.Namespace) -> None:
     questions = CHOICE_READERS[arguments.format](_file(arguments.file))
     from bert_jax.inference.multiple_choice import MultipleChoice
 
-    predict = MultipleChoice(arguments.source, batch_size=arguments.batch_size)
-    for some in _chunks(questions):
-        for question, found in zip(some, predict(some), strict=True):
-            row = {"id": question.id} | found
-            _write(_json(row) if arguments.json else f"{found['choice']}\t{found['score']:.4f}")
+    predict = MultipleChoice(arguments.source, batch_size=arguments.batch_size, cache=True)
+    serve(
+        answered(questions, partial(predict.stream, chunk=CHUNK, on_error="return")),
+        lambda _, found: f"{found['choice']}\t{found['score']:.4f}",
+        as_json=arguments.json,
+        in_json=lambda question, found: {"id": question.id} | found,
+    )
 
 
 VERBS: dict[str, Callable[[argparse.Namespace], None]] = {
@@ -109,6 +125,8 @@ VERBS: dict[str, Callable[[argparse.Namespace], None]] = {
     "tag": tag,
     "answer": answer,
     "choose": choose,
+    "embed": embed_command.embed,
+    "similar": embed_command.similar,
 }
 
 
@@ -122,7 +140,7 @@ def _texts_to_classify(arguments: argparse.Namespace) -> Iterator[Any]:
         raise UserError(f"--pair {arguments.pair}: name the column of the first texts too, --text COL")
     if Path(arguments.file.removesuffix(".gz").removesuffix(".zst")).suffix in (".csv", ".tsv", ".jsonl", ".json"):
         raise UserError(f"{arguments.file}: a table; name the column with the texts, --text COL")
-    return _lines(arguments.file)
+    return lines_of(arguments.file)
 
 
 def _questions(path: Path) -> Iterator[dict[str, str]]:
@@ -155,27 +173,9 @@ def _file(name: str) -> Path:
     return path
 
 
-def _lines(name: str) -> Iterator[str]:
-    if name == "-":
-        if sys.stdin.isatty():
-            raise UserError("name a file with one text a line, or pipe one in")
-        return _stdin()
-    from bert_jax.data.text_files import read_lines
-
-    return (line.removesuffix("\r") for _, line in read_lines(_file(name)))
-
-
-def _stdin() -> Iterator[str]:
-    try:
-        for line in sys.stdin:
-            yield line.removesuffix("\n").removesuffix("\r")
-    except UnicodeDecodeError as error:
-        raise UserError(f"stdin: not UTF-8 ({error.reason} at byte {error.start})") from None
-
-
 def _chunks(items: Iterable[Any]) -> Iterator[list[Any]]:
     iterator = iter(items)
-    while chunk := list(islice(iterator, _CHUNK)):
+    while chunk := list(islice(iterator, CHUNK)):
         yield chunk
 
 
@@ -184,11 +184,3 @@ def _show_entities(text: str, entities: list[dict[str, Any]]) -> str:
         f"  {row['score']:.4f}  {row['entity_group']}  {row['word']}  {row['start']}-{row['end']}" for row in entities
     ]
     return "\n".join([text, *lines])
-
-
-def _json(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False)
-
-
-def _write(text: str) -> None:
-    sys.stdout.write(text + "\n")

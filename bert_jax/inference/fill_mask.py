@@ -1,29 +1,36 @@
 """fill-mask: the most probable tokens for each mask of a text, under transformers' keys."""
 
 import os
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
+from bert_jax.data.tasks.encoded import Encoded
 from bert_jax.errors import UserError
-from bert_jax.inference.engine import Plan, length_buckets, plan_batches, power_of_two
-from bert_jax.inference.task_source import folder_of, model_for
+from bert_jax.inference.buckets import power_of_two
+from bert_jax.inference.task_model import TaskModel, model_inputs
+from bert_jax.inference.task_source import folder_of
 from bert_jax.load import Loaded, load_tokenizer
-from bert_jax.model.heads import BertForMaskedLM
 
 
-class FillMask:
+class _Asked(NamedTuple):
+    """Ids int32 [L] of a text and the positions of its masks; the ids that are asked for, or None."""
+
+    ids: np.ndarray
+    masks: np.ndarray
+    targets: np.ndarray | None
+
+
+class FillMask(TaskModel):
     """The most probable tokens for each [MASK] of a text, or whatever the model's tokenizer calls it (`<mask>`).
 
-    Compiled once for each shape that occurs: length bucket (powers of two from 16, and the model's longest), one row
-    or a full batch, number of [MASK]s and `top_k` rounded up to powers of two. `compilations` counts them.
+    The number of [MASK]s and of tokens that are asked for are rounded up to powers of two, and compiled once.
 
     Args:
-        source: a run directory, a folder, or what `load` returned (head "pretraining" or "mlm").
-        batch_size: rows that are computed at a time.
-        dtype: "float32" or "bfloat16", the type of the products' operands.
+        source: a run directory, a folder, a hub id, or what `load` returned (head "pretraining" or "mlm").
+        batch_size, dtype, cache: as `TaskModel`.
         truncation: cut a text at the end where it is too long for the model; it must keep all its [MASK]s. Without,
             too long is an error.
     """
@@ -32,34 +39,28 @@ class FillMask:
         self,
         source: "str | os.PathLike[str] | Loaded",
         *,
-        batch_size: int = 8,
+        batch_size: int | None = None,
         dtype: str | None = None,
+        cache: bool = False,
         truncation: bool = False,
     ):
-        if batch_size < 1:
-            raise UserError(f"batch_size={batch_size}: expected at least 1")
-        loaded, tokenizer = model_for("fill-mask", source, dtype=dtype)
-        if not tokenizer.literal_special_tokens and not isinstance(source, Loaded):
+        super().__init__("fill-mask", source, batch_size=batch_size, dtype=dtype, cache=cache)
+        if not self.tokenizer.literal_special_tokens and not isinstance(source, Loaded):
             # A run prepared by Google's rules splits "[MASK]" in text; here it is how one asks.
             tokenizer = load_tokenizer(folder_of(source), literal_special_tokens=True)
             assert tokenizer is not None
-        config = loaded.config
-        self.tokenizer = tokenizer
-        self.config = config
-        self.compilations = 0
-        self._params = loaded.params
-        self._batch_size = batch_size
+            self.tokenizer = tokenizer
         self._truncation = truncation
-        self._longest = min(tokenizer.max_length or config.longest_input, config.longest_input)
-        self._model = BertForMaskedLM(config)
-        self._predict = jax.jit(self._most_probable, static_argnames="top_k")
 
-    def __call__(self, texts: str | Sequence[str], top_k: int = 5) -> list[Any]:
+    def __call__(
+        self, texts: str | Sequence[str], top_k: int = 5, *, targets: str | Sequence[str] | None = None
+    ) -> list[Any]:
         """Fill in the masks.
 
         Args:
             texts: a text, or a list of them, each with at least one [MASK].
             top_k: how many tokens to give for each, most probable first; at most the size of the vocabulary.
+            targets: give these tokens only, or as many of them as `top_k` says; each a token of the vocabulary.
 
         Returns:
             For one text with one [MASK] a list of dicts: `score` (float, the probability), `token` (int, its id),
@@ -68,31 +69,62 @@ class FillMask:
             tokens, the other masks among them). For a list of texts a list of these.
 
         Raises:
-            UserError: a text without [MASK], or too long for the model.
+            UserError: a text without [MASK], or too long for the model; a target that is no token.
         """
+        single = isinstance(texts, str)
+        results = list(self.stream([texts] if single else list(texts), top_k=top_k, targets=targets))
+        return results[0] if single else results
+
+    def encode(
+        self,
+        items: list[str],
+        first: int,
+        *,
+        top_k: int = 5,
+        targets: str | Sequence[str] | None = None,
+    ) -> tuple[list[_Asked], Encoded]:
         if top_k < 1:
             raise UserError(f"top_k={top_k}: expected at least 1")
-        if isinstance(texts, str):
-            return self._run([texts], top_k)[0]
-        return self._run(list(texts), top_k)
+        wanted = None if targets is None else self._target_ids([targets] if isinstance(targets, str) else targets)
+        rows = [self._ids(text, first + number) for number, text in enumerate(items)]
+        asked = [_Asked(ids, np.flatnonzero(ids == self.tokenizer.mask_token_id), wanted) for ids in rows]
+        positions = np.zeros((len(rows), power_of_two(max((len(one.masks) for one in asked), default=1))), np.int32)
+        for row, one in enumerate(asked):
+            positions[row, : len(one.masks)] = one.masks
+        beside = {"mlm_positions": positions}
+        if wanted is not None:
+            padded = np.resize(wanted, power_of_two(len(wanted)))
+            beside["target_ids"] = np.tile(padded.astype(np.int32), (len(rows), 1))
+        lengths = np.array([len(ids) for ids in rows], np.int64)
+        tokens = {"input_ids": np.concatenate([*rows, np.zeros(0, np.int32)])}
+        tokens["token_type_ids"] = np.zeros_like(tokens["input_ids"])
+        return asked, Encoded(tokens, {"input_ids": self.tokenizer.pad_token_id, "token_type_ids": 0}, lengths, beside)
 
-    def _run(self, texts: list[str], top_k: int) -> list[Any]:
-        top_k = min(top_k, self.tokenizer.vocab_size)
-        rows = [self._encode(text, number) for number, text in enumerate(texts)]
-        positions = [np.flatnonzero(ids == self.tokenizer.mask_token_id) for ids in rows]
-        results: list[Any] = [None] * len(rows)
-        for plan in plan_batches([len(ids) for ids in rows], length_buckets(self._longest), self._batch_size):
-            batch = self._pad(plan, rows, positions)
-            scores_BPk, ids_BPk = jax.device_get(
-                self._predict(self._params, **batch, top_k=min(power_of_two(top_k, 8), self.tokenizer.vocab_size))
-            )
-            for place, number in enumerate(plan.rows):
-                masks = range(len(positions[number]))
-                found = [(scores_BPk[place, mask, :top_k], ids_BPk[place, mask, :top_k]) for mask in masks]
-                results[number] = self._describe(rows[number], positions[number], found)
-        return results
+    def engine_options(self, **options: Any) -> dict[str, Any]:
+        if options.get("targets") is not None:
+            return {}
+        return {"top_k": min(power_of_two(options.get("top_k", 5), 8), self.tokenizer.vocab_size)}
 
-    def _encode(self, text: str, number: int) -> np.ndarray:
+    def apply(self, params: Any, batch: Mapping[str, jax.Array], **options: Any) -> tuple[jax.Array, ...]:
+        """Probabilities float32 and ids int32, both [B, P, k]: the best, descending, or of `target_ids` [B, k]."""
+        inputs = model_inputs(self.config, batch)
+        output: Any = self._model.apply({"params": params}, **inputs, mlm_positions=batch["mlm_positions"])
+        probabilities_BPV = jax.nn.softmax(output.prediction_logits, axis=-1)
+        if "target_ids" not in batch:
+            # A table that was padded has rows that no token belongs to.
+            return tuple(jax.lax.top_k(probabilities_BPV[..., : self.tokenizer.vocab_size], options["top_k"]))
+        shape = (*probabilities_BPV.shape[:2], batch["target_ids"].shape[1])
+        ids_BPk = jax.numpy.broadcast_to(batch["target_ids"][:, None], shape)
+        return jax.numpy.take_along_axis(probabilities_BPV, ids_BPk, axis=-1), ids_BPk
+
+    def results(self, facts: list[_Asked], outputs: list[tuple[np.ndarray, ...]], **options: Any) -> list[Any]:
+        top_k = min(options.get("top_k", 5), self.tokenizer.vocab_size)
+        return [
+            self._describe(one, scores_Pk, tokens_Pk, top_k)
+            for one, (scores_Pk, tokens_Pk) in zip(facts, outputs, strict=True)
+        ]
+
+    def _ids(self, text: str, number: int) -> np.ndarray:
         """Ids int32 [L] with [CLS] and [SEP]; checked."""
         (ids,) = self.tokenizer([text], truncation="none", max_length=_ANY_LENGTH)["input_ids"]
         mask = self.tokenizer.mask_token
@@ -101,50 +133,44 @@ class FillMask:
         if not masks:
             foreign = next((f", not {token}" for token in _MASK_TOKENS if token != mask and token in text), "")
             raise UserError(f"{shown} has no {mask}: put one where a word is wanted{foreign}")
-        if len(ids) <= self._longest:
+        if len(ids) <= self.longest:
             return ids
         if not self._truncation:
             raise UserError(
-                f"{shown} has {len(ids)} tokens, the model takes {self._longest}: shorten it, or ask for truncation"
+                f"{shown} has {len(ids)} tokens, the model takes {self.longest}: shorten it, or ask for truncation"
             )
-        ids = np.append(ids[: self._longest - 1], ids[-1])
+        ids = np.append(ids[: self.longest - 1], ids[-1])
         if int((ids == self.tokenizer.mask_token_id).sum()) < masks:
-            raise UserError(f"{shown}: cut to the model's {self._longest} tokens it loses a {mask}; shorten it")
+            raise UserError(f"{shown}: cut to the model's {self.longest} tokens it loses a {mask}; shorten it")
         return ids
 
-    def _pad(self, plan: Plan, rows: list[np.ndarray], positions: list[np.ndarray]) -> dict[str, np.ndarray]:
-        """Arrays of the plan's shape; rows that are only there for the shape repeat the first."""
-        numbers = plan.rows + plan.rows[:1] * (plan.batch_size - len(plan.rows))
-        masks = power_of_two(max(len(positions[number]) for number in numbers))
-        input_ids = np.full((plan.batch_size, plan.length), self.tokenizer.pad_token_id, np.int32)
-        attention_mask = np.zeros_like(input_ids)
-        mlm_positions = np.zeros((plan.batch_size, masks), np.int32)
-        for place, number in enumerate(numbers):
-            input_ids[place, : len(rows[number])] = rows[number]
-            attention_mask[place, : len(rows[number])] = 1
-            mlm_positions[place, : len(positions[number])] = positions[number]
-        return {"input_ids": input_ids, "attention_mask": attention_mask, "mlm_positions": mlm_positions}
+    def _target_ids(self, targets: Sequence[str]) -> np.ndarray:
+        """int32 [k], each once. A word as it stands in a text is asked for if that is one token."""
+        if not targets:
+            raise UserError("targets: an empty list; leave it out for all tokens")
+        ids = []
+        for target in targets:
+            try:
+                ids += self.tokenizer.tokens_to_ids([target])
+            except UserError:
+                pieces = self.tokenizer.tokenize(target)
+                if len(pieces) != 1 or pieces[0] == self.tokenizer.unk_token:
+                    found = " ".join(pieces) or "nothing"
+                    raise UserError(f"targets: {target!r} is no token of the vocabulary: it is {found}") from None
+                ids += self.tokenizer.tokens_to_ids(pieces)
+        return np.array(list(dict.fromkeys(ids)), np.int32)
 
-    def _most_probable(
-        self, params: Any, input_ids: jax.Array, attention_mask: jax.Array, mlm_positions: jax.Array, *, top_k: int
-    ) -> tuple[jax.Array, jax.Array]:
-        """Probabilities float32 and ids int32, both [B, P, k], descending."""
-        self.compilations += 1  # runs when JAX traces: once a shape
-        output: Any = self._model.apply({"params": params}, input_ids, attention_mask, mlm_positions=mlm_positions)
-        probabilities_BPV = jax.nn.softmax(output.prediction_logits, axis=-1)
-        # A table that was padded has rows that no token belongs to.
-        return jax.lax.top_k(probabilities_BPV[..., : self.tokenizer.vocab_size], top_k)
-
-    def _describe(
-        self, ids: np.ndarray, positions: np.ndarray, found: list[tuple[np.ndarray, np.ndarray]]
-    ) -> list[Any]:
-        """The dicts of one text: ids [L], positions of its masks, and (scores [k], tokens [k]) for each of them."""
-        single = len(positions) == 1
+    def _describe(self, asked: _Asked, scores_Pk: np.ndarray, tokens_Pk: np.ndarray, top_k: int) -> Any:
+        """The dicts of one text."""
+        single = len(asked.masks) == 1
         answers = []
-        for position, (scores, tokens) in zip(positions, found, strict=True):
-            filled = ids.copy()
+        for position, scores_k, tokens_k in zip(asked.masks, scores_Pk, tokens_Pk, strict=False):
+            best = slice(top_k)
+            if asked.targets is not None:
+                best = np.argsort(-scores_k[: len(asked.targets)], kind="stable")[:top_k]
+            filled = asked.ids.copy()
             row = []
-            for score, token in zip(scores.tolist(), tokens.tolist(), strict=True):
+            for score, token in zip(scores_k[best].tolist(), tokens_k[best].tolist(), strict=True):
                 filled[position] = token
                 kept = filled[filled != self.tokenizer.pad_token_id]
                 sequence = self.tokenizer.decode(kept, skip_special_tokens=single)

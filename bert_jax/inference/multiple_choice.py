@@ -2,12 +2,13 @@
 
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
-from bert_jax.data.tasks.encoded import encode_texts
+from bert_jax.data.tasks.encoded import Encoded
 from bert_jax.data.tasks.multiple_choice import Choices
 from bert_jax.errors import UserError
 from bert_jax.inference.task_model import TaskModel, softmax
@@ -25,11 +26,18 @@ class MultipleChoice(TaskModel):
 
     Args:
         source: a fine-tuning run, a folder, a hub id, or what `load` returned (head "multiple-choice").
-        batch_size, dtype: as `TaskModel`; rows, not questions.
+        batch_size, dtype, cache: as `TaskModel`; rows, not questions.
     """
 
-    def __init__(self, source: "str | os.PathLike[str] | Loaded", *, batch_size: int = 8, dtype: str | None = None):
-        super().__init__("multiple-choice", source, batch_size=batch_size, dtype=dtype)
+    def __init__(
+        self,
+        source: "str | os.PathLike[str] | Loaded",
+        *,
+        batch_size: int | None = None,
+        dtype: str | None = None,
+        cache: bool = False,
+    ):
+        super().__init__("multiple-choice", source, batch_size=batch_size, dtype=dtype, cache=cache)
 
     def __call__(self, questions: Question | Sequence[Question]) -> Any:
         """Choose.
@@ -42,18 +50,18 @@ class MultipleChoice(TaskModel):
             For one question a dict: `choice` (int, from 0), `score` (float, its probability), `scores` (of all choices,
             which add up to 1). For a list of questions a list of these. (transformers has no such pipeline.)
         """
-        if isinstance(questions, Choices | Mapping):
-            return self._run([questions])[0]
-        return self._run(list(questions))
+        single = isinstance(questions, Choices | Mapping)
+        results = list(self.stream([questions] if single else list(questions)))
+        return results[0] if single else results
 
-    def _run(self, questions: list[Question]) -> list[dict[str, Any]]:
-        rows = [_rows_of(question, number) for number, question in enumerate(questions)]
-        first = [text for firsts, _ in rows for text in firsts]
-        second = [text for _, seconds in rows for text in seconds]
-        examples = encode_texts(self.tokenizer, first, second, max_length=self.longest, targets={}, choices=1)
-        self.warn_of_cut(examples, first, second)
-        logits = np.array([logits_1[0] for (logits_1,) in self.outputs(examples)])
-        cuts = np.cumsum([0, *(len(firsts) for firsts, _ in rows)])
+    def encode(self, items: list[Question], first: int, **options: Any) -> tuple[list[int], Encoded]:
+        both = [_rows_of(question, first + number) for number, question in enumerate(items)]
+        pairs = [pair for firsts, seconds in both for pair in zip(firsts, seconds, strict=True)]
+        return [len(firsts) for firsts, _ in both], replace(self.encode_pairs(pairs), choices=1)
+
+    def results(self, facts: list[int], outputs: list[tuple[np.ndarray, ...]], **options: Any) -> list[dict[str, Any]]:
+        logits = np.array([logits_1[0] for (logits_1,) in outputs])
+        cuts = np.cumsum([0, *facts])
         return [_describe(softmax(logits[begin:end])) for begin, end in pairwise(cuts)]
 
 

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 from bert_jax.errors import UserError
+from bert_jax.inference.embed import TextEmbedding
 from bert_jax.inference.fill_mask import FillMask
 from bert_jax.inference.multiple_choice import MultipleChoice
 from bert_jax.inference.question_answering import QuestionAnswering
@@ -13,6 +14,7 @@ from bert_jax.inference.token_classification import TokenClassification
 from bert_jax.load import Loaded
 
 TASKS: dict[str, Callable[..., Any]] = {
+    "embed": TextEmbedding,
     "fill-mask": FillMask,
     "text-classification": TextClassification,
     "token-classification": TokenClassification,

@@ -1,7 +1,7 @@
 """question-answering: the answer to a question as a slice of its passage, under transformers' keys."""
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -23,7 +23,7 @@ class QuestionAnswering(TaskModel):
 
     Args:
         source: a fine-tuning run, a folder, a hub id, or what `load` returned (head "question-answering").
-        batch_size, dtype: as `TaskModel`.
+        batch_size, dtype, cache: as `TaskModel`.
         max_length: tokens of a window with its question; at most the model's.
         stride: tokens between the beginnings of two windows (transformers' `doc_stride` is the overlap); None: a third
             of `max_length`, at most 128.
@@ -38,8 +38,9 @@ class QuestionAnswering(TaskModel):
         self,
         source: "str | os.PathLike[str] | Loaded",
         *,
-        batch_size: int = 8,
+        batch_size: int | None = None,
         dtype: str | None = None,
+        cache: bool = False,
         max_length: int = 384,
         stride: int | None = None,
         max_question_length: int = 64,
@@ -50,10 +51,17 @@ class QuestionAnswering(TaskModel):
         for name, value in (("max_answer_length", max_answer_length), ("n_best", n_best)):
             if value < 1:
                 raise UserError(f"{name}={value}: expected at least 1")
-        super().__init__("question-answering", source, batch_size=batch_size, dtype=dtype)
-        self._max_length = min(max_length, self.longest)
-        self._stride = max(1, min(128, self._max_length // 3)) if stride is None else stride
-        self._max_question_length = min(max_question_length, self._max_length // 2)
+        super().__init__(
+            "question-answering",
+            source,
+            batch_size=batch_size,
+            dtype=dtype,
+            cache=cache,
+            longest=max_length,
+            per_token=True,
+        )
+        self._stride = max(1, min(128, self.longest // 3)) if stride is None else stride
+        self._max_question_length = min(max_question_length, self.longest // 2)
         self._max_answer_length, self._n_best = max_answer_length, n_best
         self._null_threshold = null_threshold
 
@@ -84,30 +92,49 @@ class QuestionAnswering(TaskModel):
             raise UserError(f"top_k={top_k}: expected at least 1")
         single = questions is None or isinstance(questions, Mapping)
         asked: Any = {"question": question, "context": context} if questions is None else questions
-        results = [self.describe(found, top_k) for found in self.answers([asked] if single else asked)]
+        results = list(self.stream([asked] if single else list(asked), top_k=top_k))
         return results[0] if single else results
 
-    def answers(self, questions: Sequence[Question]) -> Iterator[Answers]:
-        """The n-best list of each question, and how good no answer is."""
-        for begin in range(0, len(questions), _AT_ONCE):
-            some = [_checked(one, begin + number) for number, one in enumerate(questions[begin : begin + _AT_ONCE])]
-            contexts = [context for _, context in some]
-            passages = encode_passages(
-                self.tokenizer,
-                [question for question, _ in some],
-                contexts,
-                max_length=self._max_length,
-                stride=self._stride,
-                max_question_length=self._max_question_length,
-            )
-            yield from best_answers(
-                passages,
-                *self._logits(passages),
-                contexts,
-                n_best=self._n_best,
-                max_answer_length=self._max_answer_length,
-                null_answers=self._null_threshold is not None,
-            )
+    def answers(self, questions: Iterable[Question], on_error: str = "raise") -> Iterator[Any]:
+        """The n-best list (`Answers`) of each question, and how good no answer is; `on_error`: see `stream`."""
+        return self.stream(questions, on_error=on_error, top_k=None)
+
+    def stream(
+        self, items: Iterable[Any], *, chunk: int = _AT_ONCE, on_error: str = "raise", **options: Any
+    ) -> Iterator[Any]:
+        return super().stream(items, chunk=chunk, on_error=on_error, **options)
+
+    def encode(self, items: list[Question], first: int, **options: Any) -> tuple[tuple[Passages, list[str]], Encoded]:
+        both = [_checked(one, first + number) for number, one in enumerate(items)]
+        contexts = [context for _, context in both]
+        passages = encode_passages(
+            self.tokenizer,
+            [question for question, _ in both],
+            contexts,
+            max_length=self.longest,
+            stride=self._stride,
+            max_question_length=self._max_question_length,
+        )
+        real = passages.rows["attention_mask"].astype(bool)
+        pads = {"input_ids": self.tokenizer.pad_token_id, "token_type_ids": 0}
+        rows = Encoded({name: passages.rows[name][real] for name in pads}, pads, real.sum(axis=1), {})
+        return (passages, contexts), rows
+
+    def results(self, facts: Any, outputs: list[tuple[np.ndarray, ...]], **options: Any) -> list[Any]:
+        passages, contexts = facts
+        found = best_answers(
+            passages,
+            *_logits(passages, outputs),
+            contexts,
+            n_best=self._n_best,
+            max_answer_length=self._max_answer_length,
+            null_answers=self._null_threshold is not None,
+        )
+        top_k = options.get("top_k", 1)
+        return found if top_k is None else [self.describe(one, top_k) for one in found]
+
+    def count(self, facts: Any) -> int:
+        return len(facts[1])
 
     def describe(self, found: Answers, top_k: int = 1) -> Any:
         """An n-best list as `__call__` gives it: by `null_threshold` with "" in front or without."""
@@ -120,16 +147,14 @@ class QuestionAnswering(TaskModel):
             answers.insert(0, {"score": max(share, 0.0), "start": 0, "end": 0, "answer": ""})
         return answers[0] if top_k == 1 else answers[:top_k]
 
-    def _logits(self, passages: Passages) -> tuple[np.ndarray, np.ndarray]:
-        """float32 [W, L] each, -inf at padding."""
-        real = passages.rows["attention_mask"].astype(bool)
-        pads = {"input_ids": self.tokenizer.pad_token_id, "token_type_ids": 0}
-        rows = Encoded({name: passages.rows[name][real] for name in pads}, pads, real.sum(axis=1), {})
-        start, end = np.full(real.shape, -np.inf, np.float32), np.full(real.shape, -np.inf, np.float32)
-        for row, (start_L, end_L) in enumerate(self.outputs(rows, self._max_length)):
-            length = rows.row_lengths[row]
-            start[row, :length], end[row, :length] = start_L[:length], end_L[:length]
-        return start, end
+
+def _logits(passages: Passages, outputs: list[tuple[np.ndarray, ...]]) -> tuple[np.ndarray, np.ndarray]:
+    """float32 [W, L] each, -inf at padding."""
+    shape = passages.rows["attention_mask"].shape
+    start, end = np.full(shape, -np.inf, np.float32), np.full(shape, -np.inf, np.float32)
+    for row, (start_L, end_L) in enumerate(outputs):
+        start[row, : len(start_L)], end[row, : len(end_L)] = start_L, end_L
+    return start, end
 
 
 def _checked(question: Question, number: int) -> tuple[str, str]:

@@ -12,6 +12,10 @@ from bert_jax.load import Loaded, is_run_directory, load, resolve, run_config
 
 HEAD_OF = {
     "fill-mask": "mlm",
+    "likelihood": "mlm",
+    "next-sentence": "nsp",
+    "embed": "encoder-no-pooler",
+    "embed-pooled": "encoder",
     "text-classification": "sequence-classification",
     "token-classification": "token-classification",
     "question-answering": "question-answering",
@@ -24,7 +28,10 @@ VERB_OF = {
     "question-answering": "answer",
     "multiple-choice": "choose",
 }
-_TASK_OF = {head: task for task, head in HEAD_OF.items()} | {"pretraining": "fill-mask"}
+FINE_TUNED = frozenset(VERB_OF) - {"fill-mask"}
+"""Tasks whose head must have been trained for them; for the others any model that has the parameters will do."""
+
+_TASK_OF = {HEAD_OF[task]: task for task in VERB_OF} | {"pretraining": "fill-mask"}
 
 
 def model_for(
@@ -44,14 +51,14 @@ def model_for(
     head = HEAD_OF[task]
     if isinstance(source, Loaded):
         loaded = source if dtype is None else source._replace(config=source.config.replace(dtype=dtype))
-        if task != "fill-mask":
+        if task in FINE_TUNED:
             _check_head(task, loaded.report.head, loaded.report.source)
     else:
         path = folder_of(source)
-        if task != "fill-mask":  # whose parameters cannot be taken for another head's
+        if task in FINE_TUNED:
             _check_folder(task, path)
         loaded = load(path, head=head, dtype=dtype)
-        if task != "fill-mask" and is_run_directory(path):
+        if task in FINE_TUNED and is_run_directory(path):
             _check_checkpoint(task, loaded)
     where = loaded.report.source
     if loaded.tokenizer is None:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from bert_jax.config import BertConfig
-from bert_jax.data.tasks.encoded import encode_texts
+from bert_jax.data.tasks.encoded import Encoded
 from bert_jax.errors import UserError
 from bert_jax.inference.task_model import TaskModel, softmax
 from bert_jax.load import Loaded
@@ -25,7 +25,7 @@ class TextClassification(TaskModel):
 
     Args:
         source: a fine-tuning run, a folder, a hub id, or what `load` returned (head "sequence-classification").
-        batch_size, dtype: as `TaskModel`.
+        batch_size, dtype, cache: as `TaskModel`.
         function_to_apply: what makes scores of logits, "softmax", "sigmoid" or "none". None: by the config's
             problem_type, "none" for regression, "sigmoid" for several labels at once, else "softmax". Where the config
             says nothing and there is one label it is a regression, as the loss takes it (transformers' pipeline
@@ -36,13 +36,14 @@ class TextClassification(TaskModel):
         self,
         source: "str | os.PathLike[str] | Loaded",
         *,
-        batch_size: int = 8,
+        batch_size: int | None = None,
         dtype: str | None = None,
+        cache: bool = False,
         function_to_apply: str | None = None,
     ):
         if function_to_apply not in (*FUNCTIONS, None):
             raise UserError(f"function_to_apply={function_to_apply!r}: expected one of {', '.join(FUNCTIONS)}")
-        super().__init__("text-classification", source, batch_size=batch_size, dtype=dtype)
+        super().__init__("text-classification", source, batch_size=batch_size, dtype=dtype, cache=cache)
         self._function = function_to_apply or _function_of(self.config)
 
     def __call__(self, texts: Text | Sequence[Text], top_k: int | None = 1) -> list[Any]:
@@ -58,22 +59,17 @@ class TextClassification(TaskModel):
         """
         if top_k is not None and top_k < 1:
             raise UserError(f"top_k={top_k}: expected at least 1")
-        if isinstance(texts, str | Mapping):
-            return self._run([texts], top_k)[0]
-        results = self._run(list(texts), top_k)
-        return [result[0] for result in results] if top_k == 1 else results
+        single = isinstance(texts, str | Mapping)
+        results = list(self.stream([texts] if single else list(texts), top_k=top_k))
+        return results[0] if single and top_k != 1 else results
 
-    def _run(self, texts: list[Text], top_k: int | None) -> list[list[dict[str, Any]]]:
-        firsts, seconds = zip(*map(_both, texts, range(len(texts))), strict=True) if texts else ((), ())
-        results: list[list[dict[str, Any]]] = [[] for _ in texts]
-        for paired in (False, True):
-            rows = [row for row, second in enumerate(seconds) if (second is not None) == paired]
-            first, second = [firsts[row] for row in rows], [seconds[row] for row in rows] if paired else None
-            examples = encode_texts(self.tokenizer, first, second, max_length=self.longest, targets={})
-            self.warn_of_cut(examples, first, second)
-            for row, (logits_C,) in zip(rows, self.outputs(examples), strict=True):
-                results[row] = self._describe(logits_C, top_k)
-        return results
+    def encode(self, items: list[Text], first: int, **options: Any) -> tuple[list[Text], Encoded]:
+        return items, self.encode_pairs([_both(text, first + number) for number, text in enumerate(items)])
+
+    def results(self, facts: list[Text], outputs: list[tuple[np.ndarray, ...]], **options: Any) -> list[Any]:
+        top_k = options.get("top_k", 1)
+        rows = [self._describe(logits_C, top_k) for (logits_C,) in outputs]
+        return [row[0] for row in rows] if top_k == 1 else rows
 
     def _describe(self, logits_C: np.ndarray, top_k: int | None) -> list[dict[str, Any]]:
         scores_C = logits_C.astype(np.float64)

@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bert_jax.data.tasks.conll import TaggedSentence
-from bert_jax.data.tasks.tagging import encode_tagged
+from bert_jax.data.tasks.encoded import Encoded
+from bert_jax.data.tasks.tagging import Tagged, encode_tagged
 from bert_jax.errors import UserError
 from bert_jax.inference.task_model import TaskModel, softmax
 from bert_jax.inference.words import SPLITS
@@ -37,7 +38,7 @@ class TokenClassification(TaskModel):
 
     Args:
         source: a fine-tuning run, a folder, a hub id, or what `load` returned (head "token-classification").
-        batch_size, dtype: as `TaskModel`.
+        batch_size, dtype, cache: as `TaskModel`.
         split: what the words of a raw text are: "words" (BERT's rule: punctuation stands alone), "spaces" (punctuation
             belongs to the word beside it), or "characters" (blanks too), as in the data that the model was trained on.
     """
@@ -46,13 +47,22 @@ class TokenClassification(TaskModel):
         self,
         source: "str | os.PathLike[str] | Loaded",
         *,
-        batch_size: int = 8,
+        batch_size: int | None = None,
         dtype: str | None = None,
+        cache: bool = False,
         split: str = "words",
     ):
         if split not in SPLITS:
             raise UserError(f"split={split!r}: expected one of {', '.join(SPLITS)}")
-        super().__init__("token-classification", source, batch_size=batch_size, dtype=dtype)
+        super().__init__(
+            "token-classification",
+            source,
+            batch_size=batch_size,
+            dtype=dtype,
+            cache=cache,
+            packing=True,
+            per_token=True,
+        )
         self._split = SPLITS[split]
 
     def __call__(self, texts: str | Sequence[str]) -> list[Any]:
@@ -67,13 +77,9 @@ class TokenClassification(TaskModel):
             (its characters). Words of one type next to each other are one entity, unless a tag's B or S, or an E before
             it, says otherwise. For a list of texts a list of these.
         """
-        if isinstance(texts, str):
-            return self([texts])[0]
-        if any(not isinstance(text, str) for text in texts):
-            raise UserError("expected a text or a list of texts; for words there is `of_words`")
-        spans = [self._split(text) for text in texts]
-        words = [[text[begin:end] for begin, end in at] for text, at in zip(texts, spans, strict=True)]
-        return [_entities(*one) for one in zip(self.tags(words), spans, texts, strict=True)]
+        single = isinstance(texts, str)
+        results = list(self.stream([texts] if single else list(texts)))
+        return results[0] if single else results
 
     def of_words(self, sentences: Sequence[Sequence[str]]) -> list[list[dict[str, Any]]]:
         """The entities of sentences that are cut into words already, as of the words with a space between."""
@@ -82,13 +88,35 @@ class TokenClassification(TaskModel):
 
     def tags(self, sentences: Sequence[Sequence[str]]) -> list[list[Tag]]:
         """The tag of each word of each sentence."""
-        if not sentences:
-            return []
+        tagged = self._encode_words(sentences)
+        return self._tags(tagged, self.engine.run(tagged.encoded))
+
+    def encode(
+        self, items: list[str], first: int, **options: Any
+    ) -> tuple[tuple[list[str], list[Any], Tagged], Encoded]:
+        for number, text in enumerate(items):
+            if not isinstance(text, str):
+                raise UserError(f"text {first + number + 1}: expected a text, found {text!r:.60}; words: `of_words`")
+        spans = [self._split(text) for text in items]
+        words = [[text[begin:end] for begin, end in at] for text, at in zip(items, spans, strict=True)]
+        tagged = self._encode_words(words)
+        return (items, spans, tagged), tagged.encoded
+
+    def results(self, facts: Any, outputs: list[tuple[np.ndarray, ...]], **options: Any) -> list[list[dict[str, Any]]]:
+        texts, spans, tagged = facts
+        return [_entities(*one) for one in zip(self._tags(tagged, outputs), spans, texts, strict=True)]
+
+    def count(self, facts: Any) -> int:
+        return len(facts[0])
+
+    def _encode_words(self, sentences: Sequence[Sequence[str]]) -> Tagged:
         given = [TaggedSentence(tuple(words), None, number, number + 1) for number, words in enumerate(sentences)]
-        tagged = encode_tagged(self.tokenizer, given, None, max_length=self.longest)
-        lengths = tagged.encoded.row_lengths
-        rows = [logits_LC[:length] for (logits_LC,), length in zip(self.outputs(tagged.encoded), lengths, strict=True)]
-        chances_WC = softmax(np.concatenate(rows)[tagged.positions])
+        return encode_tagged(self.tokenizer, given, None, max_length=self.longest)
+
+    def _tags(self, tagged: Tagged, outputs: list[tuple[np.ndarray, ...]]) -> list[list[Tag]]:
+        if not outputs:
+            return [[] for _ in tagged.word_counts]
+        chances_WC = softmax(np.concatenate([logits_LC for (logits_LC,) in outputs])[tagged.positions])
         best_W = chances_WC.argmax(axis=1) if len(chances_WC) else np.zeros(0, np.int64)
         tags = [Tag(self.config.labels[best], float(row[best])) for best, row in zip(best_W, chances_WC, strict=True)]
         ends = np.cumsum(tagged.word_counts)

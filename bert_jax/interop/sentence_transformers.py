@@ -10,7 +10,6 @@ from typing import Any
 from bert_jax.errors import UserError
 from bert_jax.interop.new_folder import write_text
 
-POOLINGS = ("mean", "cls", "max")
 NORMALIZED = "+normalize"
 """Added to a pooling: vectors of length one."""
 
@@ -20,6 +19,7 @@ _FLAGS = {
     "max": "pooling_mode_max_tokens",
     "mean_sqrt_len_tokens": "pooling_mode_mean_sqrt_len_tokens",
 }
+POOLINGS = tuple(_FLAGS)
 
 
 def check_pooling(pooling: str) -> None:

@@ -11,7 +11,6 @@ import bert_jax
 from bert_jax.config import BertConfig
 from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.errors import UserError
-from bert_jax.inference.engine import length_buckets, plan_batches, power_of_two
 from bert_jax.inference.pipelines import FillMask, pipeline
 from bert_jax.interop.names import parameters_of
 from bert_jax.interop.read import Report
@@ -158,7 +157,7 @@ def test_a_loaded_model_and_a_run_by_googles_rules_work(folder, predict, tmp_pat
 
 
 def test_mistakes_are_one_clear_line(folder, predict, tmp_path):
-    with pytest.raises(UserError, match="task 'translate': there is fill-mask"):
+    with pytest.raises(UserError, match="task 'translate': there is embed"):
         pipeline("translate", folder)
     with pytest.raises(UserError, match="top_k=0"):
         predict("the [MASK]", top_k=0)
@@ -176,23 +175,4 @@ def test_bfloat16_products_on_request(folder):
     predict = FillMask(folder, dtype="bfloat16")
     assert predict.config.dtype == "bfloat16"
     assert len(predict("the [MASK]")) == 5
-    assert all(leaf.dtype == jnp.float32 for leaf in jax.tree.leaves(predict._params))
-
-
-def test_buckets_waste_less_than_half():
-    assert length_buckets(512) == (16, 32, 64, 128, 256, 512)
-    assert length_buckets(40) == (16, 32, 40)
-    assert length_buckets(16) == (16,)
-    assert length_buckets(7) == (7,)
-    assert [power_of_two(n) for n in (1, 2, 3, 4, 5, 9)] == [1, 2, 4, 4, 8, 16]
-    assert power_of_two(3, 8) == 8
-
-
-def test_plans_hold_every_row_once_in_two_shapes_a_bucket():
-    lengths = np.random.default_rng(0).integers(3, 41, 100).tolist()
-    plans = list(plan_batches(lengths, length_buckets(40), 8))
-    assert sorted(row for plan in plans for row in plan.rows) == list(range(100))
-    assert all(lengths[row] <= plan.length for plan in plans for row in plan.rows)
-    assert {plan.batch_size for plan in plans} <= {1, 8}
-    assert all(len(plan.rows) <= plan.batch_size for plan in plans)
-    assert [plan.length for plan in plans] == sorted((plan.length for plan in plans), reverse=True)
+    assert all(leaf.dtype == jnp.float32 for leaf in jax.tree.leaves(predict.engine.programs.params))

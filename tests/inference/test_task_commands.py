@@ -64,9 +64,9 @@ def test_classify_gives_a_result_a_line_from_a_file_or_stdin(folders, tmp_path, 
     expected = pipeline("text-classification", folder)(TEXTS)
     assert [line.split("\t")[0] for line in lines] == [row["label"] for row in expected]
     assert [float(line.split("\t")[1]) for line in lines] == pytest.approx([row["score"] for row in expected], abs=1e-4)
-    monkeypatch.setattr(commands, "_CHUNK", 3)
+    monkeypatch.setattr(commands, "CHUNK", 3)
     for argv in ([], ["-"]):
-        monkeypatch.setattr(sys, "stdin", io.StringIO("\n".join(TEXTS)))
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO("\n".join(TEXTS).encode())))
         found = json_lines(output(capsys, "classify", folder, *argv, "--json", "--top-k", "3"))
         assert [row[0]["label"] for row in found] == [row["label"] for row in expected]
         assert [len(row) for row in found] == [3] * len(TEXTS)

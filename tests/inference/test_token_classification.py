@@ -109,5 +109,5 @@ def test_tags_of_every_scheme_become_entities(predict, monkeypatch):
 
 
 def test_words_instead_of_texts_are_one_clear_line(predict):
-    with pytest.raises(UserError, match="for words there is `of_words`"):
+    with pytest.raises(UserError, match=r"expected a text, found .*; words: `of_words`"):
         predict([["hello", "world"]])

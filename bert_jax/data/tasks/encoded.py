@@ -102,6 +102,20 @@ def encode_texts(
     )
 
 
+def interleaved(parts: Sequence[tuple[np.ndarray, Encoded]]) -> Encoded:
+    """Several as one: `parts` are (numbers int64 [N] of the rows in the whole, their rows), without targets."""
+    numbers = np.concatenate([numbers for numbers, _ in parts])
+    lengths = np.zeros(len(numbers), np.int64)
+    lengths[numbers] = np.concatenate([rows.row_lengths for _, rows in parts])
+    begins = np.cumsum(lengths) - lengths
+    tokens = {name: np.zeros(int(lengths.sum()), np.int32) for name in parts[0][1].tokens}
+    for own, rows in parts:
+        row, column = within(rows.row_lengths)
+        for name, values in rows.tokens.items():
+            tokens[name][begins[own][row] + column] = values
+    return Encoded(tokens, parts[0][1].pads, lengths, {})
+
+
 def encode_choices(tokenizer: Tokenizer, questions: Sequence[Choices], *, max_length: int) -> Encoded:
     """A row for each choice: [CLS] A [SEP] B [SEP] (https://arxiv.org/abs/1810.04805, section 4.4).
 

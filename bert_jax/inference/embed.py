@@ -1,0 +1,162 @@
+"""embed: a vector for each text, pooled as its folder says (sentence-transformers' modules.json)."""
+
+import hashlib
+import os
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from bert_jax.data.tasks.encoded import Encoded
+from bert_jax.errors import UserError
+from bert_jax.inference.task_model import TaskModel, model_inputs
+from bert_jax.inference.task_source import folder_of
+from bert_jax.interop.sentence_transformers import NORMALIZED, check_pooling, max_length_of, pooling_of
+from bert_jax.interop.tree import sha256_of_parameters
+from bert_jax.load import Loaded
+
+POOLED = "pooled"  # the pooler's vector, which is no pooling of sentence-transformers
+DEFAULT_POOLING = "mean" + NORMALIZED
+_PACKABLE = ("mean", "mean_sqrt_len_tokens", "cls")
+
+
+class TextEmbedding(TaskModel):
+    """Vectors of texts.
+
+    A text that is too long is cut at the end, to the length that the folder says (sentence_bert_config.json), or the
+    model takes; a warning says how many were. The empty text is the text with no words: it gets the vector of
+    [CLS] [SEP].
+
+    Args:
+        source: a run directory, a folder, a hub id, or what `load` returned; with any head.
+        batch_size, dtype, cache: as `TaskModel`.
+        pooling: "mean" over the tokens, "cls" (the first one's vector), "max", "mean_sqrt_len_tokens", or "pooled"
+            (what the pooler makes of the first); "+normalize" for vectors of length one. None: what the folder's
+            modules.json says, else "mean+normalize".
+        packing: short texts share rows of 128 tokens, each seeing itself alone; None: where the pooling allows it.
+        max_length: tokens of a text; None: what the folder says, or the model takes.
+
+    Attributes:
+        pooling: how texts become vectors.
+        width: D.
+    """
+
+    def __init__(
+        self,
+        source: "str | os.PathLike[str] | Loaded",
+        *,
+        batch_size: int | None = None,
+        dtype: str | None = None,
+        cache: bool = False,
+        pooling: str | None = None,
+        packing: bool | None = None,
+        max_length: int | None = None,
+    ):
+        folder = None if isinstance(source, Loaded) else folder_of(source)
+        self.pooling = pooling or (pooling_of(folder) if folder else None) or DEFAULT_POOLING
+        kind = self.pooling.removesuffix(NORMALIZED)
+        if kind != POOLED:
+            check_pooling(self.pooling)
+        if packing and kind not in _PACKABLE:
+            raise UserError(f"packing: not with pooling {self.pooling!r}; with {', '.join(_PACKABLE)}")
+        if max_length is None and folder is not None:
+            max_length = max_length_of(folder)
+        super().__init__(
+            "embed-pooled" if kind == POOLED else "embed",
+            folder or source,
+            batch_size=batch_size,
+            dtype=dtype,
+            cache=cache,
+            longest=max_length,
+            packing=kind in _PACKABLE if packing is None else packing,
+        )
+        self.width = self.config.hidden_size
+
+    def __call__(self, texts: str | Sequence[str]) -> np.ndarray:
+        """Embed texts.
+
+        Args:
+            texts: a text, or a list of them.
+
+        Returns:
+            float32 [D] for a text, [N, D] for a list, in its order.
+        """
+        single = isinstance(texts, str)
+        vectors = list(self.stream([texts] if single else list(texts)))
+        return vectors[0] if single else np.stack(vectors) if vectors else np.zeros((0, self.width), np.float32)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """sha256, in hex, of the parameters and of all that decides a text's ids."""
+        sums = sha256_of_parameters(jax.device_get(self.engine.programs.params)), self.tokenizer.fingerprint
+        return hashlib.sha256("".join(sums).encode()).hexdigest()
+
+    def encode(self, items: list[str], first: int, **options: Any) -> tuple[int, Encoded]:
+        for number, text in enumerate(items):
+            if not isinstance(text, str):
+                raise UserError(f"text {first + number + 1}: expected a text, found {text!r:.60}")
+        return len(items), self.encode_pairs([(text, None) for text in items])
+
+    def results(self, facts: int, outputs: list[tuple[np.ndarray, ...]], **options: Any) -> list[np.ndarray]:
+        return [vector_D for (vector_D,) in outputs]
+
+    def count(self, facts: int) -> int:
+        return facts
+
+    def apply(self, params: Any, batch: Mapping[str, Array], **options: Any) -> tuple[Array]:
+        """float32 [B, D], of a packed batch [B, K, D]."""
+        output: Any = self._model.apply({"params": params}, **model_inputs(self.config, batch))
+        kind = self.pooling.removesuffix(NORMALIZED)
+        if kind == POOLED:
+            vectors = output.pooler_output
+        elif "sequence_ids" in batch:
+            vectors = pooled_sequences(output.last_hidden_state, batch["sequence_ids"], batch["starts"], kind)
+        else:
+            vectors = pooled(output.last_hidden_state, batch["attention_mask"], kind)
+        vectors = vectors.astype(jnp.float32)
+        return (normalized(vectors) if self.pooling.endswith(NORMALIZED) else vectors,)
+
+
+def pooled(x_BLD: Array, mask_BL: Array, kind: str) -> Array:
+    """One vector of each row, [B, D], over the positions where the mask is 1.
+
+    sentence-transformers' `Pooling`: "mean", "cls", "max", "mean_sqrt_len_tokens" (the sum over the root of how many).
+    """
+    if kind == "cls":
+        return x_BLD[:, 0]
+    if kind == "max":
+        return jnp.where(mask_BL[..., None] > 0, x_BLD, -jnp.inf).max(axis=1)
+    weights_BL = mask_BL.astype(jnp.float32)
+    sums_BD = jnp.einsum("BL,BLD->BD", weights_BL, x_BLD.astype(jnp.float32))
+    return sums_BD / _divisor(weights_BL.sum(axis=1), kind)[:, None]
+
+
+def pooled_sequences(x_BLD: Array, of_BL: Array, starts_BK: Array, kind: str) -> Array:
+    """One vector of each sequence of packed rows, [B, K, D]; of a place that has none it is finite and means nothing.
+
+    Args:
+        x_BLD: hidden states.
+        of_BL: 1, 2 … for the sequences of a row, 0 for padding.
+        starts_BK: where they begin.
+        kind: "mean", "mean_sqrt_len_tokens" or "cls".
+    """
+    if kind == "cls":
+        return jnp.take_along_axis(x_BLD, starts_BK[..., None], axis=1)
+    numbers_K = 1 + jnp.arange(starts_BK.shape[1])
+    weights_BKL = (of_BL[:, None, :] == numbers_K[:, None]).astype(jnp.float32)
+    sums_BKD = jnp.einsum("BKL,BLD->BKD", weights_BKL, x_BLD.astype(jnp.float32))
+    return sums_BKD / _divisor(jnp.maximum(weights_BKL.sum(axis=2), 1), kind)[..., None]
+
+
+def normalized(vectors: Array) -> Array:
+    """Divided by its length; zero stays zero, as `torch.nn.functional.normalize` has it."""
+    lengths = jnp.linalg.norm(vectors, axis=-1, keepdims=True)
+    return vectors / jnp.maximum(lengths, 1e-12)
+
+
+def _divisor(counts: Array, kind: str) -> Array:
+    return jnp.sqrt(counts) if kind == "mean_sqrt_len_tokens" else counts

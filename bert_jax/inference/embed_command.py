@@ -1,0 +1,146 @@
+"""`embed` and `similar`: vectors of the lines of a file, to a file; and which lines of another are nearest to each."""
+
+import argparse
+import os
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bert_jax.errors import UserError
+from bert_jax.inference.serve import CHUNK, answered, lines_of, serve, to_json
+
+if TYPE_CHECKING:
+    from bert_jax.inference.embed import TextEmbedding
+
+_EMBED = """\
+A vector for each line of a file, pooled as the model's folder says (modules.json), else the mean, of length one.
+
+To a .npy file the vectors go as they come, float32 [lines, D]; the same command goes on where one that was stopped had
+come to. A line that is not UTF-8 gets a row of NaN there, and its error on stderr. Without --output: a JSON list a
+line.
+
+examples:
+  python -m bert_jax embed sentence-transformers/all-MiniLM-L6-v2 texts.txt --output texts.npy
+  python -m bert_jax embed my-bert texts.txt --pooling cls
+  echo "a text" | python -m bert_jax embed my-bert
+"""
+
+_SIMILAR = """\
+The lines of one file that are nearest to each line of another, by the cosine of their vectors.
+
+examples:
+  python -m bert_jax similar my-vectors questions.txt answers.txt --top-k 3
+  python -m bert_jax similar my-vectors questions.txt answers.txt --json
+"""
+
+_SOURCE = "a run directory, a folder in any published format, or a published model's id"
+_AT_ONCE = 4096  # lines that are sorted by length and embedded together
+
+Add = Callable[[str, str], argparse.ArgumentParser]
+
+
+def add_verbs(add: Add) -> None:
+    """Make the parsers of `embed` and `similar`."""
+    embed = add("embed", _EMBED)
+    embed.add_argument("source", metavar="DIR", help=_SOURCE)
+    embed.add_argument("file", metavar="FILE", nargs="?", default="-", help="a text a line; none: stdin")
+    embed.add_argument("--output", metavar="PATH", help="a .npy file (resumed) or a .jsonl file; none: stdout")
+    _add_common(embed)
+
+    similar = add("similar", _SIMILAR)
+    similar.add_argument("source", metavar="DIR", help=_SOURCE)
+    similar.add_argument("file", metavar="QUERIES", help="a text a line; -: stdin")
+    similar.add_argument("corpus", metavar="CORPUS", help="a text a line")
+    similar.add_argument("--top-k", type=int, default=5, metavar="K", help="lines for each query (default 5)")
+    similar.add_argument("--json", action="store_true", help="a JSON list a query: corpus_id, score, text")
+    _add_common(similar)
+
+
+def _add_common(parser: argparse.ArgumentParser) -> None:
+    how = "mean, cls, max, pooled; +normalize for vectors of length one; default: what the folder says"
+    parser.add_argument("--pooling", metavar="HOW", help=how)
+    parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32", help="default float32")
+    parser.add_argument("--batch-size", type=int, metavar="B", help="rows at a time; default: some thousand tokens")
+
+
+def embed(arguments: argparse.Namespace) -> None:
+    """`embed DIR [FILE]`: a vector for each line."""
+    if arguments.output and arguments.file == "-":
+        raise UserError("--output: name the file too (what comes from stdin cannot be gone on with)")
+    lines = lines_of(arguments.file)
+    model = _model(arguments)
+    if arguments.output:
+        _to_file(model, lines, arguments)
+        return
+    results = answered(lines, partial(model.stream, chunk=CHUNK, on_error="return"))
+    serve(results, lambda _, vector: to_json(vector.tolist()), as_json=False)
+
+
+def similar(arguments: argparse.Namespace) -> None:
+    """`similar DIR QUERIES CORPUS`: the nearest lines of the corpus for each query."""
+    from bert_jax.inference.similar import similar
+
+    queries, corpus = (list(_texts(name)) for name in (arguments.file, arguments.corpus))
+    results = similar(_model(arguments), queries, corpus, arguments.top_k)
+
+    def show(query: str, found: list[dict[str, Any]]) -> str:
+        return "\n".join([query, *(f"  {row['score']:.4f}  {row['corpus_id'] + 1}  {row['text']}" for row in found)])
+
+    serve(zip(queries, results, strict=True), show, as_json=arguments.json)
+
+
+def _model(arguments: argparse.Namespace) -> "TextEmbedding":
+    from bert_jax.inference.embed import TextEmbedding
+
+    return TextEmbedding(
+        arguments.source,
+        pooling=arguments.pooling,
+        dtype=arguments.dtype,
+        batch_size=arguments.batch_size,
+        cache=True,
+    )
+
+
+def _texts(name: str) -> Iterator[str]:
+    for line in lines_of(name):
+        if isinstance(line, UserError):
+            raise line
+        yield line
+
+
+def _to_file(model: "TextEmbedding", lines: Iterable[str | UserError], arguments: argparse.Namespace) -> None:
+    from bert_jax.inference.vector_file import VectorFile
+
+    found, wrong = Path(arguments.file).stat(), 0
+    made_of = {
+        "model": model.fingerprint,
+        "pooling": model.pooling,
+        "dtype": arguments.dtype,
+        "file": os.fspath(Path(arguments.file).absolute()),
+        "bytes": found.st_size,
+        "changed": found.st_mtime_ns,
+    }
+    with VectorFile(arguments.output, width=model.width, made_of=made_of, chunk=_AT_ONCE) as file:
+        if file.rows:
+            sys.stderr.write(f"going on after line {file.rows:,}\n")
+        first, begin, told = file.rows, time.monotonic(), time.monotonic()
+        rest = islice(lines, file.rows, None)
+        results = model.stream(rest, chunk=_AT_ONCE, on_error="return", first=file.rows)
+        while some := list(islice(results, _AT_ONCE)):
+            for result in some:
+                if isinstance(result, UserError):
+                    wrong += 1
+                    sys.stderr.write(f"error: {result}\n")
+            file.append([None if isinstance(result, UserError) else result for result in some])
+            if time.monotonic() - told > 10:
+                told = time.monotonic()
+                rate = (file.rows - first) / (told - begin)
+                sys.stderr.write(f"{file.rows:,} lines, {rate:,.0f} a second\n")
+        path = file.finish()
+        sys.stderr.write(f"wrote {path}: {file.rows:,} vectors of {model.width}, pooling {model.pooling}\n")
+    if wrong:
+        raise UserError(f"{wrong} of {file.rows:,} lines have no vector but a row of NaN (.jsonl: null) in its place")

@@ -1,0 +1,81 @@
+"""A function of arrays, compiled once for each shape that it is given, over all devices of the process."""
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+ROWS = "rows"
+
+Batch = Mapping[str, np.ndarray]
+
+
+class Programs:
+    """Compiled forms of `function(params, batch, **options)`.
+
+    The rows of a batch are spread over the devices where they can be shared out evenly; where not (a single row), every
+    device does the same. The parameters lie on each device. Calls from several threads are safe.
+
+    Args:
+        function: pure; `batch` is a dict of arrays with the rows on the first axis, and so is all that it returns.
+        params: its first argument, float arrays in a nested dict.
+        devices: None: all of this process.
+
+    Attributes:
+        compilations: how many programs there are: one for each shape of batch and value of the options.
+        params: on the devices.
+    """
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        params: Any,
+        devices: Sequence[Any] | None = None,
+    ):
+        devices = jax.local_devices() if devices is None else devices
+        self._mesh = Mesh(np.array(devices), (ROWS,))
+        self._whole = NamedSharding(self._mesh, P())
+        self._function = function
+        self._compiled: dict[Any, Any] = {}
+        self._lock = threading.Lock()
+        self.params = jax.device_put(params, self._whole if len(devices) > 1 else devices[0])
+
+    @property
+    def compilations(self) -> int:
+        return len(self._compiled)
+
+    @property
+    def devices(self) -> int:
+        """How many there are."""
+        return self._mesh.size
+
+    def __call__(self, batch: Batch, **options: Any) -> Any:
+        """What the function returns, on the devices and perhaps not computed yet."""
+        layout = self._layout(batch)
+        program = self.program(batch, **options)
+        return program(self.params, batch if layout is None else jax.device_put(dict(batch), layout))
+
+    def program(self, batch: "Mapping[str, np.ndarray | jax.ShapeDtypeStruct]", **options: Any) -> Any:
+        """The compiled form for arrays like these, made now if there is none."""
+        key = (*((name, batch[name].shape, batch[name].dtype) for name in sorted(batch)), *sorted(options.items()))
+        if key not in self._compiled:
+            with self._lock:
+                if key not in self._compiled:
+                    self._compiled[key] = self.lowered(batch, **options).compile()
+        return self._compiled[key]
+
+    def lowered(self, batch: "Mapping[str, np.ndarray | jax.ShapeDtypeStruct]", **options: Any) -> Any:
+        """The same before it is compiled: a `jax.stages.Lowered`."""
+        layout = self._layout(batch)
+        arguments = {name: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=layout) for name, x in batch.items()}
+        return jax.jit(lambda params, batch: self._function(params, batch, **options)).lower(self.params, arguments)
+
+    def _layout(self, batch: Mapping[str, Any]) -> NamedSharding | None:
+        if self.devices == 1:
+            return None
+        rows = next(iter(batch.values())).shape[0]
+        return NamedSharding(self._mesh, P(ROWS)) if rows % self.devices == 0 else self._whole

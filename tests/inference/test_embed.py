@@ -1,0 +1,187 @@
+"""Vectors of texts: pooled as the definitions say, the same packed or not; to files that can be gone on with; nearest."""
+
+import json
+import os
+
+import jax
+import numpy as np
+import pytest
+
+from bert_jax.__main__ import main
+from bert_jax.errors import UserError
+from bert_jax.inference.embed import TextEmbedding
+from bert_jax.inference.pipelines import pipeline
+from bert_jax.inference.similar import nearest, similar
+from bert_jax.inference.vector_file import VectorFile
+from bert_jax.interop.sentence_transformers import write_modules
+from bert_jax.load import load
+from bert_jax.model.heads import HEADS
+from tests.inference.task_folders import LONGEST, export
+
+TEXTS = ["hello world", "held", "o, world!", "", "hello held world " * 30, "中 hello", "[SEP] hello", "hello\0world"]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return export(tmp_path_factory.mktemp("embed"), "pretraining")
+
+
+def by_definition(folder, text: str, kind: str) -> np.ndarray:
+    """Of one text, in float64 from the model's own hidden states."""
+    config, params, tokenizer, _ = load(folder, head="encoder")
+    inputs = tokenizer([text], max_length=LONGEST)
+    output = HEADS["encoder"](config).apply({"params": params}, **inputs)
+    x_LD = np.asarray(output.last_hidden_state[0], np.float64)
+    return {
+        "mean": x_LD.mean(axis=0),
+        "max": x_LD.max(axis=0),
+        "cls": x_LD[0],
+        "mean_sqrt_len_tokens": x_LD.sum(axis=0) / np.sqrt(len(x_LD)),
+        "pooled": np.asarray(output.pooler_output[0], np.float64),
+    }[kind]
+
+
+@pytest.mark.parametrize("kind", ["mean", pytest.param("max", marks=pytest.mark.slow), "cls", "pooled"])
+def test_vectors_are_pooled_as_they_are_defined(folder, kind):
+    texts = TEXTS[:4]
+    found = TextEmbedding(folder, pooling=kind)(texts)
+    assert found.shape == (4, 8)
+    assert found.dtype == np.float32
+    np.testing.assert_allclose(found, [by_definition(folder, text, kind) for text in texts], atol=1e-5)
+
+
+def test_packed_or_not_normalized_or_not_one_text_or_many(folder):
+    packed = TextEmbedding(folder)
+    assert packed.pooling == "mean+normalize"
+    vectors = packed(TEXTS)
+    np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-6)
+    np.testing.assert_allclose(TextEmbedding(folder, packing=False)(TEXTS), vectors, atol=1e-5)
+    plain = TextEmbedding(folder, pooling="mean")(TEXTS)
+    np.testing.assert_allclose(plain / np.linalg.norm(plain, axis=1, keepdims=True), vectors, atol=1e-5)
+    one = packed("hello world")
+    assert one.shape == (8,)
+    np.testing.assert_allclose(one, vectors[0], atol=1e-5)
+    assert packed([]).shape == (0, 8)
+    assert (pipeline("embed", folder)(TEXTS) == vectors).all()
+
+
+def test_the_folder_says_how_it_pools_and_where_it_cuts(tmp_path, caplog):
+    folder = export(tmp_path, "encoder")
+    write_modules(folder, "cls+normalize", 8, 6)
+    embed = TextEmbedding(folder)
+    assert (embed.pooling, embed.longest) == ("cls+normalize", 6)
+    embed(["hello " * 20, "hello"])
+    assert "1 of 2 texts are longer than 6 tokens and were cut" in caplog.text
+    expected = by_definition(folder, "hello", "cls")
+    np.testing.assert_allclose(embed("hello"), expected / np.linalg.norm(expected), atol=1e-5)
+
+
+def test_what_cannot_be_a_vector_is_said_and_the_others_get_theirs(folder):
+    embed = TextEmbedding(folder)
+    bad = ["hello", "\ud800", 7, UserError("line 4 could not be read"), "world"]
+    with pytest.raises(UserError, match="Unicode"):
+        embed(bad[:2])
+    found = list(embed.stream(bad, on_error="return"))
+    assert [isinstance(one, UserError) for one in found] == [False, True, True, True, False]
+    np.testing.assert_allclose([found[0], found[4]], embed(["hello", "world"]), atol=1e-6)
+    assert str(found[3]) == "line 4 could not be read"
+    assert "text 3: expected a text, found 7" in str(found[2])
+    with pytest.raises(UserError, match="expected one of"):
+        TextEmbedding(folder, pooling="sum")
+    with pytest.raises(UserError, match="packing: not with pooling 'max'"):
+        TextEmbedding(folder, pooling="max", packing=True)
+
+
+def test_weights_that_are_nan_are_refused(folder):
+    loaded = load(folder, head="encoder-no-pooler")
+    params = jax.tree.map(np.array, loaded.params)
+    params["encoder"]["layer_0"]["attention"]["query"]["kernel"][0, 0] = np.nan
+    with pytest.raises(UserError, match="parameter encoder/layer_0/attention/query/kernel is not finite"):
+        TextEmbedding(loaded._replace(params=params))("hello")
+
+
+@pytest.mark.parametrize("suffix", [".npy", ".jsonl"])
+def test_a_file_of_vectors_is_gone_on_with_to_the_bit(tmp_path, suffix):
+    rng = np.random.default_rng(0)
+    vectors = rng.normal(size=(23, 5)).astype(np.float32)
+
+    def write(name: str, until: int, facts: dict) -> VectorFile:
+        with VectorFile(tmp_path / name, width=5, made_of=facts, chunk=4) as file:
+            for begin in range(file.rows, until, 4):
+                file.append(list(vectors[begin : min(begin + 4, until)]))
+            if until == 23:
+                file.finish()
+            return file
+
+    write("whole" + suffix, 23, {"model": "a"})
+    write("parts" + suffix, 14, {"model": "a"})
+    assert not (tmp_path / ("parts" + suffix)).exists()
+    with open(tmp_path / f"parts{suffix}.part", "ab") as file:
+        file.write(b"[1")  # a write that was cut short
+    with pytest.raises(UserError, match=r"was begun with model='a', now it is 'b'; remove it to begin anew"):
+        write("parts" + suffix, 23, {"model": "b"})
+    with VectorFile(tmp_path / f"parts{suffix}", width=5, made_of={"model": "a"}, chunk=4) as file:
+        assert file.rows == 12
+    write("parts" + suffix, 23, {"model": "a"})
+    content = (tmp_path / ("whole" + suffix)).read_bytes()
+    assert (tmp_path / ("parts" + suffix)).read_bytes() == content
+    assert sorted(os.listdir(tmp_path)) == [f"parts{suffix}", f"whole{suffix}"]
+    if suffix == ".npy":
+        np.testing.assert_array_equal(np.load(tmp_path / "whole.npy"), vectors)
+        assert np.load(tmp_path / "whole.npy", mmap_mode="r").shape == (23, 5)
+    else:
+        rows = [json.loads(line) for line in content.decode().splitlines()]
+        np.testing.assert_array_equal(np.array(rows, np.float32), vectors)
+    with pytest.raises(UserError, match="exists already"):
+        write("whole" + suffix, 23, {"model": "a"})
+
+
+def test_embed_writes_a_row_a_line_and_says_which_lines_have_none(folder, tmp_path, capsys):
+    (tmp_path / "texts.txt").write_bytes(b"hello world\n\n\xff\nheld\n")
+    argv = ["embed", str(folder), str(tmp_path / "texts.txt")]
+    assert main([*argv, "--output", str(tmp_path / "v.npy")]) == 2
+    said = capsys.readouterr().err
+    assert f"error: {tmp_path / 'texts.txt'}, line 3: byte 0xff at position 1 is not UTF-8" in said
+    assert "1 of 4 lines have no vector" in said
+    vectors = np.load(tmp_path / "v.npy")
+    expected = TextEmbedding(folder)(["hello world", "", "held"])
+    np.testing.assert_allclose(vectors[[0, 1, 3]], expected, atol=1e-6)
+    assert np.isnan(vectors[2]).all()
+    assert main(argv) == 2
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[2] == ""
+    np.testing.assert_allclose([json.loads(lines[i]) for i in (0, 1, 3)], expected, atol=1e-6)
+    assert main([*argv, "--output", str(tmp_path / "v.npy")]) == 2
+    assert "exists already" in capsys.readouterr().err
+    assert main([*argv, "--output", str(tmp_path / "v.txt")]) == 2
+    assert "expected a name that ends in .npy or .jsonl" in capsys.readouterr().err
+
+
+def test_the_nearest_are_those_of_sorting_all_cosines():
+    rng = np.random.default_rng(1)
+    queries, corpus = rng.normal(size=(7, 6)).astype(np.float32), rng.normal(size=(50, 6)).astype(np.float32)
+    corpus[20] = corpus[4] * 2  # the same direction: the earlier goes first
+    corpus[9] = np.nan
+    scores, rows = nearest(queries, corpus, 8)
+    for query, own_scores, own_rows in zip(queries, scores, rows, strict=True):
+        with np.errstate(invalid="ignore"):
+            cosines = corpus @ query / np.linalg.norm(corpus, axis=1) / np.linalg.norm(query)
+        order = sorted((i for i in range(50) if i != 9), key=lambda i: (-round(float(cosines[i]), 5), i))[:8]
+        assert own_rows.tolist() == order
+        np.testing.assert_allclose(own_scores, cosines[order], atol=1e-5)
+    assert nearest(queries, corpus[:3], 8)[1].shape == (7, 3)
+
+
+def test_similar_finds_the_text_itself_first(folder, tmp_path, capsys):
+    corpus = ["held", "hello world", "o, world!", "中"]
+    found = list(similar(TextEmbedding(folder), ["hello world", "中"], corpus, top_k=2))
+    assert [one[0]["corpus_id"] for one in found] == [1, 3]
+    assert found[0][0]["text"] == "hello world"
+    assert found[0][0]["score"] == pytest.approx(1, abs=1e-5)
+    for name, lines in (("q", ["hello world", "中"]), ("c", corpus)):
+        (tmp_path / name).write_text("\n".join(lines) + "\n", encoding="utf-8")
+    assert main(["similar", str(folder), str(tmp_path / "q"), str(tmp_path / "c"), "--top-k", "2", "--json"]) == 0
+    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [[row["corpus_id"] for row in one] for one in rows] == [[row["corpus_id"] for row in one] for one in found]
+    with pytest.raises(UserError, match="the corpus has no texts"):
+        next(similar(TextEmbedding(folder), ["a"], []))
