@@ -4,7 +4,7 @@ import argparse
 from collections.abc import Callable
 
 from bert_jax.data.tasks.multiple_choice import CHOICE_READERS
-from bert_jax.inference import embed_command
+from bert_jax.inference import attend_command, embed_command
 
 _CLASSIFY = """\
 The label of each text, or pair of texts, by a model that was fine-tuned for it, and its probability; of a regression
@@ -86,6 +86,7 @@ def add_verbs(add: Add) -> None:
     _add_common(answer, "a JSON object a question: id, score, start, end, answer")
 
     embed_command.add_verbs(add)
+    attend_command.add_verb(add)
 
     choose = add("choose", _CHOOSE)
     _add_source(choose)

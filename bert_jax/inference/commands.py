@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from bert_jax.errors import UserError
-from bert_jax.inference import embed_command
+from bert_jax.inference import attend_command, embed_command
 from bert_jax.inference.serve import CHUNK, answered, lines_of, serve, to_json, write
 
 _CERTAIN = 1e9  # how much better no answer is where there is no other: JSON has no infinity
@@ -125,6 +125,7 @@ VERBS: dict[str, Callable[[argparse.Namespace], None]] = {
     "tag": tag,
     "answer": answer,
     "choose": choose,
+    "attend": attend_command.attend,
     "embed": embed_command.embed,
     "similar": embed_command.similar,
 }
