@@ -5,6 +5,14 @@ import resource
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+
+def write_vectors(folder: Path, vectors: np.ndarray) -> None:
+    """What this process makes of the texts, for the benchmark to compare: vectors-MODULE-ARGUMENT.npy."""
+    np.save(folder / f"vectors-{Path(sys.argv[0]).stem}-{sys.argv[2]}.npy", vectors)
 
 
 def serve(step: Callable[[], object], **facts: float) -> None:

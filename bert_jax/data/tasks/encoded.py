@@ -84,11 +84,10 @@ def encode_texts(
         targets: what is learnt of each example.
         choices: how many rows an example has; None: one.
     """
-    limited = tokenizer.with_max_length(max_length)
     ids, types, lengths = [], [], []
     for begin in range(0, len(texts), _AT_ONCE):
         some = slice(begin, begin + _AT_ONCE)
-        rows = limited(texts[some], None if pairs is None else pairs[some], padding="longest")
+        rows = tokenizer(texts[some], None if pairs is None else pairs[some], padding="longest", max_length=max_length)
         real = rows["attention_mask"].astype(bool)
         ids.append(rows["input_ids"][real])
         types.append(rows["token_type_ids"][real] if "token_type_ids" in rows else np.zeros(real.sum(), np.int32))

@@ -5,7 +5,7 @@ in the passage, so an answer is always a slice of it (as in transformers' run_qa
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -107,11 +107,12 @@ def answer_positions(passages: Passages, answers: Sequence[tuple[int, int] | Non
 
 def _tokens(tokenizer: Tokenizer, texts: Sequence[str]) -> dict[str, tuple[np.ndarray, np.ndarray]]:
     """Text -> ids [T] and offsets [T, 2], without special tokens; a text that is there often is encoded once."""
-    unlimited, found = tokenizer.with_max_length(_UNLIMITED), {}
+    found = {}
+    options: dict[str, Any] = {"add_special_tokens": False, "return_offsets_mapping": True}
     distinct = list(dict.fromkeys(texts))
     for begin in range(0, len(distinct), _AT_ONCE):
         some = distinct[begin : begin + _AT_ONCE]
-        rows = unlimited(some, padding="longest", add_special_tokens=False, return_offsets_mapping=True)
+        rows = tokenizer(some, padding="longest", max_length=_UNLIMITED, **options)
         lengths = rows["attention_mask"].sum(axis=1)
         for text, ids, offsets, length in zip(some, rows["input_ids"], rows["offset_mapping"], lengths, strict=True):
             found[text] = ids[:length].copy(), offsets[:length].copy()

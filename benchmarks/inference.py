@@ -1,0 +1,131 @@
+"""Sentence vectors on the CPU beside the peers: latency, throughput and real text, in one run and in turns.
+
+    python -m benchmarks.train_step --make-environments        once, for flax: .venv-flax
+    pip install -e '.[benchmarks]'                              once, for onnxruntime
+    python -m benchmarks.inference MODEL CORPUS [--shape base] [--workloads 1x16,1x128,32x128,mixed] [--rounds 9]
+
+MODEL: a folder that sentence-transformers reads (all-MiniLM-L6-v2); with `--shape base` a BERT-base of random weights
+and that tokenizer instead. CORPUS: a .jsonl(.zst) file with a "text" of prose a line, for the sentences of `mixed`.
+
+The same work for all: texts in, mean-pooled vectors of length one out, tokenising included. Each contender is a process
+of its own that reads the model, does the work twice, and then once a round, while the others wait. Ratios are of
+medians, to ours in float32 of the same rounds. The cosine is the least of all texts, to `st`'s.
+
+ours              TextEmbedding: packed rows; -buckets: padded to lengths that are powers of two
+st                sentence-transformers' encode as its users run it; st-bfloat16
+torch             transformers with SDPA, 32 texts of like length at a time; -bfloat16, -compile, -bfloat16-compile
+onnx              onnxruntime, sorted, 1,024 tokens a call; -fused: after its optimizer for BERT
+flax              the Flax model of transformers 4.57, jitted, lengths padded to powers of two
+
+Ready in: seconds from the packages' imports to the first answer, the process's own start not counted.
+"""
+
+import argparse
+import json
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.contenders import Contender
+from benchmarks.inference_workloads import FIXED, copy_for_all, fixed_texts, mixed_texts, write_base_shape
+from benchmarks.turns import Worker, take_turns
+from bert_jax.load import load_tokenizer
+
+_OURS, _RIVALS = "benchmarks.inference_ours", "benchmarks.rivals"
+CONTENDERS = {
+    "ours": Contender(_OURS, "float32", "own"),
+    "ours-bfloat16": Contender(_OURS, "bfloat16", "own"),
+    "ours-buckets": Contender(_OURS, "float32-buckets", "own"),
+    "ours-bfloat16-buckets": Contender(_OURS, "bfloat16-buckets", "own"),
+    "st": Contender(f"{_RIVALS}.st_encode", "default", "default"),
+    "st-bfloat16": Contender(f"{_RIVALS}.st_encode", "bfloat16", "kept"),
+    "torch": Contender(f"{_RIVALS}.torch_encode", "float32", "kept"),
+    "torch-bfloat16": Contender(f"{_RIVALS}.torch_encode", "bfloat16", "kept"),
+    "torch-compile": Contender(f"{_RIVALS}.torch_encode", "float32-compile", "kept"),
+    "torch-bfloat16-compile": Contender(f"{_RIVALS}.torch_encode", "bfloat16-compile", "kept"),
+    "onnx": Contender(f"{_RIVALS}.onnx_encode", "plain", "kept"),
+    "onnx-fused": Contender(f"{_RIVALS}.onnx_encode", "fused", "kept"),
+    "flax": Contender(f"{_RIVALS}.flax_encode", "float32", "kept", "flax"),
+    "flax-bfloat16": Contender(f"{_RIVALS}.flax_encode", "bfloat16", "kept", "flax"),
+}
+REFERENCE = "st"
+
+
+def start_all(names: list[str], folder: Path) -> dict[str, Worker]:
+    workers = {}
+    for name in names:
+        print(f"starting {name}", file=sys.stderr, flush=True)
+        contender = CONTENDERS[name]
+        try:
+            workers[name] = contender.start(contender.malloc, folder)
+        except RuntimeError as error:
+            print(f"  {name} skipped: {error}", flush=True)
+    return workers
+
+
+def vectors_of(name: str, folder: Path) -> np.ndarray:
+    contender = CONTENDERS[name]
+    return np.load(folder / f"vectors-{contender.module.rsplit('.', 1)[-1]}-{contender.argument}.npy")
+
+
+def compare(workload: str, names: list[str], rounds: int, folder: Path) -> None:
+    texts = json.loads((folder / "texts.json").read_text())
+    print(f"{workload}: {len(texts):,} texts, {rounds} rounds", flush=True)
+    workers = start_all(names, folder)
+    take_turns(list(workers.values()), rounds)
+    ours = next(iter(workers.values())).medians()
+    print(f"  {'':23s} {'wall':>13s}  ratio {'CPU':>13s}  ratio   ready in   least cosine")
+    for name, worker in workers.items():
+        if worker.failure:
+            print(f"  {name:23s} ended early: {worker.failure}")
+            continue
+        figures, cosine = worker.medians(), float("nan")
+        if REFERENCE in workers:
+            mine, theirs = vectors_of(name, folder), vectors_of(REFERENCE, folder)
+            products = (mine * theirs).sum(axis=1)
+            cosine = (products / np.linalg.norm(mine, axis=1) / np.linalg.norm(theirs, axis=1)).min()
+        print(
+            f"  {name:23s} {figures.wall_ms:10,.2f} ms {figures.wall_ms / ours.wall_ms:6.2f} {figures.cpu_ms:10,.2f} ms"
+            f" {figures.cpu_ms / ours.cpu_ms:6.2f} {worker.facts['ready_in']:8.1f} s   {cosine:.6f}",
+            flush=True,
+        )
+        worker.stop()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("model")
+    parser.add_argument("corpus", type=Path)
+    parser.add_argument("--shape", choices=("as-is", "base"), default="as-is")
+    parser.add_argument("--workloads", default=",".join([*FIXED, "mixed"]))
+    parser.add_argument("--texts", type=int, default=2000, help="of `mixed`")
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--contenders", default=",".join(CONTENDERS))
+    options = parser.parse_args()
+    names = options.contenders.split(",")
+    if unknown := set(names) - set(CONTENDERS):
+        parser.error(f"--contenders: {', '.join(sorted(unknown))} is not one of {', '.join(CONTENDERS)}")
+    tokenizer = load_tokenizer(options.model)
+    assert tokenizer is not None
+    with tempfile.TemporaryDirectory() as place:
+        for workload in options.workloads.split(","):
+            folder = Path(place) / workload
+            folder.mkdir()
+            if options.shape == "base":
+                write_base_shape(folder / "model", options.model)
+            else:
+                copy_for_all(options.model, folder / "model")
+            if workload == "mixed":
+                texts = mixed_texts(options.texts, options.corpus, tokenizer)
+                lengths = tokenizer.encode_flat(texts)[1] + 2
+                print(f"tokens: mean {lengths.mean():.1f}, median {np.median(lengths):.0f}, most {lengths.max()}")
+            else:
+                texts = fixed_texts(*FIXED[workload], tokenizer)
+            (folder / "texts.json").write_text(json.dumps(texts))
+            compare(workload, names, options.rounds, folder)
+
+
+if __name__ == "__main__":
+    main()

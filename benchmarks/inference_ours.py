@@ -1,0 +1,31 @@
+"""bert_jax in benchmarks/inference.py: `TextEmbedding` on texts, tokenising included.
+
+python -m benchmarks.inference_ours FOLDER {float32,bfloat16,float32-buckets,bfloat16-buckets}
+"""
+
+import json
+import sys
+import time
+from pathlib import Path
+
+from bert_jax.allocator import keep_freed_memory
+
+START = time.perf_counter()
+
+
+def main() -> None:
+    folder, (dtype, _, how) = Path(sys.argv[1]), sys.argv[2].partition("-")
+    keep_freed_memory()
+    from benchmarks.rivals.serving import serve, write_vectors
+    from bert_jax.inference.embed import TextEmbedding
+
+    texts = json.loads((folder / "texts.json").read_text())
+    embed = TextEmbedding(folder / "model", dtype=dtype, packing=False if how == "buckets" else None)
+    vectors = embed(texts)
+    ready = time.perf_counter() - START
+    write_vectors(folder, vectors)
+    serve(lambda: embed(texts), ready_in=ready, programs=embed.compilations)
+
+
+if __name__ == "__main__":
+    main()

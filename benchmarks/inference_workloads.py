@@ -1,0 +1,94 @@
+"""What benchmarks/inference.py embeds: texts of one length, and real sentences of mixed length."""
+
+import json
+import re
+import shutil
+from pathlib import Path
+
+import jax
+import numpy as np
+
+from bert_jax.config import BertConfig
+from bert_jax.data.text_files import read_lines
+from bert_jax.data.tokenizer import Tokenizer
+from bert_jax.interop.write import save_pretrained
+from bert_jax.load import load_tokenizer
+from bert_jax.model.heads import HEADS
+
+LONGEST = 512  # tokens of the longest text; sentences of more are left out
+FIXED = {"1x16": (1, 16), "1x128": (1, 128), "32x128": (32, 128)}
+_SENTENCE_END = re.compile(r"(?<=[.!?])\s+(?=[A-Z])")
+
+
+def fixed_texts(rows: int, length: int, tokenizer: Tokenizer) -> list[str]:
+    """Texts of exactly `length` tokens, [CLS] and [SEP] counted: common words of one token each."""
+    words = [
+        "the",
+        "of",
+        "and",
+        "in",
+        "to",
+        "was",
+        "is",
+        "for",
+        "as",
+        "on",
+        "with",
+        "by",
+        "he",
+        "at",
+        "from",
+        "his",
+        "that",
+        "an",
+        "were",
+        "are",
+        "which",
+        "or",
+        "it",
+        "be",
+        "has",
+    ]
+    rng = np.random.default_rng(0)
+    texts = [" ".join(rng.choice(words, length - 2)) for _ in range(rows)]
+    assert tokenizer(texts)["input_ids"].shape == (rows, length)
+    return texts
+
+
+def mixed_texts(count: int, corpus: Path, tokenizer: Tokenizer) -> list[str]:
+    """Sentences of Wikipedia's prose, in an order without meaning, and one whole paragraph to every hundred of them."""
+    sentences: list[str] = []
+    paragraphs: list[str] = []
+    for _, line in read_lines(corpus):
+        for paragraph in json.loads(line)["text"].split("\n\n"):
+            paragraphs.append(paragraph)
+            sentences += _SENTENCE_END.split(paragraph)
+        if len(sentences) > 20 * count:
+            break
+    rng = np.random.default_rng(0)
+    lengths = tokenizer.encode_flat(paragraphs)[1]
+    long = [text for text, length in zip(paragraphs, lengths, strict=True) if 250 < length < LONGEST - 2]
+    texts = [sentences[i] for i in rng.choice(len(sentences), count - count // 100, replace=False)]
+    texts += [long[i] for i in rng.choice(len(long), count // 100, replace=False)]
+    return [texts[i] for i in rng.permutation(len(texts))]
+
+
+def write_base_shape(folder: Path, like: str) -> Path:
+    """A BERT-base of random weights with that model's tokenizer, as a folder that sentence-transformers reads."""
+    from bert_jax.interop.sentence_transformers import write_modules
+
+    config, tokenizer = BertConfig.preset("base-uncased"), load_tokenizer(like)
+    assert tokenizer is not None
+    params = HEADS["encoder"](config).init(jax.random.key(0), np.zeros((1, 1), np.int32))["params"]
+    path = save_pretrained(folder, config, jax.device_get(params), tokenizer, head="encoder")
+    write_modules(path, "mean+normalize", config.hidden_size, LONGEST)
+    return path
+
+
+def copy_for_all(model: str, folder: Path) -> Path:
+    """A copy of a folder whose texts are cut at `LONGEST` tokens, so that all contenders read the same of each."""
+    path = Path(shutil.copytree(model, folder))
+    settings = path / "sentence_bert_config.json"
+    fields = json.loads(settings.read_text()) if settings.is_file() else {}
+    settings.write_text(json.dumps(fields | {"max_seq_length": LONGEST}))
+    return path
