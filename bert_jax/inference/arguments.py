@@ -4,7 +4,13 @@ import argparse
 from collections.abc import Callable
 
 from bert_jax.data.tasks.multiple_choice import CHOICE_READERS
-from bert_jax.inference import attend_command, embed_command
+from bert_jax.inference import (
+    attend_command,
+    embed_command,
+    likelihood_command,
+    next_sentence_command,
+    summarise_command,
+)
 
 _CLASSIFY = """\
 The label of each text, or pair of texts, by a model that was fine-tuned for it, and its probability; of a regression
@@ -67,6 +73,12 @@ def add_verbs(add: Add) -> None:
     tag.add_argument("file", metavar="FILE", nargs="?", default="-", help="a text a line; none: stdin")
     tag.add_argument("--conll", action="store_true", help="FILE has CoNLL's columns, a word a line in the first")
     tag.add_argument(
+        "--aggregation",
+        choices=("first", "max", "average"),
+        default="first",
+        help="which of a word's sub-tokens speak for it: default first",
+    )
+    tag.add_argument(
         "--split",
         choices=("words", "spaces", "characters"),
         default="words",
@@ -86,7 +98,8 @@ def add_verbs(add: Add) -> None:
     _add_common(answer, "a JSON object a question: id, score, start, end, answer")
 
     embed_command.add_verbs(add)
-    attend_command.add_verb(add)
+    for module in (attend_command, likelihood_command, next_sentence_command, summarise_command):
+        module.add_verb(add)
 
     choose = add("choose", _CHOOSE)
     _add_source(choose)

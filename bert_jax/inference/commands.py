@@ -9,7 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from bert_jax.errors import UserError
-from bert_jax.inference import attend_command, embed_command
+from bert_jax.inference import (
+    attend_command,
+    embed_command,
+    likelihood_command,
+    next_sentence_command,
+    summarise_command,
+)
 from bert_jax.inference.serve import CHUNK, answered, lines_of, serve, to_json, write
 
 _CERTAIN = 1e9  # how much better no answer is where there is no other: JSON has no infinity
@@ -47,7 +53,13 @@ def tag(arguments: argparse.Namespace) -> None:
     from bert_jax.data.tasks.conll import read_conll
     from bert_jax.inference.token_classification import TokenClassification
 
-    predict = TokenClassification(arguments.source, batch_size=arguments.batch_size, split=arguments.split, cache=True)
+    predict = TokenClassification(
+        arguments.source,
+        batch_size=arguments.batch_size,
+        split=arguments.split,
+        aggregation_strategy=arguments.aggregation,
+        cache=True,
+    )
     if not arguments.conll:
         results = answered(lines, partial(predict.stream, chunk=CHUNK, on_error="return"))
         serve(results, _show_entities, as_json=arguments.json)
@@ -127,7 +139,11 @@ VERBS: dict[str, Callable[[argparse.Namespace], None]] = {
     "choose": choose,
     "attend": attend_command.attend,
     "embed": embed_command.embed,
+    "evaluate-blimp": likelihood_command.evaluate_blimp,
+    "likelihood": likelihood_command.likelihood,
+    "next-sentence": next_sentence_command.next_sentence,
     "similar": embed_command.similar,
+    "summarise": summarise_command.summarise,
 }
 
 

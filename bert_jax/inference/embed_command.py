@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from bert_jax.inference.embed import TextEmbedding
 
 _EMBED = """\
-A vector for each line of a file, pooled as the model's folder says (modules.json), else the mean, of length one.
+A vector for each line of a file. Pooled as the model's folder says (modules.json), else the mean, of length one.
 
 To a .npy file the vectors go as they come, float32 [lines, D]; the same command goes on where one that was stopped had
 come to. A line that is not UTF-8 gets a row of NaN there, and its error on stderr. Without --output: a JSON list a

@@ -170,8 +170,6 @@ class Engine:
 
     def _batches(self, examples: Encoded) -> Iterator[tuple[list[_Member], dict[str, np.ndarray]]]:
         """The batches of a chunk, and which of its examples are in each."""
-        if not len(examples):
-            return
         lengths = examples.lengths
         if self._packing and len(examples) > 1:
             yield from self._packed_batches(examples, lengths)

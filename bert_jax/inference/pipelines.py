@@ -7,8 +7,11 @@ from typing import Any
 from bert_jax.errors import UserError
 from bert_jax.inference.embed import TextEmbedding
 from bert_jax.inference.fill_mask import FillMask
+from bert_jax.inference.likelihood import Likelihood
 from bert_jax.inference.multiple_choice import MultipleChoice
+from bert_jax.inference.next_sentence import NextSentence
 from bert_jax.inference.question_answering import QuestionAnswering
+from bert_jax.inference.summarise import Summarise
 from bert_jax.inference.text_classification import TextClassification
 from bert_jax.inference.token_classification import TokenClassification
 from bert_jax.load import Loaded
@@ -18,7 +21,10 @@ TASKS: dict[str, Callable[..., Any]] = {
     "fill-mask": FillMask,
     "text-classification": TextClassification,
     "token-classification": TokenClassification,
+    "likelihood": Likelihood,
+    "next-sentence": NextSentence,
     "question-answering": QuestionAnswering,
+    "summarise": Summarise,
     "multiple-choice": MultipleChoice,
 }
 

@@ -24,6 +24,7 @@ logger = logging.getLogger(__name__)
 
 CHUNK = 1024  # items that are encoded together, grouped by length, and answered before the next come
 ON_ERROR = ("raise", "return")
+NOTHING = Encoded({}, {}, np.zeros(0, np.int64), {})  # the rows of no items
 
 _OUTPUTS = ("logits", "start_logits", "end_logits")
 
@@ -117,8 +118,8 @@ class TaskModel:
 
         for outputs in self.engine.stream(encoded(), **self.engine_options(**options)):
             facts, wrong = kept.popleft()
-            results = iter(self.results(facts, outputs, **options))
-            count = self.count(facts) + len(wrong)
+            results = iter(() if facts is None else self.results(facts, outputs, **options))
+            count = len(wrong) + (0 if facts is None else self.count(facts))
             yield from (wrong[number] if number in wrong else next(results) for number in range(count))
 
     def _chunks(
@@ -136,7 +137,7 @@ class TaskModel:
                     raise
                 wrong = self._wrong_ones(some, first, options)
                 good = [item for number, item in enumerate(some) if number not in wrong]
-                facts, rows = self.encode(good, first, **options)
+                facts, rows = self.encode(good, first, **options) if good else (None, NOTHING)
             yield facts, wrong, rows
             first += len(some)
 

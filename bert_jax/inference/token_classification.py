@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from bert_jax.data.sequence_layout import within
 from bert_jax.data.tasks.conll import TaggedSentence
 from bert_jax.data.tasks.encoded import Encoded
 from bert_jax.data.tasks.tagging import Tagged, encode_tagged
@@ -16,6 +17,7 @@ from bert_jax.inference.words import SPLITS
 from bert_jax.load import Loaded
 
 OUTSIDE = "O"
+AGGREGATIONS = ("first", "max", "average")
 _TAG = re.compile(r"([BIES])-(.+)", re.DOTALL)
 
 
@@ -30,8 +32,9 @@ class TokenClassification(TaskModel):
     """The entities of texts, or the tag of each word.
 
     A word has the label of its first sub-token, the only one that is learnt (https://arxiv.org/abs/1810.04805, section
-    5.3): transformers' `aggregation_strategy="first"`. What later sub-tokens say, which "simple" would take for
-    entities of their own, is never looked at. Words are encoded one by one, as in training.
+    5.3): transformers' `aggregation_strategy="first"`. For models that learnt all of them there are "max" (of its most
+    certain sub-token) and "average" (of the mean of their probabilities). transformers' "simple", which may cut a word
+    in two, is not done. Words are encoded one by one, as in training.
 
     A text that is too long for the model is read in windows that overlap by half; each word is taken from the one that
     shows it with the most context, so that no word is lost.
@@ -39,6 +42,7 @@ class TokenClassification(TaskModel):
     Args:
         source: a fine-tuning run, a folder, a hub id, or what `load` returned (head "token-classification").
         batch_size, dtype, cache: as `TaskModel`.
+        aggregation_strategy: "first", "max" or "average".
         split: what the words of a raw text are: "words" (BERT's rule: punctuation stands alone), "spaces" (punctuation
             belongs to the word beside it), or "characters" (blanks too), as in the data that the model was trained on.
     """
@@ -50,8 +54,12 @@ class TokenClassification(TaskModel):
         batch_size: int | None = None,
         dtype: str | None = None,
         cache: bool = False,
+        aggregation_strategy: str = "first",
         split: str = "words",
     ):
+        if aggregation_strategy not in AGGREGATIONS:
+            known = ", ".join(AGGREGATIONS)
+            raise UserError(f"aggregation_strategy={aggregation_strategy!r}: expected one of {known}")
         if split not in SPLITS:
             raise UserError(f"split={split!r}: expected one of {', '.join(SPLITS)}")
         super().__init__(
@@ -64,6 +72,7 @@ class TokenClassification(TaskModel):
             per_token=True,
         )
         self._split = SPLITS[split]
+        self._aggregation = aggregation_strategy
 
     def __call__(self, texts: str | Sequence[str]) -> list[Any]:
         """Find entities.
@@ -88,6 +97,8 @@ class TokenClassification(TaskModel):
 
     def tags(self, sentences: Sequence[Sequence[str]]) -> list[list[Tag]]:
         """The tag of each word of each sentence."""
+        if not sentences:
+            return []
         tagged = self._encode_words(sentences)
         return self._tags(tagged, self.engine.run(tagged.encoded))
 
@@ -114,13 +125,32 @@ class TokenClassification(TaskModel):
         return encode_tagged(self.tokenizer, given, None, max_length=self.longest)
 
     def _tags(self, tagged: Tagged, outputs: list[tuple[np.ndarray, ...]]) -> list[list[Tag]]:
-        if not outputs:
-            return [[] for _ in tagged.word_counts]
-        chances_WC = softmax(np.concatenate([logits_LC for (logits_LC,) in outputs])[tagged.positions])
+        chances_TC = softmax(np.concatenate([logits_LC for (logits_LC,) in outputs]))
+        chances_WC = aggregated(chances_TC, tagged.positions, tagged.piece_counts, self._aggregation)
         best_W = chances_WC.argmax(axis=1) if len(chances_WC) else np.zeros(0, np.int64)
         tags = [Tag(self.config.labels[best], float(row[best])) for best, row in zip(best_W, chances_WC, strict=True)]
         ends = np.cumsum(tagged.word_counts)
         return [tags[begin:end] for begin, end in zip(ends - tagged.word_counts, ends, strict=True)]
+
+
+def aggregated(chances_TC: np.ndarray, firsts: np.ndarray, counts: np.ndarray, how: str) -> np.ndarray:
+    """The probabilities of words, [W, C], of those of their sub-tokens.
+
+    Args:
+        chances_TC: of all tokens.
+        firsts, counts: int [W], where a word begins, and how many sub-tokens it has.
+        how: "first"; "max": of the sub-token with the greatest one; "average": the mean.
+    """
+    if how == "first" or not len(firsts):
+        return chances_TC[firsts]
+    word, place = within(counts)
+    pieces_TC = chances_TC[firsts[word] + place]
+    begins = np.cumsum(counts) - counts
+    if how == "average":
+        return np.add.reduceat(pieces_TC, begins, axis=0) / counts[:, None]
+    best_W = np.maximum.reduceat(pieces_TC.max(axis=1), begins)
+    surest = np.flatnonzero(pieces_TC.max(axis=1) == best_W[word])
+    return pieces_TC[surest[np.searchsorted(surest, begins)]]
 
 
 def _spans(words: Sequence[str]) -> list[tuple[int, int]]:

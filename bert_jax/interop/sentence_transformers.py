@@ -26,7 +26,7 @@ def check_pooling(pooling: str) -> None:
     """A UserError unless it is one of `POOLINGS`, with or without `NORMALIZED`."""
     if pooling.removesuffix(NORMALIZED) not in POOLINGS:
         known = ", ".join(POOLINGS)
-        raise UserError(f"sentence_transformers={pooling!r}: expected one of {known}, or one with {NORMALIZED!r}")
+        raise UserError(f"pooling={pooling!r}: expected one of {known}, or one with {NORMALIZED!r}")
 
 
 def write_modules(folder: Path, pooling: str, width: int, max_length: int) -> None:

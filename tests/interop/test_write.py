@@ -176,7 +176,7 @@ def test_the_head_is_what_the_tree_holds(tmp_path, params):
 def test_sentence_transformers_takes_an_encoder_alone_and_known_poolings(tmp_path, params):
     with pytest.raises(UserError, match="give head='encoder'"):
         save_pretrained(tmp_path / "m", CONFIG, params, None, sentence_transformers="mean")
-    with pytest.raises(UserError, match="sentence_transformers='median'"):
+    with pytest.raises(UserError, match="pooling='median'"):
         save_pretrained(tmp_path / "m", CONFIG, params, None, head="encoder", sentence_transformers="median")
     with pytest.raises(UserError, match="write two"):
         save_pretrained(tmp_path / "m", CONFIG, params, None, head="encoder", sentence_transformers="cls", tf1=True)

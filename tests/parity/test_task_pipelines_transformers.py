@@ -58,11 +58,12 @@ def test_the_function_that_is_asked_for_is_applied(tmp_path: Path, function: str
     assert_same_labels(predict("hello world", top_k=2), reference("hello world", top_k=2))
 
 
+@pytest.mark.parametrize("strategy", ["first", "max", "average"])
 @pytest.mark.parametrize(("model_type", "labels"), [("bert", TAGS), ("distilbert", ("PER", "LOC", "O"))])
-def test_entities_are_those_of_the_first_sub_tokens(tmp_path: Path, model_type: str, labels: tuple[str, ...]):
+def test_entities_are_those_of_transformers(tmp_path: Path, model_type: str, labels: tuple[str, ...], strategy: str):
     folder = export(tmp_path, "token-classification", model_type, labels=labels)
-    predict = TokenClassification(folder, batch_size=4)
-    reference = theirs("token-classification", folder, aggregation_strategy="first")
+    predict = TokenClassification(folder, batch_size=4, aggregation_strategy=strategy)
+    reference = theirs("token-classification", folder, aggregation_strategy=strategy)
     texts = ["Hello Worlds, helds.", "held  O'hello\tworldheld .", "中中 hello", "hello world " * 5, ""]
     found = predict(texts)
     assert sum(map(len, found)) > 6

@@ -38,7 +38,7 @@ class Encoded:
     @property
     def lengths(self) -> np.ndarray:
         """int64 [N], tokens of an example: of its longest row."""
-        return self.row_lengths.reshape(len(self), -1).max(axis=1)
+        return self.row_lengths.reshape(len(self), self.choices or 1).max(axis=1)
 
     def batch(self, plan: Batch) -> dict[str, np.ndarray]:
         """What a step takes.

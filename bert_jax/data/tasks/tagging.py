@@ -28,11 +28,13 @@ class Tagged(NamedTuple):
             a word's tag at its first token, in one row only; IGNORED at all other tokens.
         positions: int64 [words of all sentences], where in the rows laid end to end the tag of a word is predicted.
         word_counts: int64 [N], words of each sentence.
+        piece_counts: int64 [words], tokens of each word: from that position on, as far as its row goes.
     """
 
     encoded: Encoded
     positions: np.ndarray
     word_counts: np.ndarray
+    piece_counts: np.ndarray
 
 
 class _Rows(NamedTuple):
@@ -121,7 +123,8 @@ def encode_tagged(
     row = rows.row_of_piece[bounds[:-1]]
     before = next(number for number, slot in enumerate(tokenizer.layouts[0]) if slot.special_id is None)
     starts = np.cumsum(encoded.row_lengths) - encoded.row_lengths
-    return Tagged(encoded, starts[row] + before + bounds[:-1] - rows.begins[row], word_counts)
+    positions = starts[row] + before + bounds[:-1] - rows.begins[row]
+    return Tagged(encoded, positions, word_counts, np.minimum(lengths, rows.ends[row] - bounds[:-1]))
 
 
 def tags_of(tagged: Tagged, predictions: Sequence[np.ndarray], tags: Sequence[str]) -> list[list[str]]:

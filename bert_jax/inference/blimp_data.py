@@ -1,0 +1,163 @@
+"""BLiMP's data: sets of minimal pairs, from a folder or an archive.
+
+https://github.com/alexwarstadt/blimp (https://arxiv.org/abs/1912.00582): 67 sets of 1,000 pairs.
+"""
+
+import gzip
+import io
+import json
+import tarfile
+import zlib
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from bert_jax.data.text_files import compression_of, read_lines, what_is_text
+from bert_jax.errors import UserError
+from bert_jax.inference.checks import check_text
+
+Lines = Iterable[tuple[int, str]]
+
+# As the paper counts: two sets of selection are of argument structure. And one file spells its field otherwise.
+_PHENOMENA: dict[str | None, str] = {"s-selection": "argument_structure"}
+_FIELDS: dict[str | None, str] = {"syntax/semantics": "syntax_semantics"}
+_END = bytes(1024)  # of a tar archive
+
+
+class PairSet(NamedTuple):
+    """One paradigm.
+
+    Attributes:
+        name: its UID, or the name of its file.
+        phenomenon, field: None where the file does not say.
+        pairs: (grammatical, not grammatical).
+        whole: how many pairs the file has.
+    """
+
+    name: str
+    phenomenon: str | None
+    field: str | None
+    pairs: list[tuple[str, str]]
+    whole: int
+
+
+def read_blimp(path: Path, limit: int | None = None) -> list[PairSet]:
+    """The sets, by name.
+
+    Args:
+        path: a folder with a .jsonl a set, or with them in `data/`; or a tar archive of it, plain, .gz or .zst. A line
+            is an object with sentence_good and sentence_bad, and perhaps UID, linguistics_term, field.
+        limit: keep the first pairs of each set only.
+
+    Raises:
+        FileNotFoundError: nothing is there.
+        UserError: no sets; a line that is no pair.
+    """
+    if limit is not None and limit < 1:
+        raise UserError(f"limit={limit}: expected at least 1 pair of each set")
+    if not path.exists():
+        raise FileNotFoundError(f"{path}: no such file or folder")
+    sets: dict[str, PairSet] = {}
+    for name, where, lines in _in_folder(path) if path.is_dir() else _in_archive(path):
+        one = _pair_set(name, where, lines, limit)
+        if one.name in sets:
+            raise UserError(f"{where}: a second file with the set {one.name}")
+        sets[one.name] = one
+    if not sets:
+        raise UserError(f"{path}: has no .jsonl file; expected BLiMP's folder, or an archive of it")
+    return [sets[name] for name in sorted(sets)]
+
+
+def _pair_set(name: str, where: str, lines: Lines, limit: int | None) -> PairSet:
+    pairs: list[tuple[str, str]] = []
+    first: dict[str, Any] = {}
+    whole = 0
+    for number, line in lines:
+        if not line.strip():
+            continue
+        row = _row(line, f"{where}, line {number}")
+        first = first or row
+        if row.get("UID", name) != first.get("UID", name):
+            raise UserError(f"{where}, line {number}: of the set {row.get('UID')}, the first of {first.get('UID')}")
+        whole += 1
+        if limit is None or whole <= limit:
+            pairs.append((row["sentence_good"], row["sentence_bad"]))
+    if not pairs:
+        raise UserError(f"{where}: holds no pairs")
+    term, field = first.get("linguistics_term"), first.get("field")
+    return PairSet(str(first.get("UID", name)), _PHENOMENA.get(term, term), _FIELDS.get(field, field), pairs, whole)
+
+
+def _row(line: str, where: str) -> dict[str, Any]:
+    try:
+        row = json.loads(line)
+    except ValueError as error:
+        raise UserError(f"{where}: not JSON ({error})") from None
+    wanted = ("sentence_good", "sentence_bad")
+    if not isinstance(row, dict) or not all(name in row for name in wanted):
+        raise UserError(f"{where}: expected an object with {' and '.join(wanted)}")
+    for name in wanted:
+        check_text(row[name], f"{where}: {name}")
+    for name in ("UID", "linguistics_term", "field"):
+        if not isinstance(row.get(name, ""), str):
+            raise UserError(f"{where}: {name!r} is {row[name]!r:.60}; expected a text")
+    return row
+
+
+def _in_folder(path: Path) -> Iterator[tuple[str, str, Lines]]:
+    """(name, what an error calls it, lines) of each file."""
+    files = sorted(path.glob("*.jsonl")) or sorted((path / "data").glob("*.jsonl"))
+    yield from ((file.stem, str(file), read_lines(file)) for file in files)
+
+
+def _in_archive(path: Path) -> Iterator[tuple[str, str, Lines]]:
+    plain = _unpacked(path)
+    try:
+        with tarfile.open(fileobj=io.BytesIO(plain), mode="r:") as archive:
+            for member in archive:
+                name = Path(member.name).name
+                if member.isfile() and name.endswith(".jsonl") and not name.startswith("."):
+                    file = archive.extractfile(member)
+                    assert file is not None
+                    where = f"{path}, {member.name}"
+                    yield name.removesuffix(".jsonl"), where, _lines(file.readlines(), where)
+    except tarfile.TarError as error:
+        raise UserError(f"{path}: neither a folder nor a whole tar archive ({error})") from None
+    if not plain.endswith(_END):
+        raise UserError(f"{path}: the archive ends too early; fetch it again")
+
+
+def _lines(lines: Iterable[bytes], where: str) -> Lines:
+    for number, line in enumerate(what_is_text(lines, where), 1):
+        if isinstance(line, UserError):
+            raise line
+        yield number, line
+
+
+def _unpacked(path: Path) -> bytes:
+    compression = compression_of(path)
+    data = path.read_bytes()
+    try:
+        if compression == "gzip":
+            return gzip.decompress(data)
+        if compression == "zstd":
+            return b"".join(_frames(data, path))
+    except (EOFError, OSError, zlib.error) as error:
+        raise UserError(f"{path}: the compressed file is damaged ({error}); fetch it again") from None
+    return data
+
+
+def _frames(data: bytes, path: Path) -> Iterator[bytes]:
+    try:
+        import zstandard
+    except ImportError:
+        raise UserError(f"{path}: reading zstd needs the package zstandard: pip install 'bert-jax[train]'") from None
+    while data:
+        frame = zstandard.ZstdDecompressor().decompressobj()
+        try:
+            yield frame.decompress(data)
+        except zstandard.ZstdError as error:
+            raise OSError(error) from None
+        if not frame.eof:
+            raise EOFError("it ends too early")
+        data = frame.unused_data

@@ -1,0 +1,32 @@
+"""What is given as a text, checked one by one, so that an error names the one that is wrong."""
+
+from typing import Any
+
+from bert_jax.errors import UserError
+
+_SHOWN = 40
+
+
+def check_text(text: Any, name: str) -> str:
+    """The text.
+
+    Args:
+        text: what was given as one.
+        name: what an error calls it, as "text 3".
+
+    Raises:
+        UserError: it is no string, or has no UTF-8 form.
+    """
+    if not isinstance(text, str):
+        raise UserError(f"{name}: expected a text, found {text!r:.60}")
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        where = f"{text[error.start]!a} at character {error.start + 1}"
+        raise UserError(f"{name} is not valid Unicode: lone surrogate {where}") from None
+    return text
+
+
+def shortened(text: str) -> str:
+    """A text as an error shows it, in quotes."""
+    return repr(text if len(text) <= _SHOWN else text[: _SHOWN - 1] + "…")

@@ -1,0 +1,133 @@
+"""likelihood: how probable a masked model finds a text, each of its tokens hidden in turn."""
+
+import math
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from bert_jax.errors import UserError
+from bert_jax.inference.checks import check_text, shortened
+from bert_jax.inference.masked_rows import Hidden, MaskedRows, ends_of_words, masked_rows
+from bert_jax.inference.task_model import TaskModel, model_inputs
+from bert_jax.load import Loaded
+
+_LARGEST = 709.0  # whose power of e is a float still
+
+
+class Likelihood(TaskModel):
+    """Pseudo-log-likelihood: the sum of log P(token | all others), the natural logarithm, over the tokens of a text.
+
+    https://arxiv.org/abs/1910.14659. A text of n tokens is n rows, in each of which one token is the model's mask.
+    Special tokens are not asked for, neither those that are put to a text nor "[SEP]" within one; [UNK] is. The
+    probabilities are over the tokenizer's vocabulary: rows that a table was padded by do not count.
+
+    Args:
+        source: a run directory, a folder, a hub id, or what `load` returned (head "pretraining" or "mlm").
+        batch_size, dtype, cache: as `TaskModel`.
+    """
+
+    def __init__(
+        self,
+        source: "str | os.PathLike[str] | Loaded",
+        *,
+        batch_size: int | None = None,
+        dtype: str | None = None,
+        cache: bool = False,
+    ):
+        super().__init__("likelihood", source, batch_size=batch_size, dtype=dtype, cache=cache)
+        if self.config.is_decoder:
+            raise UserError(f"{self.source}: a decoder, which sees no later tokens; likelihood needs a masked model")
+        self._mask_id, self._pad_id = self.tokenizer.mask_token_id, self.tokenizer.pad_token_id
+        unknown = self.tokenizer.unk_token_id if self.tokenizer.has_special("unk") else None
+        self._not_asked = [i for i in self.tokenizer.all_special_ids if i != unknown]
+
+    def __call__(
+        self, texts: str | Sequence[str], *, per_token: bool = False, within_word_l2r: bool = False
+    ) -> dict[str, Any] | list[dict[str, Any]]:
+        """Score texts.
+
+        Args:
+            texts: a text, or a list of them.
+            per_token: add the tokens' own log-probabilities.
+            within_word_l2r: hide with a token those that come after it in the same word. Without, a word of several
+                tokens is all but given away by its other tokens (https://arxiv.org/abs/2305.10588).
+
+        Returns:
+            For each text a dict: `pll` (float, nats), `tokens` (n, how many were asked for), `pppl` (exp(-pll / n), the
+            pseudo-perplexity; of several texts exp of minus the sum of pll over the sum of tokens); with `per_token`
+            also `per_token`, a list of {`token`, `log_probability`}.
+
+        Raises:
+            UserError: a text without a token to ask for, as the empty one; one that is too long for the model.
+        """
+        single = isinstance(texts, str)
+        options: dict[str, Any] = {"per_token": per_token, "within_word_l2r": within_word_l2r}
+        results = list(self.stream([texts] if single else list(texts), **options))
+        return results[0] if single else results
+
+    def encode(
+        self, items: list[str], first: int, *, within_word_l2r: bool = False, **options: Any
+    ) -> tuple[list[Hidden], MaskedRows]:
+        names = [f"text {first + number + 1}" for number in range(len(items))]
+        for text, name in zip(items, names, strict=True):
+            check_text(text, name)
+        lengths = self.tokenizer.encode_flat(items)[1] + self.tokenizer.special_tokens_added(pair=False)
+        for text, name, length in zip(items, names, lengths.tolist(), strict=True):
+            if length > self.longest:
+                raise UserError(
+                    f"{name} ({shortened(text)}) has {length} tokens, the model takes {self.longest}: shorten it"
+                )
+        facts = []
+        for text, name, hidden in zip(items, names, self._hidden(items, within_word_l2r), strict=True):
+            if not len(hidden.positions):
+                raise UserError(f"{name} ({shortened(text)}) has no token but special ones: there is nothing to score")
+            facts.append(hidden)
+        return facts, masked_rows(facts, pad_id=self._pad_id, mask_id=self._mask_id)
+
+    def apply(self, params: Any, batch: Mapping[str, jax.Array], **options: Any) -> tuple[jax.Array]:
+        """float32 [B, 1], the log-probability of the labels."""
+        inputs = model_inputs(self.config, batch)
+        output: Any = self._model.apply({"params": params}, **inputs, mlm_positions=batch["mlm_positions"])
+        logits_B1V = output.prediction_logits[..., : self.tokenizer.vocab_size].astype(jnp.float32)
+        label_B1 = jnp.take_along_axis(logits_B1V, batch["labels"][..., None], axis=-1)[..., 0]
+        return (label_B1 - jax.nn.logsumexp(logits_B1V, axis=-1),)
+
+    def results(self, facts: list[Hidden], outputs: list[tuple[np.ndarray, ...]], **options: Any) -> list[Any]:
+        found, begin = [], 0
+        for hidden in facts:
+            rows = outputs[begin : begin + len(hidden.positions)]
+            begin += len(rows)
+            found.append(self._describe(hidden, [float(row[0]) for (row,) in rows], options.get("per_token", False)))
+        return found
+
+    def _hidden(self, texts: list[str], within_word_l2r: bool) -> list[Hidden]:
+        if not texts:
+            return []
+        rows = self.tokenizer(
+            texts,
+            padding="longest",
+            truncation="none",
+            max_length=self.longest,
+            return_special_tokens_mask=True,
+            return_word_ids=within_word_l2r,
+        )
+        asked_BL = (rows["special_tokens_mask"] == 0) & ~np.isin(rows["input_ids"], self._not_asked)
+        found = []
+        for row, length in enumerate(rows["attention_mask"].sum(axis=1)):
+            positions = np.flatnonzero(asked_BL[row]).astype(np.int32)
+            ends = ends_of_words(rows["word_ids"][row])[positions] if within_word_l2r else positions + 1
+            found.append(Hidden(rows["input_ids"][row, :length], positions, ends))
+        return found
+
+    def _describe(self, hidden: Hidden, log_probabilities: list[float], per_token: bool) -> dict[str, Any]:
+        pll, count = math.fsum(log_probabilities), len(log_probabilities)
+        found = {"pll": pll, "tokens": count, "pppl": math.exp(min(-pll / count, _LARGEST))}
+        if not per_token:
+            return found
+        tokens = self.tokenizer.ids_to_tokens(hidden.ids[hidden.positions])
+        rows = zip(tokens, log_probabilities, strict=True)
+        return found | {"per_token": [{"token": token, "log_probability": value} for token, value in rows]}

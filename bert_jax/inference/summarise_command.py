@@ -1,0 +1,71 @@
+"""The verb summarise: the key sentences of documents."""
+
+import argparse
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from bert_jax.errors import UserError
+from bert_jax.inference.serve import lines_of, serve
+
+_ABOUT = """\
+The key sentences of a document, in its order: those that are like many others of it, and not like one another, by a
+model's vectors. Nothing is written anew.
+
+examples:
+  python -m bert_jax summarise my-bert report.txt                          three sentences, one a line
+  python -m bert_jax summarise my-bert report.txt --sentences 5
+  python -m bert_jax summarise my-bert first.txt second.txt --ratio 0.1 --json   a JSON list a document
+"""
+
+
+def add_verb(add: Callable[[str, str], argparse.ArgumentParser]) -> None:
+    """Make the parser of the verb.
+
+    Args:
+        add: (verb, what its help says) -> its parser.
+    """
+    parser = add("summarise", _ABOUT)
+    source = "a run directory, a folder in any published format, or a published model's id (ORG/NAME[@REVISION])"
+    parser.add_argument("source", metavar="DIR", help=source)
+    parser.add_argument("files", metavar="FILE", nargs="+", help="each one document; - is stdin")
+    parser.add_argument("--sentences", type=int, metavar="N", help="how many of each document (default 3)")
+    parser.add_argument("--ratio", type=float, metavar="R", help="or which share of its sentences: 0.1 is a tenth")
+    parser.add_argument("--language", default="en", metavar="CODE", help="ISO 639-1, for abbreviations (default en)")
+    parser.add_argument("--pooling", metavar="HOW", help="of the vectors: mean, cls ...; default: what the folder says")
+    parser.add_argument("--json", action="store_true", help="a JSON list a document: sentence, start, end, score")
+
+
+def summarise(arguments: argparse.Namespace) -> None:
+    """`summarise DIR FILE...`: sentences, one a line, and a blank line between documents."""
+    documents = [lines_of(name) for name in arguments.files]
+    from bert_jax.inference.key_sentences import REDUNDANCY
+    from bert_jax.inference.summarise import Summarise, check_options
+
+    check_options(arguments.sentences, arguments.ratio, REDUNDANCY)
+    predict = Summarise(arguments.source, pooling=arguments.pooling, language=arguments.language, cache=True)
+    found = predict.stream(
+        map(_document, documents), on_error="return", sentences=arguments.sentences, ratio=arguments.ratio
+    )
+    last = arguments.files[-1]
+    serve(
+        ((name, _named(name, one)) for name, one in zip(arguments.files, found, strict=True)),
+        lambda name, one: _show(one) + ("" if name == last else "\n"),
+        as_json=arguments.json,
+    )
+
+
+def _document(lines: Iterator[str | UserError]) -> str | UserError:
+    found = []
+    for line in lines:
+        if isinstance(line, UserError):
+            return line
+        found.append(line)
+    return "\n".join(found)
+
+
+def _named(name: str, found: Any) -> Any:
+    return UserError(f"{name}: {found}") if isinstance(found, UserError) else found
+
+
+def _show(found: list[dict[str, Any]]) -> str:
+    return "\n".join(row["sentence"] for row in found)
