@@ -6,6 +6,7 @@ from collections.abc import Callable
 from bert_jax.data.tasks.multiple_choice import CHOICE_READERS
 from bert_jax.inference import (
     attend_command,
+    compiled_command,
     embed_command,
     likelihood_command,
     next_sentence_command,
@@ -98,7 +99,7 @@ def add_verbs(add: Add) -> None:
     _add_common(answer, "a JSON object a question: id, score, start, end, answer")
 
     embed_command.add_verbs(add)
-    for module in (attend_command, likelihood_command, next_sentence_command, summarise_command):
+    for module in (attend_command, compiled_command, likelihood_command, next_sentence_command, summarise_command):
         module.add_verb(add)
 
     choose = add("choose", _CHOOSE)

@@ -11,6 +11,7 @@ from typing import Any
 from bert_jax.errors import UserError
 from bert_jax.inference import (
     attend_command,
+    compiled_command,
     embed_command,
     likelihood_command,
     next_sentence_command,
@@ -139,6 +140,8 @@ VERBS: dict[str, Callable[[argparse.Namespace], None]] = {
     "choose": choose,
     "attend": attend_command.attend,
     "embed": embed_command.embed,
+    "export-compiled": compiled_command.export_compiled,
+    "run-compiled": compiled_command.run_compiled,
     "evaluate-blimp": likelihood_command.evaluate_blimp,
     "likelihood": likelihood_command.likelihood,
     "next-sentence": next_sentence_command.next_sentence,

@@ -13,6 +13,7 @@ from jax import Array
 
 from bert_jax.data.tasks.encoded import Encoded
 from bert_jax.errors import UserError
+from bert_jax.inference.checks import check_text
 from bert_jax.inference.task_model import TaskModel, model_inputs
 from bert_jax.inference.task_source import folder_of
 from bert_jax.interop.sentence_transformers import NORMALIZED, check_pooling, max_length_of, pooling_of
@@ -96,10 +97,8 @@ class TextEmbedding(TaskModel):
         return hashlib.sha256("".join(sums).encode()).hexdigest()
 
     def encode(self, items: list[str], first: int, **options: Any) -> tuple[int, Encoded]:
-        for number, text in enumerate(items):
-            if not isinstance(text, str):
-                raise UserError(f"text {first + number + 1}: expected a text, found {text!r:.60}")
-        return len(items), self.encode_pairs([(text, None) for text in items])
+        texts = [check_text(text, f"text {first + number + 1}") for number, text in enumerate(items)]
+        return len(items), self.encode_pairs([(text, None) for text in texts])
 
     def results(self, facts: int, outputs: list[tuple[np.ndarray, ...]], **options: Any) -> list[np.ndarray]:
         return [vector_D for (vector_D,) in outputs]

@@ -10,6 +10,8 @@ import numpy as np
 from bert_jax.data.tasks.encoded import Encoded
 from bert_jax.errors import UserError
 from bert_jax.inference.buckets import power_of_two
+from bert_jax.inference.checks import check_text, shortened
+from bert_jax.inference.shown import Results, first_of
 from bert_jax.inference.task_model import TaskModel, model_inputs
 from bert_jax.inference.task_source import folder_of
 from bert_jax.load import Loaded, load_tokenizer
@@ -72,8 +74,8 @@ class FillMask(TaskModel):
             UserError: a text without [MASK], or too long for the model; a target that is no token.
         """
         single = isinstance(texts, str)
-        results = list(self.stream([texts] if single else list(texts), top_k=top_k, targets=targets))
-        return results[0] if single else results
+        results = Results(self.stream([texts] if single else list(texts), top_k=top_k, targets=targets))
+        return first_of(results) if single else results
 
     def encode(
         self,
@@ -126,9 +128,10 @@ class FillMask(TaskModel):
 
     def _ids(self, text: str, number: int) -> np.ndarray:
         """Ids int32 [L] with [CLS] and [SEP]; checked."""
+        check_text(text, f"text {number + 1}")
         (ids,) = self.tokenizer([text], truncation="none", max_length=_ANY_LENGTH)["input_ids"]
         mask = self.tokenizer.mask_token
-        shown = f"text {number + 1} ({_shortened(text)})"
+        shown = f"text {number + 1} ({shortened(text)})"
         masks = int((ids == self.tokenizer.mask_token_id).sum())
         if not masks:
             foreign = next((f", not {token}" for token in _MASK_TOKENS if token != mask and token in text), "")
@@ -182,7 +185,3 @@ class FillMask(TaskModel):
 
 _ANY_LENGTH = 1 << 30
 _MASK_TOKENS = ("[MASK]", "<mask>")
-
-
-def _shortened(text: str) -> str:
-    return repr(text if len(text) <= 40 else text[:39] + "…")

@@ -11,6 +11,7 @@ import numpy as np
 from bert_jax.data.tasks.encoded import Encoded
 from bert_jax.data.tasks.multiple_choice import Choices
 from bert_jax.errors import UserError
+from bert_jax.inference.shown import Results
 from bert_jax.inference.task_model import TaskModel, softmax
 from bert_jax.load import Loaded
 
@@ -51,7 +52,7 @@ class MultipleChoice(TaskModel):
             which add up to 1). For a list of questions a list of these. (transformers has no such pipeline.)
         """
         single = isinstance(questions, Choices | Mapping)
-        results = list(self.stream([questions] if single else list(questions)))
+        results = Results(self.stream([questions] if single else list(questions)))
         return results[0] if single else results
 
     def encode(self, items: list[Question], first: int, **options: Any) -> tuple[list[int], Encoded]:

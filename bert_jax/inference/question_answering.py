@@ -10,6 +10,8 @@ from bert_jax.data.tasks.encoded import Encoded
 from bert_jax.data.tasks.passages import Passages, encode_passages
 from bert_jax.errors import UserError
 from bert_jax.inference.answers import Answers, best_answers
+from bert_jax.inference.checks import check_text
+from bert_jax.inference.shown import Results, first_of
 from bert_jax.inference.task_model import TaskModel
 from bert_jax.load import Loaded
 
@@ -92,8 +94,8 @@ class QuestionAnswering(TaskModel):
             raise UserError(f"top_k={top_k}: expected at least 1")
         single = questions is None or isinstance(questions, Mapping)
         asked: Any = {"question": question, "context": context} if questions is None else questions
-        results = list(self.stream([asked] if single else list(asked), top_k=top_k))
-        return results[0] if single else results
+        results = Results(self.stream([asked] if single else list(asked), top_k=top_k))
+        return first_of(results) if single else results
 
     def answers(self, questions: Iterable[Question], on_error: str = "raise") -> Iterator[Any]:
         """The n-best list (`Answers`) of each question, and how good no answer is; `on_error`: see `stream`."""
@@ -161,4 +163,7 @@ def _checked(question: Question, number: int) -> tuple[str, str]:
     for name in ("question", "context"):
         if not isinstance(question, Mapping) or not isinstance(question.get(name), str):
             raise UserError(f'question {number + 1}: expected {{"question": ..., "context": ...}}, {name!r} is no text')
+        check_text(question[name], f"question {number + 1}, {name}")
+    if not question["context"].strip():
+        raise UserError(f"question {number + 1}: its context is empty, and an answer is a slice of it")
     return question["question"], question["context"]

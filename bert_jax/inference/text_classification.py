@@ -9,6 +9,8 @@ import numpy as np
 from bert_jax.config import BertConfig
 from bert_jax.data.tasks.encoded import Encoded
 from bert_jax.errors import UserError
+from bert_jax.inference.checks import check_text
+from bert_jax.inference.shown import Results, first_of
 from bert_jax.inference.task_model import TaskModel, softmax
 from bert_jax.load import Loaded
 
@@ -60,8 +62,8 @@ class TextClassification(TaskModel):
         if top_k is not None and top_k < 1:
             raise UserError(f"top_k={top_k}: expected at least 1")
         single = isinstance(texts, str | Mapping)
-        results = list(self.stream([texts] if single else list(texts), top_k=top_k))
-        return results[0] if single and top_k != 1 else results
+        results = Results(self.stream([texts] if single else list(texts), top_k=top_k))
+        return first_of(results) if single and top_k != 1 else results
 
     def encode(self, items: list[Text], first: int, **options: Any) -> tuple[list[Text], Encoded]:
         return items, self.encode_pairs([_both(text, first + number) for number, text in enumerate(items)])
@@ -89,7 +91,8 @@ def _function_of(config: BertConfig) -> str:
 
 def _both(text: Text, number: int) -> tuple[str, str | None]:
     if isinstance(text, str):
-        return text, None
+        return check_text(text, f"text {number + 1}"), None
     if not isinstance(text, Mapping) or "text" not in text or set(text) - {"text", "text_pair"}:
         raise UserError(f'text {number + 1}: expected a text, or {{"text": ..., "text_pair": ...}}, found {text!r:.60}')
-    return text["text"], text.get("text_pair")
+    pair = text.get("text_pair")
+    return check_text(text["text"], f"text {number + 1}"), pair and check_text(pair, f"text_pair {number + 1}")

@@ -12,6 +12,8 @@ from bert_jax.data.tasks.conll import TaggedSentence
 from bert_jax.data.tasks.encoded import Encoded
 from bert_jax.data.tasks.tagging import Tagged, encode_tagged
 from bert_jax.errors import UserError
+from bert_jax.inference.checks import check_text
+from bert_jax.inference.shown import Results, first_of
 from bert_jax.inference.task_model import TaskModel, softmax
 from bert_jax.inference.words import SPLITS
 from bert_jax.load import Loaded
@@ -87,8 +89,8 @@ class TokenClassification(TaskModel):
             it, says otherwise. For a list of texts a list of these.
         """
         single = isinstance(texts, str)
-        results = list(self.stream([texts] if single else list(texts)))
-        return results[0] if single else results
+        results = Results(self.stream([texts] if single else list(texts)))
+        return first_of(results) if single else results
 
     def of_words(self, sentences: Sequence[Sequence[str]]) -> list[list[dict[str, Any]]]:
         """The entities of sentences that are cut into words already, as of the words with a space between."""
@@ -108,6 +110,7 @@ class TokenClassification(TaskModel):
         for number, text in enumerate(items):
             if not isinstance(text, str):
                 raise UserError(f"text {first + number + 1}: expected a text, found {text!r:.60}; words: `of_words`")
+            check_text(text, f"text {first + number + 1}")
         spans = [self._split(text) for text in items]
         words = [[text[begin:end] for begin, end in at] for text, at in zip(items, spans, strict=True)]
         tagged = self._encode_words(words)

@@ -89,8 +89,9 @@ def test_no_answer_where_it_is_better_by_more_than_the_threshold(folder):
     np.testing.assert_allclose([row["score"] for row in with_null], weights / weights.sum(), rtol=1e-4)
 
 
-def test_an_empty_passage_has_no_answer(predict):
-    assert predict(question="hello?", context=" ") == {"score": 0.0, "start": 0, "end": 0, "answer": ""}
+def test_an_empty_passage_is_refused_and_no_questions_have_no_answers(predict):
+    with pytest.raises(UserError, match="question 1: its context is empty"):
+        predict(question="hello?", context=" ")
     assert predict([]) == []
 
 

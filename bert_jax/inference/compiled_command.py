@@ -1,0 +1,157 @@
+"""The verbs export-compiled and run-compiled: a model as programs in a folder, and whether such a folder runs here."""
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bert_jax.errors import UserError
+from bert_jax.inference.serve import answered, lines_of, serve, to_json, write
+
+if TYPE_CHECKING:
+    from bert_jax.data.tokenizer import Tokenizer
+    from bert_jax.inference.compiled_run import Compiled
+
+_EXPORT = """\
+A model for one task as programs of jax.export, one for each shape, with the weights beside them: a folder that runs
+without the model's code, on every platform that it was made for. Nothing is overwritten.
+
+examples:
+  python -m bert_jax export-compiled my-bert compiled --task embed
+  python -m bert_jax export-compiled my-bert compiled --task fill-mask --lengths 64 --batch-sizes 1,16 --platforms tpu
+"""
+
+_RUN = """\
+What a folder of export-compiled gives for texts, after all its files were checked: a JSON object a line, of the arrays
+that compiled.json names. A text that is longer than the longest program is cut.
+
+examples:
+  echo "a text" | python -m bert_jax run-compiled compiled
+  python -m bert_jax run-compiled compiled pairs.tsv           two texts a line with a tab between
+"""
+
+_SOURCE = "a run directory, a folder in any published format, or a published model's id (ORG/NAME[@REVISION])"
+_TASKS = ("embed", "text-classification", "token-classification", "question-answering", "fill-mask")
+_AT_ONCE = 64  # lines that are padded and run together
+
+
+def add_verb(add: Callable[[str, str], argparse.ArgumentParser]) -> None:
+    """Make the parsers of both verbs.
+
+    Args:
+        add: (verb, what its help says) -> its parser.
+    """
+    export = add("export-compiled", _EXPORT)
+    export.add_argument("source", metavar="SRC", help=_SOURCE)
+    export.add_argument("directory", metavar="DST", help="the folder to write; there must be none of this name")
+    export.add_argument("--task", choices=_TASKS, required=True, help="what the programs compute")
+    export.add_argument("--lengths", type=_numbers, metavar="L,...", help="tokens of a row (default 32,128,512)")
+    batches = "rows of a batch; a program for each length and each of these (default 1,8)"
+    export.add_argument("--batch-sizes", type=_numbers, default=(1, 8), metavar="B,...", help=batches)
+    platforms = "of cpu, cuda, rocm, tpu (default cpu,cuda,tpu; bfloat16: the one that JAX runs on here)"
+    export.add_argument("--platforms", type=_names, metavar="NAME,...", help=platforms)
+    export.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32", help="default float32")
+    export.add_argument("--pooling", metavar="HOW", help="embed: as the verb embed; default: what the folder says")
+    export.add_argument("--masks", type=int, default=8, metavar="P", help="fill-mask: masks of a row (default 8)")
+    export.add_argument("--top-k", type=int, default=8, metavar="K", help="fill-mask: tokens for each (default 8)")
+    export.add_argument(
+        "--json", action="store_true", help="one JSON object: directory, shapes, files with their bytes"
+    )
+    run = add("run-compiled", _RUN)
+    run.add_argument("source", metavar="DIR", help="a folder of export-compiled")
+    run.add_argument("file", metavar="FILE", nargs="?", default="-", help="a text a line; none: stdin")
+
+
+def export_compiled(arguments: argparse.Namespace) -> None:
+    """`export-compiled SRC DST`: a folder of programs."""
+    from jax.export import default_export_platform
+
+    from bert_jax.inference.compiled_export import export_compiled
+    from bert_jax.inference.compiled_facts import read_facts
+
+    usual = (default_export_platform(),) if arguments.dtype == "bfloat16" else ("cpu", "cuda", "tpu")
+    written = export_compiled(
+        arguments.source,
+        arguments.directory,
+        arguments.task,
+        lengths=arguments.lengths,
+        batch_sizes=arguments.batch_sizes,
+        platforms=usual if arguments.platforms is None else arguments.platforms,
+        dtype=arguments.dtype,
+        pooling=arguments.pooling,
+        masks=arguments.masks,
+        top_k=arguments.top_k,
+        progress=lambda done, count: _say(f"program {done} of {count}"),
+    )
+    facts = read_facts(written)
+    files = {path.name: path.stat().st_size for path in sorted(written.iterdir())}
+    _say(
+        f"wrote {written}: {len(facts.shapes)} programs for {', '.join(facts.platforms)}, {sum(files.values()):,} bytes"
+    )
+    if not arguments.json:
+        write(str(written))
+        return
+    told = {"directory": str(written), "task": facts.task, "dtype": facts.dtype, "platforms": facts.platforms}
+    write(json.dumps(told | {"shapes": facts.shapes, "files": files}, ensure_ascii=False))
+
+
+def run_compiled(arguments: argparse.Namespace) -> None:
+    """`run-compiled DIR [FILE]`: the arrays of each line."""
+    from bert_jax.data.tokenizer import Tokenizer
+    from bert_jax.inference.compiled_run import load_compiled
+
+    compiled = load_compiled(arguments.source, cache=True)
+    tokenizer = Tokenizer.load(Path(arguments.source))
+
+    def run(lines: Iterable[Any]) -> Iterator[Any]:
+        return _outputs(compiled, tokenizer, lines)
+
+    shown = answered(lines_of(arguments.file), run)
+    serve(shown, lambda _, found: to_json({name: array.tolist() for name, array in found.items()}), as_json=False)
+
+
+def _outputs(compiled: "Compiled", tokenizer: "Tokenizer", lines: Iterable[str | UserError]) -> Iterator[Any]:
+    """For each line the outputs, or what is wrong with it."""
+    iterator = iter(lines)
+    while some := list(islice(iterator, _AT_ONCE)):
+        rows = [_row(tokenizer, line) for line in some]
+        try:
+            found = iter(compiled.run([row for row in rows if not isinstance(row, UserError)]))
+            yield from (row if isinstance(row, UserError) else next(found) for row in rows)
+        except UserError:
+            yield from (_alone(compiled, row) for row in rows)
+
+
+def _alone(compiled: "Compiled", row: Any) -> Any:
+    try:
+        return row if isinstance(row, UserError) else compiled.run([row])[0]
+    except UserError as error:
+        return error
+
+
+def _row(tokenizer: "Tokenizer", line: str | UserError) -> Any:
+    if isinstance(line, UserError):
+        return line
+    first, tab, second = line.partition("\t")
+    try:
+        return {name: array[0] for name, array in tokenizer(first, second if tab else None).items()}
+    except UserError as error:
+        return error
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(name.strip() for name in text.split(",") if name.strip())
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    try:
+        return tuple(int(number) for number in text.split(","))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r}: expected numbers, as in 32,128") from None
+
+
+def _say(line: str) -> None:
+    sys.stderr.write(line + "\n")

@@ -1,0 +1,175 @@
+"""compiled.json: what a compiled folder says of itself, and whether its files are those that were written. No JAX."""
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from bert_jax.errors import UserError
+
+SCHEMA = 1
+FACTS, PROGRAMS, WEIGHTS, CARD = "compiled.json", "programs.zip", "weights.safetensors", "README.md"
+ROWS, TOKENS, MASKS = "rows", "tokens", "masks"
+
+
+class ArraySpec(NamedTuple):
+    """An array that goes in or comes out.
+
+    Attributes:
+        name: its key in the dict.
+        dtype: NumPy's name.
+        axes: for each "rows", "tokens", "masks" or a size.
+        pad: what a row that is too short is filled up with.
+        below: whole numbers from 0 to below this, or to below the size of the axis of this name; None: anything.
+    """
+
+    name: str
+    dtype: str
+    axes: tuple[str | int, ...]
+    pad: int = 0
+    below: str | int | None = None
+
+    def shape(self, sizes: Mapping[str, int]) -> tuple[int, ...]:
+        """With the sizes of the named axes in their places."""
+        return tuple(sizes[axis] if isinstance(axis, str) else axis for axis in self.axes)
+
+
+@dataclass(frozen=True)
+class Facts:
+    """compiled.json, but for its own sum.
+
+    Attributes:
+        task: "embed", "text-classification", "token-classification", "question-answering" or "fill-mask".
+        dtype: type of the operands of matrix products; what goes in and comes out is the same for all.
+        platforms: what the programs were lowered for, of cpu, cuda, rocm, tpu.
+        shapes: (rows, tokens) of each program, ascending.
+        inputs, outputs: of every program.
+        calling_convention_version: of jax.export.
+        made_by: package -> version.
+        tokenizer: fingerprint of the tokenizer whose files lie beside.
+        files: name -> sha256 of every other file of the folder.
+        masks: positions that can be asked for in a row of fill-mask.
+        mask_token_id: of fill-mask.
+        labels: names of the classes, in the order of the logits.
+        problem_type: of text-classification, as transformers' config has it.
+        pooling: of embed.
+    """
+
+    task: str
+    dtype: str
+    platforms: tuple[str, ...]
+    shapes: tuple[tuple[int, int], ...]
+    inputs: tuple[ArraySpec, ...]
+    outputs: tuple[ArraySpec, ...]
+    calling_convention_version: int
+    made_by: dict[str, str]
+    tokenizer: str
+    files: dict[str, str]
+    masks: int | None = None
+    mask_token_id: int | None = None
+    labels: tuple[str, ...] | None = None
+    problem_type: str | None = None
+    pooling: str | None = None
+
+    def sizes(self, rows: int, tokens: int) -> dict[str, int]:
+        """The named axes of one program."""
+        return {ROWS: rows, TOKENS: tokens} | ({} if self.masks is None else {MASKS: self.masks})
+
+    @property
+    def jax(self) -> str:
+        """The version of JAX that made it."""
+        return self.made_by["jax"]
+
+
+def program_name(rows: int, tokens: int) -> str:
+    """The name of a program within `PROGRAMS`."""
+    return f"{rows}x{tokens}.jaxexport"
+
+
+def write_facts(folder: Path, facts: Facts) -> None:
+    """Write compiled.json, with a sum over itself."""
+    fields = {"schema": SCHEMA, **asdict(facts)}
+    fields["inputs"], fields["outputs"] = ([spec._asdict() for spec in both] for both in (facts.inputs, facts.outputs))
+    text = json.dumps(fields | {"sha256": _sum_of(fields)}, indent=1, ensure_ascii=False) + "\n"
+    (folder / FACTS).write_bytes(text.encode())
+
+
+def read_facts(directory: str | os.PathLike[str]) -> Facts:
+    """What a folder says of itself, once every file in it has been found to be what was written.
+
+    Raises:
+        UserError: no such folder, a schema that this version does not know, a file that is missing or was changed.
+    """
+    path = Path(directory) / FACTS
+    if not path.is_file():
+        what = "has no compiled.json: it is no folder of export-compiled" if path.parent.is_dir() else "no such folder"
+        raise UserError(f"{directory}: {what}")
+    try:
+        fields = json.loads(path.read_bytes())
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{path}: damaged, it is not JSON ({_one_line(error)}); export again") from None
+    if not isinstance(fields, dict) or fields.get("schema") != SCHEMA:
+        found = fields.get("schema") if isinstance(fields, dict) else type(fields).__name__
+        raise UserError(
+            f"{path}: schema {found!r:.40}, and this version of bert_jax reads {SCHEMA}; export again with it"
+        )
+    if fields.pop("sha256", None) != _sum_of(fields):
+        raise UserError(f"{path}: damaged or changed, its sum is another; export again")
+    del fields["schema"]
+    try:
+        facts = _facts_of(fields)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise UserError(
+            f"{path}: fields that it should not have, or lacks ({_one_line(error)}); export again"
+        ) from None
+    for name, expected in facts.files.items():
+        _check_file(path.parent / name, expected)
+    return facts
+
+
+def sums_of(folder: Path) -> dict[str, str]:
+    """Name -> sha256, in hex, of each file of a folder but for compiled.json."""
+    return {path.name: _sum_of_file(path) for path in sorted(folder.iterdir()) if path.name != FACTS}
+
+
+def _facts_of(fields: dict[str, Any]) -> Facts:
+    facts = Facts(**fields)
+    if not {PROGRAMS, WEIGHTS} <= set(facts.files) or any(Path(name).name != name for name in facts.files):
+        raise ValueError("files")
+    return Facts(
+        **fields
+        | {
+            "platforms": tuple(facts.platforms),
+            "shapes": tuple((int(rows), int(tokens)) for rows, tokens in facts.shapes),
+            "labels": None if facts.labels is None else tuple(facts.labels),
+            "inputs": tuple(map(_spec_of, fields["inputs"])),
+            "outputs": tuple(map(_spec_of, fields["outputs"])),
+        }
+    )
+
+
+def _spec_of(fields: dict[str, Any]) -> ArraySpec:
+    return ArraySpec(**fields)._replace(axes=tuple(fields["axes"]))
+
+
+def _check_file(path: Path, expected: str) -> None:
+    if not path.is_file():
+        raise UserError(f"{path}: is missing; copy the folder again, or export again")
+    if _sum_of_file(path) != expected:
+        raise UserError(f"{path}: damaged or changed, its sha256 is not that in {FACTS}; copy or export again")
+
+
+def _sum_of_file(path: Path) -> str:
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _sum_of(fields: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()
+
+
+def _one_line(error: BaseException) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"[:120]

@@ -1,0 +1,58 @@
+"""docs/inference.md: its commands and its code run, top to bottom."""
+
+import json
+import re
+import shlex
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bert_jax.__main__ import main
+from bert_jax.inference.fill_mask import FillMask
+from bert_jax.inference.shown import Results
+from tests.inference.task_folders import export
+
+GUIDE = (Path(__file__).resolve().parents[2] / "docs" / "inference.md").read_text(encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return export(tmp_path_factory.mktemp("guide"), "pretraining")
+
+
+@pytest.mark.slow
+def test_the_guide_runs_as_written(folder, tmp_path, monkeypatch, capsys):
+    (tmp_path / "my-bert").symlink_to(folder)
+    (tmp_path / "texts.txt").write_text("hello world\n\nheld\n")
+    (tmp_path / "questions.txt").write_text("hello\n")
+    monkeypatch.chdir(tmp_path)
+    names: dict = {}
+    blocks = re.findall(r"^```(sh|python)\n(.*?)^```", GUIDE, re.DOTALL | re.MULTILINE)
+    assert [language for language, _ in blocks] == ["python", "python", "python", "sh", "python"]
+    for language, block in blocks:
+        if language == "python":
+            exec(compile(block, "docs/inference.md", "exec"), names)
+            continue
+        for line in block.splitlines():
+            assert line.startswith("python -m bert_jax ")
+            assert main(shlex.split(line)[3:]) == 0, line
+    np.testing.assert_allclose(np.load("texts.npy")[[0, 1]], names["vectors"][[0, 2]], atol=1e-5)
+    out = capsys.readouterr().out
+    assert "text 2" in out
+    assert len(names["found"]) == 2
+
+
+def test_results_are_lists_that_a_notebook_shows_as_tables(folder):
+    found = FillMask(folder)("hello [MASK]", top_k=2)
+    assert json.loads(json.dumps(found)) == found == list(found)
+    html = found._repr_html_()
+    assert html.count("<tr>") == 3
+    assert f"<td>{found[0]['score']:.4f}</td>" in html
+    hostile = Results([{"word": "<script>alert(1)</script>", "score": 0.5}])
+    assert "<script>" not in hostile._repr_html_()
+    nested = Results([[{"word": "a"}], ["<b>"]])._repr_html_()
+    assert nested.count("<table>") == 1
+    assert "&lt;b&gt;" in nested
+    assert "and 50 more" in Results([{"a": 1}] * 150)._repr_html_()
+    assert Results()._repr_html_() == ""
