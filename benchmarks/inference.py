@@ -11,7 +11,8 @@ The same work for all: texts in, mean-pooled vectors of length one out, tokenisi
 of its own that reads the model, does the work twice, and then once a round, while the others wait. Ratios are of
 medians, to ours in float32 of the same rounds. The cosine is the least of all texts, to `st`'s.
 
-ours              TextEmbedding: packed rows; -buckets: padded to lengths that are powers of two
+ours              TextEmbedding: packed rows, a device for each core; -one-device: one for all of them; -buckets: texts
+                  padded to lengths that are powers of two
 st                sentence-transformers' encode as its users run it; st-bfloat16
 torch             transformers with SDPA, 32 texts of like length at a time; -bfloat16, -compile, -bfloat16-compile
 onnx              onnxruntime, sorted, 1,024 tokens a call; -fused: after its optimizer for BERT
@@ -37,6 +38,7 @@ _OURS, _RIVALS = "benchmarks.inference_ours", "benchmarks.rivals"
 CONTENDERS = {
     "ours": Contender(_OURS, "float32", "own"),
     "ours-bfloat16": Contender(_OURS, "bfloat16", "own"),
+    "ours-one-device": Contender(_OURS, "float32-one", "own"),
     "ours-buckets": Contender(_OURS, "float32-buckets", "own"),
     "ours-bfloat16-buckets": Contender(_OURS, "bfloat16-buckets", "own"),
     "st": Contender(f"{_RIVALS}.st_encode", "default", "default"),

@@ -1,6 +1,6 @@
 """bert_jax in benchmarks/inference.py: `TextEmbedding` on texts, tokenising included.
 
-python -m benchmarks.inference_ours FOLDER {float32,bfloat16,float32-buckets,bfloat16-buckets}
+python -m benchmarks.inference_ours FOLDER {float32,bfloat16}[-buckets|-one]
 """
 
 import json
@@ -9,13 +9,17 @@ import time
 from pathlib import Path
 
 from bert_jax.allocator import keep_freed_memory
+from bert_jax.cpu import use_all_cores
 
 START = time.perf_counter()
 
 
 def main() -> None:
     folder, (dtype, _, how) = Path(sys.argv[1]), sys.argv[2].partition("-")
-    keep_freed_memory()
+    if "one" not in how:
+        use_all_cores()
+    else:
+        keep_freed_memory()
     from benchmarks.rivals.serving import serve, write_vectors
     from bert_jax.inference.embed import TextEmbedding
 

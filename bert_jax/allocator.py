@@ -20,7 +20,7 @@ def keep_freed_memory() -> bool:
     Nothing is done under another C library, where JAX is to run on an accelerator, where the environment sets malloc
     already (`MALLOC_…`, `GLIBC_TUNABLES`), and with `BERT_JAX_MALLOC=0`.
     """
-    if os.environ.get("BERT_JAX_MALLOC") == "0" or not _is_glibc() or not _is_for_cpu():
+    if os.environ.get("BERT_JAX_MALLOC") == "0" or not _is_glibc() or not is_for_cpu():
         return False
     if "GLIBC_TUNABLES" in os.environ or any(name.startswith("MALLOC_") for name in os.environ):
         return False
@@ -35,7 +35,7 @@ def _is_glibc() -> bool:
         return False
 
 
-def _is_for_cpu() -> bool:
+def is_for_cpu() -> bool:
     """What JAX will choose, asked without starting it."""
     if chosen := platforms():
         return chosen == "cpu"

@@ -109,9 +109,18 @@ def score(arguments: argparse.Namespace) -> None:
         _write("\n".join(f"{name:{width}}  {value:.15g}" for name, value in scores.items()))
 
 
+def _on_all_cores(verb: Callable[[argparse.Namespace], None]) -> Callable[[argparse.Namespace], None]:
+    def run(arguments: argparse.Namespace) -> None:
+        from bert_jax.cpu import use_all_cores
+
+        use_all_cores()
+        verb(arguments)
+
+    return run
+
+
 VERBS: dict[str, Callable[[argparse.Namespace], None]] = {
-    "fill-mask": fill_mask,
-    **of_tasks.VERBS,
+    **{name: _on_all_cores(verb) for name, verb in {"fill-mask": fill_mask, **of_tasks.VERBS}.items()},
     "info": info,
     "convert": convert,
     "export": convert,

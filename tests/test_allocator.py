@@ -86,21 +86,21 @@ def test_other_libraries_and_accelerators_are_left_alone(calls, monkeypatch):
     monkeypatch.setattr(allocator, "_is_glibc", lambda: False)
     assert not allocator.keep_freed_memory()
     monkeypatch.setattr(allocator, "_is_glibc", lambda: True)
-    monkeypatch.setattr(allocator, "_is_for_cpu", lambda: False)
+    monkeypatch.setattr(allocator, "is_for_cpu", lambda: False)
     assert not allocator.keep_freed_memory() and not calls
 
 
 def test_what_jax_will_run_on_is_known_before_it_starts(monkeypatch):
     monkeypatch.setattr(allocator, "platforms", lambda: "cuda,cpu")
-    assert not allocator._is_for_cpu()
+    assert not allocator.is_for_cpu()
     monkeypatch.setattr(allocator, "platforms", lambda: "cpu")
-    assert allocator._is_for_cpu()
+    assert allocator.is_for_cpu()
     monkeypatch.setattr(allocator, "platforms", lambda: None)
     monkeypatch.setattr(allocator, "entry_points", lambda **_: ())
     monkeypatch.setattr(allocator, "find_spec", lambda _: None)
-    assert allocator._is_for_cpu()
+    assert allocator.is_for_cpu()
     monkeypatch.setattr(allocator, "entry_points", lambda **_: ("cuda12",))
-    assert not allocator._is_for_cpu()
+    assert not allocator.is_for_cpu()
 
 
 @pytest.mark.slow

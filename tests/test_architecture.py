@@ -21,6 +21,7 @@ MAY_IMPORT = {
     "config_json": {"errors"},
     "presets": set(),
     "allocator": set(),
+    "cpu": {"allocator"},
     "compilation_cache": set(),
     "metrics": {"errors", "metrics"},
     "model": {"config", "errors", "model"},
@@ -30,7 +31,18 @@ MAY_IMPORT = {
     "score": {"errors", "data", "metrics"},
     "training": {"config", "errors", "bucket", "model", "data", "training"},
     "load": {"config", "errors", "bucket", "model", "data", "interop", "training"},
-    "inference": {"config", "errors", "model", "data", "interop", "training", "load", "inference", "compilation_cache"},
+    "inference": {
+        "config",
+        "errors",
+        "model",
+        "data",
+        "interop",
+        "training",
+        "load",
+        "inference",
+        "compilation_cache",
+        "cpu",
+    },
 }
 NUMPY_ONLY = ("data", "interop", "surgery", "metrics")
 HEAVY = {"jax", "jaxlib", "flax", "optax", "orbax", "torch", "transformers", "tensorflow"}

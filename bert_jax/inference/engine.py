@@ -23,7 +23,7 @@ from bert_jax.inference.packing import Packed, pack, packed_rows
 from bert_jax.inference.programs import Programs
 from bert_jax.interop.tree import flatten
 
-# Tokens of a full batch. On a CPU, what the caches hold; an accelerator wants its units filled.
+# Tokens of a full batch on each device. On a CPU, what the caches hold; an accelerator wants its units filled.
 CPU_TOKENS, ACCELERATOR_TOKENS = 1024, 16384
 IN_FLIGHT = 4  # batches that are being computed while the first of them is waited for
 PACKED_LENGTH = 128  # of the rows that short sequences share
@@ -57,7 +57,8 @@ class Engine:
             starts [B, K] in place of attention_mask. Returns a tuple of arrays [B, ...], packed ones [B, K, ...].
         params: its parameters, a nested dict of float arrays.
         longest: tokens of the longest row that can come.
-        batch_size: rows of a full batch; None: as many as make 1,024 tokens on a CPU, 16,384 on an accelerator.
+        batch_size: rows of a full batch; None: as many as make 1,024 tokens on each CPU device, 16,384 on each
+            accelerator.
         packing: short sequences share rows.
         per_token: the outputs have an axis of tokens after that of rows; each example gets its own tokens of it.
         devices: None: all of this process.
@@ -101,12 +102,11 @@ class Engine:
 
     def rows_of(self, length: int) -> int:
         """B of a full batch of rows of a length: for each device as many."""
+        devices = self.programs.devices
         if self._batch_size is not None:
-            rows = self._batch_size
-        else:
-            on_cpu = jax.default_backend() == "cpu"
-            rows = (CPU_TOKENS if on_cpu else ACCELERATOR_TOKENS) // length
-        return -(-max(rows, 1) // self.programs.devices) * self.programs.devices
+            return -(-self._batch_size // devices) * devices
+        on_cpu = jax.default_backend() == "cpu"
+        return max((CPU_TOKENS if on_cpu else ACCELERATOR_TOKENS) // length, 1) * devices
 
     def compile_all(
         self,

@@ -6,7 +6,7 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.sharding import Mesh, NamedSharding
+from jax.sharding import Mesh, NamedSharding, SingleDeviceSharding
 from jax.sharding import PartitionSpec as P
 
 ROWS = "rows"
@@ -17,8 +17,8 @@ Batch = Mapping[str, np.ndarray]
 class Programs:
     """Compiled forms of `function(params, batch, **options)`.
 
-    The rows of a batch are spread over the devices where they can be shared out evenly; where not (a single row), every
-    device does the same. The parameters lie on each device. Calls from several threads are safe.
+    The rows of a batch are spread over the devices where they can be shared out evenly; where not (a single row), the
+    first device does it alone. The parameters lie on each device. Calls from several threads are safe.
 
     Args:
         function: pure; `batch` is a dict of arrays with the rows on the first axis, and so is all that it returns.
@@ -28,6 +28,7 @@ class Programs:
     Attributes:
         compilations: how many programs there are: one for each shape of batch and value of the options.
         params: on the devices.
+        devices: how many there are.
     """
 
     def __init__(
@@ -37,27 +38,24 @@ class Programs:
         devices: Sequence[Any] | None = None,
     ):
         devices = jax.local_devices() if devices is None else devices
-        self._mesh = Mesh(np.array(devices), (ROWS,))
-        self._whole = NamedSharding(self._mesh, P())
+        mesh = Mesh(np.array(devices), (ROWS,))
+        self.devices = len(devices)
+        self._spread, self._alone = NamedSharding(mesh, P(ROWS)), SingleDeviceSharding(devices[0])
         self._function = function
         self._compiled: dict[Any, Any] = {}
         self._lock = threading.Lock()
-        self.params = jax.device_put(params, self._whole if len(devices) > 1 else devices[0])
+        self.params = jax.device_put(params, NamedSharding(mesh, P()) if self.devices > 1 else self._alone)
+        self._params_alone = jax.tree.map(lambda leaf: leaf.addressable_data(0), self.params)
 
     @property
     def compilations(self) -> int:
         return len(self._compiled)
 
-    @property
-    def devices(self) -> int:
-        """How many there are."""
-        return self._mesh.size
-
     def __call__(self, batch: Batch, **options: Any) -> Any:
         """What the function returns, on the devices and perhaps not computed yet."""
-        layout = self._layout(batch)
+        layout, params = self._layout(batch)
         program = self.program(batch, **options)
-        return program(self.params, batch if layout is None else jax.device_put(dict(batch), layout))
+        return program(params, batch if layout is self._alone else jax.device_put(dict(batch), layout))
 
     def program(self, batch: "Mapping[str, np.ndarray | jax.ShapeDtypeStruct]", **options: Any) -> Any:
         """The compiled form for arrays like these, made now if there is none."""
@@ -70,12 +68,13 @@ class Programs:
 
     def lowered(self, batch: "Mapping[str, np.ndarray | jax.ShapeDtypeStruct]", **options: Any) -> Any:
         """The same before it is compiled: a `jax.stages.Lowered`."""
-        layout = self._layout(batch)
+        layout, params = self._layout(batch)
         arguments = {name: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=layout) for name, x in batch.items()}
-        return jax.jit(lambda params, batch: self._function(params, batch, **options)).lower(self.params, arguments)
+        return jax.jit(lambda params, batch: self._function(params, batch, **options)).lower(params, arguments)
 
-    def _layout(self, batch: Mapping[str, Any]) -> NamedSharding | None:
-        if self.devices == 1:
-            return None
+    def _layout(self, batch: Mapping[str, Any]) -> tuple[Any, Any]:
+        """How the rows of a batch lie on the devices, and the parameters as they lie there."""
         rows = next(iter(batch.values())).shape[0]
-        return NamedSharding(self._mesh, P(ROWS)) if rows % self.devices == 0 else self._whole
+        if self.devices == 1 or rows % self.devices:
+            return self._alone, self._params_alone
+        return self._spread, self.params

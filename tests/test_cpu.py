@@ -1,0 +1,40 @@
+"""Each core is a device of its own where a program asks for it, and nothing that was set already is touched."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+CODE = """
+from bert_jax.cpu import use_all_cores
+chosen = use_all_cores()
+import jax
+print(int(chosen), len(jax.devices()), int(use_all_cores()))
+"""
+
+
+def said(code: str = CODE, **environment: str) -> list[int]:
+    """What a fresh process prints."""
+    settings = ("JAX_NUM_CPU_DEVICES", "XLA_FLAGS", "JAX_PLATFORMS")
+    clean = {name: value for name, value in os.environ.items() if name not in settings}
+    process = subprocess.run(
+        [sys.executable, "-c", code], env=clean | {"JAX_PLATFORMS": "cpu"} | environment,
+        cwd=ROOT, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    return [int(word) for word in process.stdout.split()]
+
+
+@pytest.mark.slow
+def test_there_is_a_device_for_each_core_and_asking_again_changes_nothing():
+    cores = min(len(os.sched_getaffinity(0)), 8)
+    assert said() == [int(cores > 1), cores, 0]
+
+
+@pytest.mark.slow
+def test_what_was_set_before_stays():
+    assert said(JAX_NUM_CPU_DEVICES="3") == [0, 3, 0]
+    assert said(XLA_FLAGS="--xla_force_host_platform_device_count=3") == [0, 3, 0]
+    assert said("import jax; jax.devices()\n" + CODE) == [0, 1, 0]
