@@ -11,6 +11,7 @@ os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
 os.environ.setdefault("BERT_JAX_MALLOC", "0")  # a program that a test calls leaves this process's malloc alone
 os.environ.setdefault("HF_HUB_OFFLINE", "1")  # no test looks for a model at huggingface.co
 
+import hypothesis
 import jax
 import pytest
 
@@ -18,6 +19,8 @@ from tests.hub_server import HubServer, hub_server
 
 jax.config.update("jax_platforms", "cpu")
 jax.config.update("jax_num_cpu_devices", 8)
+hypothesis.settings.register_profile("untimed", deadline=None)  # no test fails because the machine is busy
+hypothesis.settings.load_profile("untimed")
 
 
 @pytest.fixture(scope="session")

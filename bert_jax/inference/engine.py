@@ -162,6 +162,7 @@ class Engine:
                     self._collect(flying.popleft(), results, missing)
             while done < number and not missing[done + 1]:
                 done += 1
+                del missing[done]
                 yield results.pop(done)
         while flying:
             self._collect(flying.popleft(), results, missing)
@@ -215,7 +216,8 @@ class Engine:
         if not all(np.isfinite(array).all() for array in arrays if np.issubdtype(array.dtype, np.floating)):
             raise UserError(self._why_not_finite())
         for example, row, place in call.members:
-            results[call.chunk][example] = tuple(array[row][place] for array in arrays)
+            # Copies: a view would keep the whole batch in memory, padding and all.
+            results[call.chunk][example] = tuple(np.array(array[row][place]) for array in arrays)
         missing[call.chunk] -= len(call.members)
 
     def _why_not_finite(self) -> str:

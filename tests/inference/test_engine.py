@@ -183,6 +183,11 @@ def test_no_more_than_what_is_in_flight_is_read_ahead(one):
         assert read <= number + IN_FLIGHT + 1
 
 
+def test_a_result_keeps_nothing_but_itself_in_memory(one):
+    engine = Engine(summed, TABLE, longest=LONGEST, packing=True, devices=one)
+    assert all(vector.base is None for (vector,) in engine.run(examples([5, 60, 70, 3])))
+
+
 def test_weights_that_are_not_finite_are_named_and_never_answered_with(one):
     broken = {"table": TABLE["table"].copy()}
     broken["table"][7, 2] = np.nan
