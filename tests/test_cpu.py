@@ -38,3 +38,21 @@ def test_what_was_set_before_stays():
     assert said(JAX_NUM_CPU_DEVICES="3") == [0, 3, 0]
     assert said(XLA_FLAGS="--xla_force_host_platform_device_count=3") == [0, 3, 0]
     assert said("import jax; jax.devices()\n" + CODE) == [0, 1, 0]
+
+
+APART = """
+from bert_jax import cpu
+cpu.use_all_cores()
+import os
+from pathlib import Path
+tasks = [int(task.name) for task in Path("/proc/self/task").glob("*") if cpu._name(task).startswith(cpu._POOL)]
+print(*sorted(core for task in tasks for core in os.sched_getaffinity(task)))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="only Linux tells a thread its core")
+def test_each_computing_thread_has_a_core_of_its_own_unless_told_otherwise():
+    cores = sorted(os.sched_getaffinity(0))
+    assert said(APART) == cores
+    assert len(said(APART, BERT_JAX_KEEP_APART="0")) == len(cores) ** 2

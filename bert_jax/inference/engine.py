@@ -186,11 +186,9 @@ class Engine:
     def _packed_batches(
         self, examples: Encoded, lengths: np.ndarray
     ) -> Iterator[tuple[list[_Member], dict[str, np.ndarray]]]:
-        shorter = 0
-        for length in self.packed_lengths:
-            numbers = np.flatnonzero((lengths > shorter) & (lengths <= length))
-            shorter = length
-            rows = [[int(numbers[i]) for i in row] for row in pack(lengths[numbers].tolist(), length, MOST_PACKED)]
+        found = pack(lengths.tolist(), self.packed_lengths, MOST_PACKED)
+        for length in reversed(self.packed_lengths):
+            rows = [row.numbers for row in found if row.length == length]
             begin = 0
             for size in self._sizes(len(rows), length):
                 some = rows[begin : begin + size]

@@ -12,29 +12,34 @@ import numpy as np
 from bert_jax.data.sequence_layout import within
 
 
-def pack(lengths: Sequence[int], capacity: int, most: int) -> list[list[int]]:
-    """Which sequences share a row: longest first, each into the fullest row that still takes it.
+class Row(NamedTuple):
+    """A row of `length` tokens and the numbers of the sequences in it, in their order."""
+
+    length: int
+    numbers: list[int]
+
+
+def pack(lengths: Sequence[int], row_lengths: Sequence[int], most: int) -> list[Row]:
+    """Which sequences share a row: longest first, each into the fullest row that still takes it, else into a new one
+    of the least length that does. So what long sequences leave of their rows is filled with short ones.
 
     Args:
-        lengths: tokens of each sequence, at most `capacity`.
-        capacity: tokens of a row.
+        lengths: tokens of each sequence.
+        row_lengths: ascending; the last one takes the longest sequence.
         most: sequences of a row.
-
-    Returns:
-        for each row the numbers of its sequences, in their order in it.
     """
-    rows: list[list[int]] = []
+    rows: list[Row] = []
     free: list[tuple[int, int]] = []  # (tokens left, row) of the rows that are still open, ascending
     for number in sorted(range(len(lengths)), key=lambda number: -lengths[number]):
         place = bisect_left(free, (lengths[number], -1))
         if place == len(free):
-            left, row = capacity, len(rows)
-            rows.append([])
+            left, row = row_lengths[bisect_left(row_lengths, lengths[number])], len(rows)
+            rows.append(Row(left, []))
         else:
             left, row = free.pop(place)
-        rows[row].append(number)
+        rows[row].numbers.append(number)
         left -= lengths[number]
-        if left and len(rows[row]) < most:
+        if left and len(rows[row].numbers) < most:
             insort(free, (left, row))
     return rows
 

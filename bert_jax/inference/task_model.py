@@ -16,6 +16,7 @@ from bert_jax.data.tasks.encoded import Encoded, encode_texts, interleaved
 from bert_jax.errors import UserError
 from bert_jax.inference.ahead import ahead
 from bert_jax.inference.engine import Engine
+from bert_jax.inference.narrow import narrowed
 from bert_jax.inference.task_source import HEAD_OF, model_for
 from bert_jax.load import Loaded
 from bert_jax.model.heads import HEADS
@@ -73,10 +74,11 @@ class TaskModel:
         self.source = loaded.report.source
         model_s = min(self.tokenizer.max_length or self.config.longest_input, self.config.longest_input)
         self.longest = model_s if longest is None else min(longest, model_s)
-        self._model = HEADS[HEAD_OF[task]](self.config)
+        config, params = narrowed(self.config, loaded.params)
+        self._model = HEADS[HEAD_OF[task]](config)
         self.engine = Engine(
             self.apply,
-            loaded.params,
+            params,
             longest=self.longest,
             batch_size=batch_size,
             packing=packing and not self.config.is_decoder,

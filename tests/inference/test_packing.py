@@ -43,19 +43,27 @@ def test_plans_hold_every_row_once_in_a_bucket_that_takes_it():
 def test_each_sequence_is_in_one_row_that_has_room_for_it(seed):
     rng = np.random.default_rng(seed)
     lengths = np.minimum(rng.geometric(0.04, 500) + 2, 128).tolist()
-    rows = pack(lengths, 128, 32)
-    assert sorted(number for row in rows for number in row) == list(range(500))
-    used = [sum(lengths[number] for number in row) for row in rows]
+    rows = pack(lengths, (128,), 32)
+    assert sorted(number for row in rows for number in row.numbers) == list(range(500))
+    used = [sum(lengths[number] for number in row.numbers) for row in rows]
     assert max(used) <= 128
     assert sum(used) / (128 * len(rows)) > 0.97
     # Best fit decreasing needs at most 11/9 of the fewest possible, and one more (Johnson et al. 1974).
     assert len(rows) <= 11 / 9 * -(-sum(lengths) // 128) + 1
 
 
+def test_a_row_is_no_longer_than_its_longest_sequence_needs_and_what_that_leaves_is_filled():
+    lengths = [300, 200, 100, 100, 28, 12, 9]
+    rows = pack(lengths, (128, 256, 512), 32)
+    assert [row.length for row in rows] == [512, 128, 128]
+    assert [row.numbers for row in rows] == [[0, 1, 5], [2, 4], [3, 6]]
+    assert [row.length for row in pack([129, 128], (128, 256, 512), 32)] == [256, 128]
+
+
 def test_a_row_takes_no_more_sequences_than_it_may():
-    rows = pack([2] * 100, 128, 32)
-    assert [len(row) for row in rows] == [32, 32, 32, 4]
-    assert pack([], 128, 32) == []
+    rows = pack([2] * 100, (128,), 32)
+    assert [len(row.numbers) for row in rows] == [32, 32, 32, 4]
+    assert pack([], (128,), 32) == []
 
 
 def test_packed_arrays_say_what_each_token_is():
