@@ -3,13 +3,15 @@
     python -m benchmarks.train_step --make-environments        once, for flax: .venv-flax
     pip install -e '.[benchmarks]'                              once, for onnxruntime
     python -m benchmarks.inference MODEL CORPUS [--shape base] [--workloads 1x16,1x128,32x128,mixed] [--rounds 9]
+                                                [--in-a-row 20]
 
 MODEL: a folder that sentence-transformers reads (all-MiniLM-L6-v2); with `--shape base` a BERT-base of random weights
 and that tokenizer instead. CORPUS: a .jsonl(.zst) file with a "text" of prose a line, for the sentences of `mixed`.
 
 The same work for all: texts in, mean-pooled vectors of length one out, tokenising included. Each contender is a process
 of its own that reads the model, does the work twice, and then once a round, while the others wait. Ratios are of
-medians, to ours in float32 of the same rounds. The cosine is the least of all texts, to `st`'s.
+medians, to the first contender's of the same rounds. With `--in-a-row` a turn is so many requests one after the other,
+and the figure is of one; without, every request comes after a pause. The cosine is the least of all texts, to `st`'s.
 
 ours              TextEmbedding: packed rows, a device for each core; -one-device: one for all of them; -buckets: texts
                   padded to lengths that are powers of two
@@ -72,12 +74,12 @@ def vectors_of(name: str, folder: Path) -> np.ndarray:
     return np.load(folder / f"vectors-{contender.module.rsplit('.', 1)[-1]}-{contender.argument}.npy")
 
 
-def compare(workload: str, names: list[str], rounds: int, folder: Path) -> None:
+def compare(workload: str, names: list[str], rounds: int, in_a_row: int, folder: Path) -> None:
     texts = json.loads((folder / "texts.json").read_text())
     print(f"{workload}: {len(texts):,} texts, {rounds} rounds", flush=True)
     workers = start_all(names, folder)
-    take_turns(list(workers.values()), rounds)
-    ours = next(iter(workers.values())).medians()
+    take_turns(list(workers.values()), rounds, in_a_row)
+    first = next(iter(workers.values())).medians()
     print(f"  {'':23s} {'wall':>13s}  ratio {'CPU':>13s}  ratio   ready in   least cosine")
     for name, worker in workers.items():
         if worker.failure:
@@ -88,11 +90,9 @@ def compare(workload: str, names: list[str], rounds: int, folder: Path) -> None:
             mine, theirs = vectors_of(name, folder), vectors_of(REFERENCE, folder)
             products = (mine * theirs).sum(axis=1)
             cosine = (products / np.linalg.norm(mine, axis=1) / np.linalg.norm(theirs, axis=1)).min()
-        print(
-            f"  {name:23s} {figures.wall_ms:10,.2f} ms {figures.wall_ms / ours.wall_ms:6.2f} {figures.cpu_ms:10,.2f} ms"
-            f" {figures.cpu_ms / ours.cpu_ms:6.2f} {worker.facts['ready_in']:8.1f} s   {cosine:.6f}",
-            flush=True,
-        )
+        pairs = ((figures.wall_ms, first.wall_ms), (figures.cpu_ms, first.cpu_ms))
+        both = " ".join(f"{mine:10,.2f} ms {mine / firsts:6.2f}" for mine, firsts in pairs)
+        print(f"  {name:23s} {both} {worker.facts['ready_in']:8.1f} s   {cosine:.6f}", flush=True)
         worker.stop()
 
 
@@ -104,6 +104,7 @@ def main() -> None:
     parser.add_argument("--workloads", default=",".join([*FIXED, "mixed"]))
     parser.add_argument("--texts", type=int, default=2000, help="of `mixed`")
     parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--in-a-row", type=int, default=1, help="requests of a turn")
     parser.add_argument("--contenders", default=",".join(CONTENDERS))
     options = parser.parse_args()
     names = options.contenders.split(",")
@@ -126,7 +127,7 @@ def main() -> None:
             else:
                 texts = fixed_texts(*FIXED[workload], tokenizer)
             (folder / "texts.json").write_text(json.dumps(texts))
-            compare(workload, names, options.rounds, folder)
+            compare(workload, names, options.rounds, options.in_a_row, folder)
 
 
 if __name__ == "__main__":

@@ -42,10 +42,10 @@ class Worker:
         self.figures: list[Figures] = []
         self.failure: str | None = None
 
-    def step(self) -> None:
-        """One step, its figures kept; or, where the process has ended, the reason in `failure`."""
+    def step(self, times: int = 1) -> None:
+        """So many steps in a row, the mean figures kept; or, where the process has ended, the reason in `failure`."""
         with contextlib.suppress(BrokenPipeError):
-            self._requests.write("step\n")
+            self._requests.write(f"{times}\n")
             self._requests.flush()
         if answer := self._answers.readline():
             self.figures.append(Figures(*json.loads(answer)))
@@ -68,9 +68,10 @@ class Worker:
         return lines[-1] if lines else f"ended with status {status} and no word"
 
 
-def take_turns(workers: list[Worker], rounds: int) -> None:
-    """In each round one step of every worker that can; a moment apart, as a thread pool may spin after its step."""
+def take_turns(workers: list[Worker], rounds: int, times: int = 1) -> None:
+    """In each round one step of every worker that can, or several in a row; a moment apart, as a thread pool may spin
+    after its step."""
     for _ in range(rounds):
         for worker in [worker for worker in workers if not worker.failure]:
-            worker.step()
+            worker.step(times)
             time.sleep(0.05)

@@ -16,17 +16,21 @@ def write_vectors(folder: Path, vectors: np.ndarray) -> None:
 
 
 def serve(step: Callable[[], object], **facts: float) -> None:
-    """Prints READY with `facts` as JSON once another step is done; then, for each line, the figures of one step.
+    """Prints READY with `facts` as JSON once another step is done; then, for each line, the figures of as many steps
+    in a row as it says.
 
-    `step` returns when its results are there. Figures: milliseconds on the wall, milliseconds of the CPU over all
-    threads, minor page faults, and the most memory in MB that the process has held so far.
+    `step` returns when its results are there. Figures of one step, the mean of those: milliseconds on the wall,
+    milliseconds of the CPU over all threads, minor page faults; and the most memory in MB held so far.
     """
     step()
     print("READY", json.dumps(facts), flush=True)
-    for _ in sys.stdin:
+    for line in sys.stdin:
+        times = int(line)
         faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
         cpu, wall = time.process_time(), time.perf_counter()
-        step()
+        for _ in range(times):
+            step()
         wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
         usage = resource.getrusage(resource.RUSAGE_SELF)
-        print(json.dumps([wall * 1e3, cpu * 1e3, usage.ru_minflt - faults, usage.ru_maxrss / 1e3]), flush=True)
+        each = [1e3 * wall / times, 1e3 * cpu / times, (usage.ru_minflt - faults) / times]
+        print(json.dumps([*each, usage.ru_maxrss / 1e3]), flush=True)
