@@ -77,7 +77,7 @@ class Ours:
         init_key, self._key = jax.random.split(jax.random.key(config.seed))
         fresh = init_state(init_key, self._model, tx, mesh=self._mesh)
         target = abstract_state(self._model, tx, mesh=self._mesh)
-        params = starting_parameters(config, task.head, target.params, fresh.params)
+        (params,) = starting_parameters(config, task.head, target.params, [fresh.params])
         self._state = dataclasses.replace(fresh, params=params)
         self._step = compile_train_step(self._model, tx, schedule, mesh=self._mesh, objective=task.objective)
         self._predict = Predictor(self._model, self._mesh, task.objective)

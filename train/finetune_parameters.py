@@ -1,6 +1,7 @@
 """`init=SOURCE` of a fine-tuning run: its encoder's parameters, and a head drawn anew unless it is the task's."""
 
 import logging
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -55,10 +56,10 @@ def check_source(source: str) -> None:
             pass
 
 
-def starting_parameters(config: FinetuneConfig, head: str, target: Any, fresh: Any) -> Any:
-    """The parameters of `config.init`, laid out as `target`.
+def starting_parameters(config: FinetuneConfig, head: str, target: Any, fresh: Sequence[Any]) -> list[Any]:
+    """The parameters of `config.init`, laid out as `target`, for each of the runs whose drawn parameters are `fresh`.
 
-    `fresh`'s are taken for a head that the source lacks or that has other labels, for a pooler that it lacks, and for
+    These are taken for a head that the source lacks or that has other labels, for a pooler that it lacks, and for
     the `reinit_layers` upper layers (https://arxiv.org/abs/2006.05987, section 4: with the pooler).
 
     Raises:
@@ -68,7 +69,7 @@ def starting_parameters(config: FinetuneConfig, head: str, target: Any, fresh: A
     folder = resolve(source, parts=("config", "weights"))
     known = head in _WITHOUT_CLASSES or load_config(folder).labels == config.model.labels
     _, params, report = load_arrays(folder, head=head, labels=config.model.labels)
-    found, drawn = flatten(params), flatten(fresh)
+    found, drawn = flatten(params), flatten(fresh[0])
     anew = [name for name in _HEADS if any(is_allowed(path, (name,)) for path in drawn)]
     if known and all(path in found for path in drawn if is_allowed(path, tuple(anew))):
         anew = []
@@ -82,11 +83,9 @@ def starting_parameters(config: FinetuneConfig, head: str, target: Any, fresh: A
             logger.warning("init: %s has no %s for this task: drawn anew", named, ", ".join(anew))
         else:
             logger.warning("init: %s has a head for this task: it is gone on with", named)
-    return place(
-        unflatten(found | {path: leaf for path, leaf in drawn.items() if is_allowed(path, (*anew, *again))}),
-        target,
-        source,
-    )
+    from_fresh = [path for path in drawn if is_allowed(path, (*anew, *again))]
+    own = [{path: flat[path] for path in from_fresh} for flat in map(flatten, fresh)]
+    return [place(unflatten(found | parts), target, source) for parts in own]
 
 
 def upper_layers(config: FinetuneConfig) -> tuple[str, ...]:

@@ -54,7 +54,7 @@ class Finetuning:
 
     def first_state(self, target: TrainState, fresh: Callable[[], TrainState]) -> TrainState:
         state = fresh()
-        params = starting_parameters(self.settings, self._task.head, target.params, state.params)
+        (params,) = starting_parameters(self.settings, self._task.head, target.params, [state.params])
         return dataclasses.replace(state, params=params)
 
     def greet(self, log: RunLog | SilentLog, *, begun: bool) -> None:

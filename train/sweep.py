@@ -132,11 +132,10 @@ class Many:
             one = abstract_state(self._model, self._tx)
             return checkpoints.restore(stacked_shapes(one, len(self.runs), self.mesh)).state
         target = abstract_state(self._model, self._tx)
-        states = []
-        for key in self._init_keys:
-            fresh = init_state(key, self._model, self._tx)
-            params = starting_parameters(self._config, self._task.head, target.params, fresh.params)
-            states.append(dataclasses.replace(fresh, params=params))
+        fresh = [init_state(key, self._model, self._tx) for key in self._init_keys]
+        drawn = [state.params for state in fresh]
+        params = starting_parameters(self._config, self._task.head, target.params, drawn)
+        states = [dataclasses.replace(state, params=own) for state, own in zip(fresh, params, strict=True)]
         return stacked(states, self.mesh)
 
     def batch(self, step: int) -> dict[str, np.ndarray]:

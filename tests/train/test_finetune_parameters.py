@@ -44,7 +44,7 @@ def begun(init: str, labels: tuple[str, ...], head: str = HEAD, **fields: Any) -
     fresh = jax.tree.map(jnp.asarray, unflatten(drawn(config.model, head, seed=2)))
     here = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
     target = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=here), fresh)
-    params = starting_parameters(config, head, target, fresh)
+    (params,) = starting_parameters(config, head, target, [fresh])
     return flatten(jax.device_get(params)), flatten(jax.device_get(fresh))
 
 
@@ -145,3 +145,18 @@ def test_layers_that_are_not_there_or_shared_cannot_be_drawn_anew(tmp_path, fiel
     init, _ = source(tmp_path / "model", **fields)
     with pytest.raises(UserError, match=says):
         begun(init, LABELS, reinit_layers=layers)
+
+
+def test_many_runs_have_heads_of_their_own_and_it_is_said_once(tmp_path, caplog):
+    init, theirs = source(tmp_path / "model", head="encoder")
+    config = FinetuneConfig(init=init, max_length=8)
+    config = dataclasses.replace(config, model=adopted_model(config, frozenset(), LABELS, None))
+    fresh = [jax.tree.map(jnp.asarray, unflatten(drawn(config.model, HEAD, seed=seed))) for seed in (2, 3)]
+    here = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
+    target = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=here), fresh[0])
+    begun = [flatten(params) for params in starting_parameters(config, HEAD, target, fresh)]
+    for params, own in zip(begun, map(flatten, fresh), strict=True):
+        np.testing.assert_array_equal(params["classifier/kernel"], own["classifier/kernel"])
+        np.testing.assert_array_equal(params["bert/pooler/kernel"], theirs["pooler/kernel"])
+    (said,) = [record.message for record in caplog.records]
+    assert said.endswith("has no classifier for this task: drawn anew")
