@@ -12,6 +12,7 @@ from typing import NoReturn
 
 from bert_jax.errors import UserError
 from bert_jax.inference.arguments import add_verbs
+from bert_jax.inference.common_arguments import SOURCE, add_source, names, numbers
 
 EXIT_DONE, EXIT_USER_ERROR, EXIT_INTERRUPTED, EXIT_PIPE_CLOSED = 0, 2, 130, 141
 
@@ -86,7 +87,6 @@ examples:
   python -m bert_jax edit my-bert long --positions 1024 --how interpolate
 """
 
-_SOURCE = "a run directory, a folder in any published format, or a published model's id (ORG/NAME[@REVISION])"
 _STEP = "this checkpoint of a run directory; default: the newest good one"
 
 
@@ -97,22 +97,11 @@ class _Parser(argparse.ArgumentParser):
         self.exit(EXIT_USER_ERROR, f"{self.prog}: {message} (see {self.prog} --help)\n")
 
 
-def _names(text: str) -> tuple[str, ...]:
-    return tuple(name.strip() for name in text.split(",") if name.strip())
-
-
-def _numbers(text: str) -> tuple[int, ...]:
-    try:
-        return tuple(int(number) for number in text.split(","))
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r}: expected numbers, as in 0,2,4") from None
-
-
 def _heads(text: str) -> tuple[int, tuple[int, ...]]:
     layer, colon, heads = text.partition(":")
     if not colon or not layer.isdecimal():
         raise argparse.ArgumentTypeError(f"{text!r}: expected a layer and its heads, as in 0:1,3")
-    return int(layer), _numbers(heads)
+    return int(layer), numbers(heads)
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -126,23 +115,23 @@ def make_parser() -> argparse.ArgumentParser:
         return verbs.add_parser(verb, aliases=aliases, help=first, description=about, formatter_class=form)
 
     fill = add("fill-mask", _FILL_MASK)
-    fill.add_argument("source", metavar="DIR", help=_SOURCE)
+    add_source(fill)
     fill.add_argument("texts", metavar="TEXT", nargs="*", help="texts with [MASK]; none: one a line from stdin")
     fill.add_argument("--top-k", type=int, default=5, metavar="K", help="tokens for each [MASK] (default 5)")
-    fill.add_argument("--targets", type=_names, metavar="WORD,...", help="only these, each a token of the vocabulary")
+    fill.add_argument("--targets", type=names, metavar="WORD,...", help="only these, each a token of the vocabulary")
     fill.add_argument("--truncate", action="store_true", help="cut texts that are too long at the end; else an error")
     fill.add_argument("--json", action="store_true", help="a JSON list a text: score, token, token_str, sequence")
 
     add_verbs(add)
 
     info = add("info", _INFO)
-    info.add_argument("source", metavar="DIR", help=_SOURCE)
+    add_source(info)
     info.add_argument("--step", type=int, metavar="N", help=_STEP)
     info.add_argument("--layers", action="store_true", help="every layer by itself, not one line for all alike")
     info.add_argument("--json", action="store_true", help="one JSON object")
 
     convert = add("convert", _CONVERT, aliases=("export",))
-    convert.add_argument("source", metavar="SRC", help=_SOURCE)
+    convert.add_argument("source", metavar="SRC", help=SOURCE)
     convert.add_argument("directory", metavar="DST", help="the folder to write")
     convert.add_argument("--to", choices=("hf", "tf1", "sentence-transformers"), default="hf", help="default: hf")
     convert.add_argument(
@@ -151,7 +140,7 @@ def make_parser() -> argparse.ArgumentParser:
     convert.add_argument("--step", type=int, metavar="N", help=_STEP)
     convert.add_argument("--num-labels", type=int, metavar="C", help="classes of a classifier that is drawn anew")
     convert.add_argument(
-        "--allow-missing", type=_names, default=(), metavar="NAME,...", help="parts that are drawn anew if missing"
+        "--allow-missing", type=names, default=(), metavar="NAME,...", help="parts that are drawn anew if missing"
     )
     convert.add_argument("--pooling", metavar="HOW", help="mean, cls or max; +normalize for vectors of length one")
     convert.add_argument("--gelu", choices=("erf", "tanh"), help="what gelu means in Google's own folders: default erf")
@@ -166,10 +155,10 @@ def make_parser() -> argparse.ArgumentParser:
     score.add_argument("--json", action="store_true", help="one JSON object")
 
     edit = add("edit", _EDIT)
-    edit.add_argument("source", metavar="SRC", help=_SOURCE)
+    edit.add_argument("source", metavar="SRC", help=SOURCE)
     edit.add_argument("directory", metavar="DST", help="the folder to write")
     edit.add_argument("--step", type=int, metavar="N", help=_STEP)
-    edit.add_argument("--keep-layers", type=_numbers, metavar="0,2,...", help="drop the layers that are not named")
+    edit.add_argument("--keep-layers", type=numbers, metavar="0,2,...", help="drop the layers that are not named")
     edit.add_argument("--student", choices=("distilbert",), help="make it a DistilBERT of six layers, or --keep-layers")
     edit.add_argument(
         "--prune-heads", type=_heads, action="append", default=[], metavar="LAYER:HEAD,...", help="once for each layer"

@@ -3,8 +3,6 @@
 import io
 import json
 import os
-import re
-import shlex
 import shutil
 import signal
 import subprocess
@@ -22,6 +20,7 @@ from bert_jax.interop.names import parameters_of
 from bert_jax.interop.tree import sha256_of_parameters, unflatten
 from bert_jax.interop.write import save_pretrained
 from bert_jax.load import load
+from tests.guide import blocks_of, run_blocks
 from tests.run_directory import random_params, write_run
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "cat", "sat", "고양이", "a", "##s", "."]
@@ -118,6 +117,7 @@ def test_convert_to_vectors_takes_the_encoder_alone(run, tmp_path, capsys):
     assert (tmp_path / "again" / "modules.json").read_bytes() == (target / "modules.json").read_bytes()
 
 
+@pytest.mark.slow
 def test_convert_draws_a_classifier_if_asked(export, tmp_path, capsys):
     argv = ["convert", str(export), str(tmp_path / "x"), "--head", "sequence-classification", "--num-labels", "3"]
     assert main(argv) == 2
@@ -187,6 +187,7 @@ def test_info_names_what_is_damaged(run, export, tmp_path, capsys):
     assert "damaged" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_fill_mask_on_a_run_and_on_its_export(run, export, capsys):
     texts = ["The [MASK] sat.", "[MASK] 고양이 [MASK]"]
     ours, theirs = (
@@ -266,6 +267,7 @@ def test_ctrl_c_is_130_and_a_closed_pipe_is_quiet(monkeypatch, capsys, export):
     assert "Traceback" not in result.stderr
 
 
+@pytest.mark.slow
 def test_help_has_examples_and_loads_nothing_heavy():
     verbs = make_parser().parse_args(["info", "x"]).verb, *commands.VERBS
     for verb in verbs:
@@ -286,18 +288,10 @@ assert not heavy, heavy
 @pytest.mark.slow
 @pytest.mark.parity
 def test_the_guide_runs_as_written(run, tmp_path, monkeypatch, capsys):
-    guide = (Path(__file__).resolve().parents[1] / "docs" / "export.md").read_text()
-    blocks = re.findall(r"^```(sh|python)\n(.*?)^```", guide, re.DOTALL | re.MULTILINE)
+    blocks = blocks_of("docs/export.md")
     assert len(blocks) >= 7
     shutil.copytree(run, tmp_path / "runs" / "demo")
     monkeypatch.chdir(tmp_path)
-    names: dict = {}
-    for language, block in blocks:
-        if language == "python":
-            exec(compile(block, "docs/export.md", "exec"), names)
-            continue
-        for line in block.splitlines():
-            assert line.startswith("python -m bert_jax ")
-            assert main(shlex.split(line)[3:]) == 0, line
+    names = run_blocks(blocks)
     assert names["again"].report.fresh
     assert {"my-bert", "my-encoder", "my-copy"} <= set(os.listdir(tmp_path))

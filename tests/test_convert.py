@@ -1,6 +1,5 @@
 """docs/formats.md: its Python runs, top to bottom; and `convert` as a function."""
 
-import re
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +13,7 @@ from bert_jax.interop.names import parameters_of
 from bert_jax.interop.tree import sha256_of_parameters, unflatten
 from bert_jax.interop.write import save_pretrained
 from bert_jax.load import load, load_arrays
+from tests.guide import blocks_of, run_blocks
 
 CONFIG = BertConfig(
     vocab_size=16, hidden_size=8, num_hidden_layers=2, num_attention_heads=2, intermediate_size=12,
@@ -32,12 +32,9 @@ def make_folder(path: Path, head: str, config: BertConfig = CONFIG) -> Path:
 def test_the_guide_to_formats_runs_as_written(tmp_path, monkeypatch):
     make_folder(tmp_path / "somebodys-bert", "pretraining")
     monkeypatch.chdir(tmp_path)
-    guide = (Path(__file__).resolve().parents[1] / "docs" / "formats.md").read_text(encoding="utf-8")
-    blocks = re.findall(r"^```python\n(.*?)^```", guide, re.DOTALL | re.MULTILINE)
+    blocks = blocks_of("docs/formats.md", "python")
     assert len(blocks) == 3
-    names: dict = {}
-    for block in blocks:
-        exec(compile(block, "docs/formats.md", "exec"), names)
+    run_blocks(blocks)
     assert load("for-google").report.head == load("for-vectors").report.head == "encoder"
 
 

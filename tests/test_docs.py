@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.guide import blocks_of, run_blocks
+
 ROOT = Path(__file__).resolve().parents[1]
 DOCUMENTS = [
     ROOT / "README.md",
@@ -74,11 +76,9 @@ def test_the_readmes_python_runs(tmp_path: Path, monkeypatch):
     params = bert_jax.BertForPreTraining(config).init(jax.random.key(0), jax.numpy.zeros((1, 4), "int32"))["params"]
     bert_jax.save_pretrained(tmp_path / "runs" / "books", config, params, tokenizer)
     monkeypatch.chdir(tmp_path)
-    names: dict = {}
-    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), flags=re.DOTALL)
-    for block in blocks:
-        exec(compile(block, "README.md", "exec"), names)
+    blocks = blocks_of("README.md", "python")
     assert len(blocks) == 2
+    names = run_blocks(blocks)
     assert len(names["fill"]("The [MASK] was open.", top_k=3)) == 3
     kernels = [leaf for leaf in jax.tree.leaves(names["gradients"]) if leaf.ndim == 3]
     assert all(leaf.shape[0] == 4 for leaf in kernels)

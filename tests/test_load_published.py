@@ -1,7 +1,6 @@
 """A hub id wherever a folder will do: `load` and its parts, and the commands."""
 
 import json
-import re
 from pathlib import Path
 
 import jax
@@ -16,6 +15,7 @@ from bert_jax.interop.names import parameters_of
 from bert_jax.interop.tree import unflatten
 from bert_jax.interop.write import save_pretrained
 from bert_jax.load import load, load_config, load_tokenizer
+from tests.guide import blocks_of, run_blocks
 from tests.hub_server import HubServer
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "cat", "sat", "Mat", "##s", "."]
@@ -118,6 +118,5 @@ def test_the_commands_take_a_hub_id(hub: HubServer, folder, files, tmp_path, cap
 def test_the_guides_python_runs(hub: HubServer, files):
     hub.publish("google-bert/bert-base-uncased", files)
     hub.publish("somebody/bert", files, revision="v1.0")
-    guide = (Path(__file__).resolve().parents[1] / "docs" / "hub.md").read_text(encoding="utf-8")
-    (block,) = re.findall(r"```python\n(.*?)```", guide, flags=re.DOTALL)
-    exec(compile(block, "docs/hub.md", "exec"), {})
+    (block,) = blocks_of("docs/hub.md", "python")
+    run_blocks([block])

@@ -1,7 +1,6 @@
 """What the verbs of fine-tuned models are called with: classify, tag, answer, choose."""
 
 import argparse
-from collections.abc import Callable
 
 from bert_jax.data.tasks.multiple_choice import CHOICE_READERS
 from bert_jax.inference import (
@@ -12,6 +11,7 @@ from bert_jax.inference import (
     next_sentence_command,
     summarise_command,
 )
+from bert_jax.inference.common_arguments import Add, add_batch_size, add_lines, add_source
 
 _CLASSIFY = """\
 The label of each text, or pair of texts, by a model that was fine-tuned for it, and its probability; of a regression
@@ -52,26 +52,20 @@ examples:
 
 _SOURCE = "a fine-tuning run (its best model), a folder in any published format, or a published model's id"
 
-Add = Callable[[str, str], argparse.ArgumentParser]
-
 
 def add_verbs(add: Add) -> None:
-    """Make the parsers of the verbs.
-
-    Args:
-        add: (verb, what its help says) -> its parser.
-    """
+    """Make the parsers of these verbs and of those that have a file of their own."""
     classify = add("classify", _CLASSIFY)
-    _add_source(classify)
-    classify.add_argument("file", metavar="FILE", nargs="?", default="-", help="a text a line, or a table; none: stdin")
+    add_source(classify, _SOURCE)
+    add_lines(classify, "a text a line, or a table; none: stdin")
     classify.add_argument("--text", metavar="COL", help="FILE is a .csv, .tsv or .jsonl table: the texts' column")
     classify.add_argument("--pair", metavar="COL", help="and the column of what is paired with them")
     classify.add_argument("--top-k", type=int, default=1, metavar="K", help="labels for each text (default 1)")
     _add_common(classify, "a JSON list a text: label, score")
 
     tag = add("tag", _TAG)
-    _add_source(tag)
-    tag.add_argument("file", metavar="FILE", nargs="?", default="-", help="a text a line; none: stdin")
+    add_source(tag, _SOURCE)
+    add_lines(tag)
     tag.add_argument("--conll", action="store_true", help="FILE has CoNLL's columns, a word a line in the first")
     tag.add_argument(
         "--aggregation",
@@ -88,7 +82,7 @@ def add_verbs(add: Add) -> None:
     _add_common(tag, "a JSON list a text: entity_group, score, word, start, end")
 
     answer = add("answer", _ANSWER)
-    _add_source(answer)
+    add_source(answer, _SOURCE)
     answer.add_argument("file", metavar="FILE", help="SQuAD's .json, or a table with the columns question and context")
     answer.add_argument("--output", metavar="PATH", help="write the result there")
     answer.add_argument("--null-threshold", type=float, metavar="T", help='answer "" where that is so much better')
@@ -103,16 +97,12 @@ def add_verbs(add: Add) -> None:
         module.add_verb(add)
 
     choose = add("choose", _CHOOSE)
-    _add_source(choose)
+    add_source(choose, _SOURCE)
     choose.add_argument("file", metavar="FILE", help="questions with their choices")
     choose.add_argument("--format", choices=tuple(CHOICE_READERS), default="swag", help="FILE's form: default swag")
     _add_common(choose, "a JSON object a question: id, choice, score, scores")
 
 
-def _add_source(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("source", metavar="DIR", help=_SOURCE)
-
-
 def _add_common(parser: argparse.ArgumentParser, what: str) -> None:
-    parser.add_argument("--batch-size", type=int, metavar="B", help="rows at a time; default: some thousand tokens")
+    add_batch_size(parser)
     parser.add_argument("--json", action="store_true", help=what)

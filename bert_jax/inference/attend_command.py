@@ -1,11 +1,11 @@
 """The verb attend: what a model looks at in a text, as a table, arrays, a picture, a page."""
 
 import argparse
-import json
-import sys
-from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from bert_jax.inference.checks import writable
+from bert_jax.inference.common_arguments import Add, add_source
+from bert_jax.inference.serve import say, to_json, write
 
 if TYPE_CHECKING:
     from bert_jax.inference.attention_maps import AttentionMaps
@@ -23,15 +23,10 @@ examples:
 _COLUMNS = ("special", "previous", "itself", "next")
 
 
-def add_verb(add: Callable[[str, str], argparse.ArgumentParser]) -> None:
-    """Make the parser of the verb.
-
-    Args:
-        add: (verb, what its help says) -> its parser.
-    """
+def add_verb(add: Add) -> None:
+    """Make the parser of the verb."""
     parser = add("attend", _ABOUT)
-    source = "a run directory, a folder in any published format, or a published model's id (ORG/NAME[@REVISION])"
-    parser.add_argument("source", metavar="DIR", help=source)
+    add_source(parser)
     parser.add_argument("text", metavar="TEXT", help="what is looked at; nothing is cut")
     parser.add_argument("--pair", metavar="TEXT", help="a second text")
     parser.add_argument("--html", metavar="PATH", help="write a page to walk through layers and heads in")
@@ -43,8 +38,8 @@ def add_verb(add: Callable[[str, str], argparse.ArgumentParser]) -> None:
 def attend(arguments: argparse.Namespace) -> None:
     """`attend DIR TEXT`: a line a head, and the files that are asked for."""
     for written in (arguments.html, arguments.png, arguments.npz):
-        if written and not Path(written).absolute().parent.is_dir():
-            raise FileNotFoundError(f"{written}: its folder does not exist")
+        if written:
+            writable(written)
     from bert_jax.inference.attention_maps import Attend
 
     maps = Attend(arguments.source)(arguments.text, arguments.pair)
@@ -54,17 +49,17 @@ def attend(arguments: argparse.Namespace) -> None:
         (arguments.npz, maps.save_npz),
     ):
         if path:
-            sys.stderr.write(f"wrote {save(path)}\n")
+            say(f"wrote {save(path)}")
     rows = summary(maps)
     if arguments.json:
         found = {"tokens": maps.tokens, "special": maps.special.tolist(), "segments": maps.segments.tolist()}
-        sys.stdout.write(json.dumps(found | {"heads": rows}, ensure_ascii=False) + "\n")
+        write(to_json(found | {"heads": rows}))
         return
     lines = ["\t".join(("layer", "head", *_COLUMNS, "most"))]
     for row in rows:
         shares = (f"{row[name]:.4f}" for name in _COLUMNS)
         lines.append("\t".join((str(row["layer"]), str(row["head"]), *shares, row["most"])))
-    sys.stdout.write("\n".join(lines) + "\n")
+    write("\n".join(lines))
 
 
 def summary(maps: "AttentionMaps") -> list[dict[str, Any]]:

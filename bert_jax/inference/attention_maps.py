@@ -15,14 +15,12 @@ from bert_jax.errors import UserError
 from bert_jax.inference.attention_grid import draw_grid
 from bert_jax.inference.attention_page import page_of
 from bert_jax.inference.buckets import length_buckets
-from bert_jax.inference.task_source import folder_of
-from bert_jax.interop.names import parameters_of
-from bert_jax.interop.names_table import ENCODER
-from bert_jax.interop.tree import flatten, unflatten
-from bert_jax.load import Loaded, load, load_tokenizer
+from bert_jax.inference.checks import shortened, writable
+from bert_jax.inference.task_source import HEAD_OF, literal_tokenizer, longest_row, model_for
+from bert_jax.load import Loaded
 from bert_jax.model.heads import HEADS
 
-_HEAD = "encoder-no-pooler"
+_TASK = "attend"
 _FRAME_HEIGHT = 760  # pixels of a page in a notebook
 
 
@@ -59,17 +57,17 @@ class AttentionMaps:
 
     def save_png(self, path: str | os.PathLike[str]) -> Path:
         """Draw all heads as a grid of heat maps, a row a layer; needs matplotlib, of the extra `train`."""
-        return draw_grid(self, _writable(path))
+        return draw_grid(self, writable(path))
 
     def save_html(self, path: str | os.PathLike[str]) -> Path:
         """Write the page of `to_html` to a file."""
-        path = _writable(path)
+        path = writable(path)
         path.write_text(self.to_html(), encoding="utf-8")
         return path
 
     def save_npz(self, path: str | os.PathLike[str]) -> Path:
         """Write tokens, attentions, segments, special and has_head for `numpy.load` (no pickle in it)."""
-        path = _writable(path)
+        path = writable(path)
         with path.open("wb") as file:  # of a name alone NumPy would make NAME.npz
             np.savez(
                 file,
@@ -109,13 +107,14 @@ class Attend:
         *,
         dtype: str | None = None,
     ):
-        loaded, self.tokenizer = _encoder_of(source, dtype)
+        loaded, tokenizer = model_for(_TASK, source, dtype=dtype)
+        self.tokenizer = literal_tokenizer(tokenizer, source)
         self.config = loaded.config
         self.source = loaded.report.source
-        self.longest = min(self.tokenizer.max_length or self.config.longest_input, self.config.longest_input)
+        self.longest = longest_row(self.config, self.tokenizer)
         self.compilations = 0
         self._params = loaded.params
-        self._model = HEADS[_HEAD](self.config)
+        self._model = HEADS[HEAD_OF[_TASK]](self.config)
         self._weights = jax.jit(self._apply)
 
     def __call__(self, text: str | Sequence[str], text_pair: str | Sequence[str] | None = None) -> Any:
@@ -164,11 +163,8 @@ class Attend:
         ids, lengths = self.tokenizer.encode_flat([text] if pair is None else [text, pair])
         added = self.tokenizer.special_tokens_added(pair=pair is not None)
         if (total := int(lengths.sum()) + added) > self.longest:
-            what = "text" if pair is None else "pair"
-            start = text if len(text) <= 40 else text[:39] + "…"
-            raise UserError(
-                f"{what} {number + 1} ({start!r}) has {total} tokens, the model takes {self.longest}: shorten it"
-            )
+            name = f"{'text' if pair is None else 'pair'} {number + 1} ({shortened(text)})"
+            raise UserError(f"{name} has {total} tokens, the model takes {self.longest}: shorten it")
         return _row(self.tokenizer, np.split(ids, np.cumsum(lengths)[:-1]))
 
     def _apply(self, params: Any, ids: jax.Array, attention_mask: jax.Array, types: jax.Array) -> tuple[jax.Array, ...]:
@@ -249,29 +245,6 @@ def _row(tokenizer: Tokenizer, segments: list[np.ndarray]) -> _Row:
     return _Row(*map(np.concatenate, (ids, types, numbers, special)))
 
 
-def _encoder_of(source: "str | os.PathLike[str] | Loaded", dtype: str | None) -> tuple[Loaded, Tokenizer]:
-    """A source's encoder without its pooler, whatever its head, and its tokenizer."""
-    if isinstance(source, Loaded):
-        loaded = source if dtype is None else source._replace(config=source.config.replace(dtype=dtype))
-        tokenizer = loaded.tokenizer
-    else:
-        path = folder_of(source)
-        loaded = load(path, head=_HEAD, dtype=dtype)
-        tokenizer = loaded.tokenizer
-        if tokenizer is not None and not tokenizer.literal_special_tokens:
-            # A run prepared by Google's rules splits "[MASK]" in text; here it is how one asks.
-            tokenizer = load_tokenizer(path, literal_special_tokens=True)
-    where = loaded.report.source
-    if tokenizer is None:
-        raise UserError(f"{where}: has no tokenizer (tokenizer.json or vocab.txt), which attend needs")
-    flat = flatten(loaded.params)
-    stem = ENCODER if any(path.startswith(ENCODER) for path in flat) else ""
-    wanted = parameters_of(loaded.config, _HEAD)
-    if missing := [path for path in wanted if stem + path not in flat]:
-        raise UserError(f"{where}, head={loaded.report.head!r}: has no {missing[0]}, which attend needs")
-    return loaded._replace(params=unflatten({path: flat[stem + path] for path in wanted})), tokenizer
-
-
 def _pairs_of(text_pair: str | Sequence[str] | None, count: int, single: bool) -> list[str | None]:
     if text_pair is None:
         return [None] * count
@@ -281,10 +254,3 @@ def _pairs_of(text_pair: str | Sequence[str] | None, count: int, single: bool) -
     if len(pairs) != count:
         raise UserError(f"text_pair has {len(pairs)} texts for {count}: expected one for each")
     return pairs
-
-
-def _writable(path: str | os.PathLike[str]) -> Path:
-    path = Path(path)
-    if not path.absolute().parent.is_dir():
-        raise FileNotFoundError(f"{path}: its folder does not exist")
-    return path

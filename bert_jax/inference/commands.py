@@ -3,7 +3,6 @@
 import argparse
 import json
 from collections.abc import Callable, Iterable, Iterator
-from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,8 @@ from bert_jax.inference import (
     next_sentence_command,
     summarise_command,
 )
-from bert_jax.inference.serve import CHUNK, answered, lines_of, serve, to_json, write
+from bert_jax.inference.checks import writable
+from bert_jax.inference.serve import CHUNK, answered_by, lines_of, serve, to_json, write
 
 _CERTAIN = 1e9  # how much better no answer is where there is no other: JSON has no infinity
 
@@ -35,9 +35,8 @@ def classify(arguments: argparse.Namespace) -> None:
         labels = [found] if arguments.top_k == 1 else found
         return "\t".join(f"{row['label']}\t{row['score']:.4f}" for row in labels)
 
-    results = answered(texts, partial(predict.stream, chunk=CHUNK, on_error="return", top_k=arguments.top_k))
     serve(
-        results,
+        answered_by(predict, texts, top_k=arguments.top_k),
         show,
         as_json=arguments.json,
         in_json=lambda _, found: [found] if arguments.top_k == 1 else found,
@@ -62,8 +61,7 @@ def tag(arguments: argparse.Namespace) -> None:
         cache=True,
     )
     if not arguments.conll:
-        results = answered(lines, partial(predict.stream, chunk=CHUNK, on_error="return"))
-        serve(results, _show_entities, as_json=arguments.json)
+        serve(answered_by(predict, lines), _show_entities, as_json=arguments.json)
         return
     sentences = (sentence.words for sentence in read_conll(_file(arguments.file), tag=None))
     for some in _chunks(sentences):
@@ -79,8 +77,8 @@ def answer(arguments: argparse.Namespace) -> None:
     """`answer DIR FILE`: {id: answer} of a file in SQuAD's form, or an answer for each row of a table."""
     path = _file(arguments.file)
     for written in (arguments.output, arguments.null_odds):
-        if written and not Path(written).absolute().parent.is_dir():
-            raise FileNotFoundError(f"{written}: its folder does not exist")
+        if written:
+            writable(written)
     questions = list(_questions(path))
     from bert_jax.inference.question_answering import QuestionAnswering
 
@@ -126,7 +124,7 @@ def choose(arguments: argparse.Namespace) -> None:
 
     predict = MultipleChoice(arguments.source, batch_size=arguments.batch_size, cache=True)
     serve(
-        answered(questions, partial(predict.stream, chunk=CHUNK, on_error="return")),
+        answered_by(predict, questions),
         lambda _, found: f"{found['choice']}\t{found['score']:.4f}",
         as_json=arguments.json,
         in_json=lambda question, found: {"id": question.id} | found,

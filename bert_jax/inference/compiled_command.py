@@ -1,15 +1,15 @@
 """The verbs export-compiled and run-compiled: a model as programs in a folder, and whether such a folder runs here."""
 
 import argparse
-import json
-import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bert_jax.errors import UserError
-from bert_jax.inference.serve import answered, lines_of, serve, to_json, write
+from bert_jax.inference.common_arguments import SOURCE, Add, add_dtype, add_lines, add_source, names, numbers
+from bert_jax.inference.compiled_facts import TASKS
+from bert_jax.inference.serve import answered, lines_of, say, serve, to_json, write
 
 if TYPE_CHECKING:
     from bert_jax.data.tokenizer import Tokenizer
@@ -33,27 +33,21 @@ examples:
   python -m bert_jax run-compiled compiled pairs.tsv           two texts a line with a tab between
 """
 
-_SOURCE = "a run directory, a folder in any published format, or a published model's id (ORG/NAME[@REVISION])"
-_TASKS = ("embed", "text-classification", "token-classification", "question-answering", "fill-mask")
 _AT_ONCE = 64  # lines that are padded and run together
 
 
-def add_verb(add: Callable[[str, str], argparse.ArgumentParser]) -> None:
-    """Make the parsers of both verbs.
-
-    Args:
-        add: (verb, what its help says) -> its parser.
-    """
+def add_verb(add: Add) -> None:
+    """Make the parsers of both verbs."""
     export = add("export-compiled", _EXPORT)
-    export.add_argument("source", metavar="SRC", help=_SOURCE)
+    export.add_argument("source", metavar="SRC", help=SOURCE)
     export.add_argument("directory", metavar="DST", help="the folder to write; there must be none of this name")
-    export.add_argument("--task", choices=_TASKS, required=True, help="what the programs compute")
-    export.add_argument("--lengths", type=_numbers, metavar="L,...", help="tokens of a row (default 32,128,512)")
+    export.add_argument("--task", choices=TASKS, required=True, help="what the programs compute")
+    export.add_argument("--lengths", type=numbers, metavar="L,...", help="tokens of a row (default 32,128,512)")
     batches = "rows of a batch; a program for each length and each of these (default 1,8)"
-    export.add_argument("--batch-sizes", type=_numbers, default=(1, 8), metavar="B,...", help=batches)
+    export.add_argument("--batch-sizes", type=numbers, default=(1, 8), metavar="B,...", help=batches)
     platforms = "of cpu, cuda, rocm, tpu (default cpu,cuda,tpu; bfloat16: the one that JAX runs on here)"
-    export.add_argument("--platforms", type=_names, metavar="NAME,...", help=platforms)
-    export.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32", help="default float32")
+    export.add_argument("--platforms", type=names, metavar="NAME,...", help=platforms)
+    add_dtype(export)
     export.add_argument("--pooling", metavar="HOW", help="embed: as the verb embed; default: what the folder says")
     export.add_argument("--masks", type=int, default=8, metavar="P", help="fill-mask: masks of a row (default 8)")
     export.add_argument("--top-k", type=int, default=8, metavar="K", help="fill-mask: tokens for each (default 8)")
@@ -61,8 +55,8 @@ def add_verb(add: Callable[[str, str], argparse.ArgumentParser]) -> None:
         "--json", action="store_true", help="one JSON object: directory, shapes, files with their bytes"
     )
     run = add("run-compiled", _RUN)
-    run.add_argument("source", metavar="DIR", help="a folder of export-compiled")
-    run.add_argument("file", metavar="FILE", nargs="?", default="-", help="a text a line; none: stdin")
+    add_source(run, "a folder of export-compiled")
+    add_lines(run)
 
 
 def export_compiled(arguments: argparse.Namespace) -> None:
@@ -84,18 +78,18 @@ def export_compiled(arguments: argparse.Namespace) -> None:
         pooling=arguments.pooling,
         masks=arguments.masks,
         top_k=arguments.top_k,
-        progress=lambda done, count: _say(f"program {done} of {count}"),
+        progress=lambda done, count: say(f"program {done} of {count}"),
     )
     facts = read_facts(written)
     files = {path.name: path.stat().st_size for path in sorted(written.iterdir())}
-    _say(
+    say(
         f"wrote {written}: {len(facts.shapes)} programs for {', '.join(facts.platforms)}, {sum(files.values()):,} bytes"
     )
     if not arguments.json:
         write(str(written))
         return
     told = {"directory": str(written), "task": facts.task, "dtype": facts.dtype, "platforms": facts.platforms}
-    write(json.dumps(told | {"shapes": facts.shapes, "files": files}, ensure_ascii=False))
+    write(to_json(told | {"shapes": facts.shapes, "files": files}))
 
 
 def run_compiled(arguments: argparse.Namespace) -> None:
@@ -140,18 +134,3 @@ def _row(tokenizer: "Tokenizer", line: str | UserError) -> Any:
         return {name: array[0] for name, array in tokenizer(first, second if tab else None).items()}
     except UserError as error:
         return error
-
-
-def _names(text: str) -> tuple[str, ...]:
-    return tuple(name.strip() for name in text.split(",") if name.strip())
-
-
-def _numbers(text: str) -> tuple[int, ...]:
-    try:
-        return tuple(int(number) for number in text.split(","))
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r}: expected numbers, as in 32,128") from None
-
-
-def _say(line: str) -> None:
-    sys.stderr.write(line + "\n")

@@ -16,6 +16,7 @@ from jax import export as jax_export
 
 from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.errors import UserError
+from bert_jax.inference import compiled_facts, pipelines
 from bert_jax.inference.compiled_facts import (
     CARD,
     MASKS,
@@ -32,26 +33,15 @@ from bert_jax.inference.compiled_facts import (
 )
 from bert_jax.inference.compiled_run import read_programs, read_weights
 from bert_jax.inference.embed import TextEmbedding
-from bert_jax.inference.fill_mask import FillMask
-from bert_jax.inference.question_answering import QuestionAnswering
-from bert_jax.inference.task_model import TaskModel
-from bert_jax.inference.text_classification import TextClassification
-from bert_jax.inference.token_classification import TokenClassification
+from bert_jax.inference.task_model import ANY_LENGTH, TaskModel
 from bert_jax.interop.new_folder import new_folder, write_text
 from bert_jax.interop.safetensors import write_tensors
 from bert_jax.interop.tree import as_numpy, unflatten
 from bert_jax.load import Loaded
 
-TASKS: dict[str, Callable[..., TaskModel]] = {
-    "embed": TextEmbedding,
-    "text-classification": TextClassification,
-    "token-classification": TokenClassification,
-    "question-answering": QuestionAnswering,
-    "fill-mask": FillMask,
-}
+TASKS: dict[str, Callable[..., TaskModel]] = {task: pipelines.TASKS[task] for task in compiled_facts.TASKS}
 PLATFORMS = ("cpu", "cuda", "rocm", "tpu")
 LENGTHS = (32, 128, 512)
-_ANY_LENGTH = 1 << 30
 
 
 def export_compiled(
@@ -103,7 +93,7 @@ def export_compiled(
         raise UserError(f"task {task!r}: expected one of {', '.join(TASKS)}")
     if pooling is not None and task != "embed":
         raise UserError(f"pooling={pooling!r}: only for embed, not for {task}")
-    options: dict[str, Any] = {"embed": {"pooling": pooling}, "question-answering": {"max_length": _ANY_LENGTH}}
+    options: dict[str, Any] = {"embed": {"pooling": pooling}, "question-answering": {"max_length": ANY_LENGTH}}
     model = TASKS[task](source, dtype=dtype, **options.get(task, {}))
     shapes = _shapes(model, lengths, batch_sizes)
     inputs, outputs = _specs(task, model, masks, min(top_k, model.tokenizer.vocab_size))

@@ -12,6 +12,7 @@ from bert_jax.errors import UserError
 
 SCHEMA = 1
 FACTS, PROGRAMS, WEIGHTS, CARD = "compiled.json", "programs.zip", "weights.safetensors", "README.md"
+TASKS = ("embed", "text-classification", "token-classification", "question-answering", "fill-mask")
 ROWS, TOKENS, MASKS = "rows", "tokens", "masks"
 
 
@@ -42,7 +43,7 @@ class Facts:
     """compiled.json, but for its own sum.
 
     Attributes:
-        task: "embed", "text-classification", "token-classification", "question-answering" or "fill-mask".
+        task: one of `TASKS`.
         dtype: type of the operands of matrix products; what goes in and comes out is the same for all.
         platforms: what the programs were lowered for, of cpu, cuda, rocm, tpu.
         shapes: (rows, tokens) of each program, ascending.

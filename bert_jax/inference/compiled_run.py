@@ -128,11 +128,7 @@ class Compiled:
         try:
             return jax.jit(self._programs[shape].call).lower(self._weights, batch).compile()
         except Exception as error:
-            why = " ".join(str(error).split())[:200]
-            made = f"made with jax {self.facts.jax}, this is {jax.__version__}"
-            raise UserError(
-                f"{self.folder / PROGRAMS}: {program_name(*shape)} cannot be compiled ({made}): {why}"
-            ) from None
+            raise _unusable(self.folder, self.facts, shape, "compiled", error) from None
 
     def _shape_of(self, batch: Mapping[str, np.ndarray]) -> Shape:
         """Which program a batch is for; checked."""
@@ -253,9 +249,7 @@ def read_programs(folder: Path, facts: Facts) -> dict[Shape, jax_export.Exported
             if shape == facts.shapes[0]:
                 program.mlir_module()  # StableHLO has a version of its own, the same in all of them
         except Exception as error:
-            why = " ".join(str(error).split())[:200]
-            made = f"made with jax {facts.jax}, this is {jax.__version__}"
-            raise UserError(f"{path}: {program_name(*shape)} cannot be read ({made}): {why}") from None
+            raise _unusable(folder, facts, shape, "read", error) from None
         sizes = facts.sizes(*shape)
         for what, said, is_so in (
             ("platforms", facts.platforms, tuple(program.platforms)),
@@ -266,6 +260,13 @@ def read_programs(folder: Path, facts: Facts) -> dict[Shape, jax_export.Exported
             if said != is_so:
                 raise UserError(f"{path}: {program_name(*shape)} has {what} {is_so}, {FACTS} says {said}; export again")
     return programs
+
+
+def _unusable(folder: Path, facts: Facts, shape: Shape, what: str, error: Exception) -> UserError:
+    """A program that cannot be `what`: JAX of another version, most likely."""
+    why = " ".join(str(error).split())[:200]
+    made = f"made with jax {facts.jax}, this is {jax.__version__}"
+    return UserError(f"{folder / PROGRAMS}: {program_name(*shape)} cannot be {what} ({made}): {why}")
 
 
 def read_weights(folder: Path, programs: Iterable[jax_export.Exported]) -> dict[str, np.ndarray]:

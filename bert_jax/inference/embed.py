@@ -38,13 +38,15 @@ class TextEmbedding(TaskModel):
         pooling: "mean" over the tokens, "cls" (the first one's vector), "max", "mean_sqrt_len_tokens", or "pooled"
             (what the pooler makes of the first); "+normalize" for vectors of length one. None: what the folder's
             modules.json says, else "mean+normalize".
-        packing: short texts share rows of 128 tokens, each seeing itself alone; None: where the pooling allows it.
+        packing: texts share rows of 128 tokens and more, each seeing itself alone; None: where the pooling allows it.
         max_length: tokens of a text; None: what the folder says, or the model takes.
 
     Attributes:
         pooling: how texts become vectors.
         width: D.
     """
+
+    task = "embed"
 
     def __init__(
         self,
@@ -66,15 +68,11 @@ class TextEmbedding(TaskModel):
             raise UserError(f"packing: not with pooling {self.pooling!r}; with {', '.join(_PACKABLE)}")
         if max_length is None and folder is not None:
             max_length = max_length_of(folder)
-        super().__init__(
-            "embed-pooled" if kind == POOLED else "embed",
-            folder or source,
-            batch_size=batch_size,
-            dtype=dtype,
-            cache=cache,
-            longest=max_length,
-            packing=kind in _PACKABLE if packing is None else packing,
-        )
+        if max_length is not None:
+            self.longest = max_length
+        self.task = "embed-pooled" if kind == POOLED else "embed"
+        self.packing = kind in _PACKABLE if packing is None else packing
+        super().__init__(folder or source, batch_size=batch_size, dtype=dtype, cache=cache)
         self.width = self.config.hidden_size
 
     def __call__(self, texts: str | Sequence[str]) -> np.ndarray:
@@ -92,19 +90,16 @@ class TextEmbedding(TaskModel):
 
     @cached_property
     def fingerprint(self) -> str:
-        """sha256, in hex, of the parameters and of all that decides a text's ids."""
+        """sha256, in hex, of the parameters as products take them, and of all that decides a text's ids."""
         sums = sha256_of_parameters(jax.device_get(self.engine.programs.params)), self.tokenizer.fingerprint
         return hashlib.sha256("".join(sums).encode()).hexdigest()
 
-    def encode(self, items: list[str], first: int, **options: Any) -> tuple[int, Encoded]:
+    def encode(self, items: list[str], first: int, **options: Any) -> tuple[list[str], Encoded]:
         texts = [check_text(text, f"text {first + number + 1}") for number, text in enumerate(items)]
-        return len(items), self.encode_pairs([(text, None) for text in texts])
+        return items, self.encode_pairs([(text, None) for text in texts])
 
-    def results(self, facts: int, outputs: list[tuple[np.ndarray, ...]], **options: Any) -> list[np.ndarray]:
+    def results(self, facts: list[str], outputs: list[tuple[np.ndarray, ...]], **options: Any) -> list[np.ndarray]:
         return [vector_D for (vector_D,) in outputs]
-
-    def count(self, facts: int) -> int:
-        return facts
 
     def apply(self, params: Any, batch: Mapping[str, Array], **options: Any) -> tuple[Array]:
         """float32 [B, D], of a packed batch [B, K, D]."""

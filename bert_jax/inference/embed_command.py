@@ -2,16 +2,15 @@
 
 import argparse
 import os
-import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
-from functools import partial
+from collections.abc import Iterable, Iterator
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bert_jax.errors import UserError
-from bert_jax.inference.serve import CHUNK, answered, lines_of, serve, to_json
+from bert_jax.inference.common_arguments import Add, add_batch_size, add_dtype, add_lines, add_source
+from bert_jax.inference.serve import answered_by, lines_of, say, serve, to_json
 
 if TYPE_CHECKING:
     from bert_jax.inference.embed import TextEmbedding
@@ -37,22 +36,19 @@ examples:
   python -m bert_jax similar my-vectors questions.txt answers.txt --json
 """
 
-_SOURCE = "a run directory, a folder in any published format, or a published model's id"
 _AT_ONCE = 4096  # lines that are sorted by length and embedded together
-
-Add = Callable[[str, str], argparse.ArgumentParser]
 
 
 def add_verbs(add: Add) -> None:
     """Make the parsers of `embed` and `similar`."""
     embed = add("embed", _EMBED)
-    embed.add_argument("source", metavar="DIR", help=_SOURCE)
-    embed.add_argument("file", metavar="FILE", nargs="?", default="-", help="a text a line; none: stdin")
+    add_source(embed)
+    add_lines(embed)
     embed.add_argument("--output", metavar="PATH", help="a .npy file (resumed) or a .jsonl file; none: stdout")
     _add_common(embed)
 
     similar = add("similar", _SIMILAR)
-    similar.add_argument("source", metavar="DIR", help=_SOURCE)
+    add_source(similar)
     similar.add_argument("file", metavar="QUERIES", help="a text a line; -: stdin")
     similar.add_argument("corpus", metavar="CORPUS", help="a text a line")
     similar.add_argument("--top-k", type=int, default=5, metavar="K", help="lines for each query (default 5)")
@@ -63,8 +59,8 @@ def add_verbs(add: Add) -> None:
 def _add_common(parser: argparse.ArgumentParser) -> None:
     how = "mean, cls, max, pooled; +normalize for vectors of length one; default: what the folder says"
     parser.add_argument("--pooling", metavar="HOW", help=how)
-    parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32", help="default float32")
-    parser.add_argument("--batch-size", type=int, metavar="B", help="rows at a time; default: some thousand tokens")
+    add_dtype(parser)
+    add_batch_size(parser)
 
 
 def embed(arguments: argparse.Namespace) -> None:
@@ -76,8 +72,7 @@ def embed(arguments: argparse.Namespace) -> None:
     if arguments.output:
         _to_file(model, lines, arguments)
         return
-    results = answered(lines, partial(model.stream, chunk=CHUNK, on_error="return"))
-    serve(results, lambda _, vector: to_json(vector.tolist()), as_json=False)
+    serve(answered_by(model, lines), lambda _, vector: to_json(vector.tolist()), as_json=False)
 
 
 def similar(arguments: argparse.Namespace) -> None:
@@ -126,7 +121,7 @@ def _to_file(model: "TextEmbedding", lines: Iterable[str | UserError], arguments
     }
     with VectorFile(arguments.output, width=model.width, made_of=made_of, chunk=_AT_ONCE) as file:
         if file.rows:
-            sys.stderr.write(f"going on after line {file.rows:,}\n")
+            say(f"going on after line {file.rows:,}")
         first, begin, told = file.rows, time.monotonic(), time.monotonic()
         rest = islice(lines, file.rows, None)
         results = model.stream(rest, chunk=_AT_ONCE, on_error="return", first=file.rows)
@@ -134,13 +129,13 @@ def _to_file(model: "TextEmbedding", lines: Iterable[str | UserError], arguments
             for result in some:
                 if isinstance(result, UserError):
                     wrong += 1
-                    sys.stderr.write(f"error: {result}\n")
+                    say(f"error: {result}")
             file.append([None if isinstance(result, UserError) else result for result in some])
             if time.monotonic() - told > 10:
                 told = time.monotonic()
                 rate = (file.rows - first) / (told - begin)
-                sys.stderr.write(f"{file.rows:,} lines, {rate:,.0f} a second\n")
+                say(f"{file.rows:,} lines, {rate:,.0f} a second")
         path = file.finish()
-        sys.stderr.write(f"wrote {path}: {file.rows:,} vectors of {model.width}, pooling {model.pooling}\n")
+        say(f"wrote {path}: {file.rows:,} vectors of {model.width}, pooling {model.pooling}")
     if wrong:
         raise UserError(f"{wrong} of {file.rows:,} lines have no vector but a row of NaN (.jsonl: null) in its place")

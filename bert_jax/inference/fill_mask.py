@@ -12,9 +12,11 @@ from bert_jax.errors import UserError
 from bert_jax.inference.buckets import power_of_two
 from bert_jax.inference.checks import check_text, shortened
 from bert_jax.inference.shown import Results, first_of
-from bert_jax.inference.task_model import TaskModel, model_inputs
-from bert_jax.inference.task_source import folder_of
-from bert_jax.load import Loaded, load_tokenizer
+from bert_jax.inference.task_model import ANY_LENGTH, TaskModel, model_inputs
+from bert_jax.inference.task_source import literal_tokenizer
+from bert_jax.load import Loaded
+
+_MASK_TOKENS = ("[MASK]", "<mask>")
 
 
 class _Asked(NamedTuple):
@@ -37,6 +39,8 @@ class FillMask(TaskModel):
             too long is an error.
     """
 
+    task = "fill-mask"
+
     def __init__(
         self,
         source: "str | os.PathLike[str] | Loaded",
@@ -46,12 +50,8 @@ class FillMask(TaskModel):
         cache: bool = False,
         truncation: bool = False,
     ):
-        super().__init__("fill-mask", source, batch_size=batch_size, dtype=dtype, cache=cache)
-        if not self.tokenizer.literal_special_tokens and not isinstance(source, Loaded):
-            # A run prepared by Google's rules splits "[MASK]" in text; here it is how one asks.
-            tokenizer = load_tokenizer(folder_of(source), literal_special_tokens=True)
-            assert tokenizer is not None
-            self.tokenizer = tokenizer
+        super().__init__(source, batch_size=batch_size, dtype=dtype, cache=cache)
+        self.tokenizer = literal_tokenizer(self.tokenizer, source)
         self._truncation = truncation
 
     def __call__(
@@ -129,7 +129,7 @@ class FillMask(TaskModel):
     def _ids(self, text: str, number: int) -> np.ndarray:
         """Ids int32 [L] with [CLS] and [SEP]; checked."""
         check_text(text, f"text {number + 1}")
-        (ids,) = self.tokenizer([text], truncation="none", max_length=_ANY_LENGTH)["input_ids"]
+        (ids,) = self.tokenizer([text], truncation="none", max_length=ANY_LENGTH)["input_ids"]
         mask = self.tokenizer.mask_token
         shown = f"text {number + 1} ({shortened(text)})"
         masks = int((ids == self.tokenizer.mask_token_id).sum())
@@ -181,7 +181,3 @@ class FillMask(TaskModel):
                 row.append({"score": score, "token": token, "token_str": token_str, "sequence": sequence})
             answers.append(row)
         return answers[0] if single else answers
-
-
-_ANY_LENGTH = 1 << 30
-_MASK_TOKENS = ("[MASK]", "<mask>")

@@ -30,6 +30,8 @@ class Likelihood(TaskModel):
         batch_size, dtype, cache: as `TaskModel`.
     """
 
+    task = "likelihood"
+
     def __init__(
         self,
         source: "str | os.PathLike[str] | Loaded",
@@ -38,7 +40,7 @@ class Likelihood(TaskModel):
         dtype: str | None = None,
         cache: bool = False,
     ):
-        super().__init__("likelihood", source, batch_size=batch_size, dtype=dtype, cache=cache)
+        super().__init__(source, batch_size=batch_size, dtype=dtype, cache=cache)
         if self.config.is_decoder:
             raise UserError(f"{self.source}: a decoder, which sees no later tokens; likelihood needs a masked model")
         self._mask_id, self._pad_id = self.tokenizer.mask_token_id, self.tokenizer.pad_token_id

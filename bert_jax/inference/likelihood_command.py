@@ -2,13 +2,12 @@
 
 import argparse
 import sys
-from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from bert_jax.errors import UserError
-from bert_jax.inference.serve import CHUNK, answered, lines_of, serve, to_json, write
+from bert_jax.inference.common_arguments import Add, add_batch_size, add_lines, add_source
+from bert_jax.inference.serve import answered_by, lines_of, serve, to_json, write
 
 _LIKELIHOOD = """\
 How probable a masked model finds each text: the pseudo-log-likelihood, which is the sum over its tokens of the natural
@@ -30,29 +29,24 @@ examples:
   python -m bert_jax evaluate-blimp my-bert blimp/data --limit 50   the first pairs of each set: a look
 """
 
-_SOURCE = "a run directory, a folder in any published format, or a published model's id (ORG/NAME[@REVISION])"
 _WITHIN_WORD = "hide with a token the later ones of its word (Kauf & Ivanova 2023); default: itself alone"
 
 
-def add_verb(add: Callable[[str, str], argparse.ArgumentParser]) -> None:
-    """Make the parsers of both verbs.
-
-    Args:
-        add: (verb, what its help says) -> its parser.
-    """
+def add_verb(add: Add) -> None:
+    """Make the parsers of both verbs."""
     likelihood = add("likelihood", _LIKELIHOOD)
-    likelihood.add_argument("source", metavar="DIR", help=_SOURCE)
-    likelihood.add_argument("file", metavar="FILE", nargs="?", default="-", help="a text a line; none: stdin")
+    add_source(likelihood)
+    add_lines(likelihood)
     likelihood.add_argument("--tokens", action="store_true", help="the log-probability of each token too")
     likelihood.add_argument("--json", action="store_true", help="a JSON object a text: pll, tokens, pppl")
     blimp = add("evaluate-blimp", _BLIMP)
-    blimp.add_argument("source", metavar="DIR", help=_SOURCE)
+    add_source(blimp)
     blimp.add_argument("data", metavar="DATA", help="BLiMP's folder, or a tar archive of it (.tar, .tar.gz, .tar.zst)")
     blimp.add_argument("--limit", type=int, metavar="N", help="the first N pairs of each set only")
     blimp.add_argument("--json", action="store_true", help="one JSON object: accuracy, phenomena, fields, sets ...")
     for parser in (likelihood, blimp):
         parser.add_argument("--within-word", action="store_true", help=_WITHIN_WORD)
-        parser.add_argument("--batch-size", type=int, metavar="B", help="rows at a time; default: some thousand tokens")
+        add_batch_size(parser)
 
 
 def likelihood(arguments: argparse.Namespace) -> None:
@@ -61,8 +55,7 @@ def likelihood(arguments: argparse.Namespace) -> None:
     from bert_jax.inference.likelihood import Likelihood
 
     predict = Likelihood(arguments.source, batch_size=arguments.batch_size, cache=True)
-    options = {"per_token": arguments.tokens, "within_word_l2r": arguments.within_word}
-    results = answered(texts, partial(predict.stream, chunk=CHUNK, on_error="return", **options))
+    results = answered_by(predict, texts, per_token=arguments.tokens, within_word_l2r=arguments.within_word)
     serve(results, _show, as_json=arguments.json)
 
 

@@ -1,6 +1,5 @@
 """multiple-choice: which of several endings a model takes for the right one."""
 
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
@@ -13,7 +12,6 @@ from bert_jax.data.tasks.multiple_choice import Choices
 from bert_jax.errors import UserError
 from bert_jax.inference.shown import Results
 from bert_jax.inference.task_model import TaskModel, softmax
-from bert_jax.load import Loaded
 
 Question = Choices | Mapping[str, Any]
 
@@ -30,15 +28,7 @@ class MultipleChoice(TaskModel):
         batch_size, dtype, cache: as `TaskModel`; rows, not questions.
     """
 
-    def __init__(
-        self,
-        source: "str | os.PathLike[str] | Loaded",
-        *,
-        batch_size: int | None = None,
-        dtype: str | None = None,
-        cache: bool = False,
-    ):
-        super().__init__("multiple-choice", source, batch_size=batch_size, dtype=dtype, cache=cache)
+    task = "multiple-choice"
 
     def __call__(self, questions: Question | Sequence[Question]) -> Any:
         """Choose.
@@ -84,7 +74,3 @@ def _rows_of(question: Question, number: int) -> tuple[Sequence[str], Sequence[s
     if not second:
         raise UserError(f"question {number + 1}: has no choices")
     return first, second
-
-
-def _short(value: object) -> str:
-    return repr(value)[:60]

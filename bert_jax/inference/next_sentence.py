@@ -1,6 +1,5 @@
 """next-sentence: does the second text follow the first, by the head that BERT was pretrained with."""
 
-import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -10,7 +9,6 @@ from bert_jax.data.tasks.encoded import Encoded
 from bert_jax.errors import UserError
 from bert_jax.inference.checks import check_text, shortened
 from bert_jax.inference.task_model import TaskModel, softmax
-from bert_jax.load import Loaded
 
 LABELS = ("is_next", "not_next")  # of the logits, as in transformers' BertForNextSentencePrediction
 
@@ -27,15 +25,7 @@ class NextSentence(TaskModel):
         batch_size, dtype, cache: as `TaskModel`.
     """
 
-    def __init__(
-        self,
-        source: "str | os.PathLike[str] | Loaded",
-        *,
-        batch_size: int | None = None,
-        dtype: str | None = None,
-        cache: bool = False,
-    ):
-        super().__init__("next-sentence", source, batch_size=batch_size, dtype=dtype, cache=cache)
+    task = "next-sentence"
 
     def __call__(
         self, text: str | Sequence[Pair], text_pair: str | None = None
@@ -60,21 +50,18 @@ class NextSentence(TaskModel):
             raise UserError("text_pair: only with one text; of many give a list of pairs")
         return list(self.stream(list(text)))
 
-    def encode(self, items: list[Pair], first: int, **options: Any) -> tuple[int, Encoded]:
+    def encode(self, items: list[Pair], first: int, **options: Any) -> tuple[list[Any], Encoded]:
         pairs = [_both(item, f"pair {first + number + 1}") for number, item in enumerate(items)]
         texts = [text for pair in pairs for text in pair]
         for number, length in enumerate(self.tokenizer.encode_flat(texts)[1].tolist()):
             if not length:
                 which = f"pair {first + number // 2 + 1}, the {('first', 'second')[number % 2]} text"
                 raise UserError(f"{which} ({shortened(texts[number])}) has no token: there is nothing to judge")
-        return len(pairs), self.encode_pairs(pairs)
+        return pairs, self.encode_pairs(pairs)
 
-    def results(self, facts: int, outputs: list[tuple[np.ndarray, ...]], **options: Any) -> list[Any]:
+    def results(self, facts: list[Any], outputs: list[tuple[np.ndarray, ...]], **options: Any) -> list[Any]:
         rows = [softmax(logits_2) for (logits_2,) in outputs]
         return [{"label": LABELS[int(row.argmax())], "is_next": float(row[0])} for row in rows]
-
-    def count(self, facts: int) -> int:
-        return facts
 
 
 def _both(pair: Any, name: str) -> tuple[str, str]:

@@ -3,12 +3,12 @@
 import argparse
 import json
 from collections.abc import Callable, Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from bert_jax.errors import UserError
-from bert_jax.inference.serve import CHUNK, answered, lines_of, serve
+from bert_jax.inference.common_arguments import Add, add_batch_size, add_source
+from bert_jax.inference.serve import answered_by, lines_of, serve
 
 _ABOUT = """\
 Whether the second text of a pair follows the first, and with what probability, by the head for next sentences that a
@@ -21,17 +21,12 @@ examples:
 """
 
 
-def add_verb(add: Callable[[str, str], argparse.ArgumentParser]) -> None:
-    """Make the parser of the verb.
-
-    Args:
-        add: (verb, what its help says) -> its parser.
-    """
+def add_verb(add: Add) -> None:
+    """Make the parser of the verb."""
     parser = add("next-sentence", _ABOUT)
-    source = "a run directory, a folder in any published format, or a published model's id (ORG/NAME[@REVISION])"
-    parser.add_argument("source", metavar="DIR", help=source)
+    add_source(parser)
     parser.add_argument("file", metavar="FILE", help="pairs: tab-separated, or .jsonl; - is stdin, tab-separated")
-    parser.add_argument("--batch-size", type=int, metavar="B", help="rows at a time; default: some thousand tokens")
+    add_batch_size(parser)
     parser.add_argument("--json", action="store_true", help="a JSON object a pair: label, is_next")
 
 
@@ -42,7 +37,7 @@ def next_sentence(arguments: argparse.Namespace) -> None:
 
     predict = NextSentence(arguments.source, batch_size=arguments.batch_size, cache=True)
     serve(
-        answered(pairs, partial(predict.stream, chunk=CHUNK, on_error="return")),
+        answered_by(predict, pairs),
         lambda _, found: f"{found['label']}\t{found['is_next']:.4f}",
         as_json=arguments.json,
     )

@@ -36,6 +36,9 @@ class QuestionAnswering(TaskModel):
             always an answer.
     """
 
+    task = "question-answering"
+    per_token = True
+
     def __init__(
         self,
         source: "str | os.PathLike[str] | Loaded",
@@ -53,15 +56,8 @@ class QuestionAnswering(TaskModel):
         for name, value in (("max_answer_length", max_answer_length), ("n_best", n_best)):
             if value < 1:
                 raise UserError(f"{name}={value}: expected at least 1")
-        super().__init__(
-            "question-answering",
-            source,
-            batch_size=batch_size,
-            dtype=dtype,
-            cache=cache,
-            longest=max_length,
-            per_token=True,
-        )
+        self.longest = max_length
+        super().__init__(source, batch_size=batch_size, dtype=dtype, cache=cache)
         self._stride = max(1, min(128, self.longest // 3)) if stride is None else stride
         self._max_question_length = min(max_question_length, self.longest // 2)
         self._max_answer_length, self._n_best = max_answer_length, n_best

@@ -3,6 +3,7 @@
 import json
 import sys
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from itertools import tee
 from pathlib import Path
 from typing import Any
@@ -27,9 +28,14 @@ def lines_of(name: str) -> Iterator[str | UserError]:
 
 
 def answered(items: Iterable[Any], run: Callable[[Iterable[Any]], Iterator[Any]]) -> Iterator[tuple[Any, Any]]:
-    """(item, its result), as they come. `run`: a pipeline's `stream` with `on_error="return"`."""
+    """(item, its result), as they come; `run` gives a UserError for what it cannot answer."""
     given, kept = tee(items)
     return zip(kept, run(given), strict=True)
+
+
+def answered_by(predict: Any, items: Iterable[Any], **options: Any) -> Iterator[tuple[Any, Any]]:
+    """`answered` by a pipeline, a `TaskModel`; options as its `stream`."""
+    return answered(items, partial(predict.stream, chunk=CHUNK, on_error="return", **options))
 
 
 def serve(
@@ -60,7 +66,7 @@ def serve(
         wrong += 1
         write(to_json({"error": str(result)}) if as_json else "")
         if not as_json:
-            sys.stderr.write(f"error: {result}\n")
+            say(f"error: {result}")
     if wrong:
         raise UserError(f"{wrong} of {count} could not be answered; the others were")
 
@@ -70,4 +76,10 @@ def to_json(value: Any) -> str:
 
 
 def write(text: str) -> None:
+    """A line, or several, to stdout."""
     sys.stdout.write(text + "\n")
+
+
+def say(text: str) -> None:
+    """A line to stderr, where what is no result goes."""
+    sys.stderr.write(text + "\n")

@@ -1,10 +1,11 @@
 """The verb summarise: the key sentences of documents."""
 
 import argparse
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 from bert_jax.errors import UserError
+from bert_jax.inference.common_arguments import Add, add_source
 from bert_jax.inference.serve import lines_of, serve
 
 _ABOUT = """\
@@ -18,15 +19,10 @@ examples:
 """
 
 
-def add_verb(add: Callable[[str, str], argparse.ArgumentParser]) -> None:
-    """Make the parser of the verb.
-
-    Args:
-        add: (verb, what its help says) -> its parser.
-    """
+def add_verb(add: Add) -> None:
+    """Make the parser of the verb."""
     parser = add("summarise", _ABOUT)
-    source = "a run directory, a folder in any published format, or a published model's id (ORG/NAME[@REVISION])"
-    parser.add_argument("source", metavar="DIR", help=source)
+    add_source(parser)
     parser.add_argument("files", metavar="FILE", nargs="+", help="each one document; - is stdin")
     parser.add_argument("--sentences", type=int, metavar="N", help="how many of each document (default 3)")
     parser.add_argument("--ratio", type=float, metavar="R", help="or which share of its sentences: 0.1 is a tenth")

@@ -17,12 +17,13 @@ from bert_jax.errors import UserError
 from bert_jax.inference.ahead import ahead
 from bert_jax.inference.engine import Engine
 from bert_jax.inference.narrow import narrowed
-from bert_jax.inference.task_source import HEAD_OF, model_for
+from bert_jax.inference.task_source import HEAD_OF, longest_row, model_for
 from bert_jax.load import Loaded
 from bert_jax.model.heads import HEADS
 
 logger = logging.getLogger(__name__)
 
+ANY_LENGTH = 1 << 30  # tokens: as many as the model takes
 CHUNK = 1024  # items that are encoded together, grouped by length, and answered before the next come
 ON_ERROR = ("raise", "return")
 NOTHING = Encoded({}, {}, np.zeros(0, np.int64), {})  # the rows of no items
@@ -34,55 +35,55 @@ class TaskModel:
     """A model and its tokenizer behind an engine. Each pipeline says how its items become rows, and results of outputs.
 
     Compiled are one row, an eighth of a full batch and a full one of each length (powers of two from 16, and the
-    longest), when they are first needed or by `compile_all`; `compilations` counts them.
+    longest), when they are first needed or by `engine.compile_all`; `compilations` counts them.
 
     Args:
-        task: a key of `task_source.HEAD_OF`.
         source: a run directory, a folder, a hub id, or what `load` returned, with the head of the task.
         batch_size: rows of a full batch; None: see `Engine`.
         dtype: "float32" or "bfloat16", the type of the products' operands.
         cache: keep compiled programs on disk for the next start; never where JAX was told another place already.
-        longest: tokens that a row may have; None: as many as the model takes.
-        packing: short sequences share rows, where the outputs are of tokens.
-        per_token: the outputs are of tokens.
 
     Attributes:
+        task: a key of `task_source.HEAD_OF`. A pipeline sets this and the next three on its class; on the instance,
+            before `__init__`, where its own arguments decide.
+        longest: tokens that a row may have; at most as many as the model takes, which `__init__` sees to.
+        packing: short sequences share rows, never of a decoder; for outputs of tokens, or of each sequence of a row.
+        per_token: the outputs are of tokens.
         config, tokenizer: of the model.
         source: where it was read from.
-        longest: tokens that a row may have.
         engine: what runs it.
     """
 
+    task: str
+    longest: int = ANY_LENGTH
+    packing: bool = False
+    per_token: bool = False
+
     def __init__(
         self,
-        task: str,
         source: "str | os.PathLike[str] | Loaded",
         *,
         batch_size: int | None = None,
         dtype: str | None = None,
         cache: bool = False,
-        longest: int | None = None,
-        packing: bool = False,
-        per_token: bool = False,
     ):
         if batch_size is not None and batch_size < 1:
             raise UserError(f"batch_size={batch_size}: expected at least 1")
         if cache:
             keep_compiled_programs()
-        loaded, self.tokenizer = model_for(task, source, dtype=dtype)
+        loaded, self.tokenizer = model_for(self.task, source, dtype=dtype)
         self.config = loaded.config
         self.source = loaded.report.source
-        model_s = min(self.tokenizer.max_length or self.config.longest_input, self.config.longest_input)
-        self.longest = model_s if longest is None else min(longest, model_s)
+        self.longest = min(self.longest, longest_row(self.config, self.tokenizer))
         config, params = narrowed(self.config, loaded.params)
-        self._model = HEADS[HEAD_OF[task]](config)
+        self._model = HEADS[HEAD_OF[self.task]](config)
         self.engine = Engine(
             self.apply,
             params,
             longest=self.longest,
             batch_size=batch_size,
-            packing=packing and not self.config.is_decoder,
-            per_token=per_token,
+            packing=self.packing and not self.config.is_decoder,
+            per_token=self.per_token,
         )
 
     @property

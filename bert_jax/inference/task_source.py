@@ -3,17 +3,20 @@
 import os
 from pathlib import Path
 
+from bert_jax.config import BertConfig
 from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.errors import UserError
-from bert_jax.interop.names import head_in, parameters_of
+from bert_jax.interop.names import head_in, is_encoder, parameters_of
+from bert_jax.interop.names_table import ENCODER
 from bert_jax.interop.read import OpenModel, is_model_folder
 from bert_jax.interop.tree import flatten, unflatten
-from bert_jax.load import Loaded, is_run_directory, load, resolve, run_config
+from bert_jax.load import Loaded, is_run_directory, load, load_tokenizer, resolve, run_config
 
 HEAD_OF = {
     "fill-mask": "mlm",
     "likelihood": "mlm",
     "next-sentence": "nsp",
+    "attend": "encoder-no-pooler",
     "embed": "encoder-no-pooler",
     "embed-pooled": "encoder",
     "text-classification": "sequence-classification",
@@ -38,6 +41,8 @@ def model_for(
     task: str, source: "str | os.PathLike[str] | Loaded", *, dtype: str | None = None
 ) -> tuple[Loaded, Tokenizer]:
     """What a task needs of a source, and nothing else: config, the parameters of its head; and the tokenizer.
+
+    The encoder alone is taken out of a model with any head.
 
     Args:
         task: a key of `HEAD_OF`.
@@ -65,9 +70,28 @@ def model_for(
         raise UserError(f"{where}: has no tokenizer (tokenizer.json or vocab.txt), which {task} needs")
     flat = flatten(loaded.params)
     wanted = parameters_of(loaded.config, head)
-    if missing := [path for path in wanted if path not in flat]:
+    stem = ENCODER if is_encoder(head, loaded.config) and any(path.startswith(ENCODER) for path in flat) else ""
+    if missing := [path for path in wanted if stem + path not in flat]:
         raise UserError(f"{where}, head={loaded.report.head!r}: has no {missing[0]}, which {task} needs")
-    return loaded._replace(params=unflatten({path: flat[path] for path in wanted})), loaded.tokenizer
+    return loaded._replace(params=unflatten({path: flat[stem + path] for path in wanted})), loaded.tokenizer
+
+
+def literal_tokenizer(tokenizer: Tokenizer, source: "str | os.PathLike[str] | Loaded") -> Tokenizer:
+    """The tokenizer of a source, but for it "[MASK]" and its like in a text are the tokens.
+
+    A run prepared by Google's rules splits them in texts; here they are how one asks. Of what `load` returned the
+    tokenizer is taken as it is.
+    """
+    if tokenizer.literal_special_tokens or isinstance(source, Loaded):
+        return tokenizer
+    literal = load_tokenizer(folder_of(source), literal_special_tokens=True)
+    assert literal is not None
+    return literal
+
+
+def longest_row(config: BertConfig, tokenizer: Tokenizer) -> int:
+    """Tokens of the longest row that both a model and its tokenizer take."""
+    return min(tokenizer.max_length or config.longest_input, config.longest_input)
 
 
 def folder_of(source: str | os.PathLike[str]) -> Path:

@@ -34,6 +34,8 @@ class TextClassification(TaskModel):
             applies "sigmoid" then).
     """
 
+    task = "text-classification"
+
     def __init__(
         self,
         source: "str | os.PathLike[str] | Loaded",
@@ -45,7 +47,7 @@ class TextClassification(TaskModel):
     ):
         if function_to_apply not in (*FUNCTIONS, None):
             raise UserError(f"function_to_apply={function_to_apply!r}: expected one of {', '.join(FUNCTIONS)}")
-        super().__init__("text-classification", source, batch_size=batch_size, dtype=dtype, cache=cache)
+        super().__init__(source, batch_size=batch_size, dtype=dtype, cache=cache)
         self._function = function_to_apply or _function_of(self.config)
 
     def __call__(self, texts: Text | Sequence[Text], top_k: int | None = 1) -> list[Any]:

@@ -49,6 +49,10 @@ class TokenClassification(TaskModel):
             belongs to the word beside it), or "characters" (blanks too), as in the data that the model was trained on.
     """
 
+    task = "token-classification"
+    packing = True
+    per_token = True
+
     def __init__(
         self,
         source: "str | os.PathLike[str] | Loaded",
@@ -64,15 +68,7 @@ class TokenClassification(TaskModel):
             raise UserError(f"aggregation_strategy={aggregation_strategy!r}: expected one of {known}")
         if split not in SPLITS:
             raise UserError(f"split={split!r}: expected one of {', '.join(SPLITS)}")
-        super().__init__(
-            "token-classification",
-            source,
-            batch_size=batch_size,
-            dtype=dtype,
-            cache=cache,
-            packing=True,
-            per_token=True,
-        )
+        super().__init__(source, batch_size=batch_size, dtype=dtype, cache=cache)
         self._split = SPLITS[split]
         self._aggregation = aggregation_strategy
 

@@ -2,8 +2,6 @@
 
 import argparse
 import json
-import re
-import shlex
 import sys
 from pathlib import Path
 from typing import Any
@@ -15,9 +13,9 @@ from bert_jax.errors import UserError
 from bert_jax.inference.attend_command import add_verb, attend, summary
 from bert_jax.inference.attention_maps import Attend, AttentionMaps, readable
 from bert_jax.load import load
+from tests.guide import blocks_of, run_blocks
 from tests.inference.attention_folders import LONGEST, export
 
-GUIDE = (Path(__file__).resolve().parents[2] / "docs" / "attention.md").read_text(encoding="utf-8")
 TEXT = "hello world held"
 
 
@@ -66,6 +64,7 @@ def test_a_text_gives_a_distribution_over_its_own_tokens_for_each_of_them(look: 
     assert maps.has_head.all()
 
 
+@pytest.mark.slow
 def test_padding_leaves_no_trace(look: Attend, folder: Path):
     loaded = load(folder, head="encoder-no-pooler")
     assert loaded.tokenizer is not None
@@ -77,6 +76,7 @@ def test_padding_leaves_no_trace(look: Attend, folder: Path):
     np.testing.assert_allclose(maps.attentions, np.stack([layer[0] for layer in output.attentions]), atol=1e-6)
 
 
+@pytest.mark.slow
 def test_a_pair_has_sides_and_its_special_tokens_belong_to_the_text_before_them(look: Attend, tmp_path):
     maps = look("hello", "o held")
     assert maps.tokens == ["[CLS]", "hello", "[SEP]", "o", "held", "[SEP]"]
@@ -95,6 +95,7 @@ def test_special_tokens_that_stand_in_the_text_are_special_and_a_mask_is_not(loo
     assert maps.special.tolist() == [True, False, True, False, True]
 
 
+@pytest.mark.slow
 def test_texts_of_like_length_are_compiled_once(folder: Path):
     look = Attend(folder)
     for text in ("", "hello", "hello world", "hello world held o"):
@@ -114,6 +115,7 @@ def test_a_list_gives_what_its_texts_give_one_by_one(look: Attend):
     assert look([]) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("head", ["sequence-classification", "pretraining", "encoder", "encoder-no-pooler"])
 def test_any_head_has_an_encoder_to_look_at(tmp_path: Path, head: str):
     folder = export(tmp_path, head)
@@ -122,6 +124,7 @@ def test_any_head_has_an_encoder_to_look_at(tmp_path: Path, head: str):
     np.testing.assert_array_equal(Attend(load(folder))(TEXT).attentions, maps.attentions)
 
 
+@pytest.mark.slow
 def test_heads_that_were_pruned_keep_their_places_empty(tmp_path: Path):
     kept = export(tmp_path / "a", "encoder", pruned_heads=((0, (0,)),))
     maps = Attend(kept)(TEXT)
@@ -178,6 +181,7 @@ def test_the_picture_shows_each_weight_in_its_place(tmp_path: Path):
     dark(np.stack([np.zeros((2, 3, 3)), np.tile(np.eye(3), (2, 1, 1))]), ["$x$\n", "中", "a" * 50])  # no warning
 
 
+@pytest.mark.slow
 def test_what_cannot_be_written_is_said_and_what_is_missing_named(look: Attend, tmp_path: Path, monkeypatch):
     maps = look("o")
     for save in (maps.save_html, maps.save_png, maps.save_npz):
@@ -245,14 +249,7 @@ def test_the_verb_prints_a_line_a_head_and_writes_what_is_asked_for(folder: Path
 def test_the_guide_runs_as_written(tmp_path, monkeypatch, capsys):
     export(tmp_path / "made", "mlm").rename(tmp_path / "my-bert")
     monkeypatch.chdir(tmp_path)
-    names: dict = {}
-    blocks = re.findall(r"^```(sh|python)\n(.*?)^```", GUIDE, re.DOTALL | re.MULTILINE)
-    assert {language for language, _ in blocks} == {"sh", "python"}
-    for language, block in blocks:
-        if language == "python":
-            exec(compile(block, "docs/attention.md", "exec"), names)
-            continue
-        for line in block.splitlines():
-            assert line.startswith("python -m bert_jax attend ")
-            run(*shlex.split(line)[3:])
+    blocks = blocks_of("docs/attention.md")
+    assert {block.language for block in blocks} == {"sh", "python"}
+    run_blocks(blocks)
     assert all((tmp_path / name).is_file() for name in ("cat.html", "cat.png", "cat.npz", "pair.html"))

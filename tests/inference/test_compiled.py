@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import shlex
 import shutil
 import subprocess
 import sys
@@ -28,10 +27,10 @@ from bert_jax.inference.compiled_facts import _facts_of, read_facts, sums_of, wr
 from bert_jax.inference.compiled_run import load_compiled, read_programs
 from bert_jax.inference.fill_mask import FillMask
 from bert_jax.inference.task_model import TaskModel
+from tests.guide import blocks_of, run_blocks
 from tests.inference.task_folders import TAGS, export
 
 ROOT = Path(__file__).resolve().parents[2]
-GUIDE = ROOT / "docs" / "compiled.md"
 HEADS = {
     "embed": "pretraining",
     "text-classification": "sequence-classification",
@@ -120,7 +119,7 @@ def refused(capsys, folder: Path, *words: str) -> None:
     assert all(word in err for word in words), err
 
 
-@pytest.mark.parametrize("task", HEADS)
+@pytest.mark.parametrize("task", ["embed", *(pytest.param(task, marks=pytest.mark.slow) for task in list(HEADS)[1:])])
 def test_outputs_are_the_pipeline_s_bit_for_bit(made, task):
     source, written = made(task)
     compiled, model = load_compiled(written), TASKS[task](source)
@@ -136,6 +135,7 @@ def test_outputs_are_the_pipeline_s_bit_for_bit(made, task):
             np.testing.assert_array_equal(found[name], array)
 
 
+@pytest.mark.slow
 def test_rows_of_any_length_are_padded_and_what_was_padded_is_cut_off(made):
     source, written = made("token-classification")
     compiled, model = load_compiled(written), TASKS["token-classification"](source)
@@ -164,7 +164,7 @@ def test_masks_are_found_in_rows_of_the_folder_s_own_tokenizer_and_filled_as_by_
         np.testing.assert_allclose(one["probabilities"], [[row["score"] for row in mask] for mask in masks], rtol=1e-5)
 
 
-@pytest.mark.parametrize("task", ["embed", "fill-mask"])
+@pytest.mark.parametrize("task", ["embed", pytest.param("fill-mask", marks=pytest.mark.slow)])
 def test_one_program_is_lowered_for_three_platforms(made, task):
     """With operations of StableHLO alone: a custom call would need a library of the platform, and its promise."""
     _, written = made(task)
@@ -176,6 +176,7 @@ def test_one_program_is_lowered_for_three_platforms(made, task):
         assert "custom_call" not in program.mlir_module()
 
 
+@pytest.mark.slow
 def test_programs_do_not_tell_where_or_by_whom_they_were_made(made, tmp_path):
     source, written = made("embed")
 
@@ -380,6 +381,7 @@ def test_what_makes_no_sense_is_said_and_leaves_nothing(made, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_bfloat16_is_exported_for_the_platform_it_was_settled_for(made, tmp_path):
     source, written = made("embed")
     options: dict[str, Any] = {"lengths": [8], "batch_sizes": [2], "dtype": "bfloat16", "platforms": ["cpu"]}
@@ -392,6 +394,7 @@ def test_bfloat16_is_exported_for_the_platform_it_was_settled_for(made, tmp_path
     assert narrow.facts.dtype == "bfloat16"
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("verbs")
 def test_the_verbs(made, tmp_path, capsys):
     source, _ = made("embed")
@@ -427,14 +430,7 @@ def test_the_guide_runs_as_written(made, tmp_path, monkeypatch, capsys):
         shutil.copytree(made(task)[0], tmp_path / name)
     (tmp_path / "texts.txt").write_text("hello world\nheld\n")
     monkeypatch.chdir(tmp_path)
-    names: dict = {}
-    blocks = re.findall(r"^```(sh|python)\n(.*?)^```", GUIDE.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
+    blocks = blocks_of("docs/compiled.md")
     assert len(blocks) == 5
-    for language, block in blocks:
-        if language == "python":
-            exec(compile(block, GUIDE.name, "exec"), names)
-            continue
-        for line in block.splitlines():
-            assert line.startswith("python -m bert_jax ")
-            assert main(shlex.split(line)[3:]) == 0, line
+    run_blocks(blocks)
     assert "error" not in capsys.readouterr().err

@@ -1,17 +1,13 @@
 """docs/inference-tasks.md: its commands and its code run, top to bottom."""
 
 import json
-import re
-import shlex
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from bert_jax.__main__ import main
+from tests.guide import blocks_of, run_blocks
 from tests.inference.task_folders import TAGS, export
 
-GUIDE = (Path(__file__).resolve().parents[2] / "docs" / "inference-tasks.md").read_text(encoding="utf-8")
 SQUAD = {"data": [{"paragraphs": [{"context": "Hello world.", "qas": [{"id": "a", "question": "o", "answers": []}]}]}]}
 ARC = {"question": {"stem": "hello", "choices": [{"text": "o", "label": "A"}, {"text": "d", "label": "B"}]}}
 FILES = {
@@ -39,15 +35,8 @@ def test_the_guide_runs_as_written(tmp_path, monkeypatch, capsys):
     for name, text in FILES.items():
         (tmp_path / name).write_text(text, encoding="utf-8")
     monkeypatch.chdir(tmp_path)
-    names: dict = {}
-    blocks = re.findall(r"^```(sh|python)\n(.*?)^```", GUIDE, re.DOTALL | re.MULTILINE)
+    blocks = blocks_of("docs/inference-tasks.md")
     assert len(blocks) == 8
-    for language, block in blocks:
-        if language == "python":
-            exec(compile(block, "docs/inference-tasks.md", "exec"), names)
-            continue
-        for line in block.splitlines():
-            assert line.startswith("python -m bert_jax ")
-            assert main(shlex.split(line)[3:]) == 0, line
+    run_blocks(blocks)
     assert json.loads((tmp_path / "predictions.json").read_text()).keys() == {"a"}
     assert capsys.readouterr().err == ""

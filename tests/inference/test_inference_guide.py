@@ -1,19 +1,16 @@
 """docs/inference.md: its commands and its code run, top to bottom."""
 
 import json
-import re
-import shlex
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-from bert_jax.__main__ import main
+from bert_jax.inference.embed import TextEmbedding
 from bert_jax.inference.fill_mask import FillMask
 from bert_jax.inference.shown import Results
+from bert_jax.load import load
+from tests.guide import blocks_of, run_blocks
 from tests.inference.task_folders import export
-
-GUIDE = (Path(__file__).resolve().parents[2] / "docs" / "inference.md").read_text(encoding="utf-8")
 
 
 @pytest.fixture(scope="module")
@@ -27,20 +24,19 @@ def test_the_guide_runs_as_written(folder, tmp_path, monkeypatch, capsys):
     (tmp_path / "texts.txt").write_text("hello world\n\nheld\n")
     (tmp_path / "questions.txt").write_text("hello\n")
     monkeypatch.chdir(tmp_path)
-    names: dict = {}
-    blocks = re.findall(r"^```(sh|python)\n(.*?)^```", GUIDE, re.DOTALL | re.MULTILINE)
-    assert [language for language, _ in blocks] == ["python", "python", "python", "sh", "python"]
-    for language, block in blocks:
-        if language == "python":
-            exec(compile(block, "docs/inference.md", "exec"), names)
-            continue
-        for line in block.splitlines():
-            assert line.startswith("python -m bert_jax ")
-            assert main(shlex.split(line)[3:]) == 0, line
+    blocks = blocks_of("docs/inference.md")
+    assert [block.language for block in blocks] == ["python", "python", "python", "sh", "python"]
+    names = run_blocks(blocks)
     np.testing.assert_allclose(np.load("texts.npy")[[0, 1]], names["vectors"][[0, 2]], atol=1e-5)
     out = capsys.readouterr().out
     assert "text 2" in out
     assert len(names["found"]) == 2
+
+
+@pytest.mark.parametrize("pooling", ["mean", "pooled"])
+def test_a_model_that_was_loaded_gives_the_vectors_of_its_folder_whatever_its_head(folder, pooling):
+    expected = TextEmbedding(folder, pooling=pooling)("hello world")
+    np.testing.assert_array_equal(TextEmbedding(load(folder), pooling=pooling)("hello world"), expected)
 
 
 def test_results_are_lists_that_a_notebook_shows_as_tables(folder):

@@ -1,6 +1,5 @@
 """docs/research.md: its code runs, top to bottom, and what each recipe finds is what something else finds."""
 
-import re
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -21,20 +20,17 @@ from bert_jax.model.encoder import Bert
 from bert_jax.model.heads import BertForMaskedLM, BertForPreTraining
 from bert_jax.model.task_heads import BertForSequenceClassification
 from bert_jax.surgery.layers import keep_layers
+from tests.guide import blocks_of, run_blocks, text_of
 
-GUIDE = (Path(__file__).resolve().parents[2] / "docs" / "research.md").read_text(encoding="utf-8")
-BLOCKS = re.findall(r"^```(py|python)\n(.*?)^```", GUIDE, re.DOTALL | re.MULTILINE)
+GUIDE = "docs/research.md"
 
 
 @pytest.fixture(scope="module")
 def guide() -> SimpleNamespace:
     """Every name that the guide's blocks leave behind, each block run once."""
-    names: dict = {}
-    blocks = [block for language, block in BLOCKS if language == "python"]
+    blocks = blocks_of(GUIDE, "python")
     assert len(blocks) == 11
-    for number, block in enumerate(blocks):
-        exec(compile(block, f"docs/research.md, block {number}", "exec"), names)
-    return SimpleNamespace(**names)
+    return SimpleNamespace(**run_blocks(blocks))
 
 
 def flat(tree) -> np.ndarray:
@@ -52,9 +48,9 @@ def test_a_published_model_takes_the_place_of_the_small_one(tmp_path: Path):
     config = BertConfig(vocab_size=10, hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8)
     tree = jax.jit(BertForPreTraining(config).init)(jax.random.key(0), jnp.zeros((1, 4), jnp.int32))["params"]
     bert_jax.save_pretrained(tmp_path / "bert", config, tree, tokenizer)
-    (block,) = [block for language, block in BLOCKS if language == "py"]
+    (block,) = blocks_of(GUIDE, "py")
     names: dict = {}
-    exec(block.replace("google-bert/bert-base-uncased", str(tmp_path / "bert")), names)
+    exec(block.code.replace("google-bert/bert-base-uncased", str(tmp_path / "bert")), names)
     assert names["batch"]["attention_mask"].tolist() == [[1, 1, 1, 1, 0, 0], [1, 1, 1, 1, 1, 1]]
     assert names["logits_BC"].shape == (2, 2)
     np.testing.assert_array_equal(names["params"]["bert"]["pooler"]["kernel"], tree["bert"]["pooler"]["kernel"])
@@ -137,7 +133,7 @@ def test_gradients_of_each_example_are_those_of_a_loop(guide):
 def test_a_gradient_of_bert_base_is_as_large_as_the_guide_says():
     model = BertForSequenceClassification(BertConfig.preset("base-uncased"))
     shapes = jax.eval_shape(model.init, jax.random.key(0), jnp.zeros((1, 4), jnp.int32))
-    assert f"{4 * sum(leaf.size for leaf in jax.tree.leaves(shapes)) / 1e9:.2f} GB an example" in GUIDE
+    assert f"{4 * sum(leaf.size for leaf in jax.tree.leaves(shapes)) / 1e9:.2f} GB an example" in text_of(GUIDE)
 
 
 @pytest.mark.slow

@@ -2,24 +2,24 @@
 
 import re
 import shlex
-from pathlib import Path
 
 import pytest
 
 from bert_jax.__main__ import make_parser
+from tests.guide import blocks_of, run_blocks, text_of
 
-GUIDE = (Path(__file__).resolve().parents[2] / "docs" / "surgery.md").read_text(encoding="utf-8")
+GUIDE = "docs/surgery.md"
 
 
 @pytest.mark.slow
 def test_the_code_of_the_guide_runs():
-    blocks = re.findall(r"```python\n(.*?)```", GUIDE, re.S)
+    blocks = blocks_of(GUIDE, "python")
     assert len(blocks) == 4
-    exec("\n".join(blocks), {})
+    run_blocks(blocks)
 
 
 def test_the_commands_of_the_guide_are_understood():
-    commands = re.findall(r"^python -m bert_jax (.*)$", GUIDE, re.M)
+    commands = re.findall(r"^python -m bert_jax (.*)$", text_of(GUIDE), re.M)
     assert len(commands) == 5
     for command in commands:
         make_parser().parse_args(shlex.split(command))

@@ -9,6 +9,7 @@ import pytest
 
 from bert_jax.__main__ import main
 from bert_jax.data.tokenizer import Tokenizer
+from tests.guide import ROOT, blocks_of, run_blocks, text_of
 from tests.train.finetune_sources import (
     VOCABULARY,
     sentences,
@@ -22,9 +23,7 @@ from train import finetune
 from train.finetune_recipe import FinetuneConfig
 from train.tasks import TASKS, open_task
 
-ROOT = Path(__file__).resolve().parents[2]
-GUIDE = (ROOT / "docs" / "finetuning.md").read_text(encoding="utf-8")
-BLOCKS = re.findall(r"^```(sh|python)\n(.*?)^```", GUIDE, re.DOTALL | re.MULTILINE)
+GUIDE = text_of("docs/finetuning.md")
 
 
 def write_files(folder: Path) -> None:
@@ -56,10 +55,8 @@ def test_the_guide_runs_as_written(tmp_path: Path, monkeypatch, capsys):
     (tmp_path / "configs").symlink_to(ROOT / "configs")
     monkeypatch.chdir(tmp_path)
     ran = []
-    for language, block in BLOCKS:
-        if language == "python":
-            continue
-        for line in block.splitlines():
+    for block in blocks_of("docs/finetuning.md", "sh"):
+        for line in block.code.splitlines():
             _, _, module, *words = shlex.split(line)
             assert {"train.finetune": finetune.main, "bert_jax": main}[module](words) == 0, line
             ran.append(module)
@@ -73,9 +70,9 @@ def test_the_guide_runs_as_written(tmp_path: Path, monkeypatch, capsys):
 
 
 def test_a_task_is_added_as_the_guide_says(tmp_path: Path, monkeypatch):
-    (code,) = [block for language, block in BLOCKS if language == "python"]
+    (block,) = blocks_of("docs/finetuning.md", "python")
     monkeypatch.setitem(TASKS, "boolq", TASKS["rte"])  # so that it is taken away again
-    exec(compile(code, "docs/finetuning.md", "exec"), {})
+    run_blocks([block])
     table = write_csv(tmp_path / "train.csv", [("who", "ann met bob", "yes")] * 3, ("question", "passage", "label"))
     config = FinetuneConfig(task="boolq", train=str(table), dev=str(table), max_length=16)
     task = open_task(config, Tokenizer.from_vocabulary(VOCABULARY, cased=False))

@@ -2,9 +2,7 @@
 
 import json
 import logging
-import re
 import warnings
-from pathlib import Path
 from typing import Any
 
 import flax.struct
@@ -18,6 +16,7 @@ from jax.sharding import PartitionSpec as P
 
 from bert_jax.errors import UserError
 from bert_jax.training.checkpoint import Checkpoints, NonFiniteError
+from tests.guide import blocks_of, run_blocks
 
 
 @flax.struct.dataclass
@@ -93,6 +92,7 @@ def test_a_training_state_comes_back_bitwise_in_its_own_classes(tmp_path):
     assert (restored.step, restored.metadata) == (3, metadata)
 
 
+@pytest.mark.slow
 def test_saving_and_restoring_warns_of_nothing(tmp_path, caplog):
     state = spread(make_state(), mesh_of(data=2))
     with warnings.catch_warnings(record=True) as caught, caplog.at_level(logging.WARNING):
@@ -336,11 +336,8 @@ def test_steps_of_a_relative_path_are_found(tmp_path, monkeypatch):
 
 
 def test_the_guide_runs_as_written(tmp_path, monkeypatch):
-    guide = (Path(__file__).resolve().parents[2] / "docs" / "checkpoints.md").read_text()
-    blocks = re.findall(r"^```python\n(.*?)^```", guide, re.DOTALL | re.MULTILINE)
+    blocks = blocks_of("docs/checkpoints.md", "python")
     assert len(blocks) >= 3
     monkeypatch.chdir(tmp_path)
-    names: dict[str, Any] = {}
-    for block in blocks:
-        exec(compile(block, "docs/checkpoints.md", "exec"), names)
+    run_blocks(blocks)
     assert [path.name for path in sorted((tmp_path / "runs/mine/checkpoints").iterdir())] == ["200", "300"]

@@ -1,9 +1,7 @@
 """The training step: its loss, accumulation, dropout keys, steps that are not finite, and evaluation."""
 
 import functools
-import re
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import flax.linen as nn
@@ -27,6 +25,7 @@ from bert_jax.training.step import (
     init_state,
     train_step,
 )
+from tests.guide import blocks_of, run_blocks
 
 B, L, P = 8, 12, 4
 CONFIG = BertConfig(
@@ -153,6 +152,7 @@ def test_loss_divides_by_the_weights_of_the_batch_plus_1e5(state, still_step):
     np.testing.assert_allclose(metrics["mlm_accuracy"], (right * weights).sum() / weights.sum(), rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_metrics_are_scalars_that_describe_the_step(step, state):
     new, metrics = step(state.replace(step=jnp.asarray(40, jnp.int32)), make_batch(), KEY)
     assert all(value.shape == () for value in metrics.values())
@@ -166,6 +166,7 @@ def test_metrics_are_scalars_that_describe_the_step(step, state):
     assert int(new.step) == 41
 
 
+@pytest.mark.slow
 def test_gradient_norm_is_reported_before_clipping():
     _, new, metrics = toy_step(make_batch(), config=OptimizerConfig(warmup_steps=0, clip_norm=1e-3))
     assert metrics["grad_norm"] > 0.1
@@ -207,7 +208,7 @@ def test_accumulation_equals_the_whole_batch(state, still_step, parts):
         np.testing.assert_allclose(metrics[name], value, rtol=1e-6, err_msg=name)
 
 
-@pytest.mark.parametrize("parts", [2, 4])
+@pytest.mark.parametrize("parts", [2, pytest.param(4, marks=pytest.mark.slow)])
 def test_accumulation_divides_by_the_whole_batchs_denominators(parts):
     batch = make_batch()
     weights = [batch["mlm_weights"][part::parts].sum() for part in range(parts)]
@@ -225,11 +226,13 @@ def test_parts_that_are_not_equal_are_refused():
 # --- dropout ---
 
 
+@pytest.mark.slow
 def test_a_step_is_a_function_of_state_batch_and_key(step, state):
     first, again = step(state, make_batch(), KEY), step(state, make_batch(), KEY)
     assert numbers(first) == numbers(again)
 
 
+@pytest.mark.slow
 def test_dropout_changes_with_the_step_and_the_key(step, state):
     later = state.replace(step=jnp.asarray(1, jnp.int32))
     cases = [(state, KEY), (later, KEY), (state, jax.random.key(8))]
@@ -237,6 +240,7 @@ def test_dropout_changes_with_the_step_and_the_key(step, state):
     assert len(losses) == 3
 
 
+@pytest.mark.slow
 def test_micro_batches_draw_different_dropout():
     """Each row twice, side by side, so that both parts hold the same rows; the predictions of one part count."""
     twice = {name: np.repeat(array, 2, axis=0) for name, array in make_batch(B // 2).items()}
@@ -258,6 +262,7 @@ def with_bad_weight(value: float) -> dict[str, np.ndarray]:
     return batch
 
 
+@pytest.mark.slow
 def test_bad_batches_change_nothing_but_the_counters(step, state):
     good, _ = step(state, make_batch(), KEY)
     now = good
@@ -275,6 +280,7 @@ def test_bad_batches_change_nothing_but_the_counters(step, state):
     assert int(after.opt_state["moments"].count) == 2  # updates made: bias correction does not see skipped steps
 
 
+@pytest.mark.slow
 def test_donated_state_is_unchanged_too():
     state = jax.tree.map(jnp.copy, toy_state())
     before = numbers((state.params, state.opt_state))
@@ -283,7 +289,7 @@ def test_donated_state_is_unchanged_too():
     assert state.params["table"].is_deleted()
 
 
-@pytest.mark.parametrize("bad", [np.inf, np.nan, 3e38])
+@pytest.mark.parametrize("bad", [*(pytest.param(bad, marks=pytest.mark.slow) for bad in (np.inf, np.nan)), 3e38])
 def test_a_finite_loss_with_a_bad_gradient_is_skipped(bad):
     """One bad element in one leaf, where clipping would leave zeros elsewhere; 3e38 overflows in the norm only."""
 
@@ -324,6 +330,7 @@ def test_fresh_state_has_skipped_nothing(state):
     assert {leaf.dtype.name for leaf in jax.tree.leaves(state.params)} == {"float32"}
 
 
+@pytest.mark.slow
 def test_evaluation_adds_up_over_parts_and_has_no_dropout(state, still_step):
     evaluate = jax.jit(partial(eval_step, model=BertForPreTraining(CONFIG)))
     batch = make_batch()
@@ -338,8 +345,5 @@ def test_evaluation_adds_up_over_parts_and_has_no_dropout(state, still_step):
 
 @pytest.mark.slow
 def test_the_guides_code_runs():
-    guide = (Path(__file__).resolve().parents[2] / "docs" / "training.md").read_text(encoding="utf-8")
-    blocks = re.findall(r"```python\n(.*?)```", guide, flags=re.DOTALL)
-    assert len(blocks) == 1
-    for block in blocks:
-        exec(compile(block, "docs/training.md", "exec"), {})
+    (block,) = blocks_of("docs/training.md", "python")
+    run_blocks([block])

@@ -1,0 +1,43 @@
+"""Arguments that several verbs have, and the types of those that are lists with commas."""
+
+import argparse
+from collections.abc import Callable
+
+SOURCE = "a run directory, a folder in any published format, or a published model's id (ORG/NAME[@REVISION])"
+LINES = "a text a line; none: stdin"
+
+Add = Callable[[str, str], argparse.ArgumentParser]
+"""(verb, what its help says) -> its parser."""
+
+
+def add_source(parser: argparse.ArgumentParser, what: str = SOURCE) -> None:
+    """DIR, the model, as `arguments.source`."""
+    parser.add_argument("source", metavar="DIR", help=what)
+
+
+def add_lines(parser: argparse.ArgumentParser, what: str = LINES) -> None:
+    """FILE, or "-" for stdin, as `arguments.file`."""
+    parser.add_argument("file", metavar="FILE", nargs="?", default="-", help=what)
+
+
+def add_batch_size(parser: argparse.ArgumentParser) -> None:
+    """--batch-size, None for what `Engine` thinks best."""
+    parser.add_argument("--batch-size", type=int, metavar="B", help="rows at a time; default: some thousand tokens")
+
+
+def add_dtype(parser: argparse.ArgumentParser) -> None:
+    """--dtype of the products' operands."""
+    parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32", help="default float32")
+
+
+def names(text: str) -> tuple[str, ...]:
+    """The `type` of an argument such as "a,b"."""
+    return tuple(name.strip() for name in text.split(",") if name.strip())
+
+
+def numbers(text: str) -> tuple[int, ...]:
+    """The `type` of an argument such as "0,2"."""
+    try:
+        return tuple(int(number) for number in text.split(","))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r}: expected numbers, as in 0,2,4") from None
