@@ -8,12 +8,12 @@ import numpy as np
 
 from bert_jax import metrics
 from bert_jax.data.tasks.conll import read_conll
-from bert_jax.data.tasks.glue import GLUE, read_glue
+from bert_jax.data.tasks.glue import GLUE, read_diagnostic, read_glue
 from bert_jax.data.tasks.labelled_text import label_number
 from bert_jax.data.tasks.tables import read_json, tsv_rows
 from bert_jax.errors import UserError
 
-KINDS = ("squad1", "squad2", "conll", *GLUE)
+KINDS = ("squad1", "squad2", "conll", *GLUE, "ax")
 
 Scores = dict[str, float]
 
@@ -29,8 +29,8 @@ def score(
     """The scores under the names of the official scripts.
 
     Args:
-        kind: one of `KINDS`: "squad1", "squad2", "conll", or a task of GLUE.
-        gold: SQuAD's JSON; CoNLL's columns; or a labelled file of the GLUE task.
+        kind: one of `KINDS`: "squad1", "squad2", "conll", a task of GLUE, or "ax", its diagnostic set.
+        gold: SQuAD's JSON; CoNLL's columns; a labelled file of the GLUE task; or diagnostic-full.tsv.
         predictions: JSON {id: answer}; columns of which the last is the predicted tag; or GLUE's submission, a header
             and lines of index and prediction.
         no_answer_scores, no_answer_threshold: of squad2, JSON {id: number}; see `metrics.squad2`.
@@ -52,7 +52,7 @@ def score(
         return metrics.squad2(questions, answers, scores, no_answer_threshold)
     if kind == "conll":
         return _conll(gold, predictions)
-    if kind not in GLUE:
+    if kind not in KINDS:
         raise UserError(f"{kind!r} is no task; expected one of {', '.join(KINDS)}")
     return _glue(kind, gold, predictions)
 
@@ -86,7 +86,11 @@ def _conll(gold: Path, predictions: Path) -> Scores:
 
 
 def _glue(task: str, gold: Path, predictions: Path) -> Scores:
-    truth = {example.id: example.label for example in read_glue(task, gold)}
+    labels = GLUE["mnli" if task == "ax" else task].labels
+    examples = read_diagnostic(gold) if task == "ax" else read_glue(task, gold)
+    truth = {example.id: example.label for example in examples}
+    if None in truth.values():
+        raise UserError(f"{gold}: has no labels to score by; diagnostic-full.tsv has them")
     guess: dict[str, Any] = {}
     for line, cells in tsv_rows(predictions):
         where = f"{predictions}, line {line}"
@@ -94,7 +98,6 @@ def _glue(task: str, gold: Path, predictions: Path) -> Scores:
             continue
         if len(cells) != 2:
             raise UserError(f"{where}: {len(cells)} columns; expected index and prediction, parted by a tab")
-        labels = GLUE[task].labels
         if labels and cells[1] not in labels:
             raise UserError(f"{where}: the prediction is {cells[1]!r}; {task} has {', '.join(labels)}")
         guess[cells[0]] = cells[1] if labels else label_number(cells[1], where)
@@ -102,7 +105,8 @@ def _glue(task: str, gold: Path, predictions: Path) -> Scores:
         lacking, more = sorted(truth.keys() - guess.keys()), sorted(guess.keys() - truth.keys())
         what = f"has no prediction for index {lacking[0]}" if lacking else f"has index {more[0]}, which {gold} has not"
         raise UserError(f"{predictions}: {what} ({len(guess)} predictions for {len(truth)} examples)")
-    return glue_scores(task, [truth[id] for id in truth], [guess[id] for id in truth])
+    pair = list(truth.values()), [guess[id] for id in truth]
+    return diagnostic_scores(*pair) if task == "ax" else glue_scores(task, *pair)
 
 
 def glue_scores(task: str, labels: Any, predictions: Any) -> Scores:
@@ -122,3 +126,12 @@ def glue_scores(task: str, labels: Any, predictions: Any) -> Scores:
     }
     names = ("f1", "accuracy") if GLUE[task].metric == "f1" else (GLUE[task].metric,)
     return {name: of[name]() for name in names}
+
+
+def diagnostic_scores(labels: Any, predictions: Any) -> Scores:
+    """What GLUE reports of its diagnostic set: Matthews' correlation of three classes, R3, as a fraction.
+
+    Args:
+        labels, predictions: names of classes or their ids, [N].
+    """
+    return {"matthews_correlation": metrics.matthews_correlation(labels, predictions)}

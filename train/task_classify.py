@@ -13,23 +13,40 @@ import numpy as np
 
 from bert_jax import metrics
 from bert_jax.data.tasks.encoded import encode_texts
-from bert_jax.data.tasks.glue import GLUE, read_glue
+from bert_jax.data.tasks.glue import GLUE, read_diagnostic, read_glue
 from bert_jax.data.tasks.labelled_text import Columns, LabelledText, read_table
 from bert_jax.data.tasks.labels import find_labels, label_ids
 from bert_jax.data.tasks.tables import named_rows
 from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.errors import UserError
-from bert_jax.score import glue_scores
+from bert_jax.score import diagnostic_scores, glue_scores
 from bert_jax.training.objectives import Objective
 from bert_jax.training.task_objectives import OneLabel, Regression, SeveralLabels
 from train.finetune_recipe import FinetuneConfig
 from train.span_page import SpanExample
 from train.task_data import Outputs, Scores, Split, checked_metric
-from train.task_files import FileNames, task_files, with_held_out
+from train.task_files import FileNames, beside, task_files, with_held_out
 
 logger = logging.getLogger(__name__)
 
 Reader = Callable[[Path], list[LabelledText]]
+Score = Callable[[np.ndarray, np.ndarray], Scores]
+
+
+class ExtraSet(NamedTuple):
+    """A set beside a task's own, predicted by the best model and never what chooses it.
+
+    Attributes:
+        name: of its figures and predictions, and of the folder that may hold it beside the task's own.
+        files: what it is called, without suffix, in the order in which it is looked for.
+        read: of its file, with labels or without.
+        score: of labels and predictions, ids.
+    """
+
+    name: str
+    files: tuple[str, ...]
+    read: Reader
+    score: Score
 
 
 class Layout(NamedTuple):
@@ -43,6 +60,7 @@ class Layout(NamedTuple):
         metric: which score counts.
         score: of labels and predictions, ids or numbers; None: `default_scores`.
         submissions: split -> name of the benchmark's submission file; it then has GLUE's two columns.
+        extra: what is predicted besides the test files.
     """
 
     files: FileNames
@@ -51,8 +69,9 @@ class Layout(NamedTuple):
     kind: str
     labels: tuple[str, ...]
     metric: str
-    score: Callable[[np.ndarray, np.ndarray], Scores] | None = None
+    score: Score | None = None
     submissions: Mapping[str, str] = MappingProxyType({})
+    extra: ExtraSet | None = None
 
 
 class Classification:
@@ -79,7 +98,10 @@ class Classification:
         dev = [(name, path, _some(layout.read(path), path)) for name, path in files.dev]
         dev += [("dev", files.train, held)] if held else []
         self.evaluations = tuple(self._split(name, path, found) for name, path, found in dev)
-        self.tests = tuple(self._split(name, path, _some(layout.read_test(path), path)) for name, path in files.test)
+        test = [(name, path, _some(layout.read_test(path), path)) for name, path in files.test]
+        if (extra := layout.extra) and (path := beside(config.data, extra.name, extra.files)):
+            test.append((extra.name, path, _some(extra.read(path), path)))
+        self.tests = tuple(self._split(name, path, found) for name, path, found in test)
         nothing_said = np.zeros((len(self.evaluations[0].examples), len(self.labels)), np.float32)
         scores = self.score(self.evaluations[0], {"logits": nothing_said})
         self.metric = checked_metric(config.metric or layout.metric, scores, config.task)
@@ -117,6 +139,8 @@ class Classification:
 
     def score(self, split: Split, outputs: Outputs) -> Scores:
         gold, found = split.encoded.targets["labels"], self._predictions(outputs)
+        if (extra := self._layout.extra) and split.name == extra.name:
+            return extra.score(gold, found)
         if self._layout.score is not None:
             return self._layout.score(gold, found)
         return default_scores(self._layout.kind, gold, found)
@@ -208,6 +232,11 @@ def glue_layout(task: str) -> Layout:
     def score(gold: np.ndarray, found: np.ndarray) -> Scores:
         return glue_scores(task, gold, found)
 
+    extra = None
+    submissions = dict(zip(glue.test if len(glue.test) > 1 else ("test",), _SUBMISSIONS[task], strict=True))
+    if task == "mnli":
+        extra = ExtraSet("diagnostic", _DIAGNOSTIC, lambda path: list(read_diagnostic(path)), diagnostic_scores)
+        submissions["diagnostic"] = "AX.tsv"
     return Layout(
         FileNames(dev=tuple((name,) for name in glue.dev), test=tuple((name,) for name in glue.test)),
         partial(read, labelled=True),
@@ -216,10 +245,12 @@ def glue_layout(task: str) -> Layout:
         glue.labels,
         glue.metric,
         score,
-        dict(zip(glue.test if len(glue.test) > 1 else ("test",), _SUBMISSIONS[task], strict=True)),
+        submissions,
+        extra,
     )
 
 
+_DIAGNOSTIC = ("diagnostic-full", "diagnostic")  # the same pairs in the same order; the first has labels
 _SUBMISSIONS = {
     "cola": ("CoLA.tsv",),
     "sst2": ("SST-2.tsv",),

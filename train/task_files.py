@@ -1,5 +1,6 @@
 """Which files a task is read from: its own names in a folder, or those that the command line gives."""
 
+import os
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -52,6 +53,16 @@ def task_files(config: FinetuneConfig, names: FileNames) -> TaskFiles:
         where = f"{config.data} holds no {names.dev[0][0]} file" if config.data else "not given"
         raise UserError(f"dev: {where}; say dev=FILE, or dev=0.1 to hold out a tenth of train")
     return TaskFiles(train[0][1], dev, looked_for("test", names.test))
+
+
+def beside(data: str | None, folder: str, names: Sequence[str]) -> Path | None:
+    """A file that data= holds, or a folder called `folder` next to it; None if neither does or there is no data=."""
+    if data is None:
+        return None
+    if own := find_file(data, names):
+        return own
+    neighbour = os.path.normpath(os.path.join(data, os.pardir, folder))  # of a symbolic link: beside the link
+    return find_file(neighbour, names) if os.path.isdir(neighbour) else None
 
 
 def with_held_out(

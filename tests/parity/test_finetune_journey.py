@@ -1,14 +1,18 @@
 """A user's way: a file of their own, a fine-tuned model, its answers by the shell, and the same ones by transformers."""
 
+import csv
 import json
 from pathlib import Path
 
 import pytest
+import torch
 import transformers
 from safetensors import safe_open
 
 from bert_jax.__main__ import main
+from bert_jax.inference.text_classification import TextClassification
 from bert_jax.load import load_config
+from tests.data.tokenizer_folders import ALBERT, ALBERT_WORDS, albert_spiece, write
 from tests.inference.task_folders import export
 from tests.train.finetune_sources import RECIPE, sentences, write_csv, write_model, write_tagged
 from train import finetune
@@ -61,30 +65,55 @@ def test_from_a_table_to_labels_by_transformers(tmp_path, capsys):
         assert row[0]["score"] == pytest.approx(expected["score"], abs=1e-5)
 
 
-@pytest.mark.parametrize("model_type", ["roberta", "distilbert"])
+def albert(folder: Path) -> Path:
+    """A masked-LM of two layers that share their parameters, with a SentencePiece model, as transformers writes it."""
+    write(folder, spiece__model=albert_spiece())
+    torch.manual_seed(0)
+    config = transformers.AlbertConfig(
+        vocab_size=len(ALBERT) + len(ALBERT_WORDS), embedding_size=8, hidden_size=16, num_hidden_layers=2,
+        num_attention_heads=2, intermediate_size=24, max_position_embeddings=34, initializer_range=0.3,
+    )  # fmt: skip
+    transformers.AlbertForMaskedLM(config).save_pretrained(folder)
+    return folder
+
+
+@pytest.mark.parametrize("model_type", ["roberta", "distilbert", "albert"])
 def test_models_of_other_families_go_the_same_way(tmp_path, capsys, model_type: str):
     texts = ["hello world", "held", "o, hello.", "world world held"]
-    table = write_csv(tmp_path / "t.csv", [(text, "long" if " " in text else "short") for text in texts * 4])
+    labels = ["some" if "held" in text else "none" for text in texts]
+    table = write_csv(tmp_path / "t.csv", list(zip(texts, labels, strict=True)) * 4)
     (tmp_path / "recipe.py").write_text(RECIPE)
-    source, run = export(tmp_path / "source", "mlm", model_type), tmp_path / "run"
-    words = [f"init={source}", f"run={run}", "epochs=2", f"train={table}", f"dev={table}", "freeze=embeddings"]
+    source = tmp_path / "source"
+    source, run = albert(source) if model_type == "albert" else export(source, "mlm", model_type), tmp_path / "run"
+    words = [f"init={source}", f"run={run}", f"train={table}", f"dev={table}", "freeze=embeddings"]
     assert finetune.main([str(tmp_path / "recipe.py"), *words]) == 0
+    scores = json.loads((run / "report/metrics.json").read_text())["scores"]["dev"]
+    assert scores["accuracy"] == 1.0
+    with open(run / "predictions/dev-predictions.csv", encoding="utf-8", newline="") as file:
+        assert [prediction for _, prediction in list(csv.reader(file))[1:]] == labels * 4
+
     ours = said(capsys, "classify", run, texts)
+    assert [row[0]["label"] for row in ours] == labels
     theirs = transformers.pipeline("text-classification", str(run / "export"))
     assert theirs.model.config.model_type == model_type
     for row, expected in zip(ours, theirs(texts), strict=True):
         assert row[0] == {"label": expected["label"], "score": pytest.approx(expected["score"], abs=1e-5)}
+    model, tokenizer = theirs.model, transformers.AutoTokenizer.from_pretrained(run / "export")
+    with torch.no_grad():
+        expected = model(**tokenizer(texts, padding=True, return_tensors="pt")).logits.numpy()
+    predict = TextClassification(run / "export", function_to_apply="none")
+    for found, logits in zip(predict(texts, top_k=None), expected, strict=True):
+        by_label = {row["label"]: row["score"] for row in found}
+        assert [by_label[model.config.id2label[id]] for id in range(2)] == pytest.approx(logits.tolist(), abs=1e-4)
+
     with (
         safe_open(source / "model.safetensors", "np") as before,
         safe_open(run / "export/model.safetensors", "np") as after,
     ):
-        same = {
-            name
-            for name in set(before.keys()) & set(after.keys())
-            if (before.get_tensor(name) == after.get_tensor(name)).all()
-        }
-    of_embeddings = {name for name in same if ".embeddings." in name}
-    assert len(of_embeddings) >= 4
+        shared = set(before.keys()) & set(after.keys())
+        same = {name for name in shared if (before.get_tensor(name) == after.get_tensor(name)).all()}
+    of_embeddings = {name for name in shared if "embedding" in name}
+    assert len(of_embeddings) >= 4 and of_embeddings <= same
     assert {name for name in same - of_embeddings if name.endswith("weight")} == set()
 
 

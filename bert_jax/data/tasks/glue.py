@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from bert_jax.data.tasks.labelled_text import LabelledText, label_number
-from bert_jax.data.tasks.tables import tsv_rows
+from bert_jax.data.tasks.labelled_text import Columns, LabelledText, label_number, read_table
+from bert_jax.data.tasks.tables import named_rows, tsv_rows
 from bert_jax.errors import UserError
 
 
@@ -96,6 +96,28 @@ def read_glue(task: str, path: Path, *, labelled: bool = True) -> Iterator[Label
         label = _label(task, layout, cells, where) if labelled else None
         id = str(line - 1 - layout.header) if labelled else cells[0]
         yield LabelledText(id, texts[0], texts[1] if len(texts) == 2 else None, label, line)
+
+
+def read_diagnostic(path: Path) -> Iterator[LabelledText]:
+    """GLUE's diagnostic set (AX): pairs for a model of MNLI, in either of the forms in which it is published.
+
+    Args:
+        path: diagnostic.tsv (index, sentence1, sentence2), without labels unless there is a column "label"; or
+            diagnostic-full.tsv (the phenomena, Premise, Hypothesis, Label), whose rows are numbered from 0.
+
+    Raises:
+        UserError: neither form, or a label that MNLI does not have; with its line.
+    """
+    _, first = next(named_rows(path), (0, {}))
+    full = "Premise" in first
+    label = "Label" if full else "label" if "label" in first else None
+    columns = Columns("Premise", "Hypothesis", label) if full else Columns("sentence1", "sentence2", label, "index")
+    labels = GLUE["mnli"].labels
+    for example in read_table(path, columns):
+        if label and example.label not in labels:
+            where = f"{path}, line {example.line}"
+            raise UserError(f"{where}: the label is {example.label!r}; ax has {', '.join(labels)}")
+        yield example
 
 
 def _label(task: str, layout: GlueTask, cells: list[str], where: str) -> str | float:
