@@ -147,7 +147,7 @@ def make_parser() -> argparse.ArgumentParser:
     convert.add_argument("--max-shard-size", default="5GB", metavar="SIZE", help="larger weights are cut (default 5GB)")
 
     score = add("score", _SCORE)
-    score.add_argument("kind", metavar="TASK", help="squad1, squad2, conll, or cola, sst2, mrpc, stsb, qqp, mnli ...")
+    score.add_argument("kind", metavar="TASK", help="squad1, squad2, conll, ax, or cola, sst2, mrpc, qqp, mnli ...")
     score.add_argument("gold", metavar="GOLD", help="the labelled file")
     score.add_argument("predictions", metavar="PREDICTIONS", help="JSON, columns, or GLUE's index and prediction")
     score.add_argument("--na-prob-file", metavar="FILE", help="squad2: JSON, question id to no-answer score")

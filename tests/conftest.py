@@ -1,5 +1,6 @@
 """What every test shares: eight virtual CPU devices, a cache of compiled programs, where the real data lies, no Internet."""
 
+import math
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,6 +22,7 @@ jax.config.update("jax_platforms", "cpu")
 jax.config.update("jax_num_cpu_devices", 8)
 hypothesis.settings.register_profile("untimed", deadline=None)  # no test fails because the machine is busy
 hypothesis.settings.load_profile("untimed")
+MOST_RESIDENT = 3 * 2**30
 
 
 @pytest.fixture(scope="session")
@@ -49,6 +51,22 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[HubServer]:
 
 @pytest.fixture(autouse=True, scope="module")
 def forget_programs() -> Iterator[None]:
-    """What a file of tests compiled is of no use to the next; kept, it adds up to gigabytes."""
+    """Programs of single operations are of use to the next file; those of models are not, and add up to gigabytes."""
     yield
-    jax.clear_caches()
+    if resident_bytes() > MOST_RESIDENT:
+        jax.clear_caches()
+
+
+def resident_bytes() -> float:
+    """Memory of this process; infinite where the system does not say."""
+    try:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except OSError:
+        return math.inf
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Files of `parity` alone are not even imported where it is left out: PyTorch and transformers take 10 s to load."""
+    if collection_path.name == "parity" and "not parity" in config.option.markexpr:
+        return True
+    return None

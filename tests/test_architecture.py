@@ -1,6 +1,7 @@
 """The house stands as drawn: who imports whom, what loads without JAX, and the public names."""
 
 import ast
+import functools
 import subprocess
 import sys
 from pathlib import Path
@@ -48,6 +49,7 @@ NUMPY_ONLY = ("data", "interop", "surgery", "metrics")
 HEAVY = {"jax", "jaxlib", "flax", "optax", "orbax", "torch", "transformers", "tensorflow"}
 
 
+@functools.cache
 def imports_of(path: Path) -> set[str]:
     """Dotted names of everything a file imports at run time; what stands under TYPE_CHECKING is for readers only."""
     names = set()
@@ -104,7 +106,12 @@ def test_a_package_is_imported_in_one_place(package: str, home: str):
 
 
 @pytest.mark.parametrize(
-    "module", ["bert_jax.data.examples", "bert_jax.interop.read", "bert_jax.data.batches", "train.prepare"]
+    "module",
+    [
+        *(pytest.param(f"bert_jax.data.{name}", marks=pytest.mark.slow) for name in ("examples", "batches")),
+        "bert_jax.interop.read",
+        "train.prepare",
+    ],
 )
 def test_data_and_interop_load_without_jax(module: str):
     code = f"import sys, {module}; print(sorted({{m.split('.')[0] for m in sys.modules}} & {HEAVY!r}))"

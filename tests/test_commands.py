@@ -203,6 +203,7 @@ def test_fill_mask_on_a_run_and_on_its_export(run, export, capsys):
     assert first[0]["sequence"] in people
 
 
+@pytest.mark.slow
 def test_fill_mask_reads_one_text_a_line_from_stdin(export, capsys, monkeypatch):
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"the [MASK]\n\na [MASK] sat\n" * 2)))
     monkeypatch.setattr(commands, "CHUNK", 3)

@@ -63,6 +63,7 @@ def test_a_run_directory_gives_its_newest_checkpoint(run, params):
     assert (report.step, report.verified, report.head) == (7, True, "pretraining")
 
 
+@pytest.mark.slow
 def test_the_public_name_can_be_called_before_and_after_its_module_is_imported(export):
     code = f"""
 import bert_jax
@@ -110,6 +111,7 @@ def test_what_a_head_does_not_use_is_listed(run):
     assert "bert/pooler/bias" in report.unexpected
 
 
+@pytest.mark.slow
 def test_a_missing_head_is_an_error_or_fresh_and_said(tmp_path, params, caplog):
     folder = save_pretrained(tmp_path / "mlm", CONFIG, params, None, head="mlm")
     with pytest.raises(UserError, match="missing: bert/pooler/kernel"):
@@ -126,7 +128,13 @@ def test_a_missing_head_is_an_error_or_fresh_and_said(tmp_path, params, caplog):
     np.testing.assert_array_equal(loaded.params["mlm_head"]["bias"], params["mlm_head"]["bias"])
 
 
-@pytest.mark.parametrize("head", ["sequence-classification", "token-classification", "question-answering"])
+@pytest.mark.parametrize(
+    "head",
+    [
+        *(pytest.param(head, marks=pytest.mark.slow) for head in ("sequence-classification", "question-answering")),
+        "token-classification",
+    ],
+)
 def test_a_task_starts_from_any_checkpoint_with_a_fresh_head(run, export, params, head, caplog):
     part = "qa_head" if head == "question-answering" else "classifier"
     for source in (run, export):

@@ -16,6 +16,7 @@ def write(path: Path, text: str) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_squad1_on_the_recorded_predictions(data_dir, tmp_path, capsys):
     squad = data_dir / "finetune" / "squad"
     predictions = squad / "dev-v1.1-recorded-predictions.json.gz"

@@ -437,6 +437,7 @@ def test_many_steps_from_many_shards_stay_right(tmp_path):
     assert sorted(stream(open_batches(path, len(expected)), 1)) == sorted(expected)
 
 
+@pytest.mark.slow
 def test_more_shards_than_files_may_be_open_by_default(tmp_path):
     path = prepare(tmp_path / "data", shards=60, documents=2)
     code = (

@@ -214,6 +214,7 @@ def test_the_work_for_a_long_line_grows_with_its_length_only(unit, monkeypatch):
     assert sum(seen) < 1.5 * len(text)
 
 
+@pytest.mark.slow
 def test_real_wikipedia_reads_as_articles(data_dir):
     for language, documents in [("en", 3064), ("ko", 4799), ("zh", 6555)]:
         corpus = Corpus(find_sources([str(data_dir / "text" / f"wiki-{language}-00.jsonl.zst")]))

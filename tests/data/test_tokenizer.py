@@ -135,6 +135,7 @@ def test_decoding(uncased: Tokenizer):
     assert uncased.decode([]) == ""
 
 
+@pytest.mark.slow
 def test_the_two_dialects(data_dir: Path, tmp_path: Path):
     folder = published(data_dir, tmp_path, "bert-base-uncased")
     google = Tokenizer.load(folder, max_word_length=200, literal_special_tokens=False)
@@ -324,7 +325,7 @@ def test_remembered_words_give_the_ids_of_the_whole_text(
         assert ids.tolist() == [i for row in expected for i in row]
 
 
-@settings(max_examples=150)
+@settings(max_examples=50)
 @given(
     st.lists(st.text(st.characters(exclude_categories=["Cs"]) | st.sampled_from(" aé[]MASK\u0301가中!")), max_size=5)
 )
@@ -358,6 +359,7 @@ def test_memory_for_words_is_bounded(blank: int):
     assert len(memo) == 1
 
 
+@pytest.mark.slow
 def test_a_word_is_found_again_on_every_way_into_memory():
     """As a string, by its key, in a text that is not plain; and more new words at once than are looked at together."""
     calls = []

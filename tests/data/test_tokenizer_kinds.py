@@ -143,6 +143,7 @@ def test_words_begin_with_a_mark_and_signs_are_cut_off(small_albert: Tokenizer):
     assert small_albert.decode(expected, skip_special_tokens=True) == "hello world hello."
 
 
+@pytest.mark.slow
 def test_albert_is_what_google_and_sentencepiece_make_of_the_text(data_dir: Path, tmp_path: Path):
     sentencepiece = pytest.importorskip("sentencepiece")
     folder = published_albert(data_dir, tmp_path)
@@ -294,7 +295,8 @@ def hashable(data_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> list[T
     return loaded + [Tokenizer.load(albert, cased=cased, strip_accents=cased) for cased in (True, False)]
 
 
-@settings(max_examples=300, deadline=None)
+@pytest.mark.slow
+@settings(max_examples=100, deadline=None)
 @given(
     texts=st.lists(
         st.text(

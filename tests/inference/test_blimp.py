@@ -165,6 +165,7 @@ def test_a_folder_and_an_archive_of_it_are_read_alike(data, tmp_path):
     assert read_blimp(data.parent) == expected  # the sets are in its data/
 
 
+@pytest.mark.slow
 def test_a_limit_takes_the_first_pairs_and_the_result_says_so(predict, data):
     sets = read_blimp(data, 3)
     assert sets == [one._replace(pairs=one.pairs[:3]) for one in read_blimp(data)]
@@ -253,6 +254,7 @@ def test_a_sentence_that_cannot_be_scored_is_named(predict, tmp_path):
         evaluate(predict, read_blimp(tmp_path))
 
 
+@pytest.mark.slow
 def test_the_published_sets_are_67_in_12_phenomena(data_dir):
     sets = read_blimp(data_dir / "blimp" / "blimp-data.tar.zst", 1)
     assert len(sets) == 67 and all(one.whole == 1000 for one in sets)
@@ -273,6 +275,7 @@ def run(*argv: object) -> None:
     evaluate_blimp(parser.parse_args(["evaluate-blimp", *(str(word) for word in argv)]))
 
 
+@pytest.mark.slow
 def test_the_verb_writes_a_table_or_json(model, predict, data, capsys):
     expected = evaluate(predict, read_blimp(data))
     run(model, data, "--json")

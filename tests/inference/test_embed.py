@@ -1,5 +1,6 @@
 """Vectors of texts: pooled as the definitions say, the same packed or not; to files that can be gone on with; nearest."""
 
+import functools
 import json
 import os
 
@@ -26,12 +27,19 @@ def folder(tmp_path_factory):
     return export(tmp_path_factory.mktemp("embed"), "pretraining")
 
 
+@functools.cache
+def model_of(folder):
+    """(a function of ids and masks, its parameters, the tokenizer)."""
+    config, params, tokenizer, _ = load(folder, head="encoder")
+    return jax.jit(HEADS["encoder"](config).apply), params, tokenizer
+
+
 def by_definition(folder, text: str, kind: str) -> np.ndarray:
     """Of one text, in float64 from the model's own hidden states."""
-    config, params, tokenizer, _ = load(folder, head="encoder")
-    inputs = tokenizer([text], max_length=LONGEST)
-    output = HEADS["encoder"](config).apply({"params": params}, **inputs)
-    x_LD = np.asarray(output.last_hidden_state[0], np.float64)
+    apply, params, tokenizer = model_of(folder)
+    inputs = tokenizer([text], max_length=LONGEST, padding="max_length")  # all in one shape: compiled once
+    output = apply({"params": params}, **inputs)
+    x_LD = np.asarray(output.last_hidden_state[0, : int(inputs["attention_mask"].sum())], np.float64)
     return {
         "mean": x_LD.mean(axis=0),
         "max": x_LD.max(axis=0),
@@ -41,7 +49,9 @@ def by_definition(folder, text: str, kind: str) -> np.ndarray:
     }[kind]
 
 
-@pytest.mark.parametrize("kind", ["mean", pytest.param("max", marks=pytest.mark.slow), "cls", "pooled"])
+@pytest.mark.parametrize(
+    "kind", ["mean", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("max", "cls", "pooled"))]
+)
 def test_vectors_are_pooled_as_they_are_defined(folder, kind):
     texts = TEXTS[:4]
     found = TextEmbedding(folder, pooling=kind)(texts)
@@ -50,6 +60,7 @@ def test_vectors_are_pooled_as_they_are_defined(folder, kind):
     np.testing.assert_allclose(found, [by_definition(folder, text, kind) for text in texts], atol=1e-5)
 
 
+@pytest.mark.slow
 def test_packed_or_not_normalized_or_not_one_text_or_many(folder):
     packed = TextEmbedding(folder)
     assert packed.pooling == "mean+normalize"
@@ -76,6 +87,7 @@ def test_the_folder_says_how_it_pools_and_where_it_cuts(tmp_path, caplog):
     np.testing.assert_allclose(embed("hello"), expected / np.linalg.norm(expected), atol=1e-5)
 
 
+@pytest.mark.slow
 def test_what_cannot_be_a_vector_is_said_and_the_others_get_theirs(folder):
     embed = TextEmbedding(folder)
     bad = ["hello", "\ud800", 7, UserError("line 4 could not be read"), "world"]
@@ -92,6 +104,7 @@ def test_what_cannot_be_a_vector_is_said_and_the_others_get_theirs(folder):
         TextEmbedding(folder, pooling="max", packing=True)
 
 
+@pytest.mark.slow
 def test_weights_that_are_nan_are_refused(folder):
     loaded = load(folder, head="encoder-no-pooler")
     params = jax.tree.map(np.array, loaded.params)

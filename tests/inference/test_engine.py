@@ -66,9 +66,14 @@ def one() -> list:
     return jax.devices()[:1]
 
 
-@pytest.mark.parametrize("packing", [False, True])
-@pytest.mark.parametrize(("devices", "requests"), [(1, 1000), (8, 50)])
-def test_a_thousand_requests_compile_no_more_than_the_shapes(packing, devices, requests):
+@pytest.mark.parametrize(
+    ("devices", "requests", "packing"),
+    [
+        (8, 50, True),
+        *(pytest.param(*case, marks=pytest.mark.slow) for case in ((8, 50, False), (1, 1000, False), (1, 1000, True))),
+    ],
+)
+def test_a_thousand_requests_compile_no_more_than_the_shapes(devices, requests, packing):
     engine = Engine(summed, TABLE, longest=LONGEST, packing=packing, devices=jax.devices()[:devices])
     rng = np.random.default_rng(0)
     for number in range(requests):
@@ -80,7 +85,7 @@ def test_a_thousand_requests_compile_no_more_than_the_shapes(packing, devices, r
     assert engine.compilations <= len(engine.shapes) <= 16
 
 
-@pytest.mark.parametrize("packing", [False, True])
+@pytest.mark.parametrize("packing", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_what_is_compiled_ahead_of_time_is_all_that_is_needed(packing, one):
     engine = Engine(summed, TABLE, longest=LONGEST, batch_size=4, packing=packing, devices=one)
     told = []
@@ -93,7 +98,7 @@ def test_what_is_compiled_ahead_of_time_is_all_that_is_needed(packing, one):
     assert engine.compilations == count
 
 
-@pytest.mark.parametrize("packing", [False, True])
+@pytest.mark.parametrize("packing", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_results_come_in_the_order_of_the_input_from_any_number_of_chunks(packing, one):
     engine = Engine(summed, TABLE, longest=LONGEST, batch_size=4, packing=packing, devices=one)
     rng = np.random.default_rng(2)
@@ -114,7 +119,9 @@ def family(request):
     """(apply, params) of a random model: the vector of each token."""
     config = FAMILIES[request.param]
     model = HEADS["encoder-no-pooler"](config)
-    params = model.init(jax.random.key(0), jnp.zeros((1, 1), jnp.int32))["params"]
+    shapes = jax.eval_shape(model.init, jax.random.key(0), jnp.zeros((1, 1), jnp.int32))["params"]
+    rng = np.random.default_rng(0)
+    params = jax.tree.map(lambda leaf: rng.normal(0, 0.2, leaf.shape).astype(np.float32), shapes)
 
     def apply(params, batch):
         return (model.apply({"params": params}, **model_inputs(config, batch)).last_hidden_state,)
@@ -157,6 +164,7 @@ def test_in_one_shape_a_text_s_result_does_not_depend_on_its_company(family, one
     assert all((result == found[0]).all() for result in found)
 
 
+@pytest.mark.slow
 def test_eight_devices_give_what_one_gives(family, one):
     apply, params = family
     rows = examples(np.random.default_rng(5).integers(2, 17, 21))

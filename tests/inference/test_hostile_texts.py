@@ -65,6 +65,7 @@ def test_one_bad_text_does_not_keep_the_others_from_their_results(folders):
     assert tag(["", "   \t "]) == [[], []]
 
 
+@pytest.mark.slow
 def test_a_question_without_a_passage_has_no_answer_and_says_so(folders):
     answer = QuestionAnswering(folders["question-answering"])
     questions = [
@@ -94,6 +95,7 @@ def test_a_file_with_bad_lines_is_answered_line_by_line(folders, tmp_path, capsy
     assert "line 2: byte 0xc3" in err
 
 
+@pytest.mark.slow
 def test_targets_are_scored_alone_and_must_be_tokens(folders):
     fill = FillMask(folders["pretraining"])
     everything = {row["token_str"]: row["score"] for row in fill("hello [MASK]", top_k=1000)}

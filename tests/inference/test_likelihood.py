@@ -117,6 +117,7 @@ def test_scores_are_those_of_one_row_at_a_time(predict, slow):
         assert found["pppl"] == pytest.approx(math.exp(-sum(expected) / len(expected)), rel=1e-4)
 
 
+@pytest.mark.slow
 def test_later_tokens_of_a_word_are_hidden_with_it_on_demand(predict, slow):
     (found,) = predict(["helds heldheld o"], within_word_l2r=True, per_token=True)
     assert [row["token"] for row in found["per_token"]] == ["held", "##s", "held", "##held", "o"]
@@ -126,6 +127,7 @@ def test_later_tokens_of_a_word_are_hidden_with_it_on_demand(predict, slow):
     assert abs(plain[0] - expected[0]) > 1e-3 and abs(plain[4] - expected[4]) < 1e-6  # and it makes a difference
 
 
+@pytest.mark.slow
 def test_rows_that_a_table_was_padded_by_have_no_probability(predict, loaded):
     params = {**loaded.params, "mlm_head": dict(loaded.params["mlm_head"]), "bert": dict(loaded.params["bert"])}
     params["mlm_head"]["bias"] = np.append(params["mlm_head"]["bias"], np.full(9, 50.0, np.float32))
@@ -137,6 +139,7 @@ def test_rows_that_a_table_was_padded_by_have_no_probability(predict, loaded):
     assert padded(TEXTS[0])["pll"] == pytest.approx(predict(TEXTS[0])["pll"], abs=1e-5)  # type: ignore[call-overload]
 
 
+@pytest.mark.slow
 def test_special_tokens_of_a_text_are_not_asked_for_but_are_seen(predict, slow):
     plain, within = predict(["hello world", "hello [SEP] world"])
     assert plain["tokens"] == within["tokens"] == 2
@@ -200,6 +203,7 @@ def run(*argv: object) -> None:
     likelihood(parser.parse_args(["likelihood", *(str(word) for word in argv)]))
 
 
+@pytest.mark.slow
 def test_the_verb_writes_a_line_a_text(folder, predict, tmp_path, capsys, monkeypatch):
     (tmp_path / "texts.txt").write_text("".join(f"{text}\n" for text in TEXTS), encoding="utf-8")
     expected = predict(TEXTS, per_token=True)

@@ -75,6 +75,7 @@ def test_what_is_no_pair_is_said_and_the_others_are_judged(predict):
     assert [row["label"] for row in (found[0], found[-1])] == [row["label"] for row in expected]
 
 
+@pytest.mark.slow
 def test_what_is_too_long_is_cut_and_a_warning_says_so(predict, caplog):
     long = "hello " * LONGEST
     (found,) = predict([("held", long)])

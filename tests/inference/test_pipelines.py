@@ -91,6 +91,7 @@ def test_each_of_several_masks_is_filled_on_its_own(probabilities, predict):
         assert row[0]["sequence"].startswith("[CLS]")
 
 
+@pytest.mark.slow
 def test_a_list_gives_what_its_texts_give_alone_in_their_order(predict):
     texts = [
         "the [MASK]", "the cat sat on the mat, " * 4 + "the [MASK].", "a [MASK] sat on [MASK].", "[MASK]", "dogs [MASK] a",
@@ -104,6 +105,7 @@ def test_a_list_gives_what_its_texts_give_alone_in_their_order(predict):
     assert predict(["the [MASK]"], top_k=1) == [predict("the [MASK]", top_k=1)]
 
 
+@pytest.mark.slow
 def test_no_shape_is_compiled_twice(folder):
     predict = FillMask(folder, batch_size=4)
     words = "the cat sat on a mat , the dog sat . a cat".split()  # noqa: SIM905
@@ -121,6 +123,7 @@ def test_no_shape_is_compiled_twice(folder):
     assert predict.compilations == 4
 
 
+@pytest.mark.slow
 def test_padding_rows_of_the_table_never_win(probabilities, predict):
     """The table has 20 rows and the vocabulary 15 tokens."""
     found = predict("the [MASK]", top_k=1000)
@@ -136,6 +139,7 @@ def test_a_text_without_mask_is_a_clear_error(predict):
         predict(["the [MASK]", "the cat sat"])
 
 
+@pytest.mark.slow
 def test_too_long_is_an_error_or_cut_by_the_stated_rule(folder, predict):
     long = "the [MASK] " + "a " * 60
     with pytest.raises(UserError, match=r"has 64 tokens, the model takes 40"):
@@ -171,6 +175,7 @@ def test_mistakes_are_one_clear_line(folder, predict, tmp_path):
         FillMask(encoder)
 
 
+@pytest.mark.slow
 def test_bfloat16_products_on_request(folder):
     predict = FillMask(folder, dtype="bfloat16")
     assert predict.config.dtype == "bfloat16"

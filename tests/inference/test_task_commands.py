@@ -81,6 +81,7 @@ def test_classify_reads_columns_of_a_table(folders, tmp_path, capsys):
     assert same([row[0] for row in found], pipeline("text-classification", folder)(pairs))
 
 
+@pytest.mark.slow
 def test_tag_gives_entities_of_lines_and_columns_of_columns(folders, tmp_path, capsys):
     folder = folders["token-classification"]
     predict = pipeline("token-classification", folder)
@@ -109,6 +110,7 @@ def test_tag_gives_entities_of_lines_and_columns_of_columns(folders, tmp_path, c
     assert same(entities, predict.of_words(words))  # type: ignore[attr-defined]
 
 
+@pytest.mark.slow
 def test_answer_writes_what_the_official_script_reads(folders, tmp_path, capsys):
     folder = folders["question-answering"]
     file, predictions, odds = tmp_path / "dev.json", tmp_path / "predictions.json", tmp_path / "odds.json"
@@ -145,6 +147,7 @@ def test_answer_reads_rows_of_a_table(folders, tmp_path, capsys):
     assert [line.split("\t")[1] for line in lines] == [" ".join(row["answer"].split()) for row in found]
 
 
+@pytest.mark.slow
 def test_choose_gives_the_number_of_a_choice(folders, tmp_path, capsys):
     folder = folders["multiple-choice"]
     head = "sent1,sent2,ending0,ending1,ending2,ending3,label\n"

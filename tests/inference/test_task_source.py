@@ -54,6 +54,7 @@ def test_of_a_fine_tuning_run_its_export_is_taken(folders, tmp_path):
         TextClassification(run)
 
 
+@pytest.mark.slow
 def test_a_run_without_an_export_is_read_from_its_checkpoint(folders, tmp_path):
     config, params, tokenizer, _ = loaded = load(folders["sequence-classification"])
     assert tokenizer is not None

@@ -38,6 +38,7 @@ def test_a_list_gives_what_its_texts_give_alone_in_their_order(predict):
     assert predict([]) == []
 
 
+@pytest.mark.slow
 def test_no_shape_is_compiled_twice(folder):
     predict = TextClassification(folder, batch_size=4)
     for count in range(1, 14):

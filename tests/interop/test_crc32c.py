@@ -2,9 +2,11 @@
 
 import numpy as np
 import pytest
-from tensorboardX.crc32c import _crc32c as tensorboard_crc32c
 
 from bert_jax.interop.crc32c import crc32c, mask, unmask
+from tests.interop.tensorboard import part
+
+tensorboard_crc32c = part("crc32c")._crc32c
 
 
 def bit_by_bit(data: bytes) -> int:

@@ -185,6 +185,7 @@ def test_a_file_cut_anywhere_is_refused(path):
         refusal(path, content[:length])
 
 
+@pytest.mark.slow
 def test_a_flipped_bit_changes_no_shape_and_no_dtype(path):
     """The format has no sum: a changed element is an element, a changed letter of a name is another name."""
     content = write(

@@ -3,8 +3,6 @@
 import random
 
 import pytest
-from tensorboardX.proto.tensor_shape_pb2 import TensorShapeProto
-from tensorboardX.proto.versions_pb2 import VersionDef
 
 from bert_jax.interop.protobuf import (
     BYTES,
@@ -17,6 +15,10 @@ from bert_jax.interop.protobuf import (
     read_varint,
     varint,
 )
+from tests.interop.tensorboard import part
+
+TensorShapeProto = part("proto.tensor_shape_pb2").TensorShapeProto
+VersionDef = part("proto.versions_pb2").VersionDef
 
 
 @pytest.mark.parametrize("value", [0, 1, 127, 128, 300, 2**31 - 1, 2**63 - 1, -1, -(2**63)])

@@ -9,7 +9,6 @@ from pathlib import Path
 import ml_dtypes
 import numpy as np
 import pytest
-from tensorboardX.proto import types_pb2
 
 from bert_jax.errors import UserError
 from bert_jax.interop.leveldb_table import read_table, write_table
@@ -17,7 +16,7 @@ from bert_jax.interop.tf1_bundle import MOST_INDEX_BYTES, Tf1Checkpoint
 from bert_jax.interop.tf1_entries import read_entry, slice_key, stored_dtype
 from bert_jax.interop.tf1_files import find_prefix, is_checkpoint
 from bert_jax.interop.tf1_write import write_bundle
-from tests.interop.tf1_protos import DTYPES, BundleEntryProto, BundleHeaderProto, proto, write_by_hand
+from tests.interop.tf1_protos import DTYPES, BundleEntryProto, BundleHeaderProto, proto, types_pb2, write_by_hand
 
 
 @pytest.fixture
@@ -377,6 +376,7 @@ def test_what_an_interrupted_write_leaves_is_no_checkpoint(tmp_path):
     assert not is_checkpoint(tmp_path)
 
 
+@pytest.mark.slow
 def test_whatever_the_index_says_one_line_or_the_right_numbers_and_little_memory(tmp_path):
     """Random bytes within headers and entries, under checksums that agree; and random files."""
     generator = random.Random(0)

@@ -250,6 +250,7 @@ def test_another_object_based_checkpoint_is_refused_in_one_line(tmp_path):
         open_google(tmp_path)
 
 
+@pytest.mark.slow
 def test_a_damaged_graph_of_objects_is_one_line(data_dir: Path, tmp_path):
     with Tf1Checkpoint(data_dir / "checkpoints" / "tfr-bert-lite-tf2") as stored:
         graph = stored.string("_CHECKPOINTABLE_OBJECT_GRAPH")

@@ -147,6 +147,7 @@ def test_shared_prefixes_cannot_fill_the_memory(monkeypatch):
     assert peak < 20_000_000
 
 
+@pytest.mark.slow
 def test_random_bytes_within_blocks_that_have_their_checksum():
     generator = random.Random(0)
     good = entry(0, b"bert/a", b"12345") + entry(5, b"b", b"67") + entry(6, b"/adam_m", b"") + struct.pack("<II", 0, 1)

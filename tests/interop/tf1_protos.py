@@ -4,10 +4,14 @@ from pathlib import Path
 
 import numpy as np
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
-from tensorboardX.proto import tensor_shape_pb2, types_pb2, versions_pb2
 
 from bert_jax.interop.crc32c import crc32c, mask
 from bert_jax.interop.leveldb_table import write_table
+from tests.interop.tensorboard import part
+
+tensor_shape_pb2, types_pb2, versions_pb2 = (
+    part(f"proto.{name}_pb2") for name in ("tensor_shape", "types", "versions")
+)
 
 DTYPES = {
     "float32": types_pb2.DT_FLOAT, "float64": types_pb2.DT_DOUBLE, "float16": types_pb2.DT_HALF,

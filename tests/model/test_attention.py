@@ -53,6 +53,7 @@ def test_attention_is_the_formula():
     assert ATTEND(Q, K, V)[1] is None
 
 
+@pytest.mark.slow
 def test_a_query_without_any_key_gets_equal_weights_and_no_nan():
     mask = jnp.ones((2, 1, 5, 7), bool).at[0, 0, 3].set(False)
     _, probabilities = ATTEND(Q, K, V, mask, return_probabilities=True)

@@ -28,6 +28,7 @@ def test_the_rate_is_kept_and_the_rest_scaled_up():
     assert dropout(x, 0.1, None, 3) is x
 
 
+@pytest.mark.slow
 def test_bfloat16_is_scaled_in_float32():
     x = jnp.linspace(1, 2, 4096).astype(jnp.bfloat16)[None]
     y = dropout(x, 0.1, WORDS, 0)
@@ -99,6 +100,7 @@ def test_a_row_depends_on_its_number_only_and_on_every_word_of_the_key():
         assert abs(agree.mean() - 0.5) < 0.04
 
 
+@pytest.mark.slow
 def test_typed_raw_and_rbg_keys_are_taken():
     np.testing.assert_array_equal(key_words(jax.random.key(3)), key_words(jax.random.PRNGKey(3)))
     y = dropout(jnp.ones((8, 512)), 0.5, key_words(jax.random.key(3, impl="rbg")), 0)

@@ -1,5 +1,6 @@
 """Bert: what must not change its output, what its options return, and what it says of shapes that do not fit."""
 
+import functools
 import re
 
 import jax
@@ -48,9 +49,18 @@ def wide_params(model):
 
 def run(model, params, *, key=None, **inputs):
     options = {k: inputs.pop(k) for k in list(inputs) if k.startswith("output_")}
-    if key is not None:
-        options |= {"deterministic": False, "rngs": {"dropout": key}}
-    return jax.jit(lambda p, given: model.apply({"params": p}, **given, **options))(params, inputs)
+    return program(model, **options)(params, key, inputs)
+
+
+@functools.cache
+def program(model, **options):
+    """Of a model and its options one for all tests: most of the time is compiling."""
+
+    def apply(params, key, inputs):
+        dropout = {} if key is None else {"deterministic": False, "rngs": {"dropout": key}}
+        return model.apply({"params": params}, **inputs, **options, **dropout)
+
+    return jax.jit(apply)
 
 
 def test_padding_content_cannot_change_what_is_valid(params):
@@ -65,12 +75,14 @@ def test_padding_content_cannot_change_what_is_valid(params):
     assert (a[~valid] != b[~valid]).any()
 
 
+@pytest.mark.slow
 def test_padding_to_a_longer_length_changes_nothing(params):
     short = run(MODEL, params, input_ids=IDS[:, :5])
     longer = run(MODEL, params, input_ids=IDS, attention_mask=jnp.asarray(np.arange(8) < 5)[None].repeat(4, 0))
     np.testing.assert_allclose(longer.last_hidden_state[:, :5], short.last_hidden_state, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_what_is_left_out_takes_its_default(params):
     short = run(MODEL, params, input_ids=IDS)
     written_out = run(
@@ -88,6 +100,7 @@ def test_what_is_left_out_takes_its_default(params):
     assert (short.hidden_states, short.attentions) == (None, None)
 
 
+@pytest.mark.slow
 def test_a_2d_mask_is_the_3d_mask_with_equal_rows(params):
     wide = jnp.broadcast_to(MASK[:, None, :], (4, 8, 8))
     np.testing.assert_array_equal(
@@ -96,6 +109,7 @@ def test_a_2d_mask_is_the_3d_mask_with_equal_rows(params):
     )
 
 
+@pytest.mark.slow
 def test_embeddings_may_stand_in_for_ids(params):
     words = params["embeddings"]["word_embeddings"][IDS]
     np.testing.assert_array_equal(
@@ -104,6 +118,7 @@ def test_embeddings_may_stand_in_for_ids(params):
     )
 
 
+@pytest.mark.slow
 def test_positions_may_be_given(params):
     # Attention knows of order through the position embeddings alone.
     order = jnp.array([3, 1, 7, 0, 2, 6, 5, 4])
@@ -113,6 +128,7 @@ def test_positions_may_be_given(params):
     )
 
 
+@pytest.mark.slow
 def test_hidden_states_and_attentions_come_on_request(params):
     output = run(MODEL, params, input_ids=IDS, attention_mask=MASK, output_hidden_states=True, output_attentions=True)
     assert len(output.hidden_states) == CONFIG.num_hidden_layers + 1
@@ -123,6 +139,7 @@ def test_hidden_states_and_attentions_come_on_request(params):
         assert (np.asarray(attention)[1, :, :, 5:] == 0).all()
 
 
+@pytest.mark.slow
 def test_without_a_pooler_there_are_no_parameters_for_one(params):
     model = Bert(CONFIG, add_pooler=False)
     assert set(jax.eval_shape(lambda: model.init(KEY, IDS))["params"]) == {"embeddings", "encoder"}
@@ -192,6 +209,7 @@ def test_dropout_needs_a_key_and_follows_it(params):
         MODEL.apply({"params": params}, IDS, deterministic=False)
 
 
+@pytest.mark.slow
 def test_every_layer_drops_something_else(params):
     model = Bert(CONFIG.replace(attention_probs_dropout_prob=0.5))
     first, second = (

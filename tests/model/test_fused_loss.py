@@ -1,5 +1,6 @@
 """The fused masked-LM loss equals the written-out one: sums, accuracy with ties, every gradient; in less memory."""
 
+import functools
 from functools import partial
 from typing import Any
 
@@ -42,13 +43,17 @@ def fused(x, table, bias, labels, weights, dtype=jnp.float32, rows_at_once=IN_CH
 
 def loss_and_gradients(of: Any, arguments: tuple[Any, ...], **options: Any) -> tuple[Any, Any]:
     """The sums, and the gradients of Σ w · nll / 3 by x, table, bias and weights."""
+    (_, sums), gradients = program(of, **options)(*arguments)
+    return sums, gradients
 
+
+@functools.cache
+def program(of: Any, **options: Any) -> Any:
     def loss(*arguments: Any) -> Any:
         sums = of(*arguments, **options)
         return sums[0] / 3, sums
 
-    (_, sums), gradients = jax.jit(jax.value_and_grad(loss, argnums=(0, 1, 2, 4), has_aux=True))(*arguments)
-    return sums, gradients
+    return jax.jit(jax.value_and_grad(loss, argnums=(0, 1, 2, 4), has_aux=True))
 
 
 def assert_near(found: Any, expected: Any, relative: float) -> None:
@@ -57,7 +62,9 @@ def assert_near(found: Any, expected: Any, relative: float) -> None:
         assert error <= relative * size, f"{jax.tree_util.keystr(path)}: {error} of {size}"
 
 
-@pytest.mark.parametrize("rows_at_once", [ALL_AT_ONCE, IN_CHUNKS, 1])
+@pytest.mark.parametrize(
+    "rows_at_once", [IN_CHUNKS, *(pytest.param(rows, marks=pytest.mark.slow) for rows in (ALL_AT_ONCE, 1))]
+)
 def test_sums_and_gradients_are_those_of_the_definition(rows_at_once):
     """In NumPy, float64."""
     x, table, bias, labels, weights = (np.asarray(a) for a in inputs())
@@ -73,17 +80,19 @@ def test_sums_and_gradients_are_those_of_the_definition(rows_at_once):
     assert_near(gradients, tuple(array / 3 for array in expected), 1e-6)
 
 
-@pytest.mark.parametrize("rows_at_once", [ALL_AT_ONCE, IN_CHUNKS])
+@pytest.mark.parametrize("rows_at_once", [pytest.param(ALL_AT_ONCE, marks=pytest.mark.slow), IN_CHUNKS])
 def test_fused_is_written_out(rows_at_once):
     for seed in range(3):
         found = loss_and_gradients(fused, inputs(seed), rows_at_once=rows_at_once)
         assert_near(found, loss_and_gradients(written_out, inputs(seed)), 1e-6)
 
 
+@pytest.mark.slow
 def test_without_gradients_the_sums_are_the_same():
     assert_near(jax.jit(fused)(*inputs()), jax.jit(written_out)(*inputs()), 1e-6)
 
 
+@pytest.mark.slow
 def test_bfloat16_is_within_its_own_error_of_float32():
     _, exact = loss_and_gradients(written_out, inputs())
     sums, narrow = loss_and_gradients(fused, inputs(), dtype=jnp.bfloat16)
@@ -110,7 +119,7 @@ def test_among_equal_logits_the_first_is_the_prediction():
 
 def test_what_is_not_finite_predicts_nothing():
     x, table, bias, labels, _ = inputs()
-    loss, _, correct = fused(x.at[:].set(jnp.nan), table, bias, labels, jnp.ones((B, P)))
+    loss, _, correct = jax.jit(fused)(np.full_like(x, np.nan), table, bias, labels, np.ones((B, P), np.float32))
     assert np.isnan(loss) and correct == 0
 
 
@@ -122,6 +131,7 @@ def test_nothing_to_predict_costs_nothing():
         assert not any(np.asarray(g).any() for g in gradients[:3])
 
 
+@pytest.mark.slow
 def test_labels_of_minus_100_are_ignored_whatever_their_weight():
     x, table, bias, labels, weights = inputs()
     ignored = jnp.where(weights > 0, labels, IGNORED_LABEL)
@@ -129,6 +139,7 @@ def test_labels_of_minus_100_are_ignored_whatever_their_weight():
     assert_near(without, fused(x, table, bias, labels, (weights > 0).astype(jnp.float32)), 1e-6)
 
 
+@pytest.mark.slow
 def test_a_padded_vocabulary_changes_nothing():
     x, table, bias, labels, weights = inputs()
     padded = jnp.pad(table, ((0, 7), (0, 0))), jnp.pad(bias, (0, 7), constant_values=-jnp.inf)
@@ -138,6 +149,7 @@ def test_a_padded_vocabulary_changes_nothing():
     assert_near((sums, (dx, dtable[:V], dbias[:V], dweights)), expected, 1e-6)
 
 
+@pytest.mark.slow
 def test_neither_all_rows_nor_a_row_s_whole_vocabulary_is_there_at_once():
     def text(of: Any) -> str:
         gradient = jax.grad(lambda *arguments: of(*arguments)[0], argnums=(0, 1, 2))

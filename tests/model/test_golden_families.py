@@ -119,6 +119,7 @@ def check(model, golden, ids, mask, types):
     return bert, output
 
 
+@pytest.mark.slow
 def test_roberta_with_padding_gives_the_golden_values():
     config = BertConfig(
         **SIZES,
@@ -132,6 +133,7 @@ def test_roberta_with_padding_gives_the_golden_values():
     check(BertForMaskedLM(config), ROBERTA, ids, (ids != 1).astype(jnp.int32), None)
 
 
+@pytest.mark.slow
 def test_albert_with_shared_layers_gives_the_golden_values():
     config = BertConfig(
         **SIZES, model_type="albert", embedding_size=4, max_position_embeddings=7, hidden_act="gelu_new"
@@ -142,6 +144,7 @@ def test_albert_with_shared_layers_gives_the_golden_values():
     np.testing.assert_allclose(output.seq_relationship_logits, sop, atol=2e-6)
 
 
+@pytest.mark.slow
 def test_distilbert_gives_the_golden_values_and_reads_no_types():
     config = BertConfig(**SIZES, model_type="distilbert", max_position_embeddings=7)
     check(BertForMaskedLM(config), DISTILBERT, IDS, MASK, TYPES)

@@ -120,6 +120,7 @@ def test_the_tree_is_the_one_that_is_written_down():
     assert {x.dtype for x in jax.tree.leaves(params)} == {jnp.dtype("float32")}
 
 
+@pytest.mark.slow
 def test_initial_values_are_google_s():
     params = init(BertForPreTraining(CONFIG.replace(hidden_size=256)))
     for path, leaf in jax.tree_util.tree_leaves_with_path(params):
@@ -146,6 +147,7 @@ def test_logits_at_masked_positions_are_those_of_all_positions_gathered():
     np.testing.assert_array_equal(chosen.seq_relationship_logits, everywhere.seq_relationship_logits)
 
 
+@pytest.mark.slow
 def test_the_decoder_is_the_token_table():
     model = BertForMaskedLM(CONFIG)
     params = init(model)
@@ -165,6 +167,7 @@ def test_the_decoder_is_the_token_table():
     assert (np.delete(change, 150, axis=-1) == 0).all()
 
 
+@pytest.mark.slow
 def test_heads_alone_equal_the_pretraining_model():
     full = BertForPreTraining(CONFIG)
     params = init(full)
@@ -214,6 +217,7 @@ def test_choices_need_an_axis_of_their_own(shape):
         jax.eval_shape(lambda p: model.apply(p, jnp.zeros(shape, jnp.int32)), params)
 
 
+@pytest.mark.slow
 def test_choices_are_rows_of_the_encoder():
     model = HEADS["multiple-choice"](CONFIG)
     params = init(model)

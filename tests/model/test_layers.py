@@ -85,6 +85,7 @@ def test_layer_norm_keeps_its_precision_where_the_mean_is_large():
     np.testing.assert_allclose(layer_norm(jnp.asarray(x), scale, bias, 1e-12), expected, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_layer_norm_reads_its_eps_and_keeps_the_type():
     x = jnp.array([[1e-3, -1e-3]])
     ones, zeros = jnp.ones(2), jnp.zeros(2)

@@ -49,6 +49,7 @@ def test_sums_are_weighted():
     assert correct == (WEIGHTS * (LOGITS.argmax(-1) == LABELS)).sum()
 
 
+@pytest.mark.slow
 def test_labels_of_minus_100_are_ignored_whatever_their_weight():
     ignored = np.where(WEIGHTS > 0, LABELS, -100)
     for given in (cross_entropy(LOGITS, ignored), cross_entropy(LOGITS, ignored, np.ones_like(WEIGHTS))):
@@ -63,6 +64,7 @@ def test_the_gradient_of_an_ignored_vector_is_zero():
     assert (np.abs(np.asarray(gradient)[WEIGHTS > 0]).sum(-1) > 0).all()
 
 
+@pytest.mark.slow
 def test_large_logits_do_not_overflow():
     loss, _, correct = cross_entropy(jnp.array([[1e4, 0.0, -1e4]], jnp.bfloat16), jnp.array([0]))
     assert loss == 0.0

@@ -39,6 +39,7 @@ def test_scores_are_the_definition(kind, past):
         np.testing.assert_allclose(found, expected, atol=2e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_gradients_are_those_of_the_definition(kind):
     weights = RNG.normal(size=(2, 3, 3, 6))
@@ -77,6 +78,7 @@ def test_a_sequence_beyond_the_table_is_said_while_tracing():
     assert np.isfinite(beyond[:, :, 0, 1:]).all()
 
 
+@pytest.mark.slow
 def test_the_rows_of_all_pairs_are_not_kept_for_the_backward_pass():
     q = jnp.ones((1, 5, 3, 4))
 

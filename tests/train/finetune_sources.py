@@ -60,7 +60,7 @@ def write_model(folder: Path, max_position_embeddings: int = 32) -> str:
         initializer_range=0.1,
     )
     tokenizer = Tokenizer.from_vocabulary(VOCABULARY, cased=False)
-    params = HEADS["pretraining"](config).init(jax.random.key(0), jnp.zeros((1, 1), jnp.int32))["params"]
+    params = jax.jit(HEADS["pretraining"](config).init)(jax.random.key(0), jnp.zeros((1, 1), jnp.int32))["params"]
     return str(save_pretrained(folder, config, params, tokenizer, head="pretraining"))
 
 

@@ -127,7 +127,16 @@ def test_speeds_leave_the_compilers_time_and_pauses_out(monkeypatch):
     assert summary["eta_seconds"] == pytest.approx(20.0)
 
 
-@pytest.mark.parametrize("family", [{}, {"model_type": "albert", "embedding_size": 64, "num_hidden_groups": 1}])
+@pytest.mark.parametrize(
+    "family",
+    [
+        {},
+        pytest.param(
+            {"model_type": "albert", "embedding_size": 64, "num_hidden_groups": 1},
+            marks=pytest.mark.slow,
+        ),
+    ],
+)
 def test_the_count_of_operations_is_that_of_the_compiled_forward_pass(family):
     config = BertConfig(
         vocab_size=3000, hidden_size=256, num_hidden_layers=2, num_attention_heads=4, intermediate_size=1024, **family

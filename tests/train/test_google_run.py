@@ -73,6 +73,7 @@ def test_parameters_moments_and_count_come_out_of_googles_checkpoint(folder, var
     assert (int(state.skipped_total), int(state.last_skipped_step)) == (0, -1)
 
 
+@pytest.mark.slow
 def test_the_step_comes_along_when_it_is_asked_for(folder, variables):
     state, _, config = start(folder, init_step=True)
     assert int(state.step) == int(variables["global_step"])
@@ -115,6 +116,7 @@ def test_the_next_update_is_that_of_googles_optimizer(folder, variables):
     assert moved > 1e-3
 
 
+@pytest.mark.slow
 def test_with_bias_correction_the_moments_count_as_that_many_steps_old(folder, variables):
     corrected = dataclasses.replace(GOOGLE, bias_correction=True, weight_decay=0.0, clip_norm=0.0)
     state, tx, _ = start(folder, optimizer=corrected)
@@ -144,6 +146,7 @@ def changed(variables, tmp_path, folder, **changes) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
 def test_what_does_not_fit_is_one_line(folder, variables, tmp_path):
     no_step = changed(variables, tmp_path, folder, global_step=None)
     assert int(start(no_step)[0].opt_state["moments"].count) == 0

@@ -133,6 +133,7 @@ def test_a_document_stays_on_its_side_whatever_else_is_in_the_corpus():
     assert not any(is_held_out(text, 0.0) for text in texts)
 
 
+@pytest.mark.slow
 def test_the_result_does_not_depend_on_the_number_of_workers(options, tmp_path):
     manifest = made(**options)
     alone = hashes(options["output"])
@@ -144,6 +145,7 @@ def test_the_result_does_not_depend_on_the_number_of_workers(options, tmp_path):
         assert hashes(again["output"]) == alone
 
 
+@pytest.mark.slow
 def test_a_learnt_vocabulary_does_not_depend_on_the_workers_and_fits(options, tmp_path):
     options |= {"vocab": None, "vocab_size": 120, "max_seq_length": (24,)}
     manifest = made(**options)
@@ -211,6 +213,7 @@ def test_a_killed_run_goes_on_with_what_is_missing(options, tmp_path):
         assert {p: p.stat().st_mtime_ns for p in before} == before
 
 
+@pytest.mark.slow
 def test_preparing_imports_no_jax():
     code = "import sys, train.prepare, train.prepare_jobs; sys.exit('jax' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT).returncode == 0
@@ -548,6 +551,7 @@ def test_a_full_disk_is_one_line_and_the_command_goes_on(options, workers):
     made(**options)
 
 
+@pytest.mark.slow
 def test_ctrl_c_ends_with_130_and_the_command_goes_on(options, tmp_path):
     Path(options["inputs"][0]).write_text("\n\n".join(make_documents(200)))
     # A shell that starts the tests in the background has them, and what they start, ignore SIGINT.
@@ -590,6 +594,7 @@ def test_real_korean_and_chinese_and_english_are_learnt_and_prepared(data_dir, t
             assert sum("\uac00" <= piece.removeprefix("##")[0] <= "\ud7a3" for piece in pieces) > 0.5 * len(pieces)
 
 
+@pytest.mark.slow
 def test_hostile_text_is_prepared_to_the_last_line(data_dir, vocab, tmp_path):
     source = str(data_dir / "text" / "hostile.txt.gz")
     manifest = made(

@@ -15,6 +15,7 @@ from train.runlog import RunLog
 ROOT = Path(__file__).resolve().parents[2]
 
 
+@pytest.mark.slow
 def test_a_second_run_in_a_live_directory_is_refused_by_name(tmp_path: Path):
     code = f"from train.rundir import RunDirectory; r = RunDirectory({str(tmp_path)!r}); r.acquire(); print('held', flush=True); input()"
     with subprocess.Popen(

@@ -64,6 +64,7 @@ def warnings_in(caplog) -> str:
 # ---- damaged steps
 
 
+@pytest.mark.slow
 def test_every_flipped_bit_is_detected_and_its_file_named(tmp_path):
     save(tmp_path, 1)
     checkpoints, draw = Checkpoints(tmp_path), np.random.default_rng(0)

@@ -465,6 +465,7 @@ def test_shardings_of_inputs_and_outputs_alone_would_hold_the_global_batch():
     assert rows_of_other_devices(program.as_text() or "")
 
 
+@pytest.mark.slow
 def test_activations_are_constrained_after_the_embeddings_and_each_layer():
     step = compile_train_step(MODEL, TX, SCHEDULE, MIXED.mesh)
     text = step.lower(abstract_state(MODEL, TX, mesh=MIXED.mesh), make_batch(), KEY).as_text()

@@ -129,6 +129,7 @@ def assert_near(found: Any, expected: Any, relative: float) -> None:
 # --- loss and update ---
 
 
+@pytest.mark.slow
 def test_loss_divides_by_the_weights_of_the_batch_plus_1e5(state, still_step):
     """Against the definition in NumPy, from the model's logits."""
     batch = make_batch()
@@ -308,6 +309,7 @@ def test_a_finite_loss_with_a_bad_gradient_is_skipped(bad):
     assert int(new.skipped_total) == 1 and int(new.step) == 1
 
 
+@pytest.mark.slow
 def test_a_bad_micro_batch_spoils_the_whole_step():
     state, new, metrics = toy_step(with_bad_weight(np.nan), accumulation=4)
     assert metrics["finite"] == 0
@@ -317,6 +319,7 @@ def test_a_bad_micro_batch_spoils_the_whole_step():
 # --- state and evaluation ---
 
 
+@pytest.mark.slow
 def test_abstract_state_describes_the_state(state):
     abstract = abstract_state(BertForPreTraining(CONFIG), TX)
     assert jax.tree.structure(abstract) == jax.tree.structure(state)
@@ -324,6 +327,7 @@ def test_abstract_state_describes_the_state(state):
         assert (leaf.shape, leaf.dtype, leaf.sharding) == (described.shape, described.dtype, described.sharding)
 
 
+@pytest.mark.slow
 def test_fresh_state_has_skipped_nothing(state):
     assert [int(state.step), int(state.skipped_total), int(state.skipped_in_a_row)] == [0, 0, 0]
     assert int(state.last_skipped_step) == -1

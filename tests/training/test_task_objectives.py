@@ -101,7 +101,17 @@ def slope(objective: Any, outputs: dict[str, np.ndarray], batch: dict[str, np.nd
 
 def learnt(objective: Any, outputs: dict, batch: dict, parts: int = 1) -> tuple[float, dict, dict]:
     """Loss, gradients and figures as a step makes them: `parts` parts, each with the denominators of the whole."""
+    key = id(objective), parts
+    if key not in STEPS:
+        STEPS[key] = objective, step_of(objective, parts)
+    return jax.device_get(STEPS[key][1](outputs, batch))
 
+
+# (id, parts) -> the objective, which may not be hashable and has to live for its id to be its own, and its step
+STEPS: dict[tuple[int, int], tuple[Any, Any]] = {}
+
+
+def step_of(objective: Any, parts: int) -> Any:
     @jax.jit
     def step(outputs: dict, batch: dict):
         denominators = objective.denominators(batch)
@@ -117,7 +127,7 @@ def learnt(objective: Any, outputs: dict, batch: dict, parts: int = 1) -> tuple[
         (loss, sums), gradients = jax.tree.map(lambda *values: sum(values), *of_parts)
         return loss, gradients, objective.metrics(sums)
 
-    return jax.device_get(step(outputs, batch))
+    return step
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -164,6 +174,7 @@ def test_labels_of_which_no_class_weighs_anything_teach_nothing():
     assert not gradients["logits"].any()
 
 
+@pytest.mark.slow
 def test_figures_are_shares_of_what_was_asked():
     def accuracy(objective: Any, outputs: dict, **batch: np.ndarray) -> float:
         weights = np.array([1, 1, 1, 0], np.float32)

@@ -58,6 +58,7 @@ def test_bad_files_are_one_line(tmp_path, kind, text, message):
     assert str(error.value).startswith(f"{path}, {message}") and "\n" not in str(error.value)
 
 
+@pytest.mark.slow
 def test_klue_is_read_whole(data_dir):
     """https://arxiv.org/abs/2105.09680, table 1: 5,000 sentences to validate on; and above each stand its entities."""
     path = data_dir / "finetune" / "ner" / "klue-ner-v1.1" / "klue-ner-v1.1_dev.tsv.gz"
@@ -138,6 +139,7 @@ def test_what_cannot_be_written_is_one_line_and_no_file(tmp_path):
         write_conll(tmp_path / "none" / "a", SENTENCES, GUESS)
 
 
+@pytest.mark.slow
 def test_the_published_data_are_written_and_read_alike(data_dir, tmp_path):
     folder = data_dir / "finetune" / "ner"
     for kind, name in (("conll", "wnut17/emerging.dev.conll.gz"), ("klue", "klue-ner-v1.1/klue-ner-v1.1_dev.tsv.gz")):

@@ -221,6 +221,7 @@ def published(data_dir: Path, tmp_path: Path):
     return load
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("document_context", [False, True])
 def test_wnut17_comes_back_whole(published, data_dir, document_context):
     """Tweets with emoji, links and hash tags; 24 tokens, so that most are longer than the model."""
@@ -234,6 +235,7 @@ def test_wnut17_comes_back_whole(published, data_dir, document_context):
     assert tags_of(tagged, rows_of(tagged, "labels"), tags) == [list(s.tags or ()) for s in dev]
 
 
+@pytest.mark.slow
 def test_klue_comes_back_whole(published, data_dir):
     """Characters, among them blanks, of which tokenising leaves nothing."""
     tokenizer = published("koelectra-v1", cased=True)
