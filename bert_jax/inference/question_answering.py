@@ -70,6 +70,11 @@ class QuestionAnswering(TaskModel):
         question: str | None = None,
         context: str | None = None,
         top_k: int = 1,
+        max_answer_len: int | None = None,
+        max_question_len: int | None = None,
+        max_seq_len: int | None = None,
+        doc_stride: int | None = None,
+        handle_impossible_answer: bool | None = None,
     ) -> Any:
         """Answer questions.
 
@@ -77,6 +82,11 @@ class QuestionAnswering(TaskModel):
             questions: {"question": ..., "context": ...}, or a list of such.
             question, context: one question without the dict.
             top_k: how many answers to give, at most `n_best`.
+            max_answer_len, max_question_len, max_seq_len, handle_impossible_answer: for this call, what the class calls
+                `max_answer_length`, `max_question_length`, `max_length` (no more than that) and `null_threshold` (0 or
+                None).
+            doc_stride: tokens that two windows share, in the place of `stride`; with `max_seq_len` half of it, at most
+                128. These five are transformers 4's names.
 
         Returns:
             For one question a dict: `score` (float, its share of the n-best list's probability; transformers 4 gives
@@ -90,7 +100,17 @@ class QuestionAnswering(TaskModel):
             raise UserError(f"top_k={top_k}: expected at least 1")
         single = questions is None or isinstance(questions, Mapping)
         asked: Any = {"question": question, "context": context} if questions is None else questions
-        results = Results(self.stream([asked] if single else list(asked), top_k=top_k))
+        options = {
+            "max_answer_len": max_answer_len,
+            "max_question_len": max_question_len,
+            "max_seq_len": max_seq_len,
+            "doc_stride": doc_stride,
+        }
+        for name, value in options.items():
+            if value is not None and value < (least := 0 if name == "doc_stride" else 1):
+                raise UserError(f"{name}={value}: expected at least {least}")
+        options |= {"top_k": top_k, "handle_impossible_answer": handle_impossible_answer}
+        results = Results(self.stream([asked] if single else list(asked), **options))
         return first_of(results) if single else results
 
     def answers(self, questions: Iterable[Question], on_error: str = "raise") -> Iterator[Any]:
@@ -105,13 +125,17 @@ class QuestionAnswering(TaskModel):
     def encode(self, items: list[Question], first: int, **options: Any) -> tuple[tuple[Passages, list[str]], Encoded]:
         both = [_checked(one, first + number) for number, one in enumerate(items)]
         contexts = [context for _, context in both]
+        length, overlap = options.get("max_seq_len"), options.get("doc_stride")
+        if length and overlap is None:
+            overlap = min(length // 2, 128)
         passages = encode_passages(
             self.tokenizer,
             [question for question, _ in both],
             contexts,
-            max_length=self.longest,
+            max_length=min(length or self.longest, self.longest),
             stride=self._stride,
-            max_question_length=self._max_question_length,
+            overlap=overlap,
+            max_question_length=options.get("max_question_len") or self._max_question_length,
         )
         real = passages.rows["attention_mask"].astype(bool)
         pads = {"input_ids": self.tokenizer.pad_token_id, "token_type_ids": 0}
@@ -120,30 +144,36 @@ class QuestionAnswering(TaskModel):
 
     def results(self, facts: Any, outputs: list[tuple[np.ndarray, ...]], **options: Any) -> list[Any]:
         passages, contexts = facts
+        threshold, impossible = self._null_threshold, options.get("handle_impossible_answer")
+        if impossible is not None:
+            threshold = (threshold or 0.0) if impossible else None
         found = best_answers(
             passages,
             *_logits(passages, outputs),
             contexts,
             n_best=self._n_best,
-            max_answer_length=self._max_answer_length,
-            null_answers=self._null_threshold is not None,
+            max_answer_length=options.get("max_answer_len") or self._max_answer_length,
+            null_answers=threshold is not None,
         )
         top_k = options.get("top_k", 1)
-        return found if top_k is None else [self.describe(one, top_k) for one in found]
+        return found if top_k is None else [_described(one, top_k, threshold) for one in found]
 
     def count(self, facts: Any) -> int:
         return len(facts[1])
 
     def describe(self, found: Answers, top_k: int = 1) -> Any:
         """An n-best list as `__call__` gives it: by `null_threshold` with "" in front or without."""
-        answers = [
-            {"score": one.probability, "start": one.start, "end": one.end, "answer": one.text}
-            for one in found.candidates
-        ]
-        if not found.text(self._null_threshold):
-            share = 0.0 if self._null_threshold is None else 1 - sum(one.probability for one in found.candidates)
-            answers.insert(0, {"score": max(share, 0.0), "start": 0, "end": 0, "answer": ""})
-        return answers[0] if top_k == 1 else answers[:top_k]
+        return _described(found, top_k, self._null_threshold)
+
+
+def _described(found: Answers, top_k: int, threshold: float | None) -> Any:
+    answers = [
+        {"score": one.probability, "start": one.start, "end": one.end, "answer": one.text} for one in found.candidates
+    ]
+    if not found.text(threshold):
+        share = 0.0 if threshold is None else 1 - sum(one.probability for one in found.candidates)
+        answers.insert(0, {"score": max(share, 0.0), "start": 0, "end": 0, "answer": ""})
+    return answers[0] if top_k == 1 else answers[:top_k]
 
 
 def _logits(passages: Passages, outputs: list[tuple[np.ndarray, ...]]) -> tuple[np.ndarray, np.ndarray]:

@@ -104,3 +104,26 @@ def test_mistakes_are_one_clear_line(folder, predict):
         predict(question="a", context="b", top_k=0)
     with pytest.raises(UserError, match="max_answer_length=0"):
         QuestionAnswering(folder, max_answer_length=0)
+
+
+def test_a_call_may_say_what_the_class_was_told(folder, predict):
+    asked = {"question": "o world held", "context": CONTEXT}
+
+    def same(found, expected):
+        assert [row["answer"] for row in found] == [row["answer"] for row in expected]
+        np.testing.assert_allclose([row["score"] for row in found], [row["score"] for row in expected], rtol=1e-3)
+
+    short = QuestionAnswering(folder, max_answer_length=2, max_question_length=1)
+    same(predict(asked, top_k=5, max_answer_len=2, max_question_len=1), short(asked, top_k=5))
+    with_none = QuestionAnswering(folder, null_threshold=0.0)
+    same(predict(asked, top_k=20, handle_impossible_answer=True), with_none(asked, top_k=20))
+    same(with_none(asked, top_k=20, handle_impossible_answer=False), predict(asked, top_k=20))
+    # Three tokens of question and three special ones beside the window.
+    room = 16 - 3 - 3
+    narrow = QuestionAnswering(folder, max_length=16, stride=room - 4, max_question_length=3)
+    same(predict(asked, top_k=5, max_seq_len=16, doc_stride=4, max_question_len=3), narrow(asked, top_k=5))
+    same(predict(asked, top_k=5, max_seq_len=16, max_question_len=3), narrow(asked, top_k=5, doc_stride=8))
+    with pytest.raises(UserError, match="max_answer_len=0: expected at least 1"):
+        predict(asked, max_answer_len=0)
+    with pytest.raises(UserError, match="doc_stride=-1: expected at least 0"):
+        predict(asked, doc_stride=-1)

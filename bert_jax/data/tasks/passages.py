@@ -43,6 +43,7 @@ def encode_passages(
     *,
     max_length: int = 384,
     stride: int = 128,
+    overlap: int | None = None,
     max_question_length: int = 64,
 ) -> Passages:
     """[CLS] question [SEP] window of the passage [SEP], padded to `max_length`.
@@ -52,6 +53,7 @@ def encode_passages(
         questions, contexts: as many of both.
         max_length: tokens of a row, L.
         stride: how many tokens of the passage lie between the beginnings of two windows.
+        overlap: in its place, how many two windows share: what transformers calls a stride.
         max_question_length: a question is cut after so many.
 
     Raises:
@@ -64,7 +66,8 @@ def encode_passages(
     firsts, seconds, best, owner = [], [], [], []
     for number, (question, context) in enumerate(zip(questions, contexts, strict=True)):
         question_ids, (ids, offsets) = asked[question][0][:max_question_length], shown[context]
-        found = windows(len(ids), max_length - added - len(question_ids), stride)
+        room = max_length - added - len(question_ids)
+        found = windows(len(ids), room, stride if overlap is None else room - overlap)
         best_of = best_windows(len(ids), found)
         for index, (start, length) in enumerate(found):
             within = slice(start, start + length)
