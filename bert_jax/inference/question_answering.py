@@ -100,7 +100,7 @@ class QuestionAnswering(TaskModel):
             raise UserError(f"top_k={top_k}: expected at least 1")
         single = questions is None or isinstance(questions, Mapping)
         asked: Any = {"question": question, "context": context} if questions is None else questions
-        options = {
+        options: dict[str, Any] = {
             "max_answer_len": max_answer_len,
             "max_question_len": max_question_len,
             "max_seq_len": max_seq_len,

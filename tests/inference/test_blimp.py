@@ -104,6 +104,7 @@ def slow_scores(model: Path, sentences: set[str]) -> dict[str, float]:
     return found
 
 
+@pytest.mark.slow
 def test_accuracies_are_those_of_a_plain_loop(model, predict, data):
     sentences = {sentence for number in range(len(SETS)) for pair in pairs_of(number) for sentence in pair}
     scores = slow_scores(model, sentences)

@@ -144,6 +144,7 @@ def test_packed_sequences_get_what_they_get_alone(family, one):
         np.testing.assert_allclose(packed[number][0], expected, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_in_one_shape_a_text_s_result_does_not_depend_on_its_company(family, one):
     """Bit for bit: at another place of the batch, beside other texts."""
     apply, params = family

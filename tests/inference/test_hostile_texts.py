@@ -49,6 +49,7 @@ def test_a_line_of_ten_megabytes_is_cut_or_refused(folders, caplog):
     assert len(found[1]) == 5
 
 
+@pytest.mark.slow
 def test_one_bad_text_does_not_keep_the_others_from_their_results(folders):
     classify = TextClassification(folders["sequence-classification"])
     texts = ["hello", "\ud800 world", {"text": 3}, "world"]

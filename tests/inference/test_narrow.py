@@ -35,6 +35,7 @@ def test_outputs_are_the_same_bit_for_bit(family, head):
     jax.tree.map(np.testing.assert_array_equal, found, expected)
 
 
+@pytest.mark.slow
 def test_operands_are_narrow_and_nothing_else():
     params = jax.tree.map(lambda leaf: np.ones(leaf.shape, leaf.dtype), shapes_of(CONFIG))
     config, narrow = narrowed(CONFIG, params)

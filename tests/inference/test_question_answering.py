@@ -106,6 +106,7 @@ def test_mistakes_are_one_clear_line(folder, predict):
         QuestionAnswering(folder, max_answer_length=0)
 
 
+@pytest.mark.slow
 def test_a_call_may_say_what_the_class_was_told(folder, predict):
     asked = {"question": "o world held", "context": CONTEXT}
 

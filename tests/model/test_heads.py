@@ -185,6 +185,7 @@ def test_heads_alone_equal_the_pretraining_model():
         _ = output.logits
 
 
+@pytest.mark.slow
 def test_every_head_is_in_the_table():
     assert set(HEADS) == {
         "pretraining", "mlm", "nsp", "encoder", "encoder-no-pooler", "sequence-classification",

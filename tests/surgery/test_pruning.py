@@ -150,6 +150,7 @@ def test_a_pruned_model_computes_what_the_head_mask_does_and_keeps_its_numbers(c
     )
 
 
+@pytest.mark.slow
 def test_pruning_gives_the_golden_values():
     params = golden.golden_params(Bert(golden.CONFIG))
     config, smaller = prune_heads(golden.CONFIG, params, {0: [0]})
