@@ -125,17 +125,18 @@ class QuestionAnswering(TaskModel):
     def encode(self, items: list[Question], first: int, **options: Any) -> tuple[tuple[Passages, list[str]], Encoded]:
         both = [_checked(one, first + number) for number, one in enumerate(items)]
         contexts = [context for _, context in both]
-        length, overlap = options.get("max_seq_len"), options.get("doc_stride")
-        if length and overlap is None:
-            overlap = min(length // 2, 128)
+        asked_length, overlap = options.get("max_seq_len"), options.get("doc_stride")
+        if asked_length and overlap is None:
+            overlap = min(asked_length // 2, 128)
+        length = min(asked_length or self.longest, self.longest)
         passages = encode_passages(
             self.tokenizer,
             [question for question, _ in both],
             contexts,
-            max_length=min(length or self.longest, self.longest),
+            max_length=length,
             stride=self._stride,
             overlap=overlap,
-            max_question_length=options.get("max_question_len") or self._max_question_length,
+            max_question_length=min(options.get("max_question_len") or self._max_question_length, length // 2),
         )
         real = passages.rows["attention_mask"].astype(bool)
         pads = {"input_ids": self.tokenizer.pad_token_id, "token_type_ids": 0}

@@ -124,6 +124,12 @@ def test_a_call_may_say_what_the_class_was_told(folder, predict):
     narrow = QuestionAnswering(folder, max_length=16, stride=room - 4, max_question_length=3)
     same(predict(asked, top_k=5, max_seq_len=16, doc_stride=4, max_question_len=3), narrow(asked, top_k=5))
     same(predict(asked, top_k=5, max_seq_len=16, max_question_len=3), narrow(asked, top_k=5, doc_stride=8))
+    # However long a question may be, half of the window is the passage's.
+    long = {"question": "o world held " * 30, "context": CONTEXT}
+    same(
+        predict(long, top_k=5, max_question_len=1000),
+        QuestionAnswering(folder, max_question_length=1000)(long, top_k=5),
+    )
     with pytest.raises(UserError, match="max_answer_len=0: expected at least 1"):
         predict(asked, max_answer_len=0)
     with pytest.raises(UserError, match="doc_stride=-1: expected at least 0"):
