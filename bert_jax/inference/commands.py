@@ -66,7 +66,7 @@ def tag(arguments: argparse.Namespace) -> None:
     sentences = (sentence.words for sentence in read_conll(_file(arguments.file), tag=None))
     for some in _chunks(sentences):
         if arguments.json:
-            for entities in predict.of_words(some):
+            for entities in predict(some, is_split_into_words=True):
                 write(to_json(entities))
             continue
         for words, tags in zip(some, predict.tags(some), strict=True):

@@ -1,33 +1,34 @@
 """token-classification: the entities of a text, each a slice of it, under transformers' keys."""
 
 import os
-import re
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from bert_jax.data.sequence_layout import within
 from bert_jax.data.tasks.conll import TaggedSentence
 from bert_jax.data.tasks.encoded import Encoded
-from bert_jax.data.tasks.tagging import Tagged, encode_tagged
+from bert_jax.data.tasks.tagging import Tagged, encode_tagged, pieces_of_words, special_tokens_before
 from bert_jax.errors import UserError
 from bert_jax.inference.checks import check_text
+from bert_jax.inference.entities import OUTSIDE, Tag, aggregated, entities_of
 from bert_jax.inference.shown import Results, first_of
 from bert_jax.inference.task_model import TaskModel, softmax
 from bert_jax.inference.words import SPLITS
 from bert_jax.load import Loaded
 
-OUTSIDE = "O"
-AGGREGATIONS = ("first", "max", "average")
-_TAG = re.compile(r"([BIES])-(.+)", re.DOTALL)
+OF_PIECES, OF_WORDS = ("none", "simple"), ("first", "max", "average")
+AGGREGATIONS = (*OF_PIECES, *OF_WORDS)
+
+Words = Sequence[str]
 
 
-class Tag(NamedTuple):
-    """The label of a word and its probability."""
+class Sentence(NamedTuple):
+    """A text, its words, and where they stand in it."""
 
-    label: str
-    score: float
+    text: str
+    words: Words
+    spans: Sequence[tuple[int, int]]
 
 
 class TokenClassification(TaskModel):
@@ -35,16 +36,18 @@ class TokenClassification(TaskModel):
 
     A word has the label of its first sub-token, the only one that is learnt (https://arxiv.org/abs/1810.04805, section
     5.3): transformers' `aggregation_strategy="first"`. For models that learnt all of them there are "max" (of its most
-    certain sub-token) and "average" (of the mean of their probabilities). transformers' "simple", which may cut a word
-    in two, is not done. Words are encoded one by one, as in training.
+    certain sub-token) and "average" (of the mean of their probabilities). "simple" takes sub-tokens for words, and so
+    may cut one in two; "none" gives the sub-tokens themselves. Words are encoded one by one, as in training.
 
-    A text that is too long for the model is read in windows that overlap by half; each word is taken from the one that
-    shows it with the most context, so that no word is lost.
+    A text that is too long for the model is read in windows that overlap by half; each sub-token is taken from the one
+    that shows it with the most context, so that none is lost.
 
     Args:
         source: a fine-tuning run, a folder, a hub id, or what `load` returned (head "token-classification").
         batch_size, dtype, cache: as `TaskModel`.
-        aggregation_strategy: "first", "max" or "average".
+        aggregation_strategy: "first", "max", "average", "simple" or "none".
+        ignore_labels: entities that are not returned, as their `entity_group` (or `entity`) names them.
+        stride: tokens that two windows of a long text share; None: half of them.
         split: what the words of a raw text are: "words" (BERT's rule: punctuation stands alone), "spaces" (punctuation
             belongs to the word beside it), or "characters" (blanks too), as in the data that the model was trained on.
     """
@@ -61,126 +64,152 @@ class TokenClassification(TaskModel):
         dtype: str | None = None,
         cache: bool = False,
         aggregation_strategy: str = "first",
+        ignore_labels: Sequence[str] = (OUTSIDE,),
+        stride: int | None = None,
         split: str = "words",
     ):
-        if aggregation_strategy not in AGGREGATIONS:
-            known = ", ".join(AGGREGATIONS)
-            raise UserError(f"aggregation_strategy={aggregation_strategy!r}: expected one of {known}")
         if split not in SPLITS:
             raise UserError(f"split={split!r}: expected one of {', '.join(SPLITS)}")
+        _check_options(aggregation_strategy, ignore_labels)
         super().__init__(source, batch_size=batch_size, dtype=dtype, cache=cache)
+        self._check_stride(stride)
         self._split = SPLITS[split]
-        self._aggregation = aggregation_strategy
+        self._aggregation, self._ignored, self._stride = aggregation_strategy, tuple(ignore_labels), stride
 
-    def __call__(self, texts: str | Sequence[str]) -> list[Any]:
+    def __call__(
+        self,
+        texts: str | Sequence[str] | Sequence[Words],
+        *,
+        aggregation_strategy: str | None = None,
+        ignore_labels: Sequence[str] | None = None,
+        stride: int | None = None,
+        is_split_into_words: bool = False,
+        delimiter: str = " ",
+    ) -> list[Any]:
         """Find entities.
 
         Args:
             texts: a text, or a list of them.
+            aggregation_strategy, ignore_labels, stride: for this call, in the place of the class's own.
+            is_split_into_words: `texts` are the words of a text, or a list of such.
+            delimiter: what then stands between the words, in the text that they make.
 
         Returns:
             For one text a list of dicts in its order: `entity_group` (the type), `score` (float, mean over the words),
             `word` (the slice of the text, as it stands there; transformers' is decoded from tokens), `start`, `end`
             (its characters). Words of one type next to each other are one entity, unless a tag's B or S, or an E before
-            it, says otherwise. For a list of texts a list of these.
+            it, says otherwise. With "none", of each sub-token: `entity` (its label), `score`, `index` (its number in
+            the row, from 0 for [CLS]), `word` (the sub-token), `start`, `end`. For a list of texts a list of these.
         """
-        single = isinstance(texts, str)
-        results = Results(self.stream([texts] if single else list(texts)))
+        _check_options(aggregation_strategy, ignore_labels)
+        self._check_stride(stride)
+        given: Any = texts
+        single = isinstance(given, str) or (is_split_into_words and bool(given) and isinstance(given[0], str))
+        given = [given] if single else list(given)
+        if is_split_into_words:
+            given = [_of_words(words, delimiter) for words in given]
+        options = {"aggregation_strategy": aggregation_strategy, "ignore_labels": ignore_labels, "stride": stride}
+        results = Results(self.stream(given, **options))
         return first_of(results) if single else results
 
-    def of_words(self, sentences: Sequence[Sequence[str]]) -> list[list[dict[str, Any]]]:
-        """The entities of sentences that are cut into words already, as of the words with a space between."""
-        texts = [" ".join(words) for words in sentences]
-        return [_entities(*one) for one in zip(self.tags(sentences), map(_spans, sentences), texts, strict=True)]
-
-    def tags(self, sentences: Sequence[Sequence[str]]) -> list[list[Tag]]:
+    def tags(self, sentences: Sequence[Words]) -> list[list[Tag]]:
         """The tag of each word of each sentence."""
         if not sentences:
             return []
-        tagged = self._encode_words(sentences)
-        return self._tags(tagged, self.engine.run(tagged.encoded))
+        tagged = self._encode_words(sentences, self._stride)
+        how = "first" if self._aggregation in OF_PIECES else self._aggregation
+        return self._tags(self._chances(tagged, self.engine.run(tagged.encoded), how), tagged.word_counts)
 
-    def encode(
-        self, items: list[str], first: int, **options: Any
-    ) -> tuple[tuple[list[str], list[Any], Tagged], Encoded]:
-        for number, text in enumerate(items):
-            if not isinstance(text, str):
-                raise UserError(f"text {first + number + 1}: expected a text, found {text!r:.60}; words: `of_words`")
-            check_text(text, f"text {first + number + 1}")
-        spans = [self._split(text) for text in items]
-        words = [[text[begin:end] for begin, end in at] for text, at in zip(items, spans, strict=True)]
-        tagged = self._encode_words(words)
-        return (items, spans, tagged), tagged.encoded
+    def encode(self, items: list[Any], first: int, **options: Any) -> tuple[tuple[list[Sentence], Tagged], Encoded]:
+        sentences = [self._sentence(item, f"text {first + number + 1}") for number, item in enumerate(items)]
+        stride = options.get("stride")
+        tagged = self._encode_words([one.words for one in sentences], self._stride if stride is None else stride)
+        return (sentences, tagged), tagged.encoded
 
     def results(self, facts: Any, outputs: list[tuple[np.ndarray, ...]], **options: Any) -> list[list[dict[str, Any]]]:
-        texts, spans, tagged = facts
-        return [_entities(*one) for one in zip(self._tags(tagged, outputs), spans, texts, strict=True)]
+        sentences, tagged = facts
+        how, ignored = options.get("aggregation_strategy") or self._aggregation, options.get("ignore_labels")
+        ignored = self._ignored if ignored is None else ignored
+        counts = tagged.word_counts
+        if how in OF_PIECES:
+            ends = np.cumsum(counts)
+            counts = np.diff(np.append(0, np.cumsum(tagged.piece_counts))[np.append(0, ends)])
+        tags = self._tags(self._chances(tagged, outputs, how), counts)
+        name = "entity" if how == "none" else "entity_group"
+        rows = (self._rows(how, *one) for one in zip(sentences, tags, strict=True))
+        return [[row for row in some if row[name] not in ignored] for some in rows]
 
     def count(self, facts: Any) -> int:
         return len(facts[0])
 
-    def _encode_words(self, sentences: Sequence[Sequence[str]]) -> Tagged:
-        given = [TaggedSentence(tuple(words), None, number, number + 1) for number, words in enumerate(sentences)]
-        return encode_tagged(self.tokenizer, given, None, max_length=self.longest)
+    def _sentence(self, item: Any, where: str) -> Sentence:
+        if isinstance(item, Sentence):
+            return item
+        if not isinstance(item, str):
+            raise UserError(f"{where}: expected a text, found {item!r:.60}; words: is_split_into_words=True")
+        check_text(item, where)
+        spans = self._split(item)
+        return Sentence(item, [item[begin:end] for begin, end in spans], spans)
 
-    def _tags(self, tagged: Tagged, outputs: list[tuple[np.ndarray, ...]]) -> list[list[Tag]]:
-        chances_TC = softmax(np.concatenate([logits_LC for (logits_LC,) in outputs]))
-        chances_WC = aggregated(chances_TC, tagged.positions, tagged.piece_counts, self._aggregation)
+    def _encode_words(self, sentences: Sequence[Words], overlap: int | None) -> Tagged:
+        given = [TaggedSentence(tuple(words), None, number, number + 1) for number, words in enumerate(sentences)]
+        stride = None if overlap is None else self._room - overlap
+        return encode_tagged(self.tokenizer, given, None, max_length=self.longest, stride=stride)
+
+    @property
+    def _room(self) -> int:
+        return self.longest - self.tokenizer.special_tokens_added(pair=False)
+
+    def _check_stride(self, stride: int | None) -> None:
+        if stride is not None and not 0 <= stride < self._room:
+            raise UserError(f"stride={stride}: expected 0 to {self._room - 1}, tokens that two windows share")
+
+    def _chances(self, tagged: Tagged, outputs: list[tuple[np.ndarray, ...]], how: str) -> np.ndarray:
+        """Probabilities of the labels, of words or, where `how` says so, of sub-tokens: [words or sub-tokens, C]."""
+        chances_PC = softmax(np.concatenate([logits_LC for (logits_LC,) in outputs]))[tagged.positions]
+        return chances_PC if how in OF_PIECES else aggregated(chances_PC, tagged.piece_counts, how)
+
+    def _tags(self, chances_WC: np.ndarray, counts: np.ndarray) -> list[list[Tag]]:
+        """The likeliest label of each word, or sub-token, of sentences that have so many of them."""
         best_W = chances_WC.argmax(axis=1) if len(chances_WC) else np.zeros(0, np.int64)
         tags = [Tag(self.config.labels[best], float(row[best])) for best, row in zip(best_W, chances_WC, strict=True)]
-        ends = np.cumsum(tagged.word_counts)
-        return [tags[begin:end] for begin, end in zip(ends - tagged.word_counts, ends, strict=True)]
+        ends = np.cumsum(counts)
+        return [tags[begin:end] for begin, end in zip(ends - counts, ends, strict=True)]
+
+    def _rows(self, how: str, sentence: Sentence, tags: list[Tag]) -> list[dict[str, Any]]:
+        if how in OF_WORDS:
+            return entities_of(tags, sentence.spans, sentence.text)
+        ids, spans = self._pieces(sentence)
+        if how == "simple":
+            return entities_of(tags, spans, sentence.text)
+        before, found = special_tokens_before(self.tokenizer), []
+        tokens = self.tokenizer.ids_to_tokens(ids)
+        for number, (id, token, tag, (begin, end)) in enumerate(zip(ids, tokens, tags, spans, strict=True), before):
+            word = sentence.text[begin:end] if id == self.tokenizer.unk_token_id else token
+            found.append(
+                {"entity": tag.label, "score": tag.score, "index": number, "word": word, "start": begin, "end": end}
+            )
+        return found
+
+    def _pieces(self, sentence: Sentence) -> tuple[np.ndarray, list[tuple[int, int]]]:
+        """The ids of a sentence's sub-tokens, and where they stand in its text."""
+        ids, word_of, spans = pieces_of_words(self.tokenizer, sentence.words)
+        begins = np.array([begin for begin, _ in sentence.spans], np.int64)[word_of]
+        return ids, [(begin, end) for begin, end in (spans + begins[:, None]).tolist()]
 
 
-def aggregated(chances_TC: np.ndarray, firsts: np.ndarray, counts: np.ndarray, how: str) -> np.ndarray:
-    """The probabilities of words, [W, C], of those of their sub-tokens.
-
-    Args:
-        chances_TC: of all tokens.
-        firsts, counts: int [W], where a word begins, and how many sub-tokens it has.
-        how: "first"; "max": of the sub-token with the greatest one; "average": the mean.
-    """
-    if how == "first" or not len(firsts):
-        return chances_TC[firsts]
-    word, place = within(counts)
-    pieces_TC = chances_TC[firsts[word] + place]
-    begins = np.cumsum(counts) - counts
-    if how == "average":
-        return np.add.reduceat(pieces_TC, begins, axis=0) / counts[:, None]
-    best_W = np.maximum.reduceat(pieces_TC.max(axis=1), begins)
-    surest = np.flatnonzero(pieces_TC.max(axis=1) == best_W[word])
-    return pieces_TC[surest[np.searchsorted(surest, begins)]]
+def _check_options(aggregation_strategy: str | None, ignore_labels: Sequence[str] | None) -> None:
+    if aggregation_strategy not in (None, *AGGREGATIONS):
+        raise UserError(f"aggregation_strategy={aggregation_strategy!r}: expected one of {', '.join(AGGREGATIONS)}")
+    if isinstance(ignore_labels, str):
+        raise UserError(f"ignore_labels={ignore_labels!r}: expected a list of labels")
 
 
-def _spans(words: Sequence[str]) -> list[tuple[int, int]]:
-    """Where words stand in the text that they make with spaces between."""
-    found, begin = [], 0
+def _of_words(words: Words, delimiter: str) -> Sentence:
+    if isinstance(words, str) or not all(isinstance(word, str) for word in words):
+        raise UserError(f"is_split_into_words: expected words, a list of texts, found {words!r:.60}")
+    spans, begin = [], 0
     for word in words:
-        found.append((begin, begin + len(word)))
-        begin += len(word) + 1
-    return found
-
-
-def _entities(tags: list[Tag], spans: list[tuple[int, int]], text: str) -> list[dict[str, Any]]:
-    groups: list[tuple[str, list[int]]] = []
-    previous, previous_type = OUTSIDE, ""
-    for number, (label, _) in enumerate(tags):
-        match = _TAG.fullmatch(label)
-        prefix, type_ = match.groups() if match else ("I", label)
-        if label == OUTSIDE:
-            prefix = OUTSIDE
-        elif prefix in "BS" or previous in "OES" or type_ != previous_type:
-            groups.append((type_, [number]))
-        else:
-            groups[-1][1].append(number)
-        previous, previous_type = prefix, type_
-    return [
-        {
-            "entity_group": type_,
-            "score": float(np.mean([tags[number].score for number in numbers])),
-            "word": text[spans[numbers[0]][0] : spans[numbers[-1]][1]],
-            "start": spans[numbers[0]][0],
-            "end": spans[numbers[-1]][1],
-        }
-        for type_, numbers in groups
-    ]
+        spans.append((begin, begin + len(word)))
+        begin += len(word) + len(delimiter)
+    return Sentence(delimiter.join(words), words, spans)

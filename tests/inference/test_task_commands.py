@@ -107,7 +107,7 @@ def test_tag_gives_entities_of_lines_and_columns_of_columns(folders, tmp_path, c
     )
     assert 0 <= scores["accuracy"] <= 100
     entities = json_lines(output(capsys, "tag", folder, tmp_path / "gold.conll", "--conll", "--json"))
-    assert same(entities, predict.of_words(words))  # type: ignore[attr-defined]
+    assert same(entities, predict(words, is_split_into_words=True))  # type: ignore[attr-defined]
 
 
 @pytest.mark.slow

@@ -7,7 +7,8 @@ from tokenizers.pre_tokenizers import BertPreTokenizer
 
 from bert_jax.data.tasks.windows import best_windows, windows
 from bert_jax.errors import UserError
-from bert_jax.inference.token_classification import Tag, TokenClassification
+from bert_jax.inference.entities import Tag, entities_of
+from bert_jax.inference.token_classification import TokenClassification
 from bert_jax.inference.words import between_spaces, characters_of, words_of
 from bert_jax.load import load
 from tests.inference.task_folders import LONGEST, TAGS, export
@@ -86,7 +87,7 @@ def test_of_a_long_text_each_word_is_read_where_it_has_the_most_context(folder, 
     assert len(set(wanted)) > 1
 
 
-def test_tags_of_every_scheme_become_entities(predict, monkeypatch):
+def test_tags_of_every_scheme_become_entities():
     cases = {
         "B-A I-A I-A O": ["A 0-2"],
         "I-A I-A B-A": ["A 0-1", "A 2-2"],
@@ -98,9 +99,9 @@ def test_tags_of_every_scheme_become_entities(predict, monkeypatch):
     }
     for labels, expected in cases.items():
         tags = [Tag(label, 0.25 * (1 + number % 2)) for number, label in enumerate(labels.split())]
-        monkeypatch.setattr(predict, "tags", lambda sentences, tags=tags: [tags])
         words = [f"w{number}" for number in range(len(tags))]
-        (found,) = predict.of_words([words])
+        spans = [(3 * number, 3 * number + 2) for number in range(len(tags))]
+        found = [row for row in entities_of(tags, spans, " ".join(words)) if row["entity_group"] != "O"]
         assert [f"{row['entity_group']} {row['word'][1]}-{row['word'][-1]}" for row in found] == expected
         for row in found:
             assert " ".join(words)[row["start"] : row["end"]] == row["word"]
@@ -109,5 +110,42 @@ def test_tags_of_every_scheme_become_entities(predict, monkeypatch):
 
 
 def test_words_instead_of_texts_are_one_clear_line(predict):
-    with pytest.raises(UserError, match=r"expected a text, found .*; words: `of_words`"):
+    with pytest.raises(UserError, match=r"expected a text, found .*; words: is_split_into_words=True"):
         predict([["hello", "world"]])
+
+
+def test_words_and_what_stands_between_them_are_one_text(predict):
+    words = ["hello", "world,", "held"]
+    alone = predict(words, is_split_into_words=True, delimiter=", ", ignore_labels=[])
+    assert alone == predict([words], is_split_into_words=True, delimiter=", ", ignore_labels=[])[0]
+    assert "".join(row["word"] for row in alone).replace(", ", "") == "helloworld,held"
+    assert [row["word"] for row in alone] == ["hello, world,, held"[row["start"] : row["end"]] for row in alone]
+    assert predict([], is_split_into_words=True) == []
+
+
+def test_options_of_a_call_that_cannot_be(predict, folder):
+    for options, message in {
+        (
+            "aggregation_strategy",
+            "last",
+        ): "aggregation_strategy='last': expected one of none, simple, first, max, average",
+        ("ignore_labels", "O"): r"ignore_labels='O': expected a list of labels",
+        ("stride", LONGEST - 2): f"stride={LONGEST - 2}: expected 0 to {LONGEST - 3}",
+    }.items():
+        name, value = options
+        with pytest.raises(UserError, match=message):
+            predict("hello", **{name: value})
+        with pytest.raises(UserError, match=message):
+            TokenClassification(folder, **{name: value})
+    with pytest.raises(UserError, match="expected words, a list of texts, found 'hello'"):
+        predict([["hello"], "hello"], is_split_into_words=True)
+    with pytest.raises(UserError, match="expected words, a list of texts, found 'hello world'"):
+        predict("hello world", is_split_into_words=True)
+
+
+def test_windows_share_as_many_tokens_as_a_call_says(predict):
+    text = "hello world " * 40
+    rows = {stride: len(predict.encode([text], 0, stride=stride)[1].row_lengths) for stride in (0, 16, LONGEST - 4)}
+    assert rows == {0: 3, 16: 4, LONGEST - 4: 25}
+    for stride in rows:
+        assert predict(text, stride=stride, ignore_labels=[])[-1]["end"] == len(text.rstrip())

@@ -74,6 +74,32 @@ def test_entities_are_those_of_transformers(tmp_path: Path, model_type: str, lab
         assert [row["word"] for row in ours] == [text[row["start"] : row["end"]] for row in expected]
 
 
+ROWS = {"none": ("entity", "index", "word", "start", "end"), "simple": ("entity_group", "start", "end")}
+
+
+@pytest.mark.parametrize("strategy", ["none", "simple"])
+@pytest.mark.parametrize("model_type", ["bert", "roberta"])
+def test_options_of_a_call_are_those_of_transformers(tmp_path: Path, model_type: str, strategy: str):
+    """Sub-tokens and groups of them, other labels ignored or none, words with something between them."""
+    folder = export(tmp_path, "token-classification", model_type, labels=TAGS)
+    predict, reference = TokenClassification(folder), theirs("token-classification", folder)
+    texts = ["Hello Worlds helds", "held o'hello\u2603 held", "hello world " * 4, ""]
+    if model_type == "roberta":  # whose tokens are of blanks too
+        reference.tokenizer = transformers.AutoTokenizer.from_pretrained(folder, add_prefix_space=True)
+        texts = [text.replace("'", " ").strip() for text in texts]
+    words = ["hello", "worlds", "held"]
+    for ignored in (None, [], ["LOC", "I-PER", "O"]):
+        options: dict[str, Any] = {"aggregation_strategy": strategy, "ignore_labels": ignored}
+        split: dict[str, Any] = options | {"is_split_into_words": True, "delimiter": "--"}
+        both = [(predict(text, **options), reference(text, **options)) for text in texts]
+        both.append((predict(words, **split), reference(words, **split)[0]))
+        assert sum(len(ours) for ours, _ in both) > 6
+        for ours, expected in both:
+            for name in ROWS[strategy]:
+                assert [row[name] for row in ours] == [row[name] for row in expected]
+            np.testing.assert_allclose([row["score"] for row in ours], [row["score"] for row in expected], atol=1e-5)
+
+
 def test_words_of_roberta_are_those_of_transformers_split_into_words(tmp_path: Path):
     folder = export(tmp_path, "token-classification", "roberta", labels=TAGS)
     predict = TokenClassification(folder)

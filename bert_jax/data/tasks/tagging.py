@@ -26,15 +26,21 @@ class Tagged(NamedTuple):
     Attributes:
         encoded: the rows; a long sentence has several. `tokens` has labels where all sentences have tags: the number of
             a word's tag at its first token, in one row only; IGNORED at all other tokens.
-        positions: int64 [words of all sentences], where in the rows laid end to end the tag of a word is predicted.
+        positions: int64 [tokens of all words], where in the rows laid end to end a token is predicted: in the row that
+            shows it with the most context.
+        piece_counts: int64 [words of all sentences], tokens of each word.
         word_counts: int64 [N], words of each sentence.
-        piece_counts: int64 [words], tokens of each word: from that position on, as far as its row goes.
     """
 
     encoded: Encoded
     positions: np.ndarray
-    word_counts: np.ndarray
     piece_counts: np.ndarray
+    word_counts: np.ndarray
+
+    @property
+    def first_pieces(self) -> np.ndarray:
+        """Which of `positions` are those of words' first tokens, where their tags are: int64 [words]."""
+        return np.cumsum(self.piece_counts) - self.piece_counts
 
 
 class _Rows(NamedTuple):
@@ -119,12 +125,33 @@ def encode_tagged(
         labels = np.full(len(ids), IGNORED, np.int32)
         labels[bounds[:-1]] = _label_ids(sentences, tags, source)
     encoded = _encoded(tokenizer, ids, labels, rows)
-    # Of each word its row, and how far from the row's first token its own first one stands.
-    row = rows.row_of_piece[bounds[:-1]]
-    before = next(number for number, slot in enumerate(tokenizer.layouts[0]) if slot.special_id is None)
-    starts = np.cumsum(encoded.row_lengths) - encoded.row_lengths
-    positions = starts[row] + before + bounds[:-1] - rows.begins[row]
-    return Tagged(encoded, positions, word_counts, np.minimum(lengths, rows.ends[row] - bounds[:-1]))
+    # Of each token its row, and how far from the row's first token it stands.
+    row, starts = rows.row_of_piece, np.cumsum(encoded.row_lengths) - encoded.row_lengths
+    positions = starts[row] + special_tokens_before(tokenizer) + np.arange(len(ids)) - rows.begins[row]
+    return Tagged(encoded, positions, lengths, word_counts)
+
+
+def special_tokens_before(tokenizer: Tokenizer) -> int:
+    """How many stand before the first word of a row."""
+    return next(number for number, slot in enumerate(tokenizer.layouts[0]) if slot.special_id is None)
+
+
+def pieces_of_words(tokenizer: Tokenizer, words: Sequence[str]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The tokens of words as `encode_tagged` makes them.
+
+    Returns:
+        their ids, int [T]; the word each is of, int64 [T]; where in the word it begins and ends, int64 [T, 2].
+    """
+    spaced = _with_leading_spaces(tokenizer, words) if tokenizer.keeps_leading_space else words
+    ids, lengths, spans = tokenizer.encode_flat_with_offsets(spaced)
+    found, ends = [np.zeros((0, 2), np.int64)], np.cumsum(lengths)
+    for word, given, end, length in zip(words, spaced, ends.tolist(), lengths.tolist(), strict=True):
+        found.append(_places(given, word)[spans[end - length : end]] if length else np.array([[0, len(word)]]))
+    return (
+        _with_unknown(tokenizer, ids, lengths),
+        np.repeat(np.arange(len(words)), np.maximum(lengths, 1)),
+        np.concatenate(found),
+    )
 
 
 def tags_of(tagged: Tagged, predictions: Sequence[np.ndarray], tags: Sequence[str]) -> list[list[str]]:
@@ -145,7 +172,7 @@ def tags_of(tagged: Tagged, predictions: Sequence[np.ndarray], tags: Sequence[st
             f"predictions for {len(found)} rows of {found.sum()} tokens; expected {len(tagged.encoded.row_lengths)} "
             f"rows of {tagged.encoded.row_lengths.sum()}, each as long as it is without padding"
         )
-    ids: list[int] = np.concatenate(predictions)[tagged.positions].tolist()
+    ids: list[int] = np.concatenate(predictions)[tagged.positions[tagged.first_pieces]].tolist()
     if ids and not 0 <= min(ids) <= max(ids) < len(tags):
         raise UserError(f"predicted ids from {min(ids)} to {max(ids)}, but there are {len(tags)} tags")
     names = [tags[id] for id in ids]
@@ -158,13 +185,27 @@ def _pieces(tokenizer: Tokenizer, words: list[str]) -> tuple[np.ndarray, np.ndar
     if tokenizer.keeps_leading_space:
         words = _with_leading_spaces(tokenizer, words)
     ids, lengths = tokenizer.encode_flat(words)
+    return _with_unknown(tokenizer, ids, lengths), np.maximum(lengths, 1)
+
+
+def _with_unknown(tokenizer: Tokenizer, ids: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+    """[UNK] for each word of which nothing is left."""
     lost = lengths == 0
-    if lost.any():
-        ids = np.insert(ids, np.cumsum(lengths)[lost], tokenizer.unk_token_id)
-    return ids, np.maximum(lengths, 1)
+    return np.insert(ids, np.cumsum(lengths)[lost], tokenizer.unk_token_id) if lost.any() else ids
 
 
-def _with_leading_spaces(tokenizer: Tokenizer, words: list[str]) -> list[str]:
+def _places(spaced: str, word: str) -> np.ndarray:
+    """Of each place in a word with spaces put in, and of its end, the place in the word: int64 [len(spaced) + 1]."""
+    if spaced == word:
+        return np.arange(len(word) + 1)
+    places, at = [0], 0
+    for character in spaced:
+        at += at < len(word) and character == word[at]
+        places.append(at)
+    return np.array(places)
+
+
+def _with_leading_spaces(tokenizer: Tokenizer, words: Sequence[str]) -> list[str]:
     """As if add_prefix_space, without which transformers' RoBERTa takes no words: a space before each word, and before
     what follows a special token that is written out in a word."""
     literal = tokenizer.ids_to_tokens(tokenizer.all_special_ids) if tokenizer.literal_special_tokens else []
