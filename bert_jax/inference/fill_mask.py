@@ -1,7 +1,7 @@
 """fill-mask: the most probable tokens for each mask of a text, under transformers' keys."""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -37,6 +37,8 @@ class FillMask(TaskModel):
         batch_size, dtype, cache: as `TaskModel`.
         truncation: cut a text at the end where it is too long for the model; it must keep all its [MASK]s. Without,
             too long is an error.
+        top_k: how many tokens to give for each [MASK], most probable first; at most the size of the vocabulary.
+        targets: give these tokens only, or as many of them as `top_k` says; each a token of the vocabulary.
     """
 
     task = "fill-mask"
@@ -49,20 +51,23 @@ class FillMask(TaskModel):
         dtype: str | None = None,
         cache: bool = False,
         truncation: bool = False,
+        top_k: int = 5,
+        targets: str | Sequence[str] | None = None,
     ):
         super().__init__(source, batch_size=batch_size, dtype=dtype, cache=cache)
         self.tokenizer = literal_tokenizer(self.tokenizer, source)
         self._truncation = truncation
+        self._top_k, self._targets = _checked(top_k), targets
+        self._wanted(targets)
 
     def __call__(
-        self, texts: str | Sequence[str], top_k: int = 5, *, targets: str | Sequence[str] | None = None
+        self, texts: str | Sequence[str], top_k: int | None = None, *, targets: str | Sequence[str] | None = None
     ) -> list[Any]:
         """Fill in the masks.
 
         Args:
             texts: a text, or a list of them, each with at least one [MASK].
-            top_k: how many tokens to give for each, most probable first; at most the size of the vocabulary.
-            targets: give these tokens only, or as many of them as `top_k` says; each a token of the vocabulary.
+            top_k, targets: for this call, in the place of the class's own.
 
         Returns:
             For one text with one [MASK] a list of dicts: `score` (float, the probability), `token` (int, its id),
@@ -77,17 +82,19 @@ class FillMask(TaskModel):
         results = Results(self.stream([texts] if single else list(texts), top_k=top_k, targets=targets))
         return first_of(results) if single else results
 
-    def encode(
+    def stream(
         self,
-        items: list[str],
-        first: int,
+        items: Iterable[Any],
         *,
-        top_k: int = 5,
+        top_k: int | None = None,
         targets: str | Sequence[str] | None = None,
-    ) -> tuple[list[_Asked], Encoded]:
-        if top_k < 1:
-            raise UserError(f"top_k={top_k}: expected at least 1")
-        wanted = None if targets is None else self._target_ids([targets] if isinstance(targets, str) else targets)
+        **options: Any,
+    ) -> Iterator[Any]:
+        top_k = self._top_k if top_k is None else _checked(top_k)
+        return super().stream(items, top_k=top_k, targets=self._targets if targets is None else targets, **options)
+
+    def encode(self, items: list[str], first: int, *, targets: Any, **options: Any) -> tuple[list[_Asked], Encoded]:
+        wanted = self._wanted(targets)
         rows = [self._ids(text, first + number) for number, text in enumerate(items)]
         asked = [_Asked(ids, np.flatnonzero(ids == self.tokenizer.mask_token_id), wanted) for ids in rows]
         positions = np.zeros((len(rows), power_of_two(max((len(one.masks) for one in asked), default=1))), np.int32)
@@ -105,7 +112,7 @@ class FillMask(TaskModel):
     def engine_options(self, **options: Any) -> dict[str, Any]:
         if options.get("targets") is not None:
             return {}
-        return {"top_k": min(power_of_two(options.get("top_k", 5), 8), self.tokenizer.vocab_size)}
+        return {"top_k": min(power_of_two(options["top_k"], 8), self.tokenizer.vocab_size)}
 
     def apply(self, params: Any, batch: Mapping[str, jax.Array], **options: Any) -> tuple[jax.Array, ...]:
         """Probabilities float32 and ids int32, both [B, P, k]: the best, descending, or of `target_ids` [B, k]."""
@@ -120,7 +127,7 @@ class FillMask(TaskModel):
         return jax.numpy.take_along_axis(probabilities_BPV, ids_BPk, axis=-1), ids_BPk
 
     def results(self, facts: list[_Asked], outputs: list[tuple[np.ndarray, ...]], **options: Any) -> list[Any]:
-        top_k = min(options.get("top_k", 5), self.tokenizer.vocab_size)
+        top_k = min(options["top_k"], self.tokenizer.vocab_size)
         return [
             self._describe(one, scores_Pk, tokens_Pk, top_k)
             for one, (scores_Pk, tokens_Pk) in zip(facts, outputs, strict=True)
@@ -147,8 +154,11 @@ class FillMask(TaskModel):
             raise UserError(f"{shown}: cut to the model's {self.longest} tokens it loses a {mask}; shorten it")
         return ids
 
-    def _target_ids(self, targets: Sequence[str]) -> np.ndarray:
+    def _wanted(self, targets: str | Sequence[str] | None) -> np.ndarray | None:
         """int32 [k], each once. A word as it stands in a text is asked for if that is one token."""
+        if targets is None:
+            return None
+        targets = [targets] if isinstance(targets, str) else targets
         if not targets:
             raise UserError("targets: an empty list; leave it out for all tokens")
         ids = []
@@ -181,3 +191,9 @@ class FillMask(TaskModel):
                 row.append({"score": score, "token": token, "token_str": token_str, "sequence": sequence})
             answers.append(row)
         return answers[0] if single else answers
+
+
+def _checked(top_k: int) -> int:
+    if top_k < 1:
+        raise UserError(f"top_k={top_k}: expected at least 1")
+    return top_k

@@ -15,6 +15,7 @@ from bert_jax.inference.task_model import TaskModel, softmax
 from bert_jax.load import Loaded
 
 FUNCTIONS = ("softmax", "sigmoid", "none")
+AS_SET: Any = ...  # what a call says of an option that the class has settled; None is a value
 
 Text = str | Mapping[str, str]
 
@@ -32,6 +33,7 @@ class TextClassification(TaskModel):
             problem_type, "none" for regression, "sigmoid" for several labels at once, else "softmax". Where the config
             says nothing and there is one label it is a regression, as the loss takes it (transformers' pipeline
             applies "sigmoid" then).
+        top_k: how many labels to give, the best first; None: all.
     """
 
     task = "text-classification"
@@ -44,45 +46,55 @@ class TextClassification(TaskModel):
         dtype: str | None = None,
         cache: bool = False,
         function_to_apply: str | None = None,
+        top_k: int | None = 1,
     ):
-        if function_to_apply not in (*FUNCTIONS, None):
-            raise UserError(f"function_to_apply={function_to_apply!r}: expected one of {', '.join(FUNCTIONS)}")
+        _check(function_to_apply, top_k)
         super().__init__(source, batch_size=batch_size, dtype=dtype, cache=cache)
-        self._function = function_to_apply or _function_of(self.config)
+        self._function, self._top_k = function_to_apply or _function_of(self.config), top_k
 
-    def __call__(self, texts: Text | Sequence[Text], top_k: int | None = 1) -> list[Any]:
+    def __call__(
+        self, texts: Text | Sequence[Text], top_k: int | None = AS_SET, *, function_to_apply: str | None = None
+    ) -> list[Any]:
         """Classify texts.
 
         Args:
             texts: a text, or a pair as {"text": ..., "text_pair": ...}, or a list of them.
-            top_k: how many labels to give, the best first; None: all.
+            top_k, function_to_apply: for this call, in the place of the class's own.
 
         Returns:
             For one text a list of `top_k` dicts: `label` (str), `score` (float). For a list of texts a list: of dicts
             if `top_k` is 1, else of lists.
         """
-        if top_k is not None and top_k < 1:
-            raise UserError(f"top_k={top_k}: expected at least 1")
+        top_k = self._top_k if top_k is AS_SET else top_k
+        _check(function_to_apply, top_k)
         single = isinstance(texts, str | Mapping)
-        results = Results(self.stream([texts] if single else list(texts), top_k=top_k))
+        options = {"top_k": top_k, "function_to_apply": function_to_apply}
+        results = Results(self.stream([texts] if single else list(texts), **options))
         return first_of(results) if single and top_k != 1 else results
 
     def encode(self, items: list[Text], first: int, **options: Any) -> tuple[list[Text], Encoded]:
         return items, self.encode_pairs([_both(text, first + number) for number, text in enumerate(items)])
 
     def results(self, facts: list[Text], outputs: list[tuple[np.ndarray, ...]], **options: Any) -> list[Any]:
-        top_k = options.get("top_k", 1)
-        rows = [self._describe(logits_C, top_k) for (logits_C,) in outputs]
+        top_k, function = options.get("top_k", self._top_k), options.get("function_to_apply") or self._function
+        rows = [self._describe(logits_C, top_k, function) for (logits_C,) in outputs]
         return [row[0] for row in rows] if top_k == 1 else rows
 
-    def _describe(self, logits_C: np.ndarray, top_k: int | None) -> list[dict[str, Any]]:
+    def _describe(self, logits_C: np.ndarray, top_k: int | None, function: str) -> list[dict[str, Any]]:
         scores_C = logits_C.astype(np.float64)
-        if self._function == "softmax":
+        if function == "softmax":
             scores_C = softmax(logits_C)
-        elif self._function == "sigmoid":
+        elif function == "sigmoid":
             scores_C = np.exp(-np.logaddexp(0, -scores_C))
         best = np.argsort(-scores_C, kind="stable")[:top_k]
         return [{"label": self.config.labels[i], "score": float(scores_C[i])} for i in best]
+
+
+def _check(function_to_apply: str | None, top_k: int | None) -> None:
+    if function_to_apply not in (*FUNCTIONS, None):
+        raise UserError(f"function_to_apply={function_to_apply!r}: expected one of {', '.join(FUNCTIONS)}")
+    if top_k is not None and top_k < 1:
+        raise UserError(f"top_k={top_k}: expected at least 1")
 
 
 def _function_of(config: BertConfig) -> str:

@@ -71,6 +71,18 @@ def test_fill_mask_is_transformers_own(folder: Path):
             assert row["score"] == pytest.approx(want["score"], rel=1e-4)
 
 
+def test_options_are_said_once_for_all_calls_or_in_one(folder: Path):
+    tokens = FillMask(folder).tokenizer.ids_to_tokens([9, 7])
+    for options in ({"top_k": 2}, {"targets": tokens}, {"top_k": 1, "targets": tokens[0]}):
+        predict = FillMask(folder, **options)
+        theirs: Any = transformers.pipeline("fill-mask", model=str(folder), device="cpu", **options)
+        text = f"hello {predict.tokenizer.mask_token}"
+        for call in ({}, {"top_k": 1}):
+            expected = theirs(text, **call)
+            assert [row["token"] for row in predict(text, **call)] == [row["token"] for row in expected]
+        assert predict(text, **options) == FillMask(folder)(text, **options)
+
+
 def test_another_familys_mask_is_one_line_that_names_this_models(folder: Path):
     predict = FillMask(folder)
     mine = predict.tokenizer.mask_token

@@ -56,6 +56,12 @@ def test_the_function_that_is_asked_for_is_applied(tmp_path: Path, function: str
     predict = TextClassification(folder, function_to_apply=function)
     reference = theirs("text-classification", folder, function_to_apply=function)
     assert_same_labels(predict("hello world", top_k=2), reference("hello world", top_k=2))
+    for options in ({"top_k": None}, {"top_k": 2, "function_to_apply": "softmax"}):
+        settled = TextClassification(folder, **options)
+        reference = theirs("text-classification", folder, **options)
+        for call in ({}, {"function_to_apply": function}, {"function_to_apply": function, "top_k": 2}):
+            expected = reference("hello world", **call)  # without top_k in the call that is a list in a list
+            assert_same_labels(settled("hello world", **call), expected[0] if "top_k" not in call else expected)
 
 
 @pytest.mark.parametrize("strategy", ["first", "max", "average"])
