@@ -13,6 +13,7 @@ from bert_jax.interop.read import OpenModel
 from bert_jax.interop.report import is_allowed
 from bert_jax.interop.tree import flatten, unflatten
 from bert_jax.load import is_run_directory, load_arrays, load_config, resolve
+from bert_jax.training.step_directory import StepDirectory
 from train.finetune_recipe import FinetuneConfig
 from train.initial_model import said_of_the_model
 from train.placing import place
@@ -51,7 +52,10 @@ def check_source(source: str) -> None:
     """
     load_config(source)
     folder = resolve(source, parts=("config", "weights"))
-    if not is_run_directory(folder):
+    if is_run_directory(folder):
+        if not StepDirectory(folder / "checkpoints").steps():
+            raise FileNotFoundError(f"init: {source} is a run without a checkpoint; wait for its first, or resume it")
+    else:
         with OpenModel(folder, head="encoder"):
             pass
 

@@ -10,6 +10,7 @@ import jax
 import numpy as np
 import pytest
 
+from bert_jax.config import BertConfig
 from bert_jax.errors import UserError
 from bert_jax.load import load
 from bert_jax.score import score
@@ -25,6 +26,7 @@ from tests.train.finetune_sources import (
 )
 from train import finetune, stopping
 from train.exits import EXIT_DONE, EXIT_PREEMPTED, exit_code
+from train.finetune_recipe import FinetuneConfig
 from train.finetuning import _scores_so_far
 from train.rundir import RunDirectory
 
@@ -234,6 +236,7 @@ def _mistake(capsys, place: Path, *words: str) -> str:
         (["init={}/gpt2", "train={}/train.csv", "dev=0.1"], "gpt2/config.json: model_type='gpt2' is not supported"),
         (["init={}/bare", "train={}/train.csv", "dev=0.1"], "bare: holds no weights"),
         (["init={}/nowhere", "train={}/train.csv", "dev=0.1"], "nowhere: no such folder"),
+        (["init={}/young", "train={}/train.csv", "dev=0.1"], "init: {}/young is a run without a checkpoint; wait for"),
         (
             ["init={}/model", "train={}/train.csv", "dev=0.1", "optimizer.warmup_steps=9"],
             "optimizer.warmup_steps: follows from the data; say epochs=, or warmup=",
@@ -248,6 +251,9 @@ def test_a_mistake_is_one_line_and_nothing_is_written(place: Path, capsys, words
         (place / name).mkdir(exist_ok=True)
         (place / name / "config.json").write_text(json.dumps({"model_type": model_type, "vocab_size": 27}))
         shutil.copy(place / "model/vocab.txt", place / name)
+    config = FinetuneConfig(model=BertConfig.from_json(place / "model"))
+    (place / "young").mkdir(exist_ok=True)
+    RunDirectory(place / "young").settle_config(config, ())
     assert says.format(place) in _mistake(capsys, place, *(word.format(place) for word in words))
 
 
