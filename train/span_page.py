@@ -13,6 +13,7 @@ body {{ font: 16px/1.5 sans-serif; max-width: 60em; margin: 2em auto; padding: 0
 section {{ border-top: 1px solid #ccc; padding: .6em 0 }}
 h2 {{ font-size: 1em; margin: 0 }}
 p {{ margin: .2em 0 }}
+i {{ color: #666 }}
 b {{ display: inline-block; width: 6em; font-weight: normal; color: #666 }}
 mark {{ padding: 0 .15em; border-radius: .2em }}
 mark small {{ font-size: .7em; margin-left: .3em; opacity: .8 }}
@@ -41,7 +42,8 @@ class SpanExample(NamedTuple):
 
 
 def span_page(title: str, examples: Iterable[SpanExample]) -> str:
-    """One self-contained HTML page: each text twice, with the right spans and with those that were said."""
+    """One self-contained HTML page: each text with the right spans, and again with those that were said; "none" where
+    there are none."""
     return _HEAD.format(title=escape(title)) + "".join(map(_section, examples)) + "</html>\n"
 
 
@@ -56,9 +58,11 @@ def _section(example: SpanExample) -> str:
 
 def _marked(text: str, spans: Sequence[Span]) -> str:
     """The text as HTML with its spans marked, cut to what lies around them."""
+    if not spans:
+        return "<i>none</i>"
     spans = sorted(spans)
-    begin = max(0, spans[0].start - _AROUND) if spans else 0
-    end = min(len(text), max(span.end for span in spans) + _AROUND) if spans else min(len(text), 2 * _AROUND)
+    begin = max(0, spans[0].start - _AROUND)
+    end = min(len(text), max(span.end for span in spans) + _AROUND)
     parts, at = ["… " if begin else ""], begin
     for start, stop, name in spans:
         small = f"<small>{escape(name)}</small>" if name else ""
