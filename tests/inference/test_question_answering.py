@@ -134,3 +134,5 @@ def test_a_call_may_say_what_the_class_was_told(folder, predict):
         predict(asked, max_answer_len=0)
     with pytest.raises(UserError, match="doc_stride=-1: expected at least 0"):
         predict(asked, doc_stride=-1)
+    with pytest.raises(UserError, match=r"question 1: windows that share 40 tokens .*; expected at most"):
+        predict(asked, doc_stride=40)

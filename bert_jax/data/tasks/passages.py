@@ -57,7 +57,8 @@ def encode_passages(
         max_question_length: a question is cut after so many.
 
     Raises:
-        UserError: a question that leaves no room for its passage, or a stride that would leave tokens out.
+        UserError: a question that leaves no room for its passage, a stride that would leave tokens out, or an
+            overlap of whole windows.
     """
     if not len(questions):
         raise UserError("no questions, so there is nothing to encode")
@@ -67,6 +68,11 @@ def encode_passages(
     for number, (question, context) in enumerate(zip(questions, contexts, strict=True)):
         question_ids, (ids, offsets) = asked[question][0][:max_question_length], shown[context]
         room = max_length - added - len(question_ids)
+        if overlap is not None and overlap >= room > 0:
+            raise UserError(
+                f"question {number + 1}: windows that share {overlap} tokens (doc_stride), and have room for {room} of "
+                f"its passage; expected at most {room - 1}"
+            )
         found = windows(len(ids), room, stride if overlap is None else room - overlap)
         best_of = best_windows(len(ids), found)
         for index, (start, length) in enumerate(found):
