@@ -11,6 +11,7 @@ padding as a place to find it, so the losses are compared on windows that have n
 
 --words      fields of the recipe, as train.finetune takes them: max_length=64 epochs=4 optimizer.learning_rate=1e-4
 --seeds      train to the end with so many seeds, dropout on: of the head, the order of the examples, and dropout
+--side       of these runs only one side's, bert_jax or transformers: so two processes share the work
 --results    finished runs are appended to this file
 """
 
@@ -45,6 +46,7 @@ from train.task_data import TaskData
 from train.tasks import open_task
 
 STEPS = 20
+SIDES = ("bert_jax", "transformers")
 ADAMW = OptimizerConfig(
     learning_rate=5e-5, warmup_steps=0, bias_correction=True, eps=1e-8, decay_from="warmup", eps_placement="outside"
 )
@@ -136,8 +138,10 @@ def same_losses(config: FinetuneConfig, task: TaskData, tokenizer: Tokenizer, st
         return np.array([(ours.step(batch), theirs.step(batch)) for batch in batches])
 
 
-def both_scores(config: FinetuneConfig, task: TaskData, tokenizer: Tokenizer) -> dict[str, Any]:
-    """One seed to the end on both sides: scores and seconds of training."""
+def scores_of(
+    wanted: tuple[str, ...], config: FinetuneConfig, task: TaskData, tokenizer: Tokenizer
+) -> dict[str, dict[str, Any]]:
+    """One seed to the end on these sides, from the same weights: scores and seconds of training."""
     order = order_of(config, task.train)
     found: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as folder:
@@ -148,7 +152,8 @@ def both_scores(config: FinetuneConfig, task: TaskData, tokenizer: Tokenizer) ->
             "bert_jax": (ours.step, ours.score),
             "transformers": (theirs.step, lambda: their_score(theirs, config, task)),
         }
-        for name, (step, score) in sides.items():
+        for name in wanted:
+            step, score = sides[name]
             begin = time.perf_counter()
             for number in range(config.total_steps):
                 loss = step(task.train.batch(order.batch(number)))
@@ -158,6 +163,7 @@ def both_scores(config: FinetuneConfig, task: TaskData, tokenizer: Tokenizer) ->
                         file=sys.stderr,
                     )
             found[name] = {"seconds": time.perf_counter() - begin, "scores": score()}
+            print(f"{name}, seed {config.seed}: {found[name]}", file=sys.stderr)
     return found
 
 
@@ -168,6 +174,7 @@ def main() -> None:
     parser.add_argument("--init", required=True)
     parser.add_argument("--words", nargs="*", default=[], metavar="FIELD=VALUE")
     parser.add_argument("--seeds", type=int, default=0)
+    parser.add_argument("--side", choices=SIDES)
     parser.add_argument("--results", type=Path)
     arguments = parser.parse_args()
     words = dict(word.split("=", 1) for word in arguments.words)
@@ -180,15 +187,15 @@ def main() -> None:
         worst = np.abs(losses[:, 0] - losses[:, 1]).max()
         print(f"{arguments.task}: loss {losses[0, 0]:.4f} to {losses[-1, 0]:.4f}, at most {worst:.1e} apart")
         return
-    rows = []
+    rows, sides = [], (arguments.side,) if arguments.side else SIDES
     for seed in range(arguments.seeds):
         row = {"task": arguments.task, "seed": seed, "words": words}
-        row |= both_scores(dataclasses.replace(config, seed=seed), task, tokenizer)
+        row |= scores_of(sides, dataclasses.replace(config, seed=seed), task, tokenizer)
         rows.append(row)
         if arguments.results:
             with open(arguments.results, "a", encoding="utf-8") as file:
                 file.write(json.dumps(row) + "\n")
-    for side in ("bert_jax", "transformers"):
+    for side in sides:
         values = np.array([row[side]["scores"][task.metric] for row in rows])
         spread = values.std(ddof=1) if len(values) > 1 else float("nan")
         seconds = np.median([row[side]["seconds"] for row in rows])
