@@ -39,7 +39,7 @@ from train.finetuning import Finetuning, buckets_of, order_of, write_export
 from train.rundir import RunDirectory, write_text
 from train.runlog import RunLog, open_log, read_rows
 from train.stopping import StopRequest
-from train.sweep_report import write_sweep
+from train.sweep_report import mean_and_spread, write_sweep
 from train.task_data import Split, TaskData
 
 
@@ -81,8 +81,7 @@ def sweep(job: Finetuning, run: RunDirectory, task: TaskData, tokenizer: Tokeniz
             step += 1
             last = step == config.total_steps
             if step % config.log_every == 0 or last:
-                losses = np.asarray(metrics["loss"])
-                log.record("train", step, {"loss": float(losses.mean()), "loss_spread": float(losses.std())})
+                log.record("train", step, _over_runs("loss", np.asarray(metrics["loss"])))
             code = stop.exit_code(step) or EXIT_DONE
             if step % config.eval_every == 0 or last:
                 history[step] = {"step": step, **many.evaluate(state.params)}
@@ -189,8 +188,18 @@ def _finite(score: float) -> float:
 def _told(scores: list[dict[str, float]], metric: str) -> dict[str, float]:
     """Mean, spread and best of the runs, for the log."""
     values = np.array([one[metric] for one in scores])
-    found = {metric: float(values.mean()), f"{metric}_std": float(values.std()), f"{metric}_best": float(values.max())}
-    return ({"loss": float(np.mean([one["loss"] for one in scores]))} if "loss" in scores[0] else {}) | found
+    found = _over_runs(metric, values)
+    if metric in found:
+        found[f"{metric}_best"] = float(np.max(values, where=np.isfinite(values), initial=-np.inf))
+    return (_over_runs("loss", np.array([one["loss"] for one in scores])) if "loss" in scores[0] else {}) | found
+
+
+def _over_runs(name: str, values: np.ndarray) -> dict[str, float]:
+    """Mean and spread of the runs that have a number; of how many it is none."""
+    mean, spread = mean_and_spread(values)
+    lost = int((~np.isfinite(values)).sum())
+    found = {} if mean is None or spread is None else {name: mean, f"{name}_spread": spread}
+    return found | ({f"{name}_not_finite": lost} if lost else {})
 
 
 def _write_rows(run: RunDirectory, history: dict[int, dict[str, Any]]) -> None:

@@ -1,4 +1,4 @@
-"""What many runs came to: mean and spread, the best, which never left the majority class, and each run's curve."""
+"""What many runs came to: mean and spread, the best, which ones failed, and each run's curve."""
 
 import json
 from typing import Any
@@ -19,6 +19,9 @@ def write_sweep(
 ) -> str:
     """Writes sweep.json, sweep.md and runs.png into the run directory.
 
+    A run whose score was never a number (its loss went bad, a correlation of equal predictions) counts as failed and is
+    in neither mean nor spread; what is not a number is null in the JSON.
+
     Args:
         run, config, task: of the runs.
         runs: seed and learning rate of each.
@@ -29,55 +32,75 @@ def write_sweep(
     """
     metric, steps = task.metric, sorted(history)
     curves = np.array([[history[step]["scores"][r].get(metric, np.nan) for step in steps] for r in range(len(runs))])
-    best = np.where(np.isfinite(curves), curves, -np.inf).max(axis=1)
-    last, majority = curves[:, -1], history[steps[-1]]["one_class"]
+    known = np.where(np.isfinite(curves), curves, -np.inf)
+    best, scored = known.max(axis=1), np.isfinite(known.max(axis=1))
+    mean, spread = mean_and_spread(best)
+    failed = [one or not good for one, good in zip(history[steps[-1]]["one_class"], scored.tolist(), strict=True)]
     winner = int(best.argmax())
     facts = {
         "task": config.task,
         "init": config.init,
         "metric": metric,
-        "mean": float(best.mean()),
-        "standard_deviation": float(best.std(ddof=1)) if len(best) > 1 else 0.0,
-        "best": {**runs[winner]._asdict(), metric: float(best[winner])},
-        "failed": [number for number, failed in enumerate(majority) if failed],
+        "mean": mean,
+        "standard_deviation": spread,
+        "best": {**runs[winner]._asdict(), metric: _number(best[winner])},
+        "failed": [number for number, one in enumerate(failed) if one],
         "runs": [
             {
                 **one._asdict(),
-                "best": float(best[number]),
-                "best_step": steps[int(np.nanargmax(np.where(np.isfinite(curves[number]), curves[number], -np.inf)))],
-                "last": float(last[number]),
-                "failed": majority[number],
-                "curve": curves[number].tolist(),
+                "best": _number(best[number]),
+                "best_step": steps[int(known[number].argmax())] if scored[number] else None,
+                "last": _number(curves[number, -1]),
+                "failed": failed[number],
+                "curve": [_number(score) for score in curves[number]],
             }
             for number, one in enumerate(runs)
         ],
         "steps": steps,
     }
-    write_json(run.path / "sweep.json", json.loads(json.dumps(facts)))
+    write_json(run.path / "sweep.json", json.loads(json.dumps(facts, allow_nan=False)))
     (run.path / "sweep.md").write_text(_page(facts))
     if not run.is_remote:
         _draw(run, facts)
+    overall = f"{_shown(mean)} ± {_shown(spread)}"
+    winning = f"seed {runs[winner].seed} at {runs[winner].learning_rate:g}: {_shown(facts['best'][metric])}"
     return (
-        f"{metric} of {len(runs)} runs: {facts['mean']:.4g} ± {facts['standard_deviation']:.2g}; the best, seed "
-        f"{runs[winner].seed} at {runs[winner].learning_rate:g}: {best[winner]:.4g}; {len(facts['failed'])} never left "
-        f"the majority class; its model is in {run.export}"
+        f"{metric} of {len(runs)} runs: {overall}; {sum(failed)} failed (one class for all, or no score); the best, "
+        f"{winning}; its model is in {run.export}"
     )
 
 
+def mean_and_spread(values: np.ndarray) -> tuple[float | None, float | None]:
+    """Mean and standard deviation (n - 1; of one value 0) of those that are finite; None where there are none."""
+    finite = values[np.isfinite(values)]
+    if not len(finite):
+        return None, None
+    return float(finite.mean()), float(finite.std(ddof=1)) if len(finite) > 1 else 0.0
+
+
+def _number(score: float) -> float | None:
+    return float(score) if np.isfinite(score) else None
+
+
+def _shown(score: float | None) -> str:
+    return "none" if score is None else f"{score:.4f}"
+
+
 def _page(facts: dict[str, Any]) -> str:
+    overall = f"{_shown(facts['mean'])} ± {_shown(facts['standard_deviation'])}"
     lines = [
         f"# {facts['task']}, from {facts['init']}: {len(facts['runs'])} runs",
         "",
-        f"{facts['metric']}: {facts['mean']:.4f} ± {facts['standard_deviation']:.4f}, over each run's best evaluation.",
+        f"{facts['metric']}: {overall}, over each run's best evaluation.",
         "",
         "| seed | learning rate | best | at step | last | failed |",
         "|---:|---:|---:|---:|---:|---|",
     ]
     for one in facts["runs"]:
-        failed = "one class only" if one["failed"] else ""
+        failed = ("no score" if one["best"] is None else "one class only") if one["failed"] else ""
         lines.append(
-            f"| {one['seed']} | {one['learning_rate']:g} | {one['best']:.4f} | {one['best_step']:,} | "
-            f"{one['last']:.4f} | {failed} |"
+            f"| {one['seed']} | {one['learning_rate']:g} | {_shown(one['best'])} | {one['best_step'] or ''} | "
+            f"{_shown(one['last'])} | {failed} |"
         )
     return "\n".join([*lines, "", "![curves](runs.png)", ""])
 
@@ -93,10 +116,11 @@ def _draw(run: RunDirectory, facts: dict[str, Any]) -> None:
     for one in facts["runs"]:
         style = "--" if one["failed"] else "-"
         colour = f"C{rates.index(one['learning_rate']) % 10}"
-        axes.plot(facts["steps"], one["curve"], style, color=colour, marker="o", markersize=3, alpha=0.7)
+        curve = np.array(one["curve"], np.float64)
+        axes.plot(facts["steps"], curve, style, color=colour, marker="o", markersize=3, alpha=0.7)
     for number, rate in enumerate(rates):
         axes.plot([], [], color=f"C{number % 10}", label=f"learning rate {rate:g}")
-    axes.plot([], [], "--", color="gray", label="one class only")
+    axes.plot([], [], "--", color="gray", label="failed")
     axes.set_xlabel("step")
     axes.set_ylabel(facts["metric"].replace("_", " "))
     axes.grid(alpha=0.3)

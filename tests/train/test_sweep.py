@@ -2,6 +2,8 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import jax
 import numpy as np
@@ -13,6 +15,10 @@ from bert_jax.training.many import runs_mesh
 from tests.train.finetune_sources import RECIPE, sentences, write_csv, write_model
 from train import finetune, stopping
 from train.exits import EXIT_DONE, EXIT_PREEMPTED, exit_code
+from train.finetune_recipe import FinetuneConfig
+from train.rundir import RunDirectory
+from train.sweep import Run
+from train.sweep_report import write_sweep
 
 
 @pytest.fixture(scope="module")
@@ -88,6 +94,26 @@ def test_stopped_runs_go_on_to_the_same_bits(words: list[str], many: Path, tmp_p
         np.testing.assert_array_equal(ours, theirs)
     for name in ("sweep.json", "runs.jsonl", "export/model.safetensors"):
         assert (run / name).read_bytes() == (many / name).read_bytes(), name
+
+
+def test_a_run_without_a_score_fails_alone(tmp_path: Path):
+    """The mean and the spread are those of the others, and the JSON is one that every reader takes."""
+    config = FinetuneConfig(task="stsb", seeds=3)
+    runs = [Run(seed, 1e-3) for seed in range(3)]
+    curves = ((0.25, float("nan"), 0.5), (0.5, float("nan"), float("nan")))
+    history = {
+        step: {"scores": [{"spearman": score} for score in scores], "one_class": [False] * 3}
+        for step, scores in zip((8, 16), curves, strict=True)
+    }
+    task = SimpleNamespace(metric="spearman")
+    (tmp_path / "run").mkdir()
+    told = write_sweep(RunDirectory(tmp_path / "run"), config, cast(Any, task), runs, history)
+    assert "0.5000 ± 0.0000; 1 failed" in told
+    found = json.loads((tmp_path / "run/sweep.json").read_text(), parse_constant=pytest.fail)
+    assert (found["mean"], found["standard_deviation"], found["failed"]) == (0.5, 0.0, [1])
+    assert [one["best"] for one in found["runs"]] == [0.5, None, 0.5]
+    assert [one["last"] for one in found["runs"]] == [0.5, None, None]
+    assert "| no score |" in (tmp_path / "run/sweep.md").read_text()
 
 
 def test_runs_are_shared_out_evenly():
