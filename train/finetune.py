@@ -103,15 +103,13 @@ def prepared(run: RunDirectory, launch: Launch) -> tuple[FinetuneConfig, TaskDat
     if tokenizer is None:
         raise UserError(f"init: {config.init} has no tokenizer, and texts are to be encoded")
     task = open_task(config, tokenizer)
-    if begun:
-        model = BertConfig.from_json(begun["model"])
-        if begun.get("task") == config.task and model.labels != task.labels:
-            raise UserError(
-                f"{run.path}: was begun with the labels {', '.join(model.labels)}, and its data now have "
-                f"{', '.join(task.labels)}; choose another run="
-            )
-    else:
-        model = adopted_model(config, launch.given, task.labels, task.problem_type)
+    own = BertConfig.from_json(begun["model"]) if begun else None
+    if own and begun.get("task") == config.task and own.labels != task.labels:
+        raise UserError(
+            f"{run.path}: was begun with the labels {', '.join(own.labels)}, and its data now have "
+            f"{', '.join(task.labels)}; choose another run="
+        )
+    model = adopted_model(config, launch.given, task.labels, task.problem_type, own)
     return dataclasses.replace(config, model=model).for_examples(len(task.train)), task, tokenizer
 
 

@@ -26,14 +26,26 @@ _WITHOUT_CLASSES = ("multiple-choice", "question-answering")  # whose config nam
 
 
 def adopted_model(
-    config: FinetuneConfig, given: frozenset[str], labels: tuple[str, ...], problem_type: str | None
+    config: FinetuneConfig,
+    given: frozenset[str],
+    labels: tuple[str, ...],
+    problem_type: str | None,
+    theirs: BertConfig | None = None,
 ) -> BertConfig:
     """The architecture of `config.init` with the task's labels, and what the command line says of it.
+
+    `dtype` and `remat` stay the config's: they say how to compute.
+
+    Args:
+        config: of the run.
+        given: the fields that were said on the command line.
+        labels, problem_type: the task's.
+        theirs: the architecture, where it is known already.
 
     Raises:
         FileNotFoundError, UserError: as `load_config`; or rows that are longer than the model has positions.
     """
-    theirs = load_config(str(config.init))
+    theirs = theirs or load_config(str(config.init))
     said = {name: getattr(config.model, name) for name in said_of_the_model(given)}
     computed = {"dtype": config.model.dtype, "remat": config.model.remat}
     model = theirs.replace(**(computed | said), labels=labels, problem_type=problem_type)

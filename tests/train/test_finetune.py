@@ -110,6 +110,21 @@ def test_a_stopped_run_goes_on_to_the_same_bits(place: Path, table: Path, monkey
 
 
 @pytest.mark.slow
+def test_what_is_said_of_the_model_holds_when_a_run_goes_on(place: Path, table: Path, capsys, monkeypatch):
+    """How to compute, too, which no published config says; and other words than the first time's are refused."""
+    words = [*files(place), "epochs=1", "model.dtype=bfloat16", "model.remat=full", "model.hidden_dropout_prob=0.2"]
+    monkeypatch.setattr(stopping.StopRequest, "exit_code", lambda _, step: EXIT_PREEMPTED if step == 3 else None)
+    assert run(place, "narrow", *words) == EXIT_PREEMPTED
+    monkeypatch.undo()
+    assert run(place, "narrow", *words) == EXIT_DONE
+    assert json.loads((place / "narrow/config.json").read_text())["model"]["dtype"] == "bfloat16"
+    for other in ("model.dtype=bfloat16", "model.remat=full", "model.hidden_dropout_prob=0.2"):
+        argv = [str(place / "recipe.py"), f"init={place / 'model'}", f"run={table}", *files(place), other]
+        assert exit_code(finetune.main, argv) == 2
+        assert f"started with another config ({other.partition('=')[0]}: " in capsys.readouterr().err
+
+
+@pytest.mark.slow
 def test_a_run_whose_data_have_other_labels_now_does_not_go_on(place: Path, table: Path, capsys):
     shutil.copytree(table, place / "relabelled")
     words = [f"train={place / 'relabelled.csv'}", *files(place)[1:]]
