@@ -2,7 +2,7 @@
 
 import math
 import time
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -33,6 +33,15 @@ def train_flops(config: BertConfig, length: int, predictions: int) -> float:
     return 3.0 * (projection + len(config.layer_order) * layer + 2 * predictions * (d * e + e * v))
 
 
+class _Work(NamedTuple):
+    """What a step computes, and how many seconds it stood still for its input."""
+
+    sequences: int
+    tokens: int
+    flops: float
+    waited: float
+
+
 class Meter:
     """Holds the newest step's metrics while the device works on them; `step` is the last one that was fetched."""
 
@@ -41,7 +50,7 @@ class Meter:
         kind = jax.devices()[0].device_kind
         peak = next((flops for name, flops in _PEAK_FLOPS.items() if kind.startswith(name)), None)
         self._peak = peak * jax.device_count() if peak else None
-        self._late: dict[str, Any] | None = None
+        self._late: tuple[dict[str, Any], _Work] | None = None
         self.step = step
         self.skipped_in_a_row = 0
         self._compiled = False
@@ -49,8 +58,7 @@ class Meter:
 
     def _clear(self) -> None:
         self._rows: list[dict[str, float]] = []
-        self._timed = self._sequences = self._tokens = 0
-        self._flops = self._waited = 0.0
+        self._work: list[_Work] = []
         self._since = time.monotonic()
 
     def push(self, metrics: dict[str, Any], batch: dict[str, Any], waited: float) -> None:
@@ -59,25 +67,22 @@ class Meter:
         `waited`: seconds that the step stood still for its input.
         """
         self.flush()
-        self._late = metrics
-        if not self._compiled:  # the first step is mostly the compiler's time
-            return
-        self._timed += 1
         *rows, length = batch["input_ids"].shape
         sequences = math.prod(rows)
         predictions = batch["mlm_positions"].shape[1] if "mlm_positions" in batch else 0
-        self._sequences += sequences
-        self._tokens += sequences * length
-        self._flops += sequences * train_flops(self._config, length, predictions)
-        self._waited += waited
+        flops = sequences * train_flops(self._config, length, predictions)
+        self._late = metrics, _Work(sequences, sequences * length, flops, waited)
 
     def flush(self) -> None:
         """Fetches what is still on its way; waits for the device."""
         if self._late is not None:
-            row = {name: float(np.asarray(value)) for name, value in jax.device_get(self._late).items()}
+            metrics, work = self._late
+            row = {name: float(np.asarray(value)) for name, value in jax.device_get(metrics).items()}
             self._late = None
             self._rows.append(row)
-            if not self._compiled:
+            if self._compiled:
+                self._work.append(work)
+            else:  # the first step is mostly the compiler's time
                 self._compiled = True
                 self._since = time.monotonic()
             self.step += 1
@@ -92,13 +97,14 @@ class Meter:
             for name, value in self._rows[-1].items()
             if name != "finite"
         }
-        if self._timed:
-            result["sequences_per_second"] = self._sequences / seconds
-            result["tokens_per_second"] = self._tokens / seconds
+        if self._work:
+            total = _Work(*map(sum, zip(*self._work, strict=True)))
+            result["sequences_per_second"] = total.sequences / seconds
+            result["tokens_per_second"] = total.tokens / seconds
             if self._peak:
-                result["mfu"] = self._flops / seconds / self._peak
-            result["input_wait"] = self._waited / seconds
-            result["eta_seconds"] = (total_steps - self.step) * seconds / self._timed
+                result["mfu"] = total.flops / seconds / self._peak
+            result["input_wait"] = total.waited / seconds
+            result["eta_seconds"] = (total_steps - self.step) * seconds / len(self._work)
         self._clear()
         return result
 

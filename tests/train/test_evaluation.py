@@ -127,6 +127,22 @@ def test_speeds_leave_the_compilers_time_and_pauses_out(monkeypatch):
     assert summary["eta_seconds"] == pytest.approx(20.0)
 
 
+def test_a_step_that_is_still_computed_counts_in_no_speed(monkeypatch):
+    """As where a run goes on a step before it logs: that line has no speeds, the next one has those of all others."""
+    clock = [0.0]
+    monkeypatch.setattr("train.meter.time.monotonic", lambda: clock[0])
+    meter = Meter(BertConfig.preset("tiny"), step=0)
+    batch = {"input_ids": np.zeros((2, 8))}
+    metrics = {"loss": 1.0, "finite": 1, "skipped_in_a_row": 0, "learning_rate": 0.0}
+    meter.push(metrics, batch, waited=0.0)
+    meter.push(metrics, batch, waited=0.0)
+    assert meter.summary(100).keys() == {"loss", "skipped_in_a_row", "learning_rate"}
+    for _ in range(3):
+        clock[0] += 1.0
+        meter.push(metrics, batch, waited=0.0)
+    assert meter.summary(100)["sequences_per_second"] == pytest.approx(2.0)
+
+
 @pytest.mark.parametrize(
     "family",
     [
