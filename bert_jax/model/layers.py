@@ -158,8 +158,12 @@ def dropout(x: Array, rate: float, words: Array | None, site: int) -> Array:
         return jnp.where(keep, x.astype(jnp.float32) * (1.0 / (1.0 - rate)), 0.0).astype(x.dtype)
 
 
+_AXIS = 4096  # more than any length or width; [B, 256, 4096, 4096] still has a number of 32 bits for each position
+
+
 def dropout_bits(words: Array, site: int, shape: tuple[int, ...]) -> Array:
-    """Random bits, a pure function of (key, site, row, position within the row), whatever the devices or the batch.
+    """Random bits, a pure function of (key, site, row, position within the row), whatever the devices, the batch or
+    the length that it is padded to: positions are numbered as if every axis had `_AXIS` places.
 
     Key, site and row of axis 0 each go through mixing rounds of their own, in two words; only then the position
     enters. With one word streams would meet: two steps' masks would be shifts of one another, and 32 bits wrap after
@@ -173,7 +177,7 @@ def dropout_bits(words: Array, site: int, shape: tuple[int, ...]) -> Array:
     first, second = (_mix(word ^ row) for word in _mix(words ^ jnp.uint32(site)))
     position = jnp.zeros(shape, jnp.uint32)
     for axis in range(1, len(shape)):
-        position = position * jnp.uint32(shape[axis]) + lax.broadcasted_iota(jnp.uint32, shape, axis)
+        position = position * jnp.uint32(max(shape[axis], _AXIS)) + lax.broadcasted_iota(jnp.uint32, shape, axis)
     x = position ^ first
     x = (x ^ (x >> 16)) * jnp.uint32(0x7FEB352D) ^ second
     return (x ^ (x >> 15)) * jnp.uint32(0x846CA68B)

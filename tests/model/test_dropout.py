@@ -100,6 +100,11 @@ def test_a_row_depends_on_its_number_only_and_on_every_word_of_the_key():
         assert abs(agree.mean() - 0.5) < 0.04
 
 
+@pytest.mark.parametrize(("short", "long"), [((2, 3, 16, 16), (2, 3, 32, 32)), ((2, 16, 8), (2, 64, 8))])
+def test_padding_changes_no_bit(short, long):
+    np.testing.assert_array_equal(bits(long)[tuple(slice(size) for size in short)], bits(short))
+
+
 @pytest.mark.slow
 def test_typed_raw_and_rbg_keys_are_taken():
     np.testing.assert_array_equal(key_words(jax.random.key(3)), key_words(jax.random.PRNGKey(3)))
