@@ -4,7 +4,7 @@ import hashlib
 import os
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import Any
+from typing import Any, Unpack
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +14,7 @@ from jax import Array
 from bert_jax.data.tasks.encoded import Encoded
 from bert_jax.errors import UserError
 from bert_jax.inference.checks import check_text
-from bert_jax.inference.task_model import TaskModel, model_inputs
+from bert_jax.inference.task_model import Running, TaskModel, model_inputs
 from bert_jax.inference.task_source import folder_of
 from bert_jax.interop.sentence_transformers import NORMALIZED, check_pooling, max_length_of, pooling_of
 from bert_jax.interop.tree import sha256_of_parameters
@@ -34,12 +34,12 @@ class TextEmbedding(TaskModel):
 
     Args:
         source: a run directory, a folder, a hub id, or what `load` returned; with any head.
-        batch_size, dtype, cache: as `TaskModel`.
         pooling: "mean" over the tokens, "cls" (the first one's vector), "max", "mean_sqrt_len_tokens", or "pooled"
             (what the pooler makes of the first); "+normalize" for vectors of length one. None: what the folder's
             modules.json says, else "mean+normalize".
         packing: texts share rows of 128 tokens and more, each seeing itself alone; None: where the pooling allows it.
         max_length: tokens of a text; None: what the folder says, or the model takes.
+        **running: batch_size, dtype, cache, devices, as `TaskModel`.
 
     Attributes:
         pooling: how texts become vectors.
@@ -52,12 +52,10 @@ class TextEmbedding(TaskModel):
         self,
         source: "str | os.PathLike[str] | Loaded",
         *,
-        batch_size: int | None = None,
-        dtype: str | None = None,
-        cache: bool = False,
         pooling: str | None = None,
         packing: bool | None = None,
         max_length: int | None = None,
+        **running: Unpack[Running],
     ):
         folder = None if isinstance(source, Loaded) else folder_of(source)
         self.pooling = pooling or (pooling_of(folder) if folder else None) or DEFAULT_POOLING
@@ -72,7 +70,7 @@ class TextEmbedding(TaskModel):
             self.longest = max_length
         self.task = "embed-pooled" if kind == POOLED else "embed"
         self.packing = kind in _PACKABLE if packing is None else packing
-        super().__init__(folder or source, batch_size=batch_size, dtype=dtype, cache=cache)
+        super().__init__(folder or source, **running)
         self.width = self.config.hidden_size
 
     def __call__(self, texts: str | Sequence[str]) -> np.ndarray:

@@ -61,7 +61,7 @@ class Engine:
             accelerator.
         packing: short sequences share rows.
         per_token: the outputs have an axis of tokens after that of rows; each example gets its own tokens of it.
-        devices: None: all of this process.
+        devices: as `Programs`.
 
     Attributes:
         lengths: the lengths that are compiled, ascending.

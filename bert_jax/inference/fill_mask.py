@@ -1,8 +1,8 @@
 """fill-mask: the most probable tokens for each mask of a text, under transformers' keys."""
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, Unpack
 
 import jax
 import numpy as np
@@ -12,7 +12,7 @@ from bert_jax.errors import UserError
 from bert_jax.inference.buckets import power_of_two
 from bert_jax.inference.checks import check_text, shortened
 from bert_jax.inference.shown import Results, first_of
-from bert_jax.inference.task_model import ANY_LENGTH, TaskModel, model_inputs
+from bert_jax.inference.task_model import ANY_LENGTH, Running, TaskModel, model_inputs
 from bert_jax.inference.task_source import literal_tokenizer
 from bert_jax.load import Loaded
 
@@ -34,11 +34,11 @@ class FillMask(TaskModel):
 
     Args:
         source: a run directory, a folder, a hub id, or what `load` returned (head "pretraining" or "mlm").
-        batch_size, dtype, cache: as `TaskModel`.
         truncation: cut a text at the end where it is too long for the model; it must keep all its [MASK]s. Without,
             too long is an error.
         top_k: how many tokens to give for each [MASK], most probable first; at most the size of the vocabulary.
         targets: give these tokens only, or as many of them as `top_k` says; each a token of the vocabulary.
+        **running: batch_size, dtype, cache, devices, as `TaskModel`.
     """
 
     task = "fill-mask"
@@ -47,18 +47,15 @@ class FillMask(TaskModel):
         self,
         source: "str | os.PathLike[str] | Loaded",
         *,
-        batch_size: int | None = None,
-        dtype: str | None = None,
-        cache: bool = False,
         truncation: bool = False,
         top_k: int = 5,
         targets: str | Sequence[str] | None = None,
+        **running: Unpack[Running],
     ):
-        super().__init__(source, batch_size=batch_size, dtype=dtype, cache=cache)
+        super().__init__(source, **running)
         self.tokenizer = literal_tokenizer(self.tokenizer, source)
         self._truncation = truncation
-        self._top_k, self._targets = _checked(top_k), targets
-        self._wanted(targets)
+        self.settle(top_k=top_k, targets=targets)
 
     def __call__(
         self, texts: str | Sequence[str], top_k: int | None = None, *, targets: str | Sequence[str] | None = None
@@ -82,16 +79,10 @@ class FillMask(TaskModel):
         results = Results(self.stream([texts] if single else list(texts), top_k=top_k, targets=targets))
         return first_of(results) if single else results
 
-    def stream(
-        self,
-        items: Iterable[Any],
-        *,
-        top_k: int | None = None,
-        targets: str | Sequence[str] | None = None,
-        **options: Any,
-    ) -> Iterator[Any]:
-        top_k = self._top_k if top_k is None else _checked(top_k)
-        return super().stream(items, top_k=top_k, targets=self._targets if targets is None else targets, **options)
+    def check_options(self, *, top_k: int, targets: Any) -> None:
+        if top_k < 1:
+            raise UserError(f"top_k={top_k}: expected at least 1")
+        self._wanted(targets)
 
     def encode(self, items: list[str], first: int, *, targets: Any, **options: Any) -> tuple[list[_Asked], Encoded]:
         wanted = self._wanted(targets)
@@ -110,7 +101,7 @@ class FillMask(TaskModel):
         return asked, Encoded(tokens, {"input_ids": self.tokenizer.pad_token_id, "token_type_ids": 0}, lengths, beside)
 
     def engine_options(self, **options: Any) -> dict[str, Any]:
-        if options.get("targets") is not None:
+        if options["targets"] is not None:
             return {}
         return {"top_k": min(power_of_two(options["top_k"], 8), self.tokenizer.vocab_size)}
 
@@ -191,9 +182,3 @@ class FillMask(TaskModel):
                 row.append({"score": score, "token": token, "token_str": token_str, "sequence": sequence})
             answers.append(row)
         return answers[0] if single else answers
-
-
-def _checked(top_k: int) -> int:
-    if top_k < 1:
-        raise UserError(f"top_k={top_k}: expected at least 1")
-    return top_k

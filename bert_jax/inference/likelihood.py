@@ -3,7 +3,7 @@
 import math
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Unpack
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +12,7 @@ import numpy as np
 from bert_jax.errors import UserError
 from bert_jax.inference.checks import check_text, shortened
 from bert_jax.inference.masked_rows import Hidden, MaskedRows, ends_of_words, masked_rows
-from bert_jax.inference.task_model import TaskModel, model_inputs
+from bert_jax.inference.task_model import Running, TaskModel, model_inputs
 from bert_jax.load import Loaded
 
 _LARGEST = 709.0  # whose power of e is a float still
@@ -27,7 +27,7 @@ class Likelihood(TaskModel):
 
     Args:
         source: a run directory, a folder, a hub id, or what `load` returned (head "pretraining" or "mlm").
-        batch_size, dtype, cache: as `TaskModel`.
+        **running: batch_size, dtype, cache, devices, as `TaskModel`.
     """
 
     task = "likelihood"
@@ -35,16 +35,14 @@ class Likelihood(TaskModel):
     def __init__(
         self,
         source: "str | os.PathLike[str] | Loaded",
-        *,
-        batch_size: int | None = None,
-        dtype: str | None = None,
-        cache: bool = False,
+        **running: Unpack[Running],
     ):
-        super().__init__(source, batch_size=batch_size, dtype=dtype, cache=cache)
+        super().__init__(source, **running)
         if self.config.is_decoder:
             raise UserError(f"{self.source}: a decoder, which sees no later tokens; likelihood needs a masked model")
         self._mask_id, self._pad_id = self.tokenizer.mask_token_id, self.tokenizer.pad_token_id
         unknown = self.tokenizer.unk_token_id if self.tokenizer.has_special("unk") else None
+        self.settle(per_token=False, within_word_l2r=False)
         self._not_asked = [i for i in self.tokenizer.all_special_ids if i != unknown]
 
     def __call__(
@@ -72,7 +70,7 @@ class Likelihood(TaskModel):
         return results[0] if single else results
 
     def encode(
-        self, items: list[str], first: int, *, within_word_l2r: bool = False, **options: Any
+        self, items: list[str], first: int, *, within_word_l2r: bool, **options: Any
     ) -> tuple[list[Hidden], MaskedRows]:
         names = [f"text {first + number + 1}" for number in range(len(items))]
         for text, name in zip(items, names, strict=True):
@@ -103,7 +101,7 @@ class Likelihood(TaskModel):
         for hidden in facts:
             rows = outputs[begin : begin + len(hidden.positions)]
             begin += len(rows)
-            found.append(self._describe(hidden, [float(row[0]) for (row,) in rows], options.get("per_token", False)))
+            found.append(self._describe(hidden, [float(row[0]) for (row,) in rows], options["per_token"]))
         return found
 
     def _hidden(self, texts: list[str], within_word_l2r: bool) -> list[Hidden]:

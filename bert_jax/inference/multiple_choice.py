@@ -25,7 +25,7 @@ class MultipleChoice(TaskModel):
 
     Args:
         source: a fine-tuning run, a folder, a hub id, or what `load` returned (head "multiple-choice").
-        batch_size, dtype, cache: as `TaskModel`; rows, not questions.
+        batch_size, dtype, cache, devices: as `TaskModel`; rows, not questions.
     """
 
     task = "multiple-choice"

@@ -22,7 +22,7 @@ class NextSentence(TaskModel):
 
     Args:
         source: a run directory, a folder, a hub id, or what `load` returned (head "pretraining" or "nsp" of a BERT).
-        batch_size, dtype, cache: as `TaskModel`.
+        batch_size, dtype, cache, devices: as `TaskModel`.
     """
 
     task = "next-sentence"

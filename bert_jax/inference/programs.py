@@ -9,6 +9,8 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, SingleDeviceSharding
 from jax.sharding import PartitionSpec as P
 
+from bert_jax.errors import UserError
+
 ROWS = "rows"
 
 Batch = Mapping[str, np.ndarray]
@@ -23,7 +25,7 @@ class Programs:
     Args:
         function: pure; `batch` is a dict of arrays with the rows on the first axis, and so is all that it returns.
         params: its first argument, float arrays in a nested dict.
-        devices: None: all of this process.
+        devices: None: that of `jax.default_device` where one is set, else all of this process.
 
     Attributes:
         compilations: how many programs there are: one for each shape of batch and value of the options.
@@ -37,7 +39,9 @@ class Programs:
         params: Any,
         devices: Sequence[Any] | None = None,
     ):
-        devices = jax.local_devices() if devices is None else devices
+        devices = _local_devices() if devices is None else devices
+        if not len(devices):
+            raise UserError("devices: an empty list; leave it out for all of this process")
         mesh = Mesh(np.array(devices), (ROWS,))
         self.devices = len(devices)
         self._spread, self._alone = NamedSharding(mesh, P(ROWS)), SingleDeviceSharding(devices[0])
@@ -78,3 +82,10 @@ class Programs:
         if self.devices == 1 or rows % self.devices:
             return self._alone, self._params_alone
         return self._spread, self.params
+
+
+def _local_devices() -> Sequence[Any]:
+    default = jax.default_device.value  # a `with jax.default_device(...)` too, of which jax.config.values knows nothing
+    if default is None:
+        return jax.local_devices()
+    return jax.local_devices(backend=default)[:1] if isinstance(default, str) else [default]

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 
@@ -12,10 +12,11 @@ from bert_jax.errors import UserError
 from bert_jax.inference.answers import Answers, best_answers
 from bert_jax.inference.checks import check_text
 from bert_jax.inference.shown import Results, first_of
-from bert_jax.inference.task_model import TaskModel
+from bert_jax.inference.task_model import Running, TaskModel
 from bert_jax.load import Loaded
 
 _AT_ONCE = 64  # questions whose windows are in memory together
+_LEAST = {"top_k": 1, "max_answer_len": 1, "max_question_len": 1, "max_seq_len": 1, "doc_stride": 0}
 
 Question = Mapping[str, str]
 
@@ -25,7 +26,6 @@ class QuestionAnswering(TaskModel):
 
     Args:
         source: a fine-tuning run, a folder, a hub id, or what `load` returned (head "question-answering").
-        batch_size, dtype, cache: as `TaskModel`.
         max_length: tokens of a window with its question; at most the model's.
         stride: tokens between the beginnings of two windows (transformers' `doc_stride` is the overlap); None: a third
             of `max_length`, at most 128.
@@ -34,6 +34,7 @@ class QuestionAnswering(TaskModel):
         n_best: how many answers share the probability.
         null_threshold: the answer is "" where `Answers.no_answer_score` is above it (SQuAD 2.0); None: there is
             always an answer.
+        **running: batch_size, dtype, cache, devices, as `TaskModel`.
     """
 
     task = "question-answering"
@@ -43,25 +44,30 @@ class QuestionAnswering(TaskModel):
         self,
         source: "str | os.PathLike[str] | Loaded",
         *,
-        batch_size: int | None = None,
-        dtype: str | None = None,
-        cache: bool = False,
         max_length: int = 384,
         stride: int | None = None,
         max_question_length: int = 64,
         max_answer_length: int = 30,
         n_best: int = 20,
         null_threshold: float | None = None,
+        **running: Unpack[Running],
     ):
         for name, value in (("max_answer_length", max_answer_length), ("n_best", n_best)):
             if value < 1:
                 raise UserError(f"{name}={value}: expected at least 1")
         self.longest = max_length
-        super().__init__(source, batch_size=batch_size, dtype=dtype, cache=cache)
+        super().__init__(source, **running)
         self._stride = max(1, min(128, self.longest // 3)) if stride is None else stride
-        self._max_question_length = min(max_question_length, self.longest // 2)
-        self._max_answer_length, self._n_best = max_answer_length, n_best
-        self._null_threshold = null_threshold
+        self._n_best, self._null_threshold = n_best, null_threshold or 0.0
+        self.settle(
+            top_k=1,
+            as_answers=False,
+            max_answer_len=max_answer_length,
+            max_question_len=max_question_length,
+            max_seq_len=None,
+            doc_stride=None,
+            handle_impossible_answer=null_threshold is not None,
+        )
 
     def __call__(
         self,
@@ -69,7 +75,7 @@ class QuestionAnswering(TaskModel):
         *,
         question: str | None = None,
         context: str | None = None,
-        top_k: int = 1,
+        top_k: int | None = None,
         max_answer_len: int | None = None,
         max_question_len: int | None = None,
         max_seq_len: int | None = None,
@@ -81,7 +87,7 @@ class QuestionAnswering(TaskModel):
         Args:
             questions: {"question": ..., "context": ...}, or a list of such.
             question, context: one question without the dict.
-            top_k: how many answers to give, at most `n_best`.
+            top_k: how many answers to give, at most `n_best`; None: one.
             max_answer_len, max_question_len, max_seq_len, handle_impossible_answer: for this call, what the class calls
                 `max_answer_length`, `max_question_length`, `max_length` (no more than that) and `null_threshold` (0 or
                 None).
@@ -96,8 +102,6 @@ class QuestionAnswering(TaskModel):
         """
         if (questions is None) == (question is None or context is None):
             raise UserError("expected questions, or question= and context=")
-        if top_k < 1:
-            raise UserError(f"top_k={top_k}: expected at least 1")
         single = questions is None or isinstance(questions, Mapping)
         asked: Any = {"question": question, "context": context} if questions is None else questions
         options: dict[str, Any] = {
@@ -105,17 +109,20 @@ class QuestionAnswering(TaskModel):
             "max_question_len": max_question_len,
             "max_seq_len": max_seq_len,
             "doc_stride": doc_stride,
+            "top_k": top_k,
+            "handle_impossible_answer": handle_impossible_answer,
         }
-        for name, value in options.items():
-            if value is not None and value < (least := 0 if name == "doc_stride" else 1):
-                raise UserError(f"{name}={value}: expected at least {least}")
-        options |= {"top_k": top_k, "handle_impossible_answer": handle_impossible_answer}
         results = Results(self.stream([asked] if single else list(asked), **options))
         return first_of(results) if single else results
 
     def answers(self, questions: Iterable[Question], on_error: str = "raise") -> Iterator[Any]:
         """The n-best list (`Answers`) of each question, and how good no answer is; `on_error`: see `stream`."""
-        return self.stream(questions, on_error=on_error, top_k=None)
+        return self.stream(questions, on_error=on_error, as_answers=True)
+
+    def check_options(self, **options: Any) -> None:
+        for name, least in _LEAST.items():
+            if options[name] is not None and options[name] < least:
+                raise UserError(f"{name}={options[name]}: expected at least {least}")
 
     def stream(
         self, items: Iterable[Any], *, chunk: int = _AT_ONCE, on_error: str = "raise", **options: Any
@@ -125,7 +132,7 @@ class QuestionAnswering(TaskModel):
     def encode(self, items: list[Question], first: int, **options: Any) -> tuple[tuple[Passages, list[str]], Encoded]:
         both = [_checked(one, first + number) for number, one in enumerate(items)]
         contexts = [context for _, context in both]
-        asked_length, overlap = options.get("max_seq_len"), options.get("doc_stride")
+        asked_length, overlap = options["max_seq_len"], options["doc_stride"]
         if asked_length and overlap is None:
             overlap = min(asked_length // 2, 128)
         length = min(asked_length or self.longest, self.longest)
@@ -136,7 +143,7 @@ class QuestionAnswering(TaskModel):
             max_length=length,
             stride=self._stride,
             overlap=overlap,
-            max_question_length=min(options.get("max_question_len") or self._max_question_length, length // 2),
+            max_question_length=min(options["max_question_len"], length // 2),
         )
         real = passages.rows["attention_mask"].astype(bool)
         pads = {"input_ids": self.tokenizer.pad_token_id, "token_type_ids": 0}
@@ -145,26 +152,23 @@ class QuestionAnswering(TaskModel):
 
     def results(self, facts: Any, outputs: list[tuple[np.ndarray, ...]], **options: Any) -> list[Any]:
         passages, contexts = facts
-        threshold, impossible = self._null_threshold, options.get("handle_impossible_answer")
-        if impossible is not None:
-            threshold = (threshold or 0.0) if impossible else None
+        threshold = self._null_threshold if options["handle_impossible_answer"] else None
         found = best_answers(
             passages,
             *_logits(passages, outputs),
             contexts,
             n_best=self._n_best,
-            max_answer_length=options.get("max_answer_len") or self._max_answer_length,
+            max_answer_length=options["max_answer_len"],
             null_answers=threshold is not None,
         )
-        top_k = options.get("top_k", 1)
-        return found if top_k is None else [_described(one, top_k, threshold) for one in found]
+        return found if options["as_answers"] else [_described(one, options["top_k"], threshold) for one in found]
 
     def count(self, facts: Any) -> int:
         return len(facts[1])
 
     def describe(self, found: Answers, top_k: int = 1) -> Any:
         """An n-best list as `__call__` gives it: by `null_threshold` with "" in front or without."""
-        return _described(found, top_k, self._null_threshold)
+        return _described(found, top_k, self._null_threshold if self.settled["handle_impossible_answer"] else None)
 
 
 def _described(found: Answers, top_k: int, threshold: float | None) -> Any:

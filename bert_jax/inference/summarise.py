@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Unpack
 
 import numpy as np
 
@@ -11,7 +11,7 @@ from bert_jax.errors import UserError
 from bert_jax.inference.checks import check_text, shortened
 from bert_jax.inference.embed import TextEmbedding
 from bert_jax.inference.key_sentences import REDUNDANCY, key_sentences
-from bert_jax.inference.task_model import ON_ERROR
+from bert_jax.inference.task_model import ON_ERROR, Running
 from bert_jax.load import Loaded
 
 SENTENCES = 3
@@ -33,22 +33,20 @@ class Summarise:
 
     Args:
         source: a run directory, a folder, a hub id, or what `load` returned; with any head.
-        batch_size, dtype, cache: as `TaskModel`.
         pooling: as `TextEmbedding`.
         language: ISO 639-1 code; it decides which abbreviations do not end a sentence.
+        **running: batch_size, dtype, cache, devices, as `TaskModel`.
     """
 
     def __init__(
         self,
         source: "str | os.PathLike[str] | Loaded",
         *,
-        batch_size: int | None = None,
-        dtype: str | None = None,
-        cache: bool = False,
         pooling: str | None = None,
         language: str = "en",
+        **running: Unpack[Running],
     ):
-        self.embed = TextEmbedding(source, batch_size=batch_size, dtype=dtype, cache=cache, pooling=pooling)
+        self.embed = TextEmbedding(source, pooling=pooling, **running)
         self._language = language
 
     @property

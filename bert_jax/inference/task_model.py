@@ -5,7 +5,7 @@ import os
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
-from typing import Any
+from typing import Any, TypedDict
 
 import jax
 import numpy as np
@@ -31,6 +31,15 @@ NOTHING = Encoded({}, {}, np.zeros(0, np.int64), {})  # the rows of no items
 _OUTPUTS = ("logits", "start_logits", "end_logits")
 
 
+class Running(TypedDict, total=False):
+    """How a pipeline runs its model; what they are: see `TaskModel`."""
+
+    batch_size: int | None
+    dtype: str | None
+    cache: bool
+    devices: Sequence[Any] | None
+
+
 class TaskModel:
     """A model and its tokenizer behind an engine. Each pipeline says how its items become rows, and results of outputs.
 
@@ -42,6 +51,8 @@ class TaskModel:
         batch_size: rows of a full batch; None: see `Engine`.
         dtype: "float32" or "bfloat16", the type of the products' operands.
         cache: keep compiled programs on disk for the next start; never where JAX was told another place already.
+        devices: what it runs on, as `jax.devices()` lists them; None: that of `jax.default_device` where one is set,
+            else all of this process.
 
     Attributes:
         task: a key of `task_source.HEAD_OF`. A pipeline sets this and the next three on its class; on the instance,
@@ -66,6 +77,7 @@ class TaskModel:
         batch_size: int | None = None,
         dtype: str | None = None,
         cache: bool = False,
+        devices: Sequence[Any] | None = None,
     ):
         if batch_size is not None and batch_size < 1:
             raise UserError(f"batch_size={batch_size}: expected at least 1")
@@ -84,7 +96,9 @@ class TaskModel:
             batch_size=batch_size,
             packing=self.packing and not self.config.is_decoder,
             per_token=self.per_token,
+            devices=devices,
         )
+        self.settled: dict[str, Any] = {}
 
     @property
     def compilations(self) -> int:
@@ -104,8 +118,9 @@ class TaskModel:
             on_error: "raise", or "return": the UserError stands in the place of the item's result, and the others get
                 theirs.
             first: the number of the first item, from 0, for errors.
-            **options: as `__call__`.
+            **options: as `__call__`; what is None or not given is as the class has settled it.
         """
+        options = self._in_place_of_settled(options)
         if on_error not in ON_ERROR:
             raise UserError(f"on_error={on_error!r}: expected one of {', '.join(ON_ERROR)}")
         if chunk < 1:
@@ -124,6 +139,18 @@ class TaskModel:
             results = iter(() if facts is None else self.results(facts, outputs, **options))
             count = len(wrong) + (0 if facts is None else self.count(facts))
             yield from (wrong[number] if number in wrong else next(results) for number in range(count))
+
+    def settle(self, **options: Any) -> None:
+        """Checks the options that a call may give, and keeps them for calls that do not."""
+        self.check_options(**options)
+        self.settled = options
+
+    def _in_place_of_settled(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        if unknown := sorted(set(given) - set(self.settled)):
+            raise TypeError(f"{type(self).__name__}: unexpected option {unknown[0]!r}; there is {list(self.settled)}")
+        options = self.settled | {name: value for name, value in given.items() if value is not None}
+        self.check_options(**options)
+        return options
 
     def _chunks(
         self, items: Iterable[Any], chunk: int, on_error: str, first: int, options: Mapping[str, Any]
@@ -156,6 +183,9 @@ class TaskModel:
         return wrong
 
     # What a pipeline says of itself
+
+    def check_options(self, **options: Any) -> None:
+        """Raises UserError for a value that an option cannot have."""
 
     def encode(self, items: list[Any], first: int, **options: Any) -> tuple[Any, Encoded]:
         """Items as rows, and what `results` must know of them; `first`: the number of the first, for errors.

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 
@@ -11,11 +11,12 @@ from bert_jax.data.tasks.encoded import Encoded
 from bert_jax.errors import UserError
 from bert_jax.inference.checks import check_text
 from bert_jax.inference.shown import Results, first_of
-from bert_jax.inference.task_model import TaskModel, softmax
+from bert_jax.inference.task_model import Running, TaskModel, softmax
 from bert_jax.load import Loaded
 
 FUNCTIONS = ("softmax", "sigmoid", "none")
-AS_SET: Any = ...  # what a call says of an option that the class has settled; None is a value
+AS_SET: Any = ...  # what a call says of top_k where it says nothing; None is all of them
+_ALL = 1 << 30  # labels
 
 Text = str | Mapping[str, str]
 
@@ -28,12 +29,12 @@ class TextClassification(TaskModel):
 
     Args:
         source: a fine-tuning run, a folder, a hub id, or what `load` returned (head "sequence-classification").
-        batch_size, dtype, cache: as `TaskModel`.
         function_to_apply: what makes scores of logits, "softmax", "sigmoid" or "none". None: by the config's
             problem_type, "none" for regression, "sigmoid" for several labels at once, else "softmax". Where the config
             says nothing and there is one label it is a regression, as the loss takes it (transformers' pipeline
             applies "sigmoid" then).
         top_k: how many labels to give, the best first; None: all.
+        **running: batch_size, dtype, cache, devices, as `TaskModel`.
     """
 
     task = "text-classification"
@@ -42,15 +43,12 @@ class TextClassification(TaskModel):
         self,
         source: "str | os.PathLike[str] | Loaded",
         *,
-        batch_size: int | None = None,
-        dtype: str | None = None,
-        cache: bool = False,
         function_to_apply: str | None = None,
         top_k: int | None = 1,
+        **running: Unpack[Running],
     ):
-        _check(function_to_apply, top_k)
-        super().__init__(source, batch_size=batch_size, dtype=dtype, cache=cache)
-        self._function, self._top_k = function_to_apply or _function_of(self.config), top_k
+        super().__init__(source, **running)
+        self.settle(top_k=_number(top_k), function_to_apply=function_to_apply or _function_of(self.config))
 
     def __call__(
         self, texts: Text | Sequence[Text], top_k: int | None = AS_SET, *, function_to_apply: str | None = None
@@ -65,36 +63,37 @@ class TextClassification(TaskModel):
             For one text a list of `top_k` dicts: `label` (str), `score` (float). For a list of texts a list: of dicts
             if `top_k` is 1, else of lists.
         """
-        top_k = self._top_k if top_k is AS_SET else top_k
-        _check(function_to_apply, top_k)
         single = isinstance(texts, str | Mapping)
-        options = {"top_k": top_k, "function_to_apply": function_to_apply}
+        options: dict[str, Any] = {"top_k": _number(top_k), "function_to_apply": function_to_apply}
         results = Results(self.stream([texts] if single else list(texts), **options))
-        return first_of(results) if single and top_k != 1 else results
+        return first_of(results) if single and isinstance(results[0], list) else results
+
+    def check_options(self, *, top_k: int, function_to_apply: str) -> None:
+        if function_to_apply not in FUNCTIONS:
+            raise UserError(f"function_to_apply={function_to_apply!r}: expected one of {', '.join(FUNCTIONS)}")
+        if top_k < 1:
+            raise UserError(f"top_k={top_k}: expected at least 1")
 
     def encode(self, items: list[Text], first: int, **options: Any) -> tuple[list[Text], Encoded]:
         return items, self.encode_pairs([_both(text, first + number) for number, text in enumerate(items)])
 
     def results(self, facts: list[Text], outputs: list[tuple[np.ndarray, ...]], **options: Any) -> list[Any]:
-        top_k, function = options.get("top_k", self._top_k), options.get("function_to_apply") or self._function
-        rows = [self._describe(logits_C, top_k, function) for (logits_C,) in outputs]
-        return [row[0] for row in rows] if top_k == 1 else rows
+        rows = [self._describe(logits_C, **options) for (logits_C,) in outputs]
+        return [row[0] for row in rows] if options["top_k"] == 1 else rows
 
-    def _describe(self, logits_C: np.ndarray, top_k: int | None, function: str) -> list[dict[str, Any]]:
+    def _describe(self, logits_C: np.ndarray, top_k: int, function_to_apply: str) -> list[dict[str, Any]]:
         scores_C = logits_C.astype(np.float64)
-        if function == "softmax":
+        if function_to_apply == "softmax":
             scores_C = softmax(logits_C)
-        elif function == "sigmoid":
+        elif function_to_apply == "sigmoid":
             scores_C = np.exp(-np.logaddexp(0, -scores_C))
         best = np.argsort(-scores_C, kind="stable")[:top_k]
         return [{"label": self.config.labels[i], "score": float(scores_C[i])} for i in best]
 
 
-def _check(function_to_apply: str | None, top_k: int | None) -> None:
-    if function_to_apply not in (*FUNCTIONS, None):
-        raise UserError(f"function_to_apply={function_to_apply!r}: expected one of {', '.join(FUNCTIONS)}")
-    if top_k is not None and top_k < 1:
-        raise UserError(f"top_k={top_k}: expected at least 1")
+def _number(top_k: int | None) -> int | None:
+    """What `settle` and `stream` make of it: None is as settled."""
+    return None if top_k is AS_SET else _ALL if top_k is None else top_k
 
 
 def _function_of(config: BertConfig) -> str:

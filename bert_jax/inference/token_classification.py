@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Unpack
 
 import numpy as np
 
@@ -13,7 +13,7 @@ from bert_jax.errors import UserError
 from bert_jax.inference.checks import check_text
 from bert_jax.inference.entities import OUTSIDE, Tag, aggregated, entities_of
 from bert_jax.inference.shown import Results, first_of
-from bert_jax.inference.task_model import TaskModel, softmax
+from bert_jax.inference.task_model import Running, TaskModel, softmax
 from bert_jax.inference.words import SPLITS
 from bert_jax.load import Loaded
 
@@ -44,12 +44,12 @@ class TokenClassification(TaskModel):
 
     Args:
         source: a fine-tuning run, a folder, a hub id, or what `load` returned (head "token-classification").
-        batch_size, dtype, cache: as `TaskModel`.
         aggregation_strategy: "first", "max", "average", "simple" or "none".
         ignore_labels: entities that are not returned, as their `entity_group` (or `entity`) names them.
         stride: tokens that two windows of a long text share; None: half of them.
         split: what the words of a raw text are: "words" (BERT's rule: punctuation stands alone), "spaces" (punctuation
             belongs to the word beside it), or "characters" (blanks too), as in the data that the model was trained on.
+        **running: batch_size, dtype, cache, devices, as `TaskModel`.
     """
 
     task = "token-classification"
@@ -60,21 +60,17 @@ class TokenClassification(TaskModel):
         self,
         source: "str | os.PathLike[str] | Loaded",
         *,
-        batch_size: int | None = None,
-        dtype: str | None = None,
-        cache: bool = False,
         aggregation_strategy: str = "first",
         ignore_labels: Sequence[str] = (OUTSIDE,),
         stride: int | None = None,
         split: str = "words",
+        **running: Unpack[Running],
     ):
         if split not in SPLITS:
             raise UserError(f"split={split!r}: expected one of {', '.join(SPLITS)}")
-        _check_options(aggregation_strategy, ignore_labels)
-        super().__init__(source, batch_size=batch_size, dtype=dtype, cache=cache)
-        self._check_stride(stride)
+        super().__init__(source, **running)
         self._split = SPLITS[split]
-        self._aggregation, self._ignored, self._stride = aggregation_strategy, tuple(ignore_labels), stride
+        self.settle(aggregation_strategy=aggregation_strategy, ignore_labels=ignore_labels, stride=stride)
 
     def __call__(
         self,
@@ -101,14 +97,16 @@ class TokenClassification(TaskModel):
             it, says otherwise. With "none", of each sub-token: `entity` (its label), `score`, `index` (its number in
             the row, from 0 for [CLS]), `word` (the sub-token), `start`, `end`. For a list of texts a list of these.
         """
-        _check_options(aggregation_strategy, ignore_labels)
-        self._check_stride(stride)
         given: Any = texts
         single = isinstance(given, str) or (is_split_into_words and bool(given) and isinstance(given[0], str))
         given = [given] if single else list(given)
         if is_split_into_words:
             given = [_of_words(words, delimiter) for words in given]
-        options = {"aggregation_strategy": aggregation_strategy, "ignore_labels": ignore_labels, "stride": stride}
+        options: dict[str, Any] = {
+            "aggregation_strategy": aggregation_strategy,
+            "ignore_labels": ignore_labels,
+            "stride": stride,
+        }
         results = Results(self.stream(given, **options))
         return first_of(results) if single else results
 
@@ -116,20 +114,27 @@ class TokenClassification(TaskModel):
         """The tag of each word of each sentence."""
         if not sentences:
             return []
-        tagged = self._encode_words(sentences, self._stride)
-        how = "first" if self._aggregation in OF_PIECES else self._aggregation
+        tagged = self._encode_words(sentences, self.settled["stride"])
+        how = self.settled["aggregation_strategy"]
+        how = "first" if how in OF_PIECES else how
         return self._tags(self._chances(tagged, self.engine.run(tagged.encoded), how), tagged.word_counts)
+
+    def check_options(self, *, aggregation_strategy: str, ignore_labels: Sequence[str], stride: int | None) -> None:
+        if aggregation_strategy not in AGGREGATIONS:
+            raise UserError(f"aggregation_strategy={aggregation_strategy!r}: expected one of {', '.join(AGGREGATIONS)}")
+        if isinstance(ignore_labels, str):
+            raise UserError(f"ignore_labels={ignore_labels!r}: expected a list of labels")
+        if stride is not None and not 0 <= stride < self._room:
+            raise UserError(f"stride={stride}: expected 0 to {self._room - 1}, tokens that two windows share")
 
     def encode(self, items: list[Any], first: int, **options: Any) -> tuple[tuple[list[Sentence], Tagged], Encoded]:
         sentences = [self._sentence(item, f"text {first + number + 1}") for number, item in enumerate(items)]
-        stride = options.get("stride")
-        tagged = self._encode_words([one.words for one in sentences], self._stride if stride is None else stride)
+        tagged = self._encode_words([one.words for one in sentences], options["stride"])
         return (sentences, tagged), tagged.encoded
 
     def results(self, facts: Any, outputs: list[tuple[np.ndarray, ...]], **options: Any) -> list[list[dict[str, Any]]]:
         sentences, tagged = facts
-        how, ignored = options.get("aggregation_strategy") or self._aggregation, options.get("ignore_labels")
-        ignored = self._ignored if ignored is None else ignored
+        how, ignored = options["aggregation_strategy"], options["ignore_labels"]
         counts = tagged.word_counts
         if how in OF_PIECES:
             ends = np.cumsum(counts)
@@ -159,10 +164,6 @@ class TokenClassification(TaskModel):
     @property
     def _room(self) -> int:
         return self.longest - self.tokenizer.special_tokens_added(pair=False)
-
-    def _check_stride(self, stride: int | None) -> None:
-        if stride is not None and not 0 <= stride < self._room:
-            raise UserError(f"stride={stride}: expected 0 to {self._room - 1}, tokens that two windows share")
 
     def _chances(self, tagged: Tagged, outputs: list[tuple[np.ndarray, ...]], how: str) -> np.ndarray:
         """Probabilities of the labels, of words or, where `how` says so, of sub-tokens: [words or sub-tokens, C]."""
@@ -196,13 +197,6 @@ class TokenClassification(TaskModel):
         ids, word_of, spans = pieces_of_words(self.tokenizer, sentence.words)
         begins = np.array([begin for begin, _ in sentence.spans], np.int64)[word_of]
         return ids, [(begin, end) for begin, end in (spans + begins[:, None]).tolist()]
-
-
-def _check_options(aggregation_strategy: str | None, ignore_labels: Sequence[str] | None) -> None:
-    if aggregation_strategy not in (None, *AGGREGATIONS):
-        raise UserError(f"aggregation_strategy={aggregation_strategy!r}: expected one of {', '.join(AGGREGATIONS)}")
-    if isinstance(ignore_labels, str):
-        raise UserError(f"ignore_labels={ignore_labels!r}: expected a list of labels")
 
 
 def _of_words(words: Words, delimiter: str) -> Sentence:

@@ -2,6 +2,7 @@
 
 import logging
 
+import jax
 import numpy as np
 import pytest
 
@@ -36,6 +37,24 @@ def test_a_list_gives_what_its_texts_give_alone_in_their_order(predict):
         assert sorted(row["label"] for row in found) == sorted(LABELS)
     assert [row["label"] for row in predict(texts)] == [found[0]["label"] for found in together]
     assert predict([]) == []
+
+
+def test_it_runs_where_it_is_told(folder, predict):
+    second = jax.devices()[1]
+    told = TextClassification(folder, batch_size=4, devices=[second])
+    with jax.default_device(second):
+        default = TextClassification(folder, batch_size=4)
+    for one in (told, default):
+        assert {device for leaf in jax.tree.leaves(one.engine.programs.params) for device in leaf.devices()} == {second}
+    assert predict.engine.programs.devices == len(jax.devices())
+    assert told("hello") == default("hello") == predict("hello")
+    with pytest.raises(UserError, match="devices: an empty list"):
+        TextClassification(folder, devices=[])
+
+
+def test_an_option_that_there_is_not_is_refused(predict):
+    with pytest.raises(TypeError, match="'topk'"):
+        list(predict.stream(["hello"], topk=2))
 
 
 @pytest.mark.slow
