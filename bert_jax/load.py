@@ -65,8 +65,9 @@ def load(
     """Load a model: the newest verified checkpoint of a run directory, or anybody's BERT in any published format.
 
     Args:
-        source: the run directory (`runs/NAME`), the folder (`runs/NAME/export`, or somebody's), or a hub id
-            ("google-bert/bert-base-uncased", with "@REVISION" if need be); what is on disk goes before.
+        source: the run directory (`runs/NAME`; of a fine-tuning run its best model, once there is one), the folder
+            (`runs/NAME/export`, or somebody's), or a hub id ("google-bert/bert-base-uncased", with "@REVISION" if need
+            be); what is on disk goes before.
         head: which model's parameters are wanted: a key of `bert_jax.model.heads.HEADS`; None: what is there. What the
             head does not use is left out and listed in the report.
         num_labels: how many classes a classifier has, where that is not in the config.
@@ -91,7 +92,7 @@ def load(
         UserError: parameters are missing or do not fit, files are damaged, or the tokenizer is another model's.
     """
     allowed = (allow_missing,) if isinstance(allow_missing, str) else tuple(allow_missing)
-    path = resolve(source, revision=revision, token=token)
+    path = weights_folder(resolve(source, revision=revision, token=token), step)
     names = _labels(path, num_labels, labels)
     if is_run_directory(path):
         config, params, report = load_arrays(path, head=head, labels=names, step=step, gelu=gelu)
@@ -136,7 +137,7 @@ def load_arrays(
     Returns:
         ReadModel(config, params, report).
     """
-    path = resolve(source, revision=revision, token=token, parts=("config", "weights"))
+    path = weights_folder(resolve(source, revision=revision, token=token, parts=("config", "weights")), step)
     if not is_run_directory(path):
         _refuse_step(step, source)
         return read_model(path, head=head, labels=labels, verify=verify, gelu=gelu)
@@ -191,6 +192,18 @@ def is_run_directory(source: str | os.PathLike[str]) -> bool:
     """Whether it is a run directory: its config.json has a "model" of ours, not a Hugging Face model type."""
     path = Path(source)
     return (path / "config.json").is_file() and not is_model_folder(path) and "model" in run_config(path)
+
+
+def weights_folder(path: Path, step: int | None = None) -> Path:
+    """Where the model is: of a fine-tuning run its `export/`, the best model so far, unless a checkpoint is asked for.
+
+    Args:
+        path: as `resolve` gives it.
+        step: as in `load`.
+    """
+    is_fine_tuned = is_run_directory(path) and "task" in run_config(path)
+    exported = path / "export"
+    return exported if step is None and is_fine_tuned and (exported / "config.json").is_file() else path
 
 
 def run_config(run: Path) -> Mapping[str, Any]:

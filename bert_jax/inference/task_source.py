@@ -8,9 +8,9 @@ from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.errors import UserError
 from bert_jax.interop.names import head_in, is_encoder, parameters_of
 from bert_jax.interop.names_table import ENCODER
-from bert_jax.interop.read import OpenModel, is_model_folder
+from bert_jax.interop.read import OpenModel
 from bert_jax.interop.tree import flatten, unflatten
-from bert_jax.load import Loaded, is_run_directory, load, load_tokenizer, resolve, run_config
+from bert_jax.load import Loaded, is_run_directory, load, load_tokenizer, resolve, run_config, weights_folder
 
 HEAD_OF = {
     "fill-mask": "mlm",
@@ -95,11 +95,8 @@ def longest_row(config: BertConfig, tokenizer: Tokenizer) -> int:
 
 
 def folder_of(source: str | os.PathLike[str]) -> Path:
-    """The folder that a source's model is in; of a fine-tuning run its `export/`, once that is written."""
-    path = resolve(source)
-    exported = path / "export"
-    of_a_task = (path / "config.json").is_file() and not is_model_folder(path) and "task" in run_config(path)
-    return exported if of_a_task and (exported / "config.json").is_file() else path
+    """The folder that a source's model is in, as `weights_folder`."""
+    return weights_folder(resolve(source))
 
 
 def _check_folder(task: str, path: Path) -> None:
