@@ -96,6 +96,30 @@ def test_every_recipe_loads_and_says_its_command_hardware_and_score(path: Path):
         assert word in path.read_text(), word
 
 
+# Learning rate, batch, epochs, warm-up, length: https://arxiv.org/abs/1810.04805, sections 4 and 5.3, appendix A.3, and
+# google-research/bert's run_classifier.py and run_squad.py; RoBERTa's of https://arxiv.org/abs/1907.11692, table 10.
+@pytest.mark.parametrize(
+    ("name", "numbers"),
+    [
+        ("finetune", (3e-5, 32, 3, 0.1, 128)),
+        ("finetune_squad", (5e-5, 32, 3, 0.1, 384)),
+        ("finetune_swag", (2e-5, 16, 3, 0.1, 128)),
+        ("finetune_ner", (5e-5, 32, 4, 0.1, 256)),
+        ("finetune_roberta", (2e-5, 16, 10, 0.06, 512)),
+    ],
+)
+def test_the_recipes_of_fine_tuning_have_the_published_numbers(name: str, numbers: tuple):
+    config = load_recipe(f"configs/{name}.py", FinetuneConfig)
+    adam = config.optimizer
+    assert (adam.learning_rate, config.batch, config.epochs, config.warmup, config.max_length) == numbers
+    assert adam.bias_correction and (adam.schedule, adam.end_learning_rate) == ("linear", 0.0)
+    own = (0.9, 0.98, 1e-6, 0.1, 0.0) if name == "finetune_roberta" else (0.9, 0.999, 1e-6, 0.01, 1.0)
+    assert (adam.b1, adam.b2, adam.eps, adam.weight_decay, adam.clip_norm) == own
+    steps = config.for_examples(1000).optimizer
+    assert steps.total_steps == -(-1000 // config.batch) * config.epochs
+    assert steps.warmup_steps == round(config.warmup * steps.total_steps)
+
+
 def test_a_missing_recipe_lists_those_there_are():
     with pytest.raises(UserError, match=r"bert_base\.py"):
         load_recipe("configs/nothing.py")
