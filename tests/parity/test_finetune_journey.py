@@ -14,7 +14,7 @@ from bert_jax.inference.text_classification import TextClassification
 from bert_jax.load import load_config
 from tests.data.tokenizer_folders import ALBERT, ALBERT_WORDS, albert_spiece, write
 from tests.inference.task_folders import export
-from tests.train.finetune_sources import RECIPE, sentences, write_csv, write_model, write_tagged
+from tests.train.finetune_sources import RECIPE, sentences, write_csv, write_model, write_squad, write_tagged
 from train import finetune
 
 pytestmark = [pytest.mark.parity, pytest.mark.slow]
@@ -132,3 +132,28 @@ def test_from_tagged_words_to_entities_by_transformers(tmp_path, capsys):
         expected = theirs(text) if text else []
         assert [[one[key] for key in keys] for one in entities] == [[one[key] for key in keys] for one in expected]
         assert [e["score"] for e in entities] == pytest.approx([e["score"] for e in expected], abs=1e-5)
+
+
+def test_from_questions_to_answers_by_the_logits_of_transformers(tmp_path, capsys):
+    train = write_squad(tmp_path / "train.json", 64, seed=1)
+    run = fine_tuned(tmp_path, "task=squad1", f"train={train}", "dev=0.2", "max_length=32")
+    dev = write_squad(tmp_path / "new.json", 12, seed=3)
+    capsys.readouterr()
+    assert main(["answer", str(run), str(dev), "--json"]) == 0
+    ours = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    asked = [(p["context"], p["qas"][0]) for one in json.loads(dev.read_text())["data"] for p in one["paragraphs"]]
+    assert [row["id"] for row in ours] == [qa["id"] for _, qa in asked]
+    assert sum(row["answer"] == qa["answers"][0]["text"] for row, (_, qa) in zip(ours, asked, strict=True)) >= 10
+
+    model = transformers.AutoModelForQuestionAnswering.from_pretrained(run / "export")
+    tokenizer = transformers.AutoTokenizer.from_pretrained(run / "export")
+    for row, (context, qa) in zip(ours, asked, strict=True):
+        rows = tokenizer(qa["question"], context, return_tensors="pt", return_offsets_mapping=True)
+        spans, segments = rows.pop("offset_mapping")[0].tolist(), rows.sequence_ids(0)
+        with torch.no_grad():
+            found = model(**rows)
+        places = [place for place, segment in enumerate(segments) if segment == 1]
+        pairs = [(begin, end) for begin in places for end in places if begin <= end < begin + 30]
+        start, end = max(pairs, key=lambda pair: float(found.start_logits[0, pair[0]] + found.end_logits[0, pair[1]]))
+        assert (row["start"], row["end"]) == (spans[start][0], spans[end][1])
+        assert row["answer"] == context[row["start"] : row["end"]]
