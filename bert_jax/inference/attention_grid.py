@@ -4,20 +4,32 @@ import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from bert_jax.errors import UserError
 
 if TYPE_CHECKING:
     from bert_jax.inference.attention_maps import AttentionMaps
 
-_LABELLED = 24  # tokens of a text whose maps still have room for their names
+_LABELLED = 36  # tokens of a text whose maps still have room for their names
 _LONGEST_NAME = 14  # characters
+_ROOM, _LEAST_ROOM = 0.11, 0.1  # inches for a token that is named
 _WIDEST = 60.0  # inches
+_DPI = 120
+_MAP = 0.8  # of the room that a map has, what is at least left of it beside titles and gaps
+# Asked in this order, where they are installed, for what the font that matplotlib brings has not.
+CJK_FONTS = (
+    *("Noto Sans CJK SC", "Noto Sans CJK JP", "Noto Sans CJK KR", "Source Han Sans", "WenQuanYi Zen Hei"),
+    *("NanumGothic", "Microsoft YaHei", "Malgun Gothic", "Yu Gothic", "PingFang SC", "Apple SD Gothic Neo"),
+    *("Hiragino Sans", "Arial Unicode MS"),
+)
 
 
 def draw_grid(maps: "AttentionMaps", path: Path) -> Path:
     """Draw one text's maps: queries from top to bottom, keys from left to right, tokens named if there are few.
 
-    The colour grows with the square root of the weight, so that a weight of 1/16 is still a quarter of the way.
+    The colour grows with the square root of the weight, so that a weight of 1/16 is still a quarter of the way. Where
+    there are more tokens than pixels, a pixel has the largest of its weights.
 
     Args:
         maps: the weights, [N, H, L, L].
@@ -30,12 +42,18 @@ def draw_grid(maps: "AttentionMaps", path: Path) -> Path:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.colors import PowerNorm
         from matplotlib.figure import Figure
+        from matplotlib.font_manager import fontManager
     except ImportError:
         raise UserError("drawing attention needs the package matplotlib: pip install 'bert-jax[train]'") from None
     layers, heads, length, _ = maps.attentions.shape
-    named = length <= _LABELLED
-    side = min(max(1.1, 0.16 * length if named else 1.6), _WIDEST / max(layers, heads))
+    largest = _WIDEST / max(layers, heads)
+    named = length <= min(_LABELLED, largest / _LEAST_ROOM)
+    side = min(max(1.1, _ROOM * length) if named else 1.6, largest)
     margin = 0.9 if named else 0.4
+    pixels = int(_MAP * side * _DPI)
+    size = min(9.0, 0.8 * 72 * side / length)  # points
+    installed = set(fontManager.get_font_names())
+    naming = {"fontsize": size, "fontfamily": ["DejaVu Sans", *(font for font in CJK_FONTS if font in installed)]}
     figure = Figure(figsize=(heads * side + margin + 0.8, layers * side + margin + 0.3), layout="constrained")
     FigureCanvasAgg(figure)
     grid = figure.subplots(layers, heads, squeeze=False)
@@ -57,20 +75,32 @@ def draw_grid(maps: "AttentionMaps", path: Path) -> Path:
                 axes.set_aspect("equal")
                 axes.text(0.5, 0.5, "pruned", ha="center", va="center", fontsize=7, transform=axes.transAxes)
                 continue
-            image = axes.imshow(maps.attentions[layer, head], norm=norm, cmap="Blues", interpolation="nearest")
+            weights = _peaks(maps.attentions[layer, head], pixels)
+            image = axes.imshow(weights, norm=norm, cmap="Blues", interpolation="nearest")
             if named and head == 0:
-                axes.set_yticks(range(length), names, fontsize=6)
+                axes.set_yticks(range(length), names, **naming)
                 axes.tick_params(length=0, pad=1)
             if named and layer == layers - 1:
-                axes.set_xticks(range(length), names, fontsize=6, rotation=90)
+                axes.set_xticks(range(length), names, rotation=90, **naming)
                 axes.tick_params(length=0, pad=1)
     if image is not None:
-        figure.colorbar(image, ax=grid, label="weight", shrink=min(1.0, 3 / layers + 0.2), pad=0.01)
+        figure.colorbar(
+            image, ax=grid, label="weight of a row's token for a column's", shrink=min(1.0, 3 / layers + 0.2), pad=0.01
+        )
     with warnings.catch_warnings():
-        # The font that matplotlib brings has no Chinese: there a box is drawn.
+        # Of what no font has, a box is drawn.
         warnings.filterwarnings("ignore", "Glyph .* missing from font")
-        figure.savefig(path, format="png", dpi=120)
+        figure.savefig(path, format="png", dpi=_DPI)
     return path
+
+
+def _peaks(weights: np.ndarray, most: int) -> np.ndarray:
+    """[L, L] as at most `most` rows and columns, each the largest weight of those that fall on it."""
+    length = len(weights)
+    if length <= most:
+        return weights
+    starts = np.arange(most) * length // most
+    return np.maximum.reduceat(np.maximum.reduceat(weights, starts, axis=0), starts, axis=1)
 
 
 def _name(token: str) -> str:

@@ -12,10 +12,10 @@ const thumbs = new Map(); // "layer,head" -> button
 
 const state = {
   layer: 0, head: Math.max(0, data.hasHead[0].indexOf(1)), average: false, special: false, normalise: false, pair: "all",
-  kept: null, // {side: "from" or "to", token}, by a click
-  pointed: null, // the same, or {side: "cell", token, other}, by the pointer or the keyboard
+  kept: null, // {side: "from" or "to", token} or {side: "cell", token, other}, by a click
+  pointed: null, // the same, by the pointer or the keyboard
 };
-let weights, map, lists = "", heat = { margin: 0, cell: 1 }, colours = palette();
+let weights, map, lists = "", heat = { margin: 0, cell: 1 }, colours = palette(), drawnThumb = 0;
 
 const headsOf = (layer) => data.hasHead[layer].flatMap((there, head) => there ? [layer * data.heads + head] : []);
 const selection = () => state.average ? headsOf(state.layer)
@@ -50,8 +50,10 @@ function readHash() {
   if (said.has("special")) state.special = said.get("special") === "hide";
   if (said.has("normalise")) state.normalise = said.get("normalise") === "1";
   if (PAIRS.includes(said.get("pair")) && data.texts.length === 2) state.pair = said.get("pair");
-  const token = number("token", length);
-  if (token !== null) state.kept = { side: said.get("side") === "to" ? "to" : "from", token };
+  const [token, other] = [number("token", length), number("other", length)];
+  if (token !== null) {
+    state.kept = other === null ? { side: said.get("side") === "to" ? "to" : "from", token } : { side: "cell", token, other };
+  }
 }
 
 function writeHash() {
@@ -60,7 +62,7 @@ function writeHash() {
   if (state.special) said.special = "hide";
   if (state.normalise) said.normalise = 1;
   if (state.pair !== "all") said.pair = state.pair;
-  if (state.kept) Object.assign(said, { token: state.kept.token, side: state.kept.side });
+  if (state.kept) Object.assign(said, state.kept);
   try {
     history.replaceState(null, "", `#${new URLSearchParams(said)}`);
   } catch {
@@ -74,18 +76,15 @@ function change(changes) {
   render("special" in changes || "normalise" in changes || "pair" in changes);
 }
 
+// To the next head that there is, by one of them: of all, or of those in the same column. On to a head is off the mean.
 function walk(layers, heads) {
-  const places = [...Array(data.layers * data.heads).keys()].filter((i) => data.hasHead.flat()[i]);
   const here = state.layer * data.heads + state.head;
-  let next = here;
-  if (heads) {
-    const at = places.indexOf(here) + heads;
-    next = places[(at + places.length) % places.length];
-  } else {
-    do next = (next + layers * data.heads + data.layers * data.heads) % (data.layers * data.heads);
-    while (!places.includes(next));
-  }
-  change({ layer: Math.floor(next / data.heads), head: next % data.heads });
+  const line = data.hasHead.flatMap((_, layer) => headsOf(layer))
+    .filter((place) => heads || place % data.heads === state.head);
+  const next = layers + heads > 0 ? line.find((place) => place > here) ?? line[0]
+    : line.findLast((place) => place < here) ?? line.at(-1);
+  if (next === undefined) return;
+  change({ layer: Math.floor(next / data.heads), head: next % data.heads, average: state.average && !heads });
 }
 
 // The overview
@@ -116,13 +115,17 @@ function makeOverview() {
   });
 }
 
+// The device's pixels that a head has there: drawn finer, it would be shown without some of its rows and columns.
+const thumbPixels = () => Math.max(1, Math.floor($(".grid canvas").getBoundingClientRect().width * devicePixelRatio));
+
 function drawOverview() {
+  drawnThumb = thumbPixels();
   const tokens = shownTokens(data, state);
   thumbs.forEach((button, name) => {
     const [layer, head] = name.split(",").map(Number);
     if (button.disabled) return;
     const found = mapOf(weights, length, [layer * data.heads + head], tokens, filtered() && state.normalise);
-    paint(button.firstChild, found, colours, LARGEST_THUMB);
+    paint(button.firstChild, found, colours, drawnThumb);
   });
 }
 
@@ -140,17 +143,24 @@ function makeTokens(list, side, tokens) {
     const leave = () => { state.pointed = null; renderTokens(); };
     option.addEventListener("pointerenter", point);
     option.addEventListener("pointerleave", leave);
-    option.addEventListener("focus", point);
+    option.addEventListener("focus", () => {
+      for (const other of list.children) other.tabIndex = other === option ? 0 : -1;
+      point();
+    });
     option.addEventListener("blur", leave);
-    option.addEventListener("click", () => keep(side, i));
+    option.addEventListener("click", () => keep({ side, token: i }));
     return option;
   }));
   if (list.firstChild) list.firstChild.tabIndex = 0;
 }
 
-function keep(side, token) {
-  const same = state.kept && state.kept.side === side && state.kept.token === token;
-  state.kept = same ? null : { side, token };
+const isKept = (side, token) => state.kept !== null
+  && (state.kept.side === "cell" ? token === (side === "from" ? state.kept.token : state.kept.other)
+    : state.kept.side === side && state.kept.token === token);
+
+function keep(place) {
+  const same = JSON.stringify(state.kept) === JSON.stringify(place);
+  state.kept = same ? null : place;
   if (same) state.pointed = null;
   writeHash();
   renderTokens();
@@ -163,12 +173,8 @@ function tokenKey(event) {
   const goTo = {
     ArrowUp: here.previousElementSibling, ArrowDown: here.nextElementSibling, Home: others[0], End: others.at(-1),
   }[event.key];
-  if (goTo) {
-    others.forEach((other) => { other.tabIndex = other === goTo ? 0 : -1; });
-    goTo.focus();
-  } else if (event.key === "Enter" || event.key === " ") {
-    here.click();
-  }
+  if (goTo) goTo.focus();
+  else if (event.key === "Enter" || event.key === " ") here.click();
   if (["ArrowUp", "ArrowDown", "Home", "End", "Enter", " "].includes(event.key)) event.preventDefault();
 }
 
@@ -181,11 +187,13 @@ function render(filtersChanged) {
   controls.head.disabled = state.average;
   controls.normalise.disabled = !filtered();
   controls.normalise.parentNode.classList.toggle("off", !filtered());
+  const chosen = thumbs.get(`${state.layer},${state.head}`);
+  const reached = chosen.disabled ? [...thumbs.values()].find((button) => !button.disabled) : chosen;
   thumbs.forEach((button, name) => {
     const [layer, head] = name.split(",").map(Number);
     const here = layer === state.layer && (head === state.head || state.average) && !button.disabled;
     button.setAttribute("aria-pressed", String(here));
-    button.tabIndex = layer === state.layer && head === state.head ? 0 : -1;
+    button.tabIndex = button === reached ? 0 : -1;
   });
   $(".name").textContent = `Layer ${state.layer}, ${state.average ? "mean of its heads" : `head ${state.head}`}`;
   if (filtersChanged) drawOverview();
@@ -220,7 +228,7 @@ function renderTokens() {
     option.style.backgroundColor = weight === null || chosen ? "" : `rgb(${r} ${g} ${b} / ${(0.55 * weight).toFixed(3)})`;
     option.classList.toggle("weighed", weight !== null);
     option.setAttribute("aria-selected", String(chosen));
-    option.classList.toggle("kept", state.kept?.side === side && state.kept.token === Number(option.dataset.token));
+    option.classList.toggle("kept", isKept(side, Number(option.dataset.token)));
   };
   [...$(".from").children].forEach((option, r) =>
     paintToken(option, "from", column >= 0 && (row < 0 || row === r) ? at(r, column) : null, r === row));
@@ -298,26 +306,28 @@ function makeControls() {
   }
   for (const list of [$(".from"), $(".to")]) list.addEventListener("keydown", tokenKey);
   document.addEventListener("keydown", (event) => {
-    if (event.ctrlKey || event.metaKey || event.altKey || event.target.closest?.("select")) return;
-    if (event.key === "ArrowLeft" || event.key === "ArrowRight") {
-      event.preventDefault();
-      walk(0, event.key === "ArrowLeft" ? -1 : 1);
-    } else if (event.key === "Escape") {
+    if (event.ctrlKey || event.metaKey || event.altKey) return;
+    if (event.key === "Escape") {
       state.pointed = null;
       change({ kept: null });
+    } else if ((event.key === "ArrowLeft" || event.key === "ArrowRight") && !event.target.closest?.("select")) {
+      event.preventDefault();
+      walk(0, event.key === "ArrowLeft" ? -1 : 1);
     }
   });
   $(".map").addEventListener("pointermove", (event) => { state.pointed = cellUnder(event); renderTokens(); });
   $(".map").addEventListener("pointerleave", () => { state.pointed = null; renderTokens(); });
   $(".map").addEventListener("click", (event) => {
     const cell = cellUnder(event);
-    if (cell) keep("from", cell.token);
+    if (cell) keep(cell);
   });
 }
 
 async function start() {
   main.classList.toggle("alone", data.texts.length < 2);
-  $(".texts").append(...data.texts.map((text) => element("bdi", { textContent: visible(text) })));
+  $(".texts").append(...data.texts.map((text, i) => element("span", {},
+    ...(data.texts.length < 2 ? [] : [element("b", { textContent: "AB"[i] })]),
+    element("bdi", { textContent: visible(text) }))));
   $(".model").textContent = `Model: ${data.model}. ${data.layers} layers, ${data.heads} heads, ${length} tokens.`;
   $(".precision").textContent = fine
     ? "Weights are kept in 16 bits: off by less than 0.00001. The page loads nothing and sends nothing."
@@ -336,6 +346,7 @@ async function start() {
     const bar = getComputedStyle($(".bar")).position === "sticky" ? $(".bar").offsetHeight : 0;
     main.style.setProperty("--bar", `${bar}px`);
     main.style.setProperty("--told", `${$(".head").offsetHeight}px`);
+    if (thumbPixels() !== drawnThumb) drawOverview();
     renderTokens();
   };
   // A frame later: an observer that changes what it observes is an error on the console.

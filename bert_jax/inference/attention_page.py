@@ -38,8 +38,8 @@ def page_of(maps: "AttentionMaps") -> str:
 
     No request leaves it, which its Content-Security-Policy holds it to: only the script and the style it came with are
     run, by their sha256. What is text comes in as JSON and is shown as text, so that a token such as "</script>" does
-    nothing. `#layer=2&head=1&token=3` opens it there (`side=to`: by whom the token is looked at; `average=1`,
-    `special=hide`, `normalise=1`, `pair=ab`).
+    nothing. `#layer=2&head=1&token=3` opens it there (`side=to`: by whom the token is looked at; `other=5`: how much at
+    that one; `average=1`, `special=hide`, `normalise=1`, `pair=ab`).
 
     The weights are rounded (`coded`); the page says how far.
 

@@ -72,8 +72,6 @@ function palette() {
   return { steps, sides: [middle, triple("--b")], ink, edge, mark };
 }
 
-const LARGEST_THUMB = 64;
-
 // At most `largest` pixels a side, each the largest of the weights that fall on it: a thin diagonal stays.
 function paint(canvas, { weights, rows, columns }, colours, largest = Infinity) {
   const [R, C] = [rows.length, columns.length];
@@ -134,14 +132,16 @@ function drawLines(canvas, { weights, rows, columns }, rowHeight, colourOf, mark
   }
 }
 
-const LARGEST_CELL = 30, LABELLED_CELL = 10, LABEL = 84;
+const LARGEST_CELL = 30, LABELLED_CELL = 10, LONGEST_LABEL = 84, LARGEST_FONT = 13;
+const font = (size) => `${size}px system-ui, "DejaVu Sans", sans-serif`;
 
 // The heat map with its tokens, where there is room; gives where its cells are.
 function drawHeat(canvas, map, tokens, colours, marked) {
   const { rows, columns } = map;
   const width = canvas.clientWidth;
   const cellOf = (margin) => Math.min(LARGEST_CELL, (width - margin) / Math.max(columns.length, 1));
-  const margin = cellOf(LABEL) >= LABELLED_CELL ? LABEL : 0;
+  const label = cellOf(0) < LABELLED_CELL ? 0 : labelOf(canvas, [...rows, ...columns].map((token) => tokens[token]));
+  const margin = cellOf(label) >= LABELLED_CELL ? label : 0;
   const cell = cellOf(margin);
   const context = sized(canvas, width, margin + cell * rows.length);
   if (!map.picture) paint(map.picture = document.createElement("canvas"), map, colours);
@@ -152,12 +152,13 @@ function drawHeat(canvas, map, tokens, colours, marked) {
   context.strokeStyle = colours.edge;
   context.strokeRect(margin + 0.5, margin + 0.5, Math.max(0, cell * columns.length - 1), Math.max(0, cell * rows.length - 1));
   if (margin) {
-    context.font = `${Math.min(13, cell - 1)}px system-ui, "DejaVu Sans", sans-serif`;
+    context.font = font(Math.min(LARGEST_FONT, cell - 1));
+    const named = (token) => clipped(context, tokens[token], margin - 8);
     context.textBaseline = "middle";
     rows.forEach((token, r) => {
       context.fillStyle = r === marked.row ? colours.mark : colours.ink;
       context.textAlign = "right";
-      context.fillText(clipped(context, tokens[token]), margin - 5, margin + (r + 0.5) * cell);
+      context.fillText(named(token), margin - 5, margin + (r + 0.5) * cell);
     });
     columns.forEach((token, c) => {
       context.save();
@@ -165,7 +166,7 @@ function drawHeat(canvas, map, tokens, colours, marked) {
       context.rotate(-Math.PI / 2);
       context.fillStyle = c === marked.column ? colours.mark : colours.ink;
       context.textAlign = "left";
-      context.fillText(clipped(context, tokens[token]), 0, 0);
+      context.fillText(named(token), 0, 0);
       context.restore();
     });
   }
@@ -176,9 +177,16 @@ function drawHeat(canvas, map, tokens, colours, marked) {
   return { margin, cell };
 }
 
-function clipped(context, token) {
-  if (context.measureText(token).width <= LABEL - 8) return token;
+// The room that the longest of the tokens takes, within reason.
+function labelOf(canvas, tokens) {
+  const context = canvas.getContext("2d");
+  context.font = font(LARGEST_FONT);
+  return Math.min(LONGEST_LABEL, 9 + Math.ceil(Math.max(0, ...tokens.map((token) => context.measureText(token).width))));
+}
+
+function clipped(context, token, room) {
+  if (context.measureText(token).width <= room) return token;
   const characters = [...token];
-  while (characters.length > 1 && context.measureText(characters.join("") + "…").width > LABEL - 8) characters.pop();
+  while (characters.length > 1 && context.measureText(characters.join("") + "…").width > room) characters.pop();
   return characters.join("") + "…";
 }
