@@ -12,7 +12,7 @@ from typing import NoReturn
 
 from bert_jax.errors import UserError
 from bert_jax.inference.arguments import add_verbs
-from bert_jax.inference.common_arguments import SOURCE, add_source, names, numbers
+from bert_jax.inference.common_arguments import SOURCE, add_running, add_source, names, numbers
 
 EXIT_DONE, EXIT_USER_ERROR, EXIT_INTERRUPTED, EXIT_PIPE_CLOSED = 0, 2, 130, 141
 
@@ -30,13 +30,15 @@ examples:
 """
 
 _SCORE = """\
-Score predictions by the official rules: SQuAD 1.1 and 2.0, conlleval, the tasks of GLUE.
+Score predictions by the official rules: what train.finetune writes for any of its tasks, and what others write for
+SQuAD, KorQuAD, CoNLL and GLUE. A table of your own is task classify.
 
 examples:
   python -m bert_jax score squad1 dev-v1.1.json predictions.json
   python -m bert_jax score squad2 dev-v2.0.json predictions.json --na-prob-file null_odds.json --json
   python -m bert_jax score conll test.conll predicted.conll
   python -m bert_jax score mrpc dev.tsv MRPC.tsv
+  python -m bert_jax score classify dev.csv runs/mails/predictions/dev-predictions.csv --label folder
 """
 
 _FILL_MASK = """\
@@ -120,6 +122,7 @@ def make_parser() -> argparse.ArgumentParser:
     fill.add_argument("--top-k", type=int, default=5, metavar="K", help="tokens for each [MASK] (default 5)")
     fill.add_argument("--targets", type=names, metavar="WORD,...", help="only these, each a token of the vocabulary")
     fill.add_argument("--truncate", action="store_true", help="cut texts that are too long at the end; else an error")
+    add_running(fill)
     fill.add_argument("--json", action="store_true", help="a JSON list a text: score, token, token_str, sequence")
 
     add_verbs(add)
@@ -147,9 +150,12 @@ def make_parser() -> argparse.ArgumentParser:
     convert.add_argument("--max-shard-size", default="5GB", metavar="SIZE", help="larger weights are cut (default 5GB)")
 
     score = add("score", _SCORE)
-    score.add_argument("kind", metavar="TASK", help="squad1, squad2, conll, ax, or cola, sst2, mrpc, qqp, mnli ...")
+    score.add_argument("task", metavar="TASK", help="a task of train.finetune, conll, or ax, GLUE's diagnostic set")
     score.add_argument("gold", metavar="GOLD", help="the labelled file")
-    score.add_argument("predictions", metavar="PREDICTIONS", help="JSON, columns, or GLUE's index and prediction")
+    score.add_argument("predictions", metavar="PREDICTIONS", help="JSON, columns, or a table of id and prediction")
+    score.add_argument("--label", metavar="NAME", help="classify: the column of labels (default label)")
+    score.add_argument("--id", metavar="NAME", help="classify: the column of ids (default: row numbers)")
+    score.add_argument("--kind", choices=("class", "classes", "number"), help="classify: of the labels")
     score.add_argument("--na-prob-file", metavar="FILE", help="squad2: JSON, question id to no-answer score")
     score.add_argument("--na-prob-thresh", type=float, default=1.0, metavar="T", help="above it: no answer (default 1)")
     score.add_argument("--json", action="store_true", help="one JSON object")

@@ -2,15 +2,17 @@
 
 import argparse
 import json
+import math
 import sys
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from bert_jax.errors import UserError
 from bert_jax.inference import commands as of_tasks
-from bert_jax.inference.serve import CHUNK, answered, lines_of, serve
+from bert_jax.inference.common_arguments import running
+from bert_jax.inference.serve import answered_by, lines_of, serve
+from bert_jax.json_text import json_text
 
 
 def fill_mask(arguments: argparse.Namespace) -> None:
@@ -19,13 +21,12 @@ def fill_mask(arguments: argparse.Namespace) -> None:
         raise UserError(f"--top-k {arguments.top_k}: expected at least 1")
     if not arguments.texts and sys.stdin.isatty():
         raise UserError('name a text, as in "The [MASK] sat.", or pipe in one a line')
-    texts = arguments.texts or (line for line in lines_of("-") if isinstance(line, UserError) or line.strip())
+    texts = arguments.texts or lines_of("-")
     from bert_jax.inference.pipelines import FillMask
 
-    predict = FillMask(arguments.source, truncation=arguments.truncate, cache=True)
-    options = {"top_k": arguments.top_k, "targets": arguments.targets or None}
-    on_error = "raise" if arguments.texts else "return"
-    results = answered(texts, partial(predict.stream, chunk=CHUNK, on_error=on_error, **options))
+    predict = FillMask(arguments.source, truncation=arguments.truncate, **running(arguments))
+    on_error = "raise" if len(arguments.texts) == 1 else "return"
+    results = answered_by(predict, texts, on_error=on_error, top_k=arguments.top_k, targets=arguments.targets or None)
     serve(results, _show_predictions, as_json=arguments.json)
 
 
@@ -93,20 +94,27 @@ def edit(arguments: argparse.Namespace) -> None:
 
 def score(arguments: argparse.Namespace) -> None:
     """`score TASK GOLD PREDICTIONS`: what the official script says."""
+    from bert_jax.data.tasks.labelled_text import Columns
     from bert_jax.score import score
 
+    given = {"label": arguments.label, "id": arguments.id, "kind": arguments.kind}
+    own = {name: value for name, value in given.items() if value is not None}
+    if own and arguments.task != "classify":
+        raise UserError(f"--label, --id, --kind are of classify; {arguments.task} has its own columns")
     scores = score(
-        arguments.kind,
+        arguments.task,
         Path(arguments.gold),
         Path(arguments.predictions),
         no_answer_scores=Path(arguments.na_prob_file) if arguments.na_prob_file else None,
         no_answer_threshold=arguments.na_prob_thresh,
+        columns=Columns(None, **own) if own else None,
     )
     if arguments.json:
-        _write(json.dumps(scores))
+        _write(json_text(scores))
     else:
         width = max(map(len, scores))
-        _write("\n".join(f"{name:{width}}  {value:.15g}" for name, value in scores.items()))
+        shown = {name: f"{value:.15g}" if math.isfinite(value) else "none" for name, value in scores.items()}
+        _write("\n".join(f"{name:{width}}  {value}" for name, value in shown.items()))
 
 
 def _on_all_cores(verb: Callable[[argparse.Namespace], None]) -> Callable[[argparse.Namespace], None]:

@@ -30,6 +30,7 @@ MAY_IMPORT = {
     "surgery": {"config", "errors", "surgery", "data.tokenizer"},
     "interop": {"config", "errors", "interop", "data.tokenizer"},
     "score": {"errors", "data", "metrics"},
+    "json_text": set(),
     "training": {"config", "errors", "bucket", "model", "data", "training"},
     "load": {"config", "errors", "bucket", "model", "data", "interop", "training"},
     "inference": {

@@ -21,10 +21,12 @@ class FinetuneConfig:
     task                 a name in `train.tasks.TASKS`
     data                 a folder in the task's own layout
     train, dev, test     files instead; dev may be a share of train ("0.1"), held out with the same shares of classes
+    split_seed           of what dev=SHARE holds out: the same examples whatever `seed` is
     text, pair, label    columns of a table (task=classify); id: a column for the predictions' names
     kind                 what the label column holds: "class", "classes" (several) or "number"
     init                 a run directory, a folder or a hub id
-    max_length           tokens of a row; stride: tokens between the beginnings of two windows of a longer text
+    max_length           tokens of a row; stride: tokens between the beginnings of two windows of a longer text, at most
+                         a window; None: 128 where answers are looked for, half a window where words have tags
     document_context     task=tag: rows are filled with the sentences around (section 5.3)
     epochs, batch        the passes over the training examples, and how many there are in a step
     warmup               share of the steps
@@ -58,7 +60,7 @@ class FinetuneConfig:
     )
     mesh: MeshConfig = field(default_factory=MeshConfig)
     max_length: int = 128
-    stride: int = 128
+    stride: int | None = None
     max_question_length: int = 64
     max_answer_length: int = 30
     document_context: bool = False
@@ -69,6 +71,7 @@ class FinetuneConfig:
     accumulation: int = 1
     pad: Literal["bucket", "max"] = "bucket"
     seed: int = 0
+    split_seed: int = 0
     seeds: int = 1
     learning_rates: tuple[float, ...] = ()
     freeze: str | None = None
@@ -89,17 +92,23 @@ class FinetuneConfig:
     def __post_init__(self):
         if self.kind not in ("class", "classes", "number"):
             raise UserError(f"kind: found {self.kind!r}; expected class, classes or number")
-        for name in ("max_length", "stride", "max_question_length", "max_answer_length", "batch", "eval_batch"):
+        for name in ("max_length", "max_question_length", "max_answer_length", "batch", "eval_batch"):
             _check(getattr(self, name) >= 1, name, getattr(self, name), "at least 1")
+        _check(self.stride is None or self.stride >= 1, "stride", self.stride, "at least 1")
         if self.pad not in ("bucket", "max"):
             raise UserError(f"pad: found {self.pad!r}; expected bucket or max")
         if not isinstance(self.learning_rates, tuple) or not all(_is_rate(rate) for rate in self.learning_rates):
             raise UserError(f"learning_rates: found {self.learning_rates!r}; expected numbers as in (2e-5,3e-5)")
         if (self.seeds > 1 or self.learning_rates) and self.early_stop:
             raise UserError("early_stop: many runs at once go on to the end; leave it out")
+        if (self.seeds > 1 or self.learning_rates) and (self.mesh.fsdp, self.mesh.tensor) != (1, 1):
+            name, size = ("fsdp", self.mesh.fsdp) if self.mesh.fsdp != 1 else ("tensor", self.mesh.tensor)
+            raise UserError(
+                f"mesh.{name}: found {size}; of many runs at once each is whole on its device; leave it out"
+            )
         for name in ("accumulation", "log_every", "seeds"):
             _check(getattr(self, name) >= 1, name, getattr(self, name), "at least 1")
-        for name in ("reinit_layers", "early_stop", "eval_every", "save_every"):
+        for name in ("reinit_layers", "early_stop", "eval_every", "save_every", "seed", "split_seed"):
             _check(getattr(self, name) >= 0, name, getattr(self, name), "at least 0")
         _check(self.epochs > 0, "epochs", self.epochs, "more than 0")
         _check(0 <= self.warmup < 1, "warmup", self.warmup, "a share, at least 0 and below 1")

@@ -32,15 +32,15 @@ from bert_jax.training.many import (
 from bert_jax.training.optimizer import make_optimizer
 from bert_jax.training.prediction import Collected
 from bert_jax.training.step import TrainState, abstract_state, init_state
-from train.exits import EXIT_DONE
+from train.exits import EXIT_DONE, EXIT_NOT_FINITE
 from train.finetune_parameters import starting_parameters
 from train.finetune_recipe import FinetuneConfig
 from train.finetuning import Finetuning, buckets_of, order_of, write_export
 from train.rundir import RunDirectory, write_text
 from train.runlog import RunLog, open_log, read_rows
 from train.stopping import StopRequest
-from train.sweep_report import mean_and_spread, write_sweep
-from train.task_data import Split, TaskData
+from train.sweep_report import best_of, mean_and_spread, rates_of, write_sweep
+from train.task_data import Outputs, Split, TaskData
 
 
 class Run(NamedTuple):
@@ -62,30 +62,45 @@ def sweep(job: Finetuning, run: RunDirectory, task: TaskData, tokenizer: Tokeniz
     The best model of all goes to export/, what each run did to sweep.json, sweep.md and runs.png. `job`: the same task
     as one run; it makes the best model's predictions and report.
     """
-    config = job.settings
     if jax.process_count() > 1:
         raise UserError("seeds, learning_rates: many runs at once go over the devices of one process")
-    many = Many(config, run, task, tokenizer)
+    try:
+        return _train(job, run, task, Many(job.settings, run, task, tokenizer))
+    except SaveError as error:
+        raise UserError(str(error)) from error
+
+
+def _train(job: Finetuning, run: RunDirectory, task: TaskData, many: "Many") -> int:
+    config, runs = job.settings, many.runs
     with ExitStack() as stack:
         checkpoints = stack.enter_context(Checkpoints(run.checkpoints, keep=config.keep))
         state = many.state(checkpoints)
         first = step = int(state.step[0])
+        newest = np.asarray(state.skipped_in_a_row)
         log = stack.enter_context(open_log(run.path, start_step=step, total_steps=config.total_steps))
         assert isinstance(log, RunLog)
         history = {row["step"]: row for row in read_rows(run.path / "runs.jsonl") if row["step"] <= step}
-        log.say(f"{len(many.runs)} runs on {many.mesh.size} devices; {'resuming' if step else 'starting'} at {step:,}")
+        log.say(f"{len(runs)} runs on {many.mesh.size} devices; {'resuming' if step else 'starting'} at step {step:,}")
         stop = stack.enter_context(StopRequest())
         prefetched = stack.enter_context(Prefetch(many, first, config.total_steps))
         for batch in prefetched:
             state, metrics = many.train_step(state, batch, many.keys, many.peaks, task.objective)
             step += 1
             last = step == config.total_steps
+            before, newest = newest, metrics["skipped_in_a_row"]
             if step % config.log_every == 0 or last:
-                log.record("train", step, _over_runs("loss", np.asarray(metrics["loss"])))
+                log.record("train", step, _over_runs("loss", np.asarray(metrics["loss"]), runs))
+            if many.not_finite(newest if last else before).all():  # a step late: the device need not be waited for
+                log.say(
+                    f"stopping: in each of the {len(runs)} runs {config.max_skipped_in_a_row} steps or more in a row "
+                    f"up to step {step - (not last):,} had numbers that are not finite; earlier checkpoints are kept. "
+                    f"Lower {'learning_rates' if config.learning_rates else 'optimizer.learning_rate'}"
+                )
+                return EXIT_NOT_FINITE
             code = stop.exit_code(step) or EXIT_DONE
             if step % config.eval_every == 0 or last:
-                history[step] = {"step": step, **many.evaluate(state.params)}
-                log.record("eval", step, _told(history[step]["scores"], task.metric))
+                history[step] = {"step": step, **many.evaluate(state)}
+                log.record("eval", step, _told(history[step]["scores"], task.metric, runs))
                 _write_rows(run, history)
                 many.keep_best(state.params, step, history)
             if step % config.save_every == 0 or last or code != EXIT_DONE:
@@ -95,11 +110,8 @@ def sweep(job: Finetuning, run: RunDirectory, task: TaskData, tokenizer: Tokeniz
                 checkpoints.wait()
                 log.say(f"stopped and saved at step {step:,}; the same command goes on from here")
                 return code
-        try:
-            checkpoints.wait()
-        except SaveError as error:
-            raise UserError(str(error)) from error
-        log.say(write_sweep(run, config, task, many.runs, history))
+        checkpoints.wait()
+        log.say(write_sweep(run, config, task, runs, history))
         job.finish(abstract_state(job.model, job.tx, mesh=job.mesh).params, step, log)
         return EXIT_DONE
 
@@ -144,15 +156,24 @@ class Many:
         batches = [self._task.train.batch(plan._replace(length=longest)) for plan in plans]
         return {name: np.stack([batch[name] for batch in batches]) for name in batches[0]}
 
-    def evaluate(self, params: Any) -> dict[str, Any]:
-        """scores: of each run on the first file with labels; one_class: whether it gives all its examples one class."""
+    def not_finite(self, skipped_in_a_row: Any) -> np.ndarray:
+        """bool [R]: which runs' numbers went bad and do not come back."""
+        return np.asarray(skipped_in_a_row) >= self._config.max_skipped_in_a_row
+
+    def evaluate(self, state: TrainState) -> dict[str, Any]:
+        """Of each run, in JSON values, on the first file with labels.
+
+        scores: null where one is no number. constant: whether the run says the same of all its examples. not_finite:
+        whether its numbers went bad.
+        """
         split = self._task.evaluations[0]
-        found = self._collected(params, split)
-        losses = [{} if one.loss is None else {"loss": one.loss} for one in found]
-        return {
-            "scores": [loss | self._task.score(split, one.outputs) for loss, one in zip(losses, found, strict=True)],
-            "one_class": [_says_one_thing(one.outputs) for one in found],
-        }
+        scores, constant = [], []
+        for one in self._collected(state.params, split):
+            found = ({} if one.loss is None else {"loss": one.loss}) | self._task.score(split, one.outputs)
+            scores.append({name: value if math.isfinite(value) else None for name, value in found.items()})
+            constant.append(says_one_thing(self._task, split, one.outputs))
+        not_finite = self.not_finite(state.skipped_in_a_row).tolist()
+        return {"scores": scores, "constant": constant, "not_finite": not_finite}
 
     def _collected(self, params: Any, split: Split) -> list[Collected]:
         buckets = buckets_of(self._config)
@@ -168,39 +189,42 @@ class Many:
 
     def keep_best(self, params: Any, step: int, history: dict[int, dict[str, Any]]) -> None:
         """Exports the best model of all runs and evaluations, if it is one of these."""
-        scores = [_finite(one[self._task.metric]) for one in history[step]["scores"]]
-        before = [_finite(one[self._task.metric]) for at, row in history.items() if at < step for one in row["scores"]]
-        if not before or max(scores) > max(before):
-            best = int(np.argmax(scores))
-            write_export(self._run, self._config, self._task, self._tokenizer, one_of(params, best), step)
+        best_step, number = best_of(history, self._task.metric)
+        if best_step == step:
+            write_export(self._run, self._config, self._task, self._tokenizer, one_of(params, number), step)
 
 
-def _says_one_thing(outputs: dict[str, np.ndarray]) -> bool:
-    """Whether a classifier gives every example the same class: it has not left the majority."""
-    logits = outputs.get("logits")
-    return logits is not None and logits.ndim == 2 and logits.shape[1] > 1 and len(set(logits.argmax(axis=1))) == 1
+def says_one_thing(task: TaskData, split: Split, outputs: Outputs) -> bool:
+    """Whether every example gets the same prediction: such a model has not left the majority class."""
+    return len(set(task.decisions(split, outputs))) == 1
 
 
-def _finite(score: float) -> float:
-    return score if math.isfinite(score) else -math.inf
+def _told(scores: list[dict[str, float | None]], metric: str, runs: list[Run]) -> dict[str, float]:
+    """The best of the runs, their means and deviations, for the log."""
+    values = np.array([one[metric] for one in scores], np.float64)
+    finite = values[np.isfinite(values)]
+    found = {f"{metric}_best": float(finite.max())} if len(finite) else {}
+    found |= _over_runs(metric, values, runs)
+    if "loss" in scores[0]:
+        found |= _over_runs("loss", np.array([one["loss"] for one in scores], np.float64), runs)
+    return found
 
 
-def _told(scores: list[dict[str, float]], metric: str) -> dict[str, float]:
-    """Mean, spread and best of the runs, for the log."""
-    values = np.array([one[metric] for one in scores])
-    found = _over_runs(metric, values)
-    if metric in found:
-        found[f"{metric}_best"] = float(np.max(values, where=np.isfinite(values), initial=-np.inf))
-    return (_over_runs("loss", np.array([one["loss"] for one in scores])) if "loss" in scores[0] else {}) | found
-
-
-def _over_runs(name: str, values: np.ndarray) -> dict[str, float]:
-    """Mean and spread of the runs that have a number; of how many it is none."""
-    mean, spread = mean_and_spread(values)
-    lost = int((~np.isfinite(values)).sum())
-    found = {} if mean is None or spread is None else {name: mean, f"{name}_spread": spread}
-    return found | ({f"{name}_not_finite": lost} if lost else {})
+def _over_runs(name: str, values: np.ndarray, runs: list[Run]) -> dict[str, float]:
+    """Mean and deviation of the runs of each learning rate that have a number; of how many it is none."""
+    found: dict[str, float] = {}
+    rates = rates_of(runs)
+    for rate in rates:
+        end = f"_at_{rate:g}" if len(rates) > 1 else ""
+        some = values[[one.learning_rate == rate for one in runs]]
+        mean, spread = mean_and_spread(some)
+        if mean is not None and spread is not None:
+            found |= {f"{name}{end}": mean, f"{name}_spread{end}": spread}
+        if lost := int((~np.isfinite(some)).sum()):
+            found[f"{name}_not_finite{end}"] = lost
+    return found
 
 
 def _write_rows(run: RunDirectory, history: dict[int, dict[str, Any]]) -> None:
-    write_text(run.path / "runs.jsonl", "".join(json.dumps(history[step]) + "\n" for step in sorted(history)))
+    rows = (json.dumps(history[step], allow_nan=False) + "\n" for step in sorted(history))
+    write_text(run.path / "runs.jsonl", "".join(rows))

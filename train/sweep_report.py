@@ -1,6 +1,8 @@
-"""What many runs came to: mean and spread, the best, which ones failed, and each run's curve."""
+"""What many runs came to: mean and deviation of each learning rate, the best, which ones failed, each run's curve."""
 
 import json
+import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -19,40 +21,39 @@ def write_sweep(
 ) -> str:
     """Writes sweep.json, sweep.md and runs.png into the run directory.
 
-    A run whose score was never a number (its loss went bad, a correlation of equal predictions) counts as failed and is
-    in neither mean nor spread; what is not a number is null in the JSON.
+    A run has failed if in the end it says the same of every example, its numbers are not finite, or it never had a
+    score (a correlation of equal predictions); the last is in neither mean nor deviation.
 
     Args:
         run, config, task: of the runs.
         runs: seed and learning rate of each.
-        history: step -> {"scores": of each run, "one_class": whether it gives every example the same class}.
+        history: step -> {"scores", "constant", "not_finite"} of each run, as runs.jsonl has them.
 
     Returns:
-        One line: mean ± standard deviation over the runs of their best evaluation, the best, how many failed.
+        One line: for each learning rate mean ± standard deviation (n - 1) over the runs of their best evaluation, how
+        many failed, the best.
     """
     metric, steps = task.metric, sorted(history)
-    curves = np.array([[history[step]["scores"][r].get(metric, np.nan) for step in steps] for r in range(len(runs))])
-    known = np.where(np.isfinite(curves), curves, -np.inf)
-    best, scored = known.max(axis=1), np.isfinite(known.max(axis=1))
-    mean, spread = mean_and_spread(best)
-    failed = [one or not good for one, good in zip(history[steps[-1]]["one_class"], scored.tolist(), strict=True)]
-    winner = int(best.argmax())
+    curves = [[history[step]["scores"][number][metric] for step in steps] for number in range(len(runs))]
+    best_steps = [best_of(history, metric, [number])[0] for number in range(len(runs))]
+    best = [history[step]["scores"][number][metric] for number, step in enumerate(best_steps)]
+    failed = [_failure(history[steps[-1]], number, best[number]) for number in range(len(runs))]
+    step, winner = best_of(history, metric)
     facts = {
         "task": config.task,
         "init": config.init,
         "metric": metric,
-        "mean": mean,
-        "standard_deviation": spread,
-        "best": {**runs[winner]._asdict(), metric: _number(best[winner])},
-        "failed": [number for number, one in enumerate(failed) if one],
+        "rates": [_of_rate(rate, runs, best, failed) for rate in rates_of(runs)],
+        "best": {**runs[winner]._asdict(), "step": step, metric: best[winner]},
+        "failed": [number for number, why in enumerate(failed) if why],
         "runs": [
             {
                 **one._asdict(),
-                "best": _number(best[number]),
-                "best_step": steps[int(known[number].argmax())] if scored[number] else None,
-                "last": _number(curves[number, -1]),
+                "best": best[number],
+                "best_step": None if best[number] is None else best_steps[number],
+                "last": curves[number][-1],
                 "failed": failed[number],
-                "curve": [_number(score) for score in curves[number]],
+                "curve": curves[number],
             }
             for number, one in enumerate(runs)
         ],
@@ -62,46 +63,89 @@ def write_sweep(
     (run.path / "sweep.md").write_text(_page(facts))
     if not run.is_remote:
         _draw(run, facts)
-    overall = f"{_shown(mean)} ± {_shown(spread)}"
-    winning = f"seed {runs[winner].seed} at {runs[winner].learning_rate:g}: {_shown(facts['best'][metric])}"
+    overall = ", ".join(f"{_spread(one)} at {one['learning_rate']:g}" for one in facts["rates"])
+    winning = f"seed {runs[winner].seed} at {runs[winner].learning_rate:g}: {_shown(best[winner])}"
     return (
-        f"{metric} of {len(runs)} runs: {overall}; {sum(failed)} failed (one class for all, or no score); the best, "
-        f"{winning}; its model is in {run.export}"
+        f"{metric} of {len(runs)} runs: {overall}; {len(facts['failed'])} failed; the best, {winning}; its model is in "
+        f"{run.export}"
     )
 
 
-def mean_and_spread(values: np.ndarray) -> tuple[float | None, float | None]:
+def best_of(history: dict[int, dict[str, Any]], metric: str, numbers: Sequence[int] | None = None) -> tuple[int, int]:
+    """Step and run of the best evaluation: the highest score; of equal ones the earliest, and then the first run's.
+
+    `numbers`: of the runs that are asked about; None: all. A score that is no number is worse than any other.
+    """
+
+    def score(at: tuple[int, int]) -> float:
+        found = history[at[0]]["scores"][at[1]][metric]
+        return -math.inf if found is None else found
+
+    every = [(step, number) for step in sorted(history) for number in range(len(history[step]["scores"]))]
+    return max((at for at in every if numbers is None or at[1] in numbers), key=score)  # of equal ones the first
+
+
+def rates_of(runs: list[Any]) -> list[float]:
+    """The learning rates, each once, in the order in which they were given."""
+    return list(dict.fromkeys(one.learning_rate for one in runs))
+
+
+def mean_and_spread(values: Sequence[float | None] | np.ndarray) -> tuple[float | None, float | None]:
     """Mean and standard deviation (n - 1; of one value 0) of those that are finite; None where there are none."""
-    finite = values[np.isfinite(values)]
+    numbers = np.array(values, np.float64)
+    finite = numbers[np.isfinite(numbers)]
     if not len(finite):
         return None, None
     return float(finite.mean()), float(finite.std(ddof=1)) if len(finite) > 1 else 0.0
 
 
-def _number(score: float) -> float | None:
-    return float(score) if np.isfinite(score) else None
+def _of_rate(rate: float, runs: list[Any], best: list[float | None], failed: list[str | None]) -> dict[str, Any]:
+    numbers = [number for number, one in enumerate(runs) if one.learning_rate == rate]
+    mean, deviation = mean_and_spread([best[number] for number in numbers])
+    return {
+        "learning_rate": rate,
+        "runs": len(numbers),
+        "failed": sum(failed[number] is not None for number in numbers),
+        "mean": mean,
+        "standard_deviation": deviation,
+    }
+
+
+def _failure(last: dict[str, Any], number: int, best: float | None) -> str | None:
+    """Why a run has failed, by its last evaluation; None if it has not."""
+    if last["not_finite"][number]:
+        return "not finite"
+    if best is None:
+        return "no score"
+    return "one prediction for all" if last["constant"][number] else None
 
 
 def _shown(score: float | None) -> str:
     return "none" if score is None else f"{score:.4f}"
 
 
+def _spread(rate: dict[str, Any]) -> str:
+    return f"{_shown(rate['mean'])} ± {_shown(rate['standard_deviation'])}"
+
+
 def _page(facts: dict[str, Any]) -> str:
-    overall = f"{_shown(facts['mean'])} ± {_shown(facts['standard_deviation'])}"
     lines = [
         f"# {facts['task']}, from {facts['init']}: {len(facts['runs'])} runs",
         "",
-        f"{facts['metric']}: {overall}, over each run's best evaluation.",
+        f"{facts['metric']}, mean ± standard deviation over each run's best evaluation:",
+        "",
+        f"| learning rate | {facts['metric']} | runs | failed |",
+        "|---:|---:|---:|---:|",
+        *(f"| {one['learning_rate']:g} | {_spread(one)} | {one['runs']} | {one['failed']} |" for one in facts["rates"]),
         "",
         "| seed | learning rate | best | at step | last | failed |",
         "|---:|---:|---:|---:|---:|---|",
-    ]
-    for one in facts["runs"]:
-        failed = ("no score" if one["best"] is None else "one class only") if one["failed"] else ""
-        lines.append(
+        *(
             f"| {one['seed']} | {one['learning_rate']:g} | {_shown(one['best'])} | {one['best_step'] or ''} | "
-            f"{_shown(one['last'])} | {failed} |"
-        )
+            f"{_shown(one['last'])} | {one['failed'] or ''} |"
+            for one in facts["runs"]
+        ),
+    ]
     return "\n".join([*lines, "", "![curves](runs.png)", ""])
 
 

@@ -1,6 +1,7 @@
 """Multiple choice: SWAG, CODAH, ARC and its like, HellaSwag."""
 
 import csv
+from collections.abc import Hashable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +65,9 @@ class MultipleChoice:
 
     def score(self, split: Split, outputs: Outputs) -> Scores:
         return {"accuracy": metrics.accuracy(split.encoded.targets["labels"], _chosen(split, outputs))}
+
+    def decisions(self, split: Split, outputs: Outputs) -> Sequence[Hashable]:
+        return _chosen(split, outputs).tolist()
 
     def write_predictions(self, split: Split, outputs: Outputs, folder: Path) -> list[Path]:
         path = folder / f"{split.name}-predictions.csv"

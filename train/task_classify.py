@@ -2,7 +2,7 @@
 
 import csv
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
@@ -11,15 +11,15 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 import numpy as np
 
-from bert_jax import metrics
 from bert_jax.data.tasks.encoded import encode_texts
 from bert_jax.data.tasks.glue import GLUE, read_diagnostic, read_glue
 from bert_jax.data.tasks.labelled_text import Columns, LabelledText, read_table
-from bert_jax.data.tasks.labels import find_labels, label_ids
+from bert_jax.data.tasks.labels import check_labels_differ, find_labels, label_ids
+from bert_jax.data.tasks.published_tables import read_agreed
 from bert_jax.data.tasks.tables import named_rows
 from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.errors import UserError
-from bert_jax.score import diagnostic_scores, glue_scores
+from bert_jax.score import diagnostic_scores, glue_scores, table_scores
 from bert_jax.training.objectives import Objective
 from bert_jax.training.task_objectives import OneLabel, Regression, SeveralLabels
 from train.finetune_recipe import FinetuneConfig
@@ -58,7 +58,7 @@ class Layout(NamedTuple):
         kind: of the labels: "class", "classes", "number".
         labels: in the order of their ids; empty: those of the training data.
         metric: which score counts.
-        score: of labels and predictions, ids or numbers; None: `default_scores`.
+        score: of labels and predictions, ids or numbers; None: `table_scores`.
         submissions: split -> name of the benchmark's submission file; it then has GLUE's two columns.
         extra: what is predicted besides the test files.
     """
@@ -82,10 +82,13 @@ class Classification:
     def __init__(self, config: FinetuneConfig, tokenizer: Tokenizer, layout: Layout):
         files = task_files(config, layout.files)
         self._layout, self._tokenizer, self._length = layout, tokenizer, config.max_length
-        examples = _some(layout.read(files.train), files.train)
+        sources = [(path, _some(layout.read, path)) for path in (files.train, *files.more)]
+        examples = [example for _, some in sources for example in some]
         if missing := next((example for example in examples if example.label is None), None):
             raise UserError(f"{files.train}, line {missing.line}: has no label")
         self.labels = self._labels(examples, files.train)
+        for path, some in sources[1:]:  # so that a label that is none is told of with its own file
+            self._targets(path, some)
         rare_together = layout.kind != "class"
         train, held = with_held_out(config, examples, lambda example: example.label, rare_together=rare_together)
         self.problem_type = {
@@ -95,18 +98,19 @@ class Classification:
         }[layout.kind]
         self.train = self._split("train", files.train, train).encoded
         self.objective = self._objective(config)
-        dev = [(name, path, _some(layout.read(path), path)) for name, path in files.dev]
+        dev = [(name, path, _some(layout.read, path)) for name, path in files.dev]
         dev += [("dev", files.train, held)] if held else []
         self.evaluations = tuple(self._split(name, path, found) for name, path, found in dev)
-        test = [(name, path, _some(layout.read_test(path), path)) for name, path in files.test]
+        test = [(name, path, _some(layout.read_test, path)) for name, path in files.test]
         if (extra := layout.extra) and (path := beside(config.data, extra.name, extra.files)):
-            test.append((extra.name, path, _some(extra.read(path), path)))
+            test.append((extra.name, path, _some(extra.read, path)))
         self.tests = tuple(self._split(name, path, found) for name, path, found in test)
         nothing_said = np.zeros((len(self.evaluations[0].examples), len(self.labels)), np.float32)
         scores = self.score(self.evaluations[0], {"logits": nothing_said})
         self.metric = checked_metric(config.metric or layout.metric, scores, config.task)
 
     def _labels(self, train: list[LabelledText], path: Path) -> tuple[str, ...]:
+        check_labels_differ(train, str(path))
         if self._layout.kind == "number":
             return ("LABEL_0",)
         if self._layout.labels:
@@ -117,17 +121,17 @@ class Classification:
             raise UserError(f"{path}: {error}") from None
 
     def _split(self, name: str, path: Path, examples: list[LabelledText]) -> Split:
-        _tell_of_empty_texts(path, examples)
         labelled = all(example.label is not None for example in examples)
-        targets = {}
-        if labelled and self._layout.kind == "number":
-            targets["labels"] = np.array([example.label for example in examples], np.float32)
-        elif labelled:
-            targets["labels"] = label_ids(examples, self.labels, str(path))
+        targets = {"labels": self._targets(path, examples)} if labelled else {}
         pairs = None if examples[0].pair is None else [example.pair or "" for example in examples]
         texts = [example.text for example in examples]
         encoded = encode_texts(self._tokenizer, texts, pairs, max_length=self._length, targets=targets)
         return Split(name, path, examples, encoded, labelled)
+
+    def _targets(self, path: Path, examples: list[LabelledText]) -> np.ndarray:
+        if self._layout.kind == "number":
+            return np.array([example.label for example in examples], np.float32)
+        return label_ids(examples, self.labels, str(path))
 
     def _objective(self, config: FinetuneConfig) -> Objective:
         if self._layout.kind == "class":
@@ -143,7 +147,7 @@ class Classification:
             return extra.score(gold, found)
         if self._layout.score is not None:
             return self._layout.score(gold, found)
-        return default_scores(self._layout.kind, gold, found)
+        return table_scores(self._layout.kind, gold, found)
 
     def _predictions(self, outputs: Outputs) -> np.ndarray:
         """Ids int [N], 0 or 1 [N, C], or numbers [N]."""
@@ -157,7 +161,10 @@ class Classification:
             return self.labels[int(prediction)]
         if self._layout.kind == "classes":
             return "|".join(name for name, chosen in zip(self.labels, prediction, strict=True) if chosen)
-        return f"{float(prediction):.6g}"
+        return np.format_float_positional(np.float32(prediction), trim="-")  # as many digits as tell it from others
+
+    def decisions(self, split: Split, outputs: Outputs) -> Sequence[Hashable]:
+        return [self._shown(found) for found in self._predictions(outputs)]
 
     def write_predictions(self, split: Split, outputs: Outputs, folder: Path) -> list[Path]:
         rows = [
@@ -190,20 +197,6 @@ class Classification:
             }
             for number in sorted(wrong, key=lambda number: -losses[number])
         ]
-
-
-def default_scores(kind: str, gold: np.ndarray, found: np.ndarray) -> Scores:
-    """What is told of a task that no benchmark says anything of."""
-    if kind == "number":
-        return {
-            "spearman": metrics.spearman(gold, found),
-            "pearson": metrics.pearson(gold, found),
-            "mean_squared_error": float(np.square(gold - found).mean()),
-        }
-    both = {"accuracy": metrics.accuracy(gold, found), "macro_f1": metrics.f1(gold, found, "macro")}
-    if kind == "classes":
-        return {"micro_f1": metrics.f1(gold, found, "micro")} | both
-    return both | {"matthews_correlation": metrics.matthews_correlation(gold, found)}
 
 
 def class_weights(word: str, labels: np.ndarray, names: tuple[str, ...]) -> np.ndarray | None:
@@ -265,38 +258,47 @@ _SUBMISSIONS = {
 
 
 def table_layout(
-    columns: Columns, files: FileNames, *, labels: tuple[str, ...] = (), metric: str | None = None
+    columns: Columns, files: FileNames, *, labels: tuple[str, ...] = (), empty_texts: bool = False
 ) -> Layout:
-    """A table with named columns. A label of "-" is SNLI's for a pair on which its readers did not agree: left out."""
+    """A table with named columns, read as `read_agreed`.
+
+    Args:
+        columns: which are what.
+        files: their names.
+        labels: in the order of their ids; empty: those of the training data.
+        empty_texts: a published set may have texts without a word. Otherwise, where there are labels, one is an error.
+    """
 
     def read(path: Path) -> list[LabelledText]:
-        return [example for example in read_table(path, columns) if not (labels and example.label == "-")]
+        examples = read_agreed(path, columns, labels)
+        if not empty_texts and (first := next(filter(_has_empty_text, examples), None)):
+            column = columns.pair if first.text.strip() else columns.text
+            raise UserError(f"{path}, line {first.line}: {column!r} is empty; expected a text, or no such row")
+        return examples
 
     def read_test(path: Path) -> list[LabelledText]:
         _, first = next(named_rows(path), (0, {}))
-        return read(path) if columns.label in first else list(read_table(path, columns._replace(label=None)))
+        if columns.label in first:
+            return read_agreed(path, columns, labels)
+        return list(read_table(path, columns._replace(label=None)))
 
     usual = {"class": "accuracy", "classes": "micro_f1", "number": "spearman"}[columns.kind]
     return Layout(files, read, read_test, columns.kind, labels, usual)
 
 
-def _some(examples: list[LabelledText], path: Path) -> list[LabelledText]:
+def _some(read: Reader, path: Path) -> list[LabelledText]:
+    """The examples of a file, one at least; those that are empty are told of."""
+    examples = read(path)
     if not examples:
         raise UserError(f"{path}: holds no examples")
+    if lines := [example.line for example in examples if _has_empty_text(example)]:
+        texts = "1 text is" if len(lines) == 1 else f"{len(lines):,} texts are"
+        logger.warning("%s: %s empty, the first in line %s", path, texts, lines[0])
     return examples
 
 
-def _tell_of_empty_texts(path: Path, examples: list[LabelledText]) -> None:
-    def is_empty(text: str | None) -> bool:
-        return text is not None and not text.strip()
-
-    lines = [example.line for example in examples if is_empty(example.text) or is_empty(example.pair)]
-    if lines:
-        logger.warning("%s: %s empty, the first in line %s", path, _texts(len(lines)), lines[0])
-
-
-def _texts(count: int) -> str:
-    return "1 text is" if count == 1 else f"{count:,} texts are"
+def _has_empty_text(example: LabelledText) -> bool:
+    return not all(text is None or text.strip() for text in (example.text, example.pair))
 
 
 def _differ(gold: np.ndarray, found: np.ndarray) -> np.ndarray:

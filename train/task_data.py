@@ -1,6 +1,6 @@
 """What fine-tuning needs of a task: its examples as rows of a model, scores of predictions, the files they go to."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -71,6 +71,10 @@ class TaskData(Protocol):
 
     def score(self, split: Split, outputs: Outputs) -> Scores:
         """The scores of a file with labels, by the official rules."""
+        ...
+
+    def decisions(self, split: Split, outputs: Outputs) -> Sequence[Hashable]:
+        """What the model says of each example of a file; of tags, of each word."""
         ...
 
     def write_predictions(self, split: Split, outputs: Outputs, folder: Path) -> list[Path]:

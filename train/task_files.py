@@ -13,19 +13,24 @@ from train.task_data import find_file, given_file, share_of
 
 
 class FileNames(NamedTuple):
-    """What a task's files are called, without suffix, in the order in which they are looked for."""
+    """What a task's files are called, without suffix, in the order in which they are looked for.
+
+    `more`: what is learnt from besides the first of `train`, where it is there.
+    """
 
     train: tuple[str, ...] = ("train",)
     dev: tuple[tuple[str, ...], ...] = (("dev", "validation", "val"),)
     test: tuple[tuple[str, ...], ...] = (("test",),)
+    more: tuple[str, ...] = ()
 
 
 class TaskFiles(NamedTuple):
-    """Paths by role; `dev` and `test` with the name that their figures are called by."""
+    """Paths by role; `dev` and `test` with the name that their figures are called by; `more` as in `FileNames`."""
 
     train: Path
     dev: tuple[tuple[str, Path], ...]
     test: tuple[tuple[str, Path], ...]
+    more: tuple[Path, ...] = ()
 
 
 def task_files(config: FinetuneConfig, names: FileNames) -> TaskFiles:
@@ -52,7 +57,9 @@ def task_files(config: FinetuneConfig, names: FileNames) -> TaskFiles:
     if not dev and share_of(config.dev) is None:
         where = f"{config.data} holds no {names.dev[0][0]} file" if config.data else "not given"
         raise UserError(f"dev: {where}; say dev=FILE, or dev=0.1 to hold out a tenth of train")
-    return TaskFiles(train[0][1], dev, looked_for("test", names.test))
+    beside_it = [find_file(config.data, [name]) for name in names.more] if config.data and config.train is None else []
+    more = tuple(path for path in beside_it if path is not None and path != train[0][1])
+    return TaskFiles(train[0][1], dev, looked_for("test", names.test), more)
 
 
 def beside(data: str | None, folder: str, names: Sequence[str]) -> Path | None:
@@ -84,5 +91,5 @@ def with_held_out(
     if rare_together:
         counts = Counter(groups)
         groups = [group if share * counts[group] >= 1 else "rare" for group in groups]
-    kept, held = split(groups, share, config.seed)
+    kept, held = split(groups, share, config.split_seed)
     return [train[number] for number in kept], [train[number] for number in held]

@@ -1,6 +1,6 @@
 """Token classification: names of people, places and the like in sentences whose words carry tags."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +57,7 @@ class TokenClassification:
             sentences,
             self.labels,
             max_length=self._config.max_length,
+            stride=self._config.stride,
             document_context=self._config.document_context,
             source=str(path),
         )
@@ -69,6 +70,9 @@ class TokenClassification:
     def _tags(self, split: Split, outputs: Outputs) -> list[list[str]]:
         ids, lengths = outputs["logits"].argmax(axis=-1), split.encoded.row_lengths
         return tags_of(split.windows, [row[:length] for row, length in zip(ids, lengths, strict=True)], self.labels)
+
+    def decisions(self, split: Split, outputs: Outputs) -> Sequence[Hashable]:
+        return [tag for tags in self._tags(split, outputs) for tag in tags]
 
     def write_predictions(self, split: Split, outputs: Outputs, folder: Path) -> list[Path]:
         path = folder / f"{split.name}-predictions.conll"
@@ -104,7 +108,7 @@ class TokenClassification:
 def _scores(gold: list[Any], found: list[Any]) -> Scores:
     """Of tags, a list a sentence."""
     result = {}
-    for type_, (precision, recall, f1, _) in metrics.entity_scores(gold, found).items():
+    for type_, (precision, recall, f1, *_) in metrics.entity_scores(gold, found).items():
         stem = "" if type_ == "overall" else f"{type_}_"
         result |= {f"{stem}f1": f1, f"{stem}precision": precision, f"{stem}recall": recall}
     right = [a == b for tags, said in zip(gold, found, strict=True) for a, b in zip(tags, said, strict=True)]

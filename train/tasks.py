@@ -6,11 +6,12 @@ from bert_jax.data.tasks.conll import read_conll
 from bert_jax.data.tasks.glue import GLUE
 from bert_jax.data.tasks.labelled_text import Columns
 from bert_jax.data.tasks.multiple_choice import CHOICE_READERS
+from bert_jax.data.tasks.published_tables import PUBLISHED_TABLES
 from bert_jax.data.tasks.tag_readers import read_klue_ner, read_naver_ner
 from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.errors import UserError
 from train.finetune_recipe import FinetuneConfig
-from train.task_answer import QuestionAnswering
+from train.task_answer import KORQUAD, SQUAD, AnswerRules, QuestionAnswering
 from train.task_choose import MultipleChoice
 from train.task_classify import Classification, Layout, glue_layout, table_layout
 from train.task_data import TaskData
@@ -18,9 +19,6 @@ from train.task_files import FileNames
 from train.task_tag import Reader, TokenClassification
 
 Task = Callable[[FinetuneConfig, Tokenizer], TaskData]
-
-_ENTAILMENT = ("contradiction", "entailment", "neutral")
-_PAIR = Columns("sentence1", "sentence2", "gold_label")
 
 
 def _classify(layout: Layout) -> Task:
@@ -40,8 +38,8 @@ def _choose(form: str) -> Task:
     return lambda config, tokenizer: MultipleChoice(config, tokenizer, form)
 
 
-def _answer(version: int) -> Task:
-    return lambda config, tokenizer: QuestionAnswering(config, tokenizer, version)
+def _answer(version: int, rules: AnswerRules) -> Task:
+    return lambda config, tokenizer: QuestionAnswering(config, tokenizer, version, rules)
 
 
 TASKS: dict[str, Task] = {
@@ -49,33 +47,42 @@ TASKS: dict[str, Task] = {
     **{name: _classify(glue_layout(name)) for name in GLUE},
     "snli": _classify(
         table_layout(
-            _PAIR,
+            PUBLISHED_TABLES["snli"].columns,
             FileNames(
                 ("snli_1.0_train", "snli_train", "train", "snli_train_slice"),
                 (("snli_1.0_dev", "snli_dev", "dev"),),
                 (("snli_1.0_test", "snli_test", "test"),),
             ),
-            labels=_ENTAILMENT,
+            labels=PUBLISHED_TABLES["snli"].labels,
+            empty_texts=True,
         )
     ),
     "nsmc": _classify(
         table_layout(
-            Columns("document", None, "label", "id"),
+            PUBLISHED_TABLES["nsmc"].columns,
             FileNames(("ratings_train",), (("ratings_test",),), ()),
-            labels=("0", "1"),
+            labels=PUBLISHED_TABLES["nsmc"].labels,
+            empty_texts=True,
         )
     ),
     "korsts": _classify(
         table_layout(
-            Columns("sentence1", "sentence2", "score", kind="number"),
+            PUBLISHED_TABLES["korsts"].columns,
             FileNames(("sts-train",), (("sts-dev",),), (("sts-test",),)),
+            empty_texts=True,
         )
     ),
     "kornli": _classify(
         table_layout(
-            _PAIR,
-            FileNames(("multinli.train.ko", "snli_1.0_train.ko"), (("xnli.dev.ko",),), (("xnli.test.ko",),)),
-            labels=_ENTAILMENT,
+            PUBLISHED_TABLES["kornli"].columns,
+            FileNames(
+                ("multinli.train.ko", "snli_1.0_train.ko"),
+                (("xnli.dev.ko",),),
+                (("xnli.test.ko",),),
+                more=("snli_1.0_train.ko",),
+            ),
+            labels=PUBLISHED_TABLES["kornli"].labels,
+            empty_texts=True,
         )
     ),
     "tag": _tag(read_conll, FileNames()),
@@ -85,9 +92,9 @@ TASKS: dict[str, Task] = {
     "klue-ner": _tag(read_klue_ner, FileNames(("klue-ner-v1.1_train",), (("klue-ner-v1.1_dev",),), ())),
     "naver-ner": _tag(read_naver_ner, FileNames()),
     **{name: _choose(name) for name in CHOICE_READERS},
-    "squad1": _answer(1),
-    "squad2": _answer(2),
-    "korquad": _answer(1),
+    "squad1": _answer(1, SQUAD),
+    "squad2": _answer(2, SQUAD),
+    "korquad": _answer(1, KORQUAD),
 }
 
 

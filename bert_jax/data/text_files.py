@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
-from bert_jax.errors import UserError
+from bert_jax.errors import UserError, Wrong, refuse
 
 MAX_LINE_BYTES = 256 << 20
 _GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
@@ -22,7 +22,11 @@ def no_progress(_: int) -> None:
 
 
 def read_lines(
-    path: Path, progress: Callable[[int], None] = no_progress, *, as_tensorflow: bool = False
+    path: Path,
+    progress: Callable[[int], None] = no_progress,
+    *,
+    as_tensorflow: bool = False,
+    wrong: Wrong = refuse,
 ) -> Iterator[tuple[int, str]]:
     """Yields (line number from 1, the line without its newline) of a UTF-8 file, plain, gzip or zstd.
 
@@ -31,7 +35,7 @@ def read_lines(
     read from the disk.
 
     as_tensorflow: as TensorFlow's `gfile.GFile` gives the lines of a file: without any "\r", wherever it stands, and
-    with the byte-order mark, which is otherwise taken off.
+    with the byte-order mark, which is otherwise taken off. wrong: told of a line that is not UTF-8, which is left out.
 
     Raises UserError, naming file and line, on bytes that are not UTF-8, a damaged or truncated compressed file, a
     line over 256 MB, and on what the operating system refuses.
@@ -43,7 +47,12 @@ def read_lines(
                 return
         elif number == 1:
             raw = raw.removeprefix(_MARK)
-        yield number, _decode(raw, str(path), number)
+        try:
+            line = _decode(raw, str(path), number)
+        except UserError as error:
+            wrong(error)
+            continue
+        yield number, line
 
 
 def read_what_is_text(path: Path) -> Iterator[str | UserError]:

@@ -19,12 +19,18 @@ class Entity(NamedTuple):
 
 
 class Score(NamedTuple):
-    """Precision, recall and F1 in percent, and how many entities the gold tags have (as conlleval prints them)."""
+    """Precision, recall and F1 in percent, and the counts that they come from.
+
+    conlleval's words for these: precision, recall, FB1, phrases (entities of the gold tags), found (of the predicted
+    ones), correct (of both). Of all types together it prints all of them, of each type the first three and found.
+    """
 
     precision: float
     recall: float
     f1: float
-    support: int
+    phrases: int
+    found: int
+    correct: int
 
 
 def entities(tags: Sequence[str]) -> list[Entity]:
@@ -86,4 +92,4 @@ def _score(right: int, said: int, there: int) -> Score:
     precision = 100 * right / said if said else 0.0
     recall = 100 * right / there if there else 0.0
     f1 = 2 * precision * recall / (precision + recall) if precision + recall else 0.0
-    return Score(precision, recall, f1, there)
+    return Score(precision, recall, f1, there, said, right)

@@ -1,5 +1,6 @@
 """Many runs of one recipe in one program: states, batches and keys have an axis of runs, R, in front."""
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -54,6 +55,9 @@ def compile_many_train_step(
 ) -> Callable[[TrainState, Batch, Array, Array, Objective], tuple[TrainState, Metrics]]:
     """`train_step` of each run by itself, `jax.vmap` over all of them.
 
+    A number of a run's state that would become infinite or none stays as it was, and the step counts as skipped: the
+    runs are saved together, so that none may keep the others from it.
+
     Args:
         model: of every run.
         optimizer: but for its learning rate, which is an argument.
@@ -69,8 +73,9 @@ def compile_many_train_step(
     def one(state: TrainState, batch: Batch, key: Array, peak: Array, objective: Objective) -> Any:
         tx, schedule = make_optimizer(optimizer, peak=peak), make_schedule(optimizer, peak=peak)
         tx = tx if rates is None else with_rates(tx, rates)
-        return train_step(
-            state, batch, key, objective, model=model, tx=tx, schedule=schedule, accumulation=accumulation
+        return _finite(
+            state,
+            *train_step(state, batch, key, objective, model=model, tx=tx, schedule=schedule, accumulation=accumulation),
         )
 
     layout, everywhere = NamedSharding(mesh, P(RUNS)), NamedSharding(mesh, P())
@@ -80,6 +85,20 @@ def compile_many_train_step(
         out_shardings=(layout, everywhere),
         donate_argnums=0,
     )
+
+
+def _finite(old: TrainState, new: TrainState, metrics: Metrics) -> tuple[TrainState, Metrics]:
+    """The new state with the old one's numbers where its own are not finite."""
+    before, after = (old.params, old.opt_state), (new.params, new.opt_state)
+    good = jnp.stack([jnp.isfinite(leaf).all() for leaf in jax.tree.leaves(after)]).all()
+    params, opt_state = jax.tree.map(lambda a, b: jnp.where(jnp.isfinite(b), b, a), before, after)
+    counts = {
+        "skipped_total": new.skipped_total + ~good,
+        "skipped_in_a_row": jnp.where(good, new.skipped_in_a_row, old.skipped_in_a_row + 1),
+    }
+    last_skipped_step = jnp.where(good, new.last_skipped_step, old.step)
+    state = dataclasses.replace(new, params=params, opt_state=opt_state, last_skipped_step=last_skipped_step, **counts)
+    return state, metrics | counts | {"finite": metrics["finite"] * good}
 
 
 def compile_many_predict_step(model: nn.Module, mesh: Mesh) -> Callable[[Any, Batch, Objective], dict[str, Any]]:

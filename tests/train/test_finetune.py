@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from bert_jax.config import BertConfig
+from bert_jax.data.tasks.labelled_text import Columns
 from bert_jax.errors import UserError
 from bert_jax.load import load
 from bert_jax.score import score
@@ -180,11 +181,16 @@ def test_every_kind_of_task_is_learnt(place: Path, task: str, metric: str, least
     found = json.loads((place / task / "report/metrics.json").read_text())
     assert found["metric"] == metric
     assert found["scores"]["dev"][metric] >= least, found
+    (gold,), (written,) = place.glob(f"{task}-dev.*"), (place / task / "predictions").glob("dev-predictions.*")
+    columns = Columns(None, kind=task) if task in ("number", "classes") else None
+    said = score(task if columns is None else "classify", gold, written, columns=columns)
+    said = {"f1" if name == "FB1" else name.replace("_FB1", "_f1"): value for name, value in said.items()}
+    shared = found["scores"]["dev"].keys() & said.keys()
+    assert metric in shared and (task == "tag" or shared | {"loss"} == found["scores"]["dev"].keys())
+    assert {name: said[name] for name in shared} == pytest.approx({n: found["scores"]["dev"][n] for n in shared})
     if task == "tag":
         mistakes = (place / "tag/report/dev-mistakes.jsonl").read_text()
         assert (place / "tag/report/dev-spans.html").exists() == bool(mistakes)
-        said = score("conll", place / "tag-dev.txt", place / "tag/predictions/dev-predictions.conll")
-        assert said["f1"] == pytest.approx(found["scores"]["dev"]["f1"])
         assert load(place / "tag/export").config.labels == ("O", "B-LOC", "B-PER")
 
 
@@ -203,6 +209,19 @@ def test_answers_are_found_in_passages_longer_than_a_window(place: Path, version
     names = ("exact_match", "f1") if version == 1 else ("exact", "f1", "HasAns_f1", "NoAns_f1")
     assert {name: said[name] for name in names} == pytest.approx({name: found[name] for name in names})
     assert (folder / "dev-null_odds.json").exists() == (version == 2)
+    answers = json.loads((folder / "dev-predictions.json").read_text())
+    listed = json.loads((folder / "dev-nbest_predictions.json").read_text())
+    contexts = {p["qas"][0]["id"]: p["context"] for p in json.loads(gold.read_text())["data"][0]["paragraphs"]}
+    assert listed.keys() == answers.keys() == contexts.keys()
+    for id, rows in listed.items():
+        assert rows[0]["text"] == answers[id]
+        assert sum(row["probability"] for row in rows) == pytest.approx(1)
+        scores = [row["score"] for row in rows]
+        assert scores == sorted(scores, reverse=True)
+        chances = np.exp(np.array(scores) - scores[0])
+        assert [row["probability"] for row in rows] == pytest.approx((chances / chances.sum()).tolist(), abs=1e-9)
+        assert all(contexts[id][row["start"] : row["end"]] == row["text"] for row in rows)
+        assert ("" in [row["text"] for row in rows]) == (version == 2)
 
 
 def _table(place: Path, name: str, label_of) -> list[str]:

@@ -73,11 +73,12 @@ def test_a_task_is_added_as_the_guide_says(tmp_path: Path, monkeypatch):
     (block,) = blocks_of("docs/finetuning.md", "python")
     monkeypatch.setitem(TASKS, "boolq", TASKS["rte"])  # so that it is taken away again
     run_blocks([block])
-    table = write_csv(tmp_path / "train.csv", [("who", "ann met bob", "yes")] * 3, ("question", "passage", "label"))
+    rows = [("who", "ann met bob", label) for label in ("yes", "no", "yes")]
+    table = write_csv(tmp_path / "train.csv", rows, ("question", "passage", "label"))
     config = FinetuneConfig(task="boolq", train=str(table), dev=str(table), max_length=16)
     task = open_task(config, Tokenizer.from_vocabulary(VOCABULARY, cased=False))
     assert task.labels == ("no", "yes")
-    assert task.train.targets["labels"].tolist() == [1, 1, 1]
+    assert task.train.targets["labels"].tolist() == [1, 0, 1]
 
 
 def test_every_task_and_every_option_of_the_guide_is_one(tmp_path: Path):

@@ -90,6 +90,17 @@ def test_files_that_are_named(task: str, tokenizer: Tokenizer, data_dir: Path):
         assert len(answered) > 0.97 * possible  # but for answers longer than what windows share
 
 
+def test_pairs_of_snli_on_which_its_readers_did_not_agree_are_left_out(tokenizer: Tokenizer, data_dir: Path):
+    """SNLI's own form, JSON lines; gold_label is "-" for 16 of these 1,289 pairs (https://arxiv.org/abs/1508.05326, 2.2)."""
+    folder = data_dir / "finetune" / "snli"
+    sample = "snli_1.0_dev_sample.jsonl.gz"
+    if not (folder / sample).is_file():
+        pytest.skip(f"{sample} is not among the real data at {folder}")
+    found = opened(tokenizer, data_dir, "snli", data="snli", dev=f"snli/{sample}", test=f"snli/{sample}")
+    for split in (*found.evaluations, *found.tests):
+        assert split.labelled and len(split.examples) == 1_289 - 16
+
+
 @pytest.mark.parametrize("language", ["en", "zh"])
 def test_xquad_is_in_squads_form(language: str, tokenizer: Tokenizer, data_dir: Path):
     path = f"squad/xquad.{language}.json.gz"

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from bert_jax.data.text_files import read_lines
-from bert_jax.errors import UserError
+from bert_jax.errors import UserError, Wrong, errors_in_place, refuse
 
 DOCUMENT_START = "-DOCSTART-"
 _PREFIXES = re.compile(r"[BIES]-.+|O")
@@ -21,12 +21,13 @@ class TaggedSentence(NamedTuple):
     line: int
 
 
-def read_conll(path: Path, *, word: int = 0, tag: int | None = -1) -> Iterator[TaggedSentence]:
+def read_conll(path: Path, *, word: int = 0, tag: int | None = -1, wrong: Wrong = refuse) -> Iterator[TaggedSentence]:
     """The sentences of a file whose columns are parted by tabs, or by spaces where a line has no tab.
 
     Args:
         path: the file.
         word, tag: which columns; -1 is the last. tag None: only words are read.
+        wrong: told of a line that is not UTF-8; its sentence is left out.
 
     Raises:
         UserError: a line with too few columns, or a tag that is neither O nor B-, I-, E- or S- with a type.
@@ -34,13 +35,20 @@ def read_conll(path: Path, *, word: int = 0, tag: int | None = -1) -> Iterator[T
     words: list[str] = []
     tags: list[str] = []
     document, first = 0, 0
-    for number, text in read_lines(path):
+    unread = False  # a line of this sentence
+    for row in errors_in_place(lambda at_fault: read_lines(path, wrong=at_fault)):
+        if isinstance(row, UserError):
+            if not unread:
+                wrong(row)
+            unread = True
+            continue
+        number, text = row
         line = text.removesuffix("\r")
         cells = line.split("\t") if "\t" in line else line.split(" ")
         if not line.strip() or cells[0] == DOCUMENT_START:
-            if words:
+            if words and not unread:
                 yield TaggedSentence(tuple(words), tuple(tags) if tag is not None else None, document, first)
-                words, tags = [], []
+            words, tags, unread = [], [], False
             document += cells[0] == DOCUMENT_START
             continue
         where = f"{path}, line {number}"
@@ -51,7 +59,7 @@ def read_conll(path: Path, *, word: int = 0, tag: int | None = -1) -> Iterator[T
         words.append(_cell(cells, word, where))
         if tag is not None:
             tags.append(checked_tag(_cell(cells, tag, where), where))
-    if words:
+    if words and not unread:
         yield TaggedSentence(tuple(words), tuple(tags) if tag is not None else None, document, first)
 
 

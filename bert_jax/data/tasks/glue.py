@@ -1,5 +1,6 @@
 """The nine tasks of GLUE in the layout of its own files (gluebenchmark.com), read as google-research/bert does."""
 
+import logging
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -7,6 +8,8 @@ from typing import NamedTuple
 from bert_jax.data.tasks.labelled_text import Columns, LabelledText, label_number, read_table
 from bert_jax.data.tasks.tables import named_rows, tsv_rows
 from bert_jax.errors import UserError
+
+logger = logging.getLogger(__name__)
 
 
 class GlueTask(NamedTuple):
@@ -19,7 +22,8 @@ class GlueTask(NamedTuple):
         test_text: column(s) in the test file, which has a header and the id in column 0.
         header: whether train and dev have one.
         dev: names of the dev files, less the suffix; test_files alike.
-        skips_short_rows: a few lines of QQP lack columns; the published code leaves them out.
+        skips_short_rows: a few lines of QQP lack columns; the published code leaves them out. In a test file, of which
+            every id is to be predicted, what they lack is an empty text.
         metric: what the task is judged by, first of the names that `train` reports.
     """
 
@@ -82,6 +86,7 @@ def read_glue(task: str, path: Path, *, labelled: bool = True) -> Iterator[Label
     """
     layout = GLUE[task]
     columns = layout.text if labelled else layout.test_text
+    short: list[int] = []
     for line, cells in tsv_rows(path):
         if line == 1 and (layout.header or not labelled):
             continue
@@ -89,13 +94,19 @@ def read_glue(task: str, path: Path, *, labelled: bool = True) -> Iterator[Label
             continue
         where = f"{path}, line {line}"
         if len(cells) <= max(*columns, layout.label if labelled else 0):
-            if layout.skips_short_rows:
+            if not layout.skips_short_rows:
+                raise UserError(f"{where}: {len(cells)} columns; {task} has its text in column {max(columns) + 1}")
+            if labelled:
+                short.append(line)
                 continue
-            raise UserError(f"{where}: {len(cells)} columns; {task} has its text in column {max(columns) + 1}")
+            cells += [""] * (max(columns) + 1 - len(cells))
         texts = [cells[column] for column in columns]
         label = _label(task, layout, cells, where) if labelled else None
         id = str(line - 1 - layout.header) if labelled else cells[0]
         yield LabelledText(id, texts[0], texts[1] if len(texts) == 2 else None, label, line)
+    if short:
+        rows = "1 row lacks columns and is" if len(short) == 1 else f"{len(short):,} rows lack columns and are"
+        logger.warning("%s: %s left out, the first in line %s", path, rows, short[0])
 
 
 def read_diagnostic(path: Path) -> Iterator[LabelledText]:

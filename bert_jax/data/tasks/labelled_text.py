@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from bert_jax.data.tasks.tables import named_rows
-from bert_jax.errors import UserError
+from bert_jax.data.tasks.tables import has_header, named_rows
+from bert_jax.errors import UserError, Wrong, refuse
 
 Label = str | float | tuple[str, ...]
 
@@ -22,38 +22,45 @@ class LabelledText(NamedTuple):
 
 
 class Columns(NamedTuple):
-    """Which columns of a table are what. `label` None: the table has none; `id` None: rows are numbered from 0.
+    """Which columns of a table are what.
 
+    `text` None: texts are not read; `label` None: the table has none; `id` None: rows are numbered from 0.
     kind: "class" (the label is a name), "classes" (several: a JSON list, or names parted by "|"), "number".
     """
 
-    text: str
+    text: str | None
     pair: str | None = None
     label: str | None = "label"
     id: str | None = None
     kind: str = "class"
 
 
-def read_table(path: Path, columns: Columns) -> Iterator[LabelledText]:
+def read_table(path: Path, columns: Columns, wrong: Wrong = refuse) -> Iterator[LabelledText]:
     """The rows of a CSV, TSV or JSONL file.
 
     Raises:
-        UserError: a column that is missing, a text that is none, a label that is empty or no number; each with its
-            line.
+        UserError: a column that the header does not have. If `wrong` does, also an object without it, a text that is
+            none, a label that is empty or no number. Each with its line.
     """
-    for index, (line, row) in enumerate(named_rows(path)):
+    for index, (line, row) in enumerate(named_rows(path, wrong)):
         where = f"{path}, line {line}"
-        for name in (columns.text, columns.pair, columns.label, columns.id):
-            if name is not None and name not in row:
-                raise UserError(f"{where}: has no column {name!r}; it has {', '.join(map(repr, row))}")
-        label = None if columns.label is None else _label(row[columns.label], columns, where)
-        yield LabelledText(
-            id=str(index if columns.id is None else row[columns.id]),
-            text=_text(row[columns.text], columns.text, where),
-            pair=None if columns.pair is None else _text(row[columns.pair], columns.pair, where),
-            label=label,
-            line=line,
-        )
+        asked = (columns.text, columns.pair, columns.label, columns.id)
+        if missing := [name for name in asked if name is not None and name not in row]:
+            error = UserError(f"{where}: has no column {missing[0]!r}; it has {', '.join(map(repr, row))}")
+            (refuse if has_header(path) else wrong)(error)
+            continue
+        try:
+            example = LabelledText(
+                id=str(index if columns.id is None else row[columns.id]),
+                text="" if columns.text is None else _text(row[columns.text], columns.text, where),
+                pair=None if columns.pair is None else _text(row[columns.pair], columns.pair, where),
+                label=None if columns.label is None else _label(row[columns.label], columns, where),
+                line=line,
+            )
+        except UserError as error:
+            wrong(error)
+        else:
+            yield example
 
 
 def label_number(value: Any, where: str) -> float:

@@ -22,7 +22,19 @@ def find_labels(examples: Sequence[LabelledText]) -> tuple[str, ...]:
     if len(names) < 2:
         found = f"only {next(iter(names))!r}" if names else "none"
         raise UserError(f"{len(examples)} examples and {found} as a label; two classes at least can be told apart")
-    return tuple(sorted(names, key=int) if all(name.isdecimal() for name in names) else sorted(names))
+    if all(name.isdecimal() for name in names):
+        return tuple(sorted(names, key=lambda name: (int(name), name)))
+    return tuple(sorted(names))
+
+
+def check_labels_differ(examples: Sequence[LabelledText], source: str) -> None:
+    """UserError, beginning with `source`, where all examples have the same label, class or number."""
+    found = {example.label for example in examples}
+    if len(found) == 1:
+        only = "|".join(_names(found.pop()))
+        raise UserError(
+            f"{source}: {len(examples):,} examples and only {only!r} as a label; two at least can be learnt"
+        )
 
 
 def label_ids(examples: Sequence[LabelledText], names: Sequence[str], source: str) -> np.ndarray:

@@ -5,7 +5,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from bert_jax.data.tasks.tables import json_rows, named_rows, tsv_rows
-from bert_jax.errors import UserError
+from bert_jax.errors import UserError, Wrong, errors_in_place, refuse
+
+_ENDINGS = tuple(f"ending{number}" for number in range(4))
 
 
 class Choices(NamedTuple):
@@ -18,55 +20,30 @@ class Choices(NamedTuple):
     line: int
 
 
-def read_swag(path: Path) -> Iterator[Choices]:
-    """SWAG's CSV: A is sent1, B is sent2 and the ending (https://arxiv.org/abs/1810.04805, section 4.4)."""
-    for index, (line, row) in enumerate(named_rows(path)):
-        where = f"{path}, line {line}"
-        names = [f"ending{number}" for number in range(4)]
-        _require(row, ["sent1", "sent2", *names], where)
-        endings = [f"{row['sent2']} {row[name]}".strip() for name in names]
-        yield _choices(str(index), row["sent1"], endings, _label(row.get("label"), 4, where), line)
+def read_swag(path: Path, wrong: Wrong = refuse) -> Iterator[Choices]:
+    """SWAG's CSV: A is sent1, B is sent2 and the ending (https://arxiv.org/abs/1810.04805, section 4.4).
+
+    Here and below `wrong` is told of each question that is at fault.
+    """
+    return _each(path, _swag_rows, _swag, wrong)
 
 
-def read_codah(path: Path) -> Iterator[Choices]:
+def read_codah(path: Path, wrong: Wrong = refuse) -> Iterator[Choices]:
     """CODAH's TSV: a category, the beginning, four endings, the number of the right one (https://aclanthology.org/W19-2008)."""
-    for index, (line, cells) in enumerate(tsv_rows(path)):
-        where = f"{path}, line {line}"
-        if len(cells) != 7:
-            raise UserError(f"{where}: {len(cells)} columns; expected category, beginning, four endings, answer")
-        yield _choices(str(index), cells[1], cells[2:6], _label(cells[6], 4, where), line)
+    return _each(path, tsv_rows, _codah, wrong)
 
 
-def read_arc(path: Path) -> Iterator[Choices]:
+def read_arc(path: Path, wrong: Wrong = refuse) -> Iterator[Choices]:
     """The JSON lines of ARC, OpenBookQA and CommonsenseQA: question > stem, choices > text and label; answerKey."""
-    for line, row in json_rows(path):
-        where = f"{path}, line {line}"
-        try:
-            stem, choices = row["question"]["stem"], row["question"]["choices"]
-            texts, keys = [choice["text"] for choice in choices], [choice["label"] for choice in choices]
-        except (KeyError, TypeError) as error:
-            raise UserError(
-                f"{where}: not in ARC's form, question > stem and choices > text, label ({error!r})"
-            ) from None
-        key = row.get("answerKey") or None
-        if key is not None and key not in keys:
-            raise UserError(f"{where}: answerKey is {key!r}; the choices are {', '.join(keys)}")
-        label = None if key is None else keys.index(key)
-        yield _choices(str(row.get("id", line - 1)), stem, texts, label, line)
+    return _each(path, json_rows, _arc, wrong)
 
 
-def read_hellaswag(path: Path) -> Iterator[Choices]:
+def read_hellaswag(path: Path, wrong: Wrong = refuse) -> Iterator[Choices]:
     """HellaSwag's JSON lines: ctx, endings, label."""
-    for index, (line, row) in enumerate(json_rows(path)):
-        where = f"{path}, line {line}"
-        _require(row, ["ctx", "endings"], where)
-        endings = row["endings"]
-        yield _choices(
-            str(row.get("ind", index)), row["ctx"], endings, _label(row.get("label"), len(endings), where), line
-        )
+    return _each(path, json_rows, _hellaswag, wrong)
 
 
-CHOICE_READERS: dict[str, Callable[[Path], Iterator[Choices]]] = {
+CHOICE_READERS: dict[str, Callable[..., Iterator[Choices]]] = {
     "swag": read_swag,
     "codah": read_codah,
     "arc": read_arc,
@@ -74,8 +51,76 @@ CHOICE_READERS: dict[str, Callable[[Path], Iterator[Choices]]] = {
 }
 
 
+def _each(
+    path: Path,
+    read: Callable[[Path, Wrong], Iterator[tuple[int, Any]]],
+    parse: Callable[[Any, int, int, str], Choices],
+    wrong: Wrong,
+) -> Iterator[Choices]:
+    """What `parse` makes of each row, its number, its line and what an error calls it."""
+    for number, row in enumerate(errors_in_place(lambda at_fault: read(path, at_fault))):
+        try:
+            if isinstance(row, UserError):
+                raise row
+            line, value = row
+            found = parse(value, number, line, f"{path}, line {line}")
+        except UserError as error:
+            wrong(error)
+        else:
+            yield found
+
+
+def _swag_rows(path: Path, wrong: Wrong) -> Iterator[tuple[int, dict[str, Any]]]:
+    for line, row in named_rows(path, wrong):
+        _require(row, ["sent1", "sent2", *_ENDINGS], f"{path}, line {line}")
+        yield line, row
+
+
+def _swag(row: dict[str, Any], number: int, line: int, where: str) -> Choices:
+    endings = _texts([row[name] for name in _ENDINGS], where)
+    seconds = [f"{row['sent2']} {ending}".strip() for ending in endings]
+    return _choices(str(number), row["sent1"], seconds, _label(row.get("label"), 4, where), line)
+
+
+def _codah(cells: list[str], number: int, line: int, where: str) -> Choices:
+    if len(cells) != 7:
+        raise UserError(f"{where}: {len(cells)} columns; expected category, beginning, four endings, answer")
+    return _choices(str(number), cells[1], _texts(cells[2:6], where), _label(cells[6], 4, where), line)
+
+
+def _arc(row: dict[str, Any], _: int, line: int, where: str) -> Choices:
+    try:
+        stem, choices = row["question"]["stem"], row["question"]["choices"]
+        texts, keys = [choice["text"] for choice in choices], [choice["label"] for choice in choices]
+    except (KeyError, TypeError) as error:
+        raise UserError(f"{where}: not in ARC's form, question > stem and choices > text, label ({error!r})") from None
+    key = row.get("answerKey") or None
+    if key is not None and key not in keys:
+        raise UserError(f"{where}: answerKey is {key!r}; the choices are {', '.join(keys)}")
+    label = None if key is None else keys.index(key)
+    return _choices(str(row.get("id", line - 1)), stem, _texts(texts, where), label, line)
+
+
+def _hellaswag(row: dict[str, Any], number: int, line: int, where: str) -> Choices:
+    _require(row, ["ctx", "endings"], where)
+    endings = _texts(row["endings"], where)
+    label = _label(row.get("label"), len(endings), where)
+    return _choices(str(row.get("ind", number)), row["ctx"], endings, label, line)
+
+
 def _choices(id: str, beginning: str, endings: list[str], label: int | None, line: int) -> Choices:
     return Choices(id, (beginning,) * len(endings), tuple(endings), label, line)
+
+
+def _texts(choices: list[Any], where: str) -> list[str]:
+    """The choices; UserError, beginning with `where`, if one is no text or an empty one."""
+    for number, choice in enumerate(choices, 1):
+        this = f"{where}: choice {number} of {len(choices)} is"
+        if not isinstance(choice, str):
+            raise UserError(f"{this} {type(choice).__name__}; expected a text")
+        if not choice.strip():
+            raise UserError(f"{this} empty; expected a text")
+    return choices
 
 
 def _require(row: dict[str, Any], names: list[str], where: str) -> None:

@@ -52,13 +52,12 @@ def encode_passages(
         tokenizer: the model's.
         questions, contexts: as many of both.
         max_length: tokens of a row, L.
-        stride: how many tokens of the passage lie between the beginnings of two windows.
+        stride: how many tokens of the passage lie between the beginnings of two windows; at most a window.
         overlap: in its place, how many two windows share: what transformers calls a stride.
         max_question_length: a question is cut after so many.
 
     Raises:
-        UserError: a question that leaves no room for its passage, a stride that would leave tokens out, or an
-            overlap of whole windows.
+        UserError: a question that leaves no room for its passage, a stride below 1, or an overlap of whole windows.
     """
     if not len(questions):
         raise UserError("no questions, so there is nothing to encode")

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from bert_jax.data.text_files import read_lines
-from bert_jax.errors import UserError
+from bert_jax.errors import UserError, Wrong, errors_in_place, refuse
 
 FORMATS = {".tsv": "tsv", ".txt": "tsv", ".csv": "csv", ".jsonl": "jsonl", ".json": "json"}
 
@@ -24,46 +24,71 @@ def format_of(path: Path) -> str:
     return FORMATS[plain.suffix]
 
 
-def tsv_rows(path: Path) -> Iterator[tuple[int, list[str]]]:
-    """(line number, cells) of each line, cut at tabs; a quote is a character like any other."""
-    for number, line in read_lines(path):
+def has_header(path: Path) -> bool:
+    """Whether all rows have the same columns, or each has its own."""
+    return format_of(path) in ("tsv", "csv")
+
+
+def tsv_rows(path: Path, wrong: Wrong = refuse) -> Iterator[tuple[int, list[str]]]:
+    """(line number, cells) of each line, cut at tabs; a quote is a character like any other.
+
+    Here and below `wrong` is told of each row that is at fault.
+    """
+    for number, line in read_lines(path, wrong=wrong):
         yield number, line.removesuffix("\r").split("\t")
 
 
-def csv_rows(path: Path) -> Iterator[tuple[int, list[str]]]:
+def csv_rows(path: Path, wrong: Wrong = refuse) -> Iterator[tuple[int, list[str]]]:
     """(number of the last line, cells) of each row; a quoted cell may hold commas, quotes (doubled) and line ends.
+
+    A blank line has no cells; a line with "" alone has one, which is empty.
 
     Raises:
         UserError: a quote that does not end, or stands where none may.
     """
-    lines = (line + "\n" for _, line in read_lines(path))
-    reader = csv.reader(lines, strict=True)
-    try:
-        for cells in reader:
-            if cells:
-                yield reader.line_num, cells
-    except csv.Error as error:
-        raise UserError(
-            f'{path}, line {reader.line_num}: not CSV ({error}); quote cells with ", double a " within'
-        ) from None
+    errors: list[UserError] = []  # of the row that is being read
+
+    def lines() -> Iterator[str]:
+        for line in errors_in_place(lambda at_fault: read_lines(path, wrong=at_fault)):
+            if isinstance(line, UserError):
+                errors.append(line)
+            yield "\n" if isinstance(line, UserError) else line[1] + "\n"
+
+    reader = csv.reader(lines(), strict=True)
+    while True:
+        try:
+            cells = next(reader, None)
+        except csv.Error as error:
+            cells, where = [], f"{path}, line {reader.line_num}"
+            errors.append(UserError(f'{where}: not CSV ({error}); quote cells with ", double a " within'))
+        if errors:
+            wrong(errors[0])
+            errors.clear()
+        elif cells is None:
+            return
+        else:
+            yield reader.line_num, cells
 
 
-def json_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+def json_rows(path: Path, wrong: Wrong = refuse) -> Iterator[tuple[int, dict[str, Any]]]:
     """(line number, object) of a file with one JSON object a line.
 
     Raises:
         UserError: a line that is none.
     """
-    for number, line in read_lines(path):
+    for number, line in read_lines(path, wrong=wrong):
         if not line.strip():
             continue
         try:
             value = json.loads(line)
+            if not isinstance(value, dict):
+                raise UserError(f"expected a JSON object, found {type(value).__name__}")
+        except UserError as error:
+            wrong(UserError(f"{path}, line {number}: {error}"))
         except ValueError as error:
-            raise UserError(f"{path}, line {number}: not JSON ({error})") from None
-        if not isinstance(value, dict):
-            raise UserError(f"{path}, line {number}: expected a JSON object, found {type(value).__name__}")
-        yield number, value
+            wrong(UserError(f"{path}, line {number}: not JSON ({error})"))
+        else:
+            yield number, value
 
 
 def read_json(path: Path) -> Any:
@@ -75,15 +100,18 @@ def read_json(path: Path) -> Any:
         raise UserError(f"{path}: not JSON ({error})") from None
 
 
-def named_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+def named_rows(path: Path, wrong: Wrong = refuse) -> Iterator[tuple[int, dict[str, Any]]]:
     """(line number, column -> value) of each row of a table with a header, or of JSON objects.
 
+    A blank line is no row, but in a table of one column, where it is an empty text if rows come after it.
+
     Raises:
-        UserError: a row with another number of cells than the header, a header with one name twice, an empty file.
+        UserError: a row with another number of cells than the header, if `wrong` does; a header with one name twice, an
+            empty file.
     """
     kind = format_of(path)
     if kind == "jsonl":
-        yield from json_rows(path)
+        yield from json_rows(path, wrong)
         return
     if kind == "json":
         values = read_json(path)
@@ -91,16 +119,41 @@ def named_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
             raise UserError(f"{path}: expected a JSON list of objects (or one object a line, named .jsonl)")
         yield from enumerate(values, 1)
         return
-    rows = tsv_rows(path) if kind == "tsv" else csv_rows(path)
-    _, header = next(rows, (0, []))
+    rows = errors_in_place(lambda at_fault: (_unquoted if kind == "tsv" else csv_rows)(path, at_fault))
+    first, header = _header(rows)
     if not header:
         raise UserError(f"{path}: is empty; expected a header with the names of the columns")
     if twice := sorted({name for name in header if header.count(name) > 1}):
-        raise UserError(f"{path}, line 1: the header has {twice[0]!r} twice")
-    for number, cells in rows:
-        if cells == [""]:
+        raise UserError(f"{path}, line {first}: the header has {twice[0]!r} twice")
+    blank: list[int] = []
+    for row in rows:
+        number, cells = (0, header) if isinstance(row, UserError) else row
+        if not cells:
+            blank.append(number)
             continue
-        if len(cells) != len(header):
+        if len(header) == 1:
+            yield from ((line, {header[0]: ""}) for line in blank)
+        blank.clear()
+        if isinstance(row, UserError):
+            wrong(row)
+        elif len(cells) != len(header):
             hint = "; a tab within a text, or a quoted cell? TSV has no quoting, .csv has" if kind == "tsv" else ""
-            raise UserError(f"{path}, line {number}: {len(cells)} cells, but the header has {len(header)}{hint}")
-        yield number, dict(zip(header, cells, strict=True))
+            wrong(UserError(f"{path}, line {number}: {len(cells)} cells, but the header has {len(header)}{hint}"))
+        else:
+            yield number, dict(zip(header, cells, strict=True))
+
+
+def _header(rows: Iterator[tuple[int, list[str]] | UserError]) -> tuple[int, list[str]]:
+    """The first row that has cells, and its line."""
+    for row in rows:
+        if isinstance(row, UserError):
+            raise row
+        if row[1]:
+            return row
+    return 0, []
+
+
+def _unquoted(path: Path, wrong: Wrong) -> Iterator[tuple[int, list[str]]]:
+    """`tsv_rows`, but a blank line has no cells, as in `csv_rows`."""
+    for number, cells in tsv_rows(path, wrong):
+        yield number, [] if cells == [""] else cells

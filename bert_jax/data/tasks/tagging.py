@@ -99,14 +99,14 @@ def encode_tagged(
         tags: all that there are, by id, as `find_tags` gives them; None: no labels.
         max_length: tokens of a row, special tokens included.
         stride: tokens between the beginnings of two windows of a sentence. None: half a window, so that in one of its
-            windows a token has a quarter of it on either side, if the sentence has.
+            windows a token has a quarter of it on either side, if the sentence has. At most a window.
         document_context: fill each row with what stands before and after in the same document, the same number of
             tokens on both sides where there are so many. (A file without -DOCSTART- is one document.)
         source: the file of the sentences, for messages.
 
     Raises:
-        UserError: no sentences, a tag that is none of `tags` (with its line), no room for a token, a stride that would
-            leave tokens out, words that are not valid Unicode.
+        UserError: no sentences, a tag that is none of `tags` (with its line), no room for a token, a stride below 1,
+            words that are not valid Unicode.
     """
     room = max_length - tokenizer.special_tokens_added(pair=False)
     if not len(sentences):

@@ -23,15 +23,17 @@ def windows(count: int, room: int, stride: int) -> list[Window]:
     Args:
         count: tokens of the text; 0 gives one empty window.
         room: the most of them in a window.
-        stride: what run_squad.py calls doc_stride. (In transformers a stride is the overlap, room - stride.)
+        stride: what run_squad.py calls doc_stride; more than `room` is `room`, as there, so that no token is left out.
+            (In transformers a stride is the overlap, room - stride.)
 
     Raises:
-        UserError: `room` or `stride` below 1, or a stride that would leave tokens out.
+        UserError: `room` or `stride` below 1.
     """
     if room < 1:
         raise UserError(f"no room for the text beside the question and special tokens ({room} tokens); shorten the one")
-    if not 1 <= stride <= room:
-        raise UserError(f"stride={stride}: expected 1 to {room}, the tokens of a window, or some would be left out")
+    if stride < 1:
+        raise UserError(f"stride={stride}: expected at least 1")
+    stride = min(stride, room)
     found = [Window(0, min(count, room))]
     while (start := found[-1].start) + found[-1].length < count:
         found.append(Window(start + stride, min(count - start - stride, room)))

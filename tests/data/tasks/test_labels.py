@@ -21,6 +21,12 @@ def test_classes_are_sorted_as_words_or_as_numbers():
     assert find_labels(examples(("x", "y"), (), ("z",))) == ("x", "y", "z")
 
 
+def test_names_of_the_same_number_have_the_same_order_in_every_process():
+    """Sets of strings are walked through in an order that PYTHONHASHSEED changes."""
+    pairs = [(f"0{number}", str(number)) for number in range(1, 50)]
+    assert find_labels(examples(*(name for pair in pairs for name in reversed(pair)))) == sum(pairs, ())
+
+
 def test_ids_and_several_labels():
     np.testing.assert_array_equal(label_ids(examples("b", "a"), ("a", "b"), "f"), [1, 0])
     several = label_ids(examples(("b", "a"), ()), ("a", "b"), "f")

@@ -12,6 +12,8 @@ from bert_jax.data.tasks.multiple_choice import CHOICE_READERS
 from bert_jax.data.tasks.squad import read_squad
 from bert_jax.errors import UserError
 
+SWAG = "video-id,sent1,sent2,ending0,ending1,ending2,ending3,label\n"
+
 
 def write(path: Path, text: str) -> Path:
     path.write_text(text, encoding="utf-8", newline="")
@@ -41,6 +43,26 @@ def test_a_table_without_labels(tmp_path):
     path = write(tmp_path / "a.csv", "text\nhello\n")
     (only,) = read_table(path, Columns("text", label=None))
     assert only.label is None and only.id == "0"
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "expected"),
+    [
+        ("a.csv", "text\na\n\nb\n", [("a", 2), ("", 3), ("b", 4)]),
+        ("a.tsv", "text\na\n\nb\n", [("a", 2), ("", 3), ("b", 4)]),
+        ("a.tsv", "text\r\n\r\nb\r\n\r\n", [("", 2), ("b", 3)]),
+        ("a.csv", "text\r\n\r\n\r\nb\r\n\r\n\r\n", [("", 2), ("", 3), ("b", 4)]),
+        ("a.csv", '\ntext\na\n""\n', [("a", 3), ("", 4)]),  # how Python's csv and pandas write an empty text
+        ("a.csv", 'text\n"a\n\nb"\n\nc\n', [("a\n\nb", 4), ("", 5), ("c", 6)]),
+        ("a.csv", 'text,label\n\n"a\n\nb",x\n\n', [("a\n\nb", 5)]),
+        ("a.tsv", "text\tlabel\n\na\tx\n\nb\tx\n", [("a", 3), ("b", 5)]),
+    ],
+)
+def test_a_blank_line_of_a_single_column_is_an_empty_text(tmp_path, name, text, expected):
+    """Between others: so the number of a row is that of its line. At the end of a file it is nothing."""
+    found = list(read_table(write(tmp_path / name, text), Columns("text", label=None)))
+    assert [(example.text, example.line) for example in found] == expected
+    assert [example.id for example in found] == [str(number) for number in range(len(expected))]
 
 
 @pytest.mark.parametrize(
@@ -76,8 +98,19 @@ def test_bad_glue_files(tmp_path):
     strange = write(tmp_path / "dev.tsv", "index\tsentence1\tsentence2\tlabel\n0\ta\tb\tmaybe\n")
     with pytest.raises(UserError, match=r"line 2: the label is 'maybe'; rte has entailment, not_entailment"):
         list(read_glue("rte", strange))
-    few = write(tmp_path / "train.tsv", "id\tq1\tq2\ta\tb\tc\n1\t2\t3\n1\t2\t3\tone\ttwo\t1\n")
+
+
+def test_a_short_row_of_qqp_is_left_out_of_what_is_learnt_and_predicted_in_its_test(tmp_path, caplog):
+    """GLUE takes predictions for all ids of a test file only (gluebenchmark.com, "submit")."""
+    few = write(tmp_path / "train.tsv", "id\tq1\tq2\ta\tb\tc\n1\t2\t3\n1\t2\t3\tone\ttwo\t1\n1\t2\n")
     assert [example.text for example in read_glue("qqp", few)] == ["one"]
+    assert f"{few}: 2 rows lack columns and are left out, the first in line 2" in caplog.text
+    test = write(tmp_path / "test.tsv", "id\tquestion1\tquestion2\n0\tone\ttwo\n1\tone\n2\n3\tone\ttwo\n")
+    found = [(example.id, example.text, example.pair) for example in read_glue("qqp", test, labelled=False)]
+    assert found == [("0", "one", "two"), ("1", "one", ""), ("2", "", ""), ("3", "one", "two")]
+    bad = write(tmp_path / "test.tsv", "index\tsentence1\tsentence2\n0\ta\n")
+    with pytest.raises(UserError, match=r"line 2: 2 columns; rte has its text in column 3"):
+        list(read_glue("rte", bad, labelled=False))
 
 
 def test_conll(tmp_path):
@@ -133,8 +166,7 @@ def test_bad_squad_is_one_line(tmp_path, text, message):
 
 
 def test_swag_is_read_as_google_and_transformers_do(tmp_path):
-    header = "video-id,sent1,sent2,ending0,ending1,ending2,ending3,label\n"
-    path = write(tmp_path / "train.csv", header + 'v,"A man, old, sits.",He,smiles.,runs.,eats.,sleeps.,2\n')
+    path = write(tmp_path / "train.csv", SWAG + 'v,"A man, old, sits.",He,smiles.,runs.,eats.,sleeps.,2\n')
     (found,) = CHOICE_READERS["swag"](path)
     assert found.first == ("A man, old, sits.",) * 4
     assert found.second == ("He smiles.", "He runs.", "He eats.", "He sleeps.")
@@ -146,11 +178,19 @@ def test_swag_is_read_as_google_and_transformers_do(tmp_path):
     [
         ("codah", "o\tI am\ta\tb\tc\td\n", "line 1: 6 columns; expected category"),
         ("codah", "o\tI am\ta\tb\tc\td\t4\n", "line 1: the label is '4'; expected a number from 0 to 3"),
+        ("codah", "o\tI am\ta\t \tc\td\t0\n", "line 1: choice 2 of 4 is empty"),
+        ("swag", f"{SWAG}v,He,He,a,b,,d,0\n", "line 2: choice 3 of 4 is empty"),
+        (
+            "arc",
+            '{"question": {"stem": "I", "choices": [{"text": "", "label": "A"}]}}',
+            "line 1: choice 1 of 1 is empt",
+        ),
+        ("hellaswag", '{"ctx": "x", "endings": ["a", 3]}\n', "line 1: choice 2 of 2 is int; expected a text"),
         ("arc", '{"id": "x"}\n', "line 1: not in ARC's form"),
         ("hellaswag", '{"ctx": "x"}\n', "line 1: has no 'endings'; it has 'ctx'"),
     ],
 )
 def test_bad_choices_are_one_line(tmp_path, kind, text, message):
     with pytest.raises(UserError) as error:
-        list(CHOICE_READERS[kind](write(tmp_path / "a.tsv", text)))
+        list(CHOICE_READERS[kind](write(tmp_path / ("a.csv" if kind == "swag" else "a.tsv"), text)))
     assert message in str(error.value)

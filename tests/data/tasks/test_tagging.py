@@ -194,8 +194,8 @@ def test_what_cannot_be_learnt_is_one_line(tokenizer):
         encode_tagged(tokenizer, [], TAGS, max_length=8, source="empty")
     with pytest.raises(UserError, match="max_length=2 leaves no room for words beside the 2 added"):
         encode_tagged(tokenizer, strange, None, max_length=2)
-    with pytest.raises(UserError, match="stride=7: expected 1 to 6"):
-        encode_tagged(tokenizer, strange, None, max_length=8, stride=7)
+    with pytest.raises(UserError, match="stride=0: expected at least 1"):
+        encode_tagged(tokenizer, strange, None, max_length=8, stride=0)
     with pytest.raises(UserError, match="lone surrogate"):
         encode_tagged(tokenizer, [sentence("a \ud800")], None, max_length=8)
 
