@@ -10,14 +10,18 @@ from importlib.metadata import version
 from pathlib import Path
 
 CHECKSUMS = "checksums.json"
+_THRESHOLDS = {  # name -> (what JAX has where nobody says anything, what keeps every program)
+    "jax_persistent_cache_min_compile_time_secs": (1.0, 0.0),
+    "jax_persistent_cache_min_entry_size_bytes": (0, -1),
+}
 
 
 def keep_compiled_programs() -> None:
     """Points JAX at a folder of this jaxlib and this CPU, so that a second start compiles nothing again.
 
-    Whoever set JAX's own options keeps them: `JAX_COMPILATION_CACHE_DIR` (then nothing here is done),
-    `JAX_ENABLE_COMPILATION_CACHE=false`, and the sizes and seconds from which on a program is kept. Where the folder
-    cannot be written programs are compiled every time.
+    Whoever set JAX's own options, by environment or by `jax.config.update`, keeps them: `jax_compilation_cache_dir`
+    (then nothing here is done), `jax_enable_compilation_cache`, and the sizes and seconds from which on a program is
+    kept, where they are other than JAX's own. Where the folder cannot be written programs are compiled every time.
     """
     import jax
 
@@ -33,11 +37,8 @@ def keep_compiled_programs() -> None:
     except (OSError, RuntimeError):  # RuntimeError: there is no home
         return
     jax.config.update("jax_compilation_cache_dir", str(folder))
-    for option, everything in {
-        "jax_persistent_cache_min_compile_time_secs": 0.0,
-        "jax_persistent_cache_min_entry_size_bytes": -1,
-    }.items():
-        if option.upper() not in os.environ:
+    for option, (usual, everything) in _THRESHOLDS.items():
+        if option.upper() not in os.environ and jax.config.values[option] == usual:
             jax.config.update(option, everything)
 
 

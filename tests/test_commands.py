@@ -16,6 +16,7 @@ from bert_jax import commands
 from bert_jax.__main__ import main, make_parser
 from bert_jax.config import BertConfig
 from bert_jax.data.tokenizer import Tokenizer
+from bert_jax.inference import serve
 from bert_jax.interop.names import parameters_of
 from bert_jax.interop.tree import sha256_of_parameters, unflatten
 from bert_jax.interop.write import save_pretrained
@@ -206,10 +207,23 @@ def test_fill_mask_on_a_run_and_on_its_export(run, export, capsys):
 @pytest.mark.slow
 def test_fill_mask_reads_one_text_a_line_from_stdin(export, capsys, monkeypatch):
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"the [MASK]\n\na [MASK] sat\n" * 2)))
-    monkeypatch.setattr(commands, "CHUNK", 3)
-    lines = output(capsys, "fill-mask", str(export), "--json", "--top-k", "1").splitlines()
-    assert len(lines) == 4
-    assert lines[0] == lines[2]
+    monkeypatch.setattr(serve, "CHUNK", 3)
+    assert main(["fill-mask", str(export), "--json", "--top-k", "1"]) == 2
+    out, err = capsys.readouterr()
+    rows = [json.loads(line) for line in out.splitlines()]
+    assert [isinstance(row, dict) for row in rows] == [False, True, False] * 2
+    assert [rows[i]["error"].split(":")[0] for i in (1, 4)] == [f"text {n} ('') has no [MASK]" for n in (2, 5)]
+    assert rows[0] == rows[3]
+    assert err == "error: 2 of 6 could not be answered; the others were\n"
+
+
+@pytest.mark.slow
+def test_fill_mask_answers_the_texts_beside_one_that_has_no_mask(export, capsys):
+    assert main(["fill-mask", str(export), "the [MASK]", "no mask", "--top-k", "1"]) == 2
+    out, err = capsys.readouterr()
+    assert out.startswith("the [MASK]\n  ") and out.count("\n  ") == 1
+    assert "text 2 ('no mask') has no [MASK]" in err.splitlines()[0]
+    assert err.splitlines()[1:] == ["error: 1 of 2 could not be answered; the others were"]
 
 
 @pytest.mark.parametrize(

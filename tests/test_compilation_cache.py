@@ -12,11 +12,15 @@ import pytest
 
 from bert_jax import compilation_cache
 from bert_jax.compilation_cache import CHECKSUMS, default_folder, remove_damaged
+from tests.inference.task_folders import export
 
 ROOT = Path(__file__).resolve().parents[1]
 PROGRAM = """
-import json
+import json, sys
 import jax, jax.numpy as jnp
+for option in sys.argv[1:]:
+    name, value = option.split("=")
+    jax.config.update(name, float(value) if "." in value else int(value))
 from bert_jax.compilation_cache import keep_compiled_programs, kept_in
 keep_compiled_programs()
 counts = {"cache_hits": 0, "cache_misses": 0}
@@ -25,15 +29,29 @@ def count(event, **_):
     counts[name] = counts.get(name, 0) + 1
 jax.monitoring.register_event_listener(count)
 result = jax.jit(lambda x: jnp.tanh(x @ x).sum())(jnp.arange(64.0).reshape(8, 8) / 64)
-print(json.dumps({"folder": kept_in(), "result": float(result), **counts}))
+settings = {name: value for name, value in jax.config.values.items() if name.startswith("jax_persistent_cache_min")}
+print(json.dumps({"folder": kept_in(), "result": float(result), **counts, **settings}))
+"""
+PIPELINE = """
+import json, sys
+import jax
+counts = {"cache_hits": 0, "cache_misses": 0}
+def count(event, **_):
+    name = event.rpartition("/")[2]
+    counts[name] = counts.get(name, 0) + 1
+jax.monitoring.register_event_listener(count)
+from bert_jax import pipeline
+from bert_jax.compilation_cache import kept_in
+found = pipeline("fill-mask", sys.argv[1], cache=json.loads(sys.argv[2]))("hello [MASK]")
+print(json.dumps({"folder": kept_in(), "result": found, **counts}))
 """
 
 
-def start(home: Path, **environment: str) -> dict[str, Any]:
+def start(home: Path, *arguments: str, program: str = PROGRAM, **environment: str) -> dict[str, Any]:
     """A process that compiles something, every warning an error; what it found in the cache."""
     inherited = {name: value for name, value in os.environ.items() if "CACHE" not in name}
     process = subprocess.run(
-        [sys.executable, "-W", "error", "-c", PROGRAM],
+        [sys.executable, "-W", "error", "-c", program, *arguments],
         env=inherited | {"JAX_PLATFORMS": "cpu", "XDG_CACHE_HOME": str(home)} | environment,
         cwd=ROOT,
         capture_output=True,
@@ -70,6 +88,22 @@ def test_the_users_own_settings_win(tmp_path):
     seconds = start(tmp_path, JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS="1000")
     assert seconds["folder"] and seconds["cache_misses"] == 0
     assert not list(tmp_path.rglob("*-cache"))
+    own = {"jax_persistent_cache_min_compile_time_secs": 100.0, "jax_persistent_cache_min_entry_size_bytes": 1_000_000}
+    told = start(tmp_path, *(f"{name}={value}" for name, value in own.items()))
+    assert {name: told[name] for name in own} == own
+    assert told["folder"] and not list(tmp_path.rglob("*-cache"))
+
+
+@pytest.mark.slow
+def test_a_pipeline_keeps_its_programs_where_it_is_asked_to(tmp_path):
+    folder = str(export(tmp_path, "mlm"))
+    without = start(tmp_path, folder, "false", program=PIPELINE)
+    assert without["folder"] is None and not (tmp_path / "bert_jax").exists()
+    first, second = (start(tmp_path, folder, "true", program=PIPELINE) for _ in range(2))
+    assert first["folder"] == second["folder"] and Path(first["folder"]).is_relative_to(tmp_path)
+    assert first["cache_misses"] > 0 and first["cache_hits"] == 0
+    assert (second["cache_misses"], second["cache_hits"]) == (0, first["cache_misses"])
+    assert without["result"] == first["result"] == second["result"]
 
 
 @pytest.mark.slow

@@ -11,7 +11,7 @@ from bert_jax.inference import (
     next_sentence_command,
     summarise_command,
 )
-from bert_jax.inference.common_arguments import Add, add_batch_size, add_lines, add_source
+from bert_jax.inference.common_arguments import Add, add_lines, add_running, add_source
 
 _CLASSIFY = """\
 The label of each text, or pair of texts, by a model that was fine-tuned for it, and its probability; of a regression
@@ -40,6 +40,7 @@ examples:
   python -m bert_jax answer runs/squad dev-v1.1.json --output predictions.json     SQuAD's form: id to answer
   python -m bert_jax answer my-bert dev-v2.0.json --null-threshold 0 --null-odds odds.json
   python -m bert_jax answer my-bert questions.jsonl --json                         columns question and context
+  python -m bert_jax answer my-bert dev-v1.1.json --top-k 20 --json --output nbest.jsonl
 """
 
 _CHOOSE = """\
@@ -85,12 +86,13 @@ def add_verbs(add: Add) -> None:
     add_source(answer, _SOURCE)
     answer.add_argument("file", metavar="FILE", help="SQuAD's .json, or a table with the columns question and context")
     answer.add_argument("--output", metavar="PATH", help="write the result there")
+    answer.add_argument("--top-k", type=int, default=1, metavar="K", help="answers to each question (default 1)")
     answer.add_argument("--null-threshold", type=float, metavar="T", help='answer "" where that is so much better')
     answer.add_argument("--null-odds", metavar="PATH", help="write there how much better: JSON, question id to score")
     answer.add_argument("--max-length", type=int, default=384, metavar="L", help="tokens of a window (default 384)")
     answer.add_argument("--stride", type=int, metavar="N", help="tokens between two windows (default 128)")
     answer.add_argument("--max-answer-length", type=int, default=30, metavar="N", help="in tokens (default 30)")
-    _add_common(answer, "a JSON object a question: id, score, start, end, answer")
+    _add_common(answer, "a JSON object a question: id, score, start, end, answer; with --top-k a list")
 
     embed_command.add_verbs(add)
     for module in (attend_command, compiled_command, likelihood_command, next_sentence_command, summarise_command):
@@ -104,5 +106,5 @@ def add_verbs(add: Add) -> None:
 
 
 def _add_common(parser: argparse.ArgumentParser, what: str) -> None:
-    add_batch_size(parser)
+    add_running(parser)
     parser.add_argument("--json", action="store_true", help=what)

@@ -4,7 +4,7 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 from bert_jax.inference.checks import writable
-from bert_jax.inference.common_arguments import Add, add_source
+from bert_jax.inference.common_arguments import Add, add_dtype, add_source
 from bert_jax.inference.serve import say, to_json, write
 
 if TYPE_CHECKING:
@@ -32,6 +32,7 @@ def add_verb(add: Add) -> None:
     parser.add_argument("--html", metavar="PATH", help="write a page to walk through layers and heads in")
     parser.add_argument("--png", metavar="PATH", help="write all heads as a grid of heat maps")
     parser.add_argument("--npz", metavar="PATH", help="write tokens and weights [layers, heads, L, L] for numpy.load")
+    add_dtype(parser)
     parser.add_argument("--json", action="store_true", help="one JSON object: tokens, and the table's rows as heads")
 
 
@@ -42,7 +43,7 @@ def attend(arguments: argparse.Namespace) -> None:
             writable(written)
     from bert_jax.inference.attention_maps import Attend
 
-    maps = Attend(arguments.source)(arguments.text, arguments.pair)
+    maps = Attend(arguments.source, dtype=arguments.dtype)(arguments.text, arguments.pair)
     for path, save in (
         (arguments.html, maps.save_html),
         (arguments.png, maps.save_png),

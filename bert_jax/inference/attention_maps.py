@@ -1,7 +1,7 @@
 """attend: what every head of every layer looks at in a text, as arrays, a PNG and a page to walk through."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
@@ -15,7 +15,8 @@ from bert_jax.errors import UserError
 from bert_jax.inference.attention_grid import draw_grid
 from bert_jax.inference.attention_page import page_of
 from bert_jax.inference.buckets import length_buckets
-from bert_jax.inference.checks import shortened, writable
+from bert_jax.inference.checks import check_text, shortened, writable
+from bert_jax.inference.engine import why_not_finite
 from bert_jax.inference.task_source import HEAD_OF, literal_tokenizer, longest_row, model_for
 from bert_jax.load import Loaded
 from bert_jax.model.heads import HEADS
@@ -128,10 +129,11 @@ class Attend:
             `AttentionMaps` for a text, a list of them for a list.
 
         Raises:
-            UserError: a text too long for the model (nothing is cut); lists of different lengths.
+            UserError: what is no text; one too long for the model (nothing is cut); lists of different lengths; a
+                parameter that is not finite.
         """
         single = isinstance(text, str)
-        texts = [text] if single else list(text)
+        texts = _texts_of(text, "text")
         pairs = _pairs_of(text_pair, len(texts), single)
         both = list(zip(texts, pairs, strict=True))
         rows = [self._encode(first, second, number) for number, (first, second) in enumerate(both)]
@@ -145,6 +147,8 @@ class Attend:
         inputs[0] = self.tokenizer.pad_token_id if self.tokenizer.has_special("pad") else 0
         inputs[:, 0, :length] = row.ids, np.ones(length), row.types
         layers = jax.device_get(self._weights(self._params, *inputs))
+        if not all(np.isfinite(layer).all() for layer in layers):
+            raise UserError(why_not_finite(self._params))
         maps, has_head = self._unpadded([layer[0] for layer in layers], length)
         tokens = self.tokenizer.ids_to_tokens(row.ids)
         return AttentionMaps(
@@ -248,9 +252,14 @@ def _row(tokenizer: Tokenizer, segments: list[np.ndarray]) -> _Row:
 def _pairs_of(text_pair: str | Sequence[str] | None, count: int, single: bool) -> list[str | None]:
     if text_pair is None:
         return [None] * count
-    if single != isinstance(text_pair, str):
+    if single != isinstance(text_pair, str) or not isinstance(text_pair, str | Sequence):
         raise UserError("text_pair: expected a text for a text, a list for a list")
-    pairs: list[str | None] = [text_pair] if isinstance(text_pair, str) else list(text_pair)
+    pairs = _texts_of(text_pair, "text_pair")
     if len(pairs) != count:
         raise UserError(f"text_pair has {len(pairs)} texts for {count}: expected one for each")
-    return pairs
+    return list(pairs)
+
+
+def _texts_of(given: Any, name: str) -> list[str]:
+    texts = list(given) if isinstance(given, Iterable) and not isinstance(given, str) else [given]
+    return [check_text(text, f"{name} {number}") for number, text in enumerate(texts, 1)]

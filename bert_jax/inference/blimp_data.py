@@ -45,8 +45,9 @@ def read_blimp(path: Path, limit: int | None = None) -> list[PairSet]:
     """The sets, by name.
 
     Args:
-        path: a folder with a .jsonl a set, or with them in `data/`; or a tar archive of it, plain, .gz or .zst. A line
-            is an object with sentence_good and sentence_bad, and perhaps UID, linguistics_term, field.
+        path: a folder with a .jsonl a set, or with them in `data/`; or a tar archive of it, plain, .gz or .zst; or a
+            folder with nothing but that. A line is an object with sentence_good and sentence_bad, and perhaps UID,
+            linguistics_term, field.
         limit: keep the first pairs of each set only.
 
     Raises:
@@ -105,9 +106,14 @@ def _row(line: str, where: str) -> dict[str, Any]:
 
 
 def _in_folder(path: Path) -> Iterator[tuple[str, str, Lines]]:
-    """(name, what an error calls it, lines) of each file."""
+    """(name, what an error calls it, lines) of each file, or where there is none of each in the archive."""
     files = sorted(path.glob("*.jsonl")) or sorted((path / "data").glob("*.jsonl"))
+    archives = [file for file in sorted(path.glob("*.tar*")) if not file.name.startswith(".")]
+    if not files and len(archives) > 1:
+        raise UserError(f"{path}: has {len(archives)} archives; name one, as {archives[0]}")
     yield from ((file.stem, str(file), read_lines(file)) for file in files)
+    if not files and archives:
+        yield from _in_archive(archives[0])
 
 
 def _in_archive(path: Path) -> Iterator[tuple[str, str, Lines]]:

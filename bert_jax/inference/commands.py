@@ -7,7 +7,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from bert_jax.errors import UserError
+from bert_jax.errors import UserError, errors_in_place
 from bert_jax.inference import (
     attend_command,
     compiled_command,
@@ -17,9 +17,11 @@ from bert_jax.inference import (
     summarise_command,
 )
 from bert_jax.inference.checks import writable
-from bert_jax.inference.serve import CHUNK, answered_by, lines_of, serve, to_json, write
+from bert_jax.inference.common_arguments import running
+from bert_jax.inference.serve import CHUNK, answered_by, lines_of, say, serve, to_json, write
 
 _CERTAIN = 1e9  # how much better no answer is where there is no other: JSON has no infinity
+_N_BEST = 20  # answers that share the probability, as in run_squad.py
 
 
 def classify(arguments: argparse.Namespace) -> None:
@@ -29,17 +31,15 @@ def classify(arguments: argparse.Namespace) -> None:
     texts = _texts_to_classify(arguments)
     from bert_jax.inference.text_classification import TextClassification
 
-    predict = TextClassification(arguments.source, batch_size=arguments.batch_size, cache=True)
+    predict = TextClassification(arguments.source, **running(arguments))
 
     def show(_: Any, found: Any) -> str:
-        labels = [found] if arguments.top_k == 1 else found
-        return "\t".join(f"{row['label']}\t{row['score']:.4f}" for row in labels)
+        return "\t".join(f"{row['label']}\t{row['score']:.4f}" for row in found)
 
     serve(
         answered_by(predict, texts, top_k=arguments.top_k),
         show,
         as_json=arguments.json,
-        in_json=lambda _, found: [found] if arguments.top_k == 1 else found,
     )
 
 
@@ -55,27 +55,29 @@ def tag(arguments: argparse.Namespace) -> None:
 
     predict = TokenClassification(
         arguments.source,
-        batch_size=arguments.batch_size,
         split=arguments.split,
         aggregation_strategy=arguments.aggregation,
-        cache=True,
+        **running(arguments),
     )
     if not arguments.conll:
         serve(answered_by(predict, lines), _show_entities, as_json=arguments.json)
         return
-    sentences = (sentence.words for sentence in read_conll(_file(arguments.file), tag=None))
-    for some in _chunks(sentences):
-        if arguments.json:
-            for entities in predict(some, is_split_into_words=True):
-                write(to_json(entities))
-            continue
-        for words, tags in zip(some, predict.tags(some), strict=True):
-            write("".join(f"{word}\t{tag.label}\n" for word, tag in zip(words, tags, strict=True)))
+    path = _file(arguments.file)
+    sentences = errors_in_place(lambda wrong: read_conll(path, tag=None, wrong=wrong))
+
+    def of_words(words: list[tuple[str, ...]]) -> list[Any]:
+        return predict(words, is_split_into_words=True) if arguments.json else predict.tags(words)
+
+    serve(_tagged(sentences, of_words), _show_tags, as_json=arguments.json)
 
 
 def answer(arguments: argparse.Namespace) -> None:
     """`answer DIR FILE`: {id: answer} of a file in SQuAD's form, or an answer for each row of a table."""
     path = _file(arguments.file)
+    if not 1 <= arguments.top_k <= _N_BEST:
+        raise UserError(f"--top-k {arguments.top_k}: expected 1 to {_N_BEST}")
+    if arguments.top_k > 1 and _is_squad(path) and not arguments.json:
+        raise UserError(f"--top-k {arguments.top_k}: {{id: answer}} has one answer a question; add --json")
     for written in (arguments.output, arguments.null_odds):
         if written:
             writable(written)
@@ -84,27 +86,32 @@ def answer(arguments: argparse.Namespace) -> None:
 
     predict = QuestionAnswering(
         arguments.source,
-        batch_size=arguments.batch_size,
-        cache=True,
-        max_length=arguments.max_length,
+        max_seq_len=arguments.max_length,
         stride=arguments.stride,
-        max_answer_length=arguments.max_answer_length,
+        max_answer_len=arguments.max_answer_length,
+        n_best=_N_BEST,
         null_threshold=arguments.null_threshold,
+        **running(arguments),
     )
-    found, odds, wrong = [], {}, []
-    for question, answers in zip(questions, predict.answers(questions, on_error="return"), strict=True):
+    found, odds, wrong = [], {}, 0
+    answers_of = zip(questions, predict.answers(questions, on_error="return"), strict=True)
+    for number, (question, answers) in enumerate(answers_of):
+        name = str(number) if isinstance(question, UserError) else question["id"]
         if isinstance(answers, UserError):
-            wrong.append(answers)
-            found.append({"id": question["id"], "answer": "", "score": 0.0, "error": str(answers)})
+            wrong += 1
+            if not arguments.json:
+                say(f"error: {answers}")
+            found.append([{"id": name, "answer": "", "score": 0.0, "error": str(answers)}])
             continue
-        found.append({"id": question["id"]} | predict.describe(answers))
-        odds[question["id"]] = min(answers.no_answer_score, _CERTAIN)
+        best = predict.describe(answers, arguments.top_k)
+        found.append([{"id": name} | one for one in (best if arguments.top_k > 1 else [best])])
+        odds[name] = min(answers.no_answer_score, _CERTAIN)
     if arguments.json:
-        text = "\n".join(map(to_json, found))
+        text = "\n".join(to_json(rows if arguments.top_k > 1 else rows[0]) for rows in found)
     elif _is_squad(path):
-        text = json.dumps({row["id"]: row["answer"] for row in found}, ensure_ascii=False, indent=1)
+        text = json.dumps({rows[0]["id"]: rows[0]["answer"] for rows in found}, ensure_ascii=False, indent=1)
     else:
-        text = "\n".join(f"{row['score']:.4f}\t{' '.join(row['answer'].split())}" for row in found)
+        text = "\n".join(map(_show_answers, found))
     if arguments.null_odds:
         Path(arguments.null_odds).write_text(json.dumps(odds, indent=1) + "\n", encoding="utf-8")
     if arguments.output:
@@ -112,17 +119,18 @@ def answer(arguments: argparse.Namespace) -> None:
     else:
         write(text)
     if wrong:
-        raise UserError(f"{len(wrong)} of {len(found)} questions have no answer; the first: {wrong[0]}")
+        raise UserError(f"{wrong} of {len(found)} questions could not be answered; the others were")
 
 
 def choose(arguments: argparse.Namespace) -> None:
     """`choose DIR FILE`: the number of the best choice of each question."""
     from bert_jax.data.tasks.multiple_choice import CHOICE_READERS
 
-    questions = CHOICE_READERS[arguments.format](_file(arguments.file))
+    path = _file(arguments.file)
+    questions = errors_in_place(lambda wrong: CHOICE_READERS[arguments.format](path, wrong))
     from bert_jax.inference.multiple_choice import MultipleChoice
 
-    predict = MultipleChoice(arguments.source, batch_size=arguments.batch_size, cache=True)
+    predict = MultipleChoice(arguments.source, **running(arguments))
     serve(
         answered_by(predict, questions),
         lambda _, found: f"{found['choice']}\t{found['score']:.4f}",
@@ -152,8 +160,9 @@ def _texts_to_classify(arguments: argparse.Namespace) -> Iterator[Any]:
     from bert_jax.data.tasks.labelled_text import Columns, read_table
 
     if arguments.text:
-        rows = read_table(_file(arguments.file), Columns(arguments.text, arguments.pair, label=None))
-        return (row.text if row.pair is None else {"text": row.text, "text_pair": row.pair} for row in rows)
+        path, columns = _file(arguments.file), Columns(arguments.text, arguments.pair, label=None)
+        rows = errors_in_place(lambda wrong: read_table(path, columns, wrong))
+        return map(_to_classify, rows)
     if arguments.pair:
         raise UserError(f"--pair {arguments.pair}: name the column of the first texts too, --text COL")
     if Path(arguments.file.removesuffix(".gz").removesuffix(".zst")).suffix in (".csv", ".tsv", ".jsonl", ".json"):
@@ -161,18 +170,32 @@ def _texts_to_classify(arguments: argparse.Namespace) -> Iterator[Any]:
     return lines_of(arguments.file)
 
 
-def _questions(path: Path) -> Iterator[dict[str, str]]:
-    """id, question, context."""
+def _to_classify(row: Any) -> Any:
+    if isinstance(row, UserError):
+        return row
+    return row.text if row.pair is None else {"text": row.text, "text_pair": row.pair}
+
+
+def _questions(path: Path) -> Iterator[dict[str, str] | UserError]:
+    """id, question, context; in the place of a row that has not both the error."""
     from bert_jax.data.tasks.squad import read_squad
-    from bert_jax.data.tasks.tables import named_rows
+    from bert_jax.data.tasks.tables import has_header, named_rows
 
     if _is_squad(path):
         yield from ({"id": one.id, "question": one.question, "context": one.context} for one in read_squad(path))
         return
-    for number, (line, row) in enumerate(named_rows(path)):
-        for name in ("question", "context"):
-            if not isinstance(row.get(name), str):
-                raise UserError(f"{path}, line {line}: has no text {name!r}; it has {', '.join(map(repr, row))}")
+    for number, found in enumerate(errors_in_place(lambda wrong: named_rows(path, wrong))):
+        if isinstance(found, UserError):
+            yield found
+            continue
+        line, row = found
+        if missing := [name for name in ("question", "context") if not isinstance(row.get(name), str)]:
+            has = ", ".join(map(repr, row))
+            error = UserError(f"{path}, line {line}: has no text {missing[0]!r}; it has {has}")
+            if has_header(path):
+                raise error
+            yield error
+            continue
         yield {"id": str(row.get("id", number)), "question": row["question"], "context": row["context"]}
 
 
@@ -191,10 +214,21 @@ def _file(name: str) -> Path:
     return path
 
 
-def _chunks(items: Iterable[Any]) -> Iterator[list[Any]]:
-    iterator = iter(items)
-    while chunk := list(islice(iterator, CHUNK)):
-        yield chunk
+def _tagged(
+    sentences: Iterable[Any], of_words: Callable[[list[tuple[str, ...]]], list[Any]]
+) -> Iterator[tuple[Any, Any]]:
+    iterator = iter(sentences)
+    while some := list(islice(iterator, CHUNK)):
+        found = iter(of_words([one.words for one in some if not isinstance(one, UserError)]))
+        yield from ((one, one if isinstance(one, UserError) else next(found)) for one in some)
+
+
+def _show_tags(sentence: Any, tags: list[Any]) -> str:
+    return "".join(f"{word}\t{tag.label}\n" for word, tag in zip(sentence.words, tags, strict=True))
+
+
+def _show_answers(rows: list[dict[str, Any]]) -> str:
+    return "\t".join(f"{row['score']:.4f}\t{' '.join(row['answer'].split())}" for row in rows)
 
 
 def _show_entities(text: str, entities: list[dict[str, Any]]) -> str:

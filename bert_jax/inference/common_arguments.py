@@ -2,6 +2,7 @@
 
 import argparse
 from collections.abc import Callable
+from typing import Any
 
 SOURCE = "a run directory, a folder in any published format, or a published model's id (ORG/NAME[@REVISION])"
 LINES = "a text a line; none: stdin"
@@ -20,14 +21,21 @@ def add_lines(parser: argparse.ArgumentParser, what: str = LINES) -> None:
     parser.add_argument("file", metavar="FILE", nargs="?", default="-", help=what)
 
 
-def add_batch_size(parser: argparse.ArgumentParser) -> None:
-    """--batch-size, None for what `Engine` thinks best."""
+def add_running(parser: argparse.ArgumentParser) -> None:
+    """How the model runs: --batch-size, None for what `Engine` thinks best, and --dtype; see `running`."""
     parser.add_argument("--batch-size", type=int, metavar="B", help="rows at a time; default: some thousand tokens")
+    add_dtype(parser)
+
+
+def running(arguments: argparse.Namespace) -> dict[str, Any]:
+    """What `add_running` has found, as a pipeline takes it; programs are kept on disk."""
+    return {"batch_size": arguments.batch_size, "dtype": arguments.dtype, "cache": True}
 
 
 def add_dtype(parser: argparse.ArgumentParser) -> None:
     """--dtype of the products' operands."""
-    parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32", help="default float32")
+    how = "type of the products' operands: default float32"
+    parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32", help=how)
 
 
 def names(text: str) -> tuple[str, ...]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from bert_jax.errors import UserError
 from bert_jax.inference.common_arguments import SOURCE, Add, add_dtype, add_lines, add_source, names, numbers
 from bert_jax.inference.compiled_facts import TASKS
-from bert_jax.inference.serve import answered, lines_of, say, serve, to_json, write
+from bert_jax.inference.serve import lines_of, say, serve, to_json, write
 
 if TYPE_CHECKING:
     from bert_jax.data.tokenizer import Tokenizer
@@ -100,10 +100,7 @@ def run_compiled(arguments: argparse.Namespace) -> None:
     compiled = load_compiled(arguments.source, cache=True)
     tokenizer = Tokenizer.load(Path(arguments.source))
 
-    def run(lines: Iterable[Any]) -> Iterator[Any]:
-        return _outputs(compiled, tokenizer, lines)
-
-    shown = answered(lines_of(arguments.file), run)
+    shown = ((None, found) for found in _outputs(compiled, tokenizer, lines_of(arguments.file)))
     serve(shown, lambda _, found: to_json({name: array.tolist() for name, array in found.items()}), as_json=False)
 
 

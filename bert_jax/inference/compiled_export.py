@@ -93,7 +93,7 @@ def export_compiled(
         raise UserError(f"task {task!r}: expected one of {', '.join(TASKS)}")
     if pooling is not None and task != "embed":
         raise UserError(f"pooling={pooling!r}: only for embed, not for {task}")
-    options: dict[str, Any] = {"embed": {"pooling": pooling}, "question-answering": {"max_length": ANY_LENGTH}}
+    options: dict[str, Any] = {"embed": {"pooling": pooling}, "question-answering": {"max_seq_len": ANY_LENGTH}}
     model = TASKS[task](source, dtype=dtype, **options.get(task, {}))
     shapes = _shapes(model, lengths, batch_sizes)
     inputs, outputs = _specs(task, model, masks, min(top_k, model.tokenizer.vocab_size))

@@ -4,6 +4,7 @@ import hashlib
 import os
 from collections.abc import Mapping, Sequence
 from functools import cached_property
+from pathlib import Path
 from typing import Any, Unpack
 
 import jax
@@ -33,7 +34,8 @@ class TextEmbedding(TaskModel):
     [CLS] [SEP].
 
     Args:
-        source: a run directory, a folder, a hub id, or what `load` returned; with any head.
+        source: a run directory, a folder, a hub id, or what `load` returned (then "the folder" is where that was read
+            from, as long as it is there); with any head.
         pooling: "mean" over the tokens, "cls" (the first one's vector), "max", "mean_sqrt_len_tokens", or "pooled"
             (what the pooler makes of the first); "+normalize" for vectors of length one. None: what the folder's
             modules.json says, else "mean+normalize".
@@ -57,7 +59,7 @@ class TextEmbedding(TaskModel):
         max_length: int | None = None,
         **running: Unpack[Running],
     ):
-        folder = None if isinstance(source, Loaded) else folder_of(source)
+        folder = _folder_of(source)
         self.pooling = pooling or (pooling_of(folder) if folder else None) or DEFAULT_POOLING
         kind = self.pooling.removesuffix(NORMALIZED)
         if kind != POOLED:
@@ -70,7 +72,7 @@ class TextEmbedding(TaskModel):
             self.longest = max_length
         self.task = "embed-pooled" if kind == POOLED else "embed"
         self.packing = kind in _PACKABLE if packing is None else packing
-        super().__init__(folder or source, **running)
+        super().__init__(source if isinstance(source, Loaded) else folder or source, **running)
         self.width = self.config.hidden_size
 
     def __call__(self, texts: str | Sequence[str]) -> np.ndarray:
@@ -111,6 +113,13 @@ class TextEmbedding(TaskModel):
             vectors = pooled(output.last_hidden_state, batch["attention_mask"], kind)
         vectors = vectors.astype(jnp.float32)
         return (normalized(vectors) if self.pooling.endswith(NORMALIZED) else vectors,)
+
+
+def _folder_of(source: "str | os.PathLike[str] | Loaded") -> Path | None:
+    """Where a model says how it pools; None of a loaded one whose folder is gone."""
+    if not isinstance(source, Loaded):
+        return folder_of(source)
+    return folder_of(source.report.source) if Path(source.report.source).is_dir() else None
 
 
 def pooled(x_BLD: Array, mask_BL: Array, kind: str) -> Array:

@@ -3,13 +3,14 @@
 import argparse
 import os
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bert_jax.errors import UserError
-from bert_jax.inference.common_arguments import Add, add_batch_size, add_dtype, add_lines, add_source
+from bert_jax.inference.common_arguments import Add, add_lines, add_running, add_source, running
 from bert_jax.inference.serve import answered_by, lines_of, say, serve, to_json
 
 if TYPE_CHECKING:
@@ -19,8 +20,8 @@ _EMBED = """\
 A vector for each line of a file. Pooled as the model's folder says (modules.json), else the mean, of length one.
 
 To a .npy file the vectors go as they come, float32 [lines, D]; the same command goes on where one that was stopped had
-come to. A line that is not UTF-8 gets a row of NaN there, and its error on stderr. Without --output: a JSON list a
-line.
+come to. A line that is not UTF-8 gets a row of NaN there (in a .jsonl file null), and its error on stderr. Without
+--output: a JSON list a line.
 
 examples:
   python -m bert_jax embed sentence-transformers/all-MiniLM-L6-v2 texts.txt --output texts.npy
@@ -45,6 +46,7 @@ def add_verbs(add: Add) -> None:
     add_source(embed)
     add_lines(embed)
     embed.add_argument("--output", metavar="PATH", help="a .npy file (resumed) or a .jsonl file; none: stdout")
+    embed.add_argument("--json", action="store_true", help="stdout: an error stands in its place there, as an object")
     _add_common(embed)
 
     similar = add("similar", _SIMILAR)
@@ -59,33 +61,47 @@ def add_verbs(add: Add) -> None:
 def _add_common(parser: argparse.ArgumentParser) -> None:
     how = "mean, cls, max, pooled; +normalize for vectors of length one; default: what the folder says"
     parser.add_argument("--pooling", metavar="HOW", help=how)
-    add_dtype(parser)
-    add_batch_size(parser)
+    add_running(parser)
 
 
 def embed(arguments: argparse.Namespace) -> None:
     """`embed DIR [FILE]`: a vector for each line."""
     if arguments.output and arguments.file == "-":
         raise UserError("--output: name the file too (what comes from stdin cannot be gone on with)")
+    if arguments.output and arguments.json:
+        raise UserError("--json: is for stdout; the name of --output says what it is, .npy or .jsonl")
     lines = lines_of(arguments.file)
     model = _model(arguments)
     if arguments.output:
         _to_file(model, lines, arguments)
         return
-    serve(answered_by(model, lines), lambda _, vector: to_json(vector.tolist()), as_json=False)
+    serve(
+        answered_by(model, lines),
+        lambda _, vector: to_json(vector.tolist()),
+        as_json=arguments.json,
+        in_json=lambda _, vector: vector.tolist(),
+    )
 
 
 def similar(arguments: argparse.Namespace) -> None:
     """`similar DIR QUERIES CORPUS`: the nearest lines of the corpus for each query."""
-    from bert_jax.inference.similar import similar
+    from bert_jax.inference.similar import similar, vectors_or_nan
 
-    queries, corpus = (list(_texts(name)) for name in (arguments.file, arguments.corpus))
-    results = similar(_model(arguments), queries, corpus, arguments.top_k)
+    queries, corpus = (list(lines_of(name)) for name in (arguments.file, arguments.corpus))
+    model = _model(arguments)
+    results = similar(partial(vectors_or_nan, model), queries, corpus, arguments.top_k)
+    unread = [line for line in corpus if isinstance(line, UserError)]
+    for line in unread:
+        say(f"error: {line}")
 
     def show(query: str, found: list[dict[str, Any]]) -> str:
         return "\n".join([query, *(f"  {row['score']:.4f}  {row['corpus_id'] + 1}  {row['text']}" for row in found)])
 
-    serve(zip(queries, results, strict=True), show, as_json=arguments.json)
+    pairs = zip(queries, results, strict=True)
+    answered = ((query, query if isinstance(query, UserError) else found) for query, found in pairs)
+    serve(answered, show, as_json=arguments.json)
+    if unread:
+        raise UserError(f"{len(unread)} of {len(corpus)} lines of {arguments.corpus} have no vector; the others do")
 
 
 def _model(arguments: argparse.Namespace) -> "TextEmbedding":
@@ -94,17 +110,8 @@ def _model(arguments: argparse.Namespace) -> "TextEmbedding":
     return TextEmbedding(
         arguments.source,
         pooling=arguments.pooling,
-        dtype=arguments.dtype,
-        batch_size=arguments.batch_size,
-        cache=True,
+        **running(arguments),
     )
-
-
-def _texts(name: str) -> Iterator[str]:
-    for line in lines_of(name):
-        if isinstance(line, UserError):
-            raise line
-        yield line
 
 
 def _to_file(model: "TextEmbedding", lines: Iterable[str | UserError], arguments: argparse.Namespace) -> None:

@@ -212,14 +212,16 @@ class Engine:
     def _collect(self, call: _Call, results: dict[int, list[Outputs]], missing: dict[int, int]) -> None:
         arrays: Outputs = jax.device_get(call.arrays)
         if not all(np.isfinite(array).all() for array in arrays if np.issubdtype(array.dtype, np.floating)):
-            raise UserError(self._why_not_finite())
+            raise UserError(why_not_finite(self.programs.params))
         for example, row, place in call.members:
             # Copies: a view would keep the whole batch in memory, padding and all.
             results[call.chunk][example] = tuple(np.array(array[row][place]) for array in arrays)
         missing[call.chunk] -= len(call.members)
 
-    def _why_not_finite(self) -> str:
-        for path, value in flatten(self.programs.params).items():
-            if not np.isfinite(value).all():
-                return f"parameter {path} is not finite (NaN or infinite), so neither is what the model gives"
-        return "what the model gives is not finite, though its parameters are: try dtype float32"
+
+def why_not_finite(params: Any) -> str:
+    """What is wrong with a model whose outputs are not finite: the first of its parameters that is not."""
+    for path, value in flatten(params).items():
+        if not np.isfinite(value).all():
+            return f"parameter {path} is not finite (NaN or infinite), so neither is what the model gives"
+    return "what the model gives is not finite, though its parameters are: try dtype float32"

@@ -12,6 +12,7 @@ import numpy as np
 from bert_jax.errors import UserError
 from bert_jax.inference.checks import check_text, shortened
 from bert_jax.inference.masked_rows import Hidden, MaskedRows, ends_of_words, masked_rows
+from bert_jax.inference.shown import Results
 from bert_jax.inference.task_model import Running, TaskModel, model_inputs
 from bert_jax.load import Loaded
 
@@ -66,7 +67,7 @@ class Likelihood(TaskModel):
         """
         single = isinstance(texts, str)
         options: dict[str, Any] = {"per_token": per_token, "within_word_l2r": within_word_l2r}
-        results = list(self.stream([texts] if single else list(texts), **options))
+        results = Results(self.stream([texts] if single else list(texts), **options))
         return results[0] if single else results
 
     def encode(
@@ -95,6 +96,9 @@ class Likelihood(TaskModel):
         logits_B1V = output.prediction_logits[..., : self.tokenizer.vocab_size].astype(jnp.float32)
         label_B1 = jnp.take_along_axis(logits_B1V, batch["labels"][..., None], axis=-1)[..., 0]
         return (label_B1 - jax.nn.logsumexp(logits_B1V, axis=-1),)
+
+    def beside_tokens(self, **options: Any) -> dict[str, tuple[int, ...]]:
+        return {"mlm_positions": (1,), "labels": (1,)}
 
     def results(self, facts: list[Hidden], outputs: list[tuple[np.ndarray, ...]], **options: Any) -> list[Any]:
         found, begin = [], 0

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from bert_jax.errors import UserError
-from bert_jax.inference.common_arguments import Add, add_batch_size, add_lines, add_source
+from bert_jax.inference.common_arguments import Add, add_lines, add_running, add_source, running
 from bert_jax.inference.serve import answered_by, lines_of, serve, to_json, write
 
 _LIKELIHOOD = """\
@@ -41,12 +41,13 @@ def add_verb(add: Add) -> None:
     likelihood.add_argument("--json", action="store_true", help="a JSON object a text: pll, tokens, pppl")
     blimp = add("evaluate-blimp", _BLIMP)
     add_source(blimp)
-    blimp.add_argument("data", metavar="DATA", help="BLiMP's folder, or a tar archive of it (.tar, .tar.gz, .tar.zst)")
+    data = "BLiMP's folder, or a tar archive of it (.tar, .tar.gz, .tar.zst), or a folder with that"
+    blimp.add_argument("data", metavar="DATA", help=data)
     blimp.add_argument("--limit", type=int, metavar="N", help="the first N pairs of each set only")
     blimp.add_argument("--json", action="store_true", help="one JSON object: accuracy, phenomena, fields, sets ...")
     for parser in (likelihood, blimp):
         parser.add_argument("--within-word", action="store_true", help=_WITHIN_WORD)
-        add_batch_size(parser)
+        add_running(parser)
 
 
 def likelihood(arguments: argparse.Namespace) -> None:
@@ -54,7 +55,7 @@ def likelihood(arguments: argparse.Namespace) -> None:
     texts = lines_of(arguments.file)
     from bert_jax.inference.likelihood import Likelihood
 
-    predict = Likelihood(arguments.source, batch_size=arguments.batch_size, cache=True)
+    predict = Likelihood(arguments.source, **running(arguments))
     results = answered_by(predict, texts, per_token=arguments.tokens, within_word_l2r=arguments.within_word)
     serve(results, _show, as_json=arguments.json)
 
@@ -69,7 +70,7 @@ def evaluate_blimp(arguments: argparse.Namespace) -> None:
     from bert_jax.inference.blimp import evaluate, table
     from bert_jax.inference.likelihood import Likelihood
 
-    predict = Likelihood(arguments.source, batch_size=arguments.batch_size, cache=True)
+    predict = Likelihood(arguments.source, **running(arguments))
     progress = _progress if sys.stderr.isatty() else lambda done, of: None
     found = evaluate(predict, sets, within_word_l2r=arguments.within_word, progress=progress)
     write(to_json(found) if arguments.json else table(found))

@@ -1,4 +1,4 @@
-"""Texts as rows in which one token is hidden, each token of each text in turn."""
+"""Texts as rows in each of which one token is asked for and hidden, one after the other."""
 
 from dataclasses import dataclass
 from typing import NamedTuple

@@ -10,6 +10,7 @@ import numpy as np
 from bert_jax.data.tasks.encoded import Encoded
 from bert_jax.data.tasks.multiple_choice import Choices
 from bert_jax.errors import UserError
+from bert_jax.inference.checks import check_text
 from bert_jax.inference.shown import Results
 from bert_jax.inference.task_model import TaskModel, softmax
 
@@ -29,6 +30,7 @@ class MultipleChoice(TaskModel):
     """
 
     task = "multiple-choice"
+    choices = 1
 
     def __call__(self, questions: Question | Sequence[Question]) -> Any:
         """Choose.
@@ -46,9 +48,9 @@ class MultipleChoice(TaskModel):
         return results[0] if single else results
 
     def encode(self, items: list[Question], first: int, **options: Any) -> tuple[list[int], Encoded]:
-        both = [_rows_of(question, first + number) for number, question in enumerate(items)]
+        both = [_rows_of(question, f"question {first + number + 1}") for number, question in enumerate(items)]
         pairs = [pair for firsts, seconds in both for pair in zip(firsts, seconds, strict=True)]
-        return [len(firsts) for firsts, _ in both], replace(self.encode_pairs(pairs), choices=1)
+        return [len(firsts) for firsts, _ in both], replace(self.encode_pairs(pairs), choices=self.choices)
 
     def results(self, facts: list[int], outputs: list[tuple[np.ndarray, ...]], **options: Any) -> list[dict[str, Any]]:
         logits = np.array([logits_1[0] for (logits_1,) in outputs])
@@ -61,16 +63,27 @@ def _describe(scores: np.ndarray) -> dict[str, Any]:
     return {"choice": best, "score": float(scores[best]), "scores": scores.tolist()}
 
 
-def _rows_of(question: Question, number: int) -> tuple[Sequence[str], Sequence[str]]:
+def _rows_of(question: Any, name: str) -> tuple[Sequence[str], Sequence[str]]:
+    """The first and the second text of each choice."""
     if isinstance(question, Choices):
         first, second = question.first, question.second
+        for number, text in enumerate(first, 1):
+            check_text(text, f"{name}, first text of choice {number}")
     else:
-        text, second = question.get("text"), question.get("choices")
-        if not isinstance(text, str) or isinstance(second, str) or not isinstance(second, Sequence):
-            raise UserError(
-                f'question {number + 1}: expected {{"text": ..., "choices": [...]}}, found {question!r:.60}'
-            )
-        first = [text] * len(second)
+        if (
+            not isinstance(question, Mapping)
+            or not {"text", "choices"} <= question.keys()
+            or not _is_list(question["choices"])
+        ):
+            raise UserError(f'{name}: expected {{"text": ..., "choices": [...]}}, found {question!r:.60}')
+        second = question["choices"]
+        first = [check_text(question["text"], f"{name}, text")] * len(second)
+    for number, text in enumerate(second, 1):
+        check_text(text, f"{name}, choice {number}")
     if not second:
-        raise UserError(f"question {number + 1}: has no choices")
+        raise UserError(f"{name}: has no choices")
     return first, second
+
+
+def _is_list(choices: Any) -> bool:
+    return isinstance(choices, Sequence) and not isinstance(choices, str)

@@ -8,6 +8,7 @@ import numpy as np
 from bert_jax.data.tasks.encoded import Encoded
 from bert_jax.errors import UserError
 from bert_jax.inference.checks import check_text, shortened
+from bert_jax.inference.shown import Results
 from bert_jax.inference.task_model import TaskModel, softmax
 
 LABELS = ("is_next", "not_next")  # of the logits, as in transformers' BertForNextSentencePrediction
@@ -48,7 +49,7 @@ class NextSentence(TaskModel):
             return next(self.stream([(text, text_pair)]))
         if text_pair is not None:
             raise UserError("text_pair: only with one text; of many give a list of pairs")
-        return list(self.stream(list(text)))
+        return Results(self.stream(list(text)))
 
     def encode(self, items: list[Pair], first: int, **options: Any) -> tuple[list[Any], Encoded]:
         pairs = [_both(item, f"pair {first + number + 1}") for number, item in enumerate(items)]

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from bert_jax.errors import UserError
-from bert_jax.inference.common_arguments import Add, add_batch_size, add_source
+from bert_jax.inference.common_arguments import Add, add_running, add_source, running
 from bert_jax.inference.serve import answered_by, lines_of, serve
 
 _ABOUT = """\
@@ -26,7 +26,7 @@ def add_verb(add: Add) -> None:
     parser = add("next-sentence", _ABOUT)
     add_source(parser)
     parser.add_argument("file", metavar="FILE", help="pairs: tab-separated, or .jsonl; - is stdin, tab-separated")
-    add_batch_size(parser)
+    add_running(parser)
     parser.add_argument("--json", action="store_true", help="a JSON object a pair: label, is_next")
 
 
@@ -35,7 +35,7 @@ def next_sentence(arguments: argparse.Namespace) -> None:
     pairs = pairs_of(arguments.file)
     from bert_jax.inference.next_sentence import NextSentence
 
-    predict = NextSentence(arguments.source, batch_size=arguments.batch_size, cache=True)
+    predict = NextSentence(arguments.source, **running(arguments))
     serve(
         answered_by(predict, pairs),
         lambda _, found: f"{found['label']}\t{found['is_next']:.4f}",

@@ -1,6 +1,7 @@
 """question-answering: the answer to a question as a slice of its passage, under transformers' keys."""
 
 import os
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Unpack
 
@@ -9,14 +10,16 @@ import numpy as np
 from bert_jax.data.tasks.encoded import Encoded
 from bert_jax.data.tasks.passages import Passages, encode_passages
 from bert_jax.errors import UserError
-from bert_jax.inference.answers import Answers, best_answers
-from bert_jax.inference.checks import check_text
+from bert_jax.inference.answers import Answers, Candidate, best_answers
+from bert_jax.inference.checks import check_text, shortened
 from bert_jax.inference.shown import Results, first_of
 from bert_jax.inference.task_model import Running, TaskModel
+from bert_jax.inference.words import words_of
 from bert_jax.load import Loaded
 
 _AT_ONCE = 64  # questions whose windows are in memory together
 _LEAST = {"top_k": 1, "max_answer_len": 1, "max_question_len": 1, "max_seq_len": 1, "doc_stride": 0}
+Texts = str | Sequence[str]
 
 Question = Mapping[str, str]
 
@@ -26,14 +29,19 @@ class QuestionAnswering(TaskModel):
 
     Args:
         source: a fine-tuning run, a folder, a hub id, or what `load` returned (head "question-answering").
-        max_length: tokens of a window with its question; at most the model's.
-        stride: tokens between the beginnings of two windows (transformers' `doc_stride` is the overlap); None: a third
-            of `max_length`, at most 128.
-        max_question_length: a question is cut after so many tokens; at most half of `max_length`.
-        max_answer_length: in tokens.
+        max_seq_len: tokens of a window with its question; at most the model's.
+        stride: tokens between the beginnings of two windows; None: a third of `max_seq_len`, at most 128.
+        doc_stride: tokens that two windows share, in the place of `stride`.
+        max_question_len: a question is cut after so many tokens; at most half of `max_seq_len`.
+        max_answer_len: in tokens.
         n_best: how many answers share the probability.
-        null_threshold: the answer is "" where `Answers.no_answer_score` is above it (SQuAD 2.0); None: there is
-            always an answer.
+        top_k: how many answers to give, at most `n_best`.
+        null_threshold: the answer is "" where `Answers.no_answer_score` is above it (SQuAD 2.0); None: 0, but for
+            `handle_impossible_answer`.
+        handle_impossible_answer: whether the answer may be ""; None: if `null_threshold` is given.
+        align_to_words: widen answers to whole words, as transformers 4 does by default; False: they are the slices that
+            run_squad.py finds, which may cut a word where the model's tokens do.
+        padding: as transformers 4 takes it; rows are padded to a compiled length whatever it says: no result changes.
         **running: batch_size, dtype, cache, devices, as `TaskModel`.
     """
 
@@ -44,55 +52,63 @@ class QuestionAnswering(TaskModel):
         self,
         source: "str | os.PathLike[str] | Loaded",
         *,
-        max_length: int = 384,
+        max_seq_len: int = 384,
         stride: int | None = None,
-        max_question_length: int = 64,
-        max_answer_length: int = 30,
+        doc_stride: int | None = None,
+        max_question_len: int = 64,
+        max_answer_len: int = 30,
         n_best: int = 20,
+        top_k: int = 1,
         null_threshold: float | None = None,
+        handle_impossible_answer: bool | None = None,
+        align_to_words: bool = False,
+        padding: bool | str | None = None,
         **running: Unpack[Running],
     ):
-        for name, value in (("max_answer_length", max_answer_length), ("n_best", n_best)):
+        for name, value in (("max_seq_len", max_seq_len), ("n_best", n_best)):
             if value < 1:
                 raise UserError(f"{name}={value}: expected at least 1")
-        self.longest = max_length
+        self.longest = max_seq_len
         super().__init__(source, **running)
         self._stride = max(1, min(128, self.longest // 3)) if stride is None else stride
         self._n_best, self._null_threshold = n_best, null_threshold or 0.0
         self.settle(
-            top_k=1,
+            top_k=top_k,
             as_answers=False,
-            max_answer_len=max_answer_length,
-            max_question_len=max_question_length,
+            max_answer_len=max_answer_len,
+            max_question_len=max_question_len,
             max_seq_len=None,
-            doc_stride=None,
-            handle_impossible_answer=null_threshold is not None,
+            doc_stride=doc_stride,
+            align_to_words=align_to_words,
+            handle_impossible_answer=(
+                null_threshold is not None if handle_impossible_answer is None else handle_impossible_answer
+            ),
         )
 
     def __call__(
         self,
         questions: Question | Sequence[Question] | None = None,
         *,
-        question: str | None = None,
-        context: str | None = None,
+        question: Texts | None = None,
+        context: Texts | None = None,
         top_k: int | None = None,
         max_answer_len: int | None = None,
         max_question_len: int | None = None,
         max_seq_len: int | None = None,
         doc_stride: int | None = None,
         handle_impossible_answer: bool | None = None,
+        align_to_words: bool | None = None,
+        padding: bool | str | None = None,
     ) -> Any:
         """Answer questions.
 
         Args:
             questions: {"question": ..., "context": ...}, or a list of such.
-            question, context: one question without the dict.
-            top_k: how many answers to give, at most `n_best`; None: one.
-            max_answer_len, max_question_len, max_seq_len, handle_impossible_answer: for this call, what the class calls
-                `max_answer_length`, `max_question_length`, `max_length` (no more than that) and `null_threshold` (0 or
-                None).
-            doc_stride: tokens that two windows share, in the place of `stride`; with `max_seq_len` half of it, at most
-                128. These five are transformers 4's names.
+            question, context: one question without the dict; or a list of questions, and one context for all of them or
+                a list of as many.
+            top_k, max_answer_len, max_question_len, max_seq_len, doc_stride, handle_impossible_answer, align_to_words,
+                padding: for this call, in the place of the class's own, under transformers 4's names; `max_seq_len` no
+                more than the class was told, and with it alone windows share half of it, at most 128 tokens.
 
         Returns:
             For one question a dict: `score` (float, its share of the n-best list's probability; transformers 4 gives
@@ -102,8 +118,8 @@ class QuestionAnswering(TaskModel):
         """
         if (questions is None) == (question is None or context is None):
             raise UserError("expected questions, or question= and context=")
-        single = questions is None or isinstance(questions, Mapping)
-        asked: Any = {"question": question, "context": context} if questions is None else questions
+        asked: Any = _beside_each_other(question, context) if questions is None else questions
+        single = isinstance(asked, Mapping)
         options: dict[str, Any] = {
             "max_answer_len": max_answer_len,
             "max_question_len": max_question_len,
@@ -111,11 +127,12 @@ class QuestionAnswering(TaskModel):
             "doc_stride": doc_stride,
             "top_k": top_k,
             "handle_impossible_answer": handle_impossible_answer,
+            "align_to_words": align_to_words,
         }
         results = Results(self.stream([asked] if single else list(asked), **options))
         return first_of(results) if single else results
 
-    def answers(self, questions: Iterable[Question], on_error: str = "raise") -> Iterator[Any]:
+    def answers(self, questions: Iterable[Question | UserError], on_error: str = "raise") -> Iterator[Any]:
         """The n-best list (`Answers`) of each question, and how good no answer is; `on_error`: see `stream`."""
         return self.stream(questions, on_error=on_error, as_answers=True)
 
@@ -145,6 +162,7 @@ class QuestionAnswering(TaskModel):
             overlap=overlap,
             max_question_length=min(options["max_question_len"], length // 2),
         )
+        _check_passages(passages, contexts, first)
         real = passages.rows["attention_mask"].astype(bool)
         pads = {"input_ids": self.tokenizer.pad_token_id, "token_type_ids": 0}
         rows = Encoded({name: passages.rows[name][real] for name in pads}, pads, real.sum(axis=1), {})
@@ -161,14 +179,28 @@ class QuestionAnswering(TaskModel):
             max_answer_length=options["max_answer_len"],
             null_answers=threshold is not None,
         )
-        return found if options["as_answers"] else [_described(one, options["top_k"], threshold) for one in found]
-
-    def count(self, facts: Any) -> int:
-        return len(facts[1])
+        if options["as_answers"]:
+            return found
+        if options["align_to_words"]:
+            found = [_of_whole_words(one, context) for one, context in zip(found, contexts, strict=True)]
+        return [_described(one, options["top_k"], threshold) for one in found]
 
     def describe(self, found: Answers, top_k: int = 1) -> Any:
         """An n-best list as `__call__` gives it: by `null_threshold` with "" in front or without."""
         return _described(found, top_k, self._null_threshold if self.settled["handle_impossible_answer"] else None)
+
+
+def _of_whole_words(found: Answers, context: str) -> Answers:
+    words = words_of(context)
+    begins, ends = [begin for begin, _ in words], [end for _, end in words]
+
+    def widened(one: Candidate) -> Candidate:
+        begin = begins[max(bisect_right(begins, one.start) - 1, 0)]
+        end = ends[min(bisect_left(ends, one.end), len(ends) - 1)]
+        begin, end = min(begin, one.start), max(end, one.end)
+        return one._replace(text=context[begin:end], start=begin, end=end)
+
+    return found._replace(candidates=tuple(map(widened, found.candidates)))
 
 
 def _described(found: Answers, top_k: int, threshold: float | None) -> Any:
@@ -190,6 +222,21 @@ def _logits(passages: Passages, outputs: list[tuple[np.ndarray, ...]]) -> tuple[
     return start, end
 
 
+def _beside_each_other(question: Any, context: Any) -> Any:
+    """A question for a text, a list of them for lists."""
+    if isinstance(question, str):
+        if not isinstance(context, str):
+            raise UserError("question has 1 text, context is a list: expected a text")
+        return {"question": question, "context": context}
+    questions = list(question)
+    contexts = [context] * len(questions) if isinstance(context, str) else list(context)
+    if len(questions) != len(contexts):
+        raise UserError(
+            f"question has {len(questions)} texts, context {len(contexts)}: expected as many of both, or one context"
+        )
+    return [{"question": one, "context": other} for one, other in zip(questions, contexts, strict=True)]
+
+
 def _checked(question: Question, number: int) -> tuple[str, str]:
     for name in ("question", "context"):
         if not isinstance(question, Mapping) or not isinstance(question.get(name), str):
@@ -198,3 +245,12 @@ def _checked(question: Question, number: int) -> tuple[str, str]:
     if not question["context"].strip():
         raise UserError(f"question {number + 1}: its context is empty, and an answer is a slice of it")
     return question["question"], question["context"]
+
+
+def _check_passages(passages: Passages, contexts: list[str], first: int) -> None:
+    has_token = np.zeros(len(contexts), bool)
+    has_token[passages.question[passages.in_passage.any(axis=1)]] = True
+    if not has_token.all():
+        number = int(has_token.argmin())
+        name = f"question {first + number + 1}: its context ({shortened(contexts[number])})"
+        raise UserError(f"{name} has no token, and an answer is a slice of it")

@@ -3,8 +3,6 @@
 import json
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from functools import partial
-from itertools import tee
 from pathlib import Path
 from typing import Any
 
@@ -27,15 +25,9 @@ def lines_of(name: str) -> Iterator[str | UserError]:
     return (line if isinstance(line, UserError) else line.removesuffix("\r") for line in lines)
 
 
-def answered(items: Iterable[Any], run: Callable[[Iterable[Any]], Iterator[Any]]) -> Iterator[tuple[Any, Any]]:
-    """(item, its result), as they come; `run` gives a UserError for what it cannot answer."""
-    given, kept = tee(items)
-    return zip(kept, run(given), strict=True)
-
-
 def answered_by(predict: Any, items: Iterable[Any], **options: Any) -> Iterator[tuple[Any, Any]]:
-    """`answered` by a pipeline, a `TaskModel`; options as its `stream`."""
-    return answered(items, partial(predict.stream, chunk=CHUNK, on_error="return", **options))
+    """(item, its result or UserError) by a pipeline, a `TaskModel`, as they come; options as its `stream`."""
+    return predict.answered(items, **{"chunk": CHUNK, "on_error": "return", **options})
 
 
 def serve(

@@ -14,11 +14,11 @@ def nearest(queries_QD: np.ndarray, corpus_ND: np.ndarray, top_k: int) -> tuple[
     """The `top_k` rows of a corpus with the greatest cosine to each query, the greatest first; ties by their number.
 
     Args:
-        queries_QD, corpus_ND: vectors of any length but zero, float32. A corpus row of NaN is never found.
+        queries_QD, corpus_ND: vectors of any length but zero, float32. A corpus row of NaN comes last.
         top_k: at most N.
 
     Returns:
-        cosines float32 [Q, k] and rows int64 [Q, k].
+        cosines float32 [Q, k] and rows int64 [Q, k]; the cosine is -inf where there are no more rows but of NaN.
     """
     top_k = min(top_k, len(corpus_ND))
     corpus_ND = _of_length_one(corpus_ND)
@@ -36,8 +36,15 @@ def nearest(queries_QD: np.ndarray, corpus_ND: np.ndarray, top_k: int) -> tuple[
     return scores, rows
 
 
+def vectors_or_nan(embed: Any, texts: Sequence[Any]) -> np.ndarray:
+    """float32 [N, D] by a `TextEmbedding`; a row of NaN for what has no vector, as the UserError of an unread line."""
+    missing = np.full(embed.width, np.nan, np.float32)
+    found = embed.stream(texts, on_error="return")
+    return np.array([missing if isinstance(one, UserError) else one for one in found]).reshape(-1, embed.width)
+
+
 def similar(
-    embed: Any, queries: Sequence[str], corpus: Sequence[str], top_k: int = 5
+    embed: Any, queries: Sequence[Any], corpus: Sequence[Any], top_k: int = 5
 ) -> Iterator[list[dict[str, Any]]]:
     """For each query the texts that are nearest to it, under the keys of sentence-transformers' `semantic_search`.
 
@@ -47,7 +54,8 @@ def similar(
         top_k: how many of them.
 
     Returns:
-        for each query a list of dicts, the nearest first: `corpus_id` (int), `score` (float, the cosine), `text`.
+        for each query a list of dicts, the nearest first: `corpus_id` (int), `score` (float, the cosine), `text`. A
+        text whose vector is NaN is near to none.
     """
     if top_k < 1:
         raise UserError(f"top_k={top_k}: expected at least 1")
@@ -58,6 +66,7 @@ def similar(
         yield [
             {"corpus_id": row, "score": score, "text": corpus[row]}
             for row, score in zip(own_rows, own_scores, strict=True)
+            if score > -np.inf
         ]
 
 

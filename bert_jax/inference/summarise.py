@@ -1,7 +1,7 @@
 """summarise: the key sentences of a document, as they stand in it."""
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, Unpack
 
 import numpy as np
@@ -11,6 +11,7 @@ from bert_jax.errors import UserError
 from bert_jax.inference.checks import check_text, shortened
 from bert_jax.inference.embed import TextEmbedding
 from bert_jax.inference.key_sentences import REDUNDANCY, key_sentences
+from bert_jax.inference.shown import Results, first_of
 from bert_jax.inference.task_model import ON_ERROR, Running
 from bert_jax.load import Loaded
 
@@ -54,6 +55,10 @@ class Summarise:
         """How many programs were compiled."""
         return self.embed.compilations
 
+    def compile_all(self, progress: Callable[[int, int], None] | None = None) -> int:
+        """As `TaskModel.compile_all`."""
+        return self.embed.compile_all(progress)
+
     def __call__(
         self,
         documents: str | Sequence[str],
@@ -79,8 +84,8 @@ class Summarise:
         """
         single = isinstance(documents, str)
         options: dict[str, Any] = {"sentences": sentences, "ratio": ratio, "redundancy": redundancy}
-        results = list(self.stream([documents] if single else documents, **options))
-        return results[0] if single else results
+        results = Results(self.stream([documents] if single else documents, **options))
+        return first_of(results) if single else results
 
     def stream(
         self,

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from bert_jax.errors import UserError
-from bert_jax.inference.common_arguments import Add, add_source
+from bert_jax.inference.common_arguments import Add, add_running, add_source, running
 from bert_jax.inference.serve import lines_of, serve
 
 _ABOUT = """\
@@ -28,6 +28,7 @@ def add_verb(add: Add) -> None:
     parser.add_argument("--ratio", type=float, metavar="R", help="or which share of its sentences: 0.1 is a tenth")
     parser.add_argument("--language", default="en", metavar="CODE", help="ISO 639-1, for abbreviations (default en)")
     parser.add_argument("--pooling", metavar="HOW", help="of the vectors: mean, cls ...; default: what the folder says")
+    add_running(parser)
     parser.add_argument("--json", action="store_true", help="a JSON list a document: sentence, start, end, score")
 
 
@@ -38,7 +39,7 @@ def summarise(arguments: argparse.Namespace) -> None:
     from bert_jax.inference.summarise import Summarise, check_options
 
     check_options(arguments.sentences, arguments.ratio, REDUNDANCY)
-    predict = Summarise(arguments.source, pooling=arguments.pooling, language=arguments.language, cache=True)
+    predict = Summarise(arguments.source, pooling=arguments.pooling, language=arguments.language, **running(arguments))
     found = predict.stream(
         map(_document, documents), on_error="return", sentences=arguments.sentences, ratio=arguments.ratio
     )

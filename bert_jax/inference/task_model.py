@@ -3,9 +3,11 @@
 import logging
 import os
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextvars import ContextVar
+from functools import partial
 from itertools import islice
-from typing import Any, TypedDict
+from typing import Any, NamedTuple, TypedDict
 
 import jax
 import numpy as np
@@ -30,6 +32,9 @@ NOTHING = Encoded({}, {}, np.zeros(0, np.int64), {})  # the rows of no items
 
 _OUTPUTS = ("logits", "start_logits", "end_logits")
 
+# Items are encoded only to see which of them are at fault: nothing is to be said of the others.
+_only_tried: ContextVar[bool] = ContextVar("_only_tried", default=False)
+
 
 class Running(TypedDict, total=False):
     """How a pipeline runs its model; what they are: see `TaskModel`."""
@@ -44,7 +49,7 @@ class TaskModel:
     """A model and its tokenizer behind an engine. Each pipeline says how its items become rows, and results of outputs.
 
     Compiled are one row, an eighth of a full batch and a full one of each length (powers of two from 16, and the
-    longest), when they are first needed or by `engine.compile_all`; `compilations` counts them.
+    longest), when they are first needed or by `compile_all`; `compilations` counts them.
 
     Args:
         source: a run directory, a folder, a hub id, or what `load` returned, with the head of the task.
@@ -60,6 +65,7 @@ class TaskModel:
         longest: tokens that a row may have; at most as many as the model takes, which `__init__` sees to.
         packing: short sequences share rows, never of a decoder; for outputs of tokens, or of each sequence of a row.
         per_token: the outputs are of tokens.
+        choices: rows of an example, where batches have an axis for them.
         config, tokenizer: of the model.
         source: where it was read from.
         engine: what runs it.
@@ -69,6 +75,7 @@ class TaskModel:
     longest: int = ANY_LENGTH
     packing: bool = False
     per_token: bool = False
+    choices: int | None = None
 
     def __init__(
         self,
@@ -105,12 +112,25 @@ class TaskModel:
         """How many programs were compiled."""
         return self.engine.compilations
 
+    def compile_all(self, progress: Callable[[int, int], None] | None = None) -> int:
+        """Compiles ahead of time all that calls with the options of the class can need, so that none waits for it.
+
+        Args:
+            progress: called with (how many are done, how many there are) after each.
+
+        Returns:
+            how many programs there are now.
+        """
+        targets, options = self.beside_tokens(**self.settled), self.engine_options(**self.settled)
+        return self.engine.compile_all(progress, targets=targets, choices=self.choices, **options)
+
     def stream(
         self, items: Iterable[Any], *, chunk: int = CHUNK, on_error: str = "raise", first: int = 0, **options: Any
     ) -> Iterator[Any]:
-        """The results of any number of items, one by one and in their order; `chunk` of them are in memory at a time.
+        """The results of any number of items, one by one and in their order; a few times `chunk` of them are in memory.
 
-        The next items are encoded by a thread while the device works on these.
+        The next items are encoded by a thread while the device works on these. They are taken in the caller's thread;
+        what that raises comes after the results of those before.
 
         Args:
             items: what `__call__` takes in a list; or a UserError, of what could not even be read.
@@ -120,25 +140,32 @@ class TaskModel:
             first: the number of the first item, from 0, for errors.
             **options: as `__call__`; what is None or not given is as the class has settled it.
         """
+        found = self.answered(items, chunk=chunk, on_error=on_error, first=first, **options)
+        return (result for _, result in found)
+
+    def answered(
+        self, items: Iterable[Any], *, chunk: int = CHUNK, on_error: str = "raise", first: int = 0, **options: Any
+    ) -> Iterator[tuple[Any, Any]]:
+        """(item, its result), as `stream` gives the results."""
         options = self._in_place_of_settled(options)
         if on_error not in ON_ERROR:
             raise UserError(f"on_error={on_error!r}: expected one of {', '.join(ON_ERROR)}")
         if chunk < 1:
             raise UserError(f"chunk={chunk}: expected at least 1")
-        kept: deque[tuple[Any, dict[int, UserError]]] = deque()
+        kept: deque[_Answerable] = deque()
 
-        def encoded() -> Iterator[Encoded]:
-            chunks = self._chunks(items, chunk, on_error, first, options)
-            one = isinstance(items, Sequence) and len(items) <= chunk
-            for facts, wrong, rows in chunks if one else ahead(chunks):
-                kept.append((facts, wrong))
-                yield rows
+        def rows() -> Iterator[Encoded]:
+            for one in ahead(partial(self._answerable, on_error, options), _chunks(items, chunk, first)):
+                kept.append(one)
+                yield one.rows
 
-        for outputs in self.engine.stream(encoded(), **self.engine_options(**options)):
-            facts, wrong = kept.popleft()
-            results = iter(() if facts is None else self.results(facts, outputs, **options))
-            count = len(wrong) + (0 if facts is None else self.count(facts))
-            yield from (wrong[number] if number in wrong else next(results) for number in range(count))
+        for outputs in self.engine.stream(rows(), **self.engine_options(**options)):
+            one = kept.popleft()
+            results = iter(() if one.facts is None else self.results(one.facts, outputs, **options))
+            for number, item in enumerate(one.chunk.items):
+                yield item, one.wrong[number] if number in one.wrong else next(results)
+            if one.chunk.failure is not None:
+                raise one.chunk.failure
 
     def settle(self, **options: Any) -> None:
         """Checks the options that a call may give, and keeps them for calls that do not."""
@@ -152,34 +179,33 @@ class TaskModel:
         self.check_options(**options)
         return options
 
-    def _chunks(
-        self, items: Iterable[Any], chunk: int, on_error: str, first: int, options: Mapping[str, Any]
-    ) -> Iterator[tuple[Any, dict[int, UserError], Encoded]]:
-        iterator = iter(items)
-        while some := list(islice(iterator, chunk)):
-            wrong = {number: item for number, item in enumerate(some) if isinstance(item, UserError)}
-            try:
-                if wrong:
-                    raise next(iter(wrong.values()))
-                facts, rows = self.encode(some, first, **options)
-            except UserError:
-                if on_error == "raise":
-                    raise
-                wrong = self._wrong_ones(some, first, options)
-                good = [item for number, item in enumerate(some) if number not in wrong]
-                facts, rows = self.encode(good, first, **options) if good else (None, NOTHING)
-            yield facts, wrong, rows
-            first += len(some)
+    def _answerable(self, on_error: str, options: Mapping[str, Any], chunk: "_Chunk") -> "_Answerable":
+        wrong = {number: item for number, item in enumerate(chunk.items) if isinstance(item, UserError)}
+        try:
+            if wrong:
+                raise next(iter(wrong.values()))
+            facts, rows = self.encode(chunk.items, chunk.first, **options) if chunk.items else (None, NOTHING)
+        except UserError:
+            if on_error == "raise":
+                raise
+            wrong = self._wrong_ones(chunk, options)
+            good = [item for number, item in enumerate(chunk.items) if number not in wrong]
+            facts, rows = self.encode(good, chunk.first, **options) if good else (None, NOTHING)
+        return _Answerable(chunk, wrong, facts, rows)
 
-    def _wrong_ones(self, some: list[Any], first: int, options: Mapping[str, Any]) -> dict[int, UserError]:
+    def _wrong_ones(self, chunk: "_Chunk", options: Mapping[str, Any]) -> dict[int, UserError]:
         wrong = {}
-        for number, item in enumerate(some):
-            try:
-                if isinstance(item, UserError):
-                    raise item
-                self.encode([item], first + number, **options)
-            except UserError as error:
-                wrong[number] = error
+        before = _only_tried.set(True)
+        try:
+            for number, item in enumerate(chunk.items):
+                try:
+                    if isinstance(item, UserError):
+                        raise item
+                    self.encode([item], chunk.first + number, **options)
+                except UserError as error:
+                    wrong[number] = error
+        finally:
+            _only_tried.reset(before)
         return wrong
 
     # What a pipeline says of itself
@@ -199,39 +225,75 @@ class TaskModel:
         """The results of the items of `encode`, of the engine's outputs for their rows."""
         raise NotImplementedError
 
-    def count(self, facts: Any) -> int:
-        """How many items those were."""
-        return len(facts)
+    def beside_tokens(self, **options: Any) -> dict[str, tuple[int, ...]]:
+        """What a row of `encode` has beside its tokens, int32: name -> its shape."""
+        return {}
 
     def engine_options(self, **options: Any) -> dict[str, Any]:
         """Which of the options of a call `apply` takes, and as what."""
         return {}
 
-    def encode_pairs(self, pairs: Sequence[tuple[str, str | None]]) -> Encoded:
-        """A row for each text or pair of texts, cut to `longest` at the end, of a pair the longer; a warning says how
-        many were."""
+    def encode_pairs(self, pairs: Sequence[tuple[str, str | None]], max_length: int | None = None) -> Encoded:
+        """A row for each text or pair of texts, cut to `max_length` (None: `longest`) at the end, of a pair the longer;
+        a warning says how many were."""
+        longest = self.longest if max_length is None else min(max_length, self.longest)
         parts = []
         for paired in (False, True):
             rows = [row for row, (_, second) in enumerate(pairs) if (second is not None) == paired]
             first, second = [pairs[row][0] for row in rows], [pairs[row][1] or "" for row in rows] if paired else None
-            examples = encode_texts(self.tokenizer, first, second, max_length=self.longest, targets={})
-            self._warn_of_cut(examples, first, second)
+            examples = encode_texts(self.tokenizer, first, second, max_length=longest, targets={})
+            self._warn_of_cut(examples, first, second, longest)
             parts.append((np.array(rows, np.int64), examples))
         return interleaved(parts)
 
-    def _warn_of_cut(self, examples: Encoded, texts: list[str], pairs: list[str] | None) -> None:
-        full = np.flatnonzero(examples.row_lengths == self.longest)
+    def _warn_of_cut(self, examples: Encoded, texts: list[str], pairs: list[str] | None, longest: int) -> None:
+        if _only_tried.get():
+            return
+        full = np.flatnonzero(examples.row_lengths == longest)
         lengths = self.tokenizer.encode_flat([texts[i] for i in full])[1]
         if pairs is not None:
             lengths = lengths + self.tokenizer.encode_flat([pairs[i] for i in full])[1]
-        cut = int((lengths + self.tokenizer.special_tokens_added(pair=pairs is not None) > self.longest).sum())
+        cut = int((lengths + self.tokenizer.special_tokens_added(pair=pairs is not None) > longest).sum())
         if cut:
-            logger.warning("%d of %d texts are longer than %d tokens and were cut", cut, len(texts), self.longest)
+            logger.warning("%d of %d texts are longer than %d tokens and were cut", cut, len(texts), longest)
 
     def apply(self, params: Any, batch: Mapping[str, jax.Array], **options: Any) -> tuple[jax.Array, ...]:
         """The head's outputs: (logits,), or (start_logits, end_logits)."""
         output: Any = self._model.apply({"params": params}, **model_inputs(self.config, batch))
         return tuple(getattr(output, name) for name in _OUTPUTS if hasattr(output, name))
+
+
+class _Chunk(NamedTuple):
+    """Items that are answered together, the number of the first, and what the reading of more has failed with."""
+
+    items: list[Any]
+    first: int
+    failure: Exception | None
+
+
+class _Answerable(NamedTuple):
+    """A chunk, what is wrong with its items by their place, and of the others `encode`'s facts and rows."""
+
+    chunk: _Chunk
+    wrong: dict[int, UserError]
+    facts: Any
+    rows: Encoded
+
+
+def _chunks(items: Iterable[Any], size: int, first: int) -> Iterator[_Chunk]:
+    iterator = iter(items)
+    while True:
+        some, failure = [], None
+        try:
+            for item in islice(iterator, size):
+                some.append(item)  # one by one: what was read before a failure is answered
+        except Exception as error:
+            failure = error
+        if some or failure is not None:
+            yield _Chunk(some, first, failure)
+        if len(some) < size or failure is not None:
+            return
+        first += size
 
 
 def model_inputs(config: BertConfig, batch: Mapping[str, jax.Array]) -> dict[str, Any]:

@@ -9,13 +9,14 @@ import numpy as np
 from bert_jax.config import BertConfig
 from bert_jax.data.tasks.encoded import Encoded
 from bert_jax.errors import UserError
-from bert_jax.inference.checks import check_text
+from bert_jax.inference.checks import check_text, shortened
 from bert_jax.inference.shown import Results, first_of
 from bert_jax.inference.task_model import Running, TaskModel, softmax
+from bert_jax.inference.truncation import check_max_length, is_cut
 from bert_jax.load import Loaded
 
 FUNCTIONS = ("softmax", "sigmoid", "none")
-AS_SET: Any = ...  # what a call says of top_k where it says nothing; None is all of them
+NOT_SAID: Any = ...  # of top_k, since None is all of them
 _ALL = 1 << 30  # labels
 
 Text = str | Mapping[str, str]
@@ -25,15 +26,19 @@ class TextClassification(TaskModel):
     """The labels of texts with their scores.
 
     A text that is too long for the model is cut at the end, of a pair the longer first, as in fine-tuning; a warning
-    says how many were.
+    says how many were. Options and results are those of transformers' pipeline.
 
     Args:
         source: a fine-tuning run, a folder, a hub id, or what `load` returned (head "sequence-classification").
-        function_to_apply: what makes scores of logits, "softmax", "sigmoid" or "none". None: by the config's
-            problem_type, "none" for regression, "sigmoid" for several labels at once, else "softmax". Where the config
-            says nothing and there is one label it is a regression, as the loss takes it (transformers' pipeline
-            applies "sigmoid" then).
-        top_k: how many labels to give, the best first; None: all.
+        function_to_apply: what makes scores of logits, "softmax", "sigmoid" or "none" in any case. None: by the
+            config's problem_type, "none" for regression, "sigmoid" for several labels at once, else "softmax". Where
+            the config says nothing and there is one label it is a regression, as the loss takes it (transformers'
+            pipeline applies "sigmoid" then).
+        top_k: how many labels to give in a list, the best first; None: all. If it is not said, here or in a call, the
+            best one is given without a list.
+        truncation: False: a text that is too long is an error.
+        max_length: tokens at which texts are cut; at most as many as the model takes.
+        padding: as transformers takes it; rows are padded to a compiled length whatever it says: no result changes.
         **running: batch_size, dtype, cache, devices, as `TaskModel`.
     """
 
@@ -44,42 +49,86 @@ class TextClassification(TaskModel):
         source: "str | os.PathLike[str] | Loaded",
         *,
         function_to_apply: str | None = None,
-        top_k: int | None = 1,
+        top_k: int | None = NOT_SAID,
+        truncation: bool | str = True,
+        max_length: int | None = None,
+        padding: bool | str | None = None,
         **running: Unpack[Running],
     ):
         super().__init__(source, **running)
-        self.settle(top_k=_number(top_k), function_to_apply=function_to_apply or _function_of(self.config))
+        self.settle(
+            top_k=_ALL if top_k is None else top_k,
+            function_to_apply=function_to_apply or _function_of(self.config),
+            truncation=truncation,
+            max_length=max_length,
+        )
 
     def __call__(
-        self, texts: Text | Sequence[Text], top_k: int | None = AS_SET, *, function_to_apply: str | None = None
-    ) -> list[Any]:
+        self,
+        texts: Text | Sequence[Text],
+        top_k: int | None = NOT_SAID,
+        *,
+        function_to_apply: str | None = None,
+        truncation: bool | str | None = None,
+        max_length: int | None = None,
+        padding: bool | str | None = None,
+    ) -> Any:
         """Classify texts.
 
         Args:
             texts: a text, or a pair as {"text": ..., "text_pair": ...}, or a list of them.
-            top_k, function_to_apply: for this call, in the place of the class's own.
+            top_k, function_to_apply, truncation, max_length, padding: for this call, in the place of the class's own.
 
         Returns:
-            For one text a list of `top_k` dicts: `label` (str), `score` (float). For a list of texts a list: of dicts
-            if `top_k` is 1, else of lists.
+            For a text or a pair: a list of `top_k` dicts `label` (str), `score` (float); the best one alone, without a
+            list, if nobody said `top_k`. For a list of them a list of these. And for one text (no pair) of a call
+            that says nothing of `top_k`, a list of one, as transformers has it.
+
+        Raises:
+            UserError: a text too long for the model, with truncation=False.
         """
         single = isinstance(texts, str | Mapping)
-        options: dict[str, Any] = {"top_k": _number(top_k), "function_to_apply": function_to_apply}
+        options: dict[str, Any] = {
+            "top_k": None if top_k is NOT_SAID else _ALL if top_k is None else top_k,
+            "function_to_apply": function_to_apply,
+            "truncation": truncation,
+            "max_length": max_length,
+        }
         results = Results(self.stream([texts] if single else list(texts), **options))
-        return first_of(results) if single and isinstance(results[0], list) else results
+        in_list = isinstance(texts, str) and top_k is NOT_SAID
+        return first_of(results) if single and not in_list else results
 
-    def check_options(self, *, top_k: int, function_to_apply: str) -> None:
-        if function_to_apply not in FUNCTIONS:
+    def check_options(
+        self, *, top_k: int, function_to_apply: str, truncation: bool | str, max_length: int | None
+    ) -> None:
+        is_cut(truncation)
+        check_max_length(max_length, self.tokenizer.special_tokens_added(pair=True))
+        if function_to_apply.lower() not in FUNCTIONS:
             raise UserError(f"function_to_apply={function_to_apply!r}: expected one of {', '.join(FUNCTIONS)}")
-        if top_k < 1:
+        if top_k is not NOT_SAID and top_k < 1:
             raise UserError(f"top_k={top_k}: expected at least 1")
 
     def encode(self, items: list[Text], first: int, **options: Any) -> tuple[list[Text], Encoded]:
-        return items, self.encode_pairs([_both(text, first + number) for number, text in enumerate(items)])
+        pairs = [_both(text, first + number) for number, text in enumerate(items)]
+        if not is_cut(options["truncation"]):
+            self._refuse_long(pairs, first)
+        return items, self.encode_pairs(pairs, options["max_length"])
 
     def results(self, facts: list[Text], outputs: list[tuple[np.ndarray, ...]], **options: Any) -> list[Any]:
-        rows = [self._describe(logits_C, **options) for (logits_C,) in outputs]
-        return [row[0] for row in rows] if options["top_k"] == 1 else rows
+        top_k, function = options["top_k"], options["function_to_apply"].lower()
+        if top_k is NOT_SAID:
+            return [self._describe(logits_C, 1, function)[0] for (logits_C,) in outputs]
+        return [self._describe(logits_C, top_k, function) for (logits_C,) in outputs]
+
+    def _refuse_long(self, pairs: list[tuple[str, str | None]], first: int) -> None:
+        for number, (text, pair) in enumerate(pairs, first + 1):
+            lengths = self.tokenizer.encode_flat([text] if pair is None else [text, pair])[1]
+            total = int(lengths.sum()) + self.tokenizer.special_tokens_added(pair=pair is not None)
+            if total > self.longest:
+                name = f"text {number} ({shortened(text)})"
+                raise UserError(
+                    f"{name} has {total} tokens, the model takes {self.longest}: shorten it, or ask for truncation"
+                )
 
     def _describe(self, logits_C: np.ndarray, top_k: int, function_to_apply: str) -> list[dict[str, Any]]:
         scores_C = logits_C.astype(np.float64)
@@ -89,11 +138,6 @@ class TextClassification(TaskModel):
             scores_C = np.exp(-np.logaddexp(0, -scores_C))
         best = np.argsort(-scores_C, kind="stable")[:top_k]
         return [{"label": self.config.labels[i], "score": float(scores_C[i])} for i in best]
-
-
-def _number(top_k: int | None) -> int | None:
-    """What `settle` and `stream` make of it: None is as settled."""
-    return None if top_k is AS_SET else _ALL if top_k is None else top_k
 
 
 def _function_of(config: BertConfig) -> str:

@@ -44,9 +44,11 @@ class TokenClassification(TaskModel):
 
     Args:
         source: a fine-tuning run, a folder, a hub id, or what `load` returned (head "token-classification").
-        aggregation_strategy: "first", "max", "average", "simple" or "none".
+        aggregation_strategy: "first", "max", "average", "simple" or "none" (transformers' default).
         ignore_labels: entities that are not returned, as their `entity_group` (or `entity`) names them.
         stride: tokens that two windows of a long text share; None: half of them.
+        is_split_into_words: a text is given as its words.
+        delimiter: what then stands between the words, in the text that they make.
         split: what the words of a raw text are: "words" (BERT's rule: punctuation stands alone), "spaces" (punctuation
             belongs to the word beside it), or "characters" (blanks too), as in the data that the model was trained on.
         **running: batch_size, dtype, cache, devices, as `TaskModel`.
@@ -63,6 +65,8 @@ class TokenClassification(TaskModel):
         aggregation_strategy: str = "first",
         ignore_labels: Sequence[str] = (OUTSIDE,),
         stride: int | None = None,
+        is_split_into_words: bool = False,
+        delimiter: str = " ",
         split: str = "words",
         **running: Unpack[Running],
     ):
@@ -70,7 +74,13 @@ class TokenClassification(TaskModel):
             raise UserError(f"split={split!r}: expected one of {', '.join(SPLITS)}")
         super().__init__(source, **running)
         self._split = SPLITS[split]
-        self.settle(aggregation_strategy=aggregation_strategy, ignore_labels=ignore_labels, stride=stride)
+        self.settle(
+            aggregation_strategy=aggregation_strategy,
+            ignore_labels=ignore_labels,
+            stride=stride,
+            is_split_into_words=is_split_into_words,
+            delimiter=delimiter,
+        )
 
     def __call__(
         self,
@@ -79,48 +89,52 @@ class TokenClassification(TaskModel):
         aggregation_strategy: str | None = None,
         ignore_labels: Sequence[str] | None = None,
         stride: int | None = None,
-        is_split_into_words: bool = False,
-        delimiter: str = " ",
+        is_split_into_words: bool | None = None,
+        delimiter: str | None = None,
     ) -> list[Any]:
         """Find entities.
 
         Args:
             texts: a text, or a list of them.
-            aggregation_strategy, ignore_labels, stride: for this call, in the place of the class's own.
-            is_split_into_words: `texts` are the words of a text, or a list of such.
-            delimiter: what then stands between the words, in the text that they make.
+            aggregation_strategy, ignore_labels, stride, is_split_into_words, delimiter: for this call, in the place of
+                the class's own.
 
         Returns:
             For one text a list of dicts in its order: `entity_group` (the type), `score` (float, mean over the words),
             `word` (the slice of the text, as it stands there; transformers' is decoded from tokens), `start`, `end`
             (its characters). Words of one type next to each other are one entity, unless a tag's B or S, or an E before
             it, says otherwise. With "none", of each sub-token: `entity` (its label), `score`, `index` (its number in
-            the row, from 0 for [CLS]), `word` (the sub-token), `start`, `end`. For a list of texts a list of these.
+            the row, from 0 for [CLS]), `word` (the sub-token), `start`, `end`. For a list of texts a list of these, and
+            for the words of one text a list of one, as transformers has it.
         """
         given: Any = texts
-        single = isinstance(given, str) or (is_split_into_words and bool(given) and isinstance(given[0], str))
-        given = [given] if single else list(given)
-        if is_split_into_words:
-            given = [_of_words(words, delimiter) for words in given]
+        single = isinstance(given, str)
+        split = self.settled["is_split_into_words"] if is_split_into_words is None else is_split_into_words
+        words_of_one = split and not single and bool(given) and all(isinstance(word, str) for word in given)
         options: dict[str, Any] = {
             "aggregation_strategy": aggregation_strategy,
             "ignore_labels": ignore_labels,
             "stride": stride,
+            "is_split_into_words": is_split_into_words,
+            "delimiter": delimiter,
         }
-        results = Results(self.stream(given, **options))
+        results = Results(self.stream([given] if single or words_of_one else list(given), **options))
         return first_of(results) if single else results
 
     def tags(self, sentences: Sequence[Words]) -> list[list[Tag]]:
         """The tag of each word of each sentence."""
         if not sentences:
             return []
-        tagged = self._encode_words(sentences, self.settled["stride"])
-        how = self.settled["aggregation_strategy"]
+        checked = [_checked(words, f"text {number}") for number, words in enumerate(sentences, 1)]
+        tagged = self._encode_words(checked, self.settled["stride"])
+        how = self.settled["aggregation_strategy"].lower()
         how = "first" if how in OF_PIECES else how
         return self._tags(self._chances(tagged, self.engine.run(tagged.encoded), how), tagged.word_counts)
 
-    def check_options(self, *, aggregation_strategy: str, ignore_labels: Sequence[str], stride: int | None) -> None:
-        if aggregation_strategy not in AGGREGATIONS:
+    def check_options(
+        self, *, aggregation_strategy: str, ignore_labels: Sequence[str], stride: int | None, **others: Any
+    ) -> None:
+        if aggregation_strategy.lower() not in AGGREGATIONS:
             raise UserError(f"aggregation_strategy={aggregation_strategy!r}: expected one of {', '.join(AGGREGATIONS)}")
         if isinstance(ignore_labels, str):
             raise UserError(f"ignore_labels={ignore_labels!r}: expected a list of labels")
@@ -128,13 +142,15 @@ class TokenClassification(TaskModel):
             raise UserError(f"stride={stride}: expected 0 to {self._room - 1}, tokens that two windows share")
 
     def encode(self, items: list[Any], first: int, **options: Any) -> tuple[tuple[list[Sentence], Tagged], Encoded]:
-        sentences = [self._sentence(item, f"text {first + number + 1}") for number, item in enumerate(items)]
+        delimiter = options["delimiter"] if options["is_split_into_words"] else None
+        names = [f"text {first + number + 1}" for number in range(len(items))]
+        sentences = [self._sentence(item, name, delimiter) for item, name in zip(items, names, strict=True)]
         tagged = self._encode_words([one.words for one in sentences], options["stride"])
         return (sentences, tagged), tagged.encoded
 
     def results(self, facts: Any, outputs: list[tuple[np.ndarray, ...]], **options: Any) -> list[list[dict[str, Any]]]:
         sentences, tagged = facts
-        how, ignored = options["aggregation_strategy"], options["ignore_labels"]
+        how, ignored = options["aggregation_strategy"].lower(), options["ignore_labels"]
         counts = tagged.word_counts
         if how in OF_PIECES:
             ends = np.cumsum(counts)
@@ -144,12 +160,10 @@ class TokenClassification(TaskModel):
         rows = (self._rows(how, *one) for one in zip(sentences, tags, strict=True))
         return [[row for row in some if row[name] not in ignored] for some in rows]
 
-    def count(self, facts: Any) -> int:
-        return len(facts[0])
-
-    def _sentence(self, item: Any, where: str) -> Sentence:
-        if isinstance(item, Sentence):
-            return item
+    def _sentence(self, item: Any, where: str, delimiter: str | None) -> Sentence:
+        """Of a text, or of words where `delimiter` says what stands between them."""
+        if delimiter is not None:
+            return _of_words(_checked(item, where), delimiter)
         if not isinstance(item, str):
             raise UserError(f"{where}: expected a text, found {item!r:.60}; words: is_split_into_words=True")
         check_text(item, where)
@@ -199,9 +213,13 @@ class TokenClassification(TaskModel):
         return ids, [(begin, end) for begin, end in (spans + begins[:, None]).tolist()]
 
 
+def _checked(words: Any, where: str) -> Words:
+    if not isinstance(words, list | tuple):
+        raise UserError(f"{where}: expected words, a list of texts, found {words!r:.60}")
+    return [check_text(word, f"{where}, word {number}") for number, word in enumerate(words, 1)]
+
+
 def _of_words(words: Words, delimiter: str) -> Sentence:
-    if isinstance(words, str) or not all(isinstance(word, str) for word in words):
-        raise UserError(f"is_split_into_words: expected words, a list of texts, found {words!r:.60}")
     spans, begin = [], 0
     for word in words:
         spans.append((begin, begin + len(word)))

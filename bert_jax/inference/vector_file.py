@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from bert_jax.data.shards import write_file
 from bert_jax.errors import UserError
 
 _HEADER = 128  # bytes of a .npy file before its numbers
@@ -36,7 +37,8 @@ class VectorFile:
         rows: how many are in it.
 
     Raises:
-        UserError: the file exists, is of another kind, was begun with something else, or its folder does not exist.
+        UserError: the file exists, is of another kind, was begun with something else, or its folder does not exist;
+            PATH.part.json is damaged.
     """
 
     def __init__(self, path: str | os.PathLike[str], *, width: int, made_of: Mapping[str, Any], chunk: int):
@@ -54,7 +56,7 @@ class VectorFile:
         self._width = width
         facts = json.loads(json.dumps({"width": width, "chunk": chunk, **made_of}))
         self.rows, size = self._found(facts, chunk)
-        self._facts.write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
+        write_file(self._facts, (json.dumps(facts, indent=1) + "\n").encode())
         self._file = open(self._part, "r+b" if size else "wb")
         self._file.truncate(size or (_HEADER if self._is_npy else 0))
         self._file.seek(0, io.SEEK_END)
@@ -89,11 +91,22 @@ class VectorFile:
     ) -> None:
         self._file.close()
 
+    def _begun_with(self) -> dict[str, Any]:
+        try:
+            found = json.loads(self._facts.read_bytes())
+        except ValueError:
+            found = None
+        if not isinstance(found, dict):
+            raise UserError(
+                f"{self._facts}: is damaged, so what {self._part} is made of is not known; remove both to begin anew"
+            )
+        return found
+
     def _found(self, facts: Mapping[str, Any], chunk: int) -> tuple[int, int]:
         """Rows that are kept of an unfinished file, and its bytes up to there; 0, 0 if there is none."""
         if not (self._part.exists() and self._facts.exists()):
             return 0, 0
-        before = json.loads(self._facts.read_text(encoding="utf-8"))
+        before = self._begun_with()
         if changed := [name for name in {**facts, **before} if before.get(name) != facts.get(name)]:
             name = changed[0]
             raise UserError(

@@ -64,6 +64,32 @@ def test_a_text_gives_a_distribution_over_its_own_tokens_for_each_of_them(look: 
     assert maps.has_head.all()
 
 
+def test_weights_that_are_not_finite_are_named_and_never_shown(folder: Path):
+    loaded = load(folder)
+    layer = loaded.params["bert"]["encoder"]["layer_1"]["attention"]["query"]
+    layer["kernel"] = layer["kernel"].at[0, 1].set(np.nan)
+    with pytest.raises(UserError, match=r"parameter .*layer_1/attention/query/kernel is not finite"):
+        Attend(loaded)(TEXT)
+
+
+@pytest.mark.parametrize(
+    ("text", "pair", "message"),
+    [
+        (7, None, "text 1: expected a text, found 7"),
+        (["hello", 7], None, "text 2: expected a text, found 7"),
+        (["hello", "a\ud800"], None, "text 2 is not valid Unicode: lone surrogate"),
+        (["hello", "o"], ["held", None], "text_pair 2: expected a text, found None"),
+        ("hello", "\ud800", "text_pair 1 is not valid Unicode: lone surrogate"),
+        (["hello", "o"], 7, "text_pair: expected a text for a text, a list for a list"),
+        ("hello", ["held"], "text_pair: expected a text for a text, a list for a list"),
+    ],
+)
+def test_what_is_no_text_is_named(look: Attend, text: Any, pair: Any, message: str):
+    with pytest.raises(UserError) as caught:
+        look(text, pair)
+    assert str(caught.value).startswith(message)
+
+
 @pytest.mark.slow
 def test_padding_leaves_no_trace(look: Attend, folder: Path):
     loaded = load(folder, head="encoder-no-pooler")

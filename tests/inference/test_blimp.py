@@ -164,6 +164,11 @@ def test_a_folder_and_an_archive_of_it_are_read_alike(data, tmp_path):
         (tmp_path / name).write_bytes(packed)
         assert read_blimp(tmp_path / name) == expected
     assert read_blimp(data.parent) == expected  # the sets are in its data/
+    (tmp_path / "alone").mkdir()
+    (tmp_path / "alone" / "b.tar.zst").write_bytes((tmp_path / "b.tar.zst").read_bytes())
+    assert read_blimp(tmp_path / "alone") == expected
+    with pytest.raises(UserError, match=r"has 4 archives; name one, as .*b\.tar"):
+        read_blimp(tmp_path)
 
 
 @pytest.mark.slow

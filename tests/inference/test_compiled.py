@@ -164,7 +164,7 @@ def test_masks_are_found_in_rows_of_the_folder_s_own_tokenizer_and_filled_as_by_
         np.testing.assert_allclose(one["probabilities"], [[row["score"] for row in mask] for mask in masks], rtol=1e-5)
 
 
-@pytest.mark.parametrize("task", ["embed", pytest.param("fill-mask", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("task", ["embed", *(pytest.param(task, marks=pytest.mark.slow) for task in list(HEADS)[1:])])
 def test_one_program_is_lowered_for_three_platforms(made, task):
     """With operations of StableHLO alone: a custom call would need a library of the platform, and its promise."""
     _, written = made(task)

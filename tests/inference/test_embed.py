@@ -10,6 +10,7 @@ import pytest
 
 from bert_jax.__main__ import main
 from bert_jax.errors import UserError
+from bert_jax.inference import embed_command
 from bert_jax.inference.embed import TextEmbedding
 from bert_jax.inference.pipelines import pipeline
 from bert_jax.inference.similar import nearest, similar
@@ -170,6 +171,81 @@ def test_embed_writes_a_row_a_line_and_says_which_lines_have_none(folder, tmp_pa
     assert "expected a name that ends in .npy or .jsonl" in capsys.readouterr().err
 
 
+def test_embed_gives_json_or_the_error_in_its_place(folder, tmp_path, capsys):
+    (tmp_path / "texts.txt").write_bytes(b"hello world\n\xff\nheld\n")
+    argv = ["embed", str(folder), str(tmp_path / "texts.txt"), "--json"]
+    assert main(argv) == 2
+    out, err = capsys.readouterr()
+    first, error, second = (json.loads(line) for line in out.splitlines())
+    np.testing.assert_allclose([first, second], TextEmbedding(folder)(["hello world", "held"]), atol=1e-6)
+    assert "texts.txt, line 2: byte 0xff" in error["error"]
+    assert err == "error: 1 of 3 could not be answered; the others were\n"
+    assert main([*argv, "--output", str(tmp_path / "v.npy")]) == 2
+    assert "--json: is for stdout" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("suffix", [".npy", ".jsonl"])
+def test_embed_goes_on_where_it_was_stopped(folder, tmp_path, capsys, monkeypatch, suffix):
+    lines = [b"hello " * (number % 5) + b"held" for number in range(14)]
+    lines[9] = b"\xff"
+    (tmp_path / "texts.txt").write_bytes(b"\n".join(lines) + b"\n")
+    monkeypatch.setattr(embed_command, "_AT_ONCE", 4)
+    append, appended = VectorFile.append, []
+
+    def stopped_at_the_third(self, rows):
+        appended.append(len(rows))
+        if len(appended) == 3:
+            raise KeyboardInterrupt
+        append(self, rows)
+
+    def run(name: str) -> int:
+        return main(["embed", str(folder), str(tmp_path / "texts.txt"), "--output", str(tmp_path / f"{name}{suffix}")])
+
+    assert run("whole") == 2  # line 10
+    monkeypatch.setattr(VectorFile, "append", stopped_at_the_third)
+    assert run("parts") == 130
+    assert (tmp_path / f"parts{suffix}.part").exists() and not (tmp_path / f"parts{suffix}").exists()
+    capsys.readouterr()
+    assert run("parts") == 2
+    said = capsys.readouterr().err
+    assert "going on after line 8\n" in said and "texts.txt, line 10: byte 0xff" in said
+    assert appended == [4, 4, 4, 4, 2]
+    assert (tmp_path / f"parts{suffix}").read_bytes() == (tmp_path / f"whole{suffix}").read_bytes()
+    if suffix == ".jsonl":
+        rows = [json.loads(line) for line in (tmp_path / "parts.jsonl").read_text().splitlines()]
+        assert len(rows) == 14 and rows[9] is None
+        np.testing.assert_allclose(rows[0], TextEmbedding(folder)("held"), atol=1e-5)
+
+
+@pytest.mark.parametrize("content", [b"", b'{"wid', b"[]", b"\xff"])
+def test_what_is_damaged_of_an_unfinished_file_is_said(tmp_path, content):
+    def begin() -> None:
+        with VectorFile(tmp_path / "v.npy", width=2, made_of={}, chunk=4) as file:
+            file.append([np.zeros(2, np.float32)] * 4)
+
+    begin()
+    (tmp_path / "v.npy.part.json").write_bytes(content)
+    with pytest.raises(UserError, match=r"v\.npy\.part\.json: is damaged, .*; remove both to begin anew"):
+        begin()
+
+
+def test_the_facts_of_an_unfinished_file_are_whole_or_as_they_were(tmp_path, monkeypatch):
+    def begin() -> int:
+        with VectorFile(tmp_path / "v.npy", width=2, made_of={}, chunk=1) as file:
+            file.append([np.zeros(2, np.float32)])
+            return file.rows
+
+    def stopped(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    begin()
+    with monkeypatch.context() as stop:
+        stop.setattr(os, "replace", stopped)
+        with pytest.raises(KeyboardInterrupt):
+            begin()
+    assert begin() == 2
+
+
 def test_the_nearest_are_those_of_sorting_all_cosines():
     rng = np.random.default_rng(1)
     queries, corpus = rng.normal(size=(7, 6)).astype(np.float32), rng.normal(size=(50, 6)).astype(np.float32)
@@ -198,3 +274,19 @@ def test_similar_finds_the_text_itself_first(folder, tmp_path, capsys):
     assert [[row["corpus_id"] for row in one] for one in rows] == [[row["corpus_id"] for row in one] for one in found]
     with pytest.raises(UserError, match="the corpus has no texts"):
         next(similar(TextEmbedding(folder), ["a"], []))
+
+
+def test_similar_says_which_lines_are_bad_and_finds_the_others(folder, tmp_path, capsys):
+    (tmp_path / "q").write_bytes(b"hello world\n\xff\nheld\n")
+    (tmp_path / "c").write_bytes(b"held\n\xfe\nhello world\n")
+    argv = ["similar", str(folder), str(tmp_path / "q"), str(tmp_path / "c"), "--json"]
+    assert main([*argv, "--top-k", "3"]) == 2
+    out, err = capsys.readouterr()
+    rows = [json.loads(line) for line in out.splitlines()]
+    assert [[row["corpus_id"] for row in rows[i]] for i in (0, 2)] == [[2, 0], [0, 2]]
+    assert f"{tmp_path / 'q'}, line 2: byte 0xff" in rows[1]["error"]
+    assert f"error: {tmp_path / 'c'}, line 2: byte 0xfe" in err.splitlines()[0]
+    assert "1 of 3 could not be answered" in err.splitlines()[1]
+    (tmp_path / "q").write_bytes(b"hello world\n")
+    assert main(argv) == 2
+    assert "1 of 3 lines of" in capsys.readouterr().err.splitlines()[-1]

@@ -1,7 +1,6 @@
 """The engine: few programs whatever comes, results in order and of each text alone, bounded memory, several devices."""
 
 import itertools
-import threading
 
 import jax
 import jax.numpy as jnp
@@ -11,9 +10,9 @@ import pytest
 from bert_jax.config import BertConfig
 from bert_jax.data.tasks.encoded import Encoded
 from bert_jax.errors import UserError
-from bert_jax.inference.ahead import ahead
 from bert_jax.inference.embed import pooled, pooled_sequences
 from bert_jax.inference.engine import IN_FLIGHT, MOST_PACKED, Engine
+from bert_jax.inference.programs import Programs
 from bert_jax.inference.task_model import model_inputs
 from bert_jax.model.heads import HEADS
 
@@ -176,6 +175,23 @@ def test_eight_devices_give_what_one_gives(family, one):
     assert several.rows_of(16) == 8
 
 
+def test_each_device_computes_its_share_of_the_rows(monkeypatch):
+    found, run = [], Programs.__call__
+
+    def watched(self, batch, **options):
+        found.append(run(self, batch, **options)[0])
+        return (found[-1],)
+
+    monkeypatch.setattr(Programs, "__call__", watched)
+    engine = Engine(summed, TABLE, longest=16, batch_size=16, devices=jax.devices())
+    rows = examples([16] * 17)
+    np.testing.assert_allclose(of(engine, rows), means(rows), atol=1e-6)
+    full, alone = found
+    assert full.sharding.device_set == set(jax.devices())
+    assert [shard.data.shape for shard in full.addressable_shards] == [(2, 4)] * 8
+    assert alone.sharding.device_set == {jax.devices()[0]}
+
+
 def test_no_more_than_what_is_in_flight_is_read_ahead(one):
     engine = Engine(summed, TABLE, longest=16, batch_size=2, devices=one)
     read = 0
@@ -209,23 +225,3 @@ def test_a_packed_row_has_no_more_sequences_than_the_engine_reads(one):
     engine = Engine(summed, TABLE, longest=128, packing=True, devices=one)
     rows = examples([2] * (3 * MOST_PACKED + 5))
     np.testing.assert_allclose(of(engine, rows), means(rows), atol=1e-6)
-
-
-def test_ahead_makes_the_next_items_in_a_thread_and_raises_what_went_wrong_there():
-    threads = []
-
-    def items():
-        for number in range(4):
-            threads.append(threading.current_thread())
-            if number == 3:
-                raise UserError("the third")
-            yield number
-
-    coming = ahead(items())
-    assert [next(coming) for _ in range(3)] == [0, 1, 2]
-    with pytest.raises(UserError, match="the third"):
-        next(coming)
-    assert threads[0] is threading.current_thread()
-    assert all(thread is not threading.current_thread() for thread in threads[1:])
-    assert list(ahead(iter(range(5)))) == [0, 1, 2, 3, 4]
-    assert list(ahead(iter(()))) == []

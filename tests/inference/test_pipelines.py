@@ -1,6 +1,10 @@
 """fill-mask: what the model says in plain Python, and how often it had to be compiled for it."""
 
+import json
 import math
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -11,13 +15,16 @@ import bert_jax
 from bert_jax.config import BertConfig
 from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.errors import UserError
-from bert_jax.inference.pipelines import FillMask, pipeline
+from bert_jax.inference.embed import TextEmbedding
+from bert_jax.inference.pipelines import TASKS, FillMask, pipeline
 from bert_jax.interop.names import parameters_of
 from bert_jax.interop.read import Report
+from bert_jax.interop.sentence_transformers import write_modules
 from bert_jax.interop.tree import unflatten
 from bert_jax.interop.write import save_pretrained
 from bert_jax.load import Loaded, load
 from bert_jax.model.heads import BertForMaskedLM
+from tests.inference.task_folders import TAGS, export
 
 PIECES = [*"[PAD] [UNK] [CLS] [SEP] [MASK]".split(), *"the cat sat on mat a dog ##s , .".split()]  # noqa: SIM905
 CONFIG = BertConfig(
@@ -38,6 +45,20 @@ def folder(tmp_path_factory):
 @pytest.fixture(scope="module")
 def predict(folder) -> FillMask:
     return FillMask(folder, batch_size=4)
+
+
+@pytest.fixture
+def xla_compilations() -> Iterator[Callable[[], int]]:
+    """How many programs XLA was asked for since the test began, whoever asked."""
+    found = []
+
+    def listen(event: str, duration: float, **_: Any) -> None:
+        if event == "/jax/core/compile/backend_compile_duration":
+            found.append(duration)
+
+    jax.monitoring.register_event_duration_secs_listener(listen)
+    yield lambda: len(found)
+    jax.monitoring.unregister_event_duration_listener(listen)
 
 
 @pytest.fixture(scope="module")
@@ -120,7 +141,7 @@ def test_no_shape_is_compiled_twice(folder):
     assert predict.compilations == 3
     predict("[MASK] [MASK] [MASK]")
     predict("[MASK] [MASK] [MASK] [MASK]")
-    assert predict.compilations == 4
+    assert predict.compilations == 3  # a row for each mask
 
 
 @pytest.mark.slow
@@ -132,6 +153,56 @@ def test_padding_rows_of_the_table_never_win(probabilities, predict):
     total = expected[ids.index(4), : len(PIECES)].sum()
     assert math.isclose(sum(row["score"] for row in found), total, rel_tol=1e-5)
     assert total < 0.999  # the share of the rows without a token is not given to the others
+
+
+def test_masks_of_one_text_take_no_memory_of_the_others(predict):
+    """A row asks for as many positions whatever stands beside it."""
+    alone = predict.encode(["the [MASK]"], 0, **predict.settled)[1]
+    beside = predict.encode(["the [MASK]", "[MASK] " * 30], 0, **predict.settled)[1]
+    assert alone.targets["mlm_positions"].shape[1:] == beside.targets["mlm_positions"].shape[1:]
+    assert predict("[MASK] " * 30)[29][0].keys() == {"score", "token", "token_str", "sequence"}
+
+
+PRETRAINED = ("embed", "fill-mask", "likelihood", "next-sentence", "summarise")
+
+
+def request_of(task: str, rng: np.random.Generator) -> Any:
+    def words(most: int) -> str:
+        return " ".join(rng.choice(["hello", "world", "o", ","], rng.integers(1, most)))
+
+    return {
+        "fill-mask": lambda: " ".join([words(20), *["[MASK]"] * rng.integers(1, 9)]),
+        "next-sentence": lambda: (words(20), words(20)),
+        "summarise": lambda: f"Hello {words(20)}. World {words(9)}.",
+        "question-answering": lambda: {"question": words(9), "context": words(90)},
+        "multiple-choice": lambda: {"text": words(20), "choices": [words(9) for _ in range(rng.integers(1, 6))]},
+    }.get(task, lambda: words(30))()
+
+
+@pytest.mark.parametrize(
+    ("task", "requests"),
+    [
+        ("fill-mask", 50),
+        *(pytest.param(task, 50, marks=pytest.mark.slow) for task in TASKS if task != "fill-mask"),
+        pytest.param("text-classification", 1000, marks=pytest.mark.slow),
+    ],
+)
+def test_what_is_compiled_ahead_of_time_is_all_that_a_pipeline_needs(task, requests, tmp_path, xla_compilations):
+    fields: dict[str, Any] = {"labels": TAGS} if task == "token-classification" else {}
+    folder = export(tmp_path, "pretraining" if task in PRETRAINED else task.replace("text", "sequence"), **fields)
+    predict: Any = pipeline(task, folder, batch_size=4)
+    engine = predict.embed.engine if task == "summarise" else predict.engine
+    told = []
+    before = xla_compilations()
+    count = predict.compile_all(lambda done, total: told.append((done, total)))
+    assert told == [(done, count) for done in range(1, count + 1)]
+    assert count == predict.compilations == len(engine.shapes)
+    assert xla_compilations() - before == count
+    rng = np.random.default_rng(0)
+    for _ in range(requests):
+        list(predict.stream([request_of(task, rng) for _ in range(rng.integers(1, 7))]))
+    assert predict.compilations == count
+    assert xla_compilations() - before == count
 
 
 def test_a_text_without_mask_is_a_clear_error(predict):
@@ -147,8 +218,14 @@ def test_too_long_is_an_error_or_cut_by_the_stated_rule(folder, predict):
     cut = FillMask(folder, truncation=True)
     whole = predict("the [MASK] " + "a " * 36, top_k=3)  # 40 tokens with [CLS] and [SEP]
     assert_same(cut(long, top_k=3), whole)
-    with pytest.raises(UserError, match=r"it loses a \[MASK\]"):
+    with pytest.raises(UserError, match=r"cut to 40 tokens it loses a \[MASK\]"):
         cut("a " * 60 + "[MASK]")
+    assert_same(predict(long, top_k=3, tokenizer_kwargs={"truncation": True, "padding": "longest"}), whole)
+    assert_same(cut(long, tokenizer_kwargs={"max_length": 5}), predict("the [MASK] a"))
+    with pytest.raises(UserError, match="has 64 tokens"):
+        cut(long, tokenizer_kwargs={"truncation": False})
+    with pytest.raises(UserError, match="tokenizer_kwargs: has 'stride'; expected some of truncation, max_length, pad"):
+        predict(long, tokenizer_kwargs={"stride": 3})
 
 
 def test_a_loaded_model_and_a_run_by_googles_rules_work(folder, predict, tmp_path):
@@ -158,6 +235,36 @@ def test_a_loaded_model_and_a_run_by_googles_rules_work(folder, predict, tmp_pat
     copy = save_pretrained(tmp_path / "google", CONFIG, loaded.params, literal)
     assert load(copy).tokenizer.literal_special_tokens  # whoever loads the folder asks with [MASK] too
     assert_same(bert_jax.pipeline("fill-mask", copy)("the [MASK]"), predict("the [MASK]"))
+
+
+@pytest.mark.parametrize(
+    ("task", "given"),
+    [
+        ("likelihood", ["hello", "world"]),
+        ("next-sentence", [("hello", "world"), ("held", "o")]),
+        ("summarise", "Hello world. Held o."),
+        pytest.param("summarise", ["Hello world. Held o.", "O."], marks=pytest.mark.slow),
+    ],
+)
+def test_a_notebook_shows_the_results_as_tables(task, given, tmp_path):
+    found: Any = pipeline(task, export(tmp_path, "pretraining"))(given)
+    assert json.loads(json.dumps(found)) == found
+    html = found._repr_html_()
+    rows = found if isinstance(found[0], dict) else [row for some in found for row in some]
+    assert html.count("<td>") == sum(map(len, rows)) > 0
+    assert all(f"<th>{name}</th>" in html for row in rows for name in row)
+
+
+def test_a_loaded_model_pools_and_cuts_as_its_folder_says(tmp_path):
+    folder = export(tmp_path, "encoder")
+    write_modules(folder, "cls", 8, 6)
+    texts = ["hello " * 20, "hello world"]
+    by_path, loaded = TextEmbedding(folder), TextEmbedding(load(folder))
+    assert (loaded.pooling, loaded.longest) == (by_path.pooling, by_path.longest) == ("cls", 6)
+    np.testing.assert_array_equal(loaded(texts), by_path(texts))
+    elsewhere = load(folder)
+    elsewhere = elsewhere._replace(report=replace(elsewhere.report, source="nowhere"))
+    assert TextEmbedding(elsewhere).pooling == "mean+normalize"
 
 
 def test_mistakes_are_one_clear_line(folder, predict, tmp_path):

@@ -48,7 +48,7 @@ def test_of_a_long_passage_the_best_slice_of_all_windows_wins(folder):
     """Every slice of every window tried one by one, a start only in the window that shows it with the most context."""
     _, params, tokenizer, _ = loaded = load(folder)
     assert tokenizer is not None
-    predict = QuestionAnswering(folder, stride=7, max_answer_length=3, n_best=1000)
+    predict = QuestionAnswering(folder, stride=7, max_answer_len=3, n_best=1000)
     (found,) = predict.answers([{"question": "o", "context": CONTEXT}])
     question, text = (tokenizer(one, add_special_tokens=False, max_length=99) for one in ("o", CONTEXT))
     ids, offsets = (
@@ -102,8 +102,51 @@ def test_mistakes_are_one_clear_line(folder, predict):
         predict([{"question": "a", "context": "b"}, {"question": "a"}])
     with pytest.raises(UserError, match="top_k=0"):
         predict(question="a", context="b", top_k=0)
-    with pytest.raises(UserError, match="max_answer_length=0"):
-        QuestionAnswering(folder, max_answer_length=0)
+    with pytest.raises(UserError, match="max_answer_len=0"):
+        QuestionAnswering(folder, max_answer_len=0)
+
+
+def test_questions_and_passages_beside_each_other(predict):
+    """As transformers 4 takes them: as many of both, or one passage for all."""
+    questions, contexts = ["hello?", "o"], ["held world.", CONTEXT]
+    pairs = [{"question": question, "context": context} for question, context in zip(questions, contexts, strict=True)]
+    assert predict(question=questions, context=contexts) == predict(pairs)
+    shared = [pair | {"context": CONTEXT} for pair in pairs]
+    assert predict(question=questions, context=CONTEXT, top_k=2) == predict(shared, top_k=2)
+    assert predict(question=[], context=[]) == []
+    with pytest.raises(UserError, match="question has 2 texts, context 1: expected as many of both"):
+        predict(question=questions, context=[CONTEXT])
+    with pytest.raises(UserError, match="question has 1 text, context is a list"):
+        predict(question="hello?", context=[CONTEXT])
+
+
+def test_answers_of_whole_words_on_demand(predict):
+    context = "worlds, hello O'held helds held"
+    cut = predict(question="held?", context=context, top_k=9)
+    whole = predict(question="held?", context=context, top_k=9, align_to_words=True)
+    words = [(0, 6), (6, 7), (8, 13), (14, 15), (15, 16), (16, 20), (21, 26), (27, 31)]  # punctuation stands alone
+    wanted = [
+        (max(begin for begin, _ in words if begin <= row["start"]), min(end for _, end in words if end >= row["end"]))
+        for row in cut
+    ]
+    assert [(row["start"], row["end"]) for row in whole] == wanted
+    assert any(row["end"] != other["end"] for row, other in zip(whole, cut, strict=True))
+    for row, other in zip(whole, cut, strict=True):
+        assert row["answer"] == context[row["start"] : row["end"]]
+        assert row["score"] == pytest.approx(other["score"], rel=1e-4)
+
+
+@pytest.mark.slow
+def test_what_a_call_may_say_the_class_may_be_told(folder, predict):
+    asked = {"question": "o world held", "context": CONTEXT}
+    said: dict[str, Any] = {
+        "top_k": 5, "max_answer_len": 2, "max_question_len": 1, "doc_stride": 4, "handle_impossible_answer": True,
+        "align_to_words": True, "padding": "do_not_pad",
+    }  # fmt: skip
+    found, expected = QuestionAnswering(folder, **said)(asked), predict(asked, **said)
+    assert len(found) == 5
+    assert [row["answer"] for row in found] == [row["answer"] for row in expected]
+    np.testing.assert_allclose([row["score"] for row in found], [row["score"] for row in expected], rtol=1e-3)
 
 
 @pytest.mark.slow
@@ -114,21 +157,21 @@ def test_a_call_may_say_what_the_class_was_told(folder, predict):
         assert [row["answer"] for row in found] == [row["answer"] for row in expected]
         np.testing.assert_allclose([row["score"] for row in found], [row["score"] for row in expected], rtol=1e-3)
 
-    short = QuestionAnswering(folder, max_answer_length=2, max_question_length=1)
+    short = QuestionAnswering(folder, max_answer_len=2, max_question_len=1)
     same(predict(asked, top_k=5, max_answer_len=2, max_question_len=1), short(asked, top_k=5))
     with_none = QuestionAnswering(folder, null_threshold=0.0)
     same(predict(asked, top_k=20, handle_impossible_answer=True), with_none(asked, top_k=20))
     same(with_none(asked, top_k=20, handle_impossible_answer=False), predict(asked, top_k=20))
     # Three tokens of question and three special ones beside the window.
     room = 16 - 3 - 3
-    narrow = QuestionAnswering(folder, max_length=16, stride=room - 4, max_question_length=3)
+    narrow = QuestionAnswering(folder, max_seq_len=16, stride=room - 4, max_question_len=3)
     same(predict(asked, top_k=5, max_seq_len=16, doc_stride=4, max_question_len=3), narrow(asked, top_k=5))
     same(predict(asked, top_k=5, max_seq_len=16, max_question_len=3), narrow(asked, top_k=5, doc_stride=8))
     # However long a question may be, half of the window is the passage's.
     long = {"question": "o world held " * 30, "context": CONTEXT}
     same(
         predict(long, top_k=5, max_question_len=1000),
-        QuestionAnswering(folder, max_question_length=1000)(long, top_k=5),
+        QuestionAnswering(folder, max_question_len=1000)(long, top_k=5),
     )
     with pytest.raises(UserError, match="max_answer_len=0: expected at least 1"):
         predict(asked, max_answer_len=0)

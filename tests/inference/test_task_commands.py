@@ -7,7 +7,8 @@ import sys
 import pytest
 
 from bert_jax.__main__ import main
-from bert_jax.inference import commands
+from bert_jax.errors import UserError
+from bert_jax.inference import attention_maps, commands, task_model
 from bert_jax.inference.pipelines import pipeline
 from tests.inference.task_folders import TAGS, export
 
@@ -168,9 +169,105 @@ def test_choose_gives_the_number_of_a_choice(folders, tmp_path, capsys):
     assert row["id"] == "x" and len(row["scores"]) == 2
 
 
+ENDINGS = b"sent1,sent2,ending0,ending1,ending2,ending3,label\n"
+ROW = b"hello,o,world,held,h,e,1\n"
+ARC = b'{"question": {"stem": "o", "choices": [{"text": "h", "label": "A"}, {"text": "d", "label": "B"}]}}\n'
+
+
+@pytest.mark.parametrize(
+    ("verb", "name", "content", "options", "message"),
+    [
+        ("classify", "t.csv", b"t\nhello\n\xff\nworld\n", ["--text", "t"], "line 3: byte 0xff at position 1"),
+        ("classify", "t.csv", b't,u\n"a\nb",o\n"a\n\xff\nb",o\no,o\n', ["--text", "t"], "line 5: byte 0xff at position 1"),
+        ("classify", "t.csv", b't\nhello\n"a"b\nworld\n', ["--text", "t"], "line 3: not CSV"),
+        ("classify", "t.tsv", b"t\tu\nhello\to\nworld\no\to\n", ["--text", "t", "--pair", "u"], "line 3: 1 cells"),
+        ("classify", "t.jsonl", b'{"t": "o"}\n{"t": null}\n{"t": "e"}\n', ["--text", "t"], "line 2: 't' is NoneType"),
+        ("classify", "t.jsonl", b'{"t": "o"}\n{"u": "o"}\n{"t": "e"}\n', ["--text", "t"], "line 2: has no column 't'"),
+        ("classify", "t.jsonl", b'{"t": "o"}\n{"t"\n{"t": "e"}\n', ["--text", "t"], "line 2: not JSON"),
+        ("answer", "q.csv", b"question,context\no,hello\n\xff,o\no,o\n", [], "line 3: byte 0xff at position 1"),
+        ("answer", "q.jsonl", b'{"question": "o", "context": "hello"}\n{"question": "o"}\n{"question": "o", "context": "o"}\n', [], "line 2: has no text 'context'"),
+        ("tag", "t.conll", b"hello O\n\nworld O\n\xff O\nheld O\n\nheld O\n", ["--conll"], "line 4: byte 0xff at position 1"),
+        ("choose", "c.csv", ENDINGS + ROW + b"\xff" + ROW + ROW, [], "line 3: byte 0xff at position 1"),
+        ("choose", "c.csv", ENDINGS + ROW + ROW.replace(b"1", b"7") + ROW, [], "line 3: the label is '7'"),
+        ("choose", "c.jsonl", ARC + b"{}\n" + ARC, ["--format", "arc"], "line 2: not in ARC's form"),
+    ],
+)  # fmt: skip
+def test_a_bad_row_is_said_in_its_place_and_the_others_are_answered(
+    verb, name, content, options, message, folders, tmp_path, capsys
+):
+    heads = ("sequence-classification", "token-classification", "question-answering", "multiple-choice")
+    folder = folders[dict(zip(("classify", "tag", "answer", "choose"), heads, strict=True))[verb]]
+    (tmp_path / name).write_bytes(content)
+    assert main([verb, folder, str(tmp_path / name), *options, "--json"]) == 2
+    out, err = capsys.readouterr()
+    rows = json_lines(out)
+    assert [isinstance(row, dict) and "error" in row for row in rows] == [False, True, False]
+    assert f"{name}, {message}" in rows[1]["error"]
+    assert err.startswith("error: 1 of 3 ") and err.count("\n") == 1
+    if verb == "choose" and name == "c.csv":
+        assert [row["id"] for row in rows if "error" not in row] == ["0", "2"]  # rows, as the file numbers them
+
+
+def test_a_failure_is_a_line_of_its_own_on_stderr(folders, tmp_path, capsys):
+    (tmp_path / "t.conll").write_bytes(b"hello O\n\n\xff O\n\nheld O\n")
+    assert main(["tag", folders["token-classification"], str(tmp_path / "t.conll"), "--conll"]) == 2
+    out, err = capsys.readouterr()
+    assert [line.split("\t")[0] for line in out.splitlines() if line] == ["hello", "held"]
+    assert "t.conll, line 3: byte 0xff" in err.splitlines()[0]
+    rows = [{"question": "o", "context": context} for context in ("\0\0", "hello world", "\u200b", "\u0301")]
+    (tmp_path / "q.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert main(["answer", folders["question-answering"], str(tmp_path / "q.jsonl")]) == 2
+    out, err = capsys.readouterr()
+    assert len(out.splitlines()) == 4
+    said = err.splitlines()
+    assert [line.split(" (")[0] for line in said[:3]] == [f"error: question {n}: its context" for n in (1, 3, 4)]
+    assert all("has no token, and an answer is a slice of it" in line for line in said[:3])
+    assert said[3:] == ["error: 3 of 4 questions could not be answered; the others were"]
+
+
+def test_answer_gives_the_n_best(folders, tmp_path, capsys):
+    folder = folders["question-answering"]
+    rows = [{"id": "x", "question": "o", "context": "hello world held"}, {"id": "y", "question": "o", "context": "o"}]
+    (tmp_path / "q.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    argv = [folder, tmp_path / "q.jsonl", "--top-k", "3"]
+    found = json_lines(output(capsys, "answer", *argv, "--json"))
+    asked = [{name: row[name] for name in ("question", "context")} for row in rows]
+    expected = pipeline("question-answering", folder)(asked, top_k=3)  # type: ignore[call-arg]
+    assert [len(some) for some in found] == [3, 1]
+    for name, some, others in zip("xy", found, expected, strict=True):
+        assert same(some, [{"id": name} | row for row in others])
+    cells = [line.split("\t") for line in output(capsys, "answer", *argv).splitlines()]
+    assert [row[1::2] for row in cells] == [[row["answer"] for row in some] for some in found]
+
+
+@pytest.mark.parametrize(
+    "argv",
+    ["classify DIR F", "tag DIR F", "answer DIR Q", "choose DIR C", "attend DIR hello", "embed DIR F", "similar DIR F F",
+     "likelihood DIR F", "evaluate-blimp DIR B", "next-sentence DIR F", "summarise DIR F", "fill-mask DIR [MASK]"],
+)  # fmt: skip
+def test_every_verb_loads_its_model_with_the_products_type_that_is_asked_for(argv, tmp_path, capsys, monkeypatch):
+    def loaded(task, source, *, dtype):
+        raise UserError(f"{task}: {dtype}")
+
+    monkeypatch.setattr(task_model, "model_for", loaded)
+    monkeypatch.setattr(attention_maps, "model_for", loaded)
+    (tmp_path / "B").mkdir()
+    (tmp_path / "B" / "b.jsonl").write_text('{"sentence_good": "o", "sentence_bad": "h"}\n')
+    contents = {"F": b"hello\n", "C.csv": ENDINGS + ROW, "Q.jsonl": b'{"question": "o", "context": "o"}\n'}
+    for name, content in contents.items():
+        (tmp_path / name).write_bytes(content)
+    paths = {"DIR": tmp_path, "B": tmp_path / "B"} | {name.split(".")[0]: tmp_path / name for name in contents}
+    words = [str(paths.get(word, word)) for word in argv.split()]
+    for given, dtype in (([], "float32"), (["--dtype", "bfloat16"], "bfloat16")):
+        assert main([*words, *given]) == 2
+        assert capsys.readouterr().err.endswith(f": {dtype}\n")
+
+
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
+        (["answer", "{question-answering}", "{tmp}/table.csv", "--top-k", "21"], "--top-k 21: expected 1 to 20"),
+        (["answer", "{question-answering}", "{tmp}/dev.json", "--top-k", "2"], "one answer a question; add --json"),
         (["classify", "{token-classification}", "{tmp}/texts.txt"], "that is for token-classification (verb tag)"),
         (["tag", "{question-answering}", "{tmp}/texts.txt"], "that is for question-answering (verb answer)"),
         (["classify", "{sequence-classification}", "{tmp}/none.txt"], "none.txt: no such file"),
@@ -190,6 +287,7 @@ def test_choose_gives_the_number_of_a_choice(folders, tmp_path, capsys):
 def test_mistakes_are_one_line_and_exit_code_2(argv, message, folders, tmp_path, capsys):
     (tmp_path / "texts.txt").write_text("hello\n")
     (tmp_path / "table.csv").write_text("a,b\nhello,o\n")
+    (tmp_path / "dev.json").write_text(json.dumps(SQUAD))
     capsys.readouterr()
     assert main([word.format(tmp=tmp_path, **folders) for word in argv]) == 2
     out, err = capsys.readouterr()

@@ -81,6 +81,23 @@ def test_a_text_that_is_too_long_is_cut_at_the_end_and_said(predict, caplog):
     assert f"1 of 1 texts are longer than {LONGEST} tokens and were cut" in caplog.text
 
 
+def test_a_text_is_cut_where_it_is_said_or_not_at_all(predict, caplog):
+    (cut,) = predict("hello world held o o", max_length=4)
+    assert cut["score"] == pytest.approx(predict("hello world")[0]["score"], rel=1e-5)
+    assert "1 of 1 texts are longer than 4 tokens and were cut" in caplog.text
+    long = "hello " * LONGEST
+    assert predict("hello", truncation=False) == predict("hello")
+    with pytest.raises(UserError, match=rf"text 2 \('hello .*'\) has {LONGEST + 2} tokens, the model takes {LONGEST}"):
+        predict(["hello", long], truncation="do_not_truncate")
+    assert predict(long, max_length=10 * LONGEST) == predict(long)
+    for options, message in (
+        ({"truncation": "only_first"}, "truncation='only_first': expected True, False, 'longest_first' or"),
+        ({"max_length": 2}, "max_length=2: expected at least 3"),
+    ):
+        with pytest.raises(UserError, match=message):
+            predict("hello", **options)
+
+
 @pytest.mark.slow
 def test_a_single_number_is_the_value_and_a_function_can_be_asked_for(tmp_path):
     folder = export(tmp_path, "sequence-classification", labels=("stars",))

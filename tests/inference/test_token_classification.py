@@ -114,13 +114,33 @@ def test_words_instead_of_texts_are_one_clear_line(predict):
         predict([["hello", "world"]])
 
 
-def test_words_and_what_stands_between_them_are_one_text(predict):
+def test_a_word_that_is_none_is_named_with_its_text(predict):
+    for wrong, message in (
+        (["hello", "a\ud800"], r"text 2, word 2 is not valid Unicode: lone surrogate"),
+        (["hello", 7], r"text 2, word 2: expected a text, found 7"),
+        (7, r"text 2: expected words, a list of texts, found 7"),
+        ("hello", r"text 2: expected words, a list of texts, found 'hello'"),
+    ):
+        found = list(predict.stream([["hello"], wrong, ["world"]], is_split_into_words=True, on_error="return"))
+        assert [isinstance(one, UserError) for one in found] == [False, True, False]
+        with pytest.raises(UserError, match=message):
+            predict([["hello"], wrong], is_split_into_words=True)
+    with pytest.raises(UserError, match=r"text 2, word 1 is not valid Unicode"):
+        predict.tags([["hello"], ["\ud800"]])
+
+
+def test_words_and_what_stands_between_them_are_one_text(folder, predict):
     words = ["hello", "world,", "held"]
-    alone = predict(words, is_split_into_words=True, delimiter=", ", ignore_labels=[])
-    assert alone == predict([words], is_split_into_words=True, delimiter=", ", ignore_labels=[])[0]
+    (alone,) = found = predict(words, is_split_into_words=True, delimiter=", ", ignore_labels=[])
+    assert found == predict([words], is_split_into_words=True, delimiter=", ", ignore_labels=[])
     assert "".join(row["word"] for row in alone).replace(", ", "") == "helloworld,held"
     assert [row["word"] for row in alone] == ["hello, world,, held"[row["start"] : row["end"]] for row in alone]
     assert predict([], is_split_into_words=True) == []
+    told = TokenClassification(folder, is_split_into_words=True, delimiter=", ", ignore_labels=[])
+    assert told(words) == found
+    assert told("hello world", is_split_into_words=False, aggregation_strategy="FIRST") == predict(
+        "hello world", ignore_labels=[]
+    )
 
 
 def test_options_of_a_call_that_cannot_be(predict, folder):
@@ -145,7 +165,8 @@ def test_options_of_a_call_that_cannot_be(predict, folder):
 
 def test_windows_share_as_many_tokens_as_a_call_says(predict):
     text = "hello world " * 40
-    rows = {stride: len(predict.encode([text], 0, stride=stride)[1].row_lengths) for stride in (0, 16, LONGEST - 4)}
+    options = [predict.settled | {"stride": stride} for stride in (0, 16, LONGEST - 4)]
+    rows = {one["stride"]: len(predict.encode([text], 0, **one)[1].row_lengths) for one in options}
     assert rows == {0: 3, 16: 4, LONGEST - 4: 25}
     for stride in rows:
         assert predict(text, stride=stride, ignore_labels=[])[-1]["end"] == len(text.rstrip())

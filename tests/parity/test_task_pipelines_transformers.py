@@ -9,6 +9,7 @@ import torch
 import transformers
 
 from bert_jax.inference.multiple_choice import MultipleChoice
+from bert_jax.inference.pipelines import pipeline
 from bert_jax.inference.question_answering import QuestionAnswering
 from bert_jax.inference.text_classification import TextClassification
 from bert_jax.inference.token_classification import TokenClassification
@@ -60,8 +61,103 @@ def test_the_function_that_is_asked_for_is_applied(tmp_path: Path, function: str
         settled = TextClassification(folder, **options)
         reference = theirs("text-classification", folder, **options)
         for call in ({}, {"function_to_apply": function}, {"function_to_apply": function, "top_k": 2}):
-            expected = reference("hello world", **call)  # without top_k in the call that is a list in a list
-            assert_same_labels(settled("hello world", **call), expected[0] if "top_k" not in call else expected)
+            ours, expected = settled("hello world", **call), reference("hello world", **call)
+            if "top_k" not in call:  # a list in a list
+                (ours,), (expected,) = ours, expected
+            assert_same_labels(ours, expected)
+
+
+LONG = "hello [MASK] " + "held world " * 20
+PAIR = {"text": "hello world held", "text_pair": "held, held"}
+CUT = {"truncation": True, "max_length": 8, "padding": True}
+WORDS = {"is_split_into_words": True}
+
+# task -> what it is made with, what a call says, what is given: each with each.
+CALLS: dict[str, tuple[list[dict[str, Any]], list[dict[str, Any]], list[Any]]] = {
+    "text-classification": (
+        [{}, {"top_k": 1}, {"top_k": None}, {"top_k": 2, "function_to_apply": "SOFTMAX"}, CUT],
+        [{}, {"top_k": 1}, {"top_k": None}, {"function_to_apply": "Sigmoid"}, CUT | {"padding": "max_length"}],
+        ["hello", ["hello"], ["hello", "held world held o o world"], PAIR, [PAIR], [PAIR, "o"]],
+    ),
+    "fill-mask": (
+        [{}, {"top_k": 2}, {"targets": ["world", "heldworld"]}, {"tokenizer_kwargs": CUT}],
+        [{}, {"top_k": 1}, {"targets": "Held"}, {"tokenizer_kwargs": CUT | {"max_length": 5}}],
+        ["hello [MASK]", ["hello [MASK]", "[MASK] o [MASK]"]],
+    ),
+    "token-classification": (
+        [{"aggregation_strategy": "none"}, {"aggregation_strategy": "SIMPLE", "ignore_labels": ["LOC"]}],
+        [{}, {"aggregation_strategy": "Max"}, {"ignore_labels": []}, {"aggregation_strategy": "first", "stride": 4}],
+        ["hello worlds", ["hello worlds"], ["hello worlds", "held o"]],
+    ),
+    "token-classification of words": (
+        [{"aggregation_strategy": "none"}, {"aggregation_strategy": "simple"}],
+        [WORDS, WORDS | {"delimiter": "--"}],
+        [["hello", "worlds"], [["hello", "worlds"]], [["hello", "worlds"], ["held"]]],
+    ),
+}
+
+# Where the same call gives something else, as docs/inference-tasks.md says.
+EXCEPTIONS: list[tuple[str, dict[str, Any], dict[str, Any], Any]] = [
+    ("fill-mask", {}, {}, ["hello [MASK]"]),  # a list of one text gives a list of one result
+    ("token-classification", {}, {}, "hello worlds"),  # words, not sub-tokens
+    ("token-classification", WORDS, {}, [["hello", "worlds"]]),  # what is said at first holds for calls
+    ("token-classification", {}, {"offset_mapping": [(0, 0), (0, 5), (0, 0)]}, "hello"),
+    ("text-classification", {}, {}, LONG),  # is cut
+    ("text-classification", {}, {"batch_size": 2}, ["hello", "held"]),  # settled when a pipeline is made
+]
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """task -> a model for it."""
+    path = tmp_path_factory.mktemp("folders")
+    heads: dict[str, dict[str, Any]] = {
+        "text-classification": {"head": "sequence-classification", "labels": ("bad", "fair", "good")},
+        "token-classification": {"head": "token-classification", "labels": TAGS},
+        "fill-mask": {"head": "mlm"},
+    }
+    return {task: export(path / task, **fields) for task, fields in heads.items()}
+
+
+def assert_alike(ours: Any, expected: Any):
+    """The same lists in lists, keys and values; of a word its place, since theirs is decoded from tokens."""
+    assert isinstance(ours, dict | list) == isinstance(expected, dict | list)
+    if isinstance(expected, dict):
+        assert isinstance(ours, dict)
+        assert ours.keys() == expected.keys()
+        for name in expected.keys() - {"word"}:
+            assert_alike(ours[name], expected[name])
+    elif isinstance(expected, list):
+        assert isinstance(ours, list)
+        assert len(ours) == len(expected)
+        for one, other in zip(ours, expected, strict=True):
+            assert_alike(one, other)
+    else:
+        assert ours == (expected if isinstance(expected, str | int) else pytest.approx(expected, abs=1e-5))
+
+
+@pytest.mark.parametrize(
+    ("name", "made_with"), [(name, made) for name, (mades, _, _) in CALLS.items() for made in mades]
+)
+def test_a_call_gives_what_it_gives_in_transformers(folders: dict[str, Path], name: str, made_with: dict[str, Any]):
+    task = name.removesuffix(" of words")
+    predict, reference = pipeline(task, folders[task], **made_with), theirs(task, folders[task], **made_with)
+    _, calls, inputs = CALLS[name]
+    for call in calls:
+        for given in inputs:
+            assert_alike(predict(given, **call), reference(given, **call))
+
+
+@pytest.mark.parametrize(("task", "made_with", "call", "given"), EXCEPTIONS)
+def test_what_is_other_than_in_transformers_is_other(folders, task: str, made_with: Any, call: Any, given: Any):
+    def result(make: Any) -> Any:
+        try:
+            return make(task, folders[task], **made_with)(given, **call)
+        except (TypeError, ValueError, RuntimeError, IndexError) as error:
+            return type(error)
+
+    with pytest.raises(AssertionError):
+        assert_alike(result(pipeline), result(theirs))
 
 
 @pytest.mark.parametrize("strategy", ["first", "max", "average"])
@@ -98,7 +194,7 @@ def test_options_of_a_call_are_those_of_transformers(tmp_path: Path, model_type:
         options: dict[str, Any] = {"aggregation_strategy": strategy, "ignore_labels": ignored}
         split: dict[str, Any] = options | {"is_split_into_words": True, "delimiter": "--"}
         both = [(predict(text, **options), reference(text, **options)) for text in texts]
-        both.append((predict(words, **split), reference(words, **split)[0]))
+        both.append((predict(words, **split)[0], reference(words, **split)[0]))
         assert sum(len(ours) for ours, _ in both) > 6
         for ours, expected in both:
             for name in ROWS[strategy]:
@@ -125,7 +221,7 @@ def test_words_of_roberta_are_those_of_transformers_split_into_words(tmp_path: P
 def test_the_answer_is_the_best_slice_by_transformers_logits(tmp_path: Path, model_type: str):
     """A passage in one window: all slices of at most five tokens, tried one by one."""
     folder = export(tmp_path, "question-answering", model_type)
-    predict = QuestionAnswering(folder, max_answer_length=5, n_best=1000)
+    predict = QuestionAnswering(folder, max_answer_len=5, n_best=1000)
     tokenizer: Any = transformers.AutoTokenizer.from_pretrained(folder)
     model: Any = transformers.AutoModelForQuestionAnswering.from_pretrained(folder).eval()
     asked, context = "held?", "Hello  worlds, held. O held"
