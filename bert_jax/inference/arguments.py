@@ -89,9 +89,9 @@ def add_verbs(add: Add) -> None:
     answer.add_argument("--top-k", type=int, default=1, metavar="K", help="answers to each question (default 1)")
     answer.add_argument("--null-threshold", type=float, metavar="T", help='answer "" where that is so much better')
     answer.add_argument("--null-odds", metavar="PATH", help="write there how much better: JSON, question id to score")
-    answer.add_argument("--max-length", type=int, default=384, metavar="L", help="tokens of a window (default 384)")
-    answer.add_argument("--stride", type=int, metavar="N", help="tokens between two windows (default 128)")
-    answer.add_argument("--max-answer-length", type=int, default=30, metavar="N", help="in tokens (default 30)")
+    answer.add_argument("--max-length", type=int, metavar="L", help="tokens of a window (the run's, or 384)")
+    answer.add_argument("--stride", type=int, metavar="N", help="tokens between two windows (the run's, or 128)")
+    answer.add_argument("--max-answer-length", type=int, metavar="N", help="in tokens (the run's, or 30)")
     _add_common(answer, "a JSON object a question: id, score, start, end, answer; with --top-k a list")
 
     embed_command.add_verbs(add)

@@ -14,6 +14,7 @@ from bert_jax.inference.answers import Answers, Candidate, best_answers
 from bert_jax.inference.checks import check_text, shortened
 from bert_jax.inference.shown import Results, first_of
 from bert_jax.inference.task_model import Running, TaskModel
+from bert_jax.inference.task_source import settings_of_run
 from bert_jax.inference.words import words_of
 from bert_jax.load import Loaded
 
@@ -27,13 +28,16 @@ Question = Mapping[str, str]
 class QuestionAnswering(TaskModel):
     """The best answers to questions, out of run_squad.py's n-best list over overlapping windows of the passage.
 
+    What is not said of lengths, windows and `null_threshold` is as a fine-tuning run was evaluated, which so answers
+    the same here; of any other source as in run_squad.py.
+
     Args:
         source: a fine-tuning run, a folder, a hub id, or what `load` returned (head "question-answering").
-        max_seq_len: tokens of a window with its question; at most the model's.
-        stride: tokens between the beginnings of two windows; None: a third of `max_seq_len`, at most 128.
+        max_seq_len: tokens of a window with its question, 384; at most the model's.
+        stride: tokens between the beginnings of two windows: a third of `max_seq_len`, at most 128.
         doc_stride: tokens that two windows share, in the place of `stride`.
-        max_question_len: a question is cut after so many tokens; at most half of `max_seq_len`.
-        max_answer_len: in tokens.
+        max_question_len: a question is cut after so many tokens, 64; at most half of `max_seq_len`.
+        max_answer_len: in tokens, 30.
         n_best: how many answers share the probability.
         top_k: how many answers to give, at most `n_best`.
         null_threshold: the answer is "" where `Answers.no_answer_score` is above it (SQuAD 2.0); None: 0, but for
@@ -52,11 +56,11 @@ class QuestionAnswering(TaskModel):
         self,
         source: "str | os.PathLike[str] | Loaded",
         *,
-        max_seq_len: int = 384,
+        max_seq_len: int | None = None,
         stride: int | None = None,
         doc_stride: int | None = None,
-        max_question_len: int = 64,
-        max_answer_len: int = 30,
+        max_question_len: int | None = None,
+        max_answer_len: int | None = None,
         n_best: int = 20,
         top_k: int = 1,
         null_threshold: float | None = None,
@@ -65,18 +69,22 @@ class QuestionAnswering(TaskModel):
         padding: bool | str | None = None,
         **running: Unpack[Running],
     ):
-        for name, value in (("max_seq_len", max_seq_len), ("n_best", n_best)):
+        run = _settings_of_run(source)
+        length: int = run.get("max_seq_len", 384) if max_seq_len is None else max_seq_len
+        null_threshold = run.get("null_threshold") if null_threshold is None else null_threshold
+        for name, value in (("max_seq_len", length), ("n_best", n_best)):
             if value < 1:
                 raise UserError(f"{name}={value}: expected at least 1")
-        self.longest = max_seq_len
+        self.longest = length
         super().__init__(source, **running)
+        stride = run.get("stride") if stride is None else stride
         self._stride = max(1, min(128, self.longest // 3)) if stride is None else stride
         self._n_best, self._null_threshold = n_best, null_threshold or 0.0
         self.settle(
             top_k=top_k,
             as_answers=False,
-            max_answer_len=max_answer_len,
-            max_question_len=max_question_len,
+            max_answer_len=run.get("max_answer_len", 30) if max_answer_len is None else max_answer_len,
+            max_question_len=run.get("max_question_len", 64) if max_question_len is None else max_question_len,
             max_seq_len=None,
             doc_stride=doc_stride,
             align_to_words=align_to_words,
@@ -201,6 +209,21 @@ def _of_whole_words(found: Answers, context: str) -> Answers:
         return one._replace(text=context[begin:end], start=begin, end=end)
 
     return found._replace(candidates=tuple(map(widened, found.candidates)))
+
+
+def _settings_of_run(source: "str | os.PathLike[str] | Loaded") -> dict[str, Any]:
+    """What a fine-tuning run was evaluated with, under this class's names."""
+    run = settings_of_run(source)
+    if not run:
+        return {}
+    null_answers = run["null_answers"] or run["task"] == "squad2"
+    return {
+        "max_seq_len": run["max_length"],
+        "stride": run["stride"] or 128,
+        "max_question_len": run["max_question_length"],
+        "max_answer_len": run["max_answer_length"],
+        "null_threshold": run["null_threshold"] if null_answers else None,
+    }
 
 
 def _described(found: Answers, top_k: int, threshold: float | None) -> Any:

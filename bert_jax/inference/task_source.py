@@ -1,7 +1,9 @@
 """The model that a task is done with: where a source keeps it, and whether it has the head that the task needs."""
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from bert_jax.config import BertConfig
 from bert_jax.data.tokenizer import Tokenizer
@@ -74,6 +76,13 @@ def model_for(
     if missing := [path for path in wanted if stem + path not in flat]:
         raise UserError(f"{where}, head={loaded.report.head!r}: has no {missing[0]}, which {task} needs")
     return loaded._replace(params=unflatten({path: flat[stem + path] for path in wanted})), loaded.tokenizer
+
+
+def settings_of_run(source: "str | os.PathLike[str] | Loaded") -> Mapping[str, Any]:
+    """The config of a fine-tuning run, {} of any other source."""
+    path = None if isinstance(source, Loaded) else resolve(source)
+    config = run_config(path) if path is not None and is_run_directory(path) else {}
+    return config if "task" in config else {}
 
 
 def literal_tokenizer(tokenizer: Tokenizer, source: "str | os.PathLike[str] | Loaded") -> Tokenizer:

@@ -7,6 +7,8 @@ import pytest
 
 from tests.guide import blocks_of, run_blocks
 from tests.inference.task_folders import TAGS, export
+from train.finetune_recipe import FinetuneConfig
+from train.recipe import to_json
 
 SQUAD = {"data": [{"paragraphs": [{"context": "Hello world.", "qas": [{"id": "a", "question": "o", "answers": []}]}]}]}
 ARC = {"question": {"stem": "hello", "choices": [{"text": "o", "label": "A"}, {"text": "d", "label": "B"}]}}
@@ -24,13 +26,13 @@ FILES = {
 @pytest.mark.slow
 def test_the_guide_runs_as_written(tmp_path, monkeypatch, capsys):
     heads = {"reviews": "sequence-classification", "ner": "token-classification"}
-    heads |= {"squad": "question-answering", "swag": "multiple-choice"}
+    heads |= {"squad": "question-answering", "squad2": "question-answering", "swag": "multiple-choice"}
     for name, head in heads.items():
         fields: dict[str, Any] = {"labels": TAGS} if name == "ner" else {}
         folder = export(tmp_path / name, head, **fields)
         run = tmp_path / "runs" / name
         run.mkdir(parents=True)
-        (run / "config.json").write_text(json.dumps({"task": name, "model": {}}))
+        (run / "config.json").write_text(json.dumps(to_json(FinetuneConfig(task=name))))
         folder.rename(run / "export")
     for name, text in FILES.items():
         (tmp_path / name).write_text(text, encoding="utf-8")

@@ -10,6 +10,7 @@ import jax
 import numpy as np
 import pytest
 
+from bert_jax.__main__ import main as bert_jax_main
 from bert_jax.config import BertConfig
 from bert_jax.data.tasks.labelled_text import Columns
 from bert_jax.errors import UserError
@@ -210,6 +211,8 @@ def test_answers_are_found_in_passages_longer_than_a_window(place: Path, version
     assert {name: said[name] for name in names} == pytest.approx({name: found[name] for name in names})
     assert (folder / "dev-null_odds.json").exists() == (version == 2)
     answers = json.loads((folder / "dev-predictions.json").read_text())
+    assert bert_jax_main(["answer", str(place / task), str(gold), "--output", str(place / f"{task}.json")]) == 0
+    assert json.loads((place / f"{task}.json").read_text()) == answers  # with the run's own windows and threshold
     listed = json.loads((folder / "dev-nbest_predictions.json").read_text())
     contexts = {p["qas"][0]["id"]: p["context"] for p in json.loads(gold.read_text())["data"][0]["paragraphs"]}
     assert listed.keys() == answers.keys() == contexts.keys()
