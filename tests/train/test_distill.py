@@ -27,7 +27,7 @@ from train.teacher import objective_of
 
 pytestmark = pytest.mark.slow
 
-RECIPE = '''"""Thirty steps of a small DistilBERT."""
+RECIPE = '''"""Sixty steps of a small DistilBERT."""
 
 from bert_jax.training.optimizer import OptimizerConfig
 from tests.train.family_runs import BATCH, LENGTH, small_config
@@ -38,7 +38,7 @@ def get_config():
     return small_config(
         "distilbert",
         optimizer=OptimizerConfig(learning_rate=5e-3, warmup_steps=2),
-        phases=(Phase(LENGTH, BATCH, 30),),
+        phases=(Phase(LENGTH, BATCH, 60),),
         log_every=1,
         eval_every=30,
         save_every=10,
@@ -85,7 +85,7 @@ def test_a_student_learns_of_its_teacher_and_resumes_to_the_bit(
     assert pretrain.main([*words, f"run={tmp_path / 'straight'}"]) == EXIT_DONE
     rows = training_rows(tmp_path / "straight")
     first, last = rows[0], rows[-1]
-    assert last["step"] == 30
+    assert last["step"] == 60
     for name in ("loss", "kl_loss", "cosine_loss"):
         assert last[name] < 0.8 * first[name], name
     assert first["loss"] == pytest.approx(5 * first["kl_loss"] + 2 * first["mlm_loss"] + first["cosine_loss"], rel=1e-5)
