@@ -216,13 +216,13 @@ def _settings_of_run(source: "str | os.PathLike[str] | Loaded") -> dict[str, Any
     run = settings_of_run(source)
     if not run:
         return {}
-    null_answers = run["null_answers"] or run["task"] == "squad2"
+    null_answers = run.get("null_answers") or run["task"] == "squad2"
     return {
-        "max_seq_len": run["max_length"],
-        "stride": run["stride"] or 128,
-        "max_question_len": run["max_question_length"],
-        "max_answer_len": run["max_answer_length"],
-        "null_threshold": run["null_threshold"] if null_answers else None,
+        "max_seq_len": run.get("max_length", 384),
+        "stride": run.get("stride") or 128,
+        "max_question_len": run.get("max_question_length", 64),
+        "max_answer_len": run.get("max_answer_length", 30),
+        "null_threshold": run.get("null_threshold", 0.0) if null_answers else None,
     }
 
 
