@@ -1,7 +1,7 @@
 """The model that a task is done with: where a source keeps it, and whether it has the head that the task needs."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ from bert_jax.errors import UserError
 from bert_jax.interop.names import head_in, is_encoder, parameters_of
 from bert_jax.interop.names_table import ENCODER
 from bert_jax.interop.read import OpenModel
+from bert_jax.interop.report import IncompleteModel
 from bert_jax.interop.tree import flatten, unflatten
 from bert_jax.load import Loaded, is_run_directory, load, load_tokenizer, resolve, run_config, weights_folder
 
@@ -64,7 +65,10 @@ def model_for(
         path = folder_of(source)
         if task in FINE_TUNED:
             _check_folder(task, path)
-        loaded = load(path, head=head, dtype=dtype)
+        try:
+            loaded = load(path, head=head, dtype=dtype)
+        except IncompleteModel as error:
+            raise _lacking(task, str(path), error.missing) from None
         if task in FINE_TUNED and is_run_directory(path):
             _check_checkpoint(task, loaded)
     where = loaded.report.source
@@ -74,7 +78,7 @@ def model_for(
     wanted = parameters_of(loaded.config, head)
     stem = ENCODER if is_encoder(head, loaded.config) and any(path.startswith(ENCODER) for path in flat) else ""
     if missing := [path for path in wanted if stem + path not in flat]:
-        raise UserError(f"{where}, head={loaded.report.head!r}: has no {missing[0]}, which {task} needs")
+        raise _lacking(task, where, [path for path in missing if path.removeprefix(ENCODER) not in flat])
     return loaded._replace(params=unflatten({path: flat[stem + path] for path in wanted})), loaded.tokenizer
 
 
@@ -139,6 +143,11 @@ def _check_head(task: str, found: str, where: str) -> None:
     raise UserError(f"{where}: the model has the head {found!r}, {other}; {_named(task)} needs {HEAD_OF[task]!r}")
 
 
+def _lacking(task: str, where: str, missing: Sequence[str]) -> UserError:
+    parts = ", ".join(dict.fromkeys(path.removeprefix(ENCODER).split("/", 1)[0] for path in missing))
+    return UserError(f"{where}: the model has no {parts} ({len(missing)} parameters), which {_named(task)} needs")
+
+
 def _named(task: str) -> str:
-    verb = VERB_OF[task]
+    verb = VERB_OF.get(task, task)
     return task if verb == task else f"{task} (verb {verb})"

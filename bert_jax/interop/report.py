@@ -5,6 +5,14 @@ from dataclasses import dataclass
 from bert_jax.errors import UserError
 
 
+class IncompleteModel(UserError):
+    """A model that lacks parameters which are wanted, and has nothing else wrong. missing: their paths."""
+
+    def __init__(self, message: str, missing: tuple[str, ...]):
+        super().__init__(message)
+        self.missing = missing
+
+
 @dataclass(frozen=True)
 class Report:
     """What became of every parameter of a load: nothing is dropped or made up in silence.
@@ -39,16 +47,20 @@ class Report:
         lines = [line for line in self.mismatched if not is_allowed(line.split(":", 1)[0], allow_missing)]
         if missing:
             shown = ", ".join(missing[:3]) + (f" and {len(missing) - 3} more" if len(missing) > 3 else "")
-            parts = ", ".join(sorted({_part(path) for path in missing}))
-            lines.append(f"missing: {shown} (to start them fresh, name them in allow_missing, as in ({parts!r},))")
+            parts = ", ".join(sorted({repr(_part(path)) for path in missing}))
+            lines.append(f"missing: {shown} (to start them fresh, name them in allow_missing, as in ({parts},))")
         return lines
 
     def check(self, allow_missing: tuple[str, ...] = ()) -> None:
-        """Raise a UserError with the first problem, and how many there are."""
+        """Raise a UserError with the first problem and how many there are; `IncompleteModel` if some are missing."""
         lines = self.problems(allow_missing)
-        if lines:
-            more = f" (and {len(lines) - 1} more such lines)" if len(lines) > 1 else ""
-            raise UserError(f"{self.source}, head={self.head!r}: {lines[0]}{more}")
+        if not lines:
+            return
+        more = f" (and {len(lines) - 1} more such lines)" if len(lines) > 1 else ""
+        message = f"{self.source}, head={self.head!r}: {lines[0]}{more}"
+        if len(lines) == 1 and not self.mismatched:
+            raise IncompleteModel(message, self.missing)
+        raise UserError(message)
 
 
 def is_allowed(path: str, allowed: tuple[str, ...]) -> bool:

@@ -40,6 +40,12 @@ def test_a_model_for_another_task_is_one_line_that_says_what_it_is_for(folders, 
         assert str(caught.value).startswith(f"{folders[head]}: the model has the head {head!r}, ")
 
 
+def test_a_model_without_the_head_says_so_in_words_that_are_not_those_of_load(folders):
+    for source in (folders["token-classification"], load(folders["token-classification"])):
+        with pytest.raises(UserError, match=r"the model has no mlm_head \(5 parameters\), which fill-mask needs$"):
+            pipeline("fill-mask", source)
+
+
 def test_of_a_fine_tuning_run_its_export_is_taken(folders, tmp_path):
     run = tmp_path / "run"
     run.mkdir()
