@@ -45,8 +45,9 @@ def add_verb(add: Add) -> None:
     export.add_argument("--lengths", type=numbers, metavar="L,...", help="tokens of a row (default 32,128,512)")
     batches = "rows of a batch; a program for each length and each of these (default 1,8)"
     export.add_argument("--batch-sizes", type=numbers, default=(1, 8), metavar="B,...", help=batches)
-    platforms = "of cpu, cuda, rocm, tpu (default cpu,cuda,tpu; bfloat16: the one that JAX runs on here)"
-    export.add_argument("--platforms", type=names, metavar="NAME,...", help=platforms)
+    platforms = "of cpu, cuda, rocm, tpu (default cpu,cuda,tpu)"
+    usual = ("cpu", "cuda", "tpu")
+    export.add_argument("--platforms", type=names, default=usual, metavar="NAME,...", help=platforms)
     add_dtype(export)
     export.add_argument("--pooling", metavar="HOW", help="embed: as the verb embed; default: what the folder says")
     export.add_argument("--masks", type=int, default=8, metavar="P", help="fill-mask: masks of a row (default 8)")
@@ -61,19 +62,16 @@ def add_verb(add: Add) -> None:
 
 def export_compiled(arguments: argparse.Namespace) -> None:
     """`export-compiled SRC DST`: a folder of programs."""
-    from jax.export import default_export_platform
-
     from bert_jax.inference.compiled_export import export_compiled
     from bert_jax.inference.compiled_facts import read_facts
 
-    usual = (default_export_platform(),) if arguments.dtype == "bfloat16" else ("cpu", "cuda", "tpu")
     written = export_compiled(
         arguments.source,
         arguments.directory,
         arguments.task,
         lengths=arguments.lengths,
         batch_sizes=arguments.batch_sizes,
-        platforms=usual if arguments.platforms is None else arguments.platforms,
+        platforms=arguments.platforms,
         dtype=arguments.dtype,
         pooling=arguments.pooling,
         masks=arguments.masks,

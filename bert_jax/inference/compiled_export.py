@@ -5,6 +5,7 @@ import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -38,6 +39,7 @@ from bert_jax.interop.new_folder import new_folder, write_text
 from bert_jax.interop.safetensors import write_tensors
 from bert_jax.interop.tree import as_numpy, unflatten
 from bert_jax.load import Loaded
+from bert_jax.model.layers import traced_for
 
 TASKS: dict[str, Callable[..., TaskModel]] = {task: pipelines.TASKS[task] for task in compiled_facts.TASKS}
 PLATFORMS = ("cpu", "cuda", "rocm", "tpu")
@@ -72,8 +74,8 @@ def export_compiled(
         lengths: tokens of a row; None: 32, 128 and 512, or as many as the model takes in place of what is more.
         batch_sizes: rows of a batch; there is a program for each length and each of these.
         platforms: of `PLATFORMS`.
-        dtype: "float32" or "bfloat16", the type of the products' operands. What leaves a bfloat16 product depends on
-            the platform, and is settled for the one that JAX runs on: that is the only one that it is exported for.
+        dtype: "float32" or "bfloat16", the type of the products' operands. What leaves a bfloat16 product is float32 on
+            a CPU and bfloat16 on an accelerator (`stream_dtype`): a program for both holds both.
         pooling: of embed, as `TextEmbedding`.
         masks: of fill-mask, how many positions a row can be asked about.
         top_k: of fill-mask, how many tokens each gets.
@@ -111,7 +113,7 @@ def export_compiled(
         files={},
         **_beside(task, model, masks),
     )
-    function = _function(task, model, outputs)
+    function = _function(task, model, outputs, platforms)
     with new_folder(target) as folder:
         with zipfile.ZipFile(folder / PROGRAMS, "w", zipfile.ZIP_DEFLATED) as file:
             for number, shape in enumerate(shapes):
@@ -141,12 +143,6 @@ def _checked_platforms(platforms: Sequence[str], dtype: str) -> tuple[str, ...]:
     wrong = [name for name in platforms if name not in PLATFORMS]
     if wrong or not platforms:
         raise UserError(f"platforms={','.join(platforms)}: expected some of {', '.join(PLATFORMS)}")
-    here = jax_export.default_export_platform()
-    if dtype == "bfloat16" and set(platforms) != {here}:
-        asked = f"platforms={','.join(platforms)}, dtype='bfloat16'"
-        raise UserError(
-            f"{asked}: bfloat16 is exported for the platform that JAX runs on alone, here {here}; or float32"
-        )
     return tuple(sorted(set(platforms)))
 
 
@@ -214,15 +210,23 @@ def _weights(model: TaskModel) -> dict[str, np.ndarray]:
     return flat
 
 
-def _function(task: str, model: TaskModel, outputs: Sequence[ArraySpec]) -> Callable[..., dict[str, jax.Array]]:
+def _function(
+    task: str, model: TaskModel, outputs: Sequence[ArraySpec], platforms: Sequence[str]
+) -> Callable[..., dict[str, jax.Array]]:
     """`model.apply` from weights by path and a batch to a dict of arrays, of the same types on every platform."""
     options = {"top_k": outputs[0].axes[-1]} if task == "fill-mask" else {}
 
-    def apply(weights: Mapping[str, jax.Array], batch: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
-        arrays = model.apply(unflatten(weights), batch, **options)
+    def apply(platform: str, weights: Mapping[str, jax.Array], batch: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
+        with traced_for(platform):
+            arrays = model.apply(unflatten(weights), batch, **options)
         return {spec.name: jnp.asarray(x, spec.dtype) for spec, x in zip(outputs, arrays, strict=True)}
 
-    return apply
+    on_cpu, *on_others = (partial(apply, name) for name in dict.fromkeys(("cpu", *platforms)))
+    if model.config.dtype == "float32" or not on_others:
+        return on_cpu
+    if "cpu" not in platforms:
+        return on_others[0]
+    return lambda weights, batch: jax.lax.platform_dependent(weights, batch, cpu=on_cpu, default=on_others[0])
 
 
 def _exported(

@@ -2,7 +2,9 @@
 
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 
 import flax.linen as nn
 import jax
@@ -12,6 +14,18 @@ from jax.typing import DTypeLike
 
 from bert_jax.config import BertConfig
 
+_traced_for: ContextVar[str | None] = ContextVar("_traced_for", default=None)
+
+
+@contextmanager
+def traced_for(platform: str) -> Iterator[None]:
+    """What is traced meanwhile is for "cpu", "cuda", "rocm" or "tpu", and not for the backend that is there."""
+    before = _traced_for.set(platform)
+    try:
+        yield
+    finally:
+        _traced_for.reset(before)
+
 
 def stream_dtype(dtype: DTypeLike) -> jnp.dtype:
     """The type of what leaves a matrix product, and so of the activations between layers, on this backend.
@@ -20,7 +34,7 @@ def stream_dtype(dtype: DTypeLike) -> jnp.dtype:
     bfloat16 are 1.4 to 1.7 times slower there than those which end in float32. Read while tracing.
     """
     device = jax.config.values["jax_default_device"]
-    platform = getattr(device, "platform", device) or jax.default_backend()
+    platform = _traced_for.get() or getattr(device, "platform", device) or jax.default_backend()
     return jnp.dtype(jnp.float32 if platform == "cpu" else dtype)
 
 

@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import zipfile
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,12 +22,13 @@ from bert_jax import commands
 from bert_jax.__main__ import main
 from bert_jax.data.tokenizer import Tokenizer
 from bert_jax.errors import UserError
-from bert_jax.inference import arguments, compiled_command
+from bert_jax.inference import arguments, compiled_command, compiled_export
 from bert_jax.inference.compiled_export import TASKS, export_compiled
 from bert_jax.inference.compiled_facts import _facts_of, read_facts, sums_of, write_facts
 from bert_jax.inference.compiled_run import load_compiled, read_programs
 from bert_jax.inference.fill_mask import FillMask
 from bert_jax.inference.task_model import TaskModel
+from bert_jax.model.layers import traced_for
 from tests.guide import blocks_of, run_blocks
 from tests.inference.task_folders import TAGS, export
 
@@ -371,7 +373,6 @@ def test_what_makes_no_sense_is_said_and_leaves_nothing(made, tmp_path):
         ({"platforms": ["gpu"]}, "platforms=gpu: expected some of cpu, cuda, rocm, tpu"),
         ({"platforms": []}, "expected some of"),
         ({"dtype": "float16"}, "dtype='float16'"),
-        ({"dtype": "bfloat16"}, "bfloat16 is exported for the platform that JAX runs on alone, here cpu"),
         ({"task": "fill-mask", "pooling": "cls"}, "pooling='cls': only for embed"),
         ({"task": "text-classification"}, "needs 'sequence-classification'"),
         ({"task": "fill-mask", "top_k": 0}, "top_k=0"),
@@ -381,17 +382,37 @@ def test_what_makes_no_sense_is_said_and_leaves_nothing(made, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+def products_of(folder: Path) -> Counter[str]:
+    """How many products of a folder's one program end in which type."""
+    (program,) = read_programs(folder, read_facts(folder)).values()
+    return Counter(re.findall(r"dot_general.*-> tensor<[0-9x]*x(\w+)>", program.mlir_module()))
+
+
 @pytest.mark.slow
-def test_bfloat16_is_exported_for_the_platform_it_was_settled_for(made, tmp_path):
+def test_bfloat16_is_what_each_platform_takes_it_for(made, tmp_path, monkeypatch):
+    """In one program for a CPU and accelerators, on a CPU the pipeline's bits."""
     source, written = made("embed")
-    options: dict[str, Any] = {"lengths": [8], "batch_sizes": [2], "dtype": "bfloat16", "platforms": ["cpu"]}
-    narrow = load_compiled(export_compiled(source, tmp_path / "narrow", "embed", **options))
+    options: dict[str, Any] = {"lengths": [8], "batch_sizes": [2], "dtype": "bfloat16"}
+    for_all = export_compiled(source, tmp_path / "all", "embed", **options)
+    for_cpu = export_compiled(source, tmp_path / "cpu", "embed", platforms=["cpu"], **options)
+    for_tpu = export_compiled(source, tmp_path / "tpu", "embed", platforms=["tpu"], **options)
+    assert set(products_of(for_cpu)) == {"f32"} and products_of(for_tpu)["bf16"] > products_of(for_tpu)["f32"]
+    both, found = products_of(for_cpu) + products_of(for_tpu), products_of(for_all)  # jax has each for each platform
+    assert found["bf16"] * both["f32"] == found["f32"] * both["bf16"] > 0
     batch = batch_of((2, 8), None)
-    found = narrow(batch)["embeddings"]
     (expected,) = by_the_pipeline(TASKS["embed"](source, dtype="bfloat16"), batch)
-    np.testing.assert_array_equal(found, expected)
-    assert (found != load_compiled(written)(batch)["embeddings"]).any()
-    assert narrow.facts.dtype == "bfloat16"
+    wide = load_compiled(written)(batch)["embeddings"]
+    for folder in (for_cpu, for_all):
+        found = load_compiled(folder)(batch)["embeddings"]
+        np.testing.assert_array_equal(found, expected)
+        assert (found != wide).any()
+    monkeypatch.setattr(compiled_export, "traced_for", lambda platform: traced_for("tpu"))
+    as_on_tpu = export_compiled(source, tmp_path / "as-on-tpu", "embed", platforms=["cpu"], **options)
+    assert products_of(as_on_tpu) == products_of(for_tpu)
+    found = load_compiled(as_on_tpu)(batch)["embeddings"]
+    assert (found != expected).any()
+    cosines = (found * wide).sum(axis=1) / np.linalg.norm(found, axis=1) / np.linalg.norm(wide, axis=1)
+    assert (cosines > 0.999).all()
 
 
 @pytest.mark.slow
