@@ -278,7 +278,7 @@ def test_mistakes_are_one_clear_line(folder, predict, tmp_path):
     with pytest.raises(UserError, match="has no tokenizer"):
         FillMask(loaded._replace(tokenizer=None))
     encoder = Loaded(CONFIG, loaded.params["bert"], loaded.tokenizer, Report("here", "encoder"))
-    with pytest.raises(UserError, match="head='encoder': has no bert/embeddings"):
+    with pytest.raises(UserError, match=r"here: the model has no mlm_head \(5 parameters\), which fill-mask needs"):
         FillMask(encoder)
 
 
