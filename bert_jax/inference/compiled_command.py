@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from bert_jax.errors import UserError
 from bert_jax.inference.common_arguments import SOURCE, Add, add_dtype, add_lines, add_source, names, numbers
-from bert_jax.inference.compiled_facts import TASKS
+from bert_jax.inference.compiled_facts import TASKS, USUAL_PLATFORMS
 from bert_jax.inference.serve import lines_of, say, serve, to_json, write
 
 if TYPE_CHECKING:
@@ -45,9 +45,8 @@ def add_verb(add: Add) -> None:
     export.add_argument("--lengths", type=numbers, metavar="L,...", help="tokens of a row (default 32,128,512)")
     batches = "rows of a batch; a program for each length and each of these (default 1,8)"
     export.add_argument("--batch-sizes", type=numbers, default=(1, 8), metavar="B,...", help=batches)
-    platforms = "of cpu, cuda, rocm, tpu (default cpu,cuda,tpu)"
-    usual = ("cpu", "cuda", "tpu")
-    export.add_argument("--platforms", type=names, default=usual, metavar="NAME,...", help=platforms)
+    platforms = f"of cpu, cuda, rocm, tpu (default {','.join(USUAL_PLATFORMS)})"
+    export.add_argument("--platforms", type=names, default=USUAL_PLATFORMS, metavar="NAME,...", help=platforms)
     add_dtype(export)
     export.add_argument("--pooling", metavar="HOW", help="embed: as the verb embed; default: what the folder says")
     export.add_argument("--masks", type=int, default=8, metavar="P", help="fill-mask: masks of a row (default 8)")

@@ -13,6 +13,7 @@ from bert_jax.errors import UserError
 SCHEMA = 1
 FACTS, PROGRAMS, WEIGHTS, CARD = "compiled.json", "programs.zip", "weights.safetensors", "README.md"
 TASKS = ("embed", "text-classification", "token-classification", "question-answering", "fill-mask")
+USUAL_PLATFORMS = ("cpu", "cuda", "tpu")
 ROWS, TOKENS, MASKS = "rows", "tokens", "masks"
 
 
