@@ -23,7 +23,7 @@ check: $(VENV)/.dev  ## lint, types and the fast tests: before every commit
 	@$(MAKE) --no-print-directory --jobs 2 --output-sync=target lint types fast
 
 fast: $(VENV)/.dev  ## the fast tests alone
-	JAX_DISABLE_MOST_OPTIMIZATIONS=1 $(BIN)/python -m pytest -q $(PARALLEL) -m "not slow and not parity"
+	$(BIN)/python -m pytest -q $(PARALLEL) -m "not slow and not parity"
 
 lint: $(VENV)/.dev  ## ruff: rules and formatting
 	$(BIN)/ruff check . && $(BIN)/ruff format --check .

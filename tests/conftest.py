@@ -1,14 +1,20 @@
-"""What every test shares: eight virtual CPU devices, a cache of compiled programs, where the real data lies, no Internet."""
+"""What every test shares: virtual CPU devices, a cache of compiled programs, where the real data lies, no Internet."""
 
 import math
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
-# Programs that tests start read these too, so that a resumed run does not compile again what the first one did.
-os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(Path(__file__).parents[1] / ".pytest_cache" / "jax"))
-os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.2")
+from bert_jax.compilation_cache import default_folder
+
+# Outside the checkout, so that a fresh clone finds what another compiled. Programs that tests start read these too.
+COMPILED = default_folder().parents[1] / "tests" / default_folder().name
+MOST_COMPILED = 4 * 2**30
+os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(COMPILED))
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.1")
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
+os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")  # but for the files marked `optimized`
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # two processes of tests share two cores
 os.environ.setdefault("BERT_JAX_MALLOC", "0")  # a program that a test calls leaves this process's malloc alone
 os.environ.setdefault("HF_HUB_OFFLINE", "1")  # no test looks for a model at huggingface.co
 
@@ -23,6 +29,8 @@ jax.config.update("jax_num_cpu_devices", 8)
 hypothesis.settings.register_profile("untimed", deadline=None)  # no test fails because the machine is busy
 hypothesis.settings.load_profile("untimed")
 MOST_RESIDENT = 3 * 2**30
+DEVICES = {name: getattr(jax, name) for name in ("devices", "local_devices")}
+COUNTS = {"device_count": "devices", "local_device_count": "local_devices"}
 
 
 @pytest.fixture(scope="session")
@@ -55,6 +63,64 @@ def forget_programs() -> Iterator[None]:
     yield
     if resident_bytes() > MOST_RESIDENT:
         jax.clear_caches()
+
+
+def see_devices(patch: pytest.MonkeyPatch, most: int) -> None:
+    """Lets JAX name the first `most` of its eight devices."""
+
+    def first(named: Callable[..., list]) -> Callable[..., list]:
+        return lambda *args, **kwargs: named(*args, **kwargs)[:most]
+
+    for name, named in DEVICES.items():
+        patch.setattr(jax, name, first(named))
+    for name, named in COUNTS.items():
+        patch.setattr(jax, name, lambda backend=None, named=DEVICES[named]: len(named(backend=backend)[:most]))
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_device(request: pytest.FixtureRequest) -> Iterator[None]:
+    """One device, so that tests do not pay for sharding; eight in a module marked `eight_devices`."""
+    with pytest.MonkeyPatch.context() as patch:
+        see_devices(patch, 8 if request.node.get_closest_marker("eight_devices") else 1)
+        yield
+
+
+@pytest.fixture(autouse=True)
+def eight_devices(request: pytest.FixtureRequest, one_device: None) -> Iterator[None]:
+    """Eight devices for a test marked `eight_devices`."""
+    with pytest.MonkeyPatch.context() as patch:
+        if request.node.get_closest_marker("eight_devices"):
+            see_devices(patch, 8)
+        yield
+
+
+@pytest.fixture(autouse=True, scope="module")
+def few_optimizations(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Compiles as users do where a module is marked `optimized`: its subject is bits, bfloat16 or long computing."""
+    if not request.node.get_closest_marker("optimized"):
+        yield
+        return
+    before = jax.config.values["jax_disable_most_optimizations"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("JAX_DISABLE_MOST_OPTIMIZATIONS", "0")
+        jax.clear_caches()
+        jax.config.update("jax_disable_most_optimizations", False)
+        yield
+    jax.config.update("jax_disable_most_optimizations", before)
+    jax.clear_caches()
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Keeps the folder of compiled programs below `MOST_COMPILED` bytes: those not used for longest go first."""
+    if hasattr(session.config, "workerinput") or not COMPILED.is_dir():
+        return
+    found = [(max(s.st_atime, s.st_mtime), s.st_size, path) for path in COMPILED.iterdir() if (s := path.stat())]
+    size = sum(size for _, size, _ in found)
+    for _, bytes_, path in sorted(found):
+        if size <= MOST_COMPILED:
+            break
+        path.unlink(missing_ok=True)
+        size -= bytes_
 
 
 def resident_bytes() -> float:

@@ -16,6 +16,8 @@ from bert_jax.inference.programs import Programs
 from bert_jax.inference.task_model import model_inputs
 from bert_jax.model.heads import HEADS
 
+pytestmark = pytest.mark.eight_devices
+
 LONGEST = 80
 CONFIG = BertConfig(
     vocab_size=50, hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=24,

@@ -10,6 +10,8 @@ from bert_jax.inference.narrow import narrowed
 from bert_jax.interop.tree import flatten
 from bert_jax.model.heads import HEADS
 
+pytestmark = pytest.mark.optimized
+
 CONFIG = BertConfig(
     vocab_size=40, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=24,
     max_position_embeddings=14, dtype="bfloat16", initializer_range=0.5,

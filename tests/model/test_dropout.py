@@ -122,6 +122,7 @@ def test_typed_raw_and_rbg_keys_are_taken():
         ((16, 32, 64), PartitionSpec(None, None, ("data", "tensor"))),
     ],
 )
+@pytest.mark.eight_devices
 def test_bits_do_not_depend_on_the_mesh_and_a_device_makes_only_its_own(shape, spec):
     mesh = jax.make_mesh((4, 2), ("data", "tensor"), axis_types=(AxisType.Auto,) * 2)
     sharding = NamedSharding(mesh, spec)

@@ -267,6 +267,7 @@ def test_per_example_gradients_are_a_vmap(shallow_params):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("spec", [PartitionSpec("data"), PartitionSpec("data", None, "tensor")])
+@pytest.mark.eight_devices
 def test_no_device_makes_the_dropout_bits_of_another(shallow_params, spec):
     mesh = jax.make_mesh((4, 2), ("data", "tensor"), axis_types=(AxisType.Auto,) * 2)
     constrained = []

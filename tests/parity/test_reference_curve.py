@@ -16,7 +16,7 @@ from benchmarks.reference_side import Theirs, their_sums
 from train.prepare import PrepareOptions, prepare
 from train.source import PreparedData
 
-pytestmark = [pytest.mark.parity, pytest.mark.slow]
+pytestmark = [pytest.mark.parity, pytest.mark.slow, pytest.mark.optimized]
 
 STEPS, BATCH, LENGTH = 200, 8, 32
 

@@ -6,7 +6,6 @@ import signal
 from pathlib import Path
 from typing import Any
 
-import jax
 import numpy as np
 import pytest
 
@@ -75,6 +74,7 @@ def test_a_program_is_compiled_for_each_length_once(made: tuple[Path, dict[str, 
     assert {name: step._cache_size() for name, step in jitted.items()} == {"train": 2, "predict": 2}
 
 
+@pytest.mark.eight_devices
 def test_a_mesh_that_cuts_parameters_trains_the_same_model(place: Path, made: tuple[Path, dict[str, Any]]):
     run, _ = made
     cut = words(place, "cut", "log_every=1", "mesh.data=2", "mesh.fsdp=2", "mesh.tensor=2")
@@ -153,4 +153,3 @@ def test_a_run_of_the_other_program_is_not_touched(place: Path, capsys):
     assert exit_code(finetune.main, words(place, "pretraining")) == 2
     assert "a run of another program is here; choose another run=" in capsys.readouterr().err
     assert RunDirectory(other).saved_config() == {"model": {}, "phases": []}
-    assert len(jax.devices()) == 8

@@ -169,6 +169,7 @@ def test_a_damaged_checkpoint_costs_the_steps_since_the_one_before(
 
 
 @pytest.mark.slow
+@pytest.mark.eight_devices
 def test_another_mesh_goes_on_with_the_same_weights(
     recipe: str, data: str, straight: Path, tmp_path: Path, monkeypatch
 ):
@@ -319,6 +320,7 @@ def test_a_dry_run_says_what_a_run_would_be_and_writes_nothing(recipe: str, data
 
 
 @pytest.mark.slow
+@pytest.mark.eight_devices
 def test_a_dry_run_for_programs_is_one_json_object_and_the_tables_are_for_people(recipe: str, tmp_path: Path, capsys):
     words = ["data=random", "phases=((16, 8, 20),)", "model.vocab_size=40", f"run={tmp_path / 'none'}"]
     assert pretrain.main([recipe, *words, "--dry-run", "--json"]) == EXIT_DONE

@@ -93,6 +93,7 @@ def steps(family: str, data: PreparedData, devices: int, sizes: MeshConfig, **mo
     ],
     ids=FAMILIES,
 )
+@pytest.mark.eight_devices
 def test_eight_devices_make_the_steps_of_one(data_of, family, model):
     data = data_of(family)
     one, one_moments, one_sums = steps(family, data, 1, MeshConfig(1, 1, 1), **model)

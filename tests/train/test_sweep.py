@@ -169,6 +169,7 @@ def test_the_model_that_is_exported_is_the_one_that_is_named_the_best(
     assert found["best"]["step"] == step
 
 
+@pytest.mark.eight_devices
 def test_runs_are_shared_out_evenly():
     assert len(jax.devices()) == 8
     assert [runs_mesh(runs).size for runs in (1, 2, 3, 8, 12, 16)] == [1, 2, 3, 8, 6, 8]

@@ -14,6 +14,8 @@ from bert_jax.training.optimizer import OptimizerConfig, make_optimizer, make_sc
 from bert_jax.training.sharding import fused_loss_on, make_mesh
 from bert_jax.training.step import abstract_state, compile_train_step
 
+pytestmark = pytest.mark.optimized
+
 B, L, P = 8, 32, 5
 # Where a product is of float32 operands all the same: the end of its name, and why that does no harm.
 FLOAT32_PRODUCTS = {

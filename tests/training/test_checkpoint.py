@@ -18,6 +18,8 @@ from bert_jax.errors import UserError
 from bert_jax.training.checkpoint import Checkpoints, NonFiniteError
 from tests.guide import blocks_of, run_blocks
 
+pytestmark = pytest.mark.eight_devices
+
 
 @flax.struct.dataclass
 class State:

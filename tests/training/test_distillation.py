@@ -166,6 +166,7 @@ def test_a_step_minimises_the_definition_on_the_models_outputs(on_one_device):
     assert jax.tree.structure(after.params) == jax.tree.structure(state.params)  # the teacher is no part of the state
 
 
+@pytest.mark.eight_devices
 @pytest.mark.parametrize(("sizes", "parts"), [((2, 2, 2), 1), ((8, 1, 1), 1), ((1, 2, 2), 2)])
 def test_every_mesh_and_accumulation_make_the_same_step(on_one_device, sizes, parts):
     _, expected, expected_metrics = on_one_device

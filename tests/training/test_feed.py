@@ -8,6 +8,8 @@ from bert_jax.data.random_batches import RandomBatches
 from bert_jax.training.feed import MeshBatches, to_host
 from bert_jax.training.sharding import MeshConfig, batch_shardings, make_mesh
 
+pytestmark = pytest.mark.eight_devices
+
 SOURCE = RandomBatches(batch_size=16, max_seq_length=8, max_predictions=2, vocab_size=50)
 
 

@@ -85,6 +85,7 @@ def test_outputs_are_those_of_the_model_without_batches(head: str):
 
 
 @pytest.mark.slow
+@pytest.mark.eight_devices
 def test_eight_devices_predict_what_one_does():
     head = "token-classification"
     found, params = examples(head), params_of(head)

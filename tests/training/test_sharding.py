@@ -46,6 +46,8 @@ from bert_jax.training.step import (
     train_step,
 )
 
+pytestmark = pytest.mark.eight_devices
+
 # 56 rows of 24 tokens: numbers that are no other size in the program, whole (56), a micro-batch (28) or flat.
 B, L, PREDICTIONS = 56, 24, 5
 GLOBAL_ROWS = {56, 28, 56 * L, 28 * L, 56 * PREDICTIONS, 28 * PREDICTIONS}
