@@ -1,4 +1,4 @@
-"""A training step with malloc's defaults and with those of bert_jax/allocator.py: CPU and wall time, page faults.
+"""A training step with malloc's defaults and with those of bert_jax/runtime/cpu.py: CPU and wall time, page faults.
 
     python -m benchmarks.allocator [--size tiny] [--dtype bfloat16] [--rounds 9]
 

@@ -11,10 +11,10 @@ import argparse
 
 import numpy as np
 
-from bert_jax.data.batches import Batches
-from bert_jax.load import load
+from bert_jax.data.pretraining.batches import Batches
+from bert_jax.formats.load import load
 from bert_jax.model.heads import HEADS
-from bert_jax.training.checkpoint import Checkpoints
+from bert_jax.training.checkpoint.checkpoints import Checkpoints
 
 LENGTH, ROWS = 128, 64
 

@@ -13,8 +13,8 @@ import time
 
 import numpy as np
 
-from bert_jax.data.batches import Batches
-from bert_jax.data.masking import MaskingConfig
+from bert_jax.data.pretraining.batches import Batches
+from bert_jax.data.pretraining.masking import MaskingConfig
 
 STRATEGIES = {
     "count": MaskingConfig(),

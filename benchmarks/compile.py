@@ -19,8 +19,8 @@ import numpy as np
 
 def measure(size: str, dtype: str) -> None:
     """The child: one compilation, reported as JSON on stdout."""
-    from bert_jax.allocator import keep_freed_memory
-    from bert_jax.compilation_cache import keep_compiled_programs, kept_in
+    from bert_jax.runtime.compilation_cache import keep_compiled_programs, kept_in
+    from bert_jax.runtime.cpu import keep_freed_memory
 
     keep_freed_memory()
     keep_compiled_programs()

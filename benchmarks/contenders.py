@@ -6,7 +6,7 @@ from pathlib import Path
 from benchmarks.rivals.environments import ROOT, interpreter
 from benchmarks.turns import Worker
 
-# `own`: what the program sets by itself, in ours bert_jax/allocator.py; `kept`: the same from outside, freed memory
+# `own`: what the program sets by itself, in ours bert_jax/runtime/cpu.py; `kept`: the same from outside, freed memory
 # stays with the process; `huge`: the kernel is asked for huge pages.
 _KEPT = {"mmap_max": "0", "trim_threshold": str(1 << 40), "arena_max": "1"}
 MALLOC = {

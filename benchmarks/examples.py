@@ -14,9 +14,9 @@ from collections.abc import Callable
 
 import numpy as np
 
-from bert_jax.data.examples import build_index
-from bert_jax.data.google_recipe import google_instances
-from bert_jax.data.shards import Shard
+from bert_jax.data.pretraining.examples import build_index
+from bert_jax.data.pretraining.google_recipe import google_instances
+from bert_jax.data.pretraining.shards import Shard
 
 
 def prose_like(megabytes: float, seed: int = 0) -> Shard:

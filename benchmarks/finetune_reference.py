@@ -28,22 +28,21 @@ import jax
 import numpy as np
 
 from benchmarks.finetune_side import Theirs
-from bert_jax.data.tasks.encoded import Encoded
-from bert_jax.data.tasks.length_batches import evaluation_batches
-from bert_jax.data.tokenizer import Tokenizer
-from bert_jax.interop.write import save_pretrained
-from bert_jax.load import load_tokenizer
+from bert_jax.data.tasks.encoded import Encoded, evaluation_batches
+from bert_jax.data.tokenizer.tokenizer import Tokenizer
+from bert_jax.formats.load import load_tokenizer
+from bert_jax.formats.write import save_pretrained
 from bert_jax.model.heads import HEADS
 from bert_jax.training.optimizer import OptimizerConfig, make_optimizer, make_schedule
 from bert_jax.training.prediction import Collected, Predictor
 from bert_jax.training.sharding import make_mesh
 from bert_jax.training.step import abstract_state, compile_train_step, init_state
-from train.finetune_parameters import adopted_model, starting_parameters
-from train.finetune_recipe import FinetuneConfig
-from train.finetuning import buckets_of, order_of
-from train.recipe import override
-from train.task_data import TaskData
-from train.tasks import open_task
+from train.finetuning.finetune_parameters import adopted_model, starting_parameters
+from train.finetuning.job import buckets_of, order_of
+from train.finetuning.recipe import FinetuneConfig
+from train.finetuning.tasks.data import TaskData
+from train.finetuning.tasks.table import open_task
+from train.pretraining.recipe import override
 
 STEPS = 20
 SIDES = ("bert_jax", "transformers")

@@ -34,7 +34,7 @@ import numpy as np
 from benchmarks.contenders import Contender
 from benchmarks.inference_workloads import FIXED, copy_for_all, fixed_texts, mixed_texts, write_base_shape
 from benchmarks.turns import Worker, take_turns
-from bert_jax.load import load_tokenizer
+from bert_jax.formats.load import load_tokenizer
 
 _OURS, _RIVALS = "benchmarks.inference_ours", "benchmarks.rivals"
 CONTENDERS = {

@@ -8,8 +8,7 @@ import sys
 import time
 from pathlib import Path
 
-from bert_jax.allocator import keep_freed_memory
-from bert_jax.cpu import use_all_cores
+from bert_jax.runtime.cpu import keep_freed_memory, use_all_cores
 
 START = time.perf_counter()
 
@@ -21,7 +20,7 @@ def main() -> None:
     else:
         keep_freed_memory()
     from benchmarks.rivals.serving import serve, write_vectors
-    from bert_jax.inference.embed import TextEmbedding
+    from bert_jax.inference.tasks.embed import TextEmbedding
 
     texts = json.loads((folder / "texts.json").read_text())
     embed = TextEmbedding(folder / "model", dtype=dtype, packing=False if how == "buckets" else None)

@@ -9,10 +9,10 @@ import jax
 import numpy as np
 
 from bert_jax.config import BertConfig
-from bert_jax.data.text_files import read_lines
-from bert_jax.data.tokenizer import Tokenizer
-from bert_jax.interop.write import save_pretrained
-from bert_jax.load import load_tokenizer
+from bert_jax.data.text.lines import read_lines
+from bert_jax.data.tokenizer.tokenizer import Tokenizer
+from bert_jax.formats.load import load_tokenizer
+from bert_jax.formats.write import save_pretrained
 from bert_jax.model.heads import HEADS
 
 LONGEST = 512  # tokens of the longest text; sentences of more are left out
@@ -75,7 +75,7 @@ def mixed_texts(count: int, corpus: Path, tokenizer: Tokenizer) -> list[str]:
 
 def write_base_shape(folder: Path, like: str) -> Path:
     """A BERT-base of random weights with that model's tokenizer, as a folder that sentence-transformers reads."""
-    from bert_jax.interop.sentence_transformers import write_modules
+    from bert_jax.formats.sentence_transformers import write_modules
 
     config, tokenizer = BertConfig.preset("base-uncased"), load_tokenizer(like)
     assert tokenizer is not None

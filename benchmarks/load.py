@@ -45,10 +45,10 @@ def load_theirs(folder: str) -> Callable[[], None]:
 def load_ours(folder: str, on_host: bool) -> Callable[[], None]:
     import jax
 
-    import bert_jax.data.tokenizer
-    from bert_jax.load import load, load_arrays
+    import bert_jax.data.tokenizer.tokenizer
+    from bert_jax.formats.load import load, load_arrays
 
-    assert bert_jax.data.tokenizer
+    assert bert_jax.data.tokenizer.tokenizer
     jax.device_put(np.ones(1)).block_until_ready()
     load_it = load_arrays if on_host else load
 
@@ -83,7 +83,7 @@ def make_folders(size: str, root: Path) -> dict[str, Path]:
     import transformers
 
     import bert_jax
-    from bert_jax.load import load_arrays
+    from bert_jax.formats.load import load_arrays
 
     torch.manual_seed(0)
     fields = bert_jax.BertConfig.preset(SIZES[size]).to_json()

@@ -15,13 +15,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bert_jax.allocator import keep_freed_memory
 from bert_jax.config import BertConfig
 from bert_jax.model.heads import BertForSequenceClassification
+from bert_jax.runtime.cpu import keep_freed_memory
 from bert_jax.training.many import compile_many_train_step, runs_mesh, stacked
+from bert_jax.training.objectives import OneLabel
 from bert_jax.training.optimizer import OptimizerConfig, make_optimizer, make_schedule
 from bert_jax.training.step import compile_train_step, init_state
-from bert_jax.training.task_objectives import OneLabel
 
 
 class Programs:

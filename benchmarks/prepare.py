@@ -28,8 +28,8 @@ from pathlib import Path
 
 from benchmarks.prepare_picture import draw
 from benchmarks.vocabulary import texts
-from bert_jax.data.shards import manifest_files, read_manifest
-from bert_jax.data.tokenizer import Tokenizer
+from bert_jax.data.pretraining.shards import manifest_files, read_manifest
+from bert_jax.data.tokenizer.tokenizer import Tokenizer
 
 _PARAGRAPHS_AT_ONCE = 2_000
 

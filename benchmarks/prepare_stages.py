@@ -4,7 +4,8 @@
 
 The stages are those of a worker and of the program that feeds it, one after the other on the same text, for
 `dupe_factor` 1 and 10; no word is known at the start. Google's algorithm is told again from its published rules
-(tests/data/google_script.py), from sentences to masked examples, on a fiftieth of the text. The vocabulary is uncased.
+(tests/data/pretraining/google_script.py), from sentences to masked examples, on a fiftieth of the text. The
+vocabulary is uncased.
 """
 
 import argparse
@@ -19,14 +20,14 @@ from pathlib import Path
 
 import numpy as np
 
-from bert_jax.data.corpus import Corpus, find_sources
-from bert_jax.data.examples import build_index
-from bert_jax.data.report import survey_index, survey_shard
-from bert_jax.data.sentences import split_sentences
-from bert_jax.data.shards import Shard, pack_flat, save_shard, token_dtype, write_array
-from bert_jax.data.tokenizer import Tokenizer
-from tests.data.google_script import google_instances, google_pieces
-from train.prepare_stages import is_held_out
+from bert_jax.data.pretraining.examples import build_index
+from bert_jax.data.pretraining.report import survey_index, survey_shard
+from bert_jax.data.pretraining.shards import Shard, pack_flat, save_shard, token_dtype, write_array
+from bert_jax.data.text.corpus import Corpus, find_sources
+from bert_jax.data.text.sentences import split_sentences
+from bert_jax.data.tokenizer.tokenizer import Tokenizer
+from tests.data.pretraining.google_script import google_instances, google_pieces
+from train.preparation.stages import is_held_out
 
 _SENTENCES_AT_ONCE = 20_000
 

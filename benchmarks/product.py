@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from benchmarks.rivals.serving import serve
-from bert_jax.allocator import keep_freed_memory
+from bert_jax.runtime.cpu import keep_freed_memory
 
 ROWS, INNER, COLUMNS, TIMES = 1024, 768, 3072, 64
 FLOP = 2 * ROWS * INNER * COLUMNS * TIMES

@@ -34,19 +34,19 @@ import torch
 import transformers
 
 from benchmarks.reference_side import Batch, Theirs
-from bert_jax.allocator import keep_freed_memory
 from bert_jax.config import BertConfig
-from bert_jax.interop.write import save_pretrained
-from bert_jax.load import load_arrays
+from bert_jax.formats.load import load_arrays
+from bert_jax.formats.write import save_pretrained
 from bert_jax.model.heads import BertForPreTraining
+from bert_jax.runtime.cpu import keep_freed_memory
 from bert_jax.training.optimizer import OptimizerConfig, make_optimizer, make_schedule
 from bert_jax.training.sharding import make_mesh
 from bert_jax.training.step import compile_eval_step, compile_train_step, init_state
-from train.evaluation import Unigram, evaluate
-from train.fitting import fitted_model
-from train.recipe import Phase, PretrainConfig
-from train.source import PreparedData
-from train.teacher import objective_of, pretraining_of
+from train.pretraining.fitting import fitted_model
+from train.pretraining.job import Unigram, evaluate
+from train.pretraining.recipe import Phase, PretrainConfig
+from train.pretraining.source import PreparedData
+from train.pretraining.teacher import objective_of, pretraining_of
 
 RULES: dict[str, dict[str, Any]] = {
     "google": {},

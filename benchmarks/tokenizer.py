@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.vocabulary import texts
-from bert_jax.data.tokenizer import Tokenizer
+from bert_jax.data.tokenizer.tokenizer import Tokenizer
 
 _LINES_AT_ONCE = 20_000
 _state: dict[str, Any] = {}

@@ -16,7 +16,7 @@ keras             keras-hub on JAX, compile and train_on_batch, no next-sentence
 Each contender runs in the malloc setting in which it was fastest (benchmarks/contenders.py), NAME@SETTING in another:
 --rivals torch-best@default,torch-best@huge,torch-best@kept,torch-best@kept+huge finds out which that is.
 The ceiling is BERT-base's largest product alone, measured in the same rounds; the share is of the model's products
-(train/meter.py) in it. Processes whose memory would not fit at once: --at-once N takes the rivals N at a time.
+(train/run/meter.py) in it. Processes whose memory would not fit at once: --at-once N takes the rivals N at a time.
 """
 
 import argparse
@@ -28,7 +28,7 @@ from benchmarks.contenders import CONTENDERS, MALLOC
 from benchmarks.rivals.environments import make_environments
 from benchmarks.turns import Figures, Worker, take_turns
 from benchmarks.workloads import LENGTH, PREDICTIONS, ROWS, workload, write_workload
-from train.meter import train_flops
+from train.run.meter import train_flops
 
 OURS = ["ours-bfloat16", "ours-float32"]
 PRODUCTS = ["product-bfloat16", "product-float32"]

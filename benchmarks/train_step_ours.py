@@ -9,9 +9,9 @@ import jax
 import numpy as np
 
 from benchmarks.rivals.serving import serve
-from bert_jax.allocator import keep_freed_memory
 from bert_jax.config import BertConfig
 from bert_jax.model.heads import BertForPreTraining
+from bert_jax.runtime.cpu import keep_freed_memory
 from bert_jax.training.objectives import Pretraining
 from bert_jax.training.optimizer import OptimizerConfig, make_optimizer, make_schedule
 from bert_jax.training.sharding import MeshConfig, fused_loss_on, make_mesh

@@ -22,7 +22,7 @@ from jax import Array
 
 from benchmarks.train_step_ours import OurStep
 from benchmarks.workloads import LENGTH, ROWS, workload
-from bert_jax.allocator import keep_freed_memory
+from bert_jax.runtime.cpu import keep_freed_memory
 
 
 def threefry_bits(words: Array, site: int, shape: tuple[int, ...]) -> Array:

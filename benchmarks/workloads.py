@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from bert_jax.config import BertConfig
-from bert_jax.data.random_batches import RandomBatches
+from bert_jax.data.pretraining.batches import RandomBatches
 
 LENGTH, PREDICTIONS = 128, 20
 PRESET = {"tiny": "tiny", "mini": "mini", "small": "small", "base": "base-uncased"}

@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from bert_jax.config import BertConfig
-    from bert_jax.data.batches import Batches
-    from bert_jax.data.tokenizer import Tokenizer
-    from bert_jax.inference.pipelines import pipeline
-    from bert_jax.interop.write import save_pretrained
-    from bert_jax.load import load
+    from bert_jax.data.pretraining.batches import Batches
+    from bert_jax.data.tokenizer.tokenizer import Tokenizer
+    from bert_jax.formats.load import load
+    from bert_jax.formats.write import save_pretrained
+    from bert_jax.inference.pipeline import pipeline
     from bert_jax.model.encoder import Bert
     from bert_jax.model.heads import (
         BertForMaskedLM,
@@ -50,17 +50,17 @@ _HOME = {
     "BertForTokenClassification": "model.task_heads",
     "BertForQuestionAnswering": "model.task_heads",
     "BertForMultipleChoice": "model.task_heads",
-    "Tokenizer": "data.tokenizer",
-    "load": "load",
-    "save_pretrained": "interop.write",
-    "Batches": "data.batches",
+    "Tokenizer": "data.tokenizer.tokenizer",
+    "load": "formats.load",
+    "save_pretrained": "formats.write",
+    "Batches": "data.pretraining.batches",
     "make_mesh": "training.sharding",
     "make_optimizer": "training.optimizer",
     "TrainState": "training.step",
     "init_state": "training.step",
     "train_step": "training.step",
     "eval_step": "training.step",
-    "pipeline": "inference.pipelines",
+    "pipeline": "inference.pipeline",
 }
 
 __all__ = [

@@ -10,9 +10,9 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
+from bert_jax.cli.arguments import SOURCE, add_running, add_source, names, numbers
+from bert_jax.cli.task_arguments import add_verbs
 from bert_jax.errors import UserError
-from bert_jax.inference.arguments import add_verbs
-from bert_jax.inference.common_arguments import SOURCE, add_running, add_source, names, numbers
 
 EXIT_DONE, EXIT_USER_ERROR, EXIT_INTERRUPTED, EXIT_PIPE_CLOSED = 0, 2, 130, 141
 
@@ -188,7 +188,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s: %(message)s")
     try:
         arguments = make_parser().parse_args(argv)
-        from bert_jax import commands
+        from bert_jax.cli import commands
 
         commands.VERBS[arguments.verb](arguments)
         sys.stdout.flush()

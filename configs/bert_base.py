@@ -13,7 +13,7 @@ after 10,000 steps of warm-up, linear decay, weight decay 0.01, dropout 0.1, cli
 
 from bert_jax.config import BertConfig
 from bert_jax.training.optimizer import OptimizerConfig
-from train.recipe import Phase, PretrainConfig, TextConfig
+from train.pretraining.recipe import Phase, PretrainConfig, TextConfig
 
 
 def get_config() -> PretrainConfig:

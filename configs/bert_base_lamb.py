@@ -13,7 +13,7 @@ The second phase has a schedule of its own, hence a run of its own.
 
 from bert_jax.config import BertConfig
 from bert_jax.training.optimizer import OptimizerConfig
-from train.recipe import Phase, PretrainConfig, TextConfig
+from train.pretraining.recipe import Phase, PretrainConfig, TextConfig
 
 STEPS = 7_038
 

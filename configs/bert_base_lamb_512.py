@@ -10,7 +10,7 @@ Expected:  as configs/bert_base_lamb.py, whose run it continues
 
 from bert_jax.config import BertConfig
 from bert_jax.training.optimizer import OptimizerConfig
-from train.recipe import Phase, PretrainConfig, TextConfig
+from train.pretraining.recipe import Phase, PretrainConfig, TextConfig
 
 STEPS = 1_563
 

@@ -11,7 +11,7 @@ The recipe is that of configs/bert_base.py.
 
 from bert_jax.config import BertConfig
 from bert_jax.training.optimizer import OptimizerConfig
-from train.recipe import Phase, PretrainConfig, TextConfig
+from train.pretraining.recipe import Phase, PretrainConfig, TextConfig
 
 
 def get_config() -> PretrainConfig:

@@ -12,7 +12,7 @@ existing checkpoint, against 1e-4 from scratch.
 
 from bert_jax.config import BertConfig
 from bert_jax.training.optimizer import OptimizerConfig
-from train.recipe import Phase, PretrainConfig
+from train.pretraining.recipe import Phase, PretrainConfig
 
 
 def get_config() -> PretrainConfig:

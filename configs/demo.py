@@ -10,7 +10,7 @@ Expected:  on held-out documents a masked-LM loss of about 5.5 nats (unigram bas
 
 from bert_jax.config import BertConfig
 from bert_jax.training.optimizer import OptimizerConfig
-from train.recipe import Phase, PretrainConfig, TextConfig
+from train.pretraining.recipe import Phase, PretrainConfig, TextConfig
 
 
 def get_config() -> PretrainConfig:

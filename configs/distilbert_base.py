@@ -18,7 +18,7 @@ which is not done here. Logits of student and teacher at every position take mem
 
 from bert_jax.config import BertConfig
 from bert_jax.training.optimizer import OptimizerConfig
-from train.recipe import Phase, PretrainConfig, TextConfig
+from train.pretraining.recipe import Phase, PretrainConfig, TextConfig
 
 STEPS = 6_000
 

@@ -12,7 +12,7 @@ Expected:  base / large on GLUE's test sets: MNLI-m 84.6 / 86.7, MNLI-mm 83.4 / 
 """
 
 from bert_jax.training.optimizer import OptimizerConfig
-from train.finetune_recipe import FinetuneConfig
+from train.finetuning.recipe import FinetuneConfig
 
 
 def get_config() -> FinetuneConfig:

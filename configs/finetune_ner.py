@@ -10,7 +10,7 @@ Expected:  entity F1 on dev / test: base 96.4 / 92.4, large 96.6 / 92.8, cased m
 """
 
 from bert_jax.training.optimizer import OptimizerConfig
-from train.finetune_recipe import FinetuneConfig
+from train.finetuning.recipe import FinetuneConfig
 
 
 def get_config() -> FinetuneConfig:

@@ -12,7 +12,7 @@ Expected:  dev sets, base / large: MNLI 87.6 / 90.2, QNLI 92.8 / 94.7, QQP 91.9 
 """
 
 from bert_jax.training.optimizer import OptimizerConfig
-from train.finetune_recipe import FinetuneConfig
+from train.finetuning.recipe import FinetuneConfig
 
 
 def get_config() -> FinetuneConfig:

@@ -9,7 +9,7 @@ Expected:  EM / F1 on the dev set of 1.1: base 80.8 / 88.5, large 84.1 / 90.9; o
 """
 
 from bert_jax.training.optimizer import OptimizerConfig
-from train.finetune_recipe import FinetuneConfig
+from train.finetuning.recipe import FinetuneConfig
 
 
 def get_config() -> FinetuneConfig:

@@ -9,7 +9,7 @@ Expected:  accuracy on the dev set: base 81.6, large 86.6; on the test set: larg
 """
 
 from bert_jax.training.optimizer import OptimizerConfig
-from train.finetune_recipe import FinetuneConfig
+from train.finetuning.recipe import FinetuneConfig
 
 
 def get_config() -> FinetuneConfig:

@@ -9,7 +9,7 @@ Expected:  better than configs/tiny.py on the same text. The published BERT-mini
 
 from bert_jax.config import BertConfig
 from bert_jax.training.optimizer import OptimizerConfig
-from train.recipe import Phase, PretrainConfig, TextConfig
+from train.pretraining.recipe import Phase, PretrainConfig, TextConfig
 
 
 def get_config() -> PretrainConfig:

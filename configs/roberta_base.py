@@ -14,9 +14,9 @@ b2 is 0.98, and nothing is clipped. Masks are fairseq's: their number is right o
 """
 
 from bert_jax.config import BertConfig
-from bert_jax.data.masking import MaskingConfig
+from bert_jax.data.pretraining.masking import MaskingConfig
 from bert_jax.training.optimizer import OptimizerConfig
-from train.recipe import Phase, PretrainConfig, TextConfig
+from train.pretraining.recipe import Phase, PretrainConfig, TextConfig
 
 
 def get_config() -> PretrainConfig:

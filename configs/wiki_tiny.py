@@ -11,7 +11,7 @@ Expected:  5.04 nats a masked token held out (unigram 7.37), 27 % right, next se
 
 from bert_jax.config import BertConfig
 from bert_jax.training.optimizer import OptimizerConfig
-from train.recipe import Phase, PretrainConfig
+from train.pretraining.recipe import Phase, PretrainConfig
 
 
 def get_config() -> PretrainConfig:

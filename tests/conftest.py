@@ -5,7 +5,7 @@ import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from bert_jax.compilation_cache import default_folder
+from bert_jax.runtime.compilation_cache import default_folder
 
 # Outside the checkout, so that a fresh clone finds what another compiled. Programs that tests start read these too.
 COMPILED = default_folder().parents[1] / "tests" / default_folder().name

@@ -9,10 +9,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from bert_jax.config import BertConfig
-from bert_jax.data.tokenizer import Tokenizer
-from bert_jax.interop.names import parameters_of
-from bert_jax.interop.tree import unflatten
-from bert_jax.training.checkpoint import Checkpoints
+from bert_jax.data.tokenizer.tokenizer import Tokenizer
+from bert_jax.formats.names.parameters import parameters_of
+from bert_jax.training.checkpoint.checkpoints import Checkpoints
+from bert_jax.tree import unflatten
 
 
 def random_params(config: BertConfig, seed: int) -> dict:

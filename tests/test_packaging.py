@@ -24,5 +24,5 @@ def test_the_wheel_holds_the_library_and_nothing_else(tmp_path: Path):
     assert "bert_jax/py.typed" in names
     modules = {path.relative_to(ROOT).as_posix() for path in (ROOT / "bert_jax").rglob("*.py")}
     assert modules <= set(names)
-    assert {f"bert_jax/inference/attention_page{end}" for end in (".html", ".css", ".js", "_weights.js")} <= set(names)
+    assert {f"bert_jax/inference/attention/page{end}" for end in (".html", ".css", ".js", "_weights.js")} <= set(names)
     assert any(name.endswith("licenses/LICENSE") for name in names)

@@ -6,17 +6,17 @@ import json
 import jax
 
 from bert_jax.config import BertConfig
-from bert_jax.data.tokenizer import Tokenizer
+from bert_jax.data.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import UserError
-from bert_jax.load import load_tokenizer
-from train.begun import begun_run, origin_of
-from train.exits import EXIT_DONE, run_program
-from train.finetune_parameters import adopted_model, check_source
-from train.finetune_recipe import FinetuneConfig
-from train.launch import Launch, parse, start_jax
-from train.outcome import outcome
-from train.rundir import RunDirectory, environment, write_json
-from train.task_data import TaskData
+from bert_jax.formats.load import load_tokenizer
+from train.finetuning.finetune_parameters import adopted_model, check_source
+from train.finetuning.recipe import FinetuneConfig
+from train.finetuning.tasks.data import TaskData
+from train.pretraining.begun import begun_run, origin_of
+from train.pretraining.outcome import outcome
+from train.run.directory import RunDirectory, environment, write_json
+from train.run.launch import Launch, parse, start_jax
+from train.run.stopping import EXIT_DONE, run_program
 
 USAGE = """
 Fine-tunes a pretrained BERT on a task, and scores it as the task's official script does.
@@ -51,7 +51,7 @@ def main(argv: list[str]) -> int:
     start_jax()
     run = RunDirectory(launch.run)
     if launch.dry_run:
-        from train.finetuning import Finetuning
+        from train.finetuning.job import Finetuning
 
         config, task, tokenizer = prepared(run, launch)
         facts = Finetuning(config, run, task, tokenizer).plan()
@@ -70,8 +70,8 @@ def main(argv: list[str]) -> int:
 
 def finetune_in(run: RunDirectory, launch: Launch) -> int:
     """Reads the task, settles the config, and trains in `run`."""
-    from train.finetuning import Finetuning
-    from train.loop import train
+    from train.finetuning.job import Finetuning
+    from train.run.loop import train
 
     config, task, tokenizer = prepared(run, launch)
     job = Finetuning(config, run, task, tokenizer)
@@ -80,7 +80,7 @@ def finetune_in(run: RunDirectory, launch: Launch) -> int:
         write_json(run.path / "environment.json", environment() | origin_of(config.init, run, begun_run(run)))
         run.write_folder(run.tokenizer, tokenizer.save)
     if config.seeds > 1 or config.learning_rates:
-        from train.sweep import sweep
+        from train.finetuning.sweep import sweep
 
         return sweep(job, run, task, tokenizer)
     return train(job, run)
@@ -88,7 +88,7 @@ def finetune_in(run: RunDirectory, launch: Launch) -> int:
 
 def prepared(run: RunDirectory, launch: Launch) -> tuple[FinetuneConfig, TaskData, Tokenizer]:
     """The config with everything that follows from source and data; the task; the tokenizer."""
-    from train.tasks import open_task
+    from train.finetuning.tasks.table import open_task
 
     config: FinetuneConfig = launch.config
     if config.init is None:

@@ -13,15 +13,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from bert_jax.data.corpus import FORMATS
-from bert_jax.data.examples import OBJECTIVES
-from bert_jax.data.shards import MANIFEST
+from bert_jax.data.pretraining.examples import OBJECTIVES
+from bert_jax.data.pretraining.shards import MANIFEST
+from bert_jax.data.text.corpus import FORMATS
 from bert_jax.errors import UserError
-from train.exits import run_program
-from train.prepare_directory import check, prepare
-from train.prepare_options import RECIPES, PrepareOptions
-from train.prepare_report import print_report
-from train.prepare_show import show
+from train.preparation.directory import check, prepare
+from train.preparation.options import RECIPES, PrepareOptions
+from train.preparation.show import print_report, show
+from train.run.stopping import run_program
 
 __all__ = ["PrepareOptions", "main", "prepare"]
 

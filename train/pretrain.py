@@ -10,15 +10,15 @@ import jax
 
 from bert_jax.config import BertConfig
 from bert_jax.errors import UserError
-from train.begun import begun_run, origin_of
-from train.exits import run_program
-from train.fitting import fitted_model
-from train.initial_model import adopted_model, check_vocabulary
-from train.launch import Launch, parse, start_jax
-from train.outcome import outcome
-from train.recipe import PretrainConfig
-from train.rundir import RunDirectory, environment, write_json
-from train.source import DataSource, PreparedData, RandomData, open_data
+from train.pretraining.begun import begun_run, origin_of
+from train.pretraining.fitting import fitted_model
+from train.pretraining.initial_model import adopted_model, check_vocabulary
+from train.pretraining.outcome import outcome
+from train.pretraining.recipe import PretrainConfig
+from train.pretraining.source import DataSource, PreparedData, RandomData, open_data
+from train.run.directory import RunDirectory, environment, write_json
+from train.run.launch import Launch, parse, start_jax
+from train.run.stopping import run_program
 
 USAGE = """
 Pretrains a BERT: masked language model and sentence pairs, sharded over all devices, resumable to the bit.
@@ -50,7 +50,7 @@ def main(argv: list[str]) -> int:
     launch = parse(argv, USAGE, PretrainConfig)
     start_jax()
     if launch.dry_run:
-        from train.dry_run import dry_run
+        from train.pretraining.dry_run import dry_run
 
         if launch.config.data is None and launch.config.text is not None:
             raise UserError("--dry-run prepares no text: say data=DIR (made by python -m train.prepare) or data=random")
@@ -73,8 +73,8 @@ def main(argv: list[str]) -> int:
 
 def pretrain_in(run: RunDirectory, launch: Launch) -> int:
     """Prepares the text where that is asked for, settles config and vocabulary, and trains in `run`."""
-    from train.loop import train
-    from train.pretraining import Pretraining
+    from train.pretraining.job import Pretraining
+    from train.run.loop import train
 
     config = launch.config
     if config.text is not None and config.data is None:

@@ -1,1 +1,4 @@
-"""From text to batches: tokenizer, examples, shards, masks. NumPy only: nothing here imports JAX."""
+"""From text to batches: text, vocabulary, tokenizer, pretraining data, data of tasks.
+
+NumPy only: nothing here imports JAX.
+"""

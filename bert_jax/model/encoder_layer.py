@@ -7,10 +7,9 @@ from jax import Array
 
 from bert_jax.config import BertConfig
 from bert_jax.errors import UserError
-from bert_jax.model.activations import Activation
 from bert_jax.model.attention import CrossAttention, SelfAttention
 from bert_jax.model.cache import LayerCache, Memory
-from bert_jax.model.layers import Dense, LayerNorm, dropout
+from bert_jax.model.layers import Activation, Dense, LayerNorm, dropout
 
 # Sites of dropout within one layer (see `layers.dropout`): self-attention has 0 and 1, cross-attention 3 and 4.
 FEED_FORWARD_SITE, CROSS_ATTENTION_SITE = 2, 3

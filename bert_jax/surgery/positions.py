@@ -7,7 +7,7 @@ import numpy as np
 
 from bert_jax.config import BertConfig
 from bert_jax.errors import UserError
-from bert_jax.surgery.tree import encoder_of, with_encoder
+from bert_jax.tree import encoder_of, with_encoder
 
 WAYS = ("tile", "interpolate")
 

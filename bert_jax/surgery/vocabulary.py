@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 
 from bert_jax.config import BertConfig
-from bert_jax.data.tokenizer import Tokenizer
+from bert_jax.data.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import UserError
-from bert_jax.surgery.tree import encoder_of, with_encoder
+from bert_jax.tree import encoder_of, with_encoder
 
 STARTS = ("mean", "pieces")
 

@@ -12,9 +12,8 @@ from jax import Array
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from bert_jax.training.layer_rates import with_rates
 from bert_jax.training.objectives import Batch, Metrics, Objective
-from bert_jax.training.optimizer import OptimizerConfig, make_optimizer, make_schedule
+from bert_jax.training.optimizer import OptimizerConfig, make_optimizer, make_schedule, with_rates
 from bert_jax.training.prediction import predict_step
 from bert_jax.training.step import TrainState, train_step
 

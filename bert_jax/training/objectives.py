@@ -1,13 +1,24 @@
-"""What a step minimises: sums over a batch or a part of it, what they are divided by, and the figures they make."""
+"""What a step minimises: sums over a batch or a part of it, what they are divided by, and the figures they make.
+
+A batch has `weights` float32 [B]: rows with weight 0 are there for the shape alone and count nowhere.
+"""
 
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
+import jax
 import jax.numpy as jnp
 from flax import struct
 from jax import Array
 
-from bert_jax.model.losses import FusedLoss, pretraining_denominators, pretraining_loss, pretraining_sums
+from bert_jax.model.losses import (
+    IGNORED_LABEL,
+    FusedLoss,
+    cross_entropy,
+    pretraining_denominators,
+    pretraining_loss,
+    pretraining_sums,
+)
 
 Batch = Mapping[str, Any]
 Sums = dict[str, Array]
@@ -79,3 +90,147 @@ def mean_metrics(sums: Sums) -> Metrics:
         "nsp_loss": sums["nsp_loss_sum"] / pairs,
         "nsp_accuracy": sums["nsp_correct"] / pairs,
     }
+
+
+@struct.dataclass
+class OneLabel:
+    """Cross-entropy of sequences, tokens or choices, each with one label: the mean over labels, as torch's.
+
+    batch: labels integer [B] or, of tokens, [B, L]; -100 is ignored. is_choice bool [B, choices], where there are
+    choices: the others cannot be chosen.
+
+    Attributes:
+        class_weights: float32 [C]: a label's loss, and its share in the mean, times its class's; None: all 1.
+        label_smoothing: this share of a label is given to all C classes alike (https://arxiv.org/abs/1512.00567).
+    """
+
+    class_weights: Array | None = None
+    label_smoothing: float = struct.field(pytree_node=False, default=0.0)
+
+    def denominators(self, batch: Batch) -> dict[str, Array]:
+        return {"denominator": self._weights(batch).sum()}
+
+    def sums(self, apply: Callable[..., Any], batch: Batch) -> Sums:
+        logits, labels, weights = apply().logits, batch["labels"], self._weights(batch)
+        if "is_choice" in batch:
+            logits = jnp.where(batch["is_choice"], logits, jnp.finfo(jnp.float32).min)
+        counted = _rows(batch, labels) * (labels != IGNORED_LABEL)
+        loss_sum, _, _ = cross_entropy(logits, labels, weights)
+        _, count, correct = cross_entropy(logits, labels, counted)
+        if self.label_smoothing:
+            smooth = self.label_smoothing
+            loss_sum = (1 - smooth) * loss_sum + smooth * self._spread(logits, counted, batch)
+        return {"loss_sum": loss_sum, "correct": correct, "count": count}
+
+    def _weights(self, batch: Batch) -> Array:
+        """float32, as the labels: what each counts."""
+        labels = jnp.asarray(batch["labels"])
+        weights = _rows(batch, labels) * (labels != IGNORED_LABEL)
+        if self.class_weights is None:
+            return weights
+        return weights * self.class_weights[jnp.where(labels == IGNORED_LABEL, 0, labels)]
+
+    def _spread(self, logits: Array, counted: Array, batch: Batch) -> Array:
+        """Σ over labels of the mean loss over all classes; over the choices that there are."""
+        surprise = -jax.nn.log_softmax(logits.astype(jnp.float32), axis=-1)
+        if self.class_weights is not None:
+            surprise = surprise * self.class_weights
+        among = batch.get("is_choice")
+        if among is None:
+            return (counted * surprise.mean(axis=-1)).sum()
+        mean = jnp.where(among, surprise, 0).sum(axis=-1) / among.sum(axis=-1)
+        return (counted * mean).sum()
+
+    def loss(self, sums: Sums, denominators: dict[str, Array]) -> Array:
+        return _share(sums["loss_sum"], denominators)
+
+    def metrics(self, sums: Sums) -> Metrics:
+        """accuracy: the share of labels that were right, with dropout on."""
+        return {"accuracy": sums["correct"] / jnp.maximum(sums["count"], 1.0)}
+
+
+@struct.dataclass
+class SeveralLabels:
+    """Cross-entropy of each class by itself: the mean over classes and rows. batch: labels 0 or 1, float [B, C]."""
+
+    def denominators(self, batch: Batch) -> dict[str, Array]:
+        return {"denominator": _rows(batch, jnp.asarray(batch["labels"])).sum()}
+
+    def sums(self, apply: Callable[..., Any], batch: Batch) -> Sums:
+        logits, labels = apply().logits.astype(jnp.float32), batch["labels"]
+        rows = _rows(batch, labels)
+        right = (logits > 0) == (labels > 0.5)
+        return {
+            "loss_sum": (rows * (jax.nn.softplus(logits) - labels * logits)).sum(),
+            "correct": (rows * right).sum(),
+            "count": rows.sum(),
+        }
+
+    def loss(self, sums: Sums, denominators: dict[str, Array]) -> Array:
+        return _share(sums["loss_sum"], denominators)
+
+    def metrics(self, sums: Sums) -> Metrics:
+        """accuracy: the share of decisions, one a class and row, that were right."""
+        return {"accuracy": sums["correct"] / jnp.maximum(sums["count"], 1.0)}
+
+
+@struct.dataclass
+class Regression:
+    """Squared error: the mean over rows. batch: labels float [B]."""
+
+    def denominators(self, batch: Batch) -> dict[str, Array]:
+        return {"denominator": jnp.asarray(batch["weights"]).sum()}
+
+    def sums(self, apply: Callable[..., Any], batch: Batch) -> Sums:
+        error = jnp.square(apply().logits[:, 0].astype(jnp.float32) - batch["labels"])
+        return {"loss_sum": (batch["weights"] * error).sum()}
+
+    def loss(self, sums: Sums, denominators: dict[str, Array]) -> Array:
+        return _share(sums["loss_sum"], denominators)
+
+    def metrics(self, sums: Sums) -> Metrics:
+        return {}
+
+
+@struct.dataclass
+class AnswerSpan:
+    """The mean of two cross-entropies over positions: of the answer's first token and of its last.
+
+    batch: start_positions, end_positions integer [B], 0 ([CLS]) where the window holds no answer. Padding cannot be
+    chosen (in run_squad.py, where all rows are padded to one length, it can), so it does not matter how far a row is
+    padded.
+    """
+
+    def denominators(self, batch: Batch) -> dict[str, Array]:
+        return {"denominator": jnp.asarray(batch["weights"]).sum()}
+
+    def sums(self, apply: Callable[..., Any], batch: Batch) -> Sums:
+        output, weights = apply(), batch["weights"]
+        loss_sum, right = jnp.zeros(()), jnp.ones(weights.shape, bool)
+        for logits, positions in (
+            (output.start_logits, batch["start_positions"]),
+            (output.end_logits, batch["end_positions"]),
+        ):
+            logits = jnp.where(batch["attention_mask"] > 0, logits, jnp.finfo(jnp.float32).min)
+            loss_sum = loss_sum + cross_entropy(logits, positions, weights)[0] / 2
+            right = right & (logits.argmax(-1) == positions)
+        return {"loss_sum": loss_sum, "correct": (weights * right).sum(), "count": weights.sum()}
+
+    def loss(self, sums: Sums, denominators: dict[str, Array]) -> Array:
+        return _share(sums["loss_sum"], denominators)
+
+    def metrics(self, sums: Sums) -> Metrics:
+        """accuracy: the share of windows of which both ends were right, with dropout on."""
+        return {"accuracy": sums["correct"] / jnp.maximum(sums["count"], 1.0)}
+
+
+def _rows(batch: Batch, labels: Array) -> Array:
+    """The weights of the rows, in the shape of the labels."""
+    weights = jnp.asarray(batch["weights"])
+    return jnp.broadcast_to(weights.reshape(-1, *[1] * (labels.ndim - 1)), labels.shape)
+
+
+def _share(loss_sum: Array, denominators: dict[str, Array]) -> Array:
+    # A batch of which nothing counts (no word is labelled, or with classes of weight 0 alone) teaches nothing.
+    denominator = denominators["denominator"]
+    return jnp.where(denominator > 0, loss_sum / jnp.where(denominator > 0, denominator, 1.0), 0.0)

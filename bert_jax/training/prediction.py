@@ -8,7 +8,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from bert_jax.data.tasks.length_batches import Batch as Plan
+from bert_jax.data.tasks.encoded import Batch as Plan
 from bert_jax.training.feed import MeshBatches
 from bert_jax.training.objectives import Batch, Objective
 from bert_jax.training.sharding import batch_shardings, gather_under_fsdp, replicated

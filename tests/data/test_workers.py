@@ -35,7 +35,7 @@ def test_workers_hold_no_jax_even_where_the_program_does():
     import jax  # noqa: F401
 
     with Workers(2) as workers:
-        code = "[bool(__import__('train.prepare_jobs')), 'jax' in __import__('sys').modules, __import__('os').getpid()]"
+        code = "[bool(__import__('train.preparation.jobs')), 'jax' in __import__('sys').modules, __import__('os').getpid()]"
         ((_, has_jax, pid),) = workers.map("builtins:eval", [code])
     assert not has_jax
     assert pid != os.getpid()
@@ -49,7 +49,7 @@ def test_what_a_worker_prints_does_not_spoil_its_results(capfd):
 
 def test_a_users_mistake_comes_through_as_it_is_and_a_bug_with_its_traceback(tmp_path):
     with Workers(2) as workers, pytest.raises(UserError, match="missing; copy the prepared data whole"):
-        list(workers.map("bert_jax.data.shards:open_shard", [tmp_path]))
+        list(workers.map("bert_jax.data.pretraining.shards:open_shard", [tmp_path]))
     with Workers(2) as workers, pytest.raises(RuntimeError, match=r"(?s)Traceback.*division by zero"):
         list(workers.map("builtins:eval", ["1 / 0"]))
 

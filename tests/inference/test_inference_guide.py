@@ -5,12 +5,12 @@ import json
 import numpy as np
 import pytest
 
-from bert_jax.inference.embed import TextEmbedding
-from bert_jax.inference.fill_mask import FillMask
-from bert_jax.inference.shown import Results
-from bert_jax.load import load
+from bert_jax.formats.load import load
+from bert_jax.inference.tasks.embed import TextEmbedding
+from bert_jax.inference.tasks.fill_mask import FillMask
+from bert_jax.inference.tasks.task_model import Results
 from tests.guide import blocks_of, run_blocks
-from tests.inference.task_folders import export
+from tests.inference.tasks.task_folders import export
 
 
 @pytest.fixture(scope="module")

@@ -5,9 +5,9 @@ import tarfile
 
 import pytest
 
+from tests.evaluation.test_blimp import SETS, jsonl, rows_of
 from tests.guide import blocks_of, command_line, run_blocks
-from tests.inference.task_folders import export
-from tests.inference.test_blimp import SETS, jsonl, rows_of
+from tests.inference.tasks.task_folders import export
 
 TEXTS = ["The cat sat on the mat.", "It was tired."]
 

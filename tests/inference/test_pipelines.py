@@ -13,18 +13,18 @@ import pytest
 
 import bert_jax
 from bert_jax.config import BertConfig
-from bert_jax.data.tokenizer import Tokenizer
+from bert_jax.data.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import UserError
-from bert_jax.inference.embed import TextEmbedding
-from bert_jax.inference.pipelines import TASKS, FillMask, pipeline
-from bert_jax.interop.names import parameters_of
-from bert_jax.interop.read import Report
-from bert_jax.interop.sentence_transformers import write_modules
-from bert_jax.interop.tree import unflatten
-from bert_jax.interop.write import save_pretrained
-from bert_jax.load import Loaded, load
+from bert_jax.formats.load import Loaded, load
+from bert_jax.formats.names.parameters import parameters_of
+from bert_jax.formats.read import Report
+from bert_jax.formats.sentence_transformers import write_modules
+from bert_jax.formats.write import save_pretrained
+from bert_jax.inference.pipeline import TASKS, FillMask, pipeline
+from bert_jax.inference.tasks.embed import TextEmbedding
 from bert_jax.model.heads import BertForMaskedLM
-from tests.inference.task_folders import TAGS, export
+from bert_jax.tree import unflatten
+from tests.inference.tasks.task_folders import TAGS, export
 
 PIECES = [*"[PAD] [UNK] [CLS] [SEP] [MASK]".split(), *"the cat sat on mat a dog ##s , .".split()]  # noqa: SIM905
 CONFIG = BertConfig(

@@ -7,8 +7,8 @@ import pytest
 
 from bert_jax.config import BertConfig
 from bert_jax.errors import UserError
+from bert_jax.model.attention import relative_scores
 from bert_jax.model.encoder import Bert
-from bert_jax.model.relative_positions import relative_scores
 
 RNG = np.random.default_rng(0)
 KINDS = ("relative_key", "relative_key_query")

@@ -12,10 +12,10 @@ import torch
 import transformers
 
 from bert_jax.config import BertConfig
-from bert_jax.interop.google_form import google_config
-from bert_jax.interop.names import FAMILIES
-from bert_jax.interop.tf1_names import to_tf1
-from bert_jax.interop.tf1_write import write_bundle
+from bert_jax.formats.names.parameters import FAMILIES
+from bert_jax.formats.tensorflow.bundle import write_bundle
+from bert_jax.formats.tensorflow.google import google_config
+from bert_jax.formats.tensorflow.names import to_tf1
 from tests.parity.test_families_transformers import TYPES, config_of, make_inputs, reference
 from tests.parity.test_flax_names_transformers import in_flax
 

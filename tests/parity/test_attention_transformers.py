@@ -8,8 +8,8 @@ import pytest
 import torch
 import transformers
 
-from bert_jax.inference.attention_maps import Attend
-from tests.inference.attention_folders import FAMILIES, export
+from bert_jax.inference.attention.maps import Attend
+from tests.inference.attention.attention_folders import FAMILIES, export
 
 pytestmark = pytest.mark.parity
 

@@ -6,8 +6,7 @@ import pytest
 import transformers
 
 from bert_jax.config import BertConfig
-from bert_jax.config_json import CLASS_DEFAULTS
-from bert_jax.presets import PRESETS
+from bert_jax.config_json import CLASS_DEFAULTS, PRESETS
 
 pytestmark = pytest.mark.parity
 

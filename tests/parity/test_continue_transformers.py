@@ -13,11 +13,12 @@ import transformers
 from tokenizers import ByteLevelBPETokenizer
 from transformers import AutoTokenizer
 
-from bert_jax.data.tokenizer import Tokenizer
+from bert_jax.data.tokenizer.tokenizer import Tokenizer
 from tests.hub_server import HubServer
-from train import pretrain, stopping
-from train.exits import EXIT_DONE, EXIT_PREEMPTED
+from train import pretrain
 from train.prepare import main as prepare
+from train.run import stopping
+from train.run.stopping import EXIT_DONE, EXIT_PREEMPTED
 
 pytestmark = [pytest.mark.parity, pytest.mark.slow]
 
@@ -51,7 +52,7 @@ WORDS = [
 RECIPE = '''"""A recipe small enough for a test."""
 
 from bert_jax.training.optimizer import OptimizerConfig
-from train.recipe import Phase, PretrainConfig
+from train.pretraining.recipe import Phase, PretrainConfig
 
 
 def get_config() -> PretrainConfig:
@@ -135,7 +136,7 @@ def silence(caplog):
 
 def masked_loss(folder: Path, architecture: str, data: str) -> float:
     """Of transformers' model in that folder, on one batch of the prepared held-out examples."""
-    from bert_jax.data.batches import Batches
+    from bert_jax.data.pretraining.batches import Batches
 
     batch = Batches(data, split="held-out", batch_size=16, max_seq_length=32, shuffle=False).batch(0)
     model = getattr(transformers, architecture).from_pretrained(folder).eval()

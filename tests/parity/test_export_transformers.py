@@ -21,12 +21,12 @@ from transformers import (
 )
 
 from bert_jax.config import BertConfig
-from bert_jax.data.tokenizer import Tokenizer
-from bert_jax.inference.pipelines import pipeline
-from bert_jax.interop.names import parameters_of
-from bert_jax.interop.tree import flatten, sha256_of_parameters, unflatten
-from bert_jax.interop.write import save_pretrained
-from bert_jax.load import load
+from bert_jax.data.tokenizer.tokenizer import Tokenizer
+from bert_jax.formats.load import load
+from bert_jax.formats.names.parameters import parameters_of
+from bert_jax.formats.write import save_pretrained
+from bert_jax.inference.pipeline import pipeline
+from bert_jax.tree import flatten, sha256_of_parameters, unflatten
 
 pytestmark = pytest.mark.parity
 

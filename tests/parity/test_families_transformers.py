@@ -16,9 +16,8 @@ import torch
 import transformers
 
 from bert_jax.config import BertConfig
-from bert_jax.interop.names import FAMILIES, architecture_of
-from bert_jax.interop.read import from_stored
-from bert_jax.interop.tree import flatten, unflatten
+from bert_jax.formats.names.parameters import FAMILIES, architecture_of
+from bert_jax.formats.read import from_stored
 from bert_jax.model.heads import HEADS
 from bert_jax.model.losses import mean_cross_entropy, mean_pretraining_loss
 from bert_jax.model.task_losses import (
@@ -28,6 +27,7 @@ from bert_jax.model.task_losses import (
     sequence_classification_loss,
     token_classification_loss,
 )
+from bert_jax.tree import flatten, unflatten
 
 pytestmark = pytest.mark.parity
 

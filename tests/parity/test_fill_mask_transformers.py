@@ -8,13 +8,13 @@ import pytest
 import transformers
 
 from bert_jax.config import BertConfig
-from bert_jax.data.tokenizer import Tokenizer
+from bert_jax.data.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import UserError
-from bert_jax.inference.pipelines import FillMask
-from bert_jax.interop.names import parameters_of
-from bert_jax.interop.tree import unflatten
-from bert_jax.interop.write import save_pretrained
-from tests.data.tokenizer_folders import albert_spiece, byte_level_files, write
+from bert_jax.formats.names.parameters import parameters_of
+from bert_jax.formats.write import save_pretrained
+from bert_jax.inference.pipeline import FillMask
+from bert_jax.tree import unflatten
+from tests.data.tokenizer.tokenizer_folders import albert_spiece, byte_level_files, write
 
 pytestmark = pytest.mark.parity
 

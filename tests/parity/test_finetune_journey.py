@@ -10,11 +10,11 @@ import transformers
 from safetensors import safe_open
 
 from bert_jax.__main__ import main
-from bert_jax.inference.text_classification import TextClassification
-from bert_jax.load import load_config
-from tests.data.tokenizer_folders import ALBERT, ALBERT_WORDS, albert_spiece, write
-from tests.inference.task_folders import export
-from tests.train.finetune_sources import RECIPE, sentences, write_csv, write_model, write_squad, write_tagged
+from bert_jax.formats.load import load_config
+from bert_jax.inference.tasks.text_classification import TextClassification
+from tests.data.tokenizer.tokenizer_folders import ALBERT, ALBERT_WORDS, albert_spiece, write
+from tests.inference.tasks.task_folders import export
+from tests.train.finetuning.finetune_sources import RECIPE, sentences, write_csv, write_model, write_squad, write_tagged
 from train import finetune
 
 pytestmark = [pytest.mark.parity, pytest.mark.slow]

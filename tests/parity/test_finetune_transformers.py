@@ -6,7 +6,14 @@ import numpy as np
 import pytest
 
 from benchmarks.finetune_reference import opened, recipe, same_losses
-from tests.train.finetune_sources import sentences, write_choices, write_csv, write_model, write_squad, write_tagged
+from tests.train.finetuning.finetune_sources import (
+    sentences,
+    write_choices,
+    write_csv,
+    write_model,
+    write_squad,
+    write_tagged,
+)
 
 pytestmark = [pytest.mark.parity, pytest.mark.slow]
 

@@ -14,9 +14,8 @@ import torch
 import transformers
 from torch import nn
 
-from bert_jax.interop.flax_msgpack import FlaxMsgpack
-from bert_jax.interop.flax_names import hf_names
-from bert_jax.interop.stored import Renamed
+from bert_jax.formats.flax import FlaxMsgpack, hf_names
+from bert_jax.formats.stored import Renamed
 
 pytestmark = pytest.mark.parity
 

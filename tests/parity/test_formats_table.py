@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.interop.test_write import GOOGLE
+from tests.formats.test_write import GOOGLE
 from tests.parity.test_interop_transformers import CASES, FORMATS, READ, SENTENCES
 
 pytestmark = pytest.mark.parity

@@ -12,13 +12,13 @@ import transformers
 from safetensors.numpy import load_file, save_file
 
 from bert_jax.config import BertConfig
-from bert_jax.data.tokenizer import Tokenizer
-from bert_jax.interop.names import FAMILIES, architecture_of
-from bert_jax.interop.read import read_model
-from bert_jax.interop.tree import flatten
-from bert_jax.interop.write import save_pretrained
-from bert_jax.load import load
-from tests.data.tokenizer_folders import albert_spiece, byte_level_files, fairseq_spiece, write
+from bert_jax.data.tokenizer.tokenizer import Tokenizer
+from bert_jax.formats.load import load
+from bert_jax.formats.names.parameters import FAMILIES, architecture_of
+from bert_jax.formats.read import read_model
+from bert_jax.formats.write import save_pretrained
+from bert_jax.tree import flatten
+from tests.data.tokenizer.tokenizer_folders import albert_spiece, byte_level_files, fairseq_spiece, write
 from tests.parity.model_folders import (
     CASES,
     FORMATS,

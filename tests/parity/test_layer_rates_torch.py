@@ -9,10 +9,9 @@ import pytest
 import torch
 
 from bert_jax.config import BertConfig
-from bert_jax.interop.names import parameters_of
-from bert_jax.interop.tree import flatten, unflatten
-from bert_jax.training.layer_rates import layer_rates, with_rates
-from bert_jax.training.optimizer import OptimizerConfig, is_decayed, make_optimizer
+from bert_jax.formats.names.parameters import parameters_of
+from bert_jax.training.optimizer import OptimizerConfig, is_decayed, layer_rates, make_optimizer, with_rates
+from bert_jax.tree import flatten, unflatten
 from tests.training.test_layer_rates import SIZES, depth_of
 
 pytestmark = pytest.mark.parity

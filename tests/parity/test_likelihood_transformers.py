@@ -9,11 +9,11 @@ import torch
 import transformers
 
 from bert_jax.config import BertConfig
-from bert_jax.inference.likelihood import Likelihood
-from bert_jax.inference.next_sentence import NextSentence
-from bert_jax.interop.names import parameters_of
-from bert_jax.interop.tree import unflatten
-from bert_jax.interop.write import save_pretrained
+from bert_jax.formats.names.parameters import parameters_of
+from bert_jax.formats.write import save_pretrained
+from bert_jax.inference.tasks.likelihood import Likelihood
+from bert_jax.inference.tasks.next_sentence import NextSentence
+from bert_jax.tree import unflatten
 from tests.parity.test_fill_mask_transformers import FIELDS, tokenizer_of
 
 pytestmark = pytest.mark.parity

@@ -14,10 +14,9 @@ import torch
 import transformers
 
 from bert_jax.config import HIDDEN_ACTS, BertConfig
-from bert_jax.model.activations import Activation
 from bert_jax.model.encoder import Bert
 from bert_jax.model.heads import BertForPreTraining
-from bert_jax.model.layers import ACTIVATIONS, activate
+from bert_jax.model.layers import ACTIVATIONS, Activation, activate
 from bert_jax.model.losses import mean_pretraining_loss, pretraining_loss, pretraining_sums
 
 pytestmark = pytest.mark.parity

@@ -5,8 +5,8 @@ import pytest
 from safetensors import safe_open
 
 from bert_jax.config import BertConfig
-from bert_jax.interop.names import FAMILIES, head_in, parameters_of, table_keys, to_stored
-from bert_jax.interop.read import from_stored
+from bert_jax.formats.names.parameters import FAMILIES, head_in, parameters_of, table_keys, to_stored
+from bert_jax.formats.read import from_stored
 from tests.parity.model_folders import CASES, config_of, reference, write_folder
 
 pytestmark = pytest.mark.parity

@@ -9,19 +9,19 @@ import pytest
 import torch
 import transformers
 
-from bert_jax.describe import describe
-from bert_jax.interop.names import architecture_of
-from bert_jax.load import load
-from tests.train.family_runs import prepare_for
+from bert_jax.cli.describe import describe
+from bert_jax.formats.load import load
+from bert_jax.formats.names.parameters import architecture_of
+from tests.train.pretraining.family_runs import prepare_for
 from train import pretrain
-from train.exits import EXIT_DONE
+from train.run.stopping import EXIT_DONE
 
 pytestmark = [pytest.mark.parity, pytest.mark.slow]
 
 RECIPE = '''"""Three steps of a small {family}."""
 
-from tests.train.family_runs import BATCH, LENGTH, small_config
-from train.recipe import Phase
+from tests.train.pretraining.family_runs import BATCH, LENGTH, small_config
+from train.pretraining.recipe import Phase
 
 
 def get_config():

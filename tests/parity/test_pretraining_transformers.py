@@ -15,16 +15,16 @@ import torch
 import transformers
 
 from bert_jax.config import BertConfig
-from bert_jax.interop.names import architecture_of, parameters_of
-from bert_jax.interop.tree import flatten
-from bert_jax.interop.write import save_pretrained
+from bert_jax.formats.names.parameters import architecture_of, parameters_of
+from bert_jax.formats.write import save_pretrained
 from bert_jax.model.heads import HEADS, BertForMaskedLM
 from bert_jax.training.distillation import Distillation, DistillationConfig
 from bert_jax.training.objectives import PRETRAINING, Objective
 from bert_jax.training.optimizer import OptimizerConfig, make_optimizer, make_schedule
 from bert_jax.training.step import init_state, train_step
-from tests.train.family_runs import fitted, prepare_for
-from train.source import PreparedData, head_for
+from bert_jax.tree import flatten
+from tests.train.pretraining.family_runs import fitted, prepare_for
+from train.pretraining.source import PreparedData, head_for
 
 pytestmark = [pytest.mark.parity, pytest.mark.slow]
 

@@ -14,15 +14,15 @@ import transformers
 import zstandard
 
 from bert_jax.config import BertConfig
-from bert_jax.convert import convert
-from bert_jax.inference.embed import TextEmbedding
-from bert_jax.interop.read import from_stored
-from bert_jax.interop.tf1_bundle import Tf1Checkpoint
-from bert_jax.interop.tree import unflatten
-from bert_jax.load import load
+from bert_jax.formats.convert import convert
+from bert_jax.formats.load import load
+from bert_jax.formats.read import from_stored
+from bert_jax.formats.tensorflow.bundle import Tf1Checkpoint
+from bert_jax.inference.tasks.embed import TextEmbedding
 from bert_jax.model.heads import HEADS
 from bert_jax.model.losses import mean_pretraining_loss
 from bert_jax.model.task_losses import multiple_choice_loss, sequence_classification_loss
+from bert_jax.tree import unflatten
 from tests.parity.test_tf1_transformers import IDS, MASK, TYPES, Google
 
 pytestmark = pytest.mark.parity

@@ -14,7 +14,7 @@ import torch
 from benchmarks.reference_curve import RULES, Ours, recipe
 from benchmarks.reference_side import Theirs, their_sums
 from train.prepare import PrepareOptions, prepare
-from train.source import PreparedData
+from train.pretraining.source import PreparedData
 
 pytestmark = [pytest.mark.parity, pytest.mark.slow, pytest.mark.optimized]
 

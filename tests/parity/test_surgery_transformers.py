@@ -12,7 +12,7 @@ import transformers
 
 import bert_jax
 from bert_jax.config import BertConfig
-from bert_jax.data.tokenizer import Tokenizer
+from bert_jax.data.tokenizer.tokenizer import Tokenizer
 from bert_jax.model.heads import BertForMaskedLM
 from bert_jax.surgery.positions import extend_positions
 from bert_jax.surgery.vocabulary import add_words

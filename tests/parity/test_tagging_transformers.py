@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 import transformers
 
-from bert_jax.data.tasks.conll import TaggedSentence, read_conll
 from bert_jax.data.tasks.encoded import IGNORED
 from bert_jax.data.tasks.tagging import encode_tagged
-from bert_jax.data.tokenizer import Tokenizer
-from tests.data.tokenizer_folders import published_roberta
+from bert_jax.data.tasks.tags import TaggedSentence, read_conll
+from bert_jax.data.tokenizer.tokenizer import Tokenizer
+from tests.data.tokenizer.tokenizer_folders import published_roberta
 
 pytestmark = [pytest.mark.parity, pytest.mark.slow]
 

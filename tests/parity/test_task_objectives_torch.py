@@ -11,7 +11,7 @@ import torch
 import transformers
 from torch.nn import functional
 
-from bert_jax.training.task_objectives import AnswerSpan, OneLabel, Regression, SeveralLabels
+from bert_jax.training.objectives import AnswerSpan, OneLabel, Regression, SeveralLabels
 
 pytestmark = pytest.mark.parity
 

@@ -8,12 +8,12 @@ import pytest
 import torch
 import transformers
 
-from bert_jax.inference.multiple_choice import MultipleChoice
-from bert_jax.inference.pipelines import pipeline
-from bert_jax.inference.question_answering import QuestionAnswering
-from bert_jax.inference.text_classification import TextClassification
-from bert_jax.inference.token_classification import TokenClassification
-from tests.inference.task_folders import TAGS, export
+from bert_jax.inference.pipeline import pipeline
+from bert_jax.inference.tasks.multiple_choice import MultipleChoice
+from bert_jax.inference.tasks.question_answering import QuestionAnswering
+from bert_jax.inference.tasks.text_classification import TextClassification
+from bert_jax.inference.tasks.token_classification import TokenClassification
+from tests.inference.tasks.task_folders import TAGS, export
 
 pytestmark = pytest.mark.parity
 

@@ -14,10 +14,9 @@ import torch
 import transformers
 from scipy.special import erf
 
-from bert_jax.interop.stored import Stored
-from bert_jax.interop.tf1_bundle import Tf1Checkpoint
-from bert_jax.interop.tf1_names import open_google, to_tf1
-from bert_jax.interop.tf1_write import write_bundle
+from bert_jax.formats.stored import Stored
+from bert_jax.formats.tensorflow.bundle import Tf1Checkpoint, write_bundle
+from bert_jax.formats.tensorflow.names import open_google, to_tf1
 
 pytestmark = pytest.mark.parity
 

@@ -15,8 +15,8 @@ import transformers
 from sentencepiece import sentencepiece_model_pb2
 from tokenizers import AddedToken
 
-from bert_jax.data.tokenizer import Tokenizer
-from tests.data.tokenizer_folders import albert_spiece, published_albert, published_roberta, write
+from bert_jax.data.tokenizer.tokenizer import Tokenizer
+from tests.data.tokenizer.tokenizer_folders import albert_spiece, published_albert, published_roberta, write
 from tests.parity.tokenizer_lines import lines, same
 
 pytestmark = [pytest.mark.parity, pytest.mark.slow]

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from bert_jax.errors import UserError
-from bert_jax.interop.torch_bin import TorchBin
+from bert_jax.formats.torch.bin import TorchBin
 
 pytestmark = pytest.mark.parity
 

@@ -17,13 +17,13 @@ from safetensors.numpy import load_file, save_file
 from transformers import AutoConfig, AutoModel, AutoTokenizer
 
 from bert_jax.config import BertConfig
-from bert_jax.data.tokenizer import Tokenizer
+from bert_jax.data.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import UserError
-from bert_jax.interop.names import parameters_of
-from bert_jax.interop.read import read_model
-from bert_jax.interop.tree import flatten, sha256_of_parameters, unflatten
-from bert_jax.interop.write import save_pretrained
-from bert_jax.load import load
+from bert_jax.formats.load import load
+from bert_jax.formats.names.parameters import parameters_of
+from bert_jax.formats.read import read_model
+from bert_jax.formats.write import save_pretrained
+from bert_jax.tree import flatten, sha256_of_parameters, unflatten
 from tests.parity.test_interop_transformers import silent  # noqa: F401  (a fixture)
 
 pytestmark = pytest.mark.parity

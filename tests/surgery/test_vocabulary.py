@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from bert_jax.config import BertConfig
-from bert_jax.data.tokenizer import Tokenizer
+from bert_jax.data.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import UserError
 from bert_jax.surgery.vocabulary import add_words, set_token_rows
 

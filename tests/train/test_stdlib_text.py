@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from train.stdlib_text import _paragraphs, write_corpus
+from train.demo import _paragraphs, write_corpus
 
 
 def test_code_tables_headings_and_markup_are_left_out():

@@ -7,7 +7,7 @@ import jax
 import pytest
 
 from bert_jax.config import BertConfig
-from bert_jax.data.random_batches import RandomBatches
+from bert_jax.data.pretraining.batches import RandomBatches
 from bert_jax.model.heads import BertForPreTraining
 from bert_jax.training.objectives import Pretraining
 from bert_jax.training.optimizer import OptimizerConfig, make_optimizer, make_schedule

@@ -4,7 +4,7 @@ import jax
 import numpy as np
 import pytest
 
-from bert_jax.data.random_batches import RandomBatches
+from bert_jax.data.pretraining.batches import RandomBatches
 from bert_jax.training.feed import MeshBatches, to_host
 from bert_jax.training.sharding import MeshConfig, batch_shardings, make_mesh
 

@@ -8,15 +8,14 @@ import numpy as np
 import pytest
 
 from bert_jax.config import BertConfig
-from bert_jax.data.tasks.encoded import IGNORED, Encoded
-from bert_jax.data.tasks.length_batches import Batch, evaluation_batches
-from bert_jax.interop.names import parameters_of
-from bert_jax.interop.tree import unflatten
+from bert_jax.data.tasks.encoded import IGNORED, Batch, Encoded, evaluation_batches
+from bert_jax.formats.names.parameters import parameters_of
 from bert_jax.model.heads import HEADS
+from bert_jax.training.objectives import AnswerSpan, OneLabel
 from bert_jax.training.prediction import Predictor
 from bert_jax.training.sharding import MeshConfig, make_mesh
 from bert_jax.training.step import apply_to
-from bert_jax.training.task_objectives import AnswerSpan, OneLabel
+from bert_jax.tree import unflatten
 
 COUNT, LONGEST = 21, 12
 CONFIG = BertConfig(

@@ -18,7 +18,7 @@ from jax.sharding import PartitionSpec as P
 
 from bert_jax.config import BertConfig
 from bert_jax.errors import UserError
-from bert_jax.interop import names
+from bert_jax.formats.names import parameters as names
 from bert_jax.model.fused_loss import fused_cross_entropy
 from bert_jax.model.heads import HEADS, BertForPreTraining, Undecoded
 from bert_jax.training.objectives import Pretraining

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bert_jax.training.task_objectives import AnswerSpan, OneLabel, Regression, SeveralLabels
+from bert_jax.training.objectives import AnswerSpan, OneLabel, Regression, SeveralLabels
 
 RNG = np.random.default_rng(0)
 WEIGHTS = np.array([1, 1, 0, 1, 1, 0], np.float32)

@@ -1,14 +1,92 @@
-"""Examples of a task as a model reads them: tokens end to end in memory, padded only when a batch is made of them."""
+"""Examples of a task as rows of a model: tokens end to end, batches of like lengths, windows of long texts.
+
+google-research/bert, run_squad.py: `convert_examples_to_features` and `_check_is_max_context`.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 
-from bert_jax.data.sequence_layout import within
-from bert_jax.data.tasks.length_batches import Batch
 from bert_jax.data.tasks.multiple_choice import Choices
-from bert_jax.data.tokenizer import Tokenizer
+from bert_jax.data.tokenizer.layout import within
+from bert_jax.data.tokenizer.tokenizer import Tokenizer
+from bert_jax.errors import UserError
+
+BUCKETS = (16, 32, 64, 128, 256, 384, 512)
+_POOL = 50  # batches whose examples are sorted by length together: enough to save padding, few enough to stay random
+
+
+class Batch(NamedTuple):
+    """int32 [B] numbers of examples (filled up with repetitions), bool [B] which of them count, padded length."""
+
+    examples: np.ndarray
+    counts: np.ndarray
+    length: int
+
+
+class LengthBatches:
+    """The batches of a training run, a pure function of the step: every example once an epoch.
+
+    Each epoch the examples are shuffled; of every 50 batches' worth the long ones go with the long ones; then the
+    batches are shuffled. A program is compiled for each length of `buckets` that occurs, and for no other.
+
+    Args:
+        lengths: int [N], tokens of each example.
+        batch_size: examples of a batch; the last of an epoch may count fewer.
+        buckets: lengths that a batch may be padded to, rising; the last must hold the longest example.
+        seed: of the order.
+
+    Raises:
+        UserError: no examples, or one longer than the last bucket.
+    """
+
+    def __init__(self, lengths: np.ndarray, batch_size: int, *, buckets: tuple[int, ...] = BUCKETS, seed: int = 0):
+        self._lengths = _checked(lengths, buckets)
+        self._batch_size, self._buckets, self._seed = batch_size, np.array(buckets), seed
+        self.steps_per_epoch = -(-len(self._lengths) // batch_size)
+        self._order = lru_cache(2)(self._order_of)  # of this epoch and of the next, which is fetched ahead
+
+    def batch(self, step: int) -> Batch:
+        """The batch of a step, counted from 0 over all epochs."""
+        epoch, number = divmod(step, self.steps_per_epoch)
+        return _batch(self._order(epoch)[number], self._batch_size, self._lengths, self._buckets)
+
+    def _order_of(self, epoch: int) -> list[np.ndarray]:
+        rng = np.random.default_rng([self._seed, epoch])
+        shuffled = rng.permutation(len(self._lengths))
+        batches = []
+        for begin in range(0, len(shuffled), _POOL * self._batch_size):
+            pool = shuffled[begin : begin + _POOL * self._batch_size]
+            pool = pool[np.argsort(self._lengths[pool], kind="stable")]
+            batches += [pool[i : i + self._batch_size] for i in range(0, len(pool), self._batch_size)]
+        return [batches[i] for i in rng.permutation(len(batches))]
+
+
+def evaluation_batches(lengths: np.ndarray, batch_size: int, *, buckets: tuple[int, ...] = BUCKETS) -> list[Batch]:
+    """Every example exactly once, the short ones first; the last batch is filled up with what does not count."""
+    lengths = _checked(lengths, buckets)
+    order = np.argsort(lengths, kind="stable")
+    cuts = [order[i : i + batch_size] for i in range(0, len(order), batch_size)]
+    return [_batch(examples, batch_size, lengths, np.array(buckets)) for examples in cuts]
+
+
+def _batch(examples: np.ndarray, batch_size: int, lengths: np.ndarray, buckets: np.ndarray) -> Batch:
+    length = int(buckets[np.searchsorted(buckets, lengths[examples].max())])
+    filled = np.resize(examples, batch_size).astype(np.int32)
+    return Batch(filled, np.arange(batch_size) < len(examples), length)
+
+
+def _checked(lengths: np.ndarray, buckets: tuple[int, ...]) -> np.ndarray:
+    lengths = np.asarray(lengths)
+    if not len(lengths):
+        raise UserError("no examples, so there are no batches")
+    if lengths.max() > buckets[-1]:
+        raise UserError(f"an example of {lengths.max()} tokens; the longest batch has {buckets[-1]}")
+    return lengths
+
 
 IGNORED = -100  # the label of a position that is not learnt: padding, and what no label is given to
 _AT_ONCE = 256  # texts, which are padded to the longest of them
@@ -138,3 +216,49 @@ def encode_choices(tokenizer: Tokenizer, questions: Sequence[Choices], *, max_le
 
 def _joined(parts: list[np.ndarray]) -> np.ndarray:
     return np.concatenate(parts) if parts else np.zeros(0, np.int32)
+
+
+class Window(NamedTuple):
+    """Where it begins in the text, and how many tokens it has."""
+
+    start: int
+    length: int
+
+
+def windows(count: int, room: int, stride: int) -> list[Window]:
+    """Windows over `count` tokens, each of at most `room`, each beginning `stride` after the one before.
+
+    Args:
+        count: tokens of the text; 0 gives one empty window.
+        room: the most of them in a window.
+        stride: what run_squad.py calls doc_stride; more than `room` is `room`, as there, so that no token is left out.
+            (In transformers a stride is the overlap, room - stride.)
+
+    Raises:
+        UserError: `room` or `stride` below 1.
+    """
+    if room < 1:
+        raise UserError(f"no room for the text beside the question and special tokens ({room} tokens); shorten the one")
+    if stride < 1:
+        raise UserError(f"stride={stride}: expected at least 1")
+    stride = min(stride, room)
+    found = [Window(0, min(count, room))]
+    while (start := found[-1].start) + found[-1].length < count:
+        found.append(Window(start + stride, min(count - start - stride, room)))
+    return found
+
+
+def best_windows(count: int, found: list[Window]) -> np.ndarray:
+    """For each token the window in which it has the most context: int32 [count].
+
+    The score of a token in a window is the smaller of the numbers of tokens to its left and right, plus a hundredth of
+    the window's length; the first of equals counts.
+    """
+    best, highest = np.zeros(count, np.int32), np.full(count, -1.0)
+    for index, (start, length) in enumerate(found):
+        left = np.arange(length)
+        scores = np.minimum(left, length - 1 - left) + 0.01 * length
+        seen = slice(start, start + length)
+        better = scores > highest[seen]
+        highest[seen][better], best[seen][better] = scores[better], index
+    return best

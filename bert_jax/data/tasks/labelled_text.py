@@ -1,9 +1,11 @@
-"""Texts or pairs of texts with a label, several labels or a number: a user's own table by the names of its columns."""
+"""Texts or pairs of texts with a label, several labels or a number; the classes found in them, and parts held out."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from bert_jax.data.tasks.tables import has_header, named_rows
 from bert_jax.errors import UserError, Wrong, refuse
@@ -91,3 +93,92 @@ def _label(value: Any, columns: Columns, where: str) -> Label:
     if isinstance(value, bool) or not isinstance(value, str | int) or not str(value).strip():
         raise UserError(f"{where}: {columns.label!r} is {value!r}; expected the name of a class")
     return str(value)
+
+
+def find_labels(examples: Sequence[LabelledText]) -> tuple[str, ...]:
+    """The names of all classes that occur, sorted: as numbers where all are, so that "10" follows "9".
+
+    Raises:
+        UserError: an example without a label, or fewer than two classes; with its line.
+    """
+    names: set[str] = set()
+    for example in examples:
+        if example.label is None:
+            raise UserError(f"line {example.line}: has no label, and is to be learnt from")
+        names |= set(_names(example.label))
+    if len(names) < 2:
+        found = f"only {next(iter(names))!r}" if names else "none"
+        raise UserError(f"{len(examples)} examples and {found} as a label; two classes at least can be told apart")
+    if all(name.isdecimal() for name in names):
+        return tuple(sorted(names, key=lambda name: (int(name), name)))
+    return tuple(sorted(names))
+
+
+def check_labels_differ(examples: Sequence[LabelledText], source: str) -> None:
+    """UserError, beginning with `source`, where all examples have the same label, class or number."""
+    found = {example.label for example in examples}
+    if len(found) == 1:
+        only = "|".join(_names(found.pop()))
+        raise UserError(
+            f"{source}: {len(examples):,} examples and only {only!r} as a label; two at least can be learnt"
+        )
+
+
+def label_ids(examples: Sequence[LabelledText], names: Sequence[str], source: str) -> np.ndarray:
+    """What a model learns: ids int32 [N]; where examples have several labels 0 or 1, float32 [N, C].
+
+    Args:
+        examples: with labels.
+        names: the classes, by id.
+        source: the file, for messages.
+
+    Raises:
+        UserError: a label that is none of the classes; with its line.
+    """
+    ids = {name: id for id, name in enumerate(names)}
+    for example in examples:
+        for name in _names(example.label):
+            if name not in ids:
+                raise UserError(
+                    f"{source}, line {example.line}: the label {name!r} is none of the training data's "
+                    f"({', '.join(names[:10])}{', ...' if len(names) > 10 else ''})"
+                )
+    if not any(isinstance(example.label, tuple) for example in examples):
+        return np.array([ids[_names(example.label)[0]] for example in examples], np.int32)
+    chosen = np.zeros((len(examples), len(names)), np.float32)
+    for row, example in zip(chosen, examples, strict=True):
+        row[[ids[name] for name in _names(example.label)]] = 1
+    return chosen
+
+
+def split(groups: Sequence[object], share: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Numbers of the examples to train on and of those held out, int64 each, rising.
+
+    Args:
+        groups: the class of each example: every class is held out by the same share, rounded, but never all of it.
+        share: between 0 and 1.
+        seed: of the choice.
+
+    Raises:
+        UserError: a share that is none, or that leaves nothing on one side.
+    """
+    if not 0 < share < 1:
+        raise UserError(f"dev={share}: expected a share between 0 and 1")
+    rng = np.random.default_rng(seed)
+    members: dict[object, list[int]] = {}
+    for number, group in enumerate(groups):
+        members.setdefault(group, []).append(number)
+    held: list[int] = []
+    for group in sorted(members, key=str):
+        order = rng.permutation(members[group])
+        held += order[: min(len(order) - 1, round(share * len(order)))].tolist()
+    if not held:
+        raise UserError(f"dev={share}: of {len(groups)} examples none would be held out; raise it, or give a dev file")
+    kept = np.setdiff1d(np.arange(len(groups)), held)
+    return kept, np.sort(np.array(held))
+
+
+def _names(label: Label | None) -> tuple[str, ...]:
+    if label is None:
+        return ()
+    return label if isinstance(label, tuple) else (str(label),)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from bert_jax.data.text_files import read_lines
+from bert_jax.data.text.lines import read_lines
 from bert_jax.errors import UserError, Wrong, errors_in_place, refuse
 
 FORMATS = {".tsv": "tsv", ".txt": "tsv", ".csv": "csv", ".jsonl": "jsonl", ".json": "json"}

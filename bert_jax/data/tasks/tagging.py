@@ -10,11 +10,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from bert_jax.data.sequence_layout import Segments, assemble, within
-from bert_jax.data.tasks.conll import TaggedSentence
-from bert_jax.data.tasks.encoded import IGNORED, Encoded
-from bert_jax.data.tasks.windows import best_windows, windows
-from bert_jax.data.tokenizer import Tokenizer
+from bert_jax.data.tasks.encoded import IGNORED, Encoded, best_windows, windows
+from bert_jax.data.tasks.tags import TaggedSentence
+from bert_jax.data.tokenizer.layout import Segments, assemble, within
+from bert_jax.data.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import UserError
 
 _AT_ONCE = 256  # rows, which are padded to the longest of them

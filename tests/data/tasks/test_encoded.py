@@ -7,11 +7,10 @@ import numpy as np
 import pytest
 
 from bert_jax.data.tasks import encoded as module
-from bert_jax.data.tasks.encoded import Encoded, encode_choices, encode_texts
-from bert_jax.data.tasks.length_batches import Batch, LengthBatches, evaluation_batches
+from bert_jax.data.tasks.encoded import Batch, Encoded, LengthBatches, encode_choices, encode_texts, evaluation_batches
 from bert_jax.data.tasks.multiple_choice import Choices
-from bert_jax.data.tokenizer import Tokenizer
-from tests.data.tokenizer_folders import byte_level_files, write
+from bert_jax.data.tokenizer.tokenizer import Tokenizer
+from tests.data.tokenizer.tokenizer_folders import byte_level_files, write
 
 RNG = np.random.default_rng(0)
 WORDS = ["hello", "world", "held", "o", "he", "lo", ",", "d"]
@@ -123,7 +122,7 @@ def test_published_vocabularies_make_the_same_rows(data_dir: Path, tmp_path: Pat
     """SST-2's dev sentences by BERT's own vocabulary, cut at 32."""
     import gzip
 
-    from bert_jax.data.tasks.glue import find_split, read_glue
+    from bert_jax.data.tasks.published import find_split, read_glue
 
     packed = data_dir / "checkpoints" / "vocab" / "bert-base-uncased-vocab.txt.gz"
     (tmp_path / "vocab.txt").write_bytes(gzip.decompress(packed.read_bytes()))

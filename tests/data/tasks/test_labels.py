@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 from sklearn.model_selection import train_test_split
 
-from bert_jax.data.tasks.labelled_text import LabelledText
-from bert_jax.data.tasks.labels import find_labels, label_ids, split
+from bert_jax.data.tasks.labelled_text import LabelledText, find_labels, label_ids, split
 from bert_jax.errors import UserError
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from bert_jax.data.tasks.length_batches import BUCKETS, LengthBatches, evaluation_batches
+from bert_jax.data.tasks.encoded import BUCKETS, LengthBatches, evaluation_batches
 from bert_jax.errors import UserError
 
 rng = np.random.default_rng(0)

@@ -7,12 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bert_jax.data.tasks.passages import answer_positions, encode_passages
-from bert_jax.data.tasks.squad import read_squad
-from bert_jax.data.tokenizer import Tokenizer
+from bert_jax.data.tasks.passages import answer_positions, encode_passages, read_squad
+from bert_jax.data.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import UserError
-from bert_jax.inference.answers import best_answers
-from bert_jax.metrics import Question, squad1
+from bert_jax.evaluation import Question, squad1
+from bert_jax.inference.tasks.question_answering import best_answers
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefghij", "##x", "##y", "what", "is", "?"]
 QUESTIONS = ["what is a ?", "what is what is what is ?", "is b ?"]

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from bert_jax.data.tasks.conll import read_conll
-from bert_jax.data.tasks.glue import GLUE, find_split, read_glue
 from bert_jax.data.tasks.labelled_text import Columns, read_table
 from bert_jax.data.tasks.multiple_choice import CHOICE_READERS
-from bert_jax.data.tasks.squad import read_squad
+from bert_jax.data.tasks.passages import read_squad
+from bert_jax.data.tasks.published import GLUE, find_split, read_glue
+from bert_jax.data.tasks.tags import read_conll
 
 pytestmark = pytest.mark.slow
 

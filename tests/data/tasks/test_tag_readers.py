@@ -7,12 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from bert_jax.data.tasks.conll import TaggedSentence, read_conll, write_conll
-from bert_jax.data.tasks.tag_readers import TAG_READERS, read_klue_ner, read_naver_ner
 from bert_jax.data.tasks.tagging import find_tags
+from bert_jax.data.tasks.tags import TAG_READERS, TaggedSentence, read_conll, read_klue_ner, read_naver_ner, write_conll
 from bert_jax.errors import UserError
-from bert_jax.metrics.entities import entities
-from bert_jax.score import score
+from bert_jax.evaluation.entities import entities
+from bert_jax.evaluation.score import score
 
 
 def write(path: Path, text: str) -> Path:

@@ -6,12 +6,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bert_jax.data.tasks.conll import TaggedSentence, read_conll
-from bert_jax.data.tasks.encoded import IGNORED
-from bert_jax.data.tasks.length_batches import Batch
-from bert_jax.data.tasks.tag_readers import read_klue_ner
+from bert_jax.data.tasks.encoded import IGNORED, Batch
 from bert_jax.data.tasks.tagging import encode_tagged, find_tags, tags_of
-from bert_jax.data.tokenizer import Tokenizer
+from bert_jax.data.tasks.tags import TaggedSentence, read_conll, read_klue_ner
+from bert_jax.data.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import UserError
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefghij", "##x", "##y", "##z", "?"]

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from bert_jax.data.tasks.windows import best_windows, windows
+from bert_jax.data.tasks.encoded import best_windows, windows
 from bert_jax.errors import UserError
 
 

@@ -1,0 +1,90 @@
+"""The verb attend: what a model looks at in a text, as a table, arrays, a picture, a page."""
+
+import argparse
+from typing import TYPE_CHECKING, Any
+
+from bert_jax.cli.arguments import Add, add_dtype, add_source
+from bert_jax.cli.streaming import say, to_json, write
+from bert_jax.inference.tasks.checks import writable
+
+if TYPE_CHECKING:
+    from bert_jax.inference.attention.maps import AttentionMaps
+
+_ABOUT = """\
+What each head of each layer looks at in a text, or a pair of texts. On stdout a line a head: how much of a token's
+attention goes to special tokens, to the token before it, to itself, to the next one, on average over the tokens of the
+text; and the token that is looked at most.
+
+examples:
+  python -m bert_jax attend my-bert "The cat sat on the mat because it was tired." --html cat.html
+  python -m bert_jax attend my-bert "Where is it?" --pair "On the mat." --png grid.png --npz weights.npz
+"""
+
+_COLUMNS = ("special", "previous", "itself", "next")
+
+
+def add_verb(add: Add) -> None:
+    """Make the parser of the verb."""
+    parser = add("attend", _ABOUT)
+    add_source(parser)
+    parser.add_argument("text", metavar="TEXT", help="what is looked at; nothing is cut")
+    parser.add_argument("--pair", metavar="TEXT", help="a second text")
+    parser.add_argument("--html", metavar="PATH", help="write a page to walk through layers and heads in")
+    parser.add_argument("--png", metavar="PATH", help="write all heads as a grid of heat maps")
+    parser.add_argument("--npz", metavar="PATH", help="write tokens and weights [layers, heads, L, L] for numpy.load")
+    add_dtype(parser)
+    parser.add_argument("--json", action="store_true", help="one JSON object: tokens, and the table's rows as heads")
+
+
+def attend(arguments: argparse.Namespace) -> None:
+    """`attend DIR TEXT`: a line a head, and the files that are asked for."""
+    for written in (arguments.html, arguments.png, arguments.npz):
+        if written:
+            writable(written)
+    from bert_jax.inference.attention.maps import Attend
+
+    maps = Attend(arguments.source, dtype=arguments.dtype)(arguments.text, arguments.pair)
+    for path, save in (
+        (arguments.html, maps.save_html),
+        (arguments.png, maps.save_png),
+        (arguments.npz, maps.save_npz),
+    ):
+        if path:
+            say(f"wrote {save(path)}")
+    rows = summary(maps)
+    if arguments.json:
+        found = {"tokens": maps.tokens, "special": maps.special.tolist(), "segments": maps.segments.tolist()}
+        write(to_json(found | {"heads": rows}))
+        return
+    lines = ["\t".join(("layer", "head", *_COLUMNS, "most"))]
+    for row in rows:
+        shares = (f"{row[name]:.4f}" for name in _COLUMNS)
+        lines.append("\t".join((str(row["layer"]), str(row["head"]), *shares, row["most"])))
+    write("\n".join(lines))
+
+
+def summary(maps: "AttentionMaps") -> list[dict[str, Any]]:
+    """Where each head looks, on average over the tokens of the text; over all tokens where there is nothing else.
+
+    The kinds of heads are those of https://arxiv.org/abs/1906.04341, section 3.
+
+    Returns:
+        For each head that there is: layer, head; special, previous, itself, next: mean weight on such tokens (0 where a
+        token has no neighbour); most: the token with the highest mean weight.
+    """
+    queries = ~maps.special if not maps.special.all() else maps.special
+    rows = []
+    for layer, head in zip(*maps.has_head.nonzero(), strict=True):
+        weights = maps.attentions[layer, head].astype("float64")
+        shares = {"special": weights[queries][:, maps.special].sum(axis=1).mean()}
+        for name, offset in (("previous", -1), ("itself", 0), ("next", 1)):
+            shares[name] = weights.diagonal(offset)[_with_neighbour(queries, offset)].sum() / queries.sum()
+        most = maps.shown[int(weights[queries].mean(axis=0).argmax())]
+        row = {"layer": int(layer), "head": int(head)}
+        rows.append(row | {name: float(share) for name, share in shares.items()} | {"most": most})
+    return rows
+
+
+def _with_neighbour(queries: Any, offset: int) -> Any:
+    """Of the queries [L] those that the diagonal at `offset` has an entry for, in its order."""
+    return queries[max(0, -offset) : len(queries) - max(0, offset)]

@@ -1,0 +1,130 @@
+"""The verbs export-compiled and run-compiled: a model as programs in a folder, and whether such a folder runs here."""
+
+import argparse
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bert_jax.cli.arguments import SOURCE, Add, add_dtype, add_lines, add_source, names, numbers
+from bert_jax.cli.streaming import lines_of, say, serve, to_json, write
+from bert_jax.errors import UserError
+from bert_jax.inference.compiled.facts import TASKS, USUAL_PLATFORMS
+
+if TYPE_CHECKING:
+    from bert_jax.data.tokenizer.tokenizer import Tokenizer
+    from bert_jax.inference.compiled.run import Compiled
+
+_EXPORT = """\
+A model for one task as programs of jax.export, one for each shape, with the weights beside them: a folder that runs
+without the model's code, on every platform that it was made for. Nothing is overwritten.
+
+examples:
+  python -m bert_jax export-compiled my-bert compiled --task embed
+  python -m bert_jax export-compiled my-bert compiled --task fill-mask --lengths 64 --batch-sizes 1,16 --platforms tpu
+"""
+
+_RUN = """\
+What a folder of export-compiled gives for texts, after all its files were checked: a JSON object a line, of the arrays
+that compiled.json names. A text that is longer than the longest program is cut.
+
+examples:
+  echo "a text" | python -m bert_jax run-compiled compiled
+  python -m bert_jax run-compiled compiled pairs.tsv           two texts a line with a tab between
+"""
+
+_AT_ONCE = 64  # lines that are padded and run together
+
+
+def add_verb(add: Add) -> None:
+    """Make the parsers of both verbs."""
+    export = add("export-compiled", _EXPORT)
+    export.add_argument("source", metavar="SRC", help=SOURCE)
+    export.add_argument("directory", metavar="DST", help="the folder to write; there must be none of this name")
+    export.add_argument("--task", choices=TASKS, required=True, help="what the programs compute")
+    export.add_argument("--lengths", type=numbers, metavar="L,...", help="tokens of a row (default 32,128,512)")
+    batches = "rows of a batch; a program for each length and each of these (default 1,8)"
+    export.add_argument("--batch-sizes", type=numbers, default=(1, 8), metavar="B,...", help=batches)
+    platforms = f"of cpu, cuda, rocm, tpu (default {','.join(USUAL_PLATFORMS)})"
+    export.add_argument("--platforms", type=names, default=USUAL_PLATFORMS, metavar="NAME,...", help=platforms)
+    add_dtype(export)
+    export.add_argument("--pooling", metavar="HOW", help="embed: as the verb embed; default: what the folder says")
+    export.add_argument("--masks", type=int, default=8, metavar="P", help="fill-mask: masks of a row (default 8)")
+    export.add_argument("--top-k", type=int, default=8, metavar="K", help="fill-mask: tokens for each (default 8)")
+    export.add_argument(
+        "--json", action="store_true", help="one JSON object: directory, shapes, files with their bytes"
+    )
+    run = add("run-compiled", _RUN)
+    add_source(run, "a folder of export-compiled")
+    add_lines(run)
+
+
+def export_compiled(arguments: argparse.Namespace) -> None:
+    """`export-compiled SRC DST`: a folder of programs."""
+    from bert_jax.inference.compiled.export import export_compiled
+    from bert_jax.inference.compiled.facts import read_facts
+
+    written = export_compiled(
+        arguments.source,
+        arguments.directory,
+        arguments.task,
+        lengths=arguments.lengths,
+        batch_sizes=arguments.batch_sizes,
+        platforms=arguments.platforms,
+        dtype=arguments.dtype,
+        pooling=arguments.pooling,
+        masks=arguments.masks,
+        top_k=arguments.top_k,
+        progress=lambda done, count: say(f"program {done} of {count}"),
+    )
+    facts = read_facts(written)
+    files = {path.name: path.stat().st_size for path in sorted(written.iterdir())}
+    say(
+        f"wrote {written}: {len(facts.shapes)} programs for {', '.join(facts.platforms)}, {sum(files.values()):,} bytes"
+    )
+    if not arguments.json:
+        write(str(written))
+        return
+    told = {"directory": str(written), "task": facts.task, "dtype": facts.dtype, "platforms": facts.platforms}
+    write(to_json(told | {"shapes": facts.shapes, "files": files}))
+
+
+def run_compiled(arguments: argparse.Namespace) -> None:
+    """`run-compiled DIR [FILE]`: the arrays of each line."""
+    from bert_jax.data.tokenizer.tokenizer import Tokenizer
+    from bert_jax.inference.compiled.run import load_compiled
+
+    compiled = load_compiled(arguments.source, cache=True)
+    tokenizer = Tokenizer.load(Path(arguments.source))
+
+    shown = ((None, found) for found in _outputs(compiled, tokenizer, lines_of(arguments.file)))
+    serve(shown, lambda _, found: to_json({name: array.tolist() for name, array in found.items()}), as_json=False)
+
+
+def _outputs(compiled: "Compiled", tokenizer: "Tokenizer", lines: Iterable[str | UserError]) -> Iterator[Any]:
+    """For each line the outputs, or what is wrong with it."""
+    iterator = iter(lines)
+    while some := list(islice(iterator, _AT_ONCE)):
+        rows = [_row(tokenizer, line) for line in some]
+        try:
+            found = iter(compiled.run([row for row in rows if not isinstance(row, UserError)]))
+            yield from (row if isinstance(row, UserError) else next(found) for row in rows)
+        except UserError:
+            yield from (_alone(compiled, row) for row in rows)
+
+
+def _alone(compiled: "Compiled", row: Any) -> Any:
+    try:
+        return row if isinstance(row, UserError) else compiled.run([row])[0]
+    except UserError as error:
+        return error
+
+
+def _row(tokenizer: "Tokenizer", line: str | UserError) -> Any:
+    if isinstance(line, UserError):
+        return line
+    first, tab, second = line.partition("\t")
+    try:
+        return {name: array[0] for name, array in tokenizer(first, second if tab else None).items()}
+    except UserError as error:
+        return error

@@ -1,0 +1,150 @@
+"""What is in a model directory: config, step, counts, the sum over all parameters, whether the files are sound."""
+
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+from bert_jax.config import BertConfig
+from bert_jax.formats.hub_files import published_as
+from bert_jax.formats.load import is_run_directory, load_arrays, load_tokenizer, resolve
+from bert_jax.formats.weights import open_weights
+from bert_jax.tree import flatten, parameter_count, sha256_of_parameters
+
+
+def describe(source: str | os.PathLike[str], *, step: int | None = None) -> dict[str, Any]:
+    """Everything that `python -m bert_jax info` tells, as JSON values.
+
+    Args:
+        source: a run directory, a Hugging Face folder or a hub id.
+        step: this checkpoint of a run; None: the newest good one.
+
+    Returns:
+        kind: "run" or "folder"; path; published: "ORG/NAME@COMMIT" of a model from the hub, else None; head; config
+            (Hugging Face's fields).
+        step: None for a folder that does not say; steps: those of a run.
+        parameters: how many; sha256: `interop.tree.sha256_of_parameters`, the same for a run and its export.
+        verified: whether all bytes agree with the sums recorded when they were written; None where there are none.
+        damaged: step -> what is wrong with it, for a run's steps that are newer than the one shown.
+        missing, unexpected, mismatched, notes: of the load.
+        tokenizer: tokens, cased, fingerprint; None without.
+        tree: path -> shape.
+
+    Raises:
+        FileNotFoundError, UserError: as `bert_jax.load`.
+    """
+    path = resolve(source)
+    config, params, report = load_arrays(path, step=step, verify=False)
+    tokenizer = load_tokenizer(path)
+    verified, steps, damaged = report.verified, [], {}
+    if is_run_directory(path):
+        steps, damaged = _steps(path, report.step)
+    else:
+        with open_weights(path, config.model_type) as tensors:
+            verified = tensors.verify()
+    return {
+        "kind": "run" if steps else "folder",
+        "path": str(source),
+        "published": published_as(path),
+        "head": report.head,
+        "step": report.step,
+        "steps": steps,
+        "config": config.to_json(),
+        "parameters": parameter_count(params),
+        "sha256": sha256_of_parameters(params),
+        "verified": verified,
+        "damaged": damaged,
+        "missing": list(report.missing),
+        "unexpected": list(report.unexpected),
+        "notes": list(report.notes),
+        "mismatched": list(report.mismatched),
+        "tokenizer": tokenizer
+        and {"tokens": tokenizer.vocab_size, "cased": tokenizer.cased, "fingerprint": tokenizer.fingerprint},
+        "tree": {name: list(array.shape) for name, array in flatten(params).items()},
+    }
+
+
+def _steps(run: Path, shown: int | None) -> tuple[list[int], dict[str, list[str]]]:
+    from bert_jax.training.checkpoint.checkpoints import Checkpoints
+
+    with Checkpoints(run / "checkpoints") as checkpoints:
+        steps = checkpoints.steps()
+        newer = [step for step in steps if shown is not None and step > shown]
+        problems = {str(step): checkpoints.verify(step) for step in newer}
+    return steps, {step: lines for step, lines in problems.items() if lines}
+
+
+def show(found: dict[str, Any], *, every_layer: bool) -> str:
+    """The description for people: a head of facts, then the tree, layers that are alike on one line unless asked."""
+    kind = {"run": "run directory", "folder": "folder"}[found["kind"]]
+    facts = {
+        "directory": f"{found['path']} ({kind})",
+        **({"published": found["published"]} if found["published"] else {}),
+        "model": f"{found['head']}: {_size(found['config'])}",
+        "config": ", ".join(f"{name} {value}" for name, value in found["config"].items() if name not in _IN_SIZE),
+        "step": _step(found),
+        "parameters": f"{found['parameters']:,}",
+        "sha256": found["sha256"],
+        "verified": _verified(found),
+        "tokenizer": _tokenizer(found["tokenizer"]),
+    }
+    for name in ("missing", "unexpected", "mismatched", "notes"):
+        if found[name]:
+            facts[name] = ", ".join(found[name])
+    lines = [f"{name:<12}{value}" for name, value in facts.items()]
+    tree = {path: tuple(shape) for path, shape in found["tree"].items()}
+    rows = [(path, str(list(shape))) for path, shape in (tree if every_layer else _folded(tree)).items()]
+    width = max(len(path) for path, _ in rows)
+    return "\n".join([*lines, "tree", *(f"  {path:<{width}}  {shape}" for path, shape in rows)])
+
+
+_IN_SIZE = {
+    "model_type", "num_hidden_layers", "hidden_size", "num_attention_heads", "intermediate_size", "vocab_size",
+    "max_position_embeddings", "n_layers", "dim", "n_heads", "hidden_dim",
+}  # fmt: skip
+
+
+def _size(fields: dict[str, Any]) -> str:
+    config = BertConfig.from_json(fields)  # whose names are the same for every family
+    return (
+        f"{config.model_type}, {config.num_hidden_layers} layers, hidden size {config.hidden_size}, "
+        f"{config.num_attention_heads} heads, feed-forward {config.intermediate_size}, "
+        f"{config.vocab_size} tokens, {config.max_position_embeddings} positions"
+    )
+
+
+def _step(found: dict[str, Any]) -> str:
+    if found["step"] is None:
+        return "not recorded"
+    there = f" (there are {', '.join(f'{step:,}' for step in found['steps'])})" if found["steps"] else ""
+    return f"{found['step']:,}{there}"
+
+
+def _verified(found: dict[str, Any]) -> str:
+    damaged = "".join(f"; step {step} is DAMAGED: {lines[0]}" for step, lines in found["damaged"].items())
+    if found["verified"] is None:
+        return "no: the file carries no sum"
+    if not found["verified"]:
+        return "NO: the weights do not have the sum recorded when they were written; they are damaged"
+    return "yes: every byte agrees with the sums recorded when it was written" + damaged
+
+
+def _tokenizer(tokenizer: dict[str, Any] | None) -> str:
+    if tokenizer is None:
+        return "none"
+    return f"{tokenizer['tokens']} tokens, {'cased' if tokenizer['cased'] else 'uncased'}"
+
+
+def _folded(tree: dict[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
+    """One row for what is the same in all layers: layer_0 … layer_11 become layer_{0-11}."""
+    layers = sorted({int(match[1]) for path in tree if (match := _LAYER.search(path))})
+    folded: dict[str, tuple[int, ...]] = {}
+    for path, shape in tree.items():
+        row = _LAYER.sub("layer_*", path)
+        alike = [tree.get(row.replace("*", str(layer))) for layer in layers]
+        name = row.replace("*", f"{{{layers[0]}-{layers[-1]}}}") if row != path and len(layers) > 1 else path
+        folded[name if set(alike) == {shape} else path] = shape
+    return folded
+
+
+_LAYER = re.compile(r"\blayer_(\d+)\b")

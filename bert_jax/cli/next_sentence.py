@@ -1,0 +1,76 @@
+"""The verb next-sentence: whether the second text of each pair follows the first."""
+
+import argparse
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from bert_jax.cli.arguments import Add, add_running, add_source, running
+from bert_jax.cli.streaming import answered_by, lines_of, serve
+from bert_jax.errors import UserError
+
+_ABOUT = """\
+Whether the second text of a pair follows the first, and with what probability, by the head for next sentences that a
+BERT was pretrained with.
+
+examples:
+  python -m bert_jax next-sentence my-bert pairs.tsv           two texts a line with a tab between; a result a line
+  python -m bert_jax next-sentence my-bert pairs.jsonl --json  {"text": ..., "text_pair": ...} a line
+  python -m bert_jax next-sentence my-bert - < pairs.tsv
+"""
+
+
+def add_verb(add: Add) -> None:
+    """Make the parser of the verb."""
+    parser = add("next-sentence", _ABOUT)
+    add_source(parser)
+    parser.add_argument("file", metavar="FILE", help="pairs: tab-separated, or .jsonl; - is stdin, tab-separated")
+    add_running(parser)
+    parser.add_argument("--json", action="store_true", help="a JSON object a pair: label, is_next")
+
+
+def next_sentence(arguments: argparse.Namespace) -> None:
+    """`next-sentence DIR FILE`: a label and the probability of "is_next", a line a pair."""
+    pairs = pairs_of(arguments.file)
+    from bert_jax.inference.tasks.next_sentence import NextSentence
+
+    predict = NextSentence(arguments.source, **running(arguments))
+    serve(
+        answered_by(predict, pairs),
+        lambda _, found: f"{found['label']}\t{found['is_next']:.4f}",
+        as_json=arguments.json,
+    )
+
+
+def pairs_of(name: str) -> Iterator[Any]:
+    """A pair for each line of a file; in the place of a line that is none the error.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+    """
+    plain = name.removesuffix(".gz").removesuffix(".zst")
+    parse = _of_object if Path(plain).suffix == ".jsonl" else _of_cells
+    return _parsed(lines_of(name), parse, name)
+
+
+def _parsed(lines: Iterator[Any], parse: Callable[[str], Any], name: str) -> Iterator[Any]:
+    for number, line in enumerate(lines, 1):
+        try:
+            yield line if isinstance(line, UserError) else parse(line)
+        except ValueError as error:
+            yield UserError(f"{name}, line {number}: {error}")
+
+
+def _of_cells(line: str) -> tuple[str, ...]:
+    cells = line.split("\t")
+    if len(cells) != 2:
+        raise ValueError(f"expected two texts with a tab between, found {len(cells) - 1} tabs")
+    return tuple(cells)
+
+
+def _of_object(line: str) -> dict[str, Any]:
+    row = json.loads(line)
+    if not isinstance(row, dict) or not {"text", "text_pair"} <= set(row):
+        raise ValueError('expected an object with "text" and "text_pair"')
+    return {"text": row["text"], "text_pair": row["text_pair"]}

@@ -1,0 +1,291 @@
+"""`batch(step)`: any training batch, or any rows of it, as a pure function of (seed, step); random batches too."""
+
+import logging
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bert_jax.data.prefetch import Prefetch as Prefetch
+from bert_jax.data.pretraining.counter_hash import derive, permute
+from bert_jax.data.pretraining.masking import (
+    MaskingConfig,
+    MaskingVocabulary,
+    default_max_predictions,
+    mask_rows,
+    put_masks,
+    row_keys,
+)
+from bert_jax.data.pretraining.rows import PreparedRows, Rows
+from bert_jax.data.pretraining.shards import read_manifest
+from bert_jax.data.tokenizer.tokenizer import Tokenizer
+from bert_jax.errors import UserError
+
+logger = logging.getLogger(__name__)
+
+IGNORED_LABEL = -100
+"""`next_sentence_label` of a row that is padding."""
+
+# What the data seed is split into, so that order and masks share no bits.
+_ORDER, _MASKS = range(2)
+
+
+class Batches:
+    """The batches of one split of a prepared directory.
+
+    There is no position to save or to lose: batch `step` holds the positions [step * batch_size, (step + 1) *
+    batch_size) of an endless row of epochs, each a shuffle of all examples of its own, with masks of its own. So a
+    batch may begin in one epoch and end in the next. Any process makes any rows of any batch, at once.
+
+    `len(batches)` is the number of examples. `steps_per_epoch` is the number of batches after which each was seen
+    at least once. `masking` is the MaskingConfig in force; `max_predictions` its P.
+    """
+
+    def __init__(
+        self,
+        directory: str | Path,
+        *,
+        split: str = "train",
+        batch_size: int,
+        max_seq_length: int,
+        max_predictions: int | None = None,
+        masking: MaskingConfig | None = None,
+        seed: int = 0,
+        shuffle: bool = True,
+        pad_last: bool | None = None,
+    ):
+        """
+        Args:
+            directory: made by `python -m train.prepare`; its files are memory-mapped.
+            split: "train" or "held-out".
+            batch_size: B, rows of the global batch.
+            max_seq_length: L, one of the lengths that the directory has examples for.
+            max_predictions: P; overrides `masking.max_predictions`.
+            masking: how to mask. None: as the data was prepared. A MaskingConfig without `max_predictions` takes
+                what the data was prepared with, or `default_max_predictions` if it masks another share. Static
+                masks (recipe google) are what they are: None, or the very settings they were made with.
+            seed: of order and masks.
+            shuffle: False for the order of the index, which evaluation wants. Masks still differ between epochs.
+            pad_last: end each epoch with a batch that is filled up with padding rows (attention mask and weights 0,
+                ids of [PAD], `next_sentence_label` -100, which losses ignore), so that a pass over a held-out split
+                counts every example once. None: only where `shuffle` is False.
+
+        Raises:
+            UserError: not a prepared directory, no such split or length, a damaged file, settings that contradict
+                static masks.
+        """
+        if batch_size < 1:
+            raise UserError(f"batch_size is {batch_size}; it must be at least 1")
+        directory = Path(directory)
+        manifest = read_manifest(directory)
+        self._vocabulary = _vocabulary(directory, manifest)
+        self._rows = PreparedRows(
+            directory,
+            manifest,
+            split=split,
+            max_seq_length=max_seq_length,
+            cls_id=self._vocabulary.cls_id,
+            sep_id=self._vocabulary.sep_id,
+            pad_id=self._vocabulary.pad_id,
+        )
+        self.masking = _resolve(manifest, self._rows, max_seq_length, masking, max_predictions, directory)
+        self.batch_size = batch_size
+        self.max_seq_length = max_seq_length
+        self.has_pairs: bool = manifest["objective"] != "none"
+        self._order_key = derive(seed, _ORDER)
+        self._mask_seed = int(derive(seed, _MASKS)[0])
+        self._shuffle = shuffle
+        self._pad_last = not shuffle if pad_last is None else pad_last
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    @property
+    def max_predictions(self) -> int:
+        """P, the width of the mlm arrays."""
+        assert self.masking.max_predictions is not None
+        return self.masking.max_predictions
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Examples divided by batch size, rounded up."""
+        return -(-len(self) // self.batch_size)
+
+    def batch(self, step: int, rows: slice | np.ndarray | None = None) -> dict[str, np.ndarray]:
+        """The batch of `step`, or some rows of it.
+
+        Args:
+            step: 0, 1, ...
+            rows: which rows of the global batch, in which order: a slice or an index array; None for all.
+
+        Returns:
+            input_ids, token_type_ids, attention_mask: int32 [B, L]. mlm_positions, mlm_labels: int32 [B, P],
+            ascending, padded with 0. mlm_weights: float32 [B, P], 0 for padding. next_sentence_label: int32 [B], 0
+            where B follows A (objective sop: where the pair is in order), 1 elsewhere; absent for objective none.
+
+        Raises:
+            ValueError: a negative step.
+            IndexError: rows outside the batch.
+            UserError: index and shards contradict each other.
+        """
+        if step < 0:
+            raise ValueError(f"step must not be negative, it is {step}")
+        rows_B = np.arange(self.batch_size)
+        if rows is not None:
+            rows_B = rows_B[rows]
+        epochs_B, places_B = self._places(step, rows_B)
+        real_B = places_B < len(self)
+        if real_B.all() and len(real_B):
+            return self._make(epochs_B, places_B)
+        if not real_B.any():  # one row made for nothing gives the names, types and widths
+            made = self._make(np.zeros(1, np.int64), np.zeros(1, np.int64))
+            return {name: self._padded(name, array[:0], real_B) for name, array in made.items()}
+        made = self._make(epochs_B[real_B], places_B[real_B])
+        return {name: self._padded(name, array, real_B) for name, array in made.items()}
+
+    def _padded(self, name: str, array: np.ndarray, real_B: np.ndarray) -> np.ndarray:
+        fill = {"next_sentence_label": IGNORED_LABEL, "input_ids": self._vocabulary.pad_id}.get(name, 0)
+        whole = np.full((len(real_B), *array.shape[1:]), fill, array.dtype)
+        whole[real_B] = array
+        return whole
+
+    def _places(self, step: int, rows_B: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Epoch and position within the epoch of each row; positions past the last example are padding."""
+        if self._pad_last:
+            epoch, step_in_epoch = divmod(step, self.steps_per_epoch)
+            return np.full(len(rows_B), epoch), step_in_epoch * self.batch_size + rows_B
+        epoch, offset = divmod(step * self.batch_size, len(self))
+        return epoch + (offset + rows_B) // len(self), (offset + rows_B) % len(self)
+
+    def _make(self, epochs_B: np.ndarray, places_B: np.ndarray) -> dict[str, np.ndarray]:
+        examples_B = self._examples(epochs_B, places_B)
+        rows = self._rows.gather(examples_B)
+        if self._rows.static_predictions is None:
+            keys_B = row_keys(self._mask_seed, epochs_B, examples_B)
+            masked = mask_rows(rows.input_ids, rows.lengths, keys_B, self.masking, self._vocabulary)._asdict()
+        else:
+            masked = self._static(rows, examples_B)
+        batch = {
+            "input_ids": masked["input_ids"],
+            "token_type_ids": rows.token_type_ids,
+            "attention_mask": rows.attention_mask,
+            "mlm_positions": masked["positions"],
+            "mlm_labels": masked["labels"],
+            "mlm_weights": masked["weights"],
+        }
+        return batch | {"next_sentence_label": rows.labels} if self.has_pairs else batch
+
+    def _examples(self, epochs_B: np.ndarray, places_B: np.ndarray) -> np.ndarray:
+        """The example at each place of its epoch's order."""
+        if not self._shuffle:
+            return places_B
+        examples_B = np.empty_like(places_B)
+        for epoch in np.unique(epochs_B):
+            here = epochs_B == epoch
+            examples_B[here] = permute(places_B[here], len(self), derive(self._order_key, int(epoch)))
+        return examples_B
+
+    def _static(self, rows: Rows, examples_B: np.ndarray) -> dict[str, np.ndarray]:
+        masks = self._rows.static_masks(examples_B)
+        chosen_BP = np.arange(masks.positions.shape[1]) < masks.counts[:, None]
+        return {
+            "input_ids": put_masks(rows.input_ids, masks.positions, masks.inputs, chosen_BP),
+            "positions": masks.positions,
+            "labels": np.take_along_axis(rows.input_ids, masks.positions, axis=1) * chosen_BP,
+            "weights": chosen_BP.astype(np.float32),
+        }
+
+
+def _vocabulary(directory: Path, manifest: dict[str, Any]) -> MaskingVocabulary:
+    path = directory / "tokenizer"
+    try:
+        vocabulary = MaskingVocabulary.of(Tokenizer.load(path))
+    except FileNotFoundError as error:
+        raise UserError(f"{error}; copy the prepared data whole, or prepare it again") from None
+    if vocabulary.size != manifest["tokenizer"]["vocab_size"]:
+        raise UserError(
+            f"{path}: a tokenizer of {vocabulary.size} entries, but the data was prepared with one of "
+            f"{manifest['tokenizer']['vocab_size']}; put that one back, or prepare the data again"
+        )
+    return vocabulary
+
+
+def _resolve(
+    manifest: dict[str, Any],
+    rows: PreparedRows,
+    max_seq_length: int,
+    masking: MaskingConfig | None,
+    max_predictions: int | None,
+    directory: Path,
+) -> MaskingConfig:
+    """The masking in force: what the caller said, and what the data was prepared for where the caller said nothing."""
+    settings = manifest["settings"]
+    prepared = MaskingConfig(
+        probability=settings["masked_lm_prob"],
+        max_predictions=rows.static_predictions or settings["max_predictions"][str(max_seq_length)],
+        whole_word=settings["whole_word_masking"],
+    )
+    wanted = masking or prepared
+    enough = default_max_predictions(wanted, max_seq_length)
+    alike = wanted.strategy != "bernoulli" and wanted.probability == prepared.probability
+    width = wanted.max_predictions if max_predictions is None else max_predictions
+    if width is None:
+        width = (alike and prepared.max_predictions) or enough
+    wanted = replace(wanted, max_predictions=width)
+    if rows.static_predictions is not None and wanted != prepared:
+        raise UserError(
+            f"{directory}: its masks are static, made with {prepared}; {wanted} was asked for. Leave masking unset, or "
+            "prepare the data with --recipe default, whose masks are drawn in training"
+        )
+    if width > max_seq_length:
+        raise UserError(f"max_predictions is {width}, but a row has {max_seq_length} tokens at most")
+    if wanted.strategy == "bernoulli" and width < enough:
+        logger.warning(
+            "max_predictions=%d cuts what masking strategy 'bernoulli' draws; %d would hold nearly every draw",
+            width,
+            enough,
+        )
+    return wanted
+
+
+class RandomBatches:
+    """`batch(step, rows)` like `Batches`, every row full; a pure function of (seed, step, row)."""
+
+    def __init__(
+        self,
+        *,
+        batch_size: int,
+        max_seq_length: int,
+        max_predictions: int,
+        vocab_size: int,
+        seed: int = 0,
+        next_sentence: bool = True,
+    ):
+        self.batch_size = batch_size
+        self._length = max_seq_length
+        self._predictions = max_predictions
+        self._vocab_size = vocab_size
+        self._seed = seed
+        self._next_sentence = next_sentence
+
+    def batch(self, step: int, rows: np.ndarray | slice | None = None) -> dict[str, np.ndarray]:
+        """Arrays as in `Batches.batch`: int32 [B, L] and [B, P], float32 [B, P], int32 [B].
+
+        Half of each row is of token type 1 where there are sentence pairs.
+        """
+        generator = np.random.default_rng((self._seed, step))
+        size, length, predictions = self.batch_size, self._length, self._predictions
+        keys = generator.random((size, length), dtype=np.float32)
+        is_b_L = np.arange(length) >= (length // 2 if self._next_sentence else length)
+        batch = {
+            "input_ids": generator.integers(0, self._vocab_size, (size, length), np.int32),
+            "token_type_ids": np.broadcast_to(is_b_L.astype(np.int32), (size, length)),
+            "attention_mask": np.ones((size, length), np.int32),
+            "mlm_positions": np.sort(np.argsort(keys, axis=1)[:, :predictions], axis=1).astype(np.int32),
+            "mlm_labels": generator.integers(0, self._vocab_size, (size, predictions), np.int32),
+            "mlm_weights": np.ones((size, predictions), np.float32),
+        }
+        if self._next_sentence:
+            batch["next_sentence_label"] = generator.integers(0, 2, (size,), np.int32)
+        return batch if rows is None else {name: array[rows] for name, array in batch.items()}

@@ -1,0 +1,150 @@
+"""A shuffle that is never stored: a keyed permutation of [0, N) evaluated at any position, in constant memory.
+
+There is no generator state. A bit is a function of its key and its place, so a row's random numbers depend neither
+on its batch nor on the process that draws them. Every word of a key passes through mixing rounds of its own, so two
+streams are never shifted copies of one another. Not for cryptography.
+"""
+
+import math
+
+import numpy as np
+
+_GOLDEN = 0x9E3779B97F4A7C15
+_MASK64 = (1 << 64) - 1
+
+
+def mix64(x: np.ndarray) -> np.ndarray:
+    """A bijection of 64-bit words in which every input bit moves every output bit (splitmix64's finaliser).
+
+    Args:
+        x: uint64, any shape.
+
+    Returns:
+        uint64 of the same shape.
+    """
+    x = x ^ (x >> np.uint64(30))
+    x *= np.uint64(0xBF58476D1CE4E5B9)
+    x ^= x >> np.uint64(27)
+    x *= np.uint64(0x94D049BB133111EB)
+    x ^= x >> np.uint64(31)
+    return x
+
+
+def derive(key: int | np.ndarray, *words: int | np.ndarray) -> np.ndarray:
+    """A new key from a key and the words that name what it is for, one mixing round a word.
+
+    Args:
+        key: uint64 (or a Python integer, taken modulo 2^64), any shape.
+        words: integers or integer arrays that broadcast with `key`; their order matters.
+
+    Returns:
+        uint64 of the broadcast shape (0-d for integers alone).
+    """
+    state = _as_uint64(key)
+    for word in words:
+        state = mix64(np.atleast_1d(state ^ mix64(np.atleast_1d(_as_uint64(word) ^ np.uint64(_GOLDEN)))))
+    return state
+
+
+def bits32(key: np.ndarray, counter: np.ndarray) -> np.ndarray:
+    """32 random bits for every counter under every key.
+
+    Args:
+        key: uint64, any shape.
+        counter: unsigned or non-negative integers below 2^32 that broadcast with `key`.
+
+    Returns:
+        uint32 of the broadcast shape.
+    """
+    low = key.astype(np.uint32)
+    high = (key >> np.uint64(32)).astype(np.uint32)
+    x = counter.astype(np.uint32) * np.uint32(0x9E3779B9) + low
+    scratch = np.empty_like(x)
+    _mix32(x, scratch)
+    x ^= high
+    _mix32(x, scratch)
+    return x
+
+
+def below(bits: np.ndarray, bound: int | np.ndarray) -> np.ndarray:
+    """Numbers in [0, bound) from 32 random bits each, by multiplication (Lemire); bias below bound / 2^32.
+
+    Args:
+        bits: integers below 2^32, any shape.
+        bound: positive integers up to 2^32 that broadcast with `bits`.
+
+    Returns:
+        uint64 of the broadcast shape.
+    """
+    return (bits.astype(np.uint64, copy=False) * np.asarray(bound, np.uint64)) >> np.uint64(32)
+
+
+def _mix32(x: np.ndarray, scratch: np.ndarray) -> None:
+    """In place: the bijection of 32-bit words "lowbias32" (bias 0.17 of 1000; Wellons, hash-prospector)."""
+    for shift, factor in ((16, 0x7FEB352D), (15, 0x846CA68B)):
+        np.right_shift(x, np.uint32(shift), out=scratch)
+        np.bitwise_xor(x, scratch, out=x)
+        np.multiply(x, np.uint32(factor), out=x)
+    np.right_shift(x, np.uint32(16), out=scratch)
+    np.bitwise_xor(x, scratch, out=x)
+
+
+def _as_uint64(x: int | np.ndarray) -> np.ndarray:
+    if isinstance(x, np.ndarray):
+        return x.astype(np.uint64)
+    return np.asarray(int(x) & _MASK64, np.uint64)
+
+
+def permute(positions: np.ndarray, size: int, key: np.ndarray) -> np.ndarray:
+    """What a shuffle of `range(size)` named by `key` has at each of `positions`.
+
+    A Feistel network over a grid of a x b >= size cells, a and b near the square root (Black and Rogaway, "Ciphers
+    with arbitrary finite domains", 2002): each round adds to one coordinate a hash of the other, which is a
+    bijection for every a and b. A result outside [0, size) is fed in again until it falls inside ("cycle walking");
+    fewer than 2 / sqrt(size) of the cells lie outside, so this is rare.
+
+    Args:
+        positions: integers in [0, size), any shape.
+        size: length of the shuffled range, at least 1 and below 2^62.
+        key: one uint64 (0-d or [1]), see `counter_hash.derive`.
+
+    Returns:
+        int64 of the shape of `positions`; over all positions, each number of [0, size) exactly once.
+
+    Raises:
+        ValueError: a position outside [0, size).
+    """
+    if size < 1:
+        raise ValueError(f"size must be at least 1, not {size}")
+    x = np.asarray(positions).astype(np.uint64)
+    if x.size and int(x.max()) >= size:
+        raise ValueError(f"positions must lie in [0, {size}), not {np.asarray(positions).min()} .. {x.max()}")
+    shape, x = x.shape, x.ravel()
+    columns = math.isqrt(size - 1) + 1
+    rows = -(-size // columns)
+    round_keys = derive(key, np.arange(_rounds(size)))
+    x = _feistel(x, rows, columns, round_keys)
+    outside = np.flatnonzero(x >= size)
+    while outside.size:
+        x[outside] = _feistel(x[outside], rows, columns, round_keys)
+        outside = outside[x[outside] >= size]
+    return x.astype(np.int64).reshape(shape)
+
+
+def _feistel(x: np.ndarray, rows: int, columns: int, round_keys: np.ndarray) -> np.ndarray:
+    row, column = np.divmod(x, np.uint64(columns))
+    for i in range(0, len(round_keys), 2):
+        row += _draw(column, round_keys[i], rows)
+        row -= np.uint64(rows) * (row >= rows)
+        column += _draw(row, round_keys[i + 1], columns)
+        column -= np.uint64(columns) * (column >= columns)
+    return row * np.uint64(columns) + column
+
+
+def _draw(x: np.ndarray, round_key: np.uint64, bound: int) -> np.ndarray:
+    return below(mix64(x ^ round_key) >> np.uint64(32), bound)
+
+
+def _rounds(size: int) -> int:
+    """Eight do where the coordinates are large; with twelve, orders of five or six things come out unequally often."""
+    return 8 if size > 1 << 16 else 24

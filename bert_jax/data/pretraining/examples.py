@@ -1,0 +1,313 @@
+"""Documents -> pretraining examples, as slices of a shard's token stream: the index that batches are read from.
+
+An example never copies tokens. The index looks at the lengths of sentences only, so ten dupes of a shard cost
+ten small rows an example, and the index for length 512 comes from the same tokens as the one for 128.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from bert_jax.errors import UserError
+
+EXAMPLE = np.dtype(
+    [
+        ("a_shard", "<i4"),
+        ("a_start", "<u4"),
+        ("a_end", "<u4"),
+        ("b_shard", "<i4"),
+        ("b_start", "<u4"),
+        ("b_end", "<u4"),
+        ("label", "<i4"),
+    ]
+)
+"""A row of an index: A is `tokens[a_start:a_end]` of shard `a_shard`, B likewise; `b_start == b_end` means no B.
+
+label: objective nsp, 0 = B follows A, 1 = B is random; objective sop, 0 = in order, 1 = swapped (or, where a
+chunk was a single sentence, B is random); objective none, 0.
+"""
+
+OBJECTIVES = ("nsp", "sop", "none")
+
+
+class TokenShard(Protocol):
+    """What this file reads of a shard (`bert_jax.data.pretraining.shards.Shard` is one).
+
+    tokens: uint16 or uint32 [T], every sentence end to end, no special tokens; sentences: int64 [S + 1] offsets
+    into tokens; documents: int64 [D + 1] offsets into sentences.
+    """
+
+    @property
+    def tokens(self) -> np.ndarray: ...
+    @property
+    def sentences(self) -> np.ndarray: ...
+    @property
+    def documents(self) -> np.ndarray: ...
+
+
+class Bounds(NamedTuple):
+    """Offsets without empty stretches: int64 [S + 1] into tokens and int64 [D + 1] into sentences."""
+
+    sentences: np.ndarray
+    documents: np.ndarray
+
+
+def bounds_of(shard: TokenShard) -> Bounds:
+    """The shard's offsets without sentences that have no token and documents that have no sentence."""
+    sentences = np.asarray(shard.sentences, np.int64)
+    documents = np.asarray(shard.documents, np.int64)
+    has_tokens = np.diff(sentences) > 0
+    kept_before = np.concatenate([[0], np.cumsum(has_tokens)])
+    first_sentences = kept_before[documents]
+    has_sentences = np.diff(first_sentences) > 0
+    return Bounds(
+        sentences=np.concatenate([sentences[:-1][has_tokens], sentences[-1:]]),
+        documents=np.concatenate([first_sentences[:-1][has_sentences], first_sentences[-1:]]),
+    )
+
+
+def default_dupe_factor(objective: str) -> int:
+    """10 as in BERT; 1 for "none", whose later dupes soon cut where the first did (masks are new each epoch anyway)."""
+    return 1 if objective == "none" else 10
+
+
+def build_index(
+    shard: TokenShard,
+    *,
+    shard_number: int,
+    objective: str,
+    max_seq_length: int,
+    short_seq_prob: float = 0.1,
+    dupe_factor: int | None = None,
+    seed: int = 0,
+) -> np.ndarray:
+    """One shard's examples: the default recipe.
+
+    objective
+        "nsp": BERT's sentence pairs, the distribution of google-research/bert `create_pretraining_data.py`
+        (`create_instances_from_document`, `truncate_seq_pair`), with one change: a random B comes from another
+        document of the same shard, each as likely as the next, and never from A's own.
+        "sop": ALBERT's (google-research/albert): A and B are always consecutive and half of the pairs are
+        swapped; a chunk of a single sentence still gets a random B and label 1.
+        "none": whole sentences of one document up to the length, one slice and no B: DOC-SENTENCES of RoBERTa
+        §4.2 (fairseq `complete_doc`). Documents are not crossed. A sentence longer than the length is cut into
+        pieces, nothing is lost. As in RoBERTa there are no deliberately short sequences: `short_seq_prob` has no
+        effect. Dupes after the first begin each document with a slice of random length, so that their cuts
+        differ until two happen to coincide; what differs throughout are the masks.
+    max_seq_length
+        Tokens of a sequence with its special tokens ([CLS] A [SEP] B [SEP]: three, or two where there is no B).
+    short_seq_prob
+        How often a document of one dupe aims at a random shorter length, from 2 up.
+    dupe_factor
+        How often the whole shard is gone through, each time with other cuts and pairs. None: `default_dupe_factor`.
+
+    Returns EXAMPLE [N], shuffled (a prefix of it is a fair sample). It is a pure function of the shard's sentence
+    and document offsets and of the arguments: one key of (seed, shard_number, objective, max_seq_length), drawn
+    from the bit generator's raw words, whose stream NumPy guarantees across versions. Other shards, the number
+    of processes and the token values have no part in it.
+
+    Raises UserError on a setting out of range, and for nsp and sop on a shard with fewer than two documents.
+    """
+    dupe_factor = default_dupe_factor(objective) if dupe_factor is None else dupe_factor
+    _check(objective, max_seq_length, short_seq_prob, dupe_factor, seed)
+    bounds = bounds_of(shard)
+    if bounds.sentences[-1] > np.iinfo(np.uint32).max:
+        raise UserError(f"shard {shard_number}: {bounds.sentences[-1]} tokens, a shard may hold 4294967295 at most")
+    documents = len(bounds.documents) - 1
+    if objective != "none" and documents < 2:
+        raise UserError(
+            f"shard {shard_number}: {documents} document(s), but objective {objective!r} needs at least 2 to draw a "
+            "random second sentence from; separate documents by a blank line, or use objective 'none'"
+        )
+    draws = _Draws((seed, shard_number, OBJECTIVES.index(objective), max_seq_length))
+    if objective == "none":
+        spans = _full_sentences(bounds, draws, max_seq_length - 2, dupe_factor)
+    else:
+        max_tokens = max_seq_length - 3
+        spans = _pairs(bounds, draws, max_tokens, short_seq_prob, dupe_factor, swap=objective == "sop")
+        spans = _truncate(spans, draws, max_tokens)
+    index = np.zeros(len(spans.label), EXAMPLE)
+    index["a_shard"] = index["b_shard"] = shard_number
+    for field in Spans._fields:
+        index[field] = getattr(spans, field)
+    return index.take(draws.permutation(len(index)))  # a tenth of the time that index[...] takes for such rows
+
+
+def tokens_of(
+    row: Any,
+    shards: Sequence[TokenShard] | Mapping[int, TokenShard],
+    *,
+    cls_token_id: int,
+    sep_token_id: int,
+) -> tuple[np.ndarray, np.ndarray]:
+    """One example spelled out: (input_ids, token_type_ids), int32 [length] each, without padding or masks.
+
+    row: an EXAMPLE; shards: by shard number. [CLS] A [SEP] B [SEP] with types 0 up to the first [SEP] and 1 after
+    it; [CLS] A [SEP], all 0, where the row has no B.
+    """
+    a = shards[int(row["a_shard"])].tokens[int(row["a_start"]) : int(row["a_end"])]
+    b_start, b_end = int(row["b_start"]), int(row["b_end"])
+    parts = [[cls_token_id], a, [sep_token_id]]
+    second = 0
+    if b_end > b_start:
+        b = shards[int(row["b_shard"])].tokens[b_start:b_end]
+        parts += [b, [sep_token_id]]
+        second = len(b) + 1
+    input_ids = np.concatenate([np.asarray(part, np.int32) for part in parts])
+    token_type_ids = np.zeros(len(input_ids), np.int32)
+    token_type_ids[len(input_ids) - second :] = 1
+    return input_ids, token_type_ids
+
+
+class Spans(NamedTuple):
+    """Examples before they are rows: token offsets and labels, int64 [N] each."""
+
+    a_start: np.ndarray
+    a_end: np.ndarray
+    b_start: np.ndarray
+    b_end: np.ndarray
+    label: np.ndarray
+
+
+def _pairs(
+    bounds: Bounds, draws: "_Draws", max_tokens: int, short_seq_prob: float, dupe_factor: int, *, swap: bool
+) -> Spans:
+    """Sentence pairs, not yet truncated. All documents of all dupes are walked side by side, a chunk a turn.
+
+    A chunk is the sentences from `at` until `target` tokens are reached or the document ends; A is its first part,
+    B its rest or a piece of another document, and then the rest goes into the next chunk.
+    """
+    sentences, documents = bounds
+    count = len(documents) - 1
+    document = np.tile(np.arange(count), dupe_factor)
+    short = draws.uniform(len(document)) < short_seq_prob
+    target = np.where(short, 2 + draws.below(np.full(len(document), max_tokens - 1)), max_tokens)
+    at, end = documents[document], documents[document + 1]
+    turns = []
+    while len(at):
+        stop = np.minimum(np.searchsorted(sentences, sentences[at] + target), end)
+        # randint(1, len(chunk) - 1); a chunk of one sentence is all A
+        split = at + 1 + draws.below(np.maximum(stop - at - 1, 1))
+        single = stop == at + 1
+        other_half = draws.uniform(len(at)) < 0.5
+        random_b = single if swap else single | other_half
+
+        b_first, b_stop = split.copy(), stop.copy()
+        lanes = np.flatnonzero(random_b)
+        room = target[lanes] - (sentences[split[lanes]] - sentences[at[lanes]])
+        b_first[lanes], b_stop[lanes] = _random_b(bounds, draws, document[lanes], room)
+
+        a = sentences[at], sentences[split]
+        b = sentences[b_first], sentences[b_stop]
+        swapped = other_half & ~single if swap else np.zeros(len(at), bool)
+        first = [np.where(swapped, y, x) for x, y in zip(a, b, strict=True)]
+        second = [np.where(swapped, x, y) for x, y in zip(a, b, strict=True)]
+        turns.append((*first, *second, (random_b | swapped).astype(np.int64)))
+
+        at = np.where(random_b, split, stop)
+        more = at < end
+        at, end, document, target = at[more], end[more], document[more], target[more]
+    return Spans(*(np.concatenate(field) for field in zip(*turns, strict=True)))
+
+
+def _random_b(bounds: Bounds, draws: "_Draws", document: np.ndarray, room: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Sentences [first, stop) of another document: a random one, and more until `room` tokens are reached."""
+    sentences, documents = bounds
+    count = len(documents) - 1
+    other = draws.below(np.full(len(document), count - 1))
+    other += other >= document
+    begin, end = documents[other], documents[other + 1]
+    first = begin + draws.below(end - begin)
+    stop = np.searchsorted(sentences, sentences[first] + room)
+    return first, np.clip(stop, first + 1, end)
+
+
+def _truncate(spans: Spans, draws: "_Draws", max_tokens: int) -> Spans:
+    """Cut A and B to max_tokens together: the longer one loses (B on a tie) a token at its front or its end, by coin.
+
+    Which of the two loses how many does not depend on the coins, so only the heads are drawn here.
+    """
+    a_length = spans.a_end - spans.a_start
+    b_length = spans.b_end - spans.b_start
+    a_kept = np.minimum(a_length, np.maximum(max_tokens - b_length, (max_tokens + 1) // 2))
+    b_kept = np.minimum(b_length, max_tokens - a_kept)
+    a_start = spans.a_start + draws.heads(a_length - a_kept)
+    b_start = spans.b_start + draws.heads(b_length - b_kept)
+    return Spans(a_start, a_start + a_kept, b_start, b_start + b_kept, spans.label)
+
+
+def _full_sentences(bounds: Bounds, draws: "_Draws", max_tokens: int, dupe_factor: int) -> Spans:
+    """One slice an example: as many whole sentences of a document as fit, or a piece of one that does not fit."""
+    sentences, documents = bounds
+    count = len(documents) - 1
+    document = np.tile(np.arange(count), dupe_factor)
+    at, end = sentences[documents[document]], sentences[documents[document + 1]]
+    budget = np.full(len(at), max_tokens)
+    budget[count:] = 1 + draws.below(budget[count:])
+    turns = []
+    while len(at):
+        limit = np.minimum(at + budget, end)
+        last_whole = sentences[np.searchsorted(sentences, limit, side="right") - 1]
+        stop = np.where(last_whole > at, last_whole, limit)
+        turns.append((at, stop))
+        more = stop < end
+        at, end = stop[more], end[more]
+        budget = np.full(len(at), max_tokens)
+    a_start, a_end = (np.concatenate(field) for field in zip(*turns, strict=True))
+    nothing = np.zeros_like(a_start)
+    return Spans(a_start, a_end, nothing, nothing, nothing)
+
+
+class _Draws:
+    """Random numbers from the raw words of one keyed stream, by arithmetic written out here.
+
+    NumPy guarantees the words for all time, but not what Generator's methods make of them (NEP 19).
+    """
+
+    def __init__(self, key: tuple[int, ...]):
+        self._bits = np.random.Philox(np.random.SeedSequence(key))
+
+    def words(self, count: int) -> np.ndarray:
+        """uint64 [count]."""
+        return self._bits.random_raw(count)
+
+    def uniform(self, count: int) -> np.ndarray:
+        """float64 [count] in [0, 1)."""
+        return (self.words(count) >> np.uint64(11)) * 2.0**-53
+
+    def below(self, limits: np.ndarray) -> np.ndarray:
+        """int64, a whole number from 0 to limit - 1 for each limit >= 1."""
+        return (self.uniform(len(limits)) * limits).astype(np.int64)
+
+    def heads(self, counts: np.ndarray) -> np.ndarray:
+        """int64, the heads among `counts` flips of a fair coin, each flip a bit of a word."""
+        some = np.flatnonzero(counts)
+        flips = counts[some]
+        words_each = -(-flips // 64)
+        words = self.words(int(words_each.sum()))
+        last = np.cumsum(words_each) - 1
+        words[last] >>= (words_each * 64 - flips).astype(np.uint64)
+        heads = np.zeros(len(counts), np.int64)
+        if len(some):
+            first = last - words_each + 1
+            heads[some] = np.add.reduceat(np.bitwise_count(words).astype(np.int64), first)
+        return heads
+
+    def permutation(self, count: int) -> np.ndarray:
+        """int64 [count]: 0 .. count - 1 in random order."""
+        return np.argsort(self.words(count), kind="stable")
+
+
+def _check(objective: str, max_seq_length: int, short_seq_prob: float, dupe_factor: int, seed: int) -> None:
+    if objective not in OBJECTIVES:
+        raise UserError(f"objective: found {objective!r}, expected one of {', '.join(OBJECTIVES)}")
+    shortest = 3 if objective == "none" else 5
+    if max_seq_length < shortest:
+        raise UserError(f"max_seq_length: found {max_seq_length}, objective {objective!r} needs at least {shortest}")
+    if not 0 <= short_seq_prob <= 1:
+        raise UserError(f"short_seq_prob: found {short_seq_prob}, expected a probability from 0 to 1")
+    if dupe_factor < 1:
+        raise UserError(f"dupe_factor: found {dupe_factor}, expected 1 or more")
+    if seed < 0:
+        raise UserError(f"seed: found {seed}, expected 0 or more")

@@ -1,0 +1,370 @@
+"""Which positions of a row are masked, and by what: pure, keyed, for many rows at once.
+
+Three published ways to choose the positions (`MaskingConfig.strategy`):
+
+    count      BERT: a fixed number a row, [CLS] and [SEP] counted but never chosen (create_pretraining_data.py);
+               optionally whole words, and ALBERT's n-grams of them
+    bernoulli  transformers' DataCollatorForLanguageModeling: each non-special token on its own
+    roberta    fairseq's MaskTokensDataset: a number that is right on average, special tokens may be chosen too
+
+A chosen token becomes [MASK] in 80 % of the cases, stays in 10 %, and is a random token in 10 %, drawn for each
+token separately, within a whole word too.
+
+Every draw is a hash of the row's key and a position (`counter_hash`), so a row's masks depend on nothing else.
+"""
+
+import math
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
+
+import numpy as np
+
+from bert_jax.data.pretraining.counter_hash import below, bits32, derive
+from bert_jax.errors import UserError
+
+
+def choose_words(
+    candidates_BL: np.ndarray,
+    continues_BL: np.ndarray,
+    bits_BL: np.ndarray,
+    counts_B: np.ndarray,
+    *,
+    ngram: int,
+    ngram_keys_B: np.ndarray,
+) -> np.ndarray:
+    """Walk each row's words in random order and take those that still fit.
+
+    A word is a candidate and the continuations that follow it; one that is not a candidate ([SEP]) does not end a
+    word, so a continuation after it joins the word before, as in Google's create_pretraining_data.py. Only a
+    continuation before any word starts one. A word that would exceed the row's number is passed over.
+
+    With `ngram` > 1 each word in the walk starts an n-gram of n words, P(n) proportional to 1/n; it is shortened
+    until it fits, and passed over if it does not or if it touches a word already taken (ALBERT).
+
+    Args:
+        candidates_BL: bool, the positions that may be chosen.
+        continues_BL: bool, the positions whose token continues a word; all False makes every token a word.
+        bits_BL: uint32, random bits of each position, which order the walk.
+        counts_B: integers, how many tokens a row may have chosen.
+        ngram: longest n-gram, in words.
+        ngram_keys_B: uint64, keys of the draws of n.
+
+    Returns:
+        bool [B, L], the chosen positions.
+    """
+    B = len(candidates_BL)
+    starts_BL = candidates_BL & ~continues_BL
+    has_any_B = candidates_BL.any(axis=1)
+    first_B = candidates_BL.argmax(axis=1)
+    starts_BL[has_any_B, first_B[has_any_B]] = True
+    word_BL = np.cumsum(starts_BL, axis=1, dtype=np.int32) - 1
+
+    # Columns past a row's last word stand for words of no tokens, so n-grams need no bounds check.
+    G = int(word_BL[:, -1].max(initial=-1)) + 1
+    width = G + ngram + 1
+    rows_B = np.arange(B)
+    cell_BL = word_BL + (rows_B * width).astype(np.int32)[:, None]
+    sizes_BG = np.bincount(cell_BL[candidates_BL], minlength=B * width).reshape(B, width)
+    tokens_before_BG = np.zeros((B, width + 1), np.int32)
+    np.cumsum(sizes_BG, axis=1, out=tokens_before_BG[:, 1:])
+
+    order_GB = _walk_order(word_BL, starts_BL, bits_BL, G)
+    drawn_BG = _draw_lengths(ngram_keys_B, G, ngram)
+    taken_BG = np.zeros((B, width), bool)
+    left_B = counts_B.astype(np.int32)
+    for word_B in order_GB:
+        if not left_B.any():
+            break
+        before_B = tokens_before_BG[rows_B, word_B]
+        n_B = drawn_BG[rows_B, word_B]
+        size_B = tokens_before_BG[rows_B, word_B + n_B] - before_B
+        for _ in range(ngram - 1):
+            n_B = n_B - ((size_B > left_B) & (n_B > 1))
+            size_B = tokens_before_BG[rows_B, word_B + n_B] - before_B
+        takes_B = size_B <= left_B
+        if ngram > 1:
+            for j in range(ngram):
+                takes_B &= ~(taken_BG[rows_B, word_B + j] & (n_B > j))
+        for j in range(ngram):
+            taken_BG[rows_B, word_B + j] |= takes_B & (n_B > j)
+        left_B -= size_B * takes_B
+    return taken_BG.ravel()[cell_BL] & candidates_BL
+
+
+def _walk_order(word_BL: np.ndarray, starts_BL: np.ndarray, bits_BL: np.ndarray, G: int) -> np.ndarray:
+    """Word numbers in the order of their random bits, int64 [G, B]; rows with fewer words end in G (no word)."""
+    low = np.uint32((1 << (G + 1).bit_length()) - 1)
+    # The word's number in the low bits makes keys unique, so that no sorting algorithm has a tie to break its way.
+    keys_BL = np.where(starts_BL, (bits_BL & ~low) | word_BL.astype(np.uint32), np.uint32(0xFFFFFFFF))
+    keys_BL.sort(axis=1)
+    keys_GB = keys_BL.T[:G]
+    return np.where(keys_GB == np.uint32(0xFFFFFFFF), G, (keys_GB & low).astype(np.int64))
+
+
+def _draw_lengths(keys_B: np.ndarray, G: int, ngram: int) -> np.ndarray:
+    """How many words the n-gram at each word has, int32 [B, G + 1] in 1 .. ngram."""
+    lengths_BG = np.ones((len(keys_B), G + 1), np.int32)
+    if ngram > 1:
+        shares = 1 / np.arange(1, ngram + 1)
+        bits_BG = bits32(keys_B[:, None], np.arange(G + 1))
+        for threshold in np.cumsum(shares / shares.sum())[:-1]:
+            lengths_BG += bits_BG >= np.uint32(threshold * 2**32)
+    return lengths_BG
+
+
+if TYPE_CHECKING:
+    from bert_jax.data.tokenizer.tokenizer import Tokenizer
+
+Strategy = Literal["count", "bernoulli", "roberta"]
+
+# What a row's key is split into, so that no two decisions share bits.
+_SELECT, _NUMBER, _ACTION, _REPLACEMENT, _NGRAM = range(5)
+_NEVER = np.uint32(0xFFFFFFFF)
+
+
+@dataclass(frozen=True)
+class MaskingConfig:
+    """How tokens are chosen for the masked-language-model objective.
+
+    Attributes:
+        strategy: "count", "bernoulli" or "roberta", see the module's docstring.
+        probability: share of a row's tokens to predict.
+        max_predictions: P, most predictions a row can have. None: what the data was prepared for (`Batches`).
+        whole_word: choose whole words; a continuing piece ("##...", for RoBERTa one without "Ġ") belongs to the word
+            before it. Strategy "count" only.
+        ngram: choose n-grams of up to this many tokens (words, with `whole_word`). Strategy "count" only.
+
+    Raises:
+        UserError: a value out of range, or whole words or n-grams with another strategy than "count".
+    """
+
+    strategy: Strategy = "count"
+    probability: float = 0.15
+    max_predictions: int | None = None
+    whole_word: bool = False
+    ngram: int = 1
+
+    def __post_init__(self) -> None:
+        if self.strategy not in get_args(Strategy):
+            raise UserError(f"masking strategy is {self.strategy!r}; known: {', '.join(get_args(Strategy))}")
+        if not 0 < self.probability < 1:
+            raise UserError(f"masking probability is {self.probability}; it must lie between 0 and 1")
+        if self.max_predictions is not None and self.max_predictions < 1:
+            raise UserError(f"max_predictions is {self.max_predictions}; it must be at least 1")
+        if self.ngram < 1:
+            raise UserError(f"masking ngram is {self.ngram}; it must be at least 1")
+        if self.strategy != "count" and (self.whole_word or self.ngram > 1):
+            raise UserError(f"masking of whole words and n-grams needs strategy 'count', not {self.strategy!r}")
+
+
+@dataclass(frozen=True)
+class MaskingVocabulary:
+    """What masking has to know of a vocabulary.
+
+    Attributes:
+        size: V.
+        cls_id, sep_id, mask_id: ids of [CLS], [SEP] and [MASK], whatever they are called (<s>, </s>, <mask>).
+        special_ids: ids of all special tokens ([PAD], [UNK], [CLS], [SEP], [MASK]): never chosen by "bernoulli",
+            never a random replacement in "roberta".
+        is_continuation_V: bool [V], the pieces that continue a word (`Tokenizer.is_continuation`).
+        pad_id: id of [PAD], 0 where the vocabulary has none.
+    """
+
+    size: int
+    cls_id: int
+    sep_id: int
+    mask_id: int
+    special_ids: tuple[int, ...]
+    is_continuation_V: np.ndarray
+    pad_id: int = 0
+
+    @classmethod
+    def of(cls, tokenizer: "Tokenizer") -> "MaskingVocabulary":
+        """The same facts, from a tokenizer."""
+        return cls(
+            size=tokenizer.vocab_size,
+            cls_id=tokenizer.cls_token_id,
+            sep_id=tokenizer.sep_token_id,
+            mask_id=tokenizer.mask_token_id,
+            special_ids=tuple(sorted(tokenizer.all_special_ids)),
+            is_continuation_V=np.asarray(tokenizer.is_continuation, bool),
+            pad_id=tokenizer.pad_token_id if tokenizer.has_special("pad") else 0,
+        )
+
+    @cached_property
+    def is_special_V(self) -> np.ndarray:
+        is_special_V = np.zeros(self.size, bool)
+        is_special_V[list(self.special_ids)] = True
+        return is_special_V
+
+    @cached_property
+    def ordinary_ids(self) -> np.ndarray:
+        return np.flatnonzero(~self.is_special_V).astype(np.int32)
+
+
+class MaskedRows(NamedTuple):
+    """Rows with their masks: input_ids int32 [B, L]; positions (ascending) and labels int32 [B, P], padded with 0;
+    weights float32 [B, P], 1 for a prediction and 0 for padding."""
+
+    input_ids: np.ndarray
+    positions: np.ndarray
+    labels: np.ndarray
+    weights: np.ndarray
+
+
+def row_keys(seed: int, epochs_B: np.ndarray, examples_B: np.ndarray) -> np.ndarray:
+    """The key of each row's masks, uint64 [B]: a hash of the data seed, the epoch and the example's number."""
+    return derive(seed, epochs_B, examples_B)
+
+
+def mask_rows(
+    input_ids_BL: np.ndarray,
+    lengths_B: np.ndarray,
+    keys_B: np.ndarray,
+    config: MaskingConfig,
+    vocabulary: MaskingVocabulary,
+) -> MaskedRows:
+    """Choose and replace tokens.
+
+    Where "bernoulli" or "roberta" choose more than `max_predictions` positions, a uniformly random subset of that
+    size is kept: those with the smallest hashes. `default_max_predictions` makes this rare.
+
+    Args:
+        input_ids_BL: int32, rows padded at the end.
+        lengths_B: tokens of each row, special ones included.
+        keys_B: uint64, see `row_keys`.
+        config: with `max_predictions` set.
+        vocabulary: see `MaskingVocabulary`.
+
+    Returns:
+        The masked rows; `input_ids_BL` is left as it was.
+
+    Raises:
+        ValueError: `config.max_predictions` is None.
+    """
+    if config.max_predictions is None:
+        raise ValueError("mask_rows needs max_predictions")
+    positions_BP, chosen_BP = _choose(input_ids_BL, lengths_B, keys_B, config, vocabulary)
+    rows_B1 = np.arange(len(input_ids_BL))[:, None]
+    labels_BP = input_ids_BL[rows_B1, positions_BP] * chosen_BP
+    inputs_BP = _replacements(labels_BP, positions_BP, keys_B, config, vocabulary)
+    return MaskedRows(
+        input_ids=put_masks(input_ids_BL, positions_BP, inputs_BP, chosen_BP),
+        positions=positions_BP,
+        labels=labels_BP,
+        weights=chosen_BP.astype(np.float32),
+    )
+
+
+def put_masks(
+    input_ids_BL: np.ndarray, positions_BP: np.ndarray, inputs_BP: np.ndarray, chosen_BP: np.ndarray
+) -> np.ndarray:
+    """A copy of the rows with `inputs_BP` written at `positions_BP` where `chosen_BP`."""
+    B, L = input_ids_BL.shape
+    masked = input_ids_BL.flatten()
+    places_BP = positions_BP + np.arange(0, B * L, L)[:, None]
+    masked[places_BP[chosen_BP]] = inputs_BP[chosen_BP]
+    return masked.reshape(B, L)
+
+
+def default_max_predictions(config: MaskingConfig, max_seq_length: int) -> int:
+    """P that leaves almost no draw out: the most "count" and "roberta" choose, mean + 4 deviations of "bernoulli"."""
+    mean = config.probability * max_seq_length
+    if config.strategy != "bernoulli":
+        return max(1, math.ceil(mean))
+    return min(max_seq_length, math.ceil(mean + 4 * math.sqrt(mean * (1 - config.probability))))
+
+
+@lru_cache(maxsize=16)
+def count_table(probability: float, max_predictions: int, max_seq_length: int) -> np.ndarray:
+    """How many tokens "count" masks in a row of each length, int32 [max_seq_length + 1].
+
+    min(max_predictions, max(1, round(length * probability))), the length with its special tokens, halves rounded to
+    the even number: as create_pretraining_data.py under Python 3.
+    """
+    numbers = [min(max_predictions, max(1, round(n * probability))) for n in range(max_seq_length + 1)]
+    return np.array(numbers, np.int32)
+
+
+def _choose(
+    input_ids_BL: np.ndarray,
+    lengths_B: np.ndarray,
+    keys_B: np.ndarray,
+    config: MaskingConfig,
+    vocabulary: MaskingVocabulary,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Positions in ascending order, int32 [B, P], and which of them count, bool [B, P]; the others are 0."""
+    P, L = config.max_predictions, input_ids_BL.shape[1]
+    assert P is not None
+    columns_L = np.arange(L, dtype=np.int32)
+    candidates_BL = columns_L < lengths_B[:, None].astype(np.int32)
+    if config.strategy == "count":
+        candidates_BL &= (input_ids_BL != vocabulary.cls_id) & (input_ids_BL != vocabulary.sep_id)
+    elif config.strategy == "bernoulli":
+        candidates_BL &= ~vocabulary.is_special_V[input_ids_BL]
+    bits_BL = bits32(derive(keys_B, _SELECT)[:, None], columns_L)
+
+    if config.whole_word or config.ngram > 1:
+        continues_BL = vocabulary.is_continuation_V[input_ids_BL] & config.whole_word
+        counts_B = count_table(config.probability, P, L)[lengths_B]
+        ngram_keys_B = derive(keys_B, _NGRAM)
+        chosen_BL = choose_words(
+            candidates_BL, continues_BL, bits_BL, counts_B, ngram=config.ngram, ngram_keys_B=ngram_keys_B
+        )
+        # Chosen positions come first whatever their bits, and no more than P of them are chosen.
+        return _ascending(np.where(chosen_BL, columns_L.astype(np.uint32), _NEVER), P)
+
+    position_bits = L.bit_length()
+    low = np.uint32((1 << position_bits) - 1)
+    # The position in the low bits makes keys unique (no ties to break) and comes back without an argsort. Masks of
+    # L.bit_length() ones are above every position, so no key is _NEVER.
+    keys_BL = (bits_BL & ~low) | columns_L.astype(np.uint32)
+    np.putmask(keys_BL, ~candidates_BL, _NEVER)
+    if P < L:
+        keys_BL.partition(P - 1, axis=1)
+    keys_BP = keys_BL[:, :P].copy()
+    keys_BP.sort(axis=1)
+    if config.strategy == "bernoulli":
+        chosen_BP = (keys_BP >> np.uint32(position_bits)) < round(config.probability * 2 ** (32 - position_bits))
+    else:
+        chosen_BP = np.arange(keys_BP.shape[1]) < _numbers(lengths_B, keys_B, config, L)[:, None]
+    chosen_BP &= keys_BP != _NEVER
+    return _ascending(np.where(chosen_BP, keys_BP & low, _NEVER), P)
+
+
+def _numbers(lengths_B: np.ndarray, keys_B: np.ndarray, config: MaskingConfig, L: int) -> np.ndarray:
+    """How many positions to choose in each row, integers [B]."""
+    if config.strategy == "count":
+        assert config.max_predictions is not None
+        return count_table(config.probability, config.max_predictions, L)[lengths_B]
+    uniform_B = bits32(derive(keys_B, _NUMBER), np.zeros(1, np.uint32)) * 2.0**-32
+    return (config.probability * lengths_B + uniform_B).astype(np.int32)
+
+
+def _ascending(positions: np.ndarray, P: int) -> tuple[np.ndarray, np.ndarray]:
+    """The positions below _NEVER of each row, sorted and padded with 0 to P; and where they are."""
+    positions.sort(axis=1)
+    kept_BP = positions[:, :P]
+    if kept_BP.shape[1] < P:
+        kept_BP = np.pad(kept_BP, ((0, 0), (0, P - kept_BP.shape[1])), constant_values=_NEVER)
+    chosen_BP = kept_BP != _NEVER
+    return np.where(chosen_BP, kept_BP, 0).astype(np.int32), chosen_BP
+
+
+def _replacements(
+    labels_BP: np.ndarray,
+    positions_BP: np.ndarray,
+    keys_B: np.ndarray,
+    config: MaskingConfig,
+    vocabulary: MaskingVocabulary,
+) -> np.ndarray:
+    """What stands at the chosen positions, int32 [B, P]: 80 % [MASK], 10 % the token itself, 10 % a random one."""
+    action_BP = bits32(derive(keys_B, _ACTION)[:, None], positions_BP)
+    random_bits_BP = bits32(derive(keys_B, _REPLACEMENT)[:, None], positions_BP)
+    if config.strategy == "roberta":
+        random_BP = vocabulary.ordinary_ids[below(random_bits_BP, len(vocabulary.ordinary_ids))]
+    else:
+        random_BP = below(random_bits_BP, vocabulary.size).astype(np.int32)
+    kept_or_random_BP = np.where(action_BP < np.uint32(0.9 * 2**32), labels_BP, random_BP)
+    return np.where(action_BP < np.uint32(0.8 * 2**32), np.int32(vocabulary.mask_id), kept_or_random_BP)

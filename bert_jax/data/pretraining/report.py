@@ -1,0 +1,205 @@
+"""What a prepared corpus is like, in numbers and in warnings: what ruins a week of training is said before it."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from bert_jax.data.pretraining.counter_hash import mix64
+from bert_jax.data.pretraining.examples import TokenShard
+
+_LONGEST_DOCUMENT = 100_000  # sentences; documents with more count as having so many
+_SENTENCES_AT_ONCE = 2_000  # so few that what is computed of them stays in the processor's cache
+
+
+@dataclass
+class ShardStatistics:
+    """Of one shard: int64 [V] counts of each id, how many documents have 0, 1, 2 ... sentences (int64), and the hashes
+    of the different sentences (uint64, ascending)."""
+
+    unigrams: np.ndarray
+    document_sizes: np.ndarray
+    sentence_hashes: np.ndarray
+
+
+def survey_shard(shard: TokenShard, vocab_size: int) -> ShardStatistics:
+    """Counts a shard; takes about 10 bytes of memory a token."""
+    tokens, sentences = np.asarray(shard.tokens), np.asarray(shard.sentences)
+    sizes = np.minimum(np.diff(shard.documents), _LONGEST_DOCUMENT)
+    starts = range(0, len(sentences) - 1, _SENTENCES_AT_ONCE)
+    hashes = [np.empty(0, np.uint64)]
+    hashes += (_hash_sentences(tokens, sentences[start : start + _SENTENCES_AT_ONCE + 1]) for start in starts)
+    return ShardStatistics(
+        unigrams=np.bincount(tokens, minlength=vocab_size).astype(np.int64),
+        document_sizes=np.bincount(sizes).astype(np.int64),
+        sentence_hashes=np.unique(np.concatenate(hashes)),
+    )
+
+
+def _hash_sentences(tokens: np.ndarray, sentences: np.ndarray) -> np.ndarray:
+    """uint64 [S] of the sentences between the offsets [S + 1], of which each has a token."""
+    first, last = sentences[0], sentences[-1]
+    position = np.arange(last - first, dtype=np.uint64)
+    position -= np.repeat(sentences[:-1] - first, np.diff(sentences)).astype(np.uint64)
+    words = mix64(tokens[first:last].astype(np.uint64) << np.uint64(32) | position)
+    return mix64(np.add.reduceat(words, sentences[:-1] - first))
+
+
+class DistinctCounter:
+    """How many different values there are among 64-bit hashes, in bounded memory.
+
+    Exact up to `limit`; past it only hashes that end in ever more zero bits are kept and the number is estimated, to
+    about 1 / sqrt(limit / 2) = 0.14 % by default. The outcome does not depend on the order of the values.
+    """
+
+    def __init__(self, limit: int = 1_000_000):
+        self._limit = limit
+        self._bits = 0
+        self._kept = np.empty(0, np.uint64)
+
+    def add(self, hashes: np.ndarray) -> None:
+        """hashes: uint64, any number, repeats allowed."""
+        self._kept = np.union1d(self._kept, self._sample(hashes))
+        while len(self._kept) > self._limit:
+            self._bits += 1
+            self._kept = self._sample(self._kept)
+
+    def _sample(self, hashes: np.ndarray) -> np.ndarray:
+        return hashes[hashes & np.uint64((1 << self._bits) - 1) == 0]
+
+    @property
+    def count(self) -> int:
+        return len(self._kept) << self._bits
+
+
+def unigram_entropy(counts: np.ndarray) -> float:
+    """Entropy in nats of ids as frequent as `counts` (int64 [V]) says: the loss of a model that learnt only that."""
+    shares = counts[counts > 0] / counts.sum()
+    return float(-(shares * np.log(shares)).sum())
+
+
+@dataclass
+class SplitStatistics:
+    """All shards of a split, added up one by one."""
+
+    vocab_size: int
+    tokens: int = 0
+    sentences: int = 0
+    documents: int = 0
+    unigrams: np.ndarray = field(init=False)
+    document_sizes: np.ndarray = field(init=False)
+    distinct: DistinctCounter = field(default_factory=DistinctCounter)
+
+    def __post_init__(self):
+        self.unigrams = np.zeros(self.vocab_size, np.int64)
+        self.document_sizes = np.zeros(_LONGEST_DOCUMENT + 1, np.int64)
+
+    def add(self, shard: ShardStatistics) -> None:
+        sizes = shard.document_sizes
+        self.unigrams += shard.unigrams
+        self.document_sizes[: len(sizes)] += sizes
+        self.distinct.add(shard.sentence_hashes)
+        self.tokens += int(shard.unigrams.sum())
+        self.documents += int(sizes.sum())
+        self.sentences += int((sizes * np.arange(len(sizes))).sum())
+
+    @property
+    def median_sentences(self) -> float:
+        """Sentences of the document in the middle."""
+        below = np.cumsum(self.document_sizes)
+        middle = (self.documents - 1) // 2, self.documents // 2
+        return float(np.mean(np.searchsorted(below, middle, side="right")))
+
+
+def survey_index(index: np.ndarray, shards: Mapping[int, TokenShard], max_seq_length: int) -> dict[str, int]:
+    """Sums over an index (EXAMPLE [N]): rows, positions, real tokens, rows with label 1, rows cut inside a sentence.
+
+    shards: by number, those the rows point into.
+    """
+    a, b = index["a_end"] - index["a_start"], index["b_end"] - index["b_start"]
+    cut = np.zeros(len(index), bool)
+    for side in ("a", "b"):
+        for number in np.unique(index[f"{side}_shard"]):
+            rows = np.flatnonzero((index[f"{side}_shard"] == number) & ((a if side == "a" else b) > 0))
+            sentences = shards[int(number)].sentences
+            inside = np.ones(int(sentences[-1]) + 1, bool)
+            inside[sentences] = False
+            for edge in ("start", "end"):
+                cut[rows] |= inside[index[f"{side}_{edge}"][rows]]
+    return {
+        "rows": len(index),
+        "positions": len(index) * max_seq_length,
+        "tokens": int(a.sum(dtype=np.int64) + b.sum(dtype=np.int64)) + 2 * len(index) + int((b > 0).sum()),
+        "ones": int(index["label"].sum()),
+        "cut": int(cut.sum()),
+    }
+
+
+def describe_examples(parts: Iterable[Mapping[str, int]]) -> dict[str, Any]:
+    """Sums of `survey_index` over a split's files -> the figures of the report, shares between 0 and 1."""
+    total = dict.fromkeys(("rows", "positions", "tokens", "ones", "cut"), 0)
+    for part in parts:
+        for name in total:
+            total[name] += part[name]
+    rows = max(total["rows"], 1)
+    return {
+        "examples": total["rows"],
+        "tokens": total["tokens"],
+        "padding_share": 1 - total["tokens"] / max(total["positions"], 1),
+        "truncated_share": total["cut"] / rows,
+        "label_1_share": total["ones"] / rows,
+    }
+
+
+def describe_text(split: SplitStatistics, unk_id: int) -> dict[str, Any]:
+    """The figures of a split's text; `duplicate_lines` is the share of sentences that stood there before."""
+    return {
+        "documents": split.documents,
+        "sentences": split.sentences,
+        "sentences_per_document_median": split.median_sentences if split.documents else 0.0,
+        "tokens": split.tokens,
+        "unk_rate": int(split.unigrams[unk_id]) / max(split.tokens, 1),
+        "duplicate_lines": max(0.0, 1 - split.distinct.count / split.sentences) if split.sentences else 0.0,
+        "unigram_entropy": unigram_entropy(split.unigrams) if split.tokens else 0.0,
+    }
+
+
+def warnings_about(text: Mapping[str, Any], examples: Mapping[str, Any], objective: str) -> Sequence[str]:
+    """What will spoil a training on this text, one line each.
+
+    text: `describe_text` of the train split; examples: length -> `describe_examples`.
+    """
+    found = []
+    if text["documents"] == 1:
+        found.append(
+            "the corpus is one document"
+            + (
+                ": every 'random' second sentence comes from the same document, some are true neighbours; separate "
+                "documents by blank lines, or use --objective none"
+                if objective != "none"
+                else "; if it should be more, separate documents by blank lines"
+            )
+        )
+    elif text["sentences_per_document_median"] < 2:
+        found.append(
+            "half of the documents have a single sentence: is there a blank line after every sentence? A blank line "
+            "separates documents, and next-sentence prediction learns nothing from such"
+        )
+    if text["unk_rate"] > 0.01:
+        found.append(
+            f"{text['unk_rate']:.1%} of the tokens are [UNK]: the vocabulary does not fit this text (its language, "
+            "its casing?); --vocab-size learns one that does"
+        )
+    if text["duplicate_lines"] > 0.2:
+        found.append(
+            f"{text['duplicate_lines']:.0%} of the lines have stood in the text before: duplicates make the loss "
+            "stall; remove them"
+        )
+    for length, figures in examples.items():
+        if objective == "nsp" and not 0.4 < figures["label_1_share"] < 0.75:
+            found.append(
+                f"length {length}: {figures['label_1_share']:.0%} of the pairs are random ones (expected 50 % or a "
+                "little more): next-sentence accuracy will mean little"
+            )
+    return found

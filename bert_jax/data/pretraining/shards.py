@@ -1,0 +1,295 @@
+"""The on-disk form of prepared text: token shards and the manifest that vouches for every file.
+
+    DIR/manifest.json             what is in DIR: settings, counts, size and sha256 of every file, the report
+    DIR/tokenizer/                the tokenizer that made the ids
+    DIR/unigram_counts.npy        int64 [V], how often each id stands in the train split
+    DIR/SPLIT/shard-00000/        SPLIT is train or held-out
+        tokens.npy                uint16 or uint32 [T], every sentence end to end, no special tokens
+        sentences.npy             int64 [S + 1], offsets into tokens
+        documents.npy             int64 [D + 1], offsets into sentences
+    DIR/SPLIT/examples-128/       the index of examples of 128 tokens, one file a shard (recipe google: one in all)
+        00000.npy                 EXAMPLE [N] (bert_jax.data.pretraining.examples)
+        00000.mask_positions.npy, 00000.mask_inputs.npy, 00000.mask_count.npy
+                                  int32 [N, P], [N, P], [N]: masks drawn once, where the recipe says so
+
+Everything appears by an atomic rename after an fsync, the manifest last: what has its final name is whole.
+"""
+
+import hashlib
+import io
+import itertools
+import json
+import os
+import shutil
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bert_jax.errors import UserError
+
+MANIFEST = "manifest.json"
+VERSION = 1
+SPLITS = ("train", "held-out")
+_ARRAYS = ("tokens", "sentences", "documents")
+
+
+@dataclass(frozen=True)
+class Shard:
+    """A piece of the corpus as token ids.
+
+    tokens: uint16 or uint32 [T]; sentences: int64 [S + 1], offsets into tokens; documents: int64 [D + 1], offsets
+    into sentences. Memory maps when they come from `open_shard`.
+    """
+
+    tokens: np.ndarray
+    sentences: np.ndarray
+    documents: np.ndarray
+
+    def document(self, number: int) -> list[np.ndarray]:
+        """The sentences of one document, as token ids."""
+        first, last = self.documents[number], self.documents[number + 1]
+        bounds = self.sentences[first : last + 1]
+        return [self.tokens[start:end] for start, end in itertools.pairwise(bounds)]
+
+
+def token_dtype(vocab_size: int) -> np.dtype:
+    """The smallest type that holds every id: uint16 up to 65,536 entries, else uint32."""
+    return np.dtype("<u2" if vocab_size <= 1 << 16 else "<u4")
+
+
+def pack_documents(documents: Iterable[Sequence[np.ndarray]], dtype: np.dtype) -> Shard:
+    """Documents as lists of sentences (integer ids [length]) -> one shard in memory; empty ones are left out."""
+    documents = [list(document) for document in documents]
+    sentences = [sentence for document in documents for sentence in document]
+    tokens = np.concatenate(sentences) if sentences else np.empty(0, dtype)
+    return pack_flat(tokens, np.array([*map(len, sentences)], int), np.array([*map(len, documents)], int), dtype)
+
+
+def pack_flat(tokens: np.ndarray, sentence_lengths: np.ndarray, document_lengths: np.ndarray, dtype: np.dtype) -> Shard:
+    """A shard in memory from ids end to end.
+
+    tokens: integers [T]; sentence_lengths: tokens of each sentence, [S]; document_lengths: sentences of each document,
+    [D]. A sentence without a token and a document without a sentence are left out.
+    """
+    document = np.repeat(np.arange(len(document_lengths)), document_lengths)
+    has_tokens = sentence_lengths > 0
+    kept = np.bincount(document[has_tokens], minlength=len(document_lengths))
+    return Shard(tokens.astype(dtype), _offsets(sentence_lengths[has_tokens]), _offsets(kept[kept > 0]))
+
+
+def _offsets(lengths: np.ndarray) -> np.ndarray:
+    return np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)]).astype("<i8")
+
+
+def save_shard(directory: Path, shard: Shard) -> dict[str, Any]:
+    """Writes the shard as a folder of three .npy files; the folder appears whole or not at all.
+
+    Returns its manifest entry: name, documents, sentences, tokens, files (size and sha256).
+    """
+    with new_directory(directory) as temporary:
+        files = {f"{name}.npy": _write(temporary.path / f"{name}.npy", _npy(getattr(shard, name))) for name in _ARRAYS}
+    return {"name": directory.name, **_counts(shard), "files": files}
+
+
+def write_shard(directory: Path, documents: Iterable[Sequence[np.ndarray]], dtype: np.dtype) -> dict[str, Any]:
+    """`save_shard` of `pack_documents`."""
+    return save_shard(directory, pack_documents(documents, dtype))
+
+
+def describe_shard(directory: Path) -> dict[str, Any]:
+    """The manifest entry of a shard that was written before, from the files as they are now."""
+    shard = open_shard(directory)
+    files = {f"{name}.npy": describe_file(directory / f"{name}.npy") for name in _ARRAYS}
+    return {"name": directory.name, **_counts(shard), "files": files}
+
+
+def _counts(shard: Shard) -> dict[str, int]:
+    return {
+        "documents": len(shard.documents) - 1,
+        "sentences": len(shard.sentences) - 1,
+        "tokens": len(shard.tokens),
+    }
+
+
+def open_shard(directory: Path) -> Shard:
+    """Memory-maps a shard.
+
+    Raises UserError where a file is missing, is not a .npy file, or the offsets do not fit the arrays.
+    """
+    directory = Path(directory)
+    shard = Shard(*(_map_array(directory / f"{name}.npy") for name in _ARRAYS))
+    inner, outer = shard.sentences, shard.documents
+    if not len(inner) or inner[0] != 0 or inner[-1] != len(shard.tokens):
+        raise UserError(f"{directory / 'sentences.npy'}: does not fit tokens.npy; prepare the data again")
+    if not len(outer) or outer[0] != 0 or outer[-1] != len(inner) - 1:
+        raise UserError(f"{directory / 'documents.npy'}: does not fit sentences.npy; prepare the data again")
+    return shard
+
+
+def _map_array(path: Path) -> np.ndarray:
+    try:
+        return np.load(path, mmap_mode="r")
+    except FileNotFoundError:
+        raise UserError(f"{path}: missing; copy the prepared data whole, or prepare it again") from None
+    except (ValueError, EOFError, OSError) as error:
+        raise UserError(f"{path}: cannot be read as a .npy file ({error}); prepare the data again") from None
+
+
+class new_directory:
+    """`with new_directory(path) as d:` fill `d.path`, a neighbour of `path` that takes its name on leaving."""
+
+    def __init__(self, final: Path):
+        self._final = final
+        self.path = final.with_name(f".{final.name}.{os.getpid()}.tmp")
+
+    def __enter__(self) -> "new_directory":
+        shutil.rmtree(self.path, ignore_errors=True)
+        self.path.mkdir(parents=True)
+        return self
+
+    def __exit__(self, exception: object, *_: object) -> None:
+        if exception:
+            shutil.rmtree(self.path, ignore_errors=True)
+            return
+        _fsync(self.path)
+        os.rename(self.path, self._final)
+        _fsync(self._final.parent)
+
+
+def write_file(path: Path, data: bytes | memoryview) -> dict[str, Any]:
+    """Writes the file under another name, fsyncs it, renames it; returns its size and sha256."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    entry = _write(temporary, data)
+    os.replace(temporary, path)
+    _fsync(path.parent)
+    return entry
+
+
+def write_array(path: Path, array: np.ndarray) -> dict[str, Any]:
+    """`write_file` of the array as .npy."""
+    return write_file(path, _npy(array))
+
+
+def _write(path: Path, data: bytes | memoryview) -> dict[str, Any]:
+    try:
+        with path.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        path.unlink(missing_ok=True)
+        raise UserError(f"{path.parent}: cannot be written to ({error.strerror})") from None
+    return {"sha256": hashlib.sha256(data).hexdigest(), "bytes": len(data)}
+
+
+def _npy(array: np.ndarray) -> memoryview:
+    buffer = io.BytesIO()
+    np.save(buffer, np.ascontiguousarray(array), allow_pickle=False)
+    return buffer.getbuffer()
+
+
+def write_json(path: Path, value: Any) -> dict[str, Any]:
+    """`write_file` of the value as JSON: the same bytes for the same value."""
+    return write_file(path, (json.dumps(value, indent=1, ensure_ascii=False) + "\n").encode())
+
+
+def _fsync(directory: Path) -> None:
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def describe_file(path: Path) -> dict[str, Any]:
+    """{"sha256", "bytes"} of a file as it is."""
+    digest, size = hashlib.sha256(), 0
+    with path.open("rb") as file:
+        while block := file.read(1 << 20):
+            digest.update(block)
+            size += len(block)
+    return {"sha256": digest.hexdigest(), "bytes": size}
+
+
+def read_manifest(directory: Path | str) -> dict[str, Any]:
+    """DIR/manifest.json.
+
+    Raises UserError where it is missing (with the reason: no such folder, preparing did not finish), is not JSON, or
+    was written by a version of this package that this one does not know.
+    """
+    path = Path(directory) / MANIFEST
+    try:
+        manifest = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        raise UserError(_why_no_manifest(Path(directory))) from None
+    except (NotADirectoryError, PermissionError) as error:
+        raise UserError(f"{path}: {error.strerror}") from None
+    except ValueError as error:
+        raise UserError(f"{path}: is not JSON ({error}); prepare the data again") from None
+    version = manifest.get("version") if isinstance(manifest, dict) else None
+    if version != VERSION:
+        raise UserError(f"{path}: version {version!r} where {VERSION} was expected; prepare the data again")
+    missing = [key for key in ("settings", "tokenizer", "splits") if key not in manifest]
+    if missing:
+        raise UserError(f"{path}: lacks {', '.join(missing)}; prepare the data again")
+    return manifest
+
+
+def write_manifest(directory: Path, manifest: dict[str, Any]) -> None:
+    """DIR/manifest.json, with `checksum`: the sha256 of the rest of it."""
+    write_json(directory / MANIFEST, manifest | {"checksum": _checksum(manifest)})
+
+
+def _checksum(manifest: Mapping[str, Any]) -> str:
+    rest = {key: value for key, value in manifest.items() if key != "checksum"}
+    return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
+
+
+def _why_no_manifest(directory: Path) -> str:
+    if not directory.is_dir():
+        return f"{directory}: no such folder"
+    if any((directory / split).is_dir() for split in SPLITS):
+        return f"{directory}: preparing it did not finish; run the same command of train.prepare again, it goes on"
+    return f"{directory}: has no {MANIFEST}; a folder made by python -m train.prepare has one"
+
+
+def manifest_files(manifest: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """(path below DIR, {"sha256", "bytes"}) of every file that the manifest vouches for."""
+    for name, entry in manifest["tokenizer"]["files"].items():
+        yield f"tokenizer/{name}", entry
+    yield "unigram_counts.npy", manifest["unigram_counts"]
+    for split, parts in manifest["splits"].items():
+        for shard in parts["shards"]:
+            for name, entry in shard["files"].items():
+                yield f"{split}/{shard['name']}/{name}", entry
+        for indices in parts["examples"].values():
+            for index in indices:
+                yield f"{split}/{index['file']}", index
+                for name, entry in index.get("masks", {}).items():
+                    yield f"{split}/{name}", entry
+
+
+def verify(directory: Path | str) -> list[str]:
+    """Reads every file the manifest names and compares size and sha256; returns the problems, none = good.
+
+    Raises UserError where the manifest itself cannot be read.
+    """
+    directory = Path(directory)
+    manifest = read_manifest(directory)
+    if manifest.get("checksum") != _checksum(manifest):
+        return [f"{directory / MANIFEST}: its content is not what was written (checksum differs)"]
+    problems = []
+    for name, entry in manifest_files(manifest):
+        try:
+            found = describe_file(directory / name)
+        except OSError as error:
+            problems.append(f"{directory / name}: {error.strerror}")
+            continue
+        if found["bytes"] != entry["bytes"]:
+            problems.append(f"{directory / name}: {found['bytes']} bytes, the manifest says {entry['bytes']}")
+        elif found["sha256"] != entry["sha256"]:
+            problems.append(f"{directory / name}: its content is not what was written (sha256 differs)")
+    return problems

@@ -1,0 +1,192 @@
+"""Tagged sentences: CoNLL's columns, KLUE-NER and NAVER-NER, and all readers by name."""
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from bert_jax.data.text.lines import read_lines
+from bert_jax.errors import UserError, Wrong, errors_in_place, refuse
+
+DOCUMENT_START = "-DOCSTART-"
+_PREFIXES = re.compile(r"[BIES]-.+|O")
+
+
+class TaggedSentence(NamedTuple):
+    """Words and their tags (None where the file has none), the number of its document, the line of its first word."""
+
+    words: tuple[str, ...]
+    tags: tuple[str, ...] | None
+    document: int
+    line: int
+
+
+def read_conll(path: Path, *, word: int = 0, tag: int | None = -1, wrong: Wrong = refuse) -> Iterator[TaggedSentence]:
+    """The sentences of a file whose columns are parted by tabs, or by spaces where a line has no tab.
+
+    Args:
+        path: the file.
+        word, tag: which columns; -1 is the last. tag None: only words are read.
+        wrong: told of a line that is not UTF-8; its sentence is left out.
+
+    Raises:
+        UserError: a line with too few columns, or a tag that is neither O nor B-, I-, E- or S- with a type.
+    """
+    words: list[str] = []
+    tags: list[str] = []
+    document, first = 0, 0
+    unread = False  # a line of this sentence
+    for row in errors_in_place(lambda at_fault: read_lines(path, wrong=at_fault)):
+        if isinstance(row, UserError):
+            if not unread:
+                wrong(row)
+            unread = True
+            continue
+        number, text = row
+        line = text.removesuffix("\r")
+        cells = line.split("\t") if "\t" in line else line.split(" ")
+        if not line.strip() or cells[0] == DOCUMENT_START:
+            if words and not unread:
+                yield TaggedSentence(tuple(words), tuple(tags) if tag is not None else None, document, first)
+            words, tags, unread = [], [], False
+            document += cells[0] == DOCUMENT_START
+            continue
+        where = f"{path}, line {number}"
+        if len(cells) < 2 and tag is not None:
+            raise UserError(f"{where}: {line!r} has one column; expected a word and its tag, parted by a tab or space")
+        if not words:
+            first = number
+        words.append(_cell(cells, word, where))
+        if tag is not None:
+            tags.append(checked_tag(_cell(cells, tag, where), where))
+    if words and not unread:
+        yield TaggedSentence(tuple(words), tuple(tags) if tag is not None else None, document, first)
+
+
+def write_conll(path: Path, sentences: Sequence[TaggedSentence], tags: Sequence[Sequence[str]]) -> None:
+    """A line a word: the word, its gold tag where all sentences have tags, the predicted tag; parted by tabs.
+
+    `read_conll`, `python -m bert_jax score conll` and CoNLL's script (as conlleval -d '\\t') read it. Before a document
+    other than the one before stands a -DOCSTART- line; a sentence without words is not read back.
+
+    Args:
+        path: the file, which is replaced.
+        sentences: as they were read.
+        tags: the predicted ones, a list a sentence, one for each word.
+
+    Raises:
+        UserError: tags that do not fit to the sentences, a word that cannot stand in such a file, a path that cannot be
+            written.
+    """
+    if len(tags) != len(sentences):
+        raise UserError(f"{path}: {len(tags)} lists of predicted tags for {len(sentences)} sentences")
+    with_gold = all(sentence.tags is not None for sentence in sentences)
+    columns = ["O", "O"] if with_gold else ["O"]  # conlleval takes no lines of different lengths
+    lines, document = [], 0
+    for sentence, predicted in zip(sentences, tags, strict=True):
+        where = f"{path}: the sentence of line {sentence.line}"
+        if len(predicted) != len(sentence.words):
+            raise UserError(f"{where} has {len(sentence.words)} words and {len(predicted)} predicted tags")
+        if sentence.document != document:
+            lines.append("\t".join([DOCUMENT_START, *columns]) + "\n\n")
+            document = sentence.document
+        for number, (word, tag) in enumerate(zip(sentence.words, predicted, strict=True)):
+            if word == DOCUMENT_START or "\t" in word or "\n" in word:
+                raise UserError(f"{where} has the word {word!r}, which CoNLL's columns have no way to write")
+            gold = [sentence.tags[number]] if with_gold and sentence.tags else []
+            lines.append("\t".join([word, *gold, tag]) + "\n")
+        lines.append("\n")
+    try:
+        path.write_bytes("".join(lines).encode())
+    except UnicodeEncodeError as error:
+        raise UserError(f"{path}: a word is not valid Unicode ({error.reason}), so nothing was written") from None
+    except OSError as error:
+        raise UserError(f"{path}: cannot be written ({error.strerror or error})") from None
+
+
+def checked_tag(tag: str, where: str) -> str:
+    """The tag; UserError, beginning with `where`, if it is neither O nor B-, I-, E- or S- with a type."""
+    if not _PREFIXES.fullmatch(tag):
+        raise UserError(f"{where}: the tag is {tag!r}; expected O, or B-, I-, E- or S- and a type")
+    return tag
+
+
+def _cell(cells: list[str], column: int, where: str) -> str:
+    try:
+        return cells[column]
+    except IndexError:
+        raise UserError(f"{where}: {len(cells)} columns; column {column + 1} was asked for") from None
+
+
+def read_klue_ner(path: Path) -> Iterator[TaggedSentence]:
+    """KLUE-NER (https://arxiv.org/abs/2105.09680, section 3.4): a character a line, a tab, its tag; "##" is a comment.
+
+    The words are characters, blanks among them, for an entity's blanks have tags too. Each sentence is a document of
+    its own: neighbours in the file have nothing to do with each other.
+
+    Raises:
+        UserError: a line without a tab, more than one character before it, or a tag that is none; with its line.
+    """
+    characters: list[str] = []
+    tags: list[str] = []
+    document, first = 0, 0
+    for number, text in read_lines(path):
+        line = text.removesuffix("\r")
+        if line.startswith("##"):
+            continue
+        if not line:
+            if characters:
+                document += 1
+                yield TaggedSentence(tuple(characters), tuple(tags), document, first)
+                characters, tags = [], []
+            continue
+        where = f"{path}, line {number}"
+        character, tab, tag = line.partition("\t")
+        if not tab or len(character) != 1:
+            raise UserError(f"{where}: {line!r}; expected one character, a tab, and its tag")
+        if not characters:
+            first = number
+        characters.append(character)
+        tags.append(checked_tag(tag, where))
+    if characters:
+        yield TaggedSentence(tuple(characters), tuple(tags), document + 1, first)
+
+
+def read_naver_ner(path: Path) -> Iterator[TaggedSentence]:
+    """NAVER-NER as KoELECTRA publishes it: words parted by blanks, a tab, as many tags: O or "-", PER-B, PER-I.
+
+    The tags come as B-PER, I-PER and O. Each sentence is a document of its own.
+
+    Raises:
+        UserError: a line of another form, other numbers of words and tags, or a tag that is none; with its line.
+    """
+    document = 0
+    for number, text in read_lines(path):
+        line = text.removesuffix("\r")
+        if not line.strip():
+            continue
+        where = f"{path}, line {number}"
+        cells = line.split("\t")
+        if len(cells) != 2:
+            raise UserError(f"{where}: {len(cells)} columns; expected a sentence, a tab, and the tags of its words")
+        words, tags = cells[0].split(), cells[1].split()
+        if len(words) != len(tags):
+            raise UserError(f"{where}: {len(words)} words and {len(tags)} tags")
+        document += 1
+        yield TaggedSentence(tuple(words), tuple(_prefix_first(tag, where) for tag in tags), document, number)
+
+
+TAG_READERS: dict[str, Callable[[Path], Iterator[TaggedSentence]]] = {
+    "conll": read_conll,
+    "klue": read_klue_ner,
+    "naver": read_naver_ner,
+}
+
+
+def _prefix_first(tag: str, where: str) -> str:
+    type_, hyphen, prefix = tag.rpartition("-")
+    if tag in ("O", "-"):
+        return "O"
+    if not hyphen or not type_ or prefix not in ("B", "I"):
+        raise UserError(f"{where}: the tag is {tag!r}; expected O, -, or a type and -B or -I")
+    return f"{prefix}-{type_}"

@@ -1,0 +1,243 @@
+"""Files -> documents: plain text, one sentence a line, JSON lines and Parquet, compressed or not."""
+
+import glob
+import itertools
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from bert_jax.data.text.lines import no_progress, read_lines
+from bert_jax.errors import UserError
+
+FORMATS = ("lines", "text", "jsonl", "parquet")
+MAX_DOCUMENT_CHARS = 8 << 20
+_PARQUET_ROWS = 256
+
+
+class Source(NamedTuple):
+    """A file of the corpus and how it is read: one of FORMATS."""
+
+    path: Path
+    format: str
+
+
+def find_sources(
+    inputs: Sequence[str | Path], *, format: str | None = None, plain_format: str = "text", exclude: Path | None = None
+) -> list[Source]:
+    """Files, folders (all files below them) and globs -> the files, each once.
+
+    They come in the order given, those of one folder or glob by name.
+
+    format: for all files; None: .jsonl and .parquet by their suffix (before .gz or .zst), others `plain_format`.
+    exclude: a folder whose files are not part of the corpus (the output, which may lie inside an input). Hidden
+    files below a folder are left out.
+
+    Raises UserError where an input matches nothing, or a suffix leaves the format open.
+    """
+    if format is not None and format not in FORMATS:
+        raise UserError(f"format: found {format!r}, expected one of {', '.join(FORMATS)}")
+    skip = exclude.resolve() if exclude else None
+    found: dict[Path, Source] = {}
+    for name in inputs:
+        paths = [path for path in _expand(str(name)) if skip is None or skip not in path.resolve().parents]
+        if not paths:
+            raise UserError(
+                f"{name}: no such file, and no file matches it" if glob.has_magic(str(name)) else _missing(name)
+            )
+        for path in paths:
+            found.setdefault(path.resolve(), Source(path, format or _format_by_suffix(path, plain_format)))
+    if not found:
+        raise UserError("no input: name the files, folders or globs that hold the text")
+    return list(found.values())
+
+
+def _missing(name: str | Path) -> str:
+    return f"{name}: no files in this folder" if Path(name).is_dir() else f"{name}: no such file or folder"
+
+
+def _expand(name: str) -> list[Path]:
+    path = Path(name)
+    if path.exists():
+        paths = [path]
+    else:
+        paths = [Path(match) for match in sorted(glob.glob(name, recursive=True))]
+    files = []
+    for path in paths:
+        files += _files_below(path) if path.is_dir() else [path]
+    return files
+
+
+def _files_below(folder: Path) -> list[Path]:
+    """By name, hidden ones left out."""
+    return sorted(
+        path
+        for path in folder.rglob("*")
+        if path.is_file() and not any(part.startswith(".") for part in path.relative_to(folder).parts)
+    )
+
+
+def _format_by_suffix(path: Path, plain_format: str) -> str:
+    suffixes = [suffix.lower() for suffix in path.suffixes]
+    if suffixes and suffixes[-1] in (".gz", ".zst"):
+        suffixes.pop()
+    suffix = suffixes[-1] if suffixes else ""
+    if suffix == ".json":
+        raise UserError(
+            f"{path}: one JSON object a line (--format jsonl) or plain text (--format text)? The name does not say"
+        )
+    return {".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet"}.get(suffix, plain_format)
+
+
+class Corpus:
+    """The documents of some files, in order: iterate over it, as often as you like; it holds one at a time.
+
+    A document is a str whose "\\n" separate lines; it has at least one character that is not white space.
+
+        text      blank lines separate documents
+        lines     the same, and every line is a sentence
+        jsonl     a JSON object a line, its text in `field`
+        parquet   a row a document, its text in the column `field` (needs the extra `parquet`)
+
+    as_google: text and lines are read as Google's create_pretraining_data.py reads them: a document may go on in the
+    next file (by default a file ends its last document), "\\r" is dropped wherever it stands, a byte-order mark is
+    text. `progress` is called with numbers of bytes as they are read.
+
+    A document over `max_document_chars` is cut at line ends, so that memory stays bounded; `cut` counts these. While
+    and after iterating `documents` counts the documents as they stand in the files.
+
+    Raises UserError, naming file and line: bytes that are not UTF-8, damaged compression, a line that is no JSON
+    object, a missing field, a field that is no text; and, after the last file, where there was no document at all.
+    """
+
+    def __init__(
+        self,
+        sources: Sequence[Source],
+        *,
+        field: str = "text",
+        as_google: bool = False,
+        max_document_chars: int = MAX_DOCUMENT_CHARS,
+        progress: Callable[[int], None] = no_progress,
+    ):
+        self._sources = sources
+        self._field = field
+        self._as_google = as_google
+        self._max_chars = max_document_chars
+        self._progress = progress
+        self.documents = 0
+        self.cut = 0
+
+    def __iter__(self) -> Iterator[str]:
+        self.documents = self.cut = 0
+        for lines in self._documents():
+            pieces = 0
+            for piece in _pieces(lines, self._max_chars):
+                pieces += 1
+                yield piece
+            self.documents += pieces > 0
+            self.cut += pieces > 1
+        if not self.documents:
+            names = ", ".join(str(source.path) for source in self._sources[:3])
+            raise UserError(f"{names}{', ...' if len(self._sources) > 3 else ''}: no text in the corpus, it is empty")
+
+    def _documents(self) -> Iterator[Iterable[str]]:
+        """Each document as its lines; to be used up before the next is asked for."""
+        for plain, group in itertools.groupby(self._sources, key=lambda source: source.format in ("text", "lines")):
+            if not plain:
+                for path, form in group:
+                    read = _read_parquet if form == "parquet" else _read_jsonl
+                    yield from (text.split("\n") for text in read(path, self._field, self._progress))
+            elif self._as_google:
+                files = (read_lines(path, self._progress, as_tensorflow=True) for path, _ in group)
+                yield from _blocks(line for lines in files for _, line in lines)
+            else:
+                for path, _ in group:
+                    yield from _blocks(line for _, line in read_lines(path, self._progress))
+
+
+def _blocks(lines: Iterable[str]) -> Iterator[Iterator[str]]:
+    """Stretches of lines that are not blank."""
+    for has_text, block in itertools.groupby(lines, key=lambda line: bool(line.strip())):
+        if has_text:
+            yield block
+
+
+def _pieces(lines: Iterable[str], max_chars: int) -> Iterator[str]:
+    """The lines that are not blank as one text, or as several where they are longer than that."""
+    piece, length = [], 0
+    for line in lines:
+        if not line.strip():
+            continue
+        if piece and length + len(line) > max_chars:
+            yield "\n".join(piece)
+            piece, length = [], 0
+        piece.append(line)
+        length += len(line) + 1
+    if piece:
+        yield "\n".join(piece)
+
+
+def _read_jsonl(path: Path, field: str, progress: Callable[[int], None]) -> Iterator[str]:
+    for number, line in read_lines(path, progress):
+        if not line.strip():
+            continue
+        where = f"{path}, line {number}"
+        try:
+            value = json.loads(line)
+        except json.JSONDecodeError as error:
+            raise UserError(
+                f"{where}: not JSON ({error.msg} at column {error.colno}); one object a line is expected"
+            ) from None
+        except (ValueError, RecursionError) as error:
+            raise UserError(f"{where}: not JSON that can be read ({error})") from None
+        if not isinstance(value, dict):
+            raise UserError(f"{where}: found {_kind(value)} where an object with the field {field!r} is expected")
+        if field not in value:
+            raise UserError(f"{where}: no field {field!r}; the object has {_some_names(value)}")
+        yield _checked_text(value[field], field, where)
+
+
+def _read_parquet(path: Path, field: str, progress: Callable[[int], None]) -> Iterator[str]:
+    try:
+        import pyarrow
+        from pyarrow import parquet
+    except ImportError:
+        raise UserError(f"{path}: reading Parquet needs the package pyarrow: pip install 'bert-jax[parquet]'") from None
+    row = 0
+    try:
+        with parquet.ParquetFile(path) as file:
+            names = file.schema_arrow.names
+            if field not in names:
+                raise UserError(f"{path}: no column {field!r}; the file has {_some_names(names)}")
+            size, rows = path.stat().st_size, max(file.metadata.num_rows, 1)
+            for batch in file.iter_batches(batch_size=_PARQUET_ROWS, columns=[field]):
+                for value in batch.column(0).to_pylist():
+                    row += 1
+                    yield _checked_text(value, field, f"{path}, row {row}")
+                progress(size * batch.num_rows // rows)
+    except (pyarrow.ArrowException, OSError) as error:
+        raise UserError(f"{path}, after row {row}: cannot be read as Parquet ({str(error).splitlines()[0]})") from None
+    except UnicodeDecodeError:
+        raise UserError(f"{path}, after row {row}: the column {field!r} has text that is not UTF-8") from None
+
+
+def _checked_text(value: object, field: str, where: str) -> str:
+    if not isinstance(value, str):
+        raise UserError(f"{where}: the field {field!r} is {_kind(value)}, text is expected")
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        raise UserError(
+            f"{where}: half of a surrogate pair (\\u{ord(value[error.start]):04x}) at character {error.start + 1}"
+        ) from None
+    return value
+
+
+def _kind(value: object) -> str:
+    names = {type(None): "null", bool: "true or false", int: "a number", float: "a number", str: "text", list: "a list"}
+    return names.get(type(value), "an object" if isinstance(value, dict) else type(value).__name__)
+
+
+def _some_names(names: Iterable[str]) -> str:
+    names = list(names)
+    return ", ".join(names[:6]) + (", ..." if len(names) > 6 else "") if names else "none"

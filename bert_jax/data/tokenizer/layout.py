@@ -1,0 +1,160 @@
+"""How token sequences become rows: what is cut, where [CLS] and [SEP] stand, padding. Whole batches in NumPy."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import tokenizers
+
+from bert_jax.errors import UserError
+
+TRUNCATIONS = ("longest_first", "only_first", "only_second", "none")
+
+
+@dataclass(frozen=True)
+class Slot:
+    """One place of a layout: a special token, or all that is kept of segment 0 (a) or 1 (b)."""
+
+    token_type: int
+    special_id: int | None = None
+    segment: int = 0
+
+
+@dataclass(frozen=True)
+class Segments:
+    """One segment of every row, end to end: `lengths` int64 [B]; `fields` name -> array [sum of lengths, ...]."""
+
+    lengths: np.ndarray
+    fields: Mapping[str, np.ndarray]
+
+
+def kept_lengths(lengths_SB: np.ndarray, room: int | None, truncation: str) -> np.ndarray:
+    """How many tokens of each segment stay.
+
+    Args:
+        lengths_SB: int64 [1 or 2, B], tokens of each segment.
+        room: tokens that may stay in a row, special tokens not counted; None: no limit.
+        truncation: one of `TRUNCATIONS`. `longest_first` shortens the longer segment until both are equal, then
+            both; of an odd room the one that was longer (at a tie: the second) keeps one more, as `tokenizers` does
+            (Google's `_truncate_seq_pair` gives that one to the first segment).
+
+    Returns:
+        int64 [1 or 2, B].
+
+    Raises:
+        UserError: a row is longer than the room and the rule forbids to cut it, or would leave nothing of a segment.
+    """
+    excess_B = lengths_SB.sum(axis=0) - (np.inf if room is None else room)
+    over_B = excess_B > 0
+    if room is None or not over_B.any():
+        return lengths_SB
+    row = int(np.flatnonzero(over_B)[0])
+    if truncation == "none":
+        raise UserError(
+            f"text {row} has {lengths_SB[:, row].sum()} tokens and there is room for {room}: "
+            "pass truncation='longest_first' or a larger max_length"
+        )
+    if truncation == "longest_first":
+        if len(lengths_SB) == 1:
+            return np.minimum(lengths_SB, room)
+        swap_B = lengths_SB[0] > lengths_SB[1]
+        short_B, long_B = lengths_SB.min(axis=0), lengths_SB.max(axis=0)
+        cut_short_B = np.where(2 * short_B <= room, short_B, room // 2)
+        kept_short_B = np.where(over_B, cut_short_B, short_B)
+        kept_long_B = np.where(over_B, room - cut_short_B, long_B)
+        return np.stack([np.where(swap_B, kept_long_B, kept_short_B), np.where(swap_B, kept_short_B, kept_long_B)])
+    cut = 0 if truncation == "only_first" else 1
+    if cut >= len(lengths_SB):
+        raise UserError("truncation='only_second' needs pairs: there is no second segment to cut")
+    kept = lengths_SB.copy()
+    kept[cut, over_B] -= excess_B[over_B].astype(np.int64)
+    if (kept[cut, over_B] <= 0).any():
+        row = int(np.flatnonzero(over_B & (kept[cut] <= 0))[0])
+        raise UserError(
+            f"text {row}: truncation={truncation!r} would leave nothing of that segment (segments of "
+            f"{lengths_SB[:, row].tolist()} tokens, room for {room})"
+        )
+    return kept
+
+
+def within(lengths_B: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(row, position in the row) of each item of rows with these lengths, laid end to end."""
+    total = int(lengths_B.sum())
+    rows = np.repeat(np.arange(len(lengths_B)), lengths_B)
+    return rows, np.arange(total) - np.repeat(np.cumsum(lengths_B) - lengths_B, lengths_B)
+
+
+def assemble(
+    slots: Sequence[Slot], segments: Sequence[Segments], kept_SB: np.ndarray, pads: Mapping[str, int], width: int
+) -> dict[str, np.ndarray]:
+    """Rows of `width` from segments and a layout.
+
+    Args:
+        slots: the layout, from left to right.
+        segments: one `Segments` a segment; the fields of the first are the fields of the result.
+        kept_SB: int64 [1 or 2, B] from `kept_lengths`: the first so many tokens are taken.
+        pads: field -> value of padding and of special tokens (except `input_ids`, where those have their ids).
+        width: L, at least the longest row.
+
+    Returns:
+        the fields, int32 [B, L, ...], and `token_type_ids`, `attention_mask`, `special_tokens_mask` int32 [B, L]
+        (padding: type 0, mask 0, special 1).
+    """
+    B = kept_SB.shape[1]
+    rows = {
+        name: np.full((B, width, *values.shape[1:]), pads[name], np.int32)
+        for name, values in segments[0].fields.items()
+    }
+    types, attention = np.zeros((B, width), np.int32), np.zeros((B, width), np.int32)
+    special = np.ones((B, width), np.int32)
+    every, start_B = np.arange(B), np.zeros(B, np.int64)
+    for slot in slots:
+        if slot.special_id is not None:
+            rows["input_ids"][every, start_B] = slot.special_id
+            types[every, start_B] = slot.token_type
+            attention[every, start_B] = 1
+            start_B = start_B + 1
+            continue
+        segment, kept_B = segments[slot.segment], kept_SB[slot.segment]
+        row, position = within(kept_B)
+        column = position + start_B[row]
+        source = position + (np.cumsum(segment.lengths) - segment.lengths)[row]
+        for name, values in segment.fields.items():
+            rows[name][row, column] = values[source]
+        types[row, column] = slot.token_type
+        attention[row, column] = 1
+        special[row, column] = 0
+        start_B = start_B + kept_B
+    return rows | {"token_type_ids": types, "attention_mask": attention, "special_tokens_mask": special}
+
+
+def layouts_of(backend: tokenizers.Tokenizer, vocab_size: int) -> tuple[tuple[Slot, ...], tuple[Slot, ...]]:
+    """The layout of a single text and that of a pair.
+
+    Raises:
+        UserError: a post-processor whose rows are no such layout, or that adds ids past `vocab_size`; a vocabulary that
+            no text becomes.
+    """
+    texts = ("a", *(backend.decode([i]) for i in range(vocab_size)))
+    known = next((text for text in texts if backend.encode(text, add_special_tokens=False).ids), None)
+    if known is None:
+        raise UserError("its vocabulary has no piece that a text could become")
+    single, pair = _layout(backend, known), _layout(backend, known, known)
+    for slot in (*single, *pair):
+        if slot.special_id is not None and slot.special_id >= vocab_size:
+            raise UserError(f"its post-processor adds id {slot.special_id}, the last one is {vocab_size - 1}")
+    return single, pair
+
+
+def _layout(backend: tokenizers.Tokenizer, text: str, pair: str | None = None) -> tuple[Slot, ...]:
+    encoded = backend.encode(text, pair)
+    slots: list[Slot] = []
+    for i, kind, special, segment in zip(
+        encoded.ids, encoded.type_ids, encoded.special_tokens_mask, encoded.sequence_ids, strict=True
+    ):
+        slot = Slot(kind, special_id=i) if special else Slot(kind, segment=segment or 0)
+        if special or slot not in slots:
+            slots.append(slot)
+    if [s.segment for s in slots if s.special_id is None] != list(range(1 if pair is None else 2)):
+        raise UserError("its post-processor does not keep the segments of a text in order")
+    return tuple(slots)

@@ -1,0 +1,242 @@
+"""Tokenising by remembering words: what a word becomes does not depend on its neighbours."""
+
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from itertools import compress
+
+import numpy as np
+
+from bert_jax.data.tokenizer.words import Splitter
+
+LONGEST_WORD = 16
+"""Characters that a word may have to be found by its key: those of two 64-bit numbers."""
+
+_WORD, _SIGN = 1, 2
+_KINDS = bytes(_WORD if chr(i).isalnum() else _SIGN if "!" <= chr(i) <= "~" else 0 for i in range(128)) + bytes(128)
+_FIRST_BYTES = np.array([(1 << 8 * i) - 1 for i in range(9)], np.uint64)
+_PROBES = 64
+
+
+def cut_words(text: bytes) -> tuple[np.ndarray, np.ndarray]:
+    """Where the words begin and end, int64 each: runs of ASCII letters and digits, and every other sign by itself."""
+    kinds = np.frombuffer(text.translate(_KINDS), np.uint8)
+    in_word, starts = kinds == _WORD, kinds == _SIGN
+    ends = starts.copy()
+    starts[:1] |= in_word[:1]
+    starts[1:] |= in_word[1:] & ~in_word[:-1]
+    ends[-1:] |= in_word[-1:]
+    ends[:-1] |= in_word[:-1] & ~in_word[1:]
+    return np.flatnonzero(starts), np.flatnonzero(ends) + 1
+
+
+def word_keys(text: bytes, starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+    """Two numbers a word, uint64 [2, N], different for different words of at most LONGEST_WORD characters.
+
+    Their bytes are the word's, little end first, and zeros, which are in no word.
+    """
+    padded = text + bytes(LONGEST_WORD)
+    at_every_byte = np.ndarray((len(text) + 9,), "<u8", buffer=padded, strides=(1,))
+    keys = np.zeros((2, len(starts)), np.uint64)
+    keys[0] = at_every_byte[starts] & _FIRST_BYTES[np.minimum(lengths, 8)]
+    more = np.flatnonzero(lengths > 8)
+    keys[1, more] = at_every_byte[starts[more] + 8] & _FIRST_BYTES[np.minimum(lengths[more] - 8, 8)]
+    return keys
+
+
+class WordTable:
+    """Keys of words -> numbers given to them: a hash table with open addressing, searched for all words at once.
+
+    A word whose place is taken as often as `_PROBES` times in a row is not kept: what is not found is no news.
+    """
+
+    def __init__(self):
+        self._count = 0
+        self._places = np.full(1 << 12, -1, np.int32)  # the number of the word that is there
+        self._keys = np.zeros((2, 1 << 10), np.uint64)  # by number
+
+    def find(self, keys: np.ndarray) -> np.ndarray:
+        """keys: uint64 [2, N]. Returns int64 [N], -1 for words that are not kept."""
+        place = self._first_place(keys)
+        numbers = self._places[place].astype(np.int64)
+        pending = np.flatnonzero(self._are_others(numbers, keys))
+        for _ in range(_PROBES):
+            if not len(pending):
+                return numbers
+            place[pending] = (place[pending] + 1) & (len(self._places) - 1)
+            numbers[pending] = self._places[place[pending]]
+            pending = pending[self._are_others(numbers[pending], keys[:, pending])]
+        numbers[pending] = -1
+        return numbers
+
+    def _are_others(self, numbers: np.ndarray, keys: np.ndarray) -> np.ndarray:
+        """Whether another word than that of the key is there."""
+        return (numbers >= 0) & ((self._keys[0][numbers] != keys[0]) | (self._keys[1][numbers] != keys[1]))
+
+    def add(self, keys: np.ndarray, numbers: np.ndarray) -> None:
+        """Keeps words that are not kept yet, all different. keys: uint64 [2, N]; numbers: int64 [N], from 0."""
+        if not len(numbers):
+            return
+        if (most := int(numbers.max())) >= self._keys.shape[1]:
+            grown = np.zeros((2, 2 * most), np.uint64)
+            grown[:, : self._keys.shape[1]] = self._keys
+            self._keys = grown
+        self._keys[:, numbers] = keys
+        self._count += len(numbers)
+        if 2 * self._count > len(self._places):
+            numbers = np.concatenate([self._places[self._places >= 0], numbers])
+            self._places = np.full(2 << self._count.bit_length(), -1, np.int32)
+        self._put(numbers)
+
+    def _put(self, numbers: np.ndarray) -> None:
+        place = self._first_place(self._keys[:, numbers])
+        for _ in range(_PROBES):
+            free = self._places[place] < 0
+            self._places[place[free]] = numbers[free]
+            left = self._places[place] != numbers  # of several that want a place, one has it
+            place, numbers = (place[left] + 1) & (len(self._places) - 1), numbers[left]
+
+    def _first_place(self, keys: np.ndarray) -> np.ndarray:
+        mixed = (keys[0] ^ keys[1] * np.uint64(0xBF58476D1CE4E5B9)) * np.uint64(0x9E3779B97F4A7C15)
+        return (mixed >> np.uint64(65 - len(self._places).bit_length())).astype(np.int64)
+
+
+_NEW_AT_ONCE = 10_000
+_FEW_CHARACTERS = 4_000  # with so few, a NumPy call takes longer than the words do
+
+
+class WordMemo(dict[str, int]):
+    """Word -> row of a growing table of ids; words never seen get a row at once and their ids in one call.
+
+    Words of plain text (`Splitter.is_plain`) are found in it without becoming strings, but for those seen first.
+
+    Args:
+        split: text -> parts, a `Splitter` or `space_splitter`.
+        encode_words: parts -> their ids; called with parts never seen before.
+        limit: how many parts are remembered before all are forgotten, or 20 times as many ids (where nothing can be
+            cut, parts are whole texts): this bounds memory (about 0.2 kB a word).
+    """
+
+    def __init__(
+        self,
+        split: Callable[[str], list[str]],
+        encode_words: Callable[[list[str]], Iterable[list[int]]],
+        limit: int = 400_000,
+    ):
+        super().__init__()
+        self._split, self._encode_words, self._limit = split, encode_words, limit
+        self._lock = threading.Lock()
+        self._forget()
+
+    def _forget(self) -> None:
+        self.clear()
+        self._table = WordTable()
+        self._unknown: list[str] = []
+        self._ids = np.empty(1 << 12, np.int32)
+        self._ends = np.zeros(1 << 12, np.int64)  # row r is _ids[_ends[r] : _ends[r + 1]]
+
+    def __missing__(self, word: str) -> int:
+        self[word] = row = len(self)
+        self._unknown.append(word)
+        return row
+
+    def encode(self, texts: Iterable[str]) -> tuple[np.ndarray, np.ndarray]:
+        """Ids of all texts end to end, int32, and each text's number of ids, int64."""
+        texts = list(texts)
+        with self._lock:
+            if len(self) > self._limit or self._ends[len(self)] > 20 * self._limit:
+                self._forget()
+            try:
+                rows, words_B = self._rows(texts)
+                if self._unknown:
+                    self._learn()
+            except BaseException:
+                self._forget()  # half-filled rows must not outlive a failure
+                raise
+            starts, ends = self._ends[rows], self._ends[rows + 1]
+            lengths = ends - starts
+            total = int(lengths.sum())
+            offset = np.repeat(starts - (np.cumsum(lengths) - lengths), lengths)
+            ids = self._ids[np.arange(total) + offset]
+        upto = np.concatenate([[0], np.cumsum(lengths)])
+        text_ends = np.cumsum(words_B)
+        return ids, upto[text_ends] - upto[text_ends - words_B]
+
+    def _rows(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+        """The rows of all words end to end, and each text's number of words; int64."""
+        plain = self._which_are_plain(texts)
+        if not plain.any():
+            return self._rows_one_by_one(texts)
+        if plain.all():
+            return self._rows_of_plain(texts)
+        words_B = np.empty(len(texts), np.int64)
+        rows, words_B[plain] = self._rows_of_plain(list(compress(texts, plain)))
+        others, words_B[~plain] = self._rows_one_by_one(compress(texts, ~plain))
+        is_plain = np.repeat(plain, words_B)
+        together = np.empty(len(is_plain), np.int64)
+        together[is_plain], together[~is_plain] = rows, others
+        return together, words_B
+
+    def _which_are_plain(self, texts: Sequence[str]) -> np.ndarray:
+        """bool [B]; all False where strings are quicker."""
+        split = self._split
+        if not isinstance(split, Splitter) or sum(map(len, texts)) < _FEW_CHARACTERS:
+            return np.zeros(len(texts), bool)
+        ascii = np.fromiter(map(str.isascii, texts), bool, len(texts))
+        # What makes a text not plain holds no line break: mostly one look at all of them tells.
+        if not split.is_plain("\n".join(compress(texts, ascii))):
+            return np.fromiter(map(split.is_plain, texts), bool, len(texts))
+        return ascii
+
+    def _rows_one_by_one(self, texts: Iterable[str]) -> tuple[np.ndarray, np.ndarray]:
+        words: list[str] = []
+        ends: list[int] = [0]
+        for text in texts:
+            words += self._split(text)
+            ends.append(len(words))
+        return np.fromiter(map(self.__getitem__, words), np.int64, len(words)), np.diff(ends)
+
+    def _rows_of_plain(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+        assert isinstance(self._split, Splitter)
+        joined = "\n".join(texts)
+        joined = joined.lower() if self._split.lowercase else joined
+        data = joined.encode()
+        starts, ends = cut_words(data)
+        lengths = ends - starts
+        keys = word_keys(data, starts, lengths)
+        rows = self._table.find(keys)
+        rows[lengths > LONGEST_WORD] = -1
+        left = np.flatnonzero(rows < 0)
+        while len(left):
+            # Few at a time: most words that are new stand there more than once.
+            new, left = left[:_NEW_AT_ONCE], left[_NEW_AT_ONCE:]
+            bounds = zip(starts[new].tolist(), ends[new].tolist(), strict=True)
+            rows[new] = np.fromiter((self[joined[start:end]] for start, end in bounds), np.int64, len(new))
+            new = new[lengths[new] <= LONGEST_WORD]
+            numbers, first = np.unique(rows[new], return_index=True)
+            self._table.add(keys[:, new[first]], numbers)
+            rows[left] = self._table.find(keys[:, left])
+            left = left[(rows[left] < 0) | (lengths[left] > LONGEST_WORD)]
+        text_ends = np.cumsum(np.fromiter(map(len, texts), np.int64, len(texts)) + 1)
+        return rows, np.diff(np.searchsorted(starts, text_ends), prepend=0)
+
+    def _learn(self) -> None:
+        first = len(self) - len(self._unknown)
+        ids: list[int] = []
+        ends: list[int] = []
+        for ids_of_word in self._encode_words(self._unknown):
+            ids += ids_of_word
+            ends.append(len(ids))
+        self._unknown = []
+        used = int(self._ends[first])
+        self._ids = _grown(self._ids, used + len(ids))
+        self._ends = _grown(self._ends, first + len(ends) + 1)
+        self._ids[used : used + len(ids)] = ids
+        self._ends[first + 1 : first + 1 + len(ends)] = np.add(ends, used)
+
+
+def _grown(array: np.ndarray, size: int) -> np.ndarray:
+    if size <= len(array):
+        return array
+    larger = np.empty(max(size, 2 * len(array)), array.dtype)
+    larger[: len(array)] = array
+    return larger

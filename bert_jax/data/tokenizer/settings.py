@@ -1,0 +1,193 @@
+"""What the JSON files beside a vocabulary say, checked, and what the caller puts above it."""
+
+import json
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import tokenizers
+
+from bert_jax.data.tokenizer.families import ROLES, Family, special_tokens_of
+from bert_jax.errors import UserError
+
+_TYPES: dict[str, tuple[type, ...]] = {
+    "tokenizer_class": (str, type(None)),
+    "do_lower_case": (bool,),
+    "strip_accents": (bool, type(None)),
+    "keep_accents": (bool,),
+    "tokenize_chinese_chars": (bool,),
+    "add_prefix_space": (bool, type(None)),
+    "trim_offsets": (bool,),
+    "split_special_tokens": (bool,),
+    "model_max_length": (int, float, type(None)),
+}
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How text is treated: the arguments of `Tokenizer.load`, None where the caller leaves it to the files.
+
+    config: tokenizer_config.json.
+    """
+
+    cased: bool | None = None
+    strip_accents: bool | None = None
+    max_word_length: int | None = None
+    add_prefix_space: bool | None = None
+    split_number_commas: bool = False
+    config: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def says_case(self) -> bool:
+        """Whether the caller or tokenizer_config.json says what becomes of capital letters."""
+        return self.cased is not None or "do_lower_case" in self.config
+
+    def lowercases(self, default: bool) -> bool:
+        """Whether capital letters go; `default` where neither the caller nor tokenizer_config.json says."""
+        return self.config.get("do_lower_case", default) if self.cased is None else not self.cased
+
+    def keeps_accents(self, default: bool) -> bool:
+        """Whether accents stay (ALBERT's setting)."""
+        return self.config.get("keep_accents", default) if self.strip_accents is None else not self.strip_accents
+
+    def prefixes_space(self, default: bool) -> bool:
+        """Whether a text begins with a space although none stands there."""
+        if self.add_prefix_space is not None:
+            return self.add_prefix_space
+        said = self.config.get("add_prefix_space")
+        return default if said is None else said
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The object in a JSON file, {} where there is no such file; UserError where it holds something else."""
+    if not path.is_file():
+        return {}
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{path}: not a JSON file: {error}") from None
+    if not isinstance(value, dict):
+        raise UserError(f"{path}: found a {type(value).__name__}, expected a JSON object")
+    return value
+
+
+@dataclass(frozen=True)
+class Beside:
+    """What stands beside a vocabulary.
+
+    settings: the caller's arguments above tokenizer_config.json; model: config.json; named: role -> the special token
+    that the files name, as {"content", ...}; added: tokens kept outside the vocabulary, by id, ascending.
+    """
+
+    folder: Path
+    settings: Settings
+    model: Mapping[str, Any]
+    named: Mapping[str, Mapping[str, Any]]
+    added: Mapping[int, Mapping[str, Any]]
+
+    def special_tokens(self, family: Family | None, tokens: Collection[str]) -> dict[str, str]:
+        """Role -> token, of those among `tokens` and the added ones."""
+        known = {*tokens, *(entry["content"] for entry in self.added.values())}
+        return special_tokens_of(family, {role: entry["content"] for role, entry in self.named.items()}, known)
+
+    def put_special_tokens(
+        self, backend: tokenizers.Tokenizer, special_tokens: Mapping[str, str], *, mask_takes_space: bool
+    ) -> None:
+        """Mark the special tokens in a pipeline's vocabulary, and add the tokens that it lacks.
+
+        mask_takes_space: whether the mask token swallows the blanks on its left where no file says.
+
+        Raises:
+            UserError: an added token that would not get the id that its file says.
+        """
+        mask = special_tokens.get("mask")
+        entries = [*self.added.values(), *self.named.values()]
+        said = [bool(entry["lstrip"]) for entry in entries if entry["content"] == mask and "lstrip" in entry]
+        takes_space = said[0] if said else mask_takes_space
+        for token in special_tokens.values():
+            if backend.token_to_id(token) is not None:
+                lstrip = token == mask and takes_space
+                backend.add_special_tokens(
+                    [tokenizers.AddedToken(token, special=True, normalized=False, lstrip=lstrip)]
+                )
+        self.put_added_tokens(backend, special_tokens, lstrip=[mask] if takes_space else [])
+
+    def put_added_tokens(
+        self, backend: tokenizers.Tokenizer, special_tokens: Mapping[str, str], lstrip: Sequence[str | None] = ()
+    ) -> None:
+        """Add to a pipeline the tokens that its vocabulary lacks; those of `lstrip` swallow the blanks on their left.
+
+        Raises:
+            UserError: one that would not get the id that its file says.
+        """
+        known = backend.get_vocab()
+        for i, entry in self.added.items():
+            token = entry["content"]
+            if known.get(token) == i:
+                continue
+            expected = known.get(token, backend.get_vocab_size())
+            if i != expected:
+                raise UserError(f"{self.folder}: added token {token!r} has id {i}, expected {expected}")
+            options = {k: bool(entry[k]) for k in ("single_word", "lstrip", "rstrip", "normalized") if k in entry}
+            special = bool(entry.get("special", False)) or token in special_tokens.values()
+            one = tokenizers.AddedToken(token, special=special, **({"lstrip": token in lstrip} | options))
+            (backend.add_special_tokens if special else backend.add_tokens)([one])
+
+
+def read_beside(folder: Path, settings: Settings) -> Beside:
+    """Read the JSON files of a folder; those that are missing count as empty.
+
+    Raises:
+        UserError: a file that is not JSON, or a field of the wrong type.
+    """
+    config = _read_config(folder)
+    return Beside(
+        folder=folder,
+        settings=replace(settings, config=config),
+        model=read_json(folder / "config.json"),
+        named=_named_tokens(folder, config),
+        added=_added_tokens(folder, config),
+    )
+
+
+def _read_config(folder: Path) -> dict[str, Any]:
+    """tokenizer_config.json, {} where there is none; UserError for a field of the wrong type."""
+    path = folder / "tokenizer_config.json"
+    config = read_json(path)
+    for name, kinds in _TYPES.items():
+        if name in config and not isinstance(config[name], kinds):
+            expected = " or ".join("null" if kind is type(None) else kind.__name__ for kind in kinds)
+            raise UserError(f"{path}: {name} is {config[name]!r}, expected {expected}")
+    return config
+
+
+def _named_tokens(folder: Path, config: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Role -> the special token that tokenizer_config.json names, else special_tokens_map.json: {"content", ...}."""
+    older = read_json(folder / "special_tokens_map.json")
+    found = {}
+    for role in ROLES:
+        named = config.get(f"{role}_token", older.get(f"{role}_token"))
+        if isinstance(named, str):
+            named = {"content": named}
+        if isinstance(named, dict) and isinstance(named.get("content"), str):
+            found[role] = named
+    return found
+
+
+def _added_tokens(folder: Path, config: Mapping[str, Any]) -> dict[int, dict[str, Any]]:
+    """Tokens that older folders keep outside the vocabulary, by id, in the order of the ids.
+
+    Raises:
+        UserError: an entry without an id or a token.
+    """
+    decoder, older = config.get("added_tokens_decoder") or {}, read_json(folder / "added_tokens.json")
+    path = folder / ("tokenizer_config.json" if decoder else "added_tokens.json")
+    try:
+        added = {int(i): dict(entry) for i, entry in decoder.items()}
+        added |= {int(i): {"content": token} for token, i in older.items()}
+        if not all(isinstance(entry["content"], str) for entry in added.values()):
+            raise TypeError("a token is not a string")
+    except (TypeError, ValueError, KeyError, AttributeError) as error:
+        raise UserError(f"{path}: its added tokens are not a table of ids and tokens ({error})") from None
+    return dict(sorted(added.items()))

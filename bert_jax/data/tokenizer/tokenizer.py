@@ -1,0 +1,365 @@
+"""Text to ids and back, by the rules of BERT, RoBERTa or ALBERT, as the arrays that the model takes."""
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bert_jax.data.tokenizer.families import BERT, BERT_SPECIAL_TOKENS
+from bert_jax.data.tokenizer.files import has_tokenizer, read_tokenizer, write_tokenizer
+from bert_jax.data.tokenizer.ids import TokenIds
+from bert_jax.data.tokenizer.layout import TRUNCATIONS, Segments, Slot, assemble, kept_lengths, layouts_of
+from bert_jax.data.tokenizer.memo import WordMemo
+from bert_jax.data.tokenizer.pipelines import bert_backend, decisive
+from bert_jax.data.tokenizer.readers import TokenizerParts, add_words, rust_errors
+from bert_jax.data.tokenizer.settings import Settings
+from bert_jax.data.tokenizer.words import word_encoder, word_splitter
+from bert_jax.errors import UserError
+
+
+def option(name: str, value: str | bool, allowed: Sequence[str], alias: dict[bool, str]) -> str:
+    """The option's value; True and False as transformers' users write them."""
+    value = alias[value] if isinstance(value, bool) else value
+    if value not in allowed:
+        raise UserError(f"{name}={value!r}: expected one of {', '.join(allowed)}")
+    return value
+
+
+def segments(text: Any, pair: Any) -> list[list[str]]:
+    """The first segments of all rows, and the second ones if there are any."""
+    if isinstance(text, str):
+        if pair is not None and not isinstance(pair, str):
+            raise UserError(f"text is one string, so pair must be one too; found {type(pair).__name__}")
+        return [[text]] if pair is None else [[text], [pair]]
+    if isinstance(text, tuple) or not isinstance(text, Sequence):
+        raise UserError(f"text must be a string or a list, found {type(text).__name__} (a pair: two arguments)")
+    texts = list(text)
+    if pair is not None:
+        if isinstance(pair, str) or len(pair) != len(texts):
+            found = "one string" if isinstance(pair, str) else f"{len(pair)} texts"
+            raise UserError(f"text is a list of {len(texts)}, so pair must be one as long; found {found}")
+        return [texts, list(pair)]
+    if not any(isinstance(row, (tuple, list)) for row in texts):
+        return [texts]
+    for number, row in enumerate(texts):
+        if not isinstance(row, (tuple, list)):
+            raise UserError(f"texts and pairs are mixed: text {number} is a {type(row).__name__}")
+        if len(row) != 2:
+            raise UserError(f"text {number} has {len(row)} segments: BERT takes a text or a pair (a, b)")
+    return [[a for a, _ in texts], [b for _, b in texts]]
+
+
+def check_texts(texts: Sequence[Any]) -> None:
+    """Raise UserError for what is no string, or a string that has no UTF-8 form."""
+    for number, text in enumerate(texts):
+        if not isinstance(text, str):
+            raise UserError(f"text {number} must be a string, found {type(text).__name__}")
+        if not text.isascii():
+            try:
+                text.encode()
+            except UnicodeEncodeError as error:
+                where = f"{text[error.start]!a} at character {error.start}"
+                raise UserError(f"text {number} is not valid Unicode: lone surrogate {where}") from None
+
+
+def width(lengths_B: np.ndarray, padding: str, limit: int | None) -> int:
+    """L of rows with these lengths under a padding rule."""
+    longest = int(lengths_B.max(initial=0))
+    if padding == "max_length":
+        if limit is None:
+            raise UserError("padding='max_length' needs max_length: no file of this tokenizer names the model's")
+        return limit
+    if padding == "none" and (lengths_B != longest).any():
+        raise UserError(
+            f"rows of different lengths ({int(lengths_B.min())} to {longest} tokens) make no array: "
+            "pass padding='longest' or 'max_length'"
+        )
+    return longest
+
+
+_PADDINGS = ("none", "longest", "max_length")
+
+
+class Tokenizer(TokenIds):
+    """A loaded tokenizer; `tokenizer(texts, ...)` gives the arrays that the model takes.
+
+    Equal to transformers' `BertTokenizer`, `RobertaTokenizer`, `AlbertTokenizer`, `XLMRobertaTokenizer` and
+    `CamembertTokenizer` on the same tokenizer.json. Safe to use from several threads, and picklable.
+    """
+
+    @classmethod
+    def load(
+        cls,
+        path: str | Path,
+        *,
+        cased: bool | None = None,
+        max_word_length: int | None = None,
+        literal_special_tokens: bool | None = None,
+        max_length: int | None = None,
+        strip_accents: bool | None = None,
+        add_prefix_space: bool | None = None,
+        split_number_commas: bool = False,
+    ) -> "Tokenizer":
+        """Load a folder with a vocabulary, or one file of it; what is beside it is read too.
+
+        Which kind it is, its files tell (tokenizer.json; vocab.txt; vocab.json and merges.txt; spiece.model or
+        sentencepiece.bpe.model, for which the extra "spm" must be installed), then `tokenizer_class` in
+        tokenizer_config.json, then `model_type` in config.json.
+
+        Args:
+            path: folder or file. Where a folder has tokenizer.json, that is taken.
+            cased: whether capital letters stay. None: what tokenizer_config.json (`do_lower_case`) says, else the
+                normaliser of tokenizer.json, else False if no piece of the vocabulary has a capital. RoBERTa's stay.
+            max_word_length: words with more characters are [UNK]. None: what tokenizer.json says, else 100 as in
+                transformers. Google's code has 200.
+            literal_special_tokens: None: what tokenizer_config.json (`split_special_tokens`) says, else True.
+            max_length: tokens that the model takes. None: the smaller of `model_max_length` (tokenizer_config.json)
+                and `max_position_embeddings` (config.json).
+            strip_accents: whether accents are dropped (and Hangul cut into letters). None: what the files say, else
+                as the family does: BERT where text is lower-cased, ALBERT always, the others never.
+            add_prefix_space: whether a text is taken as if it began with a space. None: what the files say, else
+                False for RoBERTa ("Hello" and " Hello" are different tokens), True for the SentencePiece families.
+            split_number_commas: never a piece such as "1," (ALBERT), as transformers 4 converts a spiece.model: close
+                to Google's code, which takes such pieces apart afterwards. transformers 5 leaves them.
+
+        Raises:
+            FileNotFoundError: nothing at `path`.
+            UserError: files that cannot be used or contradict each other; a vocabulary with capitals whose casing
+                nothing tells, or larger than that of the model whose config.json is beside it; an argument that this
+                kind of tokenizer has no place for.
+        """
+        settings = Settings(cased, strip_accents, max_word_length, add_prefix_space, split_number_commas)
+        parts = read_tokenizer(path, settings, literal_special_tokens=literal_special_tokens, max_length=max_length)
+        tokenizer = cls(parts)
+        try:
+            with rust_errors("not a usable tokenizer"):
+                _ = tokenizer.layouts
+        except UserError as error:
+            raise UserError(f"{path}: {error}") from None
+        return tokenizer
+
+    @staticmethod
+    def is_in(folder: str | Path) -> bool:
+        """Whether a folder has a vocabulary that `load` would read."""
+        return has_tokenizer(Path(folder))
+
+    @classmethod
+    def from_vocabulary(
+        cls,
+        pieces: Sequence[str],
+        *,
+        cased: bool,
+        strip_accents: bool | None = None,
+        chinese_characters: bool = True,
+        max_word_length: int = 100,
+        literal_special_tokens: bool = True,
+        max_length: int | None = None,
+    ) -> "Tokenizer":
+        """A tokenizer from WordPiece pieces in the order of their ids; [UNK], [CLS] and [SEP] must be among them."""
+        ids = {piece: i for i, piece in enumerate(pieces)}
+        special_tokens = {r: t for r, t in BERT_SPECIAL_TOKENS.items() if t in ids}
+        missing = [t for r, t in BERT_SPECIAL_TOKENS.items() if r in ("unk", "cls", "sep") and t not in ids]
+        if missing:
+            raise UserError(f"the vocabulary has no {' and no '.join(missing)}")
+        backend = bert_backend(
+            ids,
+            special_tokens,
+            cased=cased,
+            strip_accents=strip_accents,
+            chinese_characters=chinese_characters,
+            max_word_length=max_word_length,
+        )
+        backend.encode_special_tokens = not literal_special_tokens
+        return cls(
+            TokenizerParts(backend, list(pieces), special_tokens, literal_special_tokens, max_length, family=BERT)
+        )
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"parts": self._parts}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__(state["parts"])
+        self._backend.encode_special_tokens = not self.literal_special_tokens  # a pickle of the library forgets it
+
+    def save(self, directory: str | Path) -> None:
+        """Write tokenizer.json, tokenizer_config.json, special_tokens_map.json and the family's own files.
+
+        Those are vocab.txt, or vocab.json and merges.txt, or the SentencePiece file that it was loaded from.
+        transformers' `AutoTokenizer` gives the same ids from them (beside the model's config.json), but for words of
+        more than 100 characters where `max_word_length` is not 100: it cannot be told.
+        """
+        write_tokenizer(directory, self._parts)
+
+    def with_words(self, words: Sequence[str], *, into_unused: bool = False) -> tuple["Tokenizer", list[str]]:
+        """A tokenizer that has `words` as tokens of their own, and those of them that are new, as their pieces.
+
+        Appended after the last id, or put in the place of [unused0], [unused1] ... (`into_unused`), of which BERT's
+        published vocabularies have a thousand. WordPiece: a word is normalised as text is, longer words may begin with
+        it, and "##ase" is a piece within words. The others: an added token, found as a whole word.
+
+        Raises:
+            UserError: a word that is cut into several before pieces are looked for; too few unused places.
+        """
+        parts, new = add_words(self._parts, words, into_unused=into_unused)
+        return Tokenizer(parts), new
+
+    def with_max_length(self, max_length: int) -> "Tokenizer":
+        """The same tokenizer for a model that takes `max_length` tokens."""
+        return Tokenizer(replace(self._parts, max_length=max_length))
+
+    # Encoding
+
+    def __call__(
+        self,
+        text: str | Sequence[str] | Sequence[tuple[str, str]],
+        pair: str | Sequence[str] | None = None,
+        *,
+        padding: str | bool = "none",
+        truncation: str | bool = "longest_first",
+        max_length: int | None = None,
+        add_special_tokens: bool = True,
+        return_token_type_ids: bool | None = None,
+        return_attention_mask: bool = True,
+        return_offsets_mapping: bool = False,
+        return_special_tokens_mask: bool = False,
+        return_word_ids: bool = False,
+    ) -> dict[str, np.ndarray]:
+        """Texts, or pairs of texts, as rows of ids: [CLS] a [SEP] and [CLS] a [SEP] b [SEP], RoBERTa's <s> a </s> and
+        <s> a </s></s> b </s>.
+
+        Args:
+            text: one text, a list of texts, or a list of (a, b).
+            pair: the second segment(s): a text if `text` is one, a list as long as `text` if it is a list.
+            padding: "none" (all rows must come out equally long), "longest" (of this batch) or "max_length".
+            truncation: "longest_first", "only_first", "only_second" (of the segments), or "none": too long is an
+                error. Cuts at the end.
+            max_length: tokens of a row, special ones counted. None: the model's (`self.max_length`).
+            add_special_tokens: without, the rows are the segments alone.
+            return_token_type_ids, return_attention_mask, return_offsets_mapping, return_special_tokens_mask,
+                return_word_ids: which arrays to return beside `input_ids`. Token type ids by default where the
+                model takes them (`takes_token_types`).
+
+        Returns:
+            int32 arrays [B, L], B = 1 for a single text: `input_ids`; `token_type_ids` 0 in a, 1 in b and its [SEP]
+            (RoBERTa: all 0); `attention_mask` 1 but for padding; `special_tokens_mask` 1 for what was added (and
+            padding); `word_ids` number of the word in its segment, punctuation counting, -1 for what was added;
+            `offset_mapping` [B, L, 2], where in its segment's string a token begins and ends, in characters.
+
+        Raises:
+            UserError: rows of different length without padding; text that is not valid Unicode (lone surrogates);
+                more than two segments; a text too long that may not be cut; an unknown option.
+        """
+        padding = option("padding", padding, _PADDINGS, {True: "longest", False: "none"})
+        truncation = option("truncation", truncation, TRUNCATIONS, {True: "longest_first", False: "none"})
+        texts_S = segments(text, pair)
+        limit = self.max_length if max_length is None else max_length
+        slots = self.layouts[len(texts_S) - 1] if add_special_tokens else _BARE[len(texts_S) - 1]
+        added = sum(slot.special_id is not None for slot in slots)
+        if limit is not None and limit < max(added, 1):
+            raise UserError(f"max_length={limit} leaves no room: {added} special tokens are added to a row")
+        encoded_S = [self._encode_segment(texts, return_offsets_mapping, return_word_ids) for texts in texts_S]
+        room = None if limit is None else limit - added
+        kept_SB = kept_lengths(np.stack([s.lengths for s in encoded_S]), room, truncation)
+        row_width = width(kept_SB.sum(axis=0) + added, padding, limit)
+        padded = (kept_SB.sum(axis=0) + added < row_width).any()
+        pads = {"input_ids": self.pad_token_id if padded else 0, "offset_mapping": 0, "word_ids": -1}
+        rows = assemble(slots, encoded_S, kept_SB, pads, row_width)
+        wanted = {
+            "token_type_ids": self.takes_token_types if return_token_type_ids is None else return_token_type_ids,
+            "attention_mask": return_attention_mask,
+            "special_tokens_mask": return_special_tokens_mask,
+        }
+        return {name: array for name, array in rows.items() if wanted.get(name, True)}
+
+    def encode_flat(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+        """The fast path: ids of all texts end to end, int32, and each text's number of ids, int64.
+
+        No special tokens, no truncation. Words already seen are remembered (bounded), so give it large batches of the
+        same kind of text and keep the tokenizer.
+
+        Raises:
+            UserError: a text that is not a string or not valid Unicode.
+        """
+        if isinstance(texts, str):
+            raise UserError("encode_flat takes a list of texts, found one string")
+        check_texts(texts)
+        if self._memo is not None:
+            return self._memo.encode(texts)
+        encoded = self._encode_words(texts)
+        lengths = np.fromiter(map(len, encoded), np.int64, len(encoded))
+        return np.fromiter((i for ids in encoded for i in ids), np.int32, int(lengths.sum())), lengths
+
+    def encode_flat_with_offsets(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """As `encode_flat`, and where in its text each token begins and ends, in characters: int32 [T, 2]. Slower."""
+        encoded = self._encode_segment(texts, offsets=True, word_ids=False)
+        return encoded.fields["input_ids"], encoded.lengths, encoded.fields["offset_mapping"]
+
+    def tokenize(self, text: str) -> list[str]:
+        """The pieces of a text, without special tokens."""
+        return self.ids_to_tokens(self.encode_flat([text])[0])
+
+    def _encode_words(self, words: Sequence[str]) -> list[list[int]]:
+        return [e.ids for e in self._backend.encode_batch_fast(list(words), add_special_tokens=False)]
+
+    def _encode_segment(self, texts: Sequence[str], offsets: bool, word_ids: bool) -> Segments:
+        if not offsets and not word_ids:
+            ids, lengths = self.encode_flat(texts)
+            return Segments(lengths, {"input_ids": ids})
+        check_texts(texts)
+        encoded = self._backend.encode_batch(list(texts), add_special_tokens=False)
+        lengths = np.fromiter((len(e) for e in encoded), np.int64, len(encoded))
+        total = int(lengths.sum())
+        fields = {"input_ids": np.fromiter((i for e in encoded for i in e.ids), np.int32, total)}
+        if offsets:
+            flat = np.fromiter((x for e in encoded for span in e.offsets for x in span), np.int32, 2 * total)
+            fields["offset_mapping"] = flat.reshape(total, 2)
+        if word_ids:
+            words = (-1 if w is None else w for e in encoded for w in e.word_ids)
+            fields["word_ids"] = np.fromiter(words, np.int32, total)
+        return Segments(lengths, fields)
+
+    @cached_property
+    def _memo(self) -> WordMemo | None:
+        """None where a word may depend on its neighbours."""
+        split = word_splitter(self._backend, self._parts.family, literal_special_tokens=self.literal_special_tokens)
+        return None if split is None else WordMemo(split, word_encoder(self._backend, split, self._encode_words))
+
+    @cached_property
+    def takes_token_types(self) -> bool:
+        """Whether the model takes token type ids: BERT and ALBERT do, RoBERTa and DistilBERT do not.
+
+        Where no file tells: whether the layout of a pair has two types.
+        """
+        said = self._parts.token_types
+        return any(slot.token_type for slot in self.layouts[1]) if said is None else said
+
+    @cached_property
+    def keeps_leading_space(self) -> bool:
+        """Whether a word has other ids where a space stands before it (RoBERTa), so that a sentence taken out of a text
+        must keep its own."""
+        return self.encode_flat([" a"])[0].tolist() != self.encode_flat(["a"])[0].tolist()
+
+    def special_tokens_added(self, *, pair: bool) -> int:
+        """How many special tokens are put to a text, or to a pair: 2 and 3 for BERT, 2 and 4 for RoBERTa."""
+        return sum(slot.special_id is not None for slot in self.layouts[pair])
+
+    @cached_property
+    def layouts(self) -> tuple[tuple[Slot, ...], tuple[Slot, ...]]:
+        """Of one text and of a pair: special tokens and segments from left to right."""
+        return layouts_of(self._backend, self.vocab_size)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """sha256, in hex, of all that decides which ids a text gets; the same however the tokenizer was loaded."""
+        facts = decisive(self._backend) | {"layouts": repr(self.layouts)}
+        facts |= {"literal_special_tokens": self.literal_special_tokens}
+        canonical = json.dumps(facts, sort_keys=True, ensure_ascii=True)
+        return hashlib.sha256(canonical.encode()).hexdigest()
+
+
+_BARE = ((Slot(0, segment=0),), (Slot(0, segment=0), Slot(1, segment=1)))

@@ -1,0 +1,4 @@
+"""Words counted and a WordPiece vocabulary learnt from them.
+
+The same text gives the same bytes every time.
+"""

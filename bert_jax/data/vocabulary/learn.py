@@ -1,0 +1,356 @@
+"""From word counts to a WordPiece vocabulary: join the most frequent pair of neighbours, again and again."""
+
+import heapq
+import logging
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import takewhile
+from typing import Any
+
+from bert_jax.data.tokenizer.pipelines import bert_normalizer, bert_pre_tokenizer
+from bert_jax.data.tokenizer.tokenizer import Tokenizer
+from bert_jax.data.vocabulary.counts import count_words
+from bert_jax.errors import UserError
+
+_SHIFT = 24  # a pair of piece numbers as one integer: left << 24 | right
+
+
+class PairMerges:
+    """Words as sequences of pieces, and how often each pair of neighbours stands in them.
+
+    Counts are kept up to date where a pair is joined; the heap holds old counts too, which are seen to be old when they
+    come up. Ties go to the pair whose texts (left, then right) come first by code point: no hash order, no clock and no
+    thread has a say.
+
+    Args:
+        words: word -> count; every word's pieces at first are its characters, "##" before all but the first.
+    """
+
+    def __init__(self, words: Mapping[str, int]):
+        self.pieces: list[str] = []
+        self._numbers: dict[str, int] = {}
+        self._frequencies: list[int] = []
+        self._words: list[tuple[int, ...]] = []
+        self._counts: dict[int, int] = defaultdict(int)
+        self._places: dict[int, list[int]] = defaultdict(list)  # pair -> words that may hold it
+        for word in sorted(words):
+            if len(word) > 1:
+                self._add_word(word, words[word])
+        self._heap = [self._entry(pair, count) for pair, count in self._counts.items()]
+        heapq.heapify(self._heap)
+
+    def _number(self, piece: str) -> int:
+        number = self._numbers.setdefault(piece, len(self.pieces))
+        if number == len(self.pieces):
+            self.pieces.append(piece)
+        return number
+
+    def _add_word(self, word: str, frequency: int) -> None:
+        numbers = (self._number(word[0]), *(self._number("##" + character) for character in word[1:]))
+        index = len(self._words)
+        self._words.append(numbers)
+        self._frequencies.append(frequency)
+        counts, places = self._counts, self._places
+        for pair in map(_pair, numbers, numbers[1:]):
+            counts[pair] += frequency
+            place = places[pair]
+            if not place or place[-1] != index:
+                place.append(index)
+
+    def _entry(self, pair: int, count: int) -> tuple[int, str, str, int]:
+        return -count, self.pieces[pair >> _SHIFT], self.pieces[pair & ((1 << _SHIFT) - 1)], pair
+
+    def join(self, min_frequency: int) -> str | None:
+        """Join the most frequent pair everywhere; its text, or None where no pair is left with `min_frequency`.
+
+        The text may be that of a piece that was there already (##a + ##bc and ##ab + ##c).
+        """
+        while self._heap:
+            count, left, right, pair = heapq.heappop(self._heap)
+            now = self._counts.get(pair, 0)
+            if now != -count:
+                if now:
+                    heapq.heappush(self._heap, self._entry(pair, now))
+                continue
+            if now < max(min_frequency, 1):
+                return None
+            joined = left + right[2:]
+            self._join_everywhere(pair, self._number(joined))
+            return joined
+        return None
+
+    def _join_everywhere(self, pair: int, joined: int) -> None:
+        left, right = pair >> _SHIFT, pair & ((1 << _SHIFT) - 1)
+        changes: dict[int, int] = defaultdict(int)
+        for index in self._places.pop(pair):
+            self._join_in_word(index, left, right, joined, changes)
+        del self._counts[pair]
+        changes.pop(pair, None)
+        for changed, difference in changes.items():
+            if not difference:
+                continue
+            count = self._counts.get(changed, 0) + difference
+            if count:
+                self._counts[changed] = count
+            else:
+                self._counts.pop(changed, None)
+                self._places.pop(changed, None)
+            if difference > 0:
+                heapq.heappush(self._heap, self._entry(changed, count))
+
+    def _join_in_word(self, index: int, left: int, right: int, joined: int, changes: dict[int, int]) -> None:
+        old, frequency = self._words[index], self._frequencies[index]
+        new: list[int] = []
+        i, last = 0, len(old) - 1
+        while i <= last:
+            if i == last or old[i] != left or old[i + 1] != right:
+                new.append(old[i])
+                i += 1
+                continue
+            if new:
+                changes[_pair(new[-1], left)] -= frequency
+                self._put(_pair(new[-1], joined), index, frequency, changes)
+            if i + 2 <= last:
+                changes[_pair(right, old[i + 2])] -= frequency
+                self._put(_pair(joined, old[i + 2]), index, frequency, changes)
+            new.append(joined)
+            i += 2
+        self._words[index] = tuple(new)
+
+    def _put(self, pair: int, index: int, frequency: int, changes: dict[int, int]) -> None:
+        changes[pair] += frequency
+        place = self._places[pair]
+        if not place or place[-1] != index:
+            place.append(index)
+
+
+def _pair(left: int, right: int) -> int:
+    return left << _SHIFT | right
+
+
+def learn_pieces(words: Mapping[str, int], known: Iterable[str], number: int, min_frequency: int) -> list[str]:
+    """At most `number` pieces beyond `known`, in the order in which they were learned.
+
+    Args:
+        words: word -> count, words of known characters only.
+        known: the alphabet and special tokens; a piece among them is not counted again.
+        number: how many to learn.
+        min_frequency: pairs rarer than this are not joined.
+    """
+    merges = PairMerges(words)
+    seen, learned = set(known), []
+    while len(learned) < number:
+        piece = merges.join(min_frequency)
+        if piece is None:
+            break
+        if piece not in seen:
+            seen.add(piece)
+            learned.append(piece)
+    return learned
+
+
+logger = logging.getLogger(__name__)
+
+__all__ = ["SPECIAL_TOKENS", "Vocabulary", "count_words", "fold_words", "learn_vocabulary", "letters_that_decompose"]
+
+SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+
+# Scripts that lose letters, not accents, when text is decomposed and category Mn dropped: Hangul falls apart into jamo,
+# kana lose their voicing, the scripts of India and South-East Asia their vowels. Inclusive ranges.
+_DECOMPOSING_BLOCKS = (
+    (0x0900, 0x109F),  # Devanagari to Myanmar
+    (0x1100, 0x11FF),  # Hangul jamo
+    (0x1700, 0x17FF),  # Tagalog to Khmer
+    (0x1900, 0x1AAF),  # Limbu to Tai Tham
+    (0x1B00, 0x1C4F),  # Balinese to Lepcha
+    (0x1CD0, 0x1CFF),  # Vedic extensions
+    (0x3040, 0x30FF),  # Hiragana, Katakana
+    (0x3130, 0x318F),  # Hangul compatibility jamo
+    (0x31F0, 0x31FF),  # Katakana phonetic extensions
+    (0xA800, 0xA82F),  # Syloti Nagri
+    (0xA880, 0xA8FF),  # Saurashtra, Devanagari extended
+    (0xA930, 0xAADF),  # Rejang to Tai Viet, Hangul jamo extended-A
+    (0xABC0, 0xABFF),  # Meetei Mayek
+    (0xAC00, 0xD7FF),  # Hangul syllables, jamo extended-B
+    (0xFF66, 0xFFDC),  # halfwidth Katakana and Hangul
+    (0x11000, 0x1192F),  # Brahmi to Dives Akuru
+)
+_MOST_DECOMPOSING = 0.01
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """Pieces in the order of their ids, and what a tokenizer must know to use them.
+
+    report: words, distinct_words, characters of the alphabet kept and dropped, character_coverage reached,
+    decomposing_letters (share of Hangul, kana and Indic ones), why accents are stripped or kept, size.
+    """
+
+    pieces: tuple[str, ...]
+    cased: bool
+    strip_accents: bool
+    chinese_characters: bool = True
+    report: dict[str, Any] = field(default_factory=dict)
+
+    def tokenizer(self, **options: Any) -> Tokenizer:
+        """The tokenizer of these pieces (`options`: `Tokenizer.from_vocabulary`); its `save` writes the choices out."""
+        return Tokenizer.from_vocabulary(
+            self.pieces,
+            cased=self.cased,
+            strip_accents=self.strip_accents,
+            chinese_characters=self.chinese_characters,
+            **options,
+        )
+
+
+def learn_vocabulary(
+    word_counts: Mapping[str, int],
+    *,
+    size: int,
+    cased: bool,
+    strip_accents: bool | None = None,
+    chinese_characters: bool = True,
+    special_tokens: Sequence[str] = SPECIAL_TOKENS,
+    min_frequency: int = 2,
+    character_coverage: float = 1.0,
+    max_word_length: int = 100,
+) -> Vocabulary:
+    """Learn a WordPiece vocabulary as the `tokenizers` library's WordPiece training does, but reproducibly.
+
+    Starting from characters, the most frequent pair of neighbouring pieces becomes a piece, until there are `size`.
+    Ties go to the pair that comes first by code point. Ids: special tokens, characters, "##" characters, pieces as
+    learned. The text itself is no longer needed: memory and time go with the number of distinct words.
+
+    Args:
+        word_counts: from `count_words` (any other counts of words will do, cut as BERT's pre-tokeniser cuts).
+        size: pieces, special tokens and characters included. Fewer come out where the text has no more to give.
+        cased: False: lower-case first.
+        strip_accents: None: never if cased; if uncased where under 1 % of the letters are Hangul, kana or Indic, whose
+            letters it would take apart. The choice is in `Vocabulary.strip_accents`, why in the report.
+        chinese_characters: as in `count_words`.
+        special_tokens: first in the vocabulary, in this order; [UNK], [CLS] and [SEP] must be among them.
+        min_frequency: pairs seen less often are not joined.
+        character_coverage: the most frequent characters that make up this share of the text are the alphabet; a word
+            with any other character will be [UNK]. 1.0 keeps every one; for text from the web 0.9999 is a good start.
+        max_word_length: longer words are left out: the tokenizer makes them [UNK].
+
+    Raises:
+        UserError: no words, or a `size` that the special tokens and the alphabet exceed.
+    """
+    _check_special_tokens(special_tokens)
+    if not 0 < character_coverage <= 1:
+        raise UserError(f"character_coverage is {character_coverage}, expected a share above 0 and at most 1")
+    share = letters_that_decompose(word_counts)
+    reason = "asked for"
+    if strip_accents is None:
+        strip_accents = not cased and share < _MOST_DECOMPOSING
+        reason = "cased" if cased else f"{share:.2%} of the letters are Hangul, kana or Indic"
+    words = fold_words(
+        word_counts,
+        cased=cased,
+        strip_accents=strip_accents,
+        chinese_characters=chinese_characters,
+        max_word_length=max_word_length,
+    )
+    if not words:
+        raise UserError("no words to learn a vocabulary from: the text is empty")
+    alphabet, coverage, characters = _alphabet(words, character_coverage)
+    for word in [word for word in words if not alphabet.issuperset(word)]:
+        del words[word]
+    known = [*special_tokens, *(c for c in sorted(alphabet) if c not in special_tokens), *_continuing(words)]
+    if len(known) > size:
+        raise UserError(
+            f"a vocabulary of {size} is too small: {len(special_tokens)} special tokens and an alphabet of "
+            f"{len(known) - len(special_tokens)} pieces need {len(known)}; ask for more, or for a smaller "
+            f"character_coverage (now {character_coverage})"
+        )
+    pieces = tuple(known + learn_pieces(words, known, size - len(known), min_frequency))
+    if len(pieces) < size:
+        logger.warning(
+            "the text gave %d pieces of the %d asked for: no pair is left that occurs %d times",
+            len(pieces), size, min_frequency,
+        )  # fmt: skip
+    report = {
+        "size": len(pieces),
+        "words": sum(word_counts.values()),
+        "distinct_words": len(word_counts),
+        "alphabet": len(alphabet),
+        "alphabet_dropped": characters - len(alphabet),
+        "character_coverage": coverage,
+        "decomposing_letters": share,
+        "strip_accents": strip_accents,
+        "strip_accents_because": reason,
+    }
+    return Vocabulary(pieces, cased, strip_accents, chinese_characters, report)
+
+
+def _check_special_tokens(special_tokens: Sequence[str]) -> None:
+    missing = [token for token in ("[UNK]", "[CLS]", "[SEP]") if token not in special_tokens]
+    if missing:
+        raise UserError(f"special_tokens has no {' and no '.join(missing)}")
+    if len(set(special_tokens)) < len(special_tokens):
+        raise UserError(f"special_tokens has a token twice: {', '.join(special_tokens)}")
+
+
+def letters_that_decompose(word_counts: Mapping[str, int]) -> float:
+    """Share of the letters (by count) that are Hangul, kana or Indic: the scripts that accent stripping ruins."""
+    letters: Counter[str] = Counter()
+    for word, count in word_counts.items():
+        for character in word:
+            letters[character] += count
+    decomposing = sum(count for letter, count in letters.items() if _decomposes(letter))
+    total = sum(count for letter, count in letters.items() if letter.isalpha() or _decomposes(letter))
+    return decomposing / total if total else 0.0
+
+
+def _decomposes(character: str) -> bool:
+    return any(low <= ord(character) <= high for low, high in _DECOMPOSING_BLOCKS)
+
+
+def fold_words(
+    word_counts: Mapping[str, int],
+    *,
+    cased: bool,
+    strip_accents: bool,
+    chinese_characters: bool = True,
+    max_word_length: int = 100,
+) -> dict[str, int]:
+    """Counts of words as the finished tokenizer will see them: by its own normaliser and pre-tokeniser."""
+    normalizer = bert_normalizer(cased=cased, strip_accents=strip_accents, chinese_characters=chinese_characters)
+    pre_tokenizer = bert_pre_tokenizer()
+    words: defaultdict[str, int] = defaultdict(int)
+    for word, count in word_counts.items():
+        if word.isascii() and word.isalnum():
+            words[word if cased else word.lower()] += count
+            continue
+        for folded, _ in pre_tokenizer.pre_tokenize_str(normalizer.normalize_str(word)):
+            words[folded] += count
+    for word in [word for word in words if len(word) > max_word_length]:
+        del words[word]
+    return words
+
+
+def _alphabet(words: Mapping[str, int], coverage: float) -> tuple[set[str], float, int]:
+    """The characters kept, the share of the text they make up, and how many there are in all."""
+    characters: Counter[str] = Counter()
+    for word, count in words.items():
+        for character in word:
+            characters[character] += count
+    total = sum(characters.values())
+    ranked = sorted(characters, key=lambda c: (-characters[c], c))
+    covered = 0
+
+    def wanted(character: str) -> bool:
+        nonlocal covered
+        if covered >= coverage * total:
+            return False
+        covered += characters[character]
+        return True
+
+    kept = set(takewhile(wanted, ranked))
+    return kept, covered / total, len(characters)
+
+
+def _continuing(words: Mapping[str, int]) -> list[str]:
+    return ["##" + character for character in sorted({c for word in words for c in word[1:]})]

@@ -1,0 +1,49 @@
+"""Scores by the official rules, with NumPy alone; BLiMP.
+
+`score` reads predictions in a benchmark's own files.
+"""
+
+from bert_jax.evaluation.classification import (
+    accuracy,
+    confusion_matrix,
+    f1,
+    matthews_correlation,
+    pearson,
+    ranks,
+    spearman,
+)
+from bert_jax.evaluation.entities import Entity, Score, entities, entity_scores
+from bert_jax.evaluation.squad import (
+    Question,
+    character_f1,
+    exact_match,
+    korquad,
+    normalise,
+    questions,
+    squad1,
+    squad2,
+    token_f1,
+)
+
+__all__ = [
+    "Entity",
+    "Question",
+    "Score",
+    "accuracy",
+    "character_f1",
+    "confusion_matrix",
+    "entities",
+    "entity_scores",
+    "exact_match",
+    "f1",
+    "korquad",
+    "matthews_correlation",
+    "normalise",
+    "pearson",
+    "questions",
+    "ranks",
+    "spearman",
+    "squad1",
+    "squad2",
+    "token_f1",
+]

@@ -1,0 +1,280 @@
+"""BLiMP: does a masked model find the grammatical sentence of a minimal pair the more probable one?
+
+https://github.com/alexwarstadt/blimp (https://arxiv.org/abs/1912.00582): 67 sets of 1,000 pairs.
+"""
+
+import gzip
+import io
+import json
+import tarfile
+import zlib
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain, islice
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from bert_jax.data.text.lines import compression_of, read_lines, what_is_text
+from bert_jax.errors import UserError
+from bert_jax.inference.tasks.checks import check_text
+from bert_jax.inference.tasks.likelihood import Likelihood
+
+Lines = Iterable[tuple[int, str]]
+
+# As the paper counts: two sets of selection are of argument structure. And one file spells its field otherwise.
+_PHENOMENA: dict[str | None, str] = {"s-selection": "argument_structure"}
+_FIELDS: dict[str | None, str] = {"syntax/semantics": "syntax_semantics"}
+_END = bytes(1024)  # of a tar archive
+
+
+class PairSet(NamedTuple):
+    """One paradigm.
+
+    Attributes:
+        name: its UID, or the name of its file.
+        phenomenon, field: None where the file does not say.
+        pairs: (grammatical, not grammatical).
+        whole: how many pairs the file has.
+    """
+
+    name: str
+    phenomenon: str | None
+    field: str | None
+    pairs: list[tuple[str, str]]
+    whole: int
+
+
+def read_blimp(path: Path, limit: int | None = None) -> list[PairSet]:
+    """The sets, by name.
+
+    Args:
+        path: a folder with a .jsonl a set, or with them in `data/`; or a tar archive of it, plain, .gz or .zst; or a
+            folder with nothing but that. A line is an object with sentence_good and sentence_bad, and perhaps UID,
+            linguistics_term, field.
+        limit: keep the first pairs of each set only.
+
+    Raises:
+        FileNotFoundError: nothing is there.
+        UserError: no sets; a line that is no pair.
+    """
+    if limit is not None and limit < 1:
+        raise UserError(f"limit={limit}: expected at least 1 pair of each set")
+    if not path.exists():
+        raise FileNotFoundError(f"{path}: no such file or folder")
+    sets: dict[str, PairSet] = {}
+    for name, where, lines in _in_folder(path) if path.is_dir() else _in_archive(path):
+        one = _pair_set(name, where, lines, limit)
+        if one.name in sets:
+            raise UserError(f"{where}: a second file with the set {one.name}")
+        sets[one.name] = one
+    if not sets:
+        raise UserError(f"{path}: has no .jsonl file; expected BLiMP's folder, or an archive of it")
+    return [sets[name] for name in sorted(sets)]
+
+
+def _pair_set(name: str, where: str, lines: Lines, limit: int | None) -> PairSet:
+    pairs: list[tuple[str, str]] = []
+    first: dict[str, Any] = {}
+    whole = 0
+    for number, line in lines:
+        if not line.strip():
+            continue
+        row = _row(line, f"{where}, line {number}")
+        first = first or row
+        if row.get("UID", name) != first.get("UID", name):
+            raise UserError(f"{where}, line {number}: of the set {row.get('UID')}, the first of {first.get('UID')}")
+        whole += 1
+        if limit is None or whole <= limit:
+            pairs.append((row["sentence_good"], row["sentence_bad"]))
+    if not pairs:
+        raise UserError(f"{where}: holds no pairs")
+    term, field = first.get("linguistics_term"), first.get("field")
+    return PairSet(str(first.get("UID", name)), _PHENOMENA.get(term, term), _FIELDS.get(field, field), pairs, whole)
+
+
+def _row(line: str, where: str) -> dict[str, Any]:
+    try:
+        row = json.loads(line)
+    except ValueError as error:
+        raise UserError(f"{where}: not JSON ({error})") from None
+    wanted = ("sentence_good", "sentence_bad")
+    if not isinstance(row, dict) or not all(name in row for name in wanted):
+        raise UserError(f"{where}: expected an object with {' and '.join(wanted)}")
+    for name in wanted:
+        check_text(row[name], f"{where}: {name}")
+    for name in ("UID", "linguistics_term", "field"):
+        if not isinstance(row.get(name, ""), str):
+            raise UserError(f"{where}: {name!r} is {row[name]!r:.60}; expected a text")
+    return row
+
+
+def _in_folder(path: Path) -> Iterator[tuple[str, str, Lines]]:
+    """(name, what an error calls it, lines) of each file, or where there is none of each in the archive."""
+    files = sorted(path.glob("*.jsonl")) or sorted((path / "data").glob("*.jsonl"))
+    archives = [file for file in sorted(path.glob("*.tar*")) if not file.name.startswith(".")]
+    if not files and len(archives) > 1:
+        raise UserError(f"{path}: has {len(archives)} archives; name one, as {archives[0]}")
+    yield from ((file.stem, str(file), read_lines(file)) for file in files)
+    if not files and archives:
+        yield from _in_archive(archives[0])
+
+
+def _in_archive(path: Path) -> Iterator[tuple[str, str, Lines]]:
+    plain = _unpacked(path)
+    try:
+        with tarfile.open(fileobj=io.BytesIO(plain), mode="r:") as archive:
+            for member in archive:
+                name = Path(member.name).name
+                if member.isfile() and name.endswith(".jsonl") and not name.startswith("."):
+                    file = archive.extractfile(member)
+                    assert file is not None
+                    where = f"{path}, {member.name}"
+                    yield name.removesuffix(".jsonl"), where, _lines(file.readlines(), where)
+    except tarfile.TarError as error:
+        raise UserError(f"{path}: neither a folder nor a whole tar archive ({error})") from None
+    if not plain.endswith(_END):
+        raise UserError(f"{path}: the archive ends too early; fetch it again")
+
+
+def _lines(lines: Iterable[bytes], where: str) -> Lines:
+    for number, line in enumerate(what_is_text(lines, where), 1):
+        if isinstance(line, UserError):
+            raise line
+        yield number, line
+
+
+def _unpacked(path: Path) -> bytes:
+    compression = compression_of(path)
+    data = path.read_bytes()
+    try:
+        if compression == "gzip":
+            return gzip.decompress(data)
+        if compression == "zstd":
+            return b"".join(_frames(data, path))
+    except (EOFError, OSError, zlib.error) as error:
+        raise UserError(f"{path}: the compressed file is damaged ({error}); fetch it again") from None
+    return data
+
+
+def _frames(data: bytes, path: Path) -> Iterator[bytes]:
+    try:
+        import zstandard
+    except ImportError:
+        raise UserError(f"{path}: reading zstd needs the package zstandard: pip install 'bert-jax[train]'") from None
+    while data:
+        frame = zstandard.ZstdDecompressor().decompressobj()
+        try:
+            yield frame.decompress(data)
+        except zstandard.ZstdError as error:
+            raise OSError(error) from None
+        if not frame.eof:
+            raise EOFError("it ends too early")
+        data = frame.unused_data
+
+
+def evaluate(
+    predict: Likelihood,
+    sets: Sequence[PairSet],
+    *,
+    within_word_l2r: bool = False,
+    progress: Callable[[int, int], None] = lambda done, of: None,
+) -> dict[str, Any]:
+    """How many pairs of each set are right: those whose grammatical sentence has the higher pseudo-log-likelihood.
+
+    A tie is wrong, and counted; sentences that are the same tokens are one, whatever they would be scored.
+
+    Args:
+        predict: the model.
+        sets: what to score.
+        within_word_l2r: as `Likelihood`.
+        progress: called with (pairs done, of how many).
+
+    Returns:
+        accuracy: percent, the mean over the sets; phenomena, fields: name -> the mean over their sets, as BLiMP's own
+        tables have it; sets: name -> {accuracy, pairs, ties, phenomenon, field}; pairs, ties: how many in all; model;
+        score; note: None, or that not all pairs of the sets were scored.
+
+    Raises:
+        UserError: a sentence that cannot be scored, with its set and number.
+    """
+    differences = _differences(predict, sets, within_word_l2r)
+    total, done = sum(len(one.pairs) for one in sets), 0
+    found: dict[str, dict[str, Any]] = {}
+    for one in sets:
+        values = np.fromiter(islice(differences, len(one.pairs)), np.float64, len(one.pairs))
+        found[one.name] = {
+            "accuracy": 100.0 * float((values > 0).mean()),
+            "pairs": len(values),
+            "ties": int((values == 0).sum()),
+            "phenomenon": one.phenomenon,
+            "field": one.field,
+        }
+        progress(done := done + len(values), total)
+    return {
+        "model": predict.source,
+        "score": "pseudo-log-likelihood" + (", later tokens of a word hidden with it" if within_word_l2r else ""),
+        "note": _note(sets),
+        "accuracy": _mean(found.values()),
+        "pairs": total,
+        "ties": sum(row["ties"] for row in found.values()),
+        "fields": _means(found.values(), "field"),
+        "phenomena": _means(found.values(), "phenomenon"),
+        "sets": found,
+    }
+
+
+def table(found: dict[str, Any]) -> str:
+    """What `evaluate` found as text: accuracies in percent."""
+    lines = [f"{'accuracy':>8}  {'pairs':>6}  {'ties':>5}  set"]
+    lines += [f"{r['accuracy']:8.2f}  {r['pairs']:6d}  {r['ties']:5d}  {name}" for name, r in found["sets"].items()]
+    for kind, title in (("phenomena", "phenomenon"), ("fields", "field")):
+        if found[kind]:
+            lines += ["", f"{'accuracy':>8}  {title}"]
+            lines += [f"{accuracy:8.2f}  {name}" for name, accuracy in found[kind].items()]
+    lines += ["", f"{found['accuracy']:8.2f}  mean of {len(found['sets'])} sets, {found['pairs']:,} pairs"]
+    return "\n".join(lines) + (f" ({found['note']})" if found["note"] else "")
+
+
+def _differences(predict: Likelihood, sets: Sequence[PairSet], within_word_l2r: bool) -> Iterator[float]:
+    """Of each pair how much more probable the grammatical sentence is; 0 where both are the same tokens."""
+    same = [_are_same(predict, one.pairs) for one in sets]
+    sentences = (
+        sentence
+        for one, tied in zip(sets, same, strict=True)
+        for pair, tie in zip(one.pairs, tied, strict=True)
+        if not tie
+        for sentence in pair
+    )
+    scores = predict.stream(sentences, on_error="return", within_word_l2r=within_word_l2r)
+    for one, tied in zip(sets, same, strict=True):
+        for number, tie in enumerate(tied):
+            good, bad = (None, None) if tie else (next(scores), next(scores))
+            for score in (good, bad):
+                if isinstance(score, UserError):
+                    raise UserError(f"{one.name}, pair {number + 1}: {score}")
+            yield 0.0 if good is None or bad is None else good["pll"] - bad["pll"]
+
+
+def _are_same(predict: Likelihood, pairs: list[tuple[str, str]]) -> list[bool]:
+    ids, lengths = predict.tokenizer.encode_flat(list(chain.from_iterable(pairs)))
+    rows = np.split(ids, np.cumsum(lengths)[:-1])
+    return [np.array_equal(good, bad) for good, bad in zip(rows[::2], rows[1::2], strict=True)]
+
+
+def _mean(rows: Iterable[dict[str, Any]]) -> float:
+    return float(np.mean([row["accuracy"] for row in rows]))
+
+
+def _means(rows: Iterable[dict[str, Any]], name: str) -> dict[str, float]:
+    of: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    for row in rows:
+        if row[name] is not None:
+            of[row[name]].append(row)
+    return {group: _mean(of[group]) for group in sorted(of)}
+
+
+def _note(sets: Sequence[PairSet]) -> str | None:
+    scored, whole = (sum(counts) for counts in zip(*((len(one.pairs), one.whole) for one in sets), strict=True))
+    return None if scored == whole else f"a part: the first pairs of each set, {scored:,} of {whole:,}"

@@ -1,0 +1,251 @@
+"""Predictions in a benchmark's own files, scored by its own rules: `python -m bert_jax score`."""
+
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bert_jax import evaluation as metrics
+from bert_jax.data.tasks.labelled_text import Columns, Label, LabelledText, label_number, read_table
+from bert_jax.data.tasks.multiple_choice import CHOICE_READERS
+from bert_jax.data.tasks.published import GLUE, PUBLISHED_TABLES, read_agreed, read_diagnostic, read_glue
+from bert_jax.data.tasks.tables import csv_rows, read_json, tsv_rows
+from bert_jax.data.tasks.tags import TaggedSentence, read_conll, read_klue_ner, read_naver_ner
+from bert_jax.errors import UserError
+
+_ANSWERS = {"squad1": metrics.squad1, "korquad": metrics.korquad}
+_TAGS = {
+    "conll": read_conll,
+    "tag": read_conll,
+    "wnut17": read_conll,
+    "klue-ner": read_klue_ner,
+    "naver-ner": read_naver_ner,
+}
+KINDS = ("squad1", "squad2", "korquad", *_TAGS, *GLUE, "ax", *PUBLISHED_TABLES, "classify", *CHOICE_READERS)
+
+Scores = dict[str, float]
+
+
+def score(
+    kind: str,
+    gold: Path,
+    predictions: Path,
+    *,
+    no_answer_scores: Path | None = None,
+    no_answer_threshold: float = 1.0,
+    columns: Columns | None = None,
+) -> Scores:
+    """The scores under the names of the official scripts; where a task has none, under those of `table_scores`.
+
+    Args:
+        kind: one of `KINDS`: what `python -m train.finetune task=` is called, "conll", or "ax", GLUE's diagnostic set.
+        gold: the labelled file in the task's own form.
+        predictions: as a run writes them. Of answers JSON {id: answer}; of tags columns of which the last is the
+            predicted tag; else a table with a header, of id and prediction: CSV if it is called so, else GLUE's
+            submission, parted by tabs.
+        no_answer_scores, no_answer_threshold: of squad2, JSON {id: number}; see `metrics.squad2`.
+        columns: of classify, where labels and ids are in `gold` and what they are; None: names of classes in "label".
+
+    Raises:
+        FileNotFoundError, UserError: a file is not there or not of that form, or the two do not fit together.
+    """
+    if kind not in KINDS:
+        raise UserError(f"{kind!r} is no task; expected one of {', '.join(KINDS)}")
+    for path in (gold, predictions, *([no_answer_scores] if no_answer_scores else [])):
+        if not path.is_file():
+            raise FileNotFoundError(f"{path}: no such file")
+    if no_answer_scores is not None and kind != "squad2":
+        raise UserError(f"no-answer scores are of squad2, not of {kind}")
+    if columns is not None and kind != "classify":
+        raise UserError(f"the names of columns are of classify; {kind} has its own")
+    if kind == "squad2" or kind in _ANSWERS:
+        questions = metrics.questions(read_json(gold), source=str(gold))
+        answers = _by_id(predictions, str, "a text")
+        if kind in _ANSWERS:
+            return _ANSWERS[kind](questions, answers)
+        scores = _by_id(no_answer_scores, (int, float), "a number") if no_answer_scores else None
+        return metrics.squad2(questions, answers, scores, no_answer_threshold)
+    if kind in _TAGS:
+        return _conll(list(_TAGS[kind](gold)), gold, predictions)
+    if kind in CHOICE_READERS:
+        return _choices(kind, gold, predictions)
+    if kind in GLUE or kind == "ax":
+        return _glue(kind, gold, predictions)
+    if kind in PUBLISHED_TABLES:
+        table = PUBLISHED_TABLES[kind]
+        return _table(read_agreed(gold, *table), table.columns.kind, gold, predictions)
+    columns = columns or Columns(None)
+    return _table(read_table(gold, columns), columns.kind, gold, predictions)
+
+
+def _by_id(path: Path, types: Any, expected: str) -> Mapping[str, Any]:
+    values = read_json(path)
+    if not isinstance(values, dict):
+        raise UserError(f"{path}: expected a JSON object, question id to {expected}, found {type(values).__name__}")
+    for id, value in values.items():
+        if not isinstance(value, types):
+            raise UserError(f"{path}, question {id}: found {type(value).__name__}; expected {expected}")
+    return values
+
+
+def _conll(truth: list[TaggedSentence], gold: Path, predictions: Path) -> Scores:
+    """What conlleval prints, percent but for counts: of each type as TYPE_precision ... TYPE_found.
+
+    https://www.clips.uantwerpen.be/conll2000/chunking/conlleval.txt: accuracy (of tags), precision, recall, FB1, and
+    how many phrases there are, how many were found and how many of these are correct; of a type precision, recall, FB1
+    and how many were found. -DOCSTART- is no word.
+    """
+    guess = list(read_conll(predictions))
+    if len(truth) != len(guess):
+        raise UserError(f"{predictions}: {len(guess)} sentences, but {gold} has {len(truth)}")
+    for right, said in zip(truth, guess, strict=True):
+        if right.words != said.words:
+            raise UserError(f"{predictions}, line {said.line}: another sentence than at {gold}, line {right.line}")
+    ours, theirs = [s.tags or () for s in truth], [s.tags or () for s in guess]
+    flat = [[tag for tags in side for tag in tags] for side in (ours, theirs)]
+    (_, overall), *types = metrics.entity_scores(ours, theirs).items()
+    result = {"accuracy": 100 * metrics.accuracy(*flat), **_conlleval(overall)}
+    result |= {"phrases": overall.phrases, "found": overall.found, "correct": overall.correct}
+    for type_, own in types:
+        result |= {f"{type_}_{name}": value for name, value in _conlleval(own).items()}
+        result[f"{type_}_found"] = own.found
+    return result
+
+
+def _conlleval(score: metrics.Score) -> Scores:
+    return {"precision": score.precision, "recall": score.recall, "FB1": score.f1}
+
+
+def _choices(kind: str, gold: Path, predictions: Path) -> Scores:
+    questions = list(CHOICE_READERS[kind](gold))
+    counts = {question.id: len(question.first) for question in questions}
+
+    def number(id: str, cell: str, where: str) -> int:
+        if not cell.isdecimal() or int(cell) >= counts[id]:
+            raise UserError(f"{where}: the prediction is {cell!r}; expected a number from 0 to {counts[id] - 1}")
+        return int(cell)
+
+    labels = ((question.id, question.label) for question in questions)
+    return {"accuracy": metrics.accuracy(*_paired(labels, gold, predictions, number))}
+
+
+def _glue(task: str, gold: Path, predictions: Path) -> Scores:
+    names = GLUE["mnli" if task == "ax" else task].labels
+
+    def label(_: str, cell: str, where: str) -> Label:
+        if names and cell not in names:
+            raise UserError(f"{where}: the prediction is {cell!r}; {task} has {', '.join(names)}")
+        return cell if names else label_number(cell, where)
+
+    examples = list(read_diagnostic(gold) if task == "ax" else read_glue(task, gold))
+    if task == "ax" and not all(example.label for example in examples):
+        raise UserError(f"{gold}: has no labels to score by; diagnostic-full.tsv has them")
+    pair = _paired(((example.id, example.label) for example in examples), gold, predictions, label)
+    return diagnostic_scores(*pair) if task == "ax" else glue_scores(task, *pair)
+
+
+def _table(examples: Iterable[LabelledText], kind: str, gold: Path, predictions: Path) -> Scores:
+    def label(_: str, cell: str, where: str) -> Label:
+        if kind == "classes":
+            return tuple(name.strip() for name in cell.split("|") if name.strip())
+        return label_number(cell, where) if kind == "number" else cell
+
+    labels = ((example.id, example.label) for example in examples)
+    truth, guess = _paired(labels, gold, predictions, label)
+    if kind == "classes":
+        names = sorted({name for some in (*truth, *guess) for name in some}) or [""]
+        truth, guess = ([[name in some for name in names] for some in side] for side in (truth, guess))
+    return table_scores(kind, truth, guess)
+
+
+def _paired(
+    labels: Iterable[tuple[str, Any]], gold: Path, predictions: Path, read: Callable[[str, str, str], Any]
+) -> tuple[list[Any], list[Any]]:
+    """Labels in the order of `gold`, and the predictions for them, as `read` makes them of id, cell and place."""
+    truth: dict[str, Any] = {}
+    for id, label in labels:
+        if label is None:
+            raise UserError(f"{gold}: has no label for id {id} to score by")
+        if id in truth:
+            raise UserError(f"{gold}: has the id {id} twice")
+        truth[id] = label
+    is_csv = ".csv" in predictions.suffixes
+    guess: dict[str, tuple[str, str]] = {}
+    for number, (line, cells) in enumerate(csv_rows(predictions) if is_csv else tsv_rows(predictions)):
+        where = f"{predictions}, line {line}"
+        if number == 0 or cells in ([], [""]):
+            continue
+        if len(cells) != 2:
+            parted = "commas" if is_csv else "tabs"
+            raise UserError(f"{where}: {len(cells)} columns; expected two, id and prediction, parted by {parted}")
+        if cells[0] in guess:
+            raise UserError(f"{where}: has a prediction for id {cells[0]} again")
+        guess[cells[0]] = cells[1], where
+    if guess.keys() != truth.keys():
+        lacking, more = sorted(truth.keys() - guess.keys()), sorted(guess.keys() - truth.keys())
+        what = f"has no prediction for id {lacking[0]}" if lacking else f"has id {more[0]}, which {gold} has not"
+        raise UserError(f"{predictions}: {what} ({len(guess)} predictions for {len(truth)} examples)")
+    return list(truth.values()), [read(id, *guess[id]) for id in truth]
+
+
+def table_scores(kind: str, labels: Any, predictions: Any) -> Scores:
+    """What is told of a table that no benchmark says anything of, as fractions; by scikit-learn's and scipy's rules.
+
+    Args:
+        kind: of the labels, as in `Columns`.
+        labels, predictions: names of classes or their ids, [N]; 0 or 1 [N, C], of several labels; or numbers [N].
+
+    Returns:
+        Of "class" accuracy, macro_f1, matthews_correlation; of "classes" micro_f1, accuracy (all labels of an example
+        are right), macro_f1; of "number" spearman, pearson, mean_squared_error. macro_f1 is the mean over the classes
+        that occur in either.
+    """
+    gold, found = np.asarray(labels), np.asarray(predictions)
+    if kind == "number":
+        return {
+            "spearman": metrics.spearman(gold, found),
+            "pearson": metrics.pearson(gold, found),
+            "mean_squared_error": float(np.square(gold - found).mean()),
+        }
+    if kind == "classes":
+        occurs = (gold.astype(bool) | found.astype(bool)).any(axis=0)
+        macro = metrics.f1(gold[:, occurs], found[:, occurs], "macro") if occurs.any() else 0.0
+        return {
+            "micro_f1": metrics.f1(gold, found, "micro"),
+            "accuracy": metrics.accuracy(gold, found),
+            "macro_f1": macro,
+        }
+    return {
+        "accuracy": metrics.accuracy(gold, found),
+        "macro_f1": metrics.f1(gold, found, "macro"),
+        "matthews_correlation": metrics.matthews_correlation(gold, found),
+    }
+
+
+def glue_scores(task: str, labels: Any, predictions: Any) -> Scores:
+    """What GLUE reports of a task (https://arxiv.org/abs/1804.07461, table 1), as fractions.
+
+    Args:
+        task: a name in `GLUE`.
+        labels, predictions: names of classes or their ids, [N]; numbers of STS-B.
+    """
+    gold, found = np.asarray(labels), np.asarray(predictions)
+    if not GLUE[task].labels:
+        return {"spearman": metrics.spearman(gold, found), "pearson": metrics.pearson(gold, found)}
+    of: dict[str, Callable[[], float]] = {
+        "matthews_correlation": lambda: metrics.matthews_correlation(gold, found),
+        "f1": lambda: metrics.f1(gold, found, positive=GLUE[task].labels[1] if gold.dtype.kind == "U" else 1),
+        "accuracy": lambda: metrics.accuracy(gold, found),
+    }
+    names = ("f1", "accuracy") if GLUE[task].metric == "f1" else (GLUE[task].metric,)
+    return {name: of[name]() for name in names}
+
+
+def diagnostic_scores(labels: Any, predictions: Any) -> Scores:
+    """What GLUE reports of its diagnostic set: Matthews' correlation of three classes, R3, as a fraction.
+
+    Args:
+        labels, predictions: names of classes or their ids, [N].
+    """
+    return {"matthews_correlation": metrics.matthews_correlation(labels, predictions)}

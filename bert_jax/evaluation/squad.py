@@ -1,0 +1,233 @@
+"""SQuAD's scores, versions 1.1 and 2.0, and KorQuAD's, by the rules of the official scripts.
+
+The scripts: evaluate-v1.1.py (P. Rajpurkar, S. Jiang) and evaluate-v2.0.py, https://rajpurkar.github.io/SQuAD-explorer/.
+
+The script: evaluate-v1.0.py, https://korquad.github.io/KorQuad%201.0/. Korean words carry their particles, so that an
+answer with another one has no word of the right one, but most of its characters.
+"""
+
+import re
+import string
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+from bert_jax.errors import UserError
+
+_ARTICLES = re.compile(r"\b(a|an|the)\b")
+PUNCTUATION = str.maketrans("", "", string.punctuation)
+
+
+class Question(NamedTuple):
+    """A question of a dataset: its id, and the texts of its gold answers (none: it cannot be answered)."""
+
+    id: str
+    answers: tuple[str, ...]
+
+
+def questions(dataset: Any, *, source: str = "dataset") -> Iterator[Question]:
+    """The questions of a SQuAD file's JSON, in order.
+
+    Args:
+        dataset: the whole object, with `data`, or the list within it.
+        source: what to call it in messages.
+
+    Raises:
+        UserError: it is not of that form.
+    """
+    articles = dataset.get("data") if isinstance(dataset, dict) else dataset
+    try:
+        for article in articles:  # pyright: ignore[reportOptionalIterable]
+            for paragraph in article["paragraphs"]:
+                for qa in paragraph["qas"]:
+                    answers = qa.get("answers", ())  # a question that has none may lack the field
+                    yield Question(str(qa["id"]), tuple(answer["text"] for answer in answers))
+    except (TypeError, KeyError, AttributeError) as error:
+        raise UserError(
+            f"{source}: not in SQuAD's form, data > paragraphs > qas with id and answers ({error!r})"
+        ) from None
+
+
+def normalise(text: str) -> str:
+    """Lower case; without ASCII punctuation, then without the words a, an and the; single spaces."""
+    return " ".join(_ARTICLES.sub(" ", text.lower().translate(PUNCTUATION)).split())
+
+
+def exact_match(answer: str, gold: str) -> float:
+    """1 where both are the same once normalised, else 0."""
+    return float(normalise(answer) == normalise(gold))
+
+
+def token_f1(answer: str, gold: str, *, empty_rule: bool = True) -> float:
+    """F1 over the bags of words of both, normalised.
+
+    Args:
+        answer, gold: texts.
+        empty_rule: version 2.0's: where one side has no words, 1 if the other has none either, else 0. Version 1.1
+            has no such rule: no word in common is 0.
+    """
+    found, right = normalise(answer).split(), normalise(gold).split()
+    if empty_rule and not (found and right):
+        return float(found == right)
+    return overlap_f1(found, right)
+
+
+def overlap_f1(found: Sequence[str], right: Sequence[str]) -> float:
+    """F1 of two bags of words, or of characters; 0 where they have none in common."""
+    common = (Counter(found) & Counter(right)).total()
+    if not common:
+        return 0.0
+    precision, recall = common / len(found), common / len(right)
+    return 2 * precision * recall / (precision + recall)
+
+
+def squad1(gold: Iterable[Question], predictions: Mapping[str, str]) -> dict[str, float]:
+    """exact_match and f1 in percent, the best over a question's answers; a question without a prediction scores 0.
+
+    Raises:
+        UserError: no questions, or one without an answer.
+    """
+    return mean_of_best(gold, predictions, exact_match, partial(token_f1, empty_rule=False))
+
+
+def mean_of_best(
+    gold: Iterable[Question],
+    predictions: Mapping[str, str],
+    exact_match: Callable[[str, str], float],
+    f1: Callable[[str, str], float],
+) -> dict[str, float]:
+    """Version 1.1's scores, by any two rules of an answer and a gold one: what `squad1` says, and raises."""
+    total, exact, overlap = 0, 0.0, 0.0
+    for question in gold:
+        total += 1
+        if not question.answers:
+            raise UserError(f"question {question.id} has no answer, which is for squad2 alone")
+        if question.id in predictions:
+            answer = predictions[question.id]
+            exact += max(exact_match(answer, right) for right in question.answers)
+            overlap += max(f1(answer, right) for right in question.answers)
+    if not total:
+        raise UserError("no questions, so there is no score")
+    return {"exact_match": 100.0 * exact / total, "f1": 100.0 * overlap / total}
+
+
+def squad2(
+    gold: Iterable[Question],
+    predictions: Mapping[str, str],
+    no_answer_scores: Mapping[str, float] | None = None,
+    threshold: float = 1.0,
+) -> dict[str, float]:
+    """The figures of evaluate-v2.0.py under its own keys, in its order.
+
+    Args:
+        gold: all questions.
+        predictions: id -> answer, "" for none. A question without a prediction is left out of the total, as the
+            script does.
+        no_answer_scores: id -> how sure the model is that there is no answer (any scale; the script calls it
+            na_prob). With them the best thresholds are found.
+        threshold: above it the answer counts as "". The script's default is 1.0, for probabilities.
+
+    Returns:
+        exact, f1, total; HasAns_… and NoAns_… of the questions with and without an answer, where there are any; with
+        `no_answer_scores` also best_exact, best_exact_thresh, best_f1, best_f1_thresh. Percent, but for totals and
+        thresholds.
+
+    Raises:
+        UserError: no question has a prediction, or one has no score.
+    """
+    questions = list(gold)
+    answered = {question.id: bool(question.answers) for question in questions}
+    exact, f1 = _raw_scores(questions, predictions)
+    if not exact:
+        raise UserError("no question has a prediction, so there is no score")
+    scores = dict.fromkeys(exact, 0.0) if no_answer_scores is None else no_answer_scores
+    if lacking := [id for id in exact if id not in scores]:
+        raise UserError(f"question {lacking[0]} has a prediction and no no-answer score ({len(lacking)} in all)")
+    applied = [
+        {id: float(not answered[id]) if scores[id] > threshold else value for id, value in raw.items()}
+        for raw in (exact, f1)
+    ]
+    result = _means(applied[0], applied[1], list(exact))
+    for name, there in (("HasAns", True), ("NoAns", False)):
+        if ids := [id for id in exact if answered[id] is there]:
+            result |= {f"{name}_{key}": value for key, value in _means(applied[0], applied[1], ids).items()}
+    if no_answer_scores is not None:
+        for name, raw in (("exact", exact), ("f1", f1)):
+            best, at = _best_threshold(predictions, raw, no_answer_scores, answered)
+            result |= {f"best_{name}": best, f"best_{name}_thresh": at}
+    return result
+
+
+def _gold_answers(question: Question) -> list[str]:
+    """Those that are not empty once normalised; [""] where there are none."""
+    return [answer for answer in question.answers if normalise(answer)] or [""]
+
+
+def _raw_scores(
+    questions: Sequence[Question], predictions: Mapping[str, str]
+) -> tuple[dict[str, float], dict[str, float]]:
+    exact, f1 = {}, {}
+    for question in questions:
+        if question.id in predictions:
+            answer, right = predictions[question.id], _gold_answers(question)
+            exact[question.id] = max(exact_match(answer, text) for text in right)
+            f1[question.id] = max(token_f1(answer, text) for text in right)
+    return exact, f1
+
+
+def _means(exact: Mapping[str, float], f1: Mapping[str, float], ids: Sequence[str]) -> dict[str, float]:
+    return {
+        "exact": 100.0 * sum(exact[id] for id in ids) / len(ids),
+        "f1": 100.0 * sum(f1[id] for id in ids) / len(ids),
+        "total": len(ids),
+    }
+
+
+def _best_threshold(
+    predictions: Mapping[str, str],
+    raw: Mapping[str, float],
+    no_answer_scores: Mapping[str, float],
+    answered: Mapping[str, bool],
+) -> tuple[float, float]:
+    """The best score, in percent, and the no-answer score up to which answers are given.
+
+    As the script: from the score of never answering, along rising no-answer scores (ties in the order of the file of
+    these scores), one question more is answered each time; the first of equals counts.
+    """
+    current = best = float(sum(not there for id, there in answered.items()))
+    threshold = 0.0
+    for id in sorted(no_answer_scores, key=lambda id: no_answer_scores[id]):
+        if id not in raw:
+            continue
+        current += raw[id] if answered[id] else -1.0 if predictions[id] else 0.0
+        if current > best:
+            best, threshold = current, no_answer_scores[id]
+    return 100.0 * best / len(raw), threshold
+
+
+_QUOTES = str.maketrans(dict.fromkeys("'\"《》<>〈〉()‘’", " "))
+
+
+def korquad(gold: Iterable[Question], predictions: Mapping[str, str]) -> dict[str, float]:
+    """exact_match and f1 in percent, the best over a question's answers; a question without a prediction scores 0.
+
+    Raises:
+        UserError: no questions, or one without an answer.
+    """
+    return mean_of_best(gold, predictions, exact_match_of_words, character_f1)
+
+
+def exact_match_of_words(answer: str, gold: str) -> float:
+    """1 where both have the same words once normalised, else 0."""
+    return float(_words(answer) == _words(gold))
+
+
+def character_f1(answer: str, gold: str) -> float:
+    """F1 over the bags of characters of both, normalised, blanks aside; 0 where they have none in common."""
+    return overlap_f1("".join(_words(answer)), "".join(_words(gold)))
+
+
+def _words(text: str) -> list[str]:
+    """Quotes and brackets become blanks; then lower case, without ASCII punctuation."""
+    return text.translate(_QUOTES).lower().translate(PUNCTUATION).split()

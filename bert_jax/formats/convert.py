@@ -1,0 +1,106 @@
+"""From any form that `load` reads to any form that others want: what `python -m bert_jax convert` does."""
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+from bert_jax.formats.card import training_facts
+from bert_jax.formats.hub_files import published_as
+from bert_jax.formats.load import is_run_directory, load, load_arrays, load_tokenizer, resolve
+from bert_jax.formats.names.parameters import find_head
+from bert_jax.formats.read import ReadModel, Report
+from bert_jax.formats.sentence_transformers import max_length_of, pooling_of
+from bert_jax.formats.tensorflow.google import Gelu
+from bert_jax.formats.write import save_pretrained
+
+FORMS = ("hf", "tf1", "sentence-transformers")
+
+
+class Converted(NamedTuple):
+    """What was written where, and what became of every parameter that was read."""
+
+    directory: Path
+    report: Report
+    has_tokenizer: bool
+
+
+def convert(
+    source: str | os.PathLike[str],
+    directory: str | os.PathLike[str],
+    *,
+    to: Literal["hf", "tf1", "sentence-transformers"] = "hf",
+    head: str | None = None,
+    step: int | None = None,
+    num_labels: int | None = None,
+    allow_missing: Iterable[str] = (),
+    pooling: str | None = None,
+    max_shard_size: int | str = "5GB",
+    gelu: Gelu | None = None,
+) -> Converted:
+    """Write `source` anew in another form, or for another head.
+
+    Args:
+        source: as in `load`: a run directory, a folder in any format, a hub id.
+        directory: where to; a former export is replaced, any other folder refused.
+        to: "hf" (config.json and model.safetensors), "tf1" (Google's checkpoint) or "sentence-transformers".
+        head: what is written; None: what is there, of which sentence-transformers takes the encoder.
+        step: this checkpoint of a run directory.
+        num_labels, allow_missing: as in `load`.
+        pooling: for sentence-transformers, as in `save_pretrained`; None: the source's if it says one, else "mean".
+        max_shard_size: as in `save_pretrained`.
+        gelu: as in `load`.
+
+    Raises:
+        FileNotFoundError, UserError: as `load` and `save_pretrained`.
+    """
+    path = resolve(source)
+    if to == "sentence-transformers" and head is None:
+        head = _encoder_in(path, step)
+    config, params, report = _read(path, head, step, num_labels, tuple(allow_missing), gelu)
+    options = {}
+    if to == "sentence-transformers":
+        pooling = pooling or pooling_of(path) or "mean"
+        if (length := max_length_of(path)) is not None:
+            options["max_length"] = length
+    tokenizer = load_tokenizer(path, **options)
+    card = training_facts(path, report.step) if is_run_directory(path) else None
+    if published := published_as(path):
+        card = {"converted from": published}
+    written = save_pretrained(
+        directory,
+        config,
+        params,
+        tokenizer,
+        head=report.head,
+        step=report.step,
+        card=card,
+        max_shard_size=max_shard_size,
+        sentence_transformers=pooling,
+        tf1=to == "tf1",
+    )
+    return Converted(written, report, tokenizer is not None)
+
+
+def _read(
+    path: Path,
+    head: str | None,
+    step: int | None,
+    num_labels: int | None,
+    allow_missing: tuple[str, ...],
+    gelu: Gelu | None,
+) -> ReadModel:
+    """On the host where nothing has to be drawn anew: most conversions load no JAX program."""
+    if allow_missing or num_labels is not None:
+        loaded = load(path, head=head, step=step, num_labels=num_labels, allow_missing=allow_missing, gelu=gelu)
+        return ReadModel(loaded.config, loaded.params, loaded.report)
+    found = load_arrays(path, head=head, step=step, gelu=gelu)
+    found.report.check()
+    return found
+
+
+def _encoder_in(path: Path, step: int | None) -> str:
+    """The encoder with its pooler, or without where there is none."""
+    config, _, report = load_arrays(path, step=step, verify=False)
+    has_pooler = config.family == "distilbert" or "pooler" in find_head(report.head, config).parts
+    return "encoder" if has_pooler else "encoder-no-pooler"

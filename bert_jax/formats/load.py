@@ -1,0 +1,315 @@
+"""The public load: a run directory, a folder or a published model -> config, parameters, tokenizer, and a report."""
+
+import json
+import logging
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from bert_jax.config import BertConfig
+from bert_jax.errors import UserError
+from bert_jax.formats.hub import fetch
+from bert_jax.formats.hub_files import is_hub_id
+from bert_jax.formats.names.parameters import head_in, is_encoder, parameters_of
+from bert_jax.formats.names.table import ENCODER
+from bert_jax.formats.read import OpenModel, ReadModel, Report, is_allowed, is_model_folder, read_model
+from bert_jax.formats.tensorflow.google import Gelu
+from bert_jax.tree import flatten, unflatten
+
+if TYPE_CHECKING:
+    import flax.linen as nn
+    import jax
+
+    from bert_jax.data.tokenizer.tokenizer import Tokenizer
+
+logger = logging.getLogger(__name__)
+
+
+class Loaded(NamedTuple):
+    """What `load` returns; unpacks to four."""
+
+    config: BertConfig
+    params: dict[str, Any]
+    tokenizer: "Tokenizer | None"
+    report: Report
+
+    @property
+    def model(self) -> "nn.Module":
+        """The Flax module that `params` are for."""
+        from bert_jax.model.heads import HEADS
+
+        return HEADS[self.report.head](self.config)
+
+
+def load(
+    source: str | os.PathLike[str],
+    *,
+    head: str | None = None,
+    num_labels: int | None = None,
+    labels: Iterable[str] | None = None,
+    allow_missing: Iterable[str] = (),
+    dtype: str | None = None,
+    step: int | None = None,
+    key: "jax.Array | None" = None,
+    revision: str | None = None,
+    token: str | bool | None = None,
+    gelu: Gelu | None = None,
+) -> Loaded:
+    """Load a model: the newest verified checkpoint of a run directory, or anybody's BERT in any published format.
+
+    Args:
+        source: the run directory (`runs/NAME`; of a fine-tuning run its best model, once there is one), the folder
+            (`runs/NAME/export`, or somebody's), or a hub id ("google-bert/bert-base-uncased", with "@REVISION" if need
+            be); what is on disk goes before.
+        head: which model's parameters are wanted: a key of `bert_jax.model.heads.HEADS`; None: what is there. What the
+            head does not use is left out and listed in the report.
+        num_labels: how many classes a classifier has, where that is not in the config.
+        labels: their names; None: the config's if there are as many, else LABEL_0, LABEL_1 ...
+        allow_missing: names of parameters or subtrees ("nsp_head", "classifier") that may be missing or of another
+            shape; they are initialised anew, and the report and a warning say so.
+        dtype: type of the operands of matrix products; None: "float32", whatever the run was trained in.
+        step: this checkpoint of a run directory and no other.
+        key: for what is initialised anew; None: `jax.random.key(0)`.
+        revision: of a published model: branch, tag or commit.
+        token: for a private or gated one; None: HF_TOKEN, or what `hf auth login` stored.
+        gelu: of a folder of Google's, which says "gelu" for two functions: "erf" or "tanh"; None: erf, as transformers.
+            The report notes it.
+
+    Returns:
+        Loaded(config, params, tokenizer, report): params are float32 JAX arrays on the default device, a plain nested
+        dict for `model.apply({"params": params}, ...)`; the tokenizer is None where the source has none.
+
+    Raises:
+        FileNotFoundError: there is nothing at `source`, no checkpoint in the run yet, or no published model of that
+            name, in the cache or where it can be reached.
+        UserError: parameters are missing or do not fit, files are damaged, or the tokenizer is another model's.
+    """
+    allowed = (allow_missing,) if isinstance(allow_missing, str) else tuple(allow_missing)
+    path = weights_folder(resolve(source, revision=revision, token=token), step)
+    names = _labels(path, num_labels, labels)
+    if is_run_directory(path):
+        config, params, report = load_arrays(path, head=head, labels=names, step=step, gelu=gelu)
+        report.check(allowed)
+        flat = _on_device(flatten(params).items())
+    else:
+        _refuse_step(step, source)
+        with OpenModel(path, head=head, labels=names, gelu=gelu) as model:
+            model.report.check(allowed)
+            flat = _on_device(model.arrays(contiguous=True))
+            config, report = model.config, model.report
+    config = config if dtype is None else config.replace(dtype=dtype)
+    tokenizer = load_tokenizer(path)
+    if tokenizer is not None:
+        tokenizer.check_vocab_size(config.vocab_size)
+    fresh = [name for name in parameters_of(config, report.head) if name not in flat and is_allowed(name, allowed)]
+    if fresh:
+        flat |= _initialise(config, report.head, fresh, key)
+        report = replace(report, fresh=tuple(fresh))
+        logger.warning("%s: %s drawn anew, not trained: %s", source, _counted(fresh), ", ".join(_tops(fresh)))
+    return Loaded(config, unflatten(flat), tokenizer, report)
+
+
+def load_arrays(
+    source: str | os.PathLike[str],
+    *,
+    head: str | None = None,
+    labels: tuple[str, ...] | None = None,
+    step: int | None = None,
+    verify: bool = True,
+    revision: str | None = None,
+    token: str | bool | None = None,
+    gelu: Gelu | None = None,
+) -> ReadModel:
+    """As `load`, onto the host: nested dict of NumPy arrays, for who places them on a mesh, writes or sums them.
+
+    The arrays lie in memory as in the file: most kernels of Hugging Face's are views on a transpose.
+
+    Missing and mismatched parameters are in the report and not raised: call `report.check()`. `verify=False` leaves
+    the sum in a folder's weights unchecked; a run's checkpoints are always verified.
+
+    Returns:
+        ReadModel(config, params, report).
+    """
+    path = weights_folder(resolve(source, revision=revision, token=token, parts=("config", "weights")), step)
+    if not is_run_directory(path):
+        _refuse_step(step, source)
+        return read_model(path, head=head, labels=labels, verify=verify, gelu=gelu)
+    if gelu is not None:
+        raise UserError(f"gelu={gelu!r}: only Google's own files leave it open; {source} is a run directory")
+    from bert_jax.training.checkpoint.checkpoints import Checkpoints
+
+    config = load_config(path)
+    if labels is not None:
+        config = config.replace(labels=labels)
+    with Checkpoints(path / "checkpoints") as checkpoints:
+        restored = checkpoints.restore_arrays(step, part="params")
+    flat = {name: np.asarray(array, dtype=np.float32) for name, array in flatten(restored.state["params"]).items()}
+    return _select(flat, config, head or head_in(flat, config), str(source), restored.step)
+
+
+def load_config(
+    source: str | os.PathLike[str], *, revision: str | None = None, token: str | bool | None = None
+) -> BertConfig:
+    """The architecture alone, without reading any weights; `dtype` and `remat` have their defaults.
+
+    Raises:
+        FileNotFoundError, UserError: as `load`.
+    """
+    path = resolve(source, revision=revision, token=token, parts=("config",))
+    if not is_run_directory(path):
+        return BertConfig.from_json(path)
+    try:
+        return BertConfig.from_json(run_config(path)["model"])
+    except UserError as error:
+        raise UserError(f"{path / 'config.json'}, model: {error}") from None
+
+
+def load_tokenizer(
+    source: str | os.PathLike[str], *, revision: str | None = None, token: str | bool | None = None, **options: Any
+) -> "Tokenizer | None":
+    """The tokenizer that belongs to a source as in `load`, None where it has none; options as `Tokenizer.load`.
+
+    Raises:
+        FileNotFoundError, UserError: as `load`.
+    """
+    from bert_jax.data.tokenizer.tokenizer import Tokenizer
+
+    path = folder = resolve(source, revision=revision, token=token, parts=("config", "tokenizer"))
+    if is_run_directory(path):
+        folder = path / "tokenizer"
+        options.setdefault("max_length", load_config(path).longest_input)
+    return Tokenizer.load(folder, **options) if Tokenizer.is_in(folder) else None
+
+
+def is_run_directory(source: str | os.PathLike[str]) -> bool:
+    """Whether it is a run directory: its config.json has a "model" of ours, not a Hugging Face model type."""
+    path = Path(source)
+    return (path / "config.json").is_file() and not is_model_folder(path) and "model" in run_config(path)
+
+
+def weights_folder(path: Path, step: int | None = None) -> Path:
+    """Where the model is: of a fine-tuning run its `export/`, the best model so far, unless a checkpoint is asked for.
+
+    Args:
+        path: as `resolve` gives it.
+        step: as in `load`.
+    """
+    is_fine_tuned = is_run_directory(path) and "task" in run_config(path)
+    exported = path / "export"
+    return exported if step is None and is_fine_tuned and (exported / "config.json").is_file() else path
+
+
+def run_config(run: Path) -> Mapping[str, Any]:
+    """A run directory's config.json."""
+    path = run / "config.json"
+    try:
+        fields = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise UserError(f"{path}: not a JSON file ({error})") from None
+    if not isinstance(fields, dict):
+        raise UserError(f"{path}: expected a JSON object, found {type(fields).__name__}")
+    return fields
+
+
+def resolve(
+    source: str | os.PathLike[str],
+    *,
+    revision: str | None = None,
+    token: str | bool | None = None,
+    parts: Iterable[str] = ("config", "weights", "tokenizer"),
+) -> Path:
+    """The local folder of a source: itself, or that of a published model, downloaded if need be (see `interop.hub`).
+
+    Args:
+        source: a run directory, a folder, or a hub id.
+        revision, token: as in `load`.
+        parts: what is needed of a published model.
+
+    Raises:
+        FileNotFoundError, UserError: as `load`.
+    """
+    if "://" in os.fspath(source):
+        raise UserError(f"{source}: loading from a bucket is not supported; copy the run or its export here first")
+    path = Path(source).expanduser()
+    if not path.is_dir() and (path.exists() or not is_hub_id(source)):
+        raise FileNotFoundError(f"{source}: no such folder (expected a run directory, a folder or a hub id)")
+    if path.is_dir() and revision is None:
+        return path
+    return fetch(os.fspath(source), revision=revision, token=token, parts=parts)
+
+
+def _refuse_step(step: int | None, source: str | os.PathLike[str]) -> None:
+    if step is not None:
+        raise UserError(f"step={step}: {source} is an exported folder, which has no steps")
+
+
+def _labels(source: Path, num_labels: int | None, labels: Iterable[str] | None) -> tuple[str, ...] | None:
+    """The names of the classes where the caller says something of them."""
+    if isinstance(labels, str):
+        raise UserError(f"labels={labels!r}: expected a list of names")
+    names = None if labels is None else tuple(labels)
+    if num_labels is None or (names is not None and len(names) == num_labels):
+        return names
+    if names is not None:
+        raise UserError(f"num_labels={num_labels}, but labels names {len(names)}")
+    known = load_config(source).labels
+    return known if len(known) == num_labels else tuple(f"LABEL_{number}" for number in range(num_labels))
+
+
+def _on_device(arrays: Iterable[tuple[str, np.ndarray]]) -> "dict[str, jax.Array]":
+    """Each array on the default device as it comes, so that no second copy of the model is ever on the host."""
+    import jax
+
+    return {path: jax.device_put(array) for path, array in arrays}
+
+
+def _select(flat: Mapping[str, np.ndarray], config: BertConfig, head: str, source: str, step: int) -> ReadModel:
+    """The parameters of one head out of a checkpoint's tree, and the report on it."""
+    stem = ENCODER if is_encoder(head, config) and any(path.startswith(ENCODER) for path in flat) else ""
+    wanted = parameters_of(config, head)
+    there = {path: flat[stem + path] for path in wanted if stem + path in flat}
+    wrong = {
+        path: f"{path}: has shape {array.shape}; the config says {wanted[path].shape}"
+        for path, array in there.items()
+        if array.shape != wanted[path].shape
+    }
+    report = Report(
+        source=source,
+        head=head,
+        step=step,
+        verified=True,
+        loaded=tuple(path for path in there if path not in wrong),
+        missing=tuple(path for path in wanted if path not in there),
+        unexpected=tuple(sorted(set(flat) - {stem + path for path in wanted})),
+        mismatched=tuple(wrong.values()),
+    )
+    return ReadModel(config, unflatten({path: there[path] for path in report.loaded}), report)
+
+
+def _initialise(config: BertConfig, head: str, paths: list[str], key: "jax.Array | None") -> dict[str, Any]:
+    """Parameters at `paths` as `model.init` draws them; the others are not even computed."""
+    import jax
+    import jax.numpy as jnp
+
+    from bert_jax.model.heads import HEADS
+
+    model = HEADS[head](config)
+
+    @jax.jit
+    def draw(key):
+        drawn = flatten(model.init(key, jnp.zeros((1, 1), jnp.int32))["params"])
+        return {path: drawn[path] for path in paths}
+
+    return draw(jax.random.key(0) if key is None else key)
+
+
+def _tops(paths: list[str]) -> list[str]:
+    return list(dict.fromkeys(path.rsplit("/", 1)[0] for path in paths))
+
+
+def _counted(paths: list[str]) -> str:
+    return "1 parameter is" if len(paths) == 1 else f"{len(paths)} parameters are"

@@ -1,0 +1,4 @@
+"""What a parameter is called in Hugging Face's files and in our tree.
+
+One table a family.
+"""

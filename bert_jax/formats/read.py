@@ -1,0 +1,402 @@
+"""Read somebody's model folder: its config and the weights beside it -> (config, arrays, report), with NumPy alone."""
+
+import json
+import math
+import os
+from collections import deque
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import TracebackType
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+
+from bert_jax.config import CONFIG_FILES, BertConfig
+from bert_jax.errors import UserError
+from bert_jax.formats.names.parameters import (
+    Parameter,
+    family_of,
+    find_head,
+    head_in,
+    is_encoder,
+    parameters_of,
+    table_keys,
+)
+from bert_jax.formats.safetensors import STEP
+from bert_jax.formats.stored import InMemory, Stored
+from bert_jax.formats.tensorflow.google import Gelu, google_hidden_act
+from bert_jax.formats.weights import has_weights, open_weights
+from bert_jax.tree import unflatten
+
+_PIECE = 32 << 20  # large enough for huge pages: the first touch of small ones costs more than reading the file
+_ALIGNMENT = 64  # bytes; XLA copies what is less aligned
+
+
+class Arena:
+    """Arrays out of a few large pieces of memory; a piece is freed with the last of its arrays.
+
+    Args:
+        total: bytes of all arrays together, as far as is known; no piece is larger than what is still to come.
+    """
+
+    def __init__(self, total: int):
+        self._left = total
+        self._piece, self._used = np.empty(0, np.uint8), 0
+
+    def empty(self, shape: tuple[int, ...]) -> np.ndarray:
+        """A float32 array of this shape, C-contiguous, with whatever the memory held."""
+        size = math.prod(shape) * 4
+        start = self._used + -(self._piece.ctypes.data + self._used) % _ALIGNMENT
+        if start + size > self._piece.size:
+            padding = _ALIGNMENT * (_PIECE // 1024)  # small arrays lose some bytes each to alignment
+            self._piece = np.empty(max(size, min(_PIECE, self._left)) + padding, np.uint8)
+            start = -self._piece.ctypes.data % _ALIGNMENT
+        self._used = start + size
+        self._left -= size
+        return self._piece[start : start + size].view(np.float32).reshape(shape)
+
+
+class IncompleteModel(UserError):
+    """A model that lacks parameters which are wanted, and has nothing else wrong. missing: their paths."""
+
+    def __init__(self, message: str, missing: tuple[str, ...]):
+        super().__init__(message)
+        self.missing = missing
+
+
+@dataclass(frozen=True)
+class Report:
+    """What became of every parameter of a load: nothing is dropped or made up in silence.
+
+    Attributes:
+        source: where it was read from.
+        head: which model the tree is for: a key of `bert_jax.model.heads.HEADS`.
+        step: the training step, of a run's checkpoint or recorded in an export; None where nothing says.
+        verified: whether stored sums were found and agree; None where there are none.
+        loaded: our paths that came from the file.
+        missing: our paths that the file has not.
+        unexpected: their keys that this head does not use.
+        mismatched: one line each: another shape, a dtype that is no float, a tied copy that differs.
+        fresh: our paths that were initialised anew because the caller allowed them to be missing.
+        notes: one line each: what the files leave open, and how it was taken.
+    """
+
+    source: str
+    head: str
+    step: int | None = None
+    verified: bool | None = None
+    loaded: tuple[str, ...] = ()
+    missing: tuple[str, ...] = ()
+    unexpected: tuple[str, ...] = ()
+    mismatched: tuple[str, ...] = ()
+    fresh: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    def problems(self, allow_missing: tuple[str, ...] = ()) -> list[str]:
+        """What makes the load unusable: one line each; what starts with a name in `allow_missing` is left out."""
+        missing = [path for path in self.missing if not is_allowed(path, allow_missing)]
+        lines = [line for line in self.mismatched if not is_allowed(line.split(":", 1)[0], allow_missing)]
+        if missing:
+            shown = ", ".join(missing[:3]) + (f" and {len(missing) - 3} more" if len(missing) > 3 else "")
+            parts = ", ".join(sorted({repr(_part(path)) for path in missing}))
+            lines.append(f"missing: {shown} (to start them fresh, name them in allow_missing, as in ({parts},))")
+        return lines
+
+    def check(self, allow_missing: tuple[str, ...] = ()) -> None:
+        """Raise a UserError with the first problem and how many there are; `IncompleteModel` if some are missing."""
+        lines = self.problems(allow_missing)
+        if not lines:
+            return
+        more = f" (and {len(lines) - 1} more such lines)" if len(lines) > 1 else ""
+        message = f"{self.source}, head={self.head!r}: {lines[0]}{more}"
+        if len(lines) == 1 and not self.mismatched:
+            raise IncompleteModel(message, self.missing)
+        raise UserError(message)
+
+
+def is_allowed(path: str, allowed: tuple[str, ...]) -> bool:
+    """Whether a path is one of `allowed` or lies below one ("mlm_head" allows "mlm_head/bias")."""
+    return any(path == name or path.startswith(f"{name}/") for name in allowed)
+
+
+def _part(path: str) -> str:
+    """What one would name to allow it: a head as a whole, and of the encoder its pooler."""
+    first, *rest = path.split("/")
+    return f"{first}/{rest[0]}" if first == "bert" and rest else first
+
+
+_FLOATS = ("float32", "float16", "bfloat16")
+_THREADS = min(4, os.cpu_count() or 1)  # NumPy and the file let others run while they copy
+_AHEAD = 2 * _THREADS
+
+
+class Source(NamedTuple):
+    """A parameter: our path and shape, the file's key, whether it is transposed there."""
+
+    path: str
+    shape: tuple[int, ...]
+    key: str
+    transposed: bool
+
+
+class Selection(NamedTuple):
+    """What is read from a file for one head, and the report on that (its `source` empty)."""
+
+    sources: list[Source]
+    report: Report
+
+
+def select(tensors: Stored, config: BertConfig, head: str) -> Selection:
+    """Compare a file with what the model needs; of its tensors only tied ones that are stored twice are read.
+
+    Args:
+        tensors: a file, under Hugging Face's names.
+        config: whose sizes the tensors must have.
+        head: which parameters are wanted.
+    """
+    family, parts = family_of(config), find_head(head, config).parts
+    stored = table_keys(tensors, family)
+    tied = [row for row in family.tied if config.tie_word_embeddings and row.part in parts and row.copy in stored]
+    for copy, original, _ in tied:
+        stored.setdefault(original, stored[copy])
+    sources, missing, mismatched = [], [], []
+    used = {row.copy for row in tied}
+    for path, parameter in parameters_of(config, head).items():
+        key = stored.get(parameter.key, stored.get(parameter.also))
+        if key is None:
+            missing.append(path)
+            continue
+        used |= {parameter.key, parameter.also}
+        wrong = _mismatch(tensors, key, parameter)
+        if wrong:
+            mismatched.append(f"{path}: {wrong}")
+        else:
+            sources.append(Source(path, parameter.shape, key, parameter.transposed))
+    for copy, original, _ in tied:
+        if original in used and not _equal(tensors, stored[copy], stored[original]):
+            mismatched.append(
+                f"{stored[copy]}: differs from {stored[original]}, to which config.json ties it (to use the latter for "
+                f"both, name {stored[copy]!r} in allow_missing; to keep both, say tie_word_embeddings: false there)"
+            )
+    loaded = tuple(source.path for source in sources)
+    unexpected = tuple(sorted(key for name, key in stored.items() if name not in used))
+    return Selection(sources, Report("", head, None, None, loaded, tuple(missing), unexpected, tuple(mismatched)))
+
+
+def _mismatch(tensors: Stored, key: str, parameter: Parameter) -> str | None:
+    shape, dtype = tensors.shape(key), tensors.dtype(key)
+    if dtype not in _FLOATS:
+        return f"{key} is {dtype}, not a float of 16 or 32 bits"
+    if shape == parameter.stored_shape:
+        return None
+    classes = parameter.key.startswith("classifier.") and shape[1:] == parameter.stored_shape[1:]
+    hint = f" (it has num_labels={shape[0]})" if classes else ""
+    return f"{key} has shape {shape}; the config and head say {parameter.stored_shape}{hint}"
+
+
+def _equal(tensors: Stored, a: str, b: str) -> bool:
+    return a == b or (tensors.shape(a) == tensors.shape(b) and bool(np.array_equal(tensors[a], tensors[b])))
+
+
+def read_arrays(
+    tensors: Stored, sources: list[Source], *, contiguous: bool = False
+) -> Iterator[tuple[str, np.ndarray]]:
+    """The parameters one after the other, read by a few threads which keep a little ahead.
+
+    Args:
+        tensors: the file.
+        sources: what to read, in which order.
+        contiguous: whether every array is to be C-contiguous, for a device to take over. Else one that is transposed
+            in the file is a view on that transpose, which need not be turned: twice as fast.
+
+    Yields:
+        our path, float32 array, its memory aligned for a device.
+    """
+    arena = Arena(sum(4 * math.prod(source.shape) for source in sources))
+    pending: deque[tuple[str, np.ndarray, Future[None]]] = deque()
+    with ThreadPoolExecutor(_THREADS) as pool:
+        for path, shape, key, transposed in sources:
+            view = not contiguous and transposed != tensors.transposed(key)
+            array = arena.empty(shape[::-1]).T if view else arena.empty(shape)
+            pending.append((path, array, pool.submit(tensors.copy_to, key, array.T if transposed else array)))
+            if len(pending) > _AHEAD:
+                yield _next(pending)
+        while pending:
+            yield _next(pending)
+
+
+def _next(pending: deque[tuple[str, np.ndarray, Future[None]]]) -> tuple[str, np.ndarray]:
+    path, array, future = pending.popleft()
+    future.result()
+    return path, array
+
+
+class ReadModel(NamedTuple):
+    """config, parameters (nested dict of float32 NumPy arrays), report."""
+
+    config: BertConfig
+    params: dict[str, Any]
+    report: Report
+
+
+class OpenModel:
+    """A model folder whose config and names of tensors have been read, and whose tensors can be.
+
+    Args:
+        directory, head, labels, verify, gelu: as `read_model`.
+
+    Attributes:
+        config: the architecture.
+        report: what will be read and what not; `verified` is known when all arrays were read.
+
+    Raises:
+        FileNotFoundError, UserError: as `read_model`, but for the sum.
+    """
+
+    def __init__(
+        self,
+        directory: str | os.PathLike[str],
+        *,
+        head: str | None = None,
+        labels: tuple[str, ...] | None = None,
+        verify: bool = True,
+        gelu: Gelu | None = None,
+    ):
+        folder = Path(directory)
+        raw = _read_config(folder)
+        self.config = BertConfig.from_json(folder)
+        notes = ()
+        if not (folder / CONFIG_FILES[0]).is_file():
+            hidden_act, note = google_hidden_act(self.config.hidden_act, gelu)
+            self.config, notes = self.config.replace(hidden_act=hidden_act), (note,) if note else ()
+        elif gelu is not None:
+            raise UserError(f"gelu={gelu!r}: only Google's own files leave it open; {folder} has a {CONFIG_FILES[0]}")
+        if labels is not None:
+            self.config = self.config.replace(labels=labels)
+        self._verify = verify
+        self._tensors = open_weights(folder, self.config.model_type)
+        try:
+            if head is None:
+                head = _head_of(raw, self._tensors, self.config)
+            self._sources, report = select(self._tensors, self.config, head)
+        except BaseException:
+            self._tensors.close()
+            raise
+        recorded = self._tensors.metadata.get(STEP, "")
+        step = int(recorded) if recorded.isdecimal() else None
+        self.report = replace(report, source=str(folder), step=step, notes=notes)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None):
+        self._tensors.close()
+
+    def arrays(self, *, contiguous: bool = False) -> Iterator[tuple[str, np.ndarray]]:
+        """Our path and float32 array of each parameter; a UserError after the last if the sum is not the recorded one.
+
+        The sum is taken while the arrays are read: they are to be used when all have come. `contiguous` as
+        `read_arrays`.
+        """
+        with ThreadPoolExecutor(1) as beside:
+            verified = beside.submit(self._tensors.verify) if self._verify else None
+            yield from read_arrays(self._tensors, self._sources, contiguous=contiguous)
+            self.report = replace(self.report, verified=verified and verified.result())
+        if self.report.verified is False:
+            raise UserError(
+                f"{self._tensors.path}: the tensors do not have the sum that was recorded when the file was written: "
+                "it is damaged; copy or export it again"
+            )
+
+
+def is_model_folder(directory: str | os.PathLike[str]) -> bool:
+    """Whether it looks like a model's folder: a config.json that names a model type, or weights."""
+    folder = Path(directory)
+    if has_weights(folder):
+        return True
+    try:
+        return "model_type" in json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError, TypeError):
+        return False
+
+
+def read_model(
+    directory: str | os.PathLike[str],
+    *,
+    head: str | None = None,
+    labels: tuple[str, ...] | None = None,
+    verify: bool = True,
+    gelu: Gelu | None = None,
+) -> ReadModel:
+    """Read a folder with a BERT, RoBERTa, ALBERT or DistilBERT.
+
+    Accepts keys with and without the family's prefix, `gamma` / `beta`, stored buffers and stored copies of tied
+    tensors, and float16, bfloat16 and float32 weights; all become float32. The report says what was missing or did not
+    fit; whether that is an error is for the caller (`Report.check`).
+
+    Args:
+        directory: holds config.json (or Google's bert_config.json) and weights in a format of `weights.open_weights`.
+        head: which model's parameters are wanted; None: what config.json's `architectures` says, else what is there;
+            an encoder that is there without a pooler is one without a pooler.
+        labels: names of a classifier's classes instead of those in the config.
+        verify: check the sum over all tensors where the file has one (files written by this library do).
+        gelu: of Google's own files, which say "gelu" for two functions: "erf" or "tanh"; None: erf, as transformers.
+
+    Returns:
+        ReadModel(config, params, report). Parameters that are missing or mismatched are not in `params`.
+
+    Raises:
+        FileNotFoundError: no such folder or file.
+        UserError: a broken file, another kind of model, or tensors that do not have their recorded sum.
+    """
+    with OpenModel(directory, head=head, labels=labels, verify=verify, gelu=gelu) as model:
+        flat = dict(model.arrays())
+        return ReadModel(model.config, unflatten(flat), model.report)
+
+
+def from_stored(
+    tensors: Mapping[str, np.ndarray], config: BertConfig, head: str
+) -> tuple[dict[str, np.ndarray], Report]:
+    """Their tensors -> our tree, flat: the inverse of `names.to_stored`, with a report.
+
+    Args:
+        tensors: key -> array; a file is read one array at a time.
+        config: whose sizes the arrays must have.
+        head: which parameters are wanted.
+
+    Returns:
+        our path -> float32 array, in the file's order of memory; and the report (its `source` empty).
+    """
+    stored = tensors if isinstance(tensors, Stored) else InMemory(tensors)
+    sources, report = select(stored, config, head)
+    return dict(read_arrays(stored, sources)), report
+
+
+def _read_config(folder: Path) -> dict[str, Any]:
+    if not folder.is_dir():
+        raise FileNotFoundError(f"{folder}: no such folder")
+    path = next((folder / name for name in CONFIG_FILES if (folder / name).is_file()), None)
+    if path is None:
+        raise FileNotFoundError(
+            f"{folder}: holds no config.json (nor {', '.join(CONFIG_FILES[1:])}), so it is no model"
+        )
+    try:
+        raw = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{path}: not a JSON file ({error})") from None
+    if not isinstance(raw, dict):
+        raise UserError(f"{path}: expected a JSON object, found {type(raw).__name__}")
+    return raw
+
+
+def _head_of(raw: Mapping[str, Any], tensors: Stored, config: BertConfig) -> str:
+    """The first head whose class is named; of the encoders', which share a class, and of none, what the keys say."""
+    family = family_of(config)
+    found = head_in(table_keys(tensors, family), config)
+    for name in raw.get("architectures") or []:
+        for head, (suffix, _) in family.heads.items():
+            if name in {word + suffix for word in family.classes.values()}:
+                return found if is_encoder(head, config) and is_encoder(found, config) else head
+    return found

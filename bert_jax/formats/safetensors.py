@@ -1,0 +1,258 @@
+"""Read and write .safetensors files: contiguous, little-endian, checked before use, with a sha256 in the metadata.
+
+The format has no checksum of its own; hence the sum, which the reader verifies where it is present. The `safetensors`
+package is not used: it maps the file to read it, and its NumPy writer stores an array that is not C-contiguous with its
+elements in the wrong order. The format is a length, a JSON header and the bytes
+(https://github.com/huggingface/safetensors#format).
+"""
+
+import hashlib
+import json
+import math
+import os
+import struct
+import sys
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from bert_jax.errors import UserError
+from bert_jax.formats.stored import FileBytes, Stored, copy_rows
+from bert_jax.tree import sha256_of_arrays, sum_label
+
+LARGEST_HEADER = 1 << 24
+"""Bytes; the header of BERT-large has 50,000. (The format allows 100,000,000, which take a gigabyte to parse.)"""
+_MOST_AXES = 64  # NumPy's
+
+NUMPY_DTYPES = {
+    "F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16",
+    "I64": "int64", "I32": "int32", "I16": "int16", "I8": "int8",
+    "U64": "uint64", "U32": "uint32", "U16": "uint16", "U8": "uint8", "BOOL": "bool",
+}  # fmt: skip
+
+
+class Entry(NamedTuple):
+    """A tensor: dtype in the format's words, shape, and where its first byte is in the file."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    start: int
+
+
+class Header(NamedTuple):
+    """What the header says: strings about the file, and key -> tensor, in the order of their bytes."""
+
+    metadata: dict[str, str]
+    entries: dict[str, Entry]
+
+
+def read_header(file: FileBytes) -> Header:
+    """Parse and check the header.
+
+    Raises:
+        UserError: no header, no JSON, a key that is there twice, an entry that is none, a shape that does not fit its
+            bytes, bytes that overlap, that nobody owns or that the file has not. The message does not name the file.
+    """
+    if file.size < 8:
+        raise UserError("it is too short for a header")
+    length = int.from_bytes(file.read(0, 8), "little")
+    if length > LARGEST_HEADER:
+        raise UserError(f"its header would have {length} bytes; at most {LARGEST_HEADER} are read")
+    if 8 + length > file.size:
+        raise UserError(f"its header would have {length} bytes, which the file has not")
+    fields = _parse(file.read(8, length))
+    metadata = fields.pop("__metadata__", {})
+    if not isinstance(metadata, dict) or not all(isinstance(value, str) for value in metadata.values()):
+        raise UserError("its __metadata__ is not a JSON object of strings")
+    spans = {key: _entry(key, entry) for key, entry in fields.items()}
+    first, size = 8 + length, file.size - 8 - length
+    entries, end = {}, 0
+    for key, (dtype, shape, start, stop) in sorted(spans.items(), key=lambda item: item[1][2:]):
+        if start != end:
+            what = f"overlaps the tensor before it, which ends at byte {end}" if start < end else "follows a hole"
+            raise UserError(f"the tensor {_shown(key)} begins at byte {start} and {what}")
+        entries[key], end = Entry(dtype, shape, first + start), stop
+    if end != size:
+        raise UserError(f"its tensors have {end} bytes together, the file has {size} for them")
+    return Header(metadata, entries)
+
+
+def _parse(text: bytes) -> dict[str, Any]:
+    try:
+        fields = json.loads(text, object_pairs_hook=_once)
+    except RecursionError:
+        raise UserError("its header is nested too deeply") from None
+    except ValueError as error:
+        raise UserError(f"its header is not JSON ({error})") from None
+    if not isinstance(fields, dict):
+        raise UserError("its header is not a JSON object")
+    return fields
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    fields = dict(pairs)
+    if len(fields) != len(pairs):
+        seen: set[str] = set()
+        twice = next(name for name, _ in pairs if name in seen or seen.add(name))
+        raise UserError(f"the key {_shown(twice)} is in its header twice")
+    return fields
+
+
+def _entry(key: str, entry: Any) -> tuple[str, tuple[int, ...], int, int]:
+    if not isinstance(entry, Mapping) or set(entry) != {"dtype", "shape", "data_offsets"}:
+        raise UserError(f"the tensor {_shown(key)} has other fields than dtype, shape and data_offsets")
+    dtype, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
+    if not isinstance(dtype, str) or not _are_sizes(shape) or not _are_sizes(offsets) or len(offsets) != 2:
+        raise UserError(f"the tensor {_shown(key)} has a dtype, shape or data_offsets that is none")
+    start, stop = offsets
+    if start > stop:
+        raise UserError(f"the tensor {_shown(key)} ends at byte {stop}, before it begins at byte {start}")
+    itemsize = np.dtype(NUMPY_DTYPES.get(dtype, "uint8")).itemsize
+    if len(shape) > _MOST_AXES or math.prod(max(size, 1) for size in shape) * itemsize >= 2**63:
+        raise UserError(f"the tensor {_shown(key)} of shape {_shown(shape)} is larger than any array can be")
+    if dtype in NUMPY_DTYPES and math.prod(shape) * itemsize != stop - start:
+        what = f"{dtype} of shape {_shown(shape)} takes {math.prod(shape) * itemsize} bytes"
+        raise UserError(f"the tensor {_shown(key)} has {stop - start} bytes, but {what}")
+    return dtype, tuple(shape), start, stop
+
+
+def _are_sizes(value: Any) -> bool:
+    return isinstance(value, list) and all(type(size) is int and size >= 0 for size in value)
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 100 else f"{text[:97]}..."
+
+
+SUM = "bert_jax.sha256"
+"""Metadata key of the sum over all tensors: presence says that this library wrote the file."""
+STEP = "bert_jax.step"
+"""Metadata key of the training step that the tensors come from."""
+
+_STORED_DTYPES = {name: stored for stored, name in NUMPY_DTYPES.items()}
+_SCRATCH = 1 << 18  # bytes that are read at once where rows have to be moved: they stay in the processor's cache
+
+
+class TensorFile(Stored):
+    """A .safetensors file as a mapping from key to array; an array is read when it is asked for.
+
+    Nothing is mapped: reading a mapped file that somebody cuts short ends the process.
+
+    Args:
+        path: the file.
+
+    Attributes:
+        metadata: the strings of the header.
+
+    Raises:
+        UserError: not a safetensors file, truncated, or a header that contradicts itself.
+        FileNotFoundError: there is no such file.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]):
+        self._bytes = FileBytes(path)
+        self.path = self._bytes.path
+        try:
+            header = read_header(self._bytes)
+        except UserError as error:
+            self.close()
+            what = f"{self.path} ({self._bytes.size} bytes) is not a whole safetensors file"
+            raise UserError(f"{what}: {error}") from None
+        self.metadata, self._entries = header.metadata, header.entries
+
+    def close(self) -> None:
+        self._bytes.close()
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._entries)
+
+    def __getitem__(self, key: str) -> np.ndarray:
+        """The array: C-contiguous, in the file's dtype."""
+        entry = self._entries[key]
+        return self._bytes.array(entry.start, self.dtype(key), math.prod(entry.shape)).reshape(entry.shape)
+
+    def shape(self, key: str) -> tuple[int, ...]:
+        return self._entries[key].shape
+
+    def dtype(self, key: str) -> str:
+        stored = self._entries[key].dtype
+        if stored not in NUMPY_DTYPES:
+            raise UserError(f"{self.path}: tensor {key!r} is {stored}; float32, float16 and bfloat16 are read")
+        return NUMPY_DTYPES[stored]
+
+    def copy_to(self, key: str, out: np.ndarray) -> None:
+        """As `Stored`: straight into place where it lies as in the file, else by way of a few rows."""
+        entry, dtype = self._entries[key], np.dtype(self.dtype(key))
+        if out.flags.c_contiguous and out.dtype == dtype and sys.byteorder == "little":
+            self._bytes.read_into(entry.start, out.reshape(-1).view(np.uint8).data)
+            return
+        if out.ndim == 0:
+            out[...] = self[key]
+            return
+        length = math.prod(entry.shape[1:])
+        rows = max(1, _SCRATCH // max(1, length * dtype.itemsize))
+        scratch = np.empty((min(rows, len(out)), *entry.shape[1:]), dtype.newbyteorder("<"))
+        for row in range(0, len(out), rows):
+            part = scratch[: len(out) - row]
+            self._bytes.read_into(entry.start + row * length * dtype.itemsize, part.reshape(-1).view(np.uint8).data)
+            copy_rows(part, out[row : row + rows])
+
+    def verify(self) -> bool | None:
+        """Whether the tensors still have the sum in the metadata; None where there is none."""
+        if SUM not in self.metadata:
+            return None
+        digest = hashlib.sha256()
+        buffer = memoryview(bytearray(_SCRATCH))
+        for key in sorted(self):
+            dtype, shape = self.dtype(key), self.shape(key)
+            digest.update(sum_label(key, dtype, shape))
+            start, left = self._entries[key].start, math.prod(shape) * np.dtype(dtype).itemsize
+            while left:
+                part = buffer[: min(left, _SCRATCH)]
+                self._bytes.read_into(start, part)
+                digest.update(part)
+                start, left = start + len(part), left - len(part)
+        return self.metadata[SUM] == digest.hexdigest()
+
+
+def write_tensors(
+    path: str | os.PathLike[str], tensors: Mapping[str, np.ndarray], metadata: Mapping[str, str] | None = None
+) -> None:
+    """Write a .safetensors file that torch, transformers 4 and 5 and this library read: equal tensors, equal bytes.
+
+    Args:
+        path: the file, replaced if it is there.
+        tensors: key -> array, in any memory layout; stored C-contiguous and little-endian.
+        metadata: more strings for the header; `{"format": "pt"}` is always there (transformers 4 refuses "np").
+    """
+    arrays = {
+        key: np.asarray(array, dtype=array.dtype.newbyteorder("<"), order="C")
+        for key, array in sorted(tensors.items(), key=lambda item: (-item[1].itemsize, item[0]))
+    }
+    total = sha256_of_arrays((key, arrays[key]) for key in sorted(arrays))
+    header: dict[str, object] = {"__metadata__": {**(metadata or {}), "format": "pt", SUM: total}}
+    end = 0
+    for key, array in arrays.items():
+        start, end = end, end + array.nbytes
+        dtype = _STORED_DTYPES[array.dtype.name]
+        header[key] = {"dtype": dtype, "shape": list(array.shape), "data_offsets": [start, end]}
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)  # so that the tensors are aligned for whoever maps the file
+    with open(path, "wb") as file:
+        file.write(struct.pack("<Q", len(text)) + text)
+        for array in arrays.values():
+            file.write(array.reshape(-1).view(np.uint8).data)
+
+
+def written_by_us(path: str | os.PathLike[str]) -> bool:
+    """Whether the file is a safetensors file of this library's making."""
+    try:
+        with TensorFile(path) as file:
+            return SUM in file.metadata
+    except (UserError, FileNotFoundError):
+        return False

@@ -1,0 +1,254 @@
+"""What every format is to the reader: a file read by position, and a mapping from a tensor's name to its array."""
+
+import os
+import sys
+import threading
+import zlib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import NamedTuple, Self
+
+import numpy as np
+
+from bert_jax.errors import UserError
+
+_CHUNK = 1 << 20
+_GIT_LFS = b"version https://git-lfs"
+
+
+class FileBytes:
+    """Bytes of a file by offset.
+
+    Args:
+        path: the file.
+
+    Attributes:
+        path: the same.
+        size: how many bytes it had when it was opened.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        UserError: it cannot be opened, or it is the text that Git LFS leaves in place of a file.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]):
+        self.path = Path(path)
+        if not self.path.is_file():
+            raise FileNotFoundError(f"{self.path}: no such file")
+        try:
+            self._file = open(self.path, "rb", buffering=0)
+        except OSError as error:
+            raise UserError(f"{self.path}: cannot be opened: {error.strerror}") from None
+        self._lock = threading.Lock()
+        self.size = os.fstat(self._file.fileno()).st_size
+        if self.size < 1024 and self.read(0, min(self.size, len(_GIT_LFS))) == _GIT_LFS:
+            self.close()
+            raise UserError(f"{self.path}: a pointer of Git LFS, not the file itself; fetch it with `git lfs pull`")
+
+    def close(self) -> None:
+        """Let go of the file."""
+        self._file.close()
+
+    def read(self, start: int, length: int) -> bytes:
+        """`length` bytes from `start`; a UserError where the file ends before."""
+        self._check(start, length)
+        buffer = bytearray(length)
+        self.read_into(start, memoryview(buffer))
+        return bytes(buffer)
+
+    def read_into(self, start: int, buffer: memoryview) -> None:
+        """Fill the buffer with the bytes from `start`; threads may do so at the same time."""
+        self._check(start, len(buffer))
+        done = 0
+        while done < len(buffer):
+            got = self._read_at(start + done, buffer[done:])
+            if not got:
+                raise UserError(f"{self.path}: became shorter while it was read")
+            done += got
+
+    def _read_at(self, start: int, buffer: memoryview) -> int:
+        if hasattr(os, "preadv"):
+            return os.preadv(self._file.fileno(), [buffer], start)
+        with self._lock:  # Windows has no reading by position
+            self._file.seek(start)
+            return self._file.readinto(buffer) or 0
+
+    def array(self, start: int, dtype: str, count: int, *, big_endian: bool = False) -> np.ndarray:
+        """`count` elements from byte `start`.
+
+        Args:
+            start: where they begin.
+            dtype: NumPy's name of a real dtype.
+            count: how many.
+            big_endian: their order of bytes in the file.
+
+        Returns:
+            [count], in the byte order of this machine.
+
+        Raises:
+            UserError: the file ends before, or there is not so much memory.
+        """
+        length = count * np.dtype(dtype).itemsize
+        self._check(start, length)
+        try:
+            elements = np.empty(count, dtype)
+        except MemoryError:
+            raise UserError(f"{self.path}: no memory for a tensor of {length} bytes") from None
+        octets = elements.view(np.uint8)
+        self.read_into(start, octets.data)
+        if big_endian != (sys.byteorder == "big") and elements.itemsize > 1:
+            elements.view(f"u{elements.itemsize}").byteswap(inplace=True)
+        return octets != 0 if dtype == "bool" else elements
+
+    def crc32(self, start: int, length: int) -> int:
+        """CRC-32 of a stretch, read a mebibyte at a time."""
+        total = 0
+        for position in range(start, start + length, _CHUNK):
+            total = zlib.crc32(self.read(position, min(_CHUNK, start + length - position)), total)
+        return total
+
+    def _check(self, start: int, length: int) -> None:
+        if start + length > self.size:
+            raise UserError(
+                f"{self.path} ends at byte {self.size}, {start + length} were expected: truncated or damaged"
+            )
+
+
+class Stored(Mapping[str, np.ndarray]):
+    """Tensors in somebody's file: a mapping from name to array; an array is read when it is asked for.
+
+    Attributes:
+        path: the file (of several files the one that lists them), for messages.
+        metadata: strings that the file keeps beside its tensors.
+    """
+
+    path: Path
+    metadata: dict[str, str]
+
+    def __contains__(self, key: object) -> bool:  # Mapping's own reads the array
+        return any(key == name for name in self)
+
+    def shape(self, key: str) -> tuple[int, ...]:
+        """Shape, without reading the array."""
+        raise NotImplementedError
+
+    def dtype(self, key: str) -> str:
+        """NumPy's name of the dtype, without reading the array."""
+        raise NotImplementedError
+
+    def transposed(self, key: str) -> bool:
+        """Whether the file holds the array's transpose."""
+        return False
+
+    def copy_to(self, key: str, out: np.ndarray) -> None:
+        """Write the array into `out`, of its shape, any strides and a float dtype not narrower than its own.
+
+        A format that can do without the whole array in memory does. Threads may call this at the same time.
+        """
+        copy_rows(self[key], out)
+
+    def verify(self) -> bool | None:
+        """Whether the tensors have the sum recorded with them; None where the format or the file has none."""
+        return None
+
+    def close(self) -> None:
+        """Let go of the files."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None):
+        self.close()
+
+
+class Native(NamedTuple):
+    """Where a renamed tensor comes from: its name in the file, and whether its two axes are swapped there."""
+
+    name: str
+    transposed: bool = False
+
+
+class Renamed(Stored):
+    """Tensors of a file under Hugging Face's names and in torch's [out, in] layout: views, nothing is copied.
+
+    Args:
+        inner: the file.
+        names: Hugging Face's name -> where it comes from.
+    """
+
+    def __init__(self, inner: Stored, names: Mapping[str, Native]):
+        self._inner, self._names = inner, names
+        self.path, self.metadata = inner.path, inner.metadata
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __getitem__(self, key: str) -> np.ndarray:
+        native = self._names[key]
+        array = self._inner[native.name]
+        return array.T if native.transposed else array
+
+    def shape(self, key: str) -> tuple[int, ...]:
+        native = self._names[key]
+        shape = self._inner.shape(native.name)
+        return shape[::-1] if native.transposed else shape
+
+    def dtype(self, key: str) -> str:
+        return self._inner.dtype(self._names[key].name)
+
+    def transposed(self, key: str) -> bool:
+        native = self._names[key]
+        return native.transposed != self._inner.transposed(native.name)
+
+    def copy_to(self, key: str, out: np.ndarray) -> None:
+        native = self._names[key]
+        self._inner.copy_to(native.name, out.T if native.transposed else out)
+
+    def verify(self) -> bool | None:
+        return self._inner.verify()
+
+    def close(self) -> None:
+        self._inner.close()
+
+
+class InMemory(Stored):
+    """Arrays that are there already, as a format's reader.
+
+    Args:
+        arrays: name -> array.
+    """
+
+    def __init__(self, arrays: Mapping[str, np.ndarray]):
+        self._arrays = arrays
+        self.path, self.metadata = Path("(memory)"), {}
+
+    def __len__(self) -> int:
+        return len(self._arrays)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._arrays)
+
+    def __getitem__(self, key: str) -> np.ndarray:
+        return self._arrays[key]
+
+    def shape(self, key: str) -> tuple[int, ...]:
+        return self._arrays[key].shape
+
+    def dtype(self, key: str) -> str:
+        return self._arrays[key].dtype.name
+
+
+_ROWS = 16  # float32 numbers in a cache line, which is then written once
+
+
+def copy_rows(source: np.ndarray, out: np.ndarray) -> None:
+    """`out[...] = source`; a few rows at a time where one is transposed: up to three times as fast as all at once."""
+    if out.ndim == 2 and source.flags.c_contiguous and not out.flags.c_contiguous:
+        for row in range(0, len(out), _ROWS):
+            out[row : row + _ROWS] = source[row : row + _ROWS]
+    else:
+        out[...] = source

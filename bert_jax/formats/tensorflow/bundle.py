@@ -1,0 +1,400 @@
+"""Read and write a TensorFlow checkpoint (the V2 "bundle" of TF1 and TF2) without TensorFlow.
+
+    with Tf1Checkpoint("uncased_L-12_H-768_A-12") as stored:      # a folder, or a prefix .../bert_model.ckpt
+        stored["bert/embeddings/word_embeddings"]                 # float32 [30522, 768], read now
+
+Sources: TensorFlow's core/util/tensor_bundle/tensor_bundle.{h,cc}. `tf1_names.hf_names` gives the tensors Hugging
+Face's names, `tf1_optimizer.optimizer_state` the moments of Adam.
+
+The bytes are those of TensorFlow 1's BundleWriter when its Saver saves the same variables, since the Saver sorts them
+by name (core/util/tensor_bundle/tensor_bundle.cc, python/training/saver.py).
+"""
+
+import os
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import numpy as np
+
+from bert_jax.errors import UserError
+from bert_jax.formats.stored import Stored
+from bert_jax.formats.tensorflow.crc32c import crc32c, mask
+from bert_jax.formats.tensorflow.entries import (
+    Entry,
+    Header,
+    entry_bytes,
+    header_bytes,
+    read_entry,
+    read_header,
+    read_varint,
+    region,
+    slice_key,
+    slice_shape,
+    stored_dtype,
+)
+from bert_jax.formats.tensorflow.table import MAGIC, read_table, write_table
+
+INDEX = ".index"
+_DATA_FILE = re.compile(r"\.data-\d{5}-of-\d{5}$")
+_LATEST = "checkpoint"
+_LATEST_PATH = re.compile(r'^model_checkpoint_path:\s*"((?:[^"\\]|\\.)*)"', re.MULTILINE)
+_MOST_NAMED = 5
+
+
+def is_checkpoint(source: str | os.PathLike[str]) -> bool:
+    """Whether there is an .index at that prefix, in that folder or in its variables/ (a TF-hub module)."""
+    path = Path(source)
+    return bool(_prefixes(path)) or _index(_bare(path)).is_file()
+
+
+def find_prefix(source: str | os.PathLike[str]) -> Path:
+    """The prefix X of the one checkpoint that `source` names.
+
+    Args:
+        source: the prefix itself, one of its files, or a folder. In a folder with several, its file `checkpoint`
+            says which is the latest.
+
+    Raises:
+        FileNotFoundError: there is no checkpoint.
+        UserError: there are several, or one of TensorFlow's old one-file format.
+    """
+    path = Path(source)
+    if not path.is_dir():
+        return _existing_prefix(_bare(path))
+    found = _prefixes(path)
+    latest = _latest(path)
+    if latest in found:
+        return latest
+    if len(found) == 1:
+        return found[0]
+    if found:
+        names = ", ".join(prefix.name for prefix in found[:_MOST_NAMED]) + (" …" if len(found) > _MOST_NAMED else "")
+        raise UserError(f"{path}: holds {len(found)} checkpoints, {names}: name one of them, as in {found[0]}")
+    for file in sorted(path.iterdir()):
+        if _is_table(file):
+            raise UserError(_old_format(file))
+    alone = [file for file in sorted(path.iterdir()) if _DATA_FILE.search(file.name)]
+    if alone:
+        raise FileNotFoundError(f"{alone[0]}: its {_bare(alone[0]).name}{INDEX} is not there; copy that file too")
+    raise FileNotFoundError(f"{path}: holds no TensorFlow checkpoint (no file *{INDEX})")
+
+
+def _prefixes(folder: Path) -> list[Path]:
+    for place in (folder, folder / "variables"):
+        if found := sorted(_bare(file) for file in place.glob(f"?*{INDEX}") if file.is_file()):
+            return found
+    return []
+
+
+def _bare(path: Path) -> Path:
+    """The path without the ending that one of the checkpoint's files has."""
+    name = _DATA_FILE.sub("", path.name.removesuffix(INDEX))
+    return path.with_name(name) if name else path
+
+
+def _index(prefix: Path) -> Path:
+    return prefix.with_name(prefix.name + INDEX)
+
+
+def _existing_prefix(prefix: Path) -> Path:
+    if _index(prefix).is_file():
+        return prefix
+    if _is_table(prefix):
+        raise UserError(_old_format(prefix))
+    raise FileNotFoundError(f"{_index(prefix)}: no such file")
+
+
+def _latest(folder: Path) -> Path | None:
+    """The prefix that the file `checkpoint` names, by its last component: the folder may have been moved."""
+    try:
+        with open(folder / _LATEST, "rb") as file:
+            text = file.read(1 << 20).decode("utf-8", "replace")
+    except OSError:
+        return None
+    found = _LATEST_PATH.search(text)
+    return folder / Path(found[1].replace("\\\\", "\\")).name if found else None
+
+
+def _is_table(path: Path) -> bool:
+    if not path.is_file() or path.stat().st_size < len(MAGIC):
+        return False
+    with open(path, "rb") as file:
+        file.seek(-len(MAGIC), os.SEEK_END)
+        return file.read() == MAGIC
+
+
+def _old_format(path: Path) -> str:
+    return (
+        f"{path}: a checkpoint of TensorFlow's V1 format (one file, before 2017), which is not read; save it again "
+        "with tf.train.Saver(write_version=tf.train.SaverDef.V2)"
+    )
+
+
+MOST_INDEX_BYTES = 1 << 26
+"""Size of an .index that is read: some 100 bytes a tensor are usual."""
+
+_CHUNK = 1 << 24
+_MOST_SHOWN = 100
+
+
+class Tf1Checkpoint(Stored):
+    """The tensors of a checkpoint under TensorFlow's names; each is read, and its CRC-32C checked, when asked for.
+
+    Opening reads the .index and checks that each tensor lies within its data file and overlaps no other. Strings are
+    listed with dtype "object", and not read. A partitioned variable is put together from its slices.
+
+    Args:
+        source: a prefix (`DIR/bert_model.ckpt`), one of its files, or a folder (see `tf1_files.find_prefix`).
+
+    Attributes:
+        prefix: the path before ".index".
+
+    Raises:
+        FileNotFoundError: there is none, or a data file of it is not there.
+        UserError: it is damaged, or in TensorFlow's old one-file format.
+    """
+
+    def __init__(self, source: str | os.PathLike[str]):
+        self.prefix = find_prefix(source)
+        self.path = self.prefix.with_name(self.prefix.name + INDEX)
+        self.metadata = {}
+        size = self.path.stat().st_size
+        if size > MOST_INDEX_BYTES:
+            raise UserError(f"{self.path}: has {size} bytes; an index of at most {MOST_INDEX_BYTES} is read")
+        try:
+            self._header, by_key = _read_index(self.path.read_bytes())
+            self._entries = {_text(key): entry for key, entry in by_key.items() if not key.startswith(b"\0")}
+            self._slices = {key: entry for key, entry in by_key.items() if key.startswith(b"\0")}
+            for name, entry in self._entries.items():
+                self._check_slices(name, entry)
+        except ValueError as error:
+            raise UserError(f"{self.path}: {error}") from None
+        self._check_places()
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._entries)
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._entries
+
+    def __getitem__(self, key: str) -> np.ndarray:
+        """The array, C-contiguous, in the file's dtype and this machine's byte order.
+
+        Raises:
+            KeyError: there is no such tensor.
+            UserError: its bytes do not have the recorded checksum, or it is of a dtype that is not read.
+        """
+        entry = self._entries[key]
+        if entry.numpy_dtype is None:
+            kind = "strings" if entry.is_string else f"of TensorFlow's dtype {entry.dtype}"
+            raise UserError(f"{self.path}: tensor {key!r} is {kind}; numbers alone are read")
+        return self._joined(key, entry) if entry.slices else self._numbers(key, entry)
+
+    def shape(self, key: str) -> tuple[int, ...]:
+        return self._entries[key].shape
+
+    def dtype(self, key: str) -> str:
+        entry = self._entries[key]
+        if entry.numpy_dtype is None and not entry.is_string:
+            raise UserError(f"{self.path}: tensor {key!r} is of TensorFlow's dtype {entry.dtype}, which is not read")
+        return entry.numpy_dtype or "object"
+
+    def copy_to(self, key: str, out: np.ndarray) -> None:
+        entry = self._entries[key]
+        if entry.numpy_dtype != out.dtype.name or entry.slices or self._swapped or not out.flags.c_contiguous:
+            super().copy_to(key, out)
+            return
+        with open(self._shard(entry), "rb") as file:
+            file.seek(entry.offset)
+            if file.readinto(out.reshape(-1).view(np.uint8).data) != entry.size:
+                raise UserError(self._cut_off(key, entry))
+        self._check_crc(key, entry, out)
+
+    def verify(self) -> bool:
+        """Whether all tensors, slots of the optimizer included, have their checksums; reads the data files once."""
+        return all(self._crc_agrees(entry) for entry in self._placed().values())
+
+    def string(self, key: str) -> bytes:
+        """A tensor that is one string: its length, a CRC of that, and the bytes (`WriteStringTensor`).
+
+        Raises:
+            KeyError: there is no such tensor.
+            UserError: it is something else, or damaged.
+        """
+        entry = self._entries[key]
+        octets = self._read(entry, key).tobytes()
+        try:
+            if not entry.is_string or entry.shape:
+                raise ValueError("is not one string")
+            size, at = read_varint(octets, 0, bits=32)
+            start = at + 4
+            crc = crc32c(octets[at:], crc32c(size.to_bytes(4, "little")))
+            if mask(crc) != entry.masked_crc or size != len(octets) - start:
+                raise ValueError("does not have its recorded CRC-32C: it is damaged")
+        except ValueError as error:
+            raise UserError(f"{self._shard(entry)}: tensor {key!r} {error}") from None
+        return octets[start:]
+
+    def _numbers(self, name: str, entry: Entry) -> np.ndarray:
+        octets = self._read(entry, name)
+        self._check_crc(name, entry, octets)
+        assert entry.numpy_dtype is not None
+        array = octets.view(entry.numpy_dtype).reshape(entry.shape)
+        return array.byteswap() if self._swapped else array
+
+    @property
+    def _swapped(self) -> bool:
+        return self._header.big_endian != (sys.byteorder == "big")
+
+    def _check_crc(self, name: str, entry: Entry, octets: np.ndarray) -> None:
+        if mask(crc32c(octets)) != entry.masked_crc:
+            raise UserError(
+                f"{self._shard(entry)}: tensor {name!r}, {entry.size} bytes at byte {entry.offset}, does not have its "
+                "recorded CRC-32C: it is damaged; copy it again"
+            )
+
+    def _joined(self, name: str, entry: Entry) -> np.ndarray:
+        assert entry.numpy_dtype is not None
+        whole = np.empty(entry.shape, entry.numpy_dtype)
+        written = np.zeros(entry.shape, bool)
+        for cut in entry.slices:
+            place = region(cut)
+            if written[place].any():
+                raise UserError(f"{self.path}: slices of tensor {name!r} overlap at {cut}")
+            whole[place] = self._numbers(f"{name} {cut}", self._slices[slice_key(name, cut)])
+            written[place] = True
+        return whole
+
+    def _read(self, entry: Entry, name: str) -> np.ndarray:
+        octets = np.fromfile(self._shard(entry), np.uint8, entry.size, offset=entry.offset)
+        if octets.size != entry.size:
+            raise UserError(self._cut_off(name, entry))
+        return octets
+
+    def _cut_off(self, name: str, entry: Entry) -> str:
+        return f"{self._shard(entry)}: ends within tensor {name!r}; it was cut off after it was opened"
+
+    def _crc_agrees(self, entry: Entry) -> bool:
+        if entry.numpy_dtype is None:
+            return True  # of strings the sum is not that of the bytes
+        crc = 0
+        with open(self._shard(entry), "rb") as file:
+            file.seek(entry.offset)
+            for start in range(0, entry.size, _CHUNK):
+                crc = crc32c(file.read(min(_CHUNK, entry.size - start)), crc)
+        return mask(crc) == entry.masked_crc
+
+    def _shard(self, entry: Entry) -> Path:
+        ending = f".data-{entry.shard:05d}-of-{self._header.num_shards:05d}"
+        return self.prefix.with_name(self.prefix.name + ending)
+
+    def _placed(self) -> dict[str, Entry]:
+        """Every entry that has bytes of its own: tensors and slices."""
+        whole = {name: entry for name, entry in self._entries.items() if not entry.slices}
+        return whole | {repr(key): entry for key, entry in self._slices.items()}
+
+    def _check_slices(self, name: str, entry: Entry) -> None:
+        """That the slices of a partitioned tensor are there and are as many numbers as the whole."""
+        keys = {slice_key(name, cut): slice_shape(cut, entry.shape) for cut in entry.slices}
+        count = 0
+        for key, shape in keys.items():
+            piece = self._slices.get(key)
+            if piece is None or (piece.shape, piece.dtype, piece.slices) != (shape, entry.dtype, ()):
+                raise ValueError(f"tensor {name!r} has a slice of shape {shape} that is not there")
+            count += piece.count
+        if keys and (len(keys) < len(entry.slices) or count != entry.count):
+            raise ValueError(f"the slices of tensor {name!r} are not all of its {entry.count} numbers")
+
+    def _check_places(self) -> None:
+        """That each tensor lies within a data file that is there, and none upon another."""
+        sizes: dict[Path, int] = {}
+        ends: dict[int, tuple[int, str]] = {}
+        for name, entry in sorted(self._placed().items(), key=lambda item: (item[1].shard, item[1].offset)):
+            file = self._shard(entry)
+            if entry.shard >= self._header.num_shards:
+                files = self._header.num_shards
+                raise UserError(
+                    f"{self.path}: tensor {name!r} is in data file {entry.shard}, counted from 0, of {files}"
+                )
+            if file not in sizes:
+                if not file.is_file():
+                    raise FileNotFoundError(f"{file}: no such file; {self.path.name} has tensor {name!r} in it")
+                sizes[file] = file.stat().st_size
+            if entry.offset + entry.size > sizes[file]:
+                raise UserError(
+                    f"{file}: has {sizes[file]} bytes; tensor {name!r} needs {entry.offset + entry.size}: it is cut "
+                    "off, or belongs to another index"
+                )
+            end, before = ends.get(entry.shard, (0, ""))
+            if entry.size and entry.offset < end:
+                raise UserError(f"{self.path}: tensors {before!r} and {name!r} overlap in the data file")
+            if entry.size:
+                ends[entry.shard] = entry.offset + entry.size, name
+
+
+def _read_index(data: bytes) -> tuple[Header, dict[bytes, Entry]]:
+    table = read_table(data)
+    key, value = next(table, (None, b""))
+    if key != b"":
+        raise ValueError("its first key is not the header, so it is no index of a checkpoint")
+    header = read_header(value)
+    entries = {}
+    for key, value in table:
+        try:
+            entries[key] = read_entry(value)
+        except ValueError as error:
+            raise ValueError(f"entry {key[:_MOST_SHOWN]!r}: {error}") from None
+    return header, entries
+
+
+def _text(key: bytes) -> str:
+    try:
+        return key.decode()
+    except UnicodeDecodeError:
+        raise ValueError(f"the name {key[:_MOST_SHOWN]!r} is not UTF-8") from None
+
+
+_DATA = ".data-00000-of-00001"
+
+
+def write_bundle(prefix: str | os.PathLike[str], tensors: Mapping[str, np.ndarray]) -> None:
+    """Write `tensors` at `prefix`: equal tensors, equal bytes, whatever their order and memory layout.
+
+    The .index is written last and an old one removed first, so that what an interrupted write leaves is no checkpoint.
+
+    Args:
+        prefix: path before ".index", as `DIR/bert_model.ckpt`; the folder must be there.
+        tensors: TensorFlow's name -> array; read one at a time, so a lazy mapping will do.
+
+    Raises:
+        UserError: a dtype or a name that TensorFlow has not.
+    """
+    path = Path(prefix)
+    index = path.with_name(path.name + INDEX)
+    index.unlink(missing_ok=True)
+    entries: list[tuple[bytes, bytes]] = [(b"", header_bytes())]
+    offset = 0
+    with open(path.with_name(path.name + _DATA), "wb") as file:
+        for name in sorted(tensors, key=str.encode):
+            array = np.asarray(tensors[name])
+            entry, octets = _entry(path, name, array, offset)
+            file.write(octets.data)
+            offset += octets.size
+            entries.append((name.encode(), entry_bytes(entry)))
+    index.write_bytes(write_table(entries))
+
+
+def _entry(path: Path, name: str, array: np.ndarray, offset: int) -> tuple[Entry, np.ndarray]:
+    dtype = stored_dtype(array.dtype)
+    if dtype is None:
+        raise UserError(f"{path}: tensor {name!r} is {array.dtype}, for which the format has no number")
+    if not name or name.startswith("\0"):
+        raise UserError(f"{path}: {name!r} cannot be the name of a tensor")
+    little = np.asarray(array, dtype=array.dtype.newbyteorder("<"), order="C")
+    octets = little.reshape(-1).view(np.uint8)
+    return Entry(dtype, array.shape, 0, offset, octets.size, mask(crc32c(octets))), octets

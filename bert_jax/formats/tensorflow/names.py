@@ -1,0 +1,357 @@
+"""Google's names of BERT's and ALBERT's variables, TF1's and the Model Garden's, and Hugging Face's: both ways.
+
+Such a file has keys as `model/layer_with_weights-4/…/.ATTRIBUTES/VARIABLE_VALUE`, and beside them, as a string, a graph
+of objects that says what each variable is called (core/protobuf/trackable_object_graph.proto). The encoder of
+tensorflow/models (official/nlp, `TransformerEncoder`; also as a TF-hub module) is read; its attention has kernels with
+an axis for the heads. Anything else is refused.
+
+    with open_google("uncased_L-12_H-768_A-12") as stored:        # under Hugging Face's names, torch's layout
+        stored["bert.encoder.layer.0.attention.self.query.weight"]
+
+    write_bundle("out/bert_model.ckpt", to_tf1(hf_tensors, "bert"))
+
+Sources: google-research/bert modeling.py, run_pretraining.py, run_classifier.py, run_squad.py; google-research/albert
+modeling.py; transformers 4's load_tf_weights_in_{bert,albert}, which these tables agree with. A kernel is [in, out]
+there and [out, in] in torch; `output_weights` of the sentence pair, classifier and span heads are [out, in] in both.
+"""
+
+import math
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
+from typing import NamedTuple
+
+import numpy as np
+
+from bert_jax.errors import UserError
+from bert_jax.formats.stored import Native, Renamed, Stored
+from bert_jax.formats.tensorflow.bundle import Tf1Checkpoint
+from bert_jax.formats.tensorflow.entries import BYTES, read_message
+
+_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
+_VALUE = "/.ATTRIBUTES/VARIABLE_VALUE"
+_TRAINING = ("/.OPTIMIZER_SLOT/", "save_counter/", "optimizer/")
+
+_GARDEN = "bert/encoder/layer_"
+_NAMES = [
+    (re.compile(pattern), template)
+    for pattern, template in {
+        r"word_embeddings/embeddings": "bert/embeddings/word_embeddings",
+        r"position_embeddings?/embeddings": "bert/embeddings/position_embeddings",
+        r"type_embeddings/embeddings": "bert/embeddings/token_type_embeddings",
+        r"embeddings/layer_norm/(gamma|beta)": r"bert/embeddings/LayerNorm/\1",
+        r"transformer/layer_(\d+)/self_attention/(query|key|value)/(kernel|bias)": _GARDEN + r"\1/attention/self/\2/\3",
+        r"transformer/layer_(\d+)/self_attention/attention_output/(kernel|bias)": _GARDEN
+        + r"\1/attention/output/dense/\2",
+        r"transformer/layer_(\d+)/self_attention_layer_norm/(gamma|beta)": _GARDEN
+        + r"\1/attention/output/LayerNorm/\2",
+        r"transformer/layer_(\d+)/(intermediate|output)/(kernel|bias)": _GARDEN + r"\1/\2/dense/\3",
+        r"transformer/layer_(\d+)/output_layer_norm/(gamma|beta)": _GARDEN + r"\1/output/LayerNorm/\2",
+        r"pooler_transform/(kernel|bias)": r"bert/pooler/dense/\1",
+    }.items()
+]
+
+
+def is_object_graph(names: Iterable[str]) -> bool:
+    """Whether the names are those of TF2's object-based checkpoints."""
+    return any(name.endswith(_VALUE) for name in names)
+
+
+class ModelGardenEncoder(Stored):
+    """The variables of such a checkpoint under Google's TF1 names and in their shapes; not for callers to make."""
+
+    def __init__(self, inner: Tf1Checkpoint, keys: dict[str, str]):
+        self._inner, self._keys = inner, keys
+        self.path, self.metadata = inner.path, inner.metadata
+
+    def __len__(self) -> int:
+        return len(self._keys)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._keys)
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._keys
+
+    def __getitem__(self, key: str) -> np.ndarray:
+        return self._inner[self._keys[key]].reshape(self.shape(key))
+
+    def shape(self, key: str) -> tuple[int, ...]:
+        return _without_heads(key, self._inner.shape(self._keys[key]))
+
+    def dtype(self, key: str) -> str:
+        return self._inner.dtype(self._keys[key])
+
+    def verify(self) -> bool | None:
+        return self._inner.verify()
+
+    def close(self) -> None:
+        self._inner.close()
+
+
+def open_object_graph(stored: Tf1Checkpoint) -> ModelGardenEncoder:
+    """The encoder in a TF2 checkpoint.
+
+    Raises:
+        UserError: it is of another model, or its graph of objects cannot be read.
+    """
+    keys: dict[str, str] = {}
+    for name, key in _variables(stored) if _GRAPH in stored else ():
+        if key not in stored or _is_training(key):
+            continue
+        if keys.setdefault(_google(name), key) != key:
+            raise UserError(f"{stored.path}: {keys[_google(name)]!r} and {key!r} are both called {name!r}: two models?")
+    if "bert/embeddings/word_embeddings" not in keys:
+        raise UserError(
+            f"{stored.path}: an object-based checkpoint of TensorFlow 2 ({next(iter(stored))} …) that holds no BERT "
+            "encoder of the TensorFlow Model Garden, and no other is read; load it with the code that wrote it and "
+            "save it with transformers (save_pretrained), or under the names of Google's TF1 code"
+        )
+    return ModelGardenEncoder(stored, keys)
+
+
+def _variables(stored: Tf1Checkpoint) -> list[tuple[str, str]]:
+    """Full name and key of each variable: fields full_name and checkpoint_key of the nodes' attributes."""
+    found = []
+    try:
+        for node in read_message(stored.string(_GRAPH), {1: BYTES}).blobs.get(1, []):
+            for attribute in read_message(node, {2: BYTES}).blobs.get(2, []):
+                message = read_message(attribute, {2: BYTES, 3: BYTES})
+                found.append((message.blob(2).decode(), message.blob(3).decode()))
+    except UserError:
+        raise
+    except ValueError as error:
+        raise UserError(f"{stored.path}: its graph of objects cannot be read: {error}") from None
+    return found
+
+
+def _is_training(key: str) -> bool:
+    return any(part in f"{key}/" for part in _TRAINING)
+
+
+def _google(name: str) -> str:
+    for pattern, template in _NAMES:
+        if found := pattern.fullmatch(name):
+            return found.expand(template)
+    return name
+
+
+def _without_heads(name: str, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """[D, H, K] -> [D, H * K] of queries, keys and values, [H, K, D] -> [H * K, D] behind them, [H, K] of a bias."""
+    if not name.startswith(_GARDEN) or len(shape) < 2:
+        return shape
+    if name.endswith("/attention/output/dense/kernel"):
+        return math.prod(shape[:-1]), shape[-1]
+    return (math.prod(shape),) if name.endswith("/bias") else (shape[0], math.prod(shape[1:]))
+
+
+class _Row(NamedTuple):
+    google: str  # {layer}, {group} and {inner} stand for numbers
+    hf: str
+    transposed: bool = False
+
+
+def _dense(google: str, hf: str) -> tuple[_Row, ...]:
+    return _Row(f"{google}/kernel", f"{hf}.weight", transposed=True), _Row(f"{google}/bias", f"{hf}.bias")
+
+
+def _layer_norm(google: str, hf: str) -> tuple[_Row, ...]:
+    return _Row(f"{google}/gamma", f"{hf}.weight"), _Row(f"{google}/beta", f"{hf}.bias")
+
+
+def _head(google: str, hf: str) -> tuple[_Row, ...]:
+    return _Row(f"{google}output_weights", f"{hf}.weight"), _Row(f"{google}output_bias", f"{hf}.bias")
+
+
+def _embeddings(hf: str) -> Iterator[_Row]:
+    for table in ("word_embeddings", "position_embeddings", "token_type_embeddings"):
+        yield _Row(f"bert/embeddings/{table}", f"{hf}.embeddings.{table}.weight")
+    yield from _layer_norm("bert/embeddings/LayerNorm", f"{hf}.embeddings.LayerNorm")
+
+
+_LAYER, _HF_LAYER = "bert/encoder/layer_{layer}", "bert.encoder.layer.{layer}"
+_GROUP = "bert/encoder/transformer/group_{group}/inner_group_{inner}"
+_HF_GROUP = "albert.encoder.albert_layer_groups.{group}.albert_layers.{inner}"
+_TASKS = (*_head("", "classifier"), *_head("cls/squad/", "qa_outputs"))
+
+_TABLES: dict[str, tuple[_Row, ...]] = {
+    "bert": (
+        *_embeddings("bert"),
+        *_dense(f"{_LAYER}/attention/self/query", f"{_HF_LAYER}.attention.self.query"),
+        *_dense(f"{_LAYER}/attention/self/key", f"{_HF_LAYER}.attention.self.key"),
+        *_dense(f"{_LAYER}/attention/self/value", f"{_HF_LAYER}.attention.self.value"),
+        *_dense(f"{_LAYER}/attention/output/dense", f"{_HF_LAYER}.attention.output.dense"),
+        *_layer_norm(f"{_LAYER}/attention/output/LayerNorm", f"{_HF_LAYER}.attention.output.LayerNorm"),
+        *_dense(f"{_LAYER}/intermediate/dense", f"{_HF_LAYER}.intermediate.dense"),
+        *_dense(f"{_LAYER}/output/dense", f"{_HF_LAYER}.output.dense"),
+        *_layer_norm(f"{_LAYER}/output/LayerNorm", f"{_HF_LAYER}.output.LayerNorm"),
+        *_dense("bert/pooler/dense", "bert.pooler.dense"),
+        *_dense("cls/predictions/transform/dense", "cls.predictions.transform.dense"),
+        *_layer_norm("cls/predictions/transform/LayerNorm", "cls.predictions.transform.LayerNorm"),
+        _Row("cls/predictions/output_bias", "cls.predictions.bias"),
+        *_head("cls/seq_relationship/", "cls.seq_relationship"),
+        *_TASKS,
+    ),
+    "albert": (
+        *_embeddings("albert"),
+        *_dense("bert/encoder/embedding_hidden_mapping_in", "albert.encoder.embedding_hidden_mapping_in"),
+        *_dense(f"{_GROUP}/attention_1/self/query", f"{_HF_GROUP}.attention.query"),
+        *_dense(f"{_GROUP}/attention_1/self/key", f"{_HF_GROUP}.attention.key"),
+        *_dense(f"{_GROUP}/attention_1/self/value", f"{_HF_GROUP}.attention.value"),
+        *_dense(f"{_GROUP}/attention_1/output/dense", f"{_HF_GROUP}.attention.dense"),
+        *_layer_norm(f"{_GROUP}/LayerNorm", f"{_HF_GROUP}.attention.LayerNorm"),
+        *_dense(f"{_GROUP}/ffn_1/intermediate/dense", f"{_HF_GROUP}.ffn"),
+        *_dense(f"{_GROUP}/ffn_1/intermediate/output/dense", f"{_HF_GROUP}.ffn_output"),
+        *_layer_norm(f"{_GROUP}/LayerNorm_1", f"{_HF_GROUP}.full_layer_layer_norm"),
+        *_dense("bert/pooler/dense", "albert.pooler"),
+        *_dense("cls/predictions/transform/dense", "predictions.dense"),
+        *_layer_norm("cls/predictions/transform/LayerNorm", "predictions.LayerNorm"),
+        _Row("cls/predictions/output_bias", "predictions.bias"),
+        *_head("cls/seq_relationship/", "sop_classifier.classifier"),
+        *_TASKS,
+    ),
+}
+_BARE = ("embeddings.", "encoder.", "pooler.")
+_HUB_PREFIX = "module/"
+_OPTIMIZER = {
+    "adam_m", "adam_v", "AdamWeightDecayOptimizer", "AdamWeightDecayOptimizer_1", "LAMBOptimizer", "LAMBOptimizer_1",
+    "Adam", "Adam_1", "beta1_power", "beta2_power", "global_step",
+}  # fmt: skip
+"""Components of names that belong to training; the first two are Google's, the rest of forks and of TensorFlow."""
+
+
+def open_google(source: str | os.PathLike[str], model_type: str | None = None) -> Renamed:
+    """A checkpoint of Google's BERT or ALBERT under Hugging Face's names.
+
+    TF2 checkpoints of the Model Garden's encoder are read too (`tf2_names`). Variables that the table does not know
+    keep their own names, those of the optimizer are left out.
+
+    Args:
+        source: prefix or folder, as for `Tf1Checkpoint`.
+        model_type: "bert" or "albert"; None: by the names.
+
+    Raises:
+        FileNotFoundError, UserError: as `Tf1Checkpoint`, `hf_names`.
+    """
+    checkpoint = Tf1Checkpoint(source)
+    stored: Stored = open_object_graph(checkpoint) if is_object_graph(checkpoint) else checkpoint
+    try:
+        return Renamed(stored, hf_names(stored, model_type or model_type_of(stored)))
+    except UserError as error:
+        raise UserError(f"{stored.path}: {error}") from None
+
+
+def model_type_of(names: Iterable[str]) -> str:
+    """ "bert" or "albert": whose code made these variables.
+
+    Raises:
+        UserError: neither's.
+    """
+    names = [name.removeprefix(_HUB_PREFIX) for name in names if not is_of_optimizer(name)]
+    if any(name.startswith("bert/encoder/transformer/group_") for name in names):
+        return "albert"
+    if "bert/embeddings/word_embeddings" in names:
+        return "bert"
+    shown = ", ".join(sorted(names)[:3]) or "none"
+    raise UserError(
+        f"these are not the variables of Google's BERT or ALBERT: bert/embeddings/word_embeddings is not among "
+        f"{shown} …"
+    )
+
+
+def hf_names(names: Iterable[str], model_type: str) -> dict[str, Native]:
+    """Names of a checkpoint -> Hugging Face's names, for `Renamed`.
+
+    Args:
+        names: as in the checkpoint, in any order; those of a TF-hub module begin with "module/".
+        model_type: "bert" or "albert".
+
+    Returns:
+        Hugging Face's key -> Native(name in the checkpoint, whether the axes are swapped there). A variable that the
+        table does not know is its own key; slots and counters of the optimizer are left out.
+
+    Raises:
+        UserError: another model type, the names of another, or two variables with one key.
+    """
+    rows = _compiled(model_type, to_hf=True)
+    found: dict[str, Native] = {}
+    for name in names:
+        if is_of_optimizer(name):
+            continue
+        key, transposed = _translate(name.removeprefix(_HUB_PREFIX), rows) or (name, False)
+        if key in found:
+            raise UserError(f"the variables {found[key].name!r} and {name!r} are both {key!r}: keep one of them")
+        found[key] = Native(name, transposed)
+    actual = "albert" if any(".albert_layers." in key or "/transformer/group_" in key for key in found) else "bert"
+    if model_type != actual and any("encoder" in key for key in found):
+        raise UserError(
+            f"the variables are those of Google's {actual.upper()}; the config says model_type={model_type!r}"
+        )
+    if model_type == "albert" and found and "albert.encoder.embedding_hidden_mapping_in.weight" not in found:
+        raise UserError(
+            "there is no bert/encoder/embedding_hidden_mapping_in: Google's ALBERT leaves it out where embedding_size "
+            "is hidden_size, and ALBERT as Hugging Face and this library compute it always has it"
+        )
+    return found
+
+
+def tf1_names(keys: Iterable[str], model_type: str) -> dict[str, Native]:
+    """The inverse of `hf_names`, for writing: `Renamed(theirs, tf1_names(theirs, "bert"))` has Google's names.
+
+    Args:
+        keys: Hugging Face's; those of the encoder alone may lack "bert.".
+        model_type: "bert" or "albert".
+
+    Returns:
+        Google's name -> Native(Hugging Face's key, whether the axes are swapped there).
+
+    Raises:
+        UserError: another model type, or a tensor that Google's code has not.
+    """
+    rows = _compiled(model_type, to_hf=False)
+    found: dict[str, Native] = {}
+    for key in keys:
+        whole = f"{model_type}.{key}" if key.startswith(_BARE) else key
+        translated = _translate(whole, rows)
+        if translated is None:
+            raise UserError(f"{key!r} has no place in a checkpoint of Google's {model_type.upper()}")
+        found[translated[0]] = Native(key, translated[1])
+    return found
+
+
+def to_tf1(tensors: Mapping[str, np.ndarray], model_type: str) -> dict[str, np.ndarray]:
+    """Hugging Face's tensors under Google's names and in Google's layout: views, nothing is copied."""
+    names = tf1_names(tensors, model_type)
+    return {name: tensors[key].T if transposed else tensors[key] for name, (key, transposed) in names.items()}
+
+
+def is_of_optimizer(name: str) -> bool:
+    """Whether a variable belongs to training and not to the model: a moment, a power, the step."""
+    return not _OPTIMIZER.isdisjoint(name.split("/"))
+
+
+def _table(model_type: str) -> tuple[_Row, ...]:
+    if model_type not in _TABLES:
+        raise UserError(
+            f"model_type={model_type!r}: Google's TensorFlow code has bert and albert; others have no such checkpoints"
+        )
+    return _TABLES[model_type]
+
+
+@cache
+def _compiled(model_type: str, *, to_hf: bool) -> list[tuple[re.Pattern[str], str, bool]]:
+    """For each row the pattern of a name on one side, the template of the other's, and whether axes are swapped."""
+    pairs = [(row.google, row.hf) if to_hf else (row.hf, row.google) for row in _table(model_type)]
+    patterns = [re.sub(r"\\{(\w+)\\}", r"(?P<\1>0|[1-9][0-9]*)", re.escape(name)) for name, _ in pairs]
+    return [
+        (re.compile(pattern), other, row.transposed)
+        for pattern, (_, other), row in zip(patterns, pairs, _table(model_type), strict=True)
+    ]
+
+
+def _translate(name: str, rows: list[tuple[re.Pattern[str], str, bool]]) -> tuple[str, bool] | None:
+    for pattern, template, transposed in rows:
+        if found := pattern.fullmatch(name):
+            return template.format(**found.groupdict()), transposed
+    return None

@@ -1,0 +1,199 @@
+"""Read and write LevelDB's sorted table: the format of the .index file of a TensorFlow checkpoint.
+
+Data blocks of sorted key-value pairs, an index block that lists them, a footer that says where that is; keys share
+prefixes with the key before, and each block has a CRC-32C. Sources: leveldb's doc/table_format.md, TensorFlow's
+core/lib/io/{format,block,block_builder,table_builder}.cc.
+"""
+
+import struct
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from bert_jax.formats.tensorflow.crc32c import crc32c, mask
+from bert_jax.formats.tensorflow.entries import read_varint, varint
+from bert_jax.formats.tensorflow.snappy import decompress
+
+MAGIC = bytes.fromhex("57fb808b247547db")
+FOOTER_SIZE = 48
+MOST_BYTES = 1 << 28
+"""What a table may hold in all once uncompressed, keys written out: a larger one is no checkpoint's index."""
+
+_TRAILER_SIZE = 5
+_RAW, _SNAPPY = 0, 1
+
+
+class _Handle(NamedTuple):
+    offset: int
+    size: int
+
+
+def read_table(data: bytes) -> Iterator[tuple[bytes, bytes]]:
+    """The key-value pairs in the order of their keys.
+
+    Args:
+        data: the whole file.
+
+    Raises:
+        ValueError: it is no such table, or damaged.
+    """
+    if len(data) < FOOTER_SIZE or not data.endswith(MAGIC):
+        raise ValueError("it does not end with the mark of a table, so it is cut off or another kind of file")
+    end = len(data) - FOOTER_SIZE
+    metaindex, at = _read_handle(data, end)
+    index, at = _read_handle(data, at)
+    if any(data[at : -len(MAGIC)]):
+        raise ValueError("the padding of its footer is not zero: it is damaged")
+    blocks = data[:end]
+    _read_block(blocks, metaindex, MOST_BYTES)
+    left = MOST_BYTES
+    done = 0
+    last = None
+    for _, value in _pairs(_read_block(blocks, index, left), left):
+        handle, _ = _read_handle(value, 0)
+        if handle.offset < done:
+            raise ValueError(f"its blocks overlap at byte {handle.offset}")
+        done = handle.offset + handle.size
+        block = _read_block(blocks, handle, left)
+        for key, content in _pairs(block, left):
+            left -= len(key) + len(content)
+            if last is not None and key <= last:
+                raise ValueError(f"its keys are not in order: {key[:100]!r} follows {last[:100]!r}")
+            last = key
+            yield key, content
+
+
+def _read_handle(data: bytes, at: int) -> tuple[_Handle, int]:
+    offset, at = read_varint(data, at)
+    size, at = read_varint(data, at)
+    return _Handle(offset, size), at
+
+
+def _read_block(data: bytes, handle: _Handle, limit: int) -> bytes:
+    """The uncompressed contents of a block whose checksum agrees."""
+    offset, size = handle
+    if offset + size + _TRAILER_SIZE > len(data):
+        raise ValueError(f"it has {len(data)} bytes of blocks, but says one is at {offset} with {size} bytes")
+    stored = data[offset : offset + size + 1]
+    (expected,) = struct.unpack_from("<I", data, offset + size + 1)
+    if mask(crc32c(stored)) != expected:
+        raise ValueError(f"the block of {size} bytes at byte {offset} does not have its recorded CRC-32C: damaged")
+    kind = stored[-1]
+    if kind == _SNAPPY:
+        return decompress(stored[:-1], limit)
+    if kind != _RAW:
+        raise ValueError(f"the block at byte {offset} is of type {kind}; 0 (raw) and 1 (Snappy) are read")
+    return stored[:-1]
+
+
+def _pairs(block: bytes, limit: int) -> Iterator[tuple[bytes, bytes]]:
+    """Key-value pairs of a block: [bytes shared with the last key, further bytes of the key, bytes of the value]."""
+    if len(block) < 4:
+        raise ValueError("a block has no count of restart points")
+    (restarts,) = struct.unpack_from("<I", block, len(block) - 4)
+    if 4 * (restarts + 1) > len(block):
+        raise ValueError(f"a block of {len(block)} bytes says it has {restarts} restart points")
+    end = len(block) - 4 * (restarts + 1)
+    at, key = 0, b""
+    while at < end:
+        shared, at = read_varint(block, at, bits=32)
+        rest, at = read_varint(block, at, bits=32)
+        size, at = read_varint(block, at, bits=32)
+        if shared > len(key) or rest + size > end - at:
+            raise ValueError(f"an entry of a block shares {shared} bytes and has {rest} + {size}, more than there are")
+        limit -= shared + rest + size
+        if limit < 0:
+            raise ValueError(f"it holds more than {MOST_BYTES} bytes of keys and values, too many for an index")
+        key = key[:shared] + block[at : at + rest]
+        yield key, block[at + rest : at + rest + size]
+        at += rest + size
+
+
+def write_table(entries: Iterable[tuple[bytes, bytes]], *, block_size: int = 262_144) -> bytes:
+    """The file for `entries`, not compressed, byte for byte as TensorFlow's TableBuilder makes it.
+
+    Args:
+        entries: key and value, sorted by key; no key twice.
+        block_size: a data block is closed once it is this large (TensorFlow's default).
+    """
+    out = bytearray()
+    index = _BlockBuilder(restart_interval=1)
+    block = _BlockBuilder()
+    last, pending = b"", None
+    for key, value in entries:
+        if block.count and len(key) + len(value) >= 2 * block_size:
+            pending, block = _append_block(out, block), _BlockBuilder()
+        if pending is not None:
+            index.add(_separator(last, key), _handle_bytes(pending))
+            pending = None
+        block.add(key, value)
+        last = key
+        if block.size >= block_size:
+            pending, block = _append_block(out, block), _BlockBuilder()
+    if block.count:
+        pending = _append_block(out, block)
+    metaindex = _append_block(out, _BlockBuilder())
+    if pending is not None:
+        index.add(_successor(last), _handle_bytes(pending))
+    handles = _handle_bytes(metaindex) + _handle_bytes(_append_block(out, index))
+    return bytes(out) + handles.ljust(FOOTER_SIZE - len(MAGIC), b"\0") + MAGIC
+
+
+class _BlockBuilder:
+    """The contents of one block; every `restart_interval`-th key is written whole."""
+
+    def __init__(self, restart_interval: int = 16):
+        self._interval = restart_interval
+        self._buffer = bytearray()
+        self._restarts = [0]
+        self._last = b""
+        self.count = 0
+
+    @property
+    def size(self) -> int:
+        return len(self._buffer) + 4 * len(self._restarts) + 4
+
+    def add(self, key: bytes, value: bytes) -> None:
+        shared = 0
+        if self.count and self.count % self._interval == 0:
+            self._restarts.append(len(self._buffer))
+        else:
+            shared = _shared(self._last, key)
+        self._buffer += varint(shared) + varint(len(key) - shared) + varint(len(value)) + key[shared:] + value
+        self._last = key
+        self.count += 1
+
+    def contents(self) -> bytes:
+        return bytes(self._buffer) + struct.pack(f"<{len(self._restarts) + 1}I", *self._restarts, len(self._restarts))
+
+
+def _append_block(out: bytearray, block: _BlockBuilder) -> _Handle:
+    contents = block.contents()
+    handle = _Handle(len(out), len(contents))
+    stored = contents + bytes([_RAW])
+    out += stored + struct.pack("<I", mask(crc32c(stored)))
+    return handle
+
+
+def _handle_bytes(handle: _Handle) -> bytes:
+    return varint(handle.offset) + varint(handle.size)
+
+
+def _shared(a: bytes, b: bytes) -> int:
+    shortest = min(len(a), len(b))
+    return next((i for i in range(shortest) if a[i] != b[i]), shortest)
+
+
+def _separator(key: bytes, following: bytes) -> bytes:
+    """A short key that is not before `key` and is before `following`."""
+    at = _shared(key, following)
+    if at < min(len(key), len(following)) and key[at] < 0xFF and key[at] + 1 < following[at]:
+        return key[:at] + bytes([key[at] + 1])
+    return key
+
+
+def _successor(key: bytes) -> bytes:
+    """A short key that is not before `key`."""
+    for at, octet in enumerate(key):
+        if octet != 0xFF:
+            return key[:at] + bytes([octet + 1])
+    return key

@@ -1,0 +1,200 @@
+"""The weights in a folder, in whichever format, in one file or many, under Hugging Face's names and in its layout."""
+
+import json
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+import numpy as np
+
+from bert_jax.errors import UserError
+from bert_jax.formats.flax import FlaxMsgpack, hf_names
+from bert_jax.formats.safetensors import TensorFile, write_tensors
+from bert_jax.formats.stored import Renamed, Stored
+from bert_jax.formats.tensorflow.bundle import is_checkpoint
+from bert_jax.formats.tensorflow.names import open_google
+from bert_jax.formats.torch.bin import TorchBin
+
+_LARGEST_INDEX = 1 << 24
+
+
+class Sharded(Stored):
+    """All shards as one mapping from name to array.
+
+    Args:
+        index: the `.index.json`; its "weight_map" says for each name which file beside it has the tensor.
+        open_shard: makes one of those files readable.
+
+    Attributes:
+        metadata: of the shard that is named first.
+
+    Raises:
+        FileNotFoundError: a shard is missing.
+        UserError: the index is no such thing, a shard is broken, or they contradict each other.
+    """
+
+    def __init__(self, index: Path, open_shard: Callable[[Path], Stored]):
+        self.path = index
+        places = _weight_map(index)
+        self._shards: dict[str, Stored] = {}
+        try:
+            for name in dict.fromkeys(places.values()):
+                if not (index.parent / name).is_file():
+                    raise FileNotFoundError(f"{index.parent}: holds no {name}, which {index.name} lists")
+                self._shards[name] = open_shard(index.parent / name)
+            self._homes: dict[str, Stored] = {}
+            for name, shard in self._shards.items():
+                for key in shard:
+                    if key in self._homes:
+                        raise UserError(f"{index.parent}: {key} is both in {self._homes[key].path.name} and in {name}")
+                    self._homes[key] = shard
+            for key, name in places.items():
+                if key not in self._shards[name]:
+                    raise UserError(f"{index}: says that {key} is in {name}, which has no such tensor")
+        except BaseException:
+            self.close()
+            raise
+        self.metadata = next(iter(self._shards.values())).metadata
+
+    def __len__(self) -> int:
+        return len(self._homes)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._homes)
+
+    def __getitem__(self, key: str) -> np.ndarray:
+        return self._homes[key][key]
+
+    def shape(self, key: str) -> tuple[int, ...]:
+        return self._homes[key].shape(key)
+
+    def dtype(self, key: str) -> str:
+        return self._homes[key].dtype(key)
+
+    def copy_to(self, key: str, out: np.ndarray) -> None:
+        self._homes[key].copy_to(key, out)
+
+    def verify(self) -> bool | None:
+        found = [shard.verify() for shard in self._shards.values()]
+        return False if False in found else None if None in found else True
+
+    def close(self) -> None:
+        for shard in self._shards.values():
+            shard.close()
+
+
+def _weight_map(index: Path) -> dict[str, str]:
+    if index.stat().st_size > _LARGEST_INDEX:
+        raise UserError(f"{index}: has {index.stat().st_size} bytes; an index has fewer than {_LARGEST_INDEX}")
+    try:
+        fields = json.loads(index.read_bytes())
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{index}: not a JSON file ({error})") from None
+    places = fields.get("weight_map") if isinstance(fields, dict) else None
+    if not isinstance(places, dict) or not places or not all(isinstance(name, str) for name in places.values()):
+        raise UserError(f"{index}: expected a JSON object with a weight_map from names of tensors to files")
+    for name in places.values():
+        if name != Path(name).name or "\\" in name or name in ("", ".", ".."):
+            raise UserError(f"{index}: lists {name!r}; its files lie beside it and have plain names")
+    return places
+
+
+SAFETENSORS, TORCH, FLAX = "model.safetensors", "pytorch_model.bin", "flax_model.msgpack"
+INDEX = ".index.json"
+"""What is added to a name where the weights are in several files, of which this one is the list."""
+SHARD = r"model-\d{5}-of-\d{5}\.safetensors"
+"""Names of the files that `write_weights` cuts large weights into."""
+
+_READERS: dict[str, Callable[[Path], Stored]] = {SAFETENSORS: TensorFile, TORCH: TorchBin, FLAX: FlaxMsgpack}
+_UNREADABLE = {".bin", ".msgpack", ".safetensors", ".h5", ".ckpt", ".index", ".pt", ".pth", ".npz", ".onnx"}
+
+
+def has_weights(directory: str | os.PathLike[str]) -> bool:
+    """Whether the folder has weights in a format that is read."""
+    folder = Path(directory)
+    return any((folder / (name + end)).is_file() for name in _READERS for end in ("", INDEX)) or is_checkpoint(folder)
+
+
+def open_weights(directory: str | os.PathLike[str], model_type: str | None = None) -> Stored:
+    """Open the weights in a folder; close them when done.
+
+    Of several formats the first is taken of safetensors, PyTorch's, Flax's, Google's; of each the one file before
+    several.
+
+    Args:
+        directory: the folder.
+        model_type: config.json's; of Flax's and Google's files the names depend on it. None: as the names look.
+
+    Returns:
+        Hugging Face's name -> array in torch's [out, in] layout.
+
+    Raises:
+        FileNotFoundError: no weights, or a shard of them is missing.
+        UserError: a broken file, or another model's.
+    """
+    folder = Path(directory)
+    for name, reader in _READERS.items():
+        if (folder / name).is_file():
+            return _torch_names(reader(folder / name), model_type)
+        if (folder / (name + INDEX)).is_file():
+            return _torch_names(Sharded(folder / (name + INDEX), reader), model_type)
+    if is_checkpoint(folder):
+        return open_google(folder, model_type)
+    others = sorted(path.name for path in folder.iterdir() if path.suffix in _UNREADABLE)
+    hint = f"; {', '.join(others[:5])} cannot be read under such a name" if others else ""
+    raise FileNotFoundError(f"{folder}: holds no weights ({', '.join(_READERS)}, *.ckpt.index){hint}")
+
+
+def _torch_names(stored: Stored, model_type: str | None) -> Stored:
+    """Arrays that Flax wrote, in msgpack or in safetensors, under torch's names."""
+    separator = "." if stored.metadata.get("format") == "flax" else "/" if FLAX in stored.path.name else None
+    if separator is None:
+        return stored
+    try:
+        return Renamed(stored, hf_names(stored, model_type, separator))
+    except BaseException:
+        stored.close()
+        raise
+
+
+def write_weights(
+    folder: Path, tensors: Mapping[str, np.ndarray], metadata: Mapping[str, str], max_shard_size: int
+) -> None:
+    """Write model.safetensors, or numbered shards and their index where it would be larger than `max_shard_size`.
+
+    Args:
+        folder: where to.
+        tensors: Hugging Face's name -> array.
+        metadata: strings for the header, of each shard.
+        max_shard_size: bytes of tensors; one tensor that is larger has a shard of its own.
+    """
+    shards: list[dict[str, np.ndarray]] = [{}]
+    size = 0
+    for key, array in tensors.items():
+        if shards[-1] and size + array.nbytes > max_shard_size:
+            shards.append({})
+            size = 0
+        shards[-1][key] = array
+        size += array.nbytes
+    if len(shards) == 1:
+        write_tensors(folder / SAFETENSORS, tensors, metadata)
+        return
+    places: dict[str, str] = {}
+    for number, shard in enumerate(shards, start=1):
+        name = f"model-{number:05d}-of-{len(shards):05d}.safetensors"
+        write_tensors(folder / name, shard, metadata)
+        places |= dict.fromkeys(shard, name)
+    total = sum(array.nbytes for array in tensors.values())
+    index = {"metadata": {"total_size": total}, "weight_map": dict(sorted(places.items()))}
+    (folder / (SAFETENSORS + INDEX)).write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8", newline="\n")
+
+
+def shard_bytes(size: int | str) -> int:
+    """ "5GB", "500MB" or a number of bytes -> bytes, in powers of ten, as transformers reads it."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(|[KMGT]I?B)", str(size).strip().upper())
+    if found is None or isinstance(size, bool):
+        raise UserError(f"max_shard_size={size!r}: expected a number of bytes, or one with KB, MB, GB, KiB, MiB, GiB")
+    number, unit = found.groups()
+    base = 1024 if "I" in unit else 1000
+    return max(1, int(float(number) * base ** " KMGT".index(unit[:1] or " ")))

@@ -1,0 +1,1 @@
+"""What every head of every layer looks at: arrays, a picture, a page to walk through."""

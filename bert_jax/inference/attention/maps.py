@@ -1,0 +1,265 @@
+"""attend: what every head of every layer looks at in a text, as arrays, a PNG and a page to walk through."""
+
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from html import escape
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from bert_jax.data.tokenizer.tokenizer import Tokenizer
+from bert_jax.errors import UserError
+from bert_jax.formats.load import Loaded
+from bert_jax.inference.attention.grid import draw_grid
+from bert_jax.inference.attention.page import page_of
+from bert_jax.inference.engine.batching import length_buckets
+from bert_jax.inference.engine.engine import why_not_finite
+from bert_jax.inference.tasks.checks import check_text, shortened, writable
+from bert_jax.inference.tasks.task_source import HEAD_OF, literal_tokenizer, longest_row, model_for
+from bert_jax.model.heads import HEADS
+
+_TASK = "attend"
+_FRAME_HEIGHT = 760  # pixels of a page in a notebook
+
+
+@dataclass(frozen=True, eq=False)
+class AttentionMaps:
+    """The attention of a model to one text, or to a pair of texts. A notebook shows it as the page of `to_html`.
+
+    Attributes:
+        tokens: L pieces as the vocabulary spells them, special tokens included.
+        attentions: float32 [N, H, L, L]: by layer and head, how much the token of a row (query) looks at that of a
+            column (key). A row sums to 1. Of a head that was pruned all are 0.
+        segments: int32 [L], 0 for the first text and its special tokens, 1 for the second and its own, whether or not
+            the model has token types.
+        special: bool [L], tokens that are no text: [CLS], [SEP] and the like.
+        has_head: bool [N, H], false where a head was pruned.
+        text, text_pair: what was looked at; `text_pair` is None for one text.
+        model: where the model was read from.
+        shown: L pieces as people read them, by `readable`: other than `tokens` for byte-level vocabularies only.
+    """
+
+    tokens: list[str]
+    attentions: np.ndarray
+    segments: np.ndarray
+    special: np.ndarray
+    has_head: np.ndarray
+    text: str
+    text_pair: str | None
+    model: str
+    shown: list[str]
+
+    def __repr__(self) -> str:
+        layers, heads, length, _ = self.attentions.shape
+        return f"AttentionMaps({layers} layers, {heads} heads, {length} tokens)"
+
+    def save_png(self, path: str | os.PathLike[str]) -> Path:
+        """Draw all heads as a grid of heat maps, a row a layer; needs matplotlib, of the extra `train`."""
+        return draw_grid(self, writable(path))
+
+    def save_html(self, path: str | os.PathLike[str]) -> Path:
+        """Write the page of `to_html` to a file."""
+        path = writable(path)
+        path.write_text(self.to_html(), encoding="utf-8")
+        return path
+
+    def save_npz(self, path: str | os.PathLike[str]) -> Path:
+        """Write tokens, attentions, segments, special and has_head for `numpy.load` (no pickle in it)."""
+        path = writable(path)
+        with path.open("wb") as file:  # of a name alone NumPy would make NAME.npz
+            np.savez(
+                file,
+                tokens=np.array(self.tokens, dtype=np.str_),
+                attentions=self.attentions,
+                segments=self.segments,
+                special=self.special,
+                has_head=self.has_head,
+            )
+        return path
+
+    def to_html(self) -> str:
+        """One self-contained page to walk through layers and heads in; it makes no request (see `page.py`)."""
+        return page_of(self)
+
+    def _repr_html_(self) -> str:
+        page = escape(self.to_html())
+        style = f"width:100%;height:{_FRAME_HEIGHT}px;border:0"
+        return f'<iframe title="attention" sandbox="allow-scripts" style="{style}" srcdoc="{page}"></iframe>'
+
+
+class Attend:
+    """What a model looks at: the attention weights of all layers and heads, of any model that has an encoder.
+
+    Compiled once for each length bucket that occurs (powers of two from 16, and the model's longest); `compilations`
+    counts them. No padding is left in the results. Texts are computed one by one: what takes time and room is the
+    result, of 512 tokens 151 MB in a BERT-base.
+
+    Args:
+        source: a run directory, a folder, a hub id, or what `load` returned, with any head.
+        dtype: "float32" or "bfloat16", the type of the products' operands.
+    """
+
+    def __init__(
+        self,
+        source: "str | os.PathLike[str] | Loaded",
+        *,
+        dtype: str | None = None,
+    ):
+        loaded, tokenizer = model_for(_TASK, source, dtype=dtype)
+        self.tokenizer = literal_tokenizer(tokenizer, source)
+        self.config = loaded.config
+        self.source = loaded.report.source
+        self.longest = longest_row(self.config, self.tokenizer)
+        self.compilations = 0
+        self._params = loaded.params
+        self._model = HEADS[HEAD_OF[_TASK]](self.config)
+        self._weights = jax.jit(self._apply)
+
+    def __call__(self, text: str | Sequence[str], text_pair: str | Sequence[str] | None = None) -> Any:
+        """Look at texts.
+
+        Args:
+            text: a text, or a list of them.
+            text_pair: what each is paired with: a text for a text, a list as long for a list.
+
+        Returns:
+            `AttentionMaps` for a text, a list of them for a list.
+
+        Raises:
+            UserError: what is no text; one too long for the model (nothing is cut); lists of different lengths; a
+                parameter that is not finite.
+        """
+        single = isinstance(text, str)
+        texts = _texts_of(text, "text")
+        pairs = _pairs_of(text_pair, len(texts), single)
+        both = list(zip(texts, pairs, strict=True))
+        rows = [self._encode(first, second, number) for number, (first, second) in enumerate(both)]
+        results = [self._look(row, first, second) for row, (first, second) in zip(rows, both, strict=True)]
+        return results[0] if single else results
+
+    def _look(self, row: "_Row", text: str, pair: str | None) -> AttentionMaps:
+        length = len(row.ids)
+        bucket = next(bucket for bucket in length_buckets(self.longest) if length <= bucket)
+        inputs = np.zeros((3, 1, bucket), np.int32)  # ids, attention mask, types
+        inputs[0] = self.tokenizer.pad_token_id if self.tokenizer.has_special("pad") else 0
+        inputs[:, 0, :length] = row.ids, np.ones(length), row.types
+        layers = jax.device_get(self._weights(self._params, *inputs))
+        if not all(np.isfinite(layer).all() for layer in layers):
+            raise UserError(why_not_finite(self._params))
+        maps, has_head = self._unpadded([layer[0] for layer in layers], length)
+        tokens = self.tokenizer.ids_to_tokens(row.ids)
+        return AttentionMaps(
+            tokens=tokens,
+            attentions=maps,
+            segments=row.segments,
+            special=row.special,
+            has_head=has_head,
+            text=text,
+            text_pair=pair,
+            model=self.source,
+            shown=readable(tokens, self.tokenizer.vocabulary),
+        )
+
+    def _encode(self, text: str, pair: str | None, number: int) -> "_Row":
+        ids, lengths = self.tokenizer.encode_flat([text] if pair is None else [text, pair])
+        added = self.tokenizer.special_tokens_added(pair=pair is not None)
+        if (total := int(lengths.sum()) + added) > self.longest:
+            name = f"{'text' if pair is None else 'pair'} {number + 1} ({shortened(text)})"
+            raise UserError(f"{name} has {total} tokens, the model takes {self.longest}: shorten it")
+        return _row(self.tokenizer, np.split(ids, np.cumsum(lengths)[:-1]))
+
+    def _apply(self, params: Any, ids: jax.Array, attention_mask: jax.Array, types: jax.Array) -> tuple[jax.Array, ...]:
+        """N arrays [B, H, L, L]; fewer heads where some are pruned."""
+        self.compilations += 1  # runs when JAX traces: once a shape
+        output: Any = self._model.apply({"params": params}, ids, attention_mask, types, output_attentions=True)
+        return output.attentions
+
+    def _unpadded(self, layers: list[np.ndarray], length: int) -> tuple[np.ndarray, np.ndarray]:
+        """[N, H, L, L] with every head in its own place; and bool [N, H], which heads there are."""
+        config = self.config
+        maps = np.zeros((len(layers), config.num_attention_heads, length, length), np.float32)
+        has_head = np.zeros(maps.shape[:2], bool)
+        for depth, (weights, i) in enumerate(zip(layers, config.layer_order, strict=True)):
+            heads = list(config.heads_of(i))
+            maps[depth, heads] = weights[:, :length, :length]
+            has_head[depth, heads] = True
+        return maps, has_head
+
+
+def readable(tokens: Sequence[str], vocabulary: Sequence[str]) -> list[str]:
+    """Pieces as people read them: of a byte-level vocabulary (RoBERTa's) the text that they stand for.
+
+    There a leading space becomes "▁", as SentencePiece writes it, and bytes that are no whole character `\\xe4`. Pieces
+    of other vocabularies are given as they are.
+
+    Args:
+        tokens: of the vocabulary.
+        vocabulary: all its pieces; byte-level if each byte's character is among them.
+    """
+    if not _BYTE_OF.keys() <= set(vocabulary):
+        return list(tokens)
+    return [_spelt(token) if all(c in _BYTE_OF for c in token) else token for token in tokens]
+
+
+def _spelt(token: str) -> str:
+    text = bytes(_BYTE_OF[c] for c in token).decode("utf-8", "backslashreplace")
+    return "▁" + text[1:] if text.startswith(" ") else text
+
+
+def _byte_characters() -> dict[str, int]:
+    """The character that stands for each byte in GPT-2's vocabulary: itself if printable, else from 256 up."""
+    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    others = [byte for byte in range(256) if byte not in printable]
+    return {chr(byte): byte for byte in printable} | {chr(256 + i): byte for i, byte in enumerate(others)}
+
+
+_BYTE_OF = _byte_characters()
+
+
+class _Row(NamedTuple):
+    """All int32 [L] but `special`, bool [L]."""
+
+    ids: np.ndarray
+    types: np.ndarray
+    segments: np.ndarray
+    special: np.ndarray
+
+
+def _row(tokenizer: Tokenizer, segments: list[np.ndarray]) -> _Row:
+    """The tokens of a text or a pair in the tokenizer's layout.
+
+    A special token belongs to the text before it, the first ones to the first. Those that stand literally in the text
+    are special too if they are ones that the layout adds: "a [SEP] b".
+    """
+    slots = tokenizer.layouts[len(segments) - 1]
+    added = [slot.special_id for slot in slots if slot.special_id is not None]
+    ids, types, numbers, special = [], [], [], []
+    current = 0
+    for slot in slots:
+        if slot.special_id is None:
+            current = slot.segment
+        some = segments[current] if slot.special_id is None else np.array([slot.special_id], np.int32)
+        ids.append(some)
+        types.append(np.full(len(some), slot.token_type, np.int32))
+        numbers.append(np.full(len(some), current, np.int32))
+        special.append(np.isin(some, added))
+    return _Row(*map(np.concatenate, (ids, types, numbers, special)))
+
+
+def _pairs_of(text_pair: str | Sequence[str] | None, count: int, single: bool) -> list[str | None]:
+    if text_pair is None:
+        return [None] * count
+    if single != isinstance(text_pair, str) or not isinstance(text_pair, str | Sequence):
+        raise UserError("text_pair: expected a text for a text, a list for a list")
+    pairs = _texts_of(text_pair, "text_pair")
+    if len(pairs) != count:
+        raise UserError(f"text_pair has {len(pairs)} texts for {count}: expected one for each")
+    return list(pairs)
+
+
+def _texts_of(given: Any, name: str) -> list[str]:
+    texts = list(given) if isinstance(given, Iterable) and not isinstance(given, str) else [given]
+    return [check_text(text, f"{name} {number}") for number, text in enumerate(texts, 1)]

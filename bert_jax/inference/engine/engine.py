@@ -1,0 +1,233 @@
+"""The engine under every pipeline: encoded texts in, arrays out in their order, by few compiled programs.
+
+Three rules keep it from compiling by surprise and its answers from depending on the company that a text keeps:
+
+- The shapes are settled beforehand: a batch has a length of `Engine.lengths`, and one row, an eighth of a full batch or
+  a full one.
+- What one row holds never changes what another gives: bit for bit in the same shape, to rounding in another.
+- A text that is longer than the longest row is cut or read in windows by who encodes it, never here.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from bert_jax.data.tasks.encoded import Batch, Encoded
+from bert_jax.errors import UserError
+from bert_jax.inference.engine.batching import (
+    Packed,
+    batch_sizes,
+    length_buckets,
+    pack,
+    packed_rows,
+    plan_batches,
+    sizes_for,
+)
+from bert_jax.inference.engine.programs import Programs
+from bert_jax.tree import flatten
+
+# Tokens of a full batch on each device. On a CPU, what the caches hold; an accelerator wants its units filled.
+CPU_TOKENS, ACCELERATOR_TOKENS = 1024, 16384
+IN_FLIGHT = 4  # batches that are being computed while the first of them is waited for
+PACKED_LENGTH = 128  # of the rows that short sequences share
+MOST_PACKED = 32  # sequences in such a row
+
+Outputs = tuple[np.ndarray, ...]
+
+
+class _Member(NamedTuple):
+    """Where an example's outputs are in those of a batch: in a row, and there at a place, in a slice, or all of it."""
+
+    example: int
+    row: int
+    place: int | slice = slice(None)
+
+
+class _Call(NamedTuple):
+    """A batch that was sent off, and what comes back."""
+
+    chunk: int
+    members: list[_Member]
+    arrays: Any
+
+
+class Engine:
+    """Runs `function(params, batch, **options)` over any number of sequences.
+
+    Args:
+        function: pure and jittable. `batch` has int32 input_ids, attention_mask and token_type_ids [B, L] (for choices
+            [B, choices, L]) and the targets of the examples; packed batches have sequence_ids, position_ids [B, L] and
+            starts [B, K] in place of attention_mask. Returns a tuple of arrays [B, ...], packed ones [B, K, ...].
+        params: its parameters, a nested dict of float arrays.
+        longest: tokens of the longest row that can come.
+        batch_size: rows of a full batch; None: as many as make 1,024 tokens on each CPU device, 16,384 on each
+            accelerator.
+        packing: short sequences share rows.
+        per_token: the outputs have an axis of tokens after that of rows; each example gets its own tokens of it.
+        devices: as `Programs`.
+
+    Attributes:
+        lengths: the lengths that are compiled, ascending.
+        programs: the compiled forms; `compilations` counts them.
+    """
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        params: Any,
+        *,
+        longest: int,
+        batch_size: int | None = None,
+        packing: bool = False,
+        per_token: bool = False,
+        devices: Sequence[Any] | None = None,
+    ):
+        if batch_size is not None and batch_size < 1:
+            raise UserError(f"batch_size={batch_size}: expected at least 1")
+        self.programs = Programs(function, params, devices)
+        self.lengths = length_buckets(longest)
+        self.packed_lengths = tuple(length for length in self.lengths if length >= min(PACKED_LENGTH, longest))
+        self._batch_size, self._packing, self._per_token = batch_size, packing, per_token
+
+    @property
+    def compilations(self) -> int:
+        return self.programs.compilations
+
+    @property
+    def shapes(self) -> list[tuple[int, int, bool]]:
+        """(B, L, whether it is packed) of every program that can be needed, the small ones first."""
+        found = {(1, length, False) for length in self.lengths}
+        for length in self.packed_lengths if self._packing else self.lengths:
+            found |= {
+                (size, length, self._packing) for size in batch_sizes(self.rows_of(length), self.programs.devices)
+            }
+        return sorted(found, key=lambda shape: (shape[0] * shape[1], *shape))
+
+    def rows_of(self, length: int) -> int:
+        """B of a full batch of rows of a length: for each device as many."""
+        devices = self.programs.devices
+        if self._batch_size is not None:
+            return -(-self._batch_size // devices) * devices
+        on_cpu = jax.default_backend() == "cpu"
+        return max((CPU_TOKENS if on_cpu else ACCELERATOR_TOKENS) // length, 1) * devices
+
+    def compile_all(
+        self,
+        progress: Callable[[int, int], None] | None = None,
+        *,
+        targets: Mapping[str, tuple[int, ...]] | None = None,
+        choices: int | None = None,
+        **options: Any,
+    ) -> int:
+        """Compiles all `shapes` ahead of time, so that no request waits for it.
+
+        Args:
+            progress: called with (how many are done, how many there are) after each.
+            targets: what examples have beside tokens, int32: name -> the shape of one.
+            choices: rows of an example that has several.
+            **options: of the function.
+
+        Returns:
+            how many programs there are now.
+        """
+        for number, (rows, length, packed) in enumerate(shapes := self.shapes):
+            shape = (rows, length) if choices is None else (rows, choices, length)
+            names = ("sequence_ids", "position_ids") if packed else ("attention_mask",)
+            batch = dict.fromkeys(("input_ids", "token_type_ids", *names), shape)
+            batch |= {name: (rows, *own) for name, own in (targets or {}).items()}
+            if packed:
+                batch["starts"] = (rows, MOST_PACKED)
+            self.programs.program({name: jax.ShapeDtypeStruct(s, np.int32) for name, s in batch.items()}, **options)
+            if progress:
+                progress(number + 1, len(shapes))
+        return self.compilations
+
+    def run(self, examples: Encoded, **options: Any) -> list[Outputs]:
+        """The outputs of each example, NumPy arrays, in the examples' order.
+
+        Raises:
+            UserError: an output is not finite, because a parameter is not.
+        """
+        return next(self.stream([examples], **options))
+
+    def stream(self, chunks: Iterable[Encoded], **options: Any) -> Iterator[list[Outputs]]:
+        """`run` for each of the chunks, in their order. The next one is sent off before the last is collected, and no
+        more than is in flight is held in memory."""
+        flying: deque[_Call] = deque()
+        results: dict[int, list[Outputs]] = {}
+        missing: dict[int, int] = {}
+        done = number = 0
+        for number, examples in enumerate(chunks, 1):
+            results[number], missing[number] = [()] * len(examples), len(examples)
+            for members, batch in self._batches(examples):
+                flying.append(_Call(number, members, self.programs(batch, **options)))
+                if len(flying) > IN_FLIGHT:
+                    self._collect(flying.popleft(), results, missing)
+            while done < number and not missing[done + 1]:
+                done += 1
+                del missing[done]
+                yield results.pop(done)
+        while flying:
+            self._collect(flying.popleft(), results, missing)
+        for rest in range(done + 1, number + 1):
+            yield results.pop(rest)
+
+    def _batches(self, examples: Encoded) -> Iterator[tuple[list[_Member], dict[str, np.ndarray]]]:
+        """The batches of a chunk, and which of its examples are in each."""
+        lengths = examples.lengths
+        if self._packing and len(examples) > 1:
+            yield from self._packed_batches(examples, lengths)
+            return
+        for plan in plan_batches(lengths.tolist(), self.lengths, self._sizes):
+            counts = np.arange(plan.batch_size) < len(plan.rows)
+            batch = examples.batch(Batch(np.resize(plan.rows, plan.batch_size), counts, plan.length))
+            del batch["weights"]
+            own = [slice(0, int(lengths[number])) if self._per_token else slice(None) for number in plan.rows]
+            members = [_Member(number, row, own[row]) for row, number in enumerate(plan.rows)]
+            yield members, batch
+
+    def _packed_batches(
+        self, examples: Encoded, lengths: np.ndarray
+    ) -> Iterator[tuple[list[_Member], dict[str, np.ndarray]]]:
+        found = pack(lengths.tolist(), self.packed_lengths, MOST_PACKED)
+        for length in reversed(self.packed_lengths):
+            rows = [row.numbers for row in found if row.length == length]
+            begin = 0
+            for size in self._sizes(len(rows), length):
+                some = rows[begin : begin + size]
+                begin += size
+                packed = packed_rows(some, examples.tokens, examples.pads, lengths, (size, length), MOST_PACKED)
+                batch = {**packed.tokens, "sequence_ids": packed.sequence_ids, "position_ids": packed.position_ids}
+                yield self._packed_members(some, packed, lengths), batch | {"starts": packed.starts}
+
+    def _packed_members(self, rows: list[list[int]], packed: Packed, lengths: np.ndarray) -> list[_Member]:
+        members = []
+        for row, numbers in enumerate(rows):
+            for place, number in enumerate(numbers):
+                begin = int(packed.starts[row, place])
+                own = slice(begin, begin + int(lengths[number])) if self._per_token else place
+                members.append(_Member(number, row, own))
+        return members
+
+    def _sizes(self, rows: int, length: int) -> list[int]:
+        return sizes_for(rows, self.rows_of(length), self.programs.devices)
+
+    def _collect(self, call: _Call, results: dict[int, list[Outputs]], missing: dict[int, int]) -> None:
+        arrays: Outputs = jax.device_get(call.arrays)
+        if not all(np.isfinite(array).all() for array in arrays if np.issubdtype(array.dtype, np.floating)):
+            raise UserError(why_not_finite(self.programs.params))
+        for example, row, place in call.members:
+            # Copies: a view would keep the whole batch in memory, padding and all.
+            results[call.chunk][example] = tuple(np.array(array[row][place]) for array in arrays)
+        missing[call.chunk] -= len(call.members)
+
+
+def why_not_finite(params: Any) -> str:
+    """What is wrong with a model whose outputs are not finite: the first of its parameters that is not."""
+    for path, value in flatten(params).items():
+        if not np.isfinite(value).all():
+            return f"parameter {path} is not finite (NaN or infinite), so neither is what the model gives"
+    return "what the model gives is not finite, though its parameters are: try dtype float32"

@@ -1,0 +1,230 @@
+"""embed: a vector for each text, pooled as its folder says (modules.json); similar: the nearest of many texts."""
+
+import hashlib
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Unpack
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from bert_jax.data.tasks.encoded import Encoded
+from bert_jax.errors import UserError
+from bert_jax.formats.load import Loaded
+from bert_jax.formats.sentence_transformers import NORMALIZED, check_pooling, max_length_of, pooling_of
+from bert_jax.inference.tasks.checks import check_text
+from bert_jax.inference.tasks.task_model import Running, TaskModel, model_inputs
+from bert_jax.inference.tasks.task_source import folder_of
+from bert_jax.tree import sha256_of_parameters
+
+_BLOCK = 1 << 24  # scores that are in memory at a time
+
+
+def nearest(queries_QD: np.ndarray, corpus_ND: np.ndarray, top_k: int) -> tuple[np.ndarray, np.ndarray]:
+    """The `top_k` rows of a corpus with the greatest cosine to each query, the greatest first; ties by their number.
+
+    Args:
+        queries_QD, corpus_ND: vectors of any length but zero, float32. A corpus row of NaN comes last.
+        top_k: at most N.
+
+    Returns:
+        cosines float32 [Q, k] and rows int64 [Q, k]; the cosine is -inf where there are no more rows but of NaN.
+    """
+    top_k = min(top_k, len(corpus_ND))
+    corpus_ND = _of_length_one(corpus_ND)
+    scores = np.zeros((len(queries_QD), top_k), np.float32)
+    rows = np.zeros((len(queries_QD), top_k), np.int64)
+    step = max(1, _BLOCK // max(len(corpus_ND), 1))
+    for begin in range(0, len(queries_QD) if top_k else 0, step):
+        some_QN = _of_length_one(queries_QD[begin : begin + step]) @ corpus_ND.T
+        some_QN = np.where(np.isnan(some_QN), -np.inf, some_QN)
+        bound_Q1 = -np.partition(-some_QN, top_k - 1, axis=1)[:, top_k - 1 : top_k]
+        for query, (found_N, bound) in enumerate(zip(some_QN, bound_Q1[:, 0], strict=True), begin):
+            candidates = np.flatnonzero(found_N >= bound)
+            best = candidates[np.lexsort((candidates, -found_N[candidates]))[:top_k]]
+            scores[query], rows[query] = found_N[best], best
+    return scores, rows
+
+
+def vectors_or_nan(embed: Any, texts: Sequence[Any]) -> np.ndarray:
+    """float32 [N, D] by a `TextEmbedding`; a row of NaN for what has no vector, as the UserError of an unread line."""
+    missing = np.full(embed.width, np.nan, np.float32)
+    found = embed.stream(texts, on_error="return")
+    return np.array([missing if isinstance(one, UserError) else one for one in found]).reshape(-1, embed.width)
+
+
+def similar(
+    embed: Any, queries: Sequence[Any], corpus: Sequence[Any], top_k: int = 5
+) -> Iterator[list[dict[str, Any]]]:
+    """For each query the texts that are nearest to it, under the keys of sentence-transformers' `semantic_search`.
+
+    Args:
+        embed: a `TextEmbedding`, or anything that makes vectors [N, D] of texts.
+        queries, corpus: texts.
+        top_k: how many of them.
+
+    Returns:
+        for each query a list of dicts, the nearest first: `corpus_id` (int), `score` (float, the cosine), `text`. A
+        text whose vector is NaN is near to none.
+    """
+    if top_k < 1:
+        raise UserError(f"top_k={top_k}: expected at least 1")
+    if not corpus:
+        raise UserError("the corpus has no texts")
+    scores, rows = nearest(embed(list(queries)), embed(list(corpus)), top_k)
+    for own_scores, own_rows in zip(scores.tolist(), rows.tolist(), strict=True):
+        yield [
+            {"corpus_id": row, "score": score, "text": corpus[row]}
+            for row, score in zip(own_rows, own_scores, strict=True)
+            if score > -np.inf
+        ]
+
+
+def _of_length_one(vectors: np.ndarray) -> np.ndarray:
+    return vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
+
+
+POOLED = "pooled"  # the pooler's vector, which is no pooling of sentence-transformers
+DEFAULT_POOLING = "mean" + NORMALIZED
+_PACKABLE = ("mean", "mean_sqrt_len_tokens", "cls")
+
+
+class TextEmbedding(TaskModel):
+    """Vectors of texts.
+
+    A text that is too long is cut at the end, to the length that the folder says (sentence_bert_config.json), or the
+    model takes; a warning says how many were. The empty text is the text with no words: it gets the vector of
+    [CLS] [SEP].
+
+    Args:
+        source: a run directory, a folder, a hub id, or what `load` returned (then "the folder" is where that was read
+            from, as long as it is there); with any head.
+        pooling: "mean" over the tokens, "cls" (the first one's vector), "max", "mean_sqrt_len_tokens", or "pooled"
+            (what the pooler makes of the first); "+normalize" for vectors of length one. None: what the folder's
+            modules.json says, else "mean+normalize".
+        packing: texts share rows of 128 tokens and more, each seeing itself alone; None: where the pooling allows it.
+        max_length: tokens of a text; None: what the folder says, or the model takes.
+        **running: batch_size, dtype, cache, devices, as `TaskModel`.
+
+    Attributes:
+        pooling: how texts become vectors.
+        width: D.
+    """
+
+    task = "embed"
+
+    def __init__(
+        self,
+        source: "str | os.PathLike[str] | Loaded",
+        *,
+        pooling: str | None = None,
+        packing: bool | None = None,
+        max_length: int | None = None,
+        **running: Unpack[Running],
+    ):
+        folder = _folder_of(source)
+        self.pooling = pooling or (pooling_of(folder) if folder else None) or DEFAULT_POOLING
+        kind = self.pooling.removesuffix(NORMALIZED)
+        if kind != POOLED:
+            check_pooling(self.pooling)
+        if packing and kind not in _PACKABLE:
+            raise UserError(f"packing: not with pooling {self.pooling!r}; with {', '.join(_PACKABLE)}")
+        if max_length is None and folder is not None:
+            max_length = max_length_of(folder)
+        if max_length is not None:
+            self.longest = max_length
+        self.task = "embed-pooled" if kind == POOLED else "embed"
+        self.packing = kind in _PACKABLE if packing is None else packing
+        super().__init__(source if isinstance(source, Loaded) else folder or source, **running)
+        self.width = self.config.hidden_size
+
+    def __call__(self, texts: str | Sequence[str]) -> np.ndarray:
+        """Embed texts.
+
+        Args:
+            texts: a text, or a list of them.
+
+        Returns:
+            float32 [D] for a text, [N, D] for a list, in its order.
+        """
+        single = isinstance(texts, str)
+        vectors = list(self.stream([texts] if single else list(texts)))
+        return vectors[0] if single else np.stack(vectors) if vectors else np.zeros((0, self.width), np.float32)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """sha256, in hex, of the parameters as products take them, and of all that decides a text's ids."""
+        sums = sha256_of_parameters(jax.device_get(self.engine.programs.params)), self.tokenizer.fingerprint
+        return hashlib.sha256("".join(sums).encode()).hexdigest()
+
+    def encode(self, items: list[str], first: int, **options: Any) -> tuple[list[str], Encoded]:
+        texts = [check_text(text, f"text {first + number + 1}") for number, text in enumerate(items)]
+        return items, self.encode_pairs([(text, None) for text in texts])
+
+    def results(self, facts: list[str], outputs: list[tuple[np.ndarray, ...]], **options: Any) -> list[np.ndarray]:
+        return [vector_D for (vector_D,) in outputs]
+
+    def apply(self, params: Any, batch: Mapping[str, Array], **options: Any) -> tuple[Array]:
+        """float32 [B, D], of a packed batch [B, K, D]."""
+        output: Any = self._model.apply({"params": params}, **model_inputs(self.config, batch))
+        kind = self.pooling.removesuffix(NORMALIZED)
+        if kind == POOLED:
+            vectors = output.pooler_output
+        elif "sequence_ids" in batch:
+            vectors = pooled_sequences(output.last_hidden_state, batch["sequence_ids"], batch["starts"], kind)
+        else:
+            vectors = pooled(output.last_hidden_state, batch["attention_mask"], kind)
+        vectors = vectors.astype(jnp.float32)
+        return (normalized(vectors) if self.pooling.endswith(NORMALIZED) else vectors,)
+
+
+def _folder_of(source: "str | os.PathLike[str] | Loaded") -> Path | None:
+    """Where a model says how it pools; None of a loaded one whose folder is gone."""
+    if not isinstance(source, Loaded):
+        return folder_of(source)
+    return folder_of(source.report.source) if Path(source.report.source).is_dir() else None
+
+
+def pooled(x_BLD: Array, mask_BL: Array, kind: str) -> Array:
+    """One vector of each row, [B, D], over the positions where the mask is 1.
+
+    sentence-transformers' `Pooling`: "mean", "cls", "max", "mean_sqrt_len_tokens" (the sum over the root of how many).
+    """
+    if kind == "cls":
+        return x_BLD[:, 0]
+    if kind == "max":
+        return jnp.where(mask_BL[..., None] > 0, x_BLD, -jnp.inf).max(axis=1)
+    weights_BL = mask_BL.astype(jnp.float32)
+    sums_BD = jnp.einsum("BL,BLD->BD", weights_BL, x_BLD.astype(jnp.float32))
+    return sums_BD / _divisor(weights_BL.sum(axis=1), kind)[:, None]
+
+
+def pooled_sequences(x_BLD: Array, of_BL: Array, starts_BK: Array, kind: str) -> Array:
+    """One vector of each sequence of packed rows, [B, K, D]; of a place that has none it is finite and means nothing.
+
+    Args:
+        x_BLD: hidden states.
+        of_BL: 1, 2 … for the sequences of a row, 0 for padding.
+        starts_BK: where they begin.
+        kind: "mean", "mean_sqrt_len_tokens" or "cls".
+    """
+    if kind == "cls":
+        return jnp.take_along_axis(x_BLD, starts_BK[..., None], axis=1)
+    numbers_K = 1 + jnp.arange(starts_BK.shape[1])
+    weights_BKL = (of_BL[:, None, :] == numbers_K[:, None]).astype(jnp.float32)
+    sums_BKD = jnp.einsum("BKL,BLD->BKD", weights_BKL, x_BLD.astype(jnp.float32))
+    return sums_BKD / _divisor(jnp.maximum(weights_BKL.sum(axis=2), 1), kind)[..., None]
+
+
+def normalized(vectors: Array) -> Array:
+    """Divided by its length; zero stays zero, as `torch.nn.functional.normalize` has it."""
+    lengths = jnp.linalg.norm(vectors, axis=-1, keepdims=True)
+    return vectors / jnp.maximum(lengths, 1e-12)
+
+
+def _divisor(counts: Array, kind: str) -> Array:
+    return jnp.sqrt(counts) if kind == "mean_sqrt_len_tokens" else counts

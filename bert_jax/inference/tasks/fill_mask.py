@@ -1,0 +1,229 @@
+"""fill-mask: the most probable tokens for each mask of a text, under transformers' keys."""
+
+import logging
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any, NamedTuple, Unpack
+
+import jax
+import numpy as np
+
+from bert_jax.data.tasks.encoded import Encoded
+from bert_jax.errors import UserError
+from bert_jax.formats.load import Loaded
+from bert_jax.inference.engine.batching import power_of_two
+from bert_jax.inference.tasks.checks import check_max_length, check_text, is_cut, shortened
+from bert_jax.inference.tasks.likelihood import Hidden, masked_rows
+from bert_jax.inference.tasks.task_model import ANY_LENGTH, Results, Running, TaskModel, first_of, model_inputs
+from bert_jax.inference.tasks.task_source import literal_tokenizer
+
+logger = logging.getLogger(__name__)
+
+_MASK_TOKENS = ("[MASK]", "<mask>")
+_TOKENIZER_OPTIONS = ("truncation", "max_length", "padding")
+
+
+class _Asked(NamedTuple):
+    """Ids int32 [L] of a text and the positions of its masks; the ids that are asked for, or None."""
+
+    ids: np.ndarray
+    masks: np.ndarray
+    targets: np.ndarray | None
+
+
+class FillMask(TaskModel):
+    """The most probable tokens for each [MASK] of a text, or whatever the model's tokenizer calls it (`<mask>`).
+
+    A text is a row for each of its [MASK]s, so that one with many takes no memory of the others. The number of tokens
+    that are asked for is rounded up to a power of two, and compiled once.
+
+    Args:
+        source: a run directory, a folder, a hub id, or what `load` returned (head "pretraining" or "mlm").
+        truncation: cut a text at the end where it is too long for the model; it must keep all its [MASK]s. Without,
+            too long is an error.
+        top_k: how many tokens to give for each [MASK], most probable first; at most the size of the vocabulary.
+        targets: give these tokens only, or as many of them as `top_k` says. In the place of one that is no token of the
+            vocabulary its first piece is taken, and a warning says so, as transformers does.
+        tokenizer_kwargs: transformers' way to say `truncation`, and with it `max_length`, at most the model's; a
+            `padding` there changes nothing.
+        **running: batch_size, dtype, cache, devices, as `TaskModel`.
+    """
+
+    task = "fill-mask"
+
+    def __init__(
+        self,
+        source: "str | os.PathLike[str] | Loaded",
+        *,
+        truncation: bool = False,
+        top_k: int = 5,
+        targets: str | Sequence[str] | None = None,
+        tokenizer_kwargs: Mapping[str, Any] | None = None,
+        **running: Unpack[Running],
+    ):
+        super().__init__(source, **running)
+        self.tokenizer = literal_tokenizer(self.tokenizer, source)
+        self._truncation = truncation
+        self.settle(top_k=top_k, targets=targets, tokenizer_kwargs=tokenizer_kwargs or {})
+
+    def __call__(
+        self,
+        texts: str | Sequence[str],
+        top_k: int | None = None,
+        *,
+        targets: str | Sequence[str] | None = None,
+        tokenizer_kwargs: Mapping[str, Any] | None = None,
+    ) -> list[Any]:
+        """Fill in the masks.
+
+        Args:
+            texts: a text, or a list of them, each with at least one [MASK].
+            top_k, targets, tokenizer_kwargs: for this call, in the place of the class's own.
+
+        Returns:
+            For one text with one [MASK] a list of dicts: `score` (float, the probability), `token` (int, its id),
+            `token_str`, `sequence` (the text with the token in place, decoded). For a text with several a list of
+            such lists, one a [MASK] in their order, each filled on its own (`sequence` then keeps the special
+            tokens, the other masks among them). For a list of texts a list of these.
+
+        Raises:
+            UserError: a text without [MASK], or too long for the model; targets of which nothing is left.
+        """
+        single = isinstance(texts, str)
+        options: dict[str, Any] = {"top_k": top_k, "targets": targets, "tokenizer_kwargs": tokenizer_kwargs}
+        results = Results(self.stream([texts] if single else list(texts), **options))
+        return first_of(results) if single else results
+
+    def check_options(self, *, top_k: int, targets: Any, tokenizer_kwargs: Mapping[str, Any]) -> None:
+        if top_k < 1:
+            raise UserError(f"top_k={top_k}: expected at least 1")
+        self._wanted(targets)
+        if targets is not self.settled.get("targets"):
+            self._warn_of_other_tokens(targets)
+        if unknown := sorted(set(tokenizer_kwargs) - set(_TOKENIZER_OPTIONS)):
+            known = ", ".join(_TOKENIZER_OPTIONS)
+            raise UserError(f"tokenizer_kwargs: has {unknown[0]!r}; expected some of {known}")
+        self._cut_at(tokenizer_kwargs)
+
+    def encode(
+        self, items: list[str], first: int, *, targets: Any, tokenizer_kwargs: Mapping[str, Any], **options: Any
+    ) -> tuple[list[_Asked], Encoded]:
+        wanted, cut_at = self._wanted(targets), self._cut_at(tokenizer_kwargs)
+        rows = [self._ids(text, first + number, cut_at) for number, text in enumerate(items)]
+        asked = [_Asked(ids, np.flatnonzero(ids == self.tokenizer.mask_token_id), wanted) for ids in rows]
+        hidden = [Hidden(one.ids, one.masks, one.masks + 1) for one in asked]
+        found = masked_rows(hidden, pad_id=self.tokenizer.pad_token_id, mask_id=self.tokenizer.mask_token_id)
+        beside = {"mlm_positions": found.targets["mlm_positions"]}
+        if wanted is not None:
+            padded = np.resize(wanted, power_of_two(len(wanted)))
+            beside["target_ids"] = np.broadcast_to(padded, (len(found), len(padded)))
+        return asked, replace(found, targets=beside)
+
+    def beside_tokens(self, *, targets: Any, **options: Any) -> dict[str, tuple[int, ...]]:
+        wanted = self._wanted(targets)
+        return {"mlm_positions": (1,)} | ({} if wanted is None else {"target_ids": (power_of_two(len(wanted)),)})
+
+    def engine_options(self, **options: Any) -> dict[str, Any]:
+        if options["targets"] is not None:
+            return {}
+        return {"top_k": min(power_of_two(options["top_k"], 8), self.tokenizer.vocab_size)}
+
+    def apply(self, params: Any, batch: Mapping[str, jax.Array], **options: Any) -> tuple[jax.Array, ...]:
+        """Probabilities float32 and ids int32, both [B, P, k]: the best, descending, or of `target_ids` [B, k]."""
+        inputs = model_inputs(self.config, batch)
+        output: Any = self._model.apply({"params": params}, **inputs, mlm_positions=batch["mlm_positions"])
+        probabilities_BPV = jax.nn.softmax(output.prediction_logits, axis=-1)
+        if "target_ids" not in batch:
+            # A table that was padded has rows that no token belongs to.
+            return tuple(jax.lax.top_k(probabilities_BPV[..., : self.tokenizer.vocab_size], options["top_k"]))
+        shape = (*probabilities_BPV.shape[:2], batch["target_ids"].shape[1])
+        ids_BPk = jax.numpy.broadcast_to(batch["target_ids"][:, None], shape)
+        return jax.numpy.take_along_axis(probabilities_BPV, ids_BPk, axis=-1), ids_BPk
+
+    def results(self, facts: list[_Asked], outputs: list[tuple[np.ndarray, ...]], **options: Any) -> list[Any]:
+        top_k = min(options["top_k"], self.tokenizer.vocab_size)
+        ends = np.cumsum([0, *(len(one.masks) for one in facts)])
+        return [
+            self._describe(one, outputs[begin:end], top_k)
+            for one, (begin, end) in zip(facts, pairwise(ends), strict=True)
+        ]
+
+    def _cut_at(self, tokenizer_kwargs: Mapping[str, Any]) -> int | None:
+        """Tokens that are left of a text; None where nothing is cut. `max_length` alone cuts, as with transformers."""
+        max_length = tokenizer_kwargs.get("max_length")
+        check_max_length(max_length, self.tokenizer.special_tokens_added(pair=False))
+        if not is_cut(tokenizer_kwargs.get("truncation", self._truncation or max_length is not None)):
+            return None
+        return min(max_length or self.longest, self.longest)
+
+    def _ids(self, text: str, number: int, cut_at: int | None) -> np.ndarray:
+        """Ids int32 [L] with [CLS] and [SEP]; checked."""
+        check_text(text, f"text {number + 1}")
+        (ids,) = self.tokenizer([text], truncation="none", max_length=ANY_LENGTH)["input_ids"]
+        mask = self.tokenizer.mask_token
+        shown = f"text {number + 1} ({shortened(text)})"
+        masks = int((ids == self.tokenizer.mask_token_id).sum())
+        if not masks:
+            foreign = next((f", not {token}" for token in _MASK_TOKENS if token != mask and token in text), "")
+            raise UserError(f"{shown} has no {mask}: put one where a word is wanted{foreign}")
+        if len(ids) <= (cut_at or self.longest):
+            return ids
+        if cut_at is None:
+            raise UserError(
+                f"{shown} has {len(ids)} tokens, the model takes {self.longest}: shorten it, or ask for truncation"
+            )
+        ids = np.append(ids[: cut_at - 1], ids[-1])
+        if int((ids == self.tokenizer.mask_token_id).sum()) < masks:
+            raise UserError(f"{shown}: cut to {cut_at} tokens it loses a {mask}; shorten it")
+        return ids
+
+    def _wanted(self, targets: str | Sequence[str] | None) -> np.ndarray | None:
+        """int32 [k], each once."""
+        if targets is None:
+            return None
+        targets = [targets] if isinstance(targets, str) else targets
+        if not targets:
+            raise UserError("targets: an empty list; leave it out for all tokens")
+        ids = [id for target in targets for id in self.tokenizer.tokens_to_ids(self._pieces_of(target)[:1])]
+        if not ids:
+            raise UserError(
+                f"targets: nothing is left of {', '.join(map(repr, targets))}; name tokens of the vocabulary"
+            )
+        return np.array(list(dict.fromkeys(ids)), np.int32)
+
+    def _pieces_of(self, target: Any) -> list[str]:
+        """A token of the vocabulary itself; else what the tokenizer makes of a word."""
+        check_text(target, "targets")
+        try:
+            self.tokenizer.tokens_to_ids([target])
+        except UserError:
+            return self.tokenizer.tokenize(target)
+        return [target]
+
+    def _warn_of_other_tokens(self, targets: str | Sequence[str]) -> None:
+        for target in [targets] if isinstance(targets, str) else targets:
+            pieces = self._pieces_of(target)
+            if len(pieces) != 1 or pieces[0] == self.tokenizer.unk_token:
+                taken = f"{pieces[0]!r} is asked for in its place" if pieces else "it is left out"
+                logger.warning("targets: %r is no token of the vocabulary; %s", target, taken)
+
+    def _describe(self, asked: _Asked, outputs: list[tuple[np.ndarray, ...]], top_k: int) -> Any:
+        """The dicts of one text, of the outputs for each of its masks."""
+        single = len(asked.masks) == 1
+        answers = []
+        for position, ((scores_k,), (tokens_k,)) in zip(asked.masks, outputs, strict=True):
+            best = slice(top_k)
+            if asked.targets is not None:
+                best = np.argsort(-scores_k[: len(asked.targets)], kind="stable")[:top_k]
+            filled = asked.ids.copy()
+            row = []
+            for score, token in zip(scores_k[best].tolist(), tokens_k[best].tolist(), strict=True):
+                filled[position] = token
+                kept = filled[filled != self.tokenizer.pad_token_id]
+                sequence = self.tokenizer.decode(kept, skip_special_tokens=single)
+                token_str = self.tokenizer.decode([token])
+                row.append({"score": score, "token": token, "token_str": token_str, "sequence": sequence})
+            answers.append(row)
+        return answers[0] if single else answers

@@ -1,0 +1,214 @@
+"""likelihood: how probable a masked model finds a text, each of its tokens hidden in turn."""
+
+import math
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Unpack
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from bert_jax.data.tasks.encoded import Batch, Encoded
+from bert_jax.errors import UserError
+from bert_jax.formats.load import Loaded
+from bert_jax.inference.tasks.checks import check_text, shortened
+from bert_jax.inference.tasks.task_model import Results, Running, TaskModel, model_inputs
+
+
+class Hidden(NamedTuple):
+    """What is hidden in the rows of a text, one row each.
+
+    Attributes:
+        ids: int32 [L] of the text, special tokens among them.
+        positions: int32 [n], the token that is asked for.
+        ends: int32 [n]: hidden is from the position up to there.
+    """
+
+    ids: np.ndarray
+    positions: np.ndarray
+    ends: np.ndarray
+
+
+@dataclass(frozen=True, kw_only=True)
+class MaskedRows(Encoded):
+    """R rows. A row is made when its batch is: n rows of a text of n tokens take n places in memory, not n².
+
+    Attributes:
+        tokens: of the texts, each once, end to end; `row_lengths` int64 [R] is of the rows.
+        targets: mlm_positions int32 [R, 1], and labels int32 [R, 1], the ids that stood there.
+        begins: int64 [R], where in `tokens` the text of a row begins.
+        ends: int32 [R], where in a row the hidden tokens end.
+        mask_id: what hides them.
+    """
+
+    begins: np.ndarray
+    ends: np.ndarray
+    mask_id: int
+
+    def batch(self, plan: Batch) -> dict[str, np.ndarray]:
+        numbers = plan.examples
+        column_L = np.arange(plan.length)
+        real_BL = column_L < self.row_lengths[numbers, None]
+        source_BL = np.where(real_BL, self.begins[numbers, None] + column_L, 0)
+        found = {
+            name: np.where(real_BL, values[source_BL], self.pads[name]).astype(np.int32)
+            for name, values in self.tokens.items()
+        }
+        hidden_BL = (column_L >= self.targets["mlm_positions"][numbers]) & (column_L < self.ends[numbers, None])
+        found["input_ids"][hidden_BL] = self.mask_id
+        return found | {
+            "attention_mask": real_BL.astype(np.int32),
+            **{name: values[numbers] for name, values in self.targets.items()},
+            "weights": plan.counts.astype(np.float32),
+        }
+
+
+def masked_rows(texts: list[Hidden], *, pad_id: int, mask_id: int) -> MaskedRows:
+    """The rows of several texts, in their order, and of a text in that of its positions."""
+    counts = np.array([len(text.positions) for text in texts], np.int64)
+    lengths = np.array([len(text.ids) for text in texts], np.int64)
+    ids = _joined([text.ids for text in texts])
+    begins = np.repeat(np.cumsum(lengths) - lengths, counts)
+    positions = _joined([text.positions for text in texts])
+    return MaskedRows(
+        {"input_ids": ids, "token_type_ids": np.zeros_like(ids)},
+        {"input_ids": pad_id, "token_type_ids": 0},
+        np.repeat(lengths, counts),
+        {"mlm_positions": positions[:, None], "labels": ids[begins + positions][:, None]},
+        begins=begins,
+        ends=_joined([text.ends for text in texts]),
+        mask_id=mask_id,
+    )
+
+
+def ends_of_words(word_ids: np.ndarray) -> np.ndarray:
+    """int32 [L]: for each token where the word that it is in ends; words are runs of one number, [L]."""
+    last = np.flatnonzero(np.append(word_ids[1:] != word_ids[:-1], True)) if len(word_ids) else word_ids
+    return (last[np.searchsorted(last, np.arange(len(word_ids)))] + 1).astype(np.int32)
+
+
+def _joined(parts: list[np.ndarray]) -> np.ndarray:
+    return np.concatenate([*parts, np.zeros(0, np.int32)]).astype(np.int32)
+
+
+_LARGEST = 709.0  # whose power of e is a float still
+
+
+class Likelihood(TaskModel):
+    """Pseudo-log-likelihood: the sum of log P(token | all others), the natural logarithm, over the tokens of a text.
+
+    https://arxiv.org/abs/1910.14659. A text of n tokens is n rows, in each of which one token is the model's mask.
+    Special tokens are not asked for, neither those that are put to a text nor "[SEP]" within one; [UNK] is. The
+    probabilities are over the tokenizer's vocabulary: rows that a table was padded by do not count.
+
+    Args:
+        source: a run directory, a folder, a hub id, or what `load` returned (head "pretraining" or "mlm").
+        **running: batch_size, dtype, cache, devices, as `TaskModel`.
+    """
+
+    task = "likelihood"
+
+    def __init__(
+        self,
+        source: "str | os.PathLike[str] | Loaded",
+        **running: Unpack[Running],
+    ):
+        super().__init__(source, **running)
+        if self.config.is_decoder:
+            raise UserError(f"{self.source}: a decoder, which sees no later tokens; likelihood needs a masked model")
+        self._mask_id, self._pad_id = self.tokenizer.mask_token_id, self.tokenizer.pad_token_id
+        unknown = self.tokenizer.unk_token_id if self.tokenizer.has_special("unk") else None
+        self.settle(per_token=False, within_word_l2r=False)
+        self._not_asked = [i for i in self.tokenizer.all_special_ids if i != unknown]
+
+    def __call__(
+        self, texts: str | Sequence[str], *, per_token: bool = False, within_word_l2r: bool = False
+    ) -> dict[str, Any] | list[dict[str, Any]]:
+        """Score texts.
+
+        Args:
+            texts: a text, or a list of them.
+            per_token: add the tokens' own log-probabilities.
+            within_word_l2r: hide with a token those that come after it in the same word. Without, a word of several
+                tokens is all but given away by its other tokens (https://arxiv.org/abs/2305.10588).
+
+        Returns:
+            For each text a dict: `pll` (float, nats), `tokens` (n, how many were asked for), `pppl` (exp(-pll / n), the
+            pseudo-perplexity; of several texts exp of minus the sum of pll over the sum of tokens); with `per_token`
+            also `per_token`, a list of {`token`, `log_probability`}.
+
+        Raises:
+            UserError: a text without a token to ask for, as the empty one; one that is too long for the model.
+        """
+        single = isinstance(texts, str)
+        options: dict[str, Any] = {"per_token": per_token, "within_word_l2r": within_word_l2r}
+        results = Results(self.stream([texts] if single else list(texts), **options))
+        return results[0] if single else results
+
+    def encode(
+        self, items: list[str], first: int, *, within_word_l2r: bool, **options: Any
+    ) -> tuple[list[Hidden], MaskedRows]:
+        names = [f"text {first + number + 1}" for number in range(len(items))]
+        for text, name in zip(items, names, strict=True):
+            check_text(text, name)
+        lengths = self.tokenizer.encode_flat(items)[1] + self.tokenizer.special_tokens_added(pair=False)
+        for text, name, length in zip(items, names, lengths.tolist(), strict=True):
+            if length > self.longest:
+                raise UserError(
+                    f"{name} ({shortened(text)}) has {length} tokens, the model takes {self.longest}: shorten it"
+                )
+        facts = []
+        for text, name, hidden in zip(items, names, self._hidden(items, within_word_l2r), strict=True):
+            if not len(hidden.positions):
+                raise UserError(f"{name} ({shortened(text)}) has no token but special ones: there is nothing to score")
+            facts.append(hidden)
+        return facts, masked_rows(facts, pad_id=self._pad_id, mask_id=self._mask_id)
+
+    def apply(self, params: Any, batch: Mapping[str, jax.Array], **options: Any) -> tuple[jax.Array]:
+        """float32 [B, 1], the log-probability of the labels."""
+        inputs = model_inputs(self.config, batch)
+        output: Any = self._model.apply({"params": params}, **inputs, mlm_positions=batch["mlm_positions"])
+        logits_B1V = output.prediction_logits[..., : self.tokenizer.vocab_size].astype(jnp.float32)
+        label_B1 = jnp.take_along_axis(logits_B1V, batch["labels"][..., None], axis=-1)[..., 0]
+        return (label_B1 - jax.nn.logsumexp(logits_B1V, axis=-1),)
+
+    def beside_tokens(self, **options: Any) -> dict[str, tuple[int, ...]]:
+        return {"mlm_positions": (1,), "labels": (1,)}
+
+    def results(self, facts: list[Hidden], outputs: list[tuple[np.ndarray, ...]], **options: Any) -> list[Any]:
+        found, begin = [], 0
+        for hidden in facts:
+            rows = outputs[begin : begin + len(hidden.positions)]
+            begin += len(rows)
+            found.append(self._describe(hidden, [float(row[0]) for (row,) in rows], options["per_token"]))
+        return found
+
+    def _hidden(self, texts: list[str], within_word_l2r: bool) -> list[Hidden]:
+        if not texts:
+            return []
+        rows = self.tokenizer(
+            texts,
+            padding="longest",
+            truncation="none",
+            max_length=self.longest,
+            return_special_tokens_mask=True,
+            return_word_ids=within_word_l2r,
+        )
+        asked_BL = (rows["special_tokens_mask"] == 0) & ~np.isin(rows["input_ids"], self._not_asked)
+        found = []
+        for row, length in enumerate(rows["attention_mask"].sum(axis=1)):
+            positions = np.flatnonzero(asked_BL[row]).astype(np.int32)
+            ends = ends_of_words(rows["word_ids"][row])[positions] if within_word_l2r else positions + 1
+            found.append(Hidden(rows["input_ids"][row, :length], positions, ends))
+        return found
+
+    def _describe(self, hidden: Hidden, log_probabilities: list[float], per_token: bool) -> dict[str, Any]:
+        pll, count = math.fsum(log_probabilities), len(log_probabilities)
+        found = {"pll": pll, "tokens": count, "pppl": math.exp(min(-pll / count, _LARGEST))}
+        if not per_token:
+            return found
+        tokens = self.tokenizer.ids_to_tokens(hidden.ids[hidden.positions])
+        rows = zip(tokens, log_probabilities, strict=True)
+        return found | {"per_token": [{"token": token, "log_probability": value} for token, value in rows]}

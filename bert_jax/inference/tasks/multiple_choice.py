@@ -1,0 +1,88 @@
+"""multiple-choice: which of several endings a model takes for the right one."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from bert_jax.data.tasks.encoded import Encoded
+from bert_jax.data.tasks.multiple_choice import Choices
+from bert_jax.errors import UserError
+from bert_jax.inference.tasks.checks import check_text
+from bert_jax.inference.tasks.task_model import Results, TaskModel, softmax
+
+Question = Choices | Mapping[str, Any]
+
+
+class MultipleChoice(TaskModel):
+    """The most probable of the choices of each question.
+
+    Each choice is a row of its own, [CLS] text [SEP] choice [SEP], so that questions may have any number of them and
+    nothing is compiled for it. A row that is too long for the model is cut at the end, the longer part first; a warning
+    says how many were.
+
+    Args:
+        source: a fine-tuning run, a folder, a hub id, or what `load` returned (head "multiple-choice").
+        batch_size, dtype, cache, devices: as `TaskModel`; rows, not questions.
+    """
+
+    task = "multiple-choice"
+    choices = 1
+
+    def __call__(self, questions: Question | Sequence[Question]) -> Any:
+        """Choose.
+
+        Args:
+            questions: {"text": ..., "choices": [...]}, or `Choices` as the readers of `data/tasks/multiple_choice.py`
+                give them, or a list of those.
+
+        Returns:
+            For one question a dict: `choice` (int, from 0), `score` (float, its probability), `scores` (of all choices,
+            which add up to 1). For a list of questions a list of these. (transformers has no such pipeline.)
+        """
+        single = isinstance(questions, Choices | Mapping)
+        results = Results(self.stream([questions] if single else list(questions)))
+        return results[0] if single else results
+
+    def encode(self, items: list[Question], first: int, **options: Any) -> tuple[list[int], Encoded]:
+        both = [_rows_of(question, f"question {first + number + 1}") for number, question in enumerate(items)]
+        pairs = [pair for firsts, seconds in both for pair in zip(firsts, seconds, strict=True)]
+        return [len(firsts) for firsts, _ in both], replace(self.encode_pairs(pairs), choices=self.choices)
+
+    def results(self, facts: list[int], outputs: list[tuple[np.ndarray, ...]], **options: Any) -> list[dict[str, Any]]:
+        logits = np.array([logits_1[0] for (logits_1,) in outputs])
+        cuts = np.cumsum([0, *facts])
+        return [_describe(softmax(logits[begin:end])) for begin, end in pairwise(cuts)]
+
+
+def _describe(scores: np.ndarray) -> dict[str, Any]:
+    best = int(scores.argmax())
+    return {"choice": best, "score": float(scores[best]), "scores": scores.tolist()}
+
+
+def _rows_of(question: Any, name: str) -> tuple[Sequence[str], Sequence[str]]:
+    """The first and the second text of each choice."""
+    if isinstance(question, Choices):
+        first, second = question.first, question.second
+        for number, text in enumerate(first, 1):
+            check_text(text, f"{name}, first text of choice {number}")
+    else:
+        if (
+            not isinstance(question, Mapping)
+            or not {"text", "choices"} <= question.keys()
+            or not _is_list(question["choices"])
+        ):
+            raise UserError(f'{name}: expected {{"text": ..., "choices": [...]}}, found {question!r:.60}')
+        second = question["choices"]
+        first = [check_text(question["text"], f"{name}, text")] * len(second)
+    for number, text in enumerate(second, 1):
+        check_text(text, f"{name}, choice {number}")
+    if not second:
+        raise UserError(f"{name}: has no choices")
+    return first, second
+
+
+def _is_list(choices: Any) -> bool:
+    return isinstance(choices, Sequence) and not isinstance(choices, str)

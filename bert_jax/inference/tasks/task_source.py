@@ -1,0 +1,152 @@
+"""The model that a task is done with: where a source keeps it, and whether it has the head that the task needs."""
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from bert_jax.config import BertConfig
+from bert_jax.data.tokenizer.tokenizer import Tokenizer
+from bert_jax.errors import UserError
+from bert_jax.formats.load import Loaded, is_run_directory, load, load_tokenizer, resolve, run_config, weights_folder
+from bert_jax.formats.names.parameters import head_in, is_encoder, parameters_of
+from bert_jax.formats.names.table import ENCODER
+from bert_jax.formats.read import IncompleteModel, OpenModel
+from bert_jax.tree import flatten, unflatten
+
+HEAD_OF = {
+    "fill-mask": "mlm",
+    "likelihood": "mlm",
+    "next-sentence": "nsp",
+    "attend": "encoder-no-pooler",
+    "embed": "encoder-no-pooler",
+    "embed-pooled": "encoder",
+    "text-classification": "sequence-classification",
+    "token-classification": "token-classification",
+    "question-answering": "question-answering",
+    "multiple-choice": "multiple-choice",
+}
+VERB_OF = {
+    "fill-mask": "fill-mask",
+    "text-classification": "classify",
+    "token-classification": "tag",
+    "question-answering": "answer",
+    "multiple-choice": "choose",
+}
+FINE_TUNED = frozenset(VERB_OF) - {"fill-mask"}
+"""Tasks whose head must have been trained for them; for the others any model that has the parameters will do."""
+
+_TASK_OF = {HEAD_OF[task]: task for task in VERB_OF} | {"pretraining": "fill-mask"}
+
+
+def model_for(
+    task: str, source: "str | os.PathLike[str] | Loaded", *, dtype: str | None = None
+) -> tuple[Loaded, Tokenizer]:
+    """What a task needs of a source, and nothing else: config, the parameters of its head; and the tokenizer.
+
+    The encoder alone is taken out of a model with any head.
+
+    Args:
+        task: a key of `HEAD_OF`.
+        source: a run directory, a folder, a hub id, or what `load` returned. Of a fine-tuning run that has `export/`,
+            its best model, that is taken.
+        dtype: as `load`.
+
+    Raises:
+        FileNotFoundError, UserError: as `load`; a model with another head; one without a tokenizer.
+    """
+    head = HEAD_OF[task]
+    if isinstance(source, Loaded):
+        loaded = source if dtype is None else source._replace(config=source.config.replace(dtype=dtype))
+        if task in FINE_TUNED:
+            _check_head(task, loaded.report.head, loaded.report.source)
+    else:
+        path = folder_of(source)
+        if task in FINE_TUNED:
+            _check_folder(task, path)
+        try:
+            loaded = load(path, head=head, dtype=dtype)
+        except IncompleteModel as error:
+            raise _lacking(task, str(path), error.missing) from None
+        if task in FINE_TUNED and is_run_directory(path):
+            _check_checkpoint(task, loaded)
+    where = loaded.report.source
+    if loaded.tokenizer is None:
+        raise UserError(f"{where}: has no tokenizer (tokenizer.json or vocab.txt), which {task} needs")
+    flat = flatten(loaded.params)
+    wanted = parameters_of(loaded.config, head)
+    stem = ENCODER if is_encoder(head, loaded.config) and any(path.startswith(ENCODER) for path in flat) else ""
+    if missing := [path for path in wanted if stem + path not in flat]:
+        raise _lacking(task, where, [path for path in missing if path.removeprefix(ENCODER) not in flat])
+    return loaded._replace(params=unflatten({path: flat[stem + path] for path in wanted})), loaded.tokenizer
+
+
+def settings_of_run(source: "str | os.PathLike[str] | Loaded") -> Mapping[str, Any]:
+    """The config of a fine-tuning run, {} of any other source."""
+    path = None if isinstance(source, Loaded) else resolve(source)
+    config = run_config(path) if path is not None and is_run_directory(path) else {}
+    return config if "task" in config else {}
+
+
+def literal_tokenizer(tokenizer: Tokenizer, source: "str | os.PathLike[str] | Loaded") -> Tokenizer:
+    """The tokenizer of a source, but for it "[MASK]" and its like in a text are the tokens.
+
+    A run prepared by Google's rules splits them in texts; here they are how one asks. Of what `load` returned the
+    tokenizer is taken as it is.
+    """
+    if tokenizer.literal_special_tokens or isinstance(source, Loaded):
+        return tokenizer
+    literal = load_tokenizer(folder_of(source), literal_special_tokens=True)
+    assert literal is not None
+    return literal
+
+
+def longest_row(config: BertConfig, tokenizer: Tokenizer) -> int:
+    """Tokens of the longest row that both a model and its tokenizer take."""
+    return min(tokenizer.max_length or config.longest_input, config.longest_input)
+
+
+def folder_of(source: str | os.PathLike[str]) -> Path:
+    """The folder that a source's model is in, as `weights_folder`."""
+    return weights_folder(resolve(source))
+
+
+def _check_folder(task: str, path: Path) -> None:
+    """A classifier's parameters have the same names for sequences, tokens and choices: what the files say counts."""
+    if is_run_directory(path):
+        if "task" not in run_config(path):
+            raise UserError(f"{path}: a pretraining run; {_named(task)} needs a fine-tuned model")
+        return
+    with OpenModel(path) as model:
+        found = model.report.head
+    says = (path / "config.json").is_file() and run_config(path).get("architectures")
+    _check_head(task, found if says else _perhaps_choices(found, task), str(path))
+
+
+def _check_checkpoint(task: str, loaded: Loaded) -> None:
+    """The same of a run's checkpoint, which has no name for its head: by all that is in it."""
+    report = loaded.report
+    found = head_in({*report.loaded, *report.unexpected}, loaded.config)
+    _check_head(task, _perhaps_choices(found, task), report.source)
+
+
+def _perhaps_choices(found: str, task: str) -> str:
+    """A head that was told by its parameters alone: those of one for choices are those of one for sequences."""
+    return HEAD_OF[task] if (found, task) == ("sequence-classification", "multiple-choice") else found
+
+
+def _check_head(task: str, found: str, where: str) -> None:
+    if found == HEAD_OF[task]:
+        return
+    other = f"that is for {_named(_TASK_OF[found])}" if found in _TASK_OF else "that is for no task by itself"
+    raise UserError(f"{where}: the model has the head {found!r}, {other}; {_named(task)} needs {HEAD_OF[task]!r}")
+
+
+def _lacking(task: str, where: str, missing: Sequence[str]) -> UserError:
+    parts = ", ".join(dict.fromkeys(path.removeprefix(ENCODER).split("/", 1)[0] for path in missing))
+    return UserError(f"{where}: the model has no {parts} ({len(missing)} parameters), which {_named(task)} needs")
+
+
+def _named(task: str) -> str:
+    verb = VERB_OF.get(task, task)
+    return task if verb == task else f"{task} (verb {verb})"

@@ -1,0 +1,153 @@
+"""text-classification: the classes of a text or of a pair of texts, under transformers' keys."""
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any, Unpack
+
+import numpy as np
+
+from bert_jax.config import BertConfig
+from bert_jax.data.tasks.encoded import Encoded
+from bert_jax.errors import UserError
+from bert_jax.formats.load import Loaded
+from bert_jax.inference.tasks.checks import check_max_length, check_text, is_cut, shortened
+from bert_jax.inference.tasks.task_model import Results, Running, TaskModel, first_of, softmax
+
+FUNCTIONS = ("softmax", "sigmoid", "none")
+NOT_SAID: Any = ...  # of top_k, since None is all of them
+_ALL = 1 << 30  # labels
+
+Text = str | Mapping[str, str]
+
+
+class TextClassification(TaskModel):
+    """The labels of texts with their scores.
+
+    A text that is too long for the model is cut at the end, of a pair the longer first, as in fine-tuning; a warning
+    says how many were. Options and results are those of transformers' pipeline.
+
+    Args:
+        source: a fine-tuning run, a folder, a hub id, or what `load` returned (head "sequence-classification").
+        function_to_apply: what makes scores of logits, "softmax", "sigmoid" or "none" in any case. None: by the
+            config's problem_type, "none" for regression, "sigmoid" for several labels at once, else "softmax". Where
+            the config says nothing and there is one label it is a regression, as the loss takes it (transformers'
+            pipeline applies "sigmoid" then).
+        top_k: how many labels to give in a list, the best first; None: all. If it is not said, here or in a call, the
+            best one is given without a list.
+        truncation: False: a text that is too long is an error.
+        max_length: tokens at which texts are cut; at most as many as the model takes.
+        padding: as transformers takes it; rows are padded to a compiled length whatever it says: no result changes.
+        **running: batch_size, dtype, cache, devices, as `TaskModel`.
+    """
+
+    task = "text-classification"
+
+    def __init__(
+        self,
+        source: "str | os.PathLike[str] | Loaded",
+        *,
+        function_to_apply: str | None = None,
+        top_k: int | None = NOT_SAID,
+        truncation: bool | str = True,
+        max_length: int | None = None,
+        padding: bool | str | None = None,
+        **running: Unpack[Running],
+    ):
+        super().__init__(source, **running)
+        self.settle(
+            top_k=_ALL if top_k is None else top_k,
+            function_to_apply=function_to_apply or _function_of(self.config),
+            truncation=truncation,
+            max_length=max_length,
+        )
+
+    def __call__(
+        self,
+        texts: Text | Sequence[Text],
+        top_k: int | None = NOT_SAID,
+        *,
+        function_to_apply: str | None = None,
+        truncation: bool | str | None = None,
+        max_length: int | None = None,
+        padding: bool | str | None = None,
+    ) -> Any:
+        """Classify texts.
+
+        Args:
+            texts: a text, or a pair as {"text": ..., "text_pair": ...}, or a list of them.
+            top_k, function_to_apply, truncation, max_length, padding: for this call, in the place of the class's own.
+
+        Returns:
+            For a text or a pair: a list of `top_k` dicts `label` (str), `score` (float); the best one alone, without a
+            list, if nobody said `top_k`. For a list of them a list of these. And for one text (no pair) of a call
+            that says nothing of `top_k`, a list of one, as transformers has it.
+
+        Raises:
+            UserError: a text too long for the model, with truncation=False.
+        """
+        single = isinstance(texts, str | Mapping)
+        options: dict[str, Any] = {
+            "top_k": None if top_k is NOT_SAID else _ALL if top_k is None else top_k,
+            "function_to_apply": function_to_apply,
+            "truncation": truncation,
+            "max_length": max_length,
+        }
+        results = Results(self.stream([texts] if single else list(texts), **options))
+        in_list = isinstance(texts, str) and top_k is NOT_SAID
+        return first_of(results) if single and not in_list else results
+
+    def check_options(
+        self, *, top_k: int, function_to_apply: str, truncation: bool | str, max_length: int | None
+    ) -> None:
+        is_cut(truncation)
+        check_max_length(max_length, self.tokenizer.special_tokens_added(pair=True))
+        if function_to_apply.lower() not in FUNCTIONS:
+            raise UserError(f"function_to_apply={function_to_apply!r}: expected one of {', '.join(FUNCTIONS)}")
+        if top_k is not NOT_SAID and top_k < 1:
+            raise UserError(f"top_k={top_k}: expected at least 1")
+
+    def encode(self, items: list[Text], first: int, **options: Any) -> tuple[list[Text], Encoded]:
+        pairs = [_both(text, first + number) for number, text in enumerate(items)]
+        if not is_cut(options["truncation"]):
+            self._refuse_long(pairs, first)
+        return items, self.encode_pairs(pairs, options["max_length"])
+
+    def results(self, facts: list[Text], outputs: list[tuple[np.ndarray, ...]], **options: Any) -> list[Any]:
+        top_k, function = options["top_k"], options["function_to_apply"].lower()
+        if top_k is NOT_SAID:
+            return [self._describe(logits_C, 1, function)[0] for (logits_C,) in outputs]
+        return [self._describe(logits_C, top_k, function) for (logits_C,) in outputs]
+
+    def _refuse_long(self, pairs: list[tuple[str, str | None]], first: int) -> None:
+        for number, (text, pair) in enumerate(pairs, first + 1):
+            lengths = self.tokenizer.encode_flat([text] if pair is None else [text, pair])[1]
+            total = int(lengths.sum()) + self.tokenizer.special_tokens_added(pair=pair is not None)
+            if total > self.longest:
+                name = f"text {number} ({shortened(text)})"
+                raise UserError(
+                    f"{name} has {total} tokens, the model takes {self.longest}: shorten it, or ask for truncation"
+                )
+
+    def _describe(self, logits_C: np.ndarray, top_k: int, function_to_apply: str) -> list[dict[str, Any]]:
+        scores_C = logits_C.astype(np.float64)
+        if function_to_apply == "softmax":
+            scores_C = softmax(logits_C)
+        elif function_to_apply == "sigmoid":
+            scores_C = np.exp(-np.logaddexp(0, -scores_C))
+        best = np.argsort(-scores_C, kind="stable")[:top_k]
+        return [{"label": self.config.labels[i], "score": float(scores_C[i])} for i in best]
+
+
+def _function_of(config: BertConfig) -> str:
+    problem = config.problem_type or ("regression" if config.num_labels == 1 else "single_label_classification")
+    by_problem = {"regression": "none", "multi_label_classification": "sigmoid"}
+    return by_problem.get(problem, "softmax" if config.num_labels > 1 else "sigmoid")
+
+
+def _both(text: Text, number: int) -> tuple[str, str | None]:
+    if isinstance(text, str):
+        return check_text(text, f"text {number + 1}"), None
+    if not isinstance(text, Mapping) or "text" not in text or set(text) - {"text", "text_pair"}:
+        raise UserError(f'text {number + 1}: expected a text, or {{"text": ..., "text_pair": ...}}, found {text!r:.60}')
+    pair = text.get("text_pair")
+    return check_text(text["text"], f"text {number + 1}"), pair and check_text(pair, f"text_pair {number + 1}")

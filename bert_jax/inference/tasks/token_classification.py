@@ -1,0 +1,291 @@
+"""token-classification: the entities of a text, each a slice of it, under transformers' keys."""
+
+import os
+import re
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Unpack
+
+import numpy as np
+
+from bert_jax.data.tasks.encoded import Encoded
+from bert_jax.data.tasks.tagging import Tagged, encode_tagged, pieces_of_words, special_tokens_before
+from bert_jax.data.tasks.tags import TaggedSentence
+from bert_jax.data.tokenizer.layout import within
+from bert_jax.data.tokenizer.words import SPLITS
+from bert_jax.errors import UserError
+from bert_jax.formats.load import Loaded
+from bert_jax.inference.tasks.checks import check_text
+from bert_jax.inference.tasks.task_model import Results, Running, TaskModel, first_of, softmax
+
+OUTSIDE = "O"
+_TAG = re.compile(r"([BIES])-(.+)", re.DOTALL)
+
+
+class Tag(NamedTuple):
+    """The label of a word or of a token, and its probability."""
+
+    label: str
+    score: float
+
+
+def aggregated(chances_PC: np.ndarray, counts: np.ndarray, how: str) -> np.ndarray:
+    """The probabilities of words, [W, C], of those of their sub-tokens.
+
+    Args:
+        chances_PC: of all sub-tokens.
+        counts: int [W], how many a word has, at least 1.
+        how: "first"; "max": of the sub-token with the greatest one; "average": the mean.
+    """
+    begins = np.cumsum(counts) - counts
+    if how == "first" or not len(counts):
+        return chances_PC[begins]
+    if how == "average":
+        return np.add.reduceat(chances_PC, begins, axis=0) / counts[:, None]
+    word, _ = within(counts)
+    best_W = np.maximum.reduceat(chances_PC.max(axis=1), begins)
+    surest = np.flatnonzero(chances_PC.max(axis=1) == best_W[word])
+    return chances_PC[surest[np.searchsorted(surest, begins)]]
+
+
+def entities_of(tags: Sequence[Tag], spans: Sequence[tuple[int, int]], text: str) -> list[dict[str, Any]]:
+    """Neighbours of one type as transformers' rows, what is outside of entities among them.
+
+    A tag's B or S, or an E before it, begins another entity (https://aclanthology.org/W03-0419, and IOBES).
+
+    Args:
+        tags: of words, or of sub-tokens.
+        spans: where each stands in the text.
+
+    Returns:
+        dicts: `entity_group`, `score` (mean of the tags'), `word` (slice of the text), `start`, `end`.
+    """
+    groups: list[tuple[str, list[int]]] = []
+    previous = ""
+    for number, (label, _) in enumerate(tags):
+        match = _TAG.fullmatch(label)
+        prefix, type_ = match.groups() if match else ("I", label)
+        if not groups or type_ != groups[-1][0] or prefix in "BS" or previous in ("E", "S"):
+            groups.append((type_, [number]))
+        else:
+            groups[-1][1].append(number)
+        previous = prefix
+    return [
+        {
+            "entity_group": type_,
+            "score": float(np.mean([tags[number].score for number in numbers])),
+            "word": text[spans[numbers[0]][0] : spans[numbers[-1]][1]],
+            "start": spans[numbers[0]][0],
+            "end": spans[numbers[-1]][1],
+        }
+        for type_, numbers in groups
+    ]
+
+
+OF_PIECES, OF_WORDS = ("none", "simple"), ("first", "max", "average")
+AGGREGATIONS = (*OF_PIECES, *OF_WORDS)
+
+Words = Sequence[str]
+
+
+class Sentence(NamedTuple):
+    """A text, its words, and where they stand in it."""
+
+    text: str
+    words: Words
+    spans: Sequence[tuple[int, int]]
+
+
+class TokenClassification(TaskModel):
+    """The entities of texts, or the tag of each word.
+
+    A word has the label of its first sub-token, the only one that is learnt (https://arxiv.org/abs/1810.04805, section
+    5.3): transformers' `aggregation_strategy="first"`. For models that learnt all of them there are "max" (of its most
+    certain sub-token) and "average" (of the mean of their probabilities). "simple" takes sub-tokens for words, and so
+    may cut one in two; "none" gives the sub-tokens themselves. Words are encoded one by one, as in training.
+
+    A text that is too long for the model is read in windows that overlap by half; each sub-token is taken from the one
+    that shows it with the most context, so that none is lost.
+
+    Args:
+        source: a fine-tuning run, a folder, a hub id, or what `load` returned (head "token-classification").
+        aggregation_strategy: "first", "max", "average", "simple" or "none" (transformers' default).
+        ignore_labels: entities that are not returned, as their `entity_group` (or `entity`) names them.
+        stride: tokens that two windows of a long text share; None: half of them.
+        is_split_into_words: a text is given as its words.
+        delimiter: what then stands between the words, in the text that they make.
+        split: what the words of a raw text are: "words" (BERT's rule: punctuation stands alone), "spaces" (punctuation
+            belongs to the word beside it), or "characters" (blanks too), as in the data that the model was trained on.
+        **running: batch_size, dtype, cache, devices, as `TaskModel`.
+    """
+
+    task = "token-classification"
+    packing = True
+    per_token = True
+
+    def __init__(
+        self,
+        source: "str | os.PathLike[str] | Loaded",
+        *,
+        aggregation_strategy: str = "first",
+        ignore_labels: Sequence[str] = (OUTSIDE,),
+        stride: int | None = None,
+        is_split_into_words: bool = False,
+        delimiter: str = " ",
+        split: str = "words",
+        **running: Unpack[Running],
+    ):
+        if split not in SPLITS:
+            raise UserError(f"split={split!r}: expected one of {', '.join(SPLITS)}")
+        super().__init__(source, **running)
+        self._split = SPLITS[split]
+        self.settle(
+            aggregation_strategy=aggregation_strategy,
+            ignore_labels=ignore_labels,
+            stride=stride,
+            is_split_into_words=is_split_into_words,
+            delimiter=delimiter,
+        )
+
+    def __call__(
+        self,
+        texts: str | Sequence[str] | Sequence[Words],
+        *,
+        aggregation_strategy: str | None = None,
+        ignore_labels: Sequence[str] | None = None,
+        stride: int | None = None,
+        is_split_into_words: bool | None = None,
+        delimiter: str | None = None,
+    ) -> list[Any]:
+        """Find entities.
+
+        Args:
+            texts: a text, or a list of them.
+            aggregation_strategy, ignore_labels, stride, is_split_into_words, delimiter: for this call, in the place of
+                the class's own.
+
+        Returns:
+            For one text a list of dicts in its order: `entity_group` (the type), `score` (float, mean over the words),
+            `word` (the slice of the text, as it stands there; transformers' is decoded from tokens), `start`, `end`
+            (its characters). Words of one type next to each other are one entity, unless a tag's B or S, or an E before
+            it, says otherwise. With "none", of each sub-token: `entity` (its label), `score`, `index` (its number in
+            the row, from 0 for [CLS]), `word` (the sub-token), `start`, `end`. For a list of texts a list of these, and
+            for the words of one text a list of one, as transformers has it.
+        """
+        given: Any = texts
+        single = isinstance(given, str)
+        split = self.settled["is_split_into_words"] if is_split_into_words is None else is_split_into_words
+        words_of_one = split and not single and bool(given) and all(isinstance(word, str) for word in given)
+        options: dict[str, Any] = {
+            "aggregation_strategy": aggregation_strategy,
+            "ignore_labels": ignore_labels,
+            "stride": stride,
+            "is_split_into_words": is_split_into_words,
+            "delimiter": delimiter,
+        }
+        results = Results(self.stream([given] if single or words_of_one else list(given), **options))
+        return first_of(results) if single else results
+
+    def tags(self, sentences: Sequence[Words]) -> list[list[Tag]]:
+        """The tag of each word of each sentence."""
+        if not sentences:
+            return []
+        checked = [_checked(words, f"text {number}") for number, words in enumerate(sentences, 1)]
+        tagged = self._encode_words(checked, self.settled["stride"])
+        how = self.settled["aggregation_strategy"].lower()
+        how = "first" if how in OF_PIECES else how
+        return self._tags(self._chances(tagged, self.engine.run(tagged.encoded), how), tagged.word_counts)
+
+    def check_options(
+        self, *, aggregation_strategy: str, ignore_labels: Sequence[str], stride: int | None, **others: Any
+    ) -> None:
+        if aggregation_strategy.lower() not in AGGREGATIONS:
+            raise UserError(f"aggregation_strategy={aggregation_strategy!r}: expected one of {', '.join(AGGREGATIONS)}")
+        if isinstance(ignore_labels, str):
+            raise UserError(f"ignore_labels={ignore_labels!r}: expected a list of labels")
+        if stride is not None and not 0 <= stride < self._room:
+            raise UserError(f"stride={stride}: expected 0 to {self._room - 1}, tokens that two windows share")
+
+    def encode(self, items: list[Any], first: int, **options: Any) -> tuple[tuple[list[Sentence], Tagged], Encoded]:
+        delimiter = options["delimiter"] if options["is_split_into_words"] else None
+        names = [f"text {first + number + 1}" for number in range(len(items))]
+        sentences = [self._sentence(item, name, delimiter) for item, name in zip(items, names, strict=True)]
+        tagged = self._encode_words([one.words for one in sentences], options["stride"])
+        return (sentences, tagged), tagged.encoded
+
+    def results(self, facts: Any, outputs: list[tuple[np.ndarray, ...]], **options: Any) -> list[list[dict[str, Any]]]:
+        sentences, tagged = facts
+        how, ignored = options["aggregation_strategy"].lower(), options["ignore_labels"]
+        counts = tagged.word_counts
+        if how in OF_PIECES:
+            ends = np.cumsum(counts)
+            counts = np.diff(np.append(0, np.cumsum(tagged.piece_counts))[np.append(0, ends)])
+        tags = self._tags(self._chances(tagged, outputs, how), counts)
+        name = "entity" if how == "none" else "entity_group"
+        rows = (self._rows(how, *one) for one in zip(sentences, tags, strict=True))
+        return [[row for row in some if row[name] not in ignored] for some in rows]
+
+    def _sentence(self, item: Any, where: str, delimiter: str | None) -> Sentence:
+        """Of a text, or of words where `delimiter` says what stands between them."""
+        if delimiter is not None:
+            return _of_words(_checked(item, where), delimiter)
+        if not isinstance(item, str):
+            raise UserError(f"{where}: expected a text, found {item!r:.60}; words: is_split_into_words=True")
+        check_text(item, where)
+        spans = self._split(item)
+        return Sentence(item, [item[begin:end] for begin, end in spans], spans)
+
+    def _encode_words(self, sentences: Sequence[Words], overlap: int | None) -> Tagged:
+        given = [TaggedSentence(tuple(words), None, number, number + 1) for number, words in enumerate(sentences)]
+        stride = None if overlap is None else self._room - overlap
+        return encode_tagged(self.tokenizer, given, None, max_length=self.longest, stride=stride)
+
+    @property
+    def _room(self) -> int:
+        return self.longest - self.tokenizer.special_tokens_added(pair=False)
+
+    def _chances(self, tagged: Tagged, outputs: list[tuple[np.ndarray, ...]], how: str) -> np.ndarray:
+        """Probabilities of the labels, of words or, where `how` says so, of sub-tokens: [words or sub-tokens, C]."""
+        chances_PC = softmax(np.concatenate([logits_LC for (logits_LC,) in outputs]))[tagged.positions]
+        return chances_PC if how in OF_PIECES else aggregated(chances_PC, tagged.piece_counts, how)
+
+    def _tags(self, chances_WC: np.ndarray, counts: np.ndarray) -> list[list[Tag]]:
+        """The likeliest label of each word, or sub-token, of sentences that have so many of them."""
+        best_W = chances_WC.argmax(axis=1) if len(chances_WC) else np.zeros(0, np.int64)
+        tags = [Tag(self.config.labels[best], float(row[best])) for best, row in zip(best_W, chances_WC, strict=True)]
+        ends = np.cumsum(counts)
+        return [tags[begin:end] for begin, end in zip(ends - counts, ends, strict=True)]
+
+    def _rows(self, how: str, sentence: Sentence, tags: list[Tag]) -> list[dict[str, Any]]:
+        if how in OF_WORDS:
+            return entities_of(tags, sentence.spans, sentence.text)
+        ids, spans = self._pieces(sentence)
+        if how == "simple":
+            return entities_of(tags, spans, sentence.text)
+        before, found = special_tokens_before(self.tokenizer), []
+        tokens = self.tokenizer.ids_to_tokens(ids)
+        for number, (id, token, tag, (begin, end)) in enumerate(zip(ids, tokens, tags, spans, strict=True), before):
+            word = sentence.text[begin:end] if id == self.tokenizer.unk_token_id else token
+            found.append(
+                {"entity": tag.label, "score": tag.score, "index": number, "word": word, "start": begin, "end": end}
+            )
+        return found
+
+    def _pieces(self, sentence: Sentence) -> tuple[np.ndarray, list[tuple[int, int]]]:
+        """The ids of a sentence's sub-tokens, and where they stand in its text."""
+        ids, word_of, spans = pieces_of_words(self.tokenizer, sentence.words)
+        begins = np.array([begin for begin, _ in sentence.spans], np.int64)[word_of]
+        return ids, [(begin, end) for begin, end in (spans + begins[:, None]).tolist()]
+
+
+def _checked(words: Any, where: str) -> Words:
+    if not isinstance(words, list | tuple):
+        raise UserError(f"{where}: expected words, a list of texts, found {words!r:.60}")
+    return [check_text(word, f"{where}, word {number}") for number, word in enumerate(words, 1)]
+
+
+def _of_words(words: Words, delimiter: str) -> Sentence:
+    spans, begin = [], 0
+    for word in words:
+        spans.append((begin, begin + len(word)))
+        begin += len(word) + len(delimiter)
+    return Sentence(delimiter.join(words), words, spans)

@@ -1,1 +1,0 @@
-"""Other people's files, in and out, with NumPy alone: nothing here imports JAX."""

@@ -1,0 +1,314 @@
+"""The record of one checkpoint step: the leaves of its state, size and sha256 of every file; written last, and checked.
+
+Orbax guards the arrays' bytes with no checksum: of 100 single flipped bits in a saved step a restore notices one.
+So a step counts as saved once a file `manifest.json` lies in it, which is written after every other byte is on the
+disk, and as good while all files agree with it. Knows files only, neither Orbax nor devices.
+"""
+
+import hashlib
+import json
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from etils import epath
+
+from bert_jax.files import is_remote
+
+
+class LeafType(NamedTuple):
+    """Shape and dtype of one array, as a manifest records them; prints as `float32[2,3]`."""
+
+    shape: tuple[int, ...]
+    dtype: str
+
+    def __str__(self) -> str:
+        return f"{self.dtype}[{','.join(map(str, self.shape))}]"
+
+
+def path_keys(path: tuple[Any, ...]) -> tuple[str, ...]:
+    """The names along a `jax.tree_util` key path: dictionary keys, field names, positions.
+
+    Containers are told apart by nothing but these names, so a state reads back whatever classes held it.
+    """
+    return tuple(str(getattr(key, "key", getattr(key, "name", getattr(key, "idx", key)))) for key in path)
+
+
+def flatten(tree: Any) -> dict[str, Any]:
+    """The leaves of any pytree under paths joined by "/", as `params/bert/pooler/kernel`; in the tree's order.
+
+    Raises:
+      ValueError: Two leaves have the same path, or a key contains "/".
+    """
+    leaves: dict[str, Any] = {}
+    for key_path, leaf in jax.tree_util.tree_leaves_with_path(tree):
+        keys = path_keys(key_path)
+        path = "/".join(keys)
+        if path in leaves or any("/" in key or not key for key in keys) or not keys:
+            raise ValueError(f"the state has no unambiguous path for the leaf {keys}")
+        leaves[path] = leaf
+    return leaves
+
+
+def nest(leaves: Mapping[str, Any]) -> dict[str, Any]:
+    """The nested dictionary whose `flatten` is `leaves`."""
+    tree: dict[str, Any] = {}
+    for path, leaf in leaves.items():
+        *parents, name = path.split("/")
+        node = tree
+        for key in parents:
+            node = node.setdefault(key, {})
+        node[name] = leaf
+    return tree
+
+
+def leaf_types(leaves: Mapping[str, Any]) -> dict[str, LeafType]:
+    """Shape and dtype of every leaf (arrays of JAX or NumPy, or `jax.ShapeDtypeStruct`).
+
+    Raises:
+      TypeError: A leaf is not an array, or is a typed random key (keys follow from the step and are not state).
+      ValueError: An array has no elements (Orbax cannot save it).
+    """
+    types = {}
+    for path, leaf in leaves.items():
+        if not isinstance(leaf, jax.Array | np.ndarray | np.generic | jax.ShapeDtypeStruct):
+            raise TypeError(f"{path} is a {type(leaf).__name__}: a state holds arrays only")
+        if jnp.issubdtype(leaf.dtype, jax.dtypes.extended):
+            raise TypeError(f"{path} is a {leaf.dtype}: store jax.random.key_data of it, or derive it from the step")
+        if 0 in leaf.shape:
+            raise ValueError(f"{path} has the shape {leaf.shape}: an array without elements cannot be saved")
+        types[path] = LeafType(tuple(leaf.shape), str(np.dtype(leaf.dtype)))
+    return types
+
+
+def differences(found: Mapping[str, LeafType], wanted: Mapping[str, LeafType], *, partial: bool) -> list[str]:
+    """What keeps `found` (a checkpoint) from filling `wanted` (a target), a line each, in the target's order.
+
+    With `partial` the checkpoint may hold more than is wanted.
+    """
+    lines = []
+    for path, leaf in wanted.items():
+        if path not in found:
+            lines.append(f"{path}: not in the checkpoint, {leaf} wanted")
+        elif found[path] != leaf:
+            lines.append(f"{path}: {found[path]} in the checkpoint, {leaf} wanted")
+    if not partial:
+        lines += [f"{path}: {leaf} in the checkpoint, not wanted" for path, leaf in found.items() if path not in wanted]
+    return lines
+
+
+def find_non_finite(leaves: Mapping[str, Any]) -> list[str]:
+    """Paths of the leaves that hold a NaN or an infinity: one reduction on the devices, one small transfer.
+
+    Leaves are grouped by the devices they lie on, since one program runs on one set of devices.
+    """
+    groups: dict[Any, list[str]] = {}
+    bad = set()
+    for path, leaf in leaves.items():
+        if not jnp.issubdtype(leaf.dtype, jnp.inexact):
+            continue
+        if isinstance(leaf, jax.Array):
+            groups.setdefault(_replicated(leaf.sharding), []).append(path)
+        elif not np.isfinite(leaf).all():
+            bad.add(path)
+    for sharding, paths in groups.items():
+        finite = np.asarray(_all_finite(sharding)([leaves[path] for path in paths]))
+        bad.update(path for path, good in zip(paths, finite, strict=True) if not good)
+    return [path for path in leaves if path in bad]
+
+
+def _replicated(sharding: jax.sharding.Sharding) -> jax.sharding.Sharding:
+    # The verdict lies on every device, so that each process of a large job can read it.
+    if isinstance(sharding, jax.sharding.NamedSharding):
+        return jax.sharding.NamedSharding(sharding.mesh, jax.sharding.PartitionSpec())
+    return sharding
+
+
+@lru_cache(maxsize=16)
+def _all_finite(sharding: jax.sharding.Sharding):
+    return jax.jit(lambda arrays: jnp.stack([jnp.isfinite(array).all() for array in arrays]), out_shardings=sharding)
+
+
+MANIFEST = "manifest.json"
+VERSION = 1
+
+_TEMPORARY = MANIFEST + ".tmp"
+_BLOCK_BYTES = 4 << 20
+_NO_HASH = "0" * 64
+
+
+class ManifestError(ValueError):
+    """A step's manifest is missing, unreadable or not what was written; one line that says which."""
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What a step consists of.
+
+    Attributes:
+      step: The number of the step, the name of its directory.
+      metadata: What the caller gave to `Checkpoints.save`.
+      tree: Shape and dtype of every array by its path.
+      files: sha256 (hex) and size in bytes of every file but the manifest itself, by its path in the step.
+    """
+
+    step: int
+    metadata: dict[str, Any]
+    tree: dict[str, LeafType]
+    files: dict[str, tuple[str, int]]
+
+
+def write_manifest(
+    directory: epath.Path, *, step: int, metadata: Mapping[str, Any], tree: Mapping[str, LeafType]
+) -> Manifest:
+    """Makes a finished step durable, hashes its files, and writes the manifest that makes the step count.
+
+    After a power cut the step either has its manifest, and then every byte it lists was on the disk before, or has
+    none. Where the file system is local every file and directory is fsynced; a bucket's writes are durable by
+    themselves.
+
+    Raises:
+      OSError: A file could not be read, written or synced; the step has no manifest then.
+    """
+    files = {}
+    for path in sorted(_files(directory)):
+        files[_name(path, directory)] = _digest(path, durable=True)
+    for folder in _folders(directory):
+        sync(folder)
+    manifest = Manifest(step, dict(metadata), dict(tree), files)
+    if is_remote(directory):
+        (directory / MANIFEST).write_bytes(_encode(manifest))  # there an object appears whole or not at all
+        return manifest
+    temporary = directory / _TEMPORARY
+    temporary.write_bytes(_encode(manifest))
+    sync(temporary)
+    temporary.rename(directory / MANIFEST)
+    sync(directory)
+    # The names of the step and of the checkpoint directory are entries of their parents.
+    sync(directory.parent)
+    sync(directory.parent.parent)
+    return manifest
+
+
+def read_manifest(directory: epath.Path) -> Manifest:
+    """The manifest of a step, checked against the sha256 of its own content.
+
+    Raises:
+      ManifestError: It is missing, cannot be read, is of a newer version, or is not what was written.
+    """
+    path = directory / MANIFEST
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise ManifestError(f"{MANIFEST}: cannot be read ({error})") from error
+    try:
+        record = json.loads(content)
+        claimed = record["sha256"]
+        actual = _content_hash(content, claimed)
+        if actual != claimed:
+            raise ManifestError(f"{MANIFEST}: sha256 {actual[:16]}… found, {claimed[:16]}… expected")
+        if record["version"] > VERSION:
+            raise ManifestError(f"{MANIFEST}: version {record['version']} found; this bert_jax reads up to {VERSION}")
+        if str(record["step"]) != directory.name:
+            raise ManifestError(f"{MANIFEST}: is that of step {record['step']}")
+        return Manifest(
+            step=record["step"],
+            metadata=record["metadata"],
+            tree={name: LeafType(tuple(leaf["shape"]), leaf["dtype"]) for name, leaf in record["tree"].items()},
+            files={name: (file["sha256"], file["bytes"]) for name, file in record["files"].items()},
+        )
+    except ManifestError:
+        raise
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ManifestError(f"{MANIFEST}: is not a manifest of a checkpoint ({type(error).__name__})") from error
+
+
+def find_damage(directory: epath.Path, manifest: Manifest) -> list[str]:
+    """Every file that is not as the manifest says, a line each with what was found and expected; empty = good."""
+    problems = []
+    present = {_name(path, directory): path for path in _files(directory)}
+    for name, (sha256, size) in manifest.files.items():
+        if name not in present:
+            problems.append(f"{name}: missing, {size} bytes expected")
+            continue
+        try:
+            found_sha256, found_size = _digest(present[name])
+        except OSError as error:
+            problems.append(f"{name}: cannot be read ({error})")
+            continue
+        if found_size != size:
+            problems.append(f"{name}: {found_size} bytes found, {size} expected")
+        elif found_sha256 != sha256:
+            problems.append(f"{name}: sha256 {found_sha256[:16]}… found, {sha256[:16]}… expected")
+    unknown = sorted(set(present) - set(manifest.files) - {MANIFEST})
+    return problems + [f"{name}: found, but not part of the checkpoint" for name in unknown]
+
+
+def sync(path: epath.Path) -> None:
+    """fsync of a local file or directory; nothing for a bucket."""
+    if is_remote(path):
+        return
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _encode(manifest: Manifest) -> bytes:
+    record = {
+        "format": "bert_jax checkpoint",
+        "version": VERSION,
+        "step": manifest.step,
+        "sha256": _NO_HASH,
+        "metadata": manifest.metadata,
+        "files": {name: {"sha256": sha256, "bytes": size} for name, (sha256, size) in manifest.files.items()},
+        "tree": {name: {"shape": leaf.shape, "dtype": leaf.dtype} for name, leaf in manifest.tree.items()},
+    }
+    content = (json.dumps(record, indent=1, allow_nan=False) + "\n").encode()
+    sha256 = hashlib.sha256(content).hexdigest()
+    return content.replace(_hash_field(_NO_HASH), _hash_field(sha256), 1)
+
+
+def _content_hash(content: bytes, claimed: str) -> str:
+    """sha256 of the manifest's bytes with zeros where its own hash stands: no byte of the file is left out."""
+    return hashlib.sha256(content.replace(_hash_field(claimed), _hash_field(_NO_HASH), 1)).hexdigest()
+
+
+def _hash_field(sha256: str) -> bytes:
+    return f'"sha256": "{sha256}"'.encode()
+
+
+def _digest(path: epath.Path, *, durable: bool = False) -> tuple[str, int]:
+    digest, size = hashlib.sha256(), 0
+    with path.open("rb") as file:
+        while block := file.read(_BLOCK_BYTES):
+            digest.update(block)
+            size += len(block)
+    if durable:
+        sync(path)
+    return digest.hexdigest(), size
+
+
+def _files(directory: epath.Path) -> Iterator[epath.Path]:
+    for path in directory.iterdir():
+        if path.is_dir():
+            yield from _files(path)
+        else:
+            yield path
+
+
+def _folders(directory: epath.Path) -> Iterator[epath.Path]:
+    yield directory
+    for path in directory.iterdir():
+        if path.is_dir():
+            yield from _folders(path)
+
+
+def _name(path: epath.Path, directory: epath.Path) -> str:
+    return path.relative_to(directory).as_posix()

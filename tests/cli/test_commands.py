@@ -1,0 +1,312 @@
+"""The command line: results on stdout, talk on stderr, exit codes, one line an error."""
+
+import io
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bert_jax.__main__ import main, make_parser
+from bert_jax.cli import commands
+from bert_jax.cli import streaming as serve
+from bert_jax.config import BertConfig
+from bert_jax.data.tokenizer.tokenizer import Tokenizer
+from bert_jax.formats.load import load
+from bert_jax.formats.names.parameters import parameters_of
+from bert_jax.formats.write import save_pretrained
+from bert_jax.tree import sha256_of_parameters, unflatten
+from tests.guide import blocks_of, run_blocks
+from tests.run_directory import random_params, write_run
+
+PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "cat", "sat", "고양이", "a", "##s", "."]
+CONFIG = BertConfig(
+    vocab_size=12, hidden_size=8, num_hidden_layers=3, num_attention_heads=2, intermediate_size=12,
+    max_position_embeddings=16,
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def params() -> dict:
+    return random_params(CONFIG, 5)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory, params) -> Path:
+    config = {
+        "model": CONFIG.to_json() | {"dtype": "bfloat16"},
+        "phases": [[128, 8, 30]],
+        "optimizer": {"name": "adamw", "learning_rate": 1e-3},
+        "data": "/secret/path",
+    }
+    tokenizer = Tokenizer.from_vocabulary(PIECES, cased=False, strip_accents=False)
+    directory = write_run(tmp_path_factory.mktemp("runs") / "tiny", config, params, tokenizer, steps=(20, 30))
+    rows = [{"kind": "train", "step": 30, "loss": 9.0}, {"kind": "eval", "step": 20, "mlm_loss": 4.5}]
+    rows.append({"kind": "eval", "step": 99, "mlm_loss": 0.125})
+    (directory / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows) + '{"kind": "ev')
+    return directory
+
+
+@pytest.fixture(scope="module")
+def export(run, tmp_path_factory) -> Path:
+    target = tmp_path_factory.mktemp("out") / "export"
+    assert main(["export", str(run), str(target)]) == 0
+    return target
+
+
+def output(capsys, *argv: str) -> str:
+    """stdout of a command that must succeed."""
+    capsys.readouterr()
+    assert main(argv) == 0
+    return capsys.readouterr().out
+
+
+def test_export_writes_a_folder_and_says_where(run, tmp_path, capsys, params):
+    target = tmp_path / "x"
+    assert main(["export", str(run), str(target)]) == 0
+    out, err = capsys.readouterr()
+    assert out == f"{target}\n"
+    assert "step 30" in err
+    assert sorted(path.name for path in target.iterdir()) == sorted(
+        ["README.md", "config.json", "model.safetensors", "special_tokens_map.json", "tokenizer.json",
+         "tokenizer_config.json", "vocab.txt"]
+    )  # fmt: skip
+    assert sha256_of_parameters(load(target).params) == sha256_of_parameters(params)
+
+
+def test_the_card_tells_the_training_and_no_paths(export):
+    card = (export / "README.md").read_text()
+    assert "| step | 30 |" in card
+    assert "128, 8, 30" in card
+    assert "0.001" in card
+    assert "| held-out mlm_loss (step 20) | 4.5 |" in card  # the one of step 99 came after
+    assert "secret" not in card
+
+
+def test_an_earlier_step_and_another_head_can_be_exported(run, tmp_path, params, capsys):
+    assert main(["export", str(run), str(tmp_path / "x"), "--step", "20", "--head", "encoder"]) == 0
+    loaded = load(tmp_path / "x")
+    assert loaded.report.head == "encoder"
+    assert loaded.report.step == 20
+    np.testing.assert_array_equal(loaded.params["pooler"]["bias"], params["bert"]["pooler"]["bias"] + np.float32(1))
+
+
+def test_convert_there_and_back_is_the_same_model(export, tmp_path, capsys):
+    for to, name in (("tf1", "google"), ("hf", "again")):
+        source = export if to == "tf1" else tmp_path / "google"
+        assert main(["convert", str(source), str(tmp_path / name), "--to", to]) == 0
+    told = [json.loads(output(capsys, "info", str(source), "--json")) for source in (export, tmp_path / "again")]
+    assert told[0]["sha256"] == told[1]["sha256"]
+    assert told[0]["tokenizer"] == told[1]["tokenizer"]
+    assert (tmp_path / "google" / "bert_model.ckpt.index").is_file()
+    assert (tmp_path / "google" / "vocab.txt").read_bytes() == (export / "vocab.txt").read_bytes()
+
+
+def test_convert_to_vectors_takes_the_encoder_alone(run, tmp_path, capsys):
+    target = tmp_path / "vectors"
+    argv = ["convert", str(run), str(target), "--to", "sentence-transformers", "--pooling", "cls+normalize"]
+    assert main(argv) == 0
+    assert "head encoder" in capsys.readouterr().err
+    assert load(target).report.head == "encoder"
+    assert (target / "2_Normalize").exists() or json.loads((target / "modules.json").read_text())[2]["path"]
+    assert main(["convert", str(target), str(tmp_path / "again"), "--to", "sentence-transformers"]) == 0
+    assert (tmp_path / "again" / "modules.json").read_bytes() == (target / "modules.json").read_bytes()
+
+
+@pytest.mark.slow
+def test_convert_draws_a_classifier_if_asked(export, tmp_path, capsys):
+    argv = ["convert", str(export), str(tmp_path / "x"), "--head", "sequence-classification", "--num-labels", "3"]
+    assert main(argv) == 2
+    assert "allow_missing" in capsys.readouterr().err
+    assert main([*argv, "--allow-missing", "classifier"]) == 0
+    assert "mlm_head" not in str(load(tmp_path / "x").params.keys())
+    assert load(tmp_path / "x").config.num_labels == 3
+    assert "left out, since head sequence-classification has no place for it: cls." in capsys.readouterr().err
+
+
+def test_convert_cuts_large_weights(export, tmp_path):
+    assert main(["convert", str(export), str(tmp_path / "x"), "--max-shard-size", "1KB"]) == 0
+    assert len(list((tmp_path / "x").glob("model-*.safetensors"))) > 2
+
+
+def test_info_is_the_same_for_a_run_and_its_export(run, export, capsys, params):
+    ours, theirs = (json.loads(output(capsys, "info", str(source), "--json")) for source in (run, export))
+    for name in ("config", "step", "parameters", "sha256", "verified", "tree", "head"):
+        assert ours[name] == theirs[name], name
+    assert ours["sha256"] == sha256_of_parameters(params)
+    assert ours["verified"] is True
+    assert ours["step"] == 30
+    assert ours["steps"] == [20, 30]
+    assert (ours["kind"], theirs["kind"]) == ("run", "folder")
+    assert ours["tree"]["bert/encoder/layer_2/feed_forward/intermediate/kernel"] == [8, 12]
+    assert ours["parameters"] == sum(int(np.prod(shape)) for shape in ours["tree"].values())
+    assert ours["tokenizer"]["tokens"] == 12
+    other = json.loads(output(capsys, "info", str(run), "--json", "--step", "20"))
+    assert other["sha256"] != ours["sha256"]
+
+
+def test_info_folds_layers_that_are_alike_unless_asked(run, capsys):
+    folded = output(capsys, "info", str(run))
+    assert "bert/encoder/layer_{0-2}/attention/query/kernel" in folded
+    assert "layer_1" not in folded
+    assert "30 (there are 20, 30)" in folded
+    assert "verified    yes" in folded
+    full = output(capsys, "info", str(run), "--layers")
+    assert full.count("attention/query/kernel") == 3
+
+
+@pytest.mark.parametrize("family", ["roberta", "albert", "distilbert"])
+def test_info_says_the_size_in_the_same_words_for_every_family(family: str, tmp_path: Path, capsys):
+    config = CONFIG.replace(model_type=family, num_hidden_groups=1 if family == "albert" else None)
+    rows = parameters_of(config, "mlm")
+    save_pretrained(tmp_path / "m", config, unflatten({p: np.ones(r.shape, np.float32) for p, r in rows.items()}), None)
+    told = output(capsys, "info", str(tmp_path / "m"))
+    assert f"mlm: {family}, 3 layers, hidden size 8, 2 heads, feed-forward 12, 12 tokens, 16 positions" in told
+
+
+def test_info_names_what_is_damaged(run, export, tmp_path, capsys):
+    copy = shutil.copytree(run, tmp_path / "run")
+    largest = max((copy / "checkpoints" / "30").rglob("*"), key=lambda path: path.stat().st_size)
+    largest.write_bytes(largest.read_bytes()[:-1])
+    found = json.loads(output(capsys, "info", str(copy), "--json"))
+    assert found["step"] == 20
+    assert largest.name in found["damaged"]["30"][0]
+    assert "step 30 is DAMAGED" in output(capsys, "info", str(copy))
+
+    folder = shutil.copytree(export, tmp_path / "export")
+    content = bytearray((folder / "model.safetensors").read_bytes())
+    content[-2] ^= 1
+    (folder / "model.safetensors").write_bytes(content)
+    assert json.loads(output(capsys, "info", str(folder), "--json"))["verified"] is False
+    assert "verified    NO" in output(capsys, "info", str(folder))
+    assert main(["fill-mask", str(folder), "the [MASK]"]) == 2
+    assert "damaged" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_fill_mask_on_a_run_and_on_its_export(run, export, capsys):
+    texts = ["The [MASK] sat.", "[MASK] 고양이 [MASK]"]
+    ours, theirs = (
+        output(capsys, "fill-mask", str(source), *texts, "--top-k", "3", "--json") for source in (run, export)
+    )
+    assert ours == theirs
+    first, second = (json.loads(line) for line in ours.splitlines())
+    assert [set(row) for row in first] == [{"score", "token", "token_str", "sequence"}] * 3
+    assert [len(mask) for mask in second] == [3, 3]
+    people = output(capsys, "fill-mask", str(run), *texts, "--top-k", "2")
+    assert people.count("\n  0.") + people.count("\n  1.") == 6
+    assert "[MASK] 2 of 2" in people
+    assert first[0]["sequence"] in people
+
+
+@pytest.mark.slow
+def test_fill_mask_reads_one_text_a_line_from_stdin(export, capsys, monkeypatch):
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"the [MASK]\n\na [MASK] sat\n" * 2)))
+    monkeypatch.setattr(serve, "CHUNK", 3)
+    assert main(["fill-mask", str(export), "--json", "--top-k", "1"]) == 2
+    out, err = capsys.readouterr()
+    rows = [json.loads(line) for line in out.splitlines()]
+    assert [isinstance(row, dict) for row in rows] == [False, True, False] * 2
+    assert [rows[i]["error"].split(":")[0] for i in (1, 4)] == [f"text {n} ('') has no [MASK]" for n in (2, 5)]
+    assert rows[0] == rows[3]
+    assert err == "error: 2 of 6 could not be answered; the others were\n"
+
+
+@pytest.mark.slow
+def test_fill_mask_answers_the_texts_beside_one_that_has_no_mask(export, capsys):
+    assert main(["fill-mask", str(export), "the [MASK]", "no mask", "--top-k", "1"]) == 2
+    out, err = capsys.readouterr()
+    assert out.startswith("the [MASK]\n  ") and out.count("\n  ") == 1
+    assert "text 2 ('no mask') has no [MASK]" in err.splitlines()[0]
+    assert err.splitlines()[1:] == ["error: 1 of 2 could not be answered; the others were"]
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["fill-mask", "{export}", "no mask here"], "has no [MASK]"),
+        (["fill-mask", "{export}", "the [MASK]" + " a" * 20], "shorten it"),
+        (["fill-mask", "{export}", "the [MASK]", "--top-k", "0"], "--top-k 0"),
+        (["fill-mask", "nowhere", "the [MASK]"], "nowhere: no such folder"),
+        (["info", "{export}", "--step", "3"], "has no steps"),
+        (["info", "{tmp}"], "config.json"),
+        (["export", "{run}", "{tmp}"], "{tmp}: holds 'mine.txt'"),
+        (["export", "{run}", "{tmp}/x", "--step", "7"], "7"),
+        (["convert", "{run}", "{tmp}/x", "--head", "qa"], "head='qa': bert has pretraining"),
+        (["convert", "{run}", "{tmp}/x", "--max-shard-size", "many"], "max_shard_size='many'"),
+        (["convert", "{run}", "{tmp}/x", "--to", "tf1", "--pooling", "mean"], "a folder has one form"),
+    ],
+)
+def test_mistakes_are_one_line_and_exit_code_2(argv, message, run, export, tmp_path, capsys):
+    (tmp_path / "mine.txt").write_text("x")
+    places = {"export": export, "run": run, "tmp": tmp_path}
+    capsys.readouterr()
+    assert main([word.format(**places) for word in argv]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert message.format(**places) in err
+    assert err.startswith("error: ")
+    assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize("argv", [[], ["translate"], ["info"], ["info", "x", "--steps"], ["info", "x", "--step", "a"]])
+def test_wrong_arguments_are_one_line_and_exit_code_2(argv, capsys):
+    with pytest.raises(SystemExit) as caught:
+        main(argv)
+    assert caught.value.code == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.count("\n") == 1
+    assert "--help" in err
+
+
+def test_ctrl_c_is_130_and_a_closed_pipe_is_quiet(monkeypatch, capsys, export):
+    def interrupt(_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setitem(commands.VERBS, "info", interrupt)
+    assert main(["info", str(export)]) == 130
+    assert capsys.readouterr().err == "interrupted\n"
+
+    code = f"import sys; from bert_jax.__main__ import main; sys.exit(main(['info', {str(export)!r}, '--layers']))"
+    reader, writer = os.pipe()
+    os.close(reader)
+    result = subprocess.run([sys.executable, "-c", code], stdout=writer, stderr=subprocess.PIPE, text=True, check=False)
+    os.close(writer)
+    assert result.returncode == 128 + signal.SIGPIPE
+    assert "Traceback" not in result.stderr
+
+
+@pytest.mark.slow
+def test_help_has_examples_and_loads_nothing_heavy():
+    verbs = make_parser().parse_args(["info", "x"]).verb, *commands.VERBS
+    for verb in verbs:
+        code = f"""
+import sys
+from bert_jax.__main__ import main
+try:
+    main([{verb!r}, "--help"])
+except SystemExit as stop:
+    assert stop.code == 0
+heavy = {{"jax", "numpy", "flax", "tokenizers", "safetensors"}} & set(sys.modules)
+assert not heavy, heavy
+"""
+        result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+        assert f"python -m bert_jax {verb}" in result.stdout.split("examples:")[1]
+
+
+@pytest.mark.slow
+@pytest.mark.parity
+def test_the_guide_runs_as_written(run, tmp_path, monkeypatch, capsys):
+    blocks = blocks_of("docs/export.md")
+    assert len(blocks) >= 7
+    shutil.copytree(run, tmp_path / "runs" / "demo")
+    monkeypatch.chdir(tmp_path)
+    names = run_blocks(blocks)
+    assert names["again"].report.fresh
+    assert {"my-bert", "my-encoder", "my-copy"} <= set(os.listdir(tmp_path))

@@ -1,0 +1,90 @@
+"""`python -m bert_jax edit`: what it writes is the altered model, with the tokenizer and config that belong to it."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import bert_jax
+from bert_jax.__main__ import main
+from bert_jax.config import BertConfig
+from bert_jax.data.tokenizer.tokenizer import Tokenizer
+from tests.run_directory import random_params
+
+PIECES = ["[PAD]", "[unused0]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "cat", "co", "##vid", "."]
+CONFIG = BertConfig(
+    vocab_size=11, hidden_size=8, num_hidden_layers=3, num_attention_heads=2, intermediate_size=12,
+    max_position_embeddings=16,
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory) -> Path:
+    tokenizer = Tokenizer.from_vocabulary(PIECES, cased=False, max_length=16)
+    return bert_jax.save_pretrained(
+        tmp_path_factory.mktemp("source") / "bert", CONFIG, random_params(CONFIG, 3), tokenizer, head="pretraining"
+    )
+
+
+def test_everything_at_once(source, tmp_path, capsys):
+    (tmp_path / "terms.txt").write_text("Covid\n\nfever\n")
+    options = "--keep-layers 0,2 --prune-heads 1:0 --positions 24 --initial pieces --json"
+    assert (
+        main(["edit", str(source), str(tmp_path / "out"), "--words", str(tmp_path / "terms.txt"), *options.split()])
+        == 0
+    )
+    told = json.loads(capsys.readouterr().out)
+    assert told["new_tokens"] == {"covid": 11, "fever": 12}
+    config, params, tokenizer, report = bert_jax.load(tmp_path / "out")
+    assert config == CONFIG.replace(
+        vocab_size=13, num_hidden_layers=2, pruned_heads=((1, (0,)),), max_position_embeddings=24
+    )
+    assert report.head == "pretraining"
+    assert tokenizer is not None
+    assert (tokenizer.max_length, tokenizer.tokenize("COVID cat")) == (24, ["covid", "cat"])
+    before = bert_jax.load(source).params["bert"]
+    table = params["bert"]["embeddings"]["word_embeddings"]
+    np.testing.assert_allclose(table[11], before["embeddings"]["word_embeddings"][8:10].mean(axis=0), rtol=1e-6)
+    np.testing.assert_array_equal(
+        params["bert"]["encoder"]["layer_1"]["feed_forward"]["output"]["kernel"],
+        before["encoder"]["layer_2"]["feed_forward"]["output"]["kernel"],
+    )
+    assert "layers 0, 2 kept; heads 0 of layer 1 pruned; 2 words added" in (tmp_path / "out/README.md").read_text()
+
+
+def test_a_distilbert_of_some_layers(source, tmp_path, capsys):
+    argv = ["edit", str(source), str(tmp_path / "student"), "--student", "distilbert", "--keep-layers", "0,2"]
+    assert main(argv) == 0
+    assert capsys.readouterr().out.strip() == str(tmp_path / "student")
+    loaded = bert_jax.load(tmp_path / "student")
+    assert (loaded.config.model_type, loaded.config.num_hidden_layers, loaded.report.head) == ("distilbert", 2, "mlm")
+
+
+@pytest.mark.parametrize(
+    ("options", "line"),
+    [
+        ("", "nothing to do"),
+        ("--keep-layers 0,7", "layers=[0, 7]: expected ascending numbers from 0 to 2"),
+        ("--keep-layers 0;2", "expected numbers, as in 0,2,4"),
+        ("--prune-heads 1", "expected a layer and its heads, as in 0:1,3"),
+        ("--prune-heads 5:0", "heads of layer 5"),
+        ("--positions 8", "the model already takes 16 positions"),
+        ("--words {empty}", "holds no words; expected one a line"),
+        ("--words {absent}", "absent.txt"),
+        ("--words {terms} --into-unused", "2 new words, but the vocabulary has 1 [unusedN] places"),
+    ],
+)
+def test_mistakes_are_one_line_and_write_nothing(options, line, source, tmp_path, capsys):
+    files = {name: str(tmp_path / f"{name}.txt") for name in ("empty", "absent", "terms")}
+    Path(files["empty"]).touch()
+    Path(files["terms"]).write_text("one\ntwo\n")
+    try:
+        code = main(["edit", str(source), str(tmp_path / "out"), *options.format(**files).split()])
+    except SystemExit as error:
+        code = error.code
+    said = capsys.readouterr().err
+    assert code == 2
+    assert line in said
+    assert said.count("\n") == 1
+    assert not (tmp_path / "out").exists()

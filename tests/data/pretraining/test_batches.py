@@ -1,0 +1,462 @@
+"""Batches: a pure function of (seed, step), however rows are shared out; every example once an epoch; clear refusals."""
+
+import hashlib
+import itertools
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bert_jax.data.pretraining.batches import Batches
+from bert_jax.data.pretraining.examples import build_index, tokens_of
+from bert_jax.data.pretraining.google_recipe import google_instances, instance_of
+from bert_jax.data.pretraining.masking import MaskingConfig
+from bert_jax.data.pretraining.shards import open_shard, write_array, write_manifest, write_shard
+from bert_jax.data.tokenizer.tokenizer import Tokenizer
+from bert_jax.errors import UserError
+
+ROOT = Path(__file__).resolve().parents[3]
+PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"w{i}" for i in range(60)), *(f"##s{i}" for i in range(35))]
+CLS, SEP, MASK = 2, 3, 4
+L = 32
+
+
+def prepare(
+    directory: Path,
+    *,
+    objective: str = "nsp",
+    recipe: str = "default",
+    lengths: tuple[int, ...] = (L,),
+    shards: int = 3,
+    documents: int = 6,
+    whole_word: bool = False,
+) -> Path:
+    """A prepared directory in the form of bert_jax.data.pretraining.shards, of random token ids."""
+    generator = np.random.default_rng(len(objective) + shards)
+    (directory / "tokenizer").mkdir(parents=True)
+    Tokenizer.from_vocabulary(PIECES, cased=True).save(directory / "tokenizer")
+    splits = {}
+    for split in ("train", "held-out"):
+        home = directory / split
+        home.mkdir()
+        entries = []
+        for number in range(shards):
+            texts = [
+                [generator.integers(5, len(PIECES), generator.integers(2, 14)) for _ in range(generator.integers(2, 9))]
+                for _ in range(documents)
+            ]
+            entries.append(write_shard(home / f"shard-{number:05}", texts, np.dtype("<u2")))
+        opened = [open_shard(home / entry["name"]) for entry in entries]
+        examples = {}
+        for length in lengths:
+            (home / f"examples-{length}").mkdir()
+            if recipe == "google":
+                made = google_instances(opened, PIECES, seed=1, dupe_factor=2, max_seq_length=length, max_predictions=5)
+                indices = [made.rows]
+                for name in ("mask_positions", "mask_inputs", "mask_count"):
+                    write_array(home / f"examples-{length}/00000.{name}.npy", getattr(made, name))
+            else:
+                indices = [
+                    build_index(s, shard_number=i, objective=objective, max_seq_length=length, dupe_factor=2)
+                    for i, s in enumerate(opened)
+                ]
+            for number, index in enumerate(indices):
+                write_array(home / f"examples-{length}/{number:05}.npy", index)
+            examples[str(length)] = [
+                {"file": f"examples-{length}/{number:05}.npy", "rows": len(index)}
+                for number, index in enumerate(indices)
+            ]
+        splits[split] = {"shards": entries, "examples": examples}
+    settings = {
+        "max_seq_lengths": list(lengths),
+        "max_predictions": {str(length): 5 if length == L else 10 for length in lengths},
+        "masked_lm_prob": 0.15,
+        "whole_word_masking": whole_word,
+        "static_masks": recipe == "google",
+    }
+    manifest = {"version": 1, "recipe": recipe, "objective": objective, "seed": 0, "settings": settings}
+    tokenizer = {"vocab_size": len(PIECES), "files": {}}
+    write_manifest(directory, manifest | {"tokenizer": tokenizer, "splits": splits})
+    return directory
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory) -> Path:
+    return prepare(tmp_path_factory.mktemp("prepared") / "nsp", lengths=(L, 64))
+
+
+@pytest.fixture(scope="module")
+def static_directory(tmp_path_factory) -> Path:
+    return prepare(tmp_path_factory.mktemp("prepared") / "google", recipe="google")
+
+
+def open_batches(directory: Path, batch_size: int = 16, length: int = L, **options) -> Batches:
+    return Batches(directory, batch_size=batch_size, max_seq_length=length, **options)
+
+
+def equal(one: dict, other: dict) -> bool:
+    return one.keys() == other.keys() and all(np.array_equal(one[k], other[k]) for k in one)
+
+
+def joined(parts: list[dict]) -> dict:
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+
+
+def unmasked(batch: dict) -> list[tuple[int, ...]]:
+    """Each row's tokens before masking, padding cut off."""
+    ids = batch["input_ids"].copy()
+    rows, columns = np.nonzero(batch["mlm_weights"])
+    ids[rows, batch["mlm_positions"][rows, columns]] = batch["mlm_labels"][rows, columns]
+    return [tuple(row[:n].tolist()) for row, n in zip(ids, batch["attention_mask"].sum(axis=1), strict=True)]
+
+
+def stream(batches: Batches, steps: int) -> list[tuple]:
+    """(tokens, types, label) of every row of the first `steps` batches."""
+    found = []
+    for step in range(steps):
+        batch = batches.batch(step)
+        labels = batch.get("next_sentence_label", np.zeros(batches.batch_size, np.int32))
+        types = [
+            tuple(t[t_mask > 0]) for t, t_mask in zip(batch["token_type_ids"], batch["attention_mask"], strict=True)
+        ]
+        found += list(zip(unmasked(batch), types, labels.tolist(), strict=True))
+    return found
+
+
+def written_out(directory: Path, split: str = "train", length: int = L) -> list[tuple]:
+    """What `stream` should find in the order of the index, by the examples' own definition."""
+    home = directory / split
+    shards = [open_shard(path) for path in sorted(home.glob("shard-*"))]
+    index = np.concatenate([np.load(p) for p in sorted(home.glob(f"examples-{length}/?????.npy"))])
+    rows = []
+    for row in index:
+        ids, types = tokens_of(row, shards, cls_token_id=CLS, sep_token_id=SEP)
+        rows.append((tuple(ids.tolist()), tuple(types), int(row["label"])))
+    return rows
+
+
+@pytest.mark.parametrize("objective", ["nsp", "sop", "none"])
+def test_rows_are_the_examples_of_the_index(tmp_path, objective):
+    path = prepare(tmp_path / "data", objective=objective)
+    batches = open_batches(path, 7, shuffle=False, pad_last=False)
+    expected = written_out(path)
+    assert len(batches) == len(expected)
+    steps = len(expected) // 7 + 1
+    assert stream(batches, steps) == (expected + expected)[: steps * 7]
+    batch = batches.batch(0)
+    kinds = {"input_ids": L, "token_type_ids": L, "attention_mask": L, "mlm_positions": 5, "mlm_labels": 5}
+    for name, width in kinds.items():
+        assert (batch[name].shape, batch[name].dtype) == ((7, width), np.int32)
+    assert (batch["mlm_weights"].shape, batch["mlm_weights"].dtype) == ((7, 5), np.float32)
+    if objective == "none":
+        assert "next_sentence_label" not in batch
+        assert not batch["token_type_ids"].any()
+    else:
+        assert (batch["next_sentence_label"].shape, batch["next_sentence_label"].dtype) == ((7,), np.int32)
+    assert (batch["attention_mask"] == (np.arange(L) < batch["attention_mask"].sum(axis=1)[:, None])).all()
+    assert not batch["input_ids"][batch["attention_mask"] == 0].any()
+    assert not batch["token_type_ids"][batch["attention_mask"] == 0].any()
+
+
+@pytest.mark.parametrize("batch_size", [1, 7, 16, 64, 1000])
+def test_each_epoch_has_each_example_once_whatever_the_batch_size(directory, batch_size):
+    batches = open_batches(directory, batch_size)
+    expected = sorted(written_out(directory))
+    n = len(expected)
+    assert n % 7
+    assert n < 1000  # so that one batch spans several epochs
+    rows = stream(batches, -(-3 * n // batch_size))
+    epochs = [rows[i * n : (i + 1) * n] for i in range(3)]
+    for epoch in epochs:
+        assert sorted(epoch) == expected
+    assert epochs[0] != epochs[1]
+    assert epochs[1] != epochs[2]
+
+
+def test_the_order_does_not_depend_on_the_batch_size(directory):
+    rows = stream(open_batches(directory, 8), 12)
+    assert rows == stream(open_batches(directory, 32), 3)
+    small = joined([open_batches(directory, 8).batch(step) for step in range(12)])
+    assert equal(small, joined([open_batches(directory, 32).batch(step) for step in range(3)]))
+
+
+@pytest.mark.parametrize("processes", [1, 2, 4, 8])
+def test_processes_shares_make_up_the_batch(directory, processes):
+    whole = open_batches(directory)
+    each = 16 // processes
+    # a step in the middle, and the one that holds the end of the first epoch
+    for step in (3, len(whole) // 16):
+        shares = [open_batches(directory).batch(step, slice(p * each, (p + 1) * each)) for p in range(processes)]
+        assert equal(joined(shares), whole.batch(step))
+
+
+def test_any_rows_in_any_order_can_be_made(directory):
+    batches = open_batches(directory)
+    generator = np.random.default_rng(0)
+    for step in (0, 5, len(batches) // 16, 10**9):
+        whole = batches.batch(step)
+        for rows in (
+            slice(None, None, 3),
+            slice(14, 2, -2),
+            np.array([3]),
+            np.array([15, 0, 0, 7]),
+            generator.permutation(16),
+            np.array([], np.int64),
+        ):
+            assert equal(batches.batch(step, rows), {name: array[rows] for name, array in whole.items()})
+    with pytest.raises(IndexError):
+        batches.batch(0, np.array([16]))
+    with pytest.raises(ValueError, match="negative"):
+        batches.batch(-1)
+
+
+def test_a_jump_gives_what_walking_there_gives(directory):
+    walked = open_batches(directory)
+    steps = [walked.batch(step) for step in range(40)]
+    for step in (39, 0, 17):
+        assert equal(open_batches(directory).batch(step), steps[step])
+
+
+def test_another_process_makes_the_same_bytes(directory):
+    code = (
+        "import sys, hashlib; from bert_jax.data.pretraining.batches import Batches;"
+        "b = Batches(sys.argv[1], batch_size=16, max_seq_length=32, seed=5).batch(77, slice(4, 12));"
+        "assert 'jax' not in sys.modules;"
+        "print(hashlib.sha256(b''.join(b[k].tobytes() for k in sorted(b))).hexdigest())"
+    )
+    out = subprocess.run(
+        [sys.executable, "-c", code, str(directory)], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    here = open_batches(directory, seed=5).batch(77, slice(4, 12))
+    assert out.stdout.strip() == hashlib.sha256(b"".join(here[k].tobytes() for k in sorted(here))).hexdigest()
+
+
+def test_masks_and_order_change_with_the_epoch_and_the_seed(directory):
+    batches = open_batches(directory, 1, shuffle=False)
+    n = len(batches)
+    once, again = batches.batch(0), batches.batch(n)
+    assert unmasked(once) == unmasked(again)
+    masks = {tuple(batches.batch(epoch * n)["mlm_positions"][0].tolist()) for epoch in range(20)}
+    assert len(masks) > 10
+    assert stream(open_batches(directory, seed=1), 2) != stream(open_batches(directory, seed=2), 2)
+
+
+def test_an_example_s_masks_are_those_of_its_epoch_wherever_it_stands(directory):
+    """Shuffled and in order, example by example: the same masks."""
+    n = len(open_batches(directory))
+    rows = [open_batches(directory, n, shuffle=s, pad_last=False).batch(1) for s in (True, False)]
+    content = [
+        sorted(zip(unmasked(b), b["input_ids"].tolist(), b["mlm_positions"].tolist(), strict=True)) for b in rows
+    ]
+    assert content[0] == content[1]
+
+
+def test_the_lengths_of_a_directory_are_data_of_their_own(directory):
+    batches = open_batches(directory, 16, 64, shuffle=False, pad_last=False)
+    assert batches.max_predictions == 10
+    assert stream(batches, 2) == written_out(directory, length=64)[:32]
+
+
+def test_evaluation_counts_every_held_out_example_once(directory):
+    batches = open_batches(directory, 16, split="held-out", shuffle=False)
+    expected = written_out(directory, "held-out")
+    assert len(expected) % 16
+    assert batches.steps_per_epoch == -(-len(expected) // 16)
+    assert stream(batches, batches.steps_per_epoch)[: len(expected)] == expected
+    last = batches.batch(batches.steps_per_epoch - 1)
+    real = len(expected) % 16
+    for name, fill in {"next_sentence_label": -100, "mlm_weights": 0, "attention_mask": 0, "input_ids": 0}.items():
+        assert last[name].shape[0] == 16
+        assert (last[name][real:] == fill).all()
+    assert last["mlm_weights"][:real].any(axis=1).all()
+    assert equal(batches.batch(batches.steps_per_epoch - 1, slice(12, 16)), {k: v[12:] for k, v in last.items()})
+    nothing = batches.batch(batches.steps_per_epoch - 1, np.array([15]))
+    assert nothing["next_sentence_label"].tolist() == [-100]
+    # the epoch after begins with a batch of its own
+    assert unmasked(batches.batch(batches.steps_per_epoch)) == [row[0] for row in expected[:16]]
+
+
+def test_static_masks_are_the_ones_prepared(static_directory):
+    home = static_directory / "train"
+    shards = [open_shard(path) for path in sorted(home.glob("shard-*"))]
+    made = google_instances(shards, PIECES, seed=1, dupe_factor=2, max_seq_length=L, max_predictions=5)
+    batches = open_batches(static_directory, 8, shuffle=False, pad_last=False)
+    assert len(batches) == len(made.rows)
+    for step in range(2 * len(made.rows) // 8):
+        batch = batches.batch(step)
+        for row in range(8):
+            instance = instance_of(made, (8 * step + row) % len(made.rows), shards, cls_token_id=CLS, sep_token_id=SEP)
+            length, count = len(instance.input_ids), len(instance.mlm_positions)
+            assert batch["input_ids"][row, :length].tolist() == list(instance.input_ids)
+            assert batch["token_type_ids"][row, :length].tolist() == list(instance.token_type_ids)
+            assert batch["mlm_positions"][row].tolist() == [*instance.mlm_positions, *[0] * (5 - count)]
+            assert batch["mlm_labels"][row].tolist() == [*instance.mlm_labels, *[0] * (5 - count)]
+            assert batch["mlm_weights"][row].sum() == count
+            assert batch["attention_mask"][row].sum() == length
+
+
+def test_static_masks_refuse_other_settings(static_directory):
+    same = MaskingConfig(probability=0.15, max_predictions=5)
+    assert equal(open_batches(static_directory, masking=same).batch(0), open_batches(static_directory).batch(0))
+    assert open_batches(static_directory, masking=MaskingConfig()).max_predictions == 5
+    for other in (MaskingConfig(probability=0.2), MaskingConfig(whole_word=True), MaskingConfig("roberta")):
+        with pytest.raises(UserError, match="static"):
+            open_batches(static_directory, masking=other)
+    with pytest.raises(UserError, match="static"):
+        open_batches(static_directory, max_predictions=7)
+
+
+def test_mask_settings_are_the_data_s_until_the_caller_says_otherwise(tmp_path):
+    path = prepare(tmp_path / "data", whole_word=True, shards=1)
+    assert open_batches(path).masking == MaskingConfig(max_predictions=5, whole_word=True)
+    assert open_batches(path, max_predictions=3).masking == MaskingConfig(max_predictions=3, whole_word=True)
+    assert open_batches(path, masking=MaskingConfig("roberta")).masking == MaskingConfig("roberta", max_predictions=5)
+    # more is masked than the data was prepared for: the width follows
+    assert open_batches(path, masking=MaskingConfig(probability=0.4)).max_predictions == 13
+    assert open_batches(path, masking=MaskingConfig("bernoulli")).max_predictions > 10
+    assert open_batches(path, masking=MaskingConfig("bernoulli")).batch(0)["mlm_labels"].shape[1] > 10
+
+
+def test_a_width_that_cuts_bernoulli_is_warned_of(directory, caplog):
+    open_batches(directory, masking=MaskingConfig("bernoulli", max_predictions=5))
+    assert "max_predictions=5 cuts" in caplog.text
+
+
+def test_a_directory_of_one_example_works(tmp_path):
+    path = prepare(tmp_path / "data", shards=1, documents=2, lengths=(L,))
+    file = path / "train/examples-32/00000.npy"
+    write_array(file, np.load(file)[:1])
+    edit_manifest(path, lambda m: m["splits"]["train"]["examples"]["32"][0].update(rows=1))
+    batch = open_batches(path, 4).batch(5)
+    assert len(set(unmasked(batch))) == 1
+    assert len({tuple(row) for row in batch["mlm_positions"].tolist()}) > 1
+
+
+def edit_manifest(path: Path, change) -> None:
+    manifest = json.loads((path / "manifest.json").read_text())
+    change(manifest)
+    (path / "manifest.json").write_text(json.dumps(manifest))
+
+
+def test_a_length_that_was_not_prepared_names_those_that_were(directory):
+    with pytest.raises(UserError, match=r"no examples of length 48; it has 32, 64.*--max-seq-length 32,48,64"):
+        open_batches(directory, length=48)
+
+
+def test_an_unknown_split_names_those_there_are(directory):
+    with pytest.raises(UserError, match="no split 'dev'; it has train, held-out"):
+        open_batches(directory, split="dev")
+
+
+def test_sizes_that_make_no_sense_are_refused(directory):
+    with pytest.raises(UserError, match="batch_size"):
+        open_batches(directory, 0)
+    with pytest.raises(UserError, match="max_predictions"):
+        open_batches(directory, max_predictions=33)
+    with pytest.raises(UserError, match="max_predictions"):
+        open_batches(directory, max_predictions=0)
+
+
+def truncate(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-40])
+
+
+DAMAGE = {
+    "manifest gone": (lambda p: (p / "manifest.json").unlink(), "did not finish"),
+    "index gone": (lambda p: (p / "train/examples-32/00001.npy").unlink(), "00001.npy: missing"),
+    "tokens gone": (lambda p: (p / "train/shard-00001/tokens.npy").unlink(), "tokens.npy: missing"),
+    "tokenizer gone": (lambda p: [f.unlink() for f in (p / "tokenizer").iterdir()], "tokenizer"),
+    "tokenizer replaced": (
+        lambda p: Tokenizer.from_vocabulary(PIECES[:50], cased=True).save(p / "tokenizer"),
+        "a tokenizer of 50 entries.*one of 100",
+    ),
+    "index cut": (lambda p: truncate(p / "train/examples-32/00001.npy"), "00001.npy"),
+    "tokens cut": (lambda p: truncate(p / "train/shard-00001/tokens.npy"), "tokens.npy"),
+    "index shorter": (
+        lambda p: write_array(p / "train/examples-32/00001.npy", np.load(p / "train/examples-32/00001.npy")[:-1]),
+        "the manifest says",
+    ),
+    "index of something else": (
+        lambda p: write_array(
+            p / "train/examples-32/00001.npy", np.zeros(len(np.load(p / "train/examples-32/00001.npy")))
+        ),
+        "not an index",
+    ),
+    "no examples": (
+        lambda p: edit_manifest(p, lambda m: m["splits"]["train"]["examples"].update({"32": []})),
+        "no examples",
+    ),
+    "other shards": (
+        lambda p: write_shard_again(p / "train/shard-00001", [[np.full(3, 6)]]),
+        "points outside the token shards",
+    ),
+    "fewer shards": (
+        lambda p: edit_manifest(p, lambda m: m["splits"]["train"]["shards"].pop()),
+        "points outside the token shards",
+    ),
+    "other tokenizer": (
+        lambda p: write_shard_again(p / "train/shard-00001", [[np.full(10**4, 99 + 1)]]),
+        "token id 100 in the shards.*100 entries",
+    ),
+    "longer examples": (
+        lambda p: edit_manifest(p, lambda m: m["splits"]["train"]["examples"].update(longer_examples(p))),
+        r"has an example of \d+ tokens",
+    ),
+}
+
+
+def write_shard_again(path: Path, documents: list) -> None:
+    for file in path.iterdir():
+        file.unlink()
+    path.rmdir()
+    write_shard(path, documents, np.dtype("<u2"))
+
+
+def longer_examples(path: Path) -> dict:
+    return {"32": json.loads((path / "manifest.json").read_text())["splits"]["train"]["examples"]["64"]}
+
+
+@pytest.mark.parametrize("name", DAMAGE)
+def test_damage_is_one_clear_line(tmp_path, name):
+    path = prepare(tmp_path / "data", lengths=(L, 64), shards=2)
+    damage, said = DAMAGE[name]
+    damage(path)
+    with pytest.raises(UserError, match=said) as caught:
+        stream(open_batches(path, 64), 10)
+    assert "\n" not in str(caught.value)
+
+
+def test_many_steps_from_many_shards_stay_right(tmp_path):
+    path = prepare(tmp_path / "data", shards=9, documents=2)
+    batches = open_batches(path, 5, shuffle=False, pad_last=False)
+    expected = written_out(path)
+    assert stream(batches, len(expected) // 5) == expected[: len(expected) // 5 * 5]
+    assert sorted(stream(open_batches(path, len(expected)), 1)) == sorted(expected)
+
+
+@pytest.mark.slow
+def test_more_shards_than_files_may_be_open_by_default(tmp_path):
+    path = prepare(tmp_path / "data", shards=60, documents=2)
+    code = (
+        "import resource, sys; from bert_jax.data.pretraining.batches import Batches;"
+        "resource.setrlimit(resource.RLIMIT_NOFILE, (64, resource.getrlimit(resource.RLIMIT_NOFILE)[1]));"
+        "b = Batches(sys.argv[1], batch_size=64, max_seq_length=32); b.batch(0);"
+        "Batches(sys.argv[1], split='held-out', batch_size=64, max_seq_length=32).batch(0)"
+    )
+    result = subprocess.run([sys.executable, "-c", code, str(path)], cwd=ROOT, capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+
+
+def test_the_code_of_the_guide_runs(directory, tmp_path, monkeypatch, capsys):
+    text = (ROOT / "docs/batches.md").read_text(encoding="utf-8")
+    blocks = [part.split("```")[0] for part in text.split("```python\n")[1:]]
+    assert blocks
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "data").symlink_to(directory.parent)
+    (directory.parent / "wiki").symlink_to(prepare(tmp_path / "wiki", lengths=(128,)))
+    namespace: dict = {}
+    for block in itertools.islice(blocks, None):
+        exec(block, namespace)

@@ -1,0 +1,91 @@
+"""Scores of classes equal scikit-learn's, on random cases and on odd ones."""
+
+import warnings
+
+import numpy as np
+import pytest
+from sklearn import metrics as theirs
+
+from bert_jax.errors import UserError
+from bert_jax.evaluation import accuracy, confusion_matrix, f1, matthews_correlation
+
+CASES = 1000
+
+
+def cases(seed: int = 0):
+    """Labels and predictions [N]: few and many examples, one class to six, unbalanced, right by chance or mostly."""
+    rng = np.random.default_rng(seed)
+    for _ in range(CASES):
+        count, classes = int(rng.integers(1, 40)), int(rng.integers(1, 7))
+        share = rng.dirichlet(np.full(classes, rng.choice([0.1, 1.0, 10.0])))
+        gold = rng.choice(classes, count, p=share)
+        guess = np.where(rng.random(count) < rng.random(), gold, rng.choice(classes, count))
+        yield gold, guess
+
+
+@pytest.fixture(autouse=True)
+def their_warnings():
+    """scikit-learn warns of what it defines as 0."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+@pytest.mark.slow
+def test_accuracy():
+    for gold, guess in cases():
+        assert accuracy(gold, guess) == theirs.accuracy_score(gold, guess)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("average", ["micro", "macro"])
+def test_f1_over_classes(average):
+    for gold, guess in cases(1):
+        assert f1(gold, guess, average) == pytest.approx(theirs.f1_score(gold, guess, average=average), abs=1e-15)
+
+
+@pytest.mark.slow
+def test_f1_of_one_class():
+    for gold, guess in cases(2):
+        expected = theirs.f1_score(gold == 1, guess == 1)
+        assert f1(gold, guess) == pytest.approx(expected, abs=1e-15)
+        names = np.array(["no", "yes", "a", "b", "c", "d"])
+        assert f1(names[gold], names[guess], positive="yes") == f1(gold, guess)
+
+
+@pytest.mark.slow
+def test_matthews_correlation():
+    for gold, guess in cases(3):
+        assert matthews_correlation(gold, guess) == pytest.approx(theirs.matthews_corrcoef(gold, guess), abs=1e-12)
+
+
+@pytest.mark.slow
+def test_confusion_matrix():
+    for gold, guess in cases(4):
+        np.testing.assert_array_equal(confusion_matrix(gold, guess), theirs.confusion_matrix(gold, guess))
+        classes = [5, 3, 0, 1, 2, 4]
+        expected = theirs.confusion_matrix(gold, guess, labels=classes)
+        np.testing.assert_array_equal(confusion_matrix(gold, guess, classes), expected)
+
+
+@pytest.mark.slow
+def test_several_labels_an_example():
+    rng = np.random.default_rng(5)
+    for _ in range(CASES):
+        shape = int(rng.integers(1, 20)), int(rng.integers(2, 6))
+        gold, guess = (rng.random(shape) < rng.random() for _ in range(2))
+        assert accuracy(gold, guess) == theirs.accuracy_score(gold, guess)
+        for average in ("micro", "macro"):
+            expected = theirs.f1_score(gold, guess, average=average)
+            assert f1(gold.astype(int), guess.astype(int), average) == pytest.approx(expected, abs=1e-15)
+
+
+def test_what_cannot_be_scored_is_one_line():
+    with pytest.raises(UserError, match="no examples"):
+        accuracy([], [])
+    with pytest.raises(UserError, match=r"\(3,\) labels and \(2,\) predictions"):
+        f1([0, 1, 1], [0, 1])
+    with pytest.raises(UserError, match="several"):
+        f1(np.eye(3), np.eye(3))
+    with pytest.raises(UserError, match=r"7 is none of the classes \[0, 1\]"):
+        confusion_matrix([0, 7], [0, 1], [0, 1])

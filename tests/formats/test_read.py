@@ -1,0 +1,195 @@
+"""Reading a Hugging Face folder: every spelling of the files that are about, and a report that hides nothing."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+from bert_jax.config import BertConfig
+from bert_jax.errors import UserError
+from bert_jax.formats.names.parameters import parameters_of, to_stored
+from bert_jax.formats.read import OpenModel, is_model_folder, read_model
+from bert_jax.tree import flatten
+
+CONFIG = BertConfig(
+    vocab_size=11, hidden_size=4, num_hidden_layers=2, num_attention_heads=2, intermediate_size=6,
+    max_position_embeddings=7,
+)  # fmt: skip
+WORDS, DECODER = "bert.embeddings.word_embeddings.weight", "cls.predictions.decoder.weight"
+
+
+@pytest.fixture
+def flat() -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(1)
+    rows = parameters_of(CONFIG, "pretraining")
+    return {path: rng.normal(size=row.shape).astype(np.float32) for path, row in rows.items()}
+
+
+@pytest.fixture
+def tensors(flat) -> dict[str, np.ndarray]:
+    return to_stored(flat, CONFIG, "pretraining")
+
+
+def folder(path: Path, tensors: dict[str, np.ndarray], **fields) -> Path:
+    path.mkdir(exist_ok=True)
+    save_file({key: np.asarray(array, order="C") for key, array in tensors.items()}, path / "model.safetensors")
+    (path / "config.json").write_text(json.dumps(CONFIG.to_json() | fields))
+    return path
+
+
+def assert_same(params, flat):
+    read = flatten(params)
+    assert read.keys() == flat.keys()
+    for path, array in flat.items():
+        assert read[path].dtype == np.float32
+        np.testing.assert_array_equal(read[path], array, err_msg=path)
+
+
+def test_arrays_lie_as_in_the_file_or_contiguous_on_request(tmp_path, flat, tensors):
+    model = folder(tmp_path / "m", tensors)
+    with OpenModel(model) as opened:
+        views, turned = dict(opened.arrays()), dict(opened.arrays(contiguous=True))
+    for path, array in flat.items():
+        kernel = path.endswith("/kernel")
+        assert (views[path].T if kernel else views[path]).flags.c_contiguous, path
+        assert turned[path].flags.c_contiguous and turned[path].ctypes.data % 64 == 0, path
+        np.testing.assert_array_equal(turned[path], array, err_msg=path)
+
+
+def test_todays_layout(tmp_path, flat, tensors):
+    config, params, report = read_model(folder(tmp_path / "m", tensors, architectures=["BertForPreTraining"]))
+    assert config == CONFIG
+    assert_same(params, flat)
+    assert report.head == "pretraining"
+    assert set(report.loaded) == set(flat)
+    assert not report.missing + report.unexpected + report.mismatched
+    report.check()
+
+
+def test_the_layout_of_old_dumps(tmp_path, flat, tensors):
+    """gamma/beta, no prefix on the encoder, a buffer, both copies of what is tied (C24)."""
+    old = {}
+    for key, array in tensors.items():
+        key = key.removeprefix("bert.")
+        if "LayerNorm" in key:
+            key = key.replace(".weight", ".gamma").replace(".bias", ".beta")
+        old[key] = array
+    old["embeddings.position_ids"] = np.arange(7)[None]
+    old[DECODER] = tensors[WORDS]
+    old["cls.predictions.decoder.bias"] = tensors["cls.predictions.bias"]
+    _, params, report = read_model(folder(tmp_path / "m", old))
+    assert_same(params, flat)
+    assert report.head == "pretraining"
+    assert not report.unexpected + report.mismatched
+
+
+@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16])
+def test_half_precision_becomes_float32(tmp_path, flat, tensors, dtype):
+    half = {key: array.astype(dtype) for key, array in tensors.items()}
+    _, params, _ = read_model(folder(tmp_path / "m", half, dtype=np.dtype(dtype).name))
+    assert_same(params, {path: array.astype(dtype).astype(np.float32) for path, array in flat.items()})
+
+
+def test_a_decoder_that_differs_from_the_embeddings_is_noticed(tmp_path, tensors):
+    other = tensors[WORDS].copy()
+    other[3, 2] += 1e-3
+    source = folder(tmp_path / "m", tensors | {DECODER: other})
+    report = read_model(source).report
+    with pytest.raises(UserError, match=r"cls\.predictions\.decoder\.weight: differs"):
+        report.check()
+    report.check(allow_missing=(DECODER,))
+    encoder = read_model(source, head="nsp").report
+    encoder.check()
+    assert DECODER in encoder.unexpected
+
+
+def test_parts_of_a_model(tmp_path, flat, tensors):
+    source = folder(tmp_path / "m", tensors, architectures=["BertForPreTraining"])
+    mlm = read_model(source, head="mlm")
+    assert_same(mlm.params, {path: flat[path] for path in parameters_of(CONFIG, "mlm")})
+    assert set(mlm.report.unexpected) == {
+        "bert.pooler.dense.weight", "bert.pooler.dense.bias", "cls.seq_relationship.weight", "cls.seq_relationship.bias",
+    }  # fmt: skip
+    encoder = read_model(source, head="encoder").params
+    assert_same(encoder, {path.removeprefix("bert/"): a for path, a in flat.items() if path.startswith("bert/")})
+
+
+def test_the_class_named_in_the_config_decides_which_head_is_read(tmp_path, tensors):
+    source = folder(tmp_path / "m", tensors, architectures=["BertForMaskedLM"])
+    assert read_model(source).report.head == "mlm"
+
+
+def test_what_is_missing_is_an_error_unless_allowed(tmp_path, tensors):
+    without = {key: array for key, array in tensors.items() if not key.startswith("cls.seq")}
+    report = read_model(folder(tmp_path / "m", without), head="pretraining").report
+    assert report.missing == ("nsp_head/kernel", "nsp_head/bias")
+    with pytest.raises(UserError, match=r"missing: nsp_head/kernel.*allow_missing.*'nsp_head'"):
+        report.check()
+    report.check(allow_missing=("nsp_head",))
+    with pytest.raises(UserError, match="nsp_head/bias"):
+        report.check(allow_missing=("nsp_head/kernel",))
+
+
+def test_shapes_and_dtypes_that_do_not_fit_are_named(tmp_path, tensors):
+    wrong = tensors | {WORDS: tensors[WORDS][:-1], "bert.pooler.dense.bias": np.zeros(4, np.int32)}
+    report = read_model(folder(tmp_path / "m", wrong)).report
+    assert len(report.mismatched) == 2
+    assert "(10, 4)" in report.mismatched[0]
+    assert "(11, 4)" in report.mismatched[0]
+    assert "int32" in report.mismatched[1]
+    with pytest.raises(UserError, match="1 more"):
+        report.check()
+
+
+def test_damage_to_a_file_of_ours_is_an_error(tmp_path, tensors):
+    from bert_jax.formats.safetensors import write_tensors
+
+    source = folder(tmp_path / "m", tensors)
+    assert read_model(source).report.verified is None
+    write_tensors(source / "model.safetensors", tensors)
+    assert read_model(source).report.verified is True
+    content = bytearray((source / "model.safetensors").read_bytes())
+    content[-1] ^= 1
+    (source / "model.safetensors").write_bytes(content)
+    with pytest.raises(UserError, match="damaged"):
+        read_model(source)
+
+
+def test_mistakes_are_one_clear_line(tmp_path, tensors):
+    with pytest.raises(FileNotFoundError, match="no such folder"):
+        read_model(tmp_path / "absent")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(FileNotFoundError, match=r"no config\.json"):
+        read_model(tmp_path / "empty")
+    bad = folder(tmp_path / "json", tensors)
+    (bad / "config.json").write_text('{"model_type": "bert",')
+    with pytest.raises(UserError, match=r"config\.json: not a JSON file"):
+        read_model(bad)
+    with pytest.raises(UserError, match="model_type='gpt2' is not supported"):
+        read_model(folder(tmp_path / "gpt", tensors, model_type="gpt2"))
+    with pytest.raises(UserError, match="hidden_size='4'"):
+        read_model(folder(tmp_path / "types", tensors, hidden_size="4"))
+    keras = folder(tmp_path / "keras", tensors)
+    (keras / "model.safetensors").rename(keras / "tf_model.h5")
+    with pytest.raises(
+        FileNotFoundError, match=r"holds no weights \(model\.safetensors, .*; tf_model\.h5 cannot be read"
+    ):
+        read_model(keras)
+
+
+def test_which_folders_look_like_models(tmp_path, tensors):
+    assert is_model_folder(folder(tmp_path / "m", tensors))
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "config.json").write_text('{"model": {}}')
+    assert not is_model_folder(tmp_path / "run")
+    assert not is_model_folder(tmp_path / "absent")
+
+
+def test_reading_and_writing_load_no_jax():
+    code = "import sys, bert_jax.formats.read, bert_jax.formats.write; assert 'jax' not in sys.modules, 'jax'"
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -1,0 +1,182 @@
+"""A stream of results: any iterable, taken in the caller's thread and a little ahead; every item has its result."""
+
+import itertools
+import threading
+import time
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+from bert_jax.cli import streaming as serve
+from bert_jax.cli.streaming import answered_by
+from bert_jax.data.tasks.encoded import Encoded
+from bert_jax.errors import UserError
+from bert_jax.inference.engine.engine import IN_FLIGHT, Engine
+from bert_jax.inference.tasks.embed import TextEmbedding
+from bert_jax.inference.tasks.task_model import TaskModel, ahead
+from tests.inference.tasks.task_folders import LONGEST, export
+
+CHUNK = 2 * (IN_FLIGHT + 1)  # of batches of two: more than are in flight
+
+
+class Ends(TaskModel):
+    """The last letter of each text, by an engine that costs nothing to compile."""
+
+    def __init__(self):
+        self.engine = Engine(last_ids, {}, longest=16, batch_size=2, devices=jax.devices()[:1])
+        self.settled: dict[str, Any] = {}
+
+    def encode(self, items: list[str], first: int, **options: Any) -> tuple[list[str], Encoded]:
+        for number, item in enumerate(items):
+            if not item.isalpha():
+                raise UserError(f"text {first + number + 1}: no letters")
+        ids = np.array([ord(letter) for letter in "".join(items)], np.int32)
+        tokens = {"input_ids": ids, "token_type_ids": np.zeros_like(ids)}
+        return items, Encoded(tokens, dict.fromkeys(tokens, 0), np.array([len(item) for item in items], np.int64), {})
+
+    def results(self, facts: list[str], outputs: list[tuple[np.ndarray, ...]], **options: Any) -> list[str]:
+        return [chr(int(last_1[0])) for (last_1,) in outputs]
+
+
+def last_ids(params, batch):
+    ends = batch["attention_mask"].sum(axis=1) - 1
+    return (batch["input_ids"][jax.numpy.arange(len(ends)), ends][:, None],)
+
+
+@pytest.fixture(scope="module")
+def predict() -> Ends:
+    return Ends()
+
+
+def texts():
+    """Without end: a, ab, abc, … and again."""
+    yield from (("abcdefghijklmnop" * 2)[: 1 + number % 16] for number in itertools.count())
+
+
+def test_items_are_taken_in_the_thread_that_asks_for_results(predict):
+    threads = set()
+
+    def items():
+        for text in itertools.islice(texts(), 35):
+            threads.add(threading.current_thread())
+            yield text
+
+    assert list(predict.stream(items(), chunk=4)) == [text[-1] for text in itertools.islice(texts(), 35)]
+    assert threads == {threading.current_thread()}
+
+
+def test_a_slow_input_does_not_keep_what_was_read_from_its_results(predict, monkeypatch):
+    """The first chunks have no rows: their results come while the next one is still being read."""
+    monkeypatch.setattr(serve, "CHUNK", 2)
+    bad = [UserError(str(number)) for number in range(4)]
+
+    def items():
+        yield from bad
+        time.sleep(0.3)
+        yield from ("ab", "abc", "7")
+
+    found = list(answered_by(predict, items()))
+    assert [item for item, _ in found] == [*bad, "ab", "abc", "7"]
+    assert [str(result) for _, result in found] == ["0", "1", "2", "3", "b", "c", "text 7: no letters"]
+
+
+@pytest.mark.parametrize("on_error", ["raise", "return"])
+def test_what_was_read_before_the_input_failed_is_answered(predict, on_error):
+    def items():
+        yield from ("ab", "abc", "a", "abcd", "ab")
+        raise OSError("the disk is gone")
+
+    stream = predict.stream(items(), chunk=3, on_error=on_error)
+    assert [next(stream) for _ in range(5)] == ["b", "c", "a", "d", "b"]
+    with pytest.raises(OSError, match="the disk is gone"):
+        next(stream)
+
+
+def test_an_input_without_end_is_read_a_little_ahead(predict):
+    read = 0
+
+    def items():
+        nonlocal read
+        for text in texts():
+            read += 1
+            yield text
+
+    stream = predict.stream(items(), chunk=CHUNK)
+    for number, text in enumerate(itertools.islice(texts(), 5 * CHUNK)):
+        assert next(stream) == text[-1]
+        assert read <= number + 3 * CHUNK
+
+
+def test_the_next_texts_are_encoded_before_the_device_is_done_with_these(predict, monkeypatch):
+    begun = [threading.Event() for _ in range(5)]
+    encode, programs = predict.encode, predict.engine.programs
+    waited = []
+
+    def noted(items, first, **options):
+        begun[first // CHUNK].set()
+        return encode(items, first, **options)
+
+    class Slow:
+        """Arrays that are computed when the chunk after theirs is being encoded."""
+
+        def __init__(self, array, then: threading.Event):
+            self.array, self.then = array, then
+
+        def __array__(self, dtype=None, copy=None):
+            waited.append(self.then.wait(5))
+            return np.asarray(self.array)
+
+    class Device:
+        devices, calls = programs.devices, 0
+
+        def __call__(self, batch):
+            next_chunk = self.calls // (CHUNK // 2) + 1
+            self.calls += 1
+            (array,) = programs(batch)
+            return (Slow(array, begun[next_chunk]),)
+
+    monkeypatch.setattr(predict, "encode", noted)
+    monkeypatch.setattr(predict.engine, "programs", Device())
+    begun[4].set()  # there is none after the last
+    assert len(list(predict.stream(["ab"] * 4 * CHUNK, chunk=CHUNK))) == 4 * CHUNK
+    assert waited and all(waited)
+
+
+def test_texts_that_are_cut_are_counted_once_beside_one_that_is_wrong(tmp_path, caplog):
+    embed = TextEmbedding(export(tmp_path, "encoder"))
+    found = list(embed.stream(["hello " * LONGEST, 7, "hello " * LONGEST, "hello"], on_error="return"))
+    assert [isinstance(one, UserError) for one in found] == [False, True, False, False]
+    assert [record.getMessage() for record in caplog.records] == [
+        f"2 of 3 texts are longer than {LONGEST} tokens and were cut"
+    ]
+
+
+def test_ahead_makes_in_a_thread_and_raises_what_went_wrong_there():
+    threads = []
+
+    def halved(number: int) -> int:
+        threads.append(threading.current_thread())
+        if number == 3:
+            raise UserError("the third")
+        return number // 2
+
+    coming = ahead(halved, itertools.count())
+    assert [next(coming) for _ in range(3)] == [0, 0, 1]
+    with pytest.raises(UserError, match="the third"):
+        next(coming)
+    assert threading.current_thread() not in threads
+    assert list(ahead(halved, [4])) == [2]
+    assert threads[-1] is threading.current_thread()  # a single one
+    assert list(ahead(halved, range(3))) == [0, 0, 1]
+    assert list(ahead(halved, [])) == []
+
+
+def test_the_thread_ends_with_whom_it_works_for():
+    before = set(threading.enumerate())
+    coming = ahead(lambda number: number, itertools.count())
+    assert next(coming) == 0
+    assert len(set(threading.enumerate()) - before) == 1
+    coming.close()  # type: ignore[attr-defined]
+    assert not set(threading.enumerate()) - before

@@ -1,0 +1,291 @@
+"""Vectors of texts: pooled as the definitions say, the same packed or not; to files that can be gone on with; nearest."""
+
+import functools
+import json
+import os
+
+import jax
+import numpy as np
+import pytest
+
+from bert_jax.__main__ import main
+from bert_jax.cli import embed as embed_command
+from bert_jax.cli.embed import VectorFile
+from bert_jax.errors import UserError
+from bert_jax.formats.load import load
+from bert_jax.formats.sentence_transformers import write_modules
+from bert_jax.inference.pipeline import pipeline
+from bert_jax.inference.tasks.embed import TextEmbedding, nearest, similar
+from bert_jax.model.heads import HEADS
+from tests.inference.tasks.task_folders import LONGEST, export
+
+TEXTS = ["hello world", "held", "o, world!", "", "hello held world " * 30, "中 hello", "[SEP] hello", "hello\0world"]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return export(tmp_path_factory.mktemp("embed"), "pretraining")
+
+
+@functools.cache
+def model_of(folder):
+    """(a function of ids and masks, its parameters, the tokenizer)."""
+    config, params, tokenizer, _ = load(folder, head="encoder")
+    return jax.jit(HEADS["encoder"](config).apply), params, tokenizer
+
+
+def by_definition(folder, text: str, kind: str) -> np.ndarray:
+    """Of one text, in float64 from the model's own hidden states."""
+    apply, params, tokenizer = model_of(folder)
+    inputs = tokenizer([text], max_length=LONGEST, padding="max_length")  # all in one shape: compiled once
+    output = apply({"params": params}, **inputs)
+    x_LD = np.asarray(output.last_hidden_state[0, : int(inputs["attention_mask"].sum())], np.float64)
+    return {
+        "mean": x_LD.mean(axis=0),
+        "max": x_LD.max(axis=0),
+        "cls": x_LD[0],
+        "mean_sqrt_len_tokens": x_LD.sum(axis=0) / np.sqrt(len(x_LD)),
+        "pooled": np.asarray(output.pooler_output[0], np.float64),
+    }[kind]
+
+
+@pytest.mark.parametrize(
+    "kind", ["mean", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("max", "cls", "pooled"))]
+)
+def test_vectors_are_pooled_as_they_are_defined(folder, kind):
+    texts = TEXTS[:4]
+    found = TextEmbedding(folder, pooling=kind)(texts)
+    assert found.shape == (4, 8)
+    assert found.dtype == np.float32
+    np.testing.assert_allclose(found, [by_definition(folder, text, kind) for text in texts], atol=1e-5)
+
+
+@pytest.mark.slow
+def test_packed_or_not_normalized_or_not_one_text_or_many(folder):
+    packed = TextEmbedding(folder)
+    assert packed.pooling == "mean+normalize"
+    vectors = packed(TEXTS)
+    np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-6)
+    np.testing.assert_allclose(TextEmbedding(folder, packing=False)(TEXTS), vectors, atol=1e-5)
+    plain = TextEmbedding(folder, pooling="mean")(TEXTS)
+    np.testing.assert_allclose(plain / np.linalg.norm(plain, axis=1, keepdims=True), vectors, atol=1e-5)
+    one = packed("hello world")
+    assert one.shape == (8,)
+    np.testing.assert_allclose(one, vectors[0], atol=1e-5)
+    assert packed([]).shape == (0, 8)
+    assert (pipeline("embed", folder)(TEXTS) == vectors).all()
+
+
+def test_the_folder_says_how_it_pools_and_where_it_cuts(tmp_path, caplog):
+    folder = export(tmp_path, "encoder")
+    write_modules(folder, "cls+normalize", 8, 6)
+    embed = TextEmbedding(folder)
+    assert (embed.pooling, embed.longest) == ("cls+normalize", 6)
+    embed(["hello " * 20, "hello"])
+    assert "1 of 2 texts are longer than 6 tokens and were cut" in caplog.text
+    expected = by_definition(folder, "hello", "cls")
+    np.testing.assert_allclose(embed("hello"), expected / np.linalg.norm(expected), atol=1e-5)
+
+
+@pytest.mark.slow
+def test_what_cannot_be_a_vector_is_said_and_the_others_get_theirs(folder):
+    embed = TextEmbedding(folder)
+    bad = ["hello", "\ud800", 7, UserError("line 4 could not be read"), "world"]
+    with pytest.raises(UserError, match="Unicode"):
+        embed(bad[:2])
+    found = list(embed.stream(bad, on_error="return"))
+    assert [isinstance(one, UserError) for one in found] == [False, True, True, True, False]
+    np.testing.assert_allclose([found[0], found[4]], embed(["hello", "world"]), atol=1e-6)
+    assert str(found[3]) == "line 4 could not be read"
+    assert "text 3: expected a text, found 7" in str(found[2])
+    with pytest.raises(UserError, match="expected one of"):
+        TextEmbedding(folder, pooling="sum")
+    with pytest.raises(UserError, match="packing: not with pooling 'max'"):
+        TextEmbedding(folder, pooling="max", packing=True)
+
+
+@pytest.mark.slow
+def test_weights_that_are_nan_are_refused(folder):
+    loaded = load(folder, head="encoder-no-pooler")
+    params = jax.tree.map(np.array, loaded.params)
+    params["encoder"]["layer_0"]["attention"]["query"]["kernel"][0, 0] = np.nan
+    with pytest.raises(UserError, match="parameter encoder/layer_0/attention/query/kernel is not finite"):
+        TextEmbedding(loaded._replace(params=params))("hello")
+
+
+@pytest.mark.parametrize("suffix", [".npy", ".jsonl"])
+def test_a_file_of_vectors_is_gone_on_with_to_the_bit(tmp_path, suffix):
+    rng = np.random.default_rng(0)
+    vectors = rng.normal(size=(23, 5)).astype(np.float32)
+
+    def write(name: str, until: int, facts: dict) -> VectorFile:
+        with VectorFile(tmp_path / name, width=5, made_of=facts, chunk=4) as file:
+            for begin in range(file.rows, until, 4):
+                file.append(list(vectors[begin : min(begin + 4, until)]))
+            if until == 23:
+                file.finish()
+            return file
+
+    write("whole" + suffix, 23, {"model": "a"})
+    write("parts" + suffix, 14, {"model": "a"})
+    assert not (tmp_path / ("parts" + suffix)).exists()
+    with open(tmp_path / f"parts{suffix}.part", "ab") as file:
+        file.write(b"[1")  # a write that was cut short
+    with pytest.raises(UserError, match=r"was begun with model='a', now it is 'b'; remove it to begin anew"):
+        write("parts" + suffix, 23, {"model": "b"})
+    with VectorFile(tmp_path / f"parts{suffix}", width=5, made_of={"model": "a"}, chunk=4) as file:
+        assert file.rows == 12
+    write("parts" + suffix, 23, {"model": "a"})
+    content = (tmp_path / ("whole" + suffix)).read_bytes()
+    assert (tmp_path / ("parts" + suffix)).read_bytes() == content
+    assert sorted(os.listdir(tmp_path)) == [f"parts{suffix}", f"whole{suffix}"]
+    if suffix == ".npy":
+        np.testing.assert_array_equal(np.load(tmp_path / "whole.npy"), vectors)
+        assert np.load(tmp_path / "whole.npy", mmap_mode="r").shape == (23, 5)
+    else:
+        rows = [json.loads(line) for line in content.decode().splitlines()]
+        np.testing.assert_array_equal(np.array(rows, np.float32), vectors)
+    with pytest.raises(UserError, match="exists already"):
+        write("whole" + suffix, 23, {"model": "a"})
+
+
+def test_embed_writes_a_row_a_line_and_says_which_lines_have_none(folder, tmp_path, capsys):
+    (tmp_path / "texts.txt").write_bytes(b"hello world\n\n\xff\nheld\n")
+    argv = ["embed", str(folder), str(tmp_path / "texts.txt")]
+    assert main([*argv, "--output", str(tmp_path / "v.npy")]) == 2
+    said = capsys.readouterr().err
+    assert f"error: {tmp_path / 'texts.txt'}, line 3: byte 0xff at position 1 is not UTF-8" in said
+    assert "1 of 4 lines have no vector" in said
+    vectors = np.load(tmp_path / "v.npy")
+    expected = TextEmbedding(folder)(["hello world", "", "held"])
+    np.testing.assert_allclose(vectors[[0, 1, 3]], expected, atol=1e-6)
+    assert np.isnan(vectors[2]).all()
+    assert main(argv) == 2
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[2] == ""
+    np.testing.assert_allclose([json.loads(lines[i]) for i in (0, 1, 3)], expected, atol=1e-6)
+    assert main([*argv, "--output", str(tmp_path / "v.npy")]) == 2
+    assert "exists already" in capsys.readouterr().err
+    assert main([*argv, "--output", str(tmp_path / "v.txt")]) == 2
+    assert "expected a name that ends in .npy or .jsonl" in capsys.readouterr().err
+
+
+def test_embed_gives_json_or_the_error_in_its_place(folder, tmp_path, capsys):
+    (tmp_path / "texts.txt").write_bytes(b"hello world\n\xff\nheld\n")
+    argv = ["embed", str(folder), str(tmp_path / "texts.txt"), "--json"]
+    assert main(argv) == 2
+    out, err = capsys.readouterr()
+    first, error, second = (json.loads(line) for line in out.splitlines())
+    np.testing.assert_allclose([first, second], TextEmbedding(folder)(["hello world", "held"]), atol=1e-6)
+    assert "texts.txt, line 2: byte 0xff" in error["error"]
+    assert err == "error: 1 of 3 could not be answered; the others were\n"
+    assert main([*argv, "--output", str(tmp_path / "v.npy")]) == 2
+    assert "--json: is for stdout" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("suffix", [".npy", ".jsonl"])
+def test_embed_goes_on_where_it_was_stopped(folder, tmp_path, capsys, monkeypatch, suffix):
+    lines = [b"hello " * (number % 5) + b"held" for number in range(14)]
+    lines[9] = b"\xff"
+    (tmp_path / "texts.txt").write_bytes(b"\n".join(lines) + b"\n")
+    monkeypatch.setattr(embed_command, "_AT_ONCE", 4)
+    append, appended = VectorFile.append, []
+
+    def stopped_at_the_third(self, rows):
+        appended.append(len(rows))
+        if len(appended) == 3:
+            raise KeyboardInterrupt
+        append(self, rows)
+
+    def run(name: str) -> int:
+        return main(["embed", str(folder), str(tmp_path / "texts.txt"), "--output", str(tmp_path / f"{name}{suffix}")])
+
+    assert run("whole") == 2  # line 10
+    monkeypatch.setattr(VectorFile, "append", stopped_at_the_third)
+    assert run("parts") == 130
+    assert (tmp_path / f"parts{suffix}.part").exists() and not (tmp_path / f"parts{suffix}").exists()
+    capsys.readouterr()
+    assert run("parts") == 2
+    said = capsys.readouterr().err
+    assert "going on after line 8\n" in said and "texts.txt, line 10: byte 0xff" in said
+    assert appended == [4, 4, 4, 4, 2]
+    assert (tmp_path / f"parts{suffix}").read_bytes() == (tmp_path / f"whole{suffix}").read_bytes()
+    if suffix == ".jsonl":
+        rows = [json.loads(line) for line in (tmp_path / "parts.jsonl").read_text().splitlines()]
+        assert len(rows) == 14 and rows[9] is None
+        np.testing.assert_allclose(rows[0], TextEmbedding(folder)("held"), atol=1e-5)
+
+
+@pytest.mark.parametrize("content", [b"", b'{"wid', b"[]", b"\xff"])
+def test_what_is_damaged_of_an_unfinished_file_is_said(tmp_path, content):
+    def begin() -> None:
+        with VectorFile(tmp_path / "v.npy", width=2, made_of={}, chunk=4) as file:
+            file.append([np.zeros(2, np.float32)] * 4)
+
+    begin()
+    (tmp_path / "v.npy.part.json").write_bytes(content)
+    with pytest.raises(UserError, match=r"v\.npy\.part\.json: is damaged, .*; remove both to begin anew"):
+        begin()
+
+
+def test_the_facts_of_an_unfinished_file_are_whole_or_as_they_were(tmp_path, monkeypatch):
+    def begin() -> int:
+        with VectorFile(tmp_path / "v.npy", width=2, made_of={}, chunk=1) as file:
+            file.append([np.zeros(2, np.float32)])
+            return file.rows
+
+    def stopped(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    begin()
+    with monkeypatch.context() as stop:
+        stop.setattr(os, "replace", stopped)
+        with pytest.raises(KeyboardInterrupt):
+            begin()
+    assert begin() == 2
+
+
+def test_the_nearest_are_those_of_sorting_all_cosines():
+    rng = np.random.default_rng(1)
+    queries, corpus = rng.normal(size=(7, 6)).astype(np.float32), rng.normal(size=(50, 6)).astype(np.float32)
+    corpus[20] = corpus[4] * 2  # the same direction: the earlier goes first
+    corpus[9] = np.nan
+    scores, rows = nearest(queries, corpus, 8)
+    for query, own_scores, own_rows in zip(queries, scores, rows, strict=True):
+        with np.errstate(invalid="ignore"):
+            cosines = corpus @ query / np.linalg.norm(corpus, axis=1) / np.linalg.norm(query)
+        order = sorted((i for i in range(50) if i != 9), key=lambda i: (-round(float(cosines[i]), 5), i))[:8]
+        assert own_rows.tolist() == order
+        np.testing.assert_allclose(own_scores, cosines[order], atol=1e-5)
+    assert nearest(queries, corpus[:3], 8)[1].shape == (7, 3)
+
+
+def test_similar_finds_the_text_itself_first(folder, tmp_path, capsys):
+    corpus = ["held", "hello world", "o, world!", "中"]
+    found = list(similar(TextEmbedding(folder), ["hello world", "中"], corpus, top_k=2))
+    assert [one[0]["corpus_id"] for one in found] == [1, 3]
+    assert found[0][0]["text"] == "hello world"
+    assert found[0][0]["score"] == pytest.approx(1, abs=1e-5)
+    for name, lines in (("q", ["hello world", "中"]), ("c", corpus)):
+        (tmp_path / name).write_text("\n".join(lines) + "\n", encoding="utf-8")
+    assert main(["similar", str(folder), str(tmp_path / "q"), str(tmp_path / "c"), "--top-k", "2", "--json"]) == 0
+    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [[row["corpus_id"] for row in one] for one in rows] == [[row["corpus_id"] for row in one] for one in found]
+    with pytest.raises(UserError, match="the corpus has no texts"):
+        next(similar(TextEmbedding(folder), ["a"], []))
+
+
+def test_similar_says_which_lines_are_bad_and_finds_the_others(folder, tmp_path, capsys):
+    (tmp_path / "q").write_bytes(b"hello world\n\xff\nheld\n")
+    (tmp_path / "c").write_bytes(b"held\n\xfe\nhello world\n")
+    argv = ["similar", str(folder), str(tmp_path / "q"), str(tmp_path / "c"), "--json"]
+    assert main([*argv, "--top-k", "3"]) == 2
+    out, err = capsys.readouterr()
+    rows = [json.loads(line) for line in out.splitlines()]
+    assert [[row["corpus_id"] for row in rows[i]] for i in (0, 2)] == [[2, 0], [0, 2]]
+    assert f"{tmp_path / 'q'}, line 2: byte 0xff" in rows[1]["error"]
+    assert f"error: {tmp_path / 'c'}, line 2: byte 0xfe" in err.splitlines()[0]
+    assert "1 of 3 could not be answered" in err.splitlines()[1]
+    (tmp_path / "q").write_bytes(b"hello world\n")
+    assert main(argv) == 2
+    assert "1 of 3 lines of" in capsys.readouterr().err.splitlines()[-1]

@@ -1,0 +1,58 @@
+"""Each core is a device of its own where a program asks for it, and nothing that was set already is touched."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+CODE = """
+from bert_jax.runtime.cpu import use_all_cores
+chosen = use_all_cores()
+import jax
+print(int(chosen), len(jax.devices()), int(use_all_cores()))
+"""
+
+
+def said(code: str = CODE, **environment: str) -> list[int]:
+    """What a fresh process prints."""
+    settings = ("JAX_NUM_CPU_DEVICES", "XLA_FLAGS", "JAX_PLATFORMS")
+    clean = {name: value for name, value in os.environ.items() if name not in settings}
+    process = subprocess.run(
+        [sys.executable, "-c", code], env=clean | {"JAX_PLATFORMS": "cpu"} | environment,
+        cwd=ROOT, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    return [int(word) for word in process.stdout.split()]
+
+
+@pytest.mark.slow
+def test_there_is_a_device_for_each_core_and_asking_again_changes_nothing():
+    cores = min(len(os.sched_getaffinity(0)), 8)
+    assert said() == [int(cores > 1), cores, 0]
+
+
+@pytest.mark.slow
+def test_what_was_set_before_stays():
+    assert said(JAX_NUM_CPU_DEVICES="3") == [0, 3, 0]
+    assert said(XLA_FLAGS="--xla_force_host_platform_device_count=3") == [0, 3, 0]
+    assert said("import jax; jax.devices()\n" + CODE) == [0, 1, 0]
+
+
+APART = """
+from bert_jax import cpu
+cpu.use_all_cores()
+import os
+from pathlib import Path
+tasks = [int(task.name) for task in Path("/proc/self/task").glob("*") if cpu._name(task).startswith(cpu._POOL)]
+print(*sorted(core for task in tasks for core in os.sched_getaffinity(task)))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="only Linux tells a thread its core")
+def test_each_computing_thread_has_a_core_of_its_own_unless_told_otherwise():
+    cores = sorted(os.sched_getaffinity(0))
+    assert said(APART) == cores
+    assert len(said(APART, BERT_JAX_KEEP_APART="0")) == len(cores) ** 2

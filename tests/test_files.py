@@ -1,0 +1,132 @@
+"""A run whose directory and data lie on a bucket: the real clients against an emulator of Google Cloud Storage."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bert_jax import files as bucket
+from bert_jax.errors import UserError
+from train.prepare import main as prepare
+
+ROOT = Path(__file__).resolve().parents[1]
+RECIPE = """
+from bert_jax.config import BertConfig
+from bert_jax.training.optimizer import OptimizerConfig
+from train.pretraining.recipe import Phase, PretrainConfig
+
+
+def get_config() -> PretrainConfig:
+    return PretrainConfig(
+        model=BertConfig(hidden_size=32, num_hidden_layers=1, num_attention_heads=2, intermediate_size=64),
+        optimizer=OptimizerConfig(learning_rate=1e-3, warmup_steps=2),
+        phases=(Phase(32, 8, 600),),
+        eval_every=600,
+        eval_batches=2,
+        save_every=200,
+    )
+"""
+
+
+@pytest.fixture(scope="module")
+def storage(tmp_path_factory) -> Iterator[dict[str, str]]:
+    """An emulator with the bucket "a-bucket"; gives the environment that leads the clients to it."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    command = [sys.executable, "-m", "gcp_storage_emulator", "start", "--host", "127.0.0.1", "--port", str(port)]
+    log = (tmp_path_factory.mktemp("emulator") / "log").open("w")
+    server = subprocess.Popen([*command, "--in-memory", "--default-bucket", "a-bucket"], stdout=log, stderr=log)
+    url = f"http://127.0.0.1:{port}"
+    try:
+        _wait_for(lambda: _get(f"{url}/storage/v1/b/a-bucket"))
+        yield os.environ | {
+            "STORAGE_EMULATOR_HOST": url,
+            "TENSORSTORE_GCS_HTTP_URL": url,
+            "FSSPEC_GCS_TOKEN": "anon",
+            "FSSPEC_GS_TOKEN": "anon",
+            "GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT": "false",
+            "GCE_METADATA_HOST": "127.0.0.1:1",
+            "NO_GCE_CHECK": "true",
+            "HOME": str(tmp_path_factory.mktemp("home")),
+        }
+    finally:
+        server.kill()
+        server.wait()
+        log.close()
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory) -> Path:
+    """Forty prepared documents of made-up sentences."""
+    folder = tmp_path_factory.mktemp("data")
+    generator = np.random.default_rng(0)
+    words = ["a", "cat", "dog", "bird", "sat", "ran", "flew", "on", "under", "mat", "tree", "and", "then", "it", "was"]
+    texts = ["\n".join(" ".join(generator.choice(words, 7)) + "." for _ in range(6)) for _ in range(40)]
+    (folder / "corpus.txt").write_text("\n\n".join(texts))
+    options = "--vocab-size 60 --max-seq-length 32 --workers 1 --held-out 0.2"
+    assert prepare([str(folder / "corpus.txt"), "--output", str(folder / "data"), *options.split()]) == 0
+    return folder / "data"
+
+
+@pytest.mark.slow
+def test_a_stopped_run_on_a_bucket_goes_on_to_the_bit_and_exports_what_a_local_run_does(storage, data, tmp_path):
+    recipe = tmp_path / "recipe.py"
+    recipe.write_text(RECIPE)
+    train = [sys.executable, "-m", "train.pretrain", str(recipe)]
+    copy = "from bert_jax.files import copy_folder as c; import sys; c(*sys.argv[1:])"
+    subprocess.run([sys.executable, "-c", copy, str(data), "gs://a-bucket/data"], env=storage, cwd=ROOT, check=True)
+    remote = [*train, "run=gs://a-bucket/run", "data=gs://a-bucket/data"]
+    with (tmp_path / "first").open("w") as log:
+        first = subprocess.Popen(remote, env=storage, cwd=ROOT, stderr=log)
+    manifest = f"{storage['STORAGE_EMULATOR_HOST']}/storage/v1/b/a-bucket/o/run%2Fcheckpoints%2F200%2Fmanifest.json"
+    _wait_for(lambda: _get(manifest) or first.poll() is not None)
+    first.send_signal(signal.SIGTERM)
+    assert first.wait(120) == 75, (tmp_path / "first").read_text()
+    second = subprocess.run(remote, env=storage, cwd=ROOT, capture_output=True, text=True)
+    assert second.returncode == 0, second.stderr
+    assert "resuming at step" in second.stderr
+    subprocess.run([*train, f"run={tmp_path / 'run'}", f"data={data}"], cwd=ROOT, check=True)
+
+    subprocess.run(
+        [sys.executable, "-c", copy, "gs://a-bucket/run", str(tmp_path / "copy")], env=storage, cwd=ROOT, check=True
+    )
+    wanted = {path.relative_to(tmp_path / "run") for path in (tmp_path / "run" / "export").iterdir()}
+    assert {path.relative_to(tmp_path / "copy") for path in (tmp_path / "copy" / "export").iterdir()} == wanted
+    weights = [(tmp_path / run / "export" / "model.safetensors").read_bytes() for run in ("run", "copy")]
+    assert weights[0] == weights[1]
+    there = {path.name for path in (tmp_path / "copy").iterdir()}
+    assert there >= {"config.json", "environment.json", "metrics.jsonl", "run.log", "curves.png", "tensorboard"}
+    assert list((tmp_path / "copy" / "tensorboard").iterdir())
+    assert not (ROOT / "gs:").exists(), "something took the bucket for a local folder"
+
+
+def test_a_bucket_without_its_package_names_the_extra(monkeypatch):
+    monkeypatch.setattr(bucket, "find_spec", lambda name: None)
+    with pytest.raises(UserError, match=r"gs://a-bucket/run: .*pip install 'bert-jax\[gcs\]'"):
+        bucket.check_reachable("gs://a-bucket/run")
+    bucket.check_reachable("runs/local")
+
+
+def _get(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(url):
+            return True
+    except (urllib.error.URLError, ConnectionError):
+        return False
+
+
+def _wait_for(ready, seconds: float = 120) -> None:
+    deadline = time.monotonic() + seconds
+    while not ready():
+        assert time.monotonic() < deadline, "waited too long"
+        time.sleep(0.05)

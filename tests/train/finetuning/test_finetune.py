@@ -1,0 +1,320 @@
+"""The fine-tuning program end to end on tiny files: every kind of task, resume, early stop, predictions, refusals."""
+
+import csv
+import json
+import math
+import shutil
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+from bert_jax.__main__ import main as bert_jax_main
+from bert_jax.config import BertConfig
+from bert_jax.data.tasks.labelled_text import Columns
+from bert_jax.errors import UserError
+from bert_jax.evaluation.score import score
+from bert_jax.formats.load import load
+from bert_jax.training.checkpoint.checkpoints import Checkpoints
+from tests.train.finetuning.finetune_sources import (
+    RECIPE,
+    sentences,
+    write_choices,
+    write_csv,
+    write_model,
+    write_squad,
+    write_tagged,
+)
+from train import finetune
+from train.finetuning.job import _scores_so_far
+from train.finetuning.recipe import FinetuneConfig
+from train.run import stopping
+from train.run.directory import RunDirectory
+from train.run.stopping import EXIT_DONE, EXIT_PREEMPTED, exit_code
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("finetune")
+    (folder / "recipe.py").write_text(RECIPE)
+    write_model(folder / "model")
+    write_csv(folder / "train.csv", sentences(64, seed=1))
+    write_csv(folder / "dev.csv", sentences(21, seed=2))
+    write_csv(folder / "test.csv", [(text,) for text, _ in sentences(9, seed=3)], header=("text",))
+    return folder
+
+
+def run(place: Path, name: str, *words: str) -> int:
+    return finetune.main([str(place / "recipe.py"), f"init={place / 'model'}", f"run={place / name}", *words])
+
+
+def records(folder: Path, kind: str = "eval") -> list[dict]:
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return [row for row in rows if row["kind"] == kind]
+
+
+@pytest.fixture(scope="module")
+def table(place: Path) -> Path:
+    """A run on tables that was never stopped."""
+    assert run(place, "table", *files(place)) == EXIT_DONE
+    return place / "table"
+
+
+def files(place: Path) -> list[str]:
+    return [f"{name}={place / name}.csv" for name in ("train", "dev", "test")]
+
+
+@pytest.mark.slow
+def test_a_table_becomes_a_model_with_its_labels_predictions_and_a_report(table: Path):
+    assert [row["step"] for row in records(table)] == [32, 64, 96, 128, 160]
+    scores = json.loads((table / "report/metrics.json").read_text())
+    assert scores["scores"]["dev"]["accuracy"] > 0.9
+    assert scores["scores"]["dev"]["accuracy"] == max(row["accuracy"] for row in records(table))
+    config, _, _, report = load(table / "export")
+    assert (report.head, config.labels) == ("sequence-classification", ("bad", "good"))
+    assert config.problem_type == "single_label_classification"
+    assert report.step == scores["best_step"]
+
+    with open(table / "predictions/test-predictions.csv", encoding="utf-8", newline="") as file:
+        header, *rows = csv.reader(file)
+    assert header == ["id", "prediction"]
+    assert [id for id, _ in rows] == [str(number) for number in range(9)]
+    expected = [label for _, label in sentences(9, seed=3)]
+    right = [prediction == label for (_, prediction), label in zip(rows, expected, strict=True)]
+    assert np.mean(right) > 0.8
+
+    page = (table / "report/report.md").read_text()
+    assert "dev-confusion.png" in page and (table / "report/dev-confusion.png").stat().st_size > 5_000
+    mistakes = (table / "report/dev-mistakes.jsonl").read_text().splitlines()
+    assert len(mistakes) == round(21 * (1 - scores["scores"]["dev"]["accuracy"]))
+    assert (table / "curves.png").exists()
+
+
+@pytest.mark.slow
+def test_a_stopped_run_goes_on_to_the_same_bits(place: Path, table: Path, monkeypatch):
+    for stop_at in (3, 32, 77):
+        monkeypatch.setattr(
+            stopping.StopRequest, "exit_code", lambda _, step, at=stop_at: EXIT_PREEMPTED if step == at else None
+        )
+        assert run(place, "stopped", *files(place)) == EXIT_PREEMPTED
+    monkeypatch.undo()
+    assert run(place, "stopped", *files(place)) == EXIT_DONE
+
+    def arrays(folder: Path) -> list[np.ndarray]:
+        with Checkpoints(folder / "checkpoints") as checkpoints:
+            return jax.tree.leaves(checkpoints.restore_arrays().state)
+
+    for a, b in zip(arrays(place / "stopped"), arrays(table), strict=True):
+        np.testing.assert_array_equal(a, b)
+    assert records(place / "stopped") == records(table)
+    for name in ("export/model.safetensors", "report/metrics.json", "predictions/test-predictions.csv"):
+        assert (place / "stopped" / name).read_bytes() == (table / name).read_bytes(), name
+
+
+@pytest.mark.slow
+def test_what_is_said_of_the_model_holds_when_a_run_goes_on(place: Path, table: Path, capsys, monkeypatch):
+    """How to compute, too, which no published config says; and other words than the first time's are refused."""
+    words = [*files(place), "epochs=1", "model.dtype=bfloat16", "model.remat=full", "model.hidden_dropout_prob=0.2"]
+    monkeypatch.setattr(stopping.StopRequest, "exit_code", lambda _, step: EXIT_PREEMPTED if step == 3 else None)
+    assert run(place, "narrow", *words) == EXIT_PREEMPTED
+    monkeypatch.undo()
+    assert run(place, "narrow", *words) == EXIT_DONE
+    assert json.loads((place / "narrow/config.json").read_text())["model"]["dtype"] == "bfloat16"
+    for other in ("model.dtype=bfloat16", "model.remat=full", "model.hidden_dropout_prob=0.2"):
+        argv = [str(place / "recipe.py"), f"init={place / 'model'}", f"run={table}", *files(place), other]
+        assert exit_code(finetune.main, argv) == 2
+        assert f"started with another config ({other.partition('=')[0]}: " in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_a_run_whose_data_have_other_labels_now_does_not_go_on(place: Path, table: Path, capsys):
+    shutil.copytree(table, place / "relabelled")
+    words = [f"train={place / 'relabelled.csv'}", *files(place)[1:]]
+    write_csv(place / "relabelled.csv", [(text, f"very {label}") for text, label in sentences(64, seed=1)])
+    write_csv(place / "redone.csv", [(text, f"very {label}") for text, label in sentences(21, seed=2)])
+    words[1] = f"dev={place / 'redone.csv'}"
+    argv = [str(place / "recipe.py"), f"init={place / 'model'}", f"run={place / 'relabelled'}", *words]
+    assert exit_code(finetune.main, argv) == 2
+    assert "was begun with the labels bad, good, and its data now have very bad, very good" in capsys.readouterr().err
+
+
+def test_the_scores_of_a_killed_run_are_read_as_far_as_they_were_written(tmp_path: Path):
+    """And a correlation that was no number stays the worst, as it was before the run was stopped."""
+    rows = [
+        {"kind": "eval", "step": 4, "spearman": None},
+        {"kind": "train", "step": 6, "loss": 1.0},
+        {"kind": "eval", "step": 8, "spearman": 0.5},
+    ]
+    lines = "".join(f"{json.dumps(row)}\n" for row in rows)
+    (tmp_path / "metrics.jsonl").write_text(f'{lines}{{"kind": "eval", "st')
+    assert _scores_so_far(RunDirectory(str(tmp_path)), "spearman") == {4: -math.inf, 8: 0.5}
+    assert _scores_so_far(RunDirectory(str(tmp_path)), "f1") == {}
+    (tmp_path / "metrics.jsonl").write_text(f"{{\n{lines}")
+    with pytest.raises(UserError, match=r"metrics.jsonl, line 1: not JSON"):
+        _scores_so_far(RunDirectory(str(tmp_path)), "spearman")
+
+
+@pytest.mark.slow
+def test_a_run_ends_when_it_gets_no_better_and_a_share_of_train_is_held_out(place: Path):
+    words = [f"train={place / 'train.csv'}", "dev=0.25", "early_stop=2", "eval_every=6", "optimizer.learning_rate=0"]
+    assert run(place, "early", *words) == EXIT_DONE
+    found = records(place / "early")
+    assert [row["step"] for row in found] == [6, 12, 18]  # the first is the best, and two were no better
+    assert "48 rows to learn from, 16 of dev" in (place / "early/run.log").read_text()
+    assert load(place / "early/export").report.step == 6
+    assert run(place, "early", *words) == EXIT_DONE  # nothing is left to do, and nothing is done
+    assert records(place / "early") == found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("task", "metric", "least"),
+    [("number", "spearman", 0.8), ("classes", "micro_f1", 0.95), ("tag", "f1", 80.0), ("arc", "accuracy", 0.8)],
+)
+def test_every_kind_of_task_is_learnt(place: Path, task: str, metric: str, least: float):
+    words = {
+        "number": lambda: _table(place, "number", lambda label: 1.5 if label == "good" else -1.5),
+        "classes": lambda: _table(place, "classes", lambda label: f"{label}|always"),
+        "tag": lambda: _files(place, "tag", "txt", write_tagged),
+        "arc": lambda: _files(place, "arc", "jsonl", write_choices),
+    }[task]()
+    assert run(place, task, *words) == EXIT_DONE
+    found = json.loads((place / task / "report/metrics.json").read_text())
+    assert found["metric"] == metric
+    assert found["scores"]["dev"][metric] >= least, found
+    (gold,), (written,) = place.glob(f"{task}-dev.*"), (place / task / "predictions").glob("dev-predictions.*")
+    columns = Columns(None, kind=task) if task in ("number", "classes") else None
+    said = score(task if columns is None else "classify", gold, written, columns=columns)
+    said = {"f1" if name == "FB1" else name.replace("_FB1", "_f1"): value for name, value in said.items()}
+    shared = found["scores"]["dev"].keys() & said.keys()
+    assert metric in shared and (task == "tag" or shared | {"loss"} == found["scores"]["dev"].keys())
+    assert {name: said[name] for name in shared} == pytest.approx({n: found["scores"]["dev"][n] for n in shared})
+    if task == "tag":
+        mistakes = (place / "tag/report/dev-mistakes.jsonl").read_text()
+        assert (place / "tag/report/dev-spans.html").exists() == bool(mistakes)
+        assert load(place / "tag/export").config.labels == ("O", "B-LOC", "B-PER")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("version", [1, 2])
+def test_answers_are_found_in_passages_longer_than_a_window(place: Path, version: int):
+    task = f"squad{version}"
+    for split, seed, count in (("train", 1, 96), ("dev", 2, 20)):
+        write_squad(place / f"{task}-{split}.json", count, seed, impossible=version == 2)
+    words = [f"task={task}", *(f"{name}={place / f'{task}-{name}'}.json" for name in ("train", "dev"))]
+    assert run(place, task, *words) == EXIT_DONE
+    found = json.loads((place / task / "report/metrics.json").read_text())["scores"]["dev"]
+    assert found["f1"] > 80, found
+    gold, folder = place / f"{task}-dev.json", place / task / "predictions"
+    said = score(task, gold, folder / "dev-predictions.json")
+    names = ("exact_match", "f1") if version == 1 else ("exact", "f1", "HasAns_f1", "NoAns_f1")
+    assert {name: said[name] for name in names} == pytest.approx({name: found[name] for name in names})
+    assert (folder / "dev-null_odds.json").exists() == (version == 2)
+    answers = json.loads((folder / "dev-predictions.json").read_text())
+    assert bert_jax_main(["answer", str(place / task), str(gold), "--output", str(place / f"{task}.json")]) == 0
+    assert json.loads((place / f"{task}.json").read_text()) == answers  # with the run's own windows and threshold
+    listed = json.loads((folder / "dev-nbest_predictions.json").read_text())
+    contexts = {p["qas"][0]["id"]: p["context"] for p in json.loads(gold.read_text())["data"][0]["paragraphs"]}
+    assert listed.keys() == answers.keys() == contexts.keys()
+    for id, rows in listed.items():
+        assert rows[0]["text"] == answers[id]
+        assert sum(row["probability"] for row in rows) == pytest.approx(1)
+        scores = [row["score"] for row in rows]
+        assert scores == sorted(scores, reverse=True)
+        chances = np.exp(np.array(scores) - scores[0])
+        assert [row["probability"] for row in rows] == pytest.approx((chances / chances.sum()).tolist(), abs=1e-9)
+        assert all(contexts[id][row["start"] : row["end"]] == row["text"] for row in rows)
+        assert ("" in [row["text"] for row in rows]) == (version == 2)
+
+
+def _table(place: Path, name: str, label_of) -> list[str]:
+    for split, seed, count in (("train", 1, 64), ("dev", 2, 21)):
+        write_csv(place / f"{name}-{split}.csv", [(text, label_of(label)) for text, label in sentences(count, seed)])
+    return [f"kind={name}", *(f"{split}={place / f'{name}-{split}'}.csv" for split in ("train", "dev"))]
+
+
+def _files(place: Path, task: str, suffix: str, write) -> list[str]:
+    for split, seed, count in (("train", 1, 64), ("dev", 2, 21)):
+        write(place / f"{task}-{split}.{suffix}", count, seed)
+    return [f"task={task}", *(f"{split}={place / f'{task}-{split}'}.{suffix}" for split in ("train", "dev"))]
+
+
+def _mistake(capsys, place: Path, *words: str) -> str:
+    argv = [str(place / "recipe.py"), f"run={place / 'refused'}", *words]
+    assert exit_code(finetune.main, argv) == 2
+    assert not (place / "refused/config.json").exists()
+    found = capsys.readouterr().err.strip()
+    assert len(found.splitlines()) == 1, found
+    return found
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["train={}/train.csv", "dev={}/dev.csv"], "init: not given"),
+        (["init={}/model", "task=glue"], "task: found 'glue'; there is classify, cola"),
+        (["init={}/model"], "train: not given; say train=FILE"),
+        (["init={}/model", "train={}/none.csv"], "train: {}/none.csv: no such file"),
+        (["init={}/model", "train={}/train.csv"], "dev: not given; say dev=FILE, or dev=0.1"),
+        (["init={}/model", "train={}/train.csv", "dev=0"], "dev=0.0: expected a share between 0 and 1"),
+        (["init={}/model", "train={}/train.csv", "dev=0.1", "text=body"], "train.csv, line 2: has no column 'body'"),
+        (["init={}/model", "train={}/test.csv", "dev=0.1"], "test.csv, line 2: has no column 'label'"),
+        (["init={}/model", "train={}/one.csv", "dev=0.1"], "one.csv: 3 examples and only 'good' as a label"),
+        (["init={}/model", "train={}/train.csv", "dev={}/new.csv"], "new.csv, line 3: the label 'odd' is none of"),
+        (["init={}/model", "train={}/train.csv", "dev=0.1", "max_length=64"], "more than the 32 positions of"),
+        (["init={}/model", "train={}/train.csv", "dev=0.1", "freeze=2"], "freeze: found '2'; expected embeddings, all"),
+        (["init={}/model", "train={}/train.csv", "dev=0.1", "class_weights=1,2,3"], "expected 2 numbers for bad, good"),
+        (["init={}/model", "train={}/train.csv", "dev=0.1", "kind=kind"], "kind: found 'kind'; expected class"),
+        (
+            ["init={}/model", "train={}/train.csv", "dev=0.1", "reinit_layers=2"],
+            "reinit_layers: found 2; this bert has 1",
+        ),
+        (["init={}/model", "data={}/model", "task=rte"], "model holds no train.tsv"),
+        (["init={}/gpt2", "train={}/train.csv", "dev=0.1"], "gpt2/config.json: model_type='gpt2' is not supported"),
+        (["init={}/bare", "train={}/train.csv", "dev=0.1"], "bare: holds no weights"),
+        (["init={}/nowhere", "train={}/train.csv", "dev=0.1"], "nowhere: no such folder"),
+        (["init={}/young", "train={}/train.csv", "dev=0.1"], "init: {}/young is a run without a checkpoint; wait for"),
+        (
+            ["init={}/model", "train={}/train.csv", "dev=0.1", "optimizer.warmup_steps=9"],
+            "optimizer.warmup_steps: follows from the data; say epochs=, or warmup=",
+        ),
+    ],
+    ids=lambda value: value if isinstance(value, str) else None,
+)
+def test_a_mistake_is_one_line_and_nothing_is_written(place: Path, capsys, words: list[str], says: str):
+    write_csv(place / "one.csv", [("a", "good"), ("b", "good"), ("c", "good")])
+    write_csv(place / "new.csv", [("a", "good"), ("b", "odd")])
+    for name, model_type in (("gpt2", "gpt2"), ("bare", "bert")):  # with a tokenizer that is right
+        (place / name).mkdir(exist_ok=True)
+        (place / name / "config.json").write_text(json.dumps({"model_type": model_type, "vocab_size": 27}))
+        shutil.copy(place / "model/vocab.txt", place / name)
+    config = FinetuneConfig(model=BertConfig.from_json(place / "model"))
+    (place / "young").mkdir(exist_ok=True)
+    RunDirectory(place / "young").settle_config(config, ())
+    assert says.format(place) in _mistake(capsys, place, *(word.format(place) for word in words))
+
+
+def test_a_recipe_of_the_other_program_is_refused(place: Path, capsys):
+    assert exit_code(finetune.main, ["configs/tiny.py"]) == 2
+    assert "configs/tiny.py: is a PretrainConfig; this program takes a FinetuneConfig" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_a_run_directory_is_not_used_again_for_another_task(place: Path, table: Path, capsys):
+    _files(place, "tag", "txt", write_tagged)
+    before = (table / "config.json").read_bytes()
+    words = ["task=tag", *(f"{name}={place / f'tag-{name}'}.txt" for name in ("train", "dev"))]
+    argv = [str(place / "recipe.py"), f"init={place / 'model'}", f"run={table}", *words]
+    assert exit_code(finetune.main, argv) == 2
+    assert "task: 'classify' became 'tag'" in capsys.readouterr().err
+    assert (table / "config.json").read_bytes() == before
+
+
+def test_a_dry_run_tells_the_plan_and_writes_nothing(place: Path, capsys):
+    assert run(place, "dry", *files(place), "--dry-run", "--json") == EXIT_DONE
+    plan = json.loads(capsys.readouterr().out)
+    assert (plan["rows"], plan["total_steps"], plan["warmup_steps"]) == (64, 160, 16)
+    assert plan["labels"] == ["bad", "good"]
+    assert plan["batches an epoch, by length"] == {"16": 8}
+    assert not (place / "dry").exists()

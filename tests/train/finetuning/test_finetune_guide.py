@@ -1,0 +1,90 @@
+"""docs/finetuning.md: its commands and its code run, top to bottom."""
+
+import json
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from bert_jax.__main__ import main
+from bert_jax.data.tokenizer.tokenizer import Tokenizer
+from tests.guide import ROOT, blocks_of, run_blocks, text_of
+from tests.train.finetuning.finetune_sources import (
+    VOCABULARY,
+    sentences,
+    write_csv,
+    write_model,
+    write_squad,
+    write_tagged,
+)
+from tests.train.finetuning.test_tasks import write_glue
+from train import finetune
+from train.finetuning.recipe import FinetuneConfig
+from train.finetuning.tasks.table import TASKS, open_task
+
+GUIDE = text_of("docs/finetuning.md")
+
+
+def write_files(folder: Path) -> None:
+    """Small files under the names that the guide gives them."""
+    some = sentences(40, seed=1)
+    write_csv(folder / "mails.csv", some, header=("body", "folder"))
+    write_csv(folder / "stars.csv", [(text, number / 7) for number, (text, _) in enumerate(some)], ("text", "stars"))
+    (folder / "new.txt").write_text("the film was great\n\na poor day\n", encoding="utf-8")
+    topics = [{"text": text, "label": [label, "all"]} for text, label in some]
+    (folder / "topics.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in topics), encoding="utf-8")
+    for name in ("pairs", "conll", "squad", "squad2", "swag", "RTE"):
+        (folder / name).mkdir()
+    write_glue(folder / "RTE", "rte")
+    for seed, split in enumerate(("train", "dev", "test")):
+        pairs = [(number, text, "the film", label) for number, (text, label) in enumerate(sentences(9, seed))]
+        write_csv(folder / f"pairs/{split}.csv", pairs, ("number", "premise", "hypothesis", "label"))
+        write_tagged(folder / f"conll/{split}.txt", 9, seed)
+        write_squad(folder / f"squad/{split}-v1.1.json", 9, seed)
+        write_squad(folder / f"squad2/{split}-v2.0.json", 9, seed, impossible=True)
+        endings = [("the film", "was", "good", "bad", "poor", "awful", 0) for _ in range(9)]
+        header = ("sent1", "sent2", *(f"ending{number}" for number in range(4)), "label")
+        write_csv(folder / f"swag/{split}.csv", endings, header)
+
+
+@pytest.mark.slow
+def test_the_guide_runs_as_written(tmp_path: Path, monkeypatch, capsys):
+    write_files(tmp_path)
+    write_model(tmp_path / "MODEL", max_position_embeddings=384)
+    (tmp_path / "configs").symlink_to(ROOT / "configs")
+    monkeypatch.chdir(tmp_path)
+    ran = []
+    for block in blocks_of("docs/finetuning.md", "sh"):
+        for line in block.code.splitlines():
+            _, _, module, *words = shlex.split(line)
+            assert {"train.finetune": finetune.main, "bert_jax": main}[module](words) == 0, line
+            ran.append(module)
+    assert ran.count("train.finetune") == 9 and ran.count("bert_jax") == 1
+    said = capsys.readouterr().out.splitlines()
+    assert len([line for line in said if line.startswith("total_steps: ")]) == 8
+    for part in re.findall(r"^(?:runs/mails/)? +(\w+)/ {2}", GUIDE.split("```\nruns/mails")[1], re.MULTILINE):
+        assert (tmp_path / "runs/mails" / part).is_dir(), part
+    for name in ("report.md", "metrics.json", "dev-confusion.png", "dev-mistakes.jsonl"):
+        assert (tmp_path / "runs/mails/report" / name).is_file() and name in GUIDE
+
+
+def test_a_task_is_added_as_the_guide_says(tmp_path: Path, monkeypatch):
+    (block,) = blocks_of("docs/finetuning.md", "python")
+    monkeypatch.setitem(TASKS, "boolq", TASKS["rte"])  # so that it is taken away again
+    run_blocks([block])
+    rows = [("who", "ann met bob", label) for label in ("yes", "no", "yes")]
+    table = write_csv(tmp_path / "train.csv", rows, ("question", "passage", "label"))
+    config = FinetuneConfig(task="boolq", train=str(table), dev=str(table), max_length=16)
+    task = open_task(config, Tokenizer.from_vocabulary(VOCABULARY, cased=False))
+    assert task.labels == ("no", "yes")
+    assert task.train.targets["labels"].tolist() == [1, 0, 1]
+
+
+def test_every_task_and_every_option_of_the_guide_is_one(tmp_path: Path):
+    tables = [line.split("|")[1] for line in GUIDE.splitlines() if line.startswith("| ")]
+    known = {name.strip() for cell in tables for name in cell.split(",")} & set(TASKS)
+    assert known == set(TASKS) - {"classify", "tag"}
+    fields = FinetuneConfig.__dataclass_fields__
+    for name in re.findall(r"`([a-z_]+)=", GUIDE):
+        assert name in fields or name in ("run", "init"), name

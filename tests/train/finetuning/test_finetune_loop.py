@@ -1,0 +1,155 @@
+"""What the fine-tuning program shares with pretraining: programs compiled, meshes, options, how it ends."""
+
+import json
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import train.run.loop
+from bert_jax.formats.load import load_arrays
+from bert_jax.training.prediction import Predictor
+from bert_jax.tree import flatten
+from tests.train.finetuning.finetune_sources import RECIPE, sentences, write_csv, write_model
+from train import finetune
+from train.finetuning.job import Finetuning
+from train.run.directory import RunDirectory
+from train.run.stopping import EXIT_DONE, EXIT_INTERRUPTED, EXIT_NOT_FINITE, exit_code
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory) -> Path:
+    """Texts of 5 to 29 tokens: batches of two lengths."""
+    folder = tmp_path_factory.mktemp("loop")
+    (folder / "recipe.py").write_text(RECIPE)
+    write_model(folder / "model")
+    for name, count, seed in (("train", 64, 1), ("dev", 21, 2)):
+        rows = [
+            ((" ".join([text] * 3) if i % 2 else text), label) for i, (text, label) in enumerate(sentences(count, seed))
+        ]
+        write_csv(folder / f"{name}.csv", rows)
+    return folder
+
+
+def words(place: Path, name: str, *more: str) -> list[str]:
+    files = [f"{split}={place / split}.csv" for split in ("train", "dev")]
+    said = [f"init={place / 'model'}", f"run={place / name}", *files, "max_length=32", "epochs=2", "eval_every=8"]
+    return [str(place / "recipe.py"), *said, *more]
+
+
+def records(folder: Path, kind: str) -> list[dict]:
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return [row for row in rows if row["kind"] == kind]
+
+
+@pytest.fixture(scope="module")
+def made(place: Path) -> tuple[Path, dict[str, Any]]:
+    """A finished run, and its jitted functions."""
+    jitted: dict[str, Any] = {}
+    compile_step, init = train.run.loop.compile_train_step, Predictor.__init__
+
+    def keep_step(*arguments, **options):
+        jitted["train"] = compile_step(*arguments, **options)
+        return jitted["train"]
+
+    def keep_predictor(self, *arguments):
+        init(self, *arguments)
+        jitted["predict"] = self._step
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(train.run.loop, "compile_train_step", keep_step)
+        patch.setattr(Predictor, "__init__", keep_predictor)
+        assert finetune.main(words(place, "run", "log_every=1")) == EXIT_DONE
+    return place / "run", jitted
+
+
+def test_a_program_is_compiled_for_each_length_once(made: tuple[Path, dict[str, Any]]):
+    """Over two epochs, two evaluations, and predictions of the best model in the end."""
+    _, jitted = made
+    assert {name: step._cache_size() for name, step in jitted.items()} == {"train": 2, "predict": 2}
+
+
+@pytest.mark.eight_devices
+def test_a_mesh_that_cuts_parameters_trains_the_same_model(place: Path, made: tuple[Path, dict[str, Any]]):
+    run, _ = made
+    cut = words(place, "cut", "log_every=1", "mesh.data=2", "mesh.fsdp=2", "mesh.tensor=2")
+    assert finetune.main(cut) == EXIT_DONE
+    for kind in ("train", "eval"):
+        pairs = list(zip(records(place / "cut", kind), records(run, kind), strict=True))
+        assert [a["loss"] for a, _ in pairs] == pytest.approx([b["loss"] for _, b in pairs], abs=1e-4), kind
+    assert "data 2 x fsdp 2 x tensor 2" in (place / "cut/run.log").read_text()
+
+
+@pytest.mark.parametrize("said", ["freeze=embeddings", "freeze=1", "freeze=all"])
+def test_what_is_frozen_is_what_it_was(place: Path, said: str):
+    name = said.replace("=", "-")
+    assert finetune.main(words(place, name, said, "epochs=1")) == EXIT_DONE
+    before, after = (
+        flatten(load_arrays(place / folder, head="encoder").params) for folder in ("model", f"{name}/export")
+    )
+    changed = {path for path in before if not np.array_equal(before[path], after[path])}
+    layers, pooler = (any(part in path for path in changed) for part in ("encoder/layer_0", "pooler"))
+    assert not any("embeddings" in path for path in changed)
+    assert (layers, pooler) == {
+        "freeze=embeddings": (True, True),
+        "freeze=1": (False, True),
+        "freeze=all": (False,) * 2,
+    }[said]
+
+
+def test_lower_layers_learn_more_slowly(place: Path):
+    """One step of Adam without warm-up moves a parameter that has a gradient by its rate."""
+    one = ["batch=64", "eval_batch=64", "epochs=1", "warmup=0", "optimizer.weight_decay=0", "layer_decay=0.5"]
+    rate = 1e-3
+    assert finetune.main(words(place, "slower", *one, f"optimizer.learning_rate={rate}")) == EXIT_DONE
+    before, after = (flatten(load_arrays(place / name, head="encoder").params) for name in ("model", "slower/export"))
+    moved = {path: float(np.abs(after[path] - before[path]).max()) for path in before}
+    for part, factor in (("pooler/kernel", 1), ("layer_0/feed_forward/output/kernel", 0.5), ("word_embeddings", 0.25)):
+        (found,) = {moved[path] for path in moved if part in path}
+        assert found == pytest.approx(rate * factor, rel=0.01), part
+
+
+def test_smoothed_labels_are_what_is_learnt(place: Path):
+    """The first loss, with nothing trained yet: (1 - s) of the label's own, s of the mean over both classes."""
+
+    def first_loss(name: str, *more: str) -> float:
+        still = ["batch=64", "eval_batch=64", "epochs=1", "log_every=1", "optimizer.learning_rate=0"]
+        dropped = [f"model.{kind}_dropout_prob=0" for kind in ("hidden", "attention_probs")]
+        assert finetune.main(words(place, name, *still, *dropped, *more)) == EXIT_DONE
+        return records(place / name, "train")[0]["loss"]
+
+    plain, smooth, all_alike = (first_loss(f"s{s}", f"label_smoothing={s}") for s in (0, 0.5, 0.999999))
+    assert abs(plain - all_alike) > 1e-4
+    assert smooth == pytest.approx((plain + all_alike) / 2, abs=1e-5)
+
+
+def test_numbers_that_went_bad_end_with_3_and_an_interrupt_with_130(place: Path, capsys, monkeypatch):
+    bad = words(place, "bad", "optimizer.learning_rate=1e30", "warmup=0", "max_skipped_in_a_row=2", "epochs=20")
+    assert exit_code(finetune.main, bad) == EXIT_NOT_FINITE
+    assert "Lower optimizer.learning_rate" in capsys.readouterr().err
+
+    evaluate = Finetuning.evaluate
+
+    def interrupted(self, params, step):
+        os.kill(os.getpid(), signal.SIGINT)
+        return evaluate(self, params, step)
+
+    monkeypatch.setattr(Finetuning, "evaluate", interrupted)
+    assert exit_code(finetune.main, words(place, "stopped")) == EXIT_INTERRUPTED
+    monkeypatch.undo()
+    assert "stopped and saved at step" in (place / "stopped/run.log").read_text()
+    assert exit_code(finetune.main, words(place, "stopped")) == EXIT_DONE
+
+
+def test_a_run_of_the_other_program_is_not_touched(place: Path, capsys):
+    other = place / "pretraining"
+    other.mkdir()
+    (other / "config.json").write_text(json.dumps({"model": {}, "phases": []}))
+    assert exit_code(finetune.main, words(place, "pretraining")) == 2
+    assert "a run of another program is here; choose another run=" in capsys.readouterr().err
+    assert RunDirectory(other).saved_config() == {"model": {}, "phases": []}

@@ -1,0 +1,162 @@
+"""What a fine-tuning run starts from: the source's parameters to the bit, but for what is drawn anew."""
+
+import dataclasses
+import logging
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from bert_jax.config import BertConfig
+from bert_jax.errors import UserError
+from bert_jax.formats.names.parameters import parameters_of
+from bert_jax.formats.write import save_pretrained
+from bert_jax.tree import flatten, unflatten
+from tests.training.test_layer_rates import SIZES
+from train.finetuning.finetune_parameters import adopted_model, starting_parameters
+from train.finetuning.recipe import FinetuneConfig
+
+LABELS = ("bad", "good")
+HEAD = "sequence-classification"
+
+
+def drawn(config: BertConfig, head: str, seed: int) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    rows = parameters_of(config, head).items()
+    return {path: rng.normal(size=row.shape).astype(np.float32) for path, row in rows}
+
+
+def source(folder: Path, head: str = HEAD, **fields: Any) -> tuple[str, dict[str, np.ndarray]]:
+    """A folder with a model that is not trained, and its parameters."""
+    config = BertConfig(**SIZES).replace(labels=LABELS).replace(**fields)
+    params = drawn(config, head, seed=1)
+    return str(save_pretrained(folder, config, unflatten(params), None, head=head)), params
+
+
+def begun(init: str, labels: tuple[str, ...], head: str = HEAD, **fields: Any) -> tuple[dict, dict]:
+    """The parameters that a run begins with, and those that were drawn for it, by path."""
+    config = FinetuneConfig(init=init, max_length=8, **fields)
+    said = frozenset({"model.num_hidden_layers"}) if "model" in fields else frozenset()
+    config = dataclasses.replace(config, model=adopted_model(config, said, labels, None))
+    fresh = jax.tree.map(jnp.asarray, unflatten(drawn(config.model, head, seed=2)))
+    here = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
+    target = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=here), fresh)
+    (params,) = starting_parameters(config, head, target, [fresh])
+    return flatten(jax.device_get(params)), flatten(jax.device_get(fresh))
+
+
+def parts_drawn_anew(found: dict, theirs: dict, fresh: dict) -> set[str]:
+    """Of which parts each parameter is the drawn one; of all others it must be the source's."""
+    anew = set()
+    for path, value in found.items():
+        if path in theirs and np.array_equal(value, theirs[path]):
+            continue
+        np.testing.assert_array_equal(value, fresh[path], err_msg=path)
+        first, *rest = path.split("/")
+        anew.add(first if first != "bert" else "/".join([first, *rest[: 2 if rest[0] == "encoder" else 1]]))
+    return anew
+
+
+@pytest.mark.parametrize(
+    ("layers", "anew"),
+    [
+        (0, set()),
+        (1, {"bert/pooler", "bert/encoder/layer_2"}),
+        (2, {"bert/pooler", "bert/encoder/layer_2", "bert/encoder/layer_1"}),
+        (3, {"bert/pooler", *(f"bert/encoder/layer_{layer}" for layer in range(3))}),
+    ],
+)
+def test_so_many_layers_at_the_top_are_drawn_anew_and_the_others_are_the_sources(tmp_path, layers, anew):
+    init, theirs = source(tmp_path / "model")
+    found, fresh = begun(init, LABELS, reinit_layers=layers)
+    assert parts_drawn_anew(found, theirs, fresh) == anew
+    assert found.keys() == fresh.keys()
+
+
+@pytest.mark.parametrize(
+    ("labels", "anew", "says"),
+    [
+        (LABELS, set(), "a head for this task: it is gone on with"),
+        (("good", "bad"), {"classifier"}, "no classifier for this task: drawn anew"),
+        (("bad", "fair", "good"), {"classifier"}, "no classifier for this task: drawn anew"),
+    ],
+)
+def test_a_head_is_gone_on_with_where_the_labels_are_the_same(tmp_path, caplog, labels, anew, says):
+    init, theirs = source(tmp_path / "model")
+    with caplog.at_level(logging.WARNING):
+        found, fresh = begun(init, labels)
+    assert parts_drawn_anew(found, theirs, fresh) == anew
+    assert says in caplog.text
+
+
+def test_a_pretrained_model_gets_a_head_and_keeps_its_pooler(tmp_path):
+    init, theirs = source(tmp_path / "model", "pretraining")
+    found, fresh = begun(init, LABELS)
+    assert parts_drawn_anew(found, theirs, fresh) == {"classifier"}
+    assert set(found) - set(theirs) == {"classifier/kernel", "classifier/bias"}
+
+
+def test_a_pooler_that_the_source_lacks_is_drawn_anew(tmp_path, caplog):
+    init, theirs = source(tmp_path / "model", "mlm")
+    with caplog.at_level(logging.WARNING):
+        found, fresh = begun(init, LABELS)
+    assert parts_drawn_anew(found, theirs, fresh) == {"classifier", "bert/pooler"}
+    assert "classifier, bert/pooler" in caplog.text
+
+
+@pytest.mark.parametrize("model_type", ["roberta", "distilbert"])
+def test_a_family_without_a_pooler_has_a_layer_of_its_own_in_the_head(tmp_path, model_type):
+    init, theirs = source(tmp_path / "model", "mlm", model_type=model_type)
+    found, fresh = begun(init, LABELS, reinit_layers=1)
+    assert parts_drawn_anew(found, theirs, fresh) == {"classifier", "pre_classifier", "bert/encoder/layer_2"}
+
+
+@pytest.mark.parametrize(("head", "labels"), [("multiple-choice", 1), ("question-answering", 2)])
+def test_heads_that_have_no_classes_are_gone_on_with_whatever_labels_the_source_names(tmp_path, head, labels):
+    """A published model for such a task says what transformers says by default: two labels."""
+    names = tuple(f"LABEL_{number}" for number in range(labels))
+    init, theirs = source(tmp_path / "model", head, labels=("LABEL_0", "LABEL_1"))
+    found, fresh = begun(init, names, head)
+    assert parts_drawn_anew(found, theirs, fresh) == set()
+
+
+def test_a_part_of_the_encoder_that_is_not_there_is_one_line(tmp_path):
+    init, _ = source(tmp_path / "model")
+    with pytest.raises(UserError) as error:
+        begun(init, LABELS, model=BertConfig(num_hidden_layers=4))
+    assert "layer_3" in str(error.value) and "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("fields", "layers", "says"),
+    [
+        ({}, 4, "reinit_layers: found 4; this bert has 3 layers of its own"),
+        (
+            {"model_type": "albert", "embedding_size": 4},
+            1,
+            "reinit_layers: found 1; this albert has 1 layers of its own",
+        ),
+    ],
+)
+def test_layers_that_are_not_there_or_shared_cannot_be_drawn_anew(tmp_path, fields, layers, says):
+    init, _ = source(tmp_path / "model", **fields)
+    with pytest.raises(UserError, match=says):
+        begun(init, LABELS, reinit_layers=layers)
+
+
+def test_many_runs_have_heads_of_their_own_and_it_is_said_once(tmp_path, caplog):
+    init, theirs = source(tmp_path / "model", head="encoder")
+    config = FinetuneConfig(init=init, max_length=8)
+    config = dataclasses.replace(config, model=adopted_model(config, frozenset(), LABELS, None))
+    fresh = [jax.tree.map(jnp.asarray, unflatten(drawn(config.model, HEAD, seed=seed))) for seed in (2, 3)]
+    here = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
+    target = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=here), fresh[0])
+    begun = [flatten(params) for params in starting_parameters(config, HEAD, target, fresh)]
+    for params, own in zip(begun, map(flatten, fresh), strict=True):
+        np.testing.assert_array_equal(params["classifier/kernel"], own["classifier/kernel"])
+        np.testing.assert_array_equal(params["bert/pooler/kernel"], theirs["pooler/kernel"])
+    (said,) = [record.message for record in caplog.records]
+    assert said.endswith("has no classifier for this task: drawn anew")

@@ -1,0 +1,222 @@
+"""Many seeds and rates in one program: each run is the run alone, and what they came to is told."""
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import jax
+import numpy as np
+import pytest
+
+from bert_jax.formats.load import load
+from bert_jax.training.checkpoint.checkpoints import Checkpoints
+from bert_jax.training.many import runs_mesh
+from tests.train.finetuning.finetune_sources import RECIPE, sentences, write_csv, write_model
+from train import finetune
+from train.finetuning import sweep
+from train.finetuning.recipe import FinetuneConfig
+from train.finetuning.sweep import Run
+from train.finetuning.sweep_report import write_sweep
+from train.run import stopping
+from train.run.directory import RunDirectory
+from train.run.stopping import EXIT_DONE, EXIT_NOT_FINITE, EXIT_PREEMPTED, exit_code
+
+
+@pytest.fixture(scope="module")
+def words(tmp_path_factory) -> list[str]:
+    """A command line; batches are of two lengths, and runs with different seeds take them in different orders."""
+    folder = tmp_path_factory.mktemp("sweep")
+    (folder / "recipe.py").write_text(RECIPE)
+    write_model(folder / "model")
+    more = " the film was a day trip in rome and" * 2
+    some = sentences(64, seed=1)
+    write_csv(folder / "train.csv", [(text + more * (number < 24), label) for number, (text, label) in enumerate(some)])
+    write_csv(folder / "dev.csv", sentences(21, seed=2))
+    names = [f"{name}={folder / name}.csv" for name in ("train", "dev")]
+    steps = ["epochs=8", "eval_every=16", "warmup=0", "max_length=32"]
+    return [str(folder / "recipe.py"), f"init={folder / 'model'}", *steps, *names]
+
+
+MANY = ["seeds=2", "seed=2", "learning_rates=(1e-2,0.0)"]
+
+
+@pytest.fixture(scope="module")
+def many(words: list[str], tmp_path_factory) -> Path:
+    run = tmp_path_factory.mktemp("runs") / "many"
+    assert finetune.main([*words, *MANY, f"run={run}"]) == EXIT_DONE
+    return run
+
+
+def state_of(run: Path):
+    with Checkpoints(run / "checkpoints") as checkpoints:
+        return checkpoints.restore_arrays().state
+
+
+@pytest.mark.slow
+def test_each_of_the_runs_equals_the_same_run_alone_dropout_on(words: list[str], many: Path, tmp_path: Path, capsys):
+    assert finetune.main([*words, "--dry-run", "--json"]) == EXIT_DONE
+    assert json.loads(capsys.readouterr().out)["batches an epoch, by length"] == {"16": 5, "32": 3}
+    alone = tmp_path / "alone"
+    assert finetune.main([*words, "seed=3", f"run={alone}"]) == EXIT_DONE
+    one = jax.tree.map(lambda leaf: leaf[1], state_of(many))  # the second of: seed 2, seed 3, at the first rate
+    for (path, ours), (_, theirs) in zip(
+        jax.tree_util.tree_leaves_with_path(one), jax.tree_util.tree_leaves_with_path(state_of(alone)), strict=True
+    ):
+        np.testing.assert_allclose(ours, theirs, rtol=0, atol=2e-4, err_msg=jax.tree_util.keystr(path))
+    rows = [json.loads(line) for line in (alone / "metrics.jsonl").read_text().splitlines()]
+    theirs = {row["step"]: row for row in rows if row["kind"] == "eval"}
+    for row in map(json.loads, (many / "runs.jsonl").read_text().splitlines()):
+        assert row["scores"][1]["loss"] == pytest.approx(theirs[row["step"]]["loss"], abs=1e-4)
+        assert row["scores"][1]["accuracy"] == theirs[row["step"]]["accuracy"]
+    seeds = [leaf[0] - leaf[1] for leaf in jax.tree.leaves(state_of(many)["params"])]
+    assert max(np.abs(difference).max() for difference in seeds) > 1e-2
+
+
+@pytest.mark.slow
+def test_what_the_runs_came_to_is_told(many: Path):
+    found = json.loads((many / "sweep.json").read_text())
+    assert [(one["seed"], one["learning_rate"]) for one in found["runs"]] == [(2, 0.01), (3, 0.01), (2, 0.0), (3, 0.0)]
+    best = [one["best"] for one in found["runs"]]
+    assert best == [max(one["curve"]) for one in found["runs"]]
+    for rate, some in zip(found["rates"], (best[:2], best[2:]), strict=True):
+        assert rate["mean"] == pytest.approx(np.mean(some))
+        assert rate["standard_deviation"] == pytest.approx(np.std(some, ddof=1))
+    assert found["best"]["accuracy"] == max(best) > 0.8
+    assert set(found["failed"]) >= {2, 3}  # at a rate of 0 the drawn head says one class for all
+    assert (many / "runs.png").stat().st_size > 5_000
+    assert "| 3 | 0.01 |" in (many / "sweep.md").read_text()
+    assert load(many / "export").report.head == "sequence-classification"
+    report = json.loads((many / "report/metrics.json").read_text())
+    assert report["scores"]["dev"]["accuracy"] == found["best"]["accuracy"]
+    assert len((many / "predictions/dev-predictions.csv").read_text().splitlines()) == 1 + 21
+
+
+@pytest.mark.slow
+def test_stopped_runs_go_on_to_the_same_bits(words: list[str], many: Path, tmp_path: Path, monkeypatch):
+    run = tmp_path / "stopped"
+    monkeypatch.setattr(stopping.StopRequest, "exit_code", lambda _, step: EXIT_PREEMPTED if step == 21 else None)
+    assert finetune.main([*words, *MANY, f"run={run}"]) == EXIT_PREEMPTED
+    monkeypatch.undo()
+    assert finetune.main([*words, *MANY, f"run={run}"]) == EXIT_DONE
+    for ours, theirs in zip(jax.tree.leaves(state_of(run)), jax.tree.leaves(state_of(many)), strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+    for name in ("sweep.json", "runs.jsonl", "export/model.safetensors"):
+        assert (run / name).read_bytes() == (many / name).read_bytes(), name
+
+
+def told(folder: Path, metric: str, runs: list[Run], curves: dict[int, list[float | None]]) -> tuple[str, dict]:
+    """The closing line and sweep.json of runs with these scores. `curves`: step -> score of each run."""
+    config, task = FinetuneConfig(task="stsb", seeds=3), SimpleNamespace(metric=metric)
+    history = {
+        step: {
+            "scores": [{metric: score} for score in scores],
+            "constant": [False] * len(runs),
+            "not_finite": [False] * len(runs),
+        }
+        for step, scores in curves.items()
+    }
+    (folder / "run").mkdir()
+    line = write_sweep(RunDirectory(str(folder / "run")), config, cast(Any, task), runs, history)
+    return line, json.loads((folder / "run/sweep.json").read_text(), parse_constant=pytest.fail)
+
+
+def test_a_run_without_a_score_fails_alone(tmp_path: Path):
+    """The mean and the spread are those of the others, and the JSON is one that every reader takes."""
+    runs = [Run(seed, 1e-3) for seed in range(3)]
+    line, found = told(tmp_path, "spearman", runs, {8: [0.25, None, 0.5], 16: [0.5, None, None]})
+    assert "0.5000 ± 0.0000 at 0.001; 1 failed" in line
+    assert found["failed"] == [1]
+    assert found["rates"] == [{"learning_rate": 1e-3, "runs": 3, "failed": 1, "mean": 0.5, "standard_deviation": 0.0}]
+    assert [one["best"] for one in found["runs"]] == [0.5, None, 0.5]
+    assert [one["last"] for one in found["runs"]] == [0.5, None, None]
+    assert "| no score |" in (tmp_path / "run/sweep.md").read_text()
+
+
+def test_each_learning_rate_has_a_mean_and_a_spread_of_its_own(tmp_path: Path):
+    runs = [Run(seed, rate) for rate in (2e-5, 5e-5) for seed in range(3)]
+    line, found = told(tmp_path, "accuracy", runs, {8: [0.7, 0.8, 0.9, 0.5, 0.5, 0.5]})
+    assert [one["learning_rate"] for one in found["rates"]] == [2e-5, 5e-5]
+    assert [one["mean"] for one in found["rates"]] == pytest.approx([0.8, 0.5])
+    assert [one["standard_deviation"] for one in found["rates"]] == pytest.approx([0.1, 0])  # n - 1
+    assert "mean" not in found and "standard_deviation" not in found  # of different recipes there is none
+    assert "accuracy of 6 runs: 0.8000 ± 0.1000 at 2e-05, 0.5000 ± 0.0000 at 5e-05; 0 failed" in line
+    page = (tmp_path / "run/sweep.md").read_text()
+    assert "| 2e-05 | 0.8000 ± 0.1000 |" in page and "| 5e-05 | 0.5000 ± 0.0000 |" in page
+
+
+@pytest.mark.parametrize(
+    ("curves", "step", "number"),
+    [
+        ({8: [0.5, 0.9], 16: [0.9, 0.5]}, 8, 1),
+        ({8: [0.5, 0.4], 16: [0.9, 0.9]}, 16, 0),
+        ({8: [None, None], 16: [None, -0.5], 24: [-0.5, None]}, 16, 1),
+        ({8: [None, None], 16: [None, None]}, 8, 0),
+    ],
+    ids=["the earlier", "the first run", "what is a number", "none is"],
+)
+def test_the_model_that_is_exported_is_the_one_that_is_named_the_best(
+    tmp_path: Path, monkeypatch, curves: dict[int, list[float | None]], step: int, number: int
+):
+    exported = []
+    monkeypatch.setattr(sweep, "write_export", lambda *words: exported.append((words[-1], float(words[-2]["bias"]))))
+    some = SimpleNamespace(_task=SimpleNamespace(metric="f1"), _run=None, _config=None, _tokenizer=None)
+    history = {}
+    for at, scores in curves.items():
+        history[at] = {"scores": [{"f1": score} for score in scores]}
+        sweep.Many.keep_best(cast(Any, some), {"bias": np.array([0.0, 1.0])}, at, history)
+    _, found = told(tmp_path, "f1", [Run(seed, 1e-3) for seed in range(2)], curves)
+    assert exported[-1] == (step, number)
+    assert found["best"]["seed"] == number
+    assert found["best"]["step"] == step
+
+
+@pytest.mark.eight_devices
+def test_runs_are_shared_out_evenly():
+    assert len(jax.devices()) == 8
+    assert [runs_mesh(runs).size for runs in (1, 2, 3, 8, 12, 16)] == [1, 2, 3, 8, 6, 8]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("word", "says"),
+    [
+        ("learning_rates=2e-5", "learning_rates: found 2e-05; expected numbers as in (2e-5,3e-5)"),
+        ("seeds=0", "seeds: found 0; expected at least 1"),
+        ("seeds=2 mesh.fsdp=2", "mesh.fsdp: found 2; of many runs at once each is whole on its device; leave it out"),
+        ("learning_rates=(2e-5,) mesh.tensor=-1", "mesh.tensor: found -1; of many runs at once each is whole on"),
+    ],
+)
+def test_a_mistake_is_one_line(words: list[str], capsys, word: str, says: str):
+    assert exit_code(finetune.main, [*words, *word.split()]) == 2
+    found = capsys.readouterr().err
+    assert says in found and len(found.splitlines()) == 1
+
+
+BAD = ("max_skipped_in_a_row=3", "log_every=2")
+
+
+@pytest.mark.slow
+def test_all_runs_go_bad_and_end_as_one_run_does(words: list[str], tmp_path: Path, capsys):
+    run = tmp_path / "bad"
+    many = ["seeds=2", "learning_rates=(1e30,3.4e38)", *BAD, f"run={run}"]
+    assert exit_code(finetune.main, [*words, *many]) == EXIT_NOT_FINITE
+    (line,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("stopping: ")]
+    assert line.startswith("stopping: in each of the 4 runs 3 steps or more in a row up to step 4 had numbers")
+    with Checkpoints(run / "checkpoints") as checkpoints:
+        assert checkpoints.steps() == []
+    assert not (run / "sweep.json").exists()
+
+
+@pytest.mark.slow
+def test_a_run_whose_numbers_go_bad_fails_alone(words: list[str], tmp_path: Path):
+    """Their first step would leave infinite parameters, and no checkpoint with these is saved."""
+    run = tmp_path / "half"
+    many = ["seeds=2", "learning_rates=(1e-2,3.4e38)", *BAD, f"run={run}"]
+    assert exit_code(finetune.main, [*words, *many]) == EXIT_DONE
+    found = json.loads((run / "sweep.json").read_text(), parse_constant=pytest.fail)
+    assert [one["failed"] for one in found["runs"]] == [None, None, "not finite", "not finite"]
+    assert found["best"]["learning_rate"] == 1e-2
+    for line in (run / "runs.jsonl").read_text().splitlines():
+        json.loads(line, parse_constant=pytest.fail)
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(state_of(run)))

@@ -1,0 +1,431 @@
+"""Tasks as they are opened, before anything is trained: splits, labels, what goes to benchmarks, bad files."""
+
+import json
+import logging
+import math
+import re
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from bert_jax.data.tokenizer.tokenizer import Tokenizer
+from bert_jax.errors import UserError
+from bert_jax.evaluation.score import score
+from tests.train.finetuning.finetune_sources import VOCABULARY, write_csv, write_squad, write_tagged
+from train.finetuning.recipe import FinetuneConfig
+from train.finetuning.tasks.table import TASKS, open_task
+
+TOKENIZER = Tokenizer.from_vocabulary(VOCABULARY, cased=False)
+
+
+def opened(**fields: Any) -> Any:
+    said: dict[str, Any] = {"max_length": 16, "stride": 4}
+    said |= {name: str(value) if isinstance(value, Path) else value for name, value in fields.items()}
+    return open_task(FinetuneConfig(**said), TOKENIZER)
+
+
+def logits_of(choices: np.ndarray, classes: int) -> dict[str, np.ndarray]:
+    """Outputs by which each example gets the class of its number."""
+    return {"logits": np.eye(classes, dtype=np.float32)[choices] * 3}
+
+
+# task -> a line of a dev file and one of a test file, what the predictions are called, whether dev has a header
+GLUE_LINES = {
+    "cola": ("x\t{label}\t\tthe film", "{id}\tthe film", "CoLA.tsv", False),
+    "sst2": ("the film\t{label}", "{id}\tthe film", "SST-2.tsv", True),
+    "mrpc": ("{label}\t1\t2\tthe film\ta day", "{id}\t1\t2\tthe film\ta day", "MRPC.tsv", True),
+    "stsb": (
+        "0\ta\tb\tc\td\te\tf\tthe film\ta day\t{label}", "{id}\ta\tb\tc\td\te\tf\tthe film\ta day", "STS-B.tsv", True,
+    ),
+    "qqp": ("0\t1\t2\tthe film\ta day\t{label}", "{id}\tthe film\ta day", "QQP.tsv", True),
+    "mnli": (
+        "0\ta\tb\tc\td\te\tf\tg\tthe film\ta day\tother\t{label}", "{id}\ta\tb\tc\td\te\tf\tg\tthe film\ta day",
+        "MNLI-m.tsv", True,
+    ),
+    "qnli": ("0\twho\tthe film\t{label}", "{id}\twho\tthe film", "QNLI.tsv", True),
+    "rte": ("0\tthe film\ta day\t{label}", "{id}\tthe film\ta day", "RTE.tsv", True),
+    "wnli": ("0\tthe film\ta day\t{label}", "{id}\tthe film\ta day", "WNLI.tsv", True),
+}  # fmt: skip
+WORDS = {
+    "mnli": ("contradiction", "entailment", "neutral"),
+    "qnli": ("entailment", "not_entailment"),
+    "rte": ("entailment", "not_entailment"),
+    "stsb": ("0.5", "2.75"),
+}
+
+
+def write_glue(folder: Path, task: str) -> Path:
+    labelled, test, _, header = GLUE_LINES[task]
+    names = WORDS.get(task, ("0", "1"))
+    head = ["header"] if header else []
+    lines = [*head, *(labelled.format(label=name) for name in names)]
+    tests = ["header", *(test.format(id=100 + number) for number in range(3))]
+    dev, final = ("dev", "test") if task != "mnli" else ("dev_matched", "test_matched")
+    for name, content in (("train", lines), (dev, lines), (final, tests)):
+        (folder / f"{name}.tsv").write_text("\n".join(content) + "\n", encoding="utf-8")
+    if task == "mnli":
+        for name in ("dev", "test"):
+            (folder / f"{name}_mismatched.tsv").write_bytes((folder / f"{name}_matched.tsv").read_bytes())
+    return folder
+
+
+@pytest.mark.parametrize("task", GLUE_LINES)
+def test_predictions_for_glue_have_its_names_and_columns(task: str, tmp_path: Path):
+    """gluebenchmark.com, "submit": a tab-separated file a task with a header, ids, words of the labels."""
+    found = opened(task=task, data=write_glue(tmp_path, task))
+    names = WORDS.get(task, ("0", "1"))
+    choices = np.array([1, 0, len(names) - 1])
+    outputs = logits_of(choices, len(names))
+    expected = [names[choice] for choice in choices]
+    if task == "stsb":
+        outputs, expected = {"logits": np.array([[4.25], [-0.5], [2.75]], np.float32)}, ["4.25", "-0.5", "2.75"]
+    files = [found.write_predictions(split, outputs, tmp_path)[0] for split in found.tests]
+    assert [file.name for file in files] == ([GLUE_LINES[task][2]] if task != "mnli" else ["MNLI-m.tsv", "MNLI-mm.tsv"])
+    for file in files:
+        rows = [line.split("\t") for line in file.read_text(encoding="utf-8").splitlines()]
+        assert rows == [["index", "prediction"], *([str(100 + n), word] for n, word in enumerate(expected))]
+    # What is written for a dev file is scored by `score` as by the run.
+    outputs = {"logits": outputs["logits"][: len(names)]}
+    dev = found.evaluations[0]
+    written = found.write_predictions(dev, outputs, tmp_path)[0]
+    official = score(task, dev.path, written)
+    own = found.score(dev, outputs)
+    shared = official.keys() & own.keys()
+    assert found.metric in shared
+    assert {name: official[name] for name in shared} == pytest.approx({name: own[name] for name in shared}, nan_ok=True)
+
+
+def test_predicted_numbers_are_written_so_that_no_two_of_them_become_one(tmp_path):
+    table = write_csv(tmp_path / "table.csv", [("the film", 1), ("a day", 2.5), ("who", 3)])
+    found = opened(train=table, dev=table, kind="number")
+    numbers = np.array([2.5, np.nextafter(np.float32(2.5), np.float32(3)), 1e-7], np.float32)
+    (path,) = found.write_predictions(found.evaluations[0], {"logits": numbers[:, None]}, tmp_path)
+    rows = [line.split(",")[1] for line in path.read_text().splitlines()[1:]]
+    assert rows[0] == "2.5"
+    np.testing.assert_array_equal(np.array(rows).astype(np.float32), numbers)
+
+
+def test_the_two_dev_sets_of_mnli_are_both_scored_and_the_first_one_counts(tmp_path):
+    found = opened(task="mnli", data=write_glue(tmp_path, "mnli"))
+    assert [split.name for split in found.evaluations] == ["dev_matched", "dev_mismatched"]
+    assert [split.name for split in found.tests] == ["test_matched", "test_mismatched"]
+
+
+@pytest.mark.parametrize("kind", ["class", "classes", "number"])
+def test_dev_is_held_out_of_every_kind_of_table(tmp_path, kind: str):
+    labels = {"class": ["good", "bad", "bad"], "number": range(200)}.get(kind)
+    labels = labels or [f"{number}|b" for number in range(200)]
+    rows = [(f"film {number}", labels[number % len(labels)]) for number in range(200)]
+    table = write_csv(tmp_path / "train.csv", rows)
+    found = opened(train=table, dev="0.1", kind=kind)
+    assert (len(found.train), len(found.evaluations[0].examples)) == (180, 20)
+    held = {example.text for example in found.evaluations[0].examples}
+    assert len(held) == 20
+    if kind == "class":
+        assert Counter(example.label for example in found.evaluations[0].examples) == {"bad": 13, "good": 7}
+    for fields, same in (({"seed": 1}, True), ({"split_seed": 1}, False)):  # other seeds learn from the same rows
+        examples = opened(train=table, dev="0.1", kind=kind, **fields).evaluations[0].examples
+        assert ({example.text for example in examples} == held) == same
+
+
+def test_a_tag_that_only_held_out_sentences_have_is_a_tag(tmp_path):
+    tagged = write_tagged(tmp_path / "train.txt", 20, seed=1)
+    tagged.write_text(tagged.read_text() + "ann\tB-RARE\n\n", encoding="utf-8")
+    for seed in range(12):  # it is held out in some of them
+        assert "B-RARE" in opened(task="tag", train=tagged, dev="0.5", split_seed=seed).labels
+
+
+def test_an_empty_text_of_a_table_of_ones_own_is_one_line(tmp_path):
+    good = write_csv(tmp_path / "good.csv", [("the film", "good"), ("a day", "bad")])
+    bad = write_csv(tmp_path / "bad.csv", [("the film", "good"), (" ", "bad")])
+    for files in ({"train": bad, "dev": good}, {"train": good, "dev": bad}):
+        with pytest.raises(UserError, match=r"bad.csv, line 3: 'text' is empty; expected a text, or no such row"):
+            opened(**files)
+    header = ("text", "answer", "label")
+    pairs = write_csv(tmp_path / "pairs.csv", [("who", "ann", "good"), ("who", "", "bad")], header)
+    with pytest.raises(UserError, match=r"pairs.csv, line 3: 'answer' is empty; expected a text, or no such row"):
+        opened(train=pairs, dev=pairs, pair="answer")
+
+
+def test_an_empty_text_of_a_published_set_is_a_row_and_is_told_of(tmp_path, caplog):
+    """NSMC has reviews without a word (https://github.com/e9t/nsmc)."""
+    lines = "id\tdocument\tlabel\n7\tthe film\t1\n8\t \t0\n9\t\t0\n10\ta day\t1\n"
+    (tmp_path / "ratings_train.txt").write_text(lines, encoding="utf-8")
+    (tmp_path / "ratings_test.txt").write_text(lines, encoding="utf-8")
+    with caplog.at_level(logging.WARNING):
+        found = opened(task="nsmc", data=tmp_path)
+    assert f"{tmp_path / 'ratings_train.txt'}: 2 texts are empty, the first in line 3" in caplog.text
+    assert found.train.row_lengths.tolist() == [4, 2, 2, 4]
+
+
+@pytest.mark.parametrize("name", ["test.csv", "test.tsv"])
+def test_each_line_of_a_test_file_gets_its_prediction(tmp_path, name: str):
+    train = write_csv(tmp_path / "train.csv", [("the film", "good"), ("a day", "bad")])
+    (tmp_path / name).write_text("text\nthe film\n\na day\n \nwho\n", encoding="utf-8")
+    found = opened(train=train, dev=train, test=tmp_path / name)
+    (path,) = found.write_predictions(found.tests[0], logits_of(np.array([1, 0, 0, 0, 1]), 2), tmp_path)
+    assert path.read_text() == "id,prediction\n0,good\n1,bad\n2,bad\n3,bad\n4,good\n"
+
+
+def test_a_quote_in_a_tsv_is_a_character(tmp_path):
+    train = tmp_path / "train.tsv"
+    train.write_text('text\tlabel\n"the film\tgood\na "day"\tbad\n', encoding="utf-8")
+    found = opened(train=train, dev=train)
+    assert [example.text for example in found.evaluations[0].examples] == ['"the film', 'a "day"']
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ('text,label\n"the film,good\n', 'not CSV (unexpected end of data); quote cells with ", double a " within'),
+        ("text,label\nthe film,good,bad\n", "line 2: 3 cells, but the header has 2"),
+        ("text,label\nthe film,\n", "line 2: 'label' is ''; expected the name of a class"),
+        ("text,label\n", "holds no examples"),
+        ("", "is empty; expected a header"),
+    ],
+)
+def test_a_table_that_is_none_is_one_line(tmp_path, text: str, says: str):
+    train = write_csv(tmp_path / "train.csv", [("the film", "good"), ("a day", "bad")])
+    (tmp_path / "bad.csv").write_text(text, encoding="utf-8")
+    for files in ({"train": tmp_path / "bad.csv", "dev": train}, {"train": train, "dev": tmp_path / "bad.csv"}):
+        with pytest.raises(UserError) as error:
+            opened(**files)
+        assert "bad.csv" in str(error.value) and says in str(error.value) and "\n" not in str(error.value)
+
+
+def test_labels_of_dev_and_test_that_train_lacks_are_one_line(tmp_path):
+    train = write_csv(tmp_path / "train.csv", [("the film", "good"), ("a day", "bad")])
+    odd = write_csv(tmp_path / "odd.csv", [("the film", "good"), ("a day", "odd")])
+    for files in ({"dev": odd}, {"dev": train, "test": odd}):
+        with pytest.raises(UserError, match=r"odd.csv, line 3: the label 'odd' is none of the training data's \(bad, "):
+            opened(train=train, **files)
+    tags, new = tmp_path / "tags.txt", tmp_path / "new.txt"
+    tags.write_text("ann\tB-PER\nmet\tO\n", encoding="utf-8")
+    new.write_text("met\tO\nrome\tB-LOC\n", encoding="utf-8")
+    with pytest.raises(UserError, match=r"new.txt, sentence of line 1: 'rome' has the tag 'B-LOC', none of the train"):
+        opened(task="tag", train=tags, dev=new)
+
+
+@pytest.mark.parametrize("task", GLUE_LINES)
+def test_a_train_file_of_glue_with_one_label_is_one_line(tmp_path, task: str):
+    data, label = write_glue(tmp_path, task), WORDS.get(task, ("0", "1"))[0]
+    head, line = (["header"] if GLUE_LINES[task][3] else []), GLUE_LINES[task][0].format(label=label)
+    (tmp_path / "one.tsv").write_text("\n".join([*head, line, line]) + "\n", encoding="utf-8")
+    with pytest.raises(UserError) as error:
+        opened(task=task, data=data, train=tmp_path / "one.tsv")
+    assert str(error.value).startswith(
+        f"{tmp_path / 'one.tsv'}: 2 examples and only {label!r} as a label; two at least"
+    )
+    assert len(opened(task=task, data=data, dev=tmp_path / "one.tsv").evaluations[0].examples) == 2
+
+
+# task -> columns of its table, two labels, and its one label as it is told
+TABLES = {
+    "classify": ({}, ("text", "label"), ("good", "bad"), "'good'"),
+    "several": ({"task": "classify", "kind": "classes"}, ("text", "label"), ("good|new", "new"), "'good|new'"),
+    "number": ({"task": "classify", "kind": "number"}, ("text", "label"), ("3", "4"), "'3.0'"),
+    "nsmc": ({}, ("id", "document", "label"), ("1", "0"), "'1'"),
+    "snli": ({}, ("sentence1", "sentence2", "gold_label"), ("neutral", "entailment"), "'neutral'"),
+    "kornli": ({}, ("sentence1", "sentence2", "gold_label"), ("neutral", "entailment"), "'neutral'"),
+    "korsts": ({}, ("sentence1", "sentence2", "score"), ("3", "4"), "'3.0'"),
+}
+
+
+@pytest.mark.parametrize("task", TABLES)
+def test_a_train_table_with_one_label_is_one_line(tmp_path, task: str):
+    said, header, labels, shown = TABLES[task]
+    texts = ["the film"] * (len(header) - 1)
+    two = write_csv(tmp_path / "two.csv", [(*texts, label) for label in labels], header)
+    one = write_csv(tmp_path / "one.csv", [(*texts, labels[0])] * 3, header)
+    with pytest.raises(UserError, match=rf"one.csv: 3 examples and only {re.escape(shown)} as a label; two at least"):
+        opened(**{"task": task, "train": one, "dev": two} | said)
+    found = opened(**{"task": task, "train": two, "dev": one, "test": one} | said)
+    assert len(found.evaluations[0].examples) == len(found.tests[0].examples) == 3
+
+
+def test_kornli_is_learnt_from_both_of_its_train_files(tmp_path):
+    """https://github.com/kakaobrain/kor-nlu-datasets: KorNLI's training set is MultiNLI's and SNLI's."""
+
+    def write(name: str, *rows: tuple[str, str]) -> Path:
+        lines = ["sentence1\tsentence2\tgold_label", *(f"{text}\ta day\t{label}" for text, label in rows)]
+        (tmp_path / name).write_text("\n".join(lines) + "\n", encoding="utf-8")
+        return tmp_path / name
+
+    write("xnli.dev.ko.tsv", ("who", "neutral"))
+    snli = write("snli_1.0_train.ko.tsv", ("ann", "neutral"), ("bob", "contradiction"))
+    assert len(opened(task="kornli", data=tmp_path).train) == 2
+    multinli = write("multinli.train.ko.tsv", ("the film", "entailment"), ("a trip", "entailment"))
+    both = opened(task="kornli", data=tmp_path)
+    assert both.train.targets["labels"].tolist() == [1, 1, 2, 0]
+    assert len(opened(task="kornli", data=tmp_path, train=snli).train) == 2
+    write("snli_1.0_train.ko.tsv", ("ann", "neutral"), ("bob", "odd"))
+    with pytest.raises(UserError, match=r"snli_1.0_train.ko.tsv, line 3: the label 'odd' is none of"):
+        opened(task="kornli", data=tmp_path)
+    with pytest.raises(UserError, match=r"multinli.train.ko.tsv: 2 examples and only 'entailment' as a label"):
+        opened(task="kornli", data=tmp_path, train=multinli)
+
+
+@pytest.mark.parametrize("word", ["1,inf", "1,nan", "1,-1", "1", "heavy"])
+def test_class_weights_that_are_none_are_one_line(tmp_path, word: str):
+    train = write_csv(tmp_path / "train.csv", [("the film", "good"), ("a day", "bad")])
+    with pytest.raises(UserError, match=r"class_weights: found"):
+        opened(train=train, dev=train, class_weights=word)
+
+
+def test_balanced_weights_are_scikit_learns(tmp_path):
+    from sklearn.utils.class_weight import compute_class_weight
+
+    labels = ["a"] * 7 + ["b"] * 2 + ["c"]
+    train = write_csv(tmp_path / "train.csv", [("the film", label) for label in labels])
+    found = opened(train=train, dev=train, class_weights="balanced").objective.class_weights
+    expected = compute_class_weight("balanced", classes=np.array(["a", "b", "c"]), y=labels)
+    np.testing.assert_allclose(found, expected, rtol=1e-6)
+
+
+def squad_with(path: Path, **answer: Any) -> Path:
+    qa = {"id": "q1", "question": "who"} | answer
+    data = {"data": [{"paragraphs": [{"context": "ann met bob", "qas": [qa]}]}]}
+    path.write_text(json.dumps(data), encoding="utf-8")
+    return path
+
+
+def test_an_answer_that_is_not_in_its_context_is_one_line(tmp_path):
+    right = write_squad(tmp_path / "right.json", 3, seed=1)
+    wrong = squad_with(tmp_path / "wrong.json", answers=[{"text": "bob", "answer_start": 0}])
+    for files in ({"train": wrong, "dev": right}, {"train": right, "dev": wrong}):
+        with pytest.raises(UserError, match=r"wrong.json, question q1: the answer 'bob' is not at character 0 of its"):
+            opened(task="squad1", **files)
+
+
+def test_a_question_without_an_answer_is_for_squad2(tmp_path):
+    right = write_squad(tmp_path / "right.json", 3, seed=1)
+    none = squad_with(tmp_path / "none.json", answers=[], is_impossible=True)
+    for files in ({"train": none, "dev": right}, {"train": right, "dev": none}):
+        with pytest.raises(UserError, match=r"none.json, question q1: has no answer; .* say task=squad2"):
+            opened(task="squad1", **files)
+        assert opened(task="squad2", **files).evaluations[0].labelled
+    unsaid = squad_with(tmp_path / "unsaid.json")
+    found = opened(task="squad1", train=right, dev=right, test=unsaid)
+    assert [split.labelled for split in (*found.evaluations, *found.tests)] == [True, False]
+
+
+CHOICES = '{"question": {"stem": "who", "choices": [{"text": "a", "label": "A"}, {"text": "b", "label": "B"}]}'
+PASSAGE = '{"data": [{"paragraphs": [{"context": "ann met bob", "qas": [{"id": "q1", "question": "who"'
+ANSWER = ', "answers": [{"text": "bob", "answer_start": 8}]'
+SAID = "not every question says which choice is right"
+
+# task -> suffix, a file of its form, the same as a test set has it, and what is said of that in the place of dev
+UNLABELLED = {
+    "classify": ("csv", "text,label\na,good\nb,bad\n", "text\na\nb\n", "line 2: has no column 'label'"),
+    "sst2": ("tsv", "text\tlabel\na\t0\nb\t1\n", "id\ttext\n0\ta\n1\tb\n", "line 2: the label is 'a'; sst2 has 0, 1"),
+    "tag": ("txt", "ann\tB-PER\nmet\tO\n", "ann\nmet\n", "line 1: 'ann' has one column; expected a word and its tag"),
+    "squad1": ("json", f"{PASSAGE}{ANSWER}}}]}}]}}]}}", f"{PASSAGE}}}]}}]}}]}}", "question q1: has no answer; where qu"),
+    "squad2": ("json", f"{PASSAGE}{ANSWER}}}]}}]}}]}}", f"{PASSAGE}}}]}}]}}]}}", "no question has an answer, or says"),
+    "arc": ("jsonl", f'{CHOICES}, "answerKey": "B"}}', f"{CHOICES}}}", SAID),
+    "codah": ("tsv", "o\twho\tann\tbob\tparis\trome\t1\n", "o\twho\tann\tbob\tparis\trome\t\n", SAID),
+    "swag": ("csv", "sent1,sent2,ending0,ending1,ending2,ending3,label\nwho,was,a,b,c,d,1\n",
+             "sent1,sent2,ending0,ending1,ending2,ending3\nwho,was,a,b,c,d\n", SAID),
+    "hellaswag": ("jsonl", '{"ctx": "who", "endings": ["a", "b"], "label": 1}', '{"ctx": "who", "endings": ["a", "b"]}', SAID),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("task", UNLABELLED)
+def test_a_dev_file_without_labels_is_one_line_and_a_test_file_is_predicted(tmp_path, task: str):
+    suffix, labelled, unlabelled, says = UNLABELLED[task]
+    train, bare = tmp_path / f"train.{suffix}", tmp_path / f"bare.{suffix}"
+    train.write_text(labelled, encoding="utf-8")
+    bare.write_text(unlabelled, encoding="utf-8")
+    with pytest.raises(UserError) as error:
+        opened(task=task, train=train, dev=bare)
+    assert str(error.value).startswith(str(bare)) and says in str(error.value)
+    found = opened(task=task, train=train, dev=train, test=bare)
+    assert [len(split.examples) for split in found.tests] == [len(found.evaluations[0].examples)]
+    assert [split.labelled for split in (*found.evaluations, *found.tests)] == [True, False]
+
+
+@pytest.mark.parametrize("field", ["question", "context"])
+def test_a_question_or_a_passage_without_a_word_is_one_line(tmp_path, field: str):
+    right = write_squad(tmp_path / "right.json", 3, seed=1)
+    qa = {"id": "q1", "question": "who" if field == "context" else " ", "answers": [], "is_impossible": True}
+    paragraph = {"context": "ann met bob" if field == "question" else " ", "qas": [qa]}
+    empty = tmp_path / "empty.json"
+    empty.write_text(json.dumps({"data": [{"paragraphs": [paragraph]}]}), encoding="utf-8")
+    for files in ({"train": empty, "dev": right}, {"train": right, "dev": empty}):
+        with pytest.raises(UserError, match=f"empty.json, question q1: its {field} is empty; expected a text"):
+            opened(task="squad2", **files)
+    test = opened(task="squad2", train=right, dev=right, test=empty).tests[0]
+    assert test.windows.question.tolist() == [0]
+
+
+def test_the_questions_of_a_passage_are_all_held_out_or_none(tmp_path):
+    """Of passages that have both kinds of questions, one kind, or the other, the same share; no question is lost."""
+    kinds = {"both": [False, True], "yes": [False] * 3, "no": [True]}
+    paragraphs = []
+    for number in range(60):
+        for kind, impossible in kinds.items():
+            context = f"{kind} {number} ann met bob"
+            answers = [[] if none else [{"text": "ann", "answer_start": context.index("ann")}] for none in impossible]
+            qas = [
+                {"id": f"{context}-{i}", "question": "who", "answers": given, "is_impossible": not given}
+                for i, given in enumerate(answers)
+            ]
+            paragraphs += [{"context": context, "qas": qas[:1]}, {"context": context, "qas": qas[1:]}]
+    path = tmp_path / "train.json"
+    path.write_text(json.dumps({"data": [{"paragraphs": paragraphs}]}), encoding="utf-8")
+
+    def sides(**fields: Any) -> tuple[list[str], int]:
+        found = opened(task="squad2", train=path, dev="0.1", **fields)
+        return [question.id for question in found.evaluations[0].examples], len(found.train)
+
+    held, kept = sides()
+    passages = {id.rpartition("-")[0] for id in held}
+    assert Counter(passage.partition(" ")[0] for passage in passages) == {"both": 6, "yes": 6, "no": 6}
+    assert len(held) == len(set(held)) == 6 * (2 + 3 + 1)  # whole passages
+    assert kept == 54 * (2 + 3 + 1)
+    assert sides()[0] == held != sides(split_seed=1)[0]
+
+
+def test_a_stride_of_a_whole_window_and_more_is_that_window(tmp_path):
+    """run_squad.py: `start_offset += min(length, doc_stride)`."""
+    squad = write_squad(tmp_path / "squad.json", 3, seed=1)
+    rows = {stride: len(opened(task="squad1", train=squad, dev=squad, stride=stride).train) for stride in (12, 16, 99)}
+    assert set(rows.values()) == {
+        6
+    }  # 16 words, of which 12 have room beside a question of one and three special tokens
+
+
+def test_the_stride_is_that_of_tags_too(tmp_path):
+    """Tokens between the beginnings of two windows; of which half a window where it is not said."""
+    tags = tmp_path / "tags.txt"
+    tags.write_text("ann\tB-PER\n" + "met\tO\n" * 21, encoding="utf-8")
+    words, room = 22, 14
+    for stride, step in ((3, 3), (14, 14), (128, 14), (None, 7)):
+        found = opened(task="tag", train=tags, dev=tags, stride=stride)
+        assert len(found.train) == 1 + math.ceil((words - room) / step)
+        assert found.evaluations[0].encoded.row_lengths[-1] == 2 + words - step * (len(found.train) - 1)
+
+
+@pytest.mark.parametrize("metric", ["loss", "mean_squared_error", "f2", "total", "best_f1_thresh"])
+def test_what_is_best_is_told_by_a_score_of_which_more_is_better(tmp_path, metric: str):
+    table = write_csv(tmp_path / "train.csv", [("the film", 1), ("a day", 0)])
+    tags = write_tagged(tmp_path / "tags.txt", 9, seed=1)
+    squad = write_squad(tmp_path / "squad.json", 6, seed=1, impossible=True)
+    kinds = {
+        "pearson": {"train": table, "dev": table, "kind": "number"},
+        "matthews_correlation": {"train": table, "dev": table},
+        "PER_f1": {"task": "tag", "train": tags, "dev": tags},
+        "HasAns_exact": {"task": "squad2", "train": squad, "dev": squad},
+    }
+    for right, fields in kinds.items():
+        assert opened(**fields, metric=right).metric == right
+        with pytest.raises(UserError, match=f"metric: found {metric!r}; of .* there is .*{right}"):
+            opened(**fields, metric=metric)
+
+
+def test_a_task_that_there_is_not_lists_those_that_there_are():
+    with pytest.raises(UserError) as error:
+        opened(task="mrcp")
+    assert all(name in str(error.value) for name in TASKS)

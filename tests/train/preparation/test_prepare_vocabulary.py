@@ -1,0 +1,115 @@
+"""`--vocab` with what exists: a folder, a run, prepared data, a published model; the tokenizer is theirs, casing too."""
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bert_jax.data.pretraining.shards import open_shard
+from bert_jax.data.tokenizer.tokenizer import Tokenizer
+from bert_jax.errors import UserError
+from tests.hub_server import HubServer
+from train.preparation.directory import prepare
+from train.preparation.options import PrepareOptions, find_vocabulary
+from train.prepare import main
+
+PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "The", "café", "cafe", "opened", "closed", "again", "."]
+TEXT = "The café opened.\nthe café closed again.\n\n" * 8
+
+
+@pytest.fixture
+def corpus(tmp_path: Path) -> str:
+    path = tmp_path / "corpus.txt"
+    path.write_text(TEXT, encoding="utf-8")
+    return str(path)
+
+
+def folder(path: Path, *, only: str | None = None, **switches) -> Path:
+    """A model's folder with a tokenizer; `only` leaves of its vocabulary files this one."""
+    Tokenizer.from_vocabulary(PIECES, **switches).save(path)
+    (path / "config.json").write_text(json.dumps({"model_type": "bert", "vocab_size": 20}))
+    for name in ("vocab.txt", "tokenizer.json"):
+        if only is not None and name != only:
+            (path / name).unlink()
+    return path
+
+
+def prepared(corpus: str, vocab: str | Path, output: Path, **options) -> tuple[dict, list[str]]:
+    """The manifest, and the pieces of the first document."""
+    manifest = prepare(
+        PrepareOptions(
+            (corpus,), output, vocab=str(vocab), max_seq_length=(12,), dupe_factor=1, held_out=0.0, workers=1, **options
+        )
+    )
+    shard = open_shard(output / "train" / manifest["splits"]["train"]["shards"][0]["name"])
+    end = shard.sentences[shard.documents[1]]
+    return manifest, Tokenizer.load(output / "tokenizer").ids_to_tokens(np.asarray(shard.tokens[:end]))
+
+
+CASED = ["The", "café", "opened", ".", "the", "café", "closed", "again", "."]
+UNCASED = ["the", "cafe", "opened", ".", "the", "cafe", "closed", "again", "."]
+ACCENTED = ["the", "café", "opened", ".", "the", "café", "closed", "again", "."]
+
+
+@pytest.mark.parametrize("only", ["vocab.txt", "tokenizer.json", None])
+@pytest.mark.parametrize(
+    ("switches", "pieces"),
+    [
+        ({"cased": True}, CASED),
+        ({"cased": False}, UNCASED),
+        ({"cased": False, "strip_accents": False}, ACCENTED),
+    ],
+    ids=["cased", "uncased", "uncased-with-accents"],
+)
+def test_a_folders_tokenizer_is_taken_over_with_its_casing(corpus, tmp_path, only, switches, pieces):
+    source = folder(tmp_path / "model", only=only, **switches)
+    manifest, found = prepared(corpus, source, tmp_path / "out")
+    assert found == pieces
+    assert manifest["tokenizer"]["cased"] is switches["cased"]
+    assert manifest["tokenizer"]["fingerprint"] == Tokenizer.load(source).fingerprint
+    assert Tokenizer.load(tmp_path / "out" / "tokenizer").fingerprint == Tokenizer.load(source).fingerprint
+
+
+def test_a_published_models_tokenizer_without_its_weights(corpus, tmp_path, hub: HubServer, capfd):
+    source = folder(tmp_path / "model", cased=True)
+    files = {path.name: path.read_bytes() for path in source.iterdir()}
+    commit = hub.publish("google-bert/bert-base-cased", files | {"model.safetensors": b"", "pytorch_model.bin": b""})
+    manifest, found = prepared(corpus, "bert-base-cased", tmp_path / "out")
+    assert found == CASED
+    assert manifest["tokenizer"]["published"] == f"google-bert/bert-base-cased@{commit}"
+    assert commit in capfd.readouterr().err
+    assert not any(name.startswith(("model", "pytorch")) for name in hub.asked())
+    hub.stop()
+    assert prepared(corpus, "google-bert/bert-base-cased", tmp_path / "out")[0] == manifest
+    from_folder, _ = prepared(corpus, source, tmp_path / "again")
+    assert from_folder["tokenizer"]["published"] is None
+    assert from_folder["splits"] == manifest["splits"]
+    assert from_folder["options"] == manifest["options"]
+
+
+def test_prepared_data_and_runs_keep_theirs_in_a_folder_of_its_own(corpus, tmp_path):
+    source = folder(tmp_path / "model", cased=True)
+    first, _ = prepared(corpus, source, tmp_path / "first")
+    second, _ = prepared(corpus, tmp_path / "first", tmp_path / "second")
+    assert second["tokenizer"]["fingerprint"] == first["tokenizer"]["fingerprint"]
+    run = tmp_path / "run"
+    shutil.copytree(tmp_path / "first" / "tokenizer", run / "tokenizer")
+    assert find_vocabulary(str(run)) == run / "tokenizer"
+
+
+@pytest.mark.parametrize(
+    ("vocab", "says"),
+    [
+        ("./no/where", "--vocab ./no/where: no such file or folder"),
+        ("no/where", "--vocab no/where: no such folder here, and http"),
+        ("somebody/weights", "--vocab somebody/weights: has no tokenizer"),
+    ],
+)
+def test_a_vocabulary_that_is_not_there_is_one_line(corpus, tmp_path, hub: HubServer, vocab, says):
+    hub.publish("somebody/weights", {"config.json": b"{}", "model.safetensors": b""})
+    with pytest.raises(UserError) as error:
+        main([corpus, "--output", str(tmp_path / "out"), "--vocab", vocab])
+    assert str(error.value).startswith(says)
+    assert "\n" not in str(error.value)

@@ -1,0 +1,156 @@
+"""`teacher=`: a run that learns from another model, from its first step to its export; what it refuses."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+import bert_jax
+from bert_jax.cli.edit import edit
+from bert_jax.config import BertConfig
+from bert_jax.data.tokenizer.tokenizer import Tokenizer
+from bert_jax.errors import UserError
+from bert_jax.formats.write import save_pretrained
+from bert_jax.model.heads import BertForMaskedLM
+from bert_jax.training.checkpoint.checkpoints import Checkpoints
+from bert_jax.training.distillation import DistillationConfig
+from bert_jax.training.sharding import MeshConfig, make_mesh
+from tests.train.pretraining.family_runs import prepare_for, small_config
+from train import pretrain
+from train.pretraining.recipe import PretrainConfig
+from train.pretraining.source import PreparedData
+from train.pretraining.teacher import objective_of
+from train.run import stopping
+from train.run.stopping import EXIT_DONE, EXIT_PREEMPTED
+
+pytestmark = pytest.mark.slow
+
+RECIPE = '''"""Sixty steps of a small DistilBERT."""
+
+from bert_jax.training.optimizer import OptimizerConfig
+from tests.train.pretraining.family_runs import BATCH, LENGTH, small_config
+from train.pretraining.recipe import Phase
+
+
+def get_config():
+    return small_config(
+        "distilbert",
+        optimizer=OptimizerConfig(learning_rate=5e-3, warmup_steps=2),
+        phases=(Phase(LENGTH, BATCH, 60),),
+        log_every=1,
+        eval_every=30,
+        save_every=10,
+    )
+'''
+
+
+def write_model(folder: Path, config: BertConfig, tokenizer: Tokenizer, seed: int = 0) -> str:
+    """A masked LM with random weights, large enough to have opinions."""
+    config = config.replace(initializer_range=0.3)
+    params = BertForMaskedLM(config).init(jax.random.key(seed), np.zeros((1, 1), np.int32))["params"]
+    return str(save_pretrained(folder, config, jax.device_get(params), tokenizer, head="mlm"))
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> PreparedData:
+    return PreparedData(str(prepare_for("distilbert", tmp_path_factory.mktemp("prepared"))))
+
+
+@pytest.fixture(scope="module")
+def teacher(data: PreparedData, tmp_path_factory: pytest.TempPathFactory) -> str:
+    config = small_config("bert").model.replace(num_hidden_layers=3, vocab_size=data.vocab_size)
+    return write_model(tmp_path_factory.mktemp("teacher") / "bert", config, data.tokenizer)
+
+
+@pytest.fixture(scope="module")
+def recipe(tmp_path_factory: pytest.TempPathFactory) -> str:
+    path = tmp_path_factory.mktemp("recipe") / "student.py"
+    path.write_text(RECIPE)
+    return str(path)
+
+
+def training_rows(run: Path) -> list[dict[str, Any]]:
+    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    return [row for row in rows if row["kind"] == "train"]
+
+
+@pytest.mark.slow
+def test_a_student_learns_of_its_teacher_and_resumes_to_the_bit(
+    recipe, data: PreparedData, teacher: str, tmp_path: Path, monkeypatch
+):
+    student = str(edit(teacher, tmp_path / "student", student="distilbert", layers=(0, 2)).directory)
+    words = [recipe, f"data={data.path}", f"init={student}", f"teacher={teacher}"]
+    assert pretrain.main([*words, f"run={tmp_path / 'straight'}"]) == EXIT_DONE
+    rows = training_rows(tmp_path / "straight")
+    first, last = rows[0], rows[-1]
+    assert last["step"] == 60
+    for name in ("loss", "kl_loss", "cosine_loss"):
+        assert last[name] < 0.8 * first[name], name
+    assert first["loss"] == pytest.approx(5 * first["kl_loss"] + 2 * first["mlm_loss"] + first["cosine_loss"], rel=1e-5)
+
+    monkeypatch.setattr(stopping.StopRequest, "exit_code", lambda _, step: EXIT_PREEMPTED if step == 13 else None)
+    assert pretrain.main([*words, f"run={tmp_path / 'stopped'}"]) == EXIT_PREEMPTED
+    monkeypatch.undo()
+    assert pretrain.main([*words, f"run={tmp_path / 'stopped'}"]) == EXIT_DONE
+    states = []
+    for name in ("straight", "stopped"):
+        with Checkpoints(tmp_path / name / "checkpoints") as checkpoints:
+            states.append(checkpoints.restore_arrays().state)
+    for ours, theirs in zip(*map(jax.tree.leaves, states), strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+    layers = states[0]["params"]["bert"]["encoder"]
+    assert set(layers) == {"layer_0", "layer_1"}  # the student's alone, in parameters and moments
+    assert set(states[0]["opt_state"]["moments"]["mu"]["bert"]["encoder"]) == set(layers)
+    config = bert_jax.load(tmp_path / "straight" / "export", head="mlm").config
+    assert (config.model_type, config.num_hidden_layers) == ("distilbert", 2)
+
+
+@pytest.mark.slow
+def test_a_dry_run_counts_the_teachers_memory(recipe, data: PreparedData, teacher: str, capsys):
+    sizes = []
+    for words in ([], [f"teacher={teacher}"]):
+        assert pretrain.main([recipe, f"data={data.path}", *words, "--dry-run", "--json"]) == EXIT_DONE
+        facts = json.loads(capsys.readouterr().out)
+        sizes.append((facts["parameters"], facts["phases"][0]["device_bytes_state_and_batch"]))
+    assert sizes[0][0] == sizes[1][0]
+    assert sizes[1][1] > sizes[0][1] + 4 * sizes[0][0]  # the teacher is larger than the student
+
+
+def config_with(teacher: str, **model: Any) -> PretrainConfig:
+    student = small_config("distilbert")
+    fields = {"vocab_size": bert_jax.load(teacher, head="mlm").config.vocab_size} | model
+    return small_config("distilbert", model=student.model.replace(**fields), teacher=teacher)
+
+
+def test_a_teacher_with_other_words_in_the_same_number_is_refused(data: PreparedData, teacher: str, tmp_path: Path):
+    assert data.tokenizer
+    pieces = list(data.tokenizer.vocabulary)
+    pieces[10], pieces[11] = pieces[11], pieces[10]
+    config = small_config("bert").model.replace(vocab_size=data.vocab_size)
+    other = write_model(tmp_path / "other", config, Tokenizer.from_vocabulary(pieces, cased=False))
+    with pytest.raises(UserError, match=r"^teacher: token 10 is"):
+        objective_of(config_with(other), data, make_mesh(MeshConfig()))
+
+
+@pytest.mark.parametrize(
+    ("model", "says"),
+    [({"vocab_size": 99}, "^teacher: it has .* tokens and the student 99"), ({"hidden_size": 8}, "alpha_cos=0")],
+)
+def test_a_student_that_does_not_fit_is_one_line(data: PreparedData, teacher: str, model, says):
+    with pytest.raises(UserError, match=says) as error:
+        objective_of(config_with(teacher, **model), data, make_mesh(MeshConfig()))
+    assert "\n" not in str(error.value)
+
+
+def test_pairs_are_not_distilled(teacher: str, tmp_path: Path):
+    pairs = PreparedData(str(prepare_for("bert", tmp_path)))
+    with pytest.raises(UserError, match="--objective none, not nsp"):
+        objective_of(config_with(teacher), pairs, make_mesh(MeshConfig()))
+
+
+def test_weights_without_a_teacher_are_refused():
+    with pytest.raises(UserError, match="say teacher=SOURCE"):
+        small_config("distilbert", distillation=DistillationConfig())

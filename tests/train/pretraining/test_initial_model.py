@@ -1,0 +1,224 @@
+"""`init=SOURCE` before anything is trained: the architecture, the vocabulary, the parameters and heads that it lacks."""
+
+import logging
+from pathlib import Path
+from types import SimpleNamespace
+
+import jax
+import numpy as np
+import pytest
+
+from bert_jax.config import BertConfig
+from bert_jax.data.tokenizer.tokenizer import Tokenizer
+from bert_jax.errors import UserError
+from bert_jax.formats.names.parameters import parameters_of
+from bert_jax.formats.write import save_pretrained
+from bert_jax.model.heads import HEADS
+from bert_jax.training.optimizer import OptimizerConfig, make_optimizer
+from bert_jax.training.sharding import MeshConfig, make_mesh
+from bert_jax.training.step import abstract_state
+from bert_jax.tree import flatten, unflatten
+from tests.hub_server import HubServer
+from train.pretrain import prepare_text
+from train.pretraining.initial_model import adopted_model, check_vocabulary, origin
+from train.pretraining.initial_parameters import initial_parameters
+from train.pretraining.recipe import Phase, PretrainConfig, override
+from train.run.directory import RunDirectory
+
+PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "[unused1]", "the", "The", "cat", "sat", "##s", "."]
+MODEL = BertConfig(
+    vocab_size=16, hidden_size=8, num_hidden_layers=2, num_attention_heads=2, intermediate_size=12,
+    max_position_embeddings=24, layer_norm_eps=1e-5,
+)  # fmt: skip
+
+
+def source(path: Path, head: str = "pretraining", *, tokenizer: Tokenizer | None = None, **fields) -> Path:
+    """A folder in Hugging Face's layout with the parameters of one head."""
+    config, rng = MODEL.replace(**fields), np.random.default_rng(3)
+    rows = parameters_of(config, head)
+    params = {name: rng.normal(size=row.shape).astype(np.float32) for name, row in rows.items()}
+    return save_pretrained(path, config, unflatten(params), tokenizer, head=head)
+
+
+def recipe(init: Path | str, *words: str, length: int = 16) -> tuple[PretrainConfig, frozenset[str]]:
+    config = PretrainConfig(
+        init=str(init), phases=(Phase(length, 8, 20),), optimizer=OptimizerConfig(warmup_steps=2),
+        model=BertConfig(dtype="bfloat16"),
+    )  # fmt: skip
+    said = dict(word.split("=", 1) for word in words)
+    return override(config, said), frozenset(said)
+
+
+def data(objective: str = "nsp", tokenizer: Tokenizer | None = None) -> SimpleNamespace:
+    return SimpleNamespace(objective=objective, tokenizer=tokenizer, vocab_size=12)
+
+
+def tokenizer(pieces: list[str] = PIECES, **switches) -> Tokenizer:
+    return Tokenizer.from_vocabulary(pieces, **({"cased": True} | switches))
+
+
+def test_the_architecture_is_the_sources_and_how_to_compute_the_configs(tmp_path):
+    folder = source(tmp_path / "model")
+    config, given = recipe(folder, "model.remat=full")
+    assert adopted_model(config, data(), given) == MODEL.replace(dtype="bfloat16", remat="full")
+    config, given = recipe(folder, "model.hidden_dropout_prob=0", "model.layer_norm_eps=1e-12")
+    wanted = MODEL.replace(dtype="bfloat16", hidden_dropout_prob=0.0, layer_norm_eps=1e-12)
+    assert adopted_model(config, data(), given) == wanted
+
+
+@pytest.mark.parametrize(
+    ("words", "options", "says"),
+    [
+        (["model.hidden_size=24"], {}, "model.hidden_size: needs bert/embeddings/word_embeddings of shape (16, 24)"),
+        (["model.vocab_size=20"], {}, "model.vocab_size: needs bert/embeddings/word_embeddings of shape (20, 8)"),
+        (["model.num_hidden_layers=3"], {}, "query/kernel of shape (8, 8), and {} has none; leave it out"),
+        ([], {"length": 32}, "phases: length 32 is more than the 24 positions of {}; lower it, as in phases='((24, 8,"),
+    ],
+)
+def test_what_contradicts_the_source_is_one_line(tmp_path, words, options, says):
+    folder = source(tmp_path / "model")
+    config, given = recipe(folder, *words, **options)
+    with pytest.raises(UserError) as error:
+        adopted_model(config, data(), given)
+    assert says.format(folder) in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_a_source_without_sentence_pairs_wants_data_without(tmp_path):
+    roberta = source(tmp_path / "roberta", "mlm", model_type="roberta", type_vocab_size=1, pad_token_id=1)
+    with pytest.raises(UserError, match=r"\(roberta\) is trained without sentence pairs; .* --objective none, not nsp"):
+        adopted_model(*args_of(roberta, data()))
+    assert adopted_model(*args_of(roberta, data("none"))).model_type == "roberta"
+    one_type = source(tmp_path / "one-type", type_vocab_size=1)
+    with pytest.raises(UserError, match=r"knows 1 token type, and pairs need 2; .* --objective none, not sop"):
+        adopted_model(*args_of(one_type, data("sop")))
+
+
+def test_what_a_source_is_not_trained_on_is_said_before_text_is_prepared(tmp_path):
+    roberta = source(tmp_path / "roberta", "mlm", model_type="roberta", type_vocab_size=1, pad_token_id=1)
+    run = RunDirectory(str(tmp_path / "run"))
+    for words, says in [
+        (["text=nowhere"], "--objective none"),
+        (["text=nowhere", "text_options.objective=none", "phases=((99, 8, 9),)"], "length 99 is more than the 22"),
+    ]:
+        with pytest.raises(UserError, match=says):
+            prepare_text(run, *recipe(roberta, *words))
+    assert not run.data.exists()
+
+
+def args_of(folder: Path, of: SimpleNamespace) -> tuple:
+    config, given = recipe(folder)
+    return config, of, given
+
+
+@pytest.mark.parametrize(
+    ("prepared", "says"),
+    [
+        (tokenizer(), None),
+        (tokenizer([*PIECES[:5], "ocelot", *PIECES[6:]]), None),  # a word in the place of [unused1]
+        (tokenizer(PIECES[:10]), None),
+        (tokenizer(max_word_length=200, literal_special_tokens=False), None),  # Google's rules
+        (tokenizer([*PIECES[:8], "dog", *PIECES[9:]]), "token 8 is 'dog' in the data and 'cat' in"),
+        (tokenizer(cased=False), "the data was prepared uncased, accents stripped, and .* is cased, accents kept"),
+    ],
+    ids=["same", "unused", "shorter", "google", "another-piece", "another-casing"],
+)
+def test_the_data_must_have_been_prepared_with_the_sources_vocabulary(tmp_path, prepared, says):
+    folder = source(tmp_path / "model", tokenizer=tokenizer())
+    if says is None:
+        check_vocabulary(str(folder), data(tokenizer=prepared))
+        return
+    with pytest.raises(UserError, match=f"{says}.*prepare the text with --vocab") as error:
+        check_vocabulary(str(folder), data(tokenizer=prepared))
+    assert "\n" not in str(error.value)
+
+
+def test_a_vocabulary_alone_does_not_tell_its_casing(tmp_path):
+    folder = source(tmp_path / "model")
+    (folder / "vocab.txt").write_text("".join(f"{piece}\n" for piece in PIECES))
+    for cased in (True, False):
+        check_vocabulary(str(folder), data(tokenizer=tokenizer(cased=cased)))
+    with pytest.raises(UserError, match="token 8 is"):
+        check_vocabulary(str(folder), data(tokenizer=tokenizer([*PIECES[:8], "dog", *PIECES[9:]])))
+
+
+def test_a_source_without_a_tokenizer_is_warned_about(tmp_path, caplog):
+    folder = source(tmp_path / "model")
+    check_vocabulary(str(folder), data(tokenizer=tokenizer()))
+    assert "has no tokenizer" in caplog.text
+    caplog.clear()
+    check_vocabulary(str(folder), data())  # random tokens
+    assert caplog.text == ""
+
+
+def test_a_published_model_is_asked_for_config_and_tokenizer_first(tmp_path, hub: HubServer):
+    folder = source(tmp_path / "model", tokenizer=tokenizer())
+    commit = hub.publish("somebody/bert", {path.name: path.read_bytes() for path in folder.iterdir()})
+    config, given = recipe("somebody/bert")
+    assert adopted_model(config, data(), given).hidden_size == MODEL.hidden_size
+    check_vocabulary("somebody/bert", data(tokenizer=tokenizer()))
+    assert "model.safetensors" not in hub.asked()
+    assert origin("somebody/bert") == f"somebody/bert@{commit}"
+    assert origin(str(folder)) is None
+
+
+@pytest.fixture(scope="module")
+def states():
+    """For an objective's head: shapes and layout of the parameters, and some drawn anew."""
+    mesh, tx = make_mesh(MeshConfig()), make_optimizer(OptimizerConfig(warmup_steps=2, total_steps=20))
+
+    def make(head: str):
+        target = abstract_state(HEADS[head](MODEL), tx, mesh=mesh).params
+        rng = np.random.default_rng(7)
+        return target, jax.tree.map(
+            lambda leaf: jax.device_put(rng.random(leaf.shape, np.float32), leaf.sharding), target
+        )
+
+    return {head: make(head) for head in ("pretraining", "mlm")}
+
+
+@pytest.mark.parametrize(
+    ("head", "wanted", "drawn"),
+    [
+        ("pretraining", "pretraining", ()),
+        ("pretraining", "mlm", ()),
+        ("mlm", "pretraining", ("nsp_head", "bert/pooler")),
+        ("encoder", "pretraining", ("mlm_head", "nsp_head")),
+        ("encoder-no-pooler", "pretraining", ("mlm_head", "nsp_head", "bert/pooler")),
+        ("sequence-classification", "mlm", ("mlm_head",)),
+    ],
+)
+def test_heads_that_the_source_lacks_are_drawn_anew_by_name(tmp_path, states, caplog, head, wanted, drawn):
+    folder = source(tmp_path / "model", head)
+    target, fresh = states[wanted]
+    with caplog.at_level(logging.WARNING):
+        found = flatten(initial_parameters(recipe(folder)[0], target, fresh))
+    theirs = flatten(source_arrays(folder, wanted))
+    assert found.keys() == flatten(target).keys()
+    for path, leaf in found.items():
+        expected = flatten(fresh)[path] if path.startswith(drawn) and drawn else theirs[path]
+        np.testing.assert_array_equal(leaf, expected, err_msg=path)
+        assert leaf.sharding == flatten(target)[path].sharding
+    if drawn:
+        assert f"has no {', '.join(drawn)}: drawn anew, not trained" in caplog.text
+    else:
+        assert caplog.text == ""
+
+
+def source_arrays(folder: Path, head: str):
+    from bert_jax.formats.read import read_model
+
+    return read_model(folder, head=head).params
+
+
+@pytest.mark.parametrize("gone", ["cls.predictions.bias", "bert.encoder.layer.1.output.dense.weight"])
+def test_half_a_head_or_anything_else_that_is_missing_is_an_error(tmp_path, states, gone):
+    from safetensors.numpy import load_file, save_file
+
+    folder = source(tmp_path / "model")
+    tensors = load_file(folder / "model.safetensors")
+    del tensors[gone]
+    save_file(tensors, folder / "model.safetensors")
+    with pytest.raises(UserError, match="missing: ") as error:
+        initial_parameters(recipe(folder)[0], *states["pretraining"])
+    assert "\n" not in str(error.value)

@@ -1,0 +1,387 @@
+"""The pretraining program end to end on a small corpus: train, stop, resume to the bit, evaluate, export, refuse."""
+
+import json
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+from bert_jax.errors import UserError
+from bert_jax.training.checkpoint.checkpoints import Checkpoints
+from train import pretrain
+from train.pretraining import job as pretraining
+from train.pretraining.outcome import outcome
+from train.pretraining.source import PreparedData
+from train.run import stopping
+from train.run.directory import RunDirectory
+from train.run.stopping import EXIT_DONE, EXIT_INTERRUPTED, EXIT_NOT_FINITE, EXIT_PREEMPTED
+
+ROOT = Path(__file__).resolve().parents[3]
+RECIPE = '''"""A recipe small enough for a test, dropout on."""
+
+from bert_jax.config import BertConfig
+from bert_jax.training.optimizer import OptimizerConfig
+from train.pretraining.recipe import Phase, PretrainConfig
+
+
+def get_config() -> PretrainConfig:
+    return PretrainConfig(
+        model=BertConfig(
+            hidden_size=32, num_hidden_layers=1, num_attention_heads=2, intermediate_size=64, max_position_embeddings=48
+        ),
+        optimizer=OptimizerConfig(learning_rate=1e-3, warmup_steps=2),
+        phases=(Phase(32, 8, 8), Phase(48, 8, 4)),
+        log_every=2,
+        eval_every=6,
+        eval_batches=2,
+        save_every=3,
+        keep=2,
+    )
+'''
+WORDS = [
+    "the",
+    "a",
+    "cat",
+    "dog",
+    "bird",
+    "sat",
+    "ran",
+    "flew",
+    "on",
+    "under",
+    "over",
+    "mat",
+    "tree",
+    "house",
+    "river",
+    "quickly",
+    "slowly",
+    "and",
+    "then",
+    "it",
+    "was",
+]
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory) -> Path:
+    """Sixty documents of sentences drawn from a small vocabulary."""
+    generator = np.random.default_rng(0)
+    path = tmp_path_factory.mktemp("text") / "corpus.txt"
+    documents = []
+    for _ in range(60):
+        lengths = generator.integers(4, 12, generator.integers(3, 9))
+        documents.append("\n".join(" ".join(generator.choice(WORDS, n)).capitalize() + "." for n in lengths))
+    path.write_text("\n\n".join(documents) + "\n")
+    return path
+
+
+@pytest.fixture(scope="module")
+def recipe(tmp_path_factory) -> str:
+    path = tmp_path_factory.mktemp("recipe") / "small.py"
+    path.write_text(RECIPE)
+    return str(path)
+
+
+@pytest.fixture(scope="module")
+def data(corpus: Path, tmp_path_factory) -> str:
+    from train.prepare import main
+
+    directory = tmp_path_factory.mktemp("prepared") / "data"
+    options = ["--vocab-size", "90", "--max-seq-length", "32,48", "--dupe-factor", "2", "--held-out", "0.1"]
+    assert main([str(corpus), "--output", str(directory), *options, "--workers", "1"]) in (0, None)
+    return str(directory)
+
+
+@pytest.fixture(scope="module")
+def straight(recipe: str, data: str, tmp_path_factory) -> Path:
+    """A run that was never stopped."""
+    run = tmp_path_factory.mktemp("runs") / "straight"
+    assert pretrain.main([recipe, f"data={data}", f"run={run}"]) == EXIT_DONE
+    return run
+
+
+def arrays_of(run: Path) -> tuple[int, list[np.ndarray]]:
+    with Checkpoints(run / "checkpoints") as checkpoints:
+        restored = checkpoints.restore_arrays()
+    return restored.step, jax.tree.leaves(restored.state)
+
+
+def records(run: Path, kind: str) -> list[dict]:
+    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    return [row for row in rows if row["kind"] == kind]
+
+
+@pytest.mark.slow
+def test_a_run_leaves_everything_that_was_promised(straight: Path):
+    names = {path.name for path in straight.iterdir()}
+    wanted = {"config.json", "environment.json", "checkpoints", "metrics.jsonl", "tensorboard", "curves.png", "run.log"}
+    assert wanted | {"export", "tokenizer"} <= names
+    assert "compiled programs are kept in " in (straight / "run.log").read_text()
+    assert [row["step"] for row in records(straight, "train")] == [2, 4, 6, 8, 10, 12]
+    last = records(straight, "eval")[-1]
+    assert last["step"] == 12
+    for name in ("mlm_loss", "mlm_perplexity", "mlm_accuracy", "unigram_loss", "nsp_accuracy", "majority_accuracy"):
+        assert np.isfinite(last[name]), name
+    train = records(straight, "train")[-1]
+    for name in ("loss", "nsp_loss", "learning_rate", "grad_norm", "sequences_per_second", "input_wait", "eta_seconds"):
+        assert np.isfinite(train[name]), name
+
+
+@pytest.mark.slow
+def test_three_resumes_equal_never_having_stopped(recipe: str, data: str, straight: Path, tmp_path: Path, monkeypatch):
+    run = tmp_path / "stopped"
+    for stop_at in (2, 7, 9):  # inside the first phase, before its end, inside the second
+        monkeypatch.setattr(
+            stopping.StopRequest, "exit_code", lambda _, step, at=stop_at: EXIT_PREEMPTED if step == at else None
+        )
+        assert pretrain.main([recipe, f"data={data}", f"run={run}"]) == EXIT_PREEMPTED
+    monkeypatch.undo()
+    assert pretrain.main([recipe, f"data={data}", f"run={run}"]) == EXIT_DONE
+    (step, ours), (straight_step, theirs) = arrays_of(run), arrays_of(straight)
+    assert step == straight_step == 12
+    assert len(ours) == len(theirs)
+    for a, b in zip(ours, theirs, strict=True):
+        np.testing.assert_array_equal(a, b)
+    assert [row["mlm_loss"] for row in records(run, "eval")] == [row["mlm_loss"] for row in records(straight, "eval")]
+
+
+@pytest.mark.slow
+def test_a_damaged_checkpoint_costs_the_steps_since_the_one_before(
+    recipe, data, straight: Path, tmp_path, monkeypatch, caplog
+):
+    run = tmp_path / "damaged"
+    monkeypatch.setattr(stopping.StopRequest, "exit_code", lambda _, step: EXIT_PREEMPTED if step == 7 else None)
+    assert pretrain.main([recipe, f"data={data}", f"run={run}"]) == EXIT_PREEMPTED
+    monkeypatch.undo()
+    largest = max((run / "checkpoints" / "7").rglob("*"), key=lambda path: path.stat().st_size if path.is_file() else 0)
+    content = bytearray(largest.read_bytes())
+    content[len(content) // 2] ^= 1
+    largest.write_bytes(content)
+    assert pretrain.main([recipe, f"data={data}", f"run={run}"]) == EXIT_DONE
+    assert largest.name in caplog.text
+    for ours, theirs in zip(arrays_of(run)[1], arrays_of(straight)[1], strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+
+
+@pytest.mark.slow
+@pytest.mark.eight_devices
+def test_another_mesh_goes_on_with_the_same_weights(
+    recipe: str, data: str, straight: Path, tmp_path: Path, monkeypatch
+):
+    run = tmp_path / "moved"
+    monkeypatch.setattr(stopping.StopRequest, "exit_code", lambda _, step: EXIT_PREEMPTED if step == 6 else None)
+    pretrain.main([recipe, f"data={data}", f"run={run}"])
+    monkeypatch.undo()
+    with pytest.raises(UserError, match=r"mesh\.fsdp"):
+        pretrain.main([recipe, f"data={data}", f"run={run}", "mesh.fsdp=2"])
+    words = [recipe, f"data={data}", f"run={run}", "mesh.fsdp=2", "mesh.tensor=2", "allow_change=mesh"]
+    assert pretrain.main(words) == EXIT_DONE
+    here, there = records(run, "eval")[-1], records(straight, "eval")[-1]
+    assert here["mlm_loss"] == pytest.approx(there["mlm_loss"], rel=1e-5)
+
+
+@pytest.mark.slow
+def test_numbers_that_go_bad_stop_the_run_and_are_never_saved(recipe: str, data: str, tmp_path: Path):
+    run = tmp_path / "bad"
+    words = [recipe, f"data={data}", f"run={run}", "optimizer.learning_rate=1e38", "optimizer.warmup_steps=0"]
+    code = pretrain.main([*words, "optimizer.clip_norm=0", "max_skipped_in_a_row=3", "save_every=100"])
+    assert code == EXIT_NOT_FINITE
+    with Checkpoints(run / "checkpoints") as checkpoints:
+        assert checkpoints.steps() == []
+
+
+@pytest.mark.slow
+def test_init_starts_from_another_run_with_or_without_its_moments(recipe, data, straight: Path, tmp_path, monkeypatch):
+    seen = []
+    starting_point = pretraining.starting_point
+
+    def spy(*arguments):
+        seen.append(jax.device_get(starting_point(*arguments)))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(pretraining, "starting_point", spy)
+    for number, word in enumerate(("init_optimizer=false", "init_optimizer=true")):
+        with pytest.raises(KeyboardInterrupt):
+            pretrain.main([recipe, f"data={data}", f"run={tmp_path / str(number)}", f"init={straight}", word])
+    with Checkpoints(straight / "checkpoints") as checkpoints:
+        state = checkpoints.restore_arrays().state
+    for fresh in seen:
+        assert int(fresh.step) == 0
+        np.testing.assert_array_equal(
+            fresh.params["mlm_head"]["transform"]["kernel"], state["params"]["mlm_head"]["transform"]["kernel"]
+        )
+    without, with_moments = (sum(float(np.abs(x).sum()) for x in jax.tree.leaves(s.opt_state)) for s in seen)
+    assert without == 0
+    assert with_moments > 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGTERM, EXIT_PREEMPTED), (signal.SIGINT, EXIT_INTERRUPTED), (signal.SIGKILL, -9)]
+)
+def test_a_signal_saves_and_the_same_command_goes_on(recipe: str, data: str, tmp_path: Path, number, code):
+    run = tmp_path / "run"
+    words = [recipe, f"data={data}", f"run={run}", "phases=((32, 8, 100000),)", "log_every=1", "save_every=20"]
+    command = [sys.executable, "-m", "train.pretrain", *words, "eval_every=100000"]
+    with subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True) as process:
+        deadline = time.monotonic() + 120
+        while not (run / "metrics.jsonl").exists() or len(records_so_far(run)) < 45:
+            assert process.poll() is None, process.stderr.read() if process.stderr else ""
+            assert time.monotonic() < deadline
+            time.sleep(0.2)
+        process.send_signal(number)
+        process.wait(timeout=60)
+    assert process.returncode == code
+    with Checkpoints(run / "checkpoints") as checkpoints:
+        steps = checkpoints.steps()
+        assert steps[-1] >= (20 if number == signal.SIGKILL else len(records_so_far(run)) - 1)
+        assert checkpoints.verify(steps[-1]) == []
+
+
+def records_so_far(run: Path) -> list[str]:
+    return (run / "metrics.jsonl").read_text().splitlines()
+
+
+@pytest.mark.slow
+def test_raw_text_is_prepared_into_the_run(recipe: str, corpus: Path, tmp_path: Path, capsys):
+    run = tmp_path / "from-text"
+    words = [f"text={corpus}", f"run={run}", "text_options.vocab_size=90", "text_options.held_out=0.1"]
+    words += ["phases=((32, 8, 3),)", "export_at_end=false", "text_options.objective=none"]
+    assert pretrain.main([recipe, *words, "--json"]) == EXIT_DONE
+    assert (run / "data" / "manifest.json").exists()
+    assert "nsp_accuracy" not in records(run, "eval")[-1]
+    told = json.loads(capsys.readouterr().out)
+    assert (told["run"], told["exit_code"], told["checkpoint"], told["export"]) == (str(run), 0, 3, None)
+    assert told["eval"] == records(run, "eval")[-1] and told["train"] == records(run, "train")[-1]
+
+
+@pytest.mark.slow
+def test_other_data_is_evaluated_on_as_a_whole_and_none_held_out_is_said(
+    recipe, corpus: Path, data: str, tmp_path, capfd
+):
+    from train.prepare import main as prepare
+
+    other = tmp_path / "other"
+    words = ["--output", str(other), "--vocab", f"{data}/tokenizer", "--max-seq-length", "32", "--held-out", "0"]
+    assert prepare([str(corpus), *words, "--dupe-factor", "1", "--workers", "1"]) in (0, None)
+    short = ["phases=((32, 8, 2),)", "eval_batches=100000", "export_at_end=false"]
+    assert pretrain.main([recipe, f"data={data}", f"eval_data={other}", f"run={tmp_path / 'a'}", *short]) == EXIT_DONE
+    assert records(tmp_path / "a", "eval")
+    assert pretrain.main([recipe, f"data={other}", f"run={tmp_path / 'b'}", *short]) == EXIT_DONE
+    assert records(tmp_path / "b", "eval") == []
+    assert "no held-out documents" in capfd.readouterr().err
+    third = tmp_path / "third"
+    words = ["--output", str(third), "--vocab-size", "60", "--max-seq-length", "32", "--workers", "1"]
+    assert prepare([str(corpus), *words]) in (0, None)
+    with pytest.raises(UserError, match="another vocabulary"):
+        pretrain.main([recipe, f"data={data}", f"eval_data={third}", f"run={tmp_path / 'c'}", *short])
+
+
+def test_data_from_afar_is_copied_once_and_verified(data: str, tmp_path: Path):
+    from bert_jax.data.pretraining.shards import verify
+    from train.pretraining.source import local_copy
+
+    assert local_copy(data) == data
+    copy = Path(local_copy(data, cache=tmp_path / "cache"))
+    assert verify(copy) == []
+    written = (copy / "manifest.json").stat().st_mtime_ns
+    assert local_copy(data, cache=tmp_path / "cache") == str(copy)
+    assert (copy / "manifest.json").stat().st_mtime_ns == written
+    with pytest.raises(UserError, match="no prepared data"):
+        local_copy(str(tmp_path), cache=tmp_path / "cache")
+    broken = tmp_path / "broken"
+    shutil.copytree(data, broken)
+    np.save(broken / "unigram_counts.npy", np.zeros(3))
+    with pytest.raises(UserError, match=r"unigram_counts\.npy"):
+        local_copy(str(broken), cache=tmp_path / "other")
+
+
+@pytest.mark.slow
+def test_a_dry_run_says_what_a_run_would_be_and_writes_nothing(recipe: str, data: str, tmp_path: Path, capsys):
+    assert pretrain.main([recipe, f"data={data}", f"run={tmp_path / 'none'}", "--dry-run"]) == EXIT_DONE
+    out = capsys.readouterr().out
+    for word in ("parameters", "int32 [8, 32]", "epochs", "temporaries", "length 48"):
+        assert word in out
+    assert not (tmp_path / "none").exists()
+    assert pretrain.main([recipe, "data=random", "phases=((16, 8, 20),)", "--dry-run"]) == EXIT_DONE
+    capsys.readouterr()
+    assert pretrain.main([recipe, f"data={data}", "--dry-run", "--json"]) == EXIT_DONE
+    facts = json.loads(capsys.readouterr().out)
+    counts = {phase["length"]: PreparedData(data).examples(phase["length"]) for phase in facts["phases"]}
+    assert {phase["length"]: phase["examples"] for phase in facts["phases"]} == counts
+    assert [phase["epochs"] for phase in facts["phases"]] == [8 * 8 / counts[32], 4 * 8 / counts[48]]
+    assert facts["config"]["model"]["vocab_size"] == PreparedData(data).vocab_size
+    assert facts["total_steps"] == 12
+
+
+@pytest.mark.slow
+@pytest.mark.eight_devices
+def test_a_dry_run_for_programs_is_one_json_object_and_the_tables_are_for_people(recipe: str, tmp_path: Path, capsys):
+    words = ["data=random", "phases=((16, 8, 20),)", "model.vocab_size=40", f"run={tmp_path / 'none'}"]
+    assert pretrain.main([recipe, *words, "--dry-run", "--json"]) == EXIT_DONE
+    printed = capsys.readouterr()
+    facts = json.loads(printed.out)
+    assert "parameters" in printed.err and "length 16" in printed.err
+    v, d, f, p = 40, 32, 64, 48
+    embeddings = v * d + p * d + 2 * d + 2 * d
+    layer = 4 * (d * d + d) + 2 * d + (d * f + f) + (f * d + d) + 2 * d
+    heads = (d * d + d) + (d * d + d + 2 * d + v) + (2 * d + 2)
+    assert facts["parameters"] == embeddings + layer + heads
+    assert facts["state_bytes"] // 4 // facts["parameters"] == 3  # the weights and two moments, float32
+    assert facts["mesh"]["data"] == facts["devices"] == 8
+    assert facts["config"]["model"]["vocab_size"] == v and facts["config"]["phases"] == [[16, 8, 20]]
+    (phase,) = facts["phases"]
+    assert (phase["length"], phase["batch"], phase["steps"], phase["tokens_per_step"]) == (16, 8, 20, 128)
+    assert phase["inputs"]["input_ids"] == {"dtype": "int32", "shape": [8, 16]}
+    assert phase["examples"] is phase["epochs"] is None
+    assert phase["compile_seconds"] > 0 and phase["device_bytes_temporaries"] > 0
+    assert phase["device_bytes_state_and_batch"] > facts["state_bytes"]  # every device holds the state
+    assert not (tmp_path / "none").exists()
+
+
+def test_what_a_run_came_to_is_told_in_json(tmp_path: Path):
+    nothing = {"checkpoint": None, "train": None, "eval": None, "export": None}
+    assert outcome(RunDirectory(str(tmp_path)), 75) == {"run": str(tmp_path), "exit_code": 75, **nothing}
+    rows = [{"kind": "train", "step": 1}, {"kind": "eval", "step": 1}, {"kind": "train", "step": 2, "loss": 3.5}]
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (tmp_path / "export").mkdir()
+    (tmp_path / "export" / "config.json").write_text("{}")
+    with Checkpoints(tmp_path / "checkpoints") as checkpoints:
+        checkpoints.save(2, {"step": np.zeros(())}, {})
+    found = outcome(RunDirectory(str(tmp_path)), 0)
+    assert (found["checkpoint"], found["train"], found["eval"]) == (2, rows[2], rows[1])
+    assert found["export"] == str(tmp_path / "export")
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ([], "data: not given"),
+        (["data=/nowhere"], "/nowhere"),
+        (["phases=((40, 8, 3),)", "data=DATA"], "--max-seq-length"),
+        (["model.vocab_size=50", "data=DATA"], "model.vocab_size: 50"),
+        (["mesh.tensor=3", "data=DATA"], "3"),
+    ],
+)
+def test_a_mistake_is_one_line_and_exit_code_2(recipe: str, data: str, tmp_path: Path, words, says):
+    words = [word.replace("DATA", data) for word in words]
+    with pytest.raises(UserError) as error:
+        pretrain.main([recipe, f"run={tmp_path / 'run'}", *words])
+    assert says in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.slow
+def test_the_program_ends_with_code_2_and_no_traceback(recipe: str, tmp_path: Path):
+    command = [sys.executable, "-m", "train.pretrain", recipe, f"run={tmp_path / 'r'}", "optimizer.larning_rate=1"]
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert result.returncode == 2
+    assert result.stderr.count("\n") == 1
+    assert "optimizer.learning_rate" in result.stderr

@@ -1,0 +1,141 @@
+"""The config of a run: overrides with the fields' own types, errors that name what would be right, JSON."""
+
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+
+from bert_jax.errors import UserError
+from bert_jax.training.optimizer import OptimizerConfig
+from train.finetuning.recipe import FinetuneConfig
+from train.pretraining.recipe import Phase, PretrainConfig, differing_fields, load_recipe, override, to_json
+from train.run.launch import parse
+
+SHORT = OptimizerConfig(warmup_steps=5)
+ROOT = Path(__file__).resolve().parents[3]
+
+
+@pytest.mark.parametrize(
+    ("path", "text", "read"),
+    [
+        ("optimizer.learning_rate", "2e-4", lambda c: c.optimizer.learning_rate == 2e-4),
+        ("model.num_hidden_layers", "6", lambda c: c.model.num_hidden_layers == 6),
+        ("model.dtype", "bfloat16", lambda c: c.model.dtype == "bfloat16"),
+        ("init_optimizer", "true", lambda c: c.init_optimizer is True),
+        ("eval_every", "1_000", lambda c: c.eval_every == 1000),
+        ("data", "none", lambda c: c.data is None),
+        ("data", "somewhere", lambda c: c.data == "somewhere"),
+        ("masking.whole_word", "true", lambda c: c.masking.whole_word is True),
+        ("masking.strategy", "roberta", lambda c: c.masking.strategy == "roberta"),
+        ("model.classifier_dropout", "0.2", lambda c: c.model.classifier_dropout == 0.2),
+    ],
+)
+def test_an_override_reads_the_value_as_the_fields_own_type(path, text, read):
+    assert read(override(PretrainConfig(), {path: text}))
+
+
+@pytest.mark.parametrize(
+    ("path", "text", "words"),
+    [
+        ("optimizer.learnign_rate", "1", ("is no field", "optimizer.learning_rate")),
+        ("optimizer.lr", "1", ("is no field", "did you mean optimizer.learning_rate")),
+        ("learning_rate", "1", ("is no field", "optimizer.learning_rate")),
+        ("optimizer.learning_rate", "fast", ("optimizer.learning_rate", "'fast'", "number")),
+        ("eval_every", "2.5", ("eval_every", "'2.5'", "whole number")),
+        ("init_optimizer", "maybe", ("init_optimizer", "'maybe'", "true or false")),
+        ("masking.strategy", "robrta", ("masking.strategy", "'robrta'", "roberta")),
+        ("phases", "128", ("phases",)),
+        ("phases", "((128, 0, 9),)", ("phases", "at least 1")),
+        ("phases", "((1024, 8, 9),)", ("phases", "max_position_embeddings")),
+        ("accumulation", "3", ("accumulation", "does not divide")),
+        ("keep", "1", ("keep", "at least 2")),
+        ("model", "tiny", ("model", "one by one")),
+    ],
+)
+def test_a_wrong_override_says_what_would_be_right(path, text, words):
+    with pytest.raises(UserError) as error:
+        override(PretrainConfig(optimizer=SHORT), {path: text})
+    assert "\n" not in str(error.value)
+    assert all(word in str(error.value) for word in words), str(error.value)
+
+
+def test_the_schedule_spans_all_phases():
+    config = PretrainConfig(optimizer=SHORT, phases=(Phase(128, 8, 90), Phase(512, 8, 10)))
+    assert config.optimizer.total_steps == config.total_steps == 100
+    assert config.phase_at(0) == (0, config.phases[0])
+    assert config.phase_at(89) == (0, config.phases[0])
+    assert config.phase_at(90) == (90, config.phases[1])
+    with pytest.raises(ValueError, match="beyond"):
+        config.phase_at(100)
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_overrides_are_checked_together_whatever_their_order(order):
+    words = [("phases", "((64, 8, 10), (128, 4, 5))"), ("optimizer.warmup_steps", "3")]
+    config = override(PretrainConfig(), dict(words[::order]))
+    assert config.phases == (Phase(64, 8, 10), Phase(128, 4, 5))
+    assert (config.optimizer.total_steps, config.optimizer.warmup_steps) == (15, 3)
+    with pytest.raises(UserError, match=r"optimizer\.warmup_steps is 10000"):
+        override(PretrainConfig(), {"phases": "((64, 8, 10),)"})
+
+
+def test_json_holds_every_field_and_tells_configs_apart():
+    one = PretrainConfig()
+    other = override(one, {"optimizer.learning_rate": "3e-4", "seed": "7"})
+    assert json.loads(json.dumps(to_json(one))) == to_json(one)
+    assert set(to_json(one)) == {f.name for f in dataclasses.fields(PretrainConfig)}
+    assert differing_fields(to_json(one), to_json(other)) == ["optimizer.learning_rate", "seed"]
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "configs").glob("*.py")), ids=lambda p: p.stem)
+def test_every_recipe_loads_and_says_its_command_hardware_and_score(path: Path):
+    kind = FinetuneConfig if path.stem.startswith("finetune") else PretrainConfig
+    assert isinstance(load_recipe(str(path), kind), kind)
+    for word in ("Command:", "Hardware:", "Time:", "Expected:"):
+        assert word in path.read_text(), word
+
+
+# Learning rate, batch, epochs, warm-up, length: https://arxiv.org/abs/1810.04805, sections 4 and 5.3, appendix A.3, and
+# google-research/bert's run_classifier.py and run_squad.py; RoBERTa's of https://arxiv.org/abs/1907.11692, table 10.
+@pytest.mark.parametrize(
+    ("name", "numbers"),
+    [
+        ("finetune", (3e-5, 32, 3, 0.1, 128)),
+        ("finetune_squad", (5e-5, 32, 3, 0.1, 384)),
+        ("finetune_swag", (2e-5, 16, 3, 0.1, 128)),
+        ("finetune_ner", (5e-5, 32, 4, 0.1, 256)),
+        ("finetune_roberta", (2e-5, 16, 10, 0.06, 512)),
+    ],
+)
+def test_the_recipes_of_fine_tuning_have_the_published_numbers(name: str, numbers: tuple):
+    config = load_recipe(f"configs/{name}.py", FinetuneConfig)
+    adam = config.optimizer
+    assert (adam.learning_rate, config.batch, config.epochs, config.warmup, config.max_length) == numbers
+    assert adam.bias_correction and (adam.schedule, adam.end_learning_rate) == ("linear", 0.0)
+    own = (0.9, 0.98, 1e-6, 0.1, 0.0) if name == "finetune_roberta" else (0.9, 0.999, 1e-6, 0.01, 1.0)
+    assert (adam.b1, adam.b2, adam.eps, adam.weight_decay, adam.clip_norm) == own
+    steps = config.for_examples(1000).optimizer
+    assert steps.total_steps == -(-1000 // config.batch) * config.epochs
+    assert steps.warmup_steps == round(config.warmup * steps.total_steps)
+
+
+def test_a_missing_recipe_lists_those_there_are():
+    with pytest.raises(UserError, match=r"bert_base\.py"):
+        load_recipe("configs/nothing.py")
+
+
+def test_the_command_line_is_a_config_and_words():
+    launch = parse(
+        ["configs/demo.py", "run=runs/x", "seed=3", "allow_change=seed,mesh", "--dry-run"], "", PretrainConfig
+    )
+    assert (launch.run, launch.allow_change, launch.dry_run) == ("runs/x", ("seed", "mesh"), True)
+    assert (launch.as_json, parse(["configs/demo.py", "--json"], "", PretrainConfig).as_json) == (False, True)
+    assert (launch.config.seed, launch.given) == (3, {"seed"})
+
+
+@pytest.mark.parametrize("argv", [["seed=3"], ["configs/demo.py", "seed"], ["configs/demo.py", "--fast"]])
+def test_a_malformed_command_line_is_one_line(argv):
+    with pytest.raises(UserError) as error:
+        parse(argv, "", PretrainConfig)
+    assert "\n" not in str(error.value)

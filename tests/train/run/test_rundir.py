@@ -1,0 +1,82 @@
+"""The run directory: one live run at a time, one config for its whole life, a log that survives a resume."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from bert_jax.errors import UserError
+from train.pretraining.recipe import PretrainConfig, override
+from train.run.directory import RunDirectory
+from train.run.log import RunLog
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+@pytest.mark.slow
+def test_a_second_run_in_a_live_directory_is_refused_by_name(tmp_path: Path):
+    code = f"from train.run.directory import RunDirectory; r = RunDirectory({str(tmp_path)!r}); r.acquire(); print('held', flush=True); input()"
+    with subprocess.Popen(
+        [sys.executable, "-c", code], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "held\n"
+        with pytest.raises(UserError, match=rf"process {holder.pid} on host"):
+            RunDirectory(str(tmp_path)).acquire()
+        holder.kill()
+    run = RunDirectory(str(tmp_path))
+    run.acquire()  # a killed run leaves no lock behind
+    run.release()
+
+
+def test_another_config_is_refused_unless_the_fields_are_named(tmp_path: Path):
+    run = RunDirectory(str(tmp_path))
+    first = PretrainConfig()
+    changed = override(first, {"optimizer.learning_rate": "3e-4", "seed": "7"})
+    run.settle_config(first, ())
+    run.settle_config(first, ())
+    for allowed in ((), ("seed",), ("optimizer.learn",)):
+        with pytest.raises(UserError, match=r"optimizer\.learning_rate: 0\.0001 became 0\.0003"):
+            run.settle_config(changed, allowed)
+    assert run.saved_config()["seed"] == 0
+    run.settle_config(changed, ("seed", "optimizer"))
+    assert run.saved_config()["seed"] == 7
+
+
+def test_a_run_from_before_a_field_existed_goes_on_with_its_default(tmp_path: Path):
+    run = RunDirectory(str(tmp_path))
+    run.settle_config(PretrainConfig(), ())
+    older = run.saved_config()
+    assert older is not None
+    del older["model"]["model_type"], older["model"]["labels"], older["keep"]
+    (tmp_path / "config.json").write_text(json.dumps(older))
+    with pytest.raises(UserError, match=r"model\.labels"):
+        run.settle_config(override(PretrainConfig(), {"model.labels": "('a', 'b')"}), ())
+    run.settle_config(PretrainConfig(), ())
+    assert run.saved_config()["model"]["model_type"] == "bert"
+
+
+def test_a_damaged_config_is_named(tmp_path: Path):
+    (tmp_path / "config.json").write_text('{"seed": ')
+    with pytest.raises(UserError, match=r"config\.json: not JSON"):
+        RunDirectory(str(tmp_path)).settle_config(PretrainConfig(), ())
+
+
+@pytest.mark.slow
+def test_a_resumed_log_forgets_the_steps_that_happen_again(tmp_path: Path):
+    with RunLog(tmp_path, start_step=0, total_steps=10) as log:
+        for step in (2, 4, 6):
+            log.record("train", step, {"loss": 1.0 * step})
+    with (tmp_path / "metrics.jsonl").open("a") as file:
+        file.write('{"kind": "train", "st')  # killed in the middle of a line
+    with RunLog(tmp_path, start_step=4, total_steps=10) as log:
+        log.record("train", 6, {"loss": float("nan")})
+        log.record("eval", 6, {"mlm_loss": 2.0})
+        log.draw()
+    rows = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert [(row["kind"], row["step"]) for row in rows] == [("train", 2), ("train", 4), ("train", 6), ("eval", 6)]
+    assert rows[2]["loss"] is None
+    assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
+    assert list((tmp_path / "tensorboard").iterdir())

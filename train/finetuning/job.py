@@ -1,0 +1,201 @@
+"""Fine-tuning as the loop's job: batches by length, the official scores, the best model so far as an export."""
+
+import dataclasses
+import math
+from collections import Counter
+from collections.abc import Callable, Generator
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from bert_jax.data.prefetch import Prefetch
+from bert_jax.data.tasks.encoded import BUCKETS, Encoded, LengthBatches, evaluation_batches
+from bert_jax.data.tokenizer.tokenizer import Tokenizer
+from bert_jax.formats.card import training_facts
+from bert_jax.formats.load import load_arrays
+from bert_jax.formats.write import save_pretrained
+from bert_jax.model.heads import HEADS
+from bert_jax.training.feed import MeshBatches, to_host
+from bert_jax.training.optimizer import layer_rates, make_optimizer, make_schedule, with_rates
+from bert_jax.training.prediction import PlannedBatches, Predictor
+from bert_jax.training.sharding import batch_shardings, check_sizes, make_mesh
+from bert_jax.training.step import TrainState
+from train.finetuning.finetune_parameters import starting_parameters, upper_layers
+from train.finetuning.recipe import FinetuneConfig
+from train.finetuning.report import write_report
+from train.finetuning.tasks.data import Outputs, Split, TaskData
+from train.pretraining.placing import place
+from train.pretraining.recipe import to_json
+from train.run.directory import RunDirectory
+from train.run.log import RunLog, SilentLog, read_rows
+
+
+class Finetuning:
+    """A `Job`: a task, learnt from a pretrained model."""
+
+    def __init__(self, config: FinetuneConfig, run: RunDirectory, task: TaskData, tokenizer: Tokenizer):
+        self.settings, self.mesh = config, make_mesh(config.mesh)
+        check_sizes(config.model, self.mesh, batch_size=config.batch, accumulation=config.accumulation)
+        check_sizes(config.model, self.mesh, batch_size=config.eval_batch)
+        upper_layers(config)
+        self.model = HEADS[task.head](config.model)
+        self.tx, self.schedule = make_optimizer(config.optimizer), make_schedule(config.optimizer)
+        if config.freeze is not None or config.layer_decay != 1:
+            rates = layer_rates(config.model, freeze=config.freeze, decay=config.layer_decay)
+            self.tx = with_rates(self.tx, rates)
+        self.objective = task.objective
+        self._run, self._task, self._tokenizer = run, task, tokenizer
+        self._buckets = buckets_of(config)
+        self._predict = Predictor(self.model, self.mesh, self.objective)
+        self._history = _scores_so_far(run, self._figure)
+
+    def first_state(self, target: TrainState, fresh: Callable[[], TrainState]) -> TrainState:
+        state = fresh()
+        (params,) = starting_parameters(self.settings, self._task.head, target.params, [state.params])
+        return dataclasses.replace(state, params=params)
+
+    def greet(self, log: RunLog | SilentLog, *, begun: bool) -> None:
+        if not begun:
+            self._history = {}
+        splits = (*self._task.evaluations, *self._task.tests)
+        sizes = ", ".join(f"{len(split.examples):,} of {split.name}" for split in splits)
+        log.say(
+            f"{self.settings.task}: {len(self._task.train):,} rows to learn from, {sizes or 'nothing'} to predict; "
+            f"{len(self._task.labels)} labels; best is the highest {self._figure}"
+        )
+
+    def plan(self) -> dict[str, Any]:
+        """What the run would be, in JSON values."""
+        config, task = self.settings, self._task
+        order = order_of(config, task.train)
+        lengths = Counter(order.batch(step).length for step in range(min(config.total_steps, order.steps_per_epoch)))
+        return {
+            "task": config.task,
+            "head": task.head,
+            "labels": list(task.labels),
+            "rows": len(task.train),
+            "evaluations": {split.name: len(split.examples) for split in task.evaluations},
+            "tests": {split.name: len(split.examples) for split in task.tests},
+            "total_steps": config.total_steps,
+            "warmup_steps": config.optimizer.warmup_steps,
+            "batches an epoch, by length": {str(length): lengths[length] for length in sorted(lengths)},
+            "metric": task.metric,
+        }
+
+    def batches(self, step: int) -> Generator[tuple[dict[str, jax.Array], float]]:
+        self._history = {number: score for number, score in self._history.items() if number <= step}
+        if self.is_over():
+            return
+        config, examples = self.settings, self._task.train
+        source = MeshBatches(
+            PlannedBatches(examples, order_of(config, examples).batch), config.batch, batch_shardings(self.mesh)
+        )
+        with Prefetch(source, step, config.total_steps) as prefetched:
+            waited = 0.0
+            for batch in prefetched:
+                yield batch, prefetched.waited - waited
+                waited = prefetched.waited
+
+    def told(self, summary: dict[str, float]) -> dict[str, float]:
+        return summary
+
+    def evaluate(self, params: Any, step: int) -> dict[str, float]:
+        """The scores of each file with labels; the first's under their own names."""
+        found: dict[str, float] = {}
+        for number, split in enumerate(self._task.evaluations):
+            scores = self._scores(params, split)
+            found |= scores if number == 0 else {f"{split.name}_{name}": value for name, value in scores.items()}
+        return found
+
+    def after_evaluation(self, params: Any, step: int, scores: dict[str, float]) -> None:
+        """Exports the best model so far. A score that is not a number (a correlation of equal predictions) is worst."""
+        score = scores[self._figure] if math.isfinite(scores[self._figure]) else -math.inf
+        is_best = not self._history or score > max(self._history.values())
+        self._history[step] = score
+        if is_best:
+            self._export(params, step)
+
+    def _scores(self, params: Any, split: Split) -> dict[str, float]:
+        outputs, loss = self.outputs(params, split)
+        return ({} if loss is None else {"loss": loss}) | self._task.score(split, outputs)
+
+    def outputs(self, params: Any, split: Split) -> tuple[Outputs, float | None]:
+        """The model's logits for each example of a file once, and its loss where it has labels."""
+        plans = evaluation_batches(split.encoded.lengths, self.settings.eval_batch, buckets=self._buckets)
+        return self._predict(params, split.encoded, plans)
+
+    @property
+    def _figure(self) -> str:
+        return self._task.metric
+
+    def is_over(self) -> bool:
+        """Whether the best of the evaluations lies more than `early_stop` of them back."""
+        patience = self.settings.early_stop
+        scores = list(self._history.values())
+        return bool(patience and scores) and len(scores) - 1 - scores.index(max(scores)) >= patience
+
+    def facts(self) -> dict[str, Any]:
+        return {"config": to_json(self.settings), "data": self._tokenizer.fingerprint}
+
+    def finish(self, params: Any, step: int, log: RunLog | SilentLog) -> None:
+        """Predictions and the report, by the best model. `params`: arrays or their shapes, for the layout alone."""
+        with self._run.export_on_disk() as folder:
+            _, best, report = load_arrays(folder, head=self._task.head)
+            placed = place(best, params, str(self._run.export))
+        splits = (*self._task.evaluations, *self._task.tests)
+        outputs = {split.name: self.outputs(placed, split) for split in splits}
+        if jax.process_index() != 0:
+            return
+
+        def write_predictions(folder: Path) -> None:
+            folder.mkdir(parents=True, exist_ok=True)
+            for split in splits:
+                self._task.write_predictions(split, outputs[split.name][0], folder)
+
+        def report_on(folder: Path) -> None:
+            write_report(folder, self.settings, self._task, outputs, best_step=report.step)
+
+        self._run.write_folder(self._run.path / "predictions", write_predictions)
+        self._run.write_folder(self._run.path / "report", report_on)
+        log.say(f"the best model, of step {report.step:,}, is in {self._run.export}; what it gets wrong in report/")
+
+    def _export(self, params: Any, step: int) -> None:
+        whole = to_host(params)
+        if jax.process_index() == 0:
+            write_export(self._run, self.settings, self._task, self._tokenizer, whole, step)
+        if jax.process_count() > 1:
+            from jax.experimental import multihost_utils
+
+            multihost_utils.sync_global_devices("exported")  # in the end every process reads it
+
+
+def buckets_of(config: FinetuneConfig) -> tuple[int, ...]:
+    """The lengths that batches are padded to."""
+    if config.pad == "max":
+        return (config.max_length,)
+    return (*(length for length in BUCKETS if length < config.max_length), config.max_length)
+
+
+def order_of(config: FinetuneConfig, examples: Encoded) -> LengthBatches:
+    """Which examples each step learns from."""
+    return LengthBatches(examples.lengths, config.batch, buckets=buckets_of(config), seed=config.seed)
+
+
+def write_export(
+    run: RunDirectory, config: FinetuneConfig, task: TaskData, tokenizer: Tokenizer, params: Any, step: int
+) -> None:
+    """The run's `export/`: a model with the task's head and label names, as transformers loads it."""
+    with run.on_disk() as folder:
+        card = training_facts(folder, step)
+
+    def write(folder: Path) -> None:
+        save_pretrained(folder, config.model, params, tokenizer, head=task.head, step=step, card=card)
+
+    run.write_folder(run.export, write)
+
+
+def _scores_so_far(run: RunDirectory, figure: str) -> dict[int, float]:
+    """Step -> score of the run's earlier evaluations; what was no number is the worst."""
+    rows = [row for row in read_rows(run.path / "metrics.jsonl") if row["kind"] == "eval" and figure in row]
+    return {row["step"]: -math.inf if row[figure] is None else row[figure] for row in rows}

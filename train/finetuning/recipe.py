@@ -1,0 +1,142 @@
+"""What a fine-tuning run is made of: one frozen dataclass and its checks."""
+
+import dataclasses
+from dataclasses import dataclass, field
+from typing import Literal
+
+from bert_jax.config import BertConfig
+from bert_jax.errors import UserError
+from bert_jax.training.optimizer import OptimizerConfig
+from bert_jax.training.sharding import MeshConfig
+
+
+@dataclass(frozen=True)
+class FinetuneConfig:
+    """A fine-tuning run. The defaults are the paper's (https://arxiv.org/abs/1810.04805, A.3), with Adam's bias
+    correction, without which small sets are unstable (https://arxiv.org/abs/2006.05987).
+
+    `optimizer.total_steps` and `warmup_steps` follow from `epochs`, `batch`, `warmup` and the size of the data;
+    `model` is the source's. Evaluations and checkpoints come once an epoch unless a number of steps is said.
+
+    task                 a name in `train.finetuning.tasks.table.TASKS`
+    data                 a folder in the task's own layout
+    train, dev, test     files instead; dev may be a share of train ("0.1"), held out with the same shares of classes
+    split_seed           of what dev=SHARE holds out: the same examples whatever `seed` is
+    text, pair, label    columns of a table (task=classify); id: a column for the predictions' names
+    kind                 what the label column holds: "class", "classes" (several) or "number"
+    init                 a run directory, a folder or a hub id
+    max_length           tokens of a row; stride: tokens between the beginnings of two windows of a longer text, at most
+                         a window; None: 128 where answers are looked for, half a window where words have tags
+    document_context     task=tag: rows are filled with the sentences around (section 5.3)
+    epochs, batch        the passes over the training examples, and how many there are in a step
+    warmup               share of the steps
+    accumulation         parts that a batch is taken in, one after the other
+    freeze, layer_decay  see `training.layer_rates`
+    reinit_layers        so many layers at the top, and the pooler, are drawn anew
+    class_weights        "none", "balanced" (N / (C * count)), or a number for each class ("1,2.5,1")
+    label_smoothing      see `training.task_objectives`
+    null_answers         squad: questions may have no answer; null_threshold: above it none is given
+    metric               which of the scores tells what is best; None: the task's
+    early_stop           so many evaluations without a better one end the run; 0: never
+    pad                  "bucket": a batch is padded to one of a few lengths, "max": always to max_length
+    seed                 of the head, the order and dropout
+    seeds                so many runs with seeds from `seed` on, for each of `learning_rates`, all in one program
+    """
+
+    task: str = "classify"
+    data: str | None = None
+    train: str | None = None
+    dev: str | None = None
+    test: str | None = None
+    text: str = "text"
+    pair: str | None = None
+    label: str = "label"
+    id: str | None = None
+    kind: Literal["class", "classes", "number"] = "class"
+    init: str | None = None
+    model: BertConfig = field(default_factory=BertConfig)
+    optimizer: OptimizerConfig = field(
+        default_factory=lambda: OptimizerConfig(learning_rate=5e-5, warmup_steps=0, bias_correction=True)
+    )
+    mesh: MeshConfig = field(default_factory=MeshConfig)
+    max_length: int = 128
+    stride: int | None = None
+    max_question_length: int = 64
+    max_answer_length: int = 30
+    document_context: bool = False
+    epochs: float = 3.0
+    batch: int = 32
+    eval_batch: int = 32
+    warmup: float = 0.1
+    accumulation: int = 1
+    pad: Literal["bucket", "max"] = "bucket"
+    seed: int = 0
+    split_seed: int = 0
+    seeds: int = 1
+    learning_rates: tuple[float, ...] = ()
+    freeze: str | None = None
+    layer_decay: float = 1.0
+    reinit_layers: int = 0
+    class_weights: str = "none"
+    label_smoothing: float = 0.0
+    null_answers: bool = False
+    null_threshold: float = 0.0
+    metric: str | None = None
+    early_stop: int = 0
+    log_every: int = 20
+    eval_every: int = 0
+    save_every: int = 0
+    keep: int = 2
+    max_skipped_in_a_row: int = 20
+
+    def __post_init__(self):
+        if self.kind not in ("class", "classes", "number"):
+            raise UserError(f"kind: found {self.kind!r}; expected class, classes or number")
+        for name in ("max_length", "max_question_length", "max_answer_length", "batch", "eval_batch"):
+            _check(getattr(self, name) >= 1, name, getattr(self, name), "at least 1")
+        _check(self.stride is None or self.stride >= 1, "stride", self.stride, "at least 1")
+        if self.pad not in ("bucket", "max"):
+            raise UserError(f"pad: found {self.pad!r}; expected bucket or max")
+        if not isinstance(self.learning_rates, tuple) or not all(_is_rate(rate) for rate in self.learning_rates):
+            raise UserError(f"learning_rates: found {self.learning_rates!r}; expected numbers as in (2e-5,3e-5)")
+        if (self.seeds > 1 or self.learning_rates) and self.early_stop:
+            raise UserError("early_stop: many runs at once go on to the end; leave it out")
+        if (self.seeds > 1 or self.learning_rates) and (self.mesh.fsdp, self.mesh.tensor) != (1, 1):
+            name, size = ("fsdp", self.mesh.fsdp) if self.mesh.fsdp != 1 else ("tensor", self.mesh.tensor)
+            raise UserError(
+                f"mesh.{name}: found {size}; of many runs at once each is whole on its device; leave it out"
+            )
+        for name in ("accumulation", "log_every", "seeds"):
+            _check(getattr(self, name) >= 1, name, getattr(self, name), "at least 1")
+        for name in ("reinit_layers", "early_stop", "eval_every", "save_every", "seed", "split_seed"):
+            _check(getattr(self, name) >= 0, name, getattr(self, name), "at least 0")
+        _check(self.epochs > 0, "epochs", self.epochs, "more than 0")
+        _check(0 <= self.warmup < 1, "warmup", self.warmup, "a share, at least 0 and below 1")
+        _check(0 <= self.label_smoothing < 1, "label_smoothing", self.label_smoothing, "at least 0 and below 1")
+        _check(self.keep >= 2, "keep", self.keep, "at least 2, so that a damaged checkpoint has one before it")
+        _check(self.batch % self.accumulation == 0, "accumulation", self.accumulation, f"a divisor of {self.batch}")
+
+    @property
+    def total_steps(self) -> int:
+        return self.optimizer.total_steps
+
+    def for_examples(self, count: int) -> "FinetuneConfig":
+        """The config with all steps in numbers, for `count` training examples."""
+        an_epoch = -(-count // self.batch)
+        total = max(1, round(self.epochs * an_epoch))
+        optimizer = dataclasses.replace(self.optimizer, total_steps=total, warmup_steps=round(self.warmup * total))
+        return dataclasses.replace(
+            self,
+            optimizer=optimizer,
+            eval_every=self.eval_every or an_epoch,
+            save_every=self.save_every or self.eval_every or an_epoch,
+        )
+
+
+def _is_rate(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and value >= 0
+
+
+def _check(right: bool, name: str, found: object, expected: str) -> None:
+    if not right:
+        raise UserError(f"{name}: found {found}; expected {expected}")

@@ -1,0 +1,217 @@
+"""`report/` of a fine-tuning run: the scores, who is taken for whom, and the worst mistakes with their text."""
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from bert_jax.evaluation import confusion_matrix
+from bert_jax.files import json_text
+from train.finetuning.recipe import FinetuneConfig
+from train.finetuning.span_page import span_page
+from train.finetuning.tasks.data import Outputs, Split, TaskData
+
+LEGIBLE = 30  # more counts in a row, or characters in a name, would not be read
+_NAMED = 90  # more names would not be read on an axis
+
+
+def draw_counts(path: Path, rows: Sequence[str], columns: Sequence[str], counts: np.ndarray, corner: str) -> None:
+    """A PNG of counts, coloured by their share of the row.
+
+    Args:
+        path: the file.
+        rows, columns: their names; of very many the axes have the numbers, from 0.
+        counts: int [R, C].
+        corner: what rows and columns are, as "label \\ prediction".
+    """
+    shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
+    height, width = (2.5 + 0.45 * min(len(names), _NAMED) for names in (rows, columns))
+    figure, axes = _figure(width + 1, height)
+    image = axes.imshow(shares, cmap="Blues", vmin=0, vmax=1, aspect="auto")
+    figure.colorbar(image, label="share of the row")
+    if len(columns) <= _NAMED:
+        upright = len(columns) > 4 or max(map(len, columns)) > 8
+        axes.set_xticks(range(len(columns)), drawn(columns), rotation=90 if upright else 0, parse_math=False)
+    if len(rows) <= _NAMED:
+        axes.set_yticks(range(len(rows)), drawn(rows), parse_math=False)
+    of_rows, _, of_columns = corner.partition(" \\ ")
+    axes.set_ylabel(of_rows)
+    axes.set_xlabel(of_columns)
+    if len(rows) <= LEGIBLE:
+        for row, column in np.ndindex(*counts.shape):
+            colour = "white" if shares[row, column] > 0.5 else "black"
+            axes.text(column, row, f"{counts[row, column]:,}", ha="center", va="center", color=colour, fontsize=8)
+    figure.savefig(path, dpi=110)
+
+
+def draw_numbers(path: Path, labels: np.ndarray, predictions: np.ndarray) -> None:
+    """A PNG of a point for each example, [N] and [N], and the line on which predictions are right."""
+    figure, axes = _figure(5.5, 5)
+    axes.axline((labels[0], labels[0]), slope=1, color="gray", linewidth=1)
+    axes.scatter(labels, predictions, s=12, alpha=0.5)
+    axes.set_xlabel("label")
+    axes.set_ylabel("prediction")
+    axes.grid(alpha=0.3)
+    figure.savefig(path, dpi=110)
+
+
+def drawn(names: Sequence[str]) -> list[str]:
+    """Names as they stand in a picture: "#3" for the fourth if it is long or the font lacks one of its characters."""
+    from matplotlib.font_manager import FontProperties, findfont, get_font
+
+    font = get_font(findfont(FontProperties()))
+    return [
+        name if len(name) <= LEGIBLE and all(font.get_char_index(ord(c)) for c in name) else f"#{number}"
+        for number, name in enumerate(names)
+    ]
+
+
+def _figure(width: float, height: float) -> tuple[Any, Any]:
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, height), layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure, figure.subplots()
+
+
+_SHOWN = 20  # mistakes in the page; all of them are in mistakes.jsonl
+_PAGE = 100  # texts on the page of spans
+_PARTS = 5  # of the examples of a regression, by their labels
+
+
+def write_report(
+    folder: Path,
+    config: FinetuneConfig,
+    task: TaskData,
+    outputs: Mapping[str, tuple[Outputs, float | None]],
+    *,
+    best_step: int | None,
+) -> None:
+    """Writes metrics.json, report.md and, of each split, SPLIT-mistakes.jsonl and what shows them by the kind of task.
+
+    Of classes, tags and choices that is SPLIT-confusion.png, of several labels too, a row a label; of numbers
+    SPLIT-numbers.png; of answers and tags SPLIT-spans.html. A score that is no number is null in metrics.json.
+
+    Args:
+        folder: made if need be; files of these names are replaced.
+        config, task: of the run.
+        outputs: of the best model, for each split its logits and its loss.
+        best_step: after how many steps that model was taken.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    labelled = [split for split in (*task.evaluations, *task.tests) if split.labelled]
+    scores = {}
+    page = [f"# {config.task}, from {config.init}", "", f"The best model is that of step {best_step:,}.", ""]
+    for split in labelled:
+        found, loss = outputs[split.name]
+        scores[split.name] = ({} if loss is None else {"loss": loss}) | task.score(split, found)
+        mistakes = task.mistakes(split, found)
+        lines = (json_text(mistake) + "\n" for mistake in mistakes)
+        (folder / f"{split.name}-mistakes.jsonl").write_text("".join(lines), encoding="utf-8")
+        page += _section(split, scores[split.name], mistakes)
+        if counts := _counts(task, split, found):
+            page += _counts_section(folder / f"{split.name}-confusion.png", counts)
+        if task.problem_type == "regression":
+            labels, predictions = split.encoded.targets["labels"], found["logits"][:, 0]
+            page += _numbers_section(folder / f"{split.name}-numbers.png", labels, predictions)
+        if spans := task.span_mistakes(split, found):
+            shown = span_page(f"{config.task}, {split.name}: what is wrong", spans[:_PAGE])
+            (folder / f"{split.name}-spans.html").write_text(shown, encoding="utf-8")
+            page += [f"Where it looked: [{split.name}-spans.html]({split.name}-spans.html)", ""]
+        page += _mistakes_table(mistakes)
+    facts = {"task": config.task, "init": config.init, "best_step": best_step, "metric": task.metric, "scores": scores}
+    (folder / "metrics.json").write_text(json_text(facts, indent=1) + "\n", encoding="utf-8")
+    (folder / "report.md").write_text("\n".join(page) + "\n", encoding="utf-8")
+
+
+class _Counts(NamedTuple):
+    """int64 [R, C] with what its rows and columns are called; `corner` says what they are, "row \\ column"."""
+
+    rows: list[str]
+    columns: list[str]
+    counts: np.ndarray
+    corner: str = "label \\ prediction"
+
+
+def _section(split: Split, scores: Mapping[str, float], mistakes: list[dict[str, Any]]) -> list[str]:
+    shown = ((name, f"{value:.4f}" if math.isfinite(value) else "none") for name, value in scores.items())
+    lines = [f"## {split.name}", "", f"{len(split.examples):,} examples of `{split.path.name}`.", ""]
+    lines += ["| score | |", "|---|---:|", *(f"| {name} | {value} |" for name, value in shown), ""]
+    return lines if mistakes else [*lines, "No mistakes.", ""]
+
+
+def _counts(task: TaskData, split: Split, outputs: Outputs) -> _Counts | None:
+    """Labels by predictions; of several labels how often each was right and wrong; None of numbers and answers."""
+    targets = split.encoded.targets
+    if task.problem_type == "multi_label_classification":
+        return _right_and_wrong(list(task.labels), targets["labels"] > 0, outputs["logits"] > 0)
+    names = list(task.labels)
+    if task.head == "multiple-choice":
+        gold, found = targets["labels"], np.where(targets["is_choice"], outputs["logits"], -np.inf).argmax(axis=1)
+        names = [str(number) for number in range(targets["is_choice"].shape[1])]
+    elif task.problem_type == "single_label_classification":
+        gold, found = targets["labels"], outputs["logits"].argmax(axis=1)
+    elif task.head == "token-classification":
+        labels, lengths = split.encoded.tokens["labels"], split.encoded.row_lengths
+        ids = outputs["logits"].argmax(axis=-1)
+        flat = np.concatenate([row[:length] for row, length in zip(ids, lengths, strict=True)])
+        gold, found = labels[labels >= 0], flat[labels >= 0]
+    else:
+        return None
+    return _Counts(names, names, confusion_matrix(gold, found, np.arange(len(names))))
+
+
+def _right_and_wrong(names: list[str], gold: np.ndarray, found: np.ndarray) -> _Counts:
+    """Of each of the labels, bool [N, C], the examples of each of the four kinds."""
+    counts = np.stack([gold & found, gold & ~found, ~gold & found, ~gold & ~found], axis=-1).sum(axis=0)
+    columns = ["true positives", "false negatives", "false positives", "true negatives"]
+    return _Counts(names, columns, counts, "label \\ examples")
+
+
+def _counts_section(picture: Path, table: _Counts) -> list[str]:
+    draw_counts(picture, *table)
+    lines = []
+    if len(table.rows) <= LEGIBLE:
+        lines += [f"| {table.corner} | {' | '.join(map(_cell, table.columns))} |"]
+        lines += [f"|---|{'---:|' * len(table.columns)}"]
+        for name, row in zip(table.rows, table.counts, strict=True):
+            lines.append(f"| {_cell(name)} | {' | '.join(map(str, row))} |")
+        lines.append("")
+    numbered = [(short, name) for short, name in zip(drawn(table.rows), table.rows, strict=True) if short != name]
+    if numbered:
+        lines += [f"In the picture {', '.join(f'{short} is {_cell(name)}' for short, name in numbered)}.", ""]
+    return [*lines, f"![{table.corner}]({picture.name})", ""]
+
+
+def _numbers_section(picture: Path, labels: np.ndarray, predictions: np.ndarray) -> list[str]:
+    """Parts of equal size from the smallest labels to the largest."""
+    draw_numbers(picture, labels, predictions)
+    lines = ["| labels | examples | mean label | mean prediction | mean squared error |", "|---|---:|---:|---:|---:|"]
+    for part in np.array_split(np.argsort(labels, kind="stable"), min(_PARTS, len(labels))):
+        gold, found = labels[part].astype(np.float64), predictions[part].astype(np.float64)
+        error = np.square(gold - found).mean()
+        lines.append(
+            f"| {gold[0]:g} to {gold[-1]:g} | {len(part):,} | {gold.mean():.4f} | {found.mean():.4f} | {error:.4f} |"
+        )
+    return [*lines, "", f"![label and prediction]({picture.name})", ""]
+
+
+def _mistakes_table(mistakes: list[dict[str, Any]]) -> list[str]:
+    if not mistakes:
+        return []
+    lines = ["The worst of them:" if len(mistakes) <= _SHOWN else f"The worst {_SHOWN} of {len(mistakes):,}:", ""]
+    lines += ["| text | label | prediction | how wrong |", "|---|---|---|---:|"]
+    for mistake in mistakes[:_SHOWN]:
+        text = mistake["text"] + (f" / {mistake['pair']}" if "pair" in mistake else "")
+        cells = (_cell(text, 200), _cell(mistake["label"]), _cell(mistake["prediction"]))
+        lines.append(f"| {' | '.join(cells)} | {mistake['loss']:.3g} |")
+    return [*lines, ""]
+
+
+def _cell(text: str, longest: int = 120) -> str:
+    """A text as one cell of a Markdown table."""
+    flat = " ".join(text.replace("|", "\\|").split())
+    return flat if len(flat) <= longest else flat[: longest - 1] + "…"

@@ -1,0 +1,241 @@
+"""Question answering: SQuAD 1.1 and 2.0, and what has their form (KorQuAD, XQuAD)."""
+
+import json
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from bert_jax import evaluation as metrics
+from bert_jax.data.tasks.encoded import Encoded
+from bert_jax.data.tasks.passages import PassageQuestion, Passages, answer_positions, encode_passages, read_squad
+from bert_jax.data.tokenizer.tokenizer import Tokenizer
+from bert_jax.errors import UserError
+from bert_jax.inference.tasks.question_answering import Answers, best_answers
+from bert_jax.training.objectives import AnswerSpan
+from train.finetuning.recipe import FinetuneConfig
+from train.finetuning.span_page import Span, SpanExample
+from train.finetuning.tasks.data import FileNames, Outputs, Scores, Split, checked_metric, task_files, with_held_out
+
+_STRIDE = 128  # run_squad.py's doc_stride
+
+
+class AnswerRules(NamedTuple):
+    """How a benchmark scores where all questions have answers; F1 of an answer and a gold one, which tells mistakes."""
+
+    score: Callable[[Iterable[metrics.Question], Mapping[str, str]], Scores]
+    f1: Callable[[str, str], float]
+
+
+SQUAD = AnswerRules(metrics.squad1, metrics.token_f1)
+KORQUAD = AnswerRules(metrics.korquad, metrics.character_f1)
+
+
+class QuestionAnswering:
+    """A `TaskData`: where in a passage the answer to a question stands, if it is there at all."""
+
+    head = "question-answering"
+    labels: tuple[str, ...] = ("LABEL_0", "LABEL_1")
+    problem_type = None
+
+    def __init__(self, config: FinetuneConfig, tokenizer: Tokenizer, version: int, rules: AnswerRules):
+        names = FileNames(
+            (f"train-v{version}.{'1' if version == 1 else '0'}", "train"),
+            ((f"dev-v{version}.{'1' if version == 1 else '0'}", "dev"),),
+        )
+        files = task_files(config, names)
+        if config.class_weights != "none" or config.label_smoothing:
+            raise UserError("class_weights, label_smoothing: only where an example has one class")
+        self._config, self._tokenizer, self._rules = config, tokenizer, rules
+        self._last: tuple[Outputs, list[Answers]] | None = None
+        self._null_answers = config.null_answers or version == 2
+        self.objective = AnswerSpan()
+        train, held = self._read_train(files.train)
+        self.train = self._split("train", files.train, train).encoded
+        dev = [(name, path, self._read_labelled(path)) for name, path in files.dev]
+        dev += [("dev", files.train, held)] if held else []
+        self.evaluations = tuple(self._split(name, path, found) for name, path, found in dev)
+        self.tests = tuple(self._split(name, path, _read(path)) for name, path in files.test)
+        ids = [question.id for question in self.evaluations[0].examples]
+        nothing_said = self._scores(
+            self.evaluations[0], dict.fromkeys(ids, ""), dict.fromkeys(ids, ""), dict.fromkeys(ids, 0.0)
+        )
+        self.metric = checked_metric(config.metric or "f1", nothing_said, config.task)
+
+    def _read_train(self, path: Path) -> tuple[list[PassageQuestion], list[PassageQuestion]]:
+        """What is learnt from, and what `dev=SHARE` holds out: all questions of a passage, or none.
+
+        Passages whose questions all have answers, those whose have none, and those of both are held out alike.
+        """
+        questions = [question for question in self._read_labelled(path) if question.answers or question.is_impossible]
+        kinds: dict[str, set[bool]] = {}
+        for question in questions:
+            kinds.setdefault(question.context, set()).add(question.is_impossible)
+        _, passages = with_held_out(self._config, list(kinds), lambda context: tuple(sorted(kinds[context])))
+        held = set(passages)
+        return [one for one in questions if one.context not in held], [one for one in questions if one.context in held]
+
+    def _read_labelled(self, path: Path) -> list[PassageQuestion]:
+        """Questions to learn from or to score by."""
+        questions = _read(path)
+        for one in questions:
+            for name, text in (("question", one.question), ("context", one.context)):
+                if not text.strip():
+                    raise UserError(f"{path}, question {one.id}: its {name} is empty; expected a text")
+            if not (self._null_answers or one.answers):
+                raise UserError(
+                    f"{path}, question {one.id}: has no answer; where questions may have none, say task=squad2 (or "
+                    "null_answers=true)"
+                )
+        if not any(one.answers or one.is_impossible for one in questions):
+            raise UserError(
+                f"{path}: no question has an answer, or says that it is_impossible; test=FILE needs neither"
+            )
+        return questions
+
+    def _split(self, name: str, path: Path, questions: list[PassageQuestion]) -> Split:
+        config = self._config
+        passages = encode_passages(
+            self._tokenizer,
+            [question.question for question in questions],
+            [question.context for question in questions],
+            max_length=config.max_length,
+            stride=_STRIDE if config.stride is None else config.stride,
+            max_question_length=config.max_question_length,
+        )
+        first = [question.answers[0] if question.answers else None for question in questions]
+        spans = [None if answer is None else (answer.start, answer.start + len(answer.text)) for answer in first]
+        start, end = answer_positions(passages, spans)
+        encoded = _encoded(passages, self._tokenizer.pad_token_id, start, end)
+        said = [bool(q.answers) or (self._null_answers and q.is_impossible) for q in questions]
+        labelled = any(said) if self._null_answers else all(said)
+        return Split(name, path, questions, encoded, labelled, passages)
+
+    def score(self, split: Split, outputs: Outputs) -> Scores:
+        ids = [question.id for question in split.examples]
+        answers = dict(zip(ids, self._answers(split, outputs), strict=True))
+        return self._scores(
+            split,
+            {id: answer.text(self._threshold) for id, answer in answers.items()},
+            {id: answer.text() for id, answer in answers.items()},
+            {id: answer.no_answer_score for id, answer in answers.items()},
+        )
+
+    def _scores(self, split: Split, said: dict[str, str], best: dict[str, str], odds: dict[str, float]) -> Scores:
+        """Of what is said; and what any threshold could have made of the best text of each question and of `odds`."""
+        gold = _gold(split.examples)
+        if not self._null_answers:
+            return self._rules.score(gold, said)
+        # The official script takes the best text of each question, and finds the best threshold itself.
+        swept = metrics.squad2(gold, best, odds, self._config.null_threshold)
+        return metrics.squad2(gold, said) | {name: v for name, v in swept.items() if name.startswith("best_")}
+
+    @property
+    def _threshold(self) -> float | None:
+        return self._config.null_threshold if self._null_answers else None
+
+    def _answers(self, split: Split, outputs: Outputs) -> list[Answers]:
+        """The n best of each question. Those of the last outputs are kept: scores, files and report want the same."""
+        if self._last is None or self._last[0] is not outputs:
+            found = best_answers(
+                split.windows,
+                outputs["start_logits"],
+                outputs["end_logits"],
+                [question.context for question in split.examples],
+                max_answer_length=self._config.max_answer_length,
+                null_answers=self._null_answers,
+            )
+            self._last = outputs, found
+        return self._last[1]
+
+    def decisions(self, split: Split, outputs: Outputs) -> Sequence[Hashable]:
+        """Texts; "" also where questions have answers, and yet none was as good as there being none."""
+        return [answer.text(self._config.null_threshold) for answer in self._answers(split, outputs)]
+
+    def write_predictions(self, split: Split, outputs: Outputs, folder: Path) -> list[Path]:
+        answers = self._answers(split, outputs)
+        ids = [question.id for question in split.examples]
+        files: dict[str, Any] = {
+            "predictions": {id: answer.text(self._threshold) for id, answer in zip(ids, answers, strict=True)},
+            "nbest_predictions": {
+                id: _listed(answer, self._null_answers) for id, answer in zip(ids, answers, strict=True)
+            },
+        }
+        if self._null_answers:
+            odds = {id: answer.no_answer_score for id, answer in zip(ids, answers, strict=True)}
+            files["null_odds"] = {id: score if np.isfinite(score) else 1e9 for id, score in odds.items()}
+        written = []
+        for name, content in files.items():
+            written.append(folder / f"{split.name}-{name}.json")
+            written[-1].write_text(json.dumps(content, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
+        return written
+
+    def mistakes(self, split: Split, outputs: Outputs) -> list[dict[str, Any]]:
+        found = []
+        for question, answer in zip(split.examples, self._answers(split, outputs), strict=True):
+            said = answer.text(self._threshold)
+            gold = [a.text for a in question.answers] or [""]
+            score = max(self._rules.f1(said, text) for text in gold)
+            if score < 1:
+                best = answer.candidates[0] if answer.candidates else None
+                found.append(
+                    {
+                        "id": question.id,
+                        "text": question.question,
+                        "context": _around(question.context, best.start if best else 0),
+                        "label": " | ".join(dict.fromkeys(gold)),
+                        "prediction": said,
+                        "loss": 1 - score,
+                    }
+                )
+        return sorted(found, key=lambda one: -one["loss"])
+
+    def span_mistakes(self, split: Split, outputs: Outputs) -> list[SpanExample]:
+        """Questions whose answer has no word in common with a right one, in the order of the file."""
+        found = []
+        for question, answer in zip(split.examples, self._answers(split, outputs), strict=True):
+            said = answer.text(self._threshold)
+            if max(self._rules.f1(said, text) for text in [a.text for a in question.answers] or [""]) > 0:
+                continue
+            right = tuple(Span(a.start, a.start + len(a.text)) for a in question.answers[:1])
+            best = (Span(answer.candidates[0].start, answer.candidates[0].end),) if said else ()
+            found.append(SpanExample(question.question, question.context, right, best))
+        return found
+
+
+def _read(path: Path) -> list[PassageQuestion]:
+    if not (questions := list(read_squad(path))):
+        raise UserError(f"{path}: holds no questions")
+    return questions
+
+
+def _listed(answers: Answers, null_answers: bool) -> list[dict[str, Any]]:
+    """The n best of a question, best first, and where there may be no answer that one, "" with no place, among them."""
+    found: list[dict[str, Any]] = [
+        {"text": one.text, "probability": one.probability, "score": one.score, "start": one.start, "end": one.end}
+        for one in answers.candidates
+    ]
+    if null_answers:
+        share = max(0.0, 1 - sum(one["probability"] for one in found))
+        found.append({"text": "", "probability": share, "score": answers.null_score, "start": 0, "end": 0})
+    return sorted(found, key=lambda one: -one["score"])
+
+
+def _encoded(passages: Passages, pad: int, start: np.ndarray, end: np.ndarray) -> Encoded:
+    real = passages.rows["attention_mask"].astype(bool)
+    return Encoded(
+        {name: passages.rows[name][real] for name in ("input_ids", "token_type_ids")},
+        {"input_ids": pad, "token_type_ids": 0},
+        real.sum(axis=1),
+        {"start_positions": start, "end_positions": end},
+    )
+
+
+def _gold(questions: list[PassageQuestion]) -> list[metrics.Question]:
+    return [metrics.Question(question.id, tuple(answer.text for answer in question.answers)) for question in questions]
+
+
+def _around(context: str, character: int, width: int = 200) -> str:
+    begin = max(0, character - width)
+    return context[begin : character + width]

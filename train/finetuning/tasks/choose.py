@@ -1,0 +1,99 @@
+"""Multiple choice: SWAG, CODAH, ARC and its like, HellaSwag."""
+
+import csv
+from collections.abc import Hashable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bert_jax import evaluation as metrics
+from bert_jax.data.tasks.encoded import encode_choices
+from bert_jax.data.tasks.multiple_choice import CHOICE_READERS, Choices
+from bert_jax.data.tokenizer.tokenizer import Tokenizer
+from bert_jax.errors import UserError
+from bert_jax.training.objectives import OneLabel
+from train.finetuning.recipe import FinetuneConfig
+from train.finetuning.span_page import SpanExample
+from train.finetuning.tasks.data import FileNames, Outputs, Scores, Split, checked_metric, task_files, with_held_out
+
+_FILES = {
+    "swag": FileNames(),
+    "codah": FileNames(),
+    "arc": FileNames(
+        ("train", "ARC-Easy-Train", "ARC-Challenge-Train", "openbookqa-Train", "csqa-Train"),
+        (("dev", "ARC-Easy-Dev", "ARC-Challenge-Dev", "openbookqa-Dev", "csqa-Dev"),),
+        (("test", "ARC-Easy-Test", "ARC-Challenge-Test", "openbookqa-Test", "csqa-Test"),),
+    ),
+    "hellaswag": FileNames(("hellaswag_train", "train"), (("hellaswag_val", "val", "dev"),), (("test",),)),
+}
+
+
+class MultipleChoice:
+    """A `TaskData`: which of the endings of a question is right."""
+
+    head = "multiple-choice"
+    labels: tuple[str, ...] = ("LABEL_0",)
+    problem_type = None
+
+    def __init__(self, config: FinetuneConfig, tokenizer: Tokenizer, form: str):
+        files = task_files(config, _FILES[form])
+        if config.class_weights != "none":
+            raise UserError("class_weights: choices have no classes")
+        self.metric = checked_metric(config.metric or "accuracy", ["accuracy"], config.task)
+        self.objective = OneLabel(None, config.label_smoothing)
+        self._read, self._tokenizer, self._length = CHOICE_READERS[form], tokenizer, config.max_length
+        train, held = with_held_out(config, self._some(files.train), lambda question: question.label)
+        self.train = self._split("train", files.train, train).encoded
+        dev = [(name, path, self._some(path)) for name, path in files.dev]
+        dev += [("dev", files.train, held)] if held else []
+        self.evaluations = tuple(self._split(name, path, found) for name, path, found in dev)
+        self.tests = tuple(self._split(name, path, self._some(path)) for name, path in files.test)
+        for path, encoded in ((files.train, self.train), *((s.path, s.encoded) for s in self.evaluations)):
+            if "labels" not in encoded.targets:
+                raise UserError(f"{path}: not every question says which choice is right")
+
+    def _some(self, path: Path) -> list[Choices]:
+        if not (found := list(self._read(path))):
+            raise UserError(f"{path}: holds no questions")
+        return found
+
+    def _split(self, name: str, path: Path, questions: list[Choices]) -> Split:
+        encoded = encode_choices(self._tokenizer, questions, max_length=self._length)
+        return Split(name, path, questions, encoded, "labels" in encoded.targets)
+
+    def score(self, split: Split, outputs: Outputs) -> Scores:
+        return {"accuracy": metrics.accuracy(split.encoded.targets["labels"], _chosen(split, outputs))}
+
+    def decisions(self, split: Split, outputs: Outputs) -> Sequence[Hashable]:
+        return _chosen(split, outputs).tolist()
+
+    def write_predictions(self, split: Split, outputs: Outputs, folder: Path) -> list[Path]:
+        path = folder / f"{split.name}-predictions.csv"
+        with open(path, "w", encoding="utf-8", newline="") as file:
+            rows = ((q.id, int(c)) for q, c in zip(split.examples, _chosen(split, outputs), strict=True))
+            csv.writer(file, lineterminator="\n").writerows([("id", "prediction"), *rows])
+        return [path]
+
+    def span_mistakes(self, split: Split, outputs: Outputs) -> list[SpanExample]:
+        return []
+
+    def mistakes(self, split: Split, outputs: Outputs) -> list[dict[str, Any]]:
+        gold, found = split.encoded.targets["labels"], _chosen(split, outputs)
+        logits = np.where(split.encoded.targets["is_choice"], outputs["logits"].astype(np.float64), -np.inf)
+        losses = np.logaddexp.reduce(logits, axis=1) - logits[np.arange(len(gold)), gold]
+        return [
+            {
+                "line": question.line,
+                "text": question.first[0],
+                "label": question.second[gold[number]],
+                "prediction": question.second[found[number]],
+                "loss": float(losses[number]),
+            }
+            for number in sorted(np.flatnonzero(gold != found), key=lambda number: -losses[number])
+            for question in [split.examples[number]]
+        ]
+
+
+def _chosen(split: Split, outputs: Outputs) -> np.ndarray:
+    return np.where(split.encoded.targets["is_choice"], outputs["logits"], -np.inf).argmax(axis=1)

@@ -1,0 +1,326 @@
+"""Sequence classification: GLUE's nine tasks, their like in Korean and in SNLI, and a user's own tables."""
+
+import csv
+import logging
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+
+from bert_jax.data.tasks.encoded import encode_texts
+from bert_jax.data.tasks.labelled_text import (
+    Columns,
+    LabelledText,
+    check_labels_differ,
+    find_labels,
+    label_ids,
+    read_table,
+)
+from bert_jax.data.tasks.published import GLUE, read_agreed, read_diagnostic, read_glue
+from bert_jax.data.tasks.tables import named_rows
+from bert_jax.data.tokenizer.tokenizer import Tokenizer
+from bert_jax.errors import UserError
+from bert_jax.evaluation.score import diagnostic_scores, glue_scores, table_scores
+from bert_jax.training.objectives import Objective, OneLabel, Regression, SeveralLabels
+from train.finetuning.recipe import FinetuneConfig
+from train.finetuning.span_page import SpanExample
+from train.finetuning.tasks.data import (
+    FileNames,
+    Outputs,
+    Scores,
+    Split,
+    beside,
+    checked_metric,
+    task_files,
+    with_held_out,
+)
+
+logger = logging.getLogger(__name__)
+
+Reader = Callable[[Path], list[LabelledText]]
+Score = Callable[[np.ndarray, np.ndarray], Scores]
+
+
+class ExtraSet(NamedTuple):
+    """A set beside a task's own, predicted by the best model and never what chooses it.
+
+    Attributes:
+        name: of its figures and predictions, and of the folder that may hold it beside the task's own.
+        files: what it is called, without suffix, in the order in which it is looked for.
+        read: of its file, with labels or without.
+        score: of labels and predictions, ids.
+    """
+
+    name: str
+    files: tuple[str, ...]
+    read: Reader
+    score: Score
+
+
+class Layout(NamedTuple):
+    """How a task's files are called and read.
+
+    Attributes:
+        files: their names.
+        read, read_test: of a file with labels, and of a test file.
+        kind: of the labels: "class", "classes", "number".
+        labels: in the order of their ids; empty: those of the training data.
+        metric: which score counts.
+        score: of labels and predictions, ids or numbers; None: `table_scores`.
+        submissions: split -> name of the benchmark's submission file; it then has GLUE's two columns.
+        extra: what is predicted besides the test files.
+    """
+
+    files: FileNames
+    read: Reader
+    read_test: Reader
+    kind: str
+    labels: tuple[str, ...]
+    metric: str
+    score: Score | None = None
+    submissions: Mapping[str, str] = MappingProxyType({})
+    extra: ExtraSet | None = None
+
+
+class Classification:
+    """A `TaskData`: one text or two, and a class, several classes, or a number."""
+
+    head = "sequence-classification"
+
+    def __init__(self, config: FinetuneConfig, tokenizer: Tokenizer, layout: Layout):
+        files = task_files(config, layout.files)
+        self._layout, self._tokenizer, self._length = layout, tokenizer, config.max_length
+        sources = [(path, _some(layout.read, path)) for path in (files.train, *files.more)]
+        examples = [example for _, some in sources for example in some]
+        if missing := next((example for example in examples if example.label is None), None):
+            raise UserError(f"{files.train}, line {missing.line}: has no label")
+        self.labels = self._labels(examples, files.train)
+        for path, some in sources[1:]:  # so that a label that is none is told of with its own file
+            self._targets(path, some)
+        rare_together = layout.kind != "class"
+        train, held = with_held_out(config, examples, lambda example: example.label, rare_together=rare_together)
+        self.problem_type = {
+            "class": "single_label_classification",
+            "classes": "multi_label_classification",
+            "number": "regression",
+        }[layout.kind]
+        self.train = self._split("train", files.train, train).encoded
+        self.objective = self._objective(config)
+        dev = [(name, path, _some(layout.read, path)) for name, path in files.dev]
+        dev += [("dev", files.train, held)] if held else []
+        self.evaluations = tuple(self._split(name, path, found) for name, path, found in dev)
+        test = [(name, path, _some(layout.read_test, path)) for name, path in files.test]
+        if (extra := layout.extra) and (path := beside(config.data, extra.name, extra.files)):
+            test.append((extra.name, path, _some(extra.read, path)))
+        self.tests = tuple(self._split(name, path, found) for name, path, found in test)
+        nothing_said = np.zeros((len(self.evaluations[0].examples), len(self.labels)), np.float32)
+        scores = self.score(self.evaluations[0], {"logits": nothing_said})
+        self.metric = checked_metric(config.metric or layout.metric, scores, config.task)
+
+    def _labels(self, train: list[LabelledText], path: Path) -> tuple[str, ...]:
+        check_labels_differ(train, str(path))
+        if self._layout.kind == "number":
+            return ("LABEL_0",)
+        if self._layout.labels:
+            return self._layout.labels
+        try:
+            return find_labels(train)
+        except UserError as error:
+            raise UserError(f"{path}: {error}") from None
+
+    def _split(self, name: str, path: Path, examples: list[LabelledText]) -> Split:
+        labelled = all(example.label is not None for example in examples)
+        targets = {"labels": self._targets(path, examples)} if labelled else {}
+        pairs = None if examples[0].pair is None else [example.pair or "" for example in examples]
+        texts = [example.text for example in examples]
+        encoded = encode_texts(self._tokenizer, texts, pairs, max_length=self._length, targets=targets)
+        return Split(name, path, examples, encoded, labelled)
+
+    def _targets(self, path: Path, examples: list[LabelledText]) -> np.ndarray:
+        if self._layout.kind == "number":
+            return np.array([example.label for example in examples], np.float32)
+        return label_ids(examples, self.labels, str(path))
+
+    def _objective(self, config: FinetuneConfig) -> Objective:
+        if self._layout.kind == "class":
+            weights = class_weights(config.class_weights, self.train.targets["labels"], self.labels)
+            return OneLabel(None if weights is None else jnp.asarray(weights), config.label_smoothing)
+        if config.class_weights != "none" or config.label_smoothing:
+            raise UserError("class_weights, label_smoothing: only where an example has one class")
+        return SeveralLabels() if self._layout.kind == "classes" else Regression()
+
+    def score(self, split: Split, outputs: Outputs) -> Scores:
+        gold, found = split.encoded.targets["labels"], self._predictions(outputs)
+        if (extra := self._layout.extra) and split.name == extra.name:
+            return extra.score(gold, found)
+        if self._layout.score is not None:
+            return self._layout.score(gold, found)
+        return table_scores(self._layout.kind, gold, found)
+
+    def _predictions(self, outputs: Outputs) -> np.ndarray:
+        """Ids int [N], 0 or 1 [N, C], or numbers [N]."""
+        logits = outputs["logits"]
+        if self._layout.kind == "class":
+            return logits.argmax(axis=1)
+        return (logits > 0).astype(np.float32) if self._layout.kind == "classes" else logits[:, 0]
+
+    def _shown(self, prediction: Any) -> str:
+        if self._layout.kind == "class":
+            return self.labels[int(prediction)]
+        if self._layout.kind == "classes":
+            return "|".join(name for name, chosen in zip(self.labels, prediction, strict=True) if chosen)
+        return np.format_float_positional(np.float32(prediction), trim="-")  # as many digits as tell it from others
+
+    def decisions(self, split: Split, outputs: Outputs) -> Sequence[Hashable]:
+        return [self._shown(found) for found in self._predictions(outputs)]
+
+    def write_predictions(self, split: Split, outputs: Outputs, folder: Path) -> list[Path]:
+        rows = [
+            (example.id, self._shown(found))
+            for example, found in zip(split.examples, self._predictions(outputs), strict=True)
+        ]
+        path = folder / self._layout.submissions.get(split.name, f"{split.name}-predictions.csv")
+        with open(path, "w", encoding="utf-8", newline="") as file:
+            if path.suffix == ".tsv":  # ids and labels of GLUE hold neither tabs nor quotes
+                file.write("".join(f"{a}\t{b}\n" for a, b in [("index", "prediction"), *rows]))
+            else:
+                csv.writer(file, lineterminator="\n").writerows([("id", "prediction"), *rows])
+        return [path]
+
+    def span_mistakes(self, split: Split, outputs: Outputs) -> list[SpanExample]:
+        return []
+
+    def mistakes(self, split: Split, outputs: Outputs) -> list[dict[str, Any]]:
+        gold, found = split.encoded.targets["labels"], self._predictions(outputs)
+        losses = _surprise(self._layout.kind, outputs["logits"].astype(np.float64), gold)
+        wrong = np.arange(len(gold)) if self._layout.kind == "number" else np.flatnonzero(_differ(gold, found))
+        return [
+            {
+                "line": split.examples[number].line,
+                "text": split.examples[number].text,
+                **({} if split.examples[number].pair is None else {"pair": split.examples[number].pair}),
+                "label": self._shown(gold[number]),
+                "prediction": self._shown(found[number]),
+                "loss": float(losses[number]),
+            }
+            for number in sorted(wrong, key=lambda number: -losses[number])
+        ]
+
+
+def class_weights(word: str, labels: np.ndarray, names: tuple[str, ...]) -> np.ndarray | None:
+    """float32 [C] of `class_weights=`: "balanced" is N / (C * count), as scikit-learn's."""
+    if word == "none":
+        return None
+    if word == "balanced":
+        counts = np.bincount(labels[labels >= 0].ravel(), minlength=len(names))
+        return (counts.sum() / (len(names) * np.maximum(counts, 1))).astype(np.float32)
+    try:
+        weights = np.array([float(number) for number in word.split(",")], np.float32)
+    except ValueError:
+        raise UserError(f"class_weights: found {word!r}; expected none, balanced, or numbers as in 1,2.5") from None
+    if len(weights) != len(names) or not (weights >= 0).all() or not np.isfinite(weights).all():
+        raise UserError(f"class_weights: found {word!r}; expected {len(names)} numbers for {', '.join(names)}")
+    return weights
+
+
+def glue_layout(task: str) -> Layout:
+    """A task of GLUE in the folder of its own download."""
+    glue = GLUE[task]
+
+    def read(path: Path, *, labelled: bool) -> list[LabelledText]:
+        return list(read_glue(task, path, labelled=labelled))
+
+    def score(gold: np.ndarray, found: np.ndarray) -> Scores:
+        return glue_scores(task, gold, found)
+
+    extra = None
+    submissions = dict(zip(glue.test if len(glue.test) > 1 else ("test",), _SUBMISSIONS[task], strict=True))
+    if task == "mnli":
+        extra = ExtraSet("diagnostic", _DIAGNOSTIC, lambda path: list(read_diagnostic(path)), diagnostic_scores)
+        submissions["diagnostic"] = "AX.tsv"
+    return Layout(
+        FileNames(dev=tuple((name,) for name in glue.dev), test=tuple((name,) for name in glue.test)),
+        partial(read, labelled=True),
+        partial(read, labelled=False),
+        "class" if glue.labels else "number",
+        glue.labels,
+        glue.metric,
+        score,
+        submissions,
+        extra,
+    )
+
+
+_DIAGNOSTIC = ("diagnostic-full", "diagnostic")  # the same pairs in the same order; the first has labels
+_SUBMISSIONS = {
+    "cola": ("CoLA.tsv",),
+    "sst2": ("SST-2.tsv",),
+    "mrpc": ("MRPC.tsv",),
+    "stsb": ("STS-B.tsv",),
+    "qqp": ("QQP.tsv",),
+    "mnli": ("MNLI-m.tsv", "MNLI-mm.tsv"),
+    "qnli": ("QNLI.tsv",),
+    "rte": ("RTE.tsv",),
+    "wnli": ("WNLI.tsv",),
+}
+
+
+def table_layout(
+    columns: Columns, files: FileNames, *, labels: tuple[str, ...] = (), empty_texts: bool = False
+) -> Layout:
+    """A table with named columns, read as `read_agreed`.
+
+    Args:
+        columns: which are what.
+        files: their names.
+        labels: in the order of their ids; empty: those of the training data.
+        empty_texts: a published set may have texts without a word. Otherwise, where there are labels, one is an error.
+    """
+
+    def read(path: Path) -> list[LabelledText]:
+        examples = read_agreed(path, columns, labels)
+        if not empty_texts and (first := next(filter(_has_empty_text, examples), None)):
+            column = columns.pair if first.text.strip() else columns.text
+            raise UserError(f"{path}, line {first.line}: {column!r} is empty; expected a text, or no such row")
+        return examples
+
+    def read_test(path: Path) -> list[LabelledText]:
+        _, first = next(named_rows(path), (0, {}))
+        if columns.label in first:
+            return read_agreed(path, columns, labels)
+        return list(read_table(path, columns._replace(label=None)))
+
+    usual = {"class": "accuracy", "classes": "micro_f1", "number": "spearman"}[columns.kind]
+    return Layout(files, read, read_test, columns.kind, labels, usual)
+
+
+def _some(read: Reader, path: Path) -> list[LabelledText]:
+    """The examples of a file, one at least; those that are empty are told of."""
+    examples = read(path)
+    if not examples:
+        raise UserError(f"{path}: holds no examples")
+    if lines := [example.line for example in examples if _has_empty_text(example)]:
+        texts = "1 text is" if len(lines) == 1 else f"{len(lines):,} texts are"
+        logger.warning("%s: %s empty, the first in line %s", path, texts, lines[0])
+    return examples
+
+
+def _has_empty_text(example: LabelledText) -> bool:
+    return not all(text is None or text.strip() for text in (example.text, example.pair))
+
+
+def _differ(gold: np.ndarray, found: np.ndarray) -> np.ndarray:
+    return (gold != found).any(axis=1) if gold.ndim == 2 else gold != found
+
+
+def _surprise(kind: str, logits: np.ndarray, gold: np.ndarray) -> np.ndarray:
+    """The loss of each example, float64 [N]."""
+    if kind == "number":
+        return np.square(logits[:, 0] - gold)
+    if kind == "classes":
+        return (np.logaddexp(0, logits) - gold * logits).mean(axis=1)
+    return np.logaddexp.reduce(logits, axis=1) - logits[np.arange(len(gold)), gold]

@@ -1,0 +1,106 @@
+"""The tasks that `python -m train.finetune task=NAME` knows: one entry each. A new task is a new line here."""
+
+from collections.abc import Callable
+
+from bert_jax.data.tasks.labelled_text import Columns
+from bert_jax.data.tasks.multiple_choice import CHOICE_READERS
+from bert_jax.data.tasks.published import GLUE, PUBLISHED_TABLES
+from bert_jax.data.tasks.tags import read_conll, read_klue_ner, read_naver_ner
+from bert_jax.data.tokenizer.tokenizer import Tokenizer
+from bert_jax.errors import UserError
+from train.finetuning.recipe import FinetuneConfig
+from train.finetuning.tasks.answer import KORQUAD, SQUAD, AnswerRules, QuestionAnswering
+from train.finetuning.tasks.choose import MultipleChoice
+from train.finetuning.tasks.classify import Classification, Layout, glue_layout, table_layout
+from train.finetuning.tasks.data import FileNames, TaskData
+from train.finetuning.tasks.tag import Reader, TokenClassification
+
+Task = Callable[[FinetuneConfig, Tokenizer], TaskData]
+
+
+def _classify(layout: Layout) -> Task:
+    return lambda config, tokenizer: Classification(config, tokenizer, layout)
+
+
+def _own_table(config: FinetuneConfig, tokenizer: Tokenizer) -> TaskData:
+    columns = Columns(config.text, config.pair, config.label, config.id, config.kind)
+    return Classification(config, tokenizer, table_layout(columns, FileNames()))
+
+
+def _tag(read: Reader, names: FileNames) -> Task:
+    return lambda config, tokenizer: TokenClassification(config, tokenizer, read, names)
+
+
+def _choose(form: str) -> Task:
+    return lambda config, tokenizer: MultipleChoice(config, tokenizer, form)
+
+
+def _answer(version: int, rules: AnswerRules) -> Task:
+    return lambda config, tokenizer: QuestionAnswering(config, tokenizer, version, rules)
+
+
+TASKS: dict[str, Task] = {
+    "classify": _own_table,
+    **{name: _classify(glue_layout(name)) for name in GLUE},
+    "snli": _classify(
+        table_layout(
+            PUBLISHED_TABLES["snli"].columns,
+            FileNames(
+                ("snli_1.0_train", "snli_train", "train", "snli_train_slice"),
+                (("snli_1.0_dev", "snli_dev", "dev"),),
+                (("snli_1.0_test", "snli_test", "test"),),
+            ),
+            labels=PUBLISHED_TABLES["snli"].labels,
+            empty_texts=True,
+        )
+    ),
+    "nsmc": _classify(
+        table_layout(
+            PUBLISHED_TABLES["nsmc"].columns,
+            FileNames(("ratings_train",), (("ratings_test",),), ()),
+            labels=PUBLISHED_TABLES["nsmc"].labels,
+            empty_texts=True,
+        )
+    ),
+    "korsts": _classify(
+        table_layout(
+            PUBLISHED_TABLES["korsts"].columns,
+            FileNames(("sts-train",), (("sts-dev",),), (("sts-test",),)),
+            empty_texts=True,
+        )
+    ),
+    "kornli": _classify(
+        table_layout(
+            PUBLISHED_TABLES["kornli"].columns,
+            FileNames(
+                ("multinli.train.ko", "snli_1.0_train.ko"),
+                (("xnli.dev.ko",),),
+                (("xnli.test.ko",),),
+                more=("snli_1.0_train.ko",),
+            ),
+            labels=PUBLISHED_TABLES["kornli"].labels,
+            empty_texts=True,
+        )
+    ),
+    "tag": _tag(read_conll, FileNames()),
+    "wnut17": _tag(
+        read_conll, FileNames(("wnut17train",), (("emerging.dev",),), (("emerging.test.annotated", "emerging.test"),))
+    ),
+    "klue-ner": _tag(read_klue_ner, FileNames(("klue-ner-v1.1_train",), (("klue-ner-v1.1_dev",),), ())),
+    "naver-ner": _tag(read_naver_ner, FileNames()),
+    **{name: _choose(name) for name in CHOICE_READERS},
+    "squad1": _answer(1, SQUAD),
+    "squad2": _answer(2, SQUAD),
+    "korquad": _answer(1, KORQUAD),
+}
+
+
+def open_task(config: FinetuneConfig, tokenizer: Tokenizer) -> TaskData:
+    """The task of a run, its files read and encoded.
+
+    Raises:
+        FileNotFoundError, UserError: no such task, or files that are missing or not of its form.
+    """
+    if config.task not in TASKS:
+        raise UserError(f"task: found {config.task!r}; there is {', '.join(TASKS)}")
+    return TASKS[config.task](config, tokenizer)

@@ -1,0 +1,137 @@
+"""Token classification: names of people, places and the like in sentences whose words carry tags."""
+
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from bert_jax import evaluation as metrics
+from bert_jax.data.tasks.tagging import encode_tagged, find_tags, tags_of
+from bert_jax.data.tasks.tags import TaggedSentence, read_conll, write_conll
+from bert_jax.data.text.lines import read_lines
+from bert_jax.data.tokenizer.tokenizer import Tokenizer
+from bert_jax.errors import UserError
+from bert_jax.training.objectives import OneLabel
+from train.finetuning.recipe import FinetuneConfig
+from train.finetuning.span_page import Span, SpanExample
+from train.finetuning.tasks.classify import class_weights
+from train.finetuning.tasks.data import FileNames, Outputs, Scores, Split, checked_metric, task_files, with_held_out
+
+Reader = Callable[[Path], Iterable[TaggedSentence]]
+
+
+class TokenClassification:
+    """A `TaskData`: a tag for each word."""
+
+    head = "token-classification"
+    problem_type = None
+
+    def __init__(self, config: FinetuneConfig, tokenizer: Tokenizer, read: Reader, names: FileNames):
+        files = task_files(config, names)
+        self._config, self._tokenizer, self._read = config, tokenizer, read
+        sentences = self._some(files.train)
+        self.labels = find_tags(sentences, str(files.train))
+        train, held = with_held_out(config, sentences, _has_entity)
+        self.train = self._split("train", files.train, train).encoded
+        weights = class_weights(config.class_weights, self.train.tokens["labels"], self.labels)
+        self.objective = OneLabel(None if weights is None else jnp.asarray(weights), config.label_smoothing)
+        dev = [(name, path, self._some(path)) for name, path in files.dev]
+        dev += [("dev", files.train, held)] if held else []
+        self.evaluations = tuple(self._split(name, path, found) for name, path, found in dev)
+        tests = ((name, path, self._some(path, tagged=not _has_one_column(path))) for name, path in files.test)
+        self.tests = tuple(self._split(name, path, found) for name, path, found in tests)
+        gold = [list(sentence.tags) for sentence in self.evaluations[0].examples]
+        self.metric = checked_metric(config.metric or "f1", _scores(gold, gold), config.task)
+
+    def _some(self, path: Path, *, tagged: bool = True) -> list[TaggedSentence]:
+        if not (found := list(self._read(path) if tagged else read_conll(path, tag=None))):
+            raise UserError(f"{path}: holds no sentences")
+        return found
+
+    def _split(self, name: str, path: Path, sentences: list[TaggedSentence]) -> Split:
+        tagged = encode_tagged(
+            self._tokenizer,
+            sentences,
+            self.labels,
+            max_length=self._config.max_length,
+            stride=self._config.stride,
+            document_context=self._config.document_context,
+            source=str(path),
+        )
+        return Split(name, path, sentences, tagged.encoded, "labels" in tagged.encoded.tokens, tagged)
+
+    def score(self, split: Split, outputs: Outputs) -> Scores:
+        """conlleval's figures in percent, of all entities and of each type; the share of right tags."""
+        return _scores([sentence.tags for sentence in split.examples], self._tags(split, outputs))
+
+    def _tags(self, split: Split, outputs: Outputs) -> list[list[str]]:
+        ids, lengths = outputs["logits"].argmax(axis=-1), split.encoded.row_lengths
+        return tags_of(split.windows, [row[:length] for row, length in zip(ids, lengths, strict=True)], self.labels)
+
+    def decisions(self, split: Split, outputs: Outputs) -> Sequence[Hashable]:
+        return [tag for tags in self._tags(split, outputs) for tag in tags]
+
+    def write_predictions(self, split: Split, outputs: Outputs, folder: Path) -> list[Path]:
+        path = folder / f"{split.name}-predictions.conll"
+        write_conll(path, split.examples, self._tags(split, outputs))
+        return [path]
+
+    def span_mistakes(self, split: Split, outputs: Outputs) -> list[SpanExample]:
+        found = []
+        for sentence, said in zip(split.examples, self._tags(split, outputs), strict=True):
+            right, wrong = _spans(sentence.words, sentence.tags), _spans(sentence.words, said)
+            if right != wrong:
+                found.append(SpanExample("", " ".join(sentence.words), right, wrong))
+        return found
+
+    def mistakes(self, split: Split, outputs: Outputs) -> list[dict[str, Any]]:
+        """Sentences with wrong tags, those with the most of them first."""
+        found = []
+        for sentence, said in zip(split.examples, self._tags(split, outputs), strict=True):
+            wrong = sum(a != b for a, b in zip(sentence.tags, said, strict=True))
+            if wrong:
+                found.append(
+                    {
+                        "line": sentence.line,
+                        "text": " ".join(sentence.words),
+                        "label": _marked(sentence.words, sentence.tags),
+                        "prediction": _marked(sentence.words, said),
+                        "loss": wrong,
+                    }
+                )
+        return sorted(found, key=lambda one: -one["loss"])
+
+
+def _scores(gold: list[Any], found: list[Any]) -> Scores:
+    """Of tags, a list a sentence."""
+    result = {}
+    for type_, (precision, recall, f1, *_) in metrics.entity_scores(gold, found).items():
+        stem = "" if type_ == "overall" else f"{type_}_"
+        result |= {f"{stem}f1": f1, f"{stem}precision": precision, f"{stem}recall": recall}
+    right = [a == b for tags, said in zip(gold, found, strict=True) for a, b in zip(tags, said, strict=True)]
+    return result | {"tag_accuracy": float(np.mean(right))}
+
+
+def _has_one_column(path: Path) -> bool:
+    """Whether a file has words alone, as a test file whose tags are kept back."""
+    first = next((line for _, line in read_lines(path) if line.strip()), "")
+    return len(first.split()) == 1
+
+
+def _has_entity(sentence: TaggedSentence) -> bool:
+    return any(tag != "O" for tag in sentence.tags or ())
+
+
+def _marked(words: tuple[str, ...], tags: Any) -> str:
+    """The entities alone: "PER: Ada Lovelace; LOC: London"."""
+    return "; ".join(f"{e.type}: {' '.join(words[e.first : e.last + 1])}" for e in metrics.entities(tags)) or "none"
+
+
+def _spans(words: tuple[str, ...], tags: Any) -> tuple[Span, ...]:
+    """The entities in the words joined by blanks."""
+    ends = np.cumsum([len(word) + 1 for word in words]) - 1
+    return tuple(
+        Span(int(ends[e.first]) - len(words[e.first]), int(ends[e.last]), e.type) for e in metrics.entities(tags)
+    )

@@ -1,0 +1,4 @@
+"""What `python -m train.prepare` is made of.
+
+Imports no JAX.
+"""

@@ -1,0 +1,213 @@
+"""Preparing a directory from start to end: one writer at a time, what was begun goes on, what is done stays."""
+
+import json
+import os
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from bert_jax.data.pretraining.report import describe_examples, describe_text, warnings_about
+from bert_jax.data.pretraining.shards import (
+    MANIFEST,
+    VERSION,
+    describe_file,
+    read_manifest,
+    verify,
+    write_array,
+    write_json,
+    write_manifest,
+)
+from bert_jax.data.text.corpus import Corpus, Source, find_sources
+from bert_jax.data.tokenizer.tokenizer import Tokenizer
+from bert_jax.data.workers import Workers
+from bert_jax.errors import UserError
+from bert_jax.formats.hub_files import published_as
+from train.preparation.options import PrepareOptions
+from train.preparation.show import print_report
+from train.preparation.stages import (
+    PreparedSplit,
+    ShardPlan,
+    index_examples,
+    index_google,
+    make_tokenizer,
+    save_tokenizer,
+    tokenise_corpus,
+)
+
+_UNFINISHED = "unfinished.json"
+
+
+def prepare(options: PrepareOptions) -> dict[str, Any]:
+    """Prepares the text in `options.output`, prints the report and returns the manifest.
+
+    Where the same has been done before it returns at once and prints nothing.
+
+    Raises UserError for whatever the user can mend: in the options, the text, the vocabulary, or an output directory
+    that was made with other options or is being written by another process.
+    """
+    options = options.resolved()
+    output = options.output
+    sources = find_sources(options.inputs, format=options.format, plain_format=options.plain_format, exclude=output)
+    identity = options.identity(sources)
+    with _locked(output):
+        if (output / MANIFEST).exists():
+            manifest = read_manifest(output)
+            _refuse_other_options(output, manifest.get("options", {}), identity)
+            return manifest
+        learnt = _begin(output, identity)
+        tokenizer, learnt = _tokenizer(options, sources, identity, learnt)
+        assert options.workers
+        with Workers(options.workers) as workers:
+            splits, corpus, plan = tokenise_corpus(options, sources, tokenizer, workers)
+            if options.recipe != "google":
+                index_examples(options, splits, workers)
+        if options.recipe == "google":
+            index_google(options, splits, tokenizer)
+        manifest = _manifest(options, identity, tokenizer, splits, learnt)
+        manifest["report"] = _report(options, tokenizer, splits, corpus, plan, learnt)
+        write_manifest(output, manifest)
+        (output / _UNFINISHED).unlink()
+    manifest = read_manifest(output)
+    print_report(manifest, title=f"{output}: done")
+    return manifest
+
+
+@contextmanager
+def _locked(output: Path) -> Iterator[None]:
+    """Holds the output directory for this process."""
+    try:
+        output.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"--output {output}: cannot be made ({error.strerror})") from None
+    try:
+        import fcntl
+    except ImportError:  # Windows: no lock
+        yield
+        return
+    directory = os.open(output, os.O_RDONLY)
+    try:
+        fcntl.flock(directory, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    except BlockingIOError:
+        raise UserError(f"--output {output}: another process is preparing data there") from None
+    finally:
+        os.close(directory)
+
+
+def _begin(output: Path, identity: dict[str, Any]) -> dict[str, Any]:
+    """Notes down what is being made, or checks that it is what a run before this one began; its vocabulary's report."""
+    unfinished = output / _UNFINISHED
+    if not unfinished.exists():
+        if any(path.name != f".{_UNFINISHED}" for path in output.iterdir() if not path.name.endswith(".tmp")):
+            raise UserError(f"--output {output}: is not empty, and nothing was being prepared there; choose another")
+        write_json(unfinished, {"options": identity, "vocabulary": {}})
+    begun = json.loads(unfinished.read_bytes())
+    _refuse_other_options(output, begun["options"], identity)
+    for path in output.glob("**/.*.tmp"):
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    return begun["vocabulary"]
+
+
+def _refuse_other_options(output: Path, made: dict[str, Any], wanted: dict[str, Any]) -> None:
+    names = [name for name in wanted | made if made.get(name) != wanted.get(name)]
+    if names:
+        what = ", ".join(
+            "the text itself" if name == "input" else f"{name} {made.get(name)!r} (now {wanted.get(name)!r})"
+            for name in names
+        )
+        raise UserError(f"--output {output}: holds data made with other options: {what}; choose another --output")
+
+
+def _tokenizer(
+    options: PrepareOptions, sources: Sequence[Source], identity: dict[str, Any], learnt: dict[str, Any]
+) -> tuple[Tokenizer, dict[str, Any]]:
+    """DIR/tokenizer, made if it is not there, and the report of the vocabulary's learner."""
+    directory = options.output / "tokenizer"
+    if not directory.exists():
+        tokenizer, learnt = make_tokenizer(options, sources)
+        write_json(options.output / _UNFINISHED, {"options": identity, "vocabulary": learnt})
+        save_tokenizer(tokenizer, directory)
+    tokenizer = Tokenizer.load(directory)
+    for name in ("unk", "cls", "sep", "mask", "pad"):
+        getattr(tokenizer, f"{name}_token_id")
+    return tokenizer, learnt
+
+
+def _manifest(
+    options: PrepareOptions,
+    identity: dict[str, Any],
+    tokenizer: Tokenizer,
+    splits: dict[str, PreparedSplit],
+    learnt: dict[str, Any],
+) -> dict[str, Any]:
+    output = options.output
+    files = {path.name: describe_file(path) for path in sorted((output / "tokenizer").iterdir())}
+    return {
+        "version": VERSION,
+        "recipe": options.recipe,
+        "objective": options.objective,
+        "seed": options.seed,
+        "settings": options.settings(),
+        "tokenizer": {
+            "fingerprint": tokenizer.fingerprint,
+            "vocab_size": tokenizer.vocab_size,
+            "cased": tokenizer.cased,
+            "strip_accents": tokenizer.strip_accents,
+            "published": None if options.vocab is None else published_as(options.vocab),
+            "learnt": learnt or None,
+            "files": files,
+        },
+        "splits": {
+            name: {
+                "shards": split.shards,
+                "examples": {
+                    str(length): [result.entry for result in split.examples.get(length, [])]
+                    for length in options.max_seq_length
+                },
+            }
+            for name, split in splits.items()
+        },
+        "unigram_counts": write_array(output / "unigram_counts.npy", splits["train"].statistics.unigrams),
+        "sources": identity["input"],
+        "options": identity,
+    }
+
+
+def _report(
+    options: PrepareOptions,
+    tokenizer: Tokenizer,
+    splits: dict[str, PreparedSplit],
+    corpus: Corpus,
+    plan: ShardPlan,
+    learnt: dict[str, Any],
+) -> dict[str, Any]:
+    report: dict[str, Any] = {}
+    for name, split in splits.items():
+        report[name] = describe_text(split.statistics, tokenizer.unk_token_id)
+        report[name]["examples"] = {
+            str(length): describe_examples([result.statistics for result in results])
+            for length, results in split.examples.items()
+        }
+    warnings = list(warnings_about(report["train"], report["train"]["examples"], options.objective))
+    if corpus.cut:
+        warnings.append(
+            f"{corpus.cut} documents were so long that they were cut into several: separate documents by blank lines"
+        )
+    if plan.dropped:
+        warnings.append(
+            f"the held-out split got only {plan.dropped} document, too little for pairs: left out; raise --held-out"
+        )
+    elif options.held_out and not report["held-out"]["documents"]:
+        warnings.append("no document fell into the held-out split: raise --held-out to have something to evaluate on")
+    return report | {"vocabulary": learnt or None, "warnings": warnings}
+
+
+def check(directory: Path) -> dict[str, Any]:
+    """The manifest, once every file is found to be what was written; UserError naming what is not."""
+    problems = verify(directory)
+    if problems:
+        more = f" (and {len(problems) - 1} more: {'; '.join(problems[1:4])})" if len(problems) > 1 else ""
+        raise UserError(f"damaged: {problems[0]}{more}")
+    return read_manifest(directory)

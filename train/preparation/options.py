@@ -1,0 +1,200 @@
+"""The options of preparing text: their defaults, their checks, and what of them decides the outcome."""
+
+import math
+import os
+import unicodedata
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from bert_jax.data.pretraining.examples import OBJECTIVES, default_dupe_factor
+from bert_jax.data.pretraining.shards import describe_file
+from bert_jax.data.text.corpus import FORMATS, Source
+from bert_jax.errors import UserError
+from bert_jax.formats.hub import fetch
+from bert_jax.formats.hub_files import TOKENIZER, has_vocabulary, is_hub_id
+
+
+def find_vocabulary(vocab: str) -> Path:
+    """The file or folder that a tokenizer is read from; that of a published model is downloaded if need be.
+
+    A run directory and prepared data keep theirs in `tokenizer/`. Raises UserError where there is none.
+    """
+    path = Path(vocab).expanduser()
+    if path.is_file():
+        return path
+    if path.is_dir():
+        names = [child.name for child in path.iterdir()]
+        return path / "tokenizer" if "tokenizer" in names and not has_vocabulary(names) else path
+    if not is_hub_id(vocab):
+        raise UserError(f"--vocab {vocab}: no such file or folder")
+    try:
+        return fetch(vocab, parts=("tokenizer",))
+    except (FileNotFoundError, UserError) as error:
+        raise UserError(f"--vocab {error}") from None
+
+
+def describe_vocabulary(path: Path) -> str:
+    """The fingerprint of the files at `path`: of one file, or of those in a folder that a tokenizer is read from."""
+    folder = path if path.is_dir() else path.parent
+    files = [folder / name for name in _IN_ORDER if (folder / name).is_file()]
+    if not path.is_dir():
+        files = [path, *(file for file in files if file.name == "tokenizer_config.json")]
+    return " ".join(f"{file.name}:{describe_file(file)['sha256'][:16]}" for file in files)
+
+
+_FIRST = ("vocab.txt", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json")
+_IN_ORDER = (*_FIRST, *(name for name in TOKENIZER if name not in _FIRST))
+
+
+RECIPES = ("default", "google")
+HELD_OUT, SEED, GOOGLE_SEED = 0.005, 0, 12345
+
+
+@dataclass(frozen=True)
+class PrepareOptions:
+    """What `prepare` is told; the fields are the options of `python -m train.prepare`, explained in docs/prepare.md.
+
+    None means: a default, filled in by `resolved`. Raises UserError, naming the option, for a value
+    that makes no sense.
+    """
+
+    inputs: tuple[str, ...]
+    output: Path
+    format: str | None = None
+    field: str = "text"
+    language: str = "en"
+    vocab: str | None = None
+    vocab_size: int | None = None
+    cased: bool | None = None
+    strip_accents: bool | None = None
+    recipe: str = "default"
+    objective: str = "nsp"
+    max_seq_length: tuple[int, ...] = (128,)
+    max_predictions: tuple[int, ...] | None = None
+    masked_lm_prob: float = 0.15
+    short_seq_prob: float = 0.1
+    dupe_factor: int | None = None
+    whole_word_masking: bool = False
+    held_out: float | None = None
+    seed: int | None = None
+    workers: int | None = None
+    shard_bytes: int = 16 << 20
+
+    def __post_init__(self):
+        object.__setattr__(self, "output", Path(self.output))
+        for name, kind in [("recipe", RECIPES), ("objective", OBJECTIVES), ("format", (*FORMATS, None))]:
+            if getattr(self, name) not in kind:
+                raise _wrong(self, name, f"one of {', '.join(filter(None, kind))}")
+        if (self.vocab is None) == (self.vocab_size is None):
+            found = "neither" if self.vocab is None else "both"
+            raise UserError(
+                f"--vocab, --vocab-size: found {found}; say --vocab FILE|DIR|HUB_ID for a vocabulary that exists "
+                "or --vocab-size N to learn one from the text"
+            )
+        if self.recipe == "google" and self.objective != "nsp":
+            raise UserError(f"--recipe google is for --objective nsp, found {self.objective}; use the default recipe")
+        self._check_numbers()
+
+    def _check_numbers(self) -> None:
+        shortest = 3 if self.objective == "none" else 5
+        if not self.max_seq_length or min(self.max_seq_length) < shortest:
+            raise _wrong(self, "max_seq_length", f"lengths of at least {shortest}")
+        if len(set(self.max_seq_length)) < len(self.max_seq_length):
+            raise _wrong(self, "max_seq_length", "each length once")
+        if self.max_predictions is not None and len(self.max_predictions) != len(self.max_seq_length):
+            raise _wrong(self, "max_predictions", f"a number for each length of {_shown(self.max_seq_length)}")
+        for length, predictions in zip(self.max_seq_length, self.max_predictions or (), strict=False):
+            if not 1 <= predictions <= length:
+                raise _wrong(self, "max_predictions", f"numbers between 1 and the length ({length})")
+        for name, low, high in [("masked_lm_prob", 1e-6, 1), ("short_seq_prob", 0, 1), ("held_out", 0, 0.9)]:
+            value = getattr(self, name)
+            if value is not None and not low <= value <= high:
+                raise _wrong(self, name, f"a share between {low:g} and {high:g}")
+        for name, least in [("dupe_factor", 1), ("vocab_size", 6), ("seed", 0), ("workers", 1), ("shard_bytes", 1)]:
+            value = getattr(self, name)
+            if value is not None and value < least:
+                raise _wrong(self, name, f"{least} or more")
+
+    def resolved(self) -> "PrepareOptions":
+        """With the defaults in the place of None (where None is not itself a choice), the vocabulary found."""
+        google = self.recipe == "google"
+        predictions = self.max_predictions or tuple(
+            max(1, math.ceil(round(length * self.masked_lm_prob, 6))) for length in self.max_seq_length
+        )
+        return replace(
+            self,
+            max_predictions=predictions,
+            dupe_factor=default_dupe_factor(self.objective) if self.dupe_factor is None else self.dupe_factor,
+            held_out=(0.0 if google else HELD_OUT) if self.held_out is None else self.held_out,
+            seed=(GOOGLE_SEED if google else SEED) if self.seed is None else self.seed,
+            workers=self.workers or available_cores(),
+            cased=bool(self.cased) if self.vocab is None else self.cased,
+            vocab=None if self.vocab is None else str(find_vocabulary(self.vocab)),
+        )
+
+    @property
+    def plain_format(self) -> str:
+        """How a file is read whose suffix says nothing."""
+        return "lines" if self.recipe == "google" else "text"
+
+    def settings(self) -> dict[str, Any]:
+        """The manifest's `settings`: what readers of the data need, and how it came about."""
+        assert self.max_predictions is not None
+        lengths = [str(length) for length in self.max_seq_length]
+        return {
+            "max_seq_lengths": list(self.max_seq_length),
+            "max_predictions": dict(zip(lengths, self.max_predictions, strict=True)),
+            "masked_lm_prob": self.masked_lm_prob,
+            "whole_word_masking": self.whole_word_masking,
+            "static_masks": self.recipe == "google",
+            "short_seq_prob": self.short_seq_prob,
+            "dupe_factor": self.dupe_factor,
+            "held_out": self.held_out,
+            "format": self.format,
+            "field": self.field,
+            "language": self.language,
+            "shard_bytes": self.shard_bytes,
+        }
+
+    def identity(self, sources: Sequence[Source]) -> dict[str, Any]:
+        """All that the outcome depends on, as JSON values: two runs with the same one make the same bytes."""
+        if self.vocab is None:
+            vocabulary = {"vocab_size": self.vocab_size}
+        else:
+            vocabulary = {"vocab": describe_vocabulary(Path(self.vocab))}
+        # Google's rules ask Python what a character is; `tokenizers` brings tables of its own.
+        tables = {"unicode_version": unicodedata.unidata_version} if self.recipe == "google" else {}
+        return {
+            "recipe": self.recipe,
+            "objective": self.objective,
+            "seed": self.seed,
+            **self.settings(),
+            **vocabulary,
+            **tables,
+            "cased": self.cased,
+            "strip_accents": self.strip_accents,
+            "input": [{"name": source.path.name, "format": source.format, **_describe(source)} for source in sources],
+        }
+
+
+def available_cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _describe(source: Source) -> dict[str, Any]:
+    try:
+        return describe_file(source.path)
+    except OSError as error:
+        raise UserError(f"{source.path}: cannot be read ({error.strerror})") from None
+
+
+def _wrong(options: PrepareOptions, name: str, expected: str) -> UserError:
+    value = getattr(options, name)
+    return UserError(f"--{name.replace('_', '-')}: found {_shown(value)}, expected {expected}")
+
+
+def _shown(value: Any) -> str:
+    return ",".join(map(str, value)) if isinstance(value, tuple) else repr(value)

@@ -1,0 +1,172 @@
+"""Prepared data for people to look at: the report on the text, and examples as the model sees them."""
+
+import json
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from bert_jax.data.pretraining.batches import Batches
+from bert_jax.data.pretraining.shards import Shard, open_shard, read_manifest
+from bert_jax.data.tokenizer.tokenizer import Tokenizer
+from bert_jax.errors import UserError
+
+
+def print_report(manifest: dict[str, Any], *, title: str) -> None:
+    """Prints the report of a manifest on stderr."""
+    console = Console(stderr=True, highlight=False)
+    report = manifest["report"]
+    splits = [name for name in manifest["splits"] if report[name]["documents"]]
+    console.print(title, markup=False, soft_wrap=True)
+    table = Table()
+    for column in ("", *splits):
+        table.add_column(column, justify="right" if column else "left")
+    for label, key, form in _TEXT_ROWS:
+        table.add_row(label, *(form.format(report[split][key]) for split in splits))
+    for length in manifest["settings"]["max_seq_lengths"]:
+        table.add_section()
+        for label, key, form in _EXAMPLE_ROWS:
+            if key == "label_1_share" and manifest["objective"] == "none":
+                continue
+            figures = [report[split]["examples"][str(length)] for split in splits]
+            name = label.format(length=length, ones=_ONES.get(manifest["objective"]))
+            table.add_row(name, *(form.format(figure[key]) for figure in figures))
+    console.print(table)
+    tokenizer = manifest["tokenizer"]
+    console.print(
+        f"vocabulary{_origin(tokenizer)}: {tokenizer['vocab_size']:,} pieces, "
+        f"{'cased' if tokenizer['cased'] else 'uncased'}, accents "
+        f"{'stripped' if tokenizer['strip_accents'] else 'kept'}{_why_accents(report)}; objective "
+        f"{manifest['objective']}, recipe {manifest['recipe']}, seed {manifest['seed']}",
+        markup=False, soft_wrap=True,
+    )  # fmt: skip
+    for warning in report["warnings"]:
+        console.print("warning:", warning, style="yellow", markup=False, soft_wrap=True)
+
+
+def _origin(tokenizer: dict[str, Any]) -> str:
+    return f" of {tokenizer['published']}" if tokenizer.get("published") else ""
+
+
+def _why_accents(report: dict[str, Any]) -> str:
+    learnt = report["vocabulary"]
+    return f" ({learnt['strip_accents_because']})" if learnt and "strip_accents_because" in learnt else ""
+
+
+_ONES = {"nsp": "with a random second sentence", "sop": "swapped or random"}
+_TEXT_ROWS = (
+    ("documents", "documents", "{:,}"),
+    ("sentences", "sentences", "{:,}"),
+    ("sentences a document, median", "sentences_per_document_median", "{:,.1f}"),
+    ("tokens", "tokens", "{:,}"),
+    ("[UNK]", "unk_rate", "{:.3%}"),
+    ("duplicate lines", "duplicate_lines", "{:.1%}"),
+    ("unigram entropy, nats (where a stuck loss sits)", "unigram_entropy", "{:.3f}"),
+)
+_EXAMPLE_ROWS = (
+    ("examples of length {length}", "examples", "{:,}"),
+    ("  padding", "padding_share", "{:.1%}"),
+    ("  cut inside a sentence", "truncated_share", "{:.1%}"),
+    ("  {ones}", "label_1_share", "{:.1%}"),
+)
+
+
+_ROWS_AT_ONCE = 256
+
+
+def show(directory: Path, *, split: str, max_seq_length: int | None, limit: int | None, as_json: bool) -> None:
+    """Prints examples on stdout, in the order of the index; masks are those of epoch 0 under the data's seed.
+
+    max_seq_length: None is the first length that the data was prepared for. limit: None prints all. as_json: a line an
+    example with tokens, token_type_ids, mlm_positions, mlm_labels, next_sentence_label (null for objective none).
+    """
+    if limit is not None and limit < 0:
+        raise UserError(f"--limit: found {limit}, expected 0 or more")
+    manifest = read_manifest(directory)
+    length = max_seq_length or manifest["settings"]["max_seq_lengths"][0]
+    instances = read_instances(directory, manifest, split=split, max_seq_length=length)
+    if as_json:
+        for instance in islice(instances, limit):
+            print(json.dumps(instance, ensure_ascii=False))
+        return
+    places = _places(directory, manifest, split, length)
+    mask_token = Tokenizer.load(directory / "tokenizer").mask_token
+    for number, (instance, place) in enumerate(zip(islice(instances, limit), places, strict=False)):
+        print(f"{split} {length} #{number}: {_pair(place, instance, manifest['objective'])}")
+        print(f"  {' '.join(_marked(instance, mask_token))}")
+        print(f"  masked: {_masked(instance)}\n")
+
+
+def read_instances(
+    directory: Path, manifest: dict[str, Any], *, split: str, max_seq_length: int
+) -> Iterator[dict[str, Any]]:
+    """Yields tokens after masking, token_type_ids, mlm_positions, mlm_labels (tokens), next_sentence_label."""
+    tokenizer = Tokenizer.load(directory / "tokenizer")
+    batches = Batches(
+        directory, split=split, batch_size=_ROWS_AT_ONCE, max_seq_length=max_seq_length, seed=manifest["seed"],
+        shuffle=False,
+    )  # fmt: skip
+    for step in range(batches.steps_per_epoch):
+        rows = range(min(_ROWS_AT_ONCE, len(batches) - step * _ROWS_AT_ONCE))
+        batch = batches.batch(step, np.array(rows))
+        labels = batch.get("next_sentence_label")
+        for row in rows:
+            length = int(batch["attention_mask"][row].sum())
+            masked = batch["mlm_weights"][row] > 0
+            yield {
+                "tokens": tokenizer.ids_to_tokens(batch["input_ids"][row, :length]),
+                "token_type_ids": batch["token_type_ids"][row, :length].tolist(),
+                "mlm_positions": batch["mlm_positions"][row][masked].tolist(),
+                "mlm_labels": tokenizer.ids_to_tokens(batch["mlm_labels"][row][masked]),
+                "next_sentence_label": None if labels is None else int(labels[row]),
+            }
+
+
+def _places(directory: Path, manifest: dict[str, Any], split: str, length: int) -> Iterator[tuple[Any, Any]]:
+    """For each example where A and B come from: (name, document number) each; B None where there is none."""
+    parts = manifest["splits"][split]
+    shards = [(entry["name"], open_shard(directory / split / entry["name"])) for entry in parts["shards"]]
+    for part in parts["examples"][str(length)]:
+        for row in np.load(directory / split / part["file"]):
+            has_b = row["b_end"] > row["b_start"]
+            a, b = ((shards[row[f"{x}_shard"]], int(row[f"{x}_start"])) for x in "ab")
+            yield _place(*a), _place(*b) if has_b else None
+
+
+def _place(named_shard: tuple[str, Shard], token: int) -> tuple[str, int]:
+    name, shard = named_shard
+    sentence = np.searchsorted(shard.sentences, token, side="right") - 1
+    return name, int(np.searchsorted(shard.documents, sentence, side="right") - 1)
+
+
+def _pair(places: Any, instance: dict[str, Any], objective: str) -> str:
+    a, b = (f"document {place[1]} of {place[0]}" if place else "" for place in places)
+    if not b:
+        return f"A from {a}"
+    follows = instance["next_sentence_label"] == 0
+    if objective == "sop":
+        relation = "in order" if follows else "swapped" if a == b else "random"
+    else:
+        relation = "B follows A" if follows else "B is random"
+    return f"label {instance['next_sentence_label']} ({relation}); A from {a}, B from {b}"
+
+
+def _marked(instance: dict[str, Any], mask_token: str) -> list[str]:
+    """The tokens; replaced ones that look like any other in braces, so that they are seen."""
+    tokens = list(instance["tokens"])
+    for position, label in zip(instance["mlm_positions"], instance["mlm_labels"], strict=True):
+        if tokens[position] not in (mask_token, label):
+            tokens[position] = f"{{{tokens[position]}}}"
+    return tokens
+
+
+def _masked(instance: dict[str, Any]) -> str:
+    parts = []
+    for position, label in zip(instance["mlm_positions"], instance["mlm_labels"], strict=True):
+        token = instance["tokens"][position]
+        parts.append(f"{position} {label} " + ("kept" if token == label else f"-> {token}"))
+    return ", ".join(parts)

@@ -1,0 +1,284 @@
+"""The stages of preparing text: tokenizer, token shards, example indices. Each finds what an earlier run has left."""
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bert_jax.data.pretraining.google_recipe import google_instances
+from bert_jax.data.pretraining.report import SplitStatistics, survey_index
+from bert_jax.data.pretraining.shards import SPLITS, describe_file, new_directory, open_shard, write_array
+from bert_jax.data.text.corpus import MAX_DOCUMENT_CHARS, Corpus, Source
+from bert_jax.data.text.lines import no_progress
+from bert_jax.data.tokenizer.google import GoogleTokenizer
+from bert_jax.data.tokenizer.tokenizer import Tokenizer
+from bert_jax.data.vocabulary.learn import SPECIAL_TOKENS, count_words, learn_vocabulary
+from bert_jax.data.workers import Workers
+from bert_jax.errors import UserError
+from train.preparation.jobs import IndexJob, IndexResult, ShardResult, TokeniseJob
+from train.preparation.options import PrepareOptions
+from train.run.progress import ProgressReport
+
+_MASKS = ("mask_positions", "mask_inputs", "mask_count")
+
+
+@dataclass
+class PreparedSplit:
+    """A split as the stages leave it: manifest entries of its shards and indices, and what was counted."""
+
+    statistics: SplitStatistics
+    shards: list[dict[str, Any]] = field(default_factory=list)
+    examples: dict[int, list[IndexResult]] = field(default_factory=dict)
+
+
+def is_held_out(text: str, share: float) -> bool:
+    """Whether a document belongs to the held-out split: decided by its text alone."""
+    digest = hashlib.blake2b(text.encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big") < share * 2**64
+
+
+def open_corpus(options: PrepareOptions, sources: Sequence[Source], report: ProgressReport | None = None) -> Corpus:
+    """The documents of the sources. For recipe google they are read as Google's script does, and never cut."""
+    google = options.recipe == "google"
+    return Corpus(
+        sources,
+        field=options.field,
+        as_google=google,
+        max_document_chars=1 << 62 if google else MAX_DOCUMENT_CHARS,
+        progress=report.advance if report else no_progress,
+    )
+
+
+def make_tokenizer(options: PrepareOptions, sources: Sequence[Source]) -> tuple[Tokenizer, dict[str, Any]]:
+    """The tokenizer that exists, or one whose vocabulary is learnt from the train split; and the learner's report."""
+    google = options.recipe == "google"
+    switches: dict[str, Any] = {"max_word_length": 200, "literal_special_tokens": False} if google else {}
+    if options.vocab is not None:
+        given: dict[str, Any] = {"cased": options.cased, "strip_accents": options.strip_accents}
+        try:
+            tokenizer = Tokenizer.load(options.vocab, **given)
+            _check_kind(tokenizer, options)
+            return (Tokenizer.load(options.vocab, **given, **switches) if google else tokenizer), {}
+        except FileNotFoundError as error:
+            raise UserError(f"--vocab {options.vocab}: {error}") from None
+    assert options.vocab_size and options.workers and options.held_out is not None
+    with ProgressReport("counting words", total=_size(sources), unit="MB", scale=1e6) as report:
+        texts = (text for text in open_corpus(options, sources, report) if not is_held_out(text, options.held_out))
+        literal = () if google else SPECIAL_TOKENS
+        counts = count_words(texts, special_tokens=literal, workers=options.workers)
+    learnt = learn_vocabulary(
+        counts,
+        size=options.vocab_size,
+        cased=bool(options.cased),
+        strip_accents=options.strip_accents,
+        max_word_length=switches.get("max_word_length", 100),
+    )
+    return learnt.tokenizer(**switches), learnt.report
+
+
+def _check_kind(tokenizer: Tokenizer, options: PrepareOptions) -> None:
+    """Raise UserError where the recipe or the objective is not for this kind of tokenizer."""
+    if options.recipe == "google" and tokenizer.max_word_length is None:
+        raise UserError(f"--recipe google is for BERT's vocabularies (WordPiece), --vocab {options.vocab} is none")
+    pair = options.objective != "none"
+    added, expected = tokenizer.special_tokens_added(pair=pair), 3 if pair else 2
+    if added != expected:
+        layout = "[CLS] a [SEP] b [SEP]" if pair else "[CLS] a [SEP]"
+        advice = "; RoBERTa is trained with --objective none" if pair else ""
+        raise UserError(
+            f"--objective {options.objective} makes rows {layout}, the tokenizer of --vocab {options.vocab} puts "
+            f"{added} special tokens to {'a pair' if pair else 'a text'}{advice}"
+        )
+
+
+def save_tokenizer(tokenizer: Tokenizer, directory: Path) -> None:
+    """`tokenizer.save`, whole or not at all."""
+    with new_directory(directory) as temporary:
+        tokenizer.save(temporary.path)
+
+
+class ShardPlan:
+    """Which documents make which shard: it depends on the documents and the options, never on the workers.
+
+    A shard is closed once it has `shard_bytes` of text, and only when two documents with words are left for the
+    next, so that each has at least two.
+    """
+
+    def __init__(self, *, held_out: float, shard_bytes: int, needs_two: bool):
+        self._held_out, self._shard_bytes, self._needs_two = held_out, shard_bytes, needs_two
+        self.dropped = 0
+
+    def shards(self, corpus: Corpus) -> Iterator[tuple[str, int, list[str]]]:
+        """Yields (split, number within the split, documents).
+
+        Raises UserError where the train split ends up with no words, or with one document where two are needed. A
+        held-out split with too little for a shard is left out, its documents counted in `dropped`.
+        """
+        filling = {split: _Filling(self._shard_bytes) for split in SPLITS}
+        numbers = dict.fromkeys(SPLITS, 0)
+        for text in corpus:
+            split = SPLITS[is_held_out(text, self._held_out)]
+            if done := filling[split].add(text):
+                yield split, numbers[split], done
+                numbers[split] += 1
+        for split in SPLITS:
+            last, with_words = filling[split].rest()
+            if with_words >= 1 + self._needs_two:
+                yield split, numbers[split], last
+            elif split != "train":
+                self.dropped = len(last)
+            else:
+                raise UserError(_too_little(corpus.documents, with_words))
+
+
+def _too_little(documents: int, with_words: int) -> str:
+    if not with_words:
+        return f"no words for the train split ({documents} documents in the text): the corpus is empty, or held out"
+    one = "the corpus is one document" if documents == 1 else "the train split is one document"
+    return (
+        f"{one}: next-sentence prediction draws random sentences from a second one. Separate documents by blank "
+        "lines, or go without it: --objective none"
+    )
+
+
+class _Filling:
+    """Documents of one split on their way into shards."""
+
+    def __init__(self, limit: int):
+        self._limit = limit
+        self._full: list[str] | None = None
+        self._next: list[str] = []
+        self._bytes = self._with_words = 0
+
+    def add(self, text: str) -> list[str] | None:
+        """Takes a document; gives a shard's documents when they are complete."""
+        done = None
+        self._next.append(text)
+        self._bytes += len(text.encode())
+        self._with_words += any(map(str.isalnum, text))
+        if self._full and self._with_words >= 2:
+            done, self._full = self._full, None
+        if not self._full and self._with_words >= 2 and self._bytes >= self._limit:
+            self._full, self._next = self._next, []
+            self._bytes = self._with_words = 0
+        return done
+
+    def rest(self) -> tuple[list[str], int]:
+        """The last shard's documents, and how many of them have words (2: two or more)."""
+        if self._full:
+            return self._full + self._next, 2
+        return self._next, self._with_words
+
+
+def tokenise_corpus(
+    options: PrepareOptions, sources: Sequence[Source], tokenizer: Tokenizer, workers: Workers
+) -> tuple[dict[str, PreparedSplit], Corpus, ShardPlan]:
+    """Stage 1, the dear one: text -> token shards. Shards that are there already are kept."""
+    assert options.held_out is not None
+    formats = {source.format for source in sources}
+    if "lines" in formats and len(formats) > 1:
+        raise UserError(
+            f"the input mixes the formats {', '.join(sorted(formats))}; say --format, or prepare them apart"
+        )
+    plan = ShardPlan(
+        held_out=options.held_out,
+        shard_bytes=options.shard_bytes,
+        needs_two=options.objective != "none" and options.recipe != "google",
+    )
+    splits = {split: PreparedSplit(SplitStatistics(tokenizer.vocab_size)) for split in SPLITS}
+    with ProgressReport("tokenising", total=_size(sources), unit="MB", scale=1e6) as report:
+        corpus = open_corpus(options, sources, report)
+        job = partial(
+            TokeniseJob,
+            tokenizer=options.output / "tokenizer",
+            one_sentence_a_line="lines" in formats,
+            google_rules=options.recipe == "google",
+            language=options.language,
+        )
+        jobs = (
+            job(directory, None if directory.exists() else documents)
+            for split, number, documents in plan.shards(corpus)
+            for directory in [options.output / split / f"shard-{number:05d}"]
+        )
+        result: ShardResult
+        for result in workers.map("train.preparation.jobs:tokenise", jobs):
+            splits[result.split].shards.append(result.entry)
+            splits[result.split].statistics.add(result.statistics)
+    return splits, corpus, plan
+
+
+def index_examples(options: PrepareOptions, splits: dict[str, PreparedSplit], workers: Workers) -> None:
+    """Stage 2: token shards -> examples of each length, one file a shard."""
+    assert options.seed is not None and options.dupe_factor is not None
+    jobs = [
+        (split, length, number, _index_file(options, split, length, number))
+        for split in SPLITS
+        for length in options.max_seq_length
+        for number in range(len(splits[split].shards))
+    ]
+    make = partial(
+        IndexJob,
+        objective=options.objective,
+        short_seq_prob=options.short_seq_prob,
+        dupe_factor=options.dupe_factor,
+        seed=options.seed,
+    )
+    described = (
+        make(options.output / split / f"shard-{number:05d}", number, file, max_seq_length=length)
+        for split, length, number, file in jobs
+    )
+    with ProgressReport("pairing sentences", total=len(jobs), unit="shards") as report:
+        results = workers.map("train.preparation.jobs:index", described)
+        for (split, length, _, _), result in zip(jobs, results, strict=True):
+            splits[split].examples.setdefault(length, []).append(result)
+            report.advance(1)
+
+
+def index_google(options: PrepareOptions, splits: dict[str, PreparedSplit], tokenizer: Tokenizer) -> None:
+    """Stage 2 of recipe google: one index over all shards with its masks, in one process, as Google's script runs."""
+    assert options.seed is not None and options.max_predictions is not None and options.dupe_factor is not None
+    vocabulary = GoogleTokenizer(tokenizer).vocabulary
+    for split in SPLITS:
+        shards = [open_shard(options.output / split / entry["name"]) for entry in splits[split].shards]
+        for length, predictions in zip(options.max_seq_length, options.max_predictions, strict=True):
+            if not shards:
+                continue
+            file = _index_file(options, split, length, 0)
+            masks = [file.with_suffix(f".{name}.npy") for name in _MASKS]
+            if not file.exists():
+                with ProgressReport(f"pairing and masking, length {length}", total=1, unit="passes") as report:
+                    made = google_instances(
+                        shards,
+                        vocabulary,
+                        max_seq_length=length,
+                        max_predictions=predictions,
+                        masked_lm_prob=options.masked_lm_prob,
+                        short_seq_prob=options.short_seq_prob,
+                        dupe_factor=options.dupe_factor,
+                        whole_word_masking=options.whole_word_masking,
+                        seed=options.seed,
+                        progress=report.reach,
+                    )
+                for path, name in zip(masks, _MASKS, strict=True):
+                    write_array(path, getattr(made, name))
+                write_array(file, made.rows)
+            rows = np.load(file)
+            folder = file.parent.name
+            entry = {"file": f"{folder}/{file.name}", "rows": len(rows), **describe_file(file)}
+            entry["masks"] = {f"{folder}/{path.name}": describe_file(path) for path in masks}
+            statistics = survey_index(rows, dict(enumerate(shards)), length)
+            splits[split].examples[length] = [IndexResult(entry, statistics)]
+
+
+def _index_file(options: PrepareOptions, split: str, length: int, number: int) -> Path:
+    folder = options.output / split / f"examples-{length}"
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder / f"{number:05d}.npy"
+
+
+def _size(sources: Sequence[Source]) -> int:
+    return sum(source.path.stat().st_size for source in sources)

@@ -1,0 +1,189 @@
+"""Pretraining as the loop's job: phases of one length each, held-out masked LM and sentence pairs, an export."""
+
+import math
+from collections.abc import Callable, Generator, Iterable, Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from bert_jax.data.prefetch import Prefetch
+from bert_jax.formats.card import training_facts
+from bert_jax.formats.write import save_pretrained
+from bert_jax.model.heads import HEADS
+from bert_jax.training.feed import MeshBatches, to_host
+from bert_jax.training.optimizer import make_optimizer, make_schedule
+from bert_jax.training.sharding import batch_shardings, check_sizes, make_mesh
+from bert_jax.training.step import TrainState, compile_eval_step
+from train.pretraining.initial_model import origin, size_of
+from train.pretraining.recipe import Phase, PretrainConfig, to_json
+from train.pretraining.source import DataSource, head_for
+from train.pretraining.starting_point import starting_point
+from train.pretraining.teacher import objective_of, pretraining_of
+from train.run.directory import RunDirectory
+from train.run.log import RunLog, SilentLog
+
+
+class HeldOutBatches:
+    """(host batch, device batch) pairs: at every iteration the same first `eval_batches` of the held-out examples.
+
+    The data is opened once, when this is made. Where nothing was held out it is empty.
+    """
+
+    def __init__(self, config: PretrainConfig, data: DataSource, mesh: jax.sharding.Mesh, phase: Phase):
+        micro = phase._replace(batch=phase.batch // config.accumulation)
+        self._count = 0
+        if (found := data.evaluation_batches(config, micro)) is not None:
+            self._source, self._count = found
+            self._on_mesh = MeshBatches(self._source, micro.batch, batch_shardings(mesh))
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __iter__(self) -> Iterator[tuple[dict[str, np.ndarray], dict[str, jax.Array]]]:
+        for number in range(self._count):
+            yield self._source.batch(number), self._on_mesh.batch(number)
+
+
+class Unigram:
+    """The baseline that knows only how often each token occurs in the training text.
+
+    Where a model that has learned nothing of context gets stuck: `-log p(token)` averaged over the masked tokens.
+    """
+
+    def __init__(self, counts: np.ndarray):
+        """`counts`: int64 [V], occurrences in the training split; one is added to each, so that none is impossible."""
+        smoothed = counts.astype(np.float64) + 1
+        self.log_probability = np.log(smoothed / smoothed.sum())
+        self.most_frequent = int(counts.argmax())
+
+    def sums(self, batch: dict[str, np.ndarray]) -> dict[str, float]:
+        labels, weights = batch["mlm_labels"], batch["mlm_weights"].astype(np.float64)
+        return {
+            "unigram_loss_sum": float(-(self.log_probability[labels] * weights).sum()),
+            "unigram_correct": float(((labels == self.most_frequent) * weights).sum()),
+        }
+
+
+def label_sums(batch: dict[str, np.ndarray]) -> dict[str, float]:
+    """Counts of the two sentence-pair classes, for the majority baseline; nothing where there are no pairs."""
+    labels = batch.get("next_sentence_label")
+    return {} if labels is None else {"label_0": float((labels == 0).sum()), "label_1": float((labels == 1).sum())}
+
+
+def evaluate(
+    eval_step: Callable[[Any, dict[str, Any]], dict[str, Any]],
+    params: Any,
+    batches: Iterable[tuple[dict[str, np.ndarray], dict[str, Any]]],
+    unigram: Unigram | None,
+) -> dict[str, float]:
+    """Sums over (host batch, device batch) pairs, divided once at the end; keys as in metrics.jsonl.
+
+    Masked-LM loss in nats a masked token, its exponential (perplexity), accuracies as shares; an empty dict where
+    there are no batches.
+    """
+    total: dict[str, float] = {}
+    for host, device in batches:
+        parts = {name: float(value) for name, value in eval_step(params, device).items()} | label_sums(host)
+        if unigram:
+            parts |= unigram.sums(host)
+        for name, value in parts.items():
+            total[name] = total.get(name, 0.0) + value
+    if not total:
+        return {}
+    weight = max(total["mlm_weight"], 1.0)
+    result = {
+        "mlm_loss": total["mlm_loss_sum"] / weight,
+        "mlm_perplexity": math.exp(min(total["mlm_loss_sum"] / weight, 80.0)),
+        "mlm_accuracy": total["mlm_correct"] / weight,
+    }
+    if unigram:
+        result |= {
+            "unigram_loss": total["unigram_loss_sum"] / weight,
+            "unigram_accuracy": total["unigram_correct"] / weight,
+        }
+    pairs = total.get("label_0", 0.0) + total.get("label_1", 0.0)
+    if pairs:
+        result |= {
+            "nsp_loss": total["nsp_loss_sum"] / total["nsp_count"],
+            "nsp_accuracy": total["nsp_correct"] / total["nsp_count"],
+            "majority_accuracy": max(total["label_0"], total["label_1"]) / pairs,
+        }
+    return result
+
+
+class Pretraining:
+    """A `Job`: masked LM, and sentence pairs where the data has them."""
+
+    def __init__(self, config: PretrainConfig, run: RunDirectory, data: DataSource, held_out: DataSource):
+        self.settings, self.mesh = config, make_mesh(config.mesh)
+        for phase in config.phases:
+            check_sizes(config.model, self.mesh, batch_size=phase.batch, accumulation=config.accumulation)
+        self.model = HEADS[head_for(data)](config.model)
+        self.tx, self.schedule = make_optimizer(config.optimizer), make_schedule(config.optimizer)
+        self.objective = objective_of(config, data, self.mesh)
+        self._run, self._data = run, data
+        self._eval_step = compile_eval_step(self.model, mesh=self.mesh, pretraining=pretraining_of(config, self.mesh))
+        self._unigram = None if data.unigram_counts is None else Unigram(data.unigram_counts)
+        self._held_out_of = cache(lambda phase: HeldOutBatches(config, held_out, self.mesh, phase))
+
+    def first_state(self, target: TrainState, fresh: Callable[[], TrainState]) -> TrainState:
+        return starting_point(self.settings, target, fresh)
+
+    def greet(self, log: RunLog | SilentLog, *, begun: bool) -> None:
+        config = self.settings
+        if config.init is not None and not begun:
+            log.say(f"model and parameters of {origin(config.init) or config.init}: {size_of(config.model)}")
+        if not self._held_out_of(config.phases[-1]):
+            log.say("the data has no held-out documents: there will be no evaluation (prepare with --held-out)")
+
+    def batches(self, step: int) -> Generator[tuple[dict[str, jax.Array], float]]:
+        """Through all phases, made ahead by a thread."""
+        config = self.settings
+        while step < config.total_steps:
+            start, phase = config.phase_at(step)
+            source = MeshBatches(self._data.batches(config, phase), phase.batch, batch_shardings(self.mesh))
+            with Prefetch(source, step - start, phase.steps) as prefetched:
+                waited = 0.0
+                for batch in prefetched:
+                    yield batch, prefetched.waited - waited
+                    waited = prefetched.waited
+                    step += 1
+
+    def told(self, summary: dict[str, float]) -> dict[str, float]:
+        """Figures on sentence pairs only where there are some."""
+        return {name: v for name, v in summary.items() if self._data.objective != "none" or not name.startswith("nsp_")}
+
+    def evaluate(self, params: Any, step: int) -> dict[str, float]:
+        return evaluate(self._eval_step, params, self._held_out_of(self._phase_before(step)), self._unigram)
+
+    def after_evaluation(self, params: Any, step: int, scores: dict[str, float]) -> None: ...
+
+    def is_over(self) -> bool:
+        return False
+
+    def facts(self) -> dict[str, Any]:
+        return {"config": to_json(self.settings), "data": self._data.fingerprint}
+
+    def finish(self, params: Any, step: int, log: RunLog | SilentLog) -> None:
+        """Writes the run's `export/`: what transformers loads."""
+        if not self.settings.export_at_end or self._data.tokenizer is None:
+            return
+        whole = to_host(params)
+        if jax.process_index() != 0:
+            return
+        run = self._run
+        with run.on_disk() as folder:
+            card = training_facts(folder, step)
+
+        def write(folder: Path) -> None:
+            head, tokenizer = head_for(self._data), self._data.tokenizer
+            save_pretrained(folder, self.settings.model, whole, tokenizer, head=head, step=step, card=card)
+
+        run.write_folder(run.export, write)
+        log.say(f"exported to {run.export}")
+
+    def _phase_before(self, step: int) -> Phase:
+        return self.settings.phase_at(step - 1)[1]

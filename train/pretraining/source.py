@@ -1,0 +1,145 @@
+"""Where a pretraining run's batches come from: a prepared directory, or random tokens for trying a config out."""
+
+import hashlib
+import json
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+from etils import epath
+
+from bert_jax.data.pretraining.batches import Batches, RandomBatches
+from bert_jax.data.pretraining.masking import MaskingConfig, default_max_predictions
+from bert_jax.data.pretraining.shards import MANIFEST, manifest_files, read_manifest, verify
+from bert_jax.data.tokenizer.tokenizer import Tokenizer
+from bert_jax.errors import UserError
+from bert_jax.files import check_reachable, is_remote
+from train.pretraining.recipe import Phase, PretrainConfig
+
+HELD_OUT = "held-out"
+
+
+class PreparedData:
+    """A directory made by `python -m train.prepare`; `evaluation_split` is the part of it to evaluate on."""
+
+    def __init__(self, directory: str, evaluation_split: str = HELD_OUT):
+        self.path = Path(directory)
+        self.evaluation_split = evaluation_split
+        self.manifest = read_manifest(self.path)
+        self.objective: str = self.manifest["objective"]
+        self.vocab_size: int = self.manifest["tokenizer"]["vocab_size"]
+        self.fingerprint: str = self.manifest["tokenizer"]["fingerprint"]
+
+    @cached_property
+    def tokenizer(self) -> Tokenizer:
+        return Tokenizer.load(self.path / "tokenizer")
+
+    @cached_property
+    def unigram_counts(self) -> np.ndarray:
+        return np.load(self.path / "unigram_counts.npy")
+
+    @property
+    def lengths(self) -> list[int]:
+        return sorted(int(length) for length in self.manifest["splits"]["train"]["examples"])
+
+    def examples(self, length: int, split: str = "train") -> int:
+        return sum(entry["rows"] for entry in self.manifest["splits"][split]["examples"].get(str(length), []))
+
+    def batches(self, config: PretrainConfig, phase: Phase, split: str = "train", *, shuffle: bool = True) -> Batches:
+        return Batches(
+            self.path,
+            split=split,
+            batch_size=phase.batch,
+            max_seq_length=phase.length,
+            masking=config.masking,
+            seed=config.seed,
+            shuffle=shuffle,
+        )
+
+    def evaluation_batches(self, config: PretrainConfig, phase: Phase) -> tuple[Batches, int] | None:
+        """Batches in the order of the index, and how many there are; None where nothing was held out."""
+        examples = self.examples(phase.length, self.evaluation_split)
+        if examples == 0:
+            return None
+        batches = self.batches(config, phase, self.evaluation_split, shuffle=False)
+        return batches, min(config.eval_batches, -(-examples // phase.batch))
+
+
+class RandomData:
+    """`data=random`: the shapes of real batches without any text."""
+
+    tokenizer = None
+    unigram_counts = None
+    fingerprint = "random"
+
+    def __init__(self, vocab_size: int, objective: str):
+        self.vocab_size = vocab_size
+        self.objective = objective
+
+    def examples(self, length: int) -> int:
+        return 0
+
+    def evaluation_batches(self, config: PretrainConfig, phase: Phase) -> tuple[RandomBatches, int]:
+        return self.batches(config, phase), config.eval_batches
+
+    def batches(self, config: PretrainConfig, phase: Phase) -> RandomBatches:
+        masking = config.masking or MaskingConfig()
+        return RandomBatches(
+            batch_size=phase.batch,
+            max_seq_length=phase.length,
+            max_predictions=masking.max_predictions or default_max_predictions(masking, phase.length),
+            vocab_size=config.model.vocab_size,
+            seed=config.seed,
+            next_sentence=self.objective != "none",
+        )
+
+
+DataSource = PreparedData | RandomData
+
+
+def local_copy(directory: str, cache: Path | None = None) -> str:
+    """`directory` itself, or where it is on a bucket ("gs://...") a verified copy of it on this machine's disk.
+
+    Batches read a few bytes at a time from memory maps, which a bucket does not offer. The copy lies under `cache`
+    (default ~/.cache/bert_jax) and is made once; the manifest comes last and stands for all of it.
+    """
+    check_reachable(directory)
+    source = epath.Path(directory)
+    if cache is None and not is_remote(directory):
+        return directory
+    manifest = source / MANIFEST
+    if not manifest.exists():
+        raise UserError(f"{directory}: no {MANIFEST} there, so it is no prepared data")
+    content = manifest.read_bytes()
+    target = (cache or Path.home() / ".cache" / "bert_jax") / hashlib.sha256(content).hexdigest()[:16]
+    if not (target / MANIFEST).exists():
+        for name in [name for name, _ in manifest_files(json.loads(content))]:
+            (target / name).parent.mkdir(parents=True, exist_ok=True)
+            (source / name).copy(target / name, overwrite=True)
+        (target / MANIFEST).write_bytes(content)
+        if problems := verify(target):
+            (target / MANIFEST).unlink()
+            raise UserError(f"{directory}: the copy at {target} is damaged: {problems[0]}")
+    return str(target)
+
+
+def head_for(data: DataSource) -> str:
+    """The model that an objective trains: without sentence pairs there is nothing to learn for a pooler."""
+    return "mlm" if data.objective == "none" else "pretraining"
+
+
+def open_data(config: PretrainConfig) -> DataSource:
+    """The data that `config.data` names; UserError where it lacks a length that a phase needs."""
+    if config.data == "random":
+        return RandomData(config.model.vocab_size, config.text_options.objective)
+    if config.data is None:
+        raise UserError("data: not given; say data=DIR (made by python -m train.prepare), text=GLOB, or data=random")
+    data = PreparedData(local_copy(config.data))
+    for phase in config.phases:
+        if data.examples(phase.length) == 0:
+            have = ", ".join(map(str, data.lengths))
+            raise UserError(
+                f"{data.path}: has no examples of length {phase.length}, which phases asks for; it has {have}; prepare "
+                f"it with --max-seq-length {','.join(str(p.length) for p in config.phases)} or change phases"
+            )
+    return data

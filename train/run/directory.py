@@ -1,0 +1,188 @@
+"""The run directory `runs/NAME`: what lies where, one process group at a time, one config for its whole life."""
+
+import fcntl
+import json
+import os
+import platform
+import socket
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from etils import epath
+
+from bert_jax.errors import UserError
+from bert_jax.files import check_reachable, copy_folder, is_remote
+from train.pretraining.recipe import differing_fields, to_json
+
+
+class RunDirectory:
+    """Paths of a run, its lock and its config.
+
+    config.json, environment.json, checkpoints/STEP/, metrics.jsonl, tensorboard/, curves.png, run.log, tokenizer/,
+    data/ (where the run prepared its own text) and export/. A bucket's path (gs://...) works for all but the lock,
+    which a bucket does not offer, and text=, which is prepared on a local disk.
+    """
+
+    def __init__(self, path: str):
+        check_reachable(path)
+        self.path = epath.Path(path)
+        self.checkpoints = self.path / "checkpoints"
+        self.config = self.path / "config.json"
+        self.tokenizer = self.path / "tokenizer"
+        self.data = self.path / "data"
+        self.export = self.path / "export"
+        self._lock = None
+
+    @property
+    def is_remote(self) -> bool:
+        return is_remote(self.path)
+
+    def acquire(self) -> None:
+        """Makes the directory and locks it; UserError, naming host and process, where another run is live in it."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        if self.is_remote:
+            return
+        file = open(self.path / ".lock", "a+", encoding="utf-8")
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            file.seek(0)
+            holder = file.read().strip() or "an unnamed process"
+            file.close()
+            raise UserError(
+                f"{self.path}: a run is live here ({holder}); wait for it, stop it, or choose another run="
+            ) from None
+        file.truncate(0)
+        file.write(f"process {os.getpid()} on host {socket.gethostname()}")
+        file.flush()
+        self._lock = file
+
+    def release(self) -> None:
+        if self._lock:
+            self._lock.truncate(0)
+            self._lock.close()
+            self._lock = None
+
+    def write_folder(self, folder: epath.Path, write: Callable[[Path], object]) -> None:
+        """`write(path)` makes a local folder; on a bucket it is made on this machine's disk and copied there."""
+        if not self.is_remote:
+            write(Path(folder))
+            return
+        with tempfile.TemporaryDirectory() as scratch:
+            local = Path(scratch) / folder.name
+            write(local)
+            copy_folder(local, folder)
+
+    @contextmanager
+    def on_disk(self) -> Iterator[Path]:
+        """The run's small files as a local folder: the directory itself, or a copy for the time of a `with`."""
+        if not self.is_remote:
+            yield Path(self.path)
+            return
+        with tempfile.TemporaryDirectory() as scratch:
+            copy_folder(self.path, scratch, skip=("checkpoints", "data", "export", "tensorboard"))
+            yield Path(scratch)
+
+    @contextmanager
+    def export_on_disk(self) -> Iterator[Path]:
+        """`export/` as a local folder: itself, or a copy for the time of a `with`."""
+        if not self.is_remote:
+            yield Path(self.export)
+            return
+        with tempfile.TemporaryDirectory() as scratch:
+            copy_folder(self.export, scratch)
+            yield Path(scratch)
+
+    def saved_config(self) -> dict[str, Any] | None:
+        """config.json of an earlier start of this run, or None."""
+        if not self.config.exists():
+            return None
+        try:
+            return json.loads(self.config.read_text())
+        except json.JSONDecodeError as error:
+            raise UserError(f"{self.config}: not JSON ({error}); restore it or start a fresh run=") from None
+
+    def saved_environment(self) -> dict[str, Any]:
+        """environment.json of the last start of this run; {} where there is none that can be read."""
+        path = self.path / "environment.json"
+        try:
+            return json.loads(path.read_text()) if path.exists() else {}
+        except json.JSONDecodeError:
+            return {}
+
+    def settle_config(self, config: Any, allow_change: tuple[str, ...]) -> None:
+        """Writes config.json; refuses one that differs from the run's own in other fields than `allow_change` names."""
+        new = json.loads(json.dumps(to_json(config)))
+        old = self.saved_config()
+        if old is not None:
+            if old.keys().isdisjoint({"task"} & new.keys()) and "task" in {*old, *new}:
+                raise UserError(f"{self.config}: a run of another program is here; choose another run=")
+            # A field that is younger than the run had its default then.
+            old = _over(json.loads(json.dumps(to_json(type(config)()))), old)
+            changed = differing_fields(old, new)
+            refused = [name for name in changed if not any(name == a or name.startswith(f"{a}.") for a in allow_change)]
+            if refused:
+                shown = "; ".join(f"{name}: {_at(old, name)!r} became {_at(new, name)!r}" for name in refused)
+                raise UserError(
+                    f"{self.config}: this run was started with another config ({shown}); "
+                    f"say allow_change={','.join(refused)} to go on with the new one, or choose another run="
+                )
+        write_json(self.config, new)
+
+
+def _over(defaults: dict, given: dict) -> dict:
+    """`given`, and what it lacks from `defaults`, nested objects likewise."""
+    both = {
+        k: _over(defaults[k], v) for k, v in given.items() if isinstance(v, dict) and isinstance(defaults.get(k), dict)
+    }
+    return defaults | given | both
+
+
+def _at(tree: dict, name: str) -> Any:
+    value: Any = tree
+    for key in name.split("."):
+        value = value.get(key) if isinstance(value, dict) else None
+    return value
+
+
+def write_json(path: epath.Path, value: Any) -> None:
+    """Writes JSON as `write_text` does."""
+    write_text(path, json.dumps(value, indent=1) + "\n")
+
+
+def write_text(path: epath.Path, text: str) -> None:
+    """Writes a file that is never half there: a bucket's objects appear whole, a disk's files by renaming."""
+    if is_remote(path):
+        path.write_text(text)
+        return
+    temporary = path.with_name(path.name + ".tmp")
+    temporary.write_text(text)
+    temporary.replace(path)
+
+
+def environment() -> dict[str, Any]:
+    """Versions and devices of this process, for environment.json."""
+    import jax
+
+    packages = ("bert-jax", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy", "tokenizers")
+    versions = {}
+    for name in packages:
+        try:
+            versions[name] = version(name)
+        except PackageNotFoundError:
+            versions[name] = None
+    devices = jax.devices()
+    return {
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "packages": versions,
+        "backend": jax.default_backend(),
+        "device_kind": devices[0].device_kind,
+        "devices": len(devices),
+        "processes": jax.process_count(),
+        "host": socket.gethostname(),
+    }
