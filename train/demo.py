@@ -1,6 +1,7 @@
 """`make demo`: from the text inside Python itself to a small BERT that fills masks, in a few minutes on two cores."""
 
 import json
+import os
 import sys
 import time
 from pathlib import Path
@@ -63,11 +64,12 @@ def report(seconds: float) -> None:
         guesses = ", ".join(f"{answer['token_str']} {answer['score']:.0%}" for answer in answers)
         out.print(f"  {text}  ->  {guesses}", markup=False, soft_wrap=True)
     out.print("So small a model, after so few steps, knows which words go together and little of grammar yet.")
+    python = os.path.relpath(sys.executable)
     out.print(
         f"\nThe curves: {RUN}/curves.png\n\nTry next:\n"
-        f'  .venv/bin/python -m bert_jax fill-mask {RUN} "The file is opened for [MASK]."\n'
-        f"  .venv/bin/python -m bert_jax info {RUN}\n"
-        "  .venv/bin/python -m train.pretrain configs/tiny.py text='YOUR/*.txt' run=runs/mine",
+        f'  {python} -m bert_jax fill-mask {RUN} "The file is opened for [MASK]."\n'
+        f"  {python} -m bert_jax info {RUN}\n"
+        f"  {python} -m train.pretrain configs/tiny.py text='YOUR/*.txt' run=runs/mine",
         markup=False,
         soft_wrap=True,
     )
