@@ -1,11 +1,21 @@
-# Every target does its own set-up: a virtual environment in .venv, the pinned packages, CPU only.
+# Every target does its own set-up: a virtual environment, the pinned packages, CPU only. The environment is .venv, with
+# PYTHON=python3.13 .venv-3.13, with CONSTRAINTS=oldest .venv-oldest; the lower ends of the ranges are for Python 3.11.
 PYTHON ?= python3
-VENV := .venv
+CONSTRAINTS ?= newest
+VERSION := $(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null)
+# The references of the parity tests are gigabytes where PyTorch comes with CUDA: one Python has them, or who asks.
+PARITY ?= $(filter 3.11-newest,$(VERSION)-$(CONSTRAINTS))
+VENV := .venv$(if $(filter file,$(origin PYTHON)),,-$(VERSION))$(if $(filter newest,$(CONSTRAINTS)),,-$(CONSTRAINTS))
 BIN := $(VENV)/bin
+# A stamp and a python of this version: where `python3` has become another one, .venv is made anew.
+INTERPRETER := $(BIN)/python$(VERSION)
+TRAIN := $(VENV)/.train-$(VERSION)
+CHECK := $(VENV)/.check-$(VERSION)
+DEV := $(VENV)/.dev-$(VERSION)
 # Two processes, a file of tests on one of them: most of the time is one thread compiling. `fast` compiles with few
 # optimizations, which is a quarter faster, `test` as users do.
 PARALLEL := --numprocesses 2 --dist loadfile
-PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
+PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints/$(CONSTRAINTS).txt
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test check fast lint types format faults clean
@@ -13,40 +23,47 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constr
 help:  ## what there is
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
-demo: $(VENV)/.train  ## vocabulary, examples and a small BERT from the text inside Python itself (about 4 minutes)
+demo: $(TRAIN)  ## vocabulary, examples and a small BERT from the text inside Python itself (about 4 minutes)
 	$(BIN)/python -m train.demo
 
-test: $(VENV)/.dev  ## the whole test suite, parity with transformers included
+test: $(if $(PARITY),$(DEV),$(CHECK))  ## the whole test suite; parity with transformers on Python 3.11, or with PARITY=yes
 	$(BIN)/python -m pytest $(PARALLEL)
 
-check: $(VENV)/.dev  ## lint, types and the fast tests: before every commit
+check: $(CHECK)  ## lint, types and the fast tests: before every commit
 	@$(MAKE) --no-print-directory --jobs 2 --output-sync=target lint types fast
 
-fast: $(VENV)/.dev  ## the fast tests alone
+fast: $(CHECK)  ## the fast tests alone
 	$(BIN)/python -m pytest -q $(PARALLEL) -m "not slow and not parity"
 
-lint: $(VENV)/.dev  ## ruff: rules and formatting
+lint: $(CHECK)  ## ruff: rules and formatting
 	$(BIN)/ruff check . && $(BIN)/ruff format --check .
 
-types: $(VENV)/.dev  ## pyright
-	$(BIN)/pyright
+types: $(CHECK)  ## pyright
+	$(BIN)/pyright --pythonpath $(BIN)/python
 
-format: $(VENV)/.dev  ## let ruff mend what it can
+format: $(CHECK)  ## let ruff mend what it can
 	$(BIN)/ruff check --fix . && $(BIN)/ruff format .
 
-clean:  ## remove the virtual environment and what the demo made
-	rm -rf $(VENV) runs/demo
+clean:  ## remove the virtual environments and what the demo made
+	rm -rf .venv .venv-3.* .venv-oldest runs/demo
 
-$(BIN)/python:
-	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(0 if v >= (3, 11) else f"bert_jax needs Python 3.11 or newer; $(PYTHON) is {v.major}.{v.minor}. Say which one to use: make PYTHON=python3.12 ...")'
-	$(PYTHON) -m venv $(VENV)
+$(INTERPRETER):
+	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(0 if v >= (3, 11) else f"bert_jax needs Python 3.11 or newer; $(PYTHON) is {v.major}.{v.minor}. Say which one to use: make PYTHON=python3.13 ...")'
+	$(PYTHON) -m venv --clear $(VENV)
 
-$(VENV)/.train: pyproject.toml constraints.txt | $(BIN)/python
+$(TRAIN) $(CHECK) $(DEV): pyproject.toml constraints/$(CONSTRAINTS).txt | $(INTERPRETER)
+
+$(TRAIN):
 	@echo "installing bert_jax and what training needs into $(VENV)"
 	$(PIP) --editable '.[train]'
 	@touch $@
 
-$(VENV)/.dev: pyproject.toml constraints.txt | $(BIN)/python
+$(CHECK):
+	@echo "installing bert_jax, what its tests need and the linters into $(VENV)"
+	$(PIP) --editable '.[test,lint]'
+	@touch $@ $(TRAIN)
+
+$(DEV):
 	@echo "installing bert_jax and what the tests need (PyTorch and transformers among it) into $(VENV)"
 	$(PIP) --editable '.[dev]'
-	@touch $@ $(VENV)/.train
+	@touch $@ $(CHECK) $(TRAIN)

@@ -6,6 +6,7 @@ cleaned of code and markup here and become documents: one a topic, one a module.
 
 import ast
 import json
+import os
 import re
 import sys
 import sysconfig
@@ -159,11 +160,12 @@ def report(seconds: float) -> None:
         guesses = ", ".join(f"{answer['token_str']} {answer['score']:.0%}" for answer in answers)
         out.print(f"  {text}  ->  {guesses}", markup=False, soft_wrap=True)
     out.print("So small a model, after so few steps, knows which words go together and little of grammar yet.")
+    python = os.path.relpath(sys.executable)
     out.print(
         f"\nThe curves: {RUN}/curves.png\n\nTry next:\n"
-        f'  .venv/bin/python -m bert_jax fill-mask {RUN} "The file is opened for [MASK]."\n'
-        f"  .venv/bin/python -m bert_jax info {RUN}\n"
-        "  .venv/bin/python -m train.pretrain configs/tiny.py text='YOUR/*.txt' run=runs/mine",
+        f'  {python} -m bert_jax fill-mask {RUN} "The file is opened for [MASK]."\n'
+        f"  {python} -m bert_jax info {RUN}\n"
+        f"  {python} -m train.pretrain configs/tiny.py text='YOUR/*.txt' run=runs/mine",
         markup=False,
         soft_wrap=True,
     )

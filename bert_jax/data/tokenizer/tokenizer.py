@@ -314,7 +314,7 @@ class Tokenizer(TokenIds):
         encoded = self._backend.encode_batch(list(texts), add_special_tokens=False)
         lengths = np.fromiter((len(e) for e in encoded), np.int64, len(encoded))
         total = int(lengths.sum())
-        fields = {"input_ids": np.fromiter((i for e in encoded for i in e.ids), np.int32, total)}
+        fields: dict[str, np.ndarray] = {"input_ids": np.fromiter((i for e in encoded for i in e.ids), np.int32, total)}
         if offsets:
             flat = np.fromiter((x for e in encoded for span in e.offsets for x in span), np.int32, 2 * total)
             fields["offset_mapping"] = flat.reshape(total, 2)
