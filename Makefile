@@ -12,13 +12,12 @@ INTERPRETER := $(BIN)/python$(VERSION)
 TRAIN := $(VENV)/.train-$(VERSION)
 CHECK := $(VENV)/.check-$(VERSION)
 DEV := $(VENV)/.dev-$(VERSION)
-# Two processes, a file of tests on one of them: most of the time is one thread compiling. `fast` compiles with few
-# optimizations, which is a quarter faster, `test` as users do.
+# Two processes, a file of tests on one of them: most of the time is one thread compiling.
 PARALLEL := --numprocesses 2 --dist loadfile
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints/$(CONSTRAINTS).txt
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check fast lint types format faults clean
+.PHONY: help demo test exhaustive check fast lint types format clean
 
 help:  ## what there is
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -28,6 +27,9 @@ demo: $(TRAIN)  ## vocabulary, examples and a small BERT from the text inside Py
 
 test: $(if $(PARITY),$(DEV),$(CHECK))  ## the whole test suite; parity with transformers on Python 3.11, or with PARITY=yes
 	$(BIN)/python -m pytest $(PARALLEL)
+
+exhaustive: $(if $(PARITY),$(DEV),$(CHECK))  ## the cases that `test` takes samples of: all characters, lines, products of options
+	$(BIN)/python -m pytest $(PARALLEL) -m exhaustive
 
 check: $(CHECK)  ## lint, types and the fast tests: before every commit
 	@$(MAKE) --no-print-directory --jobs 2 --output-sync=target lint types fast

@@ -131,6 +131,15 @@ def resident_bytes() -> float:
         return math.inf
 
 
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leaves out the tests marked `exhaustive` unless `-m` speaks of them, or a test is called by its name."""
+    if "exhaustive" in config.option.markexpr or any("::" in argument for argument in config.args):
+        return
+    kept = [item for item in items if not item.get_closest_marker("exhaustive")]
+    config.hook.pytest_deselected(items=[item for item in items if item.get_closest_marker("exhaustive")])
+    items[:] = kept
+
+
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """Files of `parity` alone are not even imported where it is left out: PyTorch and transformers take 10 s to load."""
     if collection_path.name == "parity" and "not parity" in config.option.markexpr:

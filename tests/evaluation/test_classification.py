@@ -9,17 +9,17 @@ from sklearn import metrics as theirs
 from bert_jax.errors import UserError
 from bert_jax.evaluation import accuracy, confusion_matrix, f1, matthews_correlation
 
-CASES = 1000
+SOME_AND_ALL = pytest.mark.parametrize("count", [100, pytest.param(1000, marks=pytest.mark.exhaustive)])
 
 
-def cases(seed: int = 0):
+def cases(count: int, seed: int = 0):
     """Labels and predictions [N]: few and many examples, one class to six, unbalanced, right by chance or mostly."""
     rng = np.random.default_rng(seed)
-    for _ in range(CASES):
-        count, classes = int(rng.integers(1, 40)), int(rng.integers(1, 7))
+    for _ in range(count):
+        size, classes = int(rng.integers(1, 40)), int(rng.integers(1, 7))
         share = rng.dirichlet(np.full(classes, rng.choice([0.1, 1.0, 10.0])))
-        gold = rng.choice(classes, count, p=share)
-        guess = np.where(rng.random(count) < rng.random(), gold, rng.choice(classes, count))
+        gold = rng.choice(classes, size, p=share)
+        guess = np.where(rng.random(size) < rng.random(), gold, rng.choice(classes, size))
         yield gold, guess
 
 
@@ -31,47 +31,47 @@ def their_warnings():
         yield
 
 
-@pytest.mark.slow
-def test_accuracy():
-    for gold, guess in cases():
+@SOME_AND_ALL
+def test_accuracy(count: int):
+    for gold, guess in cases(count):
         assert accuracy(gold, guess) == theirs.accuracy_score(gold, guess)
 
 
-@pytest.mark.slow
+@SOME_AND_ALL
 @pytest.mark.parametrize("average", ["micro", "macro"])
-def test_f1_over_classes(average):
-    for gold, guess in cases(1):
+def test_f1_over_classes(average, count: int):
+    for gold, guess in cases(count, 1):
         assert f1(gold, guess, average) == pytest.approx(theirs.f1_score(gold, guess, average=average), abs=1e-15)
 
 
-@pytest.mark.slow
-def test_f1_of_one_class():
-    for gold, guess in cases(2):
+@SOME_AND_ALL
+def test_f1_of_one_class(count: int):
+    for gold, guess in cases(count, 2):
         expected = theirs.f1_score(gold == 1, guess == 1)
         assert f1(gold, guess) == pytest.approx(expected, abs=1e-15)
         names = np.array(["no", "yes", "a", "b", "c", "d"])
         assert f1(names[gold], names[guess], positive="yes") == f1(gold, guess)
 
 
-@pytest.mark.slow
-def test_matthews_correlation():
-    for gold, guess in cases(3):
+@SOME_AND_ALL
+def test_matthews_correlation(count: int):
+    for gold, guess in cases(count, 3):
         assert matthews_correlation(gold, guess) == pytest.approx(theirs.matthews_corrcoef(gold, guess), abs=1e-12)
 
 
-@pytest.mark.slow
-def test_confusion_matrix():
-    for gold, guess in cases(4):
+@SOME_AND_ALL
+def test_confusion_matrix(count: int):
+    for gold, guess in cases(count, 4):
         np.testing.assert_array_equal(confusion_matrix(gold, guess), theirs.confusion_matrix(gold, guess))
         classes = [5, 3, 0, 1, 2, 4]
         expected = theirs.confusion_matrix(gold, guess, labels=classes)
         np.testing.assert_array_equal(confusion_matrix(gold, guess, classes), expected)
 
 
-@pytest.mark.slow
-def test_several_labels_an_example():
+@SOME_AND_ALL
+def test_several_labels_an_example(count: int):
     rng = np.random.default_rng(5)
-    for _ in range(CASES):
+    for _ in range(count):
         shape = int(rng.integers(1, 20)), int(rng.integers(2, 6))
         gold, guess = (rng.random(shape) < rng.random() for _ in range(2))
         assert accuracy(gold, guess) == theirs.accuracy_score(gold, guess)

@@ -88,7 +88,7 @@ def test_the_embeddings_of_albert_are_narrow_and_its_hidden_states_are_not():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("remat", ["full", "dots"])
+@pytest.mark.parametrize("remat", ["full", pytest.param("dots", marks=pytest.mark.exhaustive)])
 def test_remat_of_a_layer_that_is_applied_again_changes_neither_values_nor_gradients(remat):
     params = init(Bert(ALBERT))
 

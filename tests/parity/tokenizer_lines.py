@@ -7,7 +7,13 @@ from functools import cache
 from pathlib import Path
 
 import numpy as np
+import pytest
 import zstandard
+
+SOME_AND_ALL = pytest.mark.parametrize(
+    "every", [10, pytest.param(1, marks=pytest.mark.exhaustive)], ids=["some", "all"]
+)
+"""A test of every tenth line, and one of all."""
 
 
 @cache

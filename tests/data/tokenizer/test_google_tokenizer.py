@@ -49,7 +49,7 @@ def test_hostile_text_becomes_googles_pieces(name: str, data_dir: Path, tmp_path
 
 @pytest.mark.slow
 @pytest.mark.parametrize("cased", [False, True], ids=["uncased", "cased"])
-@pytest.mark.parametrize("kinds", ["most", pytest.param("all", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kinds", ["most", pytest.param("all", marks=pytest.mark.exhaustive)])
 def test_every_character_inside_and_at_the_end_of_a_word_is_googles(kinds: str, cased: bool):
     tokenizer = made(SPECIALS, cased=cased)
     for character in characters(kinds):
