@@ -42,7 +42,7 @@ from train.finetuning.job import buckets_of, order_of
 from train.finetuning.recipe import FinetuneConfig
 from train.finetuning.tasks.data import TaskData
 from train.finetuning.tasks.table import open_task
-from train.pretraining.recipe import override
+from train.run.config import override
 
 STEPS = 20
 SIDES = ("bert_jax", "transformers")

@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import flax.linen as nn
@@ -54,8 +55,8 @@ def compile_many_train_step(
 ) -> Callable[[TrainState, Batch, Array, Array, Objective], tuple[TrainState, Metrics]]:
     """`train_step` of each run by itself, `jax.vmap` over all of them.
 
-    A number of a run's state that would become infinite or none stays as it was, and the step counts as skipped: the
-    runs are saved together, so that none may keep the others from it.
+    Where any number of a run's new parameters or optimizer state would not be finite, that run keeps all of its old
+    ones, and the step counts as skipped: the runs are saved together, so that none may keep the others from it.
 
     Args:
         model: of every run.
@@ -87,10 +88,10 @@ def compile_many_train_step(
 
 
 def _finite(old: TrainState, new: TrainState, metrics: Metrics) -> tuple[TrainState, Metrics]:
-    """The new state with the old one's numbers where its own are not finite."""
+    """The new state if all of its numbers are finite; otherwise the old one, with the step counted as skipped."""
     before, after = (old.params, old.opt_state), (new.params, new.opt_state)
     good = jnp.stack([jnp.isfinite(leaf).all() for leaf in jax.tree.leaves(after)]).all()
-    params, opt_state = jax.tree.map(lambda a, b: jnp.where(jnp.isfinite(b), b, a), before, after)
+    params, opt_state = jax.tree.map(partial(jnp.where, good), after, before)
     counts = {
         "skipped_total": new.skipped_total + ~good,
         "skipped_in_a_row": jnp.where(good, new.skipped_in_a_row, old.skipped_in_a_row + 1),

@@ -8,7 +8,7 @@ import pytest
 from tests.guide import blocks_of, run_blocks
 from tests.inference.tasks.task_folders import TAGS, export
 from train.finetuning.recipe import FinetuneConfig
-from train.pretraining.recipe import to_json
+from train.run.config import to_json
 
 SQUAD = {"data": [{"paragraphs": [{"context": "Hello world.", "qas": [{"id": "a", "question": "o", "answers": []}]}]}]}
 ARC = {"question": {"stem": "hello", "choices": [{"text": "o", "label": "A"}, {"text": "d", "label": "B"}]}}

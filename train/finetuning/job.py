@@ -26,7 +26,7 @@ from train.finetuning.recipe import FinetuneConfig
 from train.finetuning.report import write_report
 from train.finetuning.tasks.data import Outputs, Split, TaskData
 from train.pretraining.placing import place
-from train.pretraining.recipe import to_json
+from train.run.config import to_json
 from train.run.directory import RunDirectory
 from train.run.log import RunLog, SilentLog, read_rows
 

@@ -18,10 +18,11 @@ from bert_jax.training.optimizer import make_optimizer, make_schedule
 from bert_jax.training.sharding import batch_shardings, check_sizes, make_mesh
 from bert_jax.training.step import TrainState, compile_eval_step
 from train.pretraining.initial_model import origin, size_of
-from train.pretraining.recipe import Phase, PretrainConfig, to_json
+from train.pretraining.recipe import Phase, PretrainConfig
 from train.pretraining.source import DataSource, head_for
 from train.pretraining.starting_point import starting_point
 from train.pretraining.teacher import objective_of, pretraining_of
+from train.run.config import to_json
 from train.run.directory import RunDirectory
 from train.run.log import RunLog, SilentLog
 

@@ -1,12 +1,7 @@
-"""What a pretraining run is made of: one frozen dataclass, its checks, and `key=value` overrides of any field."""
+"""What a pretraining run is made of: one frozen dataclass and its checks."""
 
-import ast
 import dataclasses
-import difflib
-import types
-import typing
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from bert_jax.config import BertConfig
@@ -123,56 +118,9 @@ class PretrainConfig:
             start += phase.steps
         raise ValueError(f"step {step} lies beyond the run's {start} steps")
 
-
-def to_json(config: Any) -> dict[str, Any]:
-    """The config as plain JSON values, all fields, nested as the dataclasses are."""
-    return {
-        f.name: to_json(value) if dataclasses.is_dataclass(value) else _plain(value)
-        for f in dataclasses.fields(config)
-        for value in [getattr(config, f.name)]
-    }
-
-
-def _plain(value: Any) -> Any:
-    return [_plain(v) for v in value] if isinstance(value, tuple | list) else value
-
-
-def differing_fields(old: dict, new: dict, prefix: str = "") -> list[str]:
-    """Dotted names of the fields that differ between two configs in JSON form."""
-    names = []
-    for key in sorted(old.keys() | new.keys()):
-        a, b = old.get(key), new.get(key)
-        if isinstance(a, dict) and isinstance(b, dict):
-            names += differing_fields(a, b, f"{prefix}{key}.")
-        elif a != b:
-            names.append(prefix + key)
-    return names
-
-
-def override(config: Any, words: dict[str, str]) -> Any:
-    """`config` with the field at each dotted path set to its text, read as the field's own type.
-
-    All of them are checked together, so their order does not matter. Raises UserError for an unknown field
-    (naming the nearest ones) and for a value of another type.
-    """
-    for path in words:
-        if path not in _all_paths(config):
-            raise UserError(_unknown(config, path))
-    return _replace(config, {tuple(path.split(".")): text for path, text in words.items()}, "")
-
-
-def _replace(config: Any, words: dict[tuple[str, ...], str], prefix: str) -> Any:
-    hints = typing.get_type_hints(type(config))
-    changes = {
-        path[0]: _parse(text, hints[path[0]], prefix + path[0]) for path, text in words.items() if len(path) == 1
-    }
-    for name in dict.fromkeys(path[0] for path in words if len(path) > 1):
-        inner = getattr(config, name) or _dataclass_type(hints[name])()
-        inside = {path[1:]: text for path, text in words.items() if path[0] == name and len(path) > 1}
-        if name == "optimizer" and "phases" in changes:  # its checks need the steps that these phases have
-            inside[("total_steps",)] = str(_steps(changes["phases"]))
-        changes[name] = _replace(inner, inside, f"{prefix}{name}.")
-    return dataclasses.replace(config, **changes)
+    def implied(self, changes: dict[str, Any]) -> dict[str, dict[str, str]]:
+        """The optimizer's checks need the steps that new phases have (`train.run.config.override`)."""
+        return {"optimizer": {"total_steps": str(_steps(changes["phases"]))}} if "phases" in changes else {}
 
 
 def _steps(phases: Any) -> int:
@@ -180,88 +128,3 @@ def _steps(phases: Any) -> int:
         return max(1, sum(Phase(*phase).steps for phase in phases))
     except TypeError:
         raise UserError(f"phases: found {phases!r}; expected ((length, batch, steps), ...)") from None
-
-
-def _dataclass_type(hint: Any) -> Any:
-    options = typing.get_args(hint) if _is_union(hint) else (hint,)
-    return next((o for o in options if dataclasses.is_dataclass(o)), None)
-
-
-def _is_union(hint: Any) -> bool:
-    return typing.get_origin(hint) in (typing.Union, types.UnionType)
-
-
-def _all_paths(config: Any, prefix: str = "") -> list[str]:
-    paths = []
-    for name, hint in typing.get_type_hints(type(config)).items():
-        inner = _dataclass_type(hint)
-        paths.append(prefix + name)
-        if inner:
-            paths += _all_paths(getattr(config, name) or inner(), f"{prefix}{name}.")
-    return paths
-
-
-def _unknown(config: Any, path: str) -> str:
-    known = _all_paths(config)
-    last = path.rpartition(".")[2]
-    names = {k: k.rpartition(".")[2] for k in known}
-    near = [k for k, name in names.items() if last in (name, "".join(word[0] for word in name.split("_")))]
-    near += [k for k in difflib.get_close_matches(path, known, n=3, cutoff=0.5) if k not in near]
-    hint = f"; did you mean {' or '.join(near[:3])}?" if near else ""
-    return f"{path} is no field of the config{hint}"
-
-
-def _parse(text: str, hint: Any, path: str) -> Any:
-    if _is_union(hint):
-        options = typing.get_args(hint)
-        if type(None) in options and text.lower() in ("none", "null"):
-            return None
-        hint = next(o for o in options if o is not type(None))
-    if dataclasses.is_dataclass(hint):
-        inner = ", ".join(f"{path}.{f.name}" for f in dataclasses.fields(hint))
-        raise UserError(f"{path}: found {text!r}; set its fields one by one ({inner})")
-    if typing.get_origin(hint) is typing.Literal:
-        if text not in typing.get_args(hint):
-            raise UserError(f"{path}: found {text!r}; expected {' or '.join(typing.get_args(hint))}")
-        return text
-    if hint is str:
-        return text
-    if hint is bool:
-        if text.lower() in ("true", "1", "yes"):
-            return True
-        if text.lower() in ("false", "0", "no"):
-            return False
-        raise UserError(f"{path}: found {text!r}; expected true or false")
-    if hint in (int, float):
-        try:
-            value = float(text.replace("_", ""))
-        except ValueError:
-            raise UserError(f"{path}: found {text!r}; expected {'a whole' if hint is int else 'a'} number") from None
-        if hint is int and value != int(value):
-            raise UserError(f"{path}: found {text!r}; expected a whole number")
-        return hint(value)
-    try:
-        return ast.literal_eval(text)
-    except (ValueError, SyntaxError):
-        raise UserError(f"{path}: found {text!r}; expected a Python literal such as ((128, 256, 1000),)") from None
-
-
-def load_recipe(path: str, kind: type = PretrainConfig) -> Any:
-    """Runs the config file and returns what its `get_config()` gives, of the `kind` that a program takes."""
-    import importlib.util
-
-    file = Path(path)
-    if not file.is_file():
-        near = sorted(p.as_posix() for p in (Path(__file__).parents[2] / "configs").glob("*.py"))
-        names = ", ".join(Path(p).name for p in near)
-        raise UserError(f"{path}: no such config file; configs/ has {names}")
-    spec = importlib.util.spec_from_file_location(f"recipe_{file.stem}", file)
-    assert spec and spec.loader
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    if not hasattr(module, "get_config"):
-        raise UserError(f"{path}: has no get_config(); a config file defines get_config() -> {kind.__name__}")
-    config = module.get_config()
-    if type(config).__name__ != kind.__name__:
-        raise UserError(f"{path}: is a {type(config).__name__}; this program takes a {kind.__name__}")
-    return config

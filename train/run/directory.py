@@ -16,7 +16,7 @@ from etils import epath
 
 from bert_jax.errors import UserError
 from bert_jax.files import check_reachable, copy_folder, is_remote
-from train.pretraining.recipe import differing_fields, to_json
+from train.run.config import differing_fields, to_json
 
 
 class RunDirectory:

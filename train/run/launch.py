@@ -9,7 +9,7 @@ from typing import Any
 from bert_jax.errors import UserError
 from bert_jax.runtime.compilation_cache import keep_compiled_programs
 from bert_jax.runtime.cpu import keep_freed_memory
-from train.pretraining.recipe import load_recipe, override
+from train.run.config import load_recipe, override
 from train.run.stopping import EXIT_DONE, EXIT_USER_ERROR
 
 

@@ -9,20 +9,28 @@ import numpy as np
 
 from bert_jax.config import BertConfig
 
-# bfloat16 products a second of one device, from the makers' data sheets; MFU is shown where the device is known
-_PEAK_FLOPS = {
+# bfloat16 operations a second of one device as JAX counts them (v3 and TPU7x: two a chip), from the makers' data
+# sheets: https://docs.cloud.google.com/tpu/docs/v5p, .../tpu7x and their neighbours; Nvidia's without sparsity. TPUs go
+# by JAX's whole device_kind, where "TPU v5" is v5p and "TPU v5 lite" v5e; of GPUs it goes on with memory and plug.
+_TPU_FLOPS = {
     "TPU v3": 61.5e12,
     "TPU v4": 275e12,
     "TPU v5 lite": 197e12,
     "TPU v5e": 197e12,
+    "TPU v5": 459e12,
     "TPU v5p": 459e12,
     "TPU v6 lite": 918e12,
     "TPU v6e": 918e12,
-    "NVIDIA A100": 312e12,
-    "NVIDIA H100": 989e12,
-    "NVIDIA H200": 989e12,
+    "TPU7x": 1153.5e12,
 }
+_GPU_FLOPS = {"NVIDIA A100": 312e12, "NVIDIA H100": 989e12, "NVIDIA H200": 989e12}
 _LAST_VALUES = ("learning_rate", "skipped_total", "skipped_in_a_row")
+
+
+def peak_flops(device_kind: str) -> float | None:
+    """bfloat16 operations a second of a device by JAX's name for it; None where it is not known."""
+    gpu = next((flops for name, flops in _GPU_FLOPS.items() if device_kind.startswith(name)), None)
+    return _TPU_FLOPS.get(device_kind, gpu)
 
 
 def train_flops(config: BertConfig, length: int, predictions: int) -> float:
@@ -47,8 +55,7 @@ class Meter:
 
     def __init__(self, config: BertConfig, step: int):
         self._config = config
-        kind = jax.devices()[0].device_kind
-        peak = next((flops for name, flops in _PEAK_FLOPS.items() if kind.startswith(name)), None)
+        peak = peak_flops(jax.devices()[0].device_kind)
         self._peak = peak * jax.device_count() if peak else None
         self._late: tuple[dict[str, Any], _Work] | None = None
         self.step = step

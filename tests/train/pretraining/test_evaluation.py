@@ -1,19 +1,14 @@
-"""Held-out figures and their baselines against scikit-learn, and the meter's averages against their definition."""
+"""Held-out figures and their baselines against scikit-learn."""
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from sklearn.metrics import accuracy_score, log_loss
 
-from bert_jax.config import BertConfig
-from bert_jax.model.heads import BertForPreTraining
 from bert_jax.training.optimizer import OptimizerConfig
 from bert_jax.training.sharding import MeshConfig, make_mesh
 from train.pretraining.job import HeldOutBatches, Unigram, evaluate
 from train.pretraining.recipe import Phase, PretrainConfig
 from train.pretraining.source import RandomData
-from train.run.meter import Meter, train_flops
 
 
 def batches(count: int, vocab_size: int):
@@ -85,81 +80,3 @@ def test_where_nothing_was_held_out_there_is_nothing_to_evaluate():
     held_out = HeldOutBatches(config, Data(50, "nsp"), make_mesh(MeshConfig()), config.phases[0])
     assert not held_out
     assert evaluate(lambda params, batch: {}, None, held_out, None) == {}
-
-
-def test_metrics_are_fetched_one_step_late_and_averaged_over_good_steps(monkeypatch):
-    fetched = []
-    monkeypatch.setattr(jax, "device_get", lambda tree: fetched.append(tree["loss"]) or tree)
-    meter = Meter(BertConfig.preset("tiny"), step=10)
-    batch = {"input_ids": np.zeros((2, 8)), "mlm_positions": np.zeros((2, 3))}
-    rows = [(1.0, 1, 0), (float("nan"), 0, 1), (3.0, 1, 0)]
-    for number, (loss, finite, in_a_row) in enumerate(rows):
-        metrics = {"loss": loss, "finite": finite, "skipped_in_a_row": in_a_row, "learning_rate": float(number)}
-        meter.push(metrics, batch, waited=0.0)
-        assert len(fetched) == number
-        assert meter.step == 10 + number
-    meter.flush()
-    summary = meter.summary(100)
-    assert meter.step == 13
-    assert summary["loss"] == 2.0
-    assert summary["learning_rate"] == 2.0
-    assert "mfu" not in summary
-
-
-def test_speeds_leave_the_compilers_time_and_pauses_out(monkeypatch):
-    clock = [0.0]
-    monkeypatch.setattr("train.run.meter.time.monotonic", lambda: clock[0])
-    meter = Meter(BertConfig.preset("tiny"), step=0)
-    batch = {"input_ids": np.zeros((2, 8)), "mlm_positions": np.zeros((2, 3))}
-    metrics = {"loss": 1.0, "finite": 1, "skipped_in_a_row": 0, "learning_rate": 0.0}
-    meter.push(metrics, batch, waited=0.0)
-    clock[0] = 60.0  # compiling
-    for _ in range(4):
-        meter.push(metrics, batch, waited=0.5)
-        clock[0] += 1.0
-    with meter.pause():
-        clock[0] += 30.0  # an evaluation
-    meter.flush()
-    summary = meter.summary(25)
-    assert summary["sequences_per_second"] == pytest.approx(2.0)
-    assert summary["tokens_per_second"] == pytest.approx(16.0)
-    assert summary["input_wait"] == pytest.approx(0.5)
-    assert summary["eta_seconds"] == pytest.approx(20.0)
-
-
-def test_a_step_that_is_still_computed_counts_in_no_speed(monkeypatch):
-    """As where a run goes on a step before it logs: that line has no speeds, the next one has those of all others."""
-    clock = [0.0]
-    monkeypatch.setattr("train.run.meter.time.monotonic", lambda: clock[0])
-    meter = Meter(BertConfig.preset("tiny"), step=0)
-    batch = {"input_ids": np.zeros((2, 8))}
-    metrics = {"loss": 1.0, "finite": 1, "skipped_in_a_row": 0, "learning_rate": 0.0}
-    meter.push(metrics, batch, waited=0.0)
-    meter.push(metrics, batch, waited=0.0)
-    assert meter.summary(100).keys() == {"loss", "skipped_in_a_row", "learning_rate"}
-    for _ in range(3):
-        clock[0] += 1.0
-        meter.push(metrics, batch, waited=0.0)
-    assert meter.summary(100)["sequences_per_second"] == pytest.approx(2.0)
-
-
-@pytest.mark.parametrize(
-    "family",
-    [
-        {},
-        pytest.param(
-            {"model_type": "albert", "embedding_size": 64, "num_hidden_groups": 1},
-            marks=pytest.mark.slow,
-        ),
-    ],
-)
-def test_the_count_of_operations_is_that_of_the_compiled_forward_pass(family):
-    config = BertConfig(
-        vocab_size=3000, hidden_size=256, num_hidden_layers=2, num_attention_heads=4, intermediate_size=1024, **family
-    )
-    model = BertForPreTraining(config)
-    ids, positions = jnp.zeros((1, 128), jnp.int32), jnp.zeros((1, 20), jnp.int32)
-    params = jax.eval_shape(model.init, jax.random.key(0), ids)["params"]
-    forward = jax.jit(lambda p: model.apply({"params": p}, ids, mlm_positions=positions).prediction_logits)
-    cost = forward.lower(params).compile().cost_analysis()
-    assert train_flops(config, 128, 20) / 3 == pytest.approx(cost["flops"], rel=0.05)

@@ -22,7 +22,8 @@ from tests.hub_server import HubServer
 from train.pretrain import prepare_text
 from train.pretraining.initial_model import adopted_model, check_vocabulary, origin
 from train.pretraining.initial_parameters import initial_parameters
-from train.pretraining.recipe import Phase, PretrainConfig, override
+from train.pretraining.recipe import Phase, PretrainConfig
+from train.run.config import override
 from train.run.directory import RunDirectory
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "[unused1]", "the", "The", "cat", "sat", "##s", "."]

@@ -9,7 +9,8 @@ import pytest
 from bert_jax.errors import UserError
 from bert_jax.training.optimizer import OptimizerConfig
 from train.finetuning.recipe import FinetuneConfig
-from train.pretraining.recipe import Phase, PretrainConfig, differing_fields, load_recipe, override, to_json
+from train.pretraining.recipe import Phase, PretrainConfig
+from train.run.config import differing_fields, load_recipe, override, to_json
 from train.run.launch import parse
 
 SHORT = OptimizerConfig(warmup_steps=5)
@@ -122,7 +123,7 @@ def test_the_recipes_of_fine_tuning_have_the_published_numbers(name: str, number
 
 def test_a_missing_recipe_lists_those_there_are():
     with pytest.raises(UserError, match=r"bert_base\.py"):
-        load_recipe("configs/nothing.py")
+        load_recipe("configs/nothing.py", PretrainConfig)
 
 
 def test_the_command_line_is_a_config_and_words():

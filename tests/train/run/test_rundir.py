@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from bert_jax.errors import UserError
-from train.pretraining.recipe import PretrainConfig, override
+from train.pretraining.recipe import PretrainConfig
+from train.run.config import override
 from train.run.directory import RunDirectory
 from train.run.log import RunLog
 

@@ -1,0 +1,113 @@
+"""The meter: metrics a step late, their means, speeds, operations, and what a device could do at most."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from bert_jax.config import BertConfig
+from bert_jax.model.heads import BertForPreTraining
+from train.run.meter import Meter, peak_flops, train_flops
+
+
+def test_metrics_are_fetched_one_step_late_and_averaged_over_good_steps(monkeypatch):
+    fetched = []
+    monkeypatch.setattr(jax, "device_get", lambda tree: fetched.append(tree["loss"]) or tree)
+    meter = Meter(BertConfig.preset("tiny"), step=10)
+    batch = {"input_ids": np.zeros((2, 8)), "mlm_positions": np.zeros((2, 3))}
+    rows = [(1.0, 1, 0), (float("nan"), 0, 1), (3.0, 1, 0)]
+    for number, (loss, finite, in_a_row) in enumerate(rows):
+        metrics = {"loss": loss, "finite": finite, "skipped_in_a_row": in_a_row, "learning_rate": float(number)}
+        meter.push(metrics, batch, waited=0.0)
+        assert len(fetched) == number
+        assert meter.step == 10 + number
+    meter.flush()
+    summary = meter.summary(100)
+    assert meter.step == 13
+    assert summary["loss"] == 2.0
+    assert summary["learning_rate"] == 2.0
+    assert "mfu" not in summary
+
+
+def test_speeds_leave_the_compilers_time_and_pauses_out(monkeypatch):
+    clock = [0.0]
+    monkeypatch.setattr("train.run.meter.time.monotonic", lambda: clock[0])
+    meter = Meter(BertConfig.preset("tiny"), step=0)
+    batch = {"input_ids": np.zeros((2, 8)), "mlm_positions": np.zeros((2, 3))}
+    metrics = {"loss": 1.0, "finite": 1, "skipped_in_a_row": 0, "learning_rate": 0.0}
+    meter.push(metrics, batch, waited=0.0)
+    clock[0] = 60.0  # compiling
+    for _ in range(4):
+        meter.push(metrics, batch, waited=0.5)
+        clock[0] += 1.0
+    with meter.pause():
+        clock[0] += 30.0  # an evaluation
+    meter.flush()
+    summary = meter.summary(25)
+    assert summary["sequences_per_second"] == pytest.approx(2.0)
+    assert summary["tokens_per_second"] == pytest.approx(16.0)
+    assert summary["input_wait"] == pytest.approx(0.5)
+    assert summary["eta_seconds"] == pytest.approx(20.0)
+
+
+def test_a_step_that_is_still_computed_counts_in_no_speed(monkeypatch):
+    """As where a run goes on a step before it logs: that line has no speeds, the next one has those of all others."""
+    clock = [0.0]
+    monkeypatch.setattr("train.run.meter.time.monotonic", lambda: clock[0])
+    meter = Meter(BertConfig.preset("tiny"), step=0)
+    batch = {"input_ids": np.zeros((2, 8))}
+    metrics = {"loss": 1.0, "finite": 1, "skipped_in_a_row": 0, "learning_rate": 0.0}
+    meter.push(metrics, batch, waited=0.0)
+    meter.push(metrics, batch, waited=0.0)
+    assert meter.summary(100).keys() == {"loss", "skipped_in_a_row", "learning_rate"}
+    for _ in range(3):
+        clock[0] += 1.0
+        meter.push(metrics, batch, waited=0.0)
+    assert meter.summary(100)["sequences_per_second"] == pytest.approx(2.0)
+
+
+@pytest.mark.parametrize(
+    "family",
+    [
+        {},
+        pytest.param(
+            {"model_type": "albert", "embedding_size": 64, "num_hidden_groups": 1},
+            marks=pytest.mark.slow,
+        ),
+    ],
+)
+def test_the_count_of_operations_is_that_of_the_compiled_forward_pass(family):
+    config = BertConfig(
+        vocab_size=3000, hidden_size=256, num_hidden_layers=2, num_attention_heads=4, intermediate_size=1024, **family
+    )
+    model = BertForPreTraining(config)
+    ids, positions = jnp.zeros((1, 128), jnp.int32), jnp.zeros((1, 20), jnp.int32)
+    params = jax.eval_shape(model.init, jax.random.key(0), ids)["params"]
+    forward = jax.jit(lambda p: model.apply({"params": p}, ids, mlm_positions=positions).prediction_logits)
+    cost = forward.lower(params).compile().cost_analysis()
+    assert train_flops(config, 128, 20) / 3 == pytest.approx(cost["flops"], rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("kind", "tflops_a_chip", "devices_a_chip"),
+    [
+        ("TPU v3", 123, 2),
+        ("TPU v4", 275, 1),
+        ("TPU v5 lite", 197, 1),
+        ("TPU v5", 459, 1),  # v5p
+        ("TPU v6 lite", 918, 1),
+        ("TPU7x", 2307, 2),
+        ("NVIDIA A100-SXM4-80GB", 312, 1),
+        ("NVIDIA H100 80GB HBM3", 989, 1),
+        ("NVIDIA H200", 989, 1),
+    ],
+)
+def test_the_peak_of_a_device_is_its_share_of_what_the_data_sheet_says_of_the_chip(
+    kind: str, tflops_a_chip: int, devices_a_chip: int
+):
+    assert peak_flops(kind) == tflops_a_chip * 1e12 / devices_a_chip
+
+
+@pytest.mark.parametrize("kind", ["cpu", "TPU v2", "TPU v4 lite", "TPU v50", "NVIDIA GeForce RTX 4090"])
+def test_of_a_device_that_is_not_known_there_is_no_peak(kind: str):
+    assert peak_flops(kind) is None
