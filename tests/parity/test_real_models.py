@@ -47,11 +47,12 @@ def minilm() -> Path:
 
 
 @pytest.mark.slow
-def test_minilm_gives_the_vectors_of_sentence_transformers(minilm, data_dir, tmp_path):
+@pytest.mark.parametrize("number", [200, pytest.param(1000, marks=pytest.mark.exhaustive)])
+def test_minilm_gives_the_vectors_of_sentence_transformers(minilm, data_dir, tmp_path, number):
     """A published model: as it came, and as our folder for sentence-transformers."""
     from sentence_transformers import SentenceTransformer
 
-    texts = sentences(data_dir, 1000)
+    texts = sentences(data_dir, number)
     theirs = SentenceTransformer(str(minilm), device="cpu").encode(texts, batch_size=50, show_progress_bar=False)
     np.testing.assert_allclose(TextEmbedding(minilm)(texts), theirs, rtol=0, atol=1e-5)
     ours = convert(minilm, tmp_path / "ours", to="sentence-transformers").directory

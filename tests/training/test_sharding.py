@@ -273,14 +273,12 @@ class Layout:
 MIXED = Layout(2, 2, 2)
 LAYOUTS = [
     Layout(data=8),
-    Layout(fsdp=8),
-    Layout(tensor=2),
     Layout(tensor=4),
     MIXED,
     Layout(fsdp=4, accumulation=2),
-    Layout(data=8, fused=True),
     Layout(data=2, fsdp=2, accumulation=2, fused=True),
 ]
+MORE_LAYOUTS = [Layout(fsdp=8), Layout(tensor=2), Layout(data=8, fused=True)]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -333,7 +331,11 @@ def on_layout(layout: Layout) -> Ran:
 
 
 @pytest.fixture(
-    scope="module", params=[pytest.param(layout, marks=pytest.mark.slow, id=layout.name) for layout in LAYOUTS]
+    scope="module",
+    params=[
+        *(pytest.param(layout, marks=pytest.mark.slow, id=layout.name) for layout in LAYOUTS),
+        *(pytest.param(layout, marks=pytest.mark.exhaustive, id=layout.name) for layout in MORE_LAYOUTS),
+    ],
 )
 def ran(request) -> Ran:
     return on_layout(request.param)

@@ -88,8 +88,8 @@ def steps(family: str, data: PreparedData, devices: int, sizes: MeshConfig, **mo
     ("family", "model"),
     [
         ("roberta", {"tie_word_embeddings": False}),  # 29 tokens: the tables are padded where tensor is 2
-        ("albert", {"remat": "full"}),
-        ("distilbert", {}),
+        pytest.param("albert", {"remat": "full"}, marks=pytest.mark.exhaustive),
+        pytest.param("distilbert", {}, marks=pytest.mark.exhaustive),
     ],
     ids=FAMILIES,
 )
