@@ -42,6 +42,7 @@ HIDDEN_ACTS = (
 )
 DTYPES = ("float32", "bfloat16")
 REMAT_POLICIES = ("none", "full", "dots")
+COMPUTE_FIELDS = ("dtype", "activation_dtype", "remat")
 
 # Model types of Hugging Face -> the family whose computation they name.
 FAMILY_OF = {
@@ -75,6 +76,7 @@ _RATES = (
 _CHOICES: dict[str, tuple[str | None, ...]] = {
     "hidden_act": HIDDEN_ACTS,
     "dtype": DTYPES,
+    "activation_dtype": (*DTYPES, None),
     "remat": REMAT_POLICIES,
     "model_type": tuple(FAMILY_OF),
     "position_embedding_type": POSITION_EMBEDDING_TYPES,
@@ -186,7 +188,7 @@ class BertConfig:
 
     Field names and defaults are those of a Hugging Face `config.json`; the defaults are BERT-base uncased
     (https://arxiv.org/abs/1810.04805, section 3) whatever `model_type` says: take the other families from `preset` or
-    `from_json`. `dtype` and `remat` say how to compute, not what: they never change the parameters, which are float32
+    `from_json`. `COMPUTE_FIELDS` say how to compute, not what: they never change the parameters, which are float32
     always.
 
     Attributes:
@@ -207,6 +209,8 @@ class BertConfig:
             says what is padding).
         classifier_dropout: rate before a classifier; None means `hidden_dropout_prob`.
         dtype: type of the operands of matrix products, "float32" or "bfloat16"; they accumulate in float32.
+        activation_dtype: type of what leaves a product, and so of the activations between layers; None: float32 where
+            the backend is a CPU, `dtype` on accelerators.
         remat: what the backward pass computes anew: "none", "full" (each layer), "dots" (all but the products
             with weights).
         model_type: a key of `FAMILY_OF`.
@@ -249,6 +253,7 @@ class BertConfig:
     pad_token_id: int = 0
     classifier_dropout: float | None = None
     dtype: str = "float32"
+    activation_dtype: str | None = None
     remat: str = "none"
     model_type: str = "bert"
     embedding_size: int | None = None
@@ -375,8 +380,8 @@ class BertConfig:
     def to_json(self) -> dict[str, Any]:
         """The fields of a Hugging Face `config.json` in the family's own spelling, ready for `json.dumps`.
 
-        `dtype` and `remat` are left out: they say how this program computes, and there the key `dtype` means
-        the type of the stored weights.
+        `COMPUTE_FIELDS` are left out: they say how this program computes, and there the key `dtype` means the type of
+        the stored weights.
         """
         fields = dataclasses.fields(self)
         return json_of({f.name: getattr(self, f.name) for f in fields}, {f.name: f.default for f in fields})

@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from bert_jax.config import BertConfig
+from bert_jax.config import COMPUTE_FIELDS, BertConfig
 from bert_jax.config_json import PRESETS
 from bert_jax.errors import UserError
 
@@ -29,6 +29,7 @@ from bert_jax.errors import UserError
         ("pad_token_id", 30522),
         ("dtype", "float16"),
         ("remat", "some"),
+        ("activation_dtype", "float16"),
         ("model_type", "electra"),
         ("labels", ()),
         ("labels", ["a", "b"]),
@@ -127,7 +128,9 @@ def test_json_goes_there_and_back(tmp_path):
     assert BertConfig.from_json(tmp_path / "config.json") == config
     assert BertConfig.from_json(tmp_path) == config
     assert config.to_json()["model_type"] == "bert"
-    assert {"dtype", "remat"}.isdisjoint(config.replace(dtype="bfloat16", remat="full").to_json())
+    computed = config.replace(dtype="bfloat16", activation_dtype="float32", remat="full")
+    assert computed.to_json() == config.to_json()
+    assert set(COMPUTE_FIELDS).isdisjoint(config.to_json())
 
 
 @pytest.mark.parametrize("name", sorted(PRESETS))

@@ -14,7 +14,7 @@ from bert_jax.config import BertConfig
 from bert_jax.errors import UserError
 from bert_jax.model.cache import LayerCache, Memory, write
 from bert_jax.model.embeddings import look_up
-from bert_jax.model.layers import Dense, LayerNorm, dropout, product, weight_init
+from bert_jax.model.layers import Dense, DropoutKey, LayerNorm, dropout, product, stream_dtype, weight_init
 
 
 def relative_scores(
@@ -116,9 +116,9 @@ def dot_product_attention(
     relative_BHLM: Array | None = None,
     head_mask_H: Array | None = None,
     dropout_rate: float = 0.0,
-    dropout_words: Array | None = None,
-    dropout_site: int = PROBABILITIES_SITE,
+    dropout_key: DropoutKey | None = None,
     dtype: DTypeLike = jnp.float32,
+    out_dtype: DTypeLike = jnp.float32,
     return_probabilities: bool = False,
 ) -> tuple[Array, Array | None]:
     """softmax(q kᵀ / √K) v, with BERT's dropout on the probabilities (https://arxiv.org/abs/1706.03762, 3.2.1).
@@ -131,8 +131,9 @@ def dot_product_attention(
         mask: boolean, broadcast against [B, H, L, M]; True = attend.
         relative_BHLM: what `relative_scores` returns; added to q kᵀ before the division.
         head_mask_H: [H]; multiplies the probabilities of each head after dropout (1 keep, 0 drop).
-        dropout_rate, dropout_words, dropout_site: see `layers.dropout`; the probabilities are not renormalised.
+        dropout_rate, dropout_key: see `layers.dropout`; the probabilities are not renormalised.
         dtype: type of the products' operands. Scores and softmax are float32 whatever it is.
+        out_dtype: type of the context.
         return_probabilities: also return what multiplied v.
 
     Returns:
@@ -151,10 +152,10 @@ def dot_product_attention(
         if mask is not None:
             scores_BHLM = jnp.where(mask, scores_BHLM, jnp.finfo(jnp.float32).min)
         probabilities_BHLM = jax.nn.softmax(scores_BHLM, axis=-1)
-    probabilities_BHLM = dropout(probabilities_BHLM, dropout_rate, dropout_words, dropout_site)
+    probabilities_BHLM = dropout(probabilities_BHLM, dropout_rate, dropout_key, PROBABILITIES_SITE)
     if head_mask_H is not None:
         probabilities_BHLM = probabilities_BHLM * head_mask_H[:, None, None]
-    context_BLHK = product("BHLM,BMHK->BLHK", probabilities_BHLM, v_BMHK, dtype)
+    context_BLHK = product("BHLM,BMHK->BLHK", probabilities_BHLM, v_BMHK, dtype, out_dtype)
     return context_BLHK, probabilities_BHLM if return_probabilities else None
 
 
@@ -178,8 +179,7 @@ class SelfAttention(nn.Module):
         x_BLD: Array,
         mask: Array | None,
         head_mask_H: Array | None,
-        dropout_words: Array | None,
-        site: int,
+        dropout_key: DropoutKey | None,
         output_attentions: bool,
         past: Array | None = None,
         cached: LayerCache | None = None,
@@ -210,12 +210,12 @@ class SelfAttention(nn.Module):
             relative_BHLM=relative_BHLM,
             head_mask_H=head_mask_H if head_mask_H is None or self.heads is None else head_mask_H[np.array(self.heads)],
             dropout_rate=config.attention_probs_dropout_prob,
-            dropout_words=dropout_words,
-            dropout_site=site + PROBABILITIES_SITE,
+            dropout_key=dropout_key,
             dtype=config.dtype,
+            out_dtype=stream_dtype(config),
             return_probabilities=output_attentions,
         )
-        return _add_to(config, x_BLD, context_BLHK, dropout_words, site), probabilities_BHLM, cached
+        return _add_to(config, x_BLD, context_BLHK, dropout_key), probabilities_BHLM, cached
 
 
 class CrossAttention(nn.Module):
@@ -232,8 +232,7 @@ class CrossAttention(nn.Module):
         x_BLD: Array,
         memory: Memory,
         head_mask_H: Array | None,
-        dropout_words: Array | None,
-        site: int,
+        dropout_key: DropoutKey | None,
         output_attentions: bool,
         cached: LayerCache | None = None,
     ) -> tuple[Array, Array | None, LayerCache | None]:
@@ -258,12 +257,12 @@ class CrossAttention(nn.Module):
             padding_mask(memory.encoder_mask),
             head_mask_H=head_mask_H,
             dropout_rate=config.attention_probs_dropout_prob,
-            dropout_words=dropout_words,
-            dropout_site=site + PROBABILITIES_SITE,
+            dropout_key=dropout_key,
             dtype=config.dtype,
+            out_dtype=stream_dtype(config),
             return_probabilities=output_attentions,
         )
-        return _add_to(config, x_BLD, context_BLHK, dropout_words, site), probabilities_BHLM, cached
+        return _add_to(config, x_BLD, context_BLHK, dropout_key), probabilities_BHLM, cached
 
 
 def _project(config: BertConfig, x_BLD: Array, name: str, heads: int) -> Array:
@@ -272,9 +271,9 @@ def _project(config: BertConfig, x_BLD: Array, name: str, heads: int) -> Array:
     return y.reshape(*x_BLD.shape[:-1], heads, config.head_dim)
 
 
-def _add_to(config: BertConfig, x_BLD: Array, context_BLHK: Array, dropout_words: Array | None, site: int) -> Array:
+def _add_to(config: BertConfig, x_BLD: Array, context_BLHK: Array, dropout_key: DropoutKey | None) -> Array:
     """The calling module's output projection of the context, dropout, the residual and LayerNorm: [B, L, D]."""
     y_BLD = Dense(config, config.hidden_size, name="output")(context_BLHK.reshape(*x_BLD.shape[:-1], -1))
     if config.family != "distilbert":
-        y_BLD = dropout(y_BLD, config.hidden_dropout_prob, dropout_words, site + OUTPUT_SITE)
+        y_BLD = dropout(y_BLD, config.hidden_dropout_prob, dropout_key, OUTPUT_SITE)
     return LayerNorm(config, name="LayerNorm")(x_BLD + y_BLD)

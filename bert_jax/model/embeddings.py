@@ -8,7 +8,7 @@ from jax import Array
 
 from bert_jax.config import BertConfig
 from bert_jax.errors import UserError
-from bert_jax.model.layers import LayerNorm, dropout, stream_dtype, weight_init
+from bert_jax.model.layers import DropoutKey, LayerNorm, dropout, stream_dtype, weight_init
 
 EMBEDDINGS_SITE = 0
 
@@ -72,7 +72,7 @@ class Embeddings(nn.Module):
         inputs: Array,
         token_type_ids: Array | None = None,
         position_ids: Array | None = None,
-        dropout_words: Array | None = None,
+        dropout_key: DropoutKey | None = None,
         past: Array | None = None,
     ) -> Array:
         """Ids [B, L], or word embeddings [B, L, E] in their place, to [B, L, E] in the type of the activations.
@@ -89,8 +89,8 @@ class Embeddings(nn.Module):
                     x_BLE = x_BLE + look_up(self.token_type_embeddings, token_type_ids)
             if config.position_embedding_type == "absolute":
                 x_BLE = x_BLE + self._positions(inputs, position_ids, past)
-        x_BLE = self.norm(x_BLE).astype(stream_dtype(config.dtype))
-        return dropout(x_BLE, config.hidden_dropout_prob, dropout_words, EMBEDDINGS_SITE)
+        x_BLE = self.norm(x_BLE).astype(stream_dtype(config))
+        return dropout(x_BLE, config.hidden_dropout_prob, dropout_key, EMBEDDINGS_SITE)
 
     def _positions(self, inputs: Array, position_ids: Array | None, past: Array | None) -> Array:
         config, length = self.config, inputs.shape[1]

@@ -15,7 +15,7 @@ from bert_jax.model.cache import KeyValueCache, LayerCache, Memory
 from bert_jax.model.decoder import advance, attended, nan_beyond
 from bert_jax.model.embeddings import EMBEDDINGS_SITE, Embeddings
 from bert_jax.model.encoder_layer import EncoderLayer, LayerOutput, sites_per_layer
-from bert_jax.model.layers import Dense, key_words
+from bert_jax.model.layers import Dense, DropoutKey, key_words
 
 _REMAT = {
     "full": jax.checkpoint_policies.nothing_saveable,
@@ -64,7 +64,7 @@ class Encoder(nn.Module):
         x_BLE: Array,
         mask: Array | None,
         head_mask_NH: Array | None,
-        dropout_words: Array | None,
+        dropout_key: DropoutKey | None,
         output_attentions: bool,
         memory: Memory | None = None,
         cached: tuple[LayerCache, ...] | None = None,
@@ -73,21 +73,21 @@ class Encoder(nn.Module):
         config = self.config
         layer_type: Any = EncoderLayer
         if config.remat != "none":
-            # 5 and 6 are `site` and `output_attentions`, counting `self`.
-            layer_type = nn.remat(EncoderLayer, policy=_REMAT[config.remat], static_argnums=(5, 6))
+            layer_type = nn.remat(EncoderLayer, policy=_REMAT[config.remat])
         first_BLD = Dense(config, config.hidden_size, name="projection")(x_BLE) if config.family == "albert" else x_BLE
         pruned = dict(config.pruned_heads)
         layers = [
-            layer_type(config, config.heads_of(i) if i in pruned else None, name=f"layer_{i}")
+            layer_type(config, config.heads_of(i) if i in pruned else None, output_attentions, name=f"layer_{i}")
             for i in range(config.num_parameter_layers)
         ]
         x_BLD, outputs = first_BLD, []
         for depth, i in enumerate(config.layer_order):
             head_mask_H = None if head_mask_NH is None else head_mask_NH[depth]
             # By depth: a layer that is applied again drops something else.
-            site = EMBEDDINGS_SITE + 1 + sites_per_layer(config) * depth
+            first_site = EMBEDDINGS_SITE + 1 + sites_per_layer(config) * depth
+            layer_key = None if dropout_key is None else dropout_key.at(first_site)
             past = None if cached is None else cached[depth]
-            output = layers[i](x_BLD, mask, head_mask_H, dropout_words, site, output_attentions, memory, past)
+            output = layers[i](x_BLD, mask, head_mask_H, layer_key, memory, past)
             x_BLD = self.constrain(output.hidden_state)
             outputs.append(output._replace(hidden_state=x_BLD))
         return first_BLD, outputs
@@ -172,14 +172,14 @@ class Bert(nn.Module):
             config, rows, length, attention_mask, encoder_hidden_states, encoder_attention_mask, cache
         )
         # The key is taken once and passed down as words, so that a dropout costs no call of JAX's own generator.
-        dropout_words = None if deterministic else key_words(self.make_rng("dropout"))
+        dropout_key = None if deterministic else DropoutKey(key_words(self.make_rng("dropout")))
         past = None if memory is None else memory.past
-        x_BLE = self.embeddings(inputs, token_type_ids, position_ids, dropout_words, past)
+        x_BLE = self.embeddings(inputs, token_type_ids, position_ids, dropout_key, past)
         first_BLD, outputs = self.encoder(
             self.constrain(x_BLE if cache is None else nan_beyond(cache, x_BLE)),
             mask,
             _per_layer(head_mask, config),
-            dropout_words,
+            dropout_key,
             output_attentions,
             memory,
             None if cache is None else cache.layers,

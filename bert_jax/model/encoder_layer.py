@@ -9,7 +9,7 @@ from bert_jax.config import BertConfig
 from bert_jax.errors import UserError
 from bert_jax.model.attention import CrossAttention, SelfAttention
 from bert_jax.model.cache import LayerCache, Memory
-from bert_jax.model.layers import Activation, Dense, LayerNorm, dropout
+from bert_jax.model.layers import Activation, Dense, DropoutKey, LayerNorm, dropout
 
 # Sites of dropout within one layer (see `layers.dropout`): self-attention has 0 and 1, cross-attention 3 and 4.
 FEED_FORWARD_SITE, CROSS_ATTENTION_SITE = 2, 3
@@ -29,11 +29,11 @@ class FeedForward(nn.Module):
     config: BertConfig
 
     @nn.compact
-    def __call__(self, x_BLD: Array, dropout_words: Array | None, site: int) -> Array:
+    def __call__(self, x_BLD: Array, dropout_key: DropoutKey | None) -> Array:
         config = self.config
         y_BLD = self._in_chunks(x_BLD) if config.chunk_size_feed_forward else self._dense(x_BLD)
         if config.family != "albert":
-            y_BLD = dropout(y_BLD, config.hidden_dropout_prob, dropout_words, site + FEED_FORWARD_SITE)
+            y_BLD = dropout(y_BLD, config.hidden_dropout_prob, dropout_key, FEED_FORWARD_SITE)
         return LayerNorm(config, name="LayerNorm")(x_BLD + y_BLD)
 
     def _dense(self, x_BLD: Array) -> Array:
@@ -79,10 +79,12 @@ class EncoderLayer(nn.Module):
     Attributes:
         config: the architecture.
         heads: see `SelfAttention`.
+        output_attentions: also return the probabilities.
     """
 
     config: BertConfig
     heads: tuple[int, ...] | None = None
+    output_attentions: bool = False
 
     @nn.compact
     def __call__(
@@ -90,9 +92,7 @@ class EncoderLayer(nn.Module):
         x_BLD: Array,
         mask: Array | None = None,
         head_mask_H: Array | None = None,
-        dropout_words: Array | None = None,
-        site: int = 0,
-        output_attentions: bool = False,
+        dropout_key: DropoutKey | None = None,
         memory: Memory | None = None,
         cached: LayerCache | None = None,
     ) -> LayerOutput:
@@ -103,24 +103,24 @@ class EncoderLayer(nn.Module):
             mask: of self-attention, as `attended` gives it.
             head_mask_H: [H], for the heads as they were before pruning; cross-attention takes it too, as in
                 transformers 4.
-            dropout_words, site: see `layers.dropout`; `site` is the number of this layer's first.
-            output_attentions: also return the probabilities.
+            dropout_key: at the first site of this layer.
             memory, cached: what a decoder remembers; None in an encoder.
         """
         config = self.config
         past = None if memory is None else memory.past
         x_BLD, probabilities, cached = SelfAttention(config, self.heads, name="attention")(
-            x_BLD, mask, head_mask_H, dropout_words, site, output_attentions, past, cached
+            x_BLD, mask, head_mask_H, dropout_key, self.output_attentions, past, cached
         )
         if config.add_cross_attention and self.is_initializing():
             # Its parameters are there whether or not an encoder's output is at hand.
             memory = Memory(encoder_hidden_states=x_BLD)
         cross_probabilities = None
         if memory is not None and _has_encoder(memory, cached):
+            cross_key = None if dropout_key is None else dropout_key.at(CROSS_ATTENTION_SITE)
             x_BLD, cross_probabilities, cached = CrossAttention(config, name="cross_attention")(
-                x_BLD, memory, head_mask_H, dropout_words, site + CROSS_ATTENTION_SITE, output_attentions, cached
+                x_BLD, memory, head_mask_H, cross_key, self.output_attentions, cached
             )
-        x_BLD = FeedForward(config, name="feed_forward")(x_BLD, dropout_words, site)
+        x_BLD = FeedForward(config, name="feed_forward")(x_BLD, dropout_key)
         return LayerOutput(x_BLD, probabilities, cross_probabilities, cached)
 
 

@@ -22,7 +22,7 @@ from bert_jax.model.task_heads import (
     BertForSequenceClassification,
     BertForTokenClassification,
     classifier_rate,
-    dropout_words,
+    dropout_key,
 )
 
 
@@ -163,7 +163,7 @@ class BertForPreTraining(nn.Module):
         undecoded = self.mlm_head(output.last_hidden_state, self.bert.embeddings.word_embeddings, mlm_positions)
         pooled_BD = output.pooler_output
         if self.config.family == "albert":
-            pooled_BD = dropout(pooled_BD, classifier_rate(self.config), dropout_words(self, deterministic), 0)
+            pooled_BD = dropout(pooled_BD, classifier_rate(self.config), dropout_key(self, deterministic))
         return PreTrainingOutput(
             prediction_logits=undecoded.logits() if decode else None,
             undecoded=None if decode else undecoded,

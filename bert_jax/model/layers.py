@@ -2,43 +2,38 @@
 
 import functools
 import math
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Callable
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+from flax import struct
 from jax import Array, lax
 from jax.typing import DTypeLike
 
 from bert_jax.config import BertConfig
 
-_traced_for: ContextVar[str | None] = ContextVar("_traced_for", default=None)
 
-
-@contextmanager
-def traced_for(platform: str) -> Iterator[None]:
-    """What is traced meanwhile is for "cpu", "cuda", "rocm" or "tpu", and not for the backend that is there."""
-    before = _traced_for.set(platform)
-    try:
-        yield
-    finally:
-        _traced_for.reset(before)
-
-
-def stream_dtype(dtype: DTypeLike) -> jnp.dtype:
-    """The type of what leaves a matrix product, and so of the activations between layers, on this backend.
+def stream_dtype(config: BertConfig) -> jnp.dtype:
+    """The type of the activations between layers: `config.activation_dtype`, or what suits the backend that traces.
 
     Accelerators write bfloat16 for half the memory traffic; a CPU emulates it, so that products which end in
-    bfloat16 are 1.4 to 1.7 times slower there than those which end in float32. Read while tracing.
+    bfloat16 are 1.4 to 1.7 times slower there than those which end in float32.
     """
+    if config.activation_dtype is not None:
+        return jnp.dtype(config.activation_dtype)
+    # Both are fixed for a compiled program: the default device is part of jit's key, the backend of the process.
     device = jax.config.values["jax_default_device"]
-    platform = _traced_for.get() or getattr(device, "platform", device) or jax.default_backend()
-    return jnp.dtype(jnp.float32 if platform == "cpu" else dtype)
+    platform = getattr(device, "platform", device) or jax.default_backend()
+    return jnp.dtype(platform_dtype(config.dtype, platform))
 
 
-def product(spec: str, x: Array, y: Array, dtype: DTypeLike, out_dtype: DTypeLike | None = None) -> Array:
+def platform_dtype(dtype: str, platform: str) -> str:
+    """The type of the activations on "cpu", "cuda", "rocm" or "tpu", for products with operands of `dtype`."""
+    return "float32" if platform == "cpu" else dtype
+
+
+def product(spec: str, x: Array, y: Array, dtype: DTypeLike, out_dtype: DTypeLike = jnp.float32) -> Array:
     """An einsum of two arrays with operands of `dtype` and sums in float32, in the forward and the backward pass.
 
     Args:
@@ -46,9 +41,8 @@ def product(spec: str, x: Array, y: Array, dtype: DTypeLike, out_dtype: DTypeLik
         x, y: arrays of any float type.
         dtype: type of the operands. With float32 this is plain `jnp.einsum`, which differentiates any way and any
             number of times; with bfloat16 it has a backward pass of its own (reverse mode, once).
-        out_dtype: type of the result; `stream_dtype(dtype)` unless told.
+        out_dtype: type of the result; between layers `stream_dtype(config)`.
     """
-    out_dtype = stream_dtype(dtype) if out_dtype is None else out_dtype
     if jnp.dtype(dtype) == jnp.float32:
         return jnp.einsum(spec, x.astype(jnp.float32), y.astype(jnp.float32)).astype(out_dtype)
     return _narrow_product(spec, dtype, out_dtype, x, y)
@@ -155,19 +149,36 @@ def key_words(key: Array) -> Array:
     return lax.optimization_barrier(mixed)
 
 
-def dropout(x: Array, rate: float, words: Array | None, site: int) -> Array:
+@struct.dataclass
+class DropoutKey:
+    """What decides which elements are dropped: a JAX key and the place in the model. A pytree; `site` is static.
+
+    Attributes:
+        words: `key_words(key)`.
+        site: number of the first dropout that it serves; two sites of one key draw independent masks.
+    """
+
+    words: Array
+    site: int = struct.field(pytree_node=False, default=0)
+
+    def at(self, offset: int) -> "DropoutKey":
+        """The key that counts its sites from so many further on."""
+        return DropoutKey(self.words, self.site + offset)
+
+
+def dropout(x: Array, rate: float, key: DropoutKey | None, site: int = 0) -> Array:
     """Zero each element with probability `rate` and scale the others by 1 / (1 - rate).
 
     Args:
         x: [B, ...] of any float type.
         rate: in [0, 1).
-        words: `key_words(key)`, or None for no dropout.
-        site: number of this dropout within the model; two sites of one key draw independent masks.
+        key: None for no dropout.
+        site: counted from `key.site`.
     """
-    if words is None or rate == 0.0:
+    if key is None or rate == 0.0:
         return x
     with jax.named_scope("dropout"):
-        keep = dropout_bits(words, site, x.shape) >= jnp.uint32(round(rate * 2**32))
+        keep = dropout_bits(key.words, key.site + site, x.shape) >= jnp.uint32(round(rate * 2**32))
         # 1 / 0.9 in bfloat16 is off by 0.15 %: scale in float32.
         return jnp.where(keep, x.astype(jnp.float32) * (1.0 / (1.0 - rate)), 0.0).astype(x.dtype)
 
@@ -208,6 +219,11 @@ class Dense(nn.Module):
     """x @ kernel + bias over the last axis: [..., in] -> [..., features].
 
     Parameters: kernel float32 [in, features], truncated normal; bias float32 [features], zeros.
+
+    Attributes:
+        config: `dtype` and `initializer_range` are read.
+        features: width of the result.
+        out_dtype: its type; None: that of the activations, `stream_dtype`.
     """
 
     config: BertConfig
@@ -219,7 +235,8 @@ class Dense(nn.Module):
         kernel = self.param("kernel", weight_init(self.config), (x.shape[-1], self.features))
         bias = self.param("bias", nn.initializers.zeros, (self.features,))
         axes = "BLN"[: x.ndim - 1]
-        y = product(f"{axes}I,IO->{axes}O", x, kernel, self.config.dtype, self.out_dtype)
+        out_dtype = stream_dtype(self.config) if self.out_dtype is None else self.out_dtype
+        y = product(f"{axes}I,IO->{axes}O", x, kernel, self.config.dtype, out_dtype)
         return (y + bias).astype(y.dtype)
 
 

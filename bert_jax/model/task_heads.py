@@ -15,7 +15,7 @@ from jax import Array
 from bert_jax.config import BertConfig
 from bert_jax.errors import UserError
 from bert_jax.model.encoder import Bert, BertOutput, identity
-from bert_jax.model.layers import Dense, dropout, key_words
+from bert_jax.model.layers import Dense, DropoutKey, dropout, key_words
 
 
 @struct.dataclass
@@ -68,7 +68,7 @@ class BertForSequenceClassification(nn.Module):
     def __call__(self, *inputs: Array, deterministic: bool = True, **options: Any) -> ClassifierOutput:
         output: Any = self.bert(*inputs, deterministic=deterministic, **options)
         rate = self.config.seq_classif_dropout if self.config.family == "distilbert" else classifier_rate(self.config)
-        x_BD = _summary(self.config, output, self.pre_classifier, rate, dropout_words(self, deterministic))
+        x_BD = _summary(self.config, output, self.pre_classifier, rate, dropout_key(self, deterministic))
         return ClassifierOutput(self.classifier(x_BD), output.hidden_states, output.attentions)
 
 
@@ -109,7 +109,7 @@ class BertForMultipleChoice(nn.Module):
         output: Any = self.bert(ids, mask, types, positions, head_mask, embeds, deterministic=deterministic, **options)
         rates = {"roberta": self.config.hidden_dropout_prob, "distilbert": self.config.seq_classif_dropout}
         rate = rates.get(self.config.family, classifier_rate(self.config))
-        x_RD = _summary(self.config, output, self.pre_classifier, rate, dropout_words(self, deterministic))
+        x_RD = _summary(self.config, output, self.pre_classifier, rate, dropout_key(self, deterministic))
         logits = self.classifier(x_RD).reshape(-1, choices)
         return ClassifierOutput(logits, output.hidden_states, output.attentions)
 
@@ -126,8 +126,8 @@ class BertForTokenClassification(nn.Module):
 
     def __call__(self, *inputs: Array, deterministic: bool = True, **options: Any) -> ClassifierOutput:
         output: Any = self.bert(*inputs, deterministic=deterministic, **options)
-        words = dropout_words(self, deterministic)
-        x_BLD = dropout(output.last_hidden_state, classifier_rate(self.config), words, 0)
+        key = dropout_key(self, deterministic)
+        x_BLD = dropout(output.last_hidden_state, classifier_rate(self.config), key)
         return ClassifierOutput(self.classifier(x_BLD), output.hidden_states, output.attentions)
 
 
@@ -148,7 +148,7 @@ class BertForQuestionAnswering(nn.Module):
         output: Any = self.bert(*inputs, deterministic=deterministic, **options)
         x_BLD = output.last_hidden_state
         if self.config.family == "distilbert":
-            x_BLD = dropout(x_BLD, self.config.qa_dropout, dropout_words(self, deterministic), 0)
+            x_BLD = dropout(x_BLD, self.config.qa_dropout, dropout_key(self, deterministic))
         logits = self.qa_head(x_BLD)
         return QuestionAnsweringOutput(logits[..., 0], logits[..., 1], output.hidden_states, output.attentions)
 
@@ -158,22 +158,22 @@ def classifier_rate(config: BertConfig) -> float:
     return config.hidden_dropout_prob if config.classifier_dropout is None else config.classifier_dropout
 
 
-def dropout_words(module: nn.Module, deterministic: bool) -> Array | None:
-    """What `layers.dropout` needs in a head: of another key than the encoder's, so that sites start at 0 again."""
-    return None if deterministic else key_words(module.make_rng("dropout"))
+def dropout_key(module: nn.Module, deterministic: bool) -> DropoutKey | None:
+    """What `layers.dropout` needs in a head: another key than the encoder's, so that sites start at 0 again."""
+    return None if deterministic else DropoutKey(key_words(module.make_rng("dropout")))
 
 
 def _summary(
-    config: BertConfig, output: BertOutput, pre_classifier: Dense | None, rate: float, words: Array | None
+    config: BertConfig, output: BertOutput, pre_classifier: Dense | None, rate: float, key: DropoutKey | None
 ) -> Array:
     """The vector [B, D] of each sequence that is classified."""
     if pre_classifier is None:
         assert output.pooler_output is not None
-        return dropout(output.pooler_output, rate, words, 0)
+        return dropout(output.pooler_output, rate, key)
     first_BD = output.last_hidden_state[:, 0]
     if config.family == "distilbert":
-        return dropout(jax.nn.relu(pre_classifier(first_BD)), rate, words, 0)
-    return dropout(jnp.tanh(pre_classifier(dropout(first_BD, rate, words, 0))), rate, words, 1)
+        return dropout(jax.nn.relu(pre_classifier(first_BD)), rate, key)
+    return dropout(jnp.tanh(pre_classifier(dropout(first_BD, rate, key))), rate, key, site=1)
 
 
 def _number_of_choices(input_ids: Array | None, inputs_embeds: Array | None) -> int:

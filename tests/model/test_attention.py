@@ -7,13 +7,11 @@ import pytest
 
 from bert_jax.errors import UserError
 from bert_jax.model.attention import causal_mask, dot_product_attention, padding_mask
-from bert_jax.model.layers import key_words
+from bert_jax.model.layers import DropoutKey, key_words
 
 RNG = np.random.default_rng(0)
 Q, K, V = (jnp.asarray(RNG.normal(size=(2, length, 3, 4)), jnp.float32) for length in (5, 7, 7))
-ATTEND = jax.jit(
-    dot_product_attention, static_argnames=("dropout_rate", "dropout_site", "dtype", "return_probabilities")
-)
+ATTEND = jax.jit(dot_product_attention, static_argnames=("dropout_rate", "dtype", "return_probabilities"))
 
 
 def test_a_padding_mask_reads_like_the_picture():
@@ -64,8 +62,8 @@ def test_a_query_without_any_key_gets_equal_weights_and_no_nan():
 
 def test_dropout_zeroes_probabilities_and_does_not_renormalise():
     plain = ATTEND(Q, K, V, return_probabilities=True)[1]
-    words = key_words(jax.random.key(0))
-    context, dropped = ATTEND(Q, K, V, dropout_rate=0.5, dropout_words=words, return_probabilities=True)
+    key = DropoutKey(key_words(jax.random.key(0)))
+    context, dropped = ATTEND(Q, K, V, dropout_rate=0.5, dropout_key=key, return_probabilities=True)
     kept = np.asarray(dropped) != 0
     assert 0.3 < kept.mean() < 0.7
     np.testing.assert_allclose(np.asarray(dropped)[kept], 2 * np.asarray(plain)[kept], rtol=1e-6)

@@ -9,7 +9,7 @@ from bert_jax.config import BertConfig
 from bert_jax.errors import UserError
 from bert_jax.model.encoder import Bert
 from bert_jax.model.encoder_layer import FeedForward
-from bert_jax.model.layers import key_words
+from bert_jax.model.layers import DropoutKey, key_words
 
 pytestmark = pytest.mark.slow
 
@@ -22,7 +22,7 @@ CONFIG = BertConfig(
     max_position_embeddings=12,
     hidden_act="prelu",
 )
-WORDS = key_words(jax.random.key(3))
+DROPOUT_KEY = DropoutKey(key_words(jax.random.key(3)))
 X = jnp.asarray(np.random.default_rng(0).normal(size=(3, 12, 16)), jnp.float32)
 
 
@@ -35,13 +35,13 @@ def feed_forward(chunk, **fields):
     [("float32", (1, 4)), pytest.param("float32", (3, 12), marks=pytest.mark.slow), ("bfloat16", (4,))],
 )
 def test_values_dropout_and_gradients_are_those_of_the_whole(dtype, chunks):
-    params = feed_forward(0).init(jax.random.key(0), X, None, 0)
+    params = feed_forward(0).init(jax.random.key(0), X, None)
     results = []
     for chunk in (0, *chunks):
         module = feed_forward(chunk, dtype=dtype)
 
         def loss(params, x, module=module):
-            y = module.apply(params, x, WORDS, 0)
+            y = module.apply(params, x, DROPOUT_KEY)
             return jnp.square(y - 0.3).sum(), y
 
         step = jax.jit(
@@ -56,7 +56,7 @@ def test_values_dropout_and_gradients_are_those_of_the_whole(dtype, chunks):
 
 
 def test_parameters_are_the_same_and_made_from_an_input_of_any_length():
-    whole, chunked = (feed_forward(chunk).init(jax.random.key(0), X[:, :1], None, 0) for chunk in (0, 4))
+    whole, chunked = (feed_forward(chunk).init(jax.random.key(0), X[:, :1], None) for chunk in (0, 4))
     jax.tree.map(np.testing.assert_array_equal, whole, chunked)
 
 
@@ -72,8 +72,8 @@ def test_a_forward_pass_needs_less_memory():
     def temporaries(chunk):
         wide = BertConfig(hidden_size=32, intermediate_size=1024, num_attention_heads=2, chunk_size_feed_forward=chunk)
         module, x = FeedForward(wide), jax.ShapeDtypeStruct((4, 64, 32), jnp.float32)
-        params = jax.eval_shape(lambda: module.init(jax.random.key(0), jnp.zeros(x.shape), None, 0))
-        program = jax.jit(lambda params, x: module.apply(params, x, None, 0)).lower(params, x).compile()
+        params = jax.eval_shape(lambda: module.init(jax.random.key(0), jnp.zeros(x.shape), None))
+        program = jax.jit(lambda params, x: module.apply(params, x, None)).lower(params, x).compile()
         return program.memory_analysis().temp_size_in_bytes
 
     # [4, 64, 1024] float32 is a megabyte, [4, 8, 1024] an eighth of it.

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
-from bert_jax.model.layers import dropout, dropout_bits, key_words
+from bert_jax.model.layers import DropoutKey, dropout, dropout_bits, key_words
 
 WORDS = key_words(jax.random.key(7))
 
@@ -20,18 +20,18 @@ def bits(shape, words=WORDS, site=0):
 def test_the_rate_is_kept_and_the_rest_scaled_up():
     x = jnp.ones((64, 128, 128))
     for rate in (0.1, 0.5, 0.9):
-        y = np.asarray(dropout(x, rate, WORDS, 3))
+        y = np.asarray(dropout(x, rate, DropoutKey(WORDS, 3)))
         deviation = np.sqrt(rate * (1 - rate) / x.size)
         assert abs((y == 0).mean() - rate) < 5 * deviation
         np.testing.assert_allclose(y[y != 0], 1 / (1 - rate), rtol=1e-6)
-    assert dropout(x, 0.0, WORDS, 3) is x
-    assert dropout(x, 0.1, None, 3) is x
+    assert dropout(x, 0.0, DropoutKey(WORDS, 3)) is x
+    assert dropout(x, 0.1, None) is x
 
 
 @pytest.mark.slow
 def test_bfloat16_is_scaled_in_float32():
     x = jnp.linspace(1, 2, 4096).astype(jnp.bfloat16)[None]
-    y = dropout(x, 0.1, WORDS, 0)
+    y = dropout(x, 0.1, DropoutKey(WORDS, 0))
     assert y.dtype == jnp.bfloat16
     kept = np.asarray(y != 0)
     np.testing.assert_array_equal(y[kept], (x.astype(jnp.float32) / np.float32(0.9)).astype(jnp.bfloat16)[kept])
@@ -39,7 +39,7 @@ def test_bfloat16_is_scaled_in_float32():
 
 def test_the_gradient_passes_where_the_value_did():
     x = jnp.ones((4, 8, 16))
-    y, pull = jax.vjp(lambda x: dropout(x, 0.3, WORDS, 1), x)
+    y, pull = jax.vjp(lambda x: dropout(x, 0.3, DropoutKey(WORDS, 1)), x)
     np.testing.assert_array_equal(pull(jnp.ones_like(x))[0], y)
 
 
@@ -108,7 +108,7 @@ def test_padding_changes_no_bit(short, long):
 @pytest.mark.slow
 def test_typed_raw_and_rbg_keys_are_taken():
     np.testing.assert_array_equal(key_words(jax.random.key(3)), key_words(jax.random.PRNGKey(3)))
-    y = dropout(jnp.ones((8, 512)), 0.5, key_words(jax.random.key(3, impl="rbg")), 0)
+    y = dropout(jnp.ones((8, 512)), 0.5, DropoutKey(key_words(jax.random.key(3, impl="rbg"))))
     assert 0.4 < (np.asarray(y) == 0).mean() < 0.6
 
 
@@ -127,8 +127,8 @@ def test_bits_do_not_depend_on_the_mesh_and_a_device_makes_only_its_own(shape, s
     mesh = jax.make_mesh((4, 2), ("data", "tensor"), axis_types=(AxisType.Auto,) * 2)
     sharding = NamedSharding(mesh, spec)
     x = jnp.ones(shape)
-    whole = dropout(x, 0.5, WORDS, 2)
-    step = jax.jit(lambda x, words: dropout(jnp.sin(x) + 1, 0.5, words, 2), out_shardings=sharding)
+    whole = dropout(x, 0.5, DropoutKey(WORDS, 2))
+    step = jax.jit(lambda x, words: dropout(jnp.sin(x) + 1, 0.5, DropoutKey(words, 2)), out_shardings=sharding)
     program = step.lower(jax.device_put(x, sharding), WORDS).compile()
     shared_out = program(jax.device_put(x, sharding), WORDS)
     np.testing.assert_array_equal(np.asarray(shared_out) == 0, np.asarray(whole) == 0)

@@ -1,13 +1,15 @@
 """Products, LayerNorm, activations and initialisers: precision, and which type goes where."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from bert_jax.config import HIDDEN_ACTS, BertConfig
-from bert_jax.model import layers
-from bert_jax.model.layers import ACTIVATIONS, Dense, activate, layer_norm, product, stream_dtype
+from bert_jax.model.encoder import Bert
+from bert_jax.model.layers import ACTIVATIONS, Dense, activate, layer_norm, platform_dtype, product, stream_dtype
 
 SPECS = {
     "BLI,IO->BLO": ((2, 5, 8), (8, 6)),
@@ -52,18 +54,37 @@ def test_float32_products_are_plain_einsum():
         np.testing.assert_array_equal(product(spec, x, y, "float32"), jnp.einsum(spec, x, y))
 
 
-def test_what_leaves_a_product_follows_the_backend(monkeypatch):
-    assert stream_dtype("bfloat16") == jnp.float32
+def test_activations_follow_the_backend_unless_the_config_says_their_type(monkeypatch):
+    full, half = BertConfig(), BertConfig(dtype="bfloat16")
+    assert stream_dtype(half) == jnp.float32
+    assert stream_dtype(half.replace(activation_dtype="bfloat16")) == jnp.bfloat16
     monkeypatch.setattr(jax, "default_backend", lambda: "tpu")
-    assert stream_dtype("bfloat16") == jnp.bfloat16
-    assert stream_dtype("float32") == jnp.float32
+    assert stream_dtype(half) == jnp.bfloat16
+    assert stream_dtype(full) == jnp.float32
+    assert stream_dtype(half.replace(activation_dtype="float32")) == jnp.float32
     with jax.default_device(jax.devices("cpu")[0]):
-        assert stream_dtype("bfloat16") == jnp.float32
+        assert stream_dtype(half) == jnp.float32
 
 
-def test_on_accelerators_activations_are_bfloat16_and_weight_gradients_float32(monkeypatch):
-    monkeypatch.setattr(layers, "stream_dtype", lambda dtype: jnp.dtype(dtype))
-    dense = Dense(BertConfig(dtype="bfloat16"), 6)
+def test_one_jitted_function_is_traced_anew_for_each_platform():
+    """The platform is part of what jit tells programs by, so that none is used for another platform."""
+
+    @functools.partial(jax.jit, static_argnums=0)
+    def hidden_states(config, params, ids):
+        return Bert(config, add_pooler=False).apply({"params": params}, ids).last_hidden_state
+
+    ids = jnp.ones((2, 3), jnp.int32)
+    config = BertConfig(
+        vocab_size=8, hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8, dtype="bfloat16"
+    )
+    params = jax.eval_shape(lambda: Bert(config).init(jax.random.key(0), ids))["params"]
+    for platform, expected in [("cpu", jnp.float32), ("tpu", jnp.bfloat16), ("cpu", jnp.float32)]:
+        of_platform = config.replace(activation_dtype=platform_dtype(config.dtype, platform))
+        assert hidden_states.trace(of_platform, params, ids).out_info.dtype == expected
+
+
+def test_with_bfloat16_activations_weight_gradients_are_float32():
+    dense = Dense(BertConfig(dtype="bfloat16", activation_dtype="bfloat16"), 6)
     x = jnp.ones((2, 3, 8), jnp.bfloat16)
     params = jax.eval_shape(lambda: dense.init(jax.random.key(0), x))["params"]
     jaxpr = jax.make_jaxpr(lambda p, x: jax.vjp(lambda p, x: dense.apply({"params": p}, x), p, x)[0])(params, x)

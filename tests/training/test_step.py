@@ -14,7 +14,7 @@ import pytest
 from bert_jax.config import BertConfig
 from bert_jax.errors import UserError
 from bert_jax.model.heads import BertForPreTraining, PreTrainingOutput
-from bert_jax.model.layers import dropout, key_words
+from bert_jax.model.layers import DropoutKey, dropout, key_words
 from bert_jax.training.objectives import mean_metrics
 from bert_jax.training.optimizer import OptimizerConfig, make_optimizer, make_schedule
 from bert_jax.training.step import (
@@ -54,7 +54,7 @@ class Toy(nn.Module):
         table = self.param("table", nn.initializers.normal(0.1), (96, 8))
         x_BLD = table[input_ids]
         if self.rate and not deterministic:
-            x_BLD = dropout(x_BLD, self.rate, key_words(self.make_rng("dropout")), site=0)
+            x_BLD = dropout(x_BLD, self.rate, DropoutKey(key_words(self.make_rng("dropout"))))
         pair_kernel = self.param("pair_kernel", nn.initializers.normal(0.1), (8, 2))
         if mlm_positions is None:
             mlm_positions = jnp.zeros((len(input_ids), 1), jnp.int32)

@@ -6,7 +6,7 @@ from typing import Any
 
 import jax
 
-from bert_jax.config import BertConfig
+from bert_jax.config import COMPUTE_FIELDS, BertConfig
 from bert_jax.errors import UserError
 from bert_jax.formats.hub_files import published_as
 from bert_jax.formats.load import is_run_directory, load_arrays, load_config, resolve
@@ -33,7 +33,7 @@ def adopted_model(
 ) -> BertConfig:
     """The architecture of `config.init` with the task's labels, and what the command line says of it.
 
-    `dtype` and `remat` stay the config's: they say how to compute.
+    `COMPUTE_FIELDS` stay the config's: they say how to compute.
 
     Args:
         config: of the run.
@@ -46,7 +46,7 @@ def adopted_model(
     """
     theirs = theirs or load_config(str(config.init))
     said = {name: getattr(config.model, name) for name in said_of_the_model(given)}
-    computed = {"dtype": config.model.dtype, "remat": config.model.remat}
+    computed = {name: getattr(config.model, name) for name in COMPUTE_FIELDS}
     model = theirs.replace(**(computed | said), labels=labels, problem_type=problem_type)
     if config.max_length > model.longest_input:
         raise UserError(

@@ -3,7 +3,7 @@
 import logging
 import re
 
-from bert_jax.config import BertConfig
+from bert_jax.config import COMPUTE_FIELDS, BertConfig
 from bert_jax.data.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import UserError
 from bert_jax.formats.hub_files import published_as
@@ -22,7 +22,7 @@ def adopted_model(
 ) -> BertConfig:
     """The architecture of `config.init`, whatever the config file's model is, with what the command line says of it.
 
-    `dtype` and `remat` stay the config's: they say how to compute.
+    `COMPUTE_FIELDS` stay the config's: they say how to compute.
 
     Args:
         config: of the run.
@@ -38,7 +38,7 @@ def adopted_model(
     theirs = theirs or load_config(source)
     _check_objective(source, theirs, data)
     said = {name: getattr(config.model, name) for name in said_of_the_model(given)}
-    model = theirs.replace(**({"dtype": config.model.dtype, "remat": config.model.remat} | said))
+    model = theirs.replace(**({name: getattr(config.model, name) for name in COMPUTE_FIELDS} | said))
     longest = max(phase.length for phase in config.phases)
     if longest > model.longest_input:
         raise UserError(
@@ -98,7 +98,7 @@ def size_of(model: BertConfig) -> str:
 def said_of_the_model(given: frozenset[str]) -> list[str]:
     """The fields of the architecture among those of the command line."""
     names = (path.removeprefix("model.") for path in sorted(given) if path.startswith("model."))
-    return [name for name in names if name not in ("dtype", "remat")]
+    return [name for name in names if name not in COMPUTE_FIELDS]
 
 
 def _check_objective(source: str, theirs: BertConfig, data: DataSource) -> None:

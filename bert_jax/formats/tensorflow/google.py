@@ -20,7 +20,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from bert_jax.config import BertConfig
+from bert_jax.config import COMPUTE_FIELDS, BertConfig
 from bert_jax.errors import UserError
 from bert_jax.formats.new_folder import CHECKPOINT, write_text
 from bert_jax.formats.stored import Native, Renamed, Stored
@@ -123,7 +123,7 @@ _ACTS = {"gelu": "gelu", "gelu_new": "gelu", "relu": "relu", "tanh": "tanh", "li
 # Not the architecture's: what a classifier's classes are called, ids that no layer reads, how we compute.
 _BESIDE = {
     "hidden_act", "labels", "problem_type", "classifier_dropout", "pad_token_id", "bos_token_id", "eos_token_id",
-    "dtype", "remat", "chunk_size_feed_forward", "embedding_size", "num_hidden_groups",
+    *COMPUTE_FIELDS, "chunk_size_feed_forward", "embedding_size", "num_hidden_groups",
 }  # fmt: skip
 
 

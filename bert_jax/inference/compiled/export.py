@@ -40,7 +40,7 @@ from bert_jax.inference.compiled.facts import (
 from bert_jax.inference.compiled.run import read_programs, read_weights
 from bert_jax.inference.tasks.embed import TextEmbedding
 from bert_jax.inference.tasks.task_model import ANY_LENGTH, TaskModel
-from bert_jax.model.layers import traced_for
+from bert_jax.model.layers import platform_dtype
 from bert_jax.tree import as_numpy, unflatten
 
 TASKS: dict[str, Callable[..., TaskModel]] = {task: pipelines.TASKS[task] for task in compiled_facts.TASKS}
@@ -219,8 +219,8 @@ def _function(
     options = {"top_k": outputs[0].axes[-1]} if task == "fill-mask" else {}
 
     def apply(platform: str, weights: Mapping[str, jax.Array], batch: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
-        with traced_for(platform):
-            arrays = model.apply(unflatten(weights), batch, **options)
+        computing = model.with_activations(platform_dtype(model.config.dtype, platform))
+        arrays = computing.apply(unflatten(weights), batch, **options)
         return {spec.name: jnp.asarray(x, spec.dtype) for spec, x in zip(outputs, arrays, strict=True)}
 
     on_cpu, *on_others = (partial(apply, name) for name in dict.fromkeys(("cpu", *platforms)))

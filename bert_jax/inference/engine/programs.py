@@ -18,7 +18,7 @@ _OPERANDS = ("kernel", "decoder")  # of dense layers, and what gives a token its
 _TABLE, _DECODER = "bert/embeddings/word_embeddings", "mlm_head/decoder"
 
 
-def narrowed(config: BertConfig, params: Any) -> tuple[BertConfig, Any]:
+def cast_weights(config: BertConfig, params: Any) -> tuple[BertConfig, Any]:
     """The same model with every weight of a product in `config.dtype`: bit for bit the same outputs.
 
     With one row of 16 tokens that is a third of the time. A token table that is looked up stays float32; where it is

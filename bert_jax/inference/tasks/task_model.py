@@ -1,5 +1,6 @@
 """What every pipeline is: items into rows of tokens, rows through the engine, outputs into plain results, in order."""
 
+import copy
 import logging
 import os
 from collections import deque
@@ -9,7 +10,7 @@ from contextvars import ContextVar
 from functools import partial
 from html import escape
 from itertools import chain, islice
-from typing import Any, NamedTuple, TypedDict, TypeVar
+from typing import Any, NamedTuple, Self, TypedDict, TypeVar
 
 import jax
 import numpy as np
@@ -19,7 +20,7 @@ from bert_jax.data.tasks.encoded import Encoded, encode_texts, interleaved
 from bert_jax.errors import UserError
 from bert_jax.formats.load import Loaded
 from bert_jax.inference.engine.engine import Engine
-from bert_jax.inference.engine.programs import narrowed
+from bert_jax.inference.engine.programs import cast_weights
 from bert_jax.inference.tasks.task_source import HEAD_OF, longest_row, model_for
 from bert_jax.model.heads import HEADS
 from bert_jax.runtime.compilation_cache import keep_compiled_programs
@@ -164,7 +165,7 @@ class TaskModel:
         self.config = loaded.config
         self.source = loaded.report.source
         self.longest = min(self.longest, longest_row(self.config, self.tokenizer))
-        config, params = narrowed(self.config, loaded.params)
+        config, params = cast_weights(self.config, loaded.params)
         self._model = HEADS[HEAD_OF[self.task]](config)
         self.engine = Engine(
             self.apply,
@@ -176,6 +177,12 @@ class TaskModel:
             devices=devices,
         )
         self.settled: dict[str, Any] = {}
+
+    def with_activations(self, dtype: str) -> Self:
+        """The same model, whose `apply` has activations of this type whatever the backend; its engine is this one's."""
+        other = copy.copy(self)
+        other._model = self._model.clone(config=self._model.config.replace(activation_dtype=dtype))
+        return other
 
     @property
     def compilations(self) -> int:

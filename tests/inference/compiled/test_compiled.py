@@ -30,7 +30,6 @@ from bert_jax.inference.compiled.facts import _facts_of, read_facts, sums_of, wr
 from bert_jax.inference.compiled.run import load_compiled, read_programs
 from bert_jax.inference.tasks.fill_mask import FillMask
 from bert_jax.inference.tasks.task_model import TaskModel
-from bert_jax.model.layers import traced_for
 from tests.guide import blocks_of, run_blocks
 from tests.inference.tasks.task_folders import TAGS, export
 
@@ -408,7 +407,7 @@ def test_bfloat16_is_what_each_platform_takes_it_for(made, tmp_path, monkeypatch
         found = load_compiled(folder)(batch)["embeddings"]
         np.testing.assert_array_equal(found, expected)
         assert (found != wide).any()
-    monkeypatch.setattr(compiled_export, "traced_for", lambda platform: traced_for("tpu"))
+    monkeypatch.setattr(compiled_export, "platform_dtype", lambda dtype, platform: dtype)
     as_on_tpu = export_compiled(source, tmp_path / "as-on-tpu", "embed", platforms=["cpu"], **options)
     assert products_of(as_on_tpu) == products_of(for_tpu)
     found = load_compiled(as_on_tpu)(batch)["embeddings"]

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from bert_jax.config import BertConfig
-from bert_jax.inference.engine.programs import narrowed
+from bert_jax.inference.engine.programs import cast_weights
 from bert_jax.model.heads import HEADS
 from bert_jax.tree import flatten
 
@@ -31,7 +31,7 @@ IDS = np.random.default_rng(0).integers(5, 40, (2, 12)).astype(np.int32)
 def test_outputs_are_the_same_bit_for_bit(family, head):
     config = CONFIGS[family]
     params = HEADS[head](config).init(jax.random.key(1), IDS)["params"]
-    theirs, narrow = narrowed(config, params)
+    theirs, narrow = cast_weights(config, params)
     expected = jax.jit(HEADS[head](config).apply)({"params": params}, IDS)
     found = jax.jit(HEADS[head](theirs).apply)({"params": narrow}, IDS)
     jax.tree.map(np.testing.assert_array_equal, found, expected)
@@ -40,7 +40,7 @@ def test_outputs_are_the_same_bit_for_bit(family, head):
 @pytest.mark.slow
 def test_operands_are_narrow_and_nothing_else():
     params = jax.tree.map(lambda leaf: np.ones(leaf.shape, leaf.dtype), shapes_of(CONFIG))
-    config, narrow = narrowed(CONFIG, params)
+    config, narrow = cast_weights(CONFIG, params)
     types = {path: leaf.dtype for path, leaf in flatten(narrow).items()}
     operands = {path for path in types if path.endswith(("/kernel", "/decoder"))}
     assert {path for path, dtype in types.items() if dtype == jnp.bfloat16} == operands
@@ -54,4 +54,4 @@ def shapes_of(config):
 
 def test_float32_is_left_as_it_is():
     config, params = CONFIG.replace(dtype="float32"), {"mlm_head": {"transform": {"kernel": np.ones(3)}}}
-    assert narrowed(config, params) == (config, params)
+    assert cast_weights(config, params) == (config, params)
