@@ -6,22 +6,23 @@ A batch has `weights` float32 [B]: rows with weight 0 are there for the shape al
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
-import jax
 import jax.numpy as jnp
 from flax import struct
 from jax import Array
 
-from bert_jax.model.losses import (
-    IGNORED_LABEL,
-    FusedLoss,
-    cross_entropy,
-    pretraining_denominators,
-    pretraining_loss,
-    pretraining_sums,
+from bert_jax.model.losses import FusedLoss, pretraining_denominators, pretraining_loss, pretraining_sums
+from bert_jax.model.task_losses import (
+    Sums,
+    binary_sums,
+    label_sums,
+    label_weights,
+    mean_loss,
+    over_axes,
+    position_sum,
+    squared_error_sum,
 )
 
 Batch = Mapping[str, Any]
-Sums = dict[str, Array]
 Metrics = dict[str, Array]
 
 
@@ -108,41 +109,20 @@ class OneLabel:
     label_smoothing: float = struct.field(pytree_node=False, default=0.0)
 
     def denominators(self, batch: Batch) -> dict[str, Array]:
-        return {"denominator": self._weights(batch).sum()}
+        return {"denominator": label_weights(batch["labels"], batch["weights"], self.class_weights).sum()}
 
     def sums(self, apply: Callable[..., Any], batch: Batch) -> Sums:
-        logits, labels, weights = apply().logits, batch["labels"], self._weights(batch)
-        if "is_choice" in batch:
-            logits = jnp.where(batch["is_choice"], logits, jnp.finfo(jnp.float32).min)
-        counted = _rows(batch, labels) * (labels != IGNORED_LABEL)
-        loss_sum, _, _ = cross_entropy(logits, labels, weights)
-        _, count, correct = cross_entropy(logits, labels, counted)
-        if self.label_smoothing:
-            smooth = self.label_smoothing
-            loss_sum = (1 - smooth) * loss_sum + smooth * self._spread(logits, counted, batch)
-        return {"loss_sum": loss_sum, "correct": correct, "count": count}
-
-    def _weights(self, batch: Batch) -> Array:
-        """float32, as the labels: what each counts."""
-        labels = jnp.asarray(batch["labels"])
-        weights = _rows(batch, labels) * (labels != IGNORED_LABEL)
-        if self.class_weights is None:
-            return weights
-        return weights * self.class_weights[jnp.where(labels == IGNORED_LABEL, 0, labels)]
-
-    def _spread(self, logits: Array, counted: Array, batch: Batch) -> Array:
-        """Σ over labels of the mean loss over all classes; over the choices that there are."""
-        surprise = -jax.nn.log_softmax(logits.astype(jnp.float32), axis=-1)
-        if self.class_weights is not None:
-            surprise = surprise * self.class_weights
-        among = batch.get("is_choice")
-        if among is None:
-            return (counted * surprise.mean(axis=-1)).sum()
-        mean = jnp.where(among, surprise, 0).sum(axis=-1) / among.sum(axis=-1)
-        return (counted * mean).sum()
+        return label_sums(
+            apply().logits,
+            batch["labels"],
+            batch["weights"],
+            class_weights=self.class_weights,
+            label_smoothing=self.label_smoothing,
+            is_choice=batch.get("is_choice"),
+        )
 
     def loss(self, sums: Sums, denominators: dict[str, Array]) -> Array:
-        return _share(sums["loss_sum"], denominators)
+        return mean_loss(sums["loss_sum"], denominators["denominator"])
 
     def metrics(self, sums: Sums) -> Metrics:
         """accuracy: the share of labels that were right, with dropout on."""
@@ -154,20 +134,13 @@ class SeveralLabels:
     """Cross-entropy of each class by itself: the mean over classes and rows. batch: labels 0 or 1, float [B, C]."""
 
     def denominators(self, batch: Batch) -> dict[str, Array]:
-        return {"denominator": _rows(batch, jnp.asarray(batch["labels"])).sum()}
+        return {"denominator": over_axes(batch["weights"], jnp.asarray(batch["labels"])).sum()}
 
     def sums(self, apply: Callable[..., Any], batch: Batch) -> Sums:
-        logits, labels = apply().logits.astype(jnp.float32), batch["labels"]
-        rows = _rows(batch, labels)
-        right = (logits > 0) == (labels > 0.5)
-        return {
-            "loss_sum": (rows * (jax.nn.softplus(logits) - labels * logits)).sum(),
-            "correct": (rows * right).sum(),
-            "count": rows.sum(),
-        }
+        return binary_sums(apply().logits, batch["labels"], batch["weights"])
 
     def loss(self, sums: Sums, denominators: dict[str, Array]) -> Array:
-        return _share(sums["loss_sum"], denominators)
+        return mean_loss(sums["loss_sum"], denominators["denominator"])
 
     def metrics(self, sums: Sums) -> Metrics:
         """accuracy: the share of decisions, one a class and row, that were right."""
@@ -182,11 +155,10 @@ class Regression:
         return {"denominator": jnp.asarray(batch["weights"]).sum()}
 
     def sums(self, apply: Callable[..., Any], batch: Batch) -> Sums:
-        error = jnp.square(apply().logits[:, 0].astype(jnp.float32) - batch["labels"])
-        return {"loss_sum": (batch["weights"] * error).sum()}
+        return {"loss_sum": squared_error_sum(apply().logits[:, 0], batch["labels"], batch["weights"])}
 
     def loss(self, sums: Sums, denominators: dict[str, Array]) -> Array:
-        return _share(sums["loss_sum"], denominators)
+        return mean_loss(sums["loss_sum"], denominators["denominator"])
 
     def metrics(self, sums: Sums) -> Metrics:
         return {}
@@ -196,9 +168,8 @@ class Regression:
 class AnswerSpan:
     """The mean of two cross-entropies over positions: of the answer's first token and of its last.
 
-    batch: start_positions, end_positions integer [B], 0 ([CLS]) where the window holds no answer. Padding cannot be
-    chosen (in run_squad.py, where all rows are padded to one length, it can), so it does not matter how far a row is
-    padded.
+    batch: start_positions, end_positions integer [B], 0 ([CLS]) where the window holds no answer; attention_mask, since
+    padding cannot be chosen.
     """
 
     def denominators(self, batch: Batch) -> dict[str, Array]:
@@ -211,26 +182,13 @@ class AnswerSpan:
             (output.start_logits, batch["start_positions"]),
             (output.end_logits, batch["end_positions"]),
         ):
-            logits = jnp.where(batch["attention_mask"] > 0, logits, jnp.finfo(jnp.float32).min)
-            loss_sum = loss_sum + cross_entropy(logits, positions, weights)[0] / 2
-            right = right & (logits.argmax(-1) == positions)
+            of_this_end, is_right = position_sum(logits, positions, weights, batch["attention_mask"])
+            loss_sum, right = loss_sum + of_this_end / 2, right & is_right
         return {"loss_sum": loss_sum, "correct": (weights * right).sum(), "count": weights.sum()}
 
     def loss(self, sums: Sums, denominators: dict[str, Array]) -> Array:
-        return _share(sums["loss_sum"], denominators)
+        return mean_loss(sums["loss_sum"], denominators["denominator"])
 
     def metrics(self, sums: Sums) -> Metrics:
         """accuracy: the share of windows of which both ends were right, with dropout on."""
         return {"accuracy": sums["correct"] / jnp.maximum(sums["count"], 1.0)}
-
-
-def _rows(batch: Batch, labels: Array) -> Array:
-    """The weights of the rows, in the shape of the labels."""
-    weights = jnp.asarray(batch["weights"])
-    return jnp.broadcast_to(weights.reshape(-1, *[1] * (labels.ndim - 1)), labels.shape)
-
-
-def _share(loss_sum: Array, denominators: dict[str, Array]) -> Array:
-    # A batch of which nothing counts (no word is labelled, or with classes of weight 0 alone) teaches nothing.
-    denominator = denominators["denominator"]
-    return jnp.where(denominator > 0, loss_sum / jnp.where(denominator > 0, denominator, 1.0), 0.0)

@@ -1,5 +1,6 @@
 """The losses of fine-tuning, against their definitions in float64."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -73,6 +74,36 @@ def test_answers_outside_the_window_are_ignored_each_end_by_itself():
     expected = (nll(start[[0, 2]], np.array([2, 0])).mean() + nll(end[[0, 2]], np.array([4, 5])).mean()) / 2
     given = question_answering_loss(start, end, jnp.asarray(starts), jnp.asarray(ends))
     np.testing.assert_allclose(given, expected, rtol=1e-6)
+
+
+def test_padding_is_no_place_for_an_answer():
+    start, end = RNG.normal(size=(2, 3, 6)).astype(np.float32)
+    starts, ends, mask = np.array([2, 0, 3]), np.array([3, 0, 3]), np.arange(6) < np.array([[4], [6], [4]])
+    expected = 0.0
+    for row, real in enumerate(mask):
+        for logits, positions in ((start, starts), (end, ends)):
+            expected += nll(logits[row : row + 1, real], positions[row : row + 1])[0] / 6
+    ends_of = jnp.asarray(starts), jnp.asarray(ends)
+    given = question_answering_loss(start, end, *ends_of, jnp.asarray(mask.astype(np.int32)))
+    np.testing.assert_allclose(given, expected, rtol=1e-6)
+    assert question_answering_loss(start, end, *ends_of) > given
+
+
+def test_a_choice_that_is_not_there_cannot_be_chosen():
+    labels, is_choice = np.array([0, 2, 1, 1, 2]), np.arange(4) < np.array([[2], [3], [4], [2], [3]])
+    expected = np.mean([nll(LOGITS[i : i + 1, is_choice[i]], labels[i : i + 1])[0] for i in range(5)])
+    given = multiple_choice_loss(LOGITS, jnp.asarray(labels), jnp.asarray(is_choice))
+    np.testing.assert_allclose(given, expected, rtol=1e-6)
+
+
+def test_where_nothing_counts_the_loss_is_0():
+    tokens = RNG.normal(size=(2, 3, 4)).astype(np.float32)
+    none, outside = jnp.full((2, 3), -100), jnp.full(2, 3)
+    assert token_classification_loss(tokens, none) == 0
+    assert causal_lm_loss(tokens, none) == 0
+    assert sequence_classification_loss(tokens[:, 0], none[:, 0]) == 0
+    assert question_answering_loss(tokens[..., 0], tokens[..., 1], outside, outside) == 0
+    assert not jax.grad(token_classification_loss)(tokens, none).any()
 
 
 def test_the_right_choice_is_a_class():
