@@ -37,9 +37,9 @@ from bert_jax.training.optimizer import OptimizerConfig, make_optimizer, make_sc
 from bert_jax.training.prediction import Collected, Predictor
 from bert_jax.training.sharding import make_mesh
 from bert_jax.training.step import abstract_state, compile_train_step, init_state
-from train.finetuning.finetune_parameters import adopted_model, starting_parameters
 from train.finetuning.job import buckets_of, order_of
 from train.finetuning.recipe import FinetuneConfig
+from train.finetuning.start import adopted_model, starting_parameters
 from train.finetuning.tasks.data import TaskData
 from train.finetuning.tasks.table import open_task
 from train.run.config import override

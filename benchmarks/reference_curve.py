@@ -42,11 +42,10 @@ from bert_jax.runtime.cpu import keep_freed_memory
 from bert_jax.training.optimizer import OptimizerConfig, make_optimizer, make_schedule
 from bert_jax.training.sharding import make_mesh
 from bert_jax.training.step import compile_eval_step, compile_train_step, init_state
-from train.pretraining.fitting import fitted_model
 from train.pretraining.job import Unigram, evaluate
 from train.pretraining.recipe import Phase, PretrainConfig
 from train.pretraining.source import PreparedData
-from train.pretraining.teacher import objective_of, pretraining_of
+from train.pretraining.start import fit_to_data, objective_of, pretraining_of
 
 RULES: dict[str, dict[str, Any]] = {
     "google": {},
@@ -66,7 +65,7 @@ def recipe(data: PreparedData, steps: int, batch: int, *, dropout: bool, rule: s
         data=str(data.path),
         eval_batches=2_048 // batch,
     )
-    return dataclasses.replace(config, model=fitted_model(config, data, frozenset()))
+    return dataclasses.replace(config, model=fit_to_data(config, data, frozenset()))
 
 
 class Ours:

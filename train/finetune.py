@@ -9,13 +9,12 @@ from bert_jax.config import BertConfig
 from bert_jax.data.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import UserError
 from bert_jax.formats.load import load_tokenizer
-from train.finetuning.finetune_parameters import adopted_model, check_source
 from train.finetuning.recipe import FinetuneConfig
+from train.finetuning.start import adopted_model, check_source
 from train.finetuning.tasks.data import TaskData
-from train.pretraining.begun import begun_run, origin_of
-from train.pretraining.outcome import outcome
 from train.run.directory import RunDirectory, environment, write_json
 from train.run.launch import Launch, parse, start_jax
+from train.run.start import recorded_origin
 from train.run.stopping import EXIT_DONE, run_program
 
 USAGE = """
@@ -62,7 +61,7 @@ def main(argv: list[str]) -> int:
     try:
         code = finetune_in(run, launch)
         if launch.as_json and jax.process_index() == 0:
-            print(json.dumps(outcome(run, code)))
+            print(json.dumps(run.summary(code)))
         return code
     finally:
         run.release()
@@ -77,7 +76,8 @@ def finetune_in(run: RunDirectory, launch: Launch) -> int:
     job = Finetuning(config, run, task, tokenizer)
     if jax.process_index() == 0:
         run.settle_config(config, launch.allow_change)
-        write_json(run.path / "environment.json", environment() | origin_of(config.init, run, begun_run(run)))
+        started_from = recorded_origin(config.init, run, resumed=bool(run.config_to_resume()))
+        write_json(run.path / "environment.json", environment() | started_from)
         run.write_folder(run.tokenizer, tokenizer.save)
     if config.seeds > 1 or config.learning_rates:
         from train.finetuning.sweep import sweep
@@ -95,16 +95,16 @@ def prepared(run: RunDirectory, launch: Launch) -> tuple[FinetuneConfig, TaskDat
         raise UserError("init: not given; say init=DIR or init=ORG/NAME, the model to fine-tune")
     if follows := launch.given & {"optimizer.total_steps", "optimizer.warmup_steps"}:
         raise UserError(f"{min(follows)}: follows from the data; say epochs=, or warmup= for a share of the steps")
-    begun = begun_run(run)
-    if not begun:
+    saved = run.config_to_resume()
+    if not saved:
         check_source(config.init)
-    source = str(run.path) if begun else config.init
+    source = str(run.path) if saved else config.init
     tokenizer = load_tokenizer(source)
     if tokenizer is None:
         raise UserError(f"init: {config.init} has no tokenizer, and texts are to be encoded")
     task = open_task(config, tokenizer)
-    own = BertConfig.from_json(begun["model"]) if begun else None
-    if own and begun.get("task") == config.task and own.labels != task.labels:
+    own = BertConfig.from_json(saved["model"]) if saved else None
+    if own and saved.get("task") == config.task and own.labels != task.labels:
         raise UserError(
             f"{run.path}: was begun with the labels {', '.join(own.labels)}, and its data now have "
             f"{', '.join(task.labels)}; choose another run="

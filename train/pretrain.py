@@ -2,22 +2,17 @@
 
 import dataclasses
 import json
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import jax
 
-from bert_jax.config import BertConfig
 from bert_jax.errors import UserError
-from train.pretraining.begun import begun_run, origin_of
-from train.pretraining.fitting import fitted_model
-from train.pretraining.initial_model import adopted_model, check_vocabulary
-from train.pretraining.outcome import outcome
 from train.pretraining.recipe import PretrainConfig
 from train.pretraining.source import DataSource, PreparedData, RandomData, open_data
+from train.pretraining.start import adopted_model, check_vocabulary, with_model_for
 from train.run.directory import RunDirectory, environment, write_json
 from train.run.launch import Launch, parse, start_jax
+from train.run.start import recorded_origin
 from train.run.stopping import run_program
 
 USAGE = """
@@ -65,7 +60,7 @@ def main(argv: list[str]) -> int:
     try:
         code = pretrain_in(run, launch)
         if launch.as_json and jax.process_index() == 0:
-            print(json.dumps(outcome(run, code)))
+            print(json.dumps(run.summary(code)))
         return code
     finally:
         run.release()
@@ -80,14 +75,15 @@ def pretrain_in(run: RunDirectory, launch: Launch) -> int:
     if config.text is not None and config.data is None:
         config = dataclasses.replace(config, data=prepare_text(run, config, launch.given))
     data = open_data(config)
-    begun = begun_run(run)
-    config = with_model_for(config, data, launch.given, begun)
-    if config.init is not None and not begun:
+    saved = run.config_to_resume()
+    config = with_model_for(config, data, launch.given, saved)
+    if config.init is not None and not saved:
         check_vocabulary(config.init, data)
     held_out = data if config.eval_data is None else other_data(config, data)
     if jax.process_index() == 0:
         run.settle_config(config, launch.allow_change)
-        write_json(run.path / "environment.json", environment() | origin_of(config.init, run, begun))
+        started_from = recorded_origin(config.init, run, resumed=bool(saved))
+        write_json(run.path / "environment.json", environment() | started_from)
         if data.tokenizer is not None:
             run.write_folder(run.tokenizer, data.tokenizer.save)
     return train(Pretraining(config, run, data, held_out), run)
@@ -135,26 +131,6 @@ def prepare_text(run: RunDirectory, config: PretrainConfig, given: frozenset[str
 
         multihost_utils.sync_global_devices("text prepared")
     return str(run.data)
-
-
-def with_model_for(
-    config: PretrainConfig, data: DataSource, given: frozenset[str], begun: Mapping[str, Any] | None = None
-) -> PretrainConfig:
-    """The config whose model fits the data's vocabulary, or is the one that `init=` starts from.
-
-    A run that has `begun` goes on with the model it has, whatever became of `init=` since.
-    """
-    model = config.model
-    if config.init is not None:
-        model = adopted_model(config, data, given, BertConfig.from_json(begun["model"]) if begun else None)
-    else:
-        model = fitted_model(config, data, given)
-    if data.tokenizer is not None and model.vocab_size < data.vocab_size:
-        mend = f"prepare the text with --vocab {config.init}" if config.init else "leave it out"
-        raise UserError(
-            f"model.vocab_size: {model.vocab_size} is less than the {data.vocab_size} tokens of the data; {mend}"
-        )
-    return dataclasses.replace(config, model=model)
 
 
 def other_data(config: PretrainConfig, data: DataSource) -> DataSource:

@@ -21,14 +21,14 @@ from bert_jax.training.optimizer import layer_rates, make_optimizer, make_schedu
 from bert_jax.training.prediction import PlannedBatches, Predictor
 from bert_jax.training.sharding import batch_shardings, check_sizes, make_mesh
 from bert_jax.training.step import TrainState
-from train.finetuning.finetune_parameters import starting_parameters, upper_layers
 from train.finetuning.recipe import FinetuneConfig
 from train.finetuning.report import write_report
+from train.finetuning.start import starting_parameters, upper_layers
 from train.finetuning.tasks.data import Outputs, Split, TaskData
-from train.pretraining.placing import place
 from train.run.config import to_json
 from train.run.directory import RunDirectory
 from train.run.log import RunLog, SilentLog, read_rows
+from train.run.start import place_on_mesh
 
 
 class Finetuning:
@@ -142,7 +142,7 @@ class Finetuning:
         """Predictions and the report, by the best model. `params`: arrays or their shapes, for the layout alone."""
         with self._run.export_on_disk() as folder:
             _, best, report = load_arrays(folder, head=self._task.head)
-            placed = place(best, params, str(self._run.export))
+            placed = place_on_mesh(best, params, str(self._run.export))
         splits = (*self._task.evaluations, *self._task.tests)
         outputs = {split.name: self.outputs(placed, split) for split in splits}
         if jax.process_index() != 0:

@@ -31,9 +31,9 @@ from bert_jax.training.many import (
 from bert_jax.training.optimizer import layer_rates, make_optimizer
 from bert_jax.training.prediction import Collected
 from bert_jax.training.step import TrainState, abstract_state, init_state
-from train.finetuning.finetune_parameters import starting_parameters
 from train.finetuning.job import Finetuning, buckets_of, order_of, write_export
 from train.finetuning.recipe import FinetuneConfig
+from train.finetuning.start import starting_parameters
 from train.finetuning.sweep_report import best_of, mean_and_spread, rates_of, write_sweep
 from train.finetuning.tasks.data import Outputs, Split, TaskData
 from train.run.directory import RunDirectory, write_text

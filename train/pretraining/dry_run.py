@@ -14,7 +14,7 @@ from bert_jax.training.sharding import batch_shardings, check_sizes, make_mesh
 from bert_jax.training.step import abstract_state, compile_train_step
 from train.pretraining.recipe import Phase, PretrainConfig
 from train.pretraining.source import DataSource, head_for
-from train.pretraining.teacher import objective_of
+from train.pretraining.start import objective_of
 from train.run.config import to_json
 from train.run.meter import train_flops
 from train.run.stopping import EXIT_DONE

@@ -17,14 +17,13 @@ from bert_jax.training.feed import MeshBatches, to_host
 from bert_jax.training.optimizer import make_optimizer, make_schedule
 from bert_jax.training.sharding import batch_shardings, check_sizes, make_mesh
 from bert_jax.training.step import TrainState, compile_eval_step
-from train.pretraining.initial_model import origin, size_of
 from train.pretraining.recipe import Phase, PretrainConfig
 from train.pretraining.source import DataSource, head_for
-from train.pretraining.starting_point import starting_point
-from train.pretraining.teacher import objective_of, pretraining_of
+from train.pretraining.start import first_state, objective_of, pretraining_of
 from train.run.config import to_json
 from train.run.directory import RunDirectory
 from train.run.log import RunLog, SilentLog
+from train.run.start import origin
 
 
 class HeldOutBatches:
@@ -131,12 +130,14 @@ class Pretraining:
         self._held_out_of = cache(lambda phase: HeldOutBatches(config, held_out, self.mesh, phase))
 
     def first_state(self, target: TrainState, fresh: Callable[[], TrainState]) -> TrainState:
-        return starting_point(self.settings, target, fresh)
+        return first_state(self.settings, target, fresh)
 
     def greet(self, log: RunLog | SilentLog, *, begun: bool) -> None:
         config = self.settings
         if config.init is not None and not begun:
-            log.say(f"model and parameters of {origin(config.init) or config.init}: {size_of(config.model)}")
+            model = config.model
+            size = f"{model.num_hidden_layers} layers of {model.hidden_size}, {model.vocab_size:,} tokens"
+            log.say(f"model and parameters of {origin(config.init) or config.init}: {model.model_type}, {size}")
         if not self._held_out_of(config.phases[-1]):
             log.say("the data has no held-out documents: there will be no evaluation (prepare with --held-out)")
 

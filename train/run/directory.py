@@ -16,6 +16,7 @@ from etils import epath
 
 from bert_jax.errors import UserError
 from bert_jax.files import check_reachable, copy_folder, is_remote
+from bert_jax.training.checkpoint.checkpoints import Checkpoints
 from train.run.config import differing_fields, to_json
 
 
@@ -105,6 +106,30 @@ class RunDirectory:
             return json.loads(self.config.read_text())
         except json.JSONDecodeError as error:
             raise UserError(f"{self.config}: not JSON ({error}); restore it or start a fresh run=") from None
+
+    def config_to_resume(self) -> dict[str, Any]:
+        """The saved config of a run that has checkpoints: it goes on from there, without `init=`; else {}."""
+        with Checkpoints(self.checkpoints) as checkpoints:
+            return (self.saved_config() or {}) if checkpoints.steps() else {}
+
+    def summary(self, exit_code: int) -> dict[str, Any]:
+        """What `--json` prints: where the run lies and where it stands; null for what it has not got (yet).
+
+        checkpoint: the newest step that is saved. train, eval: the last row of each kind in metrics.jsonl.
+        """
+        metrics = self.path / "metrics.jsonl"
+        rows = [json.loads(line) for line in metrics.read_text().splitlines()] if metrics.exists() else []
+        last = {row["kind"]: row for row in rows}
+        with Checkpoints(self.checkpoints) as checkpoints:
+            steps = checkpoints.steps()
+        return {
+            "run": str(self.path),
+            "exit_code": exit_code,
+            "checkpoint": max(steps, default=None),
+            "train": last.get("train"),
+            "eval": last.get("eval"),
+            "export": str(self.export) if (self.export / "config.json").exists() else None,
+        }
 
     def saved_environment(self) -> dict[str, Any]:
         """environment.json of the last start of this run; {} where there is none that can be read."""

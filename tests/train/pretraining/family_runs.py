@@ -9,9 +9,9 @@ from bert_jax.config import BertConfig
 from bert_jax.training.optimizer import OptimizerConfig
 from tests.data.tokenizer.tokenizer_folders import albert_spiece, byte_level_files, write
 from train.prepare import PrepareOptions, prepare
-from train.pretraining.fitting import fitted_model
 from train.pretraining.recipe import Phase, PretrainConfig
 from train.pretraining.source import PreparedData
+from train.pretraining.start import fit_to_data
 
 FAMILIES = ("roberta", "albert", "distilbert")
 OBJECTIVES = {"bert": "nsp", "roberta": "none", "albert": "sop", "distilbert": "none"}
@@ -80,4 +80,4 @@ def fitted(family: str, data: PreparedData, **model: Any) -> PretrainConfig:
     """`small_config` with the model that the program would train on this data."""
     config = small_config(family)
     config = small_config(family, model=config.model.replace(**model))
-    return small_config(family, model=fitted_model(config, data, frozenset()))
+    return small_config(family, model=fit_to_data(config, data, frozenset()))

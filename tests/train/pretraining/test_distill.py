@@ -22,7 +22,7 @@ from tests.train.pretraining.family_runs import prepare_for, small_config
 from train import pretrain
 from train.pretraining.recipe import PretrainConfig
 from train.pretraining.source import PreparedData
-from train.pretraining.teacher import objective_of
+from train.pretraining.start import objective_of
 from train.run import stopping
 from train.run.stopping import EXIT_DONE, EXIT_PREEMPTED
 

@@ -19,7 +19,7 @@ from bert_jax.training.step import abstract_state
 from bert_jax.tree import as_numpy
 from train import pretrain
 from train.pretraining.recipe import Phase, PretrainConfig
-from train.pretraining.starting_point import starting_point
+from train.pretraining.start import first_state
 from train.run.stopping import EXIT_DONE
 
 GOOGLE = OptimizerConfig(learning_rate=0.01, warmup_steps=0)
@@ -46,7 +46,7 @@ def start(folder, *, model=BertForPreTraining, optimizer=GOOGLE, steps=10_000, *
     tx = make_optimizer(config.optimizer)
     target = abstract_state(model(architecture), tx)
     zeros = jax.tree.map(lambda x: jax.device_put(np.zeros(x.shape, x.dtype), x.sharding), target)
-    state = starting_point(config, target, lambda: zeros)
+    state = first_state(config, target, lambda: zeros)
     assert jax.tree.structure(state) == jax.tree.structure(target)
     leaves = jax.tree.leaves(state)
     assert all(leaf.sharding == want.sharding for leaf, want in zip(leaves, jax.tree.leaves(target), strict=True))

@@ -16,7 +16,6 @@ from bert_jax.errors import UserError
 from bert_jax.training.checkpoint.checkpoints import Checkpoints
 from train import pretrain
 from train.pretraining import job as pretraining
-from train.pretraining.outcome import outcome
 from train.pretraining.source import PreparedData
 from train.run import stopping
 from train.run.directory import RunDirectory
@@ -200,13 +199,13 @@ def test_numbers_that_go_bad_stop_the_run_and_are_never_saved(recipe: str, data:
 @pytest.mark.slow
 def test_init_starts_from_another_run_with_or_without_its_moments(recipe, data, straight: Path, tmp_path, monkeypatch):
     seen = []
-    starting_point = pretraining.starting_point
+    first_state = pretraining.first_state
 
     def spy(*arguments):
-        seen.append(jax.device_get(starting_point(*arguments)))
+        seen.append(jax.device_get(first_state(*arguments)))
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(pretraining, "starting_point", spy)
+    monkeypatch.setattr(pretraining, "first_state", spy)
     for number, word in enumerate(("init_optimizer=false", "init_optimizer=true")):
         with pytest.raises(KeyboardInterrupt):
             pretrain.main([recipe, f"data={data}", f"run={tmp_path / str(number)}", f"init={straight}", word])
@@ -348,14 +347,14 @@ def test_a_dry_run_for_programs_is_one_json_object_and_the_tables_are_for_people
 
 def test_what_a_run_came_to_is_told_in_json(tmp_path: Path):
     nothing = {"checkpoint": None, "train": None, "eval": None, "export": None}
-    assert outcome(RunDirectory(str(tmp_path)), 75) == {"run": str(tmp_path), "exit_code": 75, **nothing}
+    assert RunDirectory(str(tmp_path)).summary(75) == {"run": str(tmp_path), "exit_code": 75, **nothing}
     rows = [{"kind": "train", "step": 1}, {"kind": "eval", "step": 1}, {"kind": "train", "step": 2, "loss": 3.5}]
     (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     (tmp_path / "export").mkdir()
     (tmp_path / "export" / "config.json").write_text("{}")
     with Checkpoints(tmp_path / "checkpoints") as checkpoints:
         checkpoints.save(2, {"step": np.zeros(())}, {})
-    found = outcome(RunDirectory(str(tmp_path)), 0)
+    found = RunDirectory(str(tmp_path)).summary(0)
     assert (found["checkpoint"], found["train"], found["eval"]) == (2, rows[2], rows[1])
     assert found["export"] == str(tmp_path / "export")
 

@@ -15,9 +15,9 @@ from bert_jax.training.optimizer import make_optimizer, make_schedule
 from bert_jax.training.sharding import MeshConfig, make_mesh
 from bert_jax.training.step import compile_eval_step, compile_train_step, init_state
 from tests.train.pretraining.family_runs import BATCH, FAMILIES, LENGTH, fitted, prepare_for, small_config
-from train.pretraining.fitting import fitted_model
 from train.pretraining.recipe import Phase
 from train.pretraining.source import PreparedData, RandomData, head_for
+from train.pretraining.start import fit_to_data
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +41,7 @@ def test_roberta_takes_its_padding_and_corners_from_the_tokenizer(data_of):
 def test_what_the_command_line_says_of_the_model_stands(data_of):
     config = small_config("roberta")
     config = small_config("roberta", model=config.model.replace(pad_token_id=3, vocab_size=64))
-    model = fitted_model(config, data_of("roberta"), frozenset({"model.pad_token_id", "model.vocab_size"}))
+    model = fit_to_data(config, data_of("roberta"), frozenset({"model.pad_token_id", "model.vocab_size"}))
     assert (model.pad_token_id, model.vocab_size, model.bos_token_id) == (3, 64, 0)
 
 
@@ -49,14 +49,14 @@ def test_positions_that_only_roberta_lacks_are_one_line(data_of):
     config = small_config("roberta")
     config = small_config("roberta", model=config.model.replace(max_position_embeddings=LENGTH + 1))
     with pytest.raises(UserError, match=rf"length {LENGTH} is more than the {LENGTH - 1} positions.* \[PAD\] is 1"):
-        fitted_model(config, data_of("roberta"), frozenset())
+        fit_to_data(config, data_of("roberta"), frozenset())
 
 
 @pytest.mark.parametrize("family", ["roberta", "distilbert"])
 def test_pairs_are_not_for_families_without_them(family):
     config = small_config(family)
     with pytest.raises(UserError, match="--objective none, not nsp"):
-        fitted_model(config, RandomData(50, "nsp"), frozenset())
+        fit_to_data(config, RandomData(50, "nsp"), frozenset())
 
 
 def test_random_tokens_without_pairs_are_all_of_the_first_type():

@@ -1,4 +1,4 @@
-"""`init=SOURCE` of a fine-tuning run: its encoder's parameters, and a head drawn anew unless it is the task's."""
+"""Where a fine-tuning run starts: the encoder of `init=SOURCE`, and a head drawn anew unless it is the task's."""
 
 import logging
 from collections.abc import Sequence
@@ -6,7 +6,7 @@ from typing import Any
 
 import jax
 
-from bert_jax.config import COMPUTE_FIELDS, BertConfig
+from bert_jax.config import BertConfig
 from bert_jax.errors import UserError
 from bert_jax.formats.hub_files import published_as
 from bert_jax.formats.load import is_run_directory, load_arrays, load_config, resolve
@@ -14,8 +14,7 @@ from bert_jax.formats.read import OpenModel, is_allowed
 from bert_jax.training.checkpoint.step_directory import StepDirectory
 from bert_jax.tree import flatten, unflatten
 from train.finetuning.recipe import FinetuneConfig
-from train.pretraining.initial_model import said_of_the_model
-from train.pretraining.placing import place
+from train.run.start import overridden_model, place_on_mesh
 
 logger = logging.getLogger(__name__)
 
@@ -33,8 +32,6 @@ def adopted_model(
 ) -> BertConfig:
     """The architecture of `config.init` with the task's labels, and what the command line says of it.
 
-    `COMPUTE_FIELDS` stay the config's: they say how to compute.
-
     Args:
         config: of the run.
         given: the fields that were said on the command line.
@@ -44,10 +41,8 @@ def adopted_model(
     Raises:
         FileNotFoundError, UserError: as `load_config`; or rows that are longer than the model has positions.
     """
-    theirs = theirs or load_config(str(config.init))
-    said = {name: getattr(config.model, name) for name in said_of_the_model(given)}
-    computed = {name: getattr(config.model, name) for name in COMPUTE_FIELDS}
-    model = theirs.replace(**(computed | said), labels=labels, problem_type=problem_type)
+    model = overridden_model(theirs or load_config(str(config.init)), config.model, given)
+    model = model.replace(labels=labels, problem_type=problem_type)
     if config.max_length > model.longest_input:
         raise UserError(
             f"max_length: {config.max_length} is more than the {model.longest_input} positions of {config.init}"
@@ -100,7 +95,7 @@ def starting_parameters(config: FinetuneConfig, head: str, target: Any, fresh: S
             logger.warning("init: %s has a head for this task: it is gone on with", named)
     from_fresh = [path for path in drawn if is_allowed(path, (*anew, *again))]
     own = [{path: flat[path] for path in from_fresh} for flat in map(flatten, fresh)]
-    return [place(unflatten(found | parts), target, source) for parts in own]
+    return [place_on_mesh(unflatten(found | parts), target, source) for parts in own]
 
 
 def upper_layers(config: FinetuneConfig) -> tuple[str, ...]:

@@ -20,11 +20,11 @@ from bert_jax.training.step import abstract_state
 from bert_jax.tree import flatten, unflatten
 from tests.hub_server import HubServer
 from train.pretrain import prepare_text
-from train.pretraining.initial_model import adopted_model, check_vocabulary, origin
-from train.pretraining.initial_parameters import initial_parameters
 from train.pretraining.recipe import Phase, PretrainConfig
+from train.pretraining.start import adopted_model, check_vocabulary, initial_parameters
 from train.run.config import override
 from train.run.directory import RunDirectory
+from train.run.start import origin
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "[unused1]", "the", "The", "cat", "sat", "##s", "."]
 MODEL = BertConfig(

@@ -16,8 +16,8 @@ from bert_jax.formats.names.parameters import parameters_of
 from bert_jax.formats.write import save_pretrained
 from bert_jax.tree import flatten, unflatten
 from tests.training.test_layer_rates import SIZES
-from train.finetuning.finetune_parameters import adopted_model, starting_parameters
 from train.finetuning.recipe import FinetuneConfig
+from train.finetuning.start import adopted_model, starting_parameters
 
 LABELS = ("bad", "good")
 HEAD = "sequence-classification"

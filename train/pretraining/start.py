@@ -1,0 +1,320 @@
+"""Where a pretraining run starts: the model it trains, its first state, and the teacher it learns from.
+
+The model is the config's, fitted to the data; with `init=SOURCE` the source's; of a resumed run the saved one. The
+state is drawn anew, or is another run's, a folder's, a published model's, or that of a run of Google's TF1 code.
+"""
+
+import dataclasses
+import logging
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from etils import epath
+
+from bert_jax.config import BertConfig
+from bert_jax.data.tokenizer.tokenizer import Tokenizer
+from bert_jax.errors import UserError
+from bert_jax.formats.hub_files import published_as
+from bert_jax.formats.load import load_arrays, load_config, load_tokenizer, resolve
+from bert_jax.formats.names.parameters import family_of, head_in, parameters_of
+from bert_jax.formats.read import from_stored, is_allowed
+from bert_jax.formats.stored import Stored
+from bert_jax.formats.tensorflow.bundle import Tf1Checkpoint, is_checkpoint
+from bert_jax.formats.tensorflow.google import optimizer_state
+from bert_jax.formats.tensorflow.names import open_google
+from bert_jax.model.heads import BertForMaskedLM
+from bert_jax.training.checkpoint.checkpoints import Checkpoints
+from bert_jax.training.distillation import DistillationConfig, check_teacher, distillation_on
+from bert_jax.training.objectives import Objective, Pretraining
+from bert_jax.training.optimizer import MomentsState
+from bert_jax.training.sharding import fused_loss_on, state_shardings
+from bert_jax.training.step import TrainState
+from bert_jax.tree import flatten, unflatten
+from train.pretraining.recipe import PretrainConfig
+from train.pretraining.source import DataSource, head_for
+from train.run.start import given_to_model, overridden_model, place_on_mesh
+
+logger = logging.getLogger(__name__)
+
+_UNUSED = re.compile(r"\[unused\d+\]")
+# What a source may lack: an encoder has no heads, a masked LM neither pooler nor sentence-pair head.
+_HEADS = ("mlm_head", "nsp_head", "bert/pooler")
+
+
+def with_model_for(
+    config: PretrainConfig, data: DataSource, given: frozenset[str], saved: Mapping[str, Any] | None = None
+) -> PretrainConfig:
+    """The config whose model fits the data's vocabulary, or is the one that `init=` starts from.
+
+    Args:
+        config: of the run.
+        data: what it trains on.
+        given: the fields of the command line.
+        saved: the config of a run that is resumed: it goes on with its model, whatever became of `init=` since.
+    """
+    if config.init is not None:
+        model = adopted_model(config, data, given, BertConfig.from_json(saved["model"]) if saved else None)
+    else:
+        model = fit_to_data(config, data, given)
+    if data.tokenizer is not None and model.vocab_size < data.vocab_size:
+        mend = f"prepare the text with --vocab {config.init}" if config.init else "leave it out"
+        raise UserError(
+            f"model.vocab_size: {model.vocab_size} is less than the {data.vocab_size} tokens of the data; {mend}"
+        )
+    return dataclasses.replace(config, model=model)
+
+
+def fit_to_data(config: PretrainConfig, data: DataSource, given: frozenset[str]) -> BertConfig:
+    """`config.model` with what follows from the data's tokenizer and was not given on the command line.
+
+    RoBERTa's positions follow from `pad_token_id`, so it must be the tokenizer's; the other families keep theirs for
+    whoever reads the exported config.
+
+    Raises:
+        UserError: the family has no model for the data's objective, or too few positions for a phase.
+    """
+    follows: dict[str, Any] = {"vocab_size": data.vocab_size}
+    if (tokenizer := data.tokenizer) is not None:
+        if tokenizer.has_special("pad"):
+            follows["pad_token_id"] = tokenizer.pad_token_id
+        if config.model.family in ("roberta", "albert"):  # transformers' classes of the others have no such fields
+            follows |= {"bos_token_id": tokenizer.cls_token_id, "eos_token_id": tokenizer.sep_token_id}
+    model = config.model.replace(**{name: v for name, v in follows.items() if f"model.{name}" not in given})
+    if data.objective != "none" and (head_for(data) not in family_of(model).heads or model.type_vocab_size < 2):
+        raise UserError(
+            f"model.model_type: {model.model_type} with {model.type_vocab_size} token types is not trained with "
+            f"sentence pairs; prepare the text with --objective none, not {data.objective} (data=random: "
+            "text_options.objective=none)"
+        )
+    longest = max(phase.length for phase in config.phases)
+    if longest > model.longest_input:
+        raise UserError(
+            f"phases: length {longest} is more than the {model.longest_input} positions that "
+            f"model.max_position_embeddings = {model.max_position_embeddings} leaves a {model.model_type} whose "
+            f"[PAD] is {model.pad_token_id}; raise the one or lower the other"
+        )
+    return model
+
+
+def adopted_model(
+    config: PretrainConfig, data: DataSource, given: frozenset[str], theirs: BertConfig | None = None
+) -> BertConfig:
+    """The architecture of `config.init`, whatever the config file's model is, with what the command line says of it.
+
+    Args:
+        config: of the run.
+        data: its objective decides which heads there are.
+        given: the fields that were said on the command line.
+        theirs: the source's architecture, where it is known already.
+
+    Raises:
+        FileNotFoundError, UserError: as `load_config`; the source has no model for the objective; or the command line
+            asks for parameters that the source does not have, by number or by shape.
+    """
+    source = str(config.init)
+    theirs = theirs or load_config(source)
+    if data.objective != "none":
+        mend = f"prepare the text with --objective none, not {data.objective}"
+        if head_for(data) not in family_of(theirs).heads:
+            raise UserError(f"init: {source} ({theirs.model_type}) is trained without sentence pairs; {mend}")
+        if (types := theirs.type_vocab_size) < 2:
+            raise UserError(f"init: {source} knows {types} token type, and pairs need 2; {mend}")
+    model = overridden_model(theirs, config.model, given)
+    longest = max(phase.length for phase in config.phases)
+    if longest > model.longest_input:
+        raise UserError(
+            f"phases: length {longest} is more than the {model.longest_input} positions of {source}; lower it, as in "
+            f"phases='(({model.longest_input}, {config.phases[0].batch}, {config.phases[0].steps}),)'"
+        )
+    have, need = (parameters_of(c, head_for(data)) for c in (theirs, model))
+    for path, wanted in need.items():
+        if path not in have or have[path].shape != wanted.shape:
+            found = f"one of {have[path].shape}" if path in have else "none"
+            raise UserError(
+                f"{', '.join(f'model.{name}' for name in given_to_model(given))}: needs {path} of shape "
+                f"{wanted.shape}, and {source} has {found}; leave it out, the architecture is that of init="
+            )
+    return model
+
+
+def check_vocabulary(source: str, data: DataSource, *, field: str = "init") -> None:
+    """UserError unless the data was prepared with the source's vocabulary, in its casing.
+
+    Words of one's own in the place of [unused] pieces are all right, and so is what only Google's rules treat
+    otherwise. A source without a tokenizer is warned about.
+    """
+    ours = data.tokenizer
+    if ours is None:
+        return
+    try:
+        theirs = load_tokenizer(source)
+    except UserError:  # files that leave the casing open, as Google's do: taken to be cased as ours
+        theirs = load_tokenizer(source, cased=ours.cased)
+    if theirs is None:
+        logger.warning("%s: %s has no tokenizer, so nothing tells whether the data was prepared for it", field, source)
+        return
+    mend = f"prepare the text with --vocab {source}"
+    for number, (mine, piece) in enumerate(zip(ours.vocabulary, theirs.vocabulary, strict=False)):
+        if mine != piece and not _UNUSED.fullmatch(piece):
+            raise UserError(f"{field}: token {number} is {mine!r} in the data and {piece!r} in {source}; {mend}")
+    if (found := _casing(ours)) != (expected := _casing(theirs)):
+        raise UserError(f"{field}: the data was prepared {found}, and {source} is {expected}; {mend}")
+
+
+def _casing(tokenizer: Tokenizer) -> str:
+    cased = "cased" if tokenizer.cased else "uncased"
+    return f"{cased}, accents {'stripped' if tokenizer.strip_accents else 'kept'}"
+
+
+def first_state(config: PretrainConfig, target: TrainState, fresh: Callable[[], TrainState]) -> TrainState:
+    """The state of a run that has no checkpoint yet. `target`: its shapes and shardings; `fresh` draws one.
+
+    With `init_optimizer=true` the optimizer's moments and its count of updates come along. The step, and with it the
+    schedule and the place in the data, starts at 0 all the same, unless `init_step=true` asks for the other run's.
+    """
+    if config.init_step and not (config.init and config.init_optimizer):
+        raise UserError("init_step: goes on with another run's optimizer; say init=RUN init_optimizer=true with it")
+    if config.init is None:
+        return fresh()
+    if not config.init_optimizer:
+        state = fresh()
+        return dataclasses.replace(state, params=initial_parameters(config, target.params, state.params))
+    state = _with_optimizer(config, config.init, target, fresh)
+    step = state.step if config.init_step else jnp.zeros_like(state.step)
+    if int(step) >= config.total_steps:
+        raise UserError(
+            f"init_step: {config.init} has made {int(step)} steps, and the phases end at {config.total_steps}: "
+            "nothing is left to do; give the last phase more steps"
+        )
+    return dataclasses.replace(
+        state,
+        step=step,
+        skipped_total=jnp.zeros_like(step),  # arrays of their own, since a step is given the memory of each
+        skipped_in_a_row=jnp.zeros_like(step),
+        last_skipped_step=jnp.full_like(step, -1),
+    )
+
+
+def initial_parameters(config: PretrainConfig, target: Any, fresh: Any) -> Any:
+    """The parameters of `config.init`, laid out as `target`; those of heads that it lacks as a whole are `fresh`'s.
+
+    Raises:
+        FileNotFoundError, UserError: as `load_arrays`; anything else is missing, or has another shape.
+    """
+    source = str(config.init)
+    folder = resolve(source, parts=("config", "weights"))
+    head = "pretraining" if "nsp_head" in target else "mlm"
+    _, params, report = load_arrays(folder, head=head)
+    lacking = tuple(name for name in _HEADS if _lacks(name, report.loaded, report.missing))
+    report.check(lacking)
+    named = published_as(folder) or source
+    found = flatten(params)
+    if lacking:
+        found |= {path: leaf for path, leaf in flatten(fresh).items() if is_allowed(path, lacking)}
+        if jax.process_index() == 0:
+            logger.warning("init: %s has no %s: drawn anew, not trained", named, ", ".join(lacking))
+    return place_on_mesh(unflatten(found), target, named)
+
+
+def _lacks(head: str, loaded: tuple[str, ...], missing: tuple[str, ...]) -> bool:
+    """Whether all of it is missing: a head of which a part is there is damaged."""
+    return any(is_allowed(path, (head,)) for path in missing) and not any(is_allowed(p, (head,)) for p in loaded)
+
+
+def _with_optimizer(
+    config: PretrainConfig, source: str, target: TrainState, fresh: Callable[[], TrainState]
+) -> TrainState:
+    checkpoints = epath.Path(source) / "checkpoints"
+    if checkpoints.exists():
+        with Checkpoints(checkpoints) as earlier:
+            return earlier.restore(target).state
+    if is_checkpoint(source):
+        return google_state(config, target, fresh())
+    raise UserError(
+        f"init_optimizer: {source} is no run directory and holds no TF1 checkpoint, so it has no optimizer state"
+    )
+
+
+def google_state(config: PretrainConfig, target: TrainState, fresh: TrainState) -> TrainState:
+    """The state at which a TF1 folder stopped: `step` and the optimizer's count are its `global_step`.
+
+    Google's optimizers correct no bias, so their moments mean the same at every count; a config with bias correction
+    divides them by 1 - b ** global_step, as if it had made all those steps.
+
+    Args:
+        config: `init` names the folder.
+        target: shapes and shardings.
+        fresh: a state whose other fields are kept.
+
+    Raises:
+        FileNotFoundError, UserError: as `Tf1Checkpoint`; no moments; parameters or moments that do not fit the model.
+    """
+    source, model = str(config.init), config.model
+    head = head_in(flatten(target.params), model)
+    with Tf1Checkpoint(source) as stored, open_google(source, model.model_type) as parameters:
+        step, m, v = optimizer_state(stored, model.model_type)
+        if step is None and (config.optimizer.bias_correction or config.init_step):
+            field = "init_step" if config.init_step else "optimizer.bias_correction"
+            raise UserError(f"{field}: {stored.path} has no global_step, so how many steps were made is not known")
+        trees = {
+            what: place_on_mesh(_complete_tree(what, tensors, model, head), target.params, source)
+            for what, tensors in (("parameter", parameters), ("moment adam_m", m), ("moment adam_v", v))
+        }
+    count = jax.device_put(np.int32(step or 0), target.step.sharding)
+    moments = MomentsState(jnp.copy(count), trees["moment adam_m"], trees["moment adam_v"])
+    opt_state = fresh.opt_state.copy()  # an OrderedDict, which a dict is not to JAX
+    opt_state["moments"] = moments
+    return dataclasses.replace(fresh, step=count, params=trees["parameter"], opt_state=opt_state)
+
+
+def _complete_tree(what: str, tensors: Stored, model: BertConfig, head: str) -> dict[str, Any]:
+    """Tensors under Hugging Face's names -> our tree; all of them must be there."""
+    flat, report = from_stored(tensors, model, head)
+    if report.mismatched:
+        raise UserError(f"{tensors.path}, {what} of {report.mismatched[0]}")
+    if report.missing:
+        raise UserError(f"{tensors.path}: has no {what} of {report.missing[0]}, which this run's model needs")
+    return unflatten(flat)
+
+
+def objective_of(config: PretrainConfig, data: DataSource, mesh: jax.sharding.Mesh, *, read: bool = True) -> Objective:
+    """What the run minimises: `Pretraining()`, or with `teacher=SOURCE` `Distillation`, the teacher read once.
+
+    Args:
+        config: of the run.
+        data: what it trains on; its vocabulary must be the teacher's.
+        mesh: where the teacher is put, by the same table as the student.
+        read: False for shapes in the place of the teacher's parameters, to compile for.
+
+    Raises:
+        FileNotFoundError, UserError: there is no such teacher, it lacks a masked-LM head, or it cannot teach.
+    """
+    if config.teacher is None:
+        return pretraining_of(config, mesh)
+    weights = config.distillation or DistillationConfig()
+    if data.objective != "none":
+        raise UserError(
+            f"teacher: sentence pairs are not distilled; prepare the text with --objective none, not {data.objective}"
+        )
+    teacher = load_config(config.teacher).replace(dtype=config.model.dtype)
+    check_teacher(config.model, teacher, weights, length=max(phase.length for phase in config.phases))
+    check_vocabulary(config.teacher, data, field="teacher")
+    if read:
+        _, params, report = load_arrays(config.teacher, head="mlm")
+        report.check()
+        params = jax.device_put(params, state_shardings(params, mesh))
+    else:
+        init, ids = BertForMaskedLM(teacher).init, jnp.zeros((1, 1), jnp.int32)
+        shapes = jax.eval_shape(init, jax.random.key(0), ids)["params"]
+        layouts = state_shardings(shapes, mesh)
+        params = jax.tree.map(lambda x, on: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=on), shapes, layouts)
+    return distillation_on(mesh, teacher, params, weights)
+
+
+def pretraining_of(config: PretrainConfig, mesh: jax.sharding.Mesh) -> Pretraining:
+    """Masked LM and sentence pairs, what a run without a teacher minimises and every run is evaluated by."""
+    return Pretraining(fused_loss_on(mesh) if config.fused_loss else None)
