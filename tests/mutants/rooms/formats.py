@@ -51,7 +51,7 @@ MUTANTS: tuple[Mutant, ...] = (
         '*dense(f"{ours}/key", f"{theirs}.self.key", "D", width),',
         '*dense(f"{ours}/key", f"{theirs}.self.query", "D", width),',
         "keys are read from the queries",
-        (OF_NAMES,),
+        (f"{OF_WRITE}::test_in_out_in_is_bitwise",),
     ),
     Mutant(
         SAFETENSORS,
@@ -62,10 +62,10 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         SAFETENSORS,
-        'key: np.asarray(array, dtype=array.dtype.newbyteorder("<"), order="C")',
-        'key: np.asarray(array, dtype=array.dtype.newbyteorder("<"), order="A")',
-        "an array in Fortran's order is written scrambled",
-        (f"{OF_SAFETENSORS}::test_arrays_of_any_memory_layout_keep_their_elements",),
+        "for key, array in sorted(tensors.items(), key=lambda item: (-item[1].itemsize, item[0]))",
+        "for key, array in tensors.items()",
+        "equal models are written as different files",
+        (f"{OF_SAFETENSORS}::test_equal_tensors_make_equal_bytes",),
     ),
     Mutant(
         SAFETENSORS,
