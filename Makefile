@@ -17,7 +17,7 @@ PARALLEL := --numprocesses 2 --dist loadfile
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints/$(CONSTRAINTS).txt
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test exhaustive check fast lint types format clean
+.PHONY: help demo test exhaustive mutants check fast lint types format clean
 
 help:  ## what there is
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -30,6 +30,9 @@ test: $(if $(PARITY),$(DEV),$(CHECK))  ## the whole test suite; parity with tran
 
 exhaustive: $(if $(PARITY),$(DEV),$(CHECK))  ## the cases that `test` takes samples of: all characters, lines, products of options
 	$(BIN)/python -m pytest $(PARALLEL) -m exhaustive
+
+mutants: $(if $(PARITY),$(DEV),$(CHECK))  ## breaks the code in some 200 places, one at a time: the tests must notice each
+	$(BIN)/python -m tests.mutants.run
 
 check: $(CHECK)  ## lint, types and the fast tests: before every commit
 	@$(MAKE) --no-print-directory --jobs 2 --output-sync=target lint types fast

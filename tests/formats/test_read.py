@@ -133,6 +133,8 @@ def test_what_is_missing_is_an_error_unless_allowed(tmp_path, tensors):
     report.check(allow_missing=("nsp_head",))
     with pytest.raises(UserError, match="nsp_head/bias"):
         report.check(allow_missing=("nsp_head/kernel",))
+    with pytest.raises(UserError, match="nsp_head/kernel"):
+        report.check(allow_missing=("nsp",))
 
 
 def test_shapes_and_dtypes_that_do_not_fit_are_named(tmp_path, tensors):

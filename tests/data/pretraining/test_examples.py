@@ -221,7 +221,9 @@ def test_swapped_share_is_half():
     assert neighbours.mean() > 0.8
 
 
-@pytest.mark.parametrize(("a", "b"), [(40, 40), (40, 7), (7, 40), (11, 11), (10, 11), (400, 700), (1, 300)])
+@pytest.mark.parametrize(
+    ("a", "b"), [(40, 40), (40, 7), (7, 40), (11, 11), (10, 11), (400, 700), (1, 300), (18, 15), (20, 50)]
+)
 @pytest.mark.parametrize("length", [24, 25])
 def test_overlong_pairs_lose_from_the_longer_side_at_both_ends(a, b, length):
     shard = make_shard([[a, b], [b, a]])

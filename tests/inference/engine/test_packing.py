@@ -42,6 +42,9 @@ def test_plans_hold_every_row_once_in_a_bucket_that_takes_it():
     plans = list(plan_batches(lengths, length_buckets(40), lambda rows, length: sizes_for(rows, 8)))
     assert sorted(row for plan in plans for row in plan.rows) == list(range(100))
     assert all(lengths[row] <= plan.length for plan in plans for row in plan.rows)
+    # None of the shorter ones would do.
+    least = {length: next(bucket for bucket in length_buckets(40) if bucket >= length) for length in lengths}
+    assert all(least[lengths[row]] == plan.length for plan in plans for row in plan.rows)
     assert {plan.batch_size for plan in plans} <= {1, 8}
     assert all(len(plan.rows) <= plan.batch_size for plan in plans)
     assert [plan.length for plan in plans] == sorted((plan.length for plan in plans), reverse=True)

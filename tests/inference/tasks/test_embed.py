@@ -15,7 +15,7 @@ from bert_jax.errors import UserError
 from bert_jax.formats.load import load
 from bert_jax.formats.sentence_transformers import write_modules
 from bert_jax.inference.pipeline import pipeline
-from bert_jax.inference.tasks.embed import TextEmbedding, nearest, similar
+from bert_jax.inference.tasks.embed import TextEmbedding, nearest, pooled, pooled_sequences, similar
 from bert_jax.model.heads import HEADS
 from tests.inference.tasks.task_folders import LONGEST, export
 
@@ -58,6 +58,25 @@ def test_vectors_are_pooled_as_they_are_defined(folder, kind):
     assert found.shape == (4, 8)
     assert found.dtype == np.float32
     np.testing.assert_allclose(found, [by_definition(folder, text, kind) for text in texts], atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["mean", "max", "cls", "mean_sqrt_len_tokens"])
+def test_neither_padding_nor_a_neighbour_in_its_row_is_in_a_vector(kind):
+    x_BLD = np.random.default_rng(0).normal(size=(2, 7, 3)).astype(np.float32)
+    of_definition = {
+        "mean": lambda x_LD: x_LD.mean(axis=0),
+        "max": lambda x_LD: x_LD.max(axis=0),
+        "cls": lambda x_LD: x_LD[0],
+        "mean_sqrt_len_tokens": lambda x_LD: x_LD.sum(axis=0) / np.sqrt(len(x_LD)),
+    }[kind]
+    found = pooled(x_BLD, np.array([[1, 1, 1, 1, 0, 0, 0], [1] * 7]), kind)
+    np.testing.assert_allclose(found, [of_definition(x_BLD[0, :4]), of_definition(x_BLD[1])], rtol=1e-5)
+    if kind != "max":
+        of, starts = np.array([[1, 1, 2, 2, 2, 3, 0], [1] * 7]), np.array([[0, 2, 5], [0, 0, 0]])
+        found = pooled_sequences(x_BLD, of, starts, kind)
+        expected = [of_definition(x_BLD[0, begin:end]) for begin, end in ((0, 2), (2, 5), (5, 6))]
+        np.testing.assert_allclose(found[0], expected, rtol=1e-5)
+        np.testing.assert_allclose(found[1, 0], of_definition(x_BLD[1]), rtol=1e-5)
 
 
 @pytest.mark.slow

@@ -39,6 +39,19 @@ def test_a_list_gives_what_its_texts_give_alone_in_their_order(predict):
     assert predict([]) == []
 
 
+@pytest.mark.parametrize("problem_type", ["single_label_classification", "multi_label_classification"])
+def test_classes_come_best_first_with_what_the_problem_makes_of_their_logits(tmp_path, problem_type):
+    folder = export(tmp_path, "sequence-classification", labels=LABELS, problem_type=problem_type)
+    _, params, tokenizer, _ = loaded = load(folder)
+    logits = np.asarray(loaded.model.apply({"params": params}, **tokenizer(["hello world"])).logits[0], np.float64)  # type: ignore[union-attr]
+    powers = np.exp(logits)
+    scores = powers / powers.sum() if problem_type.startswith("single") else 1 / (1 + 1 / powers)
+    expected = sorted(zip(scores, LABELS, strict=True), reverse=True)
+    found = TextClassification(folder)("hello world", top_k=None)
+    assert [row["label"] for row in found] == [label for _, label in expected]
+    np.testing.assert_allclose([row["score"] for row in found], [score for score, _ in expected], rtol=1e-4)
+
+
 @pytest.mark.eight_devices
 def test_it_runs_where_it_is_told(folder, predict):
     second = jax.devices()[1]

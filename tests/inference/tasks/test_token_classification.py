@@ -9,7 +9,7 @@ from bert_jax.data.tasks.encoded import best_windows, windows
 from bert_jax.data.tokenizer.words import between_spaces, characters_of, words_of
 from bert_jax.errors import UserError
 from bert_jax.formats.load import load
-from bert_jax.inference.tasks.token_classification import Tag, TokenClassification, entities_of
+from bert_jax.inference.tasks.token_classification import Tag, TokenClassification, aggregated, entities_of
 from tests.inference.tasks.task_folders import LONGEST, TAGS, export
 
 
@@ -84,6 +84,17 @@ def test_of_a_long_text_each_word_is_read_where_it_has_the_most_context(folder, 
     (tags,) = predict.tags([words])
     assert [tag.label for tag in tags] == wanted
     assert len(set(wanted)) > 1
+
+
+def test_the_chances_of_a_word_are_those_of_its_first_or_surest_sub_token_or_their_mean():
+    of_pieces = np.array([[0.6, 0.4], [0.1, 0.9], [0.5, 0.5], [0.7, 0.3], [0.2, 0.8], [0.3, 0.7]])
+    expected = {
+        "first": [[0.6, 0.4], [0.5, 0.5], [0.7, 0.3]],
+        "max": [[0.1, 0.9], [0.5, 0.5], [0.2, 0.8]],
+        "average": [[0.35, 0.65], [0.5, 0.5], [0.4, 0.6]],
+    }
+    for how, chances in expected.items():
+        np.testing.assert_allclose(aggregated(of_pieces, np.array([2, 1, 3]), how), chances)
 
 
 def test_tags_of_every_scheme_become_entities():

@@ -1,0 +1,237 @@
+"""Mutants of the data: text, tokens, examples, masks, batches."""
+
+from tests.mutants.mutant import Mutant
+
+MASKING = "bert_jax/data/pretraining/masking.py"
+EXAMPLES = "bert_jax/data/pretraining/examples.py"
+HASH = "bert_jax/data/pretraining/counter_hash.py"
+BATCHES = "bert_jax/data/pretraining/batches.py"
+SHARDS = "bert_jax/data/pretraining/shards.py"
+OF_MASKING = "tests/data/pretraining/test_masking.py"
+OF_EXAMPLES = "tests/data/pretraining/test_examples.py"
+OF_BATCHES = "tests/data/pretraining/test_batches.py"
+OF_PERMUTATION = "tests/data/pretraining/test_permutation.py"
+SHARES = f"{OF_MASKING}::test_one_in_ten_stays_one_in_ten_is_random_and_the_rest_is_mask"
+
+MUTANTS: tuple[Mutant, ...] = (
+    Mutant(
+        MASKING,
+        "action_BP < np.uint32(0.8 * 2**32)",
+        "action_BP < np.uint32(0.85 * 2**32)",
+        "85 % of the chosen tokens become [MASK]",
+        (SHARES,),
+    ),
+    Mutant(
+        MASKING,
+        "action_BP < np.uint32(0.9 * 2**32)",
+        "action_BP < np.uint32(1.0 * 2**32 - 1)",
+        "no chosen token is replaced by a random one",
+        (SHARES,),
+    ),
+    Mutant(
+        MASKING,
+        "below(random_bits_BP, vocabulary.size)",
+        "below(random_bits_BP, vocabulary.size - 1)",
+        "the last token of the vocabulary never replaces another",
+        (f"{OF_MASKING}::test_random_ids_are_uniform_over_the_whole_vocabulary",),
+    ),
+    Mutant(
+        MASKING,
+        "max(1, round(n * probability))",
+        "max(1, math.ceil(n * probability))",
+        "the number of masks is rounded up",
+        (f"{OF_MASKING}::test_the_number_of_predictions_is_bert_s",),
+    ),
+    Mutant(
+        MASKING,
+        "min(max_predictions, max(1, round(n",
+        "min(max_predictions, max(0, round(n",
+        "a short row has no mask",
+        (f"{OF_MASKING}::test_the_number_of_predictions_is_bert_s",),
+    ),
+    Mutant(
+        MASKING,
+        "(input_ids_BL != vocabulary.cls_id) & (input_ids_BL != vocabulary.sep_id)",
+        "(input_ids_BL != vocabulary.cls_id)",
+        "[SEP] may be masked",
+        (f"{OF_MASKING}::test_count_masks_just_so_many_and_never_a_special_token",),
+    ),
+    Mutant(
+        MASKING,
+        "starts_BL = candidates_BL & ~continues_BL",
+        "starts_BL = candidates_BL.copy()",
+        "whole words are masked piece by piece",
+        (f"{OF_MASKING}::test_words_are_chosen_as_by_the_written_out_loop",),
+    ),
+    Mutant(
+        MASKING,
+        "takes_B = size_B <= left_B",
+        "takes_B = left_B > 0",
+        "a word may exceed the row's number of masks",
+        (f"{OF_MASKING}::test_a_word_that_would_exceed_the_number_is_passed_over",),
+    ),
+    Mutant(
+        MASKING,
+        "shares = 1 / np.arange(1, ngram + 1)",
+        "shares = 1.0 * np.arange(1, ngram + 1)",
+        "long n-grams are likelier than short ones",
+        (f"{OF_MASKING}::test_short_ngrams_are_likelier_one_over_n",),
+    ),
+    Mutant(
+        MASKING,
+        "derive(keys_B, _REPLACEMENT)",
+        "derive(keys_B, _ACTION)",
+        "which token replaces another follows from that it is replaced",
+        (f"{OF_MASKING}::test_random_ids_are_uniform_over_the_whole_vocabulary",),
+    ),
+    Mutant(
+        MASKING,
+        "return derive(seed, epochs_B, examples_B)",
+        "return derive(seed, 0 * epochs_B, examples_B)",
+        "masks are the same in each epoch",
+        (f"{OF_MASKING}::test_masks_change_with_epoch_seed_and_example",),
+    ),
+    Mutant(
+        EXAMPLES,
+        "other_half = draws.uniform(len(at)) < 0.5",
+        "other_half = draws.uniform(len(at)) < 0.45",
+        "less than half of the sentence pairs are random",
+        (f"{OF_EXAMPLES}::test_random_share_is_half_and_more_where_chunks_are_single_sentences",),
+    ),
+    Mutant(
+        EXAMPLES,
+        "2 + draws.below(np.full(len(document), max_tokens - 1))",
+        "2 + draws.below(np.full(len(document), max_tokens))",
+        "a short target may be longer than the row",
+        (OF_EXAMPLES,),
+    ),
+    Mutant(
+        EXAMPLES,
+        "draws.uniform(len(document)) < short_seq_prob",
+        "draws.uniform(len(document)) < 2 * short_seq_prob",
+        "twice as many documents aim at a shorter length",
+        (f"{OF_EXAMPLES}::test_distribution_is_googles",),
+    ),
+    Mutant(
+        EXAMPLES,
+        "other += other >= document",
+        "other += other > document",
+        "a random second sentence may come from the first one's document",
+        (f"{OF_EXAMPLES}::test_every_row_fits_and_lies_in_one_document_a_side",),
+    ),
+    Mutant(
+        EXAMPLES,
+        "max_tokens = max_seq_length - 3",
+        "max_tokens = max_seq_length - 2",
+        "a pair with its three special tokens is longer than the row",
+        (f"{OF_EXAMPLES}::test_every_row_fits_and_lies_in_one_document_a_side",),
+    ),
+    Mutant(
+        EXAMPLES,
+        "at = np.where(random_b, split, stop)",
+        "at = stop",
+        "sentences that made room for a random one are lost",
+        (f"{OF_EXAMPLES}::test_each_dupe_has_every_token_once_as_a_or_true_neighbour",),
+    ),
+    Mutant(
+        EXAMPLES,
+        "a_start = spans.a_start + draws.heads(a_length - a_kept)",
+        "a_start = spans.a_start + 0 * draws.heads(a_length - a_kept)",
+        "a long first sentence is cut at its end alone",
+        (f"{OF_EXAMPLES}::test_overlong_pairs_lose_from_the_longer_side_at_both_ends",),
+    ),
+    Mutant(
+        EXAMPLES,
+        "return index.take(draws.permutation(len(index)))",
+        "return index",
+        "the index is in the order of the text",
+        (f"{OF_EXAMPLES}::test_rows_are_shuffled_so_that_a_prefix_is_a_sample",),
+    ),
+    Mutant(
+        EXAMPLES,
+        "token_type_ids[len(input_ids) - second :] = 1",
+        "token_type_ids[len(input_ids) - second + 1 :] = 1",
+        "the first token of B has A's type",
+        (f"{OF_EXAMPLES}::test_a_row_spelled_out",),
+    ),
+    Mutant(
+        HASH,
+        "(row >= rows)",
+        "(row > rows)",
+        "the shuffle leaves its grid and may never end",
+        (OF_PERMUTATION,),
+    ),
+    Mutant(
+        HASH,
+        "return 8 if size > 1 << 16 else 24",
+        "return 2",
+        "the shuffle mixes too little to look shuffled",
+        (
+            f"{OF_PERMUTATION}::test_an_epoch_looks_shuffled_and_unlike_the_next",
+            f"{OF_PERMUTATION}::test_a_batch_is_a_fair_sample",
+        ),
+    ),
+    Mutant(
+        HASH,
+        "x[outside] = _feistel(x[outside], rows, columns, round_keys)",
+        "x[outside] = x[outside] % size",
+        "numbers outside the range are folded in, so that some come twice",
+        (f"{OF_PERMUTATION}::test_every_number_comes_exactly_once_for_every_small_length",),
+    ),
+    Mutant(
+        BATCHES,
+        "derive(self._order_key, int(epoch))",
+        "derive(self._order_key, 0)",
+        "each epoch has the order of the first",
+        (OF_BATCHES,),
+    ),
+    Mutant(
+        BATCHES,
+        'fill = {"next_sentence_label": IGNORED_LABEL,',
+        'fill = {"next_sentence_label": 0,',
+        "rows that only fill the last batch count as sentence pairs",
+        (f"{OF_BATCHES}::test_evaluation_counts_every_held_out_example_once",),
+    ),
+    Mutant(
+        BATCHES,
+        "epoch + (offset + rows_B) // len(self)",
+        "epoch + 0 * rows_B",
+        "a batch that begins in one epoch ends with that epoch's order",
+        (f"{OF_BATCHES}::test_each_epoch_has_each_example_once_whatever_the_batch_size",),
+    ),
+    Mutant(
+        BATCHES,
+        '"weights": chosen_BP.astype(np.float32),',
+        '"weights": np.ones_like(chosen_BP, np.float32),',
+        "places without a static mask are predicted too",
+        (f"{OF_BATCHES}::test_static_masks_are_the_ones_prepared",),
+    ),
+    Mutant(
+        SHARDS,
+        'elif found["sha256"] != entry["sha256"]:',
+        "elif False:",
+        "changed bytes of a shard go unnoticed",
+        ("tests/data/pretraining/test_shards.py::test_verify_finds_every_changed_file",),
+    ),
+    Mutant(
+        SHARDS,
+        'if manifest.get("checksum") != _checksum(manifest):',
+        "if False:",
+        "a changed manifest goes unnoticed",
+        ("tests/data/pretraining/test_shards.py::test_verify_finds_a_changed_manifest",),
+    ),
+    Mutant(
+        SHARDS,
+        '"<u2" if vocab_size <= 1 << 16 else "<u4"',
+        '"<u2"',
+        "ids past 65535 are cut to 16 bits",
+        ("tests/data/pretraining/test_shards.py::test_ids_past_65535_get_wider_tokens",),
+    ),
+    Mutant(
+        "bert_jax/data/tasks/encoded.py",
+        "mask = np.arange(plan.length) < lengths[:, None]",
+        "mask = np.arange(plan.length) <= lengths[:, None]",
+        "the first place of padding is attended to",
+        ("tests/data/tasks/test_encoded.py",),
+    ),
+)

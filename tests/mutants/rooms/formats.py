@@ -1,0 +1,238 @@
+"""Mutants of other people's files, in and out."""
+
+from tests.mutants.mutant import Mutant
+
+PARAMETERS = "bert_jax/formats/names/parameters.py"
+FAMILIES = "bert_jax/formats/names/families.py"
+SAFETENSORS = "bert_jax/formats/safetensors.py"
+FLAX = "bert_jax/formats/flax.py"
+TORCH = "bert_jax/formats/torch/bin.py"
+TF1_NAMES = "bert_jax/formats/tensorflow/names.py"
+READ = "bert_jax/formats/read.py"
+WRITE = "bert_jax/formats/write.py"
+OF_NAMES = "tests/formats/test_names.py"
+OF_READ = "tests/formats/test_read.py"
+OF_WRITE = "tests/formats/test_write.py"
+OF_SAFETENSORS = "tests/formats/test_safetensors.py"
+OF_TORCH = "tests/formats/torch/test_torch_bin.py"
+OF_TF1_NAMES = "tests/formats/tensorflow/test_tf1_names.py"
+
+MUTANTS: tuple[Mutant, ...] = (
+    Mutant(
+        PARAMETERS,
+        "np.asarray(array.T if parameter.transposed else array,",
+        "np.asarray(array.reshape(parameter.stored_shape),",
+        "kernels are reshaped to torch's layout and not transposed",
+        (f"{OF_NAMES}::test_kernels_are_transposed_and_contiguous_tables_are_not",),
+    ),
+    Mutant(
+        PARAMETERS,
+        '_OLD_SUFFIXES = {"norm.gamma": "weight", "norm.beta": "bias"}',
+        '_OLD_SUFFIXES = {"norm.gamma": "bias", "norm.beta": "weight"}',
+        "gamma and beta of old files are exchanged",
+        (f"{OF_NAMES}::test_old_spellings_bare_keys_and_buffers",),
+    ),
+    Mutant(
+        PARAMETERS,
+        "return key.removeprefix(family_of(config).prefix) if is_encoder(head, config) else key",
+        "return key",
+        "an encoder alone is written with its prefix",
+        (f"{OF_NAMES}::test_tied_tensors_are_left_out_and_the_encoder_alone_has_no_prefix",),
+    ),
+    Mutant(
+        FAMILIES,
+        'Name("mlm_head/decoder", "cls.predictions.decoder.weight", ("V", "E"), when=untied),',
+        'Name("mlm_head/decoder", "cls.predictions.decoder.weight", ("V", "E")),',
+        "a decoder that is tied is asked for as well",
+        (f"{OF_NAMES}::test_tied_tensors_are_left_out_and_the_encoder_alone_has_no_prefix",),
+    ),
+    Mutant(
+        FAMILIES,
+        '*dense(f"{ours}/key", f"{theirs}.self.key", "D", width),',
+        '*dense(f"{ours}/key", f"{theirs}.self.query", "D", width),',
+        "keys are read from the queries",
+        (f"{OF_WRITE}::test_in_out_in_is_bitwise",),
+    ),
+    Mutant(
+        SAFETENSORS,
+        "Entry(dtype, shape, first + start), stop",
+        "Entry(dtype, shape, start), stop",
+        "offsets are counted from the beginning of the file",
+        (f"{OF_SAFETENSORS}::test_dtypes_come_back_as_they_went",),
+    ),
+    Mutant(
+        SAFETENSORS,
+        "for key, array in sorted(tensors.items(), key=lambda item: (-item[1].itemsize, item[0]))",
+        "for key, array in tensors.items()",
+        "equal models are written as different files",
+        (f"{OF_SAFETENSORS}::test_equal_tensors_make_equal_bytes",),
+    ),
+    Mutant(
+        SAFETENSORS,
+        'text += b" " * (-len(text) % 8)',
+        'text += b""',
+        "tensors are not aligned for whoever maps the file",
+        (OF_SAFETENSORS,),
+    ),
+    Mutant(
+        SAFETENSORS,
+        '{**(metadata or {}), "format": "pt", SUM: total}',
+        '{"format": "pt", **(metadata or {}), SUM: total}',
+        "a caller's metadata may say another format, which transformers refuses",
+        (f"{OF_SAFETENSORS}::test_format_is_pt_whatever_metadata_is_asked_for",),
+    ),
+    Mutant(
+        SAFETENSORS,
+        "return self.metadata[SUM] == digest.hexdigest()",
+        "return True",
+        "a flipped bit of a weight goes unnoticed",
+        (f"{OF_SAFETENSORS}::test_a_single_flipped_bit_is_noticed",),
+    ),
+    Mutant(
+        FLAX,
+        'transposed=path[-1:] == ("kernel",) and',
+        'transposed=path[-1:] == ("embedding",) and',
+        "Flax's kernels are not turned into torch's layout, and tables are",
+        ("tests/formats/test_flax_names.py::test_paths_become_torchs_names_and_kernels_are_turned",),
+    ),
+    Mutant(
+        FLAX,
+        '"gamma": "weight", "beta": "bias"}',
+        '"gamma": "bias", "beta": "weight"}',
+        "gamma and beta of old Flax files are exchanged",
+        ("tests/formats/test_flax_names.py::test_spellings_before_transformers_4_6_are_understood",),
+    ),
+    Mutant(
+        FLAX,
+        "            done += count",
+        "            done += 0",
+        "the chunks of a Flax array overwrite one another",
+        ("tests/formats/test_flax_msgpack.py::test_arrays_in_chunks_are_put_together",),
+    ),
+    Mutant(
+        TORCH,
+        "strides = [step * itemsize for step in tensor.stride]",
+        "strides = [step * itemsize for step in sorted(tensor.stride, reverse=True)]",
+        "a transposed view in a torch file is read straight",
+        (f"{OF_TORCH}::test_views_of_a_storage_come_out_as_they_were",),
+    ),
+    Mutant(
+        TORCH,
+        "itemsize + tensor.offset * itemsize",
+        "itemsize",
+        "a view in a torch file begins where its storage does",
+        (f"{OF_TORCH}::test_views_of_a_storage_come_out_as_they_were",),
+    ),
+    Mutant(
+        TORCH,
+        "tensor.storage.first * np.dtype(tensor.storage.dtype).itemsize + ",
+        "",
+        "a part of a storage in an old torch file begins where the whole does",
+        (f"{OF_TORCH}::test_a_part_of_a_storage_in_the_old_form_begins_where_it_says",),
+    ),
+    Mutant(
+        TORCH,
+        'min(order.size, 8)) == b"big"',
+        'min(order.size, 8)) == b"little"',
+        "elements of a torch file are turned round",
+        (f"{OF_TORCH}::test_big_endian_elements_are_turned_round",),
+    ),
+    Mutant(
+        TORCH,
+        'name.startswith("module.") for name in tensors):',
+        'name.startswith("model.") for name in tensors):',
+        "names of a model saved from several devices keep their module.",
+        (f"{OF_TORCH}::test_a_state_dict_inside_a_training_checkpoint_is_found", OF_TORCH),
+    ),
+    Mutant(
+        "bert_jax/formats/torch/tensor.py",
+        "if tensor.extent and (offset + tensor.extent) * np.dtype(name).itemsize > available:",
+        "if False:",
+        "a tensor in a torch file may reach beyond its storage",
+        (f"{OF_TORCH}::test_a_tensor_that_leaves_its_storage_is_refused",),
+    ),
+    Mutant(
+        TF1_NAMES,
+        '_Row(f"{google}/kernel", f"{hf}.weight", transposed=True)',
+        '_Row(f"{google}/kernel", f"{hf}.weight")',
+        "Google's kernels are not turned",
+        (f"{OF_TF1_NAMES}::test_renamed_tensors_are_googles_with_kernels_turned",),
+    ),
+    Mutant(
+        TF1_NAMES,
+        '_Row(f"{google}/gamma", f"{hf}.weight"), _Row(f"{google}/beta", f"{hf}.bias")',
+        '_Row(f"{google}/gamma", f"{hf}.bias"), _Row(f"{google}/beta", f"{hf}.weight")',
+        "Google's gamma and beta are exchanged",
+        (OF_TF1_NAMES,),
+    ),
+    Mutant(
+        TF1_NAMES,
+        '*_dense(f"{_LAYER}/intermediate/dense", f"{_HF_LAYER}.intermediate.dense"),',
+        '*_dense(f"{_LAYER}/intermediate/dense", f"{_HF_LAYER}.output.dense"),',
+        "Google's intermediate layer is taken for the output of the feed-forward",
+        (OF_TF1_NAMES,),
+    ),
+    Mutant(
+        TF1_NAMES,
+        "return (math.prod(shape),) if",
+        "return shape if",
+        "biases of the Model Garden keep an axis for the heads",
+        (f"{OF_TF1_NAMES}::test_the_model_gardens_encoder_is_read",),
+    ),
+    Mutant(
+        "bert_jax/formats/tensorflow/crc32c.py",
+        "return (((crc >> 15) | (crc << 17)) + _MASK_DELTA) & 0xFFFFFFFF",
+        "return (((crc >> 17) | (crc << 15)) + _MASK_DELTA) & 0xFFFFFFFF",
+        "the checksum that Google's files are written with is turned the wrong way",
+        ("tests/formats/tensorflow/test_crc32c.py::test_mask_and_back",),
+    ),
+    Mutant(
+        READ,
+        "if original in used and not _equal(tensors, stored[copy], stored[original]):",
+        "if False:",
+        "a decoder that differs from the table it is tied to is dropped without a word",
+        (f"{OF_READ}::test_a_decoder_that_differs_from_the_embeddings_is_noticed",),
+    ),
+    Mutant(
+        READ,
+        'path == name or path.startswith(f"{name}/") for name in allowed',
+        "path.startswith(name) for name in allowed",
+        "allowing a part to be missing allows others whose names begin alike",
+        (f"{OF_READ}::test_what_is_missing_is_an_error_unless_allowed",),
+    ),
+    Mutant(
+        WRITE,
+        "if not np.isfinite(array).all():",
+        "if np.isinf(array).any():",
+        "weights that are NaN are written",
+        (f"{OF_WRITE}::test_weights_that_are_not_finite_are_refused",),
+    ),
+    Mutant(
+        WRITE,
+        'fields["split_special_tokens"] = False',
+        'fields["split_special_tokens"] = True',
+        "[MASK] in a text is cut into letters by whoever loads the folder",
+        (OF_WRITE,),
+    ),
+    Mutant(
+        WRITE,
+        "fields[name] = float(value)",
+        "fields[name] = value",
+        "rates without a fraction are written as whole numbers, which transformers refuses",
+        (f"{OF_WRITE}::test_the_config_has_numbers_as_numbers_and_the_storage_type",),
+    ),
+    Mutant(
+        "bert_jax/formats/sentence_transformers.py",
+        'return chosen[0] + (NORMALIZED if len(kinds) == 3 else "")',
+        "return chosen[0]",
+        "vectors of a folder that normalises are not",
+        ("tests/inference/tasks/test_embed.py::test_the_folder_says_how_it_pools_and_where_it_cuts",),
+    ),
+    Mutant(
+        "bert_jax/formats/load.py",
+        'exported = path / "export"',
+        'exported = path / "exported"',
+        "of a fine-tuning run the last checkpoint is loaded and not the best model",
+        ("tests/inference/tasks/test_task_source.py::test_of_a_fine_tuning_run_its_export_is_taken",),
+    ),
+)

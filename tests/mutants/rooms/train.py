@@ -1,0 +1,201 @@
+"""Mutants of the programs."""
+
+from tests.mutants.mutant import Mutant
+
+LOOP = "train/run/loop.py"
+STOPPING = "train/run/stopping.py"
+DIRECTORY = "train/run/directory.py"
+METER = "train/run/meter.py"
+JOB = "train/pretraining/job.py"
+RECIPE = "train/pretraining/recipe.py"
+CONFIG = "train/run/config.py"
+FINETUNING = "train/finetuning/job.py"
+STARTING = "train/finetuning/finetune_parameters.py"
+STAGES = "train/preparation/stages.py"
+OF_RUNS = "tests/train/pretraining/test_pretrain.py"
+OF_RECIPE = "tests/train/pretraining/test_recipe.py"
+OF_METER = "tests/train/run/test_meter.py"
+OF_EVALUATION = "tests/train/pretraining/test_evaluation.py"
+OF_FINETUNING = "tests/train/finetuning/test_finetune.py"
+OF_STARTING = "tests/train/finetuning/test_finetune_parameters.py"
+OF_PREPARING = "tests/train/preparation/test_prepare.py"
+
+MUTANTS: tuple[Mutant, ...] = (
+    Mutant(
+        LOOP,
+        "feed = stack.enter_context(closing(job.batches(step)))",
+        "feed = stack.enter_context(closing(job.batches(0)))",
+        "a run that goes on begins its data anew",
+        (f"{OF_RUNS}::test_three_resumes_equal_never_having_stopped",),
+    ),
+    Mutant(
+        LOOP,
+        "if step % settings.save_every == 0 or over or code != EXIT_DONE:",
+        "if over or code != EXIT_DONE:",
+        "nothing is saved before the end",
+        (f"{OF_RUNS}::test_a_run_leaves_everything_that_was_promised",),
+    ),
+    Mutant(
+        LOOP,
+        "if step % settings.eval_every == 0 or last:",
+        "if last:",
+        "nothing is evaluated before the end",
+        (f"{OF_RUNS}::test_a_run_leaves_everything_that_was_promised",),
+    ),
+    Mutant(
+        LOOP,
+        "if meter.skipped_in_a_row >= settings.max_skipped_in_a_row:",
+        "if False:",
+        "a run whose numbers went bad goes on for ever",
+        (f"{OF_RUNS}::test_numbers_that_go_bad_stop_the_run_and_are_never_saved",),
+    ),
+    Mutant(
+        STOPPING,
+        "self._code = EXIT_PREEMPTED",
+        "self._code = EXIT_INTERRUPTED",
+        "SIGTERM ends with the code of Ctrl-C",
+        (f"{OF_RUNS}::test_a_signal_saves_and_the_same_command_goes_on",),
+    ),
+    Mutant(
+        STOPPING,
+        "        return EXIT_USER_ERROR",
+        "        return EXIT_DONE",
+        "a user's mistake ends with 0",
+        (f"{OF_RUNS}::test_a_mistake_is_one_line_and_exit_code_2",),
+    ),
+    Mutant(
+        STOPPING,
+        "        return EXIT_INTERRUPTED",
+        "        return EXIT_DONE",
+        "Ctrl-C ends with 0",
+        (f"{OF_PREPARING}::test_ctrl_c_ends_with_130_and_the_command_goes_on",),
+    ),
+    Mutant(
+        RECIPE,
+        "if step < start + phase.steps:",
+        "if step <= start + phase.steps:",
+        "a phase lasts a step longer",
+        (OF_RECIPE,),
+    ),
+    Mutant(
+        RECIPE,
+        "return sum(phase.steps for phase in self.phases)",
+        "return self.phases[-1].steps",
+        "a run is as long as its last phase",
+        (f"{OF_RECIPE}::test_the_schedule_spans_all_phases",),
+    ),
+    Mutant(
+        RECIPE,
+        "dataclasses.replace(self.optimizer, total_steps=total)",
+        "self.optimizer",
+        "the schedule does not end where the run does",
+        (f"{OF_RECIPE}::test_the_schedule_spans_all_phases",),
+    ),
+    Mutant(
+        CONFIG,
+        'if text.lower() in ("true", "1", "yes"):',
+        'if text.lower() in ("true", "1", "yes", "false"):',
+        "false said on the command line is true",
+        (f"{OF_RECIPE}::test_an_override_reads_the_value_as_the_fields_own_type",),
+    ),
+    Mutant(
+        CONFIG,
+        "if hint is int and value != int(value):",
+        "if False:",
+        "a fraction for a whole number is cut",
+        (f"{OF_RECIPE}::test_a_wrong_override_says_what_would_be_right",),
+    ),
+    Mutant(
+        JOB,
+        "total[name] = total.get(name, 0.0) + value",
+        "total[name] = value",
+        "an evaluation is of its last batch",
+        (f"{OF_EVALUATION}::test_held_out_data_is_opened_once_and_gives_the_same_batches_each_time", OF_EVALUATION),
+    ),
+    Mutant(
+        JOB,
+        "smoothed = counts.astype(np.float64) + 1",
+        "smoothed = counts.astype(np.float64) + 1e-9",
+        "a token that training lacks makes the baseline's loss nearly infinite",
+        (f"{OF_EVALUATION}::test_baselines_are_those_of_scikit_learn",),
+    ),
+    Mutant(
+        JOB,
+        "return self.settings.phase_at(step - 1)[1]",
+        "return self.settings.phase_at(min(step, self.settings.total_steps - 1))[1]",
+        "where a phase ends the evaluation has the length of the next",
+        (OF_RUNS,),
+    ),
+    Mutant(
+        METER,
+        'kept = [row for row in self._rows if row["finite"]] or self._rows',
+        "kept = self._rows",
+        "steps that were skipped count in the mean loss",
+        (f"{OF_METER}::test_metrics_are_fetched_one_step_late_and_averaged_over_good_steps",),
+    ),
+    Mutant(
+        METER,
+        "self._meter.shift(time.monotonic() - self._start)",
+        "pass",
+        "evaluations count in the speed",
+        (f"{OF_METER}::test_speeds_leave_the_compilers_time_and_pauses_out",),
+    ),
+    Mutant(
+        DIRECTORY,
+        "            if refused:",
+        "            if False:",
+        "a run goes on with another config",
+        ("tests/train/run/test_rundir.py::test_another_config_is_refused_unless_the_fields_are_named",),
+    ),
+    Mutant(
+        FINETUNING,
+        "score > max(self._history.values())",
+        "score < max(self._history.values())",
+        "the worst model is exported",
+        (f"{OF_FINETUNING}::test_a_table_becomes_a_model_with_its_labels_predictions_and_a_report", OF_FINETUNING),
+    ),
+    Mutant(
+        FINETUNING,
+        "len(scores) - 1 - scores.index(max(scores)) >= patience",
+        "len(scores) >= patience",
+        "a run ends after so many evaluations, however good they are",
+        (f"{OF_FINETUNING}::test_a_run_ends_when_it_gets_no_better_and_a_share_of_train_is_held_out",),
+    ),
+    Mutant(
+        FINETUNING,
+        "found |= scores if number == 0 else",
+        "found |= scores if number >= 0 else",
+        "the scores of the last file stand for those of the first",
+        (
+            "tests/train/finetuning/test_tasks.py::test_the_two_dev_sets_of_mnli_are_both_scored_and_the_first_one_counts",
+        ),
+    ),
+    Mutant(
+        STARTING,
+        "from_fresh = [path for path in drawn if is_allowed(path, (*anew, *again))]",
+        "from_fresh = [path for path in drawn if is_allowed(path, (*anew,))]",
+        "upper layers that were to be drawn anew are the source's",
+        (f"{OF_STARTING}::test_so_many_layers_at_the_top_are_drawn_anew_and_the_others_are_the_sources",),
+    ),
+    Mutant(
+        STARTING,
+        "known = head in _WITHOUT_CLASSES or load_config(folder).labels == config.model.labels",
+        "known = True",
+        "a classifier of other labels is gone on with",
+        (OF_STARTING,),
+    ),
+    Mutant(
+        STAGES,
+        'return int.from_bytes(digest, "big") < share * 2**64',
+        'return int.from_bytes(digest, "big") < share * 2**63',
+        "half as many documents are held out",
+        (OF_PREPARING,),
+    ),
+    Mutant(
+        STAGES,
+        "if self._full and self._with_words >= 2:",
+        "if self._full:",
+        "the last shard may have one document, with no other to draw a sentence from",
+        (f"{OF_PREPARING}::test_one_shard_of_one_document_never_comes_about",),
+    ),
+)

@@ -1,0 +1,242 @@
+"""Mutants of training: the step, the optimizer, the schedules, the mesh, the checkpoints."""
+
+from tests.mutants.mutant import Mutant
+
+STEP = "bert_jax/training/step.py"
+OPTIMIZER = "bert_jax/training/optimizer.py"
+SCHEDULES = "bert_jax/training/schedules.py"
+SHARDING = "bert_jax/training/sharding.py"
+DIRECTORY = "bert_jax/training/checkpoint/step_directory.py"
+MANIFEST = "bert_jax/training/checkpoint/manifest.py"
+OF_OPTIMIZER = "tests/training/test_optimizer.py"
+OF_STEP = "tests/training/test_step.py"
+OF_SHARDING = "tests/training/test_sharding.py"
+OF_CHECKPOINTS = "tests/training/checkpoint/test_checkpoint.py"
+OF_FAULTS = "tests/training/checkpoint/test_checkpoint_faults.py"
+
+MUTANTS: tuple[Mutant, ...] = (
+    Mutant(
+        SCHEDULES,
+        "jnp.where(t < warmup_steps, peak * ramp, decayed)",
+        "jnp.where(t <= warmup_steps, peak * ramp, decayed)",
+        "warm-up lasts a step longer",
+        (f"{OF_OPTIMIZER}::test_googles_decay_line_starts_at_step_zero",),
+    ),
+    Mutant(
+        SCHEDULES,
+        "(peak - end) * remaining**power + end",
+        "(peak - end) * remaining + end",
+        "the power of the polynomial is not read",
+        (f"{OF_OPTIMIZER}::test_polynomial_counts_from_one_as_nvidias_scheduler",),
+    ),
+    Mutant(
+        SCHEDULES,
+        'warmup_steps if decay_from == "warmup" else 0',
+        "0",
+        "the decay always begins at step 0",
+        (f"{OF_OPTIMIZER}::test_decay_from_the_end_of_warmup_is_continuous",),
+    ),
+    Mutant(
+        SCHEDULES,
+        "t = jnp.asarray(step, jnp.float32) + first_count",
+        "t = jnp.asarray(step, jnp.float32) + 1",
+        "the first update has a rate where it should have none",
+        (f"{OF_OPTIMIZER}::test_first_update_has_rate_zero_and_last_update_one_step_above_the_end",),
+    ),
+    Mutant(
+        OPTIMIZER,
+        'not components[-1].endswith("bias") and not any(',
+        "not any(",
+        "biases are decayed",
+        (f"{OF_OPTIMIZER}::test_embeddings_and_kernels_are_decayed_and_biases_and_layer_norms_are_not",),
+    ),
+    Mutant(
+        OPTIMIZER,
+        'any("LayerNorm" in c or "layer_norm" in c for c in components)',
+        'any("layer_norm" in c for c in components)',
+        "LayerNorms are decayed",
+        (f"{OF_OPTIMIZER}::test_embeddings_and_kernels_are_decayed_and_biases_and_layer_norms_are_not",),
+    ),
+    Mutant(
+        OPTIMIZER,
+        "_one_minus_power(b1, count) if bias_correction else 1.0",
+        "_one_minus_power(b1, count)",
+        "the first moment is corrected though BERT's AdamW does not",
+        (f"{OF_OPTIMIZER}::test_adamw_of_google",),
+    ),
+    Mutant(
+        OPTIMIZER,
+        "_one_minus_power(b2, count) if bias_correction else 1.0",
+        "1.0",
+        "the second moment is never corrected",
+        (f"{OF_OPTIMIZER}::test_adamw_of_torch",),
+    ),
+    Mutant(
+        OPTIMIZER,
+        "optax.clip_by_global_norm(config.clip_norm) if config.clip_norm",
+        "optax.clip(config.clip_norm) if config.clip_norm",
+        "each number of a gradient is clipped, and not its norm",
+        (f"{OF_OPTIMIZER}::test_every_variant_follows_its_definition",),
+    ),
+    Mutant(
+        OPTIMIZER,
+        "return u * jnp.where(nonzero, phi(w_norm) / jnp.where(nonzero, u_norm, 1.0), 1.0)",
+        "return u * jnp.where(nonzero, phi(w_norm), 1.0)",
+        "LAMB does not divide by the norm of the update",
+        (f"{OF_OPTIMIZER}::test_lamb",),
+    ),
+    Mutant(
+        OPTIMIZER,
+        'applies_to=decay_mask if config.trust_ratio_for == "decayed" else None',
+        "applies_to=None",
+        "LAMB scales biases and LayerNorms too",
+        (f"{OF_OPTIMIZER}::test_every_variant_follows_its_definition",),
+    ),
+    Mutant(
+        OPTIMIZER,
+        "return decay ** (count + 1 - depth)",
+        "return decay ** (count - depth)",
+        "the last layer learns at the full rate of the head",
+        ("tests/training/test_layer_rates.py::test_rates_fall_towards_the_input",),
+    ),
+    Mutant(
+        OPTIMIZER,
+        "if depth <= frozen:",
+        "if depth < frozen:",
+        "one layer fewer is frozen",
+        ("tests/training/test_layer_rates.py::test_what_is_frozen_is_the_bottom",),
+    ),
+    Mutant(
+        OPTIMIZER,
+        "times(lambda path: float(rate(path) > 0))(updates)",
+        "updates",
+        "what is frozen has a part in the clipped norm",
+        ("tests/training/test_layer_rates.py::test_clipping_counts_what_learns",),
+    ),
+    Mutant(
+        STEP,
+        "finite = jnp.isfinite(loss) & jnp.isfinite(grad_norm)",
+        "finite = jnp.isfinite(loss)",
+        "a gradient that is not finite is applied",
+        (f"{OF_STEP}::test_a_finite_loss_with_a_bad_gradient_is_skipped",),
+    ),
+    Mutant(
+        STEP,
+        "skipped_in_a_row=jnp.where(finite, 0, state.skipped_in_a_row + 1)",
+        "skipped_in_a_row=state.skipped_in_a_row + ~finite",
+        "steps skipped long ago count as skipped in a row",
+        (f"{OF_STEP}::test_bad_batches_change_nothing_but_the_counters",),
+    ),
+    Mutant(
+        STEP,
+        "dropout_key = jax.random.fold_in(key, state.step)",
+        "dropout_key = key",
+        "each step drops the same",
+        (f"{OF_STEP}::test_dropout_changes_with_the_step_and_the_key",),
+    ),
+    Mutant(
+        STEP,
+        "jax.random.fold_in(key, number)",
+        "jax.random.fold_in(key, 0)",
+        "each micro-batch drops the same",
+        (f"{OF_STEP}::test_micro_batches_draw_different_dropout",),
+    ),
+    Mutant(
+        STEP,
+        "jnp.moveaxis(x.reshape(rows // parts, parts, *x.shape[1:]), 1, 0)",
+        "jnp.stack([x[: rows // parts]] * parts)",
+        "accumulation takes the first part of the batch again and again",
+        (f"{OF_STEP}::test_accumulation_equals_the_whole_batch",),
+    ),
+    Mutant(
+        STEP,
+        "denominators = objective.denominators(batch)",
+        "denominators = objective.denominators({k: v[: len(v) // accumulation] for k, v in batch.items()})",
+        "each part divides by its own size, so that the gradient grows with the accumulation",
+        (f"{OF_STEP}::test_accumulation_divides_by_the_whole_batchs_denominators",),
+    ),
+    Mutant(
+        STEP,
+        '"grad_norm": grad_norm,',
+        '"grad_norm": optax.tree.norm(updates),',
+        "the norm that is told is that of the update",
+        (f"{OF_STEP}::test_gradient_norm_is_reported_before_clipping",),
+    ),
+    Mutant(
+        SHARDING,
+        'Rule("(cross_)?attention/output/kernel", (P("tensor", "fsdp"),)),',
+        'Rule("(cross_)?attention/output/kernel", (P("fsdp", "tensor"),)),',
+        "attention's output is cut along the wrong axis over tensor",
+        (f"{OF_SHARDING}::test_layout_of_a_layer_is_megatrons",),
+    ),
+    Mutant(
+        SHARDING,
+        'Rule("feed_forward/intermediate/bias", (P("tensor"),)),',
+        'Rule("feed_forward/intermediate/bias", (P(),)),',
+        "the bias of the feed-forward is whole on each device",
+        (OF_SHARDING,),
+    ),
+    Mutant(
+        SHARDING,
+        'Rule("embeddings/word_embeddings", (P("tensor", "fsdp"), P(None, "fsdp"))),',
+        'Rule("embeddings/word_embeddings", (P(None, "fsdp"),)),',
+        "the token table is never cut over tensor",
+        (f"{OF_SHARDING}::test_a_vocabulary_that_does_not_divide_is_whole_over_tensor", OF_SHARDING),
+    ),
+    Mutant(
+        SHARDING,
+        '"mlm_head/bias": -math.inf}',
+        '"mlm_head/bias": 0.0}',
+        "words that only pad the vocabulary take part in the softmax",
+        (f"{OF_SHARDING}::test_a_vocabulary_that_does_not_divide_is_padded_in_the_step_and_nowhere_else",),
+    ),
+    Mutant(
+        SHARDING,
+        "undecoded.bias).sum(0)",
+        "undecoded.bias).mean(0)",
+        "the fused loss is the mean over devices and not their sum",
+        (OF_SHARDING,),
+    ),
+    Mutant(
+        DIRECTORY,
+        "if len(good) == keep and step < good[-1]:",
+        "if len(good) == keep and step <= good[-1]:",
+        "one checkpoint fewer is kept",
+        (f"{OF_CHECKPOINTS}::test_the_newest_steps_are_kept",),
+    ),
+    Mutant(
+        DIRECTORY,
+        "problems = [] if step == written else self.problems(step)",
+        "problems = []",
+        "damaged checkpoints count among those that are kept",
+        (f"{OF_CHECKPOINTS}::test_an_older_step_stays_while_a_newer_one_is_damaged",),
+    ),
+    Mutant(
+        DIRECTORY,
+        "for candidate in reversed(steps) if step is None",
+        "for candidate in steps if step is None",
+        "the oldest checkpoint is restored",
+        (f"{OF_FAULTS}::test_a_flip_in_any_kind_of_file_falls_back_loudly_to_the_step_before",),
+    ),
+    Mutant(
+        MANIFEST,
+        "elif found_sha256 != sha256:",
+        "elif False:",
+        "changed bytes of a checkpoint go unnoticed",
+        (f"{OF_FAULTS}::test_a_flip_in_any_kind_of_file_falls_back_loudly_to_the_step_before",),
+    ),
+    Mutant(
+        MANIFEST,
+        'if str(record["step"]) != directory.name:',
+        "if False:",
+        "a step copied under another number is taken for that step",
+        (f"{OF_FAULTS}::test_a_step_copied_under_another_number_is_not_that_step",),
+    ),
+    Mutant(
+        MANIFEST,
+        'return problems + [f"{name}: found, but not part of the checkpoint" for name in unknown]',
+        "return problems",
+        "a file that was added to a checkpoint goes unnoticed",
+        (f"{OF_FAULTS}::test_truncated_emptied_deleted_and_added_files_are_detected",),
+    ),
+)

@@ -1,0 +1,16 @@
+"""All mutants, room after room."""
+
+from tests.mutants.mutant import Mutant
+from tests.mutants.rooms import cli, data, evaluation, formats, inference, model, surgery, train, training
+
+MUTANTS: tuple[Mutant, ...] = (
+    *model.MUTANTS,
+    *data.MUTANTS,
+    *training.MUTANTS,
+    *formats.MUTANTS,
+    *inference.MUTANTS,
+    *evaluation.MUTANTS,
+    *train.MUTANTS,
+    *surgery.MUTANTS,
+    *cli.MUTANTS,
+)

@@ -1,0 +1,48 @@
+"""The table of mutants fits the code: what `make mutants` changes is there, and so are the tests that must notice."""
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from tests.mutants.mutant import ROOMS, Mutant
+from tests.mutants.table import MUTANTS
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def test_every_row_finds_its_code_and_its_tests():
+    assert [problem for mutant in MUTANTS for problem in mutant.problems(ROOT)] == []
+
+
+def test_there_are_enough_mutants_and_every_room_has_some():
+    assert len(MUTANTS) >= 80
+    assert set(Counter(mutant.room for mutant in MUTANTS)) == set(ROOMS)
+    assert [row for row, count in Counter((m.file, m.old, m.new) for m in MUTANTS).items() if count > 1] == []
+
+
+@pytest.mark.parametrize(
+    ("row", "says"),
+    [
+        (Mutant("a.py", "x = 2", "x = 3", "", ("test_a.py::test_x",)), "stands in it 0 times"),
+        (Mutant("a.py", "y", "z", "", ("test_a.py::test_x",)), "stands in it 2 times"),
+        (Mutant("b.py", "x", "z", "", ("test_a.py::test_x",)), "no such file"),
+        (Mutant("a.py", "x = 1", "x = 1", "", ("test_a.py::test_x",)), "changed to itself"),
+        (Mutant("a.py", "x = 1", "x = 3", "", ("test_a.py::test_y",)), "has no test test_y"),
+        (Mutant("a.py", "x = 1", "x = 3", "", ("test_b.py",)), "no such file of tests"),
+        (Mutant("a.py", "x = 1", "x = 3", "", ()), "names no test"),
+    ],
+)
+def test_a_stale_row_is_an_error(tmp_path, row, says):
+    (tmp_path / "a.py").write_text("x = 1\ny = y\n")
+    (tmp_path / "test_a.py").write_text("def test_x(): ...\n")
+    (problem,) = row.problems(tmp_path)
+    assert says in problem
+
+
+def test_a_row_that_fits_has_no_problem(tmp_path):
+    (tmp_path / "a.py").write_text("x = 1\n")
+    (tmp_path / "test_a.py").write_text("def test_x(): ...\n")
+    row = Mutant("a.py", "x = 1", "x = 2", "", ("test_a.py::test_x[3]", "test_a.py"))
+    assert row.problems(tmp_path) == []
+    assert row.applied("x = 1\n") == "x = 2\n"
