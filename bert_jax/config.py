@@ -2,7 +2,6 @@
 
 import dataclasses
 import difflib
-import json
 import re
 from dataclasses import dataclass
 from os import PathLike
@@ -11,6 +10,7 @@ from typing import Any, Self, TypeGuard
 
 from bert_jax.config_json import PRESETS, fields_of, json_of
 from bert_jax.errors import UserError
+from bert_jax.files import read_object
 
 # Every activation that transformers names in ACT2FN; the functions live in model/layers.py and those with parameters
 # in model/activations.py, which a test holds to this list.
@@ -366,12 +366,7 @@ class BertConfig:
             if not found:
                 raise FileNotFoundError(f"{path}: holds no config.json (nor Google's {' or '.join(CONFIG_FILES[1:])})")
             path = found[0]
-        try:
-            data = json.loads(path.read_text(encoding="utf-8"))
-        except ValueError as error:
-            raise UserError(f"{path}: not a JSON file ({error})") from error
-        if not isinstance(data, dict):
-            raise UserError(f"{path}: expected a JSON object, found {type(data).__name__}")
+        data = read_object(path)
         try:
             return cls(**fields_of(data))
         except UserError as error:

@@ -19,9 +19,9 @@ MAY_IMPORT = {
     "errors": set(),
     "files": {"errors"},
     "tree": set(),
-    "config": {"errors", "config_json"},
+    "config": {"errors", "files", "config_json"},
     "config_json": {"errors"},
-    "runtime": {"runtime"},
+    "runtime": {"errors", "files", "runtime"},
     "model": LEAVES | {"model"},
     "data": LEAVES | {"data"},
     "surgery": LEAVES | {"surgery", "data.tokenizer"},
@@ -113,6 +113,12 @@ def test_data_and_formats_load_without_jax(module: str):
     code = f"import sys, {module}; print(sorted({{m.split('.')[0] for m in sys.modules}} & {HEAVY!r}))"
     result = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert result.stdout.strip() == "[]"
+
+
+def test_files_are_read_and_written_with_the_standard_library_alone():
+    code = "import sys; import bert_jax.files; print(*{m.split('.')[0] for m in sys.modules})"
+    result = subprocess.run([sys.executable, "-S", "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert set(result.stdout.split()) <= {*sys.stdlib_module_names, "__main__", "bert_jax"}
 
 
 def test_every_public_name_can_be_imported():

@@ -263,7 +263,7 @@ def test_a_bad_file_is_named(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"bert_config\.json"):
         BertConfig.from_json(tmp_path)
     for text, wrong in (
-        ("{", "not a JSON"),
+        ("{", "not JSON"),
         ("[]", "found list"),
         ('{"hidden_size": "768"}', "hidden_size='768'"),
     ):

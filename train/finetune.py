@@ -8,11 +8,12 @@ import jax
 from bert_jax.config import BertConfig
 from bert_jax.data.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import UserError
+from bert_jax.files import write_json
 from bert_jax.formats.load import load_tokenizer
 from train.finetuning.recipe import FinetuneConfig
 from train.finetuning.start import adopted_model, check_source
 from train.finetuning.tasks.data import TaskData
-from train.run.directory import RunDirectory, environment, write_json
+from train.run.directory import RunDirectory, environment
 from train.run.launch import Launch, parse, start_jax
 from train.run.start import recorded_origin
 from train.run.stopping import EXIT_DONE, run_program

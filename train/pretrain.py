@@ -7,10 +7,11 @@ from pathlib import Path
 import jax
 
 from bert_jax.errors import UserError
+from bert_jax.files import write_json
 from train.pretraining.recipe import PretrainConfig
 from train.pretraining.source import DataSource, PreparedData, RandomData, open_data
 from train.pretraining.start import adopted_model, check_vocabulary, with_model_for
-from train.run.directory import RunDirectory, environment, write_json
+from train.run.directory import RunDirectory, environment
 from train.run.launch import Launch, parse, start_jax
 from train.run.start import recorded_origin
 from train.run.stopping import run_program

@@ -16,8 +16,8 @@ import numpy as np
 
 from bert_jax.cli.arguments import Add, add_lines, add_running, add_source, running
 from bert_jax.cli.streaming import answered_by, lines_of, say, serve, to_json
-from bert_jax.data.pretraining.shards import write_file
 from bert_jax.errors import UserError
+from bert_jax.files import read_object, sync, write_json
 
 _HEADER = 128  # bytes of a .npy file before its numbers
 
@@ -62,7 +62,7 @@ class VectorFile:
         self._width = width
         facts = json.loads(json.dumps({"width": width, "chunk": chunk, **made_of}))
         self.rows, size = self._found(facts, chunk)
-        write_file(self._facts, (json.dumps(facts, indent=1) + "\n").encode())
+        write_json(self._facts, facts)
         self._file = open(self._part, "r+b" if size else "wb")
         self._file.truncate(size or (_HEADER if self._is_npy else 0))
         self._file.seek(0, io.SEEK_END)
@@ -86,6 +86,7 @@ class VectorFile:
         self._file.flush()
         os.fsync(self._file.fileno())
         os.replace(self._part, self.path)
+        sync(self.path.absolute().parent)
         self._facts.unlink()
         return self.path
 
@@ -99,14 +100,11 @@ class VectorFile:
 
     def _begun_with(self) -> dict[str, Any]:
         try:
-            found = json.loads(self._facts.read_bytes())
-        except ValueError:
-            found = None
-        if not isinstance(found, dict):
+            return read_object(self._facts)
+        except UserError:
             raise UserError(
                 f"{self._facts}: is damaged, so what {self._part} is made of is not known; remove both to begin anew"
-            )
-        return found
+            ) from None
 
     def _found(self, facts: Mapping[str, Any], chunk: int) -> tuple[int, int]:
         """Rows that are kept of an unfinished file, and its bytes up to there; 0, 0 if there is none."""

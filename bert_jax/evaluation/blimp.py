@@ -5,7 +5,6 @@ https://github.com/alexwarstadt/blimp (https://arxiv.org/abs/1912.00582): 67 set
 
 import gzip
 import io
-import json
 import tarfile
 import zlib
 from collections import defaultdict
@@ -18,6 +17,7 @@ import numpy as np
 
 from bert_jax.data.text.lines import compression_of, read_lines, what_is_text
 from bert_jax.errors import UserError
+from bert_jax.files import parse_json
 from bert_jax.inference.tasks.checks import check_text
 from bert_jax.inference.tasks.likelihood import Likelihood
 
@@ -95,10 +95,7 @@ def _pair_set(name: str, where: str, lines: Lines, limit: int | None) -> PairSet
 
 
 def _row(line: str, where: str) -> dict[str, Any]:
-    try:
-        row = json.loads(line)
-    except ValueError as error:
-        raise UserError(f"{where}: not JSON ({error})") from None
+    row = parse_json(line, where)
     wanted = ("sentence_good", "sentence_bad")
     if not isinstance(row, dict) or not all(name in row for name in wanted):
         raise UserError(f"{where}: expected an object with {' and '.join(wanted)}")

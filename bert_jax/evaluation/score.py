@@ -10,7 +10,7 @@ from bert_jax import evaluation as metrics
 from bert_jax.data.tasks.labelled_text import Columns, Label, LabelledText, label_number, read_table
 from bert_jax.data.tasks.multiple_choice import CHOICE_READERS
 from bert_jax.data.tasks.published import GLUE, PUBLISHED_TABLES, read_agreed, read_diagnostic, read_glue
-from bert_jax.data.tasks.tables import csv_rows, read_json, tsv_rows
+from bert_jax.data.tasks.tables import csv_rows, json_of_text, tsv_rows
 from bert_jax.data.tasks.tags import TaggedSentence, read_conll, read_klue_ner, read_naver_ner
 from bert_jax.errors import UserError
 
@@ -60,7 +60,7 @@ def score(
     if columns is not None and kind != "classify":
         raise UserError(f"the names of columns are of classify; {kind} has its own")
     if kind == "squad2" or kind in _ANSWERS:
-        questions = metrics.questions(read_json(gold), source=str(gold))
+        questions = metrics.questions(json_of_text(gold), source=str(gold))
         answers = _by_id(predictions, str, "a text")
         if kind in _ANSWERS:
             return _ANSWERS[kind](questions, answers)
@@ -80,7 +80,7 @@ def score(
 
 
 def _by_id(path: Path, types: Any, expected: str) -> Mapping[str, Any]:
-    values = read_json(path)
+    values = json_of_text(path)
     if not isinstance(values, dict):
         raise UserError(f"{path}: expected a JSON object, question id to {expected}, found {type(values).__name__}")
     for id, value in values.items():

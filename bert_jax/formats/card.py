@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from bert_jax.config import BertConfig
+from bert_jax.errors import UserError
+from bert_jax.files import read_object
 from bert_jax.formats.names.parameters import architecture_of
 
 _FRONT_MATTER = """---
@@ -140,10 +142,9 @@ _OPTIMIZER = ("name", "learning_rate", "warmup_steps", "schedule", "weight_decay
 
 def _object(path: Path) -> dict[str, Any]:
     try:
-        fields = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        return read_object(path)
+    except (OSError, UserError):
         return {}
-    return fields if isinstance(fields, dict) else {}
 
 
 def _rows(path: Path) -> list[dict[str, Any]]:

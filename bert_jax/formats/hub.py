@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from bert_jax.errors import UserError
+from bert_jax.files import file_digest
 from bert_jax.formats.hub_files import (
     LEAST_TOKENIZER,
     PARTS,
@@ -262,16 +263,9 @@ def _damage(path: Path, file: "RepoSibling") -> str | None:
     if file.size is not None and size != file.size:
         return f"{size:,} bytes, expected {file.size:,}"
     if file.lfs is not None:
-        expected, found = file.lfs.sha256, _digest(path, hashlib.sha256())
+        expected, found = file.lfs.sha256, file_digest(path)[0]
     elif file.blob_id is not None:
-        expected, found = file.blob_id, _digest(path, hashlib.sha1(b"blob %d\0" % size, usedforsecurity=False))
+        expected, found = file.blob_id, file_digest(path, hashlib.sha1(b"blob %d\0" % size, usedforsecurity=False))[0]
     else:
         return None
     return None if found == expected else f"hash {found[:12]}, expected {expected[:12]}"
-
-
-def _digest(path: Path, hasher: "hashlib._Hash") -> str:
-    with open(path, "rb") as file:
-        while block := file.read(1 << 20):
-            hasher.update(block)
-    return hasher.hexdigest()

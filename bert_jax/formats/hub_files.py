@@ -1,6 +1,5 @@
 """Published models before anything is fetched: what a hub id is, and which of its files a load needs."""
 
-import json
 import os
 import re
 from collections.abc import Callable, Iterable
@@ -8,6 +7,7 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from bert_jax.errors import UserError
+from bert_jax.files import read_json
 
 DEFAULT_REVISION = "main"
 
@@ -140,7 +140,7 @@ def shards_of(index: Path) -> list[str]:
         UserError: it is no such index, or names a file elsewhere.
     """
     try:
-        table = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
+        table = read_json(index)["weight_map"]
         shards = sorted(set(table.values()))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise UserError(f"{index}: not an index of sharded weights ({type(error).__name__}: {error})") from None

@@ -1,6 +1,5 @@
 """The public load: a run directory, a folder or a published model -> config, parameters, tokenizer, and a report."""
 
-import json
 import logging
 import os
 from collections.abc import Iterable, Mapping
@@ -12,6 +11,7 @@ import numpy as np
 
 from bert_jax.config import BertConfig
 from bert_jax.errors import UserError
+from bert_jax.files import read_object
 from bert_jax.formats.hub import fetch
 from bert_jax.formats.hub_files import is_hub_id
 from bert_jax.formats.names.parameters import head_in, is_encoder, parameters_of
@@ -205,14 +205,7 @@ def weights_folder(path: Path, step: int | None = None) -> Path:
 
 def run_config(run: Path) -> Mapping[str, Any]:
     """A run directory's config.json."""
-    path = run / "config.json"
-    try:
-        fields = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise UserError(f"{path}: not a JSON file ({error})") from None
-    if not isinstance(fields, dict):
-        raise UserError(f"{path}: expected a JSON object, found {type(fields).__name__}")
-    return fields
+    return read_object(run / "config.json")
 
 
 def resolve(

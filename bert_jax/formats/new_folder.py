@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from bert_jax.errors import UserError
+from bert_jax.files import sync
 from bert_jax.formats.safetensors import written_by_us
 from bert_jax.formats.weights import SAFETENSORS, SHARD
 
@@ -95,7 +96,7 @@ def _is_ours(target: Path) -> bool:
 
 def _rename(draft: Path, target: Path) -> None:
     for path in (*draft.rglob("*"), draft):
-        _fsync(path)
+        sync(path)
     if target.is_dir():
         former = draft.with_name(draft.name.replace(".writing-", ".former-"))
         target.rename(former)
@@ -103,12 +104,4 @@ def _rename(draft: Path, target: Path) -> None:
         shutil.rmtree(former)
     else:
         draft.rename(target)
-    _fsync(target.parent)
-
-
-def _fsync(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+    sync(target.parent)

@@ -1,6 +1,5 @@
 """Read somebody's model folder: its config and the weights beside it -> (config, arrays, report), with NumPy alone."""
 
-import json
 import math
 import os
 from collections import deque
@@ -15,6 +14,7 @@ import numpy as np
 
 from bert_jax.config import CONFIG_FILES, BertConfig
 from bert_jax.errors import UserError
+from bert_jax.files import read_object
 from bert_jax.formats.names.parameters import (
     Parameter,
     family_of,
@@ -317,8 +317,8 @@ def is_model_folder(directory: str | os.PathLike[str]) -> bool:
     if has_weights(folder):
         return True
     try:
-        return "model_type" in json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError, TypeError):
+        return "model_type" in read_object(folder / "config.json")
+    except (OSError, UserError):
         return False
 
 
@@ -382,13 +382,7 @@ def _read_config(folder: Path) -> dict[str, Any]:
         raise FileNotFoundError(
             f"{folder}: holds no config.json (nor {', '.join(CONFIG_FILES[1:])}), so it is no model"
         )
-    try:
-        raw = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"{path}: not a JSON file ({error})") from None
-    if not isinstance(raw, dict):
-        raise UserError(f"{path}: expected a JSON object, found {type(raw).__name__}")
-    return raw
+    return read_object(path)
 
 
 def _head_of(raw: Mapping[str, Any], tensors: Stored, config: BertConfig) -> str:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from bert_jax.errors import UserError
+from bert_jax.files import read_json
 from bert_jax.formats.new_folder import write_text
 
 NORMALIZED = "+normalize"
@@ -68,9 +69,9 @@ def pooling_of(folder: Path) -> str | None:
     if not path.is_file():
         return None
     try:
-        modules = [(str(module["type"]).rsplit(".", 1)[-1], str(module["path"])) for module in _read_json(path)]
+        modules = [(str(module["type"]).rsplit(".", 1)[-1], str(module["path"])) for module in read_json(path)]
         kinds, place = [kind for kind, _ in modules], Path(modules[1][1]).name
-        fields = _read_json(folder / place / "config.json")
+        fields = read_json(folder / place / "config.json")
         chosen = [name for name, flag in _FLAGS.items() if fields.get(flag)] or [fields.get("pooling_mode")]
     except (OSError, ValueError, TypeError, KeyError, IndexError, AttributeError) as error:
         raise UserError(f"{path}: not the modules of a sentence-transformers model ({error})") from None
@@ -84,14 +85,10 @@ def pooling_of(folder: Path) -> str | None:
 def max_length_of(folder: Path) -> int | None:
     """At how many tokens a folder of sentence-transformers cuts texts; None where it does not say."""
     try:
-        length = _read_json(folder / "sentence_bert_config.json")["max_seq_length"]
+        length = read_json(folder / "sentence_bert_config.json")["max_seq_length"]
     except (OSError, ValueError, TypeError, KeyError):
         return None
     return length if type(length) is int and length > 0 else None
-
-
-def _read_json(path: Path) -> Any:
-    return json.loads(path.read_text(encoding="utf-8"))
 
 
 def _write_json(path: Path, fields: Any) -> None:

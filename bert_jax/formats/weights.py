@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from bert_jax.errors import UserError
+from bert_jax.files import read_object
 from bert_jax.formats.flax import FlaxMsgpack, hf_names
 from bert_jax.formats.safetensors import TensorFile, write_tensors
 from bert_jax.formats.stored import Renamed, Stored
@@ -87,11 +88,7 @@ class Sharded(Stored):
 def _weight_map(index: Path) -> dict[str, str]:
     if index.stat().st_size > _LARGEST_INDEX:
         raise UserError(f"{index}: has {index.stat().st_size} bytes; an index has fewer than {_LARGEST_INDEX}")
-    try:
-        fields = json.loads(index.read_bytes())
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"{index}: not a JSON file ({error})") from None
-    places = fields.get("weight_map") if isinstance(fields, dict) else None
+    places = read_object(index).get("weight_map")
     if not isinstance(places, dict) or not places or not all(isinstance(name, str) for name in places.values()):
         raise UserError(f"{index}: expected a JSON object with a weight_map from names of tensors to files")
     for name in places.values():

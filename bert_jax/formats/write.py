@@ -10,6 +10,7 @@ import numpy as np
 
 from bert_jax.config import BertConfig
 from bert_jax.errors import UserError
+from bert_jax.files import read_object
 from bert_jax.formats.card import model_card
 from bert_jax.formats.names.parameters import architecture_of, head_in, is_encoder, to_stored
 from bert_jax.formats.names.table import ENCODER
@@ -164,7 +165,7 @@ def _save_tokenizer(tokenizer: "Tokenizer", folder: Path, config: BertConfig) ->
     """
     tokenizer.save(folder)
     path = folder / "tokenizer_config.json"
-    fields = json.loads(path.read_text(encoding="utf-8"))
+    fields = read_object(path)
     limit = config.longest_input
     fields["model_max_length"] = min(int(fields.get("model_max_length") or limit), limit)
     fields["split_special_tokens"] = False

@@ -4,10 +4,11 @@ import hashlib
 import json
 import os
 import platform
-import tempfile
 import zlib
 from importlib.metadata import version
 from pathlib import Path
+
+from bert_jax.files import write_json
 
 CHECKSUMS = "checksums.json"
 _THRESHOLDS = {  # name -> (what JAX has where nobody says anything, what keeps every program)
@@ -87,9 +88,7 @@ def remove_damaged(folder: Path) -> None:
         else:
             path.unlink(missing_ok=True)
     if sums != known:
-        with tempfile.NamedTemporaryFile("w", dir=folder, delete=False) as file:
-            json.dump(sums, file)
-        os.replace(file.name, folder / CHECKSUMS)
+        write_json(folder / CHECKSUMS, sums)
 
 
 def _checksums(folder: Path) -> dict[str, int]:

@@ -170,7 +170,7 @@ def test_mistakes_are_one_clear_line(tmp_path, tensors):
         read_model(tmp_path / "empty")
     bad = folder(tmp_path / "json", tensors)
     (bad / "config.json").write_text('{"model_type": "bert",')
-    with pytest.raises(UserError, match=r"config\.json: not a JSON file"):
+    with pytest.raises(UserError, match=r"config\.json: not JSON"):
         read_model(bad)
     with pytest.raises(UserError, match="model_type='gpt2' is not supported"):
         read_model(folder(tmp_path / "gpt", tensors, model_type="gpt2"))

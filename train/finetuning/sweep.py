@@ -18,6 +18,7 @@ from bert_jax.data.prefetch import Prefetch
 from bert_jax.data.tasks.encoded import evaluation_batches
 from bert_jax.data.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import UserError
+from bert_jax.files import write_whole
 from bert_jax.model.heads import HEADS
 from bert_jax.training.checkpoint.checkpoints import Checkpoints, SaveError
 from bert_jax.training.many import (
@@ -36,7 +37,7 @@ from train.finetuning.recipe import FinetuneConfig
 from train.finetuning.start import starting_parameters
 from train.finetuning.sweep_report import best_of, mean_and_spread, rates_of, write_sweep
 from train.finetuning.tasks.data import Outputs, Split, TaskData
-from train.run.directory import RunDirectory, write_text
+from train.run.directory import RunDirectory
 from train.run.log import RunLog, open_log, read_rows
 from train.run.stopping import EXIT_DONE, EXIT_NOT_FINITE, StopRequest
 
@@ -225,4 +226,4 @@ def _over_runs(name: str, values: np.ndarray, runs: list[Run]) -> dict[str, floa
 
 def _write_rows(run: RunDirectory, history: dict[int, dict[str, Any]]) -> None:
     rows = (json.dumps(history[step], allow_nan=False) + "\n" for step in sorted(history))
-    write_text(run.path / "runs.jsonl", "".join(rows))
+    write_whole(run.path / "runs.jsonl", "".join(rows))

@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from bert_jax.files import write_json
 from train.finetuning.recipe import FinetuneConfig
 from train.finetuning.tasks.data import TaskData
-from train.run.directory import RunDirectory, write_json
+from train.run.directory import RunDirectory
 
 
 def write_sweep(

@@ -1,6 +1,5 @@
 """Preparing a directory from start to end: one writer at a time, what was begun goes on, what is done stays."""
 
-import json
 import os
 import shutil
 from collections.abc import Iterator, Sequence
@@ -16,13 +15,13 @@ from bert_jax.data.pretraining.shards import (
     read_manifest,
     verify,
     write_array,
-    write_json,
     write_manifest,
 )
 from bert_jax.data.text.corpus import Corpus, Source, find_sources
 from bert_jax.data.tokenizer.tokenizer import Tokenizer
 from bert_jax.data.workers import Workers
 from bert_jax.errors import UserError
+from bert_jax.files import read_object, write_json
 from bert_jax.formats.hub_files import published_as
 from train.preparation.options import PrepareOptions
 from train.preparation.show import print_report
@@ -103,7 +102,7 @@ def _begin(output: Path, identity: dict[str, Any]) -> dict[str, Any]:
         if any(path.name != f".{_UNFINISHED}" for path in output.iterdir() if not path.name.endswith(".tmp")):
             raise UserError(f"--output {output}: is not empty, and nothing was being prepared there; choose another")
         write_json(unfinished, {"options": identity, "vocabulary": {}})
-    begun = json.loads(unfinished.read_bytes())
+    begun = read_object(unfinished)
     _refuse_other_options(output, begun["options"], identity)
     for path in output.glob("**/.*.tmp"):
         shutil.rmtree(path) if path.is_dir() else path.unlink()

@@ -15,7 +15,7 @@ from typing import Any
 from etils import epath
 
 from bert_jax.errors import UserError
-from bert_jax.files import check_reachable, copy_folder, is_remote
+from bert_jax.files import check_reachable, copy_folder, is_remote, json_text, read_object, write_json
 from bert_jax.training.checkpoint.checkpoints import Checkpoints
 from train.run.config import differing_fields, to_json
 
@@ -100,12 +100,7 @@ class RunDirectory:
 
     def saved_config(self) -> dict[str, Any] | None:
         """config.json of an earlier start of this run, or None."""
-        if not self.config.exists():
-            return None
-        try:
-            return json.loads(self.config.read_text())
-        except json.JSONDecodeError as error:
-            raise UserError(f"{self.config}: not JSON ({error}); restore it or start a fresh run=") from None
+        return read_object(self.config, "restore it or start a fresh run=") if self.config.exists() else None
 
     def config_to_resume(self) -> dict[str, Any]:
         """The saved config of a run that has checkpoints: it goes on from there, without `init=`; else {}."""
@@ -135,19 +130,19 @@ class RunDirectory:
         """environment.json of the last start of this run; {} where there is none that can be read."""
         path = self.path / "environment.json"
         try:
-            return json.loads(path.read_text()) if path.exists() else {}
-        except json.JSONDecodeError:
+            return read_object(path, optional=True)
+        except UserError:
             return {}
 
     def settle_config(self, config: Any, allow_change: tuple[str, ...]) -> None:
         """Writes config.json; refuses one that differs from the run's own in other fields than `allow_change` names."""
-        new = json.loads(json.dumps(to_json(config)))
+        new = _as_saved(config)
         old = self.saved_config()
         if old is not None:
             if old.keys().isdisjoint({"task"} & new.keys()) and "task" in {*old, *new}:
                 raise UserError(f"{self.config}: a run of another program is here; choose another run=")
             # A field that is younger than the run had its default then.
-            old = _over(json.loads(json.dumps(to_json(type(config)()))), old)
+            old = _over(_as_saved(type(config)()), old)
             changed = differing_fields(old, new)
             refused = [name for name in changed if not any(name == a or name.startswith(f"{a}.") for a in allow_change)]
             if refused:
@@ -157,6 +152,10 @@ class RunDirectory:
                     f"say allow_change={','.join(refused)} to go on with the new one, or choose another run="
                 )
         write_json(self.config, new)
+
+
+def _as_saved(config: Any) -> dict[str, Any]:
+    return json.loads(json_text(to_json(config)))
 
 
 def _over(defaults: dict, given: dict) -> dict:
@@ -172,21 +171,6 @@ def _at(tree: dict, name: str) -> Any:
     for key in name.split("."):
         value = value.get(key) if isinstance(value, dict) else None
     return value
-
-
-def write_json(path: epath.Path, value: Any) -> None:
-    """Writes JSON as `write_text` does."""
-    write_text(path, json.dumps(value, indent=1) + "\n")
-
-
-def write_text(path: epath.Path, text: str) -> None:
-    """Writes a file that is never half there: a bucket's objects appear whole, a disk's files by renaming."""
-    if is_remote(path):
-        path.write_text(text)
-        return
-    temporary = path.with_name(path.name + ".tmp")
-    temporary.write_text(text)
-    temporary.replace(path)
 
 
 def environment() -> dict[str, Any]:

@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from bert_jax.errors import UserError
-from bert_jax.files import copy_folder, is_remote
+from bert_jax.files import copy_folder, is_remote, parse_json
 
 
 def draw_curves(records: list[dict], path: epath.Path) -> None:
@@ -220,10 +220,10 @@ def read_rows(path: epath.Path) -> list[dict[str, Any]]:
     rows = []
     for number, line in enumerate(lines, 1):
         try:
-            rows.append(json.loads(line))
-        except json.JSONDecodeError as error:
+            rows.append(parse_json(line, f"{path}, line {number}"))
+        except UserError:
             if number < len(lines):
-                raise UserError(f"{path}, line {number}: not JSON ({error})") from None
+                raise
     return rows
 
 

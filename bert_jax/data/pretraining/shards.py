@@ -21,7 +21,7 @@ import itertools
 import json
 import os
 import shutil
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,7 @@ from typing import Any
 import numpy as np
 
 from bert_jax.errors import UserError
+from bert_jax.files import file_digest, json_text, read_json, sync, write_synced, write_whole
 
 MANIFEST = "manifest.json"
 VERSION = 1
@@ -90,7 +91,10 @@ def save_shard(directory: Path, shard: Shard) -> dict[str, Any]:
     Returns its manifest entry: name, documents, sentences, tokens, files (size and sha256).
     """
     with new_directory(directory) as temporary:
-        files = {f"{name}.npy": _write(temporary.path / f"{name}.npy", _npy(getattr(shard, name))) for name in _ARRAYS}
+        files = {
+            f"{name}.npy": _written(write_synced, temporary.path / f"{name}.npy", _npy(getattr(shard, name)))
+            for name in _ARRAYS
+        }
     return {"name": directory.name, **_counts(shard), "files": files}
 
 
@@ -154,18 +158,17 @@ class new_directory:
         if exception:
             shutil.rmtree(self.path, ignore_errors=True)
             return
-        _fsync(self.path)
+        sync(self.path)
         os.rename(self.path, self._final)
-        _fsync(self._final.parent)
+        sync(self._final.parent)
 
 
 def write_file(path: Path, data: bytes | memoryview) -> dict[str, Any]:
-    """Writes the file under another name, fsyncs it, renames it; returns its size and sha256."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    entry = _write(temporary, data)
-    os.replace(temporary, path)
-    _fsync(path.parent)
-    return entry
+    """`files.write_whole`; returns the file's size and sha256.
+
+    Raises UserError where it cannot be written.
+    """
+    return _written(write_whole, path, data)
 
 
 def write_array(path: Path, array: np.ndarray) -> dict[str, Any]:
@@ -173,14 +176,10 @@ def write_array(path: Path, array: np.ndarray) -> dict[str, Any]:
     return write_file(path, _npy(array))
 
 
-def _write(path: Path, data: bytes | memoryview) -> dict[str, Any]:
+def _written(write: Callable[[Path, bytes | memoryview], None], path: Path, data: bytes | memoryview) -> dict[str, Any]:
     try:
-        with path.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
+        write(path, data)
     except OSError as error:
-        path.unlink(missing_ok=True)
         raise UserError(f"{path.parent}: cannot be written to ({error.strerror})") from None
     return {"sha256": hashlib.sha256(data).hexdigest(), "bytes": len(data)}
 
@@ -191,27 +190,10 @@ def _npy(array: np.ndarray) -> memoryview:
     return buffer.getbuffer()
 
 
-def write_json(path: Path, value: Any) -> dict[str, Any]:
-    """`write_file` of the value as JSON: the same bytes for the same value."""
-    return write_file(path, (json.dumps(value, indent=1, ensure_ascii=False) + "\n").encode())
-
-
-def _fsync(directory: Path) -> None:
-    descriptor = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
 def describe_file(path: Path) -> dict[str, Any]:
     """{"sha256", "bytes"} of a file as it is."""
-    digest, size = hashlib.sha256(), 0
-    with path.open("rb") as file:
-        while block := file.read(1 << 20):
-            digest.update(block)
-            size += len(block)
-    return {"sha256": digest.hexdigest(), "bytes": size}
+    sha256, size = file_digest(path)
+    return {"sha256": sha256, "bytes": size}
 
 
 def read_manifest(directory: Path | str) -> dict[str, Any]:
@@ -222,13 +204,11 @@ def read_manifest(directory: Path | str) -> dict[str, Any]:
     """
     path = Path(directory) / MANIFEST
     try:
-        manifest = json.loads(path.read_bytes())
+        manifest = read_json(path, "prepare the data again")
     except FileNotFoundError:
         raise UserError(_why_no_manifest(Path(directory))) from None
     except (NotADirectoryError, PermissionError) as error:
         raise UserError(f"{path}: {error.strerror}") from None
-    except ValueError as error:
-        raise UserError(f"{path}: is not JSON ({error}); prepare the data again") from None
     version = manifest.get("version") if isinstance(manifest, dict) else None
     if version != VERSION:
         raise UserError(f"{path}: version {version!r} where {VERSION} was expected; prepare the data again")
@@ -240,7 +220,8 @@ def read_manifest(directory: Path | str) -> dict[str, Any]:
 
 def write_manifest(directory: Path, manifest: dict[str, Any]) -> None:
     """DIR/manifest.json, with `checksum`: the sha256 of the rest of it."""
-    write_json(directory / MANIFEST, manifest | {"checksum": _checksum(manifest)})
+    text = json_text(manifest | {"checksum": _checksum(manifest)}, indent=1)
+    write_file(directory / MANIFEST, (text + "\n").encode())
 
 
 def _checksum(manifest: Mapping[str, Any]) -> str:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bert_jax.data.tasks.encoded import best_windows, windows
-from bert_jax.data.tasks.tables import read_json
+from bert_jax.data.tasks.tables import json_of_text
 from bert_jax.data.tokenizer.layout import Segments, assemble
 from bert_jax.data.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import UserError
@@ -41,7 +41,7 @@ def read_squad(path: Path) -> Iterator[PassageQuestion]:
         UserError: another form, an id twice, or an answer that is not in its passage where the file says it is.
     """
     seen: set[str] = set()
-    articles = read_json(path)
+    articles = json_of_text(path)
     articles = articles.get("data") if isinstance(articles, dict) else articles
     if not isinstance(articles, list):
         raise UserError(f'{path}: not in SQuAD\'s form; expected an object with a list "data"')

@@ -1,13 +1,13 @@
 """Rows of a table: TSV without quoting as GLUE's, CSV with it, JSON objects a line; each row with its line number."""
 
 import csv
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from bert_jax.data.text.lines import read_lines
 from bert_jax.errors import UserError, Wrong, errors_in_place, refuse
+from bert_jax.files import parse_json
 
 FORMATS = {".tsv": "tsv", ".txt": "tsv", ".csv": "csv", ".jsonl": "jsonl", ".json": "json"}
 
@@ -80,24 +80,18 @@ def json_rows(path: Path, wrong: Wrong = refuse) -> Iterator[tuple[int, dict[str
         if not line.strip():
             continue
         try:
-            value = json.loads(line)
+            value = parse_json(line, f"{path}, line {number}")
             if not isinstance(value, dict):
-                raise UserError(f"expected a JSON object, found {type(value).__name__}")
+                raise UserError(f"{path}, line {number}: expected a JSON object, found {type(value).__name__}")
         except UserError as error:
-            wrong(UserError(f"{path}, line {number}: {error}"))
-        except ValueError as error:
-            wrong(UserError(f"{path}, line {number}: not JSON ({error})"))
+            wrong(error)
         else:
             yield number, value
 
 
-def read_json(path: Path) -> Any:
+def json_of_text(path: Path) -> Any:
     """A whole JSON file, plain, gzip or zstd."""
-    text = "\n".join(line for _, line in read_lines(path))
-    try:
-        return json.loads(text)
-    except ValueError as error:
-        raise UserError(f"{path}: not JSON ({error})") from None
+    return parse_json("\n".join(line for _, line in read_lines(path)), path)
 
 
 def named_rows(path: Path, wrong: Wrong = refuse) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -114,7 +108,7 @@ def named_rows(path: Path, wrong: Wrong = refuse) -> Iterator[tuple[int, dict[st
         yield from json_rows(path, wrong)
         return
     if kind == "json":
-        values = read_json(path)
+        values = json_of_text(path)
         if not isinstance(values, list) or not all(isinstance(value, dict) for value in values):
             raise UserError(f"{path}: expected a JSON list of objects (or one object a line, named .jsonl)")
         yield from enumerate(values, 1)

@@ -12,8 +12,9 @@ import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
 from bert_jax.data.tokenizer.families import ALBERT, ROBERTA, ROLES, TAKEN_AS_IS, Family
-from bert_jax.data.tokenizer.settings import Settings, read_json
+from bert_jax.data.tokenizer.settings import Settings
 from bert_jax.errors import UserError
+from bert_jax.files import read_object
 
 
 def bert_normalizer(
@@ -127,7 +128,7 @@ def read_vocab_json(path: Path) -> dict[str, int]:
     """
     if not path.is_file():
         raise UserError(f"{path}: missing; byte-level BPE needs it beside merges.txt")
-    ids = read_json(path)
+    ids = read_object(path, optional=True)
     if not ids:
         raise UserError(f"{path}: an empty vocabulary")
     for piece, i in ids.items():

@@ -30,8 +30,9 @@ from bert_jax.data.tokenizer.pipelines import (
     unigram_backend,
     without_number_commas,
 )
-from bert_jax.data.tokenizer.settings import Beside, read_json
+from bert_jax.data.tokenizer.settings import Beside
 from bert_jax.errors import UserError
+from bert_jax.files import read_object
 
 # File descriptor 2 is the process's: one thread at a time may hold it.
 _HOLDING = threading.RLock()
@@ -85,7 +86,7 @@ def load_backend(path: Path, *, split_number_commas: bool) -> tokenizers.Tokeniz
         UserError: not JSON, not such a file, one that the library cannot run, one with two tokens of the same id, or
             one whose added tokens do not get the ids that it says.
     """
-    declared = read_json(path)
+    declared = read_object(path, optional=True)
     with rust_errors(f"{path}: not a usable tokenizer file"):
         backend = tokenizers.Tokenizer.from_str(path.read_text(encoding="utf-8"))
         backend.no_padding()

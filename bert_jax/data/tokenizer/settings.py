@@ -1,6 +1,5 @@
 """What the JSON files beside a vocabulary say, checked, and what the caller puts above it."""
 
-import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -10,6 +9,7 @@ import tokenizers
 
 from bert_jax.data.tokenizer.families import ROLES, Family, special_tokens_of
 from bert_jax.errors import UserError
+from bert_jax.files import read_object
 
 _TYPES: dict[str, tuple[type, ...]] = {
     "tokenizer_class": (str, type(None)),
@@ -57,19 +57,6 @@ class Settings:
             return self.add_prefix_space
         said = self.config.get("add_prefix_space")
         return default if said is None else said
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """The object in a JSON file, {} where there is no such file; UserError where it holds something else."""
-    if not path.is_file():
-        return {}
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"{path}: not a JSON file: {error}") from None
-    if not isinstance(value, dict):
-        raise UserError(f"{path}: found a {type(value).__name__}, expected a JSON object")
-    return value
 
 
 @dataclass(frozen=True)
@@ -145,7 +132,7 @@ def read_beside(folder: Path, settings: Settings) -> Beside:
     return Beside(
         folder=folder,
         settings=replace(settings, config=config),
-        model=read_json(folder / "config.json"),
+        model=read_object(folder / "config.json", optional=True),
         named=_named_tokens(folder, config),
         added=_added_tokens(folder, config),
     )
@@ -154,7 +141,7 @@ def read_beside(folder: Path, settings: Settings) -> Beside:
 def _read_config(folder: Path) -> dict[str, Any]:
     """tokenizer_config.json, {} where there is none; UserError for a field of the wrong type."""
     path = folder / "tokenizer_config.json"
-    config = read_json(path)
+    config = read_object(path, optional=True)
     for name, kinds in _TYPES.items():
         if name in config and not isinstance(config[name], kinds):
             expected = " or ".join("null" if kind is type(None) else kind.__name__ for kind in kinds)
@@ -164,7 +151,7 @@ def _read_config(folder: Path) -> dict[str, Any]:
 
 def _named_tokens(folder: Path, config: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """Role -> the special token that tokenizer_config.json names, else special_tokens_map.json: {"content", ...}."""
-    older = read_json(folder / "special_tokens_map.json")
+    older = read_object(folder / "special_tokens_map.json", optional=True)
     found = {}
     for role in ROLES:
         named = config.get(f"{role}_token", older.get(f"{role}_token"))
@@ -181,7 +168,8 @@ def _added_tokens(folder: Path, config: Mapping[str, Any]) -> dict[int, dict[str
     Raises:
         UserError: an entry without an id or a token.
     """
-    decoder, older = config.get("added_tokens_decoder") or {}, read_json(folder / "added_tokens.json")
+    decoder = config.get("added_tokens_decoder") or {}
+    older = read_object(folder / "added_tokens.json", optional=True)
     path = folder / ("tokenizer_config.json" if decoder else "added_tokens.json")
     try:
         added = {int(i): dict(entry) for i, entry in decoder.items()}

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from bert_jax.errors import UserError
+from bert_jax.files import file_digest, read_json
 
 SCHEMA = 1
 FACTS, PROGRAMS, WEIGHTS, CARD = "compiled.json", "programs.zip", "weights.safetensors", "README.md"
@@ -109,10 +110,7 @@ def read_facts(directory: str | os.PathLike[str]) -> Facts:
     if not path.is_file():
         what = "has no compiled.json: it is no folder of export-compiled" if path.parent.is_dir() else "no such folder"
         raise UserError(f"{directory}: {what}")
-    try:
-        fields = json.loads(path.read_bytes())
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"{path}: damaged, it is not JSON ({_one_line(error)}); export again") from None
+    fields = read_json(path, "it is damaged; export again")
     if not isinstance(fields, dict) or fields.get("schema") != SCHEMA:
         found = fields.get("schema") if isinstance(fields, dict) else type(fields).__name__
         raise UserError(
@@ -134,7 +132,7 @@ def read_facts(directory: str | os.PathLike[str]) -> Facts:
 
 def sums_of(folder: Path) -> dict[str, str]:
     """Name -> sha256, in hex, of each file of a folder but for compiled.json."""
-    return {path.name: _sum_of_file(path) for path in sorted(folder.iterdir()) if path.name != FACTS}
+    return {path.name: file_digest(path)[0] for path in sorted(folder.iterdir()) if path.name != FACTS}
 
 
 def _facts_of(fields: dict[str, Any]) -> Facts:
@@ -160,13 +158,8 @@ def _spec_of(fields: dict[str, Any]) -> ArraySpec:
 def _check_file(path: Path, expected: str) -> None:
     if not path.is_file():
         raise UserError(f"{path}: is missing; copy the folder again, or export again")
-    if _sum_of_file(path) != expected:
+    if file_digest(path)[0] != expected:
         raise UserError(f"{path}: damaged or changed, its sha256 is not that in {FACTS}; copy or export again")
-
-
-def _sum_of_file(path: Path) -> str:
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _sum_of(fields: Mapping[str, Any]) -> str:

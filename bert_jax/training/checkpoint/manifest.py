@@ -7,7 +7,6 @@ disk, and as good while all files agree with it. Knows files only, neither Orbax
 
 import hashlib
 import json
-import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -18,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from etils import epath
 
-from bert_jax.files import is_remote
+from bert_jax.files import file_digest, sync, write_whole
 
 
 class LeafType(NamedTuple):
@@ -137,8 +136,6 @@ def _all_finite(sharding: jax.sharding.Sharding):
 MANIFEST = "manifest.json"
 VERSION = 1
 
-_TEMPORARY = MANIFEST + ".tmp"
-_BLOCK_BYTES = 4 << 20
 _NO_HASH = "0" * 64
 
 
@@ -177,18 +174,12 @@ def write_manifest(
     """
     files = {}
     for path in sorted(_files(directory)):
-        files[_name(path, directory)] = _digest(path, durable=True)
+        files[_name(path, directory)] = file_digest(path)
+        sync(path)
     for folder in _folders(directory):
         sync(folder)
     manifest = Manifest(step, dict(metadata), dict(tree), files)
-    if is_remote(directory):
-        (directory / MANIFEST).write_bytes(_encode(manifest))  # there an object appears whole or not at all
-        return manifest
-    temporary = directory / _TEMPORARY
-    temporary.write_bytes(_encode(manifest))
-    sync(temporary)
-    temporary.rename(directory / MANIFEST)
-    sync(directory)
+    write_whole(directory / MANIFEST, _encode(manifest))
     # The names of the step and of the checkpoint directory are entries of their parents.
     sync(directory.parent)
     sync(directory.parent.parent)
@@ -237,7 +228,7 @@ def find_damage(directory: epath.Path, manifest: Manifest) -> list[str]:
             problems.append(f"{name}: missing, {size} bytes expected")
             continue
         try:
-            found_sha256, found_size = _digest(present[name])
+            found_sha256, found_size = file_digest(present[name])
         except OSError as error:
             problems.append(f"{name}: cannot be read ({error})")
             continue
@@ -247,17 +238,6 @@ def find_damage(directory: epath.Path, manifest: Manifest) -> list[str]:
             problems.append(f"{name}: sha256 {found_sha256[:16]}… found, {sha256[:16]}… expected")
     unknown = sorted(set(present) - set(manifest.files) - {MANIFEST})
     return problems + [f"{name}: found, but not part of the checkpoint" for name in unknown]
-
-
-def sync(path: epath.Path) -> None:
-    """fsync of a local file or directory; nothing for a bucket."""
-    if is_remote(path):
-        return
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _encode(manifest: Manifest) -> bytes:
@@ -282,17 +262,6 @@ def _content_hash(content: bytes, claimed: str) -> str:
 
 def _hash_field(sha256: str) -> bytes:
     return f'"sha256": "{sha256}"'.encode()
-
-
-def _digest(path: epath.Path, *, durable: bool = False) -> tuple[str, int]:
-    digest, size = hashlib.sha256(), 0
-    with path.open("rb") as file:
-        while block := file.read(_BLOCK_BYTES):
-            digest.update(block)
-            size += len(block)
-    if durable:
-        sync(path)
-    return digest.hexdigest(), size
 
 
 def _files(directory: epath.Path) -> Iterator[epath.Path]:

@@ -4,7 +4,6 @@ Knows names and files only, neither Orbax nor devices. With several processes al
 process 0.
 """
 
-import json
 import logging
 import os
 import uuid
@@ -14,7 +13,7 @@ from typing import Any
 from etils import epath
 
 from bert_jax.errors import UserError
-from bert_jax.files import is_remote
+from bert_jax.files import is_remote, read_json
 from bert_jax.training.checkpoint.manifest import MANIFEST, Manifest, ManifestError, find_damage, read_manifest
 
 log = logging.getLogger(__name__)
@@ -221,7 +220,7 @@ def _is_unfinished(path: epath.Path) -> bool:
     if not any(path.iterdir()):
         return True
     try:
-        return json.loads((path / _ORBAX_METADATA).read_bytes())["custom_metadata"] == WRITER
+        return read_json(path / _ORBAX_METADATA)["custom_metadata"] == WRITER
     except (OSError, ValueError, KeyError, TypeError):
         return False
 

@@ -144,7 +144,7 @@ def test_a_missing_or_foreign_manifest_is_explained(prepared, tmp_path_factory):
     with pytest.raises(UserError, match="version 99 where 1 was expected"):
         read_manifest(prepared)
     manifest.write_text('{"version":')
-    with pytest.raises(UserError, match="is not JSON"):
+    with pytest.raises(UserError, match="not JSON"):
         read_manifest(prepared)
     manifest.unlink()
     with pytest.raises(UserError, match="did not finish"):

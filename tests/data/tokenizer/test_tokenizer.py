@@ -574,8 +574,8 @@ def broken(**changes: object) -> str:
     [
         ({"vocab__txt": ""}, "vocab.txt: an empty vocabulary"),
         ({"vocab__txt": "a\nb\n"}, r"vocab.txt: no \[UNK\] and no \[CLS\] and no \[SEP\] among its 2 pieces"),
-        ({"vocab__txt": VOCAB, "tokenizer_config__json": "{"}, "tokenizer_config.json: not a JSON file"),
-        ({"vocab__txt": VOCAB, "tokenizer_config__json": [1]}, "found a list, expected a JSON object"),
+        ({"vocab__txt": VOCAB, "tokenizer_config__json": "{"}, "tokenizer_config.json: not JSON"),
+        ({"vocab__txt": VOCAB, "tokenizer_config__json": [1]}, "expected a JSON object, found list"),
         (
             {"vocab__txt": VOCAB, "tokenizer_config__json": {"do_lower_case": "no"}},
             "do_lower_case is 'no', expected bool",

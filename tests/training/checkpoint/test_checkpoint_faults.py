@@ -171,25 +171,27 @@ def test_good_files_that_cannot_be_read_are_no_reason_to_go_back(tmp_path, monke
 
 def test_every_file_and_folder_is_synced_before_the_manifest_gets_its_name(tmp_path, monkeypatch):
     synced, at_rename = [], []
-    local_path = type(manifest.epath.Path(tmp_path))
-    sync, rename = manifest.sync, local_path.rename
+    fsync, replace = os.fsync, os.replace
 
-    def record_sync(path):
-        synced.append(Path(path))
-        sync(path)
+    def record_sync(descriptor):
+        synced.append(Path(os.readlink(f"/proc/self/fd/{descriptor}")))
+        fsync(descriptor)
 
     def record_rename(path, target):
         if Path(target).name == "manifest.json":
-            at_rename.append(set(synced))
-        return rename(path, target)
+            at_rename.append((Path(path), set(synced)))
+            synced.clear()
+        replace(path, target)
 
-    monkeypatch.setattr(manifest, "sync", record_sync)
-    monkeypatch.setattr(local_path, "rename", record_rename)
+    monkeypatch.setattr(os, "fsync", record_sync)
+    monkeypatch.setattr(os, "replace", record_rename)
     save(tmp_path / "checkpoints", 1)
     step = tmp_path / "checkpoints" / "1"
+    ((temporary, before),) = at_rename
+    assert temporary.parent == step
     contents = {step, *step.rglob("*")} - {step / "manifest.json"}
-    assert contents | {step / "manifest.json.tmp"} == at_rename[0]
-    assert {step, step.parent, tmp_path} <= set(synced[synced.index(step / "manifest.json.tmp") :])
+    assert contents | {temporary} <= before
+    assert {step, step.parent, tmp_path} <= set(synced)
 
 
 def test_a_failure_in_the_background_is_raised_once_and_leaves_the_older_step(tmp_path, monkeypatch, caplog):
