@@ -147,6 +147,18 @@ def file_digest(path: "Path | epath.Path", hasher: "hashlib._Hash | None" = None
     return hasher.hexdigest(), size
 
 
+def writable(path: str | os.PathLike[str]) -> Path:
+    """The path of a local file that will be written.
+
+    Raises:
+        FileNotFoundError: its folder does not exist.
+    """
+    path = Path(path)
+    if not path.absolute().parent.is_dir():
+        raise FileNotFoundError(f"{path}: its folder does not exist")
+    return path
+
+
 def is_remote(path: str | os.PathLike[str]) -> bool:
     """Whether a path is a bucket's: no directories, no renaming, no appending, but every write is whole."""
     return "://" in os.fspath(path)

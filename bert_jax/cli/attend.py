@@ -3,9 +3,9 @@
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from bert_jax.cli.arguments import Add, add_dtype, add_source
+from bert_jax.cli.arguments import Verb, add_dtype, add_json, add_source
 from bert_jax.cli.streaming import say, to_json, write
-from bert_jax.inference.tasks.checks import writable
+from bert_jax.files import writable
 
 if TYPE_CHECKING:
     from bert_jax.inference.attention.maps import AttentionMaps
@@ -23,9 +23,7 @@ examples:
 _COLUMNS = ("special", "previous", "itself", "next")
 
 
-def add_verb(add: Add) -> None:
-    """Make the parser of the verb."""
-    parser = add("attend", _ABOUT)
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_source(parser)
     parser.add_argument("text", metavar="TEXT", help="what is looked at; nothing is cut")
     parser.add_argument("--pair", metavar="TEXT", help="a second text")
@@ -33,10 +31,10 @@ def add_verb(add: Add) -> None:
     parser.add_argument("--png", metavar="PATH", help="write all heads as a grid of heat maps")
     parser.add_argument("--npz", metavar="PATH", help="write tokens and weights [layers, heads, L, L] for numpy.load")
     add_dtype(parser)
-    parser.add_argument("--json", action="store_true", help="one JSON object: tokens, and the table's rows as heads")
+    add_json(parser, "one JSON object: tokens, and the table's rows as heads")
 
 
-def attend(arguments: argparse.Namespace) -> None:
+def run(arguments: argparse.Namespace) -> None:
     """`attend DIR TEXT`: a line a head, and the files that are asked for."""
     for written in (arguments.html, arguments.png, arguments.npz):
         if written:
@@ -88,3 +86,6 @@ def summary(maps: "AttentionMaps") -> list[dict[str, Any]]:
 def _with_neighbour(queries: Any, offset: int) -> Any:
     """Of the queries [L] those that the diagonal at `offset` has an entry for, in its order."""
     return queries[max(0, -offset) : len(queries) - max(0, offset)]
+
+
+VERBS = {"attend": Verb(_ABOUT, add_arguments, run)}

@@ -1,4 +1,7 @@
-"""The verbs export-compiled and run-compiled: a model as programs in a folder, and whether such a folder runs here."""
+"""The verbs export-compiled and run-compiled: a folder of programs, made and tried.
+
+They are read together: what one writes the other runs.
+"""
 
 import argparse
 from collections.abc import Iterable, Iterator
@@ -6,7 +9,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bert_jax.cli.arguments import SOURCE, Add, add_dtype, add_lines, add_source, names, numbers
+from bert_jax.cli.arguments import SOURCE, Verb, add_dtype, add_json, add_lines, add_source, names, numbers
 from bert_jax.cli.streaming import lines_of, say, serve, to_json, write
 from bert_jax.errors import UserError
 from bert_jax.inference.compiled.facts import TASKS, USUAL_PLATFORMS
@@ -36,30 +39,28 @@ examples:
 _AT_ONCE = 64  # lines that are padded and run together
 
 
-def add_verb(add: Add) -> None:
-    """Make the parsers of both verbs."""
-    export = add("export-compiled", _EXPORT)
-    export.add_argument("source", metavar="SRC", help=SOURCE)
-    export.add_argument("directory", metavar="DST", help="the folder to write; there must be none of this name")
-    export.add_argument("--task", choices=TASKS, required=True, help="what the programs compute")
-    export.add_argument("--lengths", type=numbers, metavar="L,...", help="tokens of a row (default 32,128,512)")
+def _add_export_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("source", metavar="SRC", help=SOURCE)
+    parser.add_argument("directory", metavar="DST", help="the folder to write; there must be none of this name")
+    parser.add_argument("--task", choices=TASKS, required=True, help="what the programs compute")
+    parser.add_argument("--lengths", type=numbers, metavar="L,...", help="tokens of a row (default 32,128,512)")
     batches = "rows of a batch; a program for each length and each of these (default 1,8)"
-    export.add_argument("--batch-sizes", type=numbers, default=(1, 8), metavar="B,...", help=batches)
+    parser.add_argument("--batch-sizes", type=numbers, default=(1, 8), metavar="B,...", help=batches)
     platforms = f"of cpu, cuda, rocm, tpu (default {','.join(USUAL_PLATFORMS)})"
-    export.add_argument("--platforms", type=names, default=USUAL_PLATFORMS, metavar="NAME,...", help=platforms)
-    add_dtype(export)
-    export.add_argument("--pooling", metavar="HOW", help="embed: as the verb embed; default: what the folder says")
-    export.add_argument("--masks", type=int, default=8, metavar="P", help="fill-mask: masks of a row (default 8)")
-    export.add_argument("--top-k", type=int, default=8, metavar="K", help="fill-mask: tokens for each (default 8)")
-    export.add_argument(
-        "--json", action="store_true", help="one JSON object: directory, shapes, files with their bytes"
-    )
-    run = add("run-compiled", _RUN)
-    add_source(run, "a folder of export-compiled")
-    add_lines(run)
+    parser.add_argument("--platforms", type=names, default=USUAL_PLATFORMS, metavar="NAME,...", help=platforms)
+    add_dtype(parser)
+    parser.add_argument("--pooling", metavar="HOW", help="embed: as the verb embed; default: what the folder says")
+    parser.add_argument("--masks", type=int, default=8, metavar="P", help="fill-mask: masks of a row (default 8)")
+    parser.add_argument("--top-k", type=int, default=8, metavar="K", help="fill-mask: tokens for each (default 8)")
+    add_json(parser, "one JSON object: directory, shapes, files with their bytes")
 
 
-def export_compiled(arguments: argparse.Namespace) -> None:
+def _add_run_arguments(parser: argparse.ArgumentParser) -> None:
+    add_source(parser, "a folder of export-compiled")
+    add_lines(parser)
+
+
+def _export(arguments: argparse.Namespace) -> None:
     """`export-compiled SRC DST`: a folder of programs."""
     from bert_jax.inference.compiled.export import export_compiled
     from bert_jax.inference.compiled.facts import read_facts
@@ -89,7 +90,7 @@ def export_compiled(arguments: argparse.Namespace) -> None:
     write(to_json(told | {"shapes": facts.shapes, "files": files}))
 
 
-def run_compiled(arguments: argparse.Namespace) -> None:
+def _run(arguments: argparse.Namespace) -> None:
     """`run-compiled DIR [FILE]`: the arrays of each line."""
     from bert_jax.data.tokenizer.tokenizer import Tokenizer
     from bert_jax.inference.compiled.run import load_compiled
@@ -128,3 +129,9 @@ def _row(tokenizer: "Tokenizer", line: str | UserError) -> Any:
         return {name: array[0] for name, array in tokenizer(first, second if tab else None).items()}
     except UserError as error:
         return error
+
+
+VERBS = {
+    "export-compiled": Verb(_EXPORT, _add_export_arguments, _export),
+    "run-compiled": Verb(_RUN, _add_run_arguments, _run),
+}

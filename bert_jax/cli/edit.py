@@ -1,17 +1,73 @@
-"""A model altered and written: what `python -m bert_jax edit` does, with the functions of `bert_jax.surgery`."""
+"""The verb edit: a model altered by the functions of `bert_jax.surgery`, and written."""
 
+import argparse
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from bert_jax.cli.arguments import SOURCE, Verb, add_json, add_step, numbers
+from bert_jax.cli.streaming import say, to_json, write
 from bert_jax.errors import UserError
-from bert_jax.formats.load import load_arrays, load_tokenizer, resolve
-from bert_jax.formats.write import save_pretrained
-from bert_jax.surgery.layers import distilbert_student, keep_layers
-from bert_jax.surgery.positions import extend_positions
-from bert_jax.surgery.pruning import prune_heads
-from bert_jax.surgery.vocabulary import add_words
+
+_ABOUT = """\
+Alter a model and write it as `export` does: fewer layers, fewer heads, words of a domain as tokens, longer inputs. Then
+train it on: what was added starts where it does no harm, and knows nothing yet.
+
+examples:
+  python -m bert_jax edit my-bert student --keep-layers 0,2,4,7,9,11
+  python -m bert_jax edit my-bert student --student distilbert
+  python -m bert_jax edit my-bert smaller --prune-heads 0:1,3 --prune-heads 2:0
+  python -m bert_jax edit my-bert medical --words terms.txt --into-unused   one word a line, in place of [unused0]
+  python -m bert_jax edit my-bert long --positions 1024 --how interpolate
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("source", metavar="SRC", help=SOURCE)
+    parser.add_argument("directory", metavar="DST", help="the folder to write")
+    add_step(parser)
+    parser.add_argument("--keep-layers", type=numbers, metavar="0,2,...", help="drop the layers that are not named")
+    parser.add_argument(
+        "--student", choices=("distilbert",), help="make it a DistilBERT of six layers, or --keep-layers"
+    )
+    parser.add_argument(
+        "--prune-heads", type=_heads, action="append", default=[], metavar="LAYER:HEAD,...", help="once for each layer"
+    )
+    parser.add_argument("--words", metavar="FILE", help="a word a line; each becomes a token")
+    parser.add_argument("--into-unused", action="store_true", help="in the place of [unused0] ...; else appended")
+    parser.add_argument(
+        "--initial",
+        choices=("mean", "pieces"),
+        default="mean",
+        help="what new rows start as: default mean",
+    )
+    parser.add_argument("--positions", type=int, metavar="L", help="how many tokens an input may have")
+    parser.add_argument("--how", choices=("tile", "interpolate"), default="tile", help="new positions: default tile")
+    add_json(parser, "one JSON object: directory, changes, new_tokens")
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """`edit SRC DST`: fewer layers or heads, more words, longer inputs."""
+    written, changes, new_tokens = edit(
+        arguments.source,
+        arguments.directory,
+        layers=arguments.keep_layers,
+        student=arguments.student,
+        pruned=dict(arguments.prune_heads),
+        words=_words_of(arguments.words) if arguments.words else (),
+        into_unused=arguments.into_unused,
+        initial=arguments.initial,
+        positions=arguments.positions,
+        how=arguments.how,
+        step=arguments.step,
+    )
+    if arguments.json:
+        found = {"directory": str(written), "changes": changes, "new_tokens": new_tokens}
+        write(to_json(found))
+        return
+    say(f"wrote {written}: {'; '.join(changes)}")
+    write(str(written))
 
 
 class Edited(NamedTuple):
@@ -53,6 +109,13 @@ def edit(
         FileNotFoundError, UserError: as `load`, `save_pretrained` and the functions named; nothing to do; a student of
             another family than DistilBERT.
     """
+    from bert_jax.formats.load import load_arrays, load_tokenizer, resolve
+    from bert_jax.formats.write import save_pretrained
+    from bert_jax.surgery.layers import distilbert_student, keep_layers
+    from bert_jax.surgery.positions import extend_positions
+    from bert_jax.surgery.pruning import prune_heads
+    from bert_jax.surgery.vocabulary import add_words
+
     path = resolve(source)
     config, params, report = load_arrays(path, step=step)
     report.check()
@@ -92,3 +155,24 @@ def edit(
 
 def _listed(numbers: Iterable[int]) -> str:
     return ", ".join(map(str, numbers))
+
+
+def _words_of(path: str) -> list[str]:
+    try:
+        lines = Path(path).read_text(encoding="utf-8-sig").splitlines()
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path}: not UTF-8 ({error.reason} at byte {error.start})") from None
+    words = [line.strip() for line in lines if line.strip()]
+    if not words:
+        raise UserError(f"{path}: holds no words; expected one a line")
+    return words
+
+
+def _heads(text: str) -> tuple[int, tuple[int, ...]]:
+    layer, colon, heads = text.partition(":")
+    if not colon or not layer.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r}: expected a layer and its heads, as in 0:1,3")
+    return int(layer), numbers(heads)
+
+
+VERBS = {"edit": Verb(_ABOUT, add_arguments, run, runs_model=False)}

@@ -1,140 +1,20 @@
-"""`embed` and `similar`: vectors of the lines of a file, to a file; and which lines of another are nearest to each."""
+"""The verbs embed and similar, which share a model and its options.
+
+The vectors of the lines of a file, to a file; and which lines of another are nearest to each.
+"""
 
 import argparse
-import io
-import json
 import os
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from bert_jax.cli.arguments import Add, add_lines, add_running, add_source, running
+from bert_jax.cli.arguments import Verb, add_json, add_lines, add_running, add_source, running
 from bert_jax.cli.streaming import answered_by, lines_of, say, serve, to_json
 from bert_jax.errors import UserError
-from bert_jax.files import read_object, sync, write_json
-
-_HEADER = 128  # bytes of a .npy file before its numbers
-
-
-class VectorFile:
-    """A .npy file, float32 [N, D], or a .jsonl file with a list a line, that is written from its beginning to its end.
-
-    Until `finish` it is PATH.part, and PATH.part.json says what it is made of. One that was left unfinished is gone on
-    with after its last whole `chunk` of rows, if it is made of the same.
-
-        with VectorFile(path, width=384, made_of=facts, chunk=4096) as file:
-            for rows in chunks_from(file.rows):
-                file.append(rows)
-            file.finish()
-
-    Args:
-        path: ends in .npy or .jsonl.
-        width: D.
-        made_of: JSON values: whatever must not change between two attempts.
-        chunk: rows that are appended at a time, but for the last.
-
-    Attributes:
-        rows: how many are in it.
-
-    Raises:
-        UserError: the file exists, is of another kind, was begun with something else, or its folder does not exist;
-            PATH.part.json is damaged.
-    """
-
-    def __init__(self, path: str | os.PathLike[str], *, width: int, made_of: Mapping[str, Any], chunk: int):
-        self.path = Path(path)
-        self._is_npy = self.path.suffix == ".npy"
-        if self.path.suffix not in (".npy", ".jsonl"):
-            raise UserError(f"{path}: expected a name that ends in .npy or .jsonl")
-        if not self.path.absolute().parent.is_dir():
-            raise UserError(f"{path}: its folder does not exist")
-        if self.path.exists():
-            raise UserError(f"{path}: exists already; remove it, or name another file")
-        self._part = self.path.with_name(self.path.name + ".part")
-        self._facts = self.path.with_name(self.path.name + ".part.json")
-        self._row_bytes = 4 * width
-        self._width = width
-        facts = json.loads(json.dumps({"width": width, "chunk": chunk, **made_of}))
-        self.rows, size = self._found(facts, chunk)
-        write_json(self._facts, facts)
-        self._file = open(self._part, "r+b" if size else "wb")
-        self._file.truncate(size or (_HEADER if self._is_npy else 0))
-        self._file.seek(0, io.SEEK_END)
-
-    def append(self, rows: Sequence[np.ndarray | None]) -> None:
-        """Vectors float32 [D]; None where there is none: a row of NaN, or `null`."""
-        if self._is_npy:
-            missing = np.full(self._width, np.nan, np.float32)
-            self._file.write(np.stack([missing if row is None else row for row in rows]).astype("<f4").tobytes())
-        else:
-            lines = (json.dumps(None if row is None else [float(x) for x in row]) + "\n" for row in rows)
-            self._file.write("".join(lines).encode())
-        self._file.flush()
-        self.rows += len(rows)
-
-    def finish(self) -> Path:
-        """Gives it its name."""
-        if self._is_npy:
-            self._file.seek(0)
-            self._file.write(_npy_header(self.rows, self._width))
-        self._file.flush()
-        os.fsync(self._file.fileno())
-        os.replace(self._part, self.path)
-        sync(self.path.absolute().parent)
-        self._facts.unlink()
-        return self.path
-
-    def __enter__(self) -> "VectorFile":
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self._file.close()
-
-    def _begun_with(self) -> dict[str, Any]:
-        try:
-            return read_object(self._facts)
-        except UserError:
-            raise UserError(
-                f"{self._facts}: is damaged, so what {self._part} is made of is not known; remove both to begin anew"
-            ) from None
-
-    def _found(self, facts: Mapping[str, Any], chunk: int) -> tuple[int, int]:
-        """Rows that are kept of an unfinished file, and its bytes up to there; 0, 0 if there is none."""
-        if not (self._part.exists() and self._facts.exists()):
-            return 0, 0
-        before = self._begun_with()
-        if changed := [name for name in {**facts, **before} if before.get(name) != facts.get(name)]:
-            name = changed[0]
-            raise UserError(
-                f"{self._part}: was begun with {name}={before.get(name)!r}, now it is {facts.get(name)!r}; "
-                "remove it to begin anew"
-            )
-        if self._is_npy:
-            rows = max(self._part.stat().st_size - _HEADER, 0) // self._row_bytes // chunk * chunk
-            return rows, _HEADER + rows * self._row_bytes if rows else 0
-        ends, end = [0], 0
-        with self._part.open("rb") as file:
-            for line in file:
-                end += len(line)
-                if line.endswith(b"\n"):
-                    ends.append(end)
-        rows = (len(ends) - 1) // chunk * chunk
-        return rows, ends[rows]
-
-
-def _npy_header(rows: int, width: int) -> bytes:
-    """Version 1.0 (https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html), `_HEADER` bytes."""
-    fields = f"{{'descr': '<f4', 'fortran_order': False, 'shape': ({rows}, {width}), }}"
-    return b"\x93NUMPY\x01\x00" + (_HEADER - 10).to_bytes(2, "little") + fields.ljust(_HEADER - 11).encode() + b"\n"
-
 
 if TYPE_CHECKING:
     from bert_jax.inference.tasks.embed import TextEmbedding
@@ -163,31 +43,30 @@ examples:
 _AT_ONCE = 4096  # lines that are sorted by length and embedded together
 
 
-def add_verbs(add: Add) -> None:
-    """Make the parsers of `embed` and `similar`."""
-    embed = add("embed", _EMBED)
-    add_source(embed)
-    add_lines(embed)
-    embed.add_argument("--output", metavar="PATH", help="a .npy file (resumed) or a .jsonl file; none: stdout")
-    embed.add_argument("--json", action="store_true", help="stdout: an error stands in its place there, as an object")
-    _add_common(embed)
-
-    similar = add("similar", _SIMILAR)
-    add_source(similar)
-    similar.add_argument("file", metavar="QUERIES", help="a text a line; -: stdin")
-    similar.add_argument("corpus", metavar="CORPUS", help="a text a line")
-    similar.add_argument("--top-k", type=int, default=5, metavar="K", help="lines for each query (default 5)")
-    similar.add_argument("--json", action="store_true", help="a JSON list a query: corpus_id, score, text")
-    _add_common(similar)
+def _add_embed_arguments(parser: argparse.ArgumentParser) -> None:
+    add_source(parser)
+    add_lines(parser)
+    parser.add_argument("--output", metavar="PATH", help="a .npy file (resumed) or a .jsonl file; none: stdout")
+    add_json(parser, "stdout: an error stands in its place there, as an object")
+    _add_model_arguments(parser)
 
 
-def _add_common(parser: argparse.ArgumentParser) -> None:
+def _add_similar_arguments(parser: argparse.ArgumentParser) -> None:
+    add_source(parser)
+    parser.add_argument("file", metavar="QUERIES", help="a text a line; -: stdin")
+    parser.add_argument("corpus", metavar="CORPUS", help="a text a line")
+    parser.add_argument("--top-k", type=int, default=5, metavar="K", help="lines for each query (default 5)")
+    add_json(parser, "a JSON list a query: corpus_id, score, text")
+    _add_model_arguments(parser)
+
+
+def _add_model_arguments(parser: argparse.ArgumentParser) -> None:
     how = "mean, cls, max, pooled; +normalize for vectors of length one; default: what the folder says"
     parser.add_argument("--pooling", metavar="HOW", help=how)
     add_running(parser)
 
 
-def embed(arguments: argparse.Namespace) -> None:
+def _embed(arguments: argparse.Namespace) -> None:
     """`embed DIR [FILE]`: a vector for each line."""
     if arguments.output and arguments.file == "-":
         raise UserError("--output: name the file too (what comes from stdin cannot be gone on with)")
@@ -206,7 +85,7 @@ def embed(arguments: argparse.Namespace) -> None:
     )
 
 
-def similar(arguments: argparse.Namespace) -> None:
+def _similar(arguments: argparse.Namespace) -> None:
     """`similar DIR QUERIES CORPUS`: the nearest lines of the corpus for each query."""
     from bert_jax.inference.tasks.embed import similar, vectors_or_nan
 
@@ -238,6 +117,8 @@ def _model(arguments: argparse.Namespace) -> "TextEmbedding":
 
 
 def _to_file(model: "TextEmbedding", lines: Iterable[str | UserError], arguments: argparse.Namespace) -> None:
+    from bert_jax.cli.vector_file import VectorFile
+
     found, wrong = Path(arguments.file).stat(), 0
     made_of = {
         "model": model.fingerprint,
@@ -267,3 +148,9 @@ def _to_file(model: "TextEmbedding", lines: Iterable[str | UserError], arguments
         say(f"wrote {path}: {file.rows:,} vectors of {model.width}, pooling {model.pooling}")
     if wrong:
         raise UserError(f"{wrong} of {file.rows:,} lines have no vector but a row of NaN (.jsonl: null) in its place")
+
+
+VERBS = {
+    "embed": Verb(_EMBED, _add_embed_arguments, _embed),
+    "similar": Verb(_SIMILAR, _add_similar_arguments, _similar),
+}

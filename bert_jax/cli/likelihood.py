@@ -1,11 +1,14 @@
-"""The verbs likelihood and evaluate-blimp: how probable texts are, and whether the grammatical ones are more so."""
+"""The verbs likelihood and evaluate-blimp, which share a model and its options.
+
+How probable texts are, and whether the grammatical ones are more so.
+"""
 
 import argparse
 import sys
 from pathlib import Path
 from typing import Any
 
-from bert_jax.cli.arguments import Add, add_lines, add_running, add_source, running
+from bert_jax.cli.arguments import Verb, add_json, add_lines, add_running, add_source, running
 from bert_jax.cli.streaming import answered_by, lines_of, serve, to_json, write
 from bert_jax.errors import UserError
 
@@ -29,28 +32,31 @@ examples:
   python -m bert_jax evaluate-blimp my-bert blimp/data --limit 50   the first pairs of each set: a look
 """
 
-_WITHIN_WORD = "hide with a token the later ones of its word (Kauf & Ivanova 2023); default: itself alone"
+
+def _add_likelihood_arguments(parser: argparse.ArgumentParser) -> None:
+    add_source(parser)
+    add_lines(parser)
+    parser.add_argument("--tokens", action="store_true", help="the log-probability of each token too")
+    add_json(parser, "a JSON object a text: pll, tokens, pppl")
+    _add_model_arguments(parser)
 
 
-def add_verb(add: Add) -> None:
-    """Make the parsers of both verbs."""
-    likelihood = add("likelihood", _LIKELIHOOD)
-    add_source(likelihood)
-    add_lines(likelihood)
-    likelihood.add_argument("--tokens", action="store_true", help="the log-probability of each token too")
-    likelihood.add_argument("--json", action="store_true", help="a JSON object a text: pll, tokens, pppl")
-    blimp = add("evaluate-blimp", _BLIMP)
-    add_source(blimp)
+def _add_blimp_arguments(parser: argparse.ArgumentParser) -> None:
+    add_source(parser)
     data = "BLiMP's folder, or a tar archive of it (.tar, .tar.gz, .tar.zst), or a folder with that"
-    blimp.add_argument("data", metavar="DATA", help=data)
-    blimp.add_argument("--limit", type=int, metavar="N", help="the first N pairs of each set only")
-    blimp.add_argument("--json", action="store_true", help="one JSON object: accuracy, phenomena, fields, sets ...")
-    for parser in (likelihood, blimp):
-        parser.add_argument("--within-word", action="store_true", help=_WITHIN_WORD)
-        add_running(parser)
+    parser.add_argument("data", metavar="DATA", help=data)
+    parser.add_argument("--limit", type=int, metavar="N", help="the first N pairs of each set only")
+    add_json(parser, "one JSON object: accuracy, phenomena, fields, sets ...")
+    _add_model_arguments(parser)
 
 
-def likelihood(arguments: argparse.Namespace) -> None:
+def _add_model_arguments(parser: argparse.ArgumentParser) -> None:
+    how = "hide with a token the later ones of its word (Kauf & Ivanova 2023); default: itself alone"
+    parser.add_argument("--within-word", action="store_true", help=how)
+    add_running(parser)
+
+
+def _likelihood(arguments: argparse.Namespace) -> None:
     """`likelihood DIR [FILE]`: pseudo-log-likelihood, tokens, pseudo-perplexity and the text, a line a text."""
     texts = lines_of(arguments.file)
     from bert_jax.inference.tasks.likelihood import Likelihood
@@ -60,7 +66,7 @@ def likelihood(arguments: argparse.Namespace) -> None:
     serve(results, _show, as_json=arguments.json)
 
 
-def evaluate_blimp(arguments: argparse.Namespace) -> None:
+def _evaluate_blimp(arguments: argparse.Namespace) -> None:
     """`evaluate-blimp DIR DATA`: a table of accuracies."""
     if arguments.limit is not None and arguments.limit < 1:
         raise UserError(f"--limit {arguments.limit}: expected at least 1 pair of each set")
@@ -85,3 +91,9 @@ def _show(text: str, found: dict[str, Any]) -> str:
 def _progress(done: int, of: int) -> None:
     sys.stderr.write(f"\r{done:,} of {of:,} pairs" + ("\n" if done == of else ""))
     sys.stderr.flush()
+
+
+VERBS = {
+    "likelihood": Verb(_LIKELIHOOD, _add_likelihood_arguments, _likelihood),
+    "evaluate-blimp": Verb(_BLIMP, _add_blimp_arguments, _evaluate_blimp),
+}

@@ -1,14 +1,14 @@
 """The verb next-sentence: whether the second text of each pair follows the first."""
 
 import argparse
-import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from bert_jax.cli.arguments import Add, add_running, add_source, running
+from bert_jax.cli.arguments import Verb, add_json, add_running, add_source, running
 from bert_jax.cli.streaming import answered_by, lines_of, serve
 from bert_jax.errors import UserError
+from bert_jax.files import parse_json
 
 _ABOUT = """\
 Whether the second text of a pair follows the first, and with what probability, by the head for next sentences that a
@@ -21,16 +21,14 @@ examples:
 """
 
 
-def add_verb(add: Add) -> None:
-    """Make the parser of the verb."""
-    parser = add("next-sentence", _ABOUT)
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_source(parser)
     parser.add_argument("file", metavar="FILE", help="pairs: tab-separated, or .jsonl; - is stdin, tab-separated")
     add_running(parser)
-    parser.add_argument("--json", action="store_true", help="a JSON object a pair: label, is_next")
+    add_json(parser, "a JSON object a pair: label, is_next")
 
 
-def next_sentence(arguments: argparse.Namespace) -> None:
+def run(arguments: argparse.Namespace) -> None:
     """`next-sentence DIR FILE`: a label and the probability of "is_next", a line a pair."""
     pairs = pairs_of(arguments.file)
     from bert_jax.inference.tasks.next_sentence import NextSentence
@@ -54,23 +52,26 @@ def pairs_of(name: str) -> Iterator[Any]:
     return _parsed(lines_of(name), parse, name)
 
 
-def _parsed(lines: Iterator[Any], parse: Callable[[str], Any], name: str) -> Iterator[Any]:
+def _parsed(lines: Iterator[Any], parse: Callable[[str, str], Any], name: str) -> Iterator[Any]:
     for number, line in enumerate(lines, 1):
         try:
-            yield line if isinstance(line, UserError) else parse(line)
-        except ValueError as error:
-            yield UserError(f"{name}, line {number}: {error}")
+            yield line if isinstance(line, UserError) else parse(line, f"{name}, line {number}")
+        except UserError as error:
+            yield error
 
 
-def _of_cells(line: str) -> tuple[str, ...]:
+def _of_cells(line: str, where: str) -> tuple[str, ...]:
     cells = line.split("\t")
     if len(cells) != 2:
-        raise ValueError(f"expected two texts with a tab between, found {len(cells) - 1} tabs")
+        raise UserError(f"{where}: expected two texts with a tab between, found {len(cells) - 1} tabs")
     return tuple(cells)
 
 
-def _of_object(line: str) -> dict[str, Any]:
-    row = json.loads(line)
+def _of_object(line: str, where: str) -> dict[str, Any]:
+    row = parse_json(line, where)
     if not isinstance(row, dict) or not {"text", "text_pair"} <= set(row):
-        raise ValueError('expected an object with "text" and "text_pair"')
+        raise UserError(f'{where}: expected an object with "text" and "text_pair"')
     return {"text": row["text"], "text_pair": row["text_pair"]}
+
+
+VERBS = {"next-sentence": Verb(_ABOUT, add_arguments, run)}

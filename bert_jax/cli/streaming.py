@@ -25,6 +25,21 @@ def lines_of(name: str) -> Iterator[str | UserError]:
     return (line if isinstance(line, UserError) else line.removesuffix("\r") for line in lines)
 
 
+def file_of(name: str) -> Path:
+    """The path of a table, which is not read from stdin.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        UserError: it is "-".
+    """
+    if name == "-":
+        raise UserError("a table is not read from stdin: name the file")
+    path = Path(name)
+    if not path.is_file():
+        raise FileNotFoundError(f"{name}: no such file")
+    return path
+
+
 def answered_by(predict: Any, items: Iterable[Any], **options: Any) -> Iterator[tuple[Any, Any]]:
     """(item, its result or UserError) by a pipeline, a `TaskModel`, as they come; options as its `stream`."""
     return predict.answered(items, **{"chunk": CHUNK, "on_error": "return", **options})

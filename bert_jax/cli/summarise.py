@@ -4,7 +4,7 @@ import argparse
 from collections.abc import Iterator
 from typing import Any
 
-from bert_jax.cli.arguments import Add, add_running, add_source, running
+from bert_jax.cli.arguments import Verb, add_json, add_running, add_source, running
 from bert_jax.cli.streaming import lines_of, serve
 from bert_jax.errors import UserError
 
@@ -19,9 +19,7 @@ examples:
 """
 
 
-def add_verb(add: Add) -> None:
-    """Make the parser of the verb."""
-    parser = add("summarise", _ABOUT)
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_source(parser)
     parser.add_argument("files", metavar="FILE", nargs="+", help="each one document; - is stdin")
     parser.add_argument("--sentences", type=int, metavar="N", help="how many of each document (default 3)")
@@ -29,10 +27,10 @@ def add_verb(add: Add) -> None:
     parser.add_argument("--language", default="en", metavar="CODE", help="ISO 639-1, for abbreviations (default en)")
     parser.add_argument("--pooling", metavar="HOW", help="of the vectors: mean, cls ...; default: what the folder says")
     add_running(parser)
-    parser.add_argument("--json", action="store_true", help="a JSON list a document: sentence, start, end, score")
+    add_json(parser, "a JSON list a document: sentence, start, end, score")
 
 
-def summarise(arguments: argparse.Namespace) -> None:
+def run(arguments: argparse.Namespace) -> None:
     """`summarise DIR FILE...`: sentences, one a line, and a blank line between documents."""
     documents = [lines_of(name) for name in arguments.files]
     from bert_jax.inference.tasks.summarise import REDUNDANCY, Summarise, check_options
@@ -65,3 +63,6 @@ def _named(name: str, found: Any) -> Any:
 
 def _show(found: list[dict[str, Any]]) -> str:
     return "\n".join(row["sentence"] for row in found)
+
+
+VERBS = {"summarise": Verb(_ABOUT, add_arguments, run)}

@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bert_jax.__main__ import main, make_parser
-from bert_jax.cli import commands
+from bert_jax.__main__ import _ALIASES, _FILES, main
+from bert_jax.cli import info
 from bert_jax.cli import streaming as serve
 from bert_jax.config import BertConfig
 from bert_jax.data.tokenizer.tokenizer import Tokenizer
@@ -269,7 +269,7 @@ def test_ctrl_c_is_130_and_a_closed_pipe_is_quiet(monkeypatch, capsys, export):
     def interrupt(_):
         raise KeyboardInterrupt
 
-    monkeypatch.setitem(commands.VERBS, "info", interrupt)
+    monkeypatch.setitem(info.VERBS, "info", info.VERBS["info"]._replace(run=interrupt))
     assert main(["info", str(export)]) == 130
     assert capsys.readouterr().err == "interrupted\n"
 
@@ -284,8 +284,7 @@ def test_ctrl_c_is_130_and_a_closed_pipe_is_quiet(monkeypatch, capsys, export):
 
 @pytest.mark.slow
 def test_help_has_examples_and_loads_nothing_heavy():
-    verbs = make_parser().parse_args(["info", "x"]).verb, *commands.VERBS
-    for verb in verbs:
+    for verb in (*_FILES, *_ALIASES):
         code = f"""
 import sys
 from bert_jax.__main__ import main

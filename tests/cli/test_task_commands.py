@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from bert_jax.__main__ import main
-from bert_jax.cli import task_commands as commands
+from bert_jax.cli import streaming
 from bert_jax.errors import UserError
 from bert_jax.inference.attention import maps as attention_maps
 from bert_jax.inference.pipeline import pipeline
@@ -67,7 +67,7 @@ def test_classify_gives_a_result_a_line_from_a_file_or_stdin(folders, tmp_path, 
     expected = pipeline("text-classification", folder)(TEXTS)
     assert [line.split("\t")[0] for line in lines] == [row["label"] for row in expected]
     assert [float(line.split("\t")[1]) for line in lines] == pytest.approx([row["score"] for row in expected], abs=1e-4)
-    monkeypatch.setattr(commands, "CHUNK", 3)
+    monkeypatch.setattr(streaming, "CHUNK", 3)
     for argv in ([], ["-"]):
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO("\n".join(TEXTS).encode())))
         found = json_lines(output(capsys, "classify", folder, *argv, "--json", "--top-k", "3"))

@@ -1,6 +1,5 @@
 """evaluate-blimp: reading the sets, accuracies equal to a plain loop's, ties, means of groups, the verb."""
 
-import argparse
 import gzip
 import io
 import json
@@ -12,7 +11,7 @@ import numpy as np
 import pytest
 import zstandard
 
-from bert_jax.cli.likelihood import add_verb, evaluate_blimp
+from bert_jax.__main__ import run as run_verb
 from bert_jax.errors import UserError
 from bert_jax.evaluation.blimp import evaluate, read_blimp, table
 from bert_jax.formats.load import load
@@ -274,10 +273,7 @@ def test_the_published_sets_are_67_in_12_phenomena(data_dir):
 
 
 def run(*argv: object) -> None:
-    parser = argparse.ArgumentParser()
-    verbs = parser.add_subparsers(dest="verb")
-    add_verb(lambda verb, about: verbs.add_parser(verb, description=about))
-    evaluate_blimp(parser.parse_args(["evaluate-blimp", *(str(word) for word in argv)]))
+    run_verb(["evaluate-blimp", *(str(word) for word in argv)])
 
 
 @pytest.mark.slow

@@ -1,7 +1,5 @@
 """What a user gives, checked before it is worked on: texts one by one, so that an error names it, options and paths."""
 
-import os
-from pathlib import Path
 from typing import Any
 
 from bert_jax.errors import UserError
@@ -52,15 +50,3 @@ def check_text(text: Any, name: str) -> str:
 def shortened(text: str) -> str:
     """A text as an error shows it, in quotes."""
     return repr(text if len(text) <= _SHOWN else text[: _SHOWN - 1] + "…")
-
-
-def writable(path: str | os.PathLike[str]) -> Path:
-    """The path of a file that will be written.
-
-    Raises:
-        FileNotFoundError: its folder does not exist.
-    """
-    path = Path(path)
-    if not path.absolute().parent.is_dir():
-        raise FileNotFoundError(f"{path}: its folder does not exist")
-    return path

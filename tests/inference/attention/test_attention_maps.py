@@ -1,6 +1,5 @@
 """attend: the weights of all layers as arrays, tokens and their sides, files, mistakes, the verb, the guide."""
 
-import argparse
 import json
 import sys
 from pathlib import Path
@@ -9,7 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bert_jax.cli.attend import add_verb, attend, summary
+from bert_jax.__main__ import run as run_verb
+from bert_jax.cli.attend import summary
 from bert_jax.errors import UserError
 from bert_jax.formats.load import load
 from bert_jax.inference.attention.maps import Attend, AttentionMaps, readable
@@ -30,10 +30,7 @@ def look(folder: Path) -> Attend:
 
 
 def run(*argv: object) -> None:
-    parser = argparse.ArgumentParser()
-    verbs = parser.add_subparsers(dest="verb")
-    add_verb(lambda verb, about: verbs.add_parser(verb, description=about))
-    attend(parser.parse_args([str(word) for word in argv]))
+    run_verb([str(word) for word in argv])
 
 
 def maps_of(weights: np.ndarray, special: list[int], tokens: list[str] | None = None) -> AttentionMaps:

@@ -19,9 +19,6 @@ from jax import export as jax_export
 from safetensors.numpy import load_file, save_file
 
 from bert_jax.__main__ import main
-from bert_jax.cli import commands
-from bert_jax.cli import compiled as compiled_command
-from bert_jax.cli import task_arguments as arguments
 from bert_jax.data.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import UserError
 from bert_jax.inference.compiled import export as compiled_export
@@ -67,16 +64,6 @@ def made(tmp_path_factory):
 def copy(made, tmp_path) -> Path:
     """A folder of `embed` that may be damaged."""
     return Path(shutil.copytree(made("embed")[1], tmp_path / "copy"))
-
-
-@pytest.fixture
-def verbs(monkeypatch):
-    """The command line with the two verbs."""
-    if "run-compiled" not in commands.VERBS:
-        before = arguments.add_verbs
-        both = {"export-compiled": compiled_command.export_compiled, "run-compiled": compiled_command.run_compiled}
-        monkeypatch.setattr(commands, "VERBS", commands.VERBS | both)
-        monkeypatch.setattr("bert_jax.__main__.add_verbs", lambda add: (before(add), compiled_command.add_verb(add)))
 
 
 def batch_of(shape: tuple[int, int], masks: int | None, seed: int = 0) -> dict[str, np.ndarray]:
@@ -225,7 +212,6 @@ def test_another_process_gives_the_same_numbers_without_flax_and_the_model_s_cod
         np.testing.assert_array_equal(found["loaded"], expected)
 
 
-@pytest.mark.usefixtures("verbs")
 def test_a_changed_byte_in_any_file_is_refused(copy, capsys):
     names = sorted(path.name for path in copy.iterdir())
     assert {"compiled.json", "programs.zip", "weights.safetensors", "tokenizer.json", "README.md"} <= set(names)
@@ -241,7 +227,6 @@ def test_a_changed_byte_in_any_file_is_refused(copy, capsys):
     load_compiled(copy)
 
 
-@pytest.mark.usefixtures("verbs")
 def test_another_platform_is_refused(made, copy, tmp_path, capsys):
     change(copy, platforms=("cuda", "tpu"))
     refused(capsys, copy, "for cuda, tpu, and JAX runs on cpu here")
@@ -253,7 +238,6 @@ def test_another_platform_is_refused(made, copy, tmp_path, capsys):
     refused(capsys, for_tpu, "1x8.jaxexport has platforms ('tpu',)")
 
 
-@pytest.mark.usefixtures("verbs")
 def test_another_version_is_refused(copy, capsys):
     newest = jax_export.maximum_supported_calling_convention_version
     oldest = jax_export.minimum_supported_calling_convention_version
@@ -298,7 +282,6 @@ def test_weights_that_the_programs_do_not_take_are_refused(copy):
             load_compiled(copy)
 
 
-@pytest.mark.usefixtures("verbs")
 def test_facts_that_are_not_the_programs_are_refused(copy, capsys):
     """Where the sum is right and what it stands over is wrong."""
     facts = read_facts(copy)
@@ -417,7 +400,6 @@ def test_bfloat16_is_what_each_platform_takes_it_for(made, tmp_path, monkeypatch
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("verbs")
 def test_the_verbs(made, tmp_path, capsys):
     source, _ = made("embed")
     written = tmp_path / "c"
@@ -446,7 +428,6 @@ def test_the_verbs(made, tmp_path, capsys):
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("verbs")
 def test_the_guide_runs_as_written(made, tmp_path, monkeypatch, capsys):
     for task, name in (("embed", "my-encoder"), ("text-classification", "runs/reviews/model")):
         shutil.copytree(made(task)[0], tmp_path / name)

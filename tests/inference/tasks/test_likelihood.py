@@ -1,6 +1,5 @@
 """likelihood: one token hidden in each row, sums of log-probabilities, mistakes a text at a time, the verb."""
 
-import argparse
 import io
 import json
 import math
@@ -13,7 +12,7 @@ import jax
 import numpy as np
 import pytest
 
-from bert_jax.cli.likelihood import add_verb, likelihood
+from bert_jax.__main__ import run as run_verb
 from bert_jax.data.tasks.encoded import Batch, Encoded
 from bert_jax.errors import UserError
 from bert_jax.formats.load import Loaded, load
@@ -195,10 +194,7 @@ def test_a_decoder_and_a_model_without_the_head_are_refused(loaded, tmp_path):
 
 
 def run(*argv: object) -> None:
-    parser = argparse.ArgumentParser()
-    verbs = parser.add_subparsers(dest="verb")
-    add_verb(lambda verb, about: verbs.add_parser(verb, description=about))
-    likelihood(parser.parse_args(["likelihood", *(str(word) for word in argv)]))
+    run_verb(["likelihood", *(str(word) for word in argv)])
 
 
 @pytest.mark.slow

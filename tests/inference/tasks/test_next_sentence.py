@@ -1,6 +1,5 @@
 """next-sentence: labels and probabilities of pairs, mistakes a pair at a time, the verb."""
 
-import argparse
 import json
 from pathlib import Path
 
@@ -8,7 +7,7 @@ import jax
 import numpy as np
 import pytest
 
-from bert_jax.cli.next_sentence import add_verb, next_sentence
+from bert_jax.__main__ import run as run_verb
 from bert_jax.errors import UserError
 from bert_jax.formats.load import load
 from bert_jax.inference.tasks.next_sentence import NextSentence
@@ -91,10 +90,7 @@ def test_a_model_without_the_head_is_refused_in_one_line(head, model_type, tmp_p
 
 
 def run(*argv: object) -> None:
-    parser = argparse.ArgumentParser()
-    verbs = parser.add_subparsers(dest="verb")
-    add_verb(lambda verb, about: verbs.add_parser(verb, description=about))
-    next_sentence(parser.parse_args(["next-sentence", *(str(word) for word in argv)]))
+    run_verb(["next-sentence", *(str(word) for word in argv)])
 
 
 def test_the_verb_reads_columns_and_objects(folder, predict, tmp_path, capsys):

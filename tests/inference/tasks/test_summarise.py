@@ -1,6 +1,5 @@
 """summarise: centrality equal to PageRank by networkx, what is said already is not said again, sentences in place."""
 
-import argparse
 import json
 import sys
 from pathlib import Path
@@ -10,7 +9,7 @@ import networkx
 import numpy as np
 import pytest
 
-from bert_jax.cli.summarise import add_verb, summarise
+from bert_jax.__main__ import run as run_verb
 from bert_jax.errors import UserError
 from bert_jax.inference.tasks import summarise as module
 from bert_jax.inference.tasks import summarise as of_class
@@ -150,10 +149,7 @@ def test_without_the_splitter_the_error_names_the_extra(predict, monkeypatch):
 
 
 def run(*argv: object) -> None:
-    parser = argparse.ArgumentParser()
-    verbs = parser.add_subparsers(dest="verb")
-    add_verb(lambda verb, about: verbs.add_parser(verb, description=about))
-    summarise(parser.parse_args(["summarise", *(str(word) for word in argv)]))
+    run_verb(["summarise", *(str(word) for word in argv)])
 
 
 def test_the_verb_writes_sentences_or_json(folder, predict, tmp_path, capsys):

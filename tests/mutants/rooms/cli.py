@@ -3,8 +3,8 @@
 from tests.mutants.mutant import Mutant
 
 STREAMING = "bert_jax/cli/streaming.py"
-COMMANDS = "bert_jax/cli/commands.py"
-TASKS = "bert_jax/cli/task_commands.py"
+ANSWER = "bert_jax/cli/answer.py"
+CLASSIFY = "bert_jax/cli/classify.py"
 EDIT = "bert_jax/cli/edit.py"
 OF_COMMANDS = "tests/cli/test_commands.py"
 OF_TASKS = "tests/cli/test_task_commands.py"
@@ -39,14 +39,14 @@ MUTANTS: tuple[Mutant, ...] = (
         (f"{OF_TASKS}::test_every_verb_loads_its_model_with_the_products_type_that_is_asked_for",),
     ),
     Mutant(
-        TASKS,
+        ANSWER,
         "odds[name] = min(answers.no_answer_score, _CERTAIN)",
         "odds[name] = -min(answers.no_answer_score, _CERTAIN)",
         "null odds have the other sign",
         (f"{OF_TASKS}::test_answer_writes_what_the_official_script_reads",),
     ),
     Mutant(
-        TASKS,
+        CLASSIFY,
         'return row.text if row.pair is None else {"text": row.text, "text_pair": row.pair}',
         "return row.text",
         "the second text of a pair is not classified",

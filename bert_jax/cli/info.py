@@ -1,15 +1,41 @@
-"""What is in a model directory: config, step, counts, the sum over all parameters, whether the files are sound."""
+"""The verb info: what is in a model: config, step, counts, the sum over all parameters, whether its files are sound."""
 
+import argparse
+import json
 import os
 import re
 from pathlib import Path
 from typing import Any
 
+from bert_jax.cli.arguments import Verb, add_json, add_source, add_step
+from bert_jax.cli.streaming import write
 from bert_jax.config import BertConfig
-from bert_jax.formats.hub_files import published_as
-from bert_jax.formats.load import is_run_directory, load_arrays, load_tokenizer, resolve
-from bert_jax.formats.weights import open_weights
-from bert_jax.tree import flatten, parameter_count, sha256_of_parameters
+
+_ABOUT = """\
+What is in a model: config, step, number of parameters, one sha256 over all of them (the same for a run directory and
+its export), whether the files agree with the sums recorded when they were written, and the tree with shapes.
+
+examples:
+  python -m bert_jax info runs/demo
+  python -m bert_jax info my-bert --layers
+  python -m bert_jax info my-bert --json
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_source(parser)
+    add_step(parser)
+    parser.add_argument("--layers", action="store_true", help="every layer by itself, not one line for all alike")
+    add_json(parser, "one JSON object")
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """`info DIR`: what is in a model."""
+    found = describe(arguments.source, step=arguments.step)
+    if arguments.json:
+        write(json.dumps(found, ensure_ascii=False, indent=1))
+    else:
+        write(show(found, every_layer=arguments.layers))
 
 
 def describe(source: str | os.PathLike[str], *, step: int | None = None) -> dict[str, Any]:
@@ -23,7 +49,7 @@ def describe(source: str | os.PathLike[str], *, step: int | None = None) -> dict
         kind: "run" or "folder"; path; published: "ORG/NAME@COMMIT" of a model from the hub, else None; head; config
             (Hugging Face's fields).
         step: None for a folder that does not say; steps: those of a run.
-        parameters: how many; sha256: `interop.tree.sha256_of_parameters`, the same for a run and its export.
+        parameters: how many; sha256: `tree.sha256_of_parameters`, the same for a run and its export.
         verified: whether all bytes agree with the sums recorded when they were written; None where there are none.
         damaged: step -> what is wrong with it, for a run's steps that are newer than the one shown.
         missing, unexpected, mismatched, notes: of the load.
@@ -33,6 +59,11 @@ def describe(source: str | os.PathLike[str], *, step: int | None = None) -> dict
     Raises:
         FileNotFoundError, UserError: as `bert_jax.load`.
     """
+    from bert_jax.formats.hub_files import published_as
+    from bert_jax.formats.load import is_run_directory, load_arrays, load_tokenizer, resolve
+    from bert_jax.formats.weights import open_weights
+    from bert_jax.tree import flatten, parameter_count, sha256_of_parameters
+
     path = resolve(source)
     config, params, report = load_arrays(path, step=step, verify=False)
     tokenizer = load_tokenizer(path)
@@ -148,3 +179,6 @@ def _folded(tree: dict[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
 
 
 _LAYER = re.compile(r"\blayer_(\d+)\b")
+
+
+VERBS = {"info": Verb(_ABOUT, add_arguments, run, runs_model=False)}

@@ -1,0 +1,126 @@
+"""The verb answer: answers to questions about passages."""
+
+import argparse
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from bert_jax.cli.arguments import FINE_TUNED, Verb, add_json, add_running, add_source, running
+from bert_jax.cli.streaming import file_of, say, to_json, write
+from bert_jax.errors import UserError, errors_in_place
+from bert_jax.files import writable
+
+_ABOUT = """\
+The answers to questions about passages, slices of them, by a model that was fine-tuned for it.
+
+examples:
+  python -m bert_jax answer runs/squad dev-v1.1.json --output predictions.json     SQuAD's form: id to answer
+  python -m bert_jax answer my-bert dev-v2.0.json --null-threshold 0 --null-odds odds.json
+  python -m bert_jax answer my-bert questions.jsonl --json                         columns question and context
+  python -m bert_jax answer my-bert dev-v1.1.json --top-k 20 --json --output nbest.jsonl
+"""
+
+_CERTAIN = 1e9  # how much better no answer is where there is no other: JSON has no infinity
+_N_BEST = 20  # answers that share the probability, as in run_squad.py
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_source(parser, FINE_TUNED)
+    parser.add_argument("file", metavar="FILE", help="SQuAD's .json, or a table with the columns question and context")
+    parser.add_argument("--output", metavar="PATH", help="write the result there")
+    parser.add_argument("--top-k", type=int, default=1, metavar="K", help="answers to each question (default 1)")
+    parser.add_argument("--null-threshold", type=float, metavar="T", help='answer "" where that is so much better')
+    parser.add_argument("--null-odds", metavar="PATH", help="write there how much better: JSON, question id to score")
+    parser.add_argument("--max-length", type=int, metavar="L", help="tokens of a window (the run's, or 384)")
+    parser.add_argument("--stride", type=int, metavar="N", help="tokens between two windows (the run's, or 128)")
+    parser.add_argument("--max-answer-length", type=int, metavar="N", help="in tokens (the run's, or 30)")
+    add_running(parser)
+    add_json(parser, "a JSON object a question: id, score, start, end, answer; with --top-k a list")
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """`answer DIR FILE`: {id: answer} of a file in SQuAD's form, or an answer for each row of a table."""
+    path = file_of(arguments.file)
+    if not 1 <= arguments.top_k <= _N_BEST:
+        raise UserError(f"--top-k {arguments.top_k}: expected 1 to {_N_BEST}")
+    if arguments.top_k > 1 and _is_squad(path) and not arguments.json:
+        raise UserError(f"--top-k {arguments.top_k}: {{id: answer}} has one answer a question; add --json")
+    for written in (arguments.output, arguments.null_odds):
+        if written:
+            writable(written)
+    questions = list(_questions(path))
+    from bert_jax.inference.tasks.question_answering import QuestionAnswering
+
+    predict = QuestionAnswering(
+        arguments.source,
+        max_seq_len=arguments.max_length,
+        stride=arguments.stride,
+        max_answer_len=arguments.max_answer_length,
+        n_best=_N_BEST,
+        null_threshold=arguments.null_threshold,
+        **running(arguments),
+    )
+    found, odds, wrong = [], {}, 0
+    answers_of = zip(questions, predict.answers(questions, on_error="return"), strict=True)
+    for number, (question, answers) in enumerate(answers_of):
+        name = str(number) if isinstance(question, UserError) else question["id"]
+        if isinstance(answers, UserError):
+            wrong += 1
+            if not arguments.json:
+                say(f"error: {answers}")
+            found.append([{"id": name, "answer": "", "score": 0.0, "error": str(answers)}])
+            continue
+        best = predict.describe(answers, arguments.top_k)
+        found.append([{"id": name} | one for one in (best if arguments.top_k > 1 else [best])])
+        odds[name] = min(answers.no_answer_score, _CERTAIN)
+    if arguments.json:
+        text = "\n".join(to_json(rows if arguments.top_k > 1 else rows[0]) for rows in found)
+    elif _is_squad(path):
+        text = json.dumps({rows[0]["id"]: rows[0]["answer"] for rows in found}, ensure_ascii=False, indent=1)
+    else:
+        text = "\n".join(map(_show, found))
+    if arguments.null_odds:
+        Path(arguments.null_odds).write_text(json.dumps(odds, indent=1) + "\n", encoding="utf-8")
+    if arguments.output:
+        Path(arguments.output).write_text(text + "\n", encoding="utf-8")
+    else:
+        write(text)
+    if wrong:
+        raise UserError(f"{wrong} of {len(found)} questions could not be answered; the others were")
+
+
+def _questions(path: Path) -> Iterator[dict[str, str] | UserError]:
+    """id, question, context; in the place of a row that has not both the error."""
+    from bert_jax.data.tasks.passages import read_squad
+    from bert_jax.data.tasks.tables import has_header, named_rows
+
+    if _is_squad(path):
+        yield from ({"id": one.id, "question": one.question, "context": one.context} for one in read_squad(path))
+        return
+    for number, found in enumerate(errors_in_place(lambda wrong: named_rows(path, wrong))):
+        if isinstance(found, UserError):
+            yield found
+            continue
+        line, row = found
+        if missing := [name for name in ("question", "context") if not isinstance(row.get(name), str)]:
+            has = ", ".join(map(repr, row))
+            error = UserError(f"{path}, line {line}: has no text {missing[0]!r}; it has {has}")
+            if has_header(path):
+                raise error
+            yield error
+            continue
+        yield {"id": str(row.get("id", number)), "question": row["question"], "context": row["context"]}
+
+
+def _is_squad(path: Path) -> bool:
+    from bert_jax.data.tasks.tables import format_of
+
+    return format_of(path) == "json"
+
+
+def _show(rows: list[dict[str, Any]]) -> str:
+    return "\t".join(f"{row['score']:.4f}\t{' '.join(row['answer'].split())}" for row in rows)
+
+
+VERBS = {"answer": Verb(_ABOUT, add_arguments, run)}

@@ -1,0 +1,42 @@
+"""The verb choose: which of several endings is right."""
+
+import argparse
+
+from bert_jax.cli.arguments import FINE_TUNED, Verb, add_json, add_running, add_source, running
+from bert_jax.cli.streaming import answered_by, file_of, serve
+from bert_jax.data.tasks.multiple_choice import CHOICE_READERS
+from bert_jax.errors import errors_in_place
+
+_ABOUT = """\
+Which of several endings is right, by a model that was fine-tuned for it: its number, counted from 0, and probability.
+
+examples:
+  python -m bert_jax choose runs/swag val.csv
+  python -m bert_jax choose my-bert test.jsonl --format arc --json                 id, choice, score, scores
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_source(parser, FINE_TUNED)
+    parser.add_argument("file", metavar="FILE", help="questions with their choices")
+    parser.add_argument("--format", choices=tuple(CHOICE_READERS), default="swag", help="FILE's form: default swag")
+    add_running(parser)
+    add_json(parser, "a JSON object a question: id, choice, score, scores")
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """`choose DIR FILE`: the number of the best choice of each question."""
+    path = file_of(arguments.file)
+    questions = errors_in_place(lambda wrong: CHOICE_READERS[arguments.format](path, wrong))
+    from bert_jax.inference.tasks.multiple_choice import MultipleChoice
+
+    predict = MultipleChoice(arguments.source, **running(arguments))
+    serve(
+        answered_by(predict, questions),
+        lambda _, found: f"{found['choice']}\t{found['score']:.4f}",
+        as_json=arguments.json,
+        in_json=lambda question, found: {"id": question.id} | found,
+    )
+
+
+VERBS = {"choose": Verb(_ABOUT, add_arguments, run)}

@@ -1,0 +1,72 @@
+"""The verb classify: the labels of texts."""
+
+import argparse
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from bert_jax.cli.arguments import FINE_TUNED, Verb, add_json, add_lines, add_running, add_source, running
+from bert_jax.cli.streaming import answered_by, file_of, lines_of, serve
+from bert_jax.errors import UserError, errors_in_place
+
+_ABOUT = """\
+The label of each text, or pair of texts, by a model that was fine-tuned for it, and its probability; of a regression
+the value. What is too long is cut at the end, as in fine-tuning, and a warning says so.
+
+examples:
+  python -m bert_jax classify runs/reviews texts.txt                  one text a line, or stdin; a result a line
+  python -m bert_jax classify my-bert pairs.tsv --text premise --pair hypothesis --top-k 3
+  python -m bert_jax classify my-bert --json < texts.txt              a JSON list a text: label, score
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_source(parser, FINE_TUNED)
+    add_lines(parser, "a text a line, or a table; none: stdin")
+    parser.add_argument("--text", metavar="COL", help="FILE is a .csv, .tsv or .jsonl table: the texts' column")
+    parser.add_argument("--pair", metavar="COL", help="and the column of what is paired with them")
+    parser.add_argument("--top-k", type=int, default=1, metavar="K", help="labels for each text (default 1)")
+    add_running(parser)
+    add_json(parser, "a JSON list a text: label, score")
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """`classify DIR [FILE]`: the best label of each text."""
+    if arguments.top_k < 1:
+        raise UserError(f"--top-k {arguments.top_k}: expected at least 1")
+    texts = _texts(arguments)
+    from bert_jax.inference.tasks.text_classification import TextClassification
+
+    predict = TextClassification(arguments.source, **running(arguments))
+
+    def show(_: Any, found: Any) -> str:
+        return "\t".join(f"{row['label']}\t{row['score']:.4f}" for row in found)
+
+    serve(
+        answered_by(predict, texts, top_k=arguments.top_k),
+        show,
+        as_json=arguments.json,
+    )
+
+
+def _texts(arguments: argparse.Namespace) -> Iterator[Any]:
+    from bert_jax.data.tasks.labelled_text import Columns, read_table
+
+    if arguments.text:
+        path, columns = file_of(arguments.file), Columns(arguments.text, arguments.pair, label=None)
+        rows = errors_in_place(lambda wrong: read_table(path, columns, wrong))
+        return map(_text_of, rows)
+    if arguments.pair:
+        raise UserError(f"--pair {arguments.pair}: name the column of the first texts too, --text COL")
+    if Path(arguments.file.removesuffix(".gz").removesuffix(".zst")).suffix in (".csv", ".tsv", ".jsonl", ".json"):
+        raise UserError(f"{arguments.file}: a table; name the column with the texts, --text COL")
+    return lines_of(arguments.file)
+
+
+def _text_of(row: Any) -> Any:
+    if isinstance(row, UserError):
+        return row
+    return row.text if row.pair is None else {"text": row.text, "text_pair": row.pair}
+
+
+VERBS = {"classify": Verb(_ABOUT, add_arguments, run)}

@@ -1,0 +1,59 @@
+"""The verb fill-mask: the most probable tokens for each mask of a text."""
+
+import argparse
+import sys
+from typing import Any
+
+from bert_jax.cli.arguments import Verb, add_json, add_running, add_source, names, running
+from bert_jax.cli.streaming import answered_by, lines_of, serve
+from bert_jax.errors import UserError
+
+_ABOUT = """\
+The most probable tokens for each mask of each text: [MASK], or what the model's tokenizer calls it (RoBERTa: <mask>).
+
+examples:
+  python -m bert_jax fill-mask runs/demo "Python is a [MASK] language."
+  python -m bert_jax fill-mask my-bert "The [MASK] sat on the [MASK]." --top-k 3
+  python -m bert_jax fill-mask my-bert --json < texts.txt        one text a line, one JSON list a line
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_source(parser)
+    parser.add_argument("texts", metavar="TEXT", nargs="*", help="texts with [MASK]; none: one a line from stdin")
+    parser.add_argument("--top-k", type=int, default=5, metavar="K", help="tokens for each [MASK] (default 5)")
+    parser.add_argument("--targets", type=names, metavar="WORD,...", help="only these, each a token of the vocabulary")
+    parser.add_argument("--truncate", action="store_true", help="cut texts that are too long at the end; else an error")
+    add_running(parser)
+    add_json(parser, "a JSON list a text: score, token, token_str, sequence")
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """`fill-mask DIR TEXT...`: predictions for each text."""
+    if arguments.top_k < 1:
+        raise UserError(f"--top-k {arguments.top_k}: expected at least 1")
+    if not arguments.texts and sys.stdin.isatty():
+        raise UserError('name a text, as in "The [MASK] sat.", or pipe in one a line')
+    texts = arguments.texts or lines_of("-")
+    from bert_jax.inference.pipeline import FillMask
+
+    predict = FillMask(arguments.source, truncation=arguments.truncate, **running(arguments))
+    on_error = "raise" if len(arguments.texts) == 1 else "return"
+    results = answered_by(predict, texts, on_error=on_error, top_k=arguments.top_k, targets=arguments.targets or None)
+    serve(results, _show, as_json=arguments.json)
+
+
+def _show(text: str, result: list[Any]) -> str:
+    masks = [result] if isinstance(result[0], dict) else result
+    lines = [text]
+    for number, predictions in enumerate(masks):
+        if len(masks) > 1:
+            lines.append(f"  [MASK] {number + 1} of {len(masks)}")
+        width = max(len(found["token_str"]) for found in predictions)
+        lines += [
+            f"  {found['score']:.4f}  {found['token_str']:<{width}}  {found['sequence']}" for found in predictions
+        ]
+    return "\n".join(lines) + "\n"
+
+
+VERBS = {"fill-mask": Verb(_ABOUT, add_arguments, run)}

@@ -1,0 +1,91 @@
+"""The verb tag: the entities of texts, or a tag for each word."""
+
+import argparse
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
+from typing import Any
+
+from bert_jax.cli.arguments import FINE_TUNED, Verb, add_json, add_lines, add_running, add_source, running
+from bert_jax.cli.streaming import CHUNK, answered_by, file_of, lines_of, serve
+from bert_jax.errors import UserError, errors_in_place
+
+_ABOUT = """\
+The entities of each text, with their characters, by a model that was fine-tuned to tag words. Nothing is cut: a long
+text is read in windows.
+
+examples:
+  python -m bert_jax tag runs/ner news.txt                            one text a line, or stdin
+  python -m bert_jax tag my-bert --json < news.txt                    a JSON list a text: entity_group, score, word ...
+  python -m bert_jax tag my-bert test.conll --conll > predicted.conll a word a line and its tag
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_source(parser, FINE_TUNED)
+    add_lines(parser)
+    parser.add_argument("--conll", action="store_true", help="FILE has CoNLL's columns, a word a line in the first")
+    parser.add_argument(
+        "--aggregation",
+        choices=("first", "max", "average"),
+        default="first",
+        help="which of a word's sub-tokens speak for it: default first",
+    )
+    parser.add_argument(
+        "--split",
+        choices=("words", "spaces", "characters"),
+        default="words",
+        help="what is tagged in a text, as in training: default words, punctuation apart",
+    )
+    add_running(parser)
+    add_json(parser, "a JSON list a text: entity_group, score, word, start, end")
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """`tag DIR [FILE]`: the entities of each text, or the tag of each word of CoNLL's columns."""
+    if arguments.conll and arguments.file == "-":
+        raise UserError("--conll: name the file (columns are not read from stdin)")
+    if arguments.conll and arguments.split != "words":
+        raise UserError(f"--split {arguments.split}: with --conll the words are the file's")
+    lines = [] if arguments.conll else lines_of(arguments.file)
+    from bert_jax.data.tasks.tags import read_conll
+    from bert_jax.inference.tasks.token_classification import TokenClassification
+
+    predict = TokenClassification(
+        arguments.source,
+        split=arguments.split,
+        aggregation_strategy=arguments.aggregation,
+        **running(arguments),
+    )
+    if not arguments.conll:
+        serve(answered_by(predict, lines), _show_entities, as_json=arguments.json)
+        return
+    path = file_of(arguments.file)
+    sentences = errors_in_place(lambda wrong: read_conll(path, tag=None, wrong=wrong))
+
+    def of_words(words: list[tuple[str, ...]]) -> list[Any]:
+        return predict(words, is_split_into_words=True) if arguments.json else predict.tags(words)
+
+    serve(_tagged(sentences, of_words), _show_tags, as_json=arguments.json)
+
+
+def _tagged(
+    sentences: Iterable[Any], of_words: Callable[[list[tuple[str, ...]]], list[Any]]
+) -> Iterator[tuple[Any, Any]]:
+    iterator = iter(sentences)
+    while some := list(islice(iterator, CHUNK)):
+        found = iter(of_words([one.words for one in some if not isinstance(one, UserError)]))
+        yield from ((one, one if isinstance(one, UserError) else next(found)) for one in some)
+
+
+def _show_tags(sentence: Any, tags: list[Any]) -> str:
+    return "".join(f"{word}\t{tag.label}\n" for word, tag in zip(sentence.words, tags, strict=True))
+
+
+def _show_entities(text: str, entities: list[dict[str, Any]]) -> str:
+    lines = [
+        f"  {row['score']:.4f}  {row['entity_group']}  {row['word']}  {row['start']}-{row['end']}" for row in entities
+    ]
+    return "\n".join([text, *lines])
+
+
+VERBS = {"tag": Verb(_ABOUT, add_arguments, run)}
