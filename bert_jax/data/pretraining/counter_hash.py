@@ -125,9 +125,14 @@ def permute(positions: np.ndarray, size: int, key: np.ndarray) -> np.ndarray:
     round_keys = derive(key, np.arange(_rounds(size)))
     x = _feistel(x, rows, columns, round_keys)
     outside = np.flatnonzero(x >= size)
-    while outside.size:
+    # A walk meets no cell twice; and of very many cells so few lie outside that a walk of a thousand is a bug too.
+    for _ in range(min(rows * columns - size, 1000)):
+        if not outside.size:
+            break
         x[outside] = _feistel(x[outside], rows, columns, round_keys)
         outside = outside[x[outside] >= size]
+    if outside.size:
+        raise RuntimeError(f"permute: {outside.size} walks do not return to [0, {size}); the rounds are no bijection")
     return x.astype(np.int64).reshape(shape)
 
 
