@@ -6,8 +6,8 @@ import json
 import pytest
 
 from bert_jax.config import COMPUTE_FIELDS, BertConfig
-from bert_jax.config_json import PRESETS
 from bert_jax.errors import UserError
+from bert_jax.presets import PRESETS
 
 
 @pytest.mark.parametrize(
