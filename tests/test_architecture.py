@@ -19,8 +19,9 @@ MAY_IMPORT = {
     "errors": set(),
     "files": {"errors"},
     "tree": set(),
-    "config": {"errors", "files", "config_json"},
+    "config": {"errors", "files", "config_json", "presets"},
     "config_json": {"errors"},
+    "presets": set(),
     "runtime": {"errors", "files", "runtime"},
     "model": LEAVES | {"model"},
     "data": LEAVES | {"data"},
@@ -36,7 +37,7 @@ EXCEPTIONS = {
     "formats/load.py": {"model", "training"},
     "evaluation/blimp.py": {"inference", "formats"},
 }
-NUMPY_ONLY = ("data", "formats", "surgery", "evaluation", "errors", "files", "tree", "config", "config_json")
+NUMPY_ONLY = ("data", "formats", "surgery", "evaluation", "errors", "files", "tree", "config", "config_json", "presets")
 HEAVY = {"jax", "jaxlib", "flax", "optax", "orbax", "torch", "transformers", "tensorflow"}
 
 

@@ -6,8 +6,8 @@ import json
 import pytest
 
 from bert_jax.config import COMPUTE_FIELDS, BertConfig
-from bert_jax.config_json import PRESETS
 from bert_jax.errors import UserError
+from bert_jax.presets import PRESETS
 
 
 @pytest.mark.parametrize(
@@ -238,6 +238,12 @@ def test_google_and_old_hugging_face_files_are_read():
         "vocab_size": 28996,
     }
     assert BertConfig.from_json(old) == BertConfig.preset("base-cased")
+
+
+@pytest.mark.parametrize(("model_type", "expected"), [("bert", 0), ("roberta", 1), ("camembert", 1), ("albert", 0)])
+def test_without_a_pad_token_the_family_s_own_is_meant(model_type, expected):
+    for data in ({"pad_token_id": None}, {}):
+        assert BertConfig.from_json({"model_type": model_type} | data).pad_token_id == expected
 
 
 @pytest.mark.parametrize(

@@ -25,6 +25,7 @@ Lines = Iterable[tuple[int, str]]
 
 # As the paper counts: two sets of selection are of argument structure. And one file spells its field otherwise.
 _PHENOMENA: dict[str | None, str] = {"s-selection": "argument_structure"}
+
 _FIELDS: dict[str | None, str] = {"syntax/semantics": "syntax_semantics"}
 _END = bytes(1024)  # of a tar archive
 
@@ -72,6 +73,69 @@ def read_blimp(path: Path, limit: int | None = None) -> list[PairSet]:
     if not sets:
         raise UserError(f"{path}: has no .jsonl file; expected BLiMP's folder, or an archive of it")
     return [sets[name] for name in sorted(sets)]
+
+
+def evaluate(
+    predict: Likelihood,
+    sets: Sequence[PairSet],
+    *,
+    within_word_l2r: bool = False,
+    progress: Callable[[int, int], None] = lambda done, of: None,
+) -> dict[str, Any]:
+    """How many pairs of each set are right: those whose grammatical sentence has the higher pseudo-log-likelihood.
+
+    A tie is wrong, and counted; sentences that are the same tokens are one, whatever they would be scored.
+
+    Args:
+        predict: the model.
+        sets: what to score.
+        within_word_l2r: as `Likelihood`.
+        progress: called with (pairs done, of how many).
+
+    Returns:
+        accuracy: percent, the mean over the sets; phenomena, fields: name -> the mean over their sets, as BLiMP's own
+        tables have it; sets: name -> {accuracy, pairs, ties, phenomenon, field}; pairs, ties: how many in all; model;
+        score; note: None, or that not all pairs of the sets were scored.
+
+    Raises:
+        UserError: a sentence that cannot be scored, with its set and number.
+    """
+    differences = _differences(predict, sets, within_word_l2r)
+    total, done = sum(len(one.pairs) for one in sets), 0
+    found: dict[str, dict[str, Any]] = {}
+    for one in sets:
+        values = np.fromiter(islice(differences, len(one.pairs)), np.float64, len(one.pairs))
+        found[one.name] = {
+            "accuracy": 100.0 * float((values > 0).mean()),
+            "pairs": len(values),
+            "ties": int((values == 0).sum()),
+            "phenomenon": one.phenomenon,
+            "field": one.field,
+        }
+        progress(done := done + len(values), total)
+    return {
+        "model": predict.source,
+        "score": "pseudo-log-likelihood" + (", later tokens of a word hidden with it" if within_word_l2r else ""),
+        "note": _note(sets),
+        "accuracy": _mean(found.values()),
+        "pairs": total,
+        "ties": sum(row["ties"] for row in found.values()),
+        "fields": _means(found.values(), "field"),
+        "phenomena": _means(found.values(), "phenomenon"),
+        "sets": found,
+    }
+
+
+def table(found: dict[str, Any]) -> str:
+    """What `evaluate` found as text: accuracies in percent."""
+    lines = [f"{'accuracy':>8}  {'pairs':>6}  {'ties':>5}  set"]
+    lines += [f"{r['accuracy']:8.2f}  {r['pairs']:6d}  {r['ties']:5d}  {name}" for name, r in found["sets"].items()]
+    for kind, title in (("phenomena", "phenomenon"), ("fields", "field")):
+        if found[kind]:
+            lines += ["", f"{'accuracy':>8}  {title}"]
+            lines += [f"{accuracy:8.2f}  {name}" for name, accuracy in found[kind].items()]
+    lines += ["", f"{found['accuracy']:8.2f}  mean of {len(found['sets'])} sets, {found['pairs']:,} pairs"]
+    return "\n".join(lines) + (f" ({found['note']})" if found["note"] else "")
 
 
 def _pair_set(name: str, where: str, lines: Lines, limit: int | None) -> PairSet:
@@ -169,69 +233,6 @@ def _frames(data: bytes, path: Path) -> Iterator[bytes]:
         if not frame.eof:
             raise EOFError("it ends too early")
         data = frame.unused_data
-
-
-def evaluate(
-    predict: Likelihood,
-    sets: Sequence[PairSet],
-    *,
-    within_word_l2r: bool = False,
-    progress: Callable[[int, int], None] = lambda done, of: None,
-) -> dict[str, Any]:
-    """How many pairs of each set are right: those whose grammatical sentence has the higher pseudo-log-likelihood.
-
-    A tie is wrong, and counted; sentences that are the same tokens are one, whatever they would be scored.
-
-    Args:
-        predict: the model.
-        sets: what to score.
-        within_word_l2r: as `Likelihood`.
-        progress: called with (pairs done, of how many).
-
-    Returns:
-        accuracy: percent, the mean over the sets; phenomena, fields: name -> the mean over their sets, as BLiMP's own
-        tables have it; sets: name -> {accuracy, pairs, ties, phenomenon, field}; pairs, ties: how many in all; model;
-        score; note: None, or that not all pairs of the sets were scored.
-
-    Raises:
-        UserError: a sentence that cannot be scored, with its set and number.
-    """
-    differences = _differences(predict, sets, within_word_l2r)
-    total, done = sum(len(one.pairs) for one in sets), 0
-    found: dict[str, dict[str, Any]] = {}
-    for one in sets:
-        values = np.fromiter(islice(differences, len(one.pairs)), np.float64, len(one.pairs))
-        found[one.name] = {
-            "accuracy": 100.0 * float((values > 0).mean()),
-            "pairs": len(values),
-            "ties": int((values == 0).sum()),
-            "phenomenon": one.phenomenon,
-            "field": one.field,
-        }
-        progress(done := done + len(values), total)
-    return {
-        "model": predict.source,
-        "score": "pseudo-log-likelihood" + (", later tokens of a word hidden with it" if within_word_l2r else ""),
-        "note": _note(sets),
-        "accuracy": _mean(found.values()),
-        "pairs": total,
-        "ties": sum(row["ties"] for row in found.values()),
-        "fields": _means(found.values(), "field"),
-        "phenomena": _means(found.values(), "phenomenon"),
-        "sets": found,
-    }
-
-
-def table(found: dict[str, Any]) -> str:
-    """What `evaluate` found as text: accuracies in percent."""
-    lines = [f"{'accuracy':>8}  {'pairs':>6}  {'ties':>5}  set"]
-    lines += [f"{r['accuracy']:8.2f}  {r['pairs']:6d}  {r['ties']:5d}  {name}" for name, r in found["sets"].items()]
-    for kind, title in (("phenomena", "phenomenon"), ("fields", "field")):
-        if found[kind]:
-            lines += ["", f"{'accuracy':>8}  {title}"]
-            lines += [f"{accuracy:8.2f}  {name}" for name, accuracy in found[kind].items()]
-    lines += ["", f"{found['accuracy']:8.2f}  mean of {len(found['sets'])} sets, {found['pairs']:,} pairs"]
-    return "\n".join(lines) + (f" ({found['note']})" if found["note"] else "")
 
 
 def _differences(predict: Likelihood, sets: Sequence[PairSet], within_word_l2r: bool) -> Iterator[float]:

@@ -1,15 +1,69 @@
-"""What a decoder adds to an encoder: what its layers attend to, and the account of the cache."""
+"""What a decoder adds to an encoder: the cache of keys and values, and what the layers attend to."""
 
 from dataclasses import replace
 from typing import NamedTuple
 
 import jax.numpy as jnp
+from flax import struct
 from jax import Array
 
 from bert_jax.config import BertConfig
 from bert_jax.errors import UserError
-from bert_jax.model.attention import causal_mask, padding_mask
-from bert_jax.model.cache import KeyValueCache, LayerCache, Memory, write
+from bert_jax.model.attention import LayerCache, Memory, causal_mask, padding_mask, write
+
+
+@struct.dataclass
+class KeyValueCache:
+    """What a decoder remembers of the positions before its input. A pytree; the batch is axis 0 but for `length`.
+
+    Attributes:
+        length: int32 scalar, how many positions are filled: where the next input begins.
+        mask: boolean [B, C], which of them may be attended to.
+        layers: a `LayerCache` for each depth.
+        encoder_mask: boolean [B, M], which of the encoder's positions may be; None: all, or none was given.
+    """
+
+    length: Array
+    mask: Array
+    layers: tuple[LayerCache, ...]
+    encoder_mask: Array | None = None
+
+    @property
+    def capacity(self) -> int:
+        """C, the most positions it can hold."""
+        return self.mask.shape[1]
+
+
+def init_cache(config: BertConfig, batch_size: int, capacity: int) -> KeyValueCache:
+    """An empty cache.
+
+    Args:
+        config: of a decoder.
+        batch_size: B, rows.
+        capacity: C, positions that all calls together may have; at most `config.longest_input`.
+
+    Returns:
+        A cache of 2 · N · B · C · D numbers (fewer with pruned heads), of `config.dtype`.
+
+    Raises:
+        UserError: the model is no decoder, or sizes that cannot be.
+    """
+    if not config.is_decoder:
+        raise UserError("a cache is for decoders, and is_decoder=False: every position would have to see later ones")
+    if batch_size < 1:
+        raise UserError(f"batch_size={batch_size}: expected at least 1")
+    if not 1 <= capacity <= config.longest_input:
+        raise UserError(f"capacity={capacity}: expected 1 … {config.longest_input}, the longest input of the model")
+
+    def empty(heads: int) -> Array:
+        return jnp.zeros((batch_size, capacity, heads, config.head_dim), config.dtype)
+
+    counts = [len(config.heads_of(layer)) for layer in config.layer_order]
+    return KeyValueCache(
+        length=jnp.zeros((), jnp.int32),
+        mask=jnp.zeros((batch_size, capacity), bool),
+        layers=tuple(LayerCache(keys=empty(count), values=empty(count)) for count in counts),
+    )
 
 
 class Attended(NamedTuple):

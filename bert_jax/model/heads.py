@@ -13,7 +13,7 @@ from jax.typing import DTypeLike
 
 from bert_jax.config import BertConfig
 from bert_jax.errors import UserError
-from bert_jax.model.cache import KeyValueCache
+from bert_jax.model.decoder import KeyValueCache
 from bert_jax.model.encoder import Bert, identity
 from bert_jax.model.layers import Activation, Dense, LayerNorm, dropout, product, weight_init
 from bert_jax.model.task_heads import (

@@ -75,6 +75,36 @@ def _narrow_product_backward(spec, dtype, out_dtype, residuals, cotangent):
 _narrow_product.defvjp(_narrow_product_forward, _narrow_product_backward)
 
 
+class Dense(nn.Module):
+    """x @ kernel + bias over the last axis: [..., in] -> [..., features].
+
+    Parameters: kernel float32 [in, features], truncated normal; bias float32 [features], zeros.
+
+    Attributes:
+        config: `dtype` and `initializer_range` are read.
+        features: width of the result.
+        out_dtype: its type; None: that of the activations, `stream_dtype`.
+    """
+
+    config: BertConfig
+    features: int
+    out_dtype: DTypeLike | None = None
+
+    @nn.compact
+    def __call__(self, x: Array) -> Array:
+        kernel = self.param("kernel", weight_init(self.config), (x.shape[-1], self.features))
+        bias = self.param("bias", nn.initializers.zeros, (self.features,))
+        axes = "BLN"[: x.ndim - 1]
+        out_dtype = stream_dtype(self.config) if self.out_dtype is None else self.out_dtype
+        y = product(f"{axes}I,IO->{axes}O", x, kernel, self.config.dtype, out_dtype)
+        return (y + bias).astype(y.dtype)
+
+
+def weight_init(config: BertConfig) -> Callable[..., Array]:
+    """Google's initialiser: a normal of `initializer_range` redrawn beyond two of them, and not scaled back up."""
+    return nn.initializers.truncated_normal(config.initializer_range)
+
+
 def layer_norm(x: Array, scale: Array, bias: Array, eps: float) -> Array:
     """Normalise the last axis with float32 statistics and the biased variance, then scale and shift.
 
@@ -94,49 +124,16 @@ def layer_norm(x: Array, scale: Array, bias: Array, eps: float) -> Array:
     return (centred * lax.rsqrt(variance + eps) * scale + bias).astype(x.dtype)
 
 
-def _gelu(x: Array) -> Array:
-    return 0.5 * x * (1.0 + lax.erf(x * math.sqrt(0.5)))
+class LayerNorm(nn.Module):
+    """`layer_norm` with its parameters: scale float32 [D], ones; bias float32 [D], zeros."""
 
+    config: BertConfig
 
-def _gelu_tanh(x: Array) -> Array:
-    return 0.5 * x * (1.0 + jnp.tanh(math.sqrt(2.0 / math.pi) * (x + 0.044715 * x**3)))
-
-
-def _laplace(x: Array) -> Array:
-    return 0.5 * (1.0 + lax.erf((x - 0.707107) / (0.282095 * math.sqrt(2.0))))
-
-
-# transformers' ACT2FN less the two that have parameters of their own (prelu, xielu: activations.py); several names for
-# one function are its own.
-ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
-    "gelu": _gelu,
-    "gelu_10": lambda x: jnp.clip(_gelu(x), -10.0, 10.0),
-    "gelu_accurate": _gelu_tanh,
-    "gelu_fast": _gelu_tanh,
-    "gelu_new": _gelu_tanh,
-    "gelu_python": _gelu,
-    "gelu_python_tanh": _gelu_tanh,
-    "gelu_pytorch_tanh": _gelu_tanh,
-    "hardswish": jax.nn.hard_swish,
-    "laplace": _laplace,
-    "leaky_relu": jax.nn.leaky_relu,
-    "linear": lambda x: x,
-    "mish": jax.nn.mish,
-    "quick_gelu": lambda x: x * jax.nn.sigmoid(1.702 * x),
-    "relu": jax.nn.relu,
-    "relu2": lambda x: jnp.square(jax.nn.relu(x)),
-    "relu6": jax.nn.relu6,
-    "sigmoid": jax.nn.sigmoid,
-    "silu": jax.nn.silu,
-    "sqrtsoftplus": lambda x: jnp.sqrt(jax.nn.softplus(x)),
-    "swish": jax.nn.silu,
-    "tanh": jnp.tanh,
-}
-
-
-def activate(x: Array, name: str) -> Array:
-    """The activation `name` (one of `ACTIVATIONS`), computed in float32, in x's type."""
-    return ACTIVATIONS[name](x.astype(jnp.float32)).astype(x.dtype)
+    @nn.compact
+    def __call__(self, x: Array) -> Array:
+        scale = self.param("scale", nn.initializers.ones, (x.shape[-1],))
+        bias = self.param("bias", nn.initializers.zeros, (x.shape[-1],))
+        return layer_norm(x, scale, bias, self.config.layer_norm_eps)
 
 
 def key_words(key: Array) -> Array:
@@ -215,46 +212,48 @@ def _mix(x: Array) -> Array:
     return x ^ (x >> 16)
 
 
-class Dense(nn.Module):
-    """x @ kernel + bias over the last axis: [..., in] -> [..., features].
-
-    Parameters: kernel float32 [in, features], truncated normal; bias float32 [features], zeros.
-
-    Attributes:
-        config: `dtype` and `initializer_range` are read.
-        features: width of the result.
-        out_dtype: its type; None: that of the activations, `stream_dtype`.
-    """
-
-    config: BertConfig
-    features: int
-    out_dtype: DTypeLike | None = None
-
-    @nn.compact
-    def __call__(self, x: Array) -> Array:
-        kernel = self.param("kernel", weight_init(self.config), (x.shape[-1], self.features))
-        bias = self.param("bias", nn.initializers.zeros, (self.features,))
-        axes = "BLN"[: x.ndim - 1]
-        out_dtype = stream_dtype(self.config) if self.out_dtype is None else self.out_dtype
-        y = product(f"{axes}I,IO->{axes}O", x, kernel, self.config.dtype, out_dtype)
-        return (y + bias).astype(y.dtype)
+def _gelu(x: Array) -> Array:
+    return 0.5 * x * (1.0 + lax.erf(x * math.sqrt(0.5)))
 
 
-class LayerNorm(nn.Module):
-    """`layer_norm` with its parameters: scale float32 [D], ones; bias float32 [D], zeros."""
-
-    config: BertConfig
-
-    @nn.compact
-    def __call__(self, x: Array) -> Array:
-        scale = self.param("scale", nn.initializers.ones, (x.shape[-1],))
-        bias = self.param("bias", nn.initializers.zeros, (x.shape[-1],))
-        return layer_norm(x, scale, bias, self.config.layer_norm_eps)
+def _gelu_tanh(x: Array) -> Array:
+    return 0.5 * x * (1.0 + jnp.tanh(math.sqrt(2.0 / math.pi) * (x + 0.044715 * x**3)))
 
 
-def weight_init(config: BertConfig) -> Callable[..., Array]:
-    """Google's initialiser: a normal of `initializer_range` redrawn beyond two of them, and not scaled back up."""
-    return nn.initializers.truncated_normal(config.initializer_range)
+def _laplace(x: Array) -> Array:
+    return 0.5 * (1.0 + lax.erf((x - 0.707107) / (0.282095 * math.sqrt(2.0))))
+
+
+# transformers' ACT2FN less prelu and xielu, which have parameters (`Activation`); some functions have several names.
+ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
+    "gelu": _gelu,
+    "gelu_10": lambda x: jnp.clip(_gelu(x), -10.0, 10.0),
+    "gelu_accurate": _gelu_tanh,
+    "gelu_fast": _gelu_tanh,
+    "gelu_new": _gelu_tanh,
+    "gelu_python": _gelu,
+    "gelu_python_tanh": _gelu_tanh,
+    "gelu_pytorch_tanh": _gelu_tanh,
+    "hardswish": jax.nn.hard_swish,
+    "laplace": _laplace,
+    "leaky_relu": jax.nn.leaky_relu,
+    "linear": lambda x: x,
+    "mish": jax.nn.mish,
+    "quick_gelu": lambda x: x * jax.nn.sigmoid(1.702 * x),
+    "relu": jax.nn.relu,
+    "relu2": lambda x: jnp.square(jax.nn.relu(x)),
+    "relu6": jax.nn.relu6,
+    "sigmoid": jax.nn.sigmoid,
+    "silu": jax.nn.silu,
+    "sqrtsoftplus": lambda x: jnp.sqrt(jax.nn.softplus(x)),
+    "swish": jax.nn.silu,
+    "tanh": jnp.tanh,
+}
+
+
+def activate(x: Array, name: str) -> Array:
+    """The activation `name` (one of `ACTIVATIONS`), computed in float32, in x's type."""
+    return ACTIVATIONS[name](x.astype(jnp.float32)).astype(x.dtype)
 
 
 XIELU_BETA = 0.5

@@ -14,108 +14,6 @@ from bert_jax.errors import UserError
 from bert_jax.training.schedules import Schedule, warmup_then_constant, warmup_then_polynomial
 from bert_jax.training.sharding import path_string
 
-
-def scale_by_layer_trust_ratio(
-    *, applies_to: Callable[[Any], Any] | None = None, norm_bounds: tuple[float, float] | None = None
-) -> optax.GradientTransformation:
-    """Multiplies each tensor's update u by phi(norm of w) / norm of u; 1 where either norm is zero.
-
-    A "layer" is one whole tensor: one query kernel, one embedding table. `applies_to` maps the parameters to a tree of
-    bools, False where the ratio stays 1; None = every tensor (the paper, `optax.lamb`). Google's ALBERT, NVIDIA and
-    TensorFlow Addons leave the tensors without weight decay alone. `norm_bounds`: phi clips to them (None = identity,
-    which is what published runs used). No state.
-    """
-
-    def phi(norm: jax.Array) -> jax.Array:
-        return norm if norm_bounds is None else jnp.clip(norm, *norm_bounds)
-
-    def update(updates: Any, state: optax.OptState, params: Any = None) -> tuple[Any, optax.OptState]:
-        scaled = applies_to(params) if applies_to else jax.tree.map(lambda _: True, params)
-
-        def scale(u: jax.Array, w: jax.Array, is_scaled: bool) -> jax.Array:
-            if not is_scaled:
-                return u
-            w_norm, u_norm = jnp.sqrt(jnp.sum(jnp.square(w))), jnp.sqrt(jnp.sum(jnp.square(u)))
-            nonzero = (w_norm > 0) & (u_norm > 0)
-            return u * jnp.where(nonzero, phi(w_norm) / jnp.where(nonzero, u_norm, 1.0), 1.0)
-
-        return jax.tree.map(scale, updates, params, scaled), state
-
-    return optax.GradientTransformation(optax.init_empty_state, update)
-
-
-def layer_rates(config: BertConfig, *, freeze: str | None = None, decay: float = 1.0) -> Callable[[str], float]:
-    """From a parameter's path to the factor of its learning rate; 0 = it never changes.
-
-    Head and pooler learn at the full rate, layer k of L (the first is 1) at decay ** (L + 1 - k), the embeddings at
-    decay ** (L + 1): "discriminative fine-tuning" (https://arxiv.org/abs/1801.06146, section 3.2).
-
-    Args:
-        config: the model's.
-        freeze: "embeddings"; a number N, the embeddings and the N layers above them; "all", the whole encoder with its
-            pooler (https://arxiv.org/abs/1810.04805, section 5.3: BERT as features); None: nothing.
-        decay: 1 = all learn at one rate.
-
-    Raises:
-        UserError: another word or number, or layers that share their parameters and are to learn at different rates.
-    """
-    count = len(config.layer_order)
-    frozen = _frozen_layers(freeze, count)
-    if not 0 < decay <= 1:
-        raise UserError(f"layer_decay: found {decay}; expected more than 0 and at most 1")
-    if len(set(config.layer_order)) < count and (decay != 1 or 0 < frozen < count):
-        raise UserError(f"layer_decay, freeze: the layers of this {config.model_type} share their parameters")
-
-    def rate(path: str) -> float:
-        depth = _depth(path, count)
-        if freeze == "all":
-            return 0.0 if path.startswith("bert/") else 1.0
-        if depth <= frozen:
-            return 0.0
-        return decay ** (count + 1 - depth)
-
-    return rate
-
-
-def with_rates(
-    tx: optax.GradientTransformationExtraArgs, rate: Callable[[str], float]
-) -> optax.GradientTransformationExtraArgs:
-    """`tx` with the update of each parameter times `rate(path)`; what is frozen has no part in the clipped norm."""
-
-    def times(factor: Callable[[str], float]) -> Callable[[Any], Any]:
-        def scale(updates: Any) -> Any:
-            return jax.tree_util.tree_map_with_path(lambda path, u: u * factor(path_string(path)), updates)
-
-        return scale
-
-    def update(updates: Any, state: Any, params: Any = None, **extra: Any) -> tuple[Any, Any]:
-        unfrozen = times(lambda path: float(rate(path) > 0))(updates)
-        updates, state = tx.update(unfrozen, state, params, **extra)
-        return times(rate)(updates), state
-
-    return optax.GradientTransformationExtraArgs(tx.init, update)
-
-
-def _frozen_layers(freeze: str | None, count: int) -> int:
-    """How many layers are frozen with the embeddings; -1: not even those."""
-    if freeze is None:
-        return -1
-    if freeze in ("embeddings", "all"):
-        return 0 if freeze == "embeddings" else count
-    if not freeze.isdecimal() or int(freeze) > count:
-        raise UserError(f"freeze: found {freeze!r}; expected embeddings, all, or a number of layers up to {count}")
-    return int(freeze)
-
-
-def _depth(path: str, count: int) -> int:
-    """0 of the embeddings, k of the k-th layer, one more than the last layer's of everything above."""
-    parts = path.split("/")
-    if parts[:2] == ["bert", "embeddings"] or "projection" in parts:
-        return 0
-    layer = next((part for part in parts if part.startswith("layer_")), None)
-    return count + 1 if layer is None else int(layer.removeprefix("layer_")) + 1
-
-
 EpsPlacement = Literal["outside", "inside", "hat"]
 
 
@@ -330,3 +228,104 @@ def _step_of(extra: dict[str, Any]) -> jax.typing.ArrayLike:
     if "step" not in extra:
         raise TypeError("the schedule reads the number of consumed batches: tx.update(grads, opt_state, params, step=)")
     return extra["step"]
+
+
+def scale_by_layer_trust_ratio(
+    *, applies_to: Callable[[Any], Any] | None = None, norm_bounds: tuple[float, float] | None = None
+) -> optax.GradientTransformation:
+    """Multiplies each tensor's update u by phi(norm of w) / norm of u; 1 where either norm is zero.
+
+    A "layer" is one whole tensor: one query kernel, one embedding table. `applies_to` maps the parameters to a tree of
+    bools, False where the ratio stays 1; None = every tensor (the paper, `optax.lamb`). Google's ALBERT, NVIDIA and
+    TensorFlow Addons leave the tensors without weight decay alone. `norm_bounds`: phi clips to them (None = identity,
+    which is what published runs used). No state.
+    """
+
+    def phi(norm: jax.Array) -> jax.Array:
+        return norm if norm_bounds is None else jnp.clip(norm, *norm_bounds)
+
+    def update(updates: Any, state: optax.OptState, params: Any = None) -> tuple[Any, optax.OptState]:
+        scaled = applies_to(params) if applies_to else jax.tree.map(lambda _: True, params)
+
+        def scale(u: jax.Array, w: jax.Array, is_scaled: bool) -> jax.Array:
+            if not is_scaled:
+                return u
+            w_norm, u_norm = jnp.sqrt(jnp.sum(jnp.square(w))), jnp.sqrt(jnp.sum(jnp.square(u)))
+            nonzero = (w_norm > 0) & (u_norm > 0)
+            return u * jnp.where(nonzero, phi(w_norm) / jnp.where(nonzero, u_norm, 1.0), 1.0)
+
+        return jax.tree.map(scale, updates, params, scaled), state
+
+    return optax.GradientTransformation(optax.init_empty_state, update)
+
+
+def layer_rates(config: BertConfig, *, freeze: str | None = None, decay: float = 1.0) -> Callable[[str], float]:
+    """From a parameter's path to the factor of its learning rate; 0 = it never changes.
+
+    Head and pooler learn at the full rate, layer k of L (the first is 1) at decay ** (L + 1 - k), the embeddings at
+    decay ** (L + 1): "discriminative fine-tuning" (https://arxiv.org/abs/1801.06146, section 3.2).
+
+    Args:
+        config: the model's.
+        freeze: "embeddings"; a number N, the embeddings and the N layers above them; "all", the whole encoder with its
+            pooler (https://arxiv.org/abs/1810.04805, section 5.3: BERT as features); None: nothing.
+        decay: 1 = all learn at one rate.
+
+    Raises:
+        UserError: another word or number, or layers that share their parameters and are to learn at different rates.
+    """
+    count = len(config.layer_order)
+    frozen = _frozen_layers(freeze, count)
+    if not 0 < decay <= 1:
+        raise UserError(f"layer_decay: found {decay}; expected more than 0 and at most 1")
+    if len(set(config.layer_order)) < count and (decay != 1 or 0 < frozen < count):
+        raise UserError(f"layer_decay, freeze: the layers of this {config.model_type} share their parameters")
+
+    def rate(path: str) -> float:
+        depth = _depth(path, count)
+        if freeze == "all":
+            return 0.0 if path.startswith("bert/") else 1.0
+        if depth <= frozen:
+            return 0.0
+        return decay ** (count + 1 - depth)
+
+    return rate
+
+
+def with_rates(
+    tx: optax.GradientTransformationExtraArgs, rate: Callable[[str], float]
+) -> optax.GradientTransformationExtraArgs:
+    """`tx` with the update of each parameter times `rate(path)`; what is frozen has no part in the clipped norm."""
+
+    def times(factor: Callable[[str], float]) -> Callable[[Any], Any]:
+        def scale(updates: Any) -> Any:
+            return jax.tree_util.tree_map_with_path(lambda path, u: u * factor(path_string(path)), updates)
+
+        return scale
+
+    def update(updates: Any, state: Any, params: Any = None, **extra: Any) -> tuple[Any, Any]:
+        unfrozen = times(lambda path: float(rate(path) > 0))(updates)
+        updates, state = tx.update(unfrozen, state, params, **extra)
+        return times(rate)(updates), state
+
+    return optax.GradientTransformationExtraArgs(tx.init, update)
+
+
+def _frozen_layers(freeze: str | None, count: int) -> int:
+    """How many layers are frozen with the embeddings; -1: not even those."""
+    if freeze is None:
+        return -1
+    if freeze in ("embeddings", "all"):
+        return 0 if freeze == "embeddings" else count
+    if not freeze.isdecimal() or int(freeze) > count:
+        raise UserError(f"freeze: found {freeze!r}; expected embeddings, all, or a number of layers up to {count}")
+    return int(freeze)
+
+
+def _depth(path: str, count: int) -> int:
+    """0 of the embeddings, k of the k-th layer, one more than the last layer's of everything above."""
+    parts = path.split("/")
+    if parts[:2] == ["bert", "embeddings"] or "projection" in parts:
+        return 0
+    layer = next((part for part in parts if part.startswith("layer_")), None)
+    return count + 1 if layer is None else int(layer.removeprefix("layer_")) + 1

@@ -9,9 +9,8 @@ import numpy as np
 from jax.sharding import Mesh
 
 from bert_jax.data.tasks.encoded import Batch as Plan
-from bert_jax.training.feed import MeshBatches
 from bert_jax.training.objectives import Batch, Objective
-from bert_jax.training.sharding import batch_shardings, gather_under_fsdp, replicated
+from bert_jax.training.sharding import MeshBatches, batch_shardings, gather_under_fsdp, replicated
 from bert_jax.training.step import apply_to, on_mesh
 
 _NAMES = ("logits", "start_logits", "end_logits")
@@ -45,8 +44,8 @@ class PlannedBatches:
 def predict_step(
     params: Any, batch: Batch, *, model: nn.Module, objective: Objective, use_params: Callable[[Any], Any] = lambda p: p
 ) -> dict[str, Any]:
-    """Without dropout: the model's logits by name; where the batch has targets, in "sums" the loss of one of
-    `task_objectives` and its share in that of all batches."""
+    """Without dropout: the model's logits by name; where the batch has targets, in "sums" the loss of the
+    objective and its share in that of all batches."""
     output = apply_to(model, use_params(params), batch, deterministic=True)
     found: dict[str, Any] = {name: getattr(output, name) for name in _NAMES if hasattr(output, name)}
     if any(name in batch for name in TARGETS):
@@ -75,7 +74,7 @@ class Predictor:
         Args:
             params: the model's.
             examples: of which each must be in one of the plans, and count in one.
-            plans: of `length_batches.evaluation_batches`.
+            plans: of `evaluation_batches`.
 
         Returns:
             name -> float32 [N, ...]; along tokens filled up with the least float to the longest batch. And the

@@ -7,8 +7,7 @@ import pytest
 
 from bert_jax.config import BertConfig
 from bert_jax.errors import UserError
-from bert_jax.model.encoder import Bert
-from bert_jax.model.encoder_layer import FeedForward
+from bert_jax.model.encoder import Bert, FeedForward
 from bert_jax.model.layers import DropoutKey, key_words
 
 pytestmark = pytest.mark.slow

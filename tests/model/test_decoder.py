@@ -9,7 +9,7 @@ import pytest
 
 from bert_jax.config import BertConfig
 from bert_jax.errors import UserError
-from bert_jax.model.cache import init_cache
+from bert_jax.model.decoder import init_cache
 from bert_jax.model.encoder import Bert
 from bert_jax.model.heads import BertLMHeadModel
 from bert_jax.model.task_losses import causal_lm_loss

@@ -80,6 +80,12 @@ def test_google_divides_by_the_sum_of_weights_and_a_little():
     assert pretraining_loss(pretraining_sums(output(), nothing), **pretraining_denominators(nothing)) == 0
 
 
+def test_pairs_whose_label_is_ignored_have_no_share_in_the_mean():
+    some = batch() | {"next_sentence_label": np.array([0, -100, 1, -100]), "mlm_weights": np.zeros_like(WEIGHTS)}
+    loss = pretraining_loss(pretraining_sums(output(), some), **pretraining_denominators(some))
+    np.testing.assert_allclose(loss, nll(NSP_LOGITS[[0, 2]], np.array([0, 1])).mean(), rtol=1e-6)
+
+
 @pytest.mark.slow
 def test_parts_with_the_whole_batch_s_denominators_add_up():
     whole = pretraining_denominators(batch())

@@ -6,7 +6,8 @@ import pytest
 import transformers
 
 from bert_jax.config import BertConfig
-from bert_jax.config_json import CLASS_DEFAULTS, PRESETS
+from bert_jax.config_json import CLASS_DEFAULTS
+from bert_jax.presets import PRESETS
 
 pytestmark = pytest.mark.parity
 

@@ -168,6 +168,7 @@ def test_layout_of_a_layer_is_megatrons():
         assert attention[name]["kernel"].spec == P("fsdp", "tensor") and attention[name]["bias"].spec == P("tensor")
     assert attention["output"]["kernel"].spec == P("tensor", "fsdp")
     assert feed_forward["intermediate"]["kernel"].spec == P("fsdp", "tensor")
+    assert feed_forward["intermediate"]["bias"].spec == P("tensor")
     assert feed_forward["output"]["kernel"].spec == P("tensor", "fsdp")
     assert feed_forward["output"]["bias"].spec == attention["LayerNorm"]["scale"].spec == P()
 

@@ -16,10 +16,9 @@ from bert_jax.formats.card import training_facts
 from bert_jax.formats.load import load_arrays
 from bert_jax.formats.write import save_pretrained
 from bert_jax.model.heads import HEADS
-from bert_jax.training.feed import MeshBatches, to_host
 from bert_jax.training.optimizer import layer_rates, make_optimizer, make_schedule, with_rates
 from bert_jax.training.prediction import PlannedBatches, Predictor
-from bert_jax.training.sharding import batch_shardings, check_sizes, make_mesh
+from bert_jax.training.sharding import MeshBatches, batch_shardings, check_sizes, make_mesh, to_host
 from bert_jax.training.step import TrainState
 from train.finetuning.recipe import FinetuneConfig
 from train.finetuning.report import write_report

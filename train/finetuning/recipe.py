@@ -34,7 +34,7 @@ class FinetuneConfig:
     freeze, layer_decay  see `training.layer_rates`
     reinit_layers        so many layers at the top, and the pooler, are drawn anew
     class_weights        "none", "balanced" (N / (C * count)), or a number for each class ("1,2.5,1")
-    label_smoothing      see `training.task_objectives`
+    label_smoothing      see `training.objectives`
     null_answers         squad: questions may have no answer; null_threshold: above it none is given
     metric               which of the scores tells what is best; None: the task's
     early_stop           so many evaluations without a better one end the run; 0: never

@@ -13,9 +13,8 @@ from bert_jax.data.prefetch import Prefetch
 from bert_jax.formats.card import training_facts
 from bert_jax.formats.write import save_pretrained
 from bert_jax.model.heads import HEADS
-from bert_jax.training.feed import MeshBatches, to_host
 from bert_jax.training.optimizer import make_optimizer, make_schedule
-from bert_jax.training.sharding import batch_shardings, check_sizes, make_mesh
+from bert_jax.training.sharding import MeshBatches, batch_shardings, check_sizes, make_mesh, to_host
 from bert_jax.training.step import TrainState, compile_eval_step
 from train.pretraining.recipe import Phase, PretrainConfig
 from train.pretraining.source import DataSource, head_for

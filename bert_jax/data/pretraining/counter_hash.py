@@ -1,6 +1,6 @@
-"""A shuffle that is never stored: a keyed permutation of [0, N) evaluated at any position, in constant memory.
+"""Randomness without state: bits by a hash of key and counter, and a shuffle evaluated at any position.
 
-There is no generator state. A bit is a function of its key and its place, so a row's random numbers depend neither
+A bit is a function of its key and its place, so a row's random numbers depend neither
 on its batch nor on the process that draws them. Every word of a key passes through mixing rounds of its own, so two
 streams are never shifted copies of one another. Not for cryptography.
 """
@@ -106,7 +106,7 @@ def permute(positions: np.ndarray, size: int, key: np.ndarray) -> np.ndarray:
     Args:
         positions: integers in [0, size), any shape.
         size: length of the shuffled range, at least 1 and below 2^62.
-        key: one uint64 (0-d or [1]), see `counter_hash.derive`.
+        key: one uint64 (0-d or [1]), see `derive`.
 
     Returns:
         int64 of the shape of `positions`; over all positions, each number of [0, size) exactly once.
@@ -125,9 +125,14 @@ def permute(positions: np.ndarray, size: int, key: np.ndarray) -> np.ndarray:
     round_keys = derive(key, np.arange(_rounds(size)))
     x = _feistel(x, rows, columns, round_keys)
     outside = np.flatnonzero(x >= size)
-    while outside.size:
+    # A walk meets no cell twice; and of very many cells so few lie outside that a walk of a thousand is a bug too.
+    for _ in range(min(rows * columns - size, 1000)):
+        if not outside.size:
+            break
         x[outside] = _feistel(x[outside], rows, columns, round_keys)
         outside = outside[x[outside] >= size]
+    if outside.size:
+        raise RuntimeError(f"permute: {outside.size} walks do not return to [0, {size}); the rounds are no bijection")
     return x.astype(np.int64).reshape(shape)
 
 

@@ -9,34 +9,6 @@ from bert_jax.data.tasks.labelled_text import Columns, LabelledText, label_numbe
 from bert_jax.data.tasks.tables import named_rows, tsv_rows
 from bert_jax.errors import UserError
 
-
-class PublishedTable(NamedTuple):
-    """Its columns, and its labels in the order of their ids (none: they are numbers)."""
-
-    columns: Columns
-    labels: tuple[str, ...] = ()
-
-
-_ENTAILMENT = PublishedTable(
-    Columns("sentence1", "sentence2", "gold_label"), ("contradiction", "entailment", "neutral")
-)
-
-PUBLISHED_TABLES: dict[str, PublishedTable] = {
-    "snli": _ENTAILMENT,
-    "nsmc": PublishedTable(Columns("document", None, "label", "id"), ("0", "1")),
-    "korsts": PublishedTable(Columns("sentence1", "sentence2", "score", kind="number")),
-    "kornli": _ENTAILMENT,
-}
-
-
-def read_agreed(path: Path, columns: Columns, labels: tuple[str, ...]) -> list[LabelledText]:
-    """`read_table`, where there are fixed `labels` without the rows labelled "-".
-
-    SNLI has that label for a pair on which its readers did not agree (https://nlp.stanford.edu/projects/snli/).
-    """
-    return [example for example in read_table(path, columns) if not (labels and example.label == "-")]
-
-
 logger = logging.getLogger(__name__)
 
 
@@ -166,3 +138,30 @@ def _label(task: str, layout: GlueTask, cells: list[str], where: str) -> str | f
     if found not in layout.labels:
         raise UserError(f"{where}: the label is {found!r}; {task} has {', '.join(layout.labels)}")
     return found
+
+
+class PublishedTable(NamedTuple):
+    """Its columns, and its labels in the order of their ids (none: they are numbers)."""
+
+    columns: Columns
+    labels: tuple[str, ...] = ()
+
+
+_ENTAILMENT = PublishedTable(
+    Columns("sentence1", "sentence2", "gold_label"), ("contradiction", "entailment", "neutral")
+)
+
+PUBLISHED_TABLES: dict[str, PublishedTable] = {
+    "snli": _ENTAILMENT,
+    "nsmc": PublishedTable(Columns("document", None, "label", "id"), ("0", "1")),
+    "korsts": PublishedTable(Columns("sentence1", "sentence2", "score", kind="number")),
+    "kornli": _ENTAILMENT,
+}
+
+
+def read_agreed(path: Path, columns: Columns, labels: tuple[str, ...]) -> list[LabelledText]:
+    """`read_table`, where there are fixed `labels` without the rows labelled "-".
+
+    SNLI has that label for a pair on which its readers did not agree (https://nlp.stanford.edu/projects/snli/).
+    """
+    return [example for example in read_table(path, columns) if not (labels and example.label == "-")]

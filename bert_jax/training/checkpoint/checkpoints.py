@@ -37,34 +37,7 @@ from bert_jax.training.checkpoint.manifest import (
 )
 from bert_jax.training.checkpoint.step_directory import WRITER, SaveError, StepDirectory, first_line
 
-# What process 0 raises every process raises: its type decides how a program goes on.
-_SHARED_ERRORS = (UserError, FileNotFoundError, SaveError, ValueError, RuntimeError)
-
-
-def on_first_process(decide: Callable[[], Any]) -> Any:
-    """What `decide` gives on process 0 (a step's number, or None), on every process; or what it raises there."""
-    if jax.process_count() == 1:
-        return decide()
-    number, failure = 0, None
-    if jax.process_index() == 0:
-        try:
-            number = decide() or 0
-        except Exception as error:
-            failure = error
-            kinds = (index for index, kind in enumerate(_SHARED_ERRORS) if isinstance(error, kind))
-            number = -1 - next(kinds, len(_SHARED_ERRORS) - 1)
-    number = int(multihost_utils.broadcast_one_to_all(np.int32(number)))
-    if failure is not None:
-        raise failure
-    if number < 0:
-        raise _SHARED_ERRORS[-1 - number]("process 0 could not go on; its log says why")
-    return number
-
-
-__all__ = ["Checkpoints", "NonFiniteError", "Restored", "SaveError"]
-
 log = logging.getLogger(__name__)
-
 _ITEM = "state"
 _POLL_SECONDS = 0.2
 
@@ -332,3 +305,27 @@ def _checked_metadata(metadata: Mapping[str, Any]) -> dict[str, Any]:
         return json.loads(json.dumps(dict(metadata), allow_nan=False))
     except (TypeError, ValueError) as error:
         raise ValueError(f"the metadata of a checkpoint must be JSON: {error}") from error
+
+
+# What process 0 raises every process raises: its type decides how a program goes on.
+_SHARED_ERRORS = (UserError, FileNotFoundError, SaveError, ValueError, RuntimeError)
+
+
+def on_first_process(decide: Callable[[], Any]) -> Any:
+    """What `decide` gives on process 0 (a step's number, or None), on every process; or what it raises there."""
+    if jax.process_count() == 1:
+        return decide()
+    number, failure = 0, None
+    if jax.process_index() == 0:
+        try:
+            number = decide() or 0
+        except Exception as error:
+            failure = error
+            kinds = (index for index, kind in enumerate(_SHARED_ERRORS) if isinstance(error, kind))
+            number = -1 - next(kinds, len(_SHARED_ERRORS) - 1)
+    number = int(multihost_utils.broadcast_one_to_all(np.int32(number)))
+    if failure is not None:
+        raise failure
+    if number < 0:
+        raise _SHARED_ERRORS[-1 - number]("process 0 could not go on; its log says why")
+    return number

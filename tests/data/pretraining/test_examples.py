@@ -197,6 +197,20 @@ def test_a_target_reached_exactly_closes_the_chunk_and_the_random_side():
     assert not (index["a_start"] % 4).any()
 
 
+def test_short_targets_reach_from_2_to_the_length_and_no_token_of_them_is_cut():
+    # Sentences of a token reach any target exactly: only one beyond the 5 tokens that there is room for is truncated.
+    shard = make_shard([[1] * 30] * 20)
+    index = build_index(shard, shard_number=0, objective="sop", max_seq_length=8, short_seq_prob=1, dupe_factor=10)
+    in_order = document_of(shard, index["a_start"]) == document_of(shard, index["b_start"])
+    both = sum(lengths_of(index[in_order]))
+    assert {*both.tolist()} == {2, 3, 4, 5}
+    covered = np.zeros(30 * 20, int)
+    for side, rows in (("a", index), ("b", index[in_order])):
+        for start, end in zip(rows[f"{side}_start"], rows[f"{side}_end"], strict=True):
+            covered[start:end] += 1
+    assert (covered == 10).all()
+
+
 def test_random_documents_are_drawn_evenly_and_sentences_within_them():
     shard = make_shard([[1] * 6, [1] * 3, [1] * 3, [1] * 3, [1] * 3])
     index = build_index(shard, shard_number=0, objective="nsp", max_seq_length=5, dupe_factor=4000, short_seq_prob=0)

@@ -103,7 +103,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "2 + draws.below(np.full(len(document), max_tokens - 1))",
         "2 + draws.below(np.full(len(document), max_tokens))",
         "a short target may be longer than the row",
-        (OF_EXAMPLES,),
+        (f"{OF_EXAMPLES}::test_short_targets_reach_from_2_to_the_length_and_no_token_of_them_is_cut",),
     ),
     Mutant(
         EXAMPLES,

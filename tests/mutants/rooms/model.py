@@ -68,7 +68,7 @@ MUTANTS: tuple[Mutant, ...] = (
         (GOLDEN,),
     ),
     Mutant(
-        "bert_jax/model/encoder_layer.py",
+        "bert_jax/model/encoder.py",
         'LayerNorm(config, name="LayerNorm")(x_BLD + y_BLD)',
         'LayerNorm(config, name="LayerNorm")(y_BLD)',
         "the feed-forward lacks its residual",
@@ -202,15 +202,15 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "bert_jax/model/task_losses.py",
-        "jnp.where(positions < length,",
-        "jnp.where(positions <= length,",
+        "inside = (positions < logits.shape[-1])",
+        "inside = (positions <= logits.shape[-1])",
         "an answer that begins after the window counts",
         ("tests/model/test_task_losses.py::test_answers_outside_the_window_are_ignored_each_end_by_itself",),
     ),
     Mutant(
         "bert_jax/model/task_losses.py",
-        "mean_cross_entropy(logits[..., :-1, :], labels[..., 1:])",
-        "mean_cross_entropy(logits, labels)",
+        "_mean_of_labels(logits[..., :-1, :], labels[..., 1:])",
+        "_mean_of_labels(logits, labels)",
         "a causal model is held to the token that it sees",
         ("tests/model/test_task_losses.py::test_a_causal_model_is_held_to_the_token_after_each",),
     ),

@@ -5,8 +5,7 @@ import numpy as np
 import pytest
 
 from bert_jax.data.pretraining.batches import RandomBatches
-from bert_jax.training.feed import MeshBatches, to_host
-from bert_jax.training.sharding import MeshConfig, batch_shardings, make_mesh
+from bert_jax.training.sharding import MeshBatches, MeshConfig, batch_shardings, make_mesh, to_host
 
 pytestmark = pytest.mark.eight_devices
 
