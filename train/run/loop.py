@@ -121,7 +121,7 @@ class ModelJob:
 
 
 def prefetched_batches(source: Source, first: int, stop: int) -> Generator[tuple[Any, float]]:
-    """(batch, seconds waited for it) of the steps from `first` up to, not including, `stop`, made ahead by a thread."""
+    """(batch, seconds waited for it) of the steps from `first` up to, not including, `stop`, prefetched by a thread."""
     with Prefetch(source, first, stop) as prefetched:
         waited = 0.0
         for batch in prefetched:
