@@ -51,10 +51,10 @@ def main(argv: list[str]) -> int:
     start_jax()
     run = RunDirectory(launch.run)
     if launch.dry_run:
-        from train.finetuning.job import Finetuning
+        from train.finetuning.job import FinetuningJob
 
         config, task, tokenizer = prepared(run, launch)
-        facts = Finetuning(config, run, task, tokenizer).plan()
+        facts = FinetuningJob(config, run, task, tokenizer).plan()
         print(json.dumps(facts) if launch.as_json else "\n".join(f"{name}: {value}" for name, value in facts.items()))
         return EXIT_DONE
     if jax.process_index() == 0:
@@ -70,20 +70,20 @@ def main(argv: list[str]) -> int:
 
 def finetune_in(run: RunDirectory, launch: Launch) -> int:
     """Reads the task, settles the config, and trains in `run`."""
-    from train.finetuning.job import Finetuning
+    from train.finetuning.job import FinetuningJob
     from train.run.loop import train
 
     config, task, tokenizer = prepared(run, launch)
-    job = Finetuning(config, run, task, tokenizer)
+    job = FinetuningJob(config, run, task, tokenizer)
     if jax.process_index() == 0:
         run.settle_config(config, launch.allow_change)
         started_from = recorded_origin(config.init, run, resumed=bool(run.config_to_resume()))
         write_json(run.path / "environment.json", environment() | started_from)
         run.write_folder(run.tokenizer, tokenizer.save)
     if config.seeds > 1 or config.learning_rates:
-        from train.finetuning.sweep import sweep
+        from train.finetuning.sweep import SweepJob
 
-        return sweep(job, run, task, tokenizer)
+        return train(SweepJob(job, run, task, tokenizer), run)
     return train(job, run)
 
 

@@ -25,14 +25,16 @@ from train.run.stopping import run_program
 __all__ = ["PrepareOptions", "main", "prepare"]
 
 
-class _Parser(argparse.ArgumentParser):
+class _PrepareParser(argparse.ArgumentParser):
     def error(self, message: str):  # one line and exit code 2, as for every mistake
         raise UserError(f"{message} (python -m train.prepare --help lists the options)")
 
 
 def parser() -> argparse.ArgumentParser:
     """The command line."""
-    p = _Parser(prog="python -m train.prepare", description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    p = _PrepareParser(
+        prog="python -m train.prepare", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
     add = p.add_argument
     add("inputs", nargs="*", metavar="INPUT", help="files, folders, globs; plain, .gz or .zst")
     add("--output", metavar="DIR", type=Path)

@@ -69,7 +69,7 @@ def main(argv: list[str]) -> int:
 
 def pretrain_in(run: RunDirectory, launch: Launch) -> int:
     """Prepares the text where that is asked for, settles config and vocabulary, and trains in `run`."""
-    from train.pretraining.job import Pretraining
+    from train.pretraining.job import PretrainingJob
     from train.run.loop import train
 
     config = launch.config
@@ -87,7 +87,7 @@ def pretrain_in(run: RunDirectory, launch: Launch) -> int:
         write_json(run.path / "environment.json", environment() | started_from)
         if data.tokenizer is not None:
             run.write_folder(run.tokenizer, data.tokenizer.save)
-    return train(Pretraining(config, run, data, held_out), run)
+    return train(PretrainingJob(config, run, data, held_out), run)
 
 
 def prepare_text(run: RunDirectory, config: PretrainConfig, given: frozenset[str]) -> str:

@@ -9,7 +9,6 @@ from typing import Any
 
 import jax
 
-from bert_jax.data.prefetch import Prefetch
 from bert_jax.data.tasks.encoded import BUCKETS, Encoded, LengthBatches, evaluation_batches
 from bert_jax.data.tokenizer.tokenizer import Tokenizer
 from bert_jax.formats.card import training_facts
@@ -26,47 +25,44 @@ from train.finetuning.start import starting_parameters, upper_layers
 from train.finetuning.tasks.data import Outputs, Split, TaskData
 from train.run.config import to_json
 from train.run.directory import RunDirectory
-from train.run.log import RunLog, SilentLog, read_rows
+from train.run.log import read_rows
+from train.run.loop import Log, ModelJob, prefetched_batches
 from train.run.start import place_on_mesh
 
 
-class Finetuning:
+class FinetuningJob(ModelJob):
     """A `Job`: a task, learnt from a pretrained model."""
 
     def __init__(self, config: FinetuneConfig, run: RunDirectory, task: TaskData, tokenizer: Tokenizer):
-        self.settings, self.mesh = config, make_mesh(config.mesh)
-        check_sizes(config.model, self.mesh, batch_size=config.batch, accumulation=config.accumulation)
-        check_sizes(config.model, self.mesh, batch_size=config.eval_batch)
+        mesh = make_mesh(config.mesh)
+        check_sizes(config.model, mesh, batch_size=config.batch, accumulation=config.accumulation)
+        check_sizes(config.model, mesh, batch_size=config.eval_batch)
         upper_layers(config)
-        self.model = HEADS[task.head](config.model)
-        self.tx, self.schedule = make_optimizer(config.optimizer), make_schedule(config.optimizer)
-        if config.freeze is not None or config.layer_decay != 1:
-            rates = layer_rates(config.model, freeze=config.freeze, decay=config.layer_decay)
-            self.tx = with_rates(self.tx, rates)
-        self.objective = task.objective
+        tx, rates = make_optimizer(config.optimizer), rates_of_layers(config)
+        tx = tx if rates is None else with_rates(tx, rates)
+        super().__init__(
+            config, mesh, HEADS[task.head](config.model), task.objective, tx, make_schedule(config.optimizer)
+        )
         self._run, self._task, self._tokenizer = run, task, tokenizer
-        self._buckets = buckets_of(config)
-        self._predict = Predictor(self.model, self.mesh, self.objective)
-        self._history = _scores_so_far(run, self._figure)
+        self._predict = Predictor(self.model, mesh, self.objective)
+        self._history = _scores_so_far(run, task.metric)
 
-    def first_state(self, target: TrainState, fresh: Callable[[], TrainState]) -> TrainState:
-        state = fresh()
-        (params,) = starting_parameters(self.settings, self._task.head, target.params, [state.params])
+    def first_state(self) -> TrainState:
+        state = self.fresh_state()
+        (params,) = starting_parameters(self.config, self._task.head, self.target.params, [state.params])
         return dataclasses.replace(state, params=params)
 
-    def greet(self, log: RunLog | SilentLog, *, begun: bool) -> None:
-        if not begun:
-            self._history = {}
+    def on_start(self, log: Log, *, resumed: bool) -> None:
         splits = (*self._task.evaluations, *self._task.tests)
         sizes = ", ".join(f"{len(split.examples):,} of {split.name}" for split in splits)
         log.say(
-            f"{self.settings.task}: {len(self._task.train):,} rows to learn from, {sizes or 'nothing'} to predict; "
-            f"{len(self._task.labels)} labels; best is the highest {self._figure}"
+            f"{self.config.task}: {len(self._task.train):,} rows to learn from, {sizes or 'nothing'} to predict; "
+            f"{len(self._task.labels)} labels; best is the highest {self._task.metric}"
         )
 
     def plan(self) -> dict[str, Any]:
         """What the run would be, in JSON values."""
-        config, task = self.settings, self._task
+        config, task = self.config, self._task
         order = order_of(config, task.train)
         lengths = Counter(order.batch(step).length for step in range(min(config.total_steps, order.steps_per_epoch)))
         return {
@@ -84,36 +80,35 @@ class Finetuning:
 
     def batches(self, step: int) -> Generator[tuple[dict[str, jax.Array], float]]:
         self._history = {number: score for number, score in self._history.items() if number <= step}
-        if self.is_over():
+        if self._is_over():
             return
-        config, examples = self.settings, self._task.train
-        source = MeshBatches(
-            PlannedBatches(examples, order_of(config, examples).batch), config.batch, batch_shardings(self.mesh)
-        )
-        with Prefetch(source, step, config.total_steps) as prefetched:
-            waited = 0.0
-            for batch in prefetched:
-                yield batch, prefetched.waited - waited
-                waited = prefetched.waited
+        config, examples = self.config, self._task.train
+        planned = PlannedBatches(examples, order_of(config, examples).batch)
+        source = MeshBatches(planned, config.batch, batch_shardings(self.mesh))
+        yield from prefetched_batches(source, step, config.total_steps)
 
-    def told(self, summary: dict[str, float]) -> dict[str, float]:
-        return summary
+    def evaluate(self, state: TrainState, step: int, log: Log) -> bool:
+        """Logs the scores of each file with labels, the first's under their own names; exports the best model so far.
 
-    def evaluate(self, params: Any, step: int) -> dict[str, float]:
-        """The scores of each file with labels; the first's under their own names."""
+        A score that is not a number (a correlation of equal predictions) is the worst.
+        """
         found: dict[str, float] = {}
         for number, split in enumerate(self._task.evaluations):
-            scores = self._scores(params, split)
+            scores = self._scores(state.params, split)
             found |= scores if number == 0 else {f"{split.name}_{name}": value for name, value in scores.items()}
-        return found
-
-    def after_evaluation(self, params: Any, step: int, scores: dict[str, float]) -> None:
-        """Exports the best model so far. A score that is not a number (a correlation of equal predictions) is worst."""
-        score = scores[self._figure] if math.isfinite(scores[self._figure]) else -math.inf
+        log.record("eval", step, found)  # before the export, whose card tells it
+        score = found[self._task.metric] if math.isfinite(found[self._task.metric]) else -math.inf
         is_best = not self._history or score > max(self._history.values())
         self._history[step] = score
         if is_best:
-            self._export(params, step)
+            self._export(state.params, step)
+        return self._is_over()
+
+    def _is_over(self) -> bool:
+        """Whether the best of the evaluations lies more than `early_stop` of them back."""
+        patience = self.config.early_stop
+        scores = list(self._history.values())
+        return bool(patience and scores) and len(scores) - 1 - scores.index(max(scores)) >= patience
 
     def _scores(self, params: Any, split: Split) -> dict[str, float]:
         outputs, loss = self.outputs(params, split)
@@ -121,23 +116,13 @@ class Finetuning:
 
     def outputs(self, params: Any, split: Split) -> tuple[Outputs, float | None]:
         """The model's logits for each example of a file once, and its loss where it has labels."""
-        plans = evaluation_batches(split.encoded.lengths, self.settings.eval_batch, buckets=self._buckets)
+        plans = evaluation_batches(split.encoded.lengths, self.config.eval_batch, buckets=buckets_of(self.config))
         return self._predict(params, split.encoded, plans)
 
-    @property
-    def _figure(self) -> str:
-        return self._task.metric
-
-    def is_over(self) -> bool:
-        """Whether the best of the evaluations lies more than `early_stop` of them back."""
-        patience = self.settings.early_stop
-        scores = list(self._history.values())
-        return bool(patience and scores) and len(scores) - 1 - scores.index(max(scores)) >= patience
-
     def facts(self) -> dict[str, Any]:
-        return {"config": to_json(self.settings), "data": self._tokenizer.fingerprint}
+        return {"config": to_json(self.config), "data": self._tokenizer.fingerprint}
 
-    def finish(self, params: Any, step: int, log: RunLog | SilentLog) -> None:
+    def finish(self, params: Any, step: int, log: Log) -> None:
         """Predictions and the report, by the best model. `params`: arrays or their shapes, for the layout alone."""
         with self._run.export_on_disk() as folder:
             _, best, report = load_arrays(folder, head=self._task.head)
@@ -153,7 +138,7 @@ class Finetuning:
                 self._task.write_predictions(split, outputs[split.name][0], folder)
 
         def report_on(folder: Path) -> None:
-            write_report(folder, self.settings, self._task, outputs, best_step=report.step)
+            write_report(folder, self.config, self._task, outputs, best_step=report.step)
 
         self._run.write_folder(self._run.path / "predictions", write_predictions)
         self._run.write_folder(self._run.path / "report", report_on)
@@ -162,11 +147,18 @@ class Finetuning:
     def _export(self, params: Any, step: int) -> None:
         whole = to_host(params)
         if jax.process_index() == 0:
-            write_export(self._run, self.settings, self._task, self._tokenizer, whole, step)
+            write_export(self._run, self.config, self._task, self._tokenizer, whole, step)
         if jax.process_count() > 1:
             from jax.experimental import multihost_utils
 
             multihost_utils.sync_global_devices("exported")  # in the end every process reads it
+
+
+def rates_of_layers(config: FinetuneConfig) -> Callable[[str], float] | None:
+    """`layer_rates` of freeze= and layer_decay=; None where every layer learns alike."""
+    if config.freeze is None and config.layer_decay == 1:
+        return None
+    return layer_rates(config.model, freeze=config.freeze, decay=config.layer_decay)
 
 
 def buckets_of(config: FinetuneConfig) -> tuple[int, ...]:

@@ -1,7 +1,8 @@
 """`report/` of a fine-tuning run: the scores, who is taken for whom, and the worst mistakes with their text."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from html import escape
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -10,8 +11,7 @@ import numpy as np
 from bert_jax.evaluation import confusion_matrix
 from bert_jax.files import json_text
 from train.finetuning.recipe import FinetuneConfig
-from train.finetuning.span_page import span_page
-from train.finetuning.tasks.data import Outputs, Split, TaskData
+from train.finetuning.tasks.data import Outputs, Span, SpanExample, Split, TaskData
 
 LEGIBLE = 30  # more counts in a row, or characters in a name, would not be read
 _NAMED = 90  # more names would not be read on an axis
@@ -77,7 +77,7 @@ def _figure(width: float, height: float) -> tuple[Any, Any]:
     return figure, figure.subplots()
 
 
-_SHOWN = 20  # mistakes in the page; all of them are in mistakes.jsonl
+_LISTED = 20  # mistakes in the page; all of them are in mistakes.jsonl
 _PAGE = 100  # texts on the page of spans
 _PARTS = 5  # of the examples of a regression, by their labels
 
@@ -118,8 +118,8 @@ def write_report(
             labels, predictions = split.encoded.targets["labels"], found["logits"][:, 0]
             page += _numbers_section(folder / f"{split.name}-numbers.png", labels, predictions)
         if spans := task.span_mistakes(split, found):
-            shown = span_page(f"{config.task}, {split.name}: what is wrong", spans[:_PAGE])
-            (folder / f"{split.name}-spans.html").write_text(shown, encoding="utf-8")
+            html = span_page(f"{config.task}, {split.name}: what is wrong", spans[:_PAGE])
+            (folder / f"{split.name}-spans.html").write_text(html, encoding="utf-8")
             page += [f"Where it looked: [{split.name}-spans.html]({split.name}-spans.html)", ""]
         page += _mistakes_table(mistakes)
     facts = {"task": config.task, "init": config.init, "best_step": best_step, "metric": task.metric, "scores": scores}
@@ -137,9 +137,9 @@ class _Counts(NamedTuple):
 
 
 def _section(split: Split, scores: Mapping[str, float], mistakes: list[dict[str, Any]]) -> list[str]:
-    shown = ((name, f"{value:.4f}" if math.isfinite(value) else "none") for name, value in scores.items())
+    rows = ((name, f"{value:.4f}" if math.isfinite(value) else "none") for name, value in scores.items())
     lines = [f"## {split.name}", "", f"{len(split.examples):,} examples of `{split.path.name}`.", ""]
-    lines += ["| score | |", "|---|---:|", *(f"| {name} | {value} |" for name, value in shown), ""]
+    lines += ["| score | |", "|---|---:|", *(f"| {name} | {value} |" for name, value in rows), ""]
     return lines if mistakes else [*lines, "No mistakes.", ""]
 
 
@@ -202,9 +202,9 @@ def _numbers_section(picture: Path, labels: np.ndarray, predictions: np.ndarray)
 def _mistakes_table(mistakes: list[dict[str, Any]]) -> list[str]:
     if not mistakes:
         return []
-    lines = ["The worst of them:" if len(mistakes) <= _SHOWN else f"The worst {_SHOWN} of {len(mistakes):,}:", ""]
+    lines = ["The worst of them:" if len(mistakes) <= _LISTED else f"The worst {_LISTED} of {len(mistakes):,}:", ""]
     lines += ["| text | label | prediction | how wrong |", "|---|---|---|---:|"]
-    for mistake in mistakes[:_SHOWN]:
+    for mistake in mistakes[:_LISTED]:
         text = mistake["text"] + (f" / {mistake['pair']}" if "pair" in mistake else "")
         cells = (_cell(text, 200), _cell(mistake["label"]), _cell(mistake["prediction"]))
         lines.append(f"| {' | '.join(cells)} | {mistake['loss']:.3g} |")
@@ -215,3 +215,52 @@ def _cell(text: str, longest: int = 120) -> str:
     """A text as one cell of a Markdown table."""
     flat = " ".join(text.replace("|", "\\|").split())
     return flat if len(flat) <= longest else flat[: longest - 1] + "…"
+
+
+_AROUND = 300  # characters of context before the first span and after the last
+_HEAD = """<!DOCTYPE html>
+<html lang="en"><meta charset="utf-8"><title>{title}</title>
+<style>
+body {{ font: 16px/1.5 sans-serif; max-width: 60em; margin: 2em auto; padding: 0 1em; color: #222; background: #fff }}
+section {{ border-top: 1px solid #ccc; padding: .6em 0 }}
+h2 {{ font-size: 1em; margin: 0 }}
+p {{ margin: .2em 0 }}
+i {{ color: #666 }}
+b {{ display: inline-block; width: 6em; font-weight: normal; color: #666 }}
+mark {{ padding: 0 .15em; border-radius: .2em }}
+mark small {{ font-size: .7em; margin-left: .3em; opacity: .8 }}
+.label mark {{ background: #bfe3c0 }}
+.prediction mark {{ background: #f6c1b8 }}
+</style>
+<h1>{title}</h1>
+"""
+
+
+def span_page(title: str, examples: Iterable[SpanExample]) -> str:
+    """One self-contained HTML page: each text with the right spans, and again with those that were said; "none" where
+    there are none."""
+    return _HEAD.format(title=escape(title)) + "".join(map(_span_section, examples)) + "</html>\n"
+
+
+def _span_section(example: SpanExample) -> str:
+    heading = f"<h2>{escape(example.title)}</h2>" if example.title else ""
+    lines = "".join(
+        f'<p class="{kind}"><b>{kind}</b>{_marked(example.text, spans)}</p>'
+        for kind, spans in (("label", example.label), ("prediction", example.prediction))
+    )
+    return f"<section>{heading}{lines}</section>\n"
+
+
+def _marked(text: str, spans: Sequence[Span]) -> str:
+    """The text as HTML with its spans marked, cut to what lies around them."""
+    if not spans:
+        return "<i>none</i>"
+    spans = sorted(spans)
+    begin = max(0, spans[0].start - _AROUND)
+    end = min(len(text), max(span.end for span in spans) + _AROUND)
+    parts, at = ["… " if begin else ""], begin
+    for start, stop, name in spans:
+        small = f"<small>{escape(name)}</small>" if name else ""
+        parts += [escape(text[at:start]), f"<mark>{escape(text[start:stop])}{small}</mark>"]
+        at = stop
+    return "".join([*parts, escape(text[at:end]), " …" if end < len(text) else ""])

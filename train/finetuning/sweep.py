@@ -7,20 +7,17 @@ Small sets are unstable: the same recipe learns the task with one seed and the m
 import dataclasses
 import json
 import math
-from contextlib import ExitStack
+from collections.abc import Generator, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bert_jax.data.prefetch import Prefetch
 from bert_jax.data.tasks.encoded import evaluation_batches
 from bert_jax.data.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import UserError
-from bert_jax.files import write_whole
-from bert_jax.model.heads import HEADS
-from bert_jax.training.checkpoint.checkpoints import Checkpoints, SaveError
+from bert_jax.files import write_json, write_whole
 from bert_jax.training.many import (
     compile_many_predict_step,
     compile_many_train_step,
@@ -29,17 +26,16 @@ from bert_jax.training.many import (
     stacked,
     stacked_shapes,
 )
-from bert_jax.training.optimizer import layer_rates, make_optimizer
+from bert_jax.training.optimizer import make_optimizer
 from bert_jax.training.prediction import Collected
 from bert_jax.training.step import TrainState, abstract_state, init_state
-from train.finetuning.job import Finetuning, buckets_of, order_of, write_export
+from train.finetuning.job import FinetuningJob, buckets_of, order_of, rates_of_layers, write_export
 from train.finetuning.recipe import FinetuneConfig
 from train.finetuning.start import starting_parameters
-from train.finetuning.sweep_report import best_of, mean_and_spread, rates_of, write_sweep
 from train.finetuning.tasks.data import Outputs, Split, TaskData
 from train.run.directory import RunDirectory
-from train.run.log import RunLog, open_log, read_rows
-from train.run.stopping import EXIT_DONE, EXIT_NOT_FINITE, StopRequest
+from train.run.log import read_rows
+from train.run.loop import Log, Metrics, prefetched_batches
 
 
 class Run(NamedTuple):
@@ -55,98 +51,54 @@ def runs_of(config: FinetuneConfig) -> list[Run]:
     return [Run(config.seed + number, float(rate)) for rate in rates for number in range(config.seeds)]
 
 
-def sweep(job: Finetuning, run: RunDirectory, task: TaskData, tokenizer: Tokenizer) -> int:
-    """Trains `config.seeds` models for each learning rate, from the newest checkpoint if there is one; the exit code.
+class SweepJob:
+    """A `Job`: `config.seeds` models for each learning rate. Their states have an axis of runs, R, in front.
 
-    The best model of all goes to export/, what each run did to sweep.json, sweep.md and runs.png. `job`: the same task
-    as one run; it makes the best model's predictions and report.
+    The best model of all goes to export/, what each run did to runs.jsonl, sweep.json, sweep.md and runs.png.
     """
-    if jax.process_count() > 1:
-        raise UserError("seeds, learning_rates: many runs at once go over the devices of one process")
-    try:
-        return _train(job, run, task, Many(job.settings, run, task, tokenizer))
-    except SaveError as error:
-        raise UserError(str(error)) from error
 
+    def __init__(self, alone: FinetuningJob, run: RunDirectory, task: TaskData, tokenizer: Tokenizer):
+        """`alone`: the same task as one run; it makes the best model's predictions and report.
 
-def _train(job: Finetuning, run: RunDirectory, task: TaskData, many: "Many") -> int:
-    config, runs = job.settings, many.runs
-    with ExitStack() as stack:
-        checkpoints = stack.enter_context(Checkpoints(run.checkpoints, keep=config.keep))
-        state = many.state(checkpoints)
-        first = step = int(state.step[0])
-        newest = np.asarray(state.skipped_in_a_row)
-        log = stack.enter_context(open_log(run.path, start_step=step, total_steps=config.total_steps))
-        assert isinstance(log, RunLog)
-        history = {row["step"]: row for row in read_rows(run.path / "runs.jsonl") if row["step"] <= step}
-        log.say(f"{len(runs)} runs on {many.mesh.size} devices; {'resuming' if step else 'starting'} at step {step:,}")
-        stop = stack.enter_context(StopRequest())
-        prefetched = stack.enter_context(Prefetch(many, first, config.total_steps))
-        for batch in prefetched:
-            state, metrics = many.train_step(state, batch, many.keys, many.peaks, task.objective)
-            step += 1
-            last = step == config.total_steps
-            before, newest = newest, metrics["skipped_in_a_row"]
-            if step % config.log_every == 0 or last:
-                log.record("train", step, _over_runs("loss", np.asarray(metrics["loss"]), runs))
-            if many.not_finite(newest if last else before).all():  # a step late: the device need not be waited for
-                log.say(
-                    f"stopping: in each of the {len(runs)} runs {config.max_skipped_in_a_row} steps or more in a row "
-                    f"up to step {step - (not last):,} had numbers that are not finite; earlier checkpoints are kept. "
-                    f"Lower {'learning_rates' if config.learning_rates else 'optimizer.learning_rate'}"
-                )
-                return EXIT_NOT_FINITE
-            code = stop.exit_code(step) or EXIT_DONE
-            if step % config.eval_every == 0 or last:
-                history[step] = {"step": step, **many.evaluate(state)}
-                log.record("eval", step, _told(history[step]["scores"], task.metric, runs))
-                _write_rows(run, history)
-                many.keep_best(state.params, step, history)
-            if step % config.save_every == 0 or last or code != EXIT_DONE:
-                checkpoints.save(step, state, job.facts())
-            log.advance(step)
-            if code != EXIT_DONE:
-                checkpoints.wait()
-                log.say(f"stopped and saved at step {step:,}; the same command goes on from here")
-                return code
-        checkpoints.wait()
-        log.say(write_sweep(run, config, task, runs, history))
-        job.finish(abstract_state(job.model, job.tx, mesh=job.mesh).params, step, log)
-        return EXIT_DONE
-
-
-class Many:
-    """The runs side by side: their states, batches (a source for `Prefetch`) and evaluations."""
-
-    def __init__(self, config: FinetuneConfig, run: RunDirectory, task: TaskData, tokenizer: Tokenizer):
-        self._config, self._run, self._task, self._tokenizer = config, run, task, tokenizer
+        Raises:
+            UserError: there are several processes.
+        """
+        if jax.process_count() > 1:
+            raise UserError("seeds, learning_rates: many runs at once go over the devices of one process")
+        config = alone.config
+        self.config, self._alone, self._run, self._task, self._tokenizer = config, alone, run, task, tokenizer
         self.runs = runs_of(config)
         self.mesh = runs_mesh(len(self.runs))
-        self._model = HEADS[task.head](config.model)
         self._tx = make_optimizer(config.optimizer)
-        rates = None
-        if config.freeze is not None or config.layer_decay != 1:
-            rates = layer_rates(config.model, freeze=config.freeze, decay=config.layer_decay)
-        self.train_step = compile_many_train_step(
-            self._model, config.optimizer, self.mesh, rates=rates, accumulation=config.accumulation
+        self._one = abstract_state(alone.model, self._tx)
+        self.target = stacked_shapes(self._one, len(self.runs), self.mesh)
+        self._train_step = compile_many_train_step(
+            alone.model, config.optimizer, self.mesh, rates=rates_of_layers(config), accumulation=config.accumulation
         )
-        self._predict_step = compile_many_predict_step(self._model, self.mesh)
+        self._predict_step = compile_many_predict_step(alone.model, self.mesh)
         self._init_keys, keys = zip(*(jax.random.split(jax.random.key(one.seed)) for one in self.runs), strict=True)
-        self.keys = jnp.stack(keys)
-        self.peaks = jnp.array([one.learning_rate for one in self.runs], jnp.float32)
+        self._dropout_keys = jnp.stack(keys)
+        self._peaks = jnp.array([one.learning_rate for one in self.runs], jnp.float32)
         self._orders = {one.seed: order_of(dataclasses.replace(config, seed=one.seed), task.train) for one in self.runs}
+        self._history = {row["step"]: row for row in read_rows(run.path / "runs.jsonl")}
 
-    def state(self, checkpoints: Checkpoints) -> TrainState:
-        """The newest checkpoint's, or each run's first."""
-        if checkpoints.steps():
-            one = abstract_state(self._model, self._tx)
-            return checkpoints.restore(stacked_shapes(one, len(self.runs), self.mesh)).state
-        target = abstract_state(self._model, self._tx)
-        fresh = [init_state(key, self._model, self._tx) for key in self._init_keys]
+    def first_state(self) -> TrainState:
+        fresh = [init_state(key, self._alone.model, self._tx) for key in self._init_keys]
         drawn = [state.params for state in fresh]
-        params = starting_parameters(self._config, self._task.head, target.params, drawn)
+        params = starting_parameters(self.config, self._task.head, self._one.params, drawn)
         states = [dataclasses.replace(state, params=own) for state, own in zip(fresh, params, strict=True)]
         return stacked(states, self.mesh)
+
+    def train_step(self, state: TrainState, batch: dict[str, Any]) -> tuple[TrainState, dict[str, jax.Array]]:
+        return self._train_step(state, batch, self._dropout_keys, self._peaks, self._task.objective)
+
+    def on_start(self, log: Log, *, resumed: bool) -> None:
+        log.say(f"{len(self.runs)} runs on {self.mesh.size} devices")
+        self._alone.on_start(log, resumed=resumed)
+
+    def batches(self, step: int) -> Generator[tuple[dict[str, Any], float]]:
+        self._history = {at: row for at, row in self._history.items() if at <= step}
+        yield from prefetched_batches(self, step, self.config.total_steps)
 
     def batch(self, step: int) -> dict[str, np.ndarray]:
         """Each run's own batch, all padded to the longest of them: [R, B, ...]."""
@@ -155,15 +107,31 @@ class Many:
         batches = [self._task.train.batch(plan._replace(length=longest)) for plan in plans]
         return {name: np.stack([batch[name] for batch in batches]) for name in batches[0]}
 
-    def not_finite(self, skipped_in_a_row: Any) -> np.ndarray:
+    def summarise(self, rows: list[Metrics]) -> dict[str, float]:
+        """The mean loss of each run's good steps, over the runs; a run without any counts as not finite."""
+        losses, good = (np.stack([row[name] for row in rows]) for name in ("loss", "finite"))
+        count = good.sum(axis=0)
+        means = np.where(good > 0, losses, 0).sum(axis=0) / np.where(count > 0, count, np.nan)
+        return _over_runs("loss", means, self.runs)
+
+    def why_stop(self, metrics: Metrics, step: int) -> str | None:
+        if not self._gone_bad(metrics["skipped_in_a_row"]).all():
+            return None
+        return (
+            f"in each of the {len(self.runs)} runs {self.config.max_skipped_in_a_row} steps or more in a row up to "
+            f"step {step:,} had numbers that are not finite; earlier checkpoints are kept. Lower "
+            f"{'learning_rates' if self.config.learning_rates else 'optimizer.learning_rate'}"
+        )
+
+    def _gone_bad(self, skipped_in_a_row: Any) -> np.ndarray:
         """bool [R]: which runs' numbers went bad and do not come back."""
-        return np.asarray(skipped_in_a_row) >= self._config.max_skipped_in_a_row
+        return np.asarray(skipped_in_a_row) >= self.config.max_skipped_in_a_row
 
-    def evaluate(self, state: TrainState) -> dict[str, Any]:
-        """Of each run, in JSON values, on the first file with labels.
+    def evaluate(self, state: TrainState, step: int, log: Log) -> bool:
+        """Logs each run's scores on the first file with labels, in runs.jsonl too; exports the best model so far.
 
-        scores: null where one is no number. constant: whether the run says the same of all its examples. not_finite:
-        whether its numbers went bad.
+        A row of runs.jsonl has, of each run: scores, null where one is no number; constant, whether the run says the
+        same of all its examples; not_finite, whether its numbers went bad.
         """
         split = self._task.evaluations[0]
         scores, constant = [], []
@@ -171,12 +139,17 @@ class Many:
             found = ({} if one.loss is None else {"loss": one.loss}) | self._task.score(split, one.outputs)
             scores.append({name: value if math.isfinite(value) else None for name, value in found.items()})
             constant.append(says_one_thing(self._task, split, one.outputs))
-        not_finite = self.not_finite(state.skipped_in_a_row).tolist()
-        return {"scores": scores, "constant": constant, "not_finite": not_finite}
+        not_finite = self._gone_bad(state.skipped_in_a_row).tolist()
+        self._history[step] = {"step": step, "scores": scores, "constant": constant, "not_finite": not_finite}
+        log.record("eval", step, _scores_over_runs(scores, self._task.metric, self.runs))
+        rows = (json.dumps(self._history[at], allow_nan=False) + "\n" for at in sorted(self._history))
+        write_whole(self._run.path / "runs.jsonl", "".join(rows))
+        self.keep_best(state.params, step, self._history)
+        return False
 
     def _collected(self, params: Any, split: Split) -> list[Collected]:
-        buckets = buckets_of(self._config)
-        plans = evaluation_batches(split.encoded.lengths, self._config.eval_batch, buckets=buckets)
+        buckets = buckets_of(self.config)
+        plans = evaluation_batches(split.encoded.lengths, self.config.eval_batch, buckets=buckets)
         longest = max(plan.length for plan in plans)
         found = [Collected(len(split.encoded), longest) for _ in self.runs]
         for plan in plans:
@@ -190,7 +163,15 @@ class Many:
         """Exports the best model of all runs and evaluations, if it is one of these."""
         best_step, number = best_of(history, self._task.metric)
         if best_step == step:
-            write_export(self._run, self._config, self._task, self._tokenizer, one_of(params, number), step)
+            write_export(self._run, self.config, self._task, self._tokenizer, one_of(params, number), step)
+
+    def facts(self) -> dict[str, Any]:
+        return self._alone.facts()
+
+    def finish(self, params: Any, step: int, log: Log) -> None:
+        """Says what the runs came to; predictions and the report are the best model's."""
+        log.say(write_sweep(self._run, self.config, self._task, self.runs, self._history))
+        self._alone.finish(self._alone.target.params, step, log)
 
 
 def says_one_thing(task: TaskData, split: Split, outputs: Outputs) -> bool:
@@ -198,7 +179,7 @@ def says_one_thing(task: TaskData, split: Split, outputs: Outputs) -> bool:
     return len(set(task.decisions(split, outputs))) == 1
 
 
-def _told(scores: list[dict[str, float | None]], metric: str, runs: list[Run]) -> dict[str, float]:
+def _scores_over_runs(scores: list[dict[str, float | None]], metric: str, runs: list[Run]) -> dict[str, float]:
     """The best of the runs, their means and deviations, for the log."""
     values = np.array([one[metric] for one in scores], np.float64)
     finite = values[np.isfinite(values)]
@@ -224,6 +205,161 @@ def _over_runs(name: str, values: np.ndarray, runs: list[Run]) -> dict[str, floa
     return found
 
 
-def _write_rows(run: RunDirectory, history: dict[int, dict[str, Any]]) -> None:
-    rows = (json.dumps(history[step], allow_nan=False) + "\n" for step in sorted(history))
-    write_whole(run.path / "runs.jsonl", "".join(rows))
+def write_sweep(
+    run: RunDirectory,
+    config: FinetuneConfig,
+    task: TaskData,
+    runs: list[Run],
+    history: dict[int, dict[str, Any]],
+) -> str:
+    """Writes sweep.json, sweep.md and runs.png into the run directory.
+
+    A run has failed if in the end it says the same of every example, its numbers are not finite, or it never had a
+    score (a correlation of equal predictions); the last is in neither mean nor deviation.
+
+    Args:
+        run, config, task: of the runs.
+        runs: seed and learning rate of each.
+        history: step -> {"scores", "constant", "not_finite"} of each run, as runs.jsonl has them.
+
+    Returns:
+        One line: for each learning rate mean ± standard deviation (n - 1) over the runs of their best evaluation, how
+        many failed, the best.
+    """
+    metric, steps = task.metric, sorted(history)
+    curves = [[history[step]["scores"][number][metric] for step in steps] for number in range(len(runs))]
+    best_steps = [best_of(history, metric, [number])[0] for number in range(len(runs))]
+    best = [history[step]["scores"][number][metric] for number, step in enumerate(best_steps)]
+    failed = [_failure(history[steps[-1]], number, best[number]) for number in range(len(runs))]
+    step, winner = best_of(history, metric)
+    facts = {
+        "task": config.task,
+        "init": config.init,
+        "metric": metric,
+        "rates": [_of_rate(rate, runs, best, failed) for rate in rates_of(runs)],
+        "best": {**runs[winner]._asdict(), "step": step, metric: best[winner]},
+        "failed": [number for number, why in enumerate(failed) if why],
+        "runs": [
+            {
+                **one._asdict(),
+                "best": best[number],
+                "best_step": None if best[number] is None else best_steps[number],
+                "last": curves[number][-1],
+                "failed": failed[number],
+                "curve": curves[number],
+            }
+            for number, one in enumerate(runs)
+        ],
+        "steps": steps,
+    }
+    write_json(run.path / "sweep.json", json.loads(json.dumps(facts, allow_nan=False)))
+    (run.path / "sweep.md").write_text(_page(facts))
+    if not run.is_remote:
+        _draw(run, facts)
+    overall = ", ".join(f"{_spread(one)} at {one['learning_rate']:g}" for one in facts["rates"])
+    winning = f"seed {runs[winner].seed} at {runs[winner].learning_rate:g}: {_number(best[winner])}"
+    return (
+        f"{metric} of {len(runs)} runs: {overall}; {len(facts['failed'])} failed; the best, {winning}; its model is in "
+        f"{run.export}"
+    )
+
+
+def best_of(history: dict[int, dict[str, Any]], metric: str, numbers: Sequence[int] | None = None) -> tuple[int, int]:
+    """Step and run of the best evaluation: the highest score; of equal ones the earliest, and then the first run's.
+
+    `numbers`: of the runs that are asked about; None: all. A score that is no number is worse than any other.
+    """
+
+    def score(at: tuple[int, int]) -> float:
+        found = history[at[0]]["scores"][at[1]][metric]
+        return -math.inf if found is None else found
+
+    every = [(step, number) for step in sorted(history) for number in range(len(history[step]["scores"]))]
+    return max((at for at in every if numbers is None or at[1] in numbers), key=score)  # of equal ones the first
+
+
+def rates_of(runs: list[Run]) -> list[float]:
+    """The learning rates, each once, in the order in which they were given."""
+    return list(dict.fromkeys(one.learning_rate for one in runs))
+
+
+def mean_and_spread(values: Sequence[float | None] | np.ndarray) -> tuple[float | None, float | None]:
+    """Mean and standard deviation (n - 1; of one value 0) of those that are finite; None where there are none."""
+    numbers = np.array(values, np.float64)
+    finite = numbers[np.isfinite(numbers)]
+    if not len(finite):
+        return None, None
+    return float(finite.mean()), float(finite.std(ddof=1)) if len(finite) > 1 else 0.0
+
+
+def _of_rate(rate: float, runs: list[Run], best: list[float | None], failed: list[str | None]) -> dict[str, Any]:
+    numbers = [number for number, one in enumerate(runs) if one.learning_rate == rate]
+    mean, deviation = mean_and_spread([best[number] for number in numbers])
+    return {
+        "learning_rate": rate,
+        "runs": len(numbers),
+        "failed": sum(failed[number] is not None for number in numbers),
+        "mean": mean,
+        "standard_deviation": deviation,
+    }
+
+
+def _failure(last: dict[str, Any], number: int, best: float | None) -> str | None:
+    """Why a run has failed, by its last evaluation; None if it has not."""
+    if last["not_finite"][number]:
+        return "not finite"
+    if best is None:
+        return "no score"
+    return "one prediction for all" if last["constant"][number] else None
+
+
+def _number(score: float | None) -> str:
+    return "none" if score is None else f"{score:.4f}"
+
+
+def _spread(rate: dict[str, Any]) -> str:
+    return f"{_number(rate['mean'])} ± {_number(rate['standard_deviation'])}"
+
+
+def _page(facts: dict[str, Any]) -> str:
+    lines = [
+        f"# {facts['task']}, from {facts['init']}: {len(facts['runs'])} runs",
+        "",
+        f"{facts['metric']}, mean ± standard deviation over each run's best evaluation:",
+        "",
+        f"| learning rate | {facts['metric']} | runs | failed |",
+        "|---:|---:|---:|---:|",
+        *(f"| {one['learning_rate']:g} | {_spread(one)} | {one['runs']} | {one['failed']} |" for one in facts["rates"]),
+        "",
+        "| seed | learning rate | best | at step | last | failed |",
+        "|---:|---:|---:|---:|---:|---|",
+        *(
+            f"| {one['seed']} | {one['learning_rate']:g} | {_number(one['best'])} | {one['best_step'] or ''} | "
+            f"{_number(one['last'])} | {one['failed'] or ''} |"
+            for one in facts["runs"]
+        ),
+    ]
+    return "\n".join([*lines, "", "![curves](runs.png)", ""])
+
+
+def _draw(run: RunDirectory, facts: dict[str, Any]) -> None:
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(8, 5), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots()
+    rates = sorted({one["learning_rate"] for one in facts["runs"]})
+    for one in facts["runs"]:
+        style = "--" if one["failed"] else "-"
+        colour = f"C{rates.index(one['learning_rate']) % 10}"
+        curve = np.array(one["curve"], np.float64)
+        axes.plot(facts["steps"], curve, style, color=colour, marker="o", markersize=3, alpha=0.7)
+    for number, rate in enumerate(rates):
+        axes.plot([], [], color=f"C{number % 10}", label=f"learning rate {rate:g}")
+    axes.plot([], [], "--", color="gray", label="failed")
+    axes.set_xlabel("step")
+    axes.set_ylabel(facts["metric"].replace("_", " "))
+    axes.grid(alpha=0.3)
+    axes.legend(fontsize="small")
+    figure.savefig(str(run.path / "runs.png"), dpi=110)

@@ -1,4 +1,4 @@
-"""Preparing a directory from start to end: one writer at a time, what was begun goes on, what is done stays."""
+"""Preparing a directory from start to end: one writer at a time; unfinished work is resumed, finished work is kept."""
 
 import os
 import shutil
@@ -102,11 +102,11 @@ def _begin(output: Path, identity: dict[str, Any]) -> dict[str, Any]:
         if any(path.name != f".{_UNFINISHED}" for path in output.iterdir() if not path.name.endswith(".tmp")):
             raise UserError(f"--output {output}: is not empty, and nothing was being prepared there; choose another")
         write_json(unfinished, {"options": identity, "vocabulary": {}})
-    begun = read_object(unfinished)
-    _refuse_other_options(output, begun["options"], identity)
+    record = read_object(unfinished)
+    _refuse_other_options(output, record["options"], identity)
     for path in output.glob("**/.*.tmp"):
         shutil.rmtree(path) if path.is_dir() else path.unlink()
-    return begun["vocabulary"]
+    return record["vocabulary"]
 
 
 def _refuse_other_options(output: Path, made: dict[str, Any], wanted: dict[str, Any]) -> None:

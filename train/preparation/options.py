@@ -1,4 +1,4 @@
-"""The options of preparing text: their defaults, their checks, and what of them decides the outcome."""
+"""The options of preparing text: their defaults, their checks, and which of them decide the result."""
 
 import math
 import os
@@ -54,7 +54,7 @@ HELD_OUT, SEED, GOOGLE_SEED = 0.005, 0, 12345
 
 @dataclass(frozen=True)
 class PrepareOptions:
-    """What `prepare` is told; the fields are the options of `python -m train.prepare`, explained in docs/prepare.md.
+    """What `prepare` does; the fields are the options of `python -m train.prepare`, explained in docs/prepare.md.
 
     None means: a default, filled in by `resolved`. Raises UserError, naming the option, for a value
     that makes no sense.
@@ -104,7 +104,7 @@ class PrepareOptions:
         if len(set(self.max_seq_length)) < len(self.max_seq_length):
             raise _wrong(self, "max_seq_length", "each length once")
         if self.max_predictions is not None and len(self.max_predictions) != len(self.max_seq_length):
-            raise _wrong(self, "max_predictions", f"a number for each length of {_shown(self.max_seq_length)}")
+            raise _wrong(self, "max_predictions", f"a number for each length of {_as_text(self.max_seq_length)}")
         for length, predictions in zip(self.max_seq_length, self.max_predictions or (), strict=False):
             if not 1 <= predictions <= length:
                 raise _wrong(self, "max_predictions", f"numbers between 1 and the length ({length})")
@@ -159,7 +159,7 @@ class PrepareOptions:
         }
 
     def identity(self, sources: Sequence[Source]) -> dict[str, Any]:
-        """All that the outcome depends on, as JSON values: two runs with the same one make the same bytes."""
+        """All that the result depends on, as JSON values: two runs with the same values make the same bytes."""
         if self.vocab is None:
             vocabulary = {"vocab_size": self.vocab_size}
         else:
@@ -193,8 +193,8 @@ def _describe(source: Source) -> dict[str, Any]:
 
 def _wrong(options: PrepareOptions, name: str, expected: str) -> UserError:
     value = getattr(options, name)
-    return UserError(f"--{name.replace('_', '-')}: found {_shown(value)}, expected {expected}")
+    return UserError(f"--{name.replace('_', '-')}: found {_as_text(value)}, expected {expected}")
 
 
-def _shown(value: Any) -> str:
+def _as_text(value: Any) -> str:
     return ",".join(map(str, value)) if isinstance(value, tuple) else repr(value)

@@ -9,7 +9,6 @@ from typing import Any
 import jax
 import numpy as np
 
-from bert_jax.data.prefetch import Prefetch
 from bert_jax.formats.card import training_facts
 from bert_jax.formats.write import save_pretrained
 from bert_jax.model.heads import HEADS
@@ -21,7 +20,7 @@ from train.pretraining.source import DataSource, head_for
 from train.pretraining.start import first_state, objective_of, pretraining_of
 from train.run.config import to_json
 from train.run.directory import RunDirectory
-from train.run.log import RunLog, SilentLog
+from train.run.loop import Log, Metrics, ModelJob, prefetched_batches
 from train.run.start import origin
 
 
@@ -113,64 +112,57 @@ def evaluate(
     return result
 
 
-class Pretraining:
+class PretrainingJob(ModelJob):
     """A `Job`: masked LM, and sentence pairs where the data has them."""
 
     def __init__(self, config: PretrainConfig, run: RunDirectory, data: DataSource, held_out: DataSource):
-        self.settings, self.mesh = config, make_mesh(config.mesh)
+        mesh = make_mesh(config.mesh)
         for phase in config.phases:
-            check_sizes(config.model, self.mesh, batch_size=phase.batch, accumulation=config.accumulation)
-        self.model = HEADS[head_for(data)](config.model)
-        self.tx, self.schedule = make_optimizer(config.optimizer), make_schedule(config.optimizer)
-        self.objective = objective_of(config, data, self.mesh)
+            check_sizes(config.model, mesh, batch_size=phase.batch, accumulation=config.accumulation)
+        model, objective = HEADS[head_for(data)](config.model), objective_of(config, data, mesh)
+        tx, schedule = make_optimizer(config.optimizer), make_schedule(config.optimizer)
+        super().__init__(config, mesh, model, objective, tx, schedule)
         self._run, self._data = run, data
-        self._eval_step = compile_eval_step(self.model, mesh=self.mesh, pretraining=pretraining_of(config, self.mesh))
+        self._eval_step = compile_eval_step(model, mesh=mesh, pretraining=pretraining_of(config, mesh))
         self._unigram = None if data.unigram_counts is None else Unigram(data.unigram_counts)
-        self._held_out_of = cache(lambda phase: HeldOutBatches(config, held_out, self.mesh, phase))
+        self._held_out_of = cache(lambda phase: HeldOutBatches(config, held_out, mesh, phase))
 
-    def first_state(self, target: TrainState, fresh: Callable[[], TrainState]) -> TrainState:
-        return first_state(self.settings, target, fresh)
+    def first_state(self) -> TrainState:
+        return first_state(self.config, self.target, self.fresh_state)
 
-    def greet(self, log: RunLog | SilentLog, *, begun: bool) -> None:
-        config = self.settings
-        if config.init is not None and not begun:
-            model = config.model
+    def on_start(self, log: Log, *, resumed: bool) -> None:
+        config, model = self.config, self.config.model
+        if config.init is not None and not resumed:
             size = f"{model.num_hidden_layers} layers of {model.hidden_size}, {model.vocab_size:,} tokens"
             log.say(f"model and parameters of {origin(config.init) or config.init}: {model.model_type}, {size}")
         if not self._held_out_of(config.phases[-1]):
             log.say("the data has no held-out documents: there will be no evaluation (prepare with --held-out)")
 
     def batches(self, step: int) -> Generator[tuple[dict[str, jax.Array], float]]:
-        """Through all phases, made ahead by a thread."""
-        config = self.settings
-        while step < config.total_steps:
-            start, phase = config.phase_at(step)
-            source = MeshBatches(self._data.batches(config, phase), phase.batch, batch_shardings(self.mesh))
-            with Prefetch(source, step - start, phase.steps) as prefetched:
-                waited = 0.0
-                for batch in prefetched:
-                    yield batch, prefetched.waited - waited
-                    waited = prefetched.waited
-                    step += 1
+        """Through all phases."""
+        while step < self.config.total_steps:
+            start, phase = self.config.phase_at(step)
+            source = MeshBatches(self._data.batches(self.config, phase), phase.batch, batch_shardings(self.mesh))
+            yield from prefetched_batches(source, step - start, phase.steps)
+            step = start + phase.steps
 
-    def told(self, summary: dict[str, float]) -> dict[str, float]:
+    def summarise(self, rows: list[Metrics]) -> dict[str, float]:
         """Figures on sentence pairs only where there are some."""
-        return {name: v for name, v in summary.items() if self._data.objective != "none" or not name.startswith("nsp_")}
+        found = super().summarise(rows)
+        return {name: v for name, v in found.items() if self._data.objective != "none" or not name.startswith("nsp_")}
 
-    def evaluate(self, params: Any, step: int) -> dict[str, float]:
-        return evaluate(self._eval_step, params, self._held_out_of(self._phase_before(step)), self._unigram)
-
-    def after_evaluation(self, params: Any, step: int, scores: dict[str, float]) -> None: ...
-
-    def is_over(self) -> bool:
+    def evaluate(self, state: TrainState, step: int, log: Log) -> bool:
+        _, phase = self.config.phase_at(step - 1)
+        if scores := evaluate(self._eval_step, state.params, self._held_out_of(phase), self._unigram):
+            log.record("eval", step, scores)
         return False
 
     def facts(self) -> dict[str, Any]:
-        return {"config": to_json(self.settings), "data": self._data.fingerprint}
+        return {"config": to_json(self.config), "data": self._data.fingerprint}
 
-    def finish(self, params: Any, step: int, log: RunLog | SilentLog) -> None:
+    def finish(self, params: Any, step: int, log: Log) -> None:
         """Writes the run's `export/`: what transformers loads."""
-        if not self.settings.export_at_end or self._data.tokenizer is None:
+        if not self.config.export_at_end or self._data.tokenizer is None:
             return
         whole = to_host(params)
         if jax.process_index() != 0:
@@ -181,10 +173,7 @@ class Pretraining:
 
         def write(folder: Path) -> None:
             head, tokenizer = head_for(self._data), self._data.tokenizer
-            save_pretrained(folder, self.settings.model, whole, tokenizer, head=head, step=step, card=card)
+            save_pretrained(folder, self.config.model, whole, tokenizer, head=head, step=step, card=card)
 
         run.write_folder(run.export, write)
         log.say(f"exported to {run.export}")
-
-    def _phase_before(self, step: int) -> Phase:
-        return self.settings.phase_at(step - 1)[1]

@@ -146,9 +146,9 @@ class RunDirectory:
             changed = differing_fields(old, new)
             refused = [name for name in changed if not any(name == a or name.startswith(f"{a}.") for a in allow_change)]
             if refused:
-                shown = "; ".join(f"{name}: {_at(old, name)!r} became {_at(new, name)!r}" for name in refused)
+                changes = "; ".join(f"{name}: {_at(old, name)!r} became {_at(new, name)!r}" for name in refused)
                 raise UserError(
-                    f"{self.config}: this run was started with another config ({shown}); "
+                    f"{self.config}: this run was started with another config ({changes}); "
                     f"say allow_change={','.join(refused)} to go on with the new one, or choose another run="
                 )
         write_json(self.config, new)

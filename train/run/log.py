@@ -175,7 +175,7 @@ class RunLog:
         if kind != "train" or self._progress or now - self._last_line >= 60:
             self._last_line = now
             self.say(
-                f"{kind:5} step {step:>8,}  " + "  ".join(_shown(name, values[name]) for name in _in_order(values))
+                f"{kind:5} step {step:>8,}  " + "  ".join(_as_text(name, values[name]) for name in _in_order(values))
             )
 
     def draw(self) -> None:
@@ -267,8 +267,8 @@ def _tensorboard(directory: str | os.PathLike[str], start_step: int):
     return SummaryWriter(os.fspath(directory), purge_step=start_step + 1)
 
 
-_MOST = 6  # scores of a task that are shown: its main ones come first, those of each type of entity after them
-_NOT_SHOWN = ("skipped_in_a_row", "finite")
+_MOST = 6  # scores of a task on the console: its main ones come first, those of each type of entity after them
+_LEFT_OUT = ("skipped_in_a_row", "finite")
 _FIRST = (
     *("loss", "mlm_loss", "unigram_loss", "mlm_perplexity", "mlm_accuracy", "unigram_accuracy"),
     *("kl_loss", "cosine_loss", "nsp_loss", "nsp_accuracy", "majority_accuracy"),
@@ -281,12 +281,12 @@ _LAST = (
 
 def _in_order(values: dict[str, float]) -> list[str]:
     """What a line on the console shows, the same order every time; skipped steps only where there are some."""
-    between = tuple(name for name in values if name not in (*_FIRST, *_LAST, *_NOT_SHOWN))
+    between = tuple(name for name in values if name not in (*_FIRST, *_LAST, *_LEFT_OUT))
     names = (*_FIRST, *between[:_MOST], *_LAST)
     return [name for name in names if name in values and (name != "skipped_total" or values[name])]
 
 
-def _shown(name: str, value: float) -> str:
+def _as_text(name: str, value: float) -> str:
     if name == "eta_seconds":
         return f"ETA {_duration(value)}"
     if name == "learning_rate":

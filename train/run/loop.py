@@ -1,14 +1,16 @@
 """The training loop, top to bottom: state, restore, steps, evaluations, checkpoints. What is trained is a `Job`."""
 
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from contextlib import ExitStack, closing
 from typing import Any, Protocol
 
 import flax.linen as nn
 import jax
+import numpy as np
 import optax
 from jax.sharding import Mesh
 
+from bert_jax.data.prefetch import Prefetch, Source
 from bert_jax.errors import UserError
 from bert_jax.runtime.compilation_cache import kept_in
 from bert_jax.training.checkpoint.checkpoints import Checkpoints, NonFiniteError, SaveError
@@ -17,128 +19,165 @@ from bert_jax.training.schedules import Schedule
 from bert_jax.training.step import TrainState, abstract_state, compile_train_step, init_state
 from train.run.directory import RunDirectory
 from train.run.log import RunLog, SilentLog, open_log
-from train.run.meter import Meter
+from train.run.meter import Meter, mean_of_good_steps
 from train.run.stopping import EXIT_DONE, EXIT_NOT_FINITE, StopRequest
 
-
-class Settings(Protocol):
-    """The numbers of a config that the loop reads; steps are optimizer steps."""
-
-    @property
-    def total_steps(self) -> int: ...
-
-    seed: int
-    accumulation: int
-    log_every: int
-    eval_every: int
-    save_every: int
-    keep: int
-    max_skipped_in_a_row: int
+Log = RunLog | SilentLog
+Batch = dict[str, Any]
+Metrics = dict[str, np.ndarray]
 
 
 class Job(Protocol):
-    """A training run from its first state to its last words.
+    """What the loop trains. `ModelJob` has what jobs of one model share.
 
     Attributes:
-        settings: how long, how often.
-        mesh, model, tx, schedule, objective: what a step is made of.
+        config: its `model`, and how long and how often: total_steps, log_every, eval_every, save_every (optimizer
+            steps), keep (checkpoints).
+        mesh: the devices.
     """
 
-    settings: Any
+    config: Any
     mesh: Mesh
-    model: nn.Module
-    tx: optax.GradientTransformationExtraArgs
-    schedule: Schedule
-    objective: Objective
 
-    def first_state(self, target: TrainState, fresh: Callable[[], TrainState]) -> TrainState:
-        """The state of a run that has no checkpoint yet. `target`: its shapes and layouts; `fresh` draws one."""
+    @property
+    def target(self) -> TrainState:
+        """The state's shapes and layouts."""
         ...
 
-    def greet(self, log: RunLog | SilentLog, *, begun: bool) -> None:
-        """Says what the run is about; `begun`: it has a checkpoint and goes on from there."""
+    def first_state(self) -> TrainState:
+        """The state of a run that has no checkpoint yet."""
         ...
 
-    def batches(self, step: int) -> Generator[tuple[dict[str, jax.Array], float]]:
+    def train_step(self, state: TrainState, batch: Batch) -> tuple[TrainState, dict[str, jax.Array]]:
+        """The next state, and metrics; the state is donated. Of the metrics the loop itself reads none."""
+        ...
+
+    def on_start(self, log: Log, *, resumed: bool) -> None:
+        """Says what the run is about; `resumed`: it goes on from a checkpoint."""
+        ...
+
+    def batches(self, step: int) -> Generator[tuple[Batch, float]]:
         """(global batch, seconds waited for it) from batch number `step` to the last."""
         ...
 
-    def told(self, summary: dict[str, float]) -> dict[str, float]:
-        """What of a training summary is logged."""
+    def summarise(self, rows: list[Metrics]) -> dict[str, float]:
+        """What is logged of the metrics of several steps."""
         ...
 
-    def evaluate(self, params: Any, step: int) -> dict[str, float]:
-        """The figures after `step` steps; empty where there is nothing to evaluate on."""
+    def why_stop(self, metrics: Metrics, step: int) -> str | None:
+        """Why these metrics, of the step up to `step`, say that the numbers went bad for good; None: they did not."""
         ...
 
-    def after_evaluation(self, params: Any, step: int, scores: dict[str, float]) -> None:
-        """Called when the figures of `evaluate` are logged."""
-        ...
-
-    def is_over(self) -> bool:
-        """Whether the evaluations so far say that more steps are of no use."""
+    def evaluate(self, state: TrainState, step: int, log: Log) -> bool:
+        """Logs the figures after `step` steps, keeps what they say is best; whether more steps are of no use."""
         ...
 
     def facts(self) -> dict[str, Any]:
         """What a checkpoint says of itself, in JSON values."""
         ...
 
-    def finish(self, params: Any, step: int, log: RunLog | SilentLog) -> None:
+    def finish(self, params: Any, step: int, log: Log) -> None:
         """What is left to do when the last step is saved."""
         ...
 
 
-def train(job: Job, run: RunDirectory) -> int:
-    """Trains to the job's end, from the newest good checkpoint of `run` if it has one; returns the exit code."""
-    settings, mesh = job.settings, job.mesh
-    init_key, dropout_key = jax.random.split(jax.random.key(settings.seed))
+class ModelJob:
+    """One model on a mesh: its first state, its step, and what is logged of it. Jobs inherit from it."""
 
-    with ExitStack() as stack:
-        checkpoints = stack.enter_context(Checkpoints(run.checkpoints, keep=settings.keep))
-        target = abstract_state(job.model, job.tx, mesh=mesh)
-        if begun := bool(checkpoints.steps()):
-            state = checkpoints.restore(target).state
-        else:
-            state = job.first_state(target, lambda: init_state(init_key, job.model, job.tx, mesh=mesh))
-        step = first_step = int(state.step)
-        train_step = compile_train_step(
-            job.model, job.tx, job.schedule, mesh=mesh, accumulation=settings.accumulation, objective=job.objective
+    def __init__(
+        self,
+        config: Any,
+        mesh: Mesh,
+        model: nn.Module,
+        objective: Objective,
+        tx: optax.GradientTransformationExtraArgs,
+        schedule: Schedule,
+    ):
+        """`config`: besides what the loop reads its seed, accumulation and max_skipped_in_a_row."""
+        self.config, self.mesh, self.model, self.objective, self._tx = config, mesh, model, objective, tx
+        self._init_key, self._dropout_key = jax.random.split(jax.random.key(config.seed))
+        self.target = abstract_state(model, tx, mesh=mesh)
+        self._train_step = compile_train_step(
+            model, tx, schedule, mesh=mesh, accumulation=config.accumulation, objective=objective
         )
 
-        log = stack.enter_context(open_log(run.path, start_step=step, total_steps=settings.total_steps))
-        log.say(f"{describe(mesh, state)}; {'resuming' if step else 'starting'} at step {step:,}")
+    def fresh_state(self) -> TrainState:
+        """A state drawn anew from the run's seed."""
+        return init_state(self._init_key, self.model, self._tx, mesh=self.mesh)
+
+    def train_step(self, state: TrainState, batch: Batch) -> tuple[TrainState, dict[str, jax.Array]]:
+        return self._train_step(state, batch, self._dropout_key, self.objective)
+
+    def summarise(self, rows: list[Metrics]) -> dict[str, float]:
+        return mean_of_good_steps(rows)
+
+    def why_stop(self, metrics: Metrics, step: int) -> str | None:
+        if (skipped := int(metrics["skipped_in_a_row"])) < self.config.max_skipped_in_a_row:
+            return None
+        return (
+            f"{skipped} steps in a row up to step {step:,} had a loss or a gradient that is not finite; earlier "
+            "checkpoints are kept. Lower optimizer.learning_rate"
+        )
+
+
+def prefetched_batches(source: Source, first: int, stop: int) -> Generator[tuple[Any, float]]:
+    """(batch, seconds waited for it) of the steps from `first` up to, not including, `stop`, prefetched by a thread."""
+    with Prefetch(source, first, stop) as prefetched:
+        waited = 0.0
+        for batch in prefetched:
+            yield batch, prefetched.waited - waited
+            waited = prefetched.waited
+
+
+def train(job: Job, run: RunDirectory) -> int:
+    """Trains to the job's end, from the newest good checkpoint of `run` if it has one; returns the exit code.
+
+    Raises:
+        UserError: a checkpoint cannot be written.
+    """
+    try:
+        return _train(job, run)
+    except SaveError as error:
+        raise UserError(str(error)) from error
+
+
+def _train(job: Job, run: RunDirectory) -> int:
+    config = job.config
+    with ExitStack() as stack:
+        checkpoints = stack.enter_context(Checkpoints(run.checkpoints, keep=config.keep))
+        resumed = bool(checkpoints.steps())
+        state = checkpoints.restore(job.target).state if resumed else job.first_state()
+        step = first_step = int(np.max(state.step))
+
+        log = stack.enter_context(open_log(run.path, start_step=step, total_steps=config.total_steps))
+        log.say(f"{describe(job.mesh, state)}; {'resuming' if step else 'starting'} at step {step:,}")
         if folder := kept_in():
             log.say(f"compiled programs are kept in {folder}")
-        job.greet(log, begun=begun)
-        meter = Meter(job.model.config, step)
+        job.on_start(log, resumed=resumed)
+        meter = Meter(config.model, step, job.mesh.size)
         stop = stack.enter_context(StopRequest())
         feed = stack.enter_context(closing(job.batches(step)))
         code = EXIT_DONE
         for batch, waited in feed:
-            state, metrics = train_step(state, batch, dropout_key, job.objective)
+            state, metrics = job.train_step(state, batch)
             step += 1
-            last = step == settings.total_steps
+            last = step == config.total_steps
             meter.push(metrics, batch, waited)
             if last:
                 meter.flush()
-            if meter.step > first_step and (meter.step % settings.log_every == 0 or last):
-                log.record("train", meter.step, job.told(meter.summary(settings.total_steps)))
-            if meter.skipped_in_a_row >= settings.max_skipped_in_a_row:
-                log.say(
-                    f"stopping: {meter.skipped_in_a_row} steps in a row up to step {meter.step:,} had a loss or a "
-                    "gradient that is not finite; earlier checkpoints are kept. Lower optimizer.learning_rate"
-                )
+            if meter.step > first_step and (meter.step % config.log_every == 0 or last):
+                log.record("train", meter.step, meter.summary(config.total_steps, job.summarise))
+            if meter.newest and (why := job.why_stop(meter.newest, meter.step)):
+                log.say(f"stopping: {why}")
                 return EXIT_NOT_FINITE
 
             code = stop.exit_code(step) or EXIT_DONE
             with meter.pause():
-                if step % settings.eval_every == 0 or last:
-                    if result := job.evaluate(state.params, step):
-                        log.record("eval", step, result)
-                        job.after_evaluation(state.params, step, result)
+                over = last
+                if step % config.eval_every == 0 or last:
+                    over = job.evaluate(state, step, log) or last
                     log.draw()
-                over = last or job.is_over()
-                if step % settings.save_every == 0 or over or code != EXIT_DONE:
+                if step % config.save_every == 0 or over or code != EXIT_DONE:
                     try:
                         checkpoints.save(step, state, job.facts())
                     except NonFiniteError as error:
@@ -148,10 +187,7 @@ def train(job: Job, run: RunDirectory) -> int:
             if over or code != EXIT_DONE:
                 break
 
-        try:
-            checkpoints.wait()
-        except SaveError as error:
-            raise UserError(str(error)) from error
+        checkpoints.wait()
         if code != EXIT_DONE:
             log.say(f"stopped and saved at step {step:,}; the same command goes on from here")
         else:

@@ -2,6 +2,7 @@
 
 import math
 import time
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -41,6 +42,16 @@ def train_flops(config: BertConfig, length: int, predictions: int) -> float:
     return 3.0 * (projection + len(config.layer_order) * layer + 2 * predictions * (d * e + e * v))
 
 
+def mean_of_good_steps(rows: list[dict[str, np.ndarray]]) -> dict[str, float]:
+    """The mean of each metric, a number each, over the steps that were not skipped; of rates and counts the last."""
+    kept = [row for row in rows if row["finite"]] or rows
+    return {
+        name: float(value if name in _LAST_VALUES else np.mean([row[name] for row in kept]))
+        for name, value in rows[-1].items()
+        if name != "finite"
+    }
+
+
 class _Work(NamedTuple):
     """What a step computes, and how many seconds it stood still for its input."""
 
@@ -51,20 +62,25 @@ class _Work(NamedTuple):
 
 
 class Meter:
-    """Holds the newest step's metrics while the device works on them; `step` is the last one that was fetched."""
+    """Holds the newest step's metrics while the device works on them.
 
-    def __init__(self, config: BertConfig, step: int):
+    Attributes:
+        step: the last one that was fetched.
+        newest: its metrics, float64; None before the first.
+    """
+
+    def __init__(self, config: BertConfig, step: int, devices: int = 1):
         self._config = config
         peak = peak_flops(jax.devices()[0].device_kind)
-        self._peak = peak * jax.device_count() if peak else None
+        self._peak = peak * devices if peak else None
         self._late: tuple[dict[str, Any], _Work] | None = None
         self.step = step
-        self.skipped_in_a_row = 0
+        self.newest: dict[str, np.ndarray] | None = None
         self._compiled = False
         self._clear()
 
     def _clear(self) -> None:
-        self._rows: list[dict[str, float]] = []
+        self._rows: list[dict[str, np.ndarray]] = []
         self._work: list[_Work] = []
         self._since = time.monotonic()
 
@@ -84,26 +100,22 @@ class Meter:
         """Fetches what is still on its way; waits for the device."""
         if self._late is not None:
             metrics, work = self._late
-            row = {name: float(np.asarray(value)) for name, value in jax.device_get(metrics).items()}
+            self.newest = {name: np.asarray(value, np.float64) for name, value in jax.device_get(metrics).items()}
             self._late = None
-            self._rows.append(row)
+            self._rows.append(self.newest)
             if self._compiled:
                 self._work.append(work)
             else:  # the first step is mostly the compiler's time
                 self._compiled = True
                 self._since = time.monotonic()
             self.step += 1
-            self.skipped_in_a_row = int(row["skipped_in_a_row"])
 
-    def summary(self, total_steps: int) -> dict[str, float]:
-        """Means over the fetched steps that were not skipped; rates a second (padding included); ETA in seconds."""
+    def summary(
+        self, total_steps: int, summarise: Callable[[list[dict[str, np.ndarray]]], dict[str, float]]
+    ) -> dict[str, float]:
+        """`summarise` of the metrics fetched since the last time; rates a second, padding included; ETA in seconds."""
         seconds = max(time.monotonic() - self._since, 1e-9)
-        kept = [row for row in self._rows if row["finite"]] or self._rows
-        result = {
-            name: value if name in _LAST_VALUES else float(np.mean([row[name] for row in kept]))
-            for name, value in self._rows[-1].items()
-            if name != "finite"
-        }
+        result = summarise(self._rows)
         if self._work:
             total = _Work(*map(sum, zip(*self._work, strict=True)))
             result["sequences_per_second"] = total.sequences / seconds

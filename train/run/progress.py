@@ -13,7 +13,7 @@ _SECONDS_BETWEEN_LINES = 60.0
 class ProgressReport:
     """`with ProgressReport("tokenising", total=bytes, unit="MB", scale=1e6) as report: report.advance(n)`.
 
-    Rates and totals are shown in `unit`, each worth `scale` of what `advance` counts.
+    Rates and totals are printed in `unit`, each worth `scale` of what `advance` counts.
     """
 
     def __init__(self, what: str, *, total: float, unit: str, scale: float = 1.0, stream: TextIO | None = None):

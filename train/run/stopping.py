@@ -21,7 +21,7 @@ def run_program(main: Callable[[list[str]], int]) -> None:
 
 
 def exit_code(main: Callable[[list[str]], int], argv: list[str]) -> int:
-    """What `main(argv)` returns; or the code for what it raises, told in one line on stderr.
+    """What `main(argv)` returns; or the code for what it raises, which stderr gets in one line.
 
     A user's mistake, a full disk or a missing permission is 2, Ctrl-C is 130; a bug is not caught here.
     """

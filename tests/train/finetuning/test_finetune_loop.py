@@ -15,7 +15,7 @@ from bert_jax.training.prediction import Predictor
 from bert_jax.tree import flatten
 from tests.train.finetuning.finetune_sources import RECIPE, sentences, write_csv, write_model
 from train import finetune
-from train.finetuning.job import Finetuning
+from train.finetuning.job import FinetuningJob
 from train.run.directory import RunDirectory
 from train.run.stopping import EXIT_DONE, EXIT_INTERRUPTED, EXIT_NOT_FINITE, exit_code
 
@@ -133,13 +133,13 @@ def test_numbers_that_went_bad_end_with_3_and_an_interrupt_with_130(place: Path,
     assert exit_code(finetune.main, bad) == EXIT_NOT_FINITE
     assert "Lower optimizer.learning_rate" in capsys.readouterr().err
 
-    evaluate = Finetuning.evaluate
+    evaluate = FinetuningJob.evaluate
 
-    def interrupted(self, params, step):
+    def interrupted(self, *arguments):
         os.kill(os.getpid(), signal.SIGINT)
-        return evaluate(self, params, step)
+        return evaluate(self, *arguments)
 
-    monkeypatch.setattr(Finetuning, "evaluate", interrupted)
+    monkeypatch.setattr(FinetuningJob, "evaluate", interrupted)
     assert exit_code(finetune.main, words(place, "stopped")) == EXIT_INTERRUPTED
     monkeypatch.undo()
     assert "stopped and saved at step" in (place / "stopped/run.log").read_text()

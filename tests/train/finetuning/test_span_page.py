@@ -3,7 +3,8 @@
 import re
 from html import unescape
 
-from train.finetuning.span_page import Span, SpanExample, span_page
+from train.finetuning.report import span_page
+from train.finetuning.tasks.data import Span, SpanExample
 
 
 def parts(page: str, kind: str) -> tuple[str, list[str]]:

@@ -16,8 +16,7 @@ from tests.train.finetuning.finetune_sources import RECIPE, sentences, write_csv
 from train import finetune
 from train.finetuning import sweep
 from train.finetuning.recipe import FinetuneConfig
-from train.finetuning.sweep import Run
-from train.finetuning.sweep_report import write_sweep
+from train.finetuning.sweep import Run, write_sweep
 from train.run import stopping
 from train.run.directory import RunDirectory
 from train.run.stopping import EXIT_DONE, EXIT_NOT_FINITE, EXIT_PREEMPTED, exit_code
@@ -93,6 +92,18 @@ def test_what_the_runs_came_to_is_told(many: Path):
 
 
 @pytest.mark.slow
+def test_the_log_of_many_runs_has_the_losses_of_each_rate_and_the_speeds(many: Path):
+    rows = [json.loads(line) for line in (many / "metrics.jsonl").read_text().splitlines()]
+    train = [row for row in rows if row["kind"] == "train"]
+    assert [row["step"] for row in train] == [16, 32, 48, 64]
+    for row in train:
+        for rate in ("0.01", "0"):
+            assert 0 < row[f"loss_at_{rate}"] < 2 and row[f"loss_spread_at_{rate}"] >= 0
+        assert {"sequences_per_second", "tokens_per_second", "input_wait", "eta_seconds"} < row.keys()
+    assert "4 runs on 1 devices" in (many / "run.log").read_text()
+
+
+@pytest.mark.slow
 def test_stopped_runs_go_on_to_the_same_bits(words: list[str], many: Path, tmp_path: Path, monkeypatch):
     run = tmp_path / "stopped"
     monkeypatch.setattr(stopping.StopRequest, "exit_code", lambda _, step: EXIT_PREEMPTED if step == 21 else None)
@@ -160,11 +171,11 @@ def test_the_model_that_is_exported_is_the_one_that_is_named_the_best(
 ):
     exported = []
     monkeypatch.setattr(sweep, "write_export", lambda *words: exported.append((words[-1], float(words[-2]["bias"]))))
-    some = SimpleNamespace(_task=SimpleNamespace(metric="f1"), _run=None, _config=None, _tokenizer=None)
+    some = SimpleNamespace(_task=SimpleNamespace(metric="f1"), _run=None, config=None, _tokenizer=None)
     history = {}
     for at, scores in curves.items():
         history[at] = {"scores": [{"f1": score} for score in scores]}
-        sweep.Many.keep_best(cast(Any, some), {"bias": np.array([0.0, 1.0])}, at, history)
+        sweep.SweepJob.keep_best(cast(Any, some), {"bias": np.array([0.0, 1.0])}, at, history)
     _, found = told(tmp_path, "f1", [Run(seed, 1e-3) for seed in range(2)], curves)
     assert exported[-1] == (step, number)
     assert found["best"]["seed"] == number
@@ -198,11 +209,13 @@ BAD = ("max_skipped_in_a_row=3", "log_every=2")
 
 @pytest.mark.slow
 def test_all_runs_go_bad_and_end_as_one_run_does(words: list[str], tmp_path: Path, capsys):
+    """At 3.4e38 the first step overflows and changes nothing; the second, at a rate that is a 64th lower, leaves
+    numbers with which the third, the fourth and the fifth have no loss."""
     run = tmp_path / "bad"
     many = ["seeds=2", "learning_rates=(1e30,3.4e38)", *BAD, f"run={run}"]
     assert exit_code(finetune.main, [*words, *many]) == EXIT_NOT_FINITE
     (line,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("stopping: ")]
-    assert line.startswith("stopping: in each of the 4 runs 3 steps or more in a row up to step 4 had numbers")
+    assert line.startswith("stopping: in each of the 4 runs 3 steps or more in a row up to step 5 had numbers")
     with Checkpoints(run / "checkpoints") as checkpoints:
         assert checkpoints.steps() == []
     assert not (run / "sweep.json").exists()

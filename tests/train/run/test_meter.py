@@ -7,7 +7,7 @@ import pytest
 
 from bert_jax.config import BertConfig
 from bert_jax.model.heads import BertForPreTraining
-from train.run.meter import Meter, peak_flops, train_flops
+from train.run.meter import Meter, mean_of_good_steps, peak_flops, train_flops
 
 
 def test_metrics_are_fetched_one_step_late_and_averaged_over_good_steps(monkeypatch):
@@ -22,7 +22,7 @@ def test_metrics_are_fetched_one_step_late_and_averaged_over_good_steps(monkeypa
         assert len(fetched) == number
         assert meter.step == 10 + number
     meter.flush()
-    summary = meter.summary(100)
+    summary = meter.summary(100, mean_of_good_steps)
     assert meter.step == 13
     assert summary["loss"] == 2.0
     assert summary["learning_rate"] == 2.0
@@ -43,7 +43,7 @@ def test_speeds_leave_the_compilers_time_and_pauses_out(monkeypatch):
     with meter.pause():
         clock[0] += 30.0  # an evaluation
     meter.flush()
-    summary = meter.summary(25)
+    summary = meter.summary(25, mean_of_good_steps)
     assert summary["sequences_per_second"] == pytest.approx(2.0)
     assert summary["tokens_per_second"] == pytest.approx(16.0)
     assert summary["input_wait"] == pytest.approx(0.5)
@@ -59,11 +59,11 @@ def test_a_step_that_is_still_computed_counts_in_no_speed(monkeypatch):
     metrics = {"loss": 1.0, "finite": 1, "skipped_in_a_row": 0, "learning_rate": 0.0}
     meter.push(metrics, batch, waited=0.0)
     meter.push(metrics, batch, waited=0.0)
-    assert meter.summary(100).keys() == {"loss", "skipped_in_a_row", "learning_rate"}
+    assert meter.summary(100, mean_of_good_steps).keys() == {"loss", "skipped_in_a_row", "learning_rate"}
     for _ in range(3):
         clock[0] += 1.0
         meter.push(metrics, batch, waited=0.0)
-    assert meter.summary(100)["sequences_per_second"] == pytest.approx(2.0)
+    assert meter.summary(100, mean_of_good_steps)["sequences_per_second"] == pytest.approx(2.0)
 
 
 @pytest.mark.parametrize(

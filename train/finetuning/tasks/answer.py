@@ -15,8 +15,17 @@ from bert_jax.errors import UserError
 from bert_jax.inference.tasks.question_answering import Answers, best_answers
 from bert_jax.training.objectives import AnswerSpan
 from train.finetuning.recipe import FinetuneConfig
-from train.finetuning.span_page import Span, SpanExample
-from train.finetuning.tasks.data import FileNames, Outputs, Scores, Split, checked_metric, task_files, with_held_out
+from train.finetuning.tasks.data import (
+    FileNames,
+    Outputs,
+    Scores,
+    Span,
+    SpanExample,
+    Split,
+    checked_metric,
+    task_files,
+    with_held_out,
+)
 
 _STRIDE = 128  # run_squad.py's doc_stride
 
@@ -32,7 +41,7 @@ SQUAD = AnswerRules(metrics.squad1, metrics.token_f1)
 KORQUAD = AnswerRules(metrics.korquad, metrics.character_f1)
 
 
-class QuestionAnswering:
+class AnswerTask:
     """A `TaskData`: where in a passage the answer to a question stands, if it is there at all."""
 
     head = "question-answering"

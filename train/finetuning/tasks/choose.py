@@ -14,8 +14,16 @@ from bert_jax.data.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import UserError
 from bert_jax.training.objectives import OneLabel
 from train.finetuning.recipe import FinetuneConfig
-from train.finetuning.span_page import SpanExample
-from train.finetuning.tasks.data import FileNames, Outputs, Scores, Split, checked_metric, task_files, with_held_out
+from train.finetuning.tasks.data import (
+    FileNames,
+    Outputs,
+    Scores,
+    SpanExample,
+    Split,
+    checked_metric,
+    task_files,
+    with_held_out,
+)
 
 _FILES = {
     "swag": FileNames(),
@@ -29,7 +37,7 @@ _FILES = {
 }
 
 
-class MultipleChoice:
+class ChoiceTask:
     """A `TaskData`: which of the endings of a question is right."""
 
     head = "multiple-choice"

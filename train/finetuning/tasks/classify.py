@@ -27,11 +27,11 @@ from bert_jax.errors import UserError
 from bert_jax.evaluation.score import diagnostic_scores, glue_scores, table_scores
 from bert_jax.training.objectives import Objective, OneLabel, Regression, SeveralLabels
 from train.finetuning.recipe import FinetuneConfig
-from train.finetuning.span_page import SpanExample
 from train.finetuning.tasks.data import (
     FileNames,
     Outputs,
     Scores,
+    SpanExample,
     Split,
     beside,
     checked_metric,
@@ -86,7 +86,7 @@ class Layout(NamedTuple):
     extra: ExtraSet | None = None
 
 
-class Classification:
+class ClassifyTask:
     """A `TaskData`: one text or two, and a class, several classes, or a number."""
 
     head = "sequence-classification"
@@ -99,7 +99,7 @@ class Classification:
         if missing := next((example for example in examples if example.label is None), None):
             raise UserError(f"{files.train}, line {missing.line}: has no label")
         self.labels = self._labels(examples, files.train)
-        for path, some in sources[1:]:  # so that a label that is none is told of with its own file
+        for path, some in sources[1:]:  # so that the error on an unknown label names its own file
             self._targets(path, some)
         rare_together = layout.kind != "class"
         train, held = with_held_out(config, examples, lambda example: example.label, rare_together=rare_together)
@@ -168,7 +168,7 @@ class Classification:
             return logits.argmax(axis=1)
         return (logits > 0).astype(np.float32) if self._layout.kind == "classes" else logits[:, 0]
 
-    def _shown(self, prediction: Any) -> str:
+    def _as_text(self, prediction: Any) -> str:
         if self._layout.kind == "class":
             return self.labels[int(prediction)]
         if self._layout.kind == "classes":
@@ -176,11 +176,11 @@ class Classification:
         return np.format_float_positional(np.float32(prediction), trim="-")  # as many digits as tell it from others
 
     def decisions(self, split: Split, outputs: Outputs) -> Sequence[Hashable]:
-        return [self._shown(found) for found in self._predictions(outputs)]
+        return [self._as_text(found) for found in self._predictions(outputs)]
 
     def write_predictions(self, split: Split, outputs: Outputs, folder: Path) -> list[Path]:
         rows = [
-            (example.id, self._shown(found))
+            (example.id, self._as_text(found))
             for example, found in zip(split.examples, self._predictions(outputs), strict=True)
         ]
         path = folder / self._layout.submissions.get(split.name, f"{split.name}-predictions.csv")
@@ -203,8 +203,8 @@ class Classification:
                 "line": split.examples[number].line,
                 "text": split.examples[number].text,
                 **({} if split.examples[number].pair is None else {"pair": split.examples[number].pair}),
-                "label": self._shown(gold[number]),
-                "prediction": self._shown(found[number]),
+                "label": self._as_text(gold[number]),
+                "prediction": self._as_text(found[number]),
                 "loss": float(losses[number]),
             }
             for number in sorted(wrong, key=lambda number: -losses[number])
@@ -299,7 +299,7 @@ def table_layout(
 
 
 def _some(read: Reader, path: Path) -> list[LabelledText]:
-    """The examples of a file, one at least; those that are empty are told of."""
+    """The examples of a file, one at least; a warning counts those that are empty."""
     examples = read(path)
     if not examples:
         raise UserError(f"{path}: holds no examples")

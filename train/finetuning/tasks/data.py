@@ -14,7 +14,6 @@ from bert_jax.data.tasks.labelled_text import split
 from bert_jax.errors import UserError
 from bert_jax.training.objectives import Objective
 from train.finetuning.recipe import FinetuneConfig
-from train.finetuning.span_page import SpanExample
 
 Outputs = Mapping[str, np.ndarray]
 Scores = dict[str, float]
@@ -41,6 +40,23 @@ class Split:
     encoded: Encoded
     labelled: bool = True
     windows: Any = None
+
+
+class Span(NamedTuple):
+    """Characters [start, end) of a text, and what they are called ("" for answers)."""
+
+    start: int
+    end: int
+    name: str = ""
+
+
+class SpanExample(NamedTuple):
+    """A text with the spans that are right and those that were said; `title` is the question, if there is one."""
+
+    title: str
+    text: str
+    label: tuple[Span, ...]
+    prediction: tuple[Span, ...]
 
 
 class TaskData(Protocol):

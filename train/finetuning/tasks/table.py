@@ -9,34 +9,34 @@ from bert_jax.data.tasks.tags import read_conll, read_klue_ner, read_naver_ner
 from bert_jax.data.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import UserError
 from train.finetuning.recipe import FinetuneConfig
-from train.finetuning.tasks.answer import KORQUAD, SQUAD, AnswerRules, QuestionAnswering
-from train.finetuning.tasks.choose import MultipleChoice
-from train.finetuning.tasks.classify import Classification, Layout, glue_layout, table_layout
+from train.finetuning.tasks.answer import KORQUAD, SQUAD, AnswerRules, AnswerTask
+from train.finetuning.tasks.choose import ChoiceTask
+from train.finetuning.tasks.classify import ClassifyTask, Layout, glue_layout, table_layout
 from train.finetuning.tasks.data import FileNames, TaskData
-from train.finetuning.tasks.tag import Reader, TokenClassification
+from train.finetuning.tasks.tag import Reader, TagTask
 
 Task = Callable[[FinetuneConfig, Tokenizer], TaskData]
 
 
 def _classify(layout: Layout) -> Task:
-    return lambda config, tokenizer: Classification(config, tokenizer, layout)
+    return lambda config, tokenizer: ClassifyTask(config, tokenizer, layout)
 
 
 def _own_table(config: FinetuneConfig, tokenizer: Tokenizer) -> TaskData:
     columns = Columns(config.text, config.pair, config.label, config.id, config.kind)
-    return Classification(config, tokenizer, table_layout(columns, FileNames()))
+    return ClassifyTask(config, tokenizer, table_layout(columns, FileNames()))
 
 
 def _tag(read: Reader, names: FileNames) -> Task:
-    return lambda config, tokenizer: TokenClassification(config, tokenizer, read, names)
+    return lambda config, tokenizer: TagTask(config, tokenizer, read, names)
 
 
 def _choose(form: str) -> Task:
-    return lambda config, tokenizer: MultipleChoice(config, tokenizer, form)
+    return lambda config, tokenizer: ChoiceTask(config, tokenizer, form)
 
 
 def _answer(version: int, rules: AnswerRules) -> Task:
-    return lambda config, tokenizer: QuestionAnswering(config, tokenizer, version, rules)
+    return lambda config, tokenizer: AnswerTask(config, tokenizer, version, rules)
 
 
 TASKS: dict[str, Task] = {

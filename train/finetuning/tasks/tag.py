@@ -15,14 +15,23 @@ from bert_jax.data.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import UserError
 from bert_jax.training.objectives import OneLabel
 from train.finetuning.recipe import FinetuneConfig
-from train.finetuning.span_page import Span, SpanExample
 from train.finetuning.tasks.classify import class_weights
-from train.finetuning.tasks.data import FileNames, Outputs, Scores, Split, checked_metric, task_files, with_held_out
+from train.finetuning.tasks.data import (
+    FileNames,
+    Outputs,
+    Scores,
+    Span,
+    SpanExample,
+    Split,
+    checked_metric,
+    task_files,
+    with_held_out,
+)
 
 Reader = Callable[[Path], Iterable[TaggedSentence]]
 
 
-class TokenClassification:
+class TagTask:
     """A `TaskData`: a tag for each word."""
 
     head = "token-classification"
