@@ -61,7 +61,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "        return EXIT_USER_ERROR",
         "        return EXIT_DONE",
         "a user's mistake ends with 0",
-        (f"{OF_RUNS}::test_a_mistake_is_one_line_and_exit_code_2",),
+        (f"{OF_PREPARING}::test_a_mistake_is_one_line_and_exit_code_2",),
     ),
     Mutant(
         STOPPING,
@@ -118,13 +118,6 @@ MUTANTS: tuple[Mutant, ...] = (
         "smoothed = counts.astype(np.float64) + 1e-9",
         "a token that training lacks makes the baseline's loss nearly infinite",
         (f"{OF_EVALUATION}::test_baselines_are_those_of_scikit_learn",),
-    ),
-    Mutant(
-        JOB,
-        "return self.settings.phase_at(step - 1)[1]",
-        "return self.settings.phase_at(min(step, self.settings.total_steps - 1))[1]",
-        "where a phase ends the evaluation has the length of the next",
-        (OF_RUNS,),
     ),
     Mutant(
         METER,
