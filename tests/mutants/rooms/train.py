@@ -10,14 +10,14 @@ JOB = "train/pretraining/job.py"
 RECIPE = "train/pretraining/recipe.py"
 CONFIG = "train/run/config.py"
 FINETUNING = "train/finetuning/job.py"
-STARTING = "train/finetuning/finetune_parameters.py"
+STARTING = "train/finetuning/start.py"
 STAGES = "train/preparation/stages.py"
 OF_RUNS = "tests/train/pretraining/test_pretrain.py"
 OF_RECIPE = "tests/train/pretraining/test_recipe.py"
 OF_METER = "tests/train/run/test_meter.py"
 OF_EVALUATION = "tests/train/pretraining/test_evaluation.py"
 OF_FINETUNING = "tests/train/finetuning/test_finetune.py"
-OF_STARTING = "tests/train/finetuning/test_finetune_parameters.py"
+OF_STARTING = "tests/train/finetuning/test_start.py"
 OF_PREPARING = "tests/train/preparation/test_prepare.py"
 
 MUTANTS: tuple[Mutant, ...] = (
@@ -153,15 +153,6 @@ MUTANTS: tuple[Mutant, ...] = (
         "len(scores) >= patience",
         "a run ends after so many evaluations, however good they are",
         (f"{OF_FINETUNING}::test_a_run_ends_when_it_gets_no_better_and_a_share_of_train_is_held_out",),
-    ),
-    Mutant(
-        FINETUNING,
-        "found |= scores if number == 0 else",
-        "found |= scores if number >= 0 else",
-        "the scores of the last file stand for those of the first",
-        (
-            "tests/train/finetuning/test_tasks.py::test_the_two_dev_sets_of_mnli_are_both_scored_and_the_first_one_counts",
-        ),
     ),
     Mutant(
         STARTING,
