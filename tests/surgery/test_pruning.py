@@ -58,6 +58,7 @@ def test_numbers_are_those_before_any_pruning_and_what_is_gone_is_passed_over():
     np.testing.assert_array_equal(tree["encoder"]["layer_0"]["attention"]["query"]["bias"], [0, 0, 0, 3, 3, 3])
     np.testing.assert_array_equal(tree["encoder"]["layer_2"]["attention"]["query"]["bias"], np.repeat([0, 1, 2], 3))
     assert prune_heads(config, tree, {})[0] == config
+    assert prune_heads(*once, {0: [2]})[0] == config
 
 
 def test_a_head_s_tree_is_taken_like_the_encoder_s_own():

@@ -212,7 +212,7 @@ MUTANTS: tuple[Mutant, ...] = (
         'fields["split_special_tokens"] = False',
         'fields["split_special_tokens"] = True',
         "[MASK] in a text is cut into letters by whoever loads the folder",
-        (OF_WRITE,),
+        ("tests/inference/test_pipelines.py::test_a_loaded_model_and_a_run_by_googles_rules_work",),
     ),
     Mutant(
         WRITE,

@@ -5,8 +5,10 @@ from tests.mutants.mutant import Mutant
 ATTENTION = "bert_jax/model/attention.py"
 LAYERS = "bert_jax/model/layers.py"
 LOSSES = "bert_jax/model/losses.py"
+TASK_LOSSES = "bert_jax/model/task_losses.py"
 CONFIG_JSON = "bert_jax/config_json.py"
 OF_FAMILIES = "tests/model/test_families.py"
+OF_OBJECTIVES = "tests/training/test_task_objectives.py"
 GOLDEN = "tests/model/test_golden.py::test_the_pretraining_model_and_both_losses_give_the_golden_values"
 FORMULA = "tests/model/test_attention.py::test_attention_is_the_formula"
 
@@ -68,7 +70,7 @@ MUTANTS: tuple[Mutant, ...] = (
         (GOLDEN,),
     ),
     Mutant(
-        "bert_jax/model/encoder.py",
+        "bert_jax/model/encoder_layer.py",
         'LayerNorm(config, name="LayerNorm")(x_BLD + y_BLD)',
         'LayerNorm(config, name="LayerNorm")(y_BLD)',
         "the feed-forward lacks its residual",
@@ -201,18 +203,39 @@ MUTANTS: tuple[Mutant, ...] = (
         (GOLDEN,),
     ),
     Mutant(
-        "bert_jax/model/task_losses.py",
+        TASK_LOSSES,
         "inside = (positions < logits.shape[-1])",
         "inside = (positions <= logits.shape[-1])",
         "an answer that begins after the window counts",
         ("tests/model/test_task_losses.py::test_answers_outside_the_window_are_ignored_each_end_by_itself",),
     ),
     Mutant(
-        "bert_jax/model/task_losses.py",
+        TASK_LOSSES,
         "_mean_of_labels(logits[..., :-1, :], labels[..., 1:])",
         "_mean_of_labels(logits, labels)",
         "a causal model is held to the token that it sees",
         ("tests/model/test_task_losses.py::test_a_causal_model_is_held_to_the_token_after_each",),
+    ),
+    Mutant(
+        TASK_LOSSES,
+        "loss_sum = (1 - label_smoothing) * loss_sum + label_smoothing * uniform",
+        "loss_sum = loss_sum + label_smoothing * uniform",
+        "with smoothing the labels weigh as without it",
+        (f"{OF_OBJECTIVES}::test_loss_and_gradient_are_those_of_the_definition",),
+    ),
+    Mutant(
+        TASK_LOSSES,
+        "(weights * (jax.nn.softplus(logits) - labels * logits)).sum()",
+        "(weights * (jax.nn.softplus(logits) - logits)).sum()",
+        "a label that does not apply is learnt as one that does",
+        (f"{OF_OBJECTIVES}::test_loss_and_gradient_are_those_of_the_definition",),
+    ),
+    Mutant(
+        TASK_LOSSES,
+        "weights = over_axes(row_weights, labels) * (labels != IGNORED_LABEL)",
+        "weights = jnp.ones(labels.shape) * (labels != IGNORED_LABEL)",
+        "rows that only fill a batch are learnt from",
+        (f"{OF_OBJECTIVES}::test_what_is_there_for_the_shape_alone_counts_nowhere",),
     ),
     Mutant(
         LOSSES,

@@ -73,7 +73,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "(old if rows is None else old[list(rows)]).mean(axis=0, dtype=np.float64)",
         "(old if rows is None else old[list(rows)[:1]]).mean(axis=0, dtype=np.float64)",
         "a new word gets the row of its first piece alone",
-        (f"{OF_VOCABULARY}::test_appended_words_are_pieces_whose_rows_are_the_mean",),
+        (f"{OF_VOCABULARY}::test_unused_places_are_filled_in_order_and_no_size_changes",),
     ),
     Mutant(
         VOCABULARY,

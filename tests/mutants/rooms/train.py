@@ -61,7 +61,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "        return EXIT_USER_ERROR",
         "        return EXIT_DONE",
         "a user's mistake ends with 0",
-        (f"{OF_RUNS}::test_a_mistake_is_one_line_and_exit_code_2",),
+        (f"{OF_PREPARING}::test_a_mistake_is_one_line_and_exit_code_2",),
     ),
     Mutant(
         STOPPING,
@@ -120,13 +120,6 @@ MUTANTS: tuple[Mutant, ...] = (
         (f"{OF_EVALUATION}::test_baselines_are_those_of_scikit_learn",),
     ),
     Mutant(
-        JOB,
-        "return self.settings.phase_at(step - 1)[1]",
-        "return self.settings.phase_at(min(step, self.settings.total_steps - 1))[1]",
-        "where a phase ends the evaluation has the length of the next",
-        (OF_RUNS,),
-    ),
-    Mutant(
         METER,
         'kept = [row for row in self._rows if row["finite"]] or self._rows',
         "kept = self._rows",
@@ -160,15 +153,6 @@ MUTANTS: tuple[Mutant, ...] = (
         "len(scores) >= patience",
         "a run ends after so many evaluations, however good they are",
         (f"{OF_FINETUNING}::test_a_run_ends_when_it_gets_no_better_and_a_share_of_train_is_held_out",),
-    ),
-    Mutant(
-        FINETUNING,
-        "found |= scores if number == 0 else",
-        "found |= scores if number >= 0 else",
-        "the scores of the last file stand for those of the first",
-        (
-            "tests/train/finetuning/test_tasks.py::test_the_two_dev_sets_of_mnli_are_both_scored_and_the_first_one_counts",
-        ),
     ),
     Mutant(
         STARTING,

@@ -124,8 +124,10 @@ def test_a_run_leaves_everything_that_was_promised(straight: Path):
     assert wanted | {"export", "tokenizer"} <= names
     assert "compiled programs are kept in " in (straight / "run.log").read_text()
     assert [row["step"] for row in records(straight, "train")] == [2, 4, 6, 8, 10, 12]
+    assert [row["step"] for row in records(straight, "eval")] == [6, 12]
+    with Checkpoints(straight / "checkpoints") as checkpoints:
+        assert checkpoints.steps() == [9, 12]
     last = records(straight, "eval")[-1]
-    assert last["step"] == 12
     for name in ("mlm_loss", "mlm_perplexity", "mlm_accuracy", "unigram_loss", "nsp_accuracy", "majority_accuracy"):
         assert np.isfinite(last[name]), name
     train = records(straight, "train")[-1]

@@ -24,6 +24,7 @@ ROOT = Path(__file__).resolve().parents[3]
         ("model.num_hidden_layers", "6", lambda c: c.model.num_hidden_layers == 6),
         ("model.dtype", "bfloat16", lambda c: c.model.dtype == "bfloat16"),
         ("init_optimizer", "true", lambda c: c.init_optimizer is True),
+        ("export_at_end", "false", lambda c: c.export_at_end is False),
         ("eval_every", "1_000", lambda c: c.eval_every == 1000),
         ("data", "none", lambda c: c.data is None),
         ("data", "somewhere", lambda c: c.data == "somewhere"),
