@@ -16,11 +16,11 @@ import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+import google_crc32c
 import numpy as np
 
 from bert_jax.errors import UserError
 from bert_jax.formats.stored import Stored
-from bert_jax.formats.tensorflow.crc32c import crc32c, mask
 from bert_jax.formats.tensorflow.entries import (
     Entry,
     Header,
@@ -34,7 +34,7 @@ from bert_jax.formats.tensorflow.entries import (
     slice_shape,
     stored_dtype,
 )
-from bert_jax.formats.tensorflow.table import MAGIC, read_table, write_table
+from bert_jax.formats.tensorflow.table import MAGIC, mask, masked_crc32c, read_table, write_table
 
 INDEX = ".index"
 _DATA_FILE = re.compile(r"\.data-\d{5}-of-\d{5}$")
@@ -233,8 +233,10 @@ class Tf1Checkpoint(Stored):
                 raise ValueError("is not one string")
             size, at = read_varint(octets, 0, bits=32)
             start = at + 4
-            crc = crc32c(octets[at:], crc32c(size.to_bytes(4, "little")))
-            if mask(crc) != entry.masked_crc or size != len(octets) - start:
+            if (
+                masked_crc32c(size.to_bytes(4, "little") + octets[at:]) != entry.masked_crc
+                or size != len(octets) - start
+            ):
                 raise ValueError("does not have its recorded CRC-32C: it is damaged")
         except ValueError as error:
             raise UserError(f"{self._shard(entry)}: tensor {key!r} {error}") from None
@@ -252,7 +254,7 @@ class Tf1Checkpoint(Stored):
         return self._header.big_endian != (sys.byteorder == "big")
 
     def _check_crc(self, name: str, entry: Entry, octets: np.ndarray) -> None:
-        if mask(crc32c(octets)) != entry.masked_crc:
+        if masked_crc32c(octets) != entry.masked_crc:
             raise UserError(
                 f"{self._shard(entry)}: tensor {name!r}, {entry.size} bytes at byte {entry.offset}, does not have its "
                 "recorded CRC-32C: it is damaged; copy it again"
@@ -286,7 +288,7 @@ class Tf1Checkpoint(Stored):
         with open(self._shard(entry), "rb") as file:
             file.seek(entry.offset)
             for start in range(0, entry.size, _CHUNK):
-                crc = crc32c(file.read(min(_CHUNK, entry.size - start)), crc)
+                crc = google_crc32c.extend(crc, file.read(min(_CHUNK, entry.size - start)))
         return mask(crc) == entry.masked_crc
 
     def _shard(self, entry: Entry) -> Path:
@@ -397,4 +399,4 @@ def _entry(path: Path, name: str, array: np.ndarray, offset: int) -> tuple[Entry
         raise UserError(f"{path}: {name!r} cannot be the name of a tensor")
     little = np.asarray(array, dtype=array.dtype.newbyteorder("<"), order="C")
     octets = little.reshape(-1).view(np.uint8)
-    return Entry(dtype, array.shape, 0, offset, octets.size, mask(crc32c(octets))), octets
+    return Entry(dtype, array.shape, 0, offset, octets.size, masked_crc32c(octets)), octets
