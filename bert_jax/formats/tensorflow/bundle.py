@@ -20,7 +20,7 @@ import google_crc32c
 import numpy as np
 
 from bert_jax.errors import UserError
-from bert_jax.formats.stored import Stored
+from bert_jax.formats.stored import FileBytes, Stored
 from bert_jax.formats.tensorflow.entries import (
     Entry,
     Header,
@@ -163,6 +163,7 @@ class Tf1Checkpoint(Stored):
         size = self.path.stat().st_size
         if size > MOST_INDEX_BYTES:
             raise UserError(f"{self.path}: has {size} bytes; an index of at most {MOST_INDEX_BYTES} is read")
+        self._files: dict[int, FileBytes] = {}
         try:
             self._header, by_key = _read_index(self.path.read_bytes())
             self._entries = {_text(key): entry for key, entry in by_key.items() if not key.startswith(b"\0")}
@@ -171,7 +172,15 @@ class Tf1Checkpoint(Stored):
                 self._check_slices(name, entry)
         except ValueError as error:
             raise UserError(f"{self.path}: {error}") from None
-        self._check_places()
+        try:
+            self._open_files()
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        for file in self._files.values():
+            file.close()
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -209,10 +218,7 @@ class Tf1Checkpoint(Stored):
         if entry.numpy_dtype != out.dtype.name or entry.slices or self._swapped or not out.flags.c_contiguous:
             super().copy_to(key, out)
             return
-        with open(self._shard(entry), "rb") as file:
-            file.seek(entry.offset)
-            if file.readinto(out.reshape(-1).view(np.uint8).data) != entry.size:
-                raise UserError(self._cut_off(key, entry))
+        self._files[entry.shard].read_into(entry.offset, out.reshape(-1).view(np.uint8).data)
         self._check_crc(key, entry, out)
 
     def verify(self) -> bool:
@@ -227,7 +233,7 @@ class Tf1Checkpoint(Stored):
             UserError: it is something else, or damaged.
         """
         entry = self._entries[key]
-        octets = self._read(entry, key).tobytes()
+        octets = self._read(entry).tobytes()
         try:
             if not entry.is_string or entry.shape:
                 raise ValueError("is not one string")
@@ -243,7 +249,7 @@ class Tf1Checkpoint(Stored):
         return octets[start:]
 
     def _numbers(self, name: str, entry: Entry) -> np.ndarray:
-        octets = self._read(entry, name)
+        octets = self._read(entry)
         self._check_crc(name, entry, octets)
         assert entry.numpy_dtype is not None
         array = octets.view(entry.numpy_dtype).reshape(entry.shape)
@@ -272,23 +278,15 @@ class Tf1Checkpoint(Stored):
             written[place] = True
         return whole
 
-    def _read(self, entry: Entry, name: str) -> np.ndarray:
-        octets = np.fromfile(self._shard(entry), np.uint8, entry.size, offset=entry.offset)
-        if octets.size != entry.size:
-            raise UserError(self._cut_off(name, entry))
-        return octets
-
-    def _cut_off(self, name: str, entry: Entry) -> str:
-        return f"{self._shard(entry)}: ends within tensor {name!r}; it was cut off after it was opened"
+    def _read(self, entry: Entry) -> np.ndarray:
+        return self._files[entry.shard].array(entry.offset, "uint8", entry.size)
 
     def _crc_agrees(self, entry: Entry) -> bool:
         if entry.numpy_dtype is None:
             return True  # of strings the sum is not that of the bytes
-        crc = 0
-        with open(self._shard(entry), "rb") as file:
-            file.seek(entry.offset)
-            for start in range(0, entry.size, _CHUNK):
-                crc = google_crc32c.extend(crc, file.read(min(_CHUNK, entry.size - start)))
+        crc, end = 0, entry.offset + entry.size
+        for start in range(entry.offset, end, _CHUNK):
+            crc = google_crc32c.extend(crc, self._files[entry.shard].read(start, min(_CHUNK, end - start)))
         return mask(crc) == entry.masked_crc
 
     def _shard(self, entry: Entry) -> Path:
@@ -312,9 +310,8 @@ class Tf1Checkpoint(Stored):
         if keys and (len(keys) < len(entry.slices) or count != entry.count):
             raise ValueError(f"the slices of tensor {name!r} are not all of its {entry.count} numbers")
 
-    def _check_places(self) -> None:
-        """That each tensor lies within a data file that is there, and none upon another."""
-        sizes: dict[Path, int] = {}
+    def _open_files(self) -> None:
+        """Open the data files; each tensor lies within one that is there, and none upon another."""
         ends: dict[int, tuple[int, str]] = {}
         for name, entry in sorted(self._placed().items(), key=lambda item: (item[1].shard, item[1].offset)):
             file = self._shard(entry)
@@ -323,13 +320,14 @@ class Tf1Checkpoint(Stored):
                 raise UserError(
                     f"{self.path}: tensor {name!r} is in data file {entry.shard}, counted from 0, of {files}"
                 )
-            if file not in sizes:
+            if entry.shard not in self._files:
                 if not file.is_file():
                     raise FileNotFoundError(f"{file}: no such file; {self.path.name} has tensor {name!r} in it")
-                sizes[file] = file.stat().st_size
-            if entry.offset + entry.size > sizes[file]:
+                self._files[entry.shard] = FileBytes(file)
+            size = self._files[entry.shard].size
+            if entry.offset + entry.size > size:
                 raise UserError(
-                    f"{file}: has {sizes[file]} bytes; tensor {name!r} needs {entry.offset + entry.size}: it is cut "
+                    f"{file}: has {size} bytes; tensor {name!r} needs {entry.offset + entry.size}: it is cut "
                     "off, or belongs to another index"
                 )
             end, before = ends.get(entry.shard, (0, ""))

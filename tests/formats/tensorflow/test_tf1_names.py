@@ -204,7 +204,8 @@ def test_without_moments_or_with_a_step_that_cannot_be(tmp_path):
 
     def state(tensors):
         write_bundle(tmp_path / "x", tensors)
-        return optimizer_state(Tf1Checkpoint(tmp_path))
+        with Tf1Checkpoint(tmp_path) as stored:
+            return optimizer_state(stored)
 
     with pytest.raises(UserError, match=r"x.index: holds no moments of Google's optimizers"):
         state(table)
