@@ -109,17 +109,18 @@ def edit(
         FileNotFoundError, UserError: as `load`, `save_pretrained` and the functions named; nothing to do; a student of
             another family than DistilBERT.
     """
-    from bert_jax.formats.load import load_arrays, load_tokenizer, resolve
+    from bert_jax.formats.load import load_arrays, load_tokenizer
+    from bert_jax.formats.source import open_source
     from bert_jax.formats.write import save_pretrained
     from bert_jax.surgery.layers import distilbert_student, keep_layers
     from bert_jax.surgery.positions import extend_positions
     from bert_jax.surgery.pruning import prune_heads
     from bert_jax.surgery.vocabulary import add_words
 
-    path = resolve(source)
-    config, params, report = load_arrays(path, step=step)
+    opened = open_source(source)
+    config, params, report = load_arrays(opened, step=step)
     report.check()
-    tokenizer = load_tokenizer(path)
+    tokenizer = load_tokenizer(opened)
     head, changes, new_tokens = report.head, [], {}
     if student is not None:
         if student != "distilbert":

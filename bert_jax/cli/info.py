@@ -59,24 +59,24 @@ def describe(source: str | os.PathLike[str], *, step: int | None = None) -> dict
     Raises:
         FileNotFoundError, UserError: as `bert_jax.load`.
     """
-    from bert_jax.formats.hub_files import published_as
-    from bert_jax.formats.load import is_run_directory, load_arrays, load_tokenizer, resolve
+    from bert_jax.formats.load import load_arrays, load_tokenizer
+    from bert_jax.formats.source import open_source
     from bert_jax.formats.weights import open_weights
     from bert_jax.tree import flatten, parameter_count, sha256_of_parameters
 
-    path = resolve(source)
-    config, params, report = load_arrays(path, step=step, verify=False)
-    tokenizer = load_tokenizer(path)
+    opened = open_source(source)
+    config, params, report = load_arrays(opened, step=step, verify=False)
+    tokenizer = load_tokenizer(opened)
     verified, steps, damaged = report.verified, [], {}
-    if is_run_directory(path):
-        steps, damaged = _steps(path, report.step)
+    if opened.is_run:
+        steps, damaged = _steps(opened.folder, report.step)
     else:
-        with open_weights(path, config.model_type) as tensors:
+        with open_weights(opened.folder, config.model_type) as tensors:
             verified = tensors.verify()
     return {
         "kind": "run" if steps else "folder",
         "path": str(source),
-        "published": published_as(path),
+        "published": opened.published,
         "head": report.head,
         "step": report.step,
         "steps": steps,

@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from bert_jax.formats.card import training_facts
-from bert_jax.formats.hub_files import published_as
-from bert_jax.formats.load import is_run_directory, load, load_arrays, load_tokenizer, resolve
+from bert_jax.formats.load import load, load_arrays, load_tokenizer
 from bert_jax.formats.names.parameters import find_head
 from bert_jax.formats.read import ReadModel, Report
 from bert_jax.formats.sentence_transformers import max_length_of, pooling_of
+from bert_jax.formats.source import AnySource, Source, open_source
 from bert_jax.formats.tensorflow.google import Gelu
 from bert_jax.formats.write import save_pretrained
 
@@ -26,7 +26,7 @@ class Converted(NamedTuple):
 
 
 def convert(
-    source: str | os.PathLike[str],
+    source: AnySource,
     directory: str | os.PathLike[str],
     *,
     to: Literal["hf", "tf1", "sentence-transformers"] = "hf",
@@ -54,19 +54,19 @@ def convert(
     Raises:
         FileNotFoundError, UserError: as `load` and `save_pretrained`.
     """
-    path = resolve(source)
+    opened = open_source(source)
     if to == "sentence-transformers" and head is None:
-        head = _encoder_in(path, step)
-    config, params, report = _read(path, head, step, num_labels, tuple(allow_missing), gelu)
+        head = _encoder_in(opened, step)
+    config, params, report = _read(opened, head, step, num_labels, tuple(allow_missing), gelu)
     options = {}
     if to == "sentence-transformers":
-        pooling = pooling or pooling_of(path) or "mean"
-        if (length := max_length_of(path)) is not None:
+        pooling = pooling or pooling_of(opened.folder) or "mean"
+        if (length := max_length_of(opened.folder)) is not None:
             options["max_length"] = length
-    tokenizer = load_tokenizer(path, **options)
-    card = training_facts(path, report.step) if is_run_directory(path) else None
-    if published := published_as(path):
-        card = {"converted from": published}
+    tokenizer = load_tokenizer(opened, **options)
+    card = training_facts(opened.folder, report.step) if opened.is_run else None
+    if opened.published:
+        card = {"converted from": opened.published}
     written = save_pretrained(
         directory,
         config,
@@ -83,7 +83,7 @@ def convert(
 
 
 def _read(
-    path: Path,
+    source: Source,
     head: str | None,
     step: int | None,
     num_labels: int | None,
@@ -92,15 +92,15 @@ def _read(
 ) -> ReadModel:
     """On the host where nothing has to be drawn anew: most conversions load no JAX program."""
     if allow_missing or num_labels is not None:
-        loaded = load(path, head=head, step=step, num_labels=num_labels, allow_missing=allow_missing, gelu=gelu)
+        loaded = load(source, head=head, step=step, num_labels=num_labels, allow_missing=allow_missing, gelu=gelu)
         return ReadModel(loaded.config, loaded.params, loaded.report)
-    found = load_arrays(path, head=head, step=step, gelu=gelu)
+    found = load_arrays(source, head=head, step=step, gelu=gelu)
     found.report.check()
     return found
 
 
-def _encoder_in(path: Path, step: int | None) -> str:
+def _encoder_in(source: Source, step: int | None) -> str:
     """The encoder with its pooler, or without where there is none."""
-    config, _, report = load_arrays(path, step=step, verify=False)
+    config, _, report = load_arrays(source, step=step, verify=False)
     has_pooler = config.family == "distilbert" or "pooler" in find_head(report.head, config).parts
     return "encoder" if has_pooler else "encoder-no-pooler"

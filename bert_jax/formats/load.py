@@ -1,22 +1,18 @@
 """The public load: a run directory, a folder or a published model -> config, parameters, tokenizer, and a report."""
 
 import logging
-import os
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from bert_jax.config import BertConfig
 from bert_jax.errors import UserError
-from bert_jax.files import read_object
-from bert_jax.formats.hub import fetch
-from bert_jax.formats.hub_files import is_hub_id
 from bert_jax.formats.names.parameters import head_in, is_encoder, parameters_of
 from bert_jax.formats.names.table import ENCODER
-from bert_jax.formats.read import OpenModel, ReadModel, Report, is_allowed, is_model_folder, read_model
+from bert_jax.formats.read import OpenModel, ReadModel, Report, is_allowed, read_model
+from bert_jax.formats.source import AnySource, Source, open_source
 from bert_jax.formats.tensorflow.google import Gelu
 from bert_jax.tree import flatten, unflatten
 
@@ -46,7 +42,7 @@ class Loaded(NamedTuple):
 
 
 def load(
-    source: str | os.PathLike[str],
+    source: AnySource,
     *,
     head: str | None = None,
     num_labels: int | None = None,
@@ -89,20 +85,20 @@ def load(
         UserError: parameters are missing or do not fit, files are damaged, or the tokenizer is another model's.
     """
     allowed = (allow_missing,) if isinstance(allow_missing, str) else tuple(allow_missing)
-    path = weights_folder(resolve(source, revision=revision, token=token), step)
-    names = _labels(path, num_labels, labels)
-    if is_run_directory(path):
-        config, params, report = load_arrays(path, head=head, labels=names, step=step, gelu=gelu)
+    opened = open_source(source, revision=revision, token=token).best(step)
+    names = _labels(opened, num_labels, labels)
+    if opened.is_run:
+        config, params, report = load_arrays(opened, head=head, labels=names, step=step, gelu=gelu)
         report.check(allowed)
         flat = _on_device(flatten(params).items())
     else:
-        _refuse_step(step, source)
-        with OpenModel(path, head=head, labels=names, gelu=gelu) as model:
+        _refuse_step(step, opened)
+        with OpenModel(opened, head=head, labels=names, gelu=gelu) as model:
             model.report.check(allowed)
             flat = _on_device(model.arrays(contiguous=True))
             config, report = model.config, model.report
     config = config if dtype is None else config.replace(dtype=dtype)
-    tokenizer = load_tokenizer(path)
+    tokenizer = load_tokenizer(opened)
     if tokenizer is not None:
         tokenizer.check_vocab_size(config.vocab_size)
     fresh = [name for name in parameters_of(config, report.head) if name not in flat and is_allowed(name, allowed)]
@@ -114,7 +110,7 @@ def load(
 
 
 def load_arrays(
-    source: str | os.PathLike[str],
+    source: AnySource,
     *,
     head: str | None = None,
     labels: tuple[str, ...] | None = None,
@@ -134,42 +130,32 @@ def load_arrays(
     Returns:
         ReadModel(config, params, report).
     """
-    path = weights_folder(resolve(source, revision=revision, token=token, parts=("config", "weights")), step)
-    if not is_run_directory(path):
-        _refuse_step(step, source)
-        return read_model(path, head=head, labels=labels, verify=verify, gelu=gelu)
+    opened = open_source(source, revision=revision, token=token, parts=("config", "weights")).best(step)
+    if not opened.is_run:
+        _refuse_step(step, opened)
+        return read_model(opened, head=head, labels=labels, verify=verify, gelu=gelu)
     if gelu is not None:
-        raise UserError(f"gelu={gelu!r}: only Google's own files leave it open; {source} is a run directory")
+        raise UserError(f"gelu={gelu!r}: only Google's own files leave it open; {opened} is a run directory")
     from bert_jax.training.checkpoint.checkpoints import Checkpoints
 
-    config = load_config(path)
-    if labels is not None:
-        config = config.replace(labels=labels)
-    with Checkpoints(path / "checkpoints") as checkpoints:
+    config = opened.config if labels is None else opened.config.replace(labels=labels)
+    with Checkpoints(opened.folder / "checkpoints") as checkpoints:
         restored = checkpoints.restore_arrays(step, part="params")
     flat = {name: np.asarray(array, dtype=np.float32) for name, array in flatten(restored.state["params"]).items()}
-    return _select(flat, config, head or head_in(flat, config), str(source), restored.step)
+    return _select(flat, config, head or head_in(flat, config), str(opened), restored.step)
 
 
-def load_config(
-    source: str | os.PathLike[str], *, revision: str | None = None, token: str | bool | None = None
-) -> BertConfig:
+def load_config(source: AnySource, *, revision: str | None = None, token: str | bool | None = None) -> BertConfig:
     """The architecture alone, without reading any weights; `dtype` and `remat` have their defaults.
 
     Raises:
         FileNotFoundError, UserError: as `load`.
     """
-    path = resolve(source, revision=revision, token=token, parts=("config",))
-    if not is_run_directory(path):
-        return BertConfig.from_json(path)
-    try:
-        return BertConfig.from_json(run_config(path)["model"])
-    except UserError as error:
-        raise UserError(f"{path / 'config.json'}, model: {error}") from None
+    return open_source(source, revision=revision, token=token, parts=("config",)).config
 
 
 def load_tokenizer(
-    source: str | os.PathLike[str], *, revision: str | None = None, token: str | bool | None = None, **options: Any
+    source: AnySource, *, revision: str | None = None, token: str | bool | None = None, **options: Any
 ) -> "Tokenizer | None":
     """The tokenizer that belongs to a source as in `load`, None where it has none; options as `Tokenizer.load`.
 
@@ -178,69 +164,20 @@ def load_tokenizer(
     """
     from bert_jax.data.tokenizer.tokenizer import Tokenizer
 
-    path = folder = resolve(source, revision=revision, token=token, parts=("config", "tokenizer"))
-    if is_run_directory(path):
-        folder = path / "tokenizer"
-        options.setdefault("max_length", load_config(path).longest_input)
-    return Tokenizer.load(folder, **options) if Tokenizer.is_in(folder) else None
+    opened = open_source(source, revision=revision, token=token, parts=("config", "tokenizer"))
+    folder, model = opened.folder, opened.fields if opened.kind == "hf" else {}
+    if opened.is_run:
+        folder = folder / "tokenizer"
+        options.setdefault("max_length", opened.config.longest_input)
+    return Tokenizer.load(folder, model=model, **options) if Tokenizer.is_in(folder) else None
 
 
-def is_run_directory(source: str | os.PathLike[str]) -> bool:
-    """Whether it is a run directory: its config.json has a "model" of ours, not a Hugging Face model type."""
-    path = Path(source)
-    return (path / "config.json").is_file() and not is_model_folder(path) and "model" in run_config(path)
-
-
-def weights_folder(path: Path, step: int | None = None) -> Path:
-    """Where the model is: of a fine-tuning run its `export/`, the best model so far, unless a checkpoint is asked for.
-
-    Args:
-        path: as `resolve` gives it.
-        step: as in `load`.
-    """
-    is_fine_tuned = is_run_directory(path) and "task" in run_config(path)
-    exported = path / "export"
-    return exported if step is None and is_fine_tuned and (exported / "config.json").is_file() else path
-
-
-def run_config(run: Path) -> Mapping[str, Any]:
-    """A run directory's config.json."""
-    return read_object(run / "config.json")
-
-
-def resolve(
-    source: str | os.PathLike[str],
-    *,
-    revision: str | None = None,
-    token: str | bool | None = None,
-    parts: Iterable[str] = ("config", "weights", "tokenizer"),
-) -> Path:
-    """The local folder of a source: itself, or that of a published model, downloaded if need be (see `interop.hub`).
-
-    Args:
-        source: a run directory, a folder, or a hub id.
-        revision, token: as in `load`.
-        parts: what is needed of a published model.
-
-    Raises:
-        FileNotFoundError, UserError: as `load`.
-    """
-    if "://" in os.fspath(source):
-        raise UserError(f"{source}: loading from a bucket is not supported; copy the run or its export here first")
-    path = Path(source).expanduser()
-    if not path.is_dir() and (path.exists() or not is_hub_id(source)):
-        raise FileNotFoundError(f"{source}: no such folder (expected a run directory, a folder or a hub id)")
-    if path.is_dir() and revision is None:
-        return path
-    return fetch(os.fspath(source), revision=revision, token=token, parts=parts)
-
-
-def _refuse_step(step: int | None, source: str | os.PathLike[str]) -> None:
+def _refuse_step(step: int | None, source: Source) -> None:
     if step is not None:
         raise UserError(f"step={step}: {source} is an exported folder, which has no steps")
 
 
-def _labels(source: Path, num_labels: int | None, labels: Iterable[str] | None) -> tuple[str, ...] | None:
+def _labels(source: Source, num_labels: int | None, labels: Iterable[str] | None) -> tuple[str, ...] | None:
     """The names of the classes where the caller says something of them."""
     if isinstance(labels, str):
         raise UserError(f"labels={labels!r}: expected a list of names")
@@ -249,7 +186,7 @@ def _labels(source: Path, num_labels: int | None, labels: Iterable[str] | None) 
         return names
     if names is not None:
         raise UserError(f"num_labels={num_labels}, but labels names {len(names)}")
-    known = load_config(source).labels
+    known = source.config.labels
     return known if len(known) == num_labels else tuple(f"LABEL_{number}" for number in range(num_labels))
 
 

@@ -6,7 +6,6 @@ from collections import deque
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
@@ -14,7 +13,6 @@ import numpy as np
 
 from bert_jax.config import CONFIG_FILES, BertConfig
 from bert_jax.errors import UserError
-from bert_jax.files import read_object
 from bert_jax.formats.names.parameters import (
     Parameter,
     family_of,
@@ -25,9 +23,10 @@ from bert_jax.formats.names.parameters import (
     table_keys,
 )
 from bert_jax.formats.safetensors import STEP
+from bert_jax.formats.source import Source, open_folder
 from bert_jax.formats.stored import InMemory, Stored
 from bert_jax.formats.tensorflow.google import Gelu, google_hidden_act
-from bert_jax.formats.weights import has_weights, open_weights
+from bert_jax.formats.weights import open_weights
 from bert_jax.tree import unflatten
 
 _PIECE = 32 << 20  # large enough for huge pages: the first touch of small ones costs more than reading the file
@@ -132,7 +131,7 @@ _THREADS = min(4, os.cpu_count() or 1)  # NumPy and the file let others run whil
 _AHEAD = 2 * _THREADS
 
 
-class Source(NamedTuple):
+class Wanted(NamedTuple):
     """A parameter: our path and shape, the file's key, whether it is transposed there."""
 
     path: str
@@ -144,7 +143,7 @@ class Source(NamedTuple):
 class Selection(NamedTuple):
     """What is read from a file for one head, and the report on that (its `source` empty)."""
 
-    sources: list[Source]
+    sources: list[Wanted]
     report: Report
 
 
@@ -173,7 +172,7 @@ def select(tensors: Stored, config: BertConfig, head: str) -> Selection:
         if wrong:
             mismatched.append(f"{path}: {wrong}")
         else:
-            sources.append(Source(path, parameter.shape, key, parameter.transposed))
+            sources.append(Wanted(path, parameter.shape, key, parameter.transposed))
     for copy, original, _ in tied:
         if original in used and not _equal(tensors, stored[copy], stored[original]):
             mismatched.append(
@@ -201,7 +200,7 @@ def _equal(tensors: Stored, a: str, b: str) -> bool:
 
 
 def read_arrays(
-    tensors: Stored, sources: list[Source], *, contiguous: bool = False
+    tensors: Stored, sources: list[Wanted], *, contiguous: bool = False
 ) -> Iterator[tuple[str, np.ndarray]]:
     """The parameters one after the other, read by a few threads which keep a little ahead.
 
@@ -245,7 +244,8 @@ class OpenModel:
     """A model folder whose config and names of tensors have been read, and whose tensors can be.
 
     Args:
-        directory, head, labels, verify, gelu: as `read_model`.
+        source: a folder that is no run directory.
+        head, labels, verify, gelu: as `read_model`.
 
     Attributes:
         config: the architecture.
@@ -257,36 +257,33 @@ class OpenModel:
 
     def __init__(
         self,
-        directory: str | os.PathLike[str],
+        source: Source,
         *,
         head: str | None = None,
         labels: tuple[str, ...] | None = None,
         verify: bool = True,
         gelu: Gelu | None = None,
     ):
-        folder = Path(directory)
-        raw = _read_config(folder)
-        self.config = BertConfig.from_json(folder)
-        notes = ()
-        if not (folder / CONFIG_FILES[0]).is_file():
+        self.config, notes = source.config, ()
+        if source.kind == "google":
             hidden_act, note = google_hidden_act(self.config.hidden_act, gelu)
             self.config, notes = self.config.replace(hidden_act=hidden_act), (note,) if note else ()
         elif gelu is not None:
-            raise UserError(f"gelu={gelu!r}: only Google's own files leave it open; {folder} has a {CONFIG_FILES[0]}")
+            raise UserError(f"gelu={gelu!r}: only Google's own files leave it open; {source} has a {CONFIG_FILES[0]}")
         if labels is not None:
             self.config = self.config.replace(labels=labels)
         self._verify = verify
-        self._tensors = open_weights(folder, self.config.model_type)
+        self._tensors = open_weights(source.folder, self.config.model_type)
         try:
             if head is None:
-                head = _head_of(raw, self._tensors, self.config)
+                head = _head_of(source.fields, self._tensors, self.config)
             self._sources, report = select(self._tensors, self.config, head)
         except BaseException:
             self._tensors.close()
             raise
         recorded = self._tensors.metadata.get(STEP, "")
         step = int(recorded) if recorded.isdecimal() else None
-        self.report = replace(report, source=str(folder), step=step, notes=notes)
+        self.report = replace(report, source=str(source), step=step, notes=notes)
 
     def __enter__(self) -> Self:
         return self
@@ -311,19 +308,8 @@ class OpenModel:
             )
 
 
-def is_model_folder(directory: str | os.PathLike[str]) -> bool:
-    """Whether it looks like a model's folder: a config.json that names a model type, or weights."""
-    folder = Path(directory)
-    if has_weights(folder):
-        return True
-    try:
-        return "model_type" in read_object(folder / "config.json")
-    except (OSError, UserError):
-        return False
-
-
 def read_model(
-    directory: str | os.PathLike[str],
+    directory: str | os.PathLike[str] | Source,
     *,
     head: str | None = None,
     labels: tuple[str, ...] | None = None,
@@ -351,7 +337,8 @@ def read_model(
         FileNotFoundError: no such folder or file.
         UserError: a broken file, another kind of model, or tensors that do not have their recorded sum.
     """
-    with OpenModel(directory, head=head, labels=labels, verify=verify, gelu=gelu) as model:
+    source = directory if isinstance(directory, Source) else open_folder(directory)
+    with OpenModel(source, head=head, labels=labels, verify=verify, gelu=gelu) as model:
         flat = dict(model.arrays())
         return ReadModel(model.config, unflatten(flat), model.report)
 
@@ -372,17 +359,6 @@ def from_stored(
     stored = tensors if isinstance(tensors, Stored) else InMemory(tensors)
     sources, report = select(stored, config, head)
     return dict(read_arrays(stored, sources)), report
-
-
-def _read_config(folder: Path) -> dict[str, Any]:
-    if not folder.is_dir():
-        raise FileNotFoundError(f"{folder}: no such folder")
-    path = next((folder / name for name in CONFIG_FILES if (folder / name).is_file()), None)
-    if path is None:
-        raise FileNotFoundError(
-            f"{folder}: holds no config.json (nor {', '.join(CONFIG_FILES[1:])}), so it is no model"
-        )
-    return read_object(path)
 
 
 def _head_of(raw: Mapping[str, Any], tensors: Stored, config: BertConfig) -> str:

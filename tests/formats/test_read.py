@@ -13,7 +13,8 @@ from safetensors.numpy import save_file
 from bert_jax.config import BertConfig
 from bert_jax.errors import UserError
 from bert_jax.formats.names.parameters import parameters_of, to_stored
-from bert_jax.formats.read import OpenModel, is_model_folder, read_model
+from bert_jax.formats.read import OpenModel, read_model
+from bert_jax.formats.source import open_folder
 from bert_jax.tree import flatten
 
 CONFIG = BertConfig(
@@ -52,7 +53,7 @@ def assert_same(params, flat):
 
 def test_arrays_lie_as_in_the_file_or_contiguous_on_request(tmp_path, flat, tensors):
     model = folder(tmp_path / "m", tensors)
-    with OpenModel(model) as opened:
+    with OpenModel(open_folder(model)) as opened:
         views, turned = dict(opened.arrays()), dict(opened.arrays(contiguous=True))
     for path, array in flat.items():
         kernel = path.endswith("/kernel")
@@ -182,14 +183,6 @@ def test_mistakes_are_one_clear_line(tmp_path, tensors):
         FileNotFoundError, match=r"holds no weights \(model\.safetensors, .*; tf_model\.h5 cannot be read"
     ):
         read_model(keras)
-
-
-def test_which_folders_look_like_models(tmp_path, tensors):
-    assert is_model_folder(folder(tmp_path / "m", tensors))
-    (tmp_path / "run").mkdir()
-    (tmp_path / "run" / "config.json").write_text('{"model": {}}')
-    assert not is_model_folder(tmp_path / "run")
-    assert not is_model_folder(tmp_path / "absent")
 
 
 def test_reading_and_writing_load_no_jax():

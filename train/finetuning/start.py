@@ -8,9 +8,9 @@ import jax
 
 from bert_jax.config import BertConfig
 from bert_jax.errors import UserError
-from bert_jax.formats.hub_files import published_as
-from bert_jax.formats.load import is_run_directory, load_arrays, load_config, resolve
+from bert_jax.formats.load import load_arrays, load_config
 from bert_jax.formats.read import OpenModel, is_allowed
+from bert_jax.formats.source import open_source
 from bert_jax.training.checkpoint.step_directory import StepDirectory
 from bert_jax.tree import flatten, unflatten
 from train.finetuning.recipe import FinetuneConfig
@@ -56,13 +56,13 @@ def check_source(source: str) -> None:
     Raises:
         FileNotFoundError, UserError: as `load_arrays`.
     """
-    load_config(source)
-    folder = resolve(source, parts=("config", "weights"))
-    if is_run_directory(folder):
-        if not StepDirectory(folder / "checkpoints").steps():
+    opened = open_source(source, parts=("config", "weights"))
+    _ = opened.config
+    if opened.is_run:
+        if not StepDirectory(opened.folder / "checkpoints").steps():
             raise FileNotFoundError(f"init: {source} is a run without a checkpoint; wait for its first, or resume it")
     else:
-        with OpenModel(folder, head="encoder"):
+        with OpenModel(opened, head="encoder"):
             pass
 
 
@@ -76,9 +76,9 @@ def starting_parameters(config: FinetuneConfig, head: str, target: Any, fresh: S
         FileNotFoundError, UserError: as `load_arrays`; a part of the encoder is missing or has another shape.
     """
     source = str(config.init)
-    folder = resolve(source, parts=("config", "weights"))
-    known = head in _WITHOUT_CLASSES or load_config(folder).labels == config.model.labels
-    _, params, report = load_arrays(folder, head=head, labels=config.model.labels)
+    opened = open_source(source, parts=("config", "weights"))
+    known = head in _WITHOUT_CLASSES or opened.config.labels == config.model.labels
+    _, params, report = load_arrays(opened, head=head, labels=config.model.labels)
     found, drawn = flatten(params), flatten(fresh[0])
     anew = [name for name in _HEADS if any(is_allowed(path, (name,)) for path in drawn)]
     if known and all(path in found for path in drawn if is_allowed(path, tuple(anew))):
@@ -88,7 +88,7 @@ def starting_parameters(config: FinetuneConfig, head: str, target: Any, fresh: S
     report.check(tuple(anew))
     again = upper_layers(config)
     if jax.process_index() == 0:
-        named = published_as(folder) or source
+        named = opened.published or source
         if anew:
             logger.warning("init: %s has no %s for this task: drawn anew", named, ", ".join(anew))
         else:

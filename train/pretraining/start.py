@@ -18,10 +18,10 @@ from etils import epath
 from bert_jax.config import BertConfig
 from bert_jax.data.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import UserError
-from bert_jax.formats.hub_files import published_as
-from bert_jax.formats.load import load_arrays, load_config, load_tokenizer, resolve
+from bert_jax.formats.load import load_arrays, load_config, load_tokenizer
 from bert_jax.formats.names.parameters import family_of, head_in, parameters_of
 from bert_jax.formats.read import from_stored, is_allowed
+from bert_jax.formats.source import open_source
 from bert_jax.formats.stored import Stored
 from bert_jax.formats.tensorflow.bundle import Tf1Checkpoint, is_checkpoint
 from bert_jax.formats.tensorflow.google import optimizer_state
@@ -206,12 +206,12 @@ def initial_parameters(config: PretrainConfig, target: Any, fresh: Any) -> Any:
         FileNotFoundError, UserError: as `load_arrays`; anything else is missing, or has another shape.
     """
     source = str(config.init)
-    folder = resolve(source, parts=("config", "weights"))
+    opened = open_source(source, parts=("config", "weights"))
     head = "pretraining" if "nsp_head" in target else "mlm"
-    _, params, report = load_arrays(folder, head=head)
+    _, params, report = load_arrays(opened, head=head)
     lacking = tuple(name for name in _HEADS if _lacks(name, report.loaded, report.missing))
     report.check(lacking)
-    named = published_as(folder) or source
+    named = opened.published or source
     found = flatten(params)
     if lacking:
         found |= {path: leaf for path, leaf in flatten(fresh).items() if is_allowed(path, lacking)}

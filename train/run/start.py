@@ -6,8 +6,7 @@ import jax
 
 from bert_jax.config import COMPUTE_FIELDS, BertConfig
 from bert_jax.errors import UserError
-from bert_jax.formats.hub_files import published_as
-from bert_jax.formats.load import resolve
+from bert_jax.formats.source import open_source
 from train.run.directory import RunDirectory
 
 
@@ -44,7 +43,7 @@ def place_on_mesh(params: Any, target: Any, source: str) -> Any:
 
 def origin(source: str) -> str | None:
     """ "ORG/NAME@COMMIT" of a published model, None for a folder: with it a run can be repeated."""
-    return published_as(resolve(source, parts=("config",)))
+    return open_source(source, parts=("config",)).published
 
 
 def recorded_origin(init: str | None, run: RunDirectory, *, resumed: bool) -> dict[str, Any]:

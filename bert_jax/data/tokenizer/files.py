@@ -42,11 +42,12 @@ def read_tokenizer(
     *,
     literal_special_tokens: bool | None = None,
     max_length: int | None = None,
+    model: Mapping[str, Any] | None = None,
 ) -> TokenizerParts:
     """Read a folder or one file of a vocabulary; arguments that are not None overrule the files.
 
     The files beside the named one (tokenizer_config.json, special_tokens_map.json, added_tokens.json, config.json) are
-    read too.
+    read too; `model` is what config.json holds, where it has been read.
 
     Raises:
         FileNotFoundError: there is no tokenizer at `path`.
@@ -55,7 +56,7 @@ def read_tokenizer(
     path = Path(path)
     if not path.exists():
         raise FileNotFoundError(f"no tokenizer at {path}: no such file or folder")
-    beside = read_beside(path if path.is_dir() else path.parent, settings)
+    beside = read_beside(path if path.is_dir() else path.parent, settings, model)
     parts, config = _read(path, beside), beside.settings.config
     refuse_unheeded(parts.backend, parts.family, path, settings)
     if settings.max_word_length is not None:

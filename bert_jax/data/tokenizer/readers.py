@@ -32,7 +32,7 @@ from bert_jax.data.tokenizer.pipelines import (
 )
 from bert_jax.data.tokenizer.settings import Beside
 from bert_jax.errors import UserError
-from bert_jax.files import read_object
+from bert_jax.files import parse_json
 
 # File descriptor 2 is the process's: one thread at a time may hold it.
 _HOLDING = threading.RLock()
@@ -86,9 +86,10 @@ def load_backend(path: Path, *, split_number_commas: bool) -> tokenizers.Tokeniz
         UserError: not JSON, not such a file, one that the library cannot run, one with two tokens of the same id, or
             one whose added tokens do not get the ids that it says.
     """
-    declared = read_object(path, optional=True)
+    text = path.read_bytes()
+    declared = parse_json(text, path)
     with rust_errors(f"{path}: not a usable tokenizer file"):
-        backend = tokenizers.Tokenizer.from_str(path.read_text(encoding="utf-8"))
+        backend = tokenizers.Tokenizer.from_str(text.decode())
         backend.no_padding()
         backend.no_truncation()
         if split_number_commas and isinstance(backend.model, models.Unigram):

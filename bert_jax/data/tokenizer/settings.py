@@ -122,8 +122,8 @@ class Beside:
             (backend.add_special_tokens if special else backend.add_tokens)([one])
 
 
-def read_beside(folder: Path, settings: Settings) -> Beside:
-    """Read the JSON files of a folder; those that are missing count as empty.
+def read_beside(folder: Path, settings: Settings, model: Mapping[str, Any] | None = None) -> Beside:
+    """Read the JSON files of a folder, config.json unless it is given as `model`; missing ones count as empty.
 
     Raises:
         UserError: a file that is not JSON, or a field of the wrong type.
@@ -132,7 +132,7 @@ def read_beside(folder: Path, settings: Settings) -> Beside:
     return Beside(
         folder=folder,
         settings=replace(settings, config=config),
-        model=read_object(folder / "config.json", optional=True),
+        model=read_object(folder / "config.json", optional=True) if model is None else model,
         named=_named_tokens(folder, config),
         added=_added_tokens(folder, config),
     )

@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -104,6 +104,7 @@ class Tokenizer(TokenIds):
         strip_accents: bool | None = None,
         add_prefix_space: bool | None = None,
         split_number_commas: bool = False,
+        model: Mapping[str, Any] | None = None,
     ) -> "Tokenizer":
         """Load a folder with a vocabulary, or one file of it; what is beside it is read too.
 
@@ -126,6 +127,7 @@ class Tokenizer(TokenIds):
                 False for RoBERTa ("Hello" and " Hello" are different tokens), True for the SentencePiece families.
             split_number_commas: never a piece such as "1," (ALBERT), as transformers 4 converts a spiece.model: close
                 to Google's code, which takes such pieces apart afterwards. transformers 5 leaves them.
+            model: what config.json holds, where it has been read; None: it is read.
 
         Raises:
             FileNotFoundError: nothing at `path`.
@@ -134,7 +136,9 @@ class Tokenizer(TokenIds):
                 kind of tokenizer has no place for.
         """
         settings = Settings(cased, strip_accents, max_word_length, add_prefix_space, split_number_commas)
-        parts = read_tokenizer(path, settings, literal_special_tokens=literal_special_tokens, max_length=max_length)
+        parts = read_tokenizer(
+            path, settings, literal_special_tokens=literal_special_tokens, max_length=max_length, model=model
+        )
         tokenizer = cls(parts)
         try:
             with rust_errors("not a usable tokenizer"):

@@ -16,11 +16,11 @@ import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+import google_crc32c
 import numpy as np
 
 from bert_jax.errors import UserError
-from bert_jax.formats.stored import Stored
-from bert_jax.formats.tensorflow.crc32c import crc32c, mask
+from bert_jax.formats.stored import FileBytes, Stored
 from bert_jax.formats.tensorflow.entries import (
     Entry,
     Header,
@@ -34,7 +34,7 @@ from bert_jax.formats.tensorflow.entries import (
     slice_shape,
     stored_dtype,
 )
-from bert_jax.formats.tensorflow.table import MAGIC, read_table, write_table
+from bert_jax.formats.tensorflow.table import MAGIC, mask, masked_crc32c, read_table, write_table
 
 INDEX = ".index"
 _DATA_FILE = re.compile(r"\.data-\d{5}-of-\d{5}$")
@@ -163,6 +163,7 @@ class Tf1Checkpoint(Stored):
         size = self.path.stat().st_size
         if size > MOST_INDEX_BYTES:
             raise UserError(f"{self.path}: has {size} bytes; an index of at most {MOST_INDEX_BYTES} is read")
+        self._files: dict[int, FileBytes] = {}
         try:
             self._header, by_key = _read_index(self.path.read_bytes())
             self._entries = {_text(key): entry for key, entry in by_key.items() if not key.startswith(b"\0")}
@@ -171,7 +172,15 @@ class Tf1Checkpoint(Stored):
                 self._check_slices(name, entry)
         except ValueError as error:
             raise UserError(f"{self.path}: {error}") from None
-        self._check_places()
+        try:
+            self._open_files()
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        for file in self._files.values():
+            file.close()
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -209,10 +218,7 @@ class Tf1Checkpoint(Stored):
         if entry.numpy_dtype != out.dtype.name or entry.slices or self._swapped or not out.flags.c_contiguous:
             super().copy_to(key, out)
             return
-        with open(self._shard(entry), "rb") as file:
-            file.seek(entry.offset)
-            if file.readinto(out.reshape(-1).view(np.uint8).data) != entry.size:
-                raise UserError(self._cut_off(key, entry))
+        self._files[entry.shard].read_into(entry.offset, out.reshape(-1).view(np.uint8).data)
         self._check_crc(key, entry, out)
 
     def verify(self) -> bool:
@@ -227,21 +233,23 @@ class Tf1Checkpoint(Stored):
             UserError: it is something else, or damaged.
         """
         entry = self._entries[key]
-        octets = self._read(entry, key).tobytes()
+        octets = self._read(entry).tobytes()
         try:
             if not entry.is_string or entry.shape:
                 raise ValueError("is not one string")
             size, at = read_varint(octets, 0, bits=32)
             start = at + 4
-            crc = crc32c(octets[at:], crc32c(size.to_bytes(4, "little")))
-            if mask(crc) != entry.masked_crc or size != len(octets) - start:
+            if (
+                masked_crc32c(size.to_bytes(4, "little") + octets[at:]) != entry.masked_crc
+                or size != len(octets) - start
+            ):
                 raise ValueError("does not have its recorded CRC-32C: it is damaged")
         except ValueError as error:
             raise UserError(f"{self._shard(entry)}: tensor {key!r} {error}") from None
         return octets[start:]
 
     def _numbers(self, name: str, entry: Entry) -> np.ndarray:
-        octets = self._read(entry, name)
+        octets = self._read(entry)
         self._check_crc(name, entry, octets)
         assert entry.numpy_dtype is not None
         array = octets.view(entry.numpy_dtype).reshape(entry.shape)
@@ -252,7 +260,7 @@ class Tf1Checkpoint(Stored):
         return self._header.big_endian != (sys.byteorder == "big")
 
     def _check_crc(self, name: str, entry: Entry, octets: np.ndarray) -> None:
-        if mask(crc32c(octets)) != entry.masked_crc:
+        if masked_crc32c(octets) != entry.masked_crc:
             raise UserError(
                 f"{self._shard(entry)}: tensor {name!r}, {entry.size} bytes at byte {entry.offset}, does not have its "
                 "recorded CRC-32C: it is damaged; copy it again"
@@ -270,23 +278,15 @@ class Tf1Checkpoint(Stored):
             written[place] = True
         return whole
 
-    def _read(self, entry: Entry, name: str) -> np.ndarray:
-        octets = np.fromfile(self._shard(entry), np.uint8, entry.size, offset=entry.offset)
-        if octets.size != entry.size:
-            raise UserError(self._cut_off(name, entry))
-        return octets
-
-    def _cut_off(self, name: str, entry: Entry) -> str:
-        return f"{self._shard(entry)}: ends within tensor {name!r}; it was cut off after it was opened"
+    def _read(self, entry: Entry) -> np.ndarray:
+        return self._files[entry.shard].array(entry.offset, "uint8", entry.size)
 
     def _crc_agrees(self, entry: Entry) -> bool:
         if entry.numpy_dtype is None:
             return True  # of strings the sum is not that of the bytes
-        crc = 0
-        with open(self._shard(entry), "rb") as file:
-            file.seek(entry.offset)
-            for start in range(0, entry.size, _CHUNK):
-                crc = crc32c(file.read(min(_CHUNK, entry.size - start)), crc)
+        crc, end = 0, entry.offset + entry.size
+        for start in range(entry.offset, end, _CHUNK):
+            crc = google_crc32c.extend(crc, self._files[entry.shard].read(start, min(_CHUNK, end - start)))
         return mask(crc) == entry.masked_crc
 
     def _shard(self, entry: Entry) -> Path:
@@ -310,9 +310,8 @@ class Tf1Checkpoint(Stored):
         if keys and (len(keys) < len(entry.slices) or count != entry.count):
             raise ValueError(f"the slices of tensor {name!r} are not all of its {entry.count} numbers")
 
-    def _check_places(self) -> None:
-        """That each tensor lies within a data file that is there, and none upon another."""
-        sizes: dict[Path, int] = {}
+    def _open_files(self) -> None:
+        """Open the data files; each tensor lies within one that is there, and none upon another."""
         ends: dict[int, tuple[int, str]] = {}
         for name, entry in sorted(self._placed().items(), key=lambda item: (item[1].shard, item[1].offset)):
             file = self._shard(entry)
@@ -321,13 +320,14 @@ class Tf1Checkpoint(Stored):
                 raise UserError(
                     f"{self.path}: tensor {name!r} is in data file {entry.shard}, counted from 0, of {files}"
                 )
-            if file not in sizes:
+            if entry.shard not in self._files:
                 if not file.is_file():
                     raise FileNotFoundError(f"{file}: no such file; {self.path.name} has tensor {name!r} in it")
-                sizes[file] = file.stat().st_size
-            if entry.offset + entry.size > sizes[file]:
+                self._files[entry.shard] = FileBytes(file)
+            size = self._files[entry.shard].size
+            if entry.offset + entry.size > size:
                 raise UserError(
-                    f"{file}: has {sizes[file]} bytes; tensor {name!r} needs {entry.offset + entry.size}: it is cut "
+                    f"{file}: has {size} bytes; tensor {name!r} needs {entry.offset + entry.size}: it is cut "
                     "off, or belongs to another index"
                 )
             end, before = ends.get(entry.shard, (0, ""))
@@ -397,4 +397,4 @@ def _entry(path: Path, name: str, array: np.ndarray, offset: int) -> tuple[Entry
         raise UserError(f"{path}: {name!r} cannot be the name of a tensor")
     little = np.asarray(array, dtype=array.dtype.newbyteorder("<"), order="C")
     octets = little.reshape(-1).view(np.uint8)
-    return Entry(dtype, array.shape, 0, offset, octets.size, mask(crc32c(octets))), octets
+    return Entry(dtype, array.shape, 0, offset, octets.size, masked_crc32c(octets)), octets

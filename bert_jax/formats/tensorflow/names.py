@@ -224,8 +224,8 @@ _OPTIMIZER = {
 def open_google(source: str | os.PathLike[str], model_type: str | None = None) -> Renamed:
     """A checkpoint of Google's BERT or ALBERT under Hugging Face's names.
 
-    TF2 checkpoints of the Model Garden's encoder are read too (`tf2_names`). Variables that the table does not know
-    keep their own names, those of the optimizer are left out.
+    TF2 checkpoints of the Model Garden's encoder are read too (`open_object_graph`). Variables that the table does not
+    know keep their own names, those of the optimizer are left out.
 
     Args:
         source: prefix or folder, as for `Tf1Checkpoint`.
@@ -235,9 +235,17 @@ def open_google(source: str | os.PathLike[str], model_type: str | None = None) -
         FileNotFoundError, UserError: as `Tf1Checkpoint`, `hf_names`.
     """
     checkpoint = Tf1Checkpoint(source)
-    stored: Stored = open_object_graph(checkpoint) if is_object_graph(checkpoint) else checkpoint
     try:
-        return Renamed(stored, hf_names(stored, model_type or model_type_of(stored)))
+        stored = open_object_graph(checkpoint) if is_object_graph(checkpoint) else checkpoint
+        return Renamed(stored, _named(stored, model_type))
+    except BaseException:
+        checkpoint.close()
+        raise
+
+
+def _named(stored: Stored, model_type: str | None) -> dict[str, Native]:
+    try:
+        return hf_names(stored, model_type or model_type_of(stored))
     except UserError as error:
         raise UserError(f"{stored.path}: {error}") from None
 

@@ -9,9 +9,10 @@ import struct
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from bert_jax.formats.tensorflow.crc32c import crc32c, mask
+import google_crc32c
+import numpy as np
+
 from bert_jax.formats.tensorflow.entries import read_varint, varint
-from bert_jax.formats.tensorflow.snappy import decompress
 
 MAGIC = bytes.fromhex("57fb808b247547db")
 FOOTER_SIZE = 48
@@ -62,6 +63,16 @@ def read_table(data: bytes) -> Iterator[tuple[bytes, bytes]]:
             yield key, content
 
 
+def masked_crc32c(data: bytes | np.ndarray) -> int:
+    """CRC-32C as leveldb and TensorFlow store it; of an array (C-contiguous) that of its bytes."""
+    return mask(google_crc32c.value(data))
+
+
+def mask(crc: int) -> int:
+    """As a CRC is stored beside data that may itself hold CRCs: rotated right by 15 bits, plus a constant."""
+    return (((crc >> 15) | (crc << 17)) + 0xA282EAD8) & 0xFFFFFFFF
+
+
 def _read_handle(data: bytes, at: int) -> tuple[_Handle, int]:
     offset, at = read_varint(data, at)
     size, at = read_varint(data, at)
@@ -75,7 +86,7 @@ def _read_block(data: bytes, handle: _Handle, limit: int) -> bytes:
         raise ValueError(f"it has {len(data)} bytes of blocks, but says one is at {offset} with {size} bytes")
     stored = data[offset : offset + size + 1]
     (expected,) = struct.unpack_from("<I", data, offset + size + 1)
-    if mask(crc32c(stored)) != expected:
+    if masked_crc32c(stored) != expected:
         raise ValueError(f"the block of {size} bytes at byte {offset} does not have its recorded CRC-32C: damaged")
     kind = stored[-1]
     if kind == _SNAPPY:
@@ -170,7 +181,7 @@ def _append_block(out: bytearray, block: _BlockBuilder) -> _Handle:
     contents = block.contents()
     handle = _Handle(len(out), len(contents))
     stored = contents + bytes([_RAW])
-    out += stored + struct.pack("<I", mask(crc32c(stored)))
+    out += stored + struct.pack("<I", masked_crc32c(stored))
     return handle
 
 
@@ -197,3 +208,80 @@ def _successor(key: bytes) -> bytes:
         if octet != 0xFF:
             return key[:at] + bytes([octet + 1])
     return key
+
+
+def decompress(data: bytes, limit: int) -> bytes:
+    """The uncompressed bytes of one Snappy block (no framing).
+
+    TensorFlow 1 writes its .index plain; TensorFlow 2 compresses it where it joins the parts of a checkpoint.
+    https://github.com/google/snappy/blob/main/format_description.txt
+
+    Args:
+        data: the block: length, then literals and copies.
+        limit: the most bytes that it may say it uncompresses to; nothing larger is ever held in memory.
+
+    Raises:
+        ValueError: it is no Snappy block, or a larger one.
+    """
+    length, at = read_varint(data, 0, bits=32)
+    if length > limit:
+        raise ValueError(f"a Snappy block of {len(data)} bytes says it holds {length}; at most {limit} are read")
+    out = bytearray()
+    while at < len(data):
+        tag = data[at]
+        size, distance, at = _copy(data, at) if tag & 3 else _literal(data, at)
+        if size > length - len(out):
+            raise ValueError(f"a Snappy block holds more than the {length} bytes it says")
+        if not distance:
+            out += data[at : at + size]
+            at += size
+        elif distance > len(out):
+            raise ValueError(f"a Snappy block copies from {distance} bytes back, {len(out)} bytes after its start")
+        else:
+            _repeat(out, size, distance)
+    if len(out) != length:
+        raise ValueError(f"a Snappy block ends after {len(out)} of {length} bytes")
+    return bytes(out)
+
+
+def _literal(data: bytes, at: int) -> tuple[int, int, int]:
+    """Size, no distance, and where the bytes of a literal begin."""
+    size = data[at] >> 2
+    at += 1
+    if size >= 60:
+        extra = size - 59
+        size = int.from_bytes(_take(data, at, extra), "little")
+        at += extra
+    size += 1
+    _take(data, at, size)
+    return size, 0, at
+
+
+def _copy(data: bytes, at: int) -> tuple[int, int, int]:
+    """Size and distance of a copy, and where the next element begins."""
+    tag = data[at]
+    at += 1
+    if tag & 3 == 1:
+        size, distance = (tag >> 2 & 7) + 4, tag >> 5 << 8 | _take(data, at, 1)[0]
+        at += 1
+    else:
+        width = 2 if tag & 3 == 2 else 4
+        size, distance = (tag >> 2) + 1, int.from_bytes(_take(data, at, width), "little")
+        at += width
+    if distance == 0:
+        raise ValueError("a Snappy block copies from 0 bytes back")
+    return size, distance, at
+
+
+def _take(data: bytes, at: int, size: int) -> bytes:
+    if size > len(data) - at:
+        raise ValueError(f"a Snappy block ends within an element, at byte {len(data)}")
+    return data[at : at + size]
+
+
+def _repeat(out: bytearray, size: int, distance: int) -> None:
+    """Append `size` bytes from `distance` back; what was just appended may be among them."""
+    start = len(out) - distance
+    source = bytes(out[start : start + size])
+    repeats, rest = divmod(size, len(source))
+    out += source * repeats + source[:rest]

@@ -1,4 +1,1 @@
-"""pytorch_model.bin, read without PyTorch and without running its pickle.
-
-Reading only: safetensors is what is written.
-"""
+"""pytorch_model.bin, read without PyTorch and without running its pickle."""

@@ -1,20 +1,19 @@
 """Read pytorch_model.bin, in both forms that torch.save writes, with NumPy alone and without running its pickle.
 
-Only that subset is read, strictly: no compression (so no bomb), no encryption, no overlap, nothing before, between the
-directory and the end, or behind it. Nothing is ever unpacked to disk, so that an entry's name is a key and no path.
-Source: PKWARE's APPNOTE.TXT 4.3 (records) and 4.5.3 (zip64); pytorch/caffe2/serialize/inline_container.cc.
-
     with TorchBin("folder/pytorch_model.bin") as tensors:
         tensors["bert.pooler.dense.weight"]     # read now, NumPy, in torch's [out, in] layout
         tensors.shape("bert.pooler.dense.bias") # known since the file was opened
 
 Since torch 1.6 the file is a zip of one pickle and a stored entry for each storage; before, it was four pickles and
-then the storages. See `torch_pickle` for what a pickle may say. Source: torch/serialization.py (`_save`,
-`_legacy_save`, `_load`, `_legacy_load`).
+then the storages. `torch/pickle.py` says what a pickle may say. Reading only: safetensors is what is written.
+Source: torch/serialization.py (`_save`, `_legacy_save`, `_load`, `_legacy_load`),
+pytorch/caffe2/serialize/inline_container.cc; PKWARE's APPNOTE.TXT 4.3.7 (an entry's own header).
 """
 
+import io
 import os
 import struct
+import zipfile
 from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -26,116 +25,7 @@ from bert_jax.formats.stored import FileBytes, Stored
 from bert_jax.formats.torch.pickle import MAX_PICKLE, read_pickle
 from bert_jax.formats.torch.tensor import Storage, Tensor, shown
 
-MAGIC = b"PK\x03\x04"
-_MAX_DIRECTORY = 1 << 24
-_END, _END64, _LOCATOR64 = struct.Struct("<4s4H2IH"), struct.Struct("<4sQ2H2I4Q"), struct.Struct("<4sIQI")
-_CENTRAL, _LOCAL = struct.Struct("<4s6H3I5H2I"), struct.Struct("<4s5H3I2H")
-_FULL, _ENCRYPTED = 0xFFFFFFFF, 0x41
-
-
-class Entry(NamedTuple):
-    """Where the bytes of an entry lie, and their CRC-32 (0 where none was computed)."""
-
-    start: int
-    size: int
-    crc32: int
-
-
-def read_directory(file: FileBytes) -> dict[str, Entry]:
-    """Name -> where it lies, of every entry of a zip file.
-
-    Memory stays below a few times the directory, of which 16 MiB are read at most (some 200,000 entries).
-
-    Raises:
-        UserError: not a zip file, truncated, or one that torch.save does not write.
-    """
-    start, size, count = _find_directory(file)
-    directory = file.read(start, size)
-    entries: dict[str, Entry] = {}
-    headers: list[tuple[int, int, str]] = []
-    at = 0
-    while at < size:
-        name, header, entry, at = _read_central(file, directory, at, start)
-        if name in entries:
-            raise UserError(f"{file.path}: its zip directory lists {shown(name)} twice")
-        entries[name] = entry
-        headers.append((header, entry.start + entry.size, name))
-    if len(entries) != count:
-        raise UserError(f"{file.path}: its zip directory lists {len(entries)} entries and says {count}: damaged")
-    headers.sort()
-    for (_, end, name), (header, _, other) in pairwise(headers):
-        if header < end:
-            raise UserError(f"{file.path}: its zip entries {shown(name)} and {shown(other)} overlap")
-    return entries
-
-
-def _find_directory(file: FileBytes) -> tuple[int, int, int]:
-    """Start, length and number of entries of the directory, from the record at the very end of the file."""
-    at = file.size - _END.size
-    end = _record(file, _END, at, b"PK\5\6")
-    if end is None or end[7]:
-        raise UserError(f"{file.path} ({file.size} bytes) does not end as a zip file does: truncated, or more follows")
-    count, size, start = end[4:7]
-    if _record(file, _LOCATOR64, at - _LOCATOR64.size, b"PK\6\7"):
-        at -= _LOCATOR64.size + _END64.size
-        end64 = _record(file, _END64, at, b"PK\6\6")
-        if end64 is None or end64[1] != _END64.size - 12:
-            raise UserError(f"{file.path}: the zip64 record at its end is damaged")
-        count, size, start = end64[7:10]
-    if start + size != at or size > _MAX_DIRECTORY:
-        raise UserError(
-            f"{file.path}: its zip directory ({size} bytes at {start}) does not lie at the end, or is too long"
-        )
-    return start, size, count
-
-
-def _record(file: FileBytes, form: struct.Struct, at: int, magic: bytes) -> tuple[Any, ...] | None:
-    """The fields of a record; None where there is no such record."""
-    if at < 0 or at + form.size > file.size:
-        return None
-    fields = form.unpack(file.read(at, form.size))
-    return fields if fields[0] == magic else None
-
-
-def _read_central(file: FileBytes, directory: bytes, at: int, limit: int) -> tuple[str, int, Entry, int]:
-    """An entry's name, the offset of its own header, where its bytes are, and where the directory goes on."""
-    if len(directory) - at < _CENTRAL.size or directory[at : at + 4] != b"PK\1\2":
-        raise UserError(f"{file.path}: its zip directory is damaged (byte {limit + at})")
-    record = _CENTRAL.unpack_from(directory, at)
-    flags, method, crc, header = record[3], record[4], record[7], record[16]
-    packed, size, name_length, extra_length, comment_length = record[8:13]
-    at += _CENTRAL.size
-    octets = directory[at : at + name_length]
-    name = octets.decode("utf-8", "backslashreplace")
-    wide = iter(_wide_numbers(directory[at + name_length : at + name_length + extra_length]))
-    size, packed, header = (next(wide, _FULL) if number == _FULL else number for number in (size, packed, header))
-    if flags & _ENCRYPTED or method or packed != size:
-        how = "encrypted" if flags & _ENCRYPTED else "compressed"
-        raise UserError(f"{file.path}: its zip entry {shown(name)} is {how}; torch.save stores entries as they are")
-    local = _record(file, _LOCAL, header, MAGIC)
-    if local is None or local[9] != name_length or file.read(header + _LOCAL.size, name_length) != octets:
-        raise UserError(f"{file.path}: its zip entry {shown(name)} is not at byte {header}: damaged")
-    start = header + _LOCAL.size + name_length + local[10]
-    at += name_length + extra_length + comment_length
-    if start + size > limit or at > len(directory):
-        raise UserError(
-            f"{file.path}: its zip entry {shown(name)} ({size} bytes at {start}) leaves the file: truncated?"
-        )
-    return name, header, Entry(start, size, crc), at
-
-
-def _wide_numbers(extra: bytes) -> list[int]:
-    """The 64-bit numbers of the zip64 field among an entry's extra fields; none if it has none."""
-    at = 0
-    while at + 4 <= len(extra):
-        kind, length = struct.unpack_from("<2H", extra, at)
-        if kind == 1:
-            field = extra[at + 4 : at + 4 + length]
-            return [*struct.unpack(f"<{len(field) // 8}Q", field[: len(field) // 8 * 8])]
-        at += 4 + length
-    return []
-
-
+_ZIP_MAGIC = b"PK\x03\x04"
 _LEGACY_MAGIC = 0x1950A86A20F9469CFC6C
 _NESTED = ("state_dict", "model_state_dict", "model", "module")
 
@@ -212,18 +102,26 @@ class TorchBin(Stored):
         self._bytes.close()
 
 
+class _Entry(NamedTuple):
+    """Where the bytes of a zip entry lie, and their CRC-32 (0 where none was computed)."""
+
+    start: int
+    size: int
+    crc32: int
+
+
 class _Contents(NamedTuple):
     """What the pickle says, where each storage begins, the order of bytes, and entries that have a sum."""
 
     value: Any
     starts: dict[str, int]
     big_endian: bool = False
-    sums: tuple[Entry, ...] = ()
+    sums: tuple[_Entry, ...] = ()
 
 
 def _open(file: FileBytes) -> _Contents:
     head = file.read(0, min(file.size, 265))
-    if head.startswith(MAGIC):
+    if head.startswith(_ZIP_MAGIC):
         return _open_zip(file)
     if head.startswith(b"\x80"):
         return _open_legacy(file)
@@ -235,7 +133,7 @@ def _open(file: FileBytes) -> _Contents:
 
 
 def _open_zip(file: FileBytes) -> _Contents:
-    entries = read_directory(file)
+    entries = _read_directory(file)
     roots = [name.removesuffix("/data.pkl") for name in entries if name.endswith("/data.pkl")]
     if len(roots) != 1 or "/" in roots[0] or f"{roots[0]}/constants.pkl" in entries:
         raise UserError(
@@ -260,6 +158,90 @@ def _open_zip(file: FileBytes) -> _Contents:
     return _Contents(
         pickle.value, {key: place.start for key, place in found.items() if place}, big_endian, (entry, *places)
     )
+
+
+_MAX_DIRECTORY = 1 << 22  # bytes; that of BERT-large has 30,000
+_END_SIZE, _HEADER_SIZE, _ENCRYPTED = 22, 30, 0x41
+
+
+def _read_directory(file: FileBytes) -> dict[str, _Entry]:
+    """Name -> where it lies, of every entry of a zip file as torch.save writes it.
+
+    Nothing is compressed (so no bomb) nor encrypted, no entry lies upon another, nothing is before the first or behind
+    the end. Nothing is unpacked to disk, so that an entry's name is a key and no path.
+    """
+    end = file.read(max(0, file.size - _END_SIZE), min(file.size, _END_SIZE))
+    if not end.startswith(b"PK\5\6") or end[-2:] != b"\0\0":
+        raise UserError(f"{file.path} ({file.size} bytes) does not end as a zip file does: truncated, or more follows")
+    try:
+        with zipfile.ZipFile(_Seekable(file)) as archive:
+            infos, limit = sorted(archive.infolist(), key=lambda info: info.header_offset), archive.start_dir
+    except (zipfile.BadZipFile, NotImplementedError, OSError, ValueError, struct.error) as error:
+        raise UserError(f"{file.path}: its zip directory is damaged, or too long ({error})") from None
+    if (count := int.from_bytes(end[10:12], "little")) not in (len(infos), 0xFFFF):
+        raise UserError(f"{file.path}: its zip directory lists {len(infos)} entries and says {count}: damaged")
+    if infos and infos[0].header_offset:
+        raise UserError(f"{file.path}: its first zip entry begins at byte {infos[0].header_offset}, not at 0: damaged")
+    entries: dict[str, _Entry] = {}
+    for info in infos:
+        if info.filename in entries:
+            raise UserError(f"{file.path}: its zip directory lists {shown(info.filename)} twice")
+        entries[info.filename] = _entry(file, info, limit)
+    for info, after in pairwise(infos):
+        if after.header_offset < sum(entries[info.filename][:2]):
+            names = f"{shown(info.filename)} and {shown(after.filename)}"
+            raise UserError(f"{file.path}: its zip entries {names} overlap")
+    return entries
+
+
+def _entry(file: FileBytes, info: zipfile.ZipInfo, limit: int) -> _Entry:
+    """Where the bytes of an entry are, by its own header; they end before byte `limit`."""
+    name, at = shown(info.filename), info.header_offset
+    encrypted = info.flag_bits & _ENCRYPTED
+    if encrypted or info.compress_type != zipfile.ZIP_STORED or info.compress_size != info.file_size:
+        how = "encrypted" if encrypted else "compressed"
+        raise UserError(f"{file.path}: its zip entry {name} is {how}; torch.save stores entries as they are")
+    header = file.read(at, _HEADER_SIZE) if 0 <= at <= limit - _HEADER_SIZE else b""
+    name_length, extra_length = struct.unpack("<2H", header[26:]) if header else (0, 0)
+    start = at + _HEADER_SIZE + name_length + extra_length
+    if not header.startswith(_ZIP_MAGIC) or _name_at(file, at, name_length, info) != info.orig_filename:
+        raise UserError(f"{file.path}: its zip entry {name} is not at byte {at}: damaged")
+    if start + info.file_size > limit:
+        raise UserError(
+            f"{file.path}: its zip entry {name} ({info.file_size} bytes at {start}) leaves the file: truncated?"
+        )
+    return _Entry(start, info.file_size, info.CRC)
+
+
+def _name_at(file: FileBytes, header: int, length: int, info: zipfile.ZipInfo) -> str:
+    return file.read(header + _HEADER_SIZE, length).decode("utf-8" if info.flag_bits & 0x800 else "cp437", "replace")
+
+
+class _Seekable(io.RawIOBase):
+    """A file as `zipfile` wants it; no read may be longer than a directory."""
+
+    def __init__(self, file: FileBytes):
+        self._file, self._at = file, 0
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._at
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        self._at = offset + {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._file.size}[whence]
+        if self._at < 0:
+            raise OSError("a place before the beginning of the file")
+        return self._at
+
+    def read(self, size: int = -1) -> bytes:
+        left = max(0, self._file.size - self._at)
+        length = left if size < 0 else min(size, left)
+        if length > _MAX_DIRECTORY:
+            raise zipfile.BadZipFile(f"{length} bytes")
+        self._at += length
+        return self._file.read(self._at - length, length)
 
 
 def _open_legacy(file: FileBytes) -> _Contents:

@@ -19,7 +19,7 @@ from bert_jax.inference.attention.page import page_of
 from bert_jax.inference.engine.batching import length_buckets
 from bert_jax.inference.engine.engine import why_not_finite
 from bert_jax.inference.tasks.checks import check_text, shortened
-from bert_jax.inference.tasks.task_source import HEAD_OF, literal_tokenizer, longest_row, model_for
+from bert_jax.inference.tasks.task_source import HEAD_OF, literal_tokenizer, longest_row, model_for, opened
 from bert_jax.model.heads import HEADS
 
 _TASK = "attend"
@@ -109,8 +109,9 @@ class Attend:
         *,
         dtype: str | None = None,
     ):
-        loaded, tokenizer = model_for(_TASK, source, dtype=dtype)
-        self.tokenizer = literal_tokenizer(tokenizer, source)
+        found = opened(source)
+        loaded, tokenizer = model_for(_TASK, found, dtype=dtype)
+        self.tokenizer = literal_tokenizer(tokenizer, found)
         self.config = loaded.config
         self.source = loaded.report.source
         self.longest = longest_row(self.config, self.tokenizer)

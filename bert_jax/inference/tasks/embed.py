@@ -16,9 +16,9 @@ from bert_jax.data.tasks.encoded import Encoded
 from bert_jax.errors import UserError
 from bert_jax.formats.load import Loaded
 from bert_jax.formats.sentence_transformers import NORMALIZED, check_pooling, max_length_of, pooling_of
+from bert_jax.formats.source import Source, open_source
 from bert_jax.inference.tasks.checks import check_text
 from bert_jax.inference.tasks.task_model import Running, TaskModel, model_inputs
-from bert_jax.inference.tasks.task_source import folder_of
 from bert_jax.tree import sha256_of_parameters
 
 _BLOCK = 1 << 24  # scores that are in memory at a time
@@ -126,7 +126,8 @@ class TextEmbedding(TaskModel):
         max_length: int | None = None,
         **running: Unpack[Running],
     ):
-        folder = _folder_of(source)
+        found = source if isinstance(source, Loaded) else open_source(source).best()
+        folder = _folder_of(found)
         self.pooling = pooling or (pooling_of(folder) if folder else None) or DEFAULT_POOLING
         kind = self.pooling.removesuffix(NORMALIZED)
         if kind != POOLED:
@@ -139,7 +140,7 @@ class TextEmbedding(TaskModel):
             self.longest = max_length
         self.task = "embed-pooled" if kind == POOLED else "embed"
         self.packing = kind in _PACKABLE if packing is None else packing
-        super().__init__(source if isinstance(source, Loaded) else folder or source, **running)
+        super().__init__(found, **running)
         self.width = self.config.hidden_size
 
     def __call__(self, texts: str | Sequence[str]) -> np.ndarray:
@@ -182,11 +183,11 @@ class TextEmbedding(TaskModel):
         return (normalized(vectors) if self.pooling.endswith(NORMALIZED) else vectors,)
 
 
-def _folder_of(source: "str | os.PathLike[str] | Loaded") -> Path | None:
+def _folder_of(source: Source | Loaded) -> Path | None:
     """Where a model says how it pools; None of a loaded one whose folder is gone."""
-    if not isinstance(source, Loaded):
-        return folder_of(source)
-    return folder_of(source.report.source) if Path(source.report.source).is_dir() else None
+    if isinstance(source, Source):
+        return source.folder
+    return Path(source.report.source) if Path(source.report.source).is_dir() else None
 
 
 def pooled(x_BLD: Array, mask_BL: Array, kind: str) -> Array:

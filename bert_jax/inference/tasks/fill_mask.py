@@ -17,7 +17,7 @@ from bert_jax.inference.engine.batching import power_of_two
 from bert_jax.inference.tasks.checks import check_max_length, check_text, is_cut, shortened
 from bert_jax.inference.tasks.likelihood import Hidden, masked_rows
 from bert_jax.inference.tasks.task_model import ANY_LENGTH, Results, Running, TaskModel, first_of, model_inputs
-from bert_jax.inference.tasks.task_source import literal_tokenizer
+from bert_jax.inference.tasks.task_source import literal_tokenizer, opened
 
 logger = logging.getLogger(__name__)
 
@@ -63,8 +63,9 @@ class FillMask(TaskModel):
         tokenizer_kwargs: Mapping[str, Any] | None = None,
         **running: Unpack[Running],
     ):
-        super().__init__(source, **running)
-        self.tokenizer = literal_tokenizer(self.tokenizer, source)
+        found = opened(source)
+        super().__init__(found, **running)
+        self.tokenizer = literal_tokenizer(self.tokenizer, found)
         self._truncation = truncation
         self.settle(top_k=top_k, targets=targets, tokenizer_kwargs=tokenizer_kwargs or {})
 

@@ -12,9 +12,10 @@ from bert_jax.data.tasks.passages import Passages, encode_passages
 from bert_jax.data.tokenizer.words import words_of
 from bert_jax.errors import UserError
 from bert_jax.formats.load import Loaded
+from bert_jax.formats.source import Source
 from bert_jax.inference.tasks.checks import check_text, shortened
 from bert_jax.inference.tasks.task_model import Results, Running, TaskModel, first_of
-from bert_jax.inference.tasks.task_source import settings_of_run
+from bert_jax.inference.tasks.task_source import opened, settings_of_run
 
 
 class Candidate(NamedTuple):
@@ -162,14 +163,15 @@ class QuestionAnswering(TaskModel):
         padding: bool | str | None = None,
         **running: Unpack[Running],
     ):
-        run = _settings_of_run(source)
+        found = opened(source)
+        run = _settings_of_run(found)
         length: int = run.get("max_seq_len", 384) if max_seq_len is None else max_seq_len
         null_threshold = run.get("null_threshold") if null_threshold is None else null_threshold
         for name, value in (("max_seq_len", length), ("n_best", n_best)):
             if value < 1:
                 raise UserError(f"{name}={value}: expected at least 1")
         self.longest = length
-        super().__init__(source, **running)
+        super().__init__(found, **running)
         stride = run.get("stride") if stride is None else stride
         self._stride = max(1, min(128, self.longest // 3)) if stride is None else stride
         self._n_best, self._null_threshold = n_best, null_threshold or 0.0
@@ -304,7 +306,7 @@ def _of_whole_words(found: Answers, context: str) -> Answers:
     return found._replace(candidates=tuple(map(widened, found.candidates)))
 
 
-def _settings_of_run(source: "str | os.PathLike[str] | Loaded") -> dict[str, Any]:
+def _settings_of_run(source: Source | Loaded) -> dict[str, Any]:
     """What a fine-tuning run was evaluated with, under this class's names."""
     run = settings_of_run(source)
     if not run:

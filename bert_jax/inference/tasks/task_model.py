@@ -2,7 +2,6 @@
 
 import copy
 import logging
-import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -19,6 +18,7 @@ from bert_jax.config import BertConfig
 from bert_jax.data.tasks.encoded import Encoded, encode_texts, interleaved
 from bert_jax.errors import UserError
 from bert_jax.formats.load import Loaded
+from bert_jax.formats.source import AnySource
 from bert_jax.inference.engine.engine import Engine
 from bert_jax.inference.engine.programs import cast_weights
 from bert_jax.inference.tasks.task_source import HEAD_OF, longest_row, model_for
@@ -150,7 +150,7 @@ class TaskModel:
 
     def __init__(
         self,
-        source: "str | os.PathLike[str] | Loaded",
+        source: AnySource | Loaded,
         *,
         batch_size: int | None = None,
         dtype: str | None = None,

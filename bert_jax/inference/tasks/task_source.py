@@ -1,17 +1,16 @@
 """The model that a task is done with: where a source keeps it, and whether it has the head that the task needs."""
 
-import os
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from bert_jax.config import BertConfig
 from bert_jax.data.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import UserError
-from bert_jax.formats.load import Loaded, is_run_directory, load, load_tokenizer, resolve, run_config, weights_folder
+from bert_jax.formats.load import Loaded, load, load_tokenizer
 from bert_jax.formats.names.parameters import head_in, is_encoder, parameters_of
 from bert_jax.formats.names.table import ENCODER
 from bert_jax.formats.read import IncompleteModel, OpenModel
+from bert_jax.formats.source import AnySource, Source, open_source
 from bert_jax.tree import flatten, unflatten
 
 HEAD_OF = {
@@ -39,9 +38,7 @@ FINE_TUNED = frozenset(VERB_OF) - {"fill-mask"}
 _TASK_OF = {HEAD_OF[task]: task for task in VERB_OF} | {"pretraining": "fill-mask"}
 
 
-def model_for(
-    task: str, source: "str | os.PathLike[str] | Loaded", *, dtype: str | None = None
-) -> tuple[Loaded, Tokenizer]:
+def model_for(task: str, source: AnySource | Loaded, *, dtype: str | None = None) -> tuple[Loaded, Tokenizer]:
     """What a task needs of a source, and nothing else: config, the parameters of its head; and the tokenizer.
 
     The encoder alone is taken out of a model with any head.
@@ -61,14 +58,14 @@ def model_for(
         if task in FINE_TUNED:
             _check_head(task, loaded.report.head, loaded.report.source)
     else:
-        path = folder_of(source)
+        best = open_source(source).best()
         if task in FINE_TUNED:
-            _check_folder(task, path)
+            _check_source(task, best)
         try:
-            loaded = load(path, head=head, dtype=dtype)
+            loaded = load(best, head=head, dtype=dtype)
         except IncompleteModel as error:
-            raise _lacking(task, str(path), error.missing) from None
-        if task in FINE_TUNED and is_run_directory(path):
+            raise _lacking(task, str(best), error.missing) from None
+        if task in FINE_TUNED and best.is_run:
             _check_checkpoint(task, loaded)
     where = loaded.report.source
     if loaded.tokenizer is None:
@@ -81,14 +78,17 @@ def model_for(
     return loaded._replace(params=unflatten({path: flat[stem + path] for path in wanted})), loaded.tokenizer
 
 
-def settings_of_run(source: "str | os.PathLike[str] | Loaded") -> Mapping[str, Any]:
+def opened(source: AnySource | Loaded) -> Source | Loaded:
+    """What a user says of a model, found once; what `load` returned is itself."""
+    return source if isinstance(source, Loaded) else open_source(source)
+
+
+def settings_of_run(source: Source | Loaded) -> Mapping[str, Any]:
     """The config of a fine-tuning run, {} of any other source."""
-    path = None if isinstance(source, Loaded) else resolve(source)
-    config = run_config(path) if path is not None and is_run_directory(path) else {}
-    return config if "task" in config else {}
+    return source.fields if isinstance(source, Source) and source.is_finetuning_run else {}
 
 
-def literal_tokenizer(tokenizer: Tokenizer, source: "str | os.PathLike[str] | Loaded") -> Tokenizer:
+def literal_tokenizer(tokenizer: Tokenizer, source: Source | Loaded) -> Tokenizer:
     """The tokenizer of a source, but for it "[MASK]" and its like in a text are the tokens.
 
     A run prepared by Google's rules splits them in texts; here they are how one asks. Of what `load` returned the
@@ -96,7 +96,7 @@ def literal_tokenizer(tokenizer: Tokenizer, source: "str | os.PathLike[str] | Lo
     """
     if tokenizer.literal_special_tokens or isinstance(source, Loaded):
         return tokenizer
-    literal = load_tokenizer(folder_of(source), literal_special_tokens=True)
+    literal = load_tokenizer(source.best(), literal_special_tokens=True)
     assert literal is not None
     return literal
 
@@ -106,21 +106,16 @@ def longest_row(config: BertConfig, tokenizer: Tokenizer) -> int:
     return min(tokenizer.max_length or config.longest_input, config.longest_input)
 
 
-def folder_of(source: str | os.PathLike[str]) -> Path:
-    """The folder that a source's model is in, as `weights_folder`."""
-    return weights_folder(resolve(source))
-
-
-def _check_folder(task: str, path: Path) -> None:
+def _check_source(task: str, source: Source) -> None:
     """A classifier's parameters have the same names for sequences, tokens and choices: what the files say counts."""
-    if is_run_directory(path):
-        if "task" not in run_config(path):
-            raise UserError(f"{path}: a pretraining run; {_named(task)} needs a fine-tuned model")
+    if source.is_run:
+        if not source.is_finetuning_run:
+            raise UserError(f"{source}: a pretraining run; {_named(task)} needs a fine-tuned model")
         return
-    with OpenModel(path) as model:
+    with OpenModel(source) as model:
         found = model.report.head
-    says = (path / "config.json").is_file() and run_config(path).get("architectures")
-    _check_head(task, found if says else _perhaps_choices(found, task), str(path))
+    says = source.fields.get("architectures")
+    _check_head(task, found if says else _perhaps_choices(found, task), str(source))
 
 
 def _check_checkpoint(task: str, loaded: Loaded) -> None:

@@ -7,7 +7,7 @@ import pyarrow
 import pytest
 
 from bert_jax.formats.tensorflow.entries import varint
-from bert_jax.formats.tensorflow.snappy import decompress
+from bert_jax.formats.tensorflow.table import decompress
 
 
 def compressed(data: bytes) -> bytes:

@@ -49,9 +49,9 @@ def test_reads_googles_layout(tiny):
         assert (stored.shape("global_step"), stored.dtype("global_step")) == ((), "int64")
         assert stored.verify()
         # The data file is the arrays one after the other, in the order of their names.
-        whole = b"".join(stored[name].tobytes() for name in sorted(names))
+        whole, step = b"".join(stored[name].tobytes() for name in sorted(names)), int(stored["global_step"])
     assert whole == (tiny / "bert_model.ckpt.data-00000-of-00001").read_bytes()
-    assert whole.endswith(struct.pack("<q", int(stored["global_step"])))
+    assert whole.endswith(struct.pack("<q", step))
 
 
 def test_entries_are_read_as_protobuf_reads_them(data_dir: Path):
@@ -105,7 +105,8 @@ def test_the_other_byte_order_is_turned(tmp_path, name):
     turned = array.byteswap()
     header = BundleHeaderProto(num_shards=1, endianness=1)
     write_by_hand(tmp_path / "x", {"a": proto(turned)}, [turned.tobytes()], header)
-    assert Tf1Checkpoint(tmp_path / "x")["a"].tolist() == array.tolist()
+    with Tf1Checkpoint(tmp_path / "x") as stored:
+        assert stored["a"].tolist() == array.tolist()
 
 
 def test_copies_into_memory_of_any_layout(tiny, copied):
@@ -125,7 +126,7 @@ def test_copies_into_memory_of_any_layout(tiny, copied):
             stored.copy_to(name, np.empty((4, 16), np.float32))
         data.write_bytes(whole[:100])
         for read in (lambda: stored[name], lambda: stored.copy_to(name, np.empty((4, 16), np.float32))):
-            with pytest.raises(UserError, match=f"ends within tensor '{name}'; it was cut off after it was opened"):
+            with pytest.raises(UserError, match="data-00000-of-00001: became shorter while it was read"):
                 read()
 
 
@@ -195,8 +196,9 @@ def test_a_partitioned_variable_is_one_tensor(tmp_path, cuts):
     ],
 )
 def test_slices_that_do_not_make_the_whole_are_one_line(tmp_path, cuts, shape, said):
-    with pytest.raises(UserError, match=said):
-        Tf1Checkpoint(partitioned(tmp_path, cuts, shape=shape)[0])["table"]
+    prefix = partitioned(tmp_path, cuts, shape=shape)[0]
+    with pytest.raises(UserError, match=said), Tf1Checkpoint(prefix) as stored:
+        stored["table"]
 
 
 def test_a_slice_of_another_shape_is_one_line(tmp_path):
@@ -225,8 +227,9 @@ def test_of_several_the_file_checkpoint_says_which(tmp_path):
     (tmp_path / "checkpoint").write_text(
         'model_checkpoint_path: "/elsewhere/run/model.ckpt-2000"\nall_model_checkpoint_paths: "model.ckpt-100"\n'
     )
-    assert int(Tf1Checkpoint(tmp_path)["global_step"]) == 2000
-    assert int(Tf1Checkpoint(tmp_path / "model.ckpt-100")["global_step"]) == 100
+    for source, step in ((tmp_path, 2000), (tmp_path / "model.ckpt-100", 100)):
+        with Tf1Checkpoint(source) as stored:
+            assert int(stored["global_step"]) == step
     (tmp_path / "checkpoint").write_text('model_checkpoint_path: "model.ckpt-3000"\n')
     with pytest.raises(UserError, match="holds 2 checkpoints"):
         Tf1Checkpoint(tmp_path)
@@ -236,7 +239,8 @@ def test_a_hub_module_keeps_it_in_variables(tmp_path):
     (tmp_path / "variables").mkdir()
     write_bundle(tmp_path / "variables" / "variables", {"a": np.zeros(1, np.float32)})
     assert is_checkpoint(tmp_path)
-    assert list(Tf1Checkpoint(tmp_path)) == ["a"]
+    with Tf1Checkpoint(tmp_path) as stored:
+        assert list(stored) == ["a"]
 
 
 def test_the_old_one_file_format_is_refused_by_name(tmp_path):
@@ -314,7 +318,8 @@ ONE = np.arange(6, dtype=np.float32).reshape(2, 3)
 def test_lies_of_an_entry_are_one_line(tmp_path, entry, said):
     prefix = write_by_hand(tmp_path / "x", {"a": entry}, [ONE.tobytes()])
     if said is None:
-        assert Tf1Checkpoint(prefix)["a"].size == 0
+        with Tf1Checkpoint(prefix) as stored:
+            assert stored["a"].size == 0
         return
     with pytest.raises(UserError, match=said) as raised:
         Tf1Checkpoint(prefix)

@@ -9,7 +9,6 @@ import pytest
 from bert_jax.errors import UserError
 from bert_jax.formats.stored import Native
 from bert_jax.formats.tensorflow.bundle import Tf1Checkpoint, write_bundle
-from bert_jax.formats.tensorflow.crc32c import crc32c, mask
 from bert_jax.formats.tensorflow.entries import varint
 from bert_jax.formats.tensorflow.google import google_hidden_act, optimizer_state
 from bert_jax.formats.tensorflow.names import (
@@ -22,6 +21,7 @@ from bert_jax.formats.tensorflow.names import (
     tf1_names,
     to_tf1,
 )
+from bert_jax.formats.tensorflow.table import masked_crc32c
 from tests.formats.tensorflow.tf1_protos import BundleEntryProto, proto, write_by_hand
 
 # Google's names of ALBERT, from the scopes of its modeling.py and run_pretraining.py, written out.
@@ -204,7 +204,8 @@ def test_without_moments_or_with_a_step_that_cannot_be(tmp_path):
 
     def state(tensors):
         write_bundle(tmp_path / "x", tensors)
-        return optimizer_state(Tf1Checkpoint(tmp_path))
+        with Tf1Checkpoint(tmp_path) as stored:
+            return optimizer_state(stored)
 
     with pytest.raises(UserError, match=r"x.index: holds no moments of Google's optimizers"):
         state(table)
@@ -271,7 +272,7 @@ def test_a_damaged_graph_of_objects_is_one_line(data_dir: Path, tmp_path):
         text = string_bytes(bytes(damaged))
         entry = BundleEntryProto(dtype=7, offset=array.nbytes, size=len(text), shape={})
         size = len(graph).to_bytes(4, "little")
-        entry.crc32c = mask(crc32c(size + text[-len(graph) - 4 :]))
+        entry.crc32c = masked_crc32c(size + text[-len(graph) - 4 :])
         entries = {table: proto(array), "_CHECKPOINTABLE_OBJECT_GRAPH": entry}
         write_by_hand(tmp_path / "x", entries, [array.tobytes() + text])
         try:
@@ -286,7 +287,7 @@ def test_a_damaged_graph_of_objects_is_one_line(data_dir: Path, tmp_path):
 
 def string_bytes(text: bytes) -> bytes:
     """A tensor of one string as TensorFlow stores it: length, masked CRC of the length as 32 bits, bytes."""
-    return varint(len(text)) + mask(crc32c(len(text).to_bytes(4, "little"))).to_bytes(4, "little") + text
+    return varint(len(text)) + masked_crc32c(len(text).to_bytes(4, "little")).to_bytes(4, "little") + text
 
 
 # Which GELU

@@ -9,9 +9,8 @@ import pyarrow
 import pytest
 
 from bert_jax.formats.tensorflow import table as leveldb_table
-from bert_jax.formats.tensorflow.crc32c import crc32c, mask
 from bert_jax.formats.tensorflow.entries import read_varint, varint
-from bert_jax.formats.tensorflow.table import FOOTER_SIZE, MAGIC, read_table, write_table
+from bert_jax.formats.tensorflow.table import FOOTER_SIZE, MAGIC, masked_crc32c, read_table, write_table
 
 INDICES = {
     "keras-bert-tiny-adam/bert_model.ckpt.index": 140,
@@ -23,7 +22,7 @@ MANY = [(f"key/{number:06d}".encode(), bytes([number % 251]) * (number % 40)) fo
 
 def block(contents: bytes, kind: int = 0) -> bytes:
     stored = contents + bytes([kind])
-    return stored + struct.pack("<I", mask(crc32c(stored)))
+    return stored + struct.pack("<I", masked_crc32c(stored))
 
 
 def entry(shared: int, key: bytes, value: bytes, size: int | None = None) -> bytes:

@@ -5,8 +5,7 @@ from pathlib import Path
 import numpy as np
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
-from bert_jax.formats.tensorflow.crc32c import crc32c, mask
-from bert_jax.formats.tensorflow.table import write_table
+from bert_jax.formats.tensorflow.table import masked_crc32c, write_table
 from tests.formats.tensorflow.tensorboard import part
 
 tensor_shape_pb2, types_pb2, versions_pb2 = (
@@ -79,7 +78,7 @@ def proto(array: np.ndarray, offset: int = 0, shard: int = 0, dtype: int | None 
     """BundleEntryProto of an array's bytes as they are."""
     octets = array.tobytes()
     entry = BundleEntryProto(dtype=DTYPES[array.dtype.name] if dtype is None else dtype, shard_id=shard, offset=offset)
-    entry.size, entry.crc32c = len(octets), mask(crc32c(octets))
+    entry.size, entry.crc32c = len(octets), masked_crc32c(octets)
     for size in array.shape:
         entry.shape.dim.add(size=size)
     for name, value in fields.items():

@@ -380,9 +380,22 @@ def test_a_lying_zip_directory_is_refused(path):
     assert "is not at byte 7" in refusal(rewritten(file(), elsewhere))
     assert "is not at byte 2147483648" in refusal(rewritten(file(), beyond))
     assert "lists 4 entries and says 3" in refusal(rewritten(file(), fewer))
-    assert "does not lie at the end" in refusal(rewritten(file(), lambda content: content[:-22] + b"?" + content[-22:]))
+    assert "directory is damaged" in refusal(rewritten(file(), lambda content: content[:-22] + b"?" + content[-22:]))
+    assert "begins at byte 9, not at 0" in refusal(rewritten(file(), lambda content: b"PK\3\4\0\0\0\0\0" + content))
     assert "or more follows" in refusal(rewritten(file(), lambda content: content + b"\0"))
     assert "not a file of torch.save" in refusal(rewritten(file(), lambda content: b"#!/bin/sh\n" + content))
+
+
+def test_a_zip_directory_that_is_too_long_is_not_read(path):
+    with zipfile.ZipFile(make.save(path, ARRAYS), "a") as file:
+        for number in range(100):
+            info = zipfile.ZipInfo(f"archive/data/x{number}")
+            info.comment = bytes(60_000)
+            file.writestr(info, b"")
+    tracemalloc.start()
+    assert "too long (60" in refusal(path)
+    assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    tracemalloc.stop()
 
 
 def test_zip64_records_are_understood(path):
@@ -410,7 +423,7 @@ def test_zip64_records_are_understood(path):
     assert zipfile.ZipFile(path).read("archive/data/0") == octets
     with TorchBin(path) as tensors:
         assert tensors["t"].tolist() == SIX.tolist()
-    assert "zip64 record" in refusal(rewritten(path, lambda content: content.replace(b"PK\6\6", b"PK\6\5")))
+    assert "zip directory is damaged" in refusal(rewritten(path, lambda content: content.replace(b"PK\6\6", b"PK\6\5")))
 
 
 def test_legacy_files_that_lie_are_refused(path):

@@ -7,9 +7,9 @@ import pytest
 
 from bert_jax.errors import UserError
 from bert_jax.formats.load import load
+from bert_jax.formats.source import open_source
 from bert_jax.inference.pipeline import pipeline
 from bert_jax.inference.tasks.multiple_choice import MultipleChoice
-from bert_jax.inference.tasks.task_source import folder_of
 from bert_jax.inference.tasks.text_classification import TextClassification
 from tests.inference.tasks.task_folders import export
 from tests.run_directory import write_run
@@ -50,12 +50,12 @@ def test_of_a_fine_tuning_run_its_export_is_taken(folders, tmp_path):
     run = tmp_path / "run"
     run.mkdir()
     (run / "config.json").write_text(json.dumps({"task": "classify", "model": {}}))
-    assert folder_of(run) == run
+    assert open_source(run).best().folder == run
     shutil.copytree(folders["sequence-classification"], run / "export")
-    assert folder_of(run) == run / "export"
+    assert open_source(run).best().folder == run / "export"
     assert TextClassification(run)("hello") == TextClassification(folders["sequence-classification"])("hello")
     (run / "config.json").write_text(json.dumps({"model": {}}))  # pretraining
-    assert folder_of(run) == run
+    assert open_source(run).best().folder == run
     with pytest.raises(UserError, match=r"a pretraining run; text-classification .* needs a fine-tuned model"):
         TextClassification(run)
 
