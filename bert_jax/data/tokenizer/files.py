@@ -19,9 +19,9 @@ from bert_jax.data.tokenizer.families import (
     longest_input,
     takes_token_types,
 )
+from bert_jax.data.tokenizer.ids import TokenizerParts
 from bert_jax.data.tokenizer.pipelines import is_cased, prefix_space, prefixes_words, refuse_unheeded, strips_accents
 from bert_jax.data.tokenizer.readers import (
-    TokenizerParts,
     read_byte_level,
     read_spiece_model,
     read_tokenizer_json,

@@ -2,8 +2,8 @@
 
 import base64
 import json
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast
 
@@ -14,7 +14,27 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 from bert_jax.data.tokenizer.families import ALBERT, ROBERTA, ROLES, TAKEN_AS_IS, Family
 from bert_jax.data.tokenizer.settings import Settings
 from bert_jax.errors import UserError
-from bert_jax.files import read_object
+
+
+@contextmanager
+def library_errors(what: str) -> Iterator[None]:
+    """Errors of the library, panics too (they are no `Exception`), as one `UserError` line that begins with `what`.
+
+    Of a panic Rust itself writes to the standard error, before Python hears of it.
+    """
+    try:
+        yield
+    except UserError:
+        raise
+    except BaseException as error:
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            raise
+        raise UserError(f"{what}: {first_line(error)}") from None
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of what an error says, else its type."""
+    return str(error).splitlines()[0] if str(error) else type(error).__name__
 
 
 def bert_normalizer(
@@ -54,12 +74,14 @@ def bert_backend(
 
 
 def set_bert_layout(backend: tokenizers.Tokenizer, special_tokens: Mapping[str, str]) -> None:
+    """[CLS] a [SEP], [CLS] a [SEP] b [SEP], types 0 and then 1: BERT's and ALBERT's."""
     cls, sep = special_tokens["cls"], special_tokens["sep"]
-    backend.post_processor = processors.TemplateProcessing(
-        single=f"{cls}:0 $A:0 {sep}:0",
-        pair=f"{cls}:0 $A:0 {sep}:0 $B:1 {sep}:1",
-        special_tokens=[(token, backend.token_to_id(token)) for token in (cls, sep)],
-    )
+    _set_layout(backend, f"{cls}:0 $A:0 {sep}:0", f"{cls}:0 $A:0 {sep}:0 $B:1 {sep}:1", cls, sep)
+
+
+def _set_layout(backend: tokenizers.Tokenizer, single: str, pair: str, cls: str, sep: str) -> None:
+    special_tokens = [(token, backend.token_to_id(token)) for token in (cls, sep)]
+    backend.post_processor = processors.TemplateProcessing(single=single, pair=pair, special_tokens=special_tokens)
 
 
 def probe(backend: tokenizers.Tokenizer) -> None:
@@ -118,57 +140,6 @@ def decisive(backend: tokenizers.Tokenizer) -> dict[str, Any]:
 
 BYTE_LEVEL_SPACE = "Ġ"
 """How a byte-level piece shows that a space stands before it: byte 0x20 as a printable character (GPT-2)."""
-
-
-def read_vocab_json(path: Path) -> dict[str, int]:
-    """Piece -> id of a vocab.json; the ids are 0, 1, 2, ... without a gap.
-
-    Raises:
-        UserError: not such a file.
-    """
-    if not path.is_file():
-        raise UserError(f"{path}: missing; byte-level BPE needs it beside merges.txt")
-    ids = read_object(path, optional=True)
-    if not ids:
-        raise UserError(f"{path}: an empty vocabulary")
-    for piece, i in ids.items():
-        if not isinstance(i, int) or isinstance(i, bool) or i < 0:
-            raise UserError(f"{path}: token {piece!r} has id {i!r}, expected a number from 0 up")
-    twice = next((i for i, count in Counter(ids.values()).items() if count > 1), None)
-    if twice is not None:
-        first, second = [piece for piece, i in ids.items() if i == twice][:2]
-        raise UserError(f"{path}: id {twice} stands for two tokens, {first!r} and {second!r}")
-    if max(ids.values()) >= len(ids):
-        gap = min(set(range(len(ids))) - set(ids.values()))
-        raise UserError(f"{path}: no token has id {gap}, but ids go up to {max(ids.values())}: expected no gaps")
-    return ids
-
-
-def read_merges(path: Path, ids: Mapping[str, int]) -> list[tuple[str, str]]:
-    """The merges of a merges.txt, a pair a line, best first; all pieces are among `ids`.
-
-    Raises:
-        UserError: no such file, or not such a file.
-    """
-    if not path.is_file():
-        raise UserError(f"{path}: missing; byte-level BPE needs it beside vocab.json")
-    try:
-        lines = path.read_bytes().decode("utf-8").split("\n")
-    except UnicodeDecodeError as error:
-        raise UserError(f"{path}: not UTF-8 ({error.reason}), expected a pair of pieces a line") from None
-    merges = []
-    for number, line in enumerate(lines, 1):
-        line = line.removesuffix("\r")
-        if line.startswith("#version") or (not line and number == len(lines)):
-            continue
-        pair = line.split(" ")
-        if len(pair) != 2 or not all(pair):
-            raise UserError(f"{path}, line {number}: found {line[:80]!r}, expected two pieces and a space between them")
-        unknown = next((piece for piece in (*pair, "".join(pair)) if piece not in ids), None)
-        if unknown is not None:
-            raise UserError(f"{path}, line {number}: piece {unknown!r} is not in {path.with_name('vocab.json')}")
-        merges.append((pair[0], pair[1]))
-    return merges
 
 
 def byte_level_backend(ids: Mapping[str, int], merges: Sequence[tuple[str, str]]) -> tokenizers.Tokenizer:
@@ -244,21 +215,10 @@ def set_fairseq_normalizer(backend: tokenizers.Tokenizer, *, charsmap: bytes | N
         backend.normalizer = normalizers.Precompiled(charsmap)
 
 
-def set_albert_layout(backend: tokenizers.Tokenizer, special_tokens: Mapping[str, str]) -> None:
-    """[CLS] a [SEP], [CLS] a [SEP] b [SEP], types 0 and then 1: BERT's."""
-    cls, sep = special_tokens["cls"], special_tokens["sep"]
-    _set_layout(backend, f"{cls}:0 $A:0 {sep}:0", f"{cls}:0 $A:0 {sep}:0 $B:1 {sep}:1", cls, sep)
-
-
 def set_fairseq_layout(backend: tokenizers.Tokenizer, special_tokens: Mapping[str, str]) -> None:
     """<s> a </s>, <s> a </s></s> b </s>, types all 0: RoBERTa's."""
     cls, sep = special_tokens["cls"], special_tokens["sep"]
     _set_layout(backend, f"{cls}:0 $A:0 {sep}:0", f"{cls}:0 $A:0 {sep}:0 {sep}:0 $B:0 {sep}:0", cls, sep)
-
-
-def _set_layout(backend: tokenizers.Tokenizer, single: str, pair: str, cls: str, sep: str) -> None:
-    special_tokens = [(token, backend.token_to_id(token)) for token in (cls, sep)]
-    backend.post_processor = processors.TemplateProcessing(single=single, pair=pair, special_tokens=special_tokens)
 
 
 def charsmap_of(backend: tokenizers.Tokenizer) -> bytes | None:
@@ -317,7 +277,7 @@ def set_unigram_rules(
         charsmap=charsmap,
     )
     if backend.post_processor is None:
-        set_albert_layout(backend, special_tokens)
+        set_bert_layout(backend, special_tokens)
 
 
 def overrule_json(

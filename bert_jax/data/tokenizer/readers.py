@@ -1,30 +1,25 @@
-"""From the files of a vocabulary to a pipeline: one reader a kind of file; and a vocabulary that grows."""
+"""From the files of a vocabulary to a tokenizer's parts: a reader a kind of file."""
 
-import json
 import logging
-import os
-import re
-import tempfile
-import threading
 import unicodedata
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import tokenizers
 from tokenizers import models
 
 from bert_jax.data.tokenizer.families import ALBERT, ROBERTA, XLM_ROBERTA, Family, family_of_json
+from bert_jax.data.tokenizer.ids import TokenizerParts
 from bert_jax.data.tokenizer.pipelines import (
     bert_backend,
     byte_level_backend,
+    first_line,
+    library_errors,
     overrule_json,
     probe,
-    read_merges,
-    read_vocab_json,
     set_byte_level_rules,
     set_unigram_rules,
     unigram_backend,
@@ -32,84 +27,32 @@ from bert_jax.data.tokenizer.pipelines import (
 )
 from bert_jax.data.tokenizer.settings import Beside
 from bert_jax.errors import UserError
-from bert_jax.files import parse_json
-
-# File descriptor 2 is the process's: one thread at a time may hold it.
-_HOLDING = threading.RLock()
-
-
-@contextmanager
-def rust_errors(what: str) -> Iterator[None]:
-    """Errors of the library, panics too (they are no `Exception`), as one `UserError` line that begins with `what`.
-
-    A panic's own text, which Rust writes to the standard error before Python hears of it, is dropped; whatever else
-    is written there meanwhile comes out afterwards.
-    """
-    with _standard_error_held() as held:
-        try:
-            yield
-        except UserError:
-            raise
-        except BaseException as error:
-            panic = type(error).__name__ == "PanicException"
-            if not isinstance(error, Exception) and not panic:
-                raise
-            if panic and held is not None:
-                held.truncate(0)
-            raise UserError(f"{what}: {str(error).splitlines()[0] if str(error) else type(error).__name__}") from None
-
-
-@contextmanager
-def _standard_error_held() -> Iterator[IO[bytes] | None]:
-    """What is written to file descriptor 2 goes to a file that is copied there at the end; None where there is no 2."""
-    with _HOLDING, tempfile.TemporaryFile() as held:
-        try:
-            outside = os.dup(2)
-        except OSError:
-            yield None
-            return
-        os.dup2(held.fileno(), 2)
-        try:
-            yield held
-        finally:
-            os.dup2(outside, 2)
-            os.close(outside)
-            held.seek(0)
-            if text := held.read():
-                os.write(2, text)
-
-
-def load_backend(path: Path, *, split_number_commas: bool) -> tokenizers.Tokenizer:
-    """The pipeline of a tokenizer.json, without the padding and truncation written into it; every stage has run once.
-
-    Raises:
-        UserError: not JSON, not such a file, one that the library cannot run, one with two tokens of the same id, or
-            one whose added tokens do not get the ids that it says.
-    """
-    text = path.read_bytes()
-    declared = parse_json(text, path)
-    with rust_errors(f"{path}: not a usable tokenizer file"):
-        backend = tokenizers.Tokenizer.from_str(text.decode())
-        backend.no_padding()
-        backend.no_truncation()
-        if split_number_commas and isinstance(backend.model, models.Unigram):
-            model = declared["model"]
-            pieces = without_number_commas([(piece, score) for piece, score in model["vocab"]])
-            backend.model = models.Unigram(pieces, model["unk_id"], model.get("byte_fallback", False))
-        probe(backend)
-    for token in declared.get("added_tokens") or []:
-        found = backend.token_to_id(token["content"])
-        if found != token["id"]:
-            raise UserError(f"{path}: added token {token['content']!r} has id {token['id']}, expected {found}")
-    ids = backend.get_vocab(with_added_tokens=True)
-    if len(set(ids.values())) < len(ids):
-        twice = next(i for i, count in Counter(ids.values()).items() if count > 1)
-        first, second = [token for token, i in ids.items() if i == twice][:2]
-        raise UserError(f"{path}: id {twice} stands for two tokens, {first!r} and {second!r}")
-    return backend
-
+from bert_jax.files import parse_json, read_object
 
 logger = logging.getLogger(__name__)
+
+
+def read_vocab_txt(path: Path, family: Family, beside: Beside) -> TokenizerParts:
+    """WordPiece: a piece a line."""
+    settings = beside.settings
+    pieces = read_vocabulary(path)
+    ids = {piece: i for i, piece in enumerate(pieces)}
+    special_tokens = beside.special_tokens(family, ids)
+    _check_special_tokens(path, family, special_tokens, f"its {len(pieces)} pieces: not a BERT vocabulary?")
+    cased = not settings.lowercases(True) if settings.says_case else guess_cased(path, pieces)
+    strip_accents = settings.config.get("strip_accents") if settings.strip_accents is None else settings.strip_accents
+    if not cased and strip_accents is not False:
+        warn_if_unreachable(path, pieces)
+    with library_errors(str(path)):
+        backend = bert_backend(
+            ids,
+            special_tokens,
+            cased=cased,
+            strip_accents=strip_accents,
+            chinese_characters=settings.config.get("tokenize_chinese_chars", True),
+        )
+        beside.put_added_tokens(backend, special_tokens)
+    return TokenizerParts(backend, _in_id_order(backend, pieces, path), special_tokens, family=family)
 
 
 def read_vocabulary(path: Path) -> list[str]:
@@ -171,6 +114,100 @@ def _is_jamo(character: str) -> bool:
     return "\u1100" <= character <= "\u11ff"
 
 
+def read_byte_level(path: Path, beside: Beside) -> TokenizerParts:
+    """RoBERTa: a vocab.json, and the merges.txt beside it.
+
+    Its mask token swallows the blanks on its left, as when it was trained (fairseq's `fill_mask`; transformers up to 4
+    and in every tokenizer.json); transformers 5 forgets it where there is no tokenizer.json.
+    """
+    ids = read_vocab_json(path)
+    merges = read_merges(path.parent / "merges.txt", ids)
+    special_tokens = beside.special_tokens(ROBERTA, ids)
+    _check_special_tokens(path, ROBERTA, special_tokens, f"its {len(ids)} tokens: not a RoBERTa vocabulary?")
+    with library_errors(str(path)):
+        backend = byte_level_backend(ids, merges)
+        beside.put_special_tokens(backend, special_tokens, mask_takes_space=True)
+        set_byte_level_rules(backend, special_tokens, beside.settings)
+    return TokenizerParts(backend, _in_id_order(backend, [], path), special_tokens, family=ROBERTA)
+
+
+def read_vocab_json(path: Path) -> dict[str, int]:
+    """Piece -> id of a vocab.json; the ids are 0, 1, 2, ... without a gap.
+
+    Raises:
+        UserError: not such a file.
+    """
+    if not path.is_file():
+        raise UserError(f"{path}: missing; byte-level BPE needs it beside merges.txt")
+    ids = read_object(path, optional=True)
+    if not ids:
+        raise UserError(f"{path}: an empty vocabulary")
+    for piece, i in ids.items():
+        if not isinstance(i, int) or isinstance(i, bool) or i < 0:
+            raise UserError(f"{path}: token {piece!r} has id {i!r}, expected a number from 0 up")
+    twice = next((i for i, count in Counter(ids.values()).items() if count > 1), None)
+    if twice is not None:
+        first, second = [piece for piece, i in ids.items() if i == twice][:2]
+        raise UserError(f"{path}: id {twice} stands for two tokens, {first!r} and {second!r}")
+    if max(ids.values()) >= len(ids):
+        gap = min(set(range(len(ids))) - set(ids.values()))
+        raise UserError(f"{path}: no token has id {gap}, but ids go up to {max(ids.values())}: expected no gaps")
+    return ids
+
+
+def read_merges(path: Path, ids: Mapping[str, int]) -> list[tuple[str, str]]:
+    """The merges of a merges.txt, a pair a line, best first; all pieces are among `ids`.
+
+    Raises:
+        UserError: no such file, or not such a file.
+    """
+    if not path.is_file():
+        raise UserError(f"{path}: missing; byte-level BPE needs it beside vocab.json")
+    try:
+        lines = path.read_bytes().decode("utf-8").split("\n")
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path}: not UTF-8 ({error.reason}), expected a pair of pieces a line") from None
+    merges = []
+    for number, line in enumerate(lines, 1):
+        line = line.removesuffix("\r")
+        if line.startswith("#version") or (not line and number == len(lines)):
+            continue
+        pair = line.split(" ")
+        if len(pair) != 2 or not all(pair):
+            raise UserError(f"{path}, line {number}: found {line[:80]!r}, expected two pieces and a space between them")
+        unknown = next((piece for piece in (*pair, "".join(pair)) if piece not in ids), None)
+        if unknown is not None:
+            raise UserError(f"{path}, line {number}: piece {unknown!r} is not in {path.with_name('vocab.json')}")
+        merges.append((pair[0], pair[1]))
+    return merges
+
+
+def read_spiece_model(path: Path, family: Family, beside: Beside) -> TokenizerParts:
+    """ALBERT, XLM-R, CamemBERT: SentencePiece's file.
+
+    Its user-defined symbols ("-", "(", ...) are pieces like any other, as for SentencePiece itself. transformers 5,
+    where there is no tokenizer.json, makes tokens of them that cut words: what follows one begins with "▁".
+    """
+    settings, spiece = beside.settings, read_spiece(path)
+    pieces, unk_id = spiece.pieces, spiece.unk_id
+    if family != ALBERT:
+        names = dict(family.special_tokens) | {role: entry["content"] for role, entry in beside.named.items()}
+        pieces, unk_id = (xlm_roberta_pieces if family == XLM_ROBERTA else camembert_pieces)(spiece, names)
+    if settings.split_number_commas:
+        pieces = without_number_commas(pieces)
+    ids = {piece: i for i, (piece, _) in enumerate(pieces)}
+    special_tokens = beside.special_tokens(family, ids)
+    _check_special_tokens(path, family, special_tokens, f"its {len(pieces)} pieces")
+    if family == ALBERT and not settings.says_case:
+        settings = replace(settings, cased=guess_cased(path, list(ids)))
+    with library_errors(str(path)):
+        backend = unigram_backend(pieces, unk_id)
+        beside.put_special_tokens(backend, special_tokens, mask_takes_space=True)
+        set_unigram_rules(backend, family, special_tokens, settings, charsmap=spiece.charsmap)
+    vocabulary = _in_id_order(backend, list(ids), path)
+    return TokenizerParts(backend, vocabulary, special_tokens, family=family, spiece=spiece.data)
+
+
 _UNIGRAM = 1  # TrainerSpec.ModelType
 
 
@@ -204,7 +241,7 @@ def read_spiece(path: Path) -> SpieceModel:
     try:
         proto.ParseFromString(data)
     except Exception as error:  # protobuf's DecodeError; its module is no dependency of ours
-        raise UserError(f"{path}: not a SentencePiece model, or cut short ({_first_line(error)})") from None
+        raise UserError(f"{path}: not a SentencePiece model, or cut short ({first_line(error)})") from None
     if not (proto.pieces and proto.HasField("trainer_spec") and proto.HasField("normalizer_spec")):
         raise UserError(f"{path}: not a whole SentencePiece model ({len(proto.pieces)} pieces): cut short?")
     _check(path, proto)
@@ -236,10 +273,6 @@ def _check(path: Path, proto: Any) -> None:
             raise UserError(f"{path}: {name} is {found}, expected {expected}, as in all published models")
 
 
-def _first_line(error: Exception) -> str:
-    return str(error).splitlines()[0] if str(error) else type(error).__name__
-
-
 def xlm_roberta_pieces(model: SpieceModel, special_tokens: dict[str, str]) -> tuple[list[tuple[str, float]], int]:
     """XLM-R's numbering, and the id of the unknown: fairseq's four first, then the model's from its fourth on."""
     first = [(special_tokens[role], 0.0) for role in ("cls", "pad", "sep", "unk")]
@@ -252,94 +285,6 @@ def camembert_pieces(model: SpieceModel, special_tokens: dict[str, str]) -> tupl
     return [*first, ("<unk>NOTUSED", -100.0), *model.pieces[1:], (special_tokens["mask"], 0.0)], 3
 
 
-@dataclass(frozen=True)
-class TokenizerParts:
-    """What the files of a tokenizer say.
-
-    backend: the pipeline; vocabulary: pieces in the order of their ids; special_tokens: role (`ROLES`) -> token, absent
-    where the vocabulary has none; literal_special_tokens: whether "[MASK]" in raw text is the token; max_length: tokens
-    that the model takes, None if no file says; config: tokenizer_config.json; family: None for a pipeline of no known
-    one; token_types: whether the model takes token type ids, None if nothing tells; spiece: the SentencePiece file
-    that it was read from.
-    """
-
-    backend: tokenizers.Tokenizer
-    vocabulary: list[str]
-    special_tokens: dict[str, str]
-    literal_special_tokens: bool = True
-    max_length: int | None = None
-    config: Mapping[str, Any] = field(default_factory=dict)
-    family: Family | None = None
-    token_types: bool | None = None
-    spiece: bytes | None = None
-
-
-def read_vocab_txt(path: Path, family: Family, beside: Beside) -> TokenizerParts:
-    """WordPiece: a piece a line."""
-    settings = beside.settings
-    pieces = read_vocabulary(path)
-    ids = {piece: i for i, piece in enumerate(pieces)}
-    special_tokens = beside.special_tokens(family, ids)
-    _check_special_tokens(path, family, special_tokens, f"its {len(pieces)} pieces: not a BERT vocabulary?")
-    cased = not settings.lowercases(True) if settings.says_case else guess_cased(path, pieces)
-    strip_accents = settings.config.get("strip_accents") if settings.strip_accents is None else settings.strip_accents
-    if not cased and strip_accents is not False:
-        warn_if_unreachable(path, pieces)
-    with rust_errors(str(path)):
-        backend = bert_backend(
-            ids,
-            special_tokens,
-            cased=cased,
-            strip_accents=strip_accents,
-            chinese_characters=settings.config.get("tokenize_chinese_chars", True),
-        )
-        beside.put_added_tokens(backend, special_tokens)
-    return TokenizerParts(backend, _in_id_order(backend, pieces, path), special_tokens, family=family)
-
-
-def read_byte_level(path: Path, beside: Beside) -> TokenizerParts:
-    """RoBERTa: a vocab.json, and the merges.txt beside it.
-
-    Its mask token swallows the blanks on its left, as when it was trained (fairseq's `fill_mask`; transformers up to 4
-    and in every tokenizer.json); transformers 5 forgets it where there is no tokenizer.json.
-    """
-    ids = read_vocab_json(path)
-    merges = read_merges(path.parent / "merges.txt", ids)
-    special_tokens = beside.special_tokens(ROBERTA, ids)
-    _check_special_tokens(path, ROBERTA, special_tokens, f"its {len(ids)} tokens: not a RoBERTa vocabulary?")
-    with rust_errors(str(path)):
-        backend = byte_level_backend(ids, merges)
-        beside.put_special_tokens(backend, special_tokens, mask_takes_space=True)
-        set_byte_level_rules(backend, special_tokens, beside.settings)
-    return TokenizerParts(backend, _in_id_order(backend, [], path), special_tokens, family=ROBERTA)
-
-
-def read_spiece_model(path: Path, family: Family, beside: Beside) -> TokenizerParts:
-    """ALBERT, XLM-R, CamemBERT: SentencePiece's file.
-
-    Its user-defined symbols ("-", "(", ...) are pieces like any other, as for SentencePiece itself. transformers 5,
-    where there is no tokenizer.json, makes tokens of them that cut words: what follows one begins with "▁".
-    """
-    settings, spiece = beside.settings, read_spiece(path)
-    pieces, unk_id = spiece.pieces, spiece.unk_id
-    if family != ALBERT:
-        names = dict(family.special_tokens) | {role: entry["content"] for role, entry in beside.named.items()}
-        pieces, unk_id = (xlm_roberta_pieces if family == XLM_ROBERTA else camembert_pieces)(spiece, names)
-    if settings.split_number_commas:
-        pieces = without_number_commas(pieces)
-    ids = {piece: i for i, (piece, _) in enumerate(pieces)}
-    special_tokens = beside.special_tokens(family, ids)
-    _check_special_tokens(path, family, special_tokens, f"its {len(pieces)} pieces")
-    if family == ALBERT and not settings.says_case:
-        settings = replace(settings, cased=guess_cased(path, list(ids)))
-    with rust_errors(str(path)):
-        backend = unigram_backend(pieces, unk_id)
-        beside.put_special_tokens(backend, special_tokens, mask_takes_space=True)
-        set_unigram_rules(backend, family, special_tokens, settings, charsmap=spiece.charsmap)
-    vocabulary = _in_id_order(backend, list(ids), path)
-    return TokenizerParts(backend, vocabulary, special_tokens, family=family, spiece=spiece.data)
-
-
 def read_tokenizer_json(path: Path, declared: Family | None, beside: Beside) -> TokenizerParts:
     """The library's own file, with what transformers puts above it."""
     backend = load_backend(path, split_number_commas=beside.settings.split_number_commas)
@@ -348,7 +293,7 @@ def read_tokenizer_json(path: Path, declared: Family | None, beside: Beside) -> 
     special_tokens = beside.special_tokens(family, ids)
     if family is not None:
         _check_special_tokens(path, family, special_tokens, f"its {len(ids)} tokens")
-    with rust_errors(f"{path}: not a usable tokenizer file"):
+    with library_errors(f"{path}: not a usable tokenizer file"):
         beside.put_added_tokens(backend, special_tokens)
         overrule_json(backend, family, special_tokens, beside.settings)
     text_file = beside.folder / "vocab.txt"
@@ -360,6 +305,36 @@ def read_tokenizer_json(path: Path, declared: Family | None, beside: Beside) -> 
         )
         pieces = []
     return TokenizerParts(backend, _in_id_order(backend, pieces, path), special_tokens, family=family)
+
+
+def load_backend(path: Path, *, split_number_commas: bool) -> tokenizers.Tokenizer:
+    """The pipeline of a tokenizer.json, without the padding and truncation written into it; every stage has run once.
+
+    Raises:
+        UserError: not JSON, not such a file, one that the library cannot run, one with two tokens of the same id, or
+            one whose added tokens do not get the ids that it says.
+    """
+    text = path.read_bytes()
+    declared = parse_json(text, path)
+    with library_errors(f"{path}: not a usable tokenizer file"):
+        backend = tokenizers.Tokenizer.from_str(text.decode())
+        backend.no_padding()
+        backend.no_truncation()
+        if split_number_commas and isinstance(backend.model, models.Unigram):
+            model = declared["model"]
+            pieces = without_number_commas([(piece, score) for piece, score in model["vocab"]])
+            backend.model = models.Unigram(pieces, model["unk_id"], model.get("byte_fallback", False))
+        probe(backend)
+    for token in declared.get("added_tokens") or []:
+        found = backend.token_to_id(token["content"])
+        if found != token["id"]:
+            raise UserError(f"{path}: added token {token['content']!r} has id {token['id']}, expected {found}")
+    ids = backend.get_vocab(with_added_tokens=True)
+    if len(set(ids.values())) < len(ids):
+        twice = next(i for i, count in Counter(ids.values()).items() if count > 1)
+        first, second = [token for token, i in ids.items() if i == twice][:2]
+        raise UserError(f"{path}: id {twice} stands for two tokens, {first!r} and {second!r}")
+    return backend
 
 
 def _check_special_tokens(path: Path, family: Family, special_tokens: Mapping[str, str], among: str) -> None:
@@ -378,75 +353,3 @@ def _in_id_order(backend: tokenizers.Tokenizer, pieces: Sequence[str], path: Pat
     for token, i in ids.items():
         rows[i] = token
     return rows
-
-
-_UNUSED = re.compile(r"\[unused\d+\]")
-
-
-def add_words(parts: TokenizerParts, words: Sequence[str], *, into_unused: bool) -> tuple[TokenizerParts, list[str]]:
-    """The tokenizer with `words` as tokens, and the pieces that are new (as they stand in the vocabulary).
-
-    In WordPiece a word becomes a piece, as the text's own words do: lower-cased where they are, longer words may begin
-    with it, and a word written "##…" is a piece within words. Elsewhere it becomes an added token, found as a whole
-    word; the blank before it stays a token of its own.
-
-    Raises:
-        UserError: a word that the tokenizer would cut before it looks for pieces, or too few unused places.
-    """
-    wordpiece = isinstance(parts.backend.model, models.WordPiece)
-    new = list(dict.fromkeys(_piece(parts, word) for word in words))
-    there = parts.backend.get_vocab(with_added_tokens=True)
-    new = [piece for piece in new if piece not in there]
-    unused = [piece for piece in parts.vocabulary if _UNUSED.fullmatch(piece)] if wordpiece else []
-    if into_unused and len(unused) < len(new):
-        raise UserError(
-            f"{len(new)} new words, but the vocabulary has {len(unused)} [unusedN] places: "
-            "take fewer words, or append them"
-        )
-    if not new:
-        return parts, new
-    if not wordpiece:
-        backend = tokenizers.Tokenizer.from_str(parts.backend.to_str())
-        backend.add_tokens([tokenizers.AddedToken(word, single_word=True) for word in new])
-        return replace(parts, backend=backend, vocabulary=[*parts.vocabulary, *new]), new
-    vocabulary = list(parts.vocabulary)
-    for piece, place in zip(new, unused, strict=False):
-        if into_unused:
-            vocabulary[vocabulary.index(place)] = piece
-    if not into_unused:
-        vocabulary += new
-    return replace(parts, backend=_with_pieces(parts.backend, vocabulary), vocabulary=vocabulary), new
-
-
-def _piece(parts: TokenizerParts, word: str) -> str:
-    """What the tokenizer makes of a word before it looks for pieces; a UserError where that is not one word."""
-    if not isinstance(parts.backend.model, models.WordPiece):
-        if not word or word != word.strip():
-            raise UserError(f"{word!r} is no word: it is empty, or begins or ends with a blank")
-        return word
-    within = word.startswith("##") and len(word) > 2
-    text = word[2:] if within else word
-    with rust_errors(repr(word)):
-        if parts.backend.normalizer is not None:
-            text = parts.backend.normalizer.normalize_str(text)
-        assert parts.backend.pre_tokenizer is not None
-        cut = [piece for piece, _ in parts.backend.pre_tokenizer.pre_tokenize_str(text)]
-    if len(cut) != 1:
-        found = " ".join(cut) or "nothing"
-        raise UserError(f"{word!r} is not one word for this tokenizer, which makes of it: {found}")
-    limit = parts.backend.model.max_input_chars_per_word
-    if len(cut[0]) > limit:
-        raise UserError(
-            f"{word!r} has {len(cut[0])} characters; words of more than {limit} are [UNK] to this tokenizer"
-        )
-    return f"##{cut[0]}" if within else cut[0]
-
-
-def _with_pieces(backend: tokenizers.Tokenizer, vocabulary: Sequence[str]) -> tokenizers.Tokenizer:
-    """The same pipeline with another WordPiece vocabulary; tokens beyond the pieces must not be there."""
-    pipeline = json.loads(backend.to_str())
-    pipeline["model"]["vocab"] = {piece: i for i, piece in enumerate(vocabulary)}
-    with rust_errors("the new vocabulary"):
-        grown = tokenizers.Tokenizer.from_str(json.dumps(pipeline))
-    grown.encode_special_tokens = backend.encode_special_tokens
-    return grown

@@ -12,11 +12,10 @@ import numpy as np
 
 from bert_jax.data.tokenizer.families import BERT, BERT_SPECIAL_TOKENS
 from bert_jax.data.tokenizer.files import has_tokenizer, read_tokenizer, write_tokenizer
-from bert_jax.data.tokenizer.ids import TokenIds
+from bert_jax.data.tokenizer.ids import TokenIds, TokenizerParts, add_words
 from bert_jax.data.tokenizer.layout import TRUNCATIONS, Segments, Slot, assemble, kept_lengths, layouts_of
 from bert_jax.data.tokenizer.memo import WordMemo
-from bert_jax.data.tokenizer.pipelines import bert_backend, decisive
-from bert_jax.data.tokenizer.readers import TokenizerParts, add_words, rust_errors
+from bert_jax.data.tokenizer.pipelines import bert_backend, decisive, library_errors
 from bert_jax.data.tokenizer.settings import Settings
 from bert_jax.data.tokenizer.words import word_encoder, word_splitter
 from bert_jax.errors import UserError
@@ -82,6 +81,7 @@ def width(lengths_B: np.ndarray, padding: str, limit: int | None) -> int:
     return longest
 
 
+_FAILED = "a text on which the rules of tokenizer.json fail"
 _PADDINGS = ("none", "longest", "max_length")
 
 
@@ -141,7 +141,7 @@ class Tokenizer(TokenIds):
         )
         tokenizer = cls(parts)
         try:
-            with rust_errors("not a usable tokenizer"):
+            with library_errors("not a usable tokenizer"):
                 _ = tokenizer.layouts
         except UserError as error:
             raise UserError(f"{path}: {error}") from None
@@ -308,14 +308,16 @@ class Tokenizer(TokenIds):
         return self.ids_to_tokens(self.encode_flat([text])[0])
 
     def _encode_words(self, words: Sequence[str]) -> list[list[int]]:
-        return [e.ids for e in self._backend.encode_batch_fast(list(words), add_special_tokens=False)]
+        with library_errors(_FAILED):
+            return [e.ids for e in self._backend.encode_batch_fast(list(words), add_special_tokens=False)]
 
     def _encode_segment(self, texts: Sequence[str], offsets: bool, word_ids: bool) -> Segments:
         if not offsets and not word_ids:
             ids, lengths = self.encode_flat(texts)
             return Segments(lengths, {"input_ids": ids})
         check_texts(texts)
-        encoded = self._backend.encode_batch(list(texts), add_special_tokens=False)
+        with library_errors(_FAILED):
+            encoded = self._backend.encode_batch(list(texts), add_special_tokens=False)
         lengths = np.fromiter((len(e) for e in encoded), np.int64, len(encoded))
         total = int(lengths.sum())
         fields: dict[str, np.ndarray] = {"input_ids": np.fromiter((i for e in encoded for i in e.ids), np.int32, total)}

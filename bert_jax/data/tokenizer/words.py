@@ -1,4 +1,4 @@
-"""Words: where they begin, seen from pieces and in raw text; where a text may be cut; WordPiece's rule on one word."""
+"""Words: where a text may be cut so that they are tokenised one by one, and where they begin, by pieces and in text."""
 
 import re
 import string
@@ -20,6 +20,7 @@ CHINESE = (
     "\u4e00-\u9fff\u3400-\u4dbf\U00020000-\U0002a6df\U0002a700-\U0002b73f\U0002b740-\U0002b81f"
     "\U0002b920-\U0002ceaf\uf900-\ufaff\U0002f800-\U0002fa1f"
 )
+_SPACE, _CHINESE = re.compile(f"[{SPACES}]"), re.compile(f"[{CHINESE}]")
 _ASCII_WORDS = re.compile(r"[0-9A-Za-z]+|[!-/:-@\[-`{-~]")
 _ASCII_CONTROLS = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
 
@@ -124,28 +125,6 @@ class WordPieces:
         return ids
 
 
-_PUNCTUATION = frozenset(string.punctuation + "€£")
-_ENGLISH = frozenset(string.ascii_letters) | _PUNCTUATION
-
-
-def continuations(pieces: Sequence[str], backend: tokenizers.Tokenizer, family: Family | None) -> np.ndarray:
-    """bool [V]: pieces that go on the word before them.
-
-    WordPiece: "##...". Byte-level BPE and XLM-R's unigrams: those that do not begin with a space ("Ġ", "▁"), as
-    fairseq's `is_beginning_of_word`. ALBERT: of those only what is English letters and punctuation and more than one
-    sign of punctuation, so that a text without spaces is not one word (`_is_start_piece_sp` of google-research/albert).
-    """
-    if isinstance(backend.model, models.WordPiece):
-        return np.array([piece.startswith("##") and len(piece) > 2 for piece in pieces])
-    if family == ALBERT:
-        return np.array([_continues_in_albert(piece) for piece in pieces])
-    return np.array([bool(piece) and piece[0] not in (SPACE, BYTE_LEVEL_SPACE) for piece in pieces])
-
-
-def _continues_in_albert(piece: str) -> bool:
-    return not (not piece or piece[0] in (SPACE, "<") or piece in _PUNCTUATION or not _ENGLISH.issuperset(piece))
-
-
 def word_splitter(
     backend: tokenizers.Tokenizer, family: Family | None, *, literal_special_tokens: bool
 ) -> Callable[[str], list[str]] | None:
@@ -207,6 +186,28 @@ def word_encoder(
     return encode
 
 
+_PUNCTUATION = frozenset(string.punctuation + "€£")
+_ENGLISH = frozenset(string.ascii_letters) | _PUNCTUATION
+
+
+def continuations(pieces: Sequence[str], backend: tokenizers.Tokenizer, family: Family | None) -> np.ndarray:
+    """bool [V]: pieces that go on the word before them.
+
+    WordPiece: "##...". Byte-level BPE and XLM-R's unigrams: those that do not begin with a space ("Ġ", "▁"), as
+    fairseq's `is_beginning_of_word`. ALBERT: of those only what is English letters and punctuation and more than one
+    sign of punctuation, so that a text without spaces is not one word (`_is_start_piece_sp` of google-research/albert).
+    """
+    if isinstance(backend.model, models.WordPiece):
+        return np.array([piece.startswith("##") and len(piece) > 2 for piece in pieces])
+    if family == ALBERT:
+        return np.array([_continues_in_albert(piece) for piece in pieces])
+    return np.array([bool(piece) and piece[0] not in (SPACE, BYTE_LEVEL_SPACE) for piece in pieces])
+
+
+def _continues_in_albert(piece: str) -> bool:
+    return not (not piece or piece[0] in (SPACE, "<") or piece in _PUNCTUATION or not _ENGLISH.issuperset(piece))
+
+
 def words_of(text: str) -> list[tuple[int, int]]:
     """(begin, end), in characters, of each word: runs without spaces; punctuation and Chinese characters stand alone.
 
@@ -250,6 +251,3 @@ def _kind(character: str) -> str:
     ascii_sign = "!" <= character <= "~" and not character.isalnum()
     alone = ascii_sign or unicodedata.category(character).startswith("P") or _CHINESE.match(character)
     return "sign" if alone else "letter"
-
-
-_SPACE, _CHINESE = re.compile(f"[{SPACES}]"), re.compile(f"[{CHINESE}]")

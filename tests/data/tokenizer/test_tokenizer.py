@@ -599,12 +599,11 @@ def broken(**changes: object) -> str:
         ({"tokenizer__json": broken(model__vocab__a=10**9)}, "most ids are missing"),
     ],
 )
-def test_broken_files_are_the_users_mistake(files: dict, message: str, tmp_path: Path, capfd):
+def test_broken_files_are_the_users_mistake(files: dict, message: str, tmp_path: Path):
     with pytest.raises(UserError, match=message) as caught:
         Tokenizer.load(write(tmp_path / "tokenizer", **files))
     assert "\n" not in str(caught.value)
     assert str(tmp_path) in str(caught.value)
-    assert capfd.readouterr() == ("", "")  # not even what Rust says of its panics
 
 
 def test_nothing_there(tmp_path: Path):
