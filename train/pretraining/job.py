@@ -139,10 +139,11 @@ class PretrainingJob(ModelJob):
             log.say("the data has no held-out documents: there will be no evaluation (prepare with --held-out)")
 
     def batches(self, step: int) -> Generator[tuple[dict[str, jax.Array], float]]:
-        """Through all phases."""
+        """Through all phases; each goes on with the data where an earlier one of its length ended."""
         while step < self.config.total_steps:
             start, phase = self.config.phase_at(step)
-            source = MeshBatches(self._data.batches(self.config, phase), phase.batch, batch_shardings(self.mesh))
+            host = self._data.batches(self.config, phase, first_row=self.config.rows_before(start, phase.length))
+            source = MeshBatches(host, phase.batch, batch_shardings(self.mesh))
             yield from prefetched_batches(source, step - start, phase.steps)
             step = start + phase.steps
 

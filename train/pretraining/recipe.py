@@ -1,6 +1,7 @@
 """What a pretraining run is made of: one frozen dataclass and its checks."""
 
 import dataclasses
+import itertools
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -117,6 +118,15 @@ class PretrainConfig:
                 return start, phase
             start += phase.steps
         raise ValueError(f"step {step} lies beyond the run's {start} steps")
+
+    def rows_before(self, start: int, length: int) -> int:
+        """How many rows of `length` the phases take that end at step `start` or earlier."""
+        ends = itertools.accumulate(phase.steps for phase in self.phases)
+        return sum(
+            phase.batch * phase.steps
+            for phase, end in zip(self.phases, ends, strict=True)
+            if end <= start and phase.length == length
+        )
 
     def implied(self, changes: dict[str, Any]) -> dict[str, dict[str, str]]:
         """The optimizer's checks need the steps that new phases have (`train.run.config.override`)."""

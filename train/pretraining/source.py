@@ -45,7 +45,16 @@ class PreparedData:
     def examples(self, length: int, split: str = "train") -> int:
         return sum(entry["rows"] for entry in self.manifest["splits"][split]["examples"].get(str(length), []))
 
-    def batches(self, config: PretrainConfig, phase: Phase, split: str = "train", *, shuffle: bool = True) -> Batches:
+    def batches(
+        self,
+        config: PretrainConfig,
+        phase: Phase,
+        split: str = "train",
+        *,
+        shuffle: bool = True,
+        first_row: int = 0,
+    ) -> Batches:
+        """Those of a phase; `first_row`: the rows that earlier phases of its length took."""
         return Batches(
             self.path,
             split=split,
@@ -54,6 +63,7 @@ class PreparedData:
             masking=config.masking,
             seed=config.seed,
             shuffle=shuffle,
+            first_row=first_row,
         )
 
     def evaluation_batches(self, config: PretrainConfig, phase: Phase) -> tuple[Batches, int] | None:
@@ -82,14 +92,14 @@ class RandomData:
     def evaluation_batches(self, config: PretrainConfig, phase: Phase) -> tuple[RandomBatches, int]:
         return self.batches(config, phase), config.eval_batches
 
-    def batches(self, config: PretrainConfig, phase: Phase) -> RandomBatches:
+    def batches(self, config: PretrainConfig, phase: Phase, *, first_row: int = 0) -> RandomBatches:
         masking = config.masking or MaskingConfig()
         return RandomBatches(
             batch_size=phase.batch,
             max_seq_length=phase.length,
             max_predictions=masking.max_predictions or default_max_predictions(masking, phase.length),
             vocab_size=config.model.vocab_size,
-            seed=config.seed,
+            seed=config.seed + first_row,
             next_sentence=self.objective != "none",
         )
 

@@ -34,8 +34,8 @@ _ORDER, _MASKS = range(2)
 class Batches:
     """The batches of one split of a prepared directory.
 
-    There is no position to save or to lose: batch `step` holds the positions [step * batch_size, (step + 1) *
-    batch_size) of an endless row of epochs, each a shuffle of all examples of its own, with masks of its own. So a
+    There is no position to save or to lose: batch `step` holds the positions first_row + [step * batch_size, (step + 1)
+    * batch_size) of an endless row of epochs, each a shuffle of all examples of its own, with masks of its own. So a
     batch may begin in one epoch and end in the next. Any process makes any rows of any batch, at once.
 
     `len(batches)` is the number of examples. `steps_per_epoch` is the number of batches after which each was seen
@@ -54,6 +54,7 @@ class Batches:
         seed: int = 0,
         shuffle: bool = True,
         pad_last: bool | None = None,
+        first_row: int = 0,
     ):
         """
         Args:
@@ -70,6 +71,8 @@ class Batches:
             pad_last: end each epoch with a batch that is filled up with padding rows (attention mask and weights 0,
                 ids of [PAD], `next_sentence_label` -100, which losses ignore), so that a pass over a held-out split
                 counts every example once. None: only where `shuffle` is False.
+            first_row: the position that batch 0 begins with, to go on where batches of another size ended; not with
+                `pad_last`.
 
         Raises:
             UserError: not a prepared directory, no such split or length, a damaged file, settings that contradict
@@ -77,6 +80,10 @@ class Batches:
         """
         if batch_size < 1:
             raise UserError(f"batch_size is {batch_size}; it must be at least 1")
+        self._pad_last = not shuffle if pad_last is None else pad_last
+        if first_row < 0 or (first_row and self._pad_last):
+            raise UserError(f"first_row is {first_row}; it must be at least 0, and 0 with pad_last")
+        self._first_row = first_row
         directory = Path(directory)
         manifest = read_manifest(directory)
         self._vocabulary = _vocabulary(directory, manifest)
@@ -96,7 +103,6 @@ class Batches:
         self._order_key = derive(seed, _ORDER)
         self._mask_seed = int(derive(seed, _MASKS)[0])
         self._shuffle = shuffle
-        self._pad_last = not shuffle if pad_last is None else pad_last
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -155,7 +161,7 @@ class Batches:
         if self._pad_last:
             epoch, step_in_epoch = divmod(step, self.steps_per_epoch)
             return np.full(len(rows_B), epoch), step_in_epoch * self.batch_size + rows_B
-        epoch, offset = divmod(step * self.batch_size, len(self))
+        epoch, offset = divmod(self._first_row + step * self.batch_size, len(self))
         return epoch + (offset + rows_B) // len(self), (offset + rows_B) % len(self)
 
     def _make(self, epochs_B: np.ndarray, places_B: np.ndarray) -> dict[str, np.ndarray]:

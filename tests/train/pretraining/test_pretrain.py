@@ -12,11 +12,15 @@ import jax
 import numpy as np
 import pytest
 
+from bert_jax.config import BertConfig
 from bert_jax.errors import UserError
 from bert_jax.training.checkpoint.checkpoints import Checkpoints
+from bert_jax.training.optimizer import OptimizerConfig
 from train import pretrain
 from train.pretraining import job as pretraining
+from train.pretraining.recipe import Phase, PretrainConfig
 from train.pretraining.source import PreparedData
+from train.pretraining.start import with_model_for
 from train.run import stopping
 from train.run.directory import RunDirectory
 from train.run.stopping import EXIT_DONE, EXIT_INTERRUPTED, EXIT_NOT_FINITE, EXIT_PREEMPTED
@@ -104,6 +108,24 @@ def straight(recipe: str, data: str, tmp_path_factory) -> Path:
     run = tmp_path_factory.mktemp("runs") / "straight"
     assert pretrain.main([recipe, f"data={data}", f"run={run}"]) == EXIT_DONE
     return run
+
+
+def test_phases_of_one_length_go_on_with_the_data_and_those_of_another_begin_it(data: str, tmp_path: Path):
+    """A batch ramp takes the rows and masks that one phase of its length would take, whatever lies between."""
+    source = PreparedData(data)
+    phases = (Phase(32, 8, 5), Phase(48, 8, 3), Phase(32, 16, 4))
+    config = PretrainConfig(optimizer=OptimizerConfig(warmup_steps=2), phases=phases, model=BertConfig.preset("tiny"))
+    config = with_model_for(config, source, frozenset())
+    job = pretraining.PretrainingJob(config, RunDirectory(str(tmp_path)), source, source)
+    made = [{name: np.asarray(array) for name, array in batch.items()} for batch, _ in job.batches(0)]
+    assert [batch["input_ids"].shape for batch in made] == [(8, 32)] * 5 + [(8, 48)] * 3 + [(16, 32)] * 4
+    for length, taken, steps in ((32, made[:5] + made[8:], 13), (48, made[5:8], 3)):
+        one_phase = source.batches(config, Phase(length, 8, steps))
+        for name in made[0]:
+            expected = np.concatenate([one_phase.batch(step)[name] for step in range(steps)])
+            np.testing.assert_array_equal(np.concatenate([batch[name] for batch in taken]), expected, err_msg=name)
+    resumed = [np.asarray(batch["input_ids"]) for batch, _ in job.batches(10)]
+    np.testing.assert_array_equal(resumed, [batch["input_ids"] for batch in made[10:]])
 
 
 def arrays_of(run: Path) -> tuple[int, list[np.ndarray]]:
