@@ -64,6 +64,8 @@ def test_what_became_of_a_mutant(tmp_path, new, result, by):
     (tmp_path / "a.py").write_text("x = 1\n")
     test = "import pytest\nimport a\n\n\ndef test_x():\n    if hasattr(a, 'skip'):\n        pytest.skip()\n"
     (tmp_path / "test_a.py").write_text(f"{test}    assert a.x == 1\n")
-    found = try_mutant(Mutant("a.py", "x = 1", new, "", ("test_a.py::test_x",)), tmp_path, limit=20)
+    found = try_mutant(
+        Mutant("a.py", "x = 1", new, "", ("test_a.py::test_x",)), tmp_path, limit=3 if result == "hung" else 60
+    )
     assert (found.result, by in found.by) == (result, True)
     assert (tmp_path / "a.py").read_text() == "x = 1\n"

@@ -180,11 +180,11 @@ MUTANTS: tuple[Mutant, ...] = (
         (f"{OF_TF1_NAMES}::test_the_model_gardens_encoder_is_read",),
     ),
     Mutant(
-        "bert_jax/formats/tensorflow/crc32c.py",
-        "return (((crc >> 15) | (crc << 17)) + _MASK_DELTA) & 0xFFFFFFFF",
-        "return (((crc >> 17) | (crc << 15)) + _MASK_DELTA) & 0xFFFFFFFF",
+        "bert_jax/formats/tensorflow/table.py",
+        "return (((crc >> 15) | (crc << 17)) + 0xA282EAD8) & 0xFFFFFFFF",
+        "return (((crc >> 17) | (crc << 15)) + 0xA282EAD8) & 0xFFFFFFFF",
         "the checksum that Google's files are written with is turned the wrong way",
-        ("tests/formats/tensorflow/test_crc32c.py::test_mask_and_back",),
+        ("tests/formats/tensorflow/test_crc32c.py::test_check_values_and_their_mask",),
     ),
     Mutant(
         READ,
@@ -229,9 +229,9 @@ MUTANTS: tuple[Mutant, ...] = (
         ("tests/inference/tasks/test_embed.py::test_the_folder_says_how_it_pools_and_where_it_cuts",),
     ),
     Mutant(
-        "bert_jax/formats/load.py",
-        'exported = path / "export"',
-        'exported = path / "exported"',
+        "bert_jax/formats/source.py",
+        'exported = self.folder / "export"',
+        'exported = self.folder / "exported"',
         "of a fine-tuning run the last checkpoint is loaded and not the best model",
         ("tests/inference/tasks/test_task_source.py::test_of_a_fine_tuning_run_its_export_is_taken",),
     ),

@@ -70,7 +70,7 @@ MUTANTS: tuple[Mutant, ...] = (
         (GOLDEN,),
     ),
     Mutant(
-        "bert_jax/model/encoder_layer.py",
+        "bert_jax/model/encoder.py",
         'LayerNorm(config, name="LayerNorm")(x_BLD + y_BLD)',
         'LayerNorm(config, name="LayerNorm")(y_BLD)',
         "the feed-forward lacks its residual",

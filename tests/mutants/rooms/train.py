@@ -163,7 +163,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         STARTING,
-        "known = head in _WITHOUT_CLASSES or load_config(folder).labels == config.model.labels",
+        "known = head in _WITHOUT_CLASSES or opened.config.labels == config.model.labels",
         "known = True",
         "a classifier of other labels is gone on with",
         (f"{OF_STARTING}::test_a_head_is_gone_on_with_where_the_labels_are_the_same",),
