@@ -155,8 +155,15 @@ def _try_all(mutants: Sequence[Mutant], copies: Sequence[Path], limit: float) ->
     threads = [threading.Thread(target=work, args=(copy,)) for copy in copies]
     for thread in threads:
         thread.start()
-    for thread in threads:
-        thread.join()
+    try:
+        for thread in threads:
+            thread.join()
+    except KeyboardInterrupt:  # the tests under way are in sessions of their own: they end, and no others begin
+        while not waiting.empty():
+            waiting.get_nowait()
+        for thread in threads:
+            thread.join()
+        raise
     return [found[number] for number in range(len(mutants))]
 
 
