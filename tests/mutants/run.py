@@ -37,8 +37,8 @@ class Outcome:
     Attributes:
         mutant: its row.
         result: "noticed" (a test failed), "survived" (all passed), "hung" (the limit on time ended them), or "unfit"
-            (pytest ran no test, as where the changed file cannot be imported).
-        by: the test that noticed; else the last line that pytest printed.
+            (pytest ran no test: the changed file cannot be imported, or all tests are skipped for lack of their data).
+        by: the test, or the file of tests, that failed; else the last line that pytest printed.
         seconds: of its tests.
     """
 
@@ -146,7 +146,7 @@ def _try_all(mutants: Sequence[Mutant], copies: Sequence[Path], limit: float) ->
                 number = waiting.get_nowait()
             except queue.Empty:
                 return
-            found[number] = outcome = _try(mutants[number], copy, limit)
+            found[number] = outcome = try_mutant(mutants[number], copy, limit)
             line = (
                 f"[{len(found):>3}/{len(mutants)}] {outcome.seconds:5.1f} s {outcome.result:<8} {outcome.mutant.file}"
             )
@@ -155,12 +155,20 @@ def _try_all(mutants: Sequence[Mutant], copies: Sequence[Path], limit: float) ->
     threads = [threading.Thread(target=work, args=(copy,)) for copy in copies]
     for thread in threads:
         thread.start()
-    for thread in threads:
-        thread.join()
+    try:
+        for thread in threads:
+            thread.join()
+    except KeyboardInterrupt:  # the tests under way are in sessions of their own: they end, and no others begin
+        while not waiting.empty():
+            waiting.get_nowait()
+        for thread in threads:
+            thread.join()
+        raise
     return [found[number] for number in range(len(mutants))]
 
 
-def _try(mutant: Mutant, copy: Path, limit: float) -> Outcome:
+def try_mutant(mutant: Mutant, copy: Path, limit: float) -> Outcome:
+    """Changes the copy, runs the tests, and changes it back. `limit`: seconds."""
     path = copy / mutant.file
     before = path.read_text(encoding="utf-8")
     path.write_text(mutant.applied(before), encoding="utf-8")
@@ -183,9 +191,11 @@ def _try(mutant: Mutant, copy: Path, limit: float) -> Outcome:
         result = "hung"
     finally:
         path.write_text(before, encoding="utf-8")
-    failed = re.search(r"^(?:FAILED|ERROR) (\S+)", output, re.MULTILINE)
+    failed = re.search(r"^(?:FAILED|ERROR) (.+?)(?: - |$)", output, re.MULTILINE)
     last = (output.strip().splitlines() or [""])[-1]
-    by = failed[1] if failed and result == "noticed" else last
+    if result == "survived" and " passed" not in last:  # all were skipped: their data or a package is not there
+        result = "unfit"
+    by = failed[1] if failed else last
     return Outcome(mutant, result, by, time.monotonic() - begin)
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.mutants.mutant import ROOMS, Mutant
+from tests.mutants.run import try_mutant
 from tests.mutants.table import MUTANTS
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -46,3 +47,25 @@ def test_a_row_that_fits_has_no_problem(tmp_path):
     row = Mutant("a.py", "x = 1", "x = 2", "", ("test_a.py::test_x[3]", "test_a.py"))
     assert row.problems(tmp_path) == []
     assert row.applied("x = 1\n") == "x = 2\n"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("new", "result", "by"),
+    [
+        ("x = 2", "noticed", "test_a.py::test_x"),
+        ("x = 1 + 0", "survived", "1 passed"),
+        ("while True: pass", "hung", ""),
+        ("x = (", "unfit", "test_a.py"),
+        ("skip = True; x = 1", "unfit", "1 skipped"),
+    ],
+)
+def test_what_became_of_a_mutant(tmp_path, new, result, by):
+    (tmp_path / "a.py").write_text("x = 1\n")
+    test = "import pytest\nimport a\n\n\ndef test_x():\n    if hasattr(a, 'skip'):\n        pytest.skip()\n"
+    (tmp_path / "test_a.py").write_text(f"{test}    assert a.x == 1\n")
+    found = try_mutant(
+        Mutant("a.py", "x = 1", new, "", ("test_a.py::test_x",)), tmp_path, limit=3 if result == "hung" else 60
+    )
+    assert (found.result, by in found.by) == (result, True)
+    assert (tmp_path / "a.py").read_text() == "x = 1\n"

@@ -35,10 +35,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "scores[id] > threshold else",
         "scores[id] >= threshold else",
         "an answer at the threshold is taken for none",
-        (
-            f"{OF_SQUAD}::test_the_threshold_turns_answers_into_none",
-            f"{OF_SQUAD}::test_random_datasets_score_as_the_script_of_version_2_does",
-        ),
+        (f"{OF_SQUAD}::test_random_datasets_score_as_the_script_of_version_2_does",),
     ),
     Mutant(
         SQUAD,
@@ -59,14 +56,14 @@ MUTANTS: tuple[Mutant, ...] = (
         'return prefix in ("O", "B", "S") or',
         'return prefix in ("O", "S") or',
         "two entities of a type side by side are one",
-        ("tests/evaluation/test_entities.py",),
+        ("tests/evaluation/test_entities.py::test_entities_are_seqeval_s",),
     ),
     Mutant(
         ENTITIES,
         "found.append(Entity(kind, start, position - 1))",
         "found.append(Entity(kind, start, start))",
         "an entity is right where its first word and type are",
-        ("tests/evaluation/test_entities.py",),
+        ("tests/evaluation/test_entities.py::test_entities_are_seqeval_s",),
     ),
     Mutant(
         CLASSES,
@@ -80,7 +77,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "hits.sum(keepdims=True), both.sum(keepdims=True)",
         "hits.mean(keepdims=True), hits.sum(keepdims=True)",
         "micro F1 is not over all decisions",
-        (f"{OF_CLASSES}::test_several_labels_an_example", f"{OF_CLASSES}::test_f1_over_classes"),
+        (f"{OF_CLASSES}::test_several_labels_an_example",),
     ),
     Mutant(
         CLASSES,

@@ -72,7 +72,7 @@ MUTANTS: tuple[Mutant, ...] = (
         'text += b" " * (-len(text) % 8)',
         'text += b""',
         "tensors are not aligned for whoever maps the file",
-        (OF_SAFETENSORS,),
+        (f"{OF_SAFETENSORS}::test_equal_tensors_make_equal_bytes",),
     ),
     Mutant(
         SAFETENSORS,
@@ -142,7 +142,7 @@ MUTANTS: tuple[Mutant, ...] = (
         'name.startswith("module.") for name in tensors):',
         'name.startswith("model.") for name in tensors):',
         "names of a model saved from several devices keep their module.",
-        (f"{OF_TORCH}::test_a_state_dict_inside_a_training_checkpoint_is_found", OF_TORCH),
+        (f"{OF_TORCH}::test_a_state_dict_inside_a_training_checkpoint_is_found",),
     ),
     Mutant(
         "bert_jax/formats/torch/tensor.py",
@@ -163,14 +163,14 @@ MUTANTS: tuple[Mutant, ...] = (
         '_Row(f"{google}/gamma", f"{hf}.weight"), _Row(f"{google}/beta", f"{hf}.bias")',
         '_Row(f"{google}/gamma", f"{hf}.bias"), _Row(f"{google}/beta", f"{hf}.weight")',
         "Google's gamma and beta are exchanged",
-        (OF_TF1_NAMES,),
+        (f"{OF_TF1_NAMES}::test_albert_by_the_names_in_googles_code",),
     ),
     Mutant(
         TF1_NAMES,
         '*_dense(f"{_LAYER}/intermediate/dense", f"{_HF_LAYER}.intermediate.dense"),',
         '*_dense(f"{_LAYER}/intermediate/dense", f"{_HF_LAYER}.output.dense"),',
         "Google's intermediate layer is taken for the output of the feed-forward",
-        (OF_TF1_NAMES,),
+        (f"{OF_TF1_NAMES}::test_every_variable_of_a_real_checkpoint_has_a_name_that_leads_back",),
     ),
     Mutant(
         TF1_NAMES,
@@ -180,11 +180,11 @@ MUTANTS: tuple[Mutant, ...] = (
         (f"{OF_TF1_NAMES}::test_the_model_gardens_encoder_is_read",),
     ),
     Mutant(
-        "bert_jax/formats/tensorflow/crc32c.py",
-        "return (((crc >> 15) | (crc << 17)) + _MASK_DELTA) & 0xFFFFFFFF",
-        "return (((crc >> 17) | (crc << 15)) + _MASK_DELTA) & 0xFFFFFFFF",
+        "bert_jax/formats/tensorflow/table.py",
+        "return (((crc >> 15) | (crc << 17)) + 0xA282EAD8) & 0xFFFFFFFF",
+        "return (((crc >> 17) | (crc << 15)) + 0xA282EAD8) & 0xFFFFFFFF",
         "the checksum that Google's files are written with is turned the wrong way",
-        ("tests/formats/tensorflow/test_crc32c.py::test_mask_and_back",),
+        ("tests/formats/tensorflow/test_crc32c.py::test_check_values_and_their_mask",),
     ),
     Mutant(
         READ,
@@ -229,9 +229,9 @@ MUTANTS: tuple[Mutant, ...] = (
         ("tests/inference/tasks/test_embed.py::test_the_folder_says_how_it_pools_and_where_it_cuts",),
     ),
     Mutant(
-        "bert_jax/formats/load.py",
-        'exported = path / "export"',
-        'exported = path / "exported"',
+        "bert_jax/formats/source.py",
+        'exported = self.folder / "export"',
+        'exported = self.folder / "exported"',
         "of a fine-tuning run the last checkpoint is loaded and not the best model",
         ("tests/inference/tasks/test_task_source.py::test_of_a_fine_tuning_run_its_export_is_taken",),
     ),

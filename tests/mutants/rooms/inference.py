@@ -109,14 +109,14 @@ MUTANTS: tuple[Mutant, ...] = (
         "if text and text not in kept:",
         "if text:",
         "equal answers overwrite one another, so that the worse score stays",
-        ("tests/data/tasks/test_passages.py::test_answers_are_those_of_the_definition", OF_ANSWERS),
+        ("tests/data/tasks/test_passages.py::test_answers_are_those_of_the_definition",),
     ),
     Mutant(
         ANSWERS,
         "+ [null_score] * null_answers)",
         "+ [null_score] * 0)",
         "no answer has no share of the probability",
-        ("tests/data/tasks/test_passages.py::test_answers_are_those_of_the_definition", OF_ANSWERS),
+        ("tests/data/tasks/test_passages.py::test_answers_are_those_of_the_definition",),
     ),
     Mutant(
         TAGS,
@@ -193,7 +193,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "self._not_asked = [i for i in self.tokenizer.all_special_ids if i != unknown]",
         "self._not_asked = list(self.tokenizer.all_special_ids)",
         "unknown words are not scored",
-        ("tests/inference/tasks/test_likelihood.py",),
+        ("tests/inference/tasks/test_likelihood.py::test_special_tokens_of_a_text_are_not_asked_for_but_are_seen",),
     ),
     Mutant(
         LIKELIHOOD,

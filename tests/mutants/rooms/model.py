@@ -70,7 +70,7 @@ MUTANTS: tuple[Mutant, ...] = (
         (GOLDEN,),
     ),
     Mutant(
-        "bert_jax/model/encoder_layer.py",
+        "bert_jax/model/encoder.py",
         'LayerNorm(config, name="LayerNorm")(x_BLD + y_BLD)',
         'LayerNorm(config, name="LayerNorm")(y_BLD)',
         "the feed-forward lacks its residual",
@@ -263,7 +263,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "(nsp_label != IGNORED_LABEL).sum()",
         "nsp_label.size",
         "rows whose sentence pair is ignored make the loss of the others smaller",
-        ("tests/model/test_losses.py",),
+        ("tests/model/test_losses.py::test_pairs_whose_label_is_ignored_have_no_share_in_the_mean",),
     ),
     Mutant(
         LOSSES,
@@ -284,14 +284,14 @@ MUTANTS: tuple[Mutant, ...] = (
         '_ROBERTA = {"pad_token_id": 1,',
         '_ROBERTA = {"pad_token_id": 0,',
         "a RoBERTa file that leaves pad_token_id out gets BERT's",
-        ("tests/test_config.py",),
+        ("tests/test_config.py::test_without_a_pad_token_the_family_s_own_is_meant",),
     ),
     Mutant(
         CONFIG_JSON,
         'CLASS_DEFAULTS[model_type].get("pad_token_id", 0)',
         "0",
         "pad_token_id null is 0 in a RoBERTa, whose positions then begin elsewhere",
-        ("tests/test_config.py",),
+        ("tests/test_config.py::test_without_a_pad_token_the_family_s_own_is_meant",),
     ),
     Mutant(
         CONFIG_JSON,

@@ -30,21 +30,21 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         LOOP,
-        "if step % settings.save_every == 0 or over or code != EXIT_DONE:",
+        "if step % config.save_every == 0 or over or code != EXIT_DONE:",
         "if over or code != EXIT_DONE:",
         "nothing is saved before the end",
         (f"{OF_RUNS}::test_a_run_leaves_everything_that_was_promised",),
     ),
     Mutant(
         LOOP,
-        "if step % settings.eval_every == 0 or last:",
+        "if step % config.eval_every == 0 or last:",
         "if last:",
         "nothing is evaluated before the end",
         (f"{OF_RUNS}::test_a_run_leaves_everything_that_was_promised",),
     ),
     Mutant(
         LOOP,
-        "if meter.skipped_in_a_row >= settings.max_skipped_in_a_row:",
+        "if meter.newest and (why := job.why_stop(meter.newest, meter.step)):",
         "if False:",
         "a run whose numbers went bad goes on for ever",
         (f"{OF_RUNS}::test_numbers_that_go_bad_stop_the_run_and_are_never_saved",),
@@ -75,7 +75,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "if step < start + phase.steps:",
         "if step <= start + phase.steps:",
         "a phase lasts a step longer",
-        (OF_RECIPE,),
+        (f"{OF_RECIPE}::test_the_schedule_spans_all_phases",),
     ),
     Mutant(
         RECIPE,
@@ -110,7 +110,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "total[name] = total.get(name, 0.0) + value",
         "total[name] = value",
         "an evaluation is of its last batch",
-        (f"{OF_EVALUATION}::test_held_out_data_is_opened_once_and_gives_the_same_batches_each_time", OF_EVALUATION),
+        (f"{OF_EVALUATION}::test_baselines_are_those_of_scikit_learn",),
     ),
     Mutant(
         JOB,
@@ -121,8 +121,8 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         METER,
-        'kept = [row for row in self._rows if row["finite"]] or self._rows',
-        "kept = self._rows",
+        'kept = [row for row in rows if row["finite"]] or rows',
+        "kept = rows",
         "steps that were skipped count in the mean loss",
         (f"{OF_METER}::test_metrics_are_fetched_one_step_late_and_averaged_over_good_steps",),
     ),
@@ -145,7 +145,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "score > max(self._history.values())",
         "score < max(self._history.values())",
         "the worst model is exported",
-        (f"{OF_FINETUNING}::test_a_table_becomes_a_model_with_its_labels_predictions_and_a_report", OF_FINETUNING),
+        (f"{OF_FINETUNING}::test_a_table_becomes_a_model_with_its_labels_predictions_and_a_report",),
     ),
     Mutant(
         FINETUNING,
@@ -163,17 +163,17 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         STARTING,
-        "known = head in _WITHOUT_CLASSES or load_config(folder).labels == config.model.labels",
+        "known = head in _WITHOUT_CLASSES or opened.config.labels == config.model.labels",
         "known = True",
         "a classifier of other labels is gone on with",
-        (OF_STARTING,),
+        (f"{OF_STARTING}::test_a_head_is_gone_on_with_where_the_labels_are_the_same",),
     ),
     Mutant(
         STAGES,
         'return int.from_bytes(digest, "big") < share * 2**64',
         'return int.from_bytes(digest, "big") < share * 2**63',
         "half as many documents are held out",
-        (OF_PREPARING,),
+        (f"{OF_PREPARING}::test_a_document_stays_on_its_side_whatever_else_is_in_the_corpus",),
     ),
     Mutant(
         STAGES,

@@ -174,14 +174,14 @@ MUTANTS: tuple[Mutant, ...] = (
         'Rule("feed_forward/intermediate/bias", (P("tensor"),)),',
         'Rule("feed_forward/intermediate/bias", (P(),)),',
         "the bias of the feed-forward is whole on each device",
-        (OF_SHARDING,),
+        (f"{OF_SHARDING}::test_layout_of_a_layer_is_megatrons",),
     ),
     Mutant(
         SHARDING,
         'Rule("embeddings/word_embeddings", (P("tensor", "fsdp"), P(None, "fsdp"))),',
         'Rule("embeddings/word_embeddings", (P(None, "fsdp"),)),',
         "the token table is never cut over tensor",
-        (f"{OF_SHARDING}::test_a_vocabulary_that_does_not_divide_is_whole_over_tensor", OF_SHARDING),
+        (f"{OF_SHARDING}::test_a_vocabulary_that_does_not_divide_is_whole_over_tensor",),
     ),
     Mutant(
         SHARDING,
@@ -195,7 +195,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "undecoded.bias).sum(0)",
         "undecoded.bias).mean(0)",
         "the fused loss is the mean over devices and not their sum",
-        (OF_SHARDING,),
+        (f"{OF_SHARDING}::test_loss_is_that_of_one_device[data2-fsdp2-accumulation2-fused]",),
     ),
     Mutant(
         DIRECTORY,
