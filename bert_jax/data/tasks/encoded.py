@@ -236,7 +236,9 @@ def windows(count: int, room: int, stride: int) -> list[Window]:
         UserError: `room` or `stride` below 1.
     """
     if room < 1:
-        raise UserError(f"no room for the text beside question and special tokens ({room} tokens); shorten the question")
+        raise UserError(
+            f"no room for the text beside question and special tokens ({room} tokens); shorten the question"
+        )
     if stride < 1:
         raise UserError(f"stride={stride}: expected at least 1")
     stride = min(stride, room)
