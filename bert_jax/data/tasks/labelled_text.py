@@ -88,7 +88,9 @@ def _label(value: Any, columns: Columns, where: str) -> Label:
     if columns.kind == "classes":
         names = value.split("|") if isinstance(value, str) else value
         if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-            raise UserError(f"{where}: {columns.label!r} is {value!r}; expected a list of names, or names separated by |")
+            raise UserError(
+                f"{where}: {columns.label!r} is {value!r}; expected a list of names, or names with | between"
+            )
         return tuple(dict.fromkeys(name.strip() for name in names if name.strip()))
     if isinstance(value, bool) or not isinstance(value, str | int) or not str(value).strip():
         raise UserError(f"{where}: {columns.label!r} is {value!r}; expected the name of a class")
