@@ -2,9 +2,9 @@
 
     python -m benchmarks.allocator [--size tiny] [--dtype bfloat16] [--rounds 9]
 
-Two processes, each with the same compiled step, fused loss; a round is one step of each, one after the other. Reported
-are medians of CPU seconds (over all threads), wall seconds and minor page faults of a step, and the largest resident
-memory of each process.
+Two processes run the same compiled step with the fused loss, in turn; a round is one step of each. Reports the medians
+of CPU seconds (over all threads), wall seconds and minor page faults per step, and the peak resident memory of each
+process.
 """
 
 import argparse

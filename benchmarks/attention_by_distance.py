@@ -2,9 +2,9 @@
 
     python -m benchmarks.attention_by_distance RUN DATA
 
-RUN is a run directory (keep=100 keeps its checkpoints), DATA what it was trained on. Of 64 held-out examples, masked as
-for an evaluation: for each head the mean attention that a token gives to the one before it, to itself and to the one
-after it, and to all [SEP] together. A head that knows no positions gives each of 127 other tokens 0.008.
+RUN is a run directory (keep=100 keeps its checkpoints), DATA its training data. Over 64 held-out examples, masked as
+for an evaluation, it prints for each head the mean attention that a token gives to the token before it, to itself, to
+the token after it, and to all [SEP] together. A head that ignores positions gives each of 127 other tokens 0.008.
 """
 
 import argparse
@@ -20,7 +20,7 @@ LENGTH, ROWS = 128, 64
 
 
 def shares(attention_BHLM: np.ndarray, mask_BL: np.ndarray, is_sep_BL: np.ndarray) -> dict[str, np.ndarray]:
-    """Mean attention [H] from tokens that are none of padding to their neighbours, themselves and [SEP]."""
+    """Mean attention [H] from tokens other than padding to their neighbours, themselves and [SEP]."""
     found = {}
     for name, distance in (("before", -1), ("itself", 0), ("after", 1)):
         at = np.arange(max(0, -distance), LENGTH - max(0, distance))

@@ -1,10 +1,10 @@
-"""Batches on one core: sequences a second, gathering and masking included, by masking strategy.
+"""Batches on one core: sequences per second for each masking strategy, gathering and masking included.
 
     python -m benchmarks.batches DIR [--length 128] [--batch 256] [--rounds 15]
 
-DIR is a directory made by `python -m train.prepare`. The process is pinned to one core. Rounds visit the strategies in
-turn; a round is 20 batches of each. Reported are medians of CPU seconds (a core that does nothing else) and of wall
-seconds, and each strategy's ratio to the default's CPU median of the same run.
+DIR is a directory made by `python -m train.prepare`. The process is pinned to one core. The strategies
+take turns; a round is 20 batches of each. Reports the medians of CPU seconds (as on an otherwise idle core) and of wall
+seconds, and the ratio of each strategy's CPU median to the default's in the same run.
 """
 
 import argparse

@@ -1,10 +1,10 @@
-"""How long a first start waits for its training step, and a later one, which finds the compiled step on disk.
+"""How long a start waits for its training step: a first start, and a later one that finds the compiled step on disk.
 
     python -m benchmarks.compile [--size base] [--dtype bfloat16] [--starts 3]
 
-Every start is a fresh process with the training program's own cache of compiled programs (compilation_cache.py), in a
-folder that begins empty: a cold start, then a warm one, and both as often as `--starts` says. Reported are medians of
-seconds on the wall: tracing and lowering; compiling, or reading what was compiled; the CPU seconds of the latter.
+Every start is a fresh process with the training program's own cache of compiled programs (compilation_cache.py), in an
+initially empty folder: a cold start, then a warm one, `--starts` times each. Reports the medians of wall seconds for
+tracing and lowering and for compiling (or reading the compiled program), and the CPU seconds of the latter.
 """
 
 import argparse

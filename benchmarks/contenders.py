@@ -1,4 +1,4 @@
-"""Who takes part in benchmarks/train_step.py: the module that does the step, its environment, its malloc."""
+"""The contenders of benchmarks/train_step.py: the module that does the step, its environment, its malloc."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -6,8 +6,8 @@ from pathlib import Path
 from benchmarks.rivals.environments import ROOT, interpreter
 from benchmarks.turns import Worker
 
-# `own`: what the program sets by itself, in ours bert_jax/runtime/cpu.py; `kept`: the same from outside, freed memory
-# stays with the process; `huge`: the kernel is asked for huge pages.
+# `own`: the program's own setting, for ours bert_jax/runtime/cpu.py; `kept`: the same set from outside, so that the
+# process keeps freed memory; `huge`: the kernel is asked for huge pages.
 _KEPT = {"mmap_max": "0", "trim_threshold": str(1 << 40), "arena_max": "1"}
 MALLOC = {
     "own": {},
@@ -20,7 +20,7 @@ MALLOC = {
 
 @dataclass(frozen=True)
 class Contender:
-    """A program that is given a workload's folder and `argument`, run with the malloc setting that it is fastest in."""
+    """A program that takes a workload's folder and `argument`, run with the malloc setting that is fastest for it."""
 
     module: str
     argument: str
@@ -28,7 +28,7 @@ class Contender:
     environment: str | None = None
 
     def start(self, malloc: str, folder: Path) -> Worker:
-        """Raises RuntimeError, with the reason, where it cannot run."""
+        """Start the program; raises RuntimeError, with the reason, if it cannot run."""
         python = interpreter(self.environment)
         if not python.exists():
             raise RuntimeError(f"there is no {python}: python -m benchmarks.train_step --make-environments")
@@ -38,7 +38,7 @@ class Contender:
             "CUDA_VISIBLE_DEVICES": "",
             "BERT_JAX_MALLOC": "1" if malloc == "own" else "0",
             "PYTHONPATH": str(ROOT),
-            "TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor"),  # torch.compile finds nothing of an earlier run
+            "TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor"),  # torch.compile reuses nothing from earlier
         }
         if tunables:
             environment["GLIBC_TUNABLES"] = tunables

@@ -1,10 +1,10 @@
-"""Time of the example index: dupe_factor 10 against 1, and Google's algorithm in Python beside it.
+"""Time to build the example index: dupe_factor 10 against 1, beside Google's algorithm in Python.
 
     python -m benchmarks.examples [--megabytes 25] [--repeats 5] [--length 128]
 
-The corpus is made of sentence lengths like English prose's (4.5 bytes a token, 25 tokens a sentence, 65 sentences a
-document), since only lengths matter to the index; token ids are random. Rounds are interleaved, figures are medians,
-and the ratios are what carries over to other machines. Google's algorithm runs once, on a tenth of the corpus.
+The corpus has sentence lengths like English prose (4.5 bytes per token, 25 tokens per sentence, 65 sentences per
+document), since only lengths matter to the index; token ids are random. Rounds are interleaved and figures are medians;
+the ratios carry over to other machines. Google's algorithm runs once, on a tenth of the corpus.
 """
 
 import argparse
@@ -20,7 +20,7 @@ from bert_jax.data.pretraining.shards import Shard
 
 
 def prose_like(megabytes: float, seed: int = 0) -> Shard:
-    """A shard as large as so many megabytes of English text would make."""
+    """A shard of the size that this many megabytes of English text give."""
     rng = np.random.default_rng(seed)
     documents = max(2, round(megabytes * 1e6 / 4.5 / 25 / 65))
     lengths = [np.maximum(1, rng.lognormal(3.05, 0.55, size)) for size in rng.geometric(1 / 65, documents)]

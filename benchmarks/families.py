@@ -2,8 +2,8 @@
 
     python -m benchmarks.families [--batch 8] [--length 128] [--repeats 9]
 
-The encoder alone, without a pooler, all positions real. Rounds are interleaved, times are medians; the ratios are what
-carries over to other machines. Memory: of the parameters, and what the compiler reports that a pass needs besides.
+The encoder alone, without a pooler and without padding. Rounds are interleaved, times are medians; the ratios carry
+over to other machines. Memory: the parameters, and the temporaries of a pass as the compiler reports them.
 """
 
 import argparse

@@ -1,17 +1,17 @@
 """Fine-tuning here and in transformers: the same task, weights, batches, recipe and schedule.
 
     python -m benchmarks.finetune_reference mrpc glue/MRPC --init MODEL               the losses of 20 steps, no dropout
-    python -m benchmarks.finetune_reference wnut17 ner/wnut17 --init MODEL --seeds 3  the scores in the end, dropout on
+    python -m benchmarks.finetune_reference wnut17 ner/wnut17 --init MODEL --seeds 3  the final scores, dropout on
 
 DATA is a folder in the task's own layout, MODEL a folder or a hub id that both sides read. Ours is the training step of
 `train.finetune` on its own batches; theirs is transformers' class with its own loss, torch's AdamW with bias correction
-and transformers' linear schedule, on those very batches. Both start from the same weights, a freshly drawn head among
-them. Scores are the task's own, of the logits of either side. Where an answer is asked for, transformers' loss counts
-padding as a place to find it, so the losses are compared on windows that have none.
+and transformers' linear schedule, on the same batches. Both start from the same weights, including a newly initialised
+head. Scores are the task's own, computed from each side's logits. For question answering, transformers' loss counts
+padding as a possible position of the answer, so the losses are compared on windows without padding.
 
 --words      fields of the recipe, as train.finetune takes them: max_length=64 epochs=4 optimizer.learning_rate=1e-4
---seeds      train to the end with so many seeds, dropout on: of the head, the order of the examples, and dropout
---side       of these runs only one side's, bert_jax or transformers: so two processes share the work
+--seeds      train to the end with this many seeds (for head, example order and dropout), dropout on
+--side       only the runs of one side, bert_jax or transformers, so that two processes can share the work
 --results    finished runs are appended to this file
 """
 
@@ -52,7 +52,7 @@ ADAMW = OptimizerConfig(
 
 
 def recipe(task: str, data: str, init: str, words: dict[str, str], *, dropout: bool) -> FinetuneConfig:
-    """torch's AdamW and transformers' schedule; `words` as train.finetune takes them."""
+    """torch's AdamW and transformers' schedule, with `words` as train.finetune takes them."""
     config = FinetuneConfig(task=task, data=data, init=init, optimizer=ADAMW)
     if not dropout:
         words = words | {f"model.{name}": "0.0" for name in ("hidden_dropout_prob", "attention_probs_dropout_prob")}
@@ -60,7 +60,7 @@ def recipe(task: str, data: str, init: str, words: dict[str, str], *, dropout: b
 
 
 def opened(config: FinetuneConfig, given: frozenset[str]) -> tuple[FinetuneConfig, TaskData, Tokenizer]:
-    """The task, and the config with everything that follows from it."""
+    """The task, and the config completed by it."""
     tokenizer = load_tokenizer(str(config.init))
     assert tokenizer is not None
     task = open_task(config, tokenizer)
@@ -69,7 +69,7 @@ def opened(config: FinetuneConfig, given: frozenset[str]) -> tuple[FinetuneConfi
 
 
 class Ours:
-    """What `train.finetune` makes of it: its first weights, its step, its batches."""
+    """`train.finetune`'s side: its initial weights, step and batches."""
 
     def __init__(self, config: FinetuneConfig, task: TaskData, tokenizer: Tokenizer):
         self.config, self._task, self._tokenizer = config, task, tokenizer
@@ -110,7 +110,7 @@ def their_score(theirs: Theirs, config: FinetuneConfig, task: TaskData) -> dict[
 
 
 def without_padding(examples: Encoded, length: int) -> Encoded:
-    """The rows that fill a whole row of a batch."""
+    """The rows that need no padding in a batch."""
     full = np.flatnonzero(examples.row_lengths == length)
     starts = np.cumsum(examples.row_lengths) - examples.row_lengths
     index = (starts[full][:, None] + np.arange(length)).ravel()
@@ -140,7 +140,7 @@ def same_losses(config: FinetuneConfig, task: TaskData, tokenizer: Tokenizer, st
 def scores_of(
     wanted: tuple[str, ...], config: FinetuneConfig, task: TaskData, tokenizer: Tokenizer
 ) -> dict[str, dict[str, Any]]:
-    """One seed to the end on these sides, from the same weights: scores and seconds of training."""
+    """Train one seed to the end on these sides, from the same weights: scores and seconds of training."""
     order = order_of(config, task.train)
     found: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as folder:

@@ -23,7 +23,7 @@ _TARGETS = ("labels", "start_positions", "end_positions")
 
 
 class Theirs:
-    """A model of transformers', trained by its own loss."""
+    """A transformers model, trained with its own loss."""
 
     def __init__(self, config: OptimizerConfig, head: str, folder: Path, seed: int):
         torch.manual_seed(seed)
@@ -58,7 +58,7 @@ class Theirs:
 
 
 def _tensors(batch: dict[str, np.ndarray], names: tuple[str, ...]) -> dict[str, torch.Tensor]:
-    """The arrays of a batch; rows that are there for the shape alone have come away."""
+    """The arrays of a batch, without the rows that only fill up the shape."""
     rows = batch["weights"] > 0 if "labels" in batch or "start_positions" in batch else slice(None)
     wanted = {name: batch[name][rows] for name in names if name in batch}
     return {

@@ -1,26 +1,26 @@
-"""Sentence vectors on the CPU beside the peers: latency, throughput and real text, in one run and in turns.
+"""Sentence vectors on the CPU beside the peers: latency, throughput and real text, in one run, in turns.
 
     python -m benchmarks.train_step --make-environments        once, for flax: .venv-flax
     pip install -e '.[benchmarks]'                              once, for onnxruntime
     python -m benchmarks.inference MODEL CORPUS [--shape base] [--workloads 1x16,1x128,32x128,mixed] [--rounds 9]
                                                 [--in-a-row 20]
 
-MODEL: a folder that sentence-transformers reads (all-MiniLM-L6-v2); with `--shape base` a BERT-base of random weights
-and that tokenizer instead. CORPUS: a .jsonl(.zst) file with a "text" of prose a line, for the sentences of `mixed`.
+MODEL: a folder that sentence-transformers reads (all-MiniLM-L6-v2). `--shape base` uses a BERT-base with random weights
+and that tokenizer instead. CORPUS: a .jsonl(.zst) file with a "text" of prose per line, for the sentences of `mixed`.
 
-The same work for all: texts in, mean-pooled vectors of length one out, tokenising included. Each contender is a process
-of its own that reads the model, does the work twice, and then once a round, while the others wait. Ratios are of
-medians, to the first contender's of the same rounds. With `--in-a-row` a turn is so many requests one after the other,
-and the figure is of one; without, every request comes after a pause. The cosine is the least of all texts, to `st`'s.
+All do the same work: texts in, mean-pooled vectors of length one out, tokenising included. Each contender is its own
+process that reads the model, does the work twice, and then once per round, while the others wait. Ratios divide medians
+by the first contender's in the same rounds. With `--in-a-row N` a turn is N requests in a row, and the figure is per
+request; without it, every request follows a pause. The cosine is the smallest over all texts, to `st`'s vectors.
 
 ours              TextEmbedding: packed rows, a device for each core; -one-device: one for all of them; -buckets: texts
                   padded to lengths that are powers of two
 st                sentence-transformers' encode as its users run it; st-bfloat16
-torch             transformers with SDPA, 32 texts of like length at a time; -bfloat16, -compile, -bfloat16-compile
-onnx              onnxruntime, sorted, 1,024 tokens a call; -fused: after its optimizer for BERT
+torch             transformers with SDPA, 32 texts of similar length at a time; -bfloat16, -compile, -bfloat16-compile
+onnx              onnxruntime, sorted, 1,024 tokens per call; -fused: after its optimizer for BERT
 flax              the Flax model of transformers 4.57, jitted, lengths padded to powers of two
 
-Ready in: seconds from the packages' imports to the first answer, the process's own start not counted.
+Ready in: seconds from the packages' imports to the first answer, without the start of the process.
 """
 
 import argparse

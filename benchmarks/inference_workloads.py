@@ -15,7 +15,7 @@ from bert_jax.formats.load import load_tokenizer
 from bert_jax.formats.write import save_pretrained
 from bert_jax.model.heads import HEADS
 
-LONGEST = 512  # tokens of the longest text; sentences of more are left out
+LONGEST = 512  # tokens of the longest text; longer sentences are skipped
 FIXED = {"1x16": (1, 16), "1x128": (1, 128), "32x128": (32, 128)}
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+(?=[A-Z])")
 
@@ -56,7 +56,7 @@ def fixed_texts(rows: int, length: int, tokenizer: Tokenizer) -> list[str]:
 
 
 def mixed_texts(count: int, corpus: Path, tokenizer: Tokenizer) -> list[str]:
-    """Sentences of Wikipedia's prose, in an order without meaning, and one whole paragraph to every hundred of them."""
+    """Sentences of Wikipedia's prose in shuffled order, and one whole paragraph for every hundred of them."""
     sentences: list[str] = []
     paragraphs: list[str] = []
     for _, line in read_lines(corpus):
@@ -74,7 +74,7 @@ def mixed_texts(count: int, corpus: Path, tokenizer: Tokenizer) -> list[str]:
 
 
 def write_base_shape(folder: Path, like: str) -> Path:
-    """A BERT-base of random weights with that model's tokenizer, as a folder that sentence-transformers reads."""
+    """Write a BERT-base of random weights with that model's tokenizer as a folder that sentence-transformers reads."""
     from bert_jax.formats.sentence_transformers import write_modules
 
     config, tokenizer = BertConfig.preset("base-uncased"), load_tokenizer(like)
@@ -86,7 +86,7 @@ def write_base_shape(folder: Path, like: str) -> Path:
 
 
 def copy_for_all(model: str, folder: Path) -> Path:
-    """A copy of a folder whose texts are cut at `LONGEST` tokens, so that all contenders read the same of each."""
+    """Copy a folder and set its truncation to `LONGEST` tokens, so that all contenders read the same part of a text."""
     path = Path(shutil.copytree(model, folder))
     settings = path / "sentence_bert_config.json"
     fields = json.loads(settings.read_text()) if settings.is_file() else {}

@@ -3,12 +3,12 @@
     python -m benchmarks.load [--sizes base,large] [--rounds 9]
 
 `load_arrays` does what `from_pretrained` does: arrays on the host, in the file's order. `load` puts them on the device,
-whose order is another. The folders are made first, with random weights: one written by transformers, one by bert_jax,
-whose loading also takes the sha256 over all tensors. Each load is a process of its own that has imported its libraries,
-and has touched and freed as much memory as the file is large (a virtual machine's host is slow to give memory that
-nobody used for a while; whoever comes first would pay for it). Time runs from the call until every parameter was summed
-up once, memory is the peak less what the process held before. Rounds visit the candidates in turn. Reported are
-medians, and their ratios to transformers' of the same run.
+which orders them differently. The folders are made first, with random weights: one written by transformers, one by
+bert_jax; loading the latter also computes the sha256 over all tensors. Each load is its own process, which has imported
+its libraries and has touched and freed as much memory as the file is large (a virtual machine's host is slow to provide
+memory that was idle for a while, and the first process would pay for it). Time runs from the call until every parameter
+has been summed once; memory is the peak minus what the process held before. The candidates take turns. Reports medians,
+and their ratios to transformers' in the same run.
 """
 
 import argparse
@@ -60,7 +60,7 @@ def load_ours(folder: str, on_host: bool) -> Callable[[], None]:
 
 
 def resident(field: str) -> int:
-    """Bytes of this process: VmRSS now, VmHWM at most so far. (ru_maxrss would begin at the parent's.)"""
+    """Bytes of this process: VmRSS now, VmHWM the peak so far. (ru_maxrss would start at the parent's.)"""
     line = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith(field))
     return int(line.split()[1]) * 1024
 
@@ -69,7 +69,7 @@ def measure(candidate: str, folder: str) -> None:
     """The child: one load, reported as JSON on stdout."""
     run = load_theirs(folder) if candidate == THEIRS else load_ours(folder, on_host=candidate == HOST)
     np.ones((Path(folder) / "model.safetensors").stat().st_size, np.uint8)
-    Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
+    Path("/proc/self/clear_refs").write_text("5")  # resets the peak
     before, cpu, wall = resident("VmRSS"), time.process_time(), time.perf_counter()
     run()
     seconds = time.perf_counter() - wall
@@ -78,7 +78,7 @@ def measure(candidate: str, folder: str) -> None:
 
 
 def make_folders(size: str, root: Path) -> dict[str, Path]:
-    """A folder written by transformers, and what bert_jax makes of it."""
+    """A folder written by transformers, and its conversion by bert_jax."""
     import torch
     import transformers
 
@@ -115,7 +115,7 @@ def compare(size: str, folders: dict[str, Path], rounds: int) -> None:
         for candidate, folder in folders.items():
             command = [sys.executable, "-m", "benchmarks.load", "--child", candidate, str(folder)]
             result = subprocess.run(command, capture_output=True, text=True, check=True)
-            if number:  # the first round brings the files into memory
+            if number:  # the first round reads the files into memory
                 rows[candidate].append(json.loads(result.stdout))
     medians = {c: {key: float(np.median([r[key] for r in found])) for key in found[0]} for c, found in rows.items()}
     print(f"BERT-{size}, {file / 1e6:,.0f} MB, {rounds} rounds")

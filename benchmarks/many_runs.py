@@ -3,8 +3,8 @@
     python -m benchmarks.many_runs [--sizes tiny,mini] [--runs 8] [--batch 16] [--length 32] [--rounds 9]
 
 A step of sequence classification: forward, backward and AdamW, dropout on, random tokens. "At once" is one step of the
-program that trains all runs, "in turn" as many steps of the program that trains one, from states of their own. A round
-visits both. Reported are medians of wall seconds for a step of all runs, and their ratio.
+program that trains all runs, "in turn" one step for each run of the program that trains one run. A round does both.
+Reports the medians of wall seconds for a step of all runs, and their ratio.
 """
 
 import argparse

@@ -1,18 +1,18 @@
-"""Preparing text: its rate beside the `tokenizers` library's, what ten dupes cost, and how time and memory grow.
+"""Preparing text: its speed beside the `tokenizers` library's, the cost of ten dupes, the growth of time and memory.
 
     python -m benchmarks.prepare rate VOCAB TEXT.jsonl[.zst] ... [--rounds 3] [--workers 2]
     python -m benchmarks.prepare growth VOCAB TEXT.jsonl[.zst] ... [--megabytes 10,50,150] [--picture FILE]
 
-rate: in turns, `encode_batch_fast` on as many threads as there are workers (text in memory, ids thrown away) and whole
-runs of `train.prepare`, from files to shards, examples and report, with `dupe_factor` 10 and 1. Prints medians and
-ratios.
+rate: runs in turn `encode_batch_fast` on as many threads as there are workers (text in memory, ids discarded) and
+complete runs of `train.prepare`, from files to shards, examples and report, with `dupe_factor` 10 and 1. Prints medians
+and ratios.
 
-growth: seconds and peak memory of runs over the first megabytes of the text, with the workers in the middle, and over
-all of it with each number of `--workers`; the bytes of these outputs are compared. Memory is the resident size of the
-program and its workers, summed 20 times a second (Linux; pages that they share count once a process, so the true figure
-is lower).
+growth: measures seconds and peak memory of runs over the first megabytes of the text, with the middle number of
+workers, and over all of it with each number of `--workers`, whose output bytes are compared. Memory is the
+resident size of the program and its workers, summed 20 times a second (Linux; shared pages count once per process, so
+the true figure is lower).
 
-Both take an uncased vocabulary. Rates a second depend on what else the machine does; those a CPU second less so.
+Both take an uncased vocabulary. Rates per wall second depend on the load of the machine; rates per CPU second less so.
 """
 
 import argparse
@@ -35,7 +35,7 @@ _PARAGRAPHS_AT_ONCE = 2_000
 
 
 def children_of(root: int) -> list[int]:
-    """The process and all below it."""
+    """The process and all its descendants."""
     parents: dict[int, list[int]] = {}
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:
@@ -58,7 +58,7 @@ def resident_bytes(process: int) -> int:
 
 
 def measure(command: list[str]) -> tuple[float, float, int]:
-    """Seconds, CPU seconds and peak bytes of a command; SystemExit with what it said if it fails."""
+    """Seconds, CPU seconds and peak bytes of a command; SystemExit with its output if it fails."""
     started, cpu_started, peak = time.perf_counter(), children_seconds(), 0
     with tempfile.TemporaryFile("w+") as said, subprocess.Popen(command, stdout=said, stderr=said) as process:
         while process.poll() is None:
@@ -71,13 +71,13 @@ def measure(command: list[str]) -> tuple[float, float, int]:
 
 
 def children_seconds() -> float:
-    """CPU seconds of all processes below this one that have ended."""
+    """CPU seconds of all descendants of this process that have ended."""
     usage = resource.getrusage(resource.RUSAGE_CHILDREN)
     return usage.ru_utime + usage.ru_stime
 
 
 def prepare(inputs: list[str], vocab: str, workers: int, dupes: int = 10) -> tuple[float, float, int, dict[str, str]]:
-    """A run in a folder of its own: `measure`, and the sha256 of every file."""
+    """A run in its own folder: the result of `measure`, and the sha256 of every file."""
     with tempfile.TemporaryDirectory() as directory:
         output = str(Path(directory) / "out")
         command = [sys.executable, "-m", "train.prepare", *inputs, "--output", output, "--vocab", vocab, "--uncased"]
@@ -113,7 +113,7 @@ def rate(args: argparse.Namespace) -> None:
 
 
 def cut_text(paths: list[str], megabytes: float, file: Path) -> float:
-    """Writes the first megabytes of the text as JSON lines; returns how many they are."""
+    """Write the first megabytes of the text as JSON lines; returns their number."""
     size = 0
     with file.open("w", encoding="utf-8") as out:
         for text in texts(paths):

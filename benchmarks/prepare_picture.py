@@ -1,4 +1,4 @@
-"""The picture of how preparing grows: points as measured, and the law that they should follow as a line."""
+"""The picture of how preparing grows: measured points, and a line for the law that they should follow."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,7 +14,7 @@ def draw(
 ) -> None:
     """Three panels in one PNG.
 
-    by_size: (MB of text, CPU seconds, peak MB) with so many `workers`; by_workers: (workers, peak MB) with all text.
+    by_size: (MB of text, CPU seconds, peak MB) with `workers` workers; by_workers: (workers, peak MB) with all text.
     """
     import matplotlib
 

@@ -1,10 +1,10 @@
-"""Where the time of preparing goes: CPU seconds a stage, in one process, beside Google's algorithm in plain Python.
+"""Where the time of preparing goes: CPU seconds per stage, in one process, beside Google's algorithm in plain Python.
 
     python -m benchmarks.prepare_stages VOCAB TEXT.jsonl[.zst] ... [--length 128] [--megabytes 25]
 
 The stages are those of a worker and of the program that feeds it, one after the other on the same text, for
-`dupe_factor` 1 and 10; no word is known at the start. Google's algorithm is told again from its published rules
-(tests/data/pretraining/google_script.py), from sentences to masked examples, on a fiftieth of the text. The
+`dupe_factor` 1 and 10, with an empty word memory at the start. Google's algorithm, reimplemented from its published
+rules (tests/data/pretraining/google_script.py), runs from sentences to masked examples on a fiftieth of the text. The
 vocabulary is uncased.
 """
 
@@ -33,7 +33,7 @@ _SENTENCES_AT_ONCE = 20_000
 
 
 class Clock:
-    """CPU seconds by name, in the order the names came up."""
+    """CPU seconds by name, in the order of first use."""
 
     def __init__(self):
         self.seconds: defaultdict[str, float] = defaultdict(float)

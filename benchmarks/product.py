@@ -2,7 +2,7 @@
 
     python -m benchmarks.product FOLDER {bfloat16,float32}
 
-Operands of the dtype given, sums in float32, as in our model; a step is 64 products. FOLDER is not read.
+Operands have the given dtype, sums are float32, as in our model; a step is 64 products. FOLDER is not read.
 """
 
 import sys

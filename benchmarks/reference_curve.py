@@ -4,18 +4,18 @@
     python -m benchmarks.reference_curve DATA --dropout --steps 2000 --batch 8 --learning-rate 1e-3 --seeds 3
 
 DATA is a directory made by `python -m train.prepare`; the model is BERT-tiny in float32. Our side is the training
-program's own step on its own batches; theirs is `reference_side`, on an export of our initial weights and on those
-very batches. A warm-up of a tenth of the steps, then linear decay. Without dropout the losses of each step are
-compared. With dropout the masks of the two differ by nature, so what is compared is the held-out masked-LM loss after
-the last step, over seeds. A seed is other initial weights (the same on both sides) and other dropout; the batches are
-the same for all. The final weights of each side are also handed to the other side and evaluated there.
+program's own step on its own batches; theirs is `reference_side`, on an export of our initial weights and on the same
+batches. Warm-up takes a tenth of the steps, then comes linear decay. Without dropout, the losses of each step are
+compared. With dropout, the two sides necessarily draw different masks, so the held-out masked-LM losses after the last
+step are compared, over seeds. A seed changes the initial weights (the same on both sides) and the dropout; the batches
+are the same for all. Each side also evaluates the other side's final weights.
 
---rule       google: the published one, without bias correction; torch: `AdamW` and transformers' schedule as they are
---norm       what torch sums the gradient's norm in before clipping: float64, or float32 as `clip_grad_norm_` does
---sides      which to run: bert_jax, transformers; control, our side without dropout, which shows what a dropout that
-             did nothing would do to the held-out loss; moved, their side with each initial weight moved by a random
-             1e-7 of itself, which shows what the recipe makes of rounding
---results    finished runs are appended to this file and not run again; processes, one a side, may share it
+--rule       google: the published rule, without bias correction; torch: unmodified `AdamW` and transformers' schedule
+--norm       the type in which torch sums the gradient norm: float64, or float32 as `clip_grad_norm_` does
+--sides      which to run: bert_jax, transformers; control: our side without dropout, which shows the held-out loss if
+             dropout had no effect; moved: their side with each initial weight perturbed by a random relative 1e-7,
+             which shows how the recipe amplifies rounding
+--results    finished runs are appended to this file and not run again; one process per side may share it
 """
 
 import argparse
@@ -56,7 +56,7 @@ OURS, THEIRS, CONTROL, MOVED = SIDES = ("bert_jax", "transformers", "control", "
 
 
 def recipe(data: PreparedData, steps: int, batch: int, *, dropout: bool, rule: str, **rates: Any) -> PretrainConfig:
-    """What both sides follow. `rates`: fields of the optimizer, as learning_rate."""
+    """The recipe of both sides. `rates`: fields of the optimizer, such as learning_rate."""
     still = {} if dropout else NO_DROPOUT
     config = PretrainConfig(
         model=BertConfig.preset("tiny", **still),
@@ -99,7 +99,7 @@ class Ours:
 
 
 def run(side: str, config: PretrainConfig, data: PreparedData, seed: int, norm_in: str = "float64") -> dict[str, Any]:
-    """All steps of one side from the initial weights of `seed`, then the held-out evaluation by both sides."""
+    """Run all steps of one side from the initial weights of `seed`, then the held-out evaluation by both sides."""
     if side == CONTROL:
         config = dataclasses.replace(config, model=config.model.replace(**NO_DROPOUT))
     batches, unigram = data.batches(config, config.phases[0]), Unigram(data.unigram_counts)
@@ -140,7 +140,7 @@ def held_out_batches(config: PretrainConfig, data: PreparedData) -> Iterator[tup
 
 
 def report(sides: dict[str, list[dict[str, Any]]], dropout: bool) -> None:
-    """Prints what the finished runs of each side, in the order of seeds, say of each other."""
+    """Print the comparison of both sides' finished runs, in the order of seeds."""
     reference = sides[THEIRS]
     for side in (OURS, CONTROL, MOVED):
         pairs = list(zip(sides[side], reference, strict=False))

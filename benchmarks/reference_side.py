@@ -36,7 +36,7 @@ class Theirs:
         return loss.item()
 
     def _clip(self) -> None:
-        """`clip_grad_norm_` with a choice of precision: in float32 the norm of a word table was off by 2e-4."""
+        """`clip_grad_norm_` with a choice of precision: in float32 a word table's norm was off by 2e-4."""
         parameters = list(self.model.parameters())
         norm = torch.nn.utils.get_total_norm([p.grad.to(self._norm_in) for p in parameters])
         torch.nn.utils.clip_grads_with_norm_(parameters, self._clip_norm, norm.float())
@@ -63,7 +63,7 @@ class Theirs:
 
 
 def their_sums(model: Any, batch: Batch) -> dict[str, torch.Tensor]:
-    """What `pretraining_sums` gives, of transformers' modules; the masked-LM head on the masked positions alone."""
+    """The result of `pretraining_sums` for transformers' modules; the masked-LM head sees only the masked positions."""
     ids, types, attended, positions, labels, pairs = (
         torch.from_numpy(batch[name].astype(np.int64))
         for name in (
@@ -95,7 +95,7 @@ def their_optimizer(model: Any, config: OptimizerConfig) -> torch.optim.AdamW:
     """AdamW with the usual two groups: biases and LayerNorm are not decayed.
 
     torch always corrects the moments' bias. Where our rule does not, the step's eps and weight decay are rescaled so
-    that torch's update comes to m / (sqrt(v) + eps) + weight_decay * w; `their_scheduler` does so with the rate.
+    that torch's update equals m / (sqrt(v) + eps) + weight_decay * w; `their_scheduler` rescales the rate.
     """
     kept = [p for name, p in model.named_parameters() if name.endswith("bias") or "LayerNorm" in name]
     ids = {id(p) for p in kept}
@@ -118,7 +118,7 @@ def their_optimizer(model: Any, config: OptimizerConfig) -> torch.optim.AdamW:
 
 
 def their_scheduler(optimizer: torch.optim.AdamW, config: OptimizerConfig) -> torch.optim.lr_scheduler.LambdaLR:
-    """transformers' own linear schedule where the decay starts after warm-up, else that of Google's optimization.py."""
+    """transformers' own linear schedule if the decay starts after warm-up, else that of Google's optimization.py."""
     warmup, total = config.warmup_steps, config.total_steps
     if config.decay_from == "warmup":
         return transformers.get_linear_schedule_with_warmup(optimizer, warmup, total)

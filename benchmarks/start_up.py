@@ -1,10 +1,10 @@
-"""How long a fresh process takes to its first vector: with nothing compiled, with a warm cache, beside the peer.
+"""How long a fresh process takes to its first vector: with an empty cache, with a warm cache, and for the peer.
 
     python -m benchmarks.start_up MODEL [--starts 5]
 
 MODEL: a folder that sentence-transformers reads. Every start is a new process: imports, reading the model, and the
-vector of one sentence of about 12 tokens. bert_jax keeps compiled programs in a folder that begins empty: its first
-start is the cold one, the others are warm. The three take turns; medians of seconds on the wall and of the CPU.
+vector of one sentence of about 12 tokens. bert_jax keeps compiled programs in an initially empty folder: its first
+start is cold, the others are warm. The three take turns; figures are medians of wall and CPU seconds.
 """
 
 import argparse
@@ -30,7 +30,7 @@ vector = SentenceTransformer(sys.argv[1], device="cpu").encode("The first answer
 
 
 def start(code: str, model: str, cache: str) -> tuple[float, float]:
-    """Seconds on the wall and of the CPU of a process."""
+    """Wall and CPU seconds of a process."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("JAX_")}
     environment |= {"XDG_CACHE_HOME": cache, "JAX_PLATFORMS": "cpu", "HF_HUB_OFFLINE": "1"}
     before, begin = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()

@@ -2,9 +2,9 @@
 
     python -m benchmarks.tokenizer VOCAB TEXT.jsonl[.zst] ... [--cased] [--rounds 5] [--lines 20000] [--cores 1]
 
-On N cores the library has N threads, and of ours N processes have a share of the text each, as in preparing. Prints
-MB a second and a CPU second of each, the ratio of interleaved medians, and whether the ids are equal. Of `encode_flat`
-there are two figures: knowing no word yet, and knowing those of the text.
+On N cores the library uses N threads; ours uses N processes with a share of the text each, as in preparing. Prints
+MB per second and per CPU second of each, the ratio of interleaved medians, and whether the ids are equal. `encode_flat`
+has two figures: with an empty word memory, and with the words of the text in it.
 """
 
 import argparse
@@ -29,19 +29,19 @@ def batches(lines: list[str], size: int = _LINES_AT_ONCE) -> list[list[str]]:
 
 
 def take(lines: list[str]) -> None:
-    """In a process of ours: its share of the text."""
+    """In one of our processes: take its share of the text."""
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     _state["lines"] = lines
 
 
 def forget(vocab: str, cased: bool) -> None:
-    """In a process of ours: a tokenizer that has seen no word, but all of its own parts once."""
+    """In one of our processes: make a warmed-up tokenizer with an empty word memory."""
     _state["tokenizer"] = Tokenizer.load(vocab, cased=cased)
     _state["tokenizer"].encode_flat([""])
 
 
 def encode() -> float:
-    """In a process of ours: tokenises its share; its CPU seconds."""
+    """In one of our processes: tokenise its share; returns its CPU seconds."""
     started = time.process_time()
     _state["ids"] = [_state["tokenizer"].encode_flat(batch)[0] for batch in batches(_state["lines"])]
     return time.process_time() - started

@@ -1,11 +1,11 @@
-"""A pretraining step on the CPU beside its rivals: time on the wall and of the CPU, in one run and in turns.
+"""A pretraining step on the CPU beside its rivals: wall and CPU time, in one run, in turns.
 
     python -m benchmarks.train_step --make-environments       once, for flax and keras: .venv-flax and .venv-keras
     python -m benchmarks.train_step [--sizes tiny,mini,base] [--rounds 9] [--rivals torch-eager,torch-best,…]
 
-The same work for all: BertForPreTraining of that size, 20 of 128 tokens predicted, dropout 0.1, forward, backward and
-AdamW, on the same batch of random tokens. Each contender is a process of its own that compiles, does two steps, and
-then one step a round, while the others wait. Ratios are of medians, to ours in bfloat16 of the same rounds.
+All do the same work: BertForPreTraining of that size, 20 of 128 tokens predicted, dropout 0.1, forward, backward and
+AdamW, on the same batch of random tokens. Each contender is its own process that compiles, does two steps, and
+then one step per round, while the others wait. Ratios divide medians by ours in bfloat16 in the same rounds.
 
 torch-eager       transformers as its users run it: float32, logits at all positions (fused AdamW, SDPA: its defaults)
 torch-best        only predicted positions into the head, bfloat16 by autocast, SDPA, torch.compile, fused AdamW
@@ -13,10 +13,10 @@ torch-uncompiled  the same without torch.compile
 flax              the Flax model of transformers 4.57, jitted; flax-bfloat16
 keras             keras-hub on JAX, compile and train_on_batch, no next-sentence loss; keras-bfloat16
 
-Each contender runs in the malloc setting in which it was fastest (benchmarks/contenders.py), NAME@SETTING in another:
---rivals torch-best@default,torch-best@huge,torch-best@kept,torch-best@kept+huge finds out which that is.
-The ceiling is BERT-base's largest product alone, measured in the same rounds; the share is of the model's products
-(train/run/meter.py) in it. Processes whose memory would not fit at once: --at-once N takes the rivals N at a time.
+Each contender runs in the malloc setting in which it was fastest (benchmarks/contenders.py); NAME@SETTING chooses
+another: --rivals torch-best@default,torch-best@huge,torch-best@kept,torch-best@kept+huge finds the fastest.
+The ceiling is the speed of BERT-base's largest product alone, measured in the same rounds; the share is the speed of
+our model's products (train/run/meter.py) relative to it. If memory is short, --at-once N runs N rivals at a time.
 """
 
 import argparse
@@ -36,7 +36,7 @@ RIVALS = ["torch-eager", "torch-best", "torch-uncompiled", "flax", "keras"]
 
 
 def start_all(names: list[str], folder: Path) -> dict[str, Worker]:
-    """Those that get ready, one after the other, by "NAME@SETTING"; of the others a line says why they do not."""
+    """Start the contenders one after the other, by "NAME@SETTING"; print why any of them does not start."""
     workers = {}
     for name in names:
         name, _, malloc = name.partition("@")
@@ -70,7 +70,7 @@ def report(name: str, worker: Worker, ours: Figures) -> None:
 
 
 def report_ceiling(size: str, ours: dict[str, Worker], products: dict[str, Worker]) -> None:
-    """How near our steps come to the products that they consist of."""
+    """Print how close our steps come to the speed of the products that they consist of."""
     flop = train_flops(workload(size)[0], LENGTH, PREDICTIONS) * ROWS[size]
     print(f"  {flop / 1e9:,.0f} GFLOP of products in a step")
     for (name, step), product in zip(ours.items(), products.values(), strict=True):

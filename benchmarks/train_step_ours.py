@@ -1,4 +1,4 @@
-"""Our training step, compiled as the training program compiles it; as a process: a contender of train_step.py."""
+"""Our training step, compiled as the training program compiles it; run as a process, a contender of train_step.py."""
 
 import sys
 import time
@@ -19,7 +19,7 @@ from bert_jax.training.step import abstract_state, compile_train_step, init_stat
 
 
 class OurStep:
-    """A compiled step with a state of its own. Tell malloc before making one: JAX starts here."""
+    """A compiled step with its own state. Set malloc before making one: JAX starts here."""
 
     def __init__(self, config: BertConfig, batch: dict[str, np.ndarray], fused: bool = True):
         self.key = jax.random.key(0)

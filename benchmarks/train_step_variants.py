@@ -1,13 +1,13 @@
-"""A pretraining step on the CPU: what each of its pieces is worth.
+"""A pretraining step on the CPU: what each of its parts is worth.
 
     python -m benchmarks.train_step_variants [--sizes tiny,mini] [--rounds 9]
 
 The fused masked-LM loss against the written-out one, bfloat16 products against float32, dropout from a hash against
 `jax.random`'s own bits, a gather of the word table (whose gradient is a scatter) against a product with one-hot ids.
 Forward, backward and AdamW, dropout on, rows of 128 tokens of which 20 are predicted, random tokens. All programs of a
-size are compiled first; a round visits each of them once. Reported are medians of CPU seconds (over all threads) and of
-wall seconds, the CPU median's ratio to that of the size's first row, and the compiler's figure for temporary memory.
-Memory is kept as in the training program; BERT_JAX_MALLOC=0 in the environment leaves malloc alone.
+size are compiled first; a round runs each of them once. Reports the medians of CPU seconds (over all threads) and of
+wall seconds, the ratio of the CPU median to that of the size's first row, and the compiler's figure for temporary
+memory. Freed memory is kept as in the training program; BERT_JAX_MALLOC=0 in the environment leaves malloc alone.
 """
 
 import argparse
@@ -26,12 +26,12 @@ from bert_jax.runtime.cpu import keep_freed_memory
 
 
 def threefry_bits(words: Array, site: int, shape: tuple[int, ...]) -> Array:
-    """In the place of `layers.dropout_bits`: what `jax.random.bernoulli` draws from."""
+    """A substitute for `layers.dropout_bits`: the bits that `jax.random.bernoulli` uses."""
     return jax.random.bits(jax.random.wrap_key_data(words ^ jnp.uint32(site)), shape)
 
 
 def one_hot_product(table: Array, ids: Array) -> Array:
-    """In the place of `embeddings.look_up`: a product with all rows, in bfloat16."""
+    """A substitute for `embeddings.look_up`: a product with all rows, in bfloat16."""
     chosen = jax.nn.one_hot(ids, len(table), dtype=jnp.bfloat16)
     return jnp.einsum("...v,vd->...d", chosen, table.astype(jnp.bfloat16), preferred_element_type=jnp.float32)
 

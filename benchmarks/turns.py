@@ -1,4 +1,4 @@
-"""Contenders in processes of their own that take turns: whatever disturbs the machine disturbs them alike."""
+"""Contenders in separate processes that take turns, so that disturbances of the machine affect all alike."""
 
 import contextlib
 import json
@@ -12,7 +12,7 @@ import numpy as np
 
 
 class Figures(NamedTuple):
-    """Of one step, as benchmarks/rivals/serving.py prints them; or the medians of several."""
+    """Figures of one step, as benchmarks/rivals/serving.py prints them; or the medians of several."""
 
     wall_ms: float
     cpu_ms: float
@@ -21,7 +21,7 @@ class Figures(NamedTuple):
 
 
 class Worker:
-    """A process that speaks the protocol of `rivals.serving.serve`. Raises RuntimeError where it does not get ready."""
+    """A process that speaks the protocol of `rivals.serving.serve`. Raises RuntimeError if it does not get ready."""
 
     def __init__(self, command: list[str], environment: dict[str, str]):
         self._errors = tempfile.TemporaryFile("w+")
@@ -43,7 +43,7 @@ class Worker:
         self.failure: str | None = None
 
     def step(self, times: int = 1) -> None:
-        """So many steps in a row, the mean figures kept; or, where the process has ended, the reason in `failure`."""
+        """Do this many steps and keep the mean figures; if the process has ended, put the reason in `failure`."""
         with contextlib.suppress(BrokenPipeError):
             self._requests.write(f"{times}\n")
             self._requests.flush()
@@ -53,7 +53,7 @@ class Worker:
             self.failure = self._last_words()
 
     def medians(self, last: int = 0) -> Figures:
-        """Over the last so many steps; 0: over all."""
+        """Medians over the last steps, as many as given; 0: over all."""
         return Figures(*np.median(self.figures[-last:], axis=0))
 
     def stop(self) -> None:
@@ -69,8 +69,8 @@ class Worker:
 
 
 def take_turns(workers: list[Worker], rounds: int, times: int = 1) -> None:
-    """In each round one step of every worker that can, or several in a row; a moment apart, as a thread pool may spin
-    after its step."""
+    """In each round, one step (or several in a row) of every running worker, with a pause after each,
+    since a thread pool may spin after its step."""
     for _ in range(rounds):
         for worker in [worker for worker in workers if not worker.failure]:
             worker.step(times)

@@ -2,9 +2,9 @@
 
     python -m benchmarks.vocabulary TEXT.jsonl[.zst] ... --held-out TEXT.jsonl[.zst] [--size 30000] [--workers 2]
 
-Each learner runs in a process of its own; memory is the peak of that process and its children. Quality is measured on
-the held-out text: pieces a word, share of words that become [UNK], bits a character under a unigram model of the pieces
-(probabilities from the learner's own pieces of the held-out text). Lower is better in all three.
+Each learner runs in its own process; memory is the peak of that process and its children. Quality is measured on the
+held-out text: pieces per word, share of words that become [UNK], bits per character under a unigram model of the pieces
+(probabilities from the learner's own pieces of the held-out text). Lower is better for all three.
 """
 
 import argparse
@@ -61,7 +61,7 @@ def learn_theirs(paths: list[str], size: int, cased: bool, workers: int, strip_a
 
 
 def quality(tokenizer: Tokenizer, lines: list[str]) -> dict[str, float]:
-    """Pieces a word, [UNK] a word, bits a character of `lines`."""
+    """Pieces per word, [UNK] per word, bits per character of `lines`."""
     ids, _ = tokenizer.encode_flat(lines)
     words = len(ids) - int(tokenizer.is_continuation[ids].sum())
     counts = np.bincount(ids)
@@ -75,7 +75,7 @@ def quality(tokenizer: Tokenizer, lines: list[str]) -> dict[str, float]:
 
 
 def _in_own_process(function, *arguments):
-    """The result of a call and the peak memory in MB of the process that made it and of its children."""
+    """The result of a call, and the peak memory in MB of the calling process and of its children."""
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
         result = pool.submit(function, *arguments).result()
         return result, pool.submit(_peak_memory).result()

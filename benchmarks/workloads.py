@@ -1,4 +1,4 @@
-"""What the benchmarks of a training step train: published sizes of BERT, 20 of 128 tokens predicted."""
+"""The models and batches of the training-step benchmarks: published sizes of BERT, 20 of 128 tokens predicted."""
 
 import json
 from pathlib import Path
@@ -26,7 +26,7 @@ def workload(size: str, **overrides: str) -> tuple[BertConfig, dict[str, np.ndar
 
 
 def write_workload(size: str, folder: Path) -> None:
-    """The same as config.json and batch.npz, for those who do not know bert_jax."""
+    """Write the same as config.json and batch.npz, for contenders that do not use bert_jax."""
     config, batch = workload(size)
     (folder / "config.json").write_text(json.dumps(config.to_json()))
     np.savez(folder / "batch.npz", allow_pickle=False, **batch)

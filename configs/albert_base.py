@@ -5,7 +5,7 @@ Command:   python -m train.prepare TEXT --vocab albert/albert-base-v1 --objectiv
            python -m train.pretrain configs/albert_base.py data=DATA run=runs/albert
 Hardware:  the paper's: 64 to 512 chips of Cloud TPU v3, depending on the size of the model
 Time:      not known for base. Not run here: see --dry-run for what a step costs on your machine
-Expected:  the authors', development sets (google-research/albert README, v1 base): MNLI 81.6, SST-2 90.3, RACE 64.0,
+Expected:  the authors' development sets (google-research/albert README, v1 base): MNLI 81.6, SST-2 90.3, RACE 64.0,
            SQuAD 1.1 89.3 F1 / 82.3 EM, SQuAD 2.0 80.0 F1 / 77.1 EM, 80.1 on average
 
 125,000 steps of 4,096 sequences of 512 tokens, peak learning rate 1.76e-3 after 3,125 steps (the warm-up of Google's

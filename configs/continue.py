@@ -1,13 +1,13 @@
-"""A published BERT, or one of your own, trained on with your own text.
+"""Continue pretraining a published BERT, or one of yours, on your own text.
 
 Command:   python -m train.prepare TEXT --vocab google-bert/bert-base-uncased --output DATA --max-seq-length 128,512
            python -m train.pretrain configs/continue.py init=google-bert/bert-base-uncased data=DATA run=runs/mine
 Hardware:  the source's size decides; see --dry-run for what a step costs on your machine
 Time:      not fixed: 10,000 steps of 64 x 128 tokens, then 1,000 of 16 x 512
-Expected:  a held-out masked-LM loss that starts where the source is and falls from there; how far is up to your text
+Expected:  a held-out masked-LM loss that starts at the source's and falls from there; how far depends on your text
 
 The architecture is the source's. Learning rate 2e-5: google-research/bert's advice for additional steps from an
-existing checkpoint, against 1e-4 from scratch.
+existing checkpoint, instead of 1e-4 from scratch.
 """
 
 from bert_jax.config import BertConfig

@@ -1,4 +1,4 @@
-r"""DistilBERT-base (https://arxiv.org/abs/1910.01108): six layers of a BERT-base, taught by it.
+r"""DistilBERT-base (https://arxiv.org/abs/1910.01108): six layers of a BERT-base, distilled from it.
 
 Command:   python -m bert_jax edit google-bert/bert-base-uncased STUDENT --student distilbert
            python -m train.prepare TEXT --vocab google-bert/bert-base-uncased --objective none --max-seq-length 512 \
@@ -6,14 +6,14 @@ Command:   python -m bert_jax edit google-bert/bert-base-uncased STUDENT --stude
            python -m train.pretrain configs/distilbert_base.py init=STUDENT data=DATA run=runs/distilbert
 Hardware:  the paper's: 8 V100 of 16 GB
 Time:      the paper's: about 90 hours. Not run here: see --dry-run for what a step costs on your machine
-Expected:  the authors', development sets: GLUE 77.0 on average (CoLA 51.3, MNLI 82.1, MRPC 87.5, QNLI 89.2, QQP 88.5,
+Expected:  the authors' development sets: GLUE 77.0 on average (CoLA 51.3, MNLI 82.1, MRPC 87.5, QNLI 89.2, QQP 88.5,
            RTE 59.9, SST-2 91.3, STS-B 86.9, WNLI 56.3); SQuAD 1.1 86.9 F1 after a second distillation
 
 5 KL at temperature 2 + 2 masked LM + 1 cosine, batches of about 4,000, dropout 0.1; Adam as in the authors' code: peak
 5e-4 after 5 % of the steps, linear decay, b2 0.98, no weight decay, gradients clipped at 5. They train for three
-epochs: 6,000 steps are that for 8 million rows; set `phases` for your text. Their code masks rare words more often,
-which is not done here. Logits of student and teacher at every position take memory: see `accumulation`, and
-`distillation.restrict_ce_to_mask=true` for less.
+epochs, which for 8 million rows is 6,000 steps; set `phases` for your text. Their code masks rare words more often;
+this recipe does not. Logits of student and teacher at every position take much memory: use `accumulation`, or
+`distillation.restrict_ce_to_mask=true` for fewer logits.
 """
 
 from bert_jax.config import BertConfig

@@ -7,7 +7,7 @@ Expected:  base / large on GLUE's test sets: MNLI-m 84.6 / 86.7, MNLI-mm 83.4 / 
            92.7, SST-2 93.5 / 94.9, CoLA 52.1 / 60.5 (Matthews), STS-B 85.8 / 86.5 (Spearman), MRPC 88.9 / 89.3 (F1),
            RTE 66.4 / 70.1, the mean 79.6 / 82.1 (https://arxiv.org/abs/1810.04805, table 1). Base on dev sets: MNLI-m
            84.4, QNLI 88.4, SST-2 92.7, MRPC 86.7 (accuracy: metric=accuracy; table 5). The paper takes the best of
-           5e-5, 4e-5, 3e-5 and 2e-5 on the dev set; small models want more: 4 epochs, 3e-4 to 3e-5
+           5e-5, 4e-5, 3e-5 and 2e-5 on the dev set; small models need more: 4 epochs, 3e-4 to 3e-5
            (google-research/bert's README)
 """
 

@@ -1,4 +1,4 @@
-"""SQuAD 1.1 with the paper's numbers: where in a passage the answer to a question stands.
+"""SQuAD 1.1 with the paper's numbers: find the answer to a question in a passage.
 
 Command:   python -m train.finetune configs/finetune_squad.py init=google-bert/bert-base-uncased data=squad
            SQuAD 2.0, where questions may have no answer: task=squad2 epochs=2 batch=48

@@ -1,4 +1,4 @@
-"""SWAG with the paper's numbers: which of four endings a sentence goes on with.
+"""SWAG with the paper's numbers: choose which of four endings continues a sentence.
 
 Command:   python -m train.finetune configs/finetune_swag.py init=google-bert/bert-base-uncased data=swag
            data= holds train.csv and val.csv as published; task=codah, arc or hellaswag for those

@@ -3,14 +3,14 @@ r"""RoBERTa-base (https://arxiv.org/abs/1907.11692): masked LM alone, on much mo
 Command:   python -m train.prepare TEXT --vocab FacebookAI/roberta-base --objective none --max-seq-length 512 \
                --output DATA
            python -m train.pretrain configs/roberta_base.py data=DATA run=runs/roberta
-Hardware:  the paper's: machines of 8 V100 (32 GB), mixed precision; how many for base it does not say (the large
-           model's first 100,000 steps took 1,024 of them about a day). accumulation splits the batch to fit yours
+Hardware:  the paper's: machines of 8 V100 (32 GB), mixed precision; it does not say how many for base (the large
+           model's first 100,000 steps took 1,024 V100 about a day). accumulation splits the batch to fit yours
 Time:      not known for base. Not run here: see --dry-run for what a step costs on your machine
-Expected:  the authors', development sets (fairseq's README): MNLI 87.6, QNLI 92.8, QQP 91.9, RTE 78.7, SST-2 94.8,
+Expected:  the authors' development sets (fairseq's README): MNLI 87.6, QNLI 92.8, QQP 91.9, RTE 78.7, SST-2 94.8,
            MRPC 90.2, CoLA 63.6, STS-B 91.2; after 160 GB of text
 
 500,000 steps of 8,192 sequences of 512 tokens, peak learning rate 6e-4 after 24,000 steps, then linear decay; Adam's
-b2 is 0.98, and nothing is clipped. Masks are fairseq's: their number is right on average, `<s>` and `</s>` among them.
+b2 is 0.98, without clipping. Masks are fairseq's: right in number on average, and `<s>` and `</s>` may be masked.
 """
 
 from bert_jax.config import BertConfig

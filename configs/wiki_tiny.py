@@ -1,12 +1,12 @@
-"""BERT-tiny (2 layers, 128 wide) on 150 MB of English Wikipedia: two hours of CPU time that show a whole curve.
+"""BERT-tiny (2 layers, 128 wide) on 150 MB of English Wikipedia: a whole curve in two and a half hours of CPU time.
 
 Command:   python -m train.prepare wiki-en-0*.jsonl.zst --output data/wiki-en --vocab-size 30000 --uncased
            python -m train.pretrain configs/wiki_tiny.py data=data/wiki-en run=runs/wiki
 Hardware:  2 CPU cores
 Time:      about 75 minutes on two free cores; 16,000 steps of 64 x 128 tokens, nearly four passes over the text
-Expected:  5.04 nats a masked token held out (unigram 7.37), 27 % right, next sentence 90 %; the curve, and when it
-           leaves its two plateaus, in benchmarks/RESULTS.md, "Wikipedia".
-           No dropout: so small a model does not come to know so much text by heart
+Expected:  5.04 nats per held-out masked token (unigram 7.37), 27 % right, next sentence 90 %; benchmarks/RESULTS.md,
+           "Wikipedia", has the curve, and when it leaves its two plateaus.
+           No dropout: so small a model does not overfit so much text
 """
 
 from bert_jax.config import BertConfig

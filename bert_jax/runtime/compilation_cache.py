@@ -1,4 +1,4 @@
-"""JAX's cache of compiled programs, on disk and on by default: where it lies, and that what lies there is whole."""
+"""JAX's cache of compiled programs, on disk and on by default: where it is, and removal of damaged entries."""
 
 import hashlib
 import json
@@ -11,18 +11,19 @@ from pathlib import Path
 from bert_jax.files import write_json
 
 CHECKSUMS = "checksums.json"
-_THRESHOLDS = {  # name -> (what JAX has where nobody says anything, what keeps every program)
+_THRESHOLDS = {  # name -> (JAX's default, the value that keeps every program)
     "jax_persistent_cache_min_compile_time_secs": (1.0, 0.0),
     "jax_persistent_cache_min_entry_size_bytes": (0, -1),
 }
 
 
 def keep_compiled_programs() -> None:
-    """Points JAX at a folder of this jaxlib and this CPU, so that a second start compiles nothing again.
+    """Point JAX at a folder for this jaxlib and this CPU, so that a second start compiles nothing again.
 
-    Whoever set JAX's own options, by environment or by `jax.config.update`, keeps them: `jax_compilation_cache_dir`
-    (then nothing here is done), `jax_enable_compilation_cache`, and the sizes and seconds from which on a program is
-    kept, where they are other than JAX's own. Where the folder cannot be written programs are compiled every time.
+    JAX's own options, if set by environment or by `jax.config.update`, stay as they are: `jax_compilation_cache_dir`
+    (then this function does nothing), `jax_enable_compilation_cache`, and the minimum size and compile time of a
+    program to keep, if they differ from JAX's defaults. If the folder cannot be written, programs are compiled anew
+    every time.
     """
     import jax
 
@@ -35,7 +36,7 @@ def keep_compiled_programs() -> None:
         folder = default_folder()
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         remove_damaged(folder)
-    except (OSError, RuntimeError):  # RuntimeError: there is no home
+    except (OSError, RuntimeError):  # RuntimeError: no home directory
         return
     jax.config.update("jax_compilation_cache_dir", str(folder))
     for option, (usual, everything) in _THRESHOLDS.items():
@@ -44,7 +45,7 @@ def keep_compiled_programs() -> None:
 
 
 def kept_in() -> str | None:
-    """The folder that JAX keeps compiled programs in, whoever named it; None where it keeps none."""
+    """The folder in which JAX keeps compiled programs, whoever chose it; None if it keeps none."""
     import jax
 
     return jax.config.values["jax_compilation_cache_dir"] if jax.config.values["jax_enable_compilation_cache"] else None
@@ -53,8 +54,8 @@ def kept_in() -> str | None:
 def default_folder() -> Path:
     """`~/.cache/bert_jax/compiled/KEY`, or below `XDG_CACHE_HOME`.
 
-    JAX's own key of a program does not tell one CPU from another: code compiled for other instructions, as in a home
-    that several machines share, may end in a crash. So there is a folder for each.
+    JAX's own key for a program does not distinguish CPUs, and code compiled for other instructions may crash, for
+    example in a home that several machines share. So each kind of CPU has its own folder.
     """
     cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     cpu = hashlib.sha256(_cpu().encode()).hexdigest()[:12]
@@ -62,7 +63,7 @@ def default_folder() -> Path:
 
 
 def _cpu() -> str:
-    """What programs are compiled for: the CPU's model and the names of its features."""
+    """The target of compilation: the CPU's model and the names of its features."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
@@ -73,10 +74,10 @@ def _cpu() -> str:
 
 
 def remove_damaged(folder: Path) -> None:
-    """Deletes the entries that were cut short, or changed since they were first seen, so that JAX writes them anew.
+    """Delete entries that are truncated, or changed since they were first seen, so that JAX writes them anew.
 
-    JAX would compile again what it cannot read, at every start, and leave the entry as it is. What it can read it
-    does not check, where it compresses with zstandard.
+    JAX would compile an unreadable entry again at every start, and leave it as it is. Entries that it can read it does
+    not check if it compresses with zstandard.
     """
     known = _checksums(folder)
     sums: dict[str, int] = {}
@@ -100,11 +101,11 @@ def _checksums(folder: Path) -> dict[str, int]:
 
 
 def _is_whole(entry: bytes) -> bool:
-    """Whether it can be decompressed to its end."""
+    """Whether an entry can be decompressed to its end."""
     if entry.startswith(b"\x28\xb5\x2f\xfd"):
         try:
             import zstandard
-        except ImportError:  # a Python that has it in its standard library
+        except ImportError:  # Pythons with zstd in their standard library
             return True
         decompressor, error = zstandard.ZstdDecompressor().decompressobj(), zstandard.ZstdError
     else:

@@ -1,4 +1,4 @@
-"""What a program that computes on a CPU sets before JAX starts: glibc's malloc, a device a core, threads apart."""
+"""CPU settings to make before JAX starts: glibc's malloc, one device per core, one core per thread."""
 
 import ctypes
 import os
@@ -6,20 +6,20 @@ from importlib.metadata import entry_points
 from importlib.util import find_spec
 from pathlib import Path
 
-# malloc.h; the values are those that were fastest in benchmarks/allocator.py.
+# malloc.h; these values were the fastest in benchmarks/allocator.py.
 M_TRIM_THRESHOLD, M_MMAP_MAX, M_ARENA_MAX = -1, -4, -8
 SETTINGS = {M_MMAP_MAX: 0, M_TRIM_THRESHOLD: -1, M_ARENA_MAX: 1}
 
 
 def keep_freed_memory() -> bool:
-    """Tells malloc to keep what is freed, all in one arena; returns whether it was told.
+    """Tell malloc to keep freed memory, all in one arena; returns whether that was done.
 
-    XLA's CPU runtime allocates its temporaries afresh in every step; by default each of the large ones is mapped,
-    faulted in page by page, and unmapped. The process then holds the most that it ever used. Call it before JAX makes
-    its threads, which would get arenas of their own.
+    XLA's CPU runtime allocates its temporaries anew in every step; by default each large one is mapped,
+    faulted in page by page, and unmapped. With this setting the process holds on to the most memory that it ever
+    used. Call it before JAX makes its threads, which would get their own arenas.
 
-    Nothing is done under another C library, where JAX is to run on an accelerator, where the environment sets malloc
-    already (`MALLOC_…`, `GLIBC_TUNABLES`), and with `BERT_JAX_MALLOC=0`.
+    It does nothing with another C library, if JAX will run on an accelerator, if the environment already sets malloc
+    (`MALLOC_…`, `GLIBC_TUNABLES`), and with `BERT_JAX_MALLOC=0`.
     """
     if os.environ.get("BERT_JAX_MALLOC") == "0" or not _is_glibc() or not is_for_cpu():
         return False
@@ -32,38 +32,38 @@ def keep_freed_memory() -> bool:
 def _is_glibc() -> bool:
     try:
         return (os.confstr("CS_GNU_LIBC_VERSION") or "").startswith("glibc")
-    except (AttributeError, ValueError):  # no POSIX system, or a C library that does not know the name
+    except (AttributeError, ValueError):  # not a POSIX system, or a C library without mallopt
         return False
 
 
 def is_for_cpu() -> bool:
-    """What JAX will choose, asked without starting it."""
+    """Whether JAX will choose the CPU, found out without starting JAX."""
     if chosen := platforms():
         return chosen == "cpu"
     return not entry_points(group="jax_plugins") and find_spec("libtpu") is None
 
 
 def platforms() -> str | None:
-    """`JAX_PLATFORMS`, or what the program has set in its place."""
+    """`JAX_PLATFORMS`, or what the program has set instead."""
     import jax
 
     return jax.config.values["jax_platforms"]
 
 
 MOST_DEVICES = 8  # each holds the parameters
-_POOL = "tf_XLAEigen"  # the threads that XLA's CPU client computes with, as Linux shows their names
+_POOL = "tf_XLAEigen"  # the compute threads of XLA's CPU client, as Linux shows their names
 
 
 def use_all_cores() -> bool:
-    """Makes each core a device of its own, and malloc keep what is freed; returns whether there are several devices.
+    """Make each core a device, and malloc keep freed memory; returns whether there are several devices.
 
-    An engine then gives each core rows of its own. One device's products are split over the cores too, but on two of
-    them that reaches two thirds of the speed (benchmarks/inference.py). For inference: in training a device more is a
-    shard more. Call it before JAX is used: it starts JAX, and sees to it that XLA's threads share no core
-    (`keep_apart`).
+    An engine then gives each core its own rows. A single device also splits its products over the cores, but on two
+    cores that reaches only two thirds of the speed (benchmarks/inference.py). Use it for inference only: in training
+    each device more is a shard more. Call it before using JAX: it starts JAX, and pins XLA's threads to different
+    cores (`keep_apart`).
 
-    Nothing is done where JAX is to run on an accelerator, and where the number of devices was set already
-    (`JAX_NUM_CPU_DEVICES`, `XLA_FLAGS`, `jax_num_cpu_devices`), or JAX has started.
+    It does nothing if JAX will run on an accelerator, if the number of devices was set already
+    (`JAX_NUM_CPU_DEVICES`, `XLA_FLAGS`, `jax_num_cpu_devices`), or if JAX has started.
     """
     keep_freed_memory()
     import jax
@@ -74,7 +74,7 @@ def use_all_cores() -> bool:
         return False
     try:
         jax.config.update("jax_num_cpu_devices", min(cores, MOST_DEVICES))
-    except RuntimeError:  # the devices are there already
+    except RuntimeError:  # the devices exist already
         return False
     jax.devices()
     keep_apart()
@@ -82,13 +82,13 @@ def use_all_cores() -> bool:
 
 
 def keep_apart() -> int:
-    """Gives each of XLA's computing threads a core of its own, as onnxruntime does; returns how many there were.
+    """Pin each of XLA's compute threads to its own core, as onnxruntime does; returns the number of threads.
 
-    After a pause of the program Linux wakes them on one core, and a request of a single row is over before it parts
-    them again: it took up to one and a half times as long. Call it when JAX has started.
+    After a pause Linux wakes them on the same core, and a request of a single row ends before they are spread out
+    again: it took up to one and a half times as long. Call it after JAX has started.
 
-    Nothing is done on another system, where there are not as many threads as cores, and with
-    `BERT_JAX_KEEP_APART=0`: a thread that has its core cannot leave it to another busy program.
+    It does nothing on another system, if there are not as many threads as cores, and with
+    `BERT_JAX_KEEP_APART=0`: a pinned thread cannot leave its core to another busy program.
     """
     if os.environ.get("BERT_JAX_KEEP_APART") == "0" or not hasattr(os, "sched_setaffinity"):
         return 0

@@ -1,1 +1,1 @@
-"""Surgery: a config and its parameters in, another config and its parameters out; NumPy or JAX arrays alike."""
+"""Surgery: functions from a config and its parameters to a new config and parameters, of NumPy or JAX arrays."""

@@ -1,4 +1,4 @@
-"""Fewer layers: a student that starts from some of its teacher's."""
+"""Fewer layers: a student that starts from some of its teacher's layers."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -16,22 +16,22 @@ def keep_layers(
     """Keep these layers, in this order, and drop the others.
 
     Args:
-        config: of `params`. In ALBERT, whose layers share their parameters, only how often they are applied changes.
-        params: a head's tree or the encoder's own, of NumPy or JAX arrays. It is left as it is.
+        config: of `params`. In ALBERT, whose layers share parameters, only the number of applications changes.
+        params: a head's tree or the encoder's own, of NumPy or JAX arrays. It is not changed.
         layers: numbers of the layers to keep, counted from 0, ascending.
 
     Returns:
         The config with fewer layers, and a tree that shares its arrays with `params`.
 
     Raises:
-        UserError: no layer, one that there is not, or not ascending; ALBERT with several groups of layers.
+        UserError: no layer, a layer that does not exist, or not ascending; ALBERT with several groups of layers.
     """
     count = config.num_hidden_layers
     if not layers or any(layer not in range(count) for layer in layers) or sorted(set(layers)) != list(layers):
         raise UserError(f"layers={list(layers)}: expected ascending numbers from 0 to {count - 1}")
     if config.family == "albert":
         if config.num_parameter_layers > 1:
-            raise UserError("an ALBERT with several groups of layers has none to drop: which apply follows from depth")
+            raise UserError("cannot drop layers of an ALBERT with several groups: depth decides which group applies")
         return config.replace(num_hidden_layers=len(layers)), dict(params)
     encoder = encoder_of(params)
     kept = {f"layer_{i}": encoder["encoder"][f"layer_{layer}"] for i, layer in enumerate(layers)}
@@ -48,20 +48,20 @@ def distilbert_student(
 ) -> tuple[BertConfig, dict[str, Any]]:
     """A DistilBERT that starts from a BERT, as in https://arxiv.org/abs/1910.01108, section 3.
 
-    The layers are those of the published students. DistilBERT has no token types and no pooler: the row of type 0,
-    which every text of one segment gets, is added to the positions, so that with all layers kept the student computes
-    what its teacher does for such texts (transformers' own script leaves it out).
+    The default layers are those of the published students. DistilBERT has no token types and no pooler. So the row of
+    type 0, which every text of one segment gets, is added to the positions: with all layers kept, the student computes
+    what its teacher does for such texts (transformers' own script omits this).
 
     Args:
         config: a BERT's, with absolute positions and nothing pruned.
-        params: a masked-LM, pretraining or encoder tree, of NumPy or JAX arrays. It is left as it is.
+        params: a masked-LM, pretraining or encoder tree, of NumPy or JAX arrays. It is not changed.
         layers: as for `keep_layers`.
 
     Returns:
-        DistilBERT's config, and a tree for head "mlm" ("encoder" where `params` has no masked-LM head).
+        DistilBERT's config, and a tree for head "mlm" ("encoder" if `params` has no masked-LM head).
 
     Raises:
-        UserError: another family or kind of BERT, or layers as for `keep_layers`.
+        UserError: another family or kind of BERT, or the errors of `keep_layers`.
     """
     if config.model_type != "bert" or config.position_embedding_type != "absolute" or config.is_decoder:
         raise UserError(f"a DistilBERT starts from a BERT with absolute positions, not from {config.model_type!r}")

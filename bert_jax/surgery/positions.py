@@ -1,4 +1,4 @@
-"""Longer inputs for a trained model: more rows for its table of positions."""
+"""Longer inputs for a trained model: more rows in its position table."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -15,22 +15,22 @@ WAYS = ("tile", "interpolate")
 def extend_positions(
     config: BertConfig, params: Mapping[str, Any], length: int, *, how: str = "tile"
 ) -> tuple[BertConfig, dict[str, Any]]:
-    """Make a model take inputs of `length` positions, to be trained on with such inputs.
+    """Make a model accept inputs of `length` positions; train it further on such inputs.
 
     Args:
         config: of `params`.
-        params: a head's tree or the encoder's own, of NumPy or JAX arrays. It is left as it is.
-        length: positions that an input may have afterwards, more than now. The table gets `length` rows, and in RoBERTa
-            the rows before the first position as well (514 for 512).
-        how: "tile" repeats the rows from the start (https://arxiv.org/abs/2004.05150, section 5): inputs no longer
-            than before give the outputs they gave. "interpolate" stretches the table linearly, its first and last row
-            staying at the ends (https://arxiv.org/abs/2306.15595): every position moves.
+        params: a head's tree or the encoder's own, of NumPy or JAX arrays. It is not changed.
+        length: the new maximum length of an input, greater than the old. The table gets `length` rows, and in RoBERTa
+            keeps the rows before the first position as well (514 for 512).
+        how: "tile" repeats the rows from the start (https://arxiv.org/abs/2004.05150, section 5): inputs that
+            fitted before give the same outputs. "interpolate" stretches the table linearly, with its first and
+            last row staying at the ends (https://arxiv.org/abs/2306.15595): every position moves.
 
     Returns:
-        The config with `max_position_embeddings` grown, and a tree that shares with `params` what did not change.
+        The config with the larger `max_position_embeddings`, and a tree that shares its unchanged arrays with `params`.
 
     Raises:
-        UserError: positions that are not in a table that was learned, a length that is not greater, or another `how`.
+        UserError: positions that are not a learned table, a length that is not greater, or another `how`.
     """
     now = config.longest_input
     if how not in WAYS:

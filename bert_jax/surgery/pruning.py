@@ -1,4 +1,4 @@
-"""Pruning of attention heads: the parameters of heads that a model can do without are taken out of its tree."""
+"""Pruning of attention heads: removes their parameters from a model's tree."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -13,23 +13,24 @@ from bert_jax.tree import encoder_of, with_encoder
 def prune_heads(
     config: BertConfig, params: Mapping[str, Any], heads: Mapping[int, Iterable[int]]
 ) -> tuple[BertConfig, dict[str, Any]]:
-    """Take heads out of self-attention (https://arxiv.org/abs/1905.10650), as transformers 4's `prune_heads` does.
+    """Remove heads from self-attention (https://arxiv.org/abs/1905.10650), as transformers 4's `prune_heads` does.
 
-    The model computes what it would with those heads' entries of `head_mask` at 0, with fewer and smaller products.
-    The size of a head stays as it is, the bias of the output projection too; cross-attention keeps its heads.
+    The model then computes what it would with those heads' entries of `head_mask` at 0, but with smaller products.
+    The size of a head and the bias of the output projection do not change; cross-attention keeps its heads.
 
     Args:
-        config: of `params`; its `pruned_heads` are already out of them.
-        params: a head's tree or the encoder's own, of NumPy or JAX arrays. It is left as it is.
-        heads: number of a layer -> numbers of the heads to take out, as they were before any pruning; those that are
-            out already are passed over. In ALBERT a layer is one with parameters of its own, `layer_i`, and loses its
+        config: of `params`; its `pruned_heads` are already missing from them.
+        params: a head's tree or the encoder's own, of NumPy or JAX arrays. It is not changed.
+        heads: layer number -> numbers of the heads to remove, counted before any pruning; heads that are
+            already removed are skipped. In ALBERT a layer is one with its own parameters, `layer_i`, and loses its
             heads wherever it is applied.
 
     Returns:
-        The config with `pruned_heads` grown, and a tree that shares with `params` what did not change.
+        The config with the new `pruned_heads`, and a tree that shares its unchanged arrays with `params`.
 
     Raises:
-        UserError: a layer or head that there is not, a layer that would lose its last head, or a tree of another shape.
+        UserError: a layer or head that does not exist, a layer that would lose its last head, or a tree that does not
+            match the config.
     """
     gone = {layer: set(numbers) for layer, numbers in config.pruned_heads}
     for layer, numbers in heads.items():
@@ -45,13 +46,13 @@ def prune_heads(
         if len(kept) == len(had):
             continue
         if name not in encoder:
-            raise UserError(f"the tree has no encoder/{name}, whose heads were to be pruned")
+            raise UserError(f"the tree has no encoder/{name} to prune heads of")
         layers[name] = {**encoder[name], "attention": _select(encoder[name]["attention"], name, len(had), kept, config)}
     return after, with_encoder(params, {**tree, "encoder": layers})
 
 
 def _select(attention: Mapping[str, Any], name: str, had: int, kept: np.ndarray, config: BertConfig) -> dict[str, Any]:
-    """The subtree with the blocks of `kept`, which count within the `had` heads that it holds."""
+    """The subtree with the blocks of the heads `kept`, numbered within its `had` heads."""
     size = config.head_dim
     expected, found = (config.hidden_size, had * size), tuple(attention["query"]["kernel"].shape)
     if found != expected:

@@ -1,4 +1,4 @@
-"""New tokens for a trained model: rows of the token table, and of everything that has one for each token."""
+"""New tokens for a trained model: new rows in the token table and in every other table with a row per token."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -16,18 +16,18 @@ STARTS = ("mean", "pieces")
 def set_token_rows(
     config: BertConfig, params: Mapping[str, Any], sources: Mapping[int, Sequence[int] | None]
 ) -> tuple[BertConfig, dict[str, Any]]:
-    """Give tokens rows that are means of other tokens' rows; ids past the table make it longer.
+    """Set tokens' rows to means of other tokens' rows; ids past the end of the table extend it.
 
-    The rows are those of the token table, of the masked-LM head's bias, and of its own table where it is not tied.
+    This changes the token table, the masked-LM head's bias, and its decoder table if that is not tied.
 
     Args:
         config: of `params`.
-        params: a head's tree or the encoder's own, of NumPy or JAX arrays. It is left as it is.
-        sources: id -> the tokens whose rows are averaged; None: all that are in the table now, so that a new token
-            starts where it is neither likely nor unlikely. New ids follow the last one without a gap.
+        params: a head's tree or the encoder's own, of NumPy or JAX arrays. It is not changed.
+        sources: id -> the tokens whose rows are averaged; None: all tokens of the present table, so that a new token
+            starts out neither likely nor unlikely. New ids follow the last one without a gap.
 
     Returns:
-        The config with `vocab_size` grown, and a tree that shares with `params` what did not change.
+        The config with the new `vocab_size`, and a tree that shares its unchanged arrays with `params`.
 
     Raises:
         UserError: a gap in the new ids, or a source that is not in the table.
@@ -35,11 +35,11 @@ def set_token_rows(
     size = config.vocab_size
     new = sorted(token for token in sources if token >= size)
     if new != list(range(size, size + len(new))) or any(token < 0 for token in sources):
-        raise UserError(f"new tokens have ids {new}; expected to go on from {size} without a gap")
+        raise UserError(f"new tokens have ids {new}; expected ids from {size} on, without a gap")
     for token, rows in sources.items():
         strange = [row for row in rows or () if row not in range(size)]
         if strange:
-            raise UserError(f"the row of token {token} is to be made of row {strange[0]}; the table has {size}")
+            raise UserError(f"token {token} takes its row from row {strange[0]}; the table has {size} rows")
 
     def grown(array: Any) -> np.ndarray:
         old = np.asarray(array)
@@ -70,24 +70,23 @@ def add_words(
     into_unused: bool = False,
     initial: str = "mean",
 ) -> tuple[BertConfig, dict[str, Any], Tokenizer, dict[str, int]]:
-    """Teach a model words of its domain as tokens: tokenizer, config and rows together.
+    """Add words as tokens to a model: to its tokenizer, config and parameters together.
 
     Args:
         config, params: as for `set_token_rows`.
         tokenizer: the model's.
-        words: those that are tokens already are passed over.
-        into_unused: put them in the places of [unused0], [unused1] ... (WordPiece), so that no size changes; else they
-            are appended.
-        initial: what the new rows start as: "mean", the mean of all rows
+        words: words that are already tokens are skipped.
+        into_unused: replace [unused0], [unused1] ... (WordPiece), so that no size changes; otherwise append.
+        initial: initial value of the new rows: "mean", the mean of all rows
             (https://nlp.stanford.edu/~johnhew/vocab-expansion.html), or "pieces", the mean of the rows of the pieces
-            that the word was cut into before.
+            that the word was split into before.
 
     Returns:
         config, tree, tokenizer, and the new tokens with their ids.
 
     Raises:
-        UserError: as `Tokenizer.with_words` and `set_token_rows`; a table with more rows than the tokenizer has tokens,
-            where words are appended; another `initial`.
+        UserError: as in `Tokenizer.with_words` and `set_token_rows`; if words are appended, a table with more rows than
+            the tokenizer has tokens; another `initial`.
     """
     if initial not in STARTS:
         raise UserError(f"initial={initial!r}: expected one of {', '.join(STARTS)}")
@@ -96,8 +95,8 @@ def add_words(
     first = tokenizer.vocab_size
     if new and not into_unused and first != config.vocab_size:
         raise UserError(
-            f"the tokenizer has {first} tokens, the table {config.vocab_size} rows: appended words would get rows that "
-            "are there already"
+            f"the tokenizer has {first} tokens, the table {config.vocab_size} rows: appended words would get existing "
+            "rows"
         )
     sources = {token: None if initial == "mean" else _pieces(tokenizer, word) for word, token in ids.items()}
     config, tree = set_token_rows(config, params, sources)
@@ -105,6 +104,6 @@ def add_words(
 
 
 def _pieces(tokenizer: Tokenizer, word: str) -> list[int]:
-    """The ids that stood for a word before it was a token, as it is cut after a blank."""
+    """The ids that a word was split into before it became a token, as it is split after a blank."""
     text = word.removeprefix("##") if word.startswith("##") else word
     return tokenizer.encode_flat([text])[0].tolist()

@@ -1,4 +1,4 @@
-"""The files of fine-tuning tasks, as published and in a user's own tables, and their examples as rows of a model.
+"""The files of fine-tuning tasks, as published and as a user's own tables, and their examples as rows of a model.
 
-A reader a form of file.
+There is one reader for each file format.
 """

@@ -1,4 +1,4 @@
-"""Examples of a task as rows of a model: tokens end to end, batches of like lengths, windows of long texts.
+"""Examples of a task as rows of a model: tokens end to end, batches of similar lengths, windows of long texts.
 
 google-research/bert, run_squad.py: `convert_examples_to_features` and `_check_is_max_context`.
 """
@@ -16,13 +16,13 @@ from bert_jax.data.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import UserError
 
 BUCKETS = (16, 32, 64, 128, 256, 384, 512)
-IGNORED = -100  # the label of a position that is not learnt: padding, and what no label is given to
+IGNORED = -100  # the label of a position without a loss: padding, and tokens that carry no label
 _AT_ONCE = 256  # texts, which are padded to the longest of them
 _POOL = 50  # batches whose examples are sorted by length together: enough to save padding, few enough to stay random
 
 
 class Batch(NamedTuple):
-    """int32 [B] numbers of examples (filled up with repetitions), bool [B] which of them count, padded length."""
+    """int32 [B] numbers of examples (padded with repetitions), bool [B] which of them count, padded length."""
 
     examples: np.ndarray
     counts: np.ndarray
@@ -34,11 +34,11 @@ class Encoded:
     """N examples, each of one row of tokens, or of `choices` rows.
 
     Attributes:
-        tokens: name -> int32 [T], the rows end to end: input_ids, token_type_ids and what else there is for each token.
-        pads: name -> what it is padded with.
+        tokens: name -> int32 [T], the rows end to end: input_ids, token_type_ids and other values for each token.
+        pads: name -> its padding value.
         row_lengths: int64 [N] or [N · choices].
-        targets: name -> array [N, ...]: what is learnt of an example as a whole.
-        choices: how many rows an example has; None: one, and batches have no axis for it.
+        targets: name -> array [N, ...]: what is learnt for an example as a whole.
+        choices: number of rows per example; None: one, and batches have no axis for it.
     """
 
     tokens: Mapping[str, np.ndarray]
@@ -52,15 +52,15 @@ class Encoded:
 
     @property
     def lengths(self) -> np.ndarray:
-        """int64 [N], tokens of an example: of its longest row."""
+        """int64 [N], the tokens of each example's longest row."""
         return self.row_lengths.reshape(len(self), self.choices or 1).max(axis=1)
 
     def batch(self, plan: Batch) -> dict[str, np.ndarray]:
-        """What a step takes.
+        """The arrays that a step takes.
 
         Returns:
             `tokens` and attention_mask, int32 [B, L] or [B, choices, L]; `targets` [B, ...]; weights float32 [B], 0 for
-            a row that is only there for the shape.
+            a row that only fills up the shape.
         """
         width = self.choices or 1
         numbers = (plan.examples[:, None] * width + np.arange(width)).ravel()
@@ -90,14 +90,14 @@ def encode_texts(
     targets: Mapping[str, np.ndarray],
     choices: int | None = None,
 ) -> Encoded:
-    """[CLS] text [SEP], or [CLS] text [SEP] pair [SEP], cut to `max_length` tokens, the longer of a pair first.
+    """[CLS] text [SEP], or [CLS] text [SEP] pair [SEP], truncated to `max_length` tokens, the longer text first.
 
     Args:
         tokenizer: the model's.
-        texts, pairs: as many of both; with `choices` that many for each example, one after the other.
-        max_length: tokens of a row, special tokens included.
-        targets: what is learnt of each example.
-        choices: how many rows an example has; None: one.
+        texts, pairs: equally many; with `choices` that many for each example, one after the other.
+        max_length: tokens per row, special tokens included.
+        targets: what is learnt for each example.
+        choices: number of rows per example; None: one.
     """
     ids, types, lengths = [], [], []
     for begin in range(0, len(texts), _AT_ONCE):
@@ -117,7 +117,7 @@ def encode_texts(
 
 
 def interleaved(parts: Sequence[tuple[np.ndarray, Encoded]]) -> Encoded:
-    """Several as one: `parts` are (numbers int64 [N] of the rows in the whole, their rows), without targets."""
+    """Merge parts into one. Each part is (numbers int64 [N] of its rows in the result, the rows), without targets."""
     numbers = np.concatenate([numbers for numbers, _ in parts])
     lengths = np.zeros(len(numbers), np.int64)
     lengths[numbers] = np.concatenate([rows.row_lengths for _, rows in parts])
@@ -133,10 +133,10 @@ def interleaved(parts: Sequence[tuple[np.ndarray, Encoded]]) -> Encoded:
 def encode_choices(tokenizer: Tokenizer, questions: Sequence[Choices], *, max_length: int) -> Encoded:
     """A row for each choice: [CLS] A [SEP] B [SEP] (https://arxiv.org/abs/1810.04805, section 4.4).
 
-    Where a question has fewer choices than another, rows of its first fill it up, and `is_choice` is false there.
+    A question with fewer choices than another is padded with its first choice, and `is_choice` is false there.
 
     Returns:
-        targets: is_choice bool [N, choices]; labels int32 [N], where all questions have one.
+        targets: is_choice bool [N, choices]; labels int32 [N], if all questions have one.
     """
     most = max((len(question.first) for question in questions), default=1)
     first, second = [], []
@@ -156,16 +156,16 @@ def _joined(parts: list[np.ndarray]) -> np.ndarray:
 
 
 class LengthBatches:
-    """The batches of a training run, a pure function of the step: every example once an epoch.
+    """The batches of a training run, as a pure function of the step: every example once per epoch.
 
-    Each epoch the examples are shuffled; of every 50 batches' worth the long ones go with the long ones; then the
-    batches are shuffled. A program is compiled for each length of `buckets` that occurs, and for no other.
+    In each epoch the examples are shuffled, sorted by length within pools of 50 batches, and cut into batches; then the
+    batches are shuffled. One program is compiled for each length of `buckets` that occurs, and no other.
 
     Args:
         lengths: int [N], tokens of each example.
-        batch_size: examples of a batch; the last of an epoch may count fewer.
-        buckets: lengths that a batch may be padded to, rising; the last must hold the longest example.
-        seed: of the order.
+        batch_size: examples per batch; fewer may count in the last batch of an epoch.
+        buckets: lengths that a batch may be padded to, ascending; the last must hold the longest example.
+        seed: for the order.
 
     Raises:
         UserError: no examples, or one longer than the last bucket.
@@ -175,7 +175,7 @@ class LengthBatches:
         self._lengths = _checked(lengths, buckets)
         self._batch_size, self._buckets, self._seed = batch_size, np.array(buckets), seed
         self.steps_per_epoch = -(-len(self._lengths) // batch_size)
-        self._order = lru_cache(2)(self._order_of)  # of this epoch and of the next, which is fetched ahead
+        self._order = lru_cache(2)(self._order_of)  # this epoch's and the next one's, which is fetched ahead
 
     def batch(self, step: int) -> Batch:
         """The batch of a step, counted from 0 over all epochs."""
@@ -194,7 +194,7 @@ class LengthBatches:
 
 
 def evaluation_batches(lengths: np.ndarray, batch_size: int, *, buckets: tuple[int, ...] = BUCKETS) -> list[Batch]:
-    """Every example exactly once, the short ones first; the last batch is filled up with what does not count."""
+    """Every example exactly once, short ones first; the last batch is padded with rows that do not count."""
     lengths = _checked(lengths, buckets)
     order = np.argsort(lengths, kind="stable")
     cuts = [order[i : i + batch_size] for i in range(0, len(order), batch_size)]
@@ -217,7 +217,7 @@ def _checked(lengths: np.ndarray, buckets: tuple[int, ...]) -> np.ndarray:
 
 
 class Window(NamedTuple):
-    """Where it begins in the text, and how many tokens it has."""
+    """Where a window begins in the text, and how many tokens it has."""
 
     start: int
     length: int
@@ -228,15 +228,17 @@ def windows(count: int, room: int, stride: int) -> list[Window]:
 
     Args:
         count: tokens of the text; 0 gives one empty window.
-        room: the most of them in a window.
-        stride: what run_squad.py calls doc_stride; more than `room` is `room`, as there, so that no token is left out.
+        room: maximum number of tokens in a window.
+        stride: run_squad.py's doc_stride; above `room` it is set to `room`, as there, so that no token is skipped.
             (In transformers a stride is the overlap, room - stride.)
 
     Raises:
         UserError: `room` or `stride` below 1.
     """
     if room < 1:
-        raise UserError(f"no room for the text beside the question and special tokens ({room} tokens); shorten the one")
+        raise UserError(
+            f"no room for the text beside question and special tokens ({room} tokens); shorten the question"
+        )
     if stride < 1:
         raise UserError(f"stride={stride}: expected at least 1")
     stride = min(stride, room)
@@ -247,10 +249,10 @@ def windows(count: int, room: int, stride: int) -> list[Window]:
 
 
 def best_windows(count: int, found: list[Window]) -> np.ndarray:
-    """For each token the window in which it has the most context: int32 [count].
+    """For each token, the window in which it has the most context: int32 [count].
 
     The score of a token in a window is the smaller of the numbers of tokens to its left and right, plus a hundredth of
-    the window's length; the first of equals counts.
+    the window's length; ties go to the first window.
     """
     best, highest = np.zeros(count, np.int32), np.full(count, -1.0)
     for index, (start, length) in enumerate(found):

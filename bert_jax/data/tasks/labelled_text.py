@@ -1,4 +1,4 @@
-"""Texts or pairs of texts with a label, several labels or a number; the classes found in them, and parts held out."""
+"""Texts or pairs of texts with a label, several labels or a number; finding the classes, holding out a part."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -14,7 +14,7 @@ Label = str | float | tuple[str, ...]
 
 
 class LabelledText(NamedTuple):
-    """An example: its id, one text or two, its label (None where there is none, as in a test set), and its line."""
+    """An example: its id, one text or two, its label (None without one, as in a test set), and its line."""
 
     id: str
     text: str
@@ -24,10 +24,10 @@ class LabelledText(NamedTuple):
 
 
 class Columns(NamedTuple):
-    """Which columns of a table are what.
+    """The roles of a table's columns.
 
     `text` None: texts are not read; `label` None: the table has none; `id` None: rows are numbered from 0.
-    kind: "class" (the label is a name), "classes" (several: a JSON list, or names parted by "|"), "number".
+    kind: "class" (the label is a name), "classes" (several: a JSON list, or names separated by "|"), "number".
     """
 
     text: str | None
@@ -41,8 +41,8 @@ def read_table(path: Path, columns: Columns, wrong: Wrong = refuse) -> Iterator[
     """The rows of a CSV, TSV or JSONL file.
 
     Raises:
-        UserError: a column that the header does not have. If `wrong` does, also an object without it, a text that is
-            none, a label that is empty or no number. Each with its line.
+        UserError: a column missing from the header. If `wrong` raises, also an object without the field, a value that
+            is not a text, a label that is empty or not a number. Each with its line.
     """
     for index, (line, row) in enumerate(named_rows(path, wrong)):
         where = f"{path}, line {line}"
@@ -66,7 +66,7 @@ def read_table(path: Path, columns: Columns, wrong: Wrong = refuse) -> Iterator[
 
 
 def label_number(value: Any, where: str) -> float:
-    """A label that is a number; UserError, beginning with `where`, if it is not a finite one."""
+    """The label as a number; UserError, beginning with `where`, if it is not a finite number."""
     try:
         number = float(value)
     except (TypeError, ValueError):
@@ -88,7 +88,9 @@ def _label(value: Any, columns: Columns, where: str) -> Label:
     if columns.kind == "classes":
         names = value.split("|") if isinstance(value, str) else value
         if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-            raise UserError(f"{where}: {columns.label!r} is {value!r}; expected a list of names, or names parted by |")
+            raise UserError(
+                f"{where}: {columns.label!r} is {value!r}; expected a list of names, or names with | between"
+            )
         return tuple(dict.fromkeys(name.strip() for name in names if name.strip()))
     if isinstance(value, bool) or not isinstance(value, str | int) or not str(value).strip():
         raise UserError(f"{where}: {columns.label!r} is {value!r}; expected the name of a class")
@@ -96,7 +98,7 @@ def _label(value: Any, columns: Columns, where: str) -> Label:
 
 
 def find_labels(examples: Sequence[LabelledText]) -> tuple[str, ...]:
-    """The names of all classes that occur, sorted: as numbers where all are, so that "10" follows "9".
+    """The names of all classes that occur, sorted; as numbers if all are numbers, so that "10" follows "9".
 
     Raises:
         UserError: an example without a label, or fewer than two classes; with its line.
@@ -104,7 +106,7 @@ def find_labels(examples: Sequence[LabelledText]) -> tuple[str, ...]:
     names: set[str] = set()
     for example in examples:
         if example.label is None:
-            raise UserError(f"line {example.line}: has no label, and is to be learnt from")
+            raise UserError(f"line {example.line}: has no label, but training needs one")
         names |= set(_names(example.label))
     if len(names) < 2:
         found = f"only {next(iter(names))!r}" if names else "none"
@@ -115,7 +117,7 @@ def find_labels(examples: Sequence[LabelledText]) -> tuple[str, ...]:
 
 
 def check_labels_differ(examples: Sequence[LabelledText], source: str) -> None:
-    """UserError, beginning with `source`, where all examples have the same label, class or number."""
+    """UserError, beginning with `source`, if all examples have the same label, class or number."""
     found = {example.label for example in examples}
     if len(found) == 1:
         only = "|".join(_names(found.pop()))
@@ -125,7 +127,7 @@ def check_labels_differ(examples: Sequence[LabelledText], source: str) -> None:
 
 
 def label_ids(examples: Sequence[LabelledText], names: Sequence[str], source: str) -> np.ndarray:
-    """What a model learns: ids int32 [N]; where examples have several labels 0 or 1, float32 [N, C].
+    """The training targets: ids int32 [N]; for several labels per example 0 or 1, float32 [N, C].
 
     Args:
         examples: with labels.
@@ -133,7 +135,7 @@ def label_ids(examples: Sequence[LabelledText], names: Sequence[str], source: st
         source: the file, for messages.
 
     Raises:
-        UserError: a label that is none of the classes; with its line.
+        UserError: a label that is not one of the classes; with its line.
     """
     ids = {name: id for id, name in enumerate(names)}
     for example in examples:
@@ -152,15 +154,15 @@ def label_ids(examples: Sequence[LabelledText], names: Sequence[str], source: st
 
 
 def split(groups: Sequence[object], share: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Numbers of the examples to train on and of those held out, int64 each, rising.
+    """Numbers of the examples to train on and of those held out, int64 each, ascending.
 
     Args:
-        groups: the class of each example: every class is held out by the same share, rounded, but never all of it.
+        groups: the class of each example. The same share of every class is held out, rounded, but never all of a class.
         share: between 0 and 1.
-        seed: of the choice.
+        seed: for the choice.
 
     Raises:
-        UserError: a share that is none, or that leaves nothing on one side.
+        UserError: not a share, or one that leaves nothing on one side.
     """
     if not 0 < share < 1:
         raise UserError(f"dev={share}: expected a share between 0 and 1")

@@ -1,4 +1,4 @@
-"""Questions with several endings of which one is right: SWAG, CODAH, ARC and its like, HellaSwag."""
+"""Questions with several endings, one of them right: SWAG, CODAH, ARC and similar sets, HellaSwag."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,7 +11,7 @@ _ENDINGS = tuple(f"ending{number}" for number in range(4))
 
 
 class Choices(NamedTuple):
-    """The sequences A of a question (each with its sequence B), which of them is right (None: not said), its line."""
+    """A question's sequences A (each with its sequence B), the number of the right one (None: unknown), its line."""
 
     id: str
     first: tuple[str, ...]
@@ -23,7 +23,7 @@ class Choices(NamedTuple):
 def read_swag(path: Path, wrong: Wrong = refuse) -> Iterator[Choices]:
     """SWAG's CSV: A is sent1, B is sent2 and the ending (https://arxiv.org/abs/1810.04805, section 4.4).
 
-    Here and below `wrong` is told of each question that is at fault.
+    Here and below `wrong` is called with the error of each bad question.
     """
     return _each(path, _swag_rows, _swag, wrong)
 
@@ -57,7 +57,7 @@ def _each(
     parse: Callable[[Any, int, int, str], Choices],
     wrong: Wrong,
 ) -> Iterator[Choices]:
-    """What `parse` makes of each row, its number, its line and what an error calls it."""
+    """Apply `parse` to each row, its number, its line and its name in error messages."""
     for number, row in enumerate(errors_in_place(lambda at_fault: read(path, at_fault))):
         try:
             if isinstance(row, UserError):
@@ -113,7 +113,7 @@ def _choices(id: str, beginning: str, endings: list[str], label: int | None, lin
 
 
 def _texts(choices: list[Any], where: str) -> list[str]:
-    """The choices; UserError, beginning with `where`, if one is no text or an empty one."""
+    """The choices; UserError, beginning with `where`, if one is not a text or is empty."""
     for number, choice in enumerate(choices, 1):
         this = f"{where}: choice {number} of {len(choices)} is"
         if not isinstance(choice, str):

@@ -1,7 +1,7 @@
-"""Questions about passages: the JSON of SQuAD 1.1 and 2.0, rows of a model, and answers out of its logits.
+"""Questions about passages: the JSON of SQuAD 1.1 and 2.0, rows of a model, and answers from its logits.
 
-After google-research/bert's run_squad.py, with characters in the place of its words: a token is known by where it lies
-in the passage, so an answer is always a slice of it (as in transformers' run_qa.py).
+After google-research/bert's run_squad.py, but with characters instead of its words: each token knows its characters
+in the passage, so an answer is always a slice of the passage (as in transformers' run_qa.py).
 """
 
 from collections.abc import Iterator, Sequence
@@ -25,7 +25,7 @@ class Answer(NamedTuple):
 
 
 class PassageQuestion(NamedTuple):
-    """A question, its passage, and the gold answers: none where it has none, or where the file does not say."""
+    """A question, its passage, and the gold answers: empty if it has none or the file gives none."""
 
     id: str
     question: str
@@ -38,7 +38,7 @@ def read_squad(path: Path) -> Iterator[PassageQuestion]:
     """The questions in the order of the file.
 
     Raises:
-        UserError: another form, an id twice, or an answer that is not in its passage where the file says it is.
+        UserError: another format, a duplicate id, or an answer that is not in its passage where the file says.
     """
     seen: set[str] = set()
     articles = json_of_text(path)
@@ -85,8 +85,8 @@ class Passages(NamedTuple):
         rows: input_ids, token_type_ids, attention_mask, int32 [W, L].
         offsets: int32 [W, L, 2]: where in the passage a token begins and ends, in characters.
         in_passage: bool [W, L]: it is a token of the passage.
-        is_best: bool [W, L]: and of all windows this one shows it with the most context.
-        question: int32 [W]: which question the window is of; those of one question follow each other.
+        is_best: bool [W, L]: and of all windows this one gives it the most context.
+        question: int32 [W]: the window's question; windows of one question are consecutive.
     """
 
     rows: dict[str, np.ndarray]
@@ -110,11 +110,11 @@ def encode_passages(
 
     Args:
         tokenizer: the model's.
-        questions, contexts: as many of both.
-        max_length: tokens of a row, L.
-        stride: how many tokens of the passage lie between the beginnings of two windows; at most a window.
-        overlap: in its place, how many two windows share: what transformers calls a stride.
-        max_question_length: a question is cut after so many.
+        questions, contexts: equally many.
+        max_length: tokens per row, L.
+        stride: tokens of the passage from the beginning of one window to that of the next; at most a window.
+        overlap: instead of `stride`, the number of tokens that two windows share: what transformers calls a stride.
+        max_question_length: a longer question is truncated to this number of tokens.
 
     Raises:
         UserError: a question that leaves no room for its passage, a stride below 1, or an overlap of whole windows.
@@ -145,7 +145,7 @@ def encode_passages(
     kept = np.stack([first.lengths, second.lengths])
     rows = assemble(tokenizer.layouts[1], [first, second], kept, _pads(tokenizer), max_length)
     offsets, special = rows.pop("offset_mapping"), rows.pop("special_tokens_mask")
-    # The passage is the last segment: its tokens are the last so many that are no special ones.
+    # The passage is the last segment, so its tokens are the last ones that are not special.
     position = np.cumsum(special == 0, axis=1) - 1 - first.lengths[:, None]
     in_passage = (special == 0) & (position >= 0)
     is_best = np.zeros_like(in_passage)
@@ -157,7 +157,7 @@ def answer_positions(passages: Passages, answers: Sequence[tuple[int, int] | Non
     """First and last token of each window's answer, int32 [W] each; 0 ([CLS]) where the window does not hold all of it.
 
     Args:
-        answers: of each question the characters [begin, end) of its answer in the passage, or None.
+        answers: for each question the characters [begin, end) of its answer in the passage, or None.
     """
     first, last = np.zeros(len(passages.question), np.int32), np.zeros(len(passages.question), np.int32)
     for row, number in enumerate(passages.question):
@@ -174,7 +174,7 @@ def answer_positions(passages: Passages, answers: Sequence[tuple[int, int] | Non
 
 
 def _tokens(tokenizer: Tokenizer, texts: Sequence[str]) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    """Text -> ids [T] and offsets [T, 2], without special tokens; a text that is there often is encoded once."""
+    """Text -> ids [T] and offsets [T, 2], without special tokens; a repeated text is encoded once."""
     found = {}
     options: dict[str, Any] = {"add_special_tokens": False, "return_offsets_mapping": True}
     distinct = list(dict.fromkeys(texts))

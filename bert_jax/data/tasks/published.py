@@ -13,7 +13,7 @@ logger = logging.getLogger(__name__)
 
 
 class GlueTask(NamedTuple):
-    """Columns (from 0) of a task's train and dev files and of its test file, and its labels in the order of their ids.
+    """Columns (from 0) of a task's train and dev files and of its test file, and its labels ordered by id.
 
     Attributes:
         text: column(s) of the text(s) in train and dev.
@@ -21,10 +21,10 @@ class GlueTask(NamedTuple):
         labels: names by id; empty for a number (STS-B).
         test_text: column(s) in the test file, which has a header and the id in column 0.
         header: whether train and dev have one.
-        dev: names of the dev files, less the suffix; test_files alike.
-        skips_short_rows: a few lines of QQP lack columns; the published code leaves them out. In a test file, of which
-            every id is to be predicted, what they lack is an empty text.
-        metric: what the task is judged by, first of the names that `train` reports.
+        dev: names of the dev files, without the suffix; test_files likewise.
+        skips_short_rows: a few lines of QQP lack columns; the published code skips them. In a test file, where
+            every id must be predicted, a missing text is an empty text.
+        metric: the task's main score, the first of the names that `train` reports.
     """
 
     text: tuple[int, ...]
@@ -79,7 +79,7 @@ def read_glue(task: str, path: Path, *, labelled: bool = True) -> Iterator[Label
     Args:
         task: a name in `GLUE`.
         path: the file.
-        labelled: False for a test file, which has other columns and ids.
+        labelled: False for a test file, which has other columns, and ids.
 
     Raises:
         UserError: too few columns, or a label that the task does not have; with its line.
@@ -106,18 +106,18 @@ def read_glue(task: str, path: Path, *, labelled: bool = True) -> Iterator[Label
         yield LabelledText(id, texts[0], texts[1] if len(texts) == 2 else None, label, line)
     if short:
         rows = "1 row lacks columns and is" if len(short) == 1 else f"{len(short):,} rows lack columns and are"
-        logger.warning("%s: %s left out, the first in line %s", path, rows, short[0])
+        logger.warning("%s: %s skipped, the first in line %s", path, rows, short[0])
 
 
 def read_diagnostic(path: Path) -> Iterator[LabelledText]:
-    """GLUE's diagnostic set (AX): pairs for a model of MNLI, in either of the forms in which it is published.
+    """GLUE's diagnostic set (AX): pairs for a model of MNLI, in either of its published formats.
 
     Args:
         path: diagnostic.tsv (index, sentence1, sentence2), without labels unless there is a column "label"; or
             diagnostic-full.tsv (the phenomena, Premise, Hypothesis, Label), whose rows are numbered from 0.
 
     Raises:
-        UserError: neither form, or a label that MNLI does not have; with its line.
+        UserError: another format, or a label that MNLI does not have; with its line.
     """
     _, first = next(named_rows(path), (0, {}))
     full = "Premise" in first
@@ -141,7 +141,7 @@ def _label(task: str, layout: GlueTask, cells: list[str], where: str) -> str | f
 
 
 class PublishedTable(NamedTuple):
-    """Its columns, and its labels in the order of their ids (none: they are numbers)."""
+    """A table's columns, and its labels in the order of their ids (empty: they are numbers)."""
 
     columns: Columns
     labels: tuple[str, ...] = ()
@@ -160,8 +160,8 @@ PUBLISHED_TABLES: dict[str, PublishedTable] = {
 
 
 def read_agreed(path: Path, columns: Columns, labels: tuple[str, ...]) -> list[LabelledText]:
-    """`read_table`, where there are fixed `labels` without the rows labelled "-".
+    """`read_table`, but with fixed `labels` it skips the rows labelled "-".
 
-    SNLI has that label for a pair on which its readers did not agree (https://nlp.stanford.edu/projects/snli/).
+    SNLI gives that label to a pair on which its annotators did not agree (https://nlp.stanford.edu/projects/snli/).
     """
     return [example for example in read_table(path, columns) if not (labels and example.label == "-")]

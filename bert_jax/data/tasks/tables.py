@@ -1,4 +1,4 @@
-"""Rows of a table: TSV without quoting as GLUE's, CSV with it, JSON objects a line; each row with its line number."""
+"""Rows of a table, each with its line number: TSV without quoting (as GLUE's), CSV with quoting, JSON lines."""
 
 import csv
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ def format_of(path: Path) -> str:
     """ "tsv", "csv", "jsonl" or "json", by the suffix before .gz or .zst.
 
     Raises:
-        UserError: another one.
+        UserError: another suffix.
     """
     plain = path.with_suffix("") if path.suffix in (".gz", ".zst") else path
     if plain.suffix not in FORMATS:
@@ -25,14 +25,14 @@ def format_of(path: Path) -> str:
 
 
 def has_header(path: Path) -> bool:
-    """Whether all rows have the same columns, or each has its own."""
+    """Whether a header names the columns of all rows; otherwise each row names its own."""
     return format_of(path) in ("tsv", "csv")
 
 
 def tsv_rows(path: Path, wrong: Wrong = refuse) -> Iterator[tuple[int, list[str]]]:
-    """(line number, cells) of each line, cut at tabs; a quote is a character like any other.
+    """(line number, cells) of each line, split at tabs; a quote is a character like any other.
 
-    Here and below `wrong` is told of each row that is at fault.
+    Here and below `wrong` is called with the error of each bad row.
     """
     for number, line in read_lines(path, wrong=wrong):
         yield number, line.removesuffix("\r").split("\t")
@@ -41,12 +41,12 @@ def tsv_rows(path: Path, wrong: Wrong = refuse) -> Iterator[tuple[int, list[str]
 def csv_rows(path: Path, wrong: Wrong = refuse) -> Iterator[tuple[int, list[str]]]:
     """(number of the last line, cells) of each row; a quoted cell may hold commas, quotes (doubled) and line ends.
 
-    A blank line has no cells; a line with "" alone has one, which is empty.
+    A blank line has no cells; a line with only "" has one empty cell.
 
     Raises:
-        UserError: a quote that does not end, or stands where none may.
+        UserError: an unclosed or misplaced quote.
     """
-    errors: list[UserError] = []  # of the row that is being read
+    errors: list[UserError] = []  # of the row being read
 
     def lines() -> Iterator[str]:
         for line in errors_in_place(lambda at_fault: read_lines(path, wrong=at_fault)):
@@ -74,7 +74,7 @@ def json_rows(path: Path, wrong: Wrong = refuse) -> Iterator[tuple[int, dict[str
     """(line number, object) of a file with one JSON object a line.
 
     Raises:
-        UserError: a line that is none.
+        UserError: a line that is not a JSON object.
     """
     for number, line in read_lines(path, wrong=wrong):
         if not line.strip():
@@ -97,11 +97,11 @@ def json_of_text(path: Path) -> Any:
 def named_rows(path: Path, wrong: Wrong = refuse) -> Iterator[tuple[int, dict[str, Any]]]:
     """(line number, column -> value) of each row of a table with a header, or of JSON objects.
 
-    A blank line is no row, but in a table of one column, where it is an empty text if rows come after it.
+    A blank line is not a row, except in a table of one column, where it is an empty text if rows follow it.
 
     Raises:
-        UserError: a row with another number of cells than the header, if `wrong` does; a header with one name twice, an
-            empty file.
+        UserError: a row whose number of cells differs from the header's, if `wrong` raises; a header with a duplicate
+            name, an empty file.
     """
     kind = format_of(path)
     if kind == "jsonl":

@@ -1,7 +1,7 @@
 """Tagged words as rows of a model, and predictions at tokens as tags of words.
 
-After https://arxiv.org/abs/1810.04805, section 5.3: a word's tag is learnt and predicted at its first token, no tag
-knows of its neighbours', and the sentences around a sentence may be its context.
+After https://arxiv.org/abs/1810.04805, section 5.3: a word's tag is learnt and predicted at its first token, tags are
+predicted independently, and the neighbouring sentences may serve as context.
 """
 
 import re
@@ -20,13 +20,13 @@ _AT_ONCE = 256  # rows, which are padded to the longest of them
 
 
 class Tagged(NamedTuple):
-    """Rows of a model, and where in them the words of N sentences are found again.
+    """Rows of a model, and where in them the words of N sentences are.
 
     Attributes:
-        encoded: the rows; a long sentence has several. `tokens` has labels where all sentences have tags: the number of
+        encoded: the rows; a long sentence has several. `tokens` has labels if all sentences have tags: the number of
             a word's tag at its first token, in one row only; IGNORED at all other tokens.
-        positions: int64 [tokens of all words], where in the rows laid end to end a token is predicted: in the row that
-            shows it with the most context.
+        positions: int64 [tokens of all words], where in the concatenated rows a token is predicted: in the row that
+            gives it the most context.
         piece_counts: int64 [words of all sentences], tokens of each word.
         word_counts: int64 [N], words of each sentence.
     """
@@ -38,12 +38,12 @@ class Tagged(NamedTuple):
 
     @property
     def first_pieces(self) -> np.ndarray:
-        """Which of `positions` are those of words' first tokens, where their tags are: int64 [words]."""
+        """Indices in `positions` of the words' first tokens, which carry their tags: int64 [words]."""
         return np.cumsum(self.piece_counts) - self.piece_counts
 
 
 class _Rows(NamedTuple):
-    """Pieces [begins, ends) of each row, int64 [R]; and in which row each piece's prediction is made, int64 [T]."""
+    """Pieces [begins, ends) of each row, int64 [R]; and the row that predicts each piece, int64 [T]."""
 
     begins: np.ndarray
     ends: np.ndarray
@@ -53,20 +53,20 @@ class _Rows(NamedTuple):
 def find_tags(sentences: Sequence[TaggedSentence], source: str = "training data") -> tuple[str, ...]:
     """The tags that a model learns, by id: O, then each type with each prefix, sorted: O, B-LOC, I-LOC, B-ORG ...
 
-    A type has every prefix that any type has: that no name of two words was seen of a rare type is chance, and B- is so
-    rare in CoNLL-2003's own IOB1 that its training file lacks it for a type.
+    Every type gets every prefix that any type has: a rare type may lack names of two words by chance, and B- is so
+    rare in CoNLL-2003's own IOB1 that its training file lacks it for one type.
 
     Args:
         sentences: of the training data.
         source: their file, for messages.
 
     Raises:
-        UserError: a sentence without tags, with its line; no entity at all.
+        UserError: a sentence without tags, with its line; or no entity at all.
     """
     found: set[str] = set()
     for sentence in sentences:
         if sentence.tags is None:
-            raise UserError(f"{source}, line {sentence.line}: has no tags, and is to be learnt from")
+            raise UserError(f"{source}, line {sentence.line}: has no tags, but training needs them")
         found.update(sentence.tags)
     parts = [tag.partition("-") for tag in found if tag != "O"]
     if not parts:
@@ -85,26 +85,26 @@ def encode_tagged(
     document_context: bool = False,
     source: str = "the sentences",
 ) -> Tagged:
-    """[CLS] sentence [SEP]; a sentence longer than the model as overlapping windows.
+    """[CLS] sentence [SEP]; a sentence that is too long for the model becomes overlapping windows.
 
-    Each word is tokenised by itself, as transformers does where `is_split_into_words`; a word of which nothing is left
-    (a control character, a blank) is [UNK], so that it has a place. A word's tag is learnt in the one window in which
-    its first token has the most context, and predicted there: so all words weigh the same in the loss, and nothing is
-    learnt at the edge of a window that prediction would not be asked for.
+    Each word is tokenised by itself, as transformers does with `is_split_into_words`; a word that yields no token
+    (a control character, a blank) becomes [UNK], so that it has a position. A word's tag is learnt and predicted in
+    the one window in which its first token has the most context. So all words weigh the same in the loss, and nothing
+    is learnt at the edge of a window that is not also predicted there.
 
     Args:
         tokenizer: the model's.
         sentences: with or without tags.
-        tags: all that there are, by id, as `find_tags` gives them; None: no labels.
-        max_length: tokens of a row, special tokens included.
-        stride: tokens between the beginnings of two windows of a sentence. None: half a window, so that in one of its
-            windows a token has a quarter of it on either side, if the sentence has. At most a window.
-        document_context: fill each row with what stands before and after in the same document, the same number of
-            tokens on both sides where there are so many. (A file without -DOCSTART- is one document.)
+        tags: all tags by id, as `find_tags` returns them; None: no labels.
+        max_length: tokens per row, special tokens included.
+        stride: tokens from the beginning of one window of a sentence to that of the next, at most a window. None: half
+            a window, so that a token has a quarter of a window on either side in one of them, if the sentence does.
+        document_context: fill each row with the text before and after in the same document, with the same number of
+            tokens on both sides if possible. (A file without -DOCSTART- is one document.)
         source: the file of the sentences, for messages.
 
     Raises:
-        UserError: no sentences, a tag that is none of `tags` (with its line), no room for a token, a stride below 1,
+        UserError: no sentences, a tag that is not in `tags` (with its line), no room for a token, a stride below 1,
             words that are not valid Unicode.
     """
     room = max_length - tokenizer.special_tokens_added(pair=False)
@@ -124,22 +124,22 @@ def encode_tagged(
         labels = np.full(len(ids), IGNORED, np.int32)
         labels[bounds[:-1]] = _label_ids(sentences, tags, source)
     encoded = _encoded(tokenizer, ids, labels, rows)
-    # Of each token its row, and how far from the row's first token it stands.
+    # For each token its row, and its distance from the row's first token.
     row, starts = rows.row_of_piece, np.cumsum(encoded.row_lengths) - encoded.row_lengths
     positions = starts[row] + special_tokens_before(tokenizer) + np.arange(len(ids)) - rows.begins[row]
     return Tagged(encoded, positions, lengths, word_counts)
 
 
 def special_tokens_before(tokenizer: Tokenizer) -> int:
-    """How many stand before the first word of a row."""
+    """The number of special tokens before the first word of a row."""
     return next(number for number, slot in enumerate(tokenizer.layouts[0]) if slot.special_id is None)
 
 
 def pieces_of_words(tokenizer: Tokenizer, words: Sequence[str]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The tokens of words as `encode_tagged` makes them.
+    """The tokens of words, as `encode_tagged` makes them.
 
     Returns:
-        their ids, int [T]; the word each is of, int64 [T]; where in the word it begins and ends, int64 [T, 2].
+        their ids, int [T]; the word of each, int64 [T]; where in the word it begins and ends, int64 [T, 2].
     """
     spaced = _with_leading_spaces(tokenizer, words) if tokenizer.keeps_leading_space else words
     ids, lengths, spans = tokenizer.encode_flat_with_offsets(spaced)
@@ -154,16 +154,16 @@ def pieces_of_words(tokenizer: Tokenizer, words: Sequence[str]) -> tuple[np.ndar
 
 
 def tags_of(tagged: Tagged, predictions: Sequence[np.ndarray], tags: Sequence[str]) -> list[list[str]]:
-    """The predicted tags, a list a sentence, one for each word.
+    """The predicted tags: one list per sentence, one tag per word.
 
     Args:
         tagged: from `encode_tagged`.
-        predictions: ids of tags at each token of a row, int [length of the row], a row of `tagged.encoded` each and in
-            their order.
+        predictions: for each row of `tagged.encoded`, in order, the ids of the tags at its tokens, int [length of the
+            row].
         tags: the tags by id.
 
     Raises:
-        UserError: other rows than those of `tagged`, or an id that no tag has.
+        UserError: rows that do not match those of `tagged`, or an id without a tag.
     """
     found = np.fromiter(map(len, predictions), np.int64, len(predictions))
     if not np.array_equal(found, tagged.encoded.row_lengths):
@@ -180,7 +180,7 @@ def tags_of(tagged: Tagged, predictions: Sequence[np.ndarray], tags: Sequence[st
 
 
 def _pieces(tokenizer: Tokenizer, words: list[str]) -> tuple[np.ndarray, np.ndarray]:
-    """Ids of all words end to end, and each word's number of them, 1 at least."""
+    """Ids of all words end to end, and the number of ids per word, at least 1."""
     if tokenizer.keeps_leading_space:
         words = _with_leading_spaces(tokenizer, words)
     ids, lengths = tokenizer.encode_flat(words)
@@ -188,13 +188,13 @@ def _pieces(tokenizer: Tokenizer, words: list[str]) -> tuple[np.ndarray, np.ndar
 
 
 def _with_unknown(tokenizer: Tokenizer, ids: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-    """[UNK] for each word of which nothing is left."""
+    """`ids` with [UNK] inserted for each word that yields no token."""
     lost = lengths == 0
     return np.insert(ids, np.cumsum(lengths)[lost], tokenizer.unk_token_id) if lost.any() else ids
 
 
 def _places(spaced: str, word: str) -> np.ndarray:
-    """Of each place in a word with spaces put in, and of its end, the place in the word: int64 [len(spaced) + 1]."""
+    """For each position in a word with inserted spaces, and for its end, the position in the word: int64 [len + 1]."""
     if spaced == word:
         return np.arange(len(word) + 1)
     places, at = [0], 0
@@ -205,8 +205,9 @@ def _places(spaced: str, word: str) -> np.ndarray:
 
 
 def _with_leading_spaces(tokenizer: Tokenizer, words: Sequence[str]) -> list[str]:
-    """As if add_prefix_space, without which transformers' RoBERTa takes no words: a space before each word, and before
-    what follows a special token that is written out in a word."""
+    """Put a space before each word, and after each special token written out in a word.
+
+    This acts like add_prefix_space, without which transformers' RoBERTa accepts no words."""
     literal = tokenizer.ids_to_tokens(tokenizer.all_special_ids) if tokenizer.literal_special_tokens else []
     tokens = list(map(re.escape, literal))
     before, after = "|".join([r"\A", *tokens]), "|".join([r"\Z", " ", *tokens])
@@ -233,7 +234,7 @@ def _label_ids(sentences: Sequence[TaggedSentence], tags: Sequence[str], source:
 
 
 def _documents(spans: np.ndarray, numbers: list[int]) -> np.ndarray:
-    """Of each sentence the pieces [begin, end) of its document, int64 [N, 2]: of its neighbours of the same number."""
+    """For each sentence the pieces [begin, end) of its document, int64 [N, 2]: neighbours with the same number."""
     first = np.flatnonzero(np.diff(numbers, prepend=numbers[0] - 1))
     last = np.append(first[1:], len(numbers)) - 1
     return np.repeat(np.stack([spans[first, 0], spans[last, 1]], axis=1), last - first + 1, axis=0)

@@ -13,7 +13,7 @@ _PREFIXES = re.compile(r"[BIES]-.+|O")
 
 
 class TaggedSentence(NamedTuple):
-    """Words and their tags (None where the file has none), the number of its document, the line of its first word."""
+    """Words and their tags (None if the file has none), the number of the document, the line of the first word."""
 
     words: tuple[str, ...]
     tags: tuple[str, ...] | None
@@ -22,12 +22,12 @@ class TaggedSentence(NamedTuple):
 
 
 def read_conll(path: Path, *, word: int = 0, tag: int | None = -1, wrong: Wrong = refuse) -> Iterator[TaggedSentence]:
-    """The sentences of a file whose columns are parted by tabs, or by spaces where a line has no tab.
+    """The sentences of a file whose columns are separated by tabs, or by spaces if a line has no tab.
 
     Args:
         path: the file.
-        word, tag: which columns; -1 is the last. tag None: only words are read.
-        wrong: told of a line that is not UTF-8; its sentence is left out.
+        word, tag: column numbers; -1 is the last. tag None: only words are read.
+        wrong: called with the error of a line that is not UTF-8; its sentence is skipped.
 
     Raises:
         UserError: a line with too few columns, or a tag that is neither O nor B-, I-, E- or S- with a type.
@@ -35,7 +35,7 @@ def read_conll(path: Path, *, word: int = 0, tag: int | None = -1, wrong: Wrong 
     words: list[str] = []
     tags: list[str] = []
     document, first = 0, 0
-    unread = False  # a line of this sentence
+    unread = False  # a line of this sentence was not UTF-8
     for row in errors_in_place(lambda at_fault: read_lines(path, wrong=at_fault)):
         if isinstance(row, UserError):
             if not unread:
@@ -53,7 +53,7 @@ def read_conll(path: Path, *, word: int = 0, tag: int | None = -1, wrong: Wrong 
             continue
         where = f"{path}, line {number}"
         if len(cells) < 2 and tag is not None:
-            raise UserError(f"{where}: {line!r} has one column; expected a word and its tag, parted by a tab or space")
+            raise UserError(f"{where}: {line!r} has one column; expected a word, a tab or space, and its tag")
         if not words:
             first = number
         words.append(_cell(cells, word, where))
@@ -64,24 +64,24 @@ def read_conll(path: Path, *, word: int = 0, tag: int | None = -1, wrong: Wrong 
 
 
 def write_conll(path: Path, sentences: Sequence[TaggedSentence], tags: Sequence[Sequence[str]]) -> None:
-    """A line a word: the word, its gold tag where all sentences have tags, the predicted tag; parted by tabs.
+    """One line per word: the word, its gold tag if all sentences have tags, the predicted tag; separated by tabs.
 
-    `read_conll`, `python -m bert_jax score conll` and CoNLL's script (as conlleval -d '\\t') read it. Before a document
-    other than the one before stands a -DOCSTART- line; a sentence without words is not read back.
+    `read_conll`, `python -m bert_jax score conll` and CoNLL's script (as conlleval -d '\\t') read it. Each document but
+    the first begins with a -DOCSTART- line; a sentence without words is lost.
 
     Args:
         path: the file, which is replaced.
         sentences: as they were read.
-        tags: the predicted ones, a list a sentence, one for each word.
+        tags: the predicted tags, one list per sentence, one tag per word.
 
     Raises:
-        UserError: tags that do not fit to the sentences, a word that cannot stand in such a file, a path that cannot be
+        UserError: tags that do not match the sentences, a word that the format cannot hold, a path that cannot be
             written.
     """
     if len(tags) != len(sentences):
         raise UserError(f"{path}: {len(tags)} lists of predicted tags for {len(sentences)} sentences")
     with_gold = all(sentence.tags is not None for sentence in sentences)
-    columns = ["O", "O"] if with_gold else ["O"]  # conlleval takes no lines of different lengths
+    columns = ["O", "O"] if with_gold else ["O"]  # conlleval refuses lines of different lengths
     lines, document = [], 0
     for sentence, predicted in zip(sentences, tags, strict=True):
         where = f"{path}: the sentence of line {sentence.line}"
@@ -119,13 +119,13 @@ def _cell(cells: list[str], column: int, where: str) -> str:
 
 
 def read_klue_ner(path: Path) -> Iterator[TaggedSentence]:
-    """KLUE-NER (https://arxiv.org/abs/2105.09680, section 3.4): a character a line, a tab, its tag; "##" is a comment.
+    """KLUE-NER (https://arxiv.org/abs/2105.09680, section 3.4): one character, a tab and its tag per line.
 
-    The words are characters, blanks among them, for an entity's blanks have tags too. Each sentence is a document of
-    its own: neighbours in the file have nothing to do with each other.
+    "##" begins a comment. The words are characters, blanks included, since an entity's blanks have tags too. Each
+    sentence is its own document: neighbours in the file are unrelated.
 
     Raises:
-        UserError: a line without a tab, more than one character before it, or a tag that is none; with its line.
+        UserError: a line without a tab, more than one character before it, or an invalid tag; with its line.
     """
     characters: list[str] = []
     tags: list[str] = []
@@ -153,12 +153,12 @@ def read_klue_ner(path: Path) -> Iterator[TaggedSentence]:
 
 
 def read_naver_ner(path: Path) -> Iterator[TaggedSentence]:
-    """NAVER-NER as KoELECTRA publishes it: words parted by blanks, a tab, as many tags: O or "-", PER-B, PER-I.
+    """NAVER-NER as KoELECTRA publishes it: words separated by blanks, a tab, as many tags: O or "-", PER-B, PER-I.
 
-    The tags come as B-PER, I-PER and O. Each sentence is a document of its own.
+    The tags are returned as B-PER, I-PER and O. Each sentence is its own document.
 
     Raises:
-        UserError: a line of another form, other numbers of words and tags, or a tag that is none; with its line.
+        UserError: a line in another format, different numbers of words and tags, or an invalid tag; with its line.
     """
     document = 0
     for number, text in read_lines(path):

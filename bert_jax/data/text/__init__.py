@@ -1,4 +1,4 @@
 """Files to documents to sentences.
 
-Every kind of compression and damage is dealt with here.
+Compression and damaged files are handled here.
 """

@@ -1,4 +1,4 @@
-"""Files -> documents: plain text, one sentence a line, JSON lines and Parquet, compressed or not."""
+"""Files -> documents: plain text, one sentence per line, JSON lines and Parquet, compressed or not."""
 
 import glob
 import itertools
@@ -29,11 +29,11 @@ def find_sources(
 
     They come in the order given, those of one folder or glob by name.
 
-    format: for all files; None: .jsonl and .parquet by their suffix (before .gz or .zst), others `plain_format`.
-    exclude: a folder whose files are not part of the corpus (the output, which may lie inside an input). Hidden
-    files below a folder are left out.
+    format: applies to all files. None: .jsonl and .parquet by their suffix (before .gz or .zst), others `plain_format`.
+    exclude: a folder whose files are not part of the corpus (the output, which may be inside an input). Hidden
+    files below a folder are skipped.
 
-    Raises UserError where an input matches nothing, or a suffix leaves the format open.
+    Raises UserError if an input matches nothing, or if a suffix does not determine the format.
     """
     if format is not None and format not in FORMATS:
         raise UserError(f"format: found {format!r}, expected one of {', '.join(FORMATS)}")
@@ -69,7 +69,7 @@ def _expand(name: str) -> list[Path]:
 
 
 def _files_below(folder: Path) -> list[Path]:
-    """By name, hidden ones left out."""
+    """Sorted by name, without hidden files."""
     return sorted(
         path
         for path in folder.rglob("*")
@@ -84,30 +84,30 @@ def _format_by_suffix(path: Path, plain_format: str) -> str:
     suffix = suffixes[-1] if suffixes else ""
     if suffix == ".json":
         raise UserError(
-            f"{path}: one JSON object a line (--format jsonl) or plain text (--format text)? The name does not say"
+            f"{path}: one JSON object per line (--format jsonl) or plain text (--format text)? The name does not tell"
         )
     return {".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet"}.get(suffix, plain_format)
 
 
 class Corpus:
-    """The documents of some files, in order: iterate over it, as often as you like; it holds one at a time.
+    """The documents of some files, in order. Iterate over it as often as you like; it holds one document at a time.
 
-    A document is a str whose "\\n" separate lines; it has at least one character that is not white space.
+    A document is a str whose lines are separated by "\\n"; it has at least one character that is not white space.
 
         text      blank lines separate documents
         lines     the same, and every line is a sentence
-        jsonl     a JSON object a line, its text in `field`
-        parquet   a row a document, its text in the column `field` (needs the extra `parquet`)
+        jsonl     one JSON object per line, its text in `field`
+        parquet   one row per document, its text in the column `field` (needs the extra `parquet`)
 
-    as_google: text and lines are read as Google's create_pretraining_data.py reads them: a document may go on in the
-    next file (by default a file ends its last document), "\\r" is dropped wherever it stands, a byte-order mark is
-    text. `progress` is called with numbers of bytes as they are read.
+    as_google: reads text and lines as Google's create_pretraining_data.py does: a document may continue in the
+    next file (by default a file ends its last document), every "\\r" is dropped, a byte-order mark is text.
+    `progress` is called with the number of bytes read, as they are read.
 
-    A document over `max_document_chars` is cut at line ends, so that memory stays bounded; `cut` counts these. While
-    and after iterating `documents` counts the documents as they stand in the files.
+    A document over `max_document_chars` is cut at line ends, so that memory stays bounded; `cut` counts these. During
+    and after the iteration, `documents` counts the documents as they are in the files.
 
-    Raises UserError, naming file and line: bytes that are not UTF-8, damaged compression, a line that is no JSON
-    object, a missing field, a field that is no text; and, after the last file, where there was no document at all.
+    Raises UserError, naming file and line: bytes that are not UTF-8, damaged compression, a line that is not a JSON
+    object, a missing field, a field that is not text; and, after the last file, if there was no document at all.
     """
 
     def __init__(
@@ -141,7 +141,7 @@ class Corpus:
             raise UserError(f"{names}{', ...' if len(self._sources) > 3 else ''}: no text in the corpus, it is empty")
 
     def _documents(self) -> Iterator[Iterable[str]]:
-        """Each document as its lines; to be used up before the next is asked for."""
+        """Each document as its lines; consume them before asking for the next document."""
         for plain, group in itertools.groupby(self._sources, key=lambda source: source.format in ("text", "lines")):
             if not plain:
                 for path, form in group:
@@ -163,7 +163,7 @@ def _blocks(lines: Iterable[str]) -> Iterator[Iterator[str]]:
 
 
 def _pieces(lines: Iterable[str], max_chars: int) -> Iterator[str]:
-    """The lines that are not blank as one text, or as several where they are longer than that."""
+    """The lines that are not blank as one text, or as several texts of at most `max_chars`."""
     piece, length = [], 0
     for line in lines:
         if not line.strip():
@@ -186,12 +186,12 @@ def _read_jsonl(path: Path, field: str, progress: Callable[[int], None]) -> Iter
             value = json.loads(line)
         except json.JSONDecodeError as error:
             raise UserError(
-                f"{where}: not JSON ({error.msg} at column {error.colno}); one object a line is expected"
+                f"{where}: not JSON ({error.msg} at column {error.colno}); expected one object per line"
             ) from None
         except (ValueError, RecursionError) as error:
             raise UserError(f"{where}: not JSON that can be read ({error})") from None
         if not isinstance(value, dict):
-            raise UserError(f"{where}: found {_kind(value)} where an object with the field {field!r} is expected")
+            raise UserError(f"{where}: found {_kind(value)}, expected an object with the field {field!r}")
         if field not in value:
             raise UserError(f"{where}: no field {field!r}; the object has {_some_names(value)}")
         yield _checked_text(value[field], field, where)

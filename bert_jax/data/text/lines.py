@@ -1,4 +1,4 @@
-"""Text files, plain or compressed, as numbered lines; every kind of damage is a UserError with file and line."""
+"""Text files, plain or compressed, as numbered lines; any damage raises a UserError with file and line."""
 
 import gzip
 import io
@@ -18,7 +18,7 @@ _BUFFER = 1 << 20
 
 
 def no_progress(_: int) -> None:
-    """Takes a number of bytes and does nothing with it."""
+    """Ignore a number of bytes."""
 
 
 def read_lines(
@@ -30,15 +30,15 @@ def read_lines(
 ) -> Iterator[tuple[int, str]]:
     """Yields (line number from 1, the line without its newline) of a UTF-8 file, plain, gzip or zstd.
 
-    Compression is told by the first bytes. Lines end at "\n" only: Unicode's other line separators are part of a
+    The first bytes tell the compression. Lines end at "\n" only: Unicode's other line separators are part of a
     line, as they were for everyone who wrote such files. `progress` is called with numbers of bytes as they are
     read from the disk.
 
-    as_tensorflow: as TensorFlow's `gfile.GFile` gives the lines of a file: without any "\r", wherever it stands, and
-    with the byte-order mark, which is otherwise taken off. wrong: told of a line that is not UTF-8, which is left out.
+    as_tensorflow: returns lines as TensorFlow's `gfile.GFile` does: without any "\r", and with the byte-order mark,
+    which is otherwise removed. wrong: called with the error of a line that is not UTF-8; the line is skipped.
 
     Raises UserError, naming file and line, on bytes that are not UTF-8, a damaged or truncated compressed file, a
-    line over 256 MB, and on what the operating system refuses.
+    line over 256 MB, and on errors of the operating system.
     """
     for number, raw in _raw_lines(path, progress):
         if as_tensorflow:
@@ -56,12 +56,12 @@ def read_lines(
 
 
 def read_what_is_text(path: Path) -> Iterator[str | UserError]:
-    """The lines of a file as `read_lines` gives them, in the place of one that is not UTF-8 the error."""
+    """The lines of a file as `read_lines` yields them, with the error in place of a line that is not UTF-8."""
     yield from what_is_text((raw for _, raw in _raw_lines(path, no_progress)), str(path))
 
 
 def what_is_text(lines: Iterable[bytes], source: str) -> Iterator[str | UserError]:
-    """Lines as text, without their newline; in the place of one that is not UTF-8 the error, which names `source`."""
+    """Lines as text, without newline; a line that is not UTF-8 becomes its error, which names `source`."""
     for number, raw in enumerate(lines, 1):
         try:
             yield _decode(raw.removeprefix(_MARK) if number == 1 else raw, source, number)
@@ -91,7 +91,7 @@ def _raw_lines(path: Path, progress: Callable[[int], None]) -> Iterator[tuple[in
 
 
 def compression_of(path: Path) -> str:
-    """ "gzip", "zstd" or "", by the first bytes; UserError where the name promises a compression they do not show."""
+    """ "gzip", "zstd" or "", by the first bytes; UserError if the file name promises another compression."""
     try:
         with path.open("rb") as file:
             head = file.read(4)
@@ -131,7 +131,7 @@ def _open(path: Path, progress: Callable[[int], None]) -> Iterator[IO[bytes] | g
 
 
 class _CountedFile(io.FileIO):
-    """A file that tells how many bytes are read from it."""
+    """A file that reports how many bytes are read from it."""
 
     def __init__(self, path: Path, progress: Callable[[int], None]):
         super().__init__(path)
@@ -148,7 +148,7 @@ class _ZstdDamage(Exception):
 
 
 class _ZstdFile(io.RawIOBase):
-    """The frames of a zstd file, decoded. Unlike zstandard's own reader it notices a frame that ends too early."""
+    """The decoded frames of a zstd file. Unlike zstandard's own reader it detects a truncated frame."""
 
     def __init__(self, file: IO[bytes]):
         try:

@@ -5,8 +5,8 @@ from functools import partial
 
 from bert_jax.errors import UserError
 
-# sentencex takes quadratic time where many sentences follow one another without a space (80,000 characters of
-# Chinese: over a second), so it never sees more than a window. Prose with spaces gets a wide one.
+# sentencex takes quadratic time if many sentences follow one another without a space (80,000 characters of
+# Chinese: over a second), so it never gets more than a window. Prose with spaces gets a wide window.
 _WINDOW, _SPACED_WINDOW = 1_000, 8_000
 _SPACED = 0.05
 
@@ -14,10 +14,10 @@ _SPACED = 0.05
 def split_sentences(text: str, language: str = "en") -> list[str]:
     """The sentences of a text, stripped, in order; line breaks ("\\n") end sentences too.
 
-    language: an ISO 639-1 code; it decides which abbreviations do not end a sentence. The punctuation of all
-    scripts ends one in every language (tested: English, German, Korean, Chinese, Japanese, Hindi, Arabic).
+    language: an ISO 639-1 code, for the abbreviations that do not end a sentence. In every language the punctuation
+    of all scripts ends a sentence (tested: English, German, Korean, Chinese, Japanese, Hindi, Arabic).
 
-    Raises UserError where the package sentencex is missing.
+    Raises UserError if the package sentencex is missing.
     """
     segment = partial(_segmenter(), language)
     sentences = []
@@ -29,7 +29,7 @@ def split_sentences(text: str, language: str = "en") -> list[str]:
 
 
 def with_leading_spaces(text: str, sentences: Iterable[str]) -> Iterator[str]:
-    """The sentences of a text, with a space in front where white space stands before them, but for the first.
+    """The sentences of a text; each but the first starts with a space if white space precedes it.
 
     sentences: stripped, in order, with nothing but white space between them in `text`.
     """
@@ -41,7 +41,7 @@ def with_leading_spaces(text: str, sentences: Iterable[str]) -> Iterator[str]:
 
 
 def _split_line(line: str, segment: Callable[[str], Iterable[str]]) -> Iterator[str]:
-    """Windows of the line; all sentences of a window but the last are certain, the last starts the next window."""
+    """Split the line in windows: a window's last sentence may be incomplete, so it starts the next window."""
     start = 0
     while start < len(line):
         spaced = line.count(" ", start, start + _SPACED_WINDOW) > _SPACED * min(_SPACED_WINDOW, len(line) - start)
@@ -54,7 +54,7 @@ def _split_line(line: str, segment: Callable[[str], Iterable[str]]) -> Iterator[
 
 
 def _cut(window: str) -> str:
-    """The start of a window in which no sentence ends: up to its last blank if that is past the middle, else all."""
+    """The part to cut off a window in which no sentence ends: up to its last blank past the middle, else all."""
     blank = window.rfind(" ")
     return window[: blank + 1] if blank > len(window) // 2 else window
 

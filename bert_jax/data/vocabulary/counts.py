@@ -1,4 +1,4 @@
-"""How often each word stands in a text: counted in parallel, split as the tokenizer does, the same for any workers."""
+"""Count the words of a text, split as the tokenizer splits, in parallel; the result is the same for any workers."""
 
 import logging
 import re
@@ -14,7 +14,7 @@ from bert_jax.errors import UserError
 logger = logging.getLogger(__name__)
 
 _CHUNK_CHARACTERS = 1 << 21
-_LONGEST_WORD = 1000  # far beyond any tokenizer's limit; keeps binary rubbish out of memory
+_LONGEST_WORD = 1000  # far beyond any tokenizer's limit; keeps binary data out of memory
 
 
 def count_words(
@@ -25,20 +25,20 @@ def count_words(
     workers: int = 1,
     max_words: int = 2_000_000,
 ) -> dict[str, int]:
-    """Count words as BERT's pre-tokeniser makes them, before case and accents are touched.
+    """Count words as BERT's pre-tokeniser splits them, before lower-casing and accent stripping.
 
-    Case and accents are left to `learn_vocabulary`, which decides about accents by what it sees in the counts.
+    `learn_vocabulary` does both later; it needs the counts to decide about accents.
 
     Args:
         texts: any strings (documents, paragraphs, lines); consumed lazily, about 2 million characters at a time.
         chinese_characters: whether each Chinese character is a word (as for every published BERT).
-        special_tokens: taken out of raw text, as the tokenizer will do.
-        workers: processes (they import no JAX); 1 counts in this one. The outcome does not depend on their number.
-        max_words: bounds memory (about 1 kB a word while learning): when more distinct words are held, the rarest are
+        special_tokens: removed from raw text, as the tokenizer will do.
+        workers: processes (they import no JAX); 1 counts in this process. The result is the same for any number.
+        max_words: bounds memory (about 1 kB per word while learning): above this many distinct words the rarest are
             dropped until half as many are left.
 
     Returns:
-        word -> count; the order of the dictionary says nothing.
+        word -> count, in no particular order.
 
     Raises:
         UserError: a text that is not valid Unicode.
@@ -54,7 +54,7 @@ def count_words(
 def _counted(
     texts: Iterable[str], chinese_characters: bool, special_tokens: tuple[str, ...], workers: int
 ) -> Iterator[dict[str, int]]:
-    """Counts of each chunk, in the order of the text: pruning then falls on the same words for any `workers`."""
+    """Counts of each chunk, in the order of the text, so that pruning drops the same words for any `workers`."""
     jobs = ((chunk, chinese_characters, special_tokens) for chunk in _chunks(texts))
     with Workers(workers) as pool:
         yield from pool.map("bert_jax.data.vocabulary.counts:_count_chunk", jobs)
@@ -98,12 +98,12 @@ def _count_chunk(job: tuple[list[str], bool, tuple[str, ...]]) -> dict[str, int]
 
 
 def _without_rarest(counts: Counter[str], keep: int) -> Counter[str]:
-    """Words more frequent than some threshold, at most `keep`: which ones does not depend on the order."""
+    """At most `keep` words, those above some frequency; the choice does not depend on their order."""
     by_count = Counter(counts.values())
     kept, threshold = 0, max(by_count)
     for count in sorted(by_count, reverse=True):
         if kept + by_count[count] > keep:
             break
         kept, threshold = kept + by_count[count], count - 1
-    logger.warning("%d distinct words: those seen at most %d times so far are forgotten", len(counts), threshold)
+    logger.warning("%d distinct words: dropping those seen at most %d times so far", len(counts), threshold)
     return Counter({word: count for word, count in counts.items() if count > threshold})

@@ -1,4 +1,4 @@
-"""From word counts to a WordPiece vocabulary: join the most frequent pair of neighbours, again and again."""
+"""From word counts to a WordPiece vocabulary: repeatedly join the most frequent pair of neighbouring pieces."""
 
 import heapq
 import logging
@@ -17,14 +17,14 @@ _SHIFT = 24  # a pair of piece numbers as one integer: left << 24 | right
 
 
 class PairMerges:
-    """Words as sequences of pieces, and how often each pair of neighbours stands in them.
+    """Words as sequences of pieces, and how often each pair of neighbours occurs in them.
 
-    Counts are kept up to date where a pair is joined; the heap holds old counts too, which are seen to be old when they
-    come up. Ties go to the pair whose texts (left, then right) come first by code point: no hash order, no clock and no
-    thread has a say.
+    Joining a pair updates the counts. The heap also holds outdated counts, which are recognised when they are popped.
+    Ties go to the pair whose texts (left, then right) come first by code point, so the result does not depend on hash
+    order, time or threads.
 
     Args:
-        words: word -> count; every word's pieces at first are its characters, "##" before all but the first.
+        words: word -> count; a word's pieces are at first its characters, with "##" before all but the first.
     """
 
     def __init__(self, words: Mapping[str, int]):
@@ -62,9 +62,9 @@ class PairMerges:
         return -count, self.pieces[pair >> _SHIFT], self.pieces[pair & ((1 << _SHIFT) - 1)], pair
 
     def join(self, min_frequency: int) -> str | None:
-        """Join the most frequent pair everywhere; its text, or None where no pair is left with `min_frequency`.
+        """Join the most frequent pair everywhere; returns its text, or None if no pair has `min_frequency`.
 
-        The text may be that of a piece that was there already (##a + ##bc and ##ab + ##c).
+        The text may be that of an existing piece (##a + ##bc and ##ab + ##c).
         """
         while self._heap:
             count, left, right, pair = heapq.heappop(self._heap)
@@ -134,7 +134,7 @@ def learn_pieces(words: Mapping[str, int], known: Iterable[str], number: int, mi
 
     Args:
         words: word -> count, words of known characters only.
-        known: the alphabet and special tokens; a piece among them is not counted again.
+        known: the alphabet and special tokens; a piece among them does not count again.
         number: how many to learn.
         min_frequency: pairs rarer than this are not joined.
     """
@@ -181,7 +181,7 @@ _MOST_DECOMPOSING = 0.01
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """Pieces in the order of their ids, and what a tokenizer must know to use them.
+    """Pieces in the order of their ids, and what a tokenizer needs to use them.
 
     report: words, distinct_words, characters of the alphabet kept and dropped, character_coverage reached,
     decomposing_letters (share of Hangul, kana and Indic ones), why accents are stripped or kept, size.
@@ -220,23 +220,23 @@ def learn_vocabulary(
 
     Starting from characters, the most frequent pair of neighbouring pieces becomes a piece, until there are `size`.
     Ties go to the pair that comes first by code point. Ids: special tokens, characters, "##" characters, pieces as
-    learned. The text itself is no longer needed: memory and time go with the number of distinct words.
+    learned. The text itself is no longer needed: memory and time grow with the number of distinct words.
 
     Args:
-        word_counts: from `count_words` (any other counts of words will do, cut as BERT's pre-tokeniser cuts).
-        size: pieces, special tokens and characters included. Fewer come out where the text has no more to give.
-        cased: False: lower-case first.
+        word_counts: from `count_words`, or any other counts of words split as BERT's pre-tokeniser splits.
+        size: number of pieces, with special tokens and characters. A short text may yield fewer.
+        cased: if False, lower-case first.
         strip_accents: None: never if cased; if uncased where under 1 % of the letters are Hangul, kana or Indic, whose
-            letters it would take apart. The choice is in `Vocabulary.strip_accents`, why in the report.
+            letters it would take apart. `Vocabulary.strip_accents` has the choice, the report the reason.
         chinese_characters: as in `count_words`.
         special_tokens: first in the vocabulary, in this order; [UNK], [CLS] and [SEP] must be among them.
         min_frequency: pairs seen less often are not joined.
-        character_coverage: the most frequent characters that make up this share of the text are the alphabet; a word
-            with any other character will be [UNK]. 1.0 keeps every one; for text from the web 0.9999 is a good start.
-        max_word_length: longer words are left out: the tokenizer makes them [UNK].
+        character_coverage: the alphabet is the most frequent characters that make up this share of the text; a word
+            with any other character becomes [UNK]. 1.0 keeps all; for text from the web 0.9999 is a good start.
+        max_word_length: longer words are skipped, since the tokenizer turns them into [UNK].
 
     Raises:
-        UserError: no words, or a `size` that the special tokens and the alphabet exceed.
+        UserError: no words, or a `size` too small for the special tokens and the alphabet.
     """
     _check_special_tokens(special_tokens)
     if not 0 < character_coverage <= 1:
@@ -268,7 +268,7 @@ def learn_vocabulary(
     pieces = tuple(known + learn_pieces(words, known, size - len(known), min_frequency))
     if len(pieces) < size:
         logger.warning(
-            "the text gave %d pieces of the %d asked for: no pair is left that occurs %d times",
+            "the text gave only %d of the requested %d pieces: no remaining pair occurs %d times",
             len(pieces), size, min_frequency,
         )  # fmt: skip
     report = {
@@ -316,7 +316,7 @@ def fold_words(
     chinese_characters: bool = True,
     max_word_length: int = 100,
 ) -> dict[str, int]:
-    """Counts of words as the finished tokenizer will see them: by its own normaliser and pre-tokeniser."""
+    """Counts of words as the finished tokenizer will see them, by its own normaliser and pre-tokeniser."""
     normalizer = bert_normalizer(cased=cased, strip_accents=strip_accents, chinese_characters=chinese_characters)
     pre_tokenizer = bert_pre_tokenizer()
     words: defaultdict[str, int] = defaultdict(int)
@@ -332,7 +332,7 @@ def fold_words(
 
 
 def _alphabet(words: Mapping[str, int], coverage: float) -> tuple[set[str], float, int]:
-    """The characters kept, the share of the text they make up, and how many there are in all."""
+    """The characters kept, the share of the text they make up, and the number of distinct characters."""
     characters: Counter[str] = Counter()
     for word, count in words.items():
         for character in word:

@@ -116,7 +116,7 @@ def test_no_legal_slice_is_no_answer(passages):
 
 
 def test_a_question_that_leaves_no_room_is_one_line(tokenizer):
-    with pytest.raises(UserError, match="no room for the text beside the question"):
+    with pytest.raises(UserError, match="no room for the text beside question"):
         encode_passages(tokenizer, ["what " * 20], ["a b"], max_length=16, stride=4, max_question_length=64)
     with pytest.raises(UserError, match="no questions"):
         encode_passages(tokenizer, [], [])

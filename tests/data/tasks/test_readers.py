@@ -104,7 +104,7 @@ def test_a_short_row_of_qqp_is_left_out_of_what_is_learnt_and_predicted_in_its_t
     """GLUE takes predictions for all ids of a test file only (gluebenchmark.com, "submit")."""
     few = write(tmp_path / "train.tsv", "id\tq1\tq2\ta\tb\tc\n1\t2\t3\n1\t2\t3\tone\ttwo\t1\n1\t2\n")
     assert [example.text for example in read_glue("qqp", few)] == ["one"]
-    assert f"{few}: 2 rows lack columns and are left out, the first in line 2" in caplog.text
+    assert f"{few}: 2 rows lack columns and are skipped, the first in line 2" in caplog.text
     test = write(tmp_path / "test.tsv", "id\tquestion1\tquestion2\n0\tone\ttwo\n1\tone\n2\n3\tone\ttwo\n")
     found = [(example.id, example.text, example.pair) for example in read_glue("qqp", test, labelled=False)]
     assert found == [("0", "one", "two"), ("1", "one", ""), ("2", "", ""), ("3", "one", "two")]
