@@ -72,7 +72,7 @@ def load(
         key: for what is initialised anew; None: `jax.random.key(0)`.
         revision: of a published model: branch, tag or commit.
         token: for a private or gated one; None: HF_TOKEN, or what `hf auth login` stored.
-        gelu: of a folder of Google's, which says "gelu" for two functions: "erf" or "tanh"; None: erf, as transformers.
+        gelu: of a folder of Google's, which says "gelu" for two functions: "erf" or "tanh"; None: erf (ALBERT: tanh).
             The report notes it.
 
     Returns:

@@ -266,7 +266,9 @@ class OpenModel:
     ):
         self.config, notes = source.config, ()
         if source.kind == "google":
-            hidden_act, note = google_hidden_act(self.config.hidden_act, gelu)
+            said, read = source.fields.get("hidden_act"), self.config.hidden_act
+            usual = "tanh" if read == "gelu_new" else "erf"
+            hidden_act, note = google_hidden_act("gelu" if said == "gelu" else read, gelu, usual)
             self.config, notes = self.config.replace(hidden_act=hidden_act), (note,) if note else ()
         elif gelu is not None:
             raise UserError(f"gelu={gelu!r}: only Google's own files leave it open; {source} has a {CONFIG_FILES[0]}")
@@ -328,7 +330,7 @@ def read_model(
             an encoder that is there without a pooler is one without a pooler.
         labels: names of a classifier's classes instead of those in the config.
         verify: check the sum over all tensors where the file has one (files written by this library do).
-        gelu: of Google's own files, which say "gelu" for two functions: "erf" or "tanh"; None: erf, as transformers.
+        gelu: of Google's own files, which say "gelu" for two functions: "erf" or "tanh"; None: erf (ALBERT: tanh).
 
     Returns:
         ReadModel(config, params, report). Parameters that are missing or mismatched are not in `params`.

@@ -14,6 +14,7 @@ that Google publishes have none of this; a folder that run_pretraining.py or run
 
 import dataclasses
 import json
+import logging
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -27,17 +28,20 @@ from bert_jax.formats.stored import Native, Renamed, Stored
 from bert_jax.formats.tensorflow.bundle import write_bundle
 from bert_jax.formats.tensorflow.names import hf_names, model_type_of, to_tf1
 
+logger = logging.getLogger(__name__)
+
 Gelu = Literal["erf", "tanh"]
 
 _GELUS = {"erf": "gelu", "tanh": "gelu_new"}
 
 
-def google_hidden_act(hidden_act: str, gelu: Gelu | None = None) -> tuple[str, str]:
+def google_hidden_act(hidden_act: str, gelu: Gelu | None = None, usual: Gelu = "erf") -> tuple[str, str]:
     """The `hidden_act` to use for a Google checkpoint, and a line that says which one it is and why.
 
     Args:
         hidden_act: of its bert_config.json or albert_config.json.
-        gelu: "erf" or "tanh": compute "gelu" so; None: as the config says, where "gelu" means erf, as in transformers.
+        gelu: "erf" or "tanh": compute "gelu" so; None: as `usual`.
+        usual: "erf", as transformers reads it; of an ALBERT "tanh".
 
     Returns:
         a `BertConfig.hidden_act` ("gelu" is erf, "gelu_new" is tanh); the line, empty where there is no choice.
@@ -51,8 +55,9 @@ def google_hidden_act(hidden_act: str, gelu: Gelu | None = None) -> tuple[str, s
         if gelu is not None:
             raise UserError(f"gelu={gelu!r}: the config says hidden_act={hidden_act!r}, which leaves no choice")
         return hidden_act, ""
-    chosen = "as transformers reads it" if gelu is None else "as asked for"
-    return _GELUS[gelu or "erf"], f'hidden_act "gelu" is computed with {gelu or "erf"}, {chosen}'
+    chosen = "as transformers reads it" if usual == "erf" else "as Google's ALBERT does"
+    why = chosen if gelu is None else "as asked for"
+    return _GELUS[gelu or usual], f'hidden_act "gelu" is computed with {gelu or usual}, {why}'
 
 
 class OptimizerState(NamedTuple):
@@ -68,7 +73,7 @@ def optimizer_state(stored: Stored, model_type: str | None = None) -> OptimizerS
 
     Args:
         stored: a `Tf1Checkpoint`, under Google's names; it stays open while the moments are read.
-        model_type: as for `tf1_names.open_google`.
+        model_type: as for `open_google`.
 
     Raises:
         UserError: it holds no such moments, or a step that cannot be.
@@ -120,10 +125,11 @@ _FIELDS = (
 )
 _ALBERTS = ("embedding_size", "num_hidden_groups", "inner_group_num")
 _ACTS = {"gelu": "gelu", "gelu_new": "gelu", "relu": "relu", "tanh": "tanh", "linear": "linear"}
+_UNSAID = ("labels", "problem_type", "pad_token_id", "bos_token_id", "eos_token_id")
 # Not the architecture's: what a classifier's classes are called, ids that no layer reads, how we compute.
 _BESIDE = {
-    "hidden_act", "labels", "problem_type", "classifier_dropout", "pad_token_id", "bos_token_id", "eos_token_id",
-    *COMPUTE_FIELDS, "chunk_size_feed_forward", "embedding_size", "num_hidden_groups",
+    *_UNSAID, *COMPUTE_FIELDS, "hidden_act", "classifier_dropout", "chunk_size_feed_forward", "embedding_size",
+    "num_hidden_groups",
 }  # fmt: skip
 
 
@@ -153,7 +159,7 @@ def google_config(config: BertConfig) -> tuple[str, dict[str, Any]]:
 
 
 def write_google(folder: Path, config: BertConfig, tensors: Mapping[str, np.ndarray]) -> None:
-    """Write the config and bert_model.ckpt.* into a folder.
+    """Write the config and bert_model.ckpt.* into a folder; a warning names what the config cannot say.
 
     Args:
         folder: where to.
@@ -164,5 +170,17 @@ def write_google(folder: Path, config: BertConfig, tensors: Mapping[str, np.ndar
         UserError: an option or a tensor that Google's code has not.
     """
     name, fields = google_config(config)
+    if lost := _lost(config, BertConfig.from_json(fields)):
+        logger.warning("%s has no place for %s: say it again to whoever loads the folder", name, ", ".join(lost))
     write_text(folder / name, json.dumps(fields, indent=2, sort_keys=True) + "\n")
     write_bundle(folder / CHECKPOINT, to_tf1(tensors, config.family))
+
+
+def _lost(config: BertConfig, read: BertConfig) -> list[str]:
+    """What another reader of Google's config will take otherwise."""
+    ours = {name: getattr(config, name) for name in _UNSAID}
+    lost = [f"{name}={value!r}" for name, value in ours.items() if value not in (None, getattr(read, name))]
+    said = {act: gelu for gelu, act in _GELUS.items()}
+    if config.hidden_act in said and config.hidden_act != read.hidden_act:
+        lost.append(f"hidden_act={config.hidden_act!r} (say gelu={said[config.hidden_act]!r})")
+    return lost

@@ -40,3 +40,39 @@ def test_a_folder_that_leaves_no_choice_is_refused(google, tmp_path):
     bert_jax.save_pretrained(tmp_path / "hf", CONFIG, random_params(CONFIG, 1), None, head="pretraining")
     with pytest.raises(UserError, match="gelu='tanh': only Google's own files leave it open"):
         bert_jax.load(tmp_path / "hf", gelu="tanh")
+
+
+ALBERT = BertConfig(
+    model_type="albert", vocab_size=9, hidden_size=8, embedding_size=4, num_hidden_layers=1, num_attention_heads=2,
+    intermediate_size=12, hidden_act="gelu",
+)  # fmt: skip
+
+
+def test_an_albert_computed_with_erf_is_written_with_a_warning_and_read_as_asked_for(tmp_path, caplog):
+    params = random_params(ALBERT, 1)
+    folder = bert_jax.save_pretrained(tmp_path / "erf", ALBERT, params, None, head="pretraining", tf1=True)
+    assert "hidden_act='gelu' (say gelu='erf')" in caplog.text
+    tanh = bert_jax.load(folder)
+    assert tanh.config.hidden_act == "gelu_new"
+    assert tanh.report.notes == ('hidden_act "gelu" is computed with tanh, as Google\'s ALBERT does',)
+    assert bert_jax.load(folder, gelu="erf").config.hidden_act == "gelu"
+    caplog.clear()
+    config = ALBERT.replace(hidden_act="gelu_new")
+    bert_jax.save_pretrained(tmp_path / "tanh", config, params, None, head="pretraining", tf1=True)
+    assert not caplog.text
+
+
+def test_what_googles_config_cannot_say_is_named_when_it_is_written(tmp_path, caplog):
+    params = random_params(CONFIG, 1)
+    config = CONFIG.replace(problem_type="regression", labels=("score",), pad_token_id=3, hidden_act="gelu_new")
+    bert_jax.save_pretrained(tmp_path / "tf1", config, params, None, head="encoder", tf1=True)
+    (record,) = caplog.records
+    line = record.getMessage()
+    for lost in (
+        "labels=('score',)",
+        "problem_type='regression'",
+        "pad_token_id=3",
+        "hidden_act='gelu_new' (say gelu='tanh')",
+    ):
+        assert lost in line
+    assert "\n" not in line
