@@ -8,7 +8,7 @@ Shapes are written with one letter an axis, in names (`x_BLD`), docstrings (`[B,
     D  hidden size               E  width of the embeddings, D but in ALBERT
     C  classes
 
-Names are imported on first use (PEP 562), so that `bert_jax.data` and `bert_jax.interop`, which need NumPy alone,
+Names are imported on first use (PEP 562), so that `bert_jax.data` and `bert_jax.formats`, which need NumPy alone,
 never load JAX.
 """
 

@@ -60,7 +60,7 @@ def fetch(
         endpoint: None: HF_ENDPOINT, or https://huggingface.co.
 
     Returns:
-        The folder. `hub_ids.published_as` tells its full name and commit.
+        The folder. `published_as` tells its full name and commit.
 
     Raises:
         FileNotFoundError: there is no such model; or not in the cache, and the hub cannot be asked. Names the files.

@@ -29,41 +29,6 @@ from bert_jax.formats.tensorflow.google import Gelu, google_hidden_act
 from bert_jax.formats.weights import open_weights
 from bert_jax.tree import unflatten
 
-_PIECE = 32 << 20  # large enough for huge pages: the first touch of small ones costs more than reading the file
-_ALIGNMENT = 64  # bytes; XLA copies what is less aligned
-
-
-class Arena:
-    """Arrays out of a few large pieces of memory; a piece is freed with the last of its arrays.
-
-    Args:
-        total: bytes of all arrays together, as far as is known; no piece is larger than what is still to come.
-    """
-
-    def __init__(self, total: int):
-        self._left = total
-        self._piece, self._used = np.empty(0, np.uint8), 0
-
-    def empty(self, shape: tuple[int, ...]) -> np.ndarray:
-        """A float32 array of this shape, C-contiguous, with whatever the memory held."""
-        size = math.prod(shape) * 4
-        start = self._used + -(self._piece.ctypes.data + self._used) % _ALIGNMENT
-        if start + size > self._piece.size:
-            padding = _ALIGNMENT * (_PIECE // 1024)  # small arrays lose some bytes each to alignment
-            self._piece = np.empty(max(size, min(_PIECE, self._left)) + padding, np.uint8)
-            start = -self._piece.ctypes.data % _ALIGNMENT
-        self._used = start + size
-        self._left -= size
-        return self._piece[start : start + size].view(np.float32).reshape(shape)
-
-
-class IncompleteModel(UserError):
-    """A model that lacks parameters which are wanted, and has nothing else wrong. missing: their paths."""
-
-    def __init__(self, message: str, missing: tuple[str, ...]):
-        super().__init__(message)
-        self.missing = missing
-
 
 @dataclass(frozen=True)
 class Report:
@@ -115,6 +80,156 @@ class Report:
         raise UserError(message)
 
 
+class ReadModel(NamedTuple):
+    """config, parameters (nested dict of float32 NumPy arrays), report."""
+
+    config: BertConfig
+    params: dict[str, Any]
+    report: Report
+
+
+def read_model(
+    directory: str | os.PathLike[str] | Source,
+    *,
+    head: str | None = None,
+    labels: tuple[str, ...] | None = None,
+    verify: bool = True,
+    gelu: Gelu | None = None,
+) -> ReadModel:
+    """Read a folder with a BERT, RoBERTa, ALBERT or DistilBERT.
+
+    Accepts keys with and without the family's prefix, `gamma` / `beta`, stored buffers and stored copies of tied
+    tensors, and float16, bfloat16 and float32 weights; all become float32. The report says what was missing or did not
+    fit; whether that is an error is for the caller (`Report.check`).
+
+    Args:
+        directory: holds config.json (or Google's bert_config.json) and weights in a format of `weights.open_weights`.
+        head: which model's parameters are wanted; None: what config.json's `architectures` says, else what is there;
+            an encoder that is there without a pooler is one without a pooler.
+        labels: names of a classifier's classes instead of those in the config.
+        verify: check the sum over all tensors where the file has one (files written by this library do).
+        gelu: of Google's own files, which say "gelu" for two functions: "erf" or "tanh"; None: erf (ALBERT: tanh).
+
+    Returns:
+        ReadModel(config, params, report). Parameters that are missing or mismatched are not in `params`.
+
+    Raises:
+        FileNotFoundError: no such folder or file.
+        UserError: a broken file, another kind of model, or tensors that do not have their recorded sum.
+    """
+    source = directory if isinstance(directory, Source) else open_folder(directory)
+    with OpenModel(source, head=head, labels=labels, verify=verify, gelu=gelu) as model:
+        flat = dict(model.arrays())
+        return ReadModel(model.config, unflatten(flat), model.report)
+
+
+class OpenModel:
+    """A model folder whose config and names of tensors have been read, and whose tensors can be.
+
+    Args:
+        source: a folder that is no run directory.
+        head, labels, verify, gelu: as `read_model`.
+
+    Attributes:
+        config: the architecture.
+        report: what will be read and what not; `verified` is known when all arrays were read.
+
+    Raises:
+        FileNotFoundError, UserError: as `read_model`, but for the sum.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        *,
+        head: str | None = None,
+        labels: tuple[str, ...] | None = None,
+        verify: bool = True,
+        gelu: Gelu | None = None,
+    ):
+        self.config, notes = source.config, ()
+        if source.kind == "google":
+            said, read = source.fields.get("hidden_act"), self.config.hidden_act
+            usual = "tanh" if read == "gelu_new" else "erf"
+            hidden_act, note = google_hidden_act("gelu" if said == "gelu" else read, gelu, usual)
+            self.config, notes = self.config.replace(hidden_act=hidden_act), (note,) if note else ()
+        elif gelu is not None:
+            raise UserError(f"gelu={gelu!r}: only Google's own files leave it open; {source} has a {CONFIG_FILES[0]}")
+        if labels is not None:
+            self.config = self.config.replace(labels=labels)
+        self._verify = verify
+        self._tensors = open_weights(source.folder, self.config.model_type)
+        try:
+            if head is None:
+                head = _head_of(source.fields, self._tensors, self.config)
+            self._sources, report = select(self._tensors, self.config, head)
+        except BaseException:
+            self._tensors.close()
+            raise
+        recorded = self._tensors.metadata.get(STEP, "")
+        step = int(recorded) if recorded.isdecimal() else None
+        self.report = replace(report, source=str(source), step=step, notes=notes)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None):
+        self._tensors.close()
+
+    def arrays(self, *, contiguous: bool = False) -> Iterator[tuple[str, np.ndarray]]:
+        """Our path and float32 array of each parameter; a UserError after the last if the sum is not the recorded one.
+
+        The sum is taken while the arrays are read: they are to be used when all have come. `contiguous` as
+        `read_arrays`.
+        """
+        with ThreadPoolExecutor(1) as beside:
+            verified = beside.submit(self._tensors.verify) if self._verify else None
+            yield from read_arrays(self._tensors, self._sources, contiguous=contiguous)
+            self.report = replace(self.report, verified=verified and verified.result())
+        if self.report.verified is False:
+            raise UserError(
+                f"{self._tensors.path}: the tensors do not have the sum that was recorded when the file was written: "
+                "it is damaged; copy or export it again"
+            )
+
+
+def from_stored(
+    tensors: Mapping[str, np.ndarray], config: BertConfig, head: str
+) -> tuple[dict[str, np.ndarray], Report]:
+    """Their tensors -> our tree, flat: the inverse of `to_stored`, with a report.
+
+    Args:
+        tensors: key -> array; a file is read one array at a time.
+        config: whose sizes the arrays must have.
+        head: which parameters are wanted.
+
+    Returns:
+        our path -> float32 array, in the file's order of memory; and the report (its `source` empty).
+    """
+    stored = tensors if isinstance(tensors, Stored) else InMemory(tensors)
+    sources, report = select(stored, config, head)
+    return dict(read_arrays(stored, sources)), report
+
+
+def _head_of(raw: Mapping[str, Any], tensors: Stored, config: BertConfig) -> str:
+    """The first head whose class is named; of the encoders', which share a class, and of none, what the keys say."""
+    family = family_of(config)
+    found = head_in(table_keys(tensors, family), config)
+    for name in raw.get("architectures") or []:
+        for head, (suffix, _) in family.heads.items():
+            if name in {word + suffix for word in family.classes.values()}:
+                return found if is_encoder(head, config) and is_encoder(found, config) else head
+    return found
+
+
+class IncompleteModel(UserError):
+    """A model that lacks parameters which are wanted, and has nothing else wrong. missing: their paths."""
+
+    def __init__(self, message: str, missing: tuple[str, ...]):
+        super().__init__(message)
+        self.missing = missing
+
+
 def is_allowed(path: str, allowed: tuple[str, ...]) -> bool:
     """Whether a path is one of `allowed` or lies below one ("mlm_head" allows "mlm_head/bias")."""
     return any(path == name or path.startswith(f"{name}/") for name in allowed)
@@ -124,6 +239,34 @@ def _part(path: str) -> str:
     """What one would name to allow it: a head as a whole, and of the encoder its pooler."""
     first, *rest = path.split("/")
     return f"{first}/{rest[0]}" if first == "bert" and rest else first
+
+
+_PIECE = 32 << 20  # large enough for huge pages: the first touch of small ones costs more than reading the file
+_ALIGNMENT = 64  # bytes; XLA copies what is less aligned
+
+
+class Arena:
+    """Arrays out of a few large pieces of memory; a piece is freed with the last of its arrays.
+
+    Args:
+        total: bytes of all arrays together, as far as is known; no piece is larger than what is still to come.
+    """
+
+    def __init__(self, total: int):
+        self._left = total
+        self._piece, self._used = np.empty(0, np.uint8), 0
+
+    def empty(self, shape: tuple[int, ...]) -> np.ndarray:
+        """A float32 array of this shape, C-contiguous, with whatever the memory held."""
+        size = math.prod(shape) * 4
+        start = self._used + -(self._piece.ctypes.data + self._used) % _ALIGNMENT
+        if start + size > self._piece.size:
+            padding = _ALIGNMENT * (_PIECE // 1024)  # small arrays lose some bytes each to alignment
+            self._piece = np.empty(max(size, min(_PIECE, self._left)) + padding, np.uint8)
+            start = -self._piece.ctypes.data % _ALIGNMENT
+        self._used = start + size
+        self._left -= size
+        return self._piece[start : start + size].view(np.float32).reshape(shape)
 
 
 _FLOATS = ("float32", "float16", "bfloat16")
@@ -230,145 +373,3 @@ def _next(pending: deque[tuple[str, np.ndarray, Future[None]]]) -> tuple[str, np
     path, array, future = pending.popleft()
     future.result()
     return path, array
-
-
-class ReadModel(NamedTuple):
-    """config, parameters (nested dict of float32 NumPy arrays), report."""
-
-    config: BertConfig
-    params: dict[str, Any]
-    report: Report
-
-
-class OpenModel:
-    """A model folder whose config and names of tensors have been read, and whose tensors can be.
-
-    Args:
-        source: a folder that is no run directory.
-        head, labels, verify, gelu: as `read_model`.
-
-    Attributes:
-        config: the architecture.
-        report: what will be read and what not; `verified` is known when all arrays were read.
-
-    Raises:
-        FileNotFoundError, UserError: as `read_model`, but for the sum.
-    """
-
-    def __init__(
-        self,
-        source: Source,
-        *,
-        head: str | None = None,
-        labels: tuple[str, ...] | None = None,
-        verify: bool = True,
-        gelu: Gelu | None = None,
-    ):
-        self.config, notes = source.config, ()
-        if source.kind == "google":
-            said, read = source.fields.get("hidden_act"), self.config.hidden_act
-            usual = "tanh" if read == "gelu_new" else "erf"
-            hidden_act, note = google_hidden_act("gelu" if said == "gelu" else read, gelu, usual)
-            self.config, notes = self.config.replace(hidden_act=hidden_act), (note,) if note else ()
-        elif gelu is not None:
-            raise UserError(f"gelu={gelu!r}: only Google's own files leave it open; {source} has a {CONFIG_FILES[0]}")
-        if labels is not None:
-            self.config = self.config.replace(labels=labels)
-        self._verify = verify
-        self._tensors = open_weights(source.folder, self.config.model_type)
-        try:
-            if head is None:
-                head = _head_of(source.fields, self._tensors, self.config)
-            self._sources, report = select(self._tensors, self.config, head)
-        except BaseException:
-            self._tensors.close()
-            raise
-        recorded = self._tensors.metadata.get(STEP, "")
-        step = int(recorded) if recorded.isdecimal() else None
-        self.report = replace(report, source=str(source), step=step, notes=notes)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None):
-        self._tensors.close()
-
-    def arrays(self, *, contiguous: bool = False) -> Iterator[tuple[str, np.ndarray]]:
-        """Our path and float32 array of each parameter; a UserError after the last if the sum is not the recorded one.
-
-        The sum is taken while the arrays are read: they are to be used when all have come. `contiguous` as
-        `read_arrays`.
-        """
-        with ThreadPoolExecutor(1) as beside:
-            verified = beside.submit(self._tensors.verify) if self._verify else None
-            yield from read_arrays(self._tensors, self._sources, contiguous=contiguous)
-            self.report = replace(self.report, verified=verified and verified.result())
-        if self.report.verified is False:
-            raise UserError(
-                f"{self._tensors.path}: the tensors do not have the sum that was recorded when the file was written: "
-                "it is damaged; copy or export it again"
-            )
-
-
-def read_model(
-    directory: str | os.PathLike[str] | Source,
-    *,
-    head: str | None = None,
-    labels: tuple[str, ...] | None = None,
-    verify: bool = True,
-    gelu: Gelu | None = None,
-) -> ReadModel:
-    """Read a folder with a BERT, RoBERTa, ALBERT or DistilBERT.
-
-    Accepts keys with and without the family's prefix, `gamma` / `beta`, stored buffers and stored copies of tied
-    tensors, and float16, bfloat16 and float32 weights; all become float32. The report says what was missing or did not
-    fit; whether that is an error is for the caller (`Report.check`).
-
-    Args:
-        directory: holds config.json (or Google's bert_config.json) and weights in a format of `weights.open_weights`.
-        head: which model's parameters are wanted; None: what config.json's `architectures` says, else what is there;
-            an encoder that is there without a pooler is one without a pooler.
-        labels: names of a classifier's classes instead of those in the config.
-        verify: check the sum over all tensors where the file has one (files written by this library do).
-        gelu: of Google's own files, which say "gelu" for two functions: "erf" or "tanh"; None: erf (ALBERT: tanh).
-
-    Returns:
-        ReadModel(config, params, report). Parameters that are missing or mismatched are not in `params`.
-
-    Raises:
-        FileNotFoundError: no such folder or file.
-        UserError: a broken file, another kind of model, or tensors that do not have their recorded sum.
-    """
-    source = directory if isinstance(directory, Source) else open_folder(directory)
-    with OpenModel(source, head=head, labels=labels, verify=verify, gelu=gelu) as model:
-        flat = dict(model.arrays())
-        return ReadModel(model.config, unflatten(flat), model.report)
-
-
-def from_stored(
-    tensors: Mapping[str, np.ndarray], config: BertConfig, head: str
-) -> tuple[dict[str, np.ndarray], Report]:
-    """Their tensors -> our tree, flat: the inverse of `names.to_stored`, with a report.
-
-    Args:
-        tensors: key -> array; a file is read one array at a time.
-        config: whose sizes the arrays must have.
-        head: which parameters are wanted.
-
-    Returns:
-        our path -> float32 array, in the file's order of memory; and the report (its `source` empty).
-    """
-    stored = tensors if isinstance(tensors, Stored) else InMemory(tensors)
-    sources, report = select(stored, config, head)
-    return dict(read_arrays(stored, sources)), report
-
-
-def _head_of(raw: Mapping[str, Any], tensors: Stored, config: BertConfig) -> str:
-    """The first head whose class is named; of the encoders', which share a class, and of none, what the keys say."""
-    family = family_of(config)
-    found = head_in(table_keys(tensors, family), config)
-    for name in raw.get("architectures") or []:
-        for head, (suffix, _) in family.heads.items():
-            if name in {word + suffix for word in family.classes.values()}:
-                return found if is_encoder(head, config) and is_encoder(found, config) else head
-    return found

@@ -1,11 +1,9 @@
 """The names of each family's parameters in Hugging Face's files: BERT, RoBERTa, ALBERT, DistilBERT.
 
-The layers are BERT's. The classifier of a whole sequence has a dense layer of its own and no pooler.
-
-Embeddings of their own width are projected once; a few layers are stored and applied again and again. Its sentence
-pair head tells the order (SOP) and is our `nsp_head`.
-
-No token types and no pooler; a classifier of a whole sequence has a dense layer before it instead.
+RoBERTa has BERT's layers; its classifier of a whole sequence has a dense layer of its own and no pooler. ALBERT
+projects embeddings of their own width once, and applies a few stored layers again and again; its sentence pair head tells the
+order (SOP) and is our `nsp_head`. DistilBERT has no token types and no pooler; its classifier of a whole sequence has a
+dense layer instead.
 """
 
 from bert_jax.config import BertConfig

@@ -1,6 +1,6 @@
 """What a parameter is called in Hugging Face's files and in our tree: the tables of all families, made concrete.
 
-A family is data (`names_bert.py` and its like, rows of `names_table.py`); the functions here know none by name. torch
+A family is data (`families.py`, in rows of `table.py`); the functions here know none by name. torch
 keeps the weight of a linear layer as [out, in], we keep kernels as [in, out].
 """
 

@@ -3,8 +3,8 @@
     with Tf1Checkpoint("uncased_L-12_H-768_A-12") as stored:      # a folder, or a prefix .../bert_model.ckpt
         stored["bert/embeddings/word_embeddings"]                 # float32 [30522, 768], read now
 
-Sources: TensorFlow's core/util/tensor_bundle/tensor_bundle.{h,cc}. `tf1_names.hf_names` gives the tensors Hugging
-Face's names, `tf1_optimizer.optimizer_state` the moments of Adam.
+Sources: TensorFlow's core/util/tensor_bundle/tensor_bundle.{h,cc}. `hf_names` in `names.py` gives the tensors
+Hugging Face's names, `optimizer_state` in `google.py` the moments of Adam.
 
 The bytes are those of TensorFlow 1's BundleWriter when its Saver saves the same variables, since the Saver sorts them
 by name (core/util/tensor_bundle/tensor_bundle.cc, python/training/saver.py).
@@ -146,7 +146,7 @@ class Tf1Checkpoint(Stored):
     listed with dtype "object", and not read. A partitioned variable is put together from its slices.
 
     Args:
-        source: a prefix (`DIR/bert_model.ckpt`), one of its files, or a folder (see `tf1_files.find_prefix`).
+        source: a prefix (`DIR/bert_model.ckpt`), one of its files, or a folder (see `find_prefix`).
 
     Attributes:
         prefix: the path before ".index".
