@@ -1,8 +1,10 @@
-"""What a user gives, checked before it is worked on: texts one by one, so that an error names it, options and paths."""
+"""What a user gives, checked before it is worked on: texts one by one, so that an error names it, and options."""
 
 from typing import Any
 
 from bert_jax.errors import UserError
+
+_SHOWN = 40  # characters of a text in an error
 
 
 def is_cut(truncation: bool | str) -> bool:
@@ -22,9 +24,6 @@ def check_max_length(max_length: int | None, least: int) -> None:
     """A UserError if so many tokens do not even hold the `least`, which are put to each text."""
     if max_length is not None and max_length < least:
         raise UserError(f"max_length={max_length}: expected at least {least}, the special tokens of a row")
-
-
-_SHOWN = 40
 
 
 def check_text(text: Any, name: str) -> str:

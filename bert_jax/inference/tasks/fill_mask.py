@@ -10,13 +10,13 @@ from typing import Any, NamedTuple, Unpack
 import jax
 import numpy as np
 
-from bert_jax.data.tasks.encoded import Encoded
 from bert_jax.errors import UserError
 from bert_jax.formats.load import Loaded
 from bert_jax.inference.engine.batching import power_of_two
 from bert_jax.inference.tasks.checks import check_max_length, check_text, is_cut, shortened
-from bert_jax.inference.tasks.likelihood import Hidden, masked_rows
-from bert_jax.inference.tasks.task_model import ANY_LENGTH, Results, Running, TaskModel, first_of, model_inputs
+from bert_jax.inference.tasks.likelihood import Hidden, hidden_rows
+from bert_jax.inference.tasks.notebook import Results, first_of
+from bert_jax.inference.tasks.task_model import ANY_LENGTH, Rows, Running, TaskModel, model_inputs
 from bert_jax.inference.tasks.task_source import literal_tokenizer, opened
 
 logger = logging.getLogger(__name__)
@@ -110,17 +110,17 @@ class FillMask(TaskModel):
 
     def encode(
         self, items: list[str], first: int, *, targets: Any, tokenizer_kwargs: Mapping[str, Any], **options: Any
-    ) -> tuple[list[_Asked], Encoded]:
+    ) -> Rows:
         wanted, cut_at = self._wanted(targets), self._cut_at(tokenizer_kwargs)
         rows = [self._ids(text, first + number, cut_at) for number, text in enumerate(items)]
         asked = [_Asked(ids, np.flatnonzero(ids == self.tokenizer.mask_token_id), wanted) for ids in rows]
         hidden = [Hidden(one.ids, one.masks, one.masks + 1) for one in asked]
-        found = masked_rows(hidden, pad_id=self.tokenizer.pad_token_id, mask_id=self.tokenizer.mask_token_id)
+        found = hidden_rows(hidden, pad_id=self.tokenizer.pad_token_id, mask_id=self.tokenizer.mask_token_id)
         beside = {"mlm_positions": found.targets["mlm_positions"]}
         if wanted is not None:
             padded = np.resize(wanted, power_of_two(len(wanted)))
             beside["target_ids"] = np.broadcast_to(padded, (len(found), len(padded)))
-        return asked, replace(found, targets=beside)
+        return Rows(asked, replace(found, targets=beside))
 
     def beside_tokens(self, *, targets: Any, **options: Any) -> dict[str, tuple[int, ...]]:
         wanted = self._wanted(targets)

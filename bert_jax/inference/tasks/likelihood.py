@@ -14,7 +14,8 @@ from bert_jax.data.tasks.encoded import Batch, Encoded
 from bert_jax.errors import UserError
 from bert_jax.formats.load import Loaded
 from bert_jax.inference.tasks.checks import check_text, shortened
-from bert_jax.inference.tasks.task_model import Results, Running, TaskModel, model_inputs
+from bert_jax.inference.tasks.notebook import Results
+from bert_jax.inference.tasks.task_model import Rows, Running, TaskModel, model_inputs
 
 
 class Hidden(NamedTuple):
@@ -32,7 +33,7 @@ class Hidden(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class MaskedRows(Encoded):
+class HiddenRows(Encoded):
     """R rows. A row is made when its batch is: n rows of a text of n tokens take n places in memory, not n².
 
     Attributes:
@@ -65,14 +66,14 @@ class MaskedRows(Encoded):
         }
 
 
-def masked_rows(texts: list[Hidden], *, pad_id: int, mask_id: int) -> MaskedRows:
+def hidden_rows(texts: list[Hidden], *, pad_id: int, mask_id: int) -> HiddenRows:
     """The rows of several texts, in their order, and of a text in that of its positions."""
     counts = np.array([len(text.positions) for text in texts], np.int64)
     lengths = np.array([len(text.ids) for text in texts], np.int64)
     ids = _joined([text.ids for text in texts])
     begins = np.repeat(np.cumsum(lengths) - lengths, counts)
     positions = _joined([text.positions for text in texts])
-    return MaskedRows(
+    return HiddenRows(
         {"input_ids": ids, "token_type_ids": np.zeros_like(ids)},
         {"input_ids": pad_id, "token_type_ids": 0},
         np.repeat(lengths, counts),
@@ -147,9 +148,7 @@ class Likelihood(TaskModel):
         results = Results(self.stream([texts] if single else list(texts), **options))
         return results[0] if single else results
 
-    def encode(
-        self, items: list[str], first: int, *, within_word_l2r: bool, **options: Any
-    ) -> tuple[list[Hidden], MaskedRows]:
+    def encode(self, items: list[str], first: int, *, within_word_l2r: bool, **options: Any) -> Rows:
         names = [f"text {first + number + 1}" for number in range(len(items))]
         for text, name in zip(items, names, strict=True):
             check_text(text, name)
@@ -164,7 +163,7 @@ class Likelihood(TaskModel):
             if not len(hidden.positions):
                 raise UserError(f"{name} ({shortened(text)}) has no token but special ones: there is nothing to score")
             facts.append(hidden)
-        return facts, masked_rows(facts, pad_id=self._pad_id, mask_id=self._mask_id)
+        return Rows(facts, hidden_rows(facts, pad_id=self._pad_id, mask_id=self._mask_id))
 
     def apply(self, params: Any, batch: Mapping[str, jax.Array], **options: Any) -> tuple[jax.Array]:
         """float32 [B, 1], the log-probability of the labels."""

@@ -14,8 +14,15 @@ from bert_jax.errors import UserError
 from bert_jax.formats.load import Loaded
 from bert_jax.formats.source import Source
 from bert_jax.inference.tasks.checks import check_text, shortened
-from bert_jax.inference.tasks.task_model import Results, Running, TaskModel, first_of
+from bert_jax.inference.tasks.notebook import Results, first_of
+from bert_jax.inference.tasks.task_model import Rows, Running, TaskModel
 from bert_jax.inference.tasks.task_source import opened, settings_of_run
+
+_AT_ONCE = 64  # questions whose windows are in memory together
+_LEAST = {"top_k": 1, "max_answer_len": 1, "max_question_len": 1, "max_seq_len": 1, "doc_stride": 0}
+Texts = str | Sequence[str]
+
+Question = Mapping[str, str]
 
 
 class Candidate(NamedTuple):
@@ -49,74 +56,6 @@ class Answers(NamedTuple):
         if not self.candidates or (threshold is not None and self.no_answer_score > threshold):
             return ""
         return self.candidates[0].text
-
-
-def best_answers(
-    passages: Passages,
-    start_logits: np.ndarray,
-    end_logits: np.ndarray,
-    contexts: Sequence[str],
-    *,
-    n_best: int = 20,
-    max_answer_length: int = 30,
-    null_answers: bool = False,
-) -> list[Answers]:
-    """The answers to each question, from the logits of all its windows.
-
-    Of each window the `n_best` best starts meet the `n_best` best ends (equal logits: the first), where both are tokens
-    of the passage, the start is in the window that shows it with the most context, and the end is not before it.
-
-    Args:
-        passages: what the logits are of.
-        start_logits, end_logits: float [W, L].
-        contexts: the passages, one a question.
-        n_best: how many answers are kept.
-        max_answer_length: in tokens.
-        null_answers: whether "no answer" takes its share of the probabilities (SQuAD 2.0).
-    """
-    found: list[list[tuple[float, int, int]]] = [[] for _ in contexts]
-    null = np.full(len(contexts), np.inf)
-    for row, number in enumerate(passages.question):
-        start_L, end_L = start_logits[row], end_logits[row]
-        null[number] = min(null[number], float(start_L[0]) + float(end_L[0]))
-        starts, ends = (np.argsort(-logits_L, kind="stable")[:n_best] for logits_L in (start_L, end_L))
-        start_SE, end_SE = np.meshgrid(starts, ends, indexing="ij")
-        legal = passages.in_passage[row, start_SE] & passages.in_passage[row, end_SE] & passages.is_best[row, start_SE]
-        legal &= (end_SE >= start_SE) & (end_SE - start_SE < max_answer_length)
-        for first, last in zip(start_SE[legal], end_SE[legal], strict=True):
-            begin, end = int(passages.offsets[row, first, 0]), int(passages.offsets[row, last, 1])
-            found[number].append((float(start_L[first]) + float(end_L[last]), begin, end))
-    return [
-        _answers(slices, context, float(score), n_best, null_answers)
-        for slices, context, score in zip(found, contexts, null, strict=True)
-    ]
-
-
-def _answers(
-    slices: list[tuple[float, int, int]], context: str, null_score: float, n_best: int, null_answers: bool
-) -> Answers:
-    kept: dict[str, tuple[float, int, int]] = {}
-    for score, begin, end in sorted(slices, key=lambda one: -one[0]):
-        text = context[begin:end]
-        if text and text not in kept:
-            kept[text] = score, begin, end
-            if len(kept) == n_best:
-                break
-    scores = np.array([score for score, _, _ in kept.values()] + [null_score] * null_answers)
-    shares = np.exp(scores - scores.max()) if len(scores) else scores
-    shares = shares / shares.sum() if len(scores) else shares
-    candidates = tuple(
-        Candidate(text, begin, end, score, float(share))
-        for (text, (score, begin, end)), share in zip(kept.items(), shares, strict=False)
-    )
-    return Answers(candidates, null_score)
-
-
-_AT_ONCE = 64  # questions whose windows are in memory together
-_LEAST = {"top_k": 1, "max_answer_len": 1, "max_question_len": 1, "max_seq_len": 1, "doc_stride": 0}
-Texts = str | Sequence[str]
-
-Question = Mapping[str, str]
 
 
 class QuestionAnswering(TaskModel):
@@ -249,7 +188,7 @@ class QuestionAnswering(TaskModel):
     ) -> Iterator[Any]:
         return super().stream(items, chunk=chunk, on_error=on_error, **options)
 
-    def encode(self, items: list[Question], first: int, **options: Any) -> tuple[tuple[Passages, list[str]], Encoded]:
+    def encode(self, items: list[Question], first: int, **options: Any) -> Rows:
         both = [_checked(one, first + number) for number, one in enumerate(items)]
         contexts = [context for _, context in both]
         asked_length, overlap = options["max_seq_len"], options["doc_stride"]
@@ -269,7 +208,7 @@ class QuestionAnswering(TaskModel):
         real = passages.rows["attention_mask"].astype(bool)
         pads = {"input_ids": self.tokenizer.pad_token_id, "token_type_ids": 0}
         rows = Encoded({name: passages.rows[name][real] for name in pads}, pads, real.sum(axis=1), {})
-        return (passages, contexts), rows
+        return Rows((passages, contexts), rows)
 
     def results(self, facts: Any, outputs: list[tuple[np.ndarray, ...]], **options: Any) -> list[Any]:
         passages, contexts = facts
@@ -291,6 +230,67 @@ class QuestionAnswering(TaskModel):
     def describe(self, found: Answers, top_k: int = 1) -> Any:
         """An n-best list as `__call__` gives it: by `null_threshold` with "" in front or without."""
         return _described(found, top_k, self._null_threshold if self.settled["handle_impossible_answer"] else None)
+
+
+def best_answers(
+    passages: Passages,
+    start_logits: np.ndarray,
+    end_logits: np.ndarray,
+    contexts: Sequence[str],
+    *,
+    n_best: int = 20,
+    max_answer_length: int = 30,
+    null_answers: bool = False,
+) -> list[Answers]:
+    """The answers to each question, from the logits of all its windows.
+
+    Of each window the `n_best` best starts meet the `n_best` best ends (equal logits: the first), where both are tokens
+    of the passage, the start is in the window that shows it with the most context, and the end is not before it.
+
+    Args:
+        passages: what the logits are of.
+        start_logits, end_logits: float [W, L].
+        contexts: the passages, one a question.
+        n_best: how many answers are kept.
+        max_answer_length: in tokens.
+        null_answers: whether "no answer" takes its share of the probabilities (SQuAD 2.0).
+    """
+    found: list[list[tuple[float, int, int]]] = [[] for _ in contexts]
+    null = np.full(len(contexts), np.inf)
+    for row, number in enumerate(passages.question):
+        start_L, end_L = start_logits[row], end_logits[row]
+        null[number] = min(null[number], float(start_L[0]) + float(end_L[0]))
+        starts, ends = (np.argsort(-logits_L, kind="stable")[:n_best] for logits_L in (start_L, end_L))
+        start_SE, end_SE = np.meshgrid(starts, ends, indexing="ij")
+        legal = passages.in_passage[row, start_SE] & passages.in_passage[row, end_SE] & passages.is_best[row, start_SE]
+        legal &= (end_SE >= start_SE) & (end_SE - start_SE < max_answer_length)
+        for first, last in zip(start_SE[legal], end_SE[legal], strict=True):
+            begin, end = int(passages.offsets[row, first, 0]), int(passages.offsets[row, last, 1])
+            found[number].append((float(start_L[first]) + float(end_L[last]), begin, end))
+    return [
+        _answers(slices, context, float(score), n_best, null_answers)
+        for slices, context, score in zip(found, contexts, null, strict=True)
+    ]
+
+
+def _answers(
+    slices: list[tuple[float, int, int]], context: str, null_score: float, n_best: int, null_answers: bool
+) -> Answers:
+    kept: dict[str, tuple[float, int, int]] = {}
+    for score, begin, end in sorted(slices, key=lambda one: -one[0]):
+        text = context[begin:end]
+        if text and text not in kept:
+            kept[text] = score, begin, end
+            if len(kept) == n_best:
+                break
+    scores = np.array([score for score, _, _ in kept.values()] + [null_score] * null_answers)
+    shares = np.exp(scores - scores.max()) if len(scores) else scores
+    shares = shares / shares.sum() if len(scores) else shares
+    candidates = tuple(
+        Candidate(text, begin, end, score, float(share))
+        for (text, (score, begin, end)), share in zip(kept.items(), shares, strict=False)
+    )
+    return Answers(candidates, null_score)
 
 
 def _of_whole_words(found: Answers, context: str) -> Answers:

@@ -4,17 +4,15 @@ import copy
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextvars import ContextVar
 from functools import partial
-from html import escape
-from itertools import chain, islice
-from typing import Any, NamedTuple, Self, TypedDict, TypeVar
+from itertools import islice
+from typing import Any, NamedTuple, Self, TypedDict
 
 import jax
 import numpy as np
 
 from bert_jax.config import BertConfig
+from bert_jax.data.prefetch import prefetch
 from bert_jax.data.tasks.encoded import Encoded, encode_texts, interleaved
 from bert_jax.errors import UserError
 from bert_jax.formats.load import Loaded
@@ -25,86 +23,13 @@ from bert_jax.inference.tasks.task_source import HEAD_OF, longest_row, model_for
 from bert_jax.model.heads import HEADS
 from bert_jax.runtime.compilation_cache import keep_compiled_programs
 
-Item = TypeVar("Item")
-Made = TypeVar("Made")
-
-
-def ahead(make: Callable[[Item], Made], items: Iterable[Item]) -> Iterator[Made]:
-    """`make` of each item, in their order; while one is used that of the next is made by a thread.
-
-    Items are taken in the caller's thread, since some can be taken in no other (rows of a cursor of sqlite3), and no
-    more than the next one. A single one is made there too: a request is worth no thread. What goes wrong in the thread
-    is raised here.
-    """
-    rest = iter(items)
-    begin = list(islice(rest, 2))
-    if len(begin) < 2:
-        yield from map(make, begin)
-        return
-    thread = ThreadPoolExecutor(1, "ahead")
-    coming: deque[Future[Made]] = deque()
-    try:
-        for item in chain(begin, rest):
-            coming.append(thread.submit(make, item))
-            if len(coming) > 1:
-                yield coming.popleft().result()
-        yield coming.popleft().result()
-    finally:
-        thread.shutdown(cancel_futures=True)
-
-
-MOST_ROWS = 100  # that are shown; the list has all
-
-
-class Results(list[Any]):
-    """A list of a pipeline's results. Equal to the plain list, and written as one by `json`."""
-
-    def _repr_html_(self) -> str:
-        """One table for results that are dicts; of lists of dicts one for each, numbered."""
-        if self and all(isinstance(item, Mapping) for item in self):
-            return _table(self)
-        return "".join(
-            f"<p>{number}</p>{_table(item) if _is_rows(item) else f'<pre>{escape(repr(item))}</pre>'}"
-            for number, item in enumerate(self[:MOST_ROWS])
-        ) + _rest(len(self))
-
-
-def first_of(results: Results) -> Any:
-    """The result of the only item; one that is a list is shown as a table too."""
-    return Results(results[0]) if isinstance(results[0], list) else results[0]
-
-
-def _is_rows(item: Any) -> bool:
-    return isinstance(item, list) and bool(item) and all(isinstance(row, Mapping) for row in item)
-
-
-def _table(rows: list[Mapping[str, Any]]) -> str:
-    names = list(dict.fromkeys(name for row in rows for name in row))
-    head = "".join(f"<th>{escape(str(name))}</th>" for name in names)
-    lines = ("".join(f"<td>{_cell(row.get(name, ''))}</td>" for name in names) for row in rows[:MOST_ROWS])
-    body = "".join(f"<tr>{line}</tr>" for line in lines)
-    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{_rest(len(rows))}"
-
-
-def _cell(value: Any) -> str:
-    return f"{value:.4f}" if isinstance(value, float) else escape(str(value))
-
-
-def _rest(count: int) -> str:
-    return f"<p>… and {count - MOST_ROWS:,} more</p>" if count > MOST_ROWS else ""
-
-
 logger = logging.getLogger(__name__)
 
 ANY_LENGTH = 1 << 30  # tokens: as many as the model takes
 CHUNK = 1024  # items that are encoded together, grouped by length, and answered before the next come
 ON_ERROR = ("raise", "return")
-NOTHING = Encoded({}, {}, np.zeros(0, np.int64), {})  # the rows of no items
 
 _OUTPUTS = ("logits", "start_logits", "end_logits")
-
-# Items are encoded only to see which of them are at fault: nothing is to be said of the others.
-_only_tried: ContextVar[bool] = ContextVar("_only_tried", default=False)
 
 
 class Running(TypedDict, total=False):
@@ -114,6 +39,24 @@ class Running(TypedDict, total=False):
     dtype: str | None
     cache: bool
     devices: Sequence[Any] | None
+
+
+class Rows(NamedTuple):
+    """What `TaskModel.encode` makes of items.
+
+    Attributes:
+        facts: what `results` must know of them.
+        encoded: their rows.
+        notes: what the user is to know of them, a line each.
+    """
+
+    facts: Any
+    encoded: Encoded
+    notes: tuple[str, ...] = ()
+
+
+NOTHING = Rows(None, Encoded({}, {}, np.zeros(0, np.int64), {}))
+"""Of no items."""
 
 
 class TaskModel:
@@ -232,13 +175,13 @@ class TaskModel:
         kept: deque[_Answerable] = deque()
 
         def rows() -> Iterator[Encoded]:
-            for one in ahead(partial(self._answerable, on_error, options), _chunks(items, chunk, first)):
+            for one in prefetch(partial(self._answerable, on_error, options), _chunks(items, chunk, first)):
                 kept.append(one)
-                yield one.rows
+                yield one.rows.encoded
 
         for outputs in self.engine.stream(rows(), **self.engine_options(**options)):
             one = kept.popleft()
-            results = iter(() if one.facts is None else self.results(one.facts, outputs, **options))
+            results = iter(() if one.rows is NOTHING else self.results(one.rows.facts, outputs, **options))
             for number, item in enumerate(one.chunk.items):
                 yield item, one.wrong[number] if number in one.wrong else next(results)
             if one.chunk.failure is not None:
@@ -261,28 +204,26 @@ class TaskModel:
         try:
             if wrong:
                 raise next(iter(wrong.values()))
-            facts, rows = self.encode(chunk.items, chunk.first, **options) if chunk.items else (None, NOTHING)
+            rows = self.encode(chunk.items, chunk.first, **options) if chunk.items else NOTHING
         except UserError:
             if on_error == "raise":
                 raise
             wrong = self._wrong_ones(chunk, options)
             good = [item for number, item in enumerate(chunk.items) if number not in wrong]
-            facts, rows = self.encode(good, chunk.first, **options) if good else (None, NOTHING)
-        return _Answerable(chunk, wrong, facts, rows)
+            rows = self.encode(good, chunk.first, **options) if good else NOTHING
+        for note in rows.notes:
+            logger.warning(note)
+        return _Answerable(chunk, wrong, rows)
 
     def _wrong_ones(self, chunk: "_Chunk", options: Mapping[str, Any]) -> dict[int, UserError]:
         wrong = {}
-        before = _only_tried.set(True)
-        try:
-            for number, item in enumerate(chunk.items):
-                try:
-                    if isinstance(item, UserError):
-                        raise item
-                    self.encode([item], chunk.first + number, **options)
-                except UserError as error:
-                    wrong[number] = error
-        finally:
-            _only_tried.reset(before)
+        for number, item in enumerate(chunk.items):
+            try:
+                if isinstance(item, UserError):
+                    raise item
+                self.encode([item], chunk.first + number, **options)
+            except UserError as error:
+                wrong[number] = error
         return wrong
 
     # What a pipeline says of itself
@@ -290,8 +231,10 @@ class TaskModel:
     def check_options(self, **options: Any) -> None:
         """Raises UserError for a value that an option cannot have."""
 
-    def encode(self, items: list[Any], first: int, **options: Any) -> tuple[Any, Encoded]:
-        """Items as rows, and what `results` must know of them; `first`: the number of the first, for errors.
+    def encode(self, items: list[Any], first: int, **options: Any) -> Rows:
+        """Items as rows; `first`: the number of the first, for errors.
+
+        Where one is at fault each is encoded by itself, to see which: nothing is said here, but in the `notes`.
 
         Raises:
             UserError: an item that cannot be answered.
@@ -299,7 +242,7 @@ class TaskModel:
         raise NotImplementedError
 
     def results(self, facts: Any, outputs: list[tuple[np.ndarray, ...]], **options: Any) -> list[Any]:
-        """The results of the items of `encode`, of the engine's outputs for their rows."""
+        """The results of the items of `encode`, by its facts and the engine's outputs for its rows."""
         raise NotImplementedError
 
     def beside_tokens(self, **options: Any) -> dict[str, tuple[int, ...]]:
@@ -310,29 +253,28 @@ class TaskModel:
         """Which of the options of a call `apply` takes, and as what."""
         return {}
 
-    def encode_pairs(self, pairs: Sequence[tuple[str, str | None]], max_length: int | None = None) -> Encoded:
+    def encode_pairs(
+        self, pairs: Sequence[tuple[str, str | None]], max_length: int | None = None
+    ) -> tuple[Encoded, tuple[str, ...]]:
         """A row for each text or pair of texts, cut to `max_length` (None: `longest`) at the end, of a pair the longer;
-        a warning says how many were."""
+        and notes on how many were."""
         longest = self.longest if max_length is None else min(max_length, self.longest)
-        parts = []
+        parts, notes = [], []
         for paired in (False, True):
             rows = [row for row, (_, second) in enumerate(pairs) if (second is not None) == paired]
             first, second = [pairs[row][0] for row in rows], [pairs[row][1] or "" for row in rows] if paired else None
             examples = encode_texts(self.tokenizer, first, second, max_length=longest, targets={})
-            self._warn_of_cut(examples, first, second, longest)
+            if cut := self._cut(examples, first, second, longest):
+                notes.append(f"{cut} of {len(rows)} texts are longer than {longest} tokens and were cut")
             parts.append((np.array(rows, np.int64), examples))
-        return interleaved(parts)
+        return interleaved(parts), tuple(notes)
 
-    def _warn_of_cut(self, examples: Encoded, texts: list[str], pairs: list[str] | None, longest: int) -> None:
-        if _only_tried.get():
-            return
+    def _cut(self, examples: Encoded, texts: list[str], pairs: list[str] | None, longest: int) -> int:
         full = np.flatnonzero(examples.row_lengths == longest)
         lengths = self.tokenizer.encode_flat([texts[i] for i in full])[1]
         if pairs is not None:
             lengths = lengths + self.tokenizer.encode_flat([pairs[i] for i in full])[1]
-        cut = int((lengths + self.tokenizer.special_tokens_added(pair=pairs is not None) > longest).sum())
-        if cut:
-            logger.warning("%d of %d texts are longer than %d tokens and were cut", cut, len(texts), longest)
+        return int((lengths + self.tokenizer.special_tokens_added(pair=pairs is not None) > longest).sum())
 
     def apply(self, params: Any, batch: Mapping[str, jax.Array], **options: Any) -> tuple[jax.Array, ...]:
         """The head's outputs: (logits,), or (start_logits, end_logits)."""
@@ -349,12 +291,11 @@ class _Chunk(NamedTuple):
 
 
 class _Answerable(NamedTuple):
-    """A chunk, what is wrong with its items by their place, and of the others `encode`'s facts and rows."""
+    """A chunk, what is wrong with its items by their place, and what `encode` made of the others."""
 
     chunk: _Chunk
     wrong: dict[int, UserError]
-    facts: Any
-    rows: Encoded
+    rows: Rows
 
 
 def _chunks(items: Iterable[Any], size: int, first: int) -> Iterator[_Chunk]:

@@ -7,11 +7,11 @@ from typing import Any, Unpack
 import numpy as np
 
 from bert_jax.config import BertConfig
-from bert_jax.data.tasks.encoded import Encoded
 from bert_jax.errors import UserError
 from bert_jax.formats.load import Loaded
 from bert_jax.inference.tasks.checks import check_max_length, check_text, is_cut, shortened
-from bert_jax.inference.tasks.task_model import Results, Running, TaskModel, first_of, softmax
+from bert_jax.inference.tasks.notebook import Results, first_of
+from bert_jax.inference.tasks.task_model import Rows, Running, TaskModel, softmax
 
 FUNCTIONS = ("softmax", "sigmoid", "none")
 NOT_SAID: Any = ...  # of top_k, since None is all of them
@@ -106,11 +106,11 @@ class TextClassification(TaskModel):
         if top_k is not NOT_SAID and top_k < 1:
             raise UserError(f"top_k={top_k}: expected at least 1")
 
-    def encode(self, items: list[Text], first: int, **options: Any) -> tuple[list[Text], Encoded]:
+    def encode(self, items: list[Text], first: int, **options: Any) -> Rows:
         pairs = [_both(text, first + number) for number, text in enumerate(items)]
         if not is_cut(options["truncation"]):
             self._refuse_long(pairs, first)
-        return items, self.encode_pairs(pairs, options["max_length"])
+        return Rows(items, *self.encode_pairs(pairs, options["max_length"]))
 
     def results(self, facts: list[Text], outputs: list[tuple[np.ndarray, ...]], **options: Any) -> list[Any]:
         top_k, function = options["top_k"], options["function_to_apply"].lower()

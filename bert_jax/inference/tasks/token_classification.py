@@ -7,7 +7,6 @@ from typing import Any, NamedTuple, Unpack
 
 import numpy as np
 
-from bert_jax.data.tasks.encoded import Encoded
 from bert_jax.data.tasks.tagging import Tagged, encode_tagged, pieces_of_words, special_tokens_before
 from bert_jax.data.tasks.tags import TaggedSentence
 from bert_jax.data.tokenizer.layout import within
@@ -15,9 +14,14 @@ from bert_jax.data.tokenizer.words import SPLITS
 from bert_jax.errors import UserError
 from bert_jax.formats.load import Loaded
 from bert_jax.inference.tasks.checks import check_text
-from bert_jax.inference.tasks.task_model import Results, Running, TaskModel, first_of, softmax
+from bert_jax.inference.tasks.notebook import Results, first_of
+from bert_jax.inference.tasks.task_model import Rows, Running, TaskModel, softmax
 
 OUTSIDE = "O"
+OF_PIECES, OF_WORDS = ("none", "simple"), ("first", "max", "average")
+AGGREGATIONS = (*OF_PIECES, *OF_WORDS)
+
+Words = Sequence[str]
 _TAG = re.compile(r"([BIES])-(.+)", re.DOTALL)
 
 
@@ -28,66 +32,7 @@ class Tag(NamedTuple):
     score: float
 
 
-def aggregated(chances_PC: np.ndarray, counts: np.ndarray, how: str) -> np.ndarray:
-    """The probabilities of words, [W, C], of those of their sub-tokens.
-
-    Args:
-        chances_PC: of all sub-tokens.
-        counts: int [W], how many a word has, at least 1.
-        how: "first"; "max": of the sub-token with the greatest one; "average": the mean.
-    """
-    begins = np.cumsum(counts) - counts
-    if how == "first" or not len(counts):
-        return chances_PC[begins]
-    if how == "average":
-        return np.add.reduceat(chances_PC, begins, axis=0) / counts[:, None]
-    word, _ = within(counts)
-    best_W = np.maximum.reduceat(chances_PC.max(axis=1), begins)
-    surest = np.flatnonzero(chances_PC.max(axis=1) == best_W[word])
-    return chances_PC[surest[np.searchsorted(surest, begins)]]
-
-
-def entities_of(tags: Sequence[Tag], spans: Sequence[tuple[int, int]], text: str) -> list[dict[str, Any]]:
-    """Neighbours of one type as transformers' rows, what is outside of entities among them.
-
-    A tag's B or S, or an E before it, begins another entity (https://aclanthology.org/W03-0419, and IOBES).
-
-    Args:
-        tags: of words, or of sub-tokens.
-        spans: where each stands in the text.
-
-    Returns:
-        dicts: `entity_group`, `score` (mean of the tags'), `word` (slice of the text), `start`, `end`.
-    """
-    groups: list[tuple[str, list[int]]] = []
-    previous = ""
-    for number, (label, _) in enumerate(tags):
-        match = _TAG.fullmatch(label)
-        prefix, type_ = match.groups() if match else ("I", label)
-        if not groups or type_ != groups[-1][0] or prefix in "BS" or previous in ("E", "S"):
-            groups.append((type_, [number]))
-        else:
-            groups[-1][1].append(number)
-        previous = prefix
-    return [
-        {
-            "entity_group": type_,
-            "score": float(np.mean([tags[number].score for number in numbers])),
-            "word": text[spans[numbers[0]][0] : spans[numbers[-1]][1]],
-            "start": spans[numbers[0]][0],
-            "end": spans[numbers[-1]][1],
-        }
-        for type_, numbers in groups
-    ]
-
-
-OF_PIECES, OF_WORDS = ("none", "simple"), ("first", "max", "average")
-AGGREGATIONS = (*OF_PIECES, *OF_WORDS)
-
-Words = Sequence[str]
-
-
-class Sentence(NamedTuple):
+class SplitText(NamedTuple):
     """A text, its words, and where they stand in it."""
 
     text: str
@@ -205,12 +150,12 @@ class TokenClassification(TaskModel):
         if stride is not None and not 0 <= stride < self._room:
             raise UserError(f"stride={stride}: expected 0 to {self._room - 1}, tokens that two windows share")
 
-    def encode(self, items: list[Any], first: int, **options: Any) -> tuple[tuple[list[Sentence], Tagged], Encoded]:
+    def encode(self, items: list[Any], first: int, **options: Any) -> Rows:
         delimiter = options["delimiter"] if options["is_split_into_words"] else None
         names = [f"text {first + number + 1}" for number in range(len(items))]
         sentences = [self._sentence(item, name, delimiter) for item, name in zip(items, names, strict=True)]
         tagged = self._encode_words([one.words for one in sentences], options["stride"])
-        return (sentences, tagged), tagged.encoded
+        return Rows((sentences, tagged), tagged.encoded)
 
     def results(self, facts: Any, outputs: list[tuple[np.ndarray, ...]], **options: Any) -> list[list[dict[str, Any]]]:
         sentences, tagged = facts
@@ -224,7 +169,7 @@ class TokenClassification(TaskModel):
         rows = (self._rows(how, *one) for one in zip(sentences, tags, strict=True))
         return [[row for row in some if row[name] not in ignored] for some in rows]
 
-    def _sentence(self, item: Any, where: str, delimiter: str | None) -> Sentence:
+    def _sentence(self, item: Any, where: str, delimiter: str | None) -> SplitText:
         """Of a text, or of words where `delimiter` says what stands between them."""
         if delimiter is not None:
             return _of_words(_checked(item, where), delimiter)
@@ -232,7 +177,7 @@ class TokenClassification(TaskModel):
             raise UserError(f"{where}: expected a text, found {item!r:.60}; words: is_split_into_words=True")
         check_text(item, where)
         spans = self._split(item)
-        return Sentence(item, [item[begin:end] for begin, end in spans], spans)
+        return SplitText(item, [item[begin:end] for begin, end in spans], spans)
 
     def _encode_words(self, sentences: Sequence[Words], overlap: int | None) -> Tagged:
         given = [TaggedSentence(tuple(words), None, number, number + 1) for number, words in enumerate(sentences)]
@@ -255,7 +200,7 @@ class TokenClassification(TaskModel):
         ends = np.cumsum(counts)
         return [tags[begin:end] for begin, end in zip(ends - counts, ends, strict=True)]
 
-    def _rows(self, how: str, sentence: Sentence, tags: list[Tag]) -> list[dict[str, Any]]:
+    def _rows(self, how: str, sentence: SplitText, tags: list[Tag]) -> list[dict[str, Any]]:
         if how in OF_WORDS:
             return entities_of(tags, sentence.spans, sentence.text)
         ids, spans = self._pieces(sentence)
@@ -270,11 +215,64 @@ class TokenClassification(TaskModel):
             )
         return found
 
-    def _pieces(self, sentence: Sentence) -> tuple[np.ndarray, list[tuple[int, int]]]:
+    def _pieces(self, sentence: SplitText) -> tuple[np.ndarray, list[tuple[int, int]]]:
         """The ids of a sentence's sub-tokens, and where they stand in its text."""
         ids, word_of, spans = pieces_of_words(self.tokenizer, sentence.words)
         begins = np.array([begin for begin, _ in sentence.spans], np.int64)[word_of]
         return ids, [(begin, end) for begin, end in (spans + begins[:, None]).tolist()]
+
+
+def aggregated(chances_PC: np.ndarray, counts: np.ndarray, how: str) -> np.ndarray:
+    """The probabilities of words, [W, C], of those of their sub-tokens.
+
+    Args:
+        chances_PC: of all sub-tokens.
+        counts: int [W], how many a word has, at least 1.
+        how: "first"; "max": of the sub-token with the greatest one; "average": the mean.
+    """
+    begins = np.cumsum(counts) - counts
+    if how == "first" or not len(counts):
+        return chances_PC[begins]
+    if how == "average":
+        return np.add.reduceat(chances_PC, begins, axis=0) / counts[:, None]
+    word, _ = within(counts)
+    best_W = np.maximum.reduceat(chances_PC.max(axis=1), begins)
+    surest = np.flatnonzero(chances_PC.max(axis=1) == best_W[word])
+    return chances_PC[surest[np.searchsorted(surest, begins)]]
+
+
+def entities_of(tags: Sequence[Tag], spans: Sequence[tuple[int, int]], text: str) -> list[dict[str, Any]]:
+    """Neighbours of one type as transformers' rows, what is outside of entities among them.
+
+    A tag's B or S, or an E before it, begins another entity (https://aclanthology.org/W03-0419, and IOBES).
+
+    Args:
+        tags: of words, or of sub-tokens.
+        spans: where each stands in the text.
+
+    Returns:
+        dicts: `entity_group`, `score` (mean of the tags'), `word` (slice of the text), `start`, `end`.
+    """
+    groups: list[tuple[str, list[int]]] = []
+    previous = ""
+    for number, (label, _) in enumerate(tags):
+        match = _TAG.fullmatch(label)
+        prefix, type_ = match.groups() if match else ("I", label)
+        if not groups or type_ != groups[-1][0] or prefix in "BS" or previous in ("E", "S"):
+            groups.append((type_, [number]))
+        else:
+            groups[-1][1].append(number)
+        previous = prefix
+    return [
+        {
+            "entity_group": type_,
+            "score": float(np.mean([tags[number].score for number in numbers])),
+            "word": text[spans[numbers[0]][0] : spans[numbers[-1]][1]],
+            "start": spans[numbers[0]][0],
+            "end": spans[numbers[-1]][1],
+        }
+        for type_, numbers in groups
+    ]
 
 
 def _checked(words: Any, where: str) -> Words:
@@ -283,9 +281,9 @@ def _checked(words: Any, where: str) -> Words:
     return [check_text(word, f"{where}, word {number}") for number, word in enumerate(words, 1)]
 
 
-def _of_words(words: Words, delimiter: str) -> Sentence:
+def _of_words(words: Words, delimiter: str) -> SplitText:
     spans, begin = [], 0
     for word in words:
         spans.append((begin, begin + len(word)))
         begin += len(word) + len(delimiter)
-    return Sentence(delimiter.join(words), words, spans)
+    return SplitText(delimiter.join(words), words, spans)

@@ -11,11 +11,12 @@ import pytest
 
 from bert_jax.cli import streaming as serve
 from bert_jax.cli.streaming import answered_by
+from bert_jax.data.prefetch import prefetch
 from bert_jax.data.tasks.encoded import Encoded
 from bert_jax.errors import UserError
 from bert_jax.inference.engine.engine import IN_FLIGHT, Engine
 from bert_jax.inference.tasks.embed import TextEmbedding
-from bert_jax.inference.tasks.task_model import TaskModel, ahead
+from bert_jax.inference.tasks.task_model import Rows, TaskModel
 from tests.inference.tasks.task_folders import LONGEST, export
 
 CHUNK = 2 * (IN_FLIGHT + 1)  # of batches of two: more than are in flight
@@ -28,13 +29,14 @@ class Ends(TaskModel):
         self.engine = Engine(last_ids, {}, longest=16, batch_size=2, devices=jax.devices()[:1])
         self.settled: dict[str, Any] = {}
 
-    def encode(self, items: list[str], first: int, **options: Any) -> tuple[list[str], Encoded]:
+    def encode(self, items: list[str], first: int, **options: Any) -> Rows:
         for number, item in enumerate(items):
             if not item.isalpha():
                 raise UserError(f"text {first + number + 1}: no letters")
         ids = np.array([ord(letter) for letter in "".join(items)], np.int32)
         tokens = {"input_ids": ids, "token_type_ids": np.zeros_like(ids)}
-        return items, Encoded(tokens, dict.fromkeys(tokens, 0), np.array([len(item) for item in items], np.int64), {})
+        lengths = np.array([len(item) for item in items], np.int64)
+        return Rows(items, Encoded(tokens, dict.fromkeys(tokens, 0), lengths, {}))
 
     def results(self, facts: list[str], outputs: list[tuple[np.ndarray, ...]], **options: Any) -> list[str]:
         return [chr(int(last_1[0])) for (last_1,) in outputs]
@@ -153,7 +155,7 @@ def test_texts_that_are_cut_are_counted_once_beside_one_that_is_wrong(tmp_path, 
     ]
 
 
-def test_ahead_makes_in_a_thread_and_raises_what_went_wrong_there():
+def test_prefetch_makes_in_a_thread_and_raises_what_went_wrong_there():
     threads = []
 
     def halved(number: int) -> int:
@@ -162,20 +164,20 @@ def test_ahead_makes_in_a_thread_and_raises_what_went_wrong_there():
             raise UserError("the third")
         return number // 2
 
-    coming = ahead(halved, itertools.count())
+    coming = prefetch(halved, itertools.count())
     assert [next(coming) for _ in range(3)] == [0, 0, 1]
     with pytest.raises(UserError, match="the third"):
         next(coming)
     assert threading.current_thread() not in threads
-    assert list(ahead(halved, [4])) == [2]
+    assert list(prefetch(halved, [4])) == [2]
     assert threads[-1] is threading.current_thread()  # a single one
-    assert list(ahead(halved, range(3))) == [0, 0, 1]
-    assert list(ahead(halved, [])) == []
+    assert list(prefetch(halved, range(3))) == [0, 0, 1]
+    assert list(prefetch(halved, [])) == []
 
 
 def test_the_thread_ends_with_whom_it_works_for():
     before = set(threading.enumerate())
-    coming = ahead(lambda number: number, itertools.count())
+    coming = prefetch(lambda number: number, itertools.count())
     assert next(coming) == 0
     assert len(set(threading.enumerate()) - before) == 1
     coming.close()  # type: ignore[attr-defined]

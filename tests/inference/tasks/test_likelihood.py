@@ -16,7 +16,7 @@ from bert_jax.__main__ import run as run_verb
 from bert_jax.data.tasks.encoded import Batch, Encoded
 from bert_jax.errors import UserError
 from bert_jax.formats.load import Loaded, load
-from bert_jax.inference.tasks.likelihood import Hidden, Likelihood, ends_of_words, masked_rows
+from bert_jax.inference.tasks.likelihood import Hidden, Likelihood, ends_of_words, hidden_rows
 from bert_jax.model.heads import BertForMaskedLM
 from tests.inference.tasks.task_folders import LONGEST, export
 
@@ -72,7 +72,7 @@ def test_a_row_hides_one_token_and_is_made_when_its_batch_is():
         positions = np.arange(1, length - 1, dtype=np.int32)
         ends = np.minimum(positions + rng.integers(1, 3, len(positions)), length - 1).astype(np.int32)
         texts.append(Hidden(rng.integers(5, 20, length).astype(np.int32), positions, ends))
-    rows = masked_rows(texts, pad_id=0, mask_id=4)
+    rows = hidden_rows(texts, pad_id=0, mask_id=4)
     whole: list[np.ndarray] = []  # the same rows, written out
     for ids, positions, ends in texts:
         for position, end in zip(positions, ends, strict=True):
