@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 
-class Source(Protocol):
+class StepSource(Protocol):
     """Anything with `batch(step)`."""
 
     def batch(self, step: int) -> Any: ...
@@ -31,7 +31,7 @@ class Prefetch(Iterator[Any]):
 
     def __init__(
         self,
-        source: Source,
+        source: StepSource,
         start: int,
         stop: int | None,
         transform: Callable[[Any], Any] | None = None,
@@ -126,7 +126,7 @@ class _Buffer:
 
 
 def _fill(
-    buffer: _Buffer, source: Source, start: int, stop: int | None, transform: Callable[[Any], Any] | None
+    buffer: _Buffer, source: StepSource, start: int, stop: int | None, transform: Callable[[Any], Any] | None
 ) -> None:
     step = start
     try:

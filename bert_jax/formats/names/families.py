@@ -11,7 +11,7 @@ No token types and no pooler; a classifier of a whole sequence has a dense layer
 from bert_jax.config import BertConfig
 from bert_jax.formats.names.table import (
     ENCODER,
-    Family,
+    FamilyNames,
     Head,
     Name,
     Tied,
@@ -57,7 +57,7 @@ def _crosses(config: BertConfig) -> bool:
 ENCODER_PARTS = ("embeddings", "layers")
 POOLED = (*ENCODER_PARTS, "pooler")
 
-BERT = Family(
+BERT = FamilyNames(
     name="bert",
     classes={"bert": "Bert"},
     prefix="bert.",
@@ -97,7 +97,7 @@ BERT = Family(
 )
 
 
-ROBERTA = Family(
+ROBERTA = FamilyNames(
     name="roberta",
     classes={"roberta": "Roberta", "xlm-roberta": "XLMRoberta", "camembert": "Camembert"},
     prefix="roberta.",
@@ -146,7 +146,7 @@ def _layer_numbers(layer: int, config: BertConfig) -> dict[str, int]:
     return {"layer": layer, "group": group, "inner": inner}
 
 
-ALBERT = Family(
+ALBERT = FamilyNames(
     name="albert",
     classes={"albert": "Albert"},
     prefix="albert.",
@@ -199,7 +199,7 @@ ALBERT = Family(
 
 _DISTIL, _HF_DISTIL = f"{ENCODER}encoder/layer_{{layer}}", "distilbert.transformer.layer.{layer}"
 
-DISTILBERT = Family(
+DISTILBERT = FamilyNames(
     name="distilbert",
     classes={"distilbert": "DistilBert"},
     prefix="distilbert.",
