@@ -19,12 +19,12 @@ import numpy as np
 
 def measure(size: str, dtype: str) -> None:
     """The child: one compilation, reported as JSON on stdout."""
-    from bert_jax.runtime.compilation_cache import keep_compiled_programs, kept_in
+    from bert_jax.runtime.compilation_cache import cache_folder, keep_compiled_programs
     from bert_jax.runtime.cpu import keep_freed_memory
 
     keep_freed_memory()
     keep_compiled_programs()
-    assert kept_in()
+    assert cache_folder()
 
     from benchmarks.train_step_ours import OurStep
     from benchmarks.workloads import workload

@@ -137,3 +137,12 @@ def test_files_say_in_their_first_line_what_lives_there():
         if not (ast.get_docstring(ast.parse(p.read_text(encoding="utf-8"))) or "").strip()
     ]
     assert silent == []
+
+
+def test_no_two_classes_have_one_name():
+    homes: dict[str, list[str]] = {}
+    for path in [*MODULES, *sorted((ROOT / "train").rglob("*.py"))]:
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ClassDef):
+                homes.setdefault(node.name, []).append(path.relative_to(ROOT).as_posix())
+    assert {name: where for name, where in homes.items() if len(where) > 1} == {}

@@ -13,7 +13,7 @@ Item = TypeVar("Item")
 Made = TypeVar("Made")
 
 
-class Source(Protocol):
+class StepSource(Protocol):
     """Anything with `batch(step)`."""
 
     def batch(self, step: int) -> Any: ...
@@ -36,7 +36,7 @@ class Prefetch(Iterator[Any]):
 
     def __init__(
         self,
-        source: Source,
+        source: StepSource,
         start: int,
         stop: int | None,
         transform: Callable[[Any], Any] | None = None,
@@ -131,7 +131,7 @@ class _Buffer:
 
 
 def _fill(
-    buffer: _Buffer, source: Source, start: int, stop: int | None, transform: Callable[[Any], Any] | None
+    buffer: _Buffer, source: StepSource, start: int, stop: int | None, transform: Callable[[Any], Any] | None
 ) -> None:
     step = start
     try:

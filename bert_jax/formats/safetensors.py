@@ -32,7 +32,7 @@ NUMPY_DTYPES = {
 }  # fmt: skip
 
 
-class Entry(NamedTuple):
+class TensorEntry(NamedTuple):
     """A tensor: dtype in the format's words, shape, and where its first byte is in the file."""
 
     dtype: str
@@ -40,14 +40,14 @@ class Entry(NamedTuple):
     start: int
 
 
-class Header(NamedTuple):
+class SafetensorsHeader(NamedTuple):
     """What the header says: strings about the file, and key -> tensor, in the order of their bytes."""
 
     metadata: dict[str, str]
-    entries: dict[str, Entry]
+    entries: dict[str, TensorEntry]
 
 
-def read_header(file: FileBytes) -> Header:
+def read_header(file: FileBytes) -> SafetensorsHeader:
     """Parse and check the header.
 
     Raises:
@@ -72,10 +72,10 @@ def read_header(file: FileBytes) -> Header:
         if start != end:
             what = f"overlaps the tensor before it, which ends at byte {end}" if start < end else "follows a hole"
             raise UserError(f"the tensor {_shown(key)} begins at byte {start} and {what}")
-        entries[key], end = Entry(dtype, shape, first + start), stop
+        entries[key], end = TensorEntry(dtype, shape, first + start), stop
     if end != size:
         raise UserError(f"its tensors have {end} bytes together, the file has {size} for them")
-    return Header(metadata, entries)
+    return SafetensorsHeader(metadata, entries)
 
 
 def _parse(text: bytes) -> dict[str, Any]:

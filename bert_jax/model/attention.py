@@ -244,7 +244,7 @@ class SelfAttention(nn.Module):
             out_dtype=stream_dtype(config),
             return_probabilities=output_attentions,
         )
-        return _add_to(config, x_BLD, context_BLHK, dropout_key), probabilities_BHLM, cached
+        return _project_and_add(config, x_BLD, context_BLHK, dropout_key), probabilities_BHLM, cached
 
 
 class CrossAttention(nn.Module):
@@ -291,7 +291,7 @@ class CrossAttention(nn.Module):
             out_dtype=stream_dtype(config),
             return_probabilities=output_attentions,
         )
-        return _add_to(config, x_BLD, context_BLHK, dropout_key), probabilities_BHLM, cached
+        return _project_and_add(config, x_BLD, context_BLHK, dropout_key), probabilities_BHLM, cached
 
 
 def write(store: Array, new: Array, at: Array) -> Array:
@@ -306,7 +306,7 @@ def _project(config: BertConfig, x_BLD: Array, name: str, heads: int) -> Array:
     return y.reshape(*x_BLD.shape[:-1], heads, config.head_dim)
 
 
-def _add_to(config: BertConfig, x_BLD: Array, context_BLHK: Array, dropout_key: DropoutKey | None) -> Array:
+def _project_and_add(config: BertConfig, x_BLD: Array, context_BLHK: Array, dropout_key: DropoutKey | None) -> Array:
     """The calling module's output projection of the context, dropout, the residual and LayerNorm: [B, L, D]."""
     y_BLD = Dense(config, config.hidden_size, name="output")(context_BLHK.reshape(*x_BLD.shape[:-1], -1))
     if config.family != "distilbert":

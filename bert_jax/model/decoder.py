@@ -66,7 +66,7 @@ def init_cache(config: BertConfig, batch_size: int, capacity: int) -> KeyValueCa
     )
 
 
-class Attended(NamedTuple):
+class AttentionInputs(NamedTuple):
     """What the layers attend to.
 
     Attributes:
@@ -80,7 +80,7 @@ class Attended(NamedTuple):
     cache: KeyValueCache | None
 
 
-def attended(
+def attention_inputs(
     config: BertConfig,
     rows: int,
     length: int,
@@ -88,7 +88,7 @@ def attended(
     encoder_hidden_states: Array | None,
     encoder_attention_mask: Array | None,
     cache: KeyValueCache | None,
-) -> Attended:
+) -> AttentionInputs:
     """Masks and memory of one call of `Bert`, whose arguments these are; the input has `rows` of `length`.
 
     Without a cache, a decoder's position sees itself and those before it, less the padding; a mask [B, L, L] says it
@@ -105,7 +105,7 @@ def attended(
         if config.is_decoder and (attention_mask is None or attention_mask.ndim == 2):
             causal = causal_mask(length, length)
             mask = causal if mask is None else mask & causal
-        return Attended(mask, None if encoder_hidden_states is None else memory, None)
+        return AttentionInputs(mask, None if encoder_hidden_states is None else memory, None)
     _check_cache(config, rows, length, attention_mask, cache)
     seen = jnp.ones((rows, length), bool) if attention_mask is None else attention_mask
     seen = write(cache.mask, seen, cache.length)
@@ -113,10 +113,10 @@ def attended(
         encoder_mask = cache.encoder_mask
     mask = seen[:, None, None, :] & causal_mask(length, cache.capacity, cache.length)
     memory = Memory(encoder_hidden_states, encoder_mask, cache.length)
-    return Attended(mask, memory, replace(cache, mask=seen, encoder_mask=encoder_mask))
+    return AttentionInputs(mask, memory, replace(cache, mask=seen, encoder_mask=encoder_mask))
 
 
-def nan_beyond(cache: KeyValueCache, x_BLD: Array) -> Array:
+def nan_if_full(cache: KeyValueCache, x_BLD: Array) -> Array:
     """`x_BLD`, or NaN where the cache has no room for it: how full it is, a trace cannot see."""
     return jnp.where(cache.length + x_BLD.shape[1] <= cache.capacity, x_BLD, jnp.nan)
 

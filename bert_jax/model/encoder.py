@@ -12,7 +12,7 @@ from jax import Array
 from bert_jax.config import BertConfig
 from bert_jax.errors import UserError
 from bert_jax.model.attention import CrossAttention, LayerCache, Memory, SelfAttention
-from bert_jax.model.decoder import KeyValueCache, advance, attended, nan_beyond
+from bert_jax.model.decoder import KeyValueCache, advance, attention_inputs, nan_if_full
 from bert_jax.model.embeddings import EMBEDDINGS_SITE, Embeddings
 from bert_jax.model.layers import Activation, Dense, DropoutKey, LayerNorm, dropout, key_words
 
@@ -136,7 +136,7 @@ class EncoderLayer(nn.Module):
 
         Args:
             x_BLD: activations.
-            mask: of self-attention, as `attended` gives it.
+            mask: of self-attention, as `attention_inputs` gives it.
             head_mask_H: [H], for the heads as they were before pruning; cross-attention takes it too, as in
                 transformers 4.
             dropout_key: at the first site of this layer.
@@ -284,7 +284,7 @@ class Bert(nn.Module):
         inputs = _the_inputs(config, input_ids, inputs_embeds)
         _check_shapes(inputs, attention_mask, token_type_ids, position_ids)
         rows, length = inputs.shape[:2]
-        mask, memory, cache = attended(
+        mask, memory, cache = attention_inputs(
             config, rows, length, attention_mask, encoder_hidden_states, encoder_attention_mask, cache
         )
         # The key is taken once and passed down as words, so that a dropout costs no call of JAX's own generator.
@@ -292,7 +292,7 @@ class Bert(nn.Module):
         past = None if memory is None else memory.past
         x_BLE = self.embeddings(inputs, token_type_ids, position_ids, dropout_key, past)
         first_BLD, outputs = self.encoder(
-            self.constrain(x_BLE if cache is None else nan_beyond(cache, x_BLE)),
+            self.constrain(x_BLE if cache is None else nan_if_full(cache, x_BLE)),
             mask,
             _per_layer(head_mask, config),
             dropout_key,

@@ -30,7 +30,7 @@ def label_weights(labels: Array, row_weights: Array | None = None, class_weights
         float32, of the labels' shape.
     """
     labels = jnp.asarray(labels)
-    weights = over_axes(row_weights, labels) * (labels != IGNORED_LABEL)
+    weights = broadcast_rows(row_weights, labels) * (labels != IGNORED_LABEL)
     if class_weights is None:
         return weights
     return weights * class_weights[jnp.where(labels == IGNORED_LABEL, 0, labels)]
@@ -88,7 +88,7 @@ def binary_sums(logits: Array, labels: Array, row_weights: Array | None = None) 
     Returns:
         float32 scalars: loss_sum; count, of the decisions, one a row and class, to divide by; correct, of the right.
     """
-    logits, weights = logits.astype(jnp.float32), over_axes(row_weights, labels)
+    logits, weights = logits.astype(jnp.float32), broadcast_rows(row_weights, labels)
     right = (logits > 0) == (labels > 0.5)
     return {
         "loss_sum": (weights * (jax.nn.softplus(logits) - labels * logits)).sum(),
@@ -99,7 +99,7 @@ def binary_sums(logits: Array, labels: Array, row_weights: Array | None = None) 
 
 def squared_error_sum(values: Array, labels: Array, row_weights: Array | None = None) -> Array:
     """Σ w (value - label)² as a float32 scalar, of two arrays [B, ...]."""
-    return (over_axes(row_weights, labels) * jnp.square(values.astype(jnp.float32) - labels)).sum()
+    return (broadcast_rows(row_weights, labels) * jnp.square(values.astype(jnp.float32) - labels)).sum()
 
 
 def position_sum(
@@ -124,7 +124,7 @@ def position_sum(
     return cross_entropy(logits, positions, weights)[0], logits.argmax(-1) == positions
 
 
-def over_axes(row_weights: Array | None, labels: Array) -> Array:
+def broadcast_rows(row_weights: Array | None, labels: Array) -> Array:
     """The weights of the rows [B] as float32 of the labels' shape [B, ...]; None: ones."""
     if row_weights is None:
         return jnp.ones(labels.shape)

@@ -44,7 +44,7 @@ def keep_compiled_programs() -> None:
             jax.config.update(option, everything)
 
 
-def kept_in() -> str | None:
+def cache_folder() -> str | None:
     """The folder in which JAX keeps compiled programs, whoever chose it; None if it keeps none."""
     import jax
 

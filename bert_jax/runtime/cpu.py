@@ -60,7 +60,7 @@ def use_all_cores() -> bool:
     An engine then gives each core its own rows. A single device also splits its products over the cores, but on two
     cores that reaches only two thirds of the speed (benchmarks/inference.py). Use it for inference only: in training
     each device more is a shard more. Call it before using JAX: it starts JAX, and pins XLA's threads to different
-    cores (`keep_apart`).
+    cores (`pin_threads`).
 
     It does nothing if JAX will run on an accelerator, if the number of devices was set already
     (`JAX_NUM_CPU_DEVICES`, `XLA_FLAGS`, `jax_num_cpu_devices`), or if JAX has started.
@@ -77,11 +77,11 @@ def use_all_cores() -> bool:
     except RuntimeError:  # the devices exist already
         return False
     jax.devices()
-    keep_apart()
+    pin_threads()
     return cores > 1
 
 
-def keep_apart() -> int:
+def pin_threads() -> int:
     """Pin each of XLA's compute threads to its own core, as onnxruntime does; returns the number of threads.
 
     After a pause Linux wakes them on the same core, and a request of a single row ends before they are spread out

@@ -14,10 +14,10 @@ from bert_jax.model.losses import FusedLoss, pretraining_denominators, pretraini
 from bert_jax.model.task_losses import (
     Sums,
     binary_sums,
+    broadcast_rows,
     label_sums,
     label_weights,
     mean_loss,
-    over_axes,
     position_sum,
     squared_error_sum,
 )
@@ -134,7 +134,7 @@ class SeveralLabels:
     """Cross-entropy of each class by itself: the mean over classes and rows. batch: labels 0 or 1, float [B, C]."""
 
     def denominators(self, batch: Batch) -> dict[str, Array]:
-        return {"denominator": over_axes(batch["weights"], jnp.asarray(batch["labels"])).sum()}
+        return {"denominator": broadcast_rows(batch["weights"], jnp.asarray(batch["labels"])).sum()}
 
     def sums(self, apply: Callable[..., Any], batch: Batch) -> Sums:
         return binary_sums(apply().logits, batch["labels"], batch["weights"])

@@ -21,7 +21,7 @@ import jax, jax.numpy as jnp
 for option in sys.argv[1:]:
     name, value = option.split("=")
     jax.config.update(name, float(value) if "." in value else int(value))
-from bert_jax.runtime.compilation_cache import keep_compiled_programs, kept_in
+from bert_jax.runtime.compilation_cache import cache_folder, keep_compiled_programs
 keep_compiled_programs()
 counts = {"cache_hits": 0, "cache_misses": 0}
 def count(event, **_):
@@ -30,7 +30,7 @@ def count(event, **_):
 jax.monitoring.register_event_listener(count)
 result = jax.jit(lambda x: jnp.tanh(x @ x).sum())(jnp.arange(64.0).reshape(8, 8) / 64)
 settings = {name: value for name, value in jax.config.values.items() if name.startswith("jax_persistent_cache_min")}
-print(json.dumps({"folder": kept_in(), "result": float(result), **counts, **settings}))
+print(json.dumps({"folder": cache_folder(), "result": float(result), **counts, **settings}))
 """
 PIPELINE = """
 import json, sys
@@ -41,9 +41,9 @@ def count(event, **_):
     counts[name] = counts.get(name, 0) + 1
 jax.monitoring.register_event_listener(count)
 from bert_jax import pipeline
-from bert_jax.runtime.compilation_cache import kept_in
+from bert_jax.runtime.compilation_cache import cache_folder
 found = pipeline("fill-mask", sys.argv[1], cache=json.loads(sys.argv[2]))("hello [MASK]")
-print(json.dumps({"folder": kept_in(), "result": found, **counts}))
+print(json.dumps({"folder": cache_folder(), "result": found, **counts}))
 """
 
 

@@ -41,7 +41,7 @@ def test_what_was_set_before_stays():
 
 
 APART = """
-from bert_jax import cpu
+from bert_jax.runtime import cpu
 cpu.use_all_cores()
 import os
 from pathlib import Path

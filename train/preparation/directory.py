@@ -17,7 +17,7 @@ from bert_jax.data.pretraining.shards import (
     write_array,
     write_manifest,
 )
-from bert_jax.data.text.corpus import Corpus, Source, find_sources
+from bert_jax.data.text.corpus import Corpus, CorpusFile, find_sources
 from bert_jax.data.tokenizer.tokenizer import Tokenizer
 from bert_jax.data.workers import Workers
 from bert_jax.errors import UserError
@@ -120,7 +120,7 @@ def _refuse_other_options(output: Path, made: dict[str, Any], wanted: dict[str, 
 
 
 def _tokenizer(
-    options: PrepareOptions, sources: Sequence[Source], identity: dict[str, Any], learnt: dict[str, Any]
+    options: PrepareOptions, sources: Sequence[CorpusFile], identity: dict[str, Any], learnt: dict[str, Any]
 ) -> tuple[Tokenizer, dict[str, Any]]:
     """DIR/tokenizer, made if it is not there, and the report of the vocabulary's learner."""
     directory = options.output / "tokenizer"

@@ -10,7 +10,7 @@ from typing import Any
 
 from bert_jax.data.pretraining.examples import OBJECTIVES, default_dupe_factor
 from bert_jax.data.pretraining.shards import describe_file
-from bert_jax.data.text.corpus import FORMATS, Source
+from bert_jax.data.text.corpus import FORMATS, CorpusFile
 from bert_jax.errors import UserError
 from bert_jax.formats.hub import fetch
 from bert_jax.formats.hub_files import TOKENIZER, has_vocabulary, is_hub_id
@@ -158,7 +158,7 @@ class PrepareOptions:
             "shard_bytes": self.shard_bytes,
         }
 
-    def identity(self, sources: Sequence[Source]) -> dict[str, Any]:
+    def identity(self, sources: Sequence[CorpusFile]) -> dict[str, Any]:
         """All that the result depends on, as JSON values: two runs with the same values make the same bytes."""
         if self.vocab is None:
             vocabulary = {"vocab_size": self.vocab_size}
@@ -184,7 +184,7 @@ def available_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _describe(source: Source) -> dict[str, Any]:
+def _describe(source: CorpusFile) -> dict[str, Any]:
     try:
         return describe_file(source.path)
     except OSError as error:

@@ -12,7 +12,7 @@ import numpy as np
 from bert_jax.data.pretraining.google_recipe import google_instances
 from bert_jax.data.pretraining.report import SplitStatistics, survey_index
 from bert_jax.data.pretraining.shards import SPLITS, describe_file, new_directory, open_shard, write_array
-from bert_jax.data.text.corpus import MAX_DOCUMENT_CHARS, Corpus, Source
+from bert_jax.data.text.corpus import MAX_DOCUMENT_CHARS, Corpus, CorpusFile
 from bert_jax.data.text.lines import no_progress
 from bert_jax.data.tokenizer.google import GoogleTokenizer
 from bert_jax.data.tokenizer.tokenizer import Tokenizer
@@ -41,7 +41,7 @@ def is_held_out(text: str, share: float) -> bool:
     return int.from_bytes(digest, "big") < share * 2**64
 
 
-def open_corpus(options: PrepareOptions, sources: Sequence[Source], report: ProgressReport | None = None) -> Corpus:
+def open_corpus(options: PrepareOptions, sources: Sequence[CorpusFile], report: ProgressReport | None = None) -> Corpus:
     """The documents of the sources. For recipe google they are read as Google's script does, and never cut."""
     google = options.recipe == "google"
     return Corpus(
@@ -53,7 +53,7 @@ def open_corpus(options: PrepareOptions, sources: Sequence[Source], report: Prog
     )
 
 
-def make_tokenizer(options: PrepareOptions, sources: Sequence[Source]) -> tuple[Tokenizer, dict[str, Any]]:
+def make_tokenizer(options: PrepareOptions, sources: Sequence[CorpusFile]) -> tuple[Tokenizer, dict[str, Any]]:
     """The tokenizer that exists, or one whose vocabulary is learnt from the train split; and the learner's report."""
     google = options.recipe == "google"
     switches: dict[str, Any] = {"max_word_length": 200, "literal_special_tokens": False} if google else {}
@@ -175,7 +175,7 @@ class _Filling:
 
 
 def tokenise_corpus(
-    options: PrepareOptions, sources: Sequence[Source], tokenizer: Tokenizer, workers: Workers
+    options: PrepareOptions, sources: Sequence[CorpusFile], tokenizer: Tokenizer, workers: Workers
 ) -> tuple[dict[str, PreparedSplit], Corpus, ShardPlan]:
     """Stage 1, the dear one: text -> token shards. Shards that are there already are kept."""
     assert options.held_out is not None
@@ -280,5 +280,5 @@ def _index_file(options: PrepareOptions, split: str, length: int, number: int) -
     return folder / f"{number:05d}.npy"
 
 
-def _size(sources: Sequence[Source]) -> int:
+def _size(sources: Sequence[CorpusFile]) -> int:
     return sum(source.path.stat().st_size for source in sources)

@@ -10,9 +10,9 @@ import numpy as np
 import optax
 from jax.sharding import Mesh
 
-from bert_jax.data.prefetch import Prefetch, Source
+from bert_jax.data.prefetch import Prefetch, StepSource
 from bert_jax.errors import UserError
-from bert_jax.runtime.compilation_cache import kept_in
+from bert_jax.runtime.compilation_cache import cache_folder
 from bert_jax.training.checkpoint.checkpoints import Checkpoints, NonFiniteError, SaveError
 from bert_jax.training.objectives import Objective
 from bert_jax.training.schedules import Schedule
@@ -120,7 +120,7 @@ class ModelJob:
         )
 
 
-def prefetched_batches(source: Source, first: int, stop: int) -> Generator[tuple[Any, float]]:
+def prefetched_batches(source: StepSource, first: int, stop: int) -> Generator[tuple[Any, float]]:
     """(batch, seconds waited for it) of the steps from `first` up to, not including, `stop`, prefetched by a thread."""
     with Prefetch(source, first, stop) as prefetched:
         waited = 0.0
@@ -151,7 +151,7 @@ def _train(job: Job, run: RunDirectory) -> int:
 
         log = stack.enter_context(open_log(run.path, start_step=step, total_steps=config.total_steps))
         log.say(f"{describe(job.mesh, state)}; {'resuming' if step else 'starting'} at step {step:,}")
-        if folder := kept_in():
+        if folder := cache_folder():
             log.say(f"compiled programs are kept in {folder}")
         job.on_start(log, resumed=resumed)
         meter = Meter(config.model, step, job.mesh.size)

@@ -114,7 +114,7 @@ class MaskingVocabulary:
         return np.flatnonzero(~self.is_special_V).astype(np.int32)
 
 
-class MaskedRows(NamedTuple):
+class MaskedInputs(NamedTuple):
     """Rows with their masks: input_ids int32 [B, L]; positions (ascending) and labels int32 [B, P], padded with 0;
     weights float32 [B, P], 1 for a prediction and 0 for padding."""
 
@@ -135,7 +135,7 @@ def mask_rows(
     keys_B: np.ndarray,
     config: MaskingConfig,
     vocabulary: MaskingVocabulary,
-) -> MaskedRows:
+) -> MaskedInputs:
     """Choose and replace tokens.
 
     Where "bernoulli" or "roberta" choose more than `max_predictions` positions, a uniformly random subset of that
@@ -160,7 +160,7 @@ def mask_rows(
     rows_B1 = np.arange(len(input_ids_BL))[:, None]
     labels_BP = input_ids_BL[rows_B1, positions_BP] * chosen_BP
     inputs_BP = _replacements(labels_BP, positions_BP, keys_B, config, vocabulary)
-    return MaskedRows(
+    return MaskedInputs(
         input_ids=put_masks(input_ids_BL, positions_BP, inputs_BP, chosen_BP),
         positions=positions_BP,
         labels=labels_BP,

@@ -15,7 +15,7 @@ MAX_DOCUMENT_CHARS = 8 << 20
 _PARQUET_ROWS = 256
 
 
-class Source(NamedTuple):
+class CorpusFile(NamedTuple):
     """A file of the corpus and how it is read: one of FORMATS."""
 
     path: Path
@@ -24,7 +24,7 @@ class Source(NamedTuple):
 
 def find_sources(
     inputs: Sequence[str | Path], *, format: str | None = None, plain_format: str = "text", exclude: Path | None = None
-) -> list[Source]:
+) -> list[CorpusFile]:
     """Files, folders (all files below them) and globs -> the files, each once.
 
     They come in the order given, those of one folder or glob by name.
@@ -38,7 +38,7 @@ def find_sources(
     if format is not None and format not in FORMATS:
         raise UserError(f"format: found {format!r}, expected one of {', '.join(FORMATS)}")
     skip = exclude.resolve() if exclude else None
-    found: dict[Path, Source] = {}
+    found: dict[Path, CorpusFile] = {}
     for name in inputs:
         paths = [path for path in _expand(str(name)) if skip is None or skip not in path.resolve().parents]
         if not paths:
@@ -46,7 +46,7 @@ def find_sources(
                 f"{name}: no such file, and no file matches it" if glob.has_magic(str(name)) else _missing(name)
             )
         for path in paths:
-            found.setdefault(path.resolve(), Source(path, format or _format_by_suffix(path, plain_format)))
+            found.setdefault(path.resolve(), CorpusFile(path, format or _format_by_suffix(path, plain_format)))
     if not found:
         raise UserError("no input: name the files, folders or globs that hold the text")
     return list(found.values())
@@ -112,7 +112,7 @@ class Corpus:
 
     def __init__(
         self,
-        sources: Sequence[Source],
+        sources: Sequence[CorpusFile],
         *,
         field: str = "text",
         as_google: bool = False,

@@ -9,7 +9,7 @@ sequence has a dense layer instead.
 from bert_jax.config import BertConfig
 from bert_jax.formats.names.table import (
     ENCODER,
-    Family,
+    FamilyNames,
     Head,
     Name,
     Tied,
@@ -55,7 +55,7 @@ def _crosses(config: BertConfig) -> bool:
 ENCODER_PARTS = ("embeddings", "layers")
 POOLED = (*ENCODER_PARTS, "pooler")
 
-BERT = Family(
+BERT = FamilyNames(
     name="bert",
     classes={"bert": "Bert"},
     prefix="bert.",
@@ -95,7 +95,7 @@ BERT = Family(
 )
 
 
-ROBERTA = Family(
+ROBERTA = FamilyNames(
     name="roberta",
     classes={"roberta": "Roberta", "xlm-roberta": "XLMRoberta", "camembert": "Camembert"},
     prefix="roberta.",
@@ -144,7 +144,7 @@ def _layer_numbers(layer: int, config: BertConfig) -> dict[str, int]:
     return {"layer": layer, "group": group, "inner": inner}
 
 
-ALBERT = Family(
+ALBERT = FamilyNames(
     name="albert",
     classes={"albert": "Albert"},
     prefix="albert.",
@@ -197,7 +197,7 @@ ALBERT = Family(
 
 _DISTIL, _HF_DISTIL = f"{ENCODER}encoder/layer_{{layer}}", "distilbert.transformer.layer.{layer}"
 
-DISTILBERT = Family(
+DISTILBERT = FamilyNames(
     name="distilbert",
     classes={"distilbert": "DistilBert"},
     prefix="distilbert.",

@@ -12,9 +12,9 @@ import numpy as np
 from bert_jax.config import BertConfig
 from bert_jax.errors import UserError
 from bert_jax.formats.names.families import ALBERT, BERT, DISTILBERT, ROBERTA
-from bert_jax.formats.names.table import ENCODER, Family, Head, Name
+from bert_jax.formats.names.table import ENCODER, FamilyNames, Head, Name
 
-FAMILIES: dict[str, Family] = {family.name: family for family in (BERT, ROBERTA, ALBERT, DISTILBERT)}
+FAMILIES: dict[str, FamilyNames] = {family.name: family for family in (BERT, ROBERTA, ALBERT, DISTILBERT)}
 
 _OLD_SUFFIXES = {"norm.gamma": "weight", "norm.beta": "bias"}  # TensorFlow's words, in files of before 2019
 _BUFFERS = (
@@ -40,7 +40,7 @@ class Parameter(NamedTuple):
         return self.shape[::-1] if self.transposed else self.shape
 
 
-def family_of(config: BertConfig) -> Family:
+def family_of(config: BertConfig) -> FamilyNames:
     """The table of the config's family."""
     return FAMILIES[config.family]
 
@@ -137,7 +137,7 @@ def stored_key(key: str, head: str, config: BertConfig) -> str:
     return key.removeprefix(family_of(config).prefix) if is_encoder(head, config) else key
 
 
-def table_keys(keys: Iterable[str], family: Family) -> dict[str, str]:
+def table_keys(keys: Iterable[str], family: FamilyNames) -> dict[str, str]:
     """Keys of a file -> keys of the table: old spellings renewed, a missing prefix supplied, buffers left out.
 
     Args:

@@ -46,7 +46,7 @@ class Tied(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Family:
+class FamilyNames:
     """All that differs between families in the files of Hugging Face.
 
     Attributes:

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from bert_jax.errors import UserError
-from bert_jax.formats.torch.tensor import CALLS, Name, Refused, Storage, is_admitted, shown, storage_of
+from bert_jax.formats.torch.tensor import CALLS, PickledName, Refused, Storage, is_admitted, shown, storage_of
 
 MAX_PICKLE = 1 << 24
 """Longer ones are refused. BERT-large, 400 tensors, takes 60 KB."""
@@ -38,7 +38,7 @@ def read_pickle(data: bytes, start: int, where: str) -> Pickle:
         where: what to call the file in messages.
 
     Returns:
-        Its value is made of None, bool, int, float, str, `Storage`, `Tensor`, `Name`, list, tuple and dict.
+        Its value is made of None, bool, int, float, str, `Storage`, `Tensor`, `PickledName`, list, tuple and dict.
 
     Raises:
         UserError: it asks for anything else, or it is broken.
@@ -146,7 +146,7 @@ class _Machine:
         full = f"{module}.{name}"
         if not is_admitted(full):
             raise Refused(f"the name {shown(full)}")
-        self.stack.append(Name(full))
+        self.stack.append(PickledName(full))
 
     def remember(self, index: int) -> None:
         value = self.pop()
@@ -160,7 +160,7 @@ class _Machine:
 
     def reduce(self) -> None:
         arguments, function = self.pop(), self.pop()
-        call = CALLS.get(function.text) if type(function) is Name else None
+        call = CALLS.get(function.text) if type(function) is PickledName else None
         if call is None or type(arguments) is not tuple:
             raise Refused(f"a call of a {type(function).__name__} with a {type(arguments).__name__}")
         self.stack.append(call(arguments))

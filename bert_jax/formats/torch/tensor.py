@@ -28,7 +28,7 @@ class Refused(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Name:
+class PickledName:
     """A name in a pickle, such as "torch.FloatStorage": text, never looked up."""
 
     text: str
@@ -92,7 +92,7 @@ def storage_of(reference: Any, known: dict[str, Storage]) -> Storage:
     if type(reference) is not tuple or len(reference) not in (5, 6) or reference[0] != "storage":
         raise Refused("a reference to something that is no storage")
     kind, key, numel = reference[1], reference[2], reference[4]
-    dtype = _storage_dtype(kind.text) if type(kind) is Name else None
+    dtype = _storage_dtype(kind.text) if type(kind) is PickledName else None
     if dtype is None or type(key) is not str or not _is_size(numel):
         raise Refused("a storage without type, key or size")
     whole = known.setdefault(key, Storage(key, dtype, numel, 0, numel))
@@ -121,7 +121,7 @@ def _rebuild_tensor(arguments: tuple) -> Tensor:
 
 def _rebuild_tensor_v3(arguments: tuple) -> Tensor:
     """As above, with the dtype before the flags: the storage has none."""
-    if len(arguments) not in (7, 8) or type(arguments[6]) is not Name:
+    if len(arguments) not in (7, 8) or type(arguments[6]) is not PickledName:
         raise Refused("a tensor without a dtype")
     return _tensor(*arguments[:4], dtype=arguments[6].text, flags=arguments[7] if len(arguments) > 7 else None)
 

@@ -139,10 +139,10 @@ class Attend:
         pairs = _pairs_of(text_pair, len(texts), single)
         both = list(zip(texts, pairs, strict=True))
         rows = [self._encode(first, second, number) for number, (first, second) in enumerate(both)]
-        results = [self._look(row, first, second) for row, (first, second) in zip(rows, both, strict=True)]
+        results = [self._attend(row, first, second) for row, (first, second) in zip(rows, both, strict=True)]
         return results[0] if single else results
 
-    def _look(self, row: "_Row", text: str, pair: str | None) -> AttentionMaps:
+    def _attend(self, row: "_TokenRow", text: str, pair: str | None) -> AttentionMaps:
         length = len(row.ids)
         bucket = next(bucket for bucket in length_buckets(self.longest) if length <= bucket)
         inputs = np.zeros((3, 1, bucket), np.int32)  # ids, attention mask, types
@@ -165,7 +165,7 @@ class Attend:
             shown=readable(tokens, self.tokenizer.vocabulary),
         )
 
-    def _encode(self, text: str, pair: str | None, number: int) -> "_Row":
+    def _encode(self, text: str, pair: str | None, number: int) -> "_TokenRow":
         ids, lengths = self.tokenizer.encode_flat([text] if pair is None else [text, pair])
         added = self.tokenizer.special_tokens_added(pair=pair is not None)
         if (total := int(lengths.sum()) + added) > self.longest:
@@ -203,10 +203,10 @@ def readable(tokens: Sequence[str], vocabulary: Sequence[str]) -> list[str]:
     """
     if not _BYTE_OF.keys() <= set(vocabulary):
         return list(tokens)
-    return [_spelt(token) if all(c in _BYTE_OF for c in token) else token for token in tokens]
+    return [_decoded(token) if all(c in _BYTE_OF for c in token) else token for token in tokens]
 
 
-def _spelt(token: str) -> str:
+def _decoded(token: str) -> str:
     text = bytes(_BYTE_OF[c] for c in token).decode("utf-8", "backslashreplace")
     return "▁" + text[1:] if text.startswith(" ") else text
 
@@ -221,7 +221,7 @@ def _byte_characters() -> dict[str, int]:
 _BYTE_OF = _byte_characters()
 
 
-class _Row(NamedTuple):
+class _TokenRow(NamedTuple):
     """All int32 [L] but `special`, bool [L]."""
 
     ids: np.ndarray
@@ -230,7 +230,7 @@ class _Row(NamedTuple):
     special: np.ndarray
 
 
-def _row(tokenizer: Tokenizer, segments: list[np.ndarray]) -> _Row:
+def _row(tokenizer: Tokenizer, segments: list[np.ndarray]) -> _TokenRow:
     """The tokens of a text or a pair in the tokenizer's layout.
 
     A special token belongs to the text before it, the first ones to the first. Those that stand literally in the text
@@ -248,7 +248,7 @@ def _row(tokenizer: Tokenizer, segments: list[np.ndarray]) -> _Row:
         types.append(np.full(len(some), slot.token_type, np.int32))
         numbers.append(np.full(len(some), current, np.int32))
         special.append(np.isin(some, added))
-    return _Row(*map(np.concatenate, (ids, types, numbers, special)))
+    return _TokenRow(*map(np.concatenate, (ids, types, numbers, special)))
 
 
 def _pairs_of(text_pair: str | Sequence[str] | None, count: int, single: bool) -> list[str | None]:

@@ -22,7 +22,7 @@ _TOLERANCE, _MOST_STEPS = 1e-7, 200
 _BLOCK = 1024  # sentences whose similarities to all others are in memory at a time
 
 
-class Sentence(NamedTuple):
+class SentenceSpan(NamedTuple):
     """A sentence and where it stands: characters `start` to `end` of the document."""
 
     text: str
@@ -116,7 +116,7 @@ class Summarise:
             wanted = (SENTENCES if sentences is None else sentences) if ratio is None else round(ratio * len(found))
             yield self._choose(found, max(wanted, 1), redundancy)
 
-    def _sentences(self, document: str, name: str) -> list[Sentence]:
+    def _sentences(self, document: str, name: str) -> list[SentenceSpan]:
         """Those that have a token."""
         found = sentences_of(document, self._language)
         lengths = self.embed.tokenizer.encode_flat([sentence.text for sentence in found])[1]
@@ -130,7 +130,7 @@ class Summarise:
             )
         return found
 
-    def _choose(self, found: list[Sentence], count: int, redundancy: float) -> list[dict[str, Any]]:
+    def _choose(self, found: list[SentenceSpan], count: int, redundancy: float) -> list[dict[str, Any]]:
         vectors_ND = np.asarray(self.embed([sentence.text for sentence in found]))
         numbers, scores = key_sentences(vectors_ND, count, redundancy=redundancy)
         return [
@@ -151,7 +151,7 @@ def check_options(sentences: int | None, ratio: float | None, redundancy: float)
         raise UserError(f"redundancy={redundancy}: expected 0 to 1")
 
 
-def sentences_of(document: str, language: str = "en") -> list[Sentence]:
+def sentences_of(document: str, language: str = "en") -> list[SentenceSpan]:
     """The sentences of a document, as corpora are split, and their places in it.
 
     Raises:
@@ -161,7 +161,7 @@ def sentences_of(document: str, language: str = "en") -> list[Sentence]:
     for text in split_sentences(document, language):
         start = document.index(text, end)
         end = start + len(text)
-        found.append(Sentence(text, start, end))
+        found.append(SentenceSpan(text, start, end))
     return found
 
 

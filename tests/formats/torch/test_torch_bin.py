@@ -202,7 +202,7 @@ NO_TENSORS = {
     "a storage of another module": (make.name("os.FloatStorage"), "the name 'os.FloatStorage'"),
     "complex numbers": (make.storage("0", 3, "torch.ComplexFloatStorage"), "ComplexFloatStorage"),
     "quantised numbers": (make.storage("0", 3, "torch.QInt8Storage"), "QInt8Storage"),
-    "a dtype called": (make.call("torch.float32"), "a call of a Name"),
+    "a dtype called": (make.call("torch.float32"), "a call of a PickledName"),
     "a dict called": (b"}" + b")R", "a call of a dict"),
     "a call of a call": (make.call("collections.OrderedDict", REDUCED), "an OrderedDict with arguments"),
     "a name from objects": (make.text("os") + REDUCED + b"\x93", "a name that is no text"),

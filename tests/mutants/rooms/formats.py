@@ -55,8 +55,8 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         SAFETENSORS,
-        "Entry(dtype, shape, first + start), stop",
-        "Entry(dtype, shape, start), stop",
+        "TensorEntry(dtype, shape, first + start), stop",
+        "TensorEntry(dtype, shape, start), stop",
         "offsets are counted from the beginning of the file",
         (f"{OF_SAFETENSORS}::test_dtypes_come_back_as_they_went",),
     ),

@@ -232,7 +232,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         TASK_LOSSES,
-        "weights = over_axes(row_weights, labels) * (labels != IGNORED_LABEL)",
+        "weights = broadcast_rows(row_weights, labels) * (labels != IGNORED_LABEL)",
         "weights = jnp.ones(labels.shape) * (labels != IGNORED_LABEL)",
         "rows that only fill a batch are learnt from",
         (f"{OF_OBJECTIVES}::test_what_is_there_for_the_shape_alone_counts_nowhere",),
