@@ -64,18 +64,20 @@ def entity_scores(gold: Iterable[Sequence[str]], predicted: Iterable[Sequence[st
     gold, predicted = list(gold), list(predicted)
     if len(gold) != len(predicted):
         raise UserError(f"{len(gold)} sentences of gold tags and {len(predicted)} of predicted ones")
-    there: Counter[str] = Counter()
-    said: Counter[str] = Counter()
+    gold_counts: Counter[str] = Counter()
+    predicted_counts: Counter[str] = Counter()
     right: Counter[str] = Counter()
     for truth, guess in zip(gold, predicted, strict=True):
         if len(truth) != len(guess):
             raise UserError(f"a sentence has {len(truth)} gold tags and {len(guess)} predicted ones")
-        ours, theirs = entities(truth), entities(guess)
-        there.update(entity.type for entity in ours)
-        said.update(entity.type for entity in theirs)
-        right.update(entity.type for entity in set(ours) & set(theirs))
-    scores = {"overall": _score(right.total(), said.total(), there.total())}
-    return scores | {type_: _score(right[type_], said[type_], there[type_]) for type_ in sorted(there | said)}
+        gold_entities, predicted_entities = entities(truth), entities(guess)
+        gold_counts.update(entity.type for entity in gold_entities)
+        predicted_counts.update(entity.type for entity in predicted_entities)
+        right.update(entity.type for entity in set(gold_entities) & set(predicted_entities))
+    scores = {"overall": _score(right.total(), predicted_counts.total(), gold_counts.total())}
+    for type_ in sorted(gold_counts | predicted_counts):
+        scores[type_] = _score(right[type_], predicted_counts[type_], gold_counts[type_])
+    return scores
 
 
 def _begins(previous: str, kind: str, prefix: str, type_: str) -> bool:
@@ -88,8 +90,8 @@ def _ends(previous: str, kind: str, prefix: str, type_: str) -> bool:
     return prefix in ("O", "B", "S") or previous in ("E", "S") or kind != type_
 
 
-def _score(right: int, said: int, there: int) -> Score:
-    precision = 100 * right / said if said else 0.0
-    recall = 100 * right / there if there else 0.0
+def _score(right: int, in_predictions: int, in_gold: int) -> Score:
+    precision = 100 * right / in_predictions if in_predictions else 0.0
+    recall = 100 * right / in_gold if in_gold else 0.0
     f1 = 2 * precision * recall / (precision + recall) if precision + recall else 0.0
-    return Score(precision, recall, f1, there, said, right)
+    return Score(precision, recall, f1, in_gold, in_predictions, right)

@@ -69,8 +69,8 @@ def use_all_cores() -> bool:
     import jax
 
     cores = len(_cores())
-    said = "xla_force_host_platform_device_count" in os.environ.get("XLA_FLAGS", "")
-    if said or "JAX_NUM_CPU_DEVICES" in os.environ or jax.config.values["jax_num_cpu_devices"] > 0 or not is_for_cpu():
+    flag = "xla_force_host_platform_device_count" in os.environ.get("XLA_FLAGS", "")
+    if flag or "JAX_NUM_CPU_DEVICES" in os.environ or jax.config.values["jax_num_cpu_devices"] > 0 or not is_for_cpu():
         return False
     try:
         jax.config.update("jax_num_cpu_devices", min(cores, MOST_DEVICES))

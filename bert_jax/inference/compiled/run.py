@@ -153,29 +153,29 @@ class Compiled:
             _check_values(spec, array, sizes, spec.name)
         return rows, tokens
 
-    def _prepared(self, row: Row, shown: str) -> dict[str, np.ndarray]:
+    def _prepared(self, row: Row, where: str) -> dict[str, np.ndarray]:
         """The arrays of a row without padding, int64; checked."""
         given = dict(row) if isinstance(row, Mapping) else {"input_ids": row}
         specs = {spec.name: spec for spec in self.facts.inputs}
         if strangers := sorted(set(given) - set(specs)):
-            raise UserError(f"{shown}: has {strangers[0]!r}; expected {', '.join(specs)}")
-        ids = _numbers(given.get("input_ids", ()), f"{shown}, input_ids")
+            raise UserError(f"{where}: has {strangers[0]!r}; expected {', '.join(specs)}")
+        ids = _numbers(given.get("input_ids", ()), f"{where}, input_ids")
         if not 1 <= len(ids) <= self._lengths[-1]:
-            raise UserError(f"{shown} has {len(ids)} tokens; the programs take 1 to {self._lengths[-1]}")
+            raise UserError(f"{where} has {len(ids)} tokens; the programs take 1 to {self._lengths[-1]}")
         usual = {"attention_mask": np.ones_like(ids), "token_type_ids": np.zeros_like(ids)}
         if self.facts.masks is not None:
             usual["mlm_positions"] = np.flatnonzero(ids == self.facts.mask_token_id)
         arrays = {"input_ids": ids}
         for name, spec in specs.items():
-            array = _numbers(given[name], f"{shown}, {name}") if name in given else arrays.get(name, usual.get(name))
+            array = _numbers(given[name], f"{where}, {name}") if name in given else arrays.get(name, usual.get(name))
             assert array is not None
             most = self.facts.masks if MASKS in spec.axes else len(ids)
             assert most is not None
             if MASKS in spec.axes and not 1 <= len(array) <= most:
-                raise UserError(f"{shown} has {len(array)} masks; the programs take 1 to {most}")
+                raise UserError(f"{where} has {len(array)} masks; the programs take 1 to {most}")
             if TOKENS in spec.axes and len(array) != most:
-                raise UserError(f"{shown}: {name} has {len(array)} numbers, input_ids has {most}")
-            _check_values(spec, array, self.facts.sizes(1, len(ids)), f"{shown}, {name}")
+                raise UserError(f"{where}: {name} has {len(array)} numbers, input_ids has {most}")
+            _check_values(spec, array, self.facts.sizes(1, len(ids)), f"{where}, {name}")
             arrays[name] = array
         return arrays
 
@@ -300,20 +300,20 @@ def _described(arrays: Any) -> dict[str, tuple[tuple[int, ...], str]]:
     return {name: (tuple(array.shape), np.dtype(array.dtype).name) for name, array in arrays.items()}
 
 
-def _numbers(values: Any, shown: str) -> np.ndarray:
+def _numbers(values: Any, where: str) -> np.ndarray:
     try:
         array = np.asarray(values)
     except ValueError:
         array = np.zeros((0, 0))
     if array.ndim != 1 or (array.size and not np.issubdtype(array.dtype, np.integer)):
-        raise UserError(f"{shown}: expected a list of whole numbers, found {array.dtype} of shape {list(array.shape)}")
+        raise UserError(f"{where}: expected a list of whole numbers, found {array.dtype} of shape {list(array.shape)}")
     return array.astype(np.int64)
 
 
-def _check_values(spec: ArraySpec, array: np.ndarray, sizes: Mapping[str, int], shown: str) -> None:
+def _check_values(spec: ArraySpec, array: np.ndarray, sizes: Mapping[str, int], where: str) -> None:
     if spec.below is None or not array.size:
         return
     most = (sizes[spec.below] if isinstance(spec.below, str) else spec.below) - 1
     if array.min() < 0 or array.max() > most:
         wrong = array.min() if array.min() < 0 else array.max()
-        raise UserError(f"{shown}: {wrong} is out of range; expected 0 to {most}")
+        raise UserError(f"{where}: {wrong} is out of range; expected 0 to {most}")
