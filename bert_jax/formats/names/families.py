@@ -1,9 +1,9 @@
 """The names of each family's parameters in Hugging Face's files: BERT, RoBERTa, ALBERT, DistilBERT.
 
 RoBERTa has BERT's layers; its classifier of a whole sequence has a dense layer of its own and no pooler. ALBERT
-projects embeddings of their own width once, and applies a few stored layers again and again; its sentence pair head tells the
-order (SOP) and is our `nsp_head`. DistilBERT has no token types and no pooler; its classifier of a whole sequence has a
-dense layer instead.
+projects embeddings of their own width once, and applies a few stored layers again and again; its sentence pair head
+tells the order (SOP) and is our `nsp_head`. DistilBERT has no token types and no pooler; its classifier of a whole
+sequence has a dense layer instead.
 """
 
 from bert_jax.config import BertConfig
