@@ -17,7 +17,7 @@ from bert_jax.formats.load import Loaded
 from bert_jax.formats.sentence_transformers import NORMALIZED, check_pooling, max_length_of, pooling_of
 from bert_jax.formats.source import Source, open_source
 from bert_jax.inference.tasks.checks import check_text
-from bert_jax.inference.tasks.task_model import Rows, Running, TaskModel, model_inputs
+from bert_jax.inference.tasks.task_model import EncodedItems, Running, TaskModel, model_inputs
 from bert_jax.tree import sha256_of_parameters
 
 POOLED = "pooled"  # the pooler's vector, which is no pooling of sentence-transformers
@@ -95,9 +95,9 @@ class TextEmbedding(TaskModel):
         sums = sha256_of_parameters(jax.device_get(self.engine.programs.params)), self.tokenizer.fingerprint
         return hashlib.sha256("".join(sums).encode()).hexdigest()
 
-    def encode(self, items: list[str], first: int, **options: Any) -> Rows:
+    def encode(self, items: list[str], first: int, **options: Any) -> EncodedItems:
         texts = [check_text(text, f"text {first + number + 1}") for number, text in enumerate(items)]
-        return Rows(items, *self.encode_pairs([(text, None) for text in texts]))
+        return EncodedItems(items, *self.encode_pairs([(text, None) for text in texts]))
 
     def results(self, facts: list[str], outputs: list[tuple[np.ndarray, ...]], **options: Any) -> list[np.ndarray]:
         return [vector_D for (vector_D,) in outputs]

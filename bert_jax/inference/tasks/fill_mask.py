@@ -16,7 +16,7 @@ from bert_jax.inference.engine.batching import power_of_two
 from bert_jax.inference.tasks.checks import check_max_length, check_text, is_cut, shortened
 from bert_jax.inference.tasks.likelihood import Hidden, hidden_rows
 from bert_jax.inference.tasks.notebook import Results, first_of
-from bert_jax.inference.tasks.task_model import ANY_LENGTH, Rows, Running, TaskModel, model_inputs
+from bert_jax.inference.tasks.task_model import ANY_LENGTH, EncodedItems, Running, TaskModel, model_inputs
 from bert_jax.inference.tasks.task_source import literal_tokenizer, opened
 
 logger = logging.getLogger(__name__)
@@ -110,7 +110,7 @@ class FillMask(TaskModel):
 
     def encode(
         self, items: list[str], first: int, *, targets: Any, tokenizer_kwargs: Mapping[str, Any], **options: Any
-    ) -> Rows:
+    ) -> EncodedItems:
         wanted, cut_at = self._wanted(targets), self._cut_at(tokenizer_kwargs)
         rows = [self._ids(text, first + number, cut_at) for number, text in enumerate(items)]
         asked = [_Asked(ids, np.flatnonzero(ids == self.tokenizer.mask_token_id), wanted) for ids in rows]
@@ -120,7 +120,7 @@ class FillMask(TaskModel):
         if wanted is not None:
             padded = np.resize(wanted, power_of_two(len(wanted)))
             beside["target_ids"] = np.broadcast_to(padded, (len(found), len(padded)))
-        return Rows(asked, replace(found, targets=beside))
+        return EncodedItems(asked, replace(found, targets=beside))
 
     def beside_tokens(self, *, targets: Any, **options: Any) -> dict[str, tuple[int, ...]]:
         wanted = self._wanted(targets)

@@ -15,7 +15,7 @@ from bert_jax.errors import UserError
 from bert_jax.formats.load import Loaded
 from bert_jax.inference.tasks.checks import check_text, shortened
 from bert_jax.inference.tasks.notebook import Results
-from bert_jax.inference.tasks.task_model import Rows, Running, TaskModel, model_inputs
+from bert_jax.inference.tasks.task_model import EncodedItems, Running, TaskModel, model_inputs
 
 
 class Hidden(NamedTuple):
@@ -148,7 +148,7 @@ class Likelihood(TaskModel):
         results = Results(self.stream([texts] if single else list(texts), **options))
         return results[0] if single else results
 
-    def encode(self, items: list[str], first: int, *, within_word_l2r: bool, **options: Any) -> Rows:
+    def encode(self, items: list[str], first: int, *, within_word_l2r: bool, **options: Any) -> EncodedItems:
         names = [f"text {first + number + 1}" for number in range(len(items))]
         for text, name in zip(items, names, strict=True):
             check_text(text, name)
@@ -163,7 +163,7 @@ class Likelihood(TaskModel):
             if not len(hidden.positions):
                 raise UserError(f"{name} ({shortened(text)}) has no token but special ones: there is nothing to score")
             facts.append(hidden)
-        return Rows(facts, hidden_rows(facts, pad_id=self._pad_id, mask_id=self._mask_id))
+        return EncodedItems(facts, hidden_rows(facts, pad_id=self._pad_id, mask_id=self._mask_id))
 
     def apply(self, params: Any, batch: Mapping[str, jax.Array], **options: Any) -> tuple[jax.Array]:
         """float32 [B, 1], the log-probability of the labels."""

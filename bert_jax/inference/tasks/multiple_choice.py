@@ -11,7 +11,7 @@ from bert_jax.data.tasks.multiple_choice import Choices
 from bert_jax.errors import UserError
 from bert_jax.inference.tasks.checks import check_text
 from bert_jax.inference.tasks.notebook import Results
-from bert_jax.inference.tasks.task_model import Rows, TaskModel, softmax
+from bert_jax.inference.tasks.task_model import EncodedItems, TaskModel, softmax
 
 Question = Choices | Mapping[str, Any]
 
@@ -46,11 +46,11 @@ class MultipleChoice(TaskModel):
         results = Results(self.stream([questions] if single else list(questions)))
         return results[0] if single else results
 
-    def encode(self, items: list[Question], first: int, **options: Any) -> Rows:
+    def encode(self, items: list[Question], first: int, **options: Any) -> EncodedItems:
         both = [_rows_of(question, f"question {first + number + 1}") for number, question in enumerate(items)]
         pairs = [pair for firsts, seconds in both for pair in zip(firsts, seconds, strict=True)]
         encoded, notes = self.encode_pairs(pairs)
-        return Rows([len(firsts) for firsts, _ in both], replace(encoded, choices=self.choices), notes)
+        return EncodedItems([len(firsts) for firsts, _ in both], replace(encoded, choices=self.choices), notes)
 
     def results(self, facts: list[int], outputs: list[tuple[np.ndarray, ...]], **options: Any) -> list[dict[str, Any]]:
         logits = np.array([logits_1[0] for (logits_1,) in outputs])

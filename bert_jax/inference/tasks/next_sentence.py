@@ -8,7 +8,7 @@ import numpy as np
 from bert_jax.errors import UserError
 from bert_jax.inference.tasks.checks import check_text, shortened
 from bert_jax.inference.tasks.notebook import Results
-from bert_jax.inference.tasks.task_model import Rows, TaskModel, softmax
+from bert_jax.inference.tasks.task_model import EncodedItems, TaskModel, softmax
 
 LABELS = ("is_next", "not_next")  # of the logits, as in transformers' BertForNextSentencePrediction
 
@@ -50,14 +50,14 @@ class NextSentence(TaskModel):
             raise UserError("text_pair: only with one text; of many give a list of pairs")
         return Results(self.stream(list(text)))
 
-    def encode(self, items: list[Pair], first: int, **options: Any) -> Rows:
+    def encode(self, items: list[Pair], first: int, **options: Any) -> EncodedItems:
         pairs = [_both(item, f"pair {first + number + 1}") for number, item in enumerate(items)]
         texts = [text for pair in pairs for text in pair]
         for number, length in enumerate(self.tokenizer.encode_flat(texts)[1].tolist()):
             if not length:
                 which = f"pair {first + number // 2 + 1}, the {('first', 'second')[number % 2]} text"
                 raise UserError(f"{which} ({shortened(texts[number])}) has no token: there is nothing to judge")
-        return Rows(pairs, *self.encode_pairs(pairs))
+        return EncodedItems(pairs, *self.encode_pairs(pairs))
 
     def results(self, facts: list[Any], outputs: list[tuple[np.ndarray, ...]], **options: Any) -> list[Any]:
         rows = [softmax(logits_2) for (logits_2,) in outputs]

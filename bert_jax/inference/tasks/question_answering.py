@@ -15,7 +15,7 @@ from bert_jax.formats.load import Loaded
 from bert_jax.formats.source import Source
 from bert_jax.inference.tasks.checks import check_text, shortened
 from bert_jax.inference.tasks.notebook import Results, first_of
-from bert_jax.inference.tasks.task_model import Rows, Running, TaskModel
+from bert_jax.inference.tasks.task_model import EncodedItems, Running, TaskModel
 from bert_jax.inference.tasks.task_source import opened, settings_of_run
 
 _AT_ONCE = 64  # questions whose windows are in memory together
@@ -188,7 +188,7 @@ class QuestionAnswering(TaskModel):
     ) -> Iterator[Any]:
         return super().stream(items, chunk=chunk, on_error=on_error, **options)
 
-    def encode(self, items: list[Question], first: int, **options: Any) -> Rows:
+    def encode(self, items: list[Question], first: int, **options: Any) -> EncodedItems:
         both = [_checked(one, first + number) for number, one in enumerate(items)]
         contexts = [context for _, context in both]
         asked_length, overlap = options["max_seq_len"], options["doc_stride"]
@@ -208,7 +208,7 @@ class QuestionAnswering(TaskModel):
         real = passages.rows["attention_mask"].astype(bool)
         pads = {"input_ids": self.tokenizer.pad_token_id, "token_type_ids": 0}
         rows = Encoded({name: passages.rows[name][real] for name in pads}, pads, real.sum(axis=1), {})
-        return Rows((passages, contexts), rows)
+        return EncodedItems((passages, contexts), rows)
 
     def results(self, facts: Any, outputs: list[tuple[np.ndarray, ...]], **options: Any) -> list[Any]:
         passages, contexts = facts

@@ -41,7 +41,7 @@ class Running(TypedDict, total=False):
     devices: Sequence[Any] | None
 
 
-class Rows(NamedTuple):
+class EncodedItems(NamedTuple):
     """What `TaskModel.encode` makes of items.
 
     Attributes:
@@ -55,7 +55,7 @@ class Rows(NamedTuple):
     notes: tuple[str, ...] = ()
 
 
-NOTHING = Rows(None, Encoded({}, {}, np.zeros(0, np.int64), {}))
+NOTHING = EncodedItems(None, Encoded({}, {}, np.zeros(0, np.int64), {}))
 """Of no items."""
 
 
@@ -231,7 +231,7 @@ class TaskModel:
     def check_options(self, **options: Any) -> None:
         """Raises UserError for a value that an option cannot have."""
 
-    def encode(self, items: list[Any], first: int, **options: Any) -> Rows:
+    def encode(self, items: list[Any], first: int, **options: Any) -> EncodedItems:
         """Items as rows; `first`: the number of the first, for errors.
 
         Where one is at fault each is encoded by itself, to see which: nothing is said here, but in the `notes`.
@@ -295,7 +295,7 @@ class _Answerable(NamedTuple):
 
     chunk: _Chunk
     wrong: dict[int, UserError]
-    rows: Rows
+    rows: EncodedItems
 
 
 def _chunks(items: Iterable[Any], size: int, first: int) -> Iterator[_Chunk]:

@@ -11,7 +11,7 @@ from bert_jax.errors import UserError
 from bert_jax.formats.load import Loaded
 from bert_jax.inference.tasks.checks import check_max_length, check_text, is_cut, shortened
 from bert_jax.inference.tasks.notebook import Results, first_of
-from bert_jax.inference.tasks.task_model import Rows, Running, TaskModel, softmax
+from bert_jax.inference.tasks.task_model import EncodedItems, Running, TaskModel, softmax
 
 FUNCTIONS = ("softmax", "sigmoid", "none")
 NOT_SAID: Any = ...  # of top_k, since None is all of them
@@ -106,11 +106,11 @@ class TextClassification(TaskModel):
         if top_k is not NOT_SAID and top_k < 1:
             raise UserError(f"top_k={top_k}: expected at least 1")
 
-    def encode(self, items: list[Text], first: int, **options: Any) -> Rows:
+    def encode(self, items: list[Text], first: int, **options: Any) -> EncodedItems:
         pairs = [_both(text, first + number) for number, text in enumerate(items)]
         if not is_cut(options["truncation"]):
             self._refuse_long(pairs, first)
-        return Rows(items, *self.encode_pairs(pairs, options["max_length"]))
+        return EncodedItems(items, *self.encode_pairs(pairs, options["max_length"]))
 
     def results(self, facts: list[Text], outputs: list[tuple[np.ndarray, ...]], **options: Any) -> list[Any]:
         top_k, function = options["top_k"], options["function_to_apply"].lower()

@@ -15,7 +15,7 @@ from bert_jax.errors import UserError
 from bert_jax.formats.load import Loaded
 from bert_jax.inference.tasks.checks import check_text
 from bert_jax.inference.tasks.notebook import Results, first_of
-from bert_jax.inference.tasks.task_model import Rows, Running, TaskModel, softmax
+from bert_jax.inference.tasks.task_model import EncodedItems, Running, TaskModel, softmax
 
 OUTSIDE = "O"
 OF_PIECES, OF_WORDS = ("none", "simple"), ("first", "max", "average")
@@ -150,12 +150,12 @@ class TokenClassification(TaskModel):
         if stride is not None and not 0 <= stride < self._room:
             raise UserError(f"stride={stride}: expected 0 to {self._room - 1}, tokens that two windows share")
 
-    def encode(self, items: list[Any], first: int, **options: Any) -> Rows:
+    def encode(self, items: list[Any], first: int, **options: Any) -> EncodedItems:
         delimiter = options["delimiter"] if options["is_split_into_words"] else None
         names = [f"text {first + number + 1}" for number in range(len(items))]
         sentences = [self._sentence(item, name, delimiter) for item, name in zip(items, names, strict=True)]
         tagged = self._encode_words([one.words for one in sentences], options["stride"])
-        return Rows((sentences, tagged), tagged.encoded)
+        return EncodedItems((sentences, tagged), tagged.encoded)
 
     def results(self, facts: Any, outputs: list[tuple[np.ndarray, ...]], **options: Any) -> list[list[dict[str, Any]]]:
         sentences, tagged = facts

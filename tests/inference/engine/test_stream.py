@@ -16,7 +16,7 @@ from bert_jax.data.tasks.encoded import Encoded
 from bert_jax.errors import UserError
 from bert_jax.inference.engine.engine import IN_FLIGHT, Engine
 from bert_jax.inference.tasks.embed import TextEmbedding
-from bert_jax.inference.tasks.task_model import Rows, TaskModel
+from bert_jax.inference.tasks.task_model import EncodedItems, TaskModel
 from tests.inference.tasks.task_folders import LONGEST, export
 
 CHUNK = 2 * (IN_FLIGHT + 1)  # of batches of two: more than are in flight
@@ -29,14 +29,14 @@ class Ends(TaskModel):
         self.engine = Engine(last_ids, {}, longest=16, batch_size=2, devices=jax.devices()[:1])
         self.settled: dict[str, Any] = {}
 
-    def encode(self, items: list[str], first: int, **options: Any) -> Rows:
+    def encode(self, items: list[str], first: int, **options: Any) -> EncodedItems:
         for number, item in enumerate(items):
             if not item.isalpha():
                 raise UserError(f"text {first + number + 1}: no letters")
         ids = np.array([ord(letter) for letter in "".join(items)], np.int32)
         tokens = {"input_ids": ids, "token_type_ids": np.zeros_like(ids)}
         lengths = np.array([len(item) for item in items], np.int64)
-        return Rows(items, Encoded(tokens, dict.fromkeys(tokens, 0), lengths, {}))
+        return EncodedItems(items, Encoded(tokens, dict.fromkeys(tokens, 0), lengths, {}))
 
     def results(self, facts: list[str], outputs: list[tuple[np.ndarray, ...]], **options: Any) -> list[str]:
         return [chr(int(last_1[0])) for (last_1,) in outputs]
