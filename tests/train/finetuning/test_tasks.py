@@ -321,7 +321,7 @@ SAID = "not every question says which choice is right"
 UNLABELLED = {
     "classify": ("csv", "text,label\na,good\nb,bad\n", "text\na\nb\n", "line 2: has no column 'label'"),
     "sst2": ("tsv", "text\tlabel\na\t0\nb\t1\n", "id\ttext\n0\ta\n1\tb\n", "line 2: the label is 'a'; sst2 has 0, 1"),
-    "tag": ("txt", "ann\tB-PER\nmet\tO\n", "ann\nmet\n", "line 1: 'ann' has one column; expected a word and its tag"),
+    "tag": ("txt", "ann\tB-PER\nmet\tO\n", "ann\nmet\n", "line 1: 'ann' has one column; expected a word, a tab"),
     "squad1": ("json", f"{PASSAGE}{ANSWER}}}]}}]}}]}}", f"{PASSAGE}}}]}}]}}]}}", "question q1: has no answer; where qu"),
     "squad2": ("json", f"{PASSAGE}{ANSWER}}}]}}]}}]}}", f"{PASSAGE}}}]}}]}}]}}", "no question has an answer, or says"),
     "arc": ("jsonl", f'{CHOICES}, "answerKey": "B"}}', f"{CHOICES}}}", SAID),
