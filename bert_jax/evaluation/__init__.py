@@ -3,16 +3,19 @@
 `score` reads predictions in a benchmark's own files.
 """
 
-from bert_jax.evaluation.classification import (
+from bert_jax.evaluation.metrics import (
+    Entity,
+    Score,
     accuracy,
     confusion_matrix,
+    entities,
+    entity_scores,
     f1,
     matthews_correlation,
     pearson,
     ranks,
     spearman,
 )
-from bert_jax.evaluation.entities import Entity, Score, entities, entity_scores
 from bert_jax.evaluation.squad import (
     Question,
     character_f1,

@@ -18,8 +18,8 @@ import numpy as np
 from bert_jax.data.text.lines import compression_of, read_lines, what_is_text
 from bert_jax.errors import UserError
 from bert_jax.files import parse_json
-from bert_jax.inference.tasks.checks import check_text
 from bert_jax.inference.tasks.likelihood import Likelihood
+from bert_jax.inference.tasks.task_source import check_text
 
 Lines = Iterable[tuple[int, str]]
 

@@ -21,7 +21,7 @@ from bert_jax.data.pretraining.shards import (
     token_dtype,
     write_array,
 )
-from bert_jax.data.text.sentences import split_sentences, with_leading_spaces
+from bert_jax.data.text.corpus import split_sentences, with_leading_spaces
 from bert_jax.data.tokenizer.google import GoogleTokenizer
 from bert_jax.data.tokenizer.tokenizer import Tokenizer
 

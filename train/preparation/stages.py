@@ -1,13 +1,17 @@
-"""The stages of preparing text: tokenizer, token shards, example indices. Each finds what an earlier run has left."""
+"""The stages of preparing text and their progress: tokenizer, token shards, example indices. Each resumes."""
 
 import hashlib
+import sys
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import numpy as np
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
 from bert_jax.data.pretraining.google_recipe import google_instances
 from bert_jax.data.pretraining.report import SplitStatistics, survey_index
@@ -21,7 +25,63 @@ from bert_jax.data.workers import Workers
 from bert_jax.errors import UserError
 from train.preparation.jobs import IndexJob, IndexResult, ShardResult, TokeniseJob
 from train.preparation.options import PrepareOptions
-from train.run.progress import ProgressReport
+
+_SECONDS_BETWEEN_LINES = 60.0
+
+
+class ProgressReport:
+    """`with ProgressReport("tokenising", total=bytes, unit="MB", scale=1e6) as report: report.advance(n)`.
+
+    Rates and totals are printed in `unit`, each worth `scale` of what `advance` counts.
+    """
+
+    def __init__(self, what: str, *, total: float, unit: str, scale: float = 1.0, stream: TextIO | None = None):
+        self._what, self._total, self._unit, self._scale = what, total, unit, scale
+        self._console = Console(file=stream or sys.stderr, highlight=False)
+        self._done = 0.0
+        self._start = self._last_line = time.monotonic()
+        self._bar: Progress | None = None
+
+    def __enter__(self) -> "ProgressReport":
+        if self._console.is_terminal:
+            columns = (
+                TextColumn("{task.description}"),
+                BarColumn(),
+                TaskProgressColumn(),
+                TextColumn("{task.fields[rate]}"),
+                TimeRemainingColumn(),
+            )
+            self._bar = Progress(*columns, console=self._console)
+            self._task = self._bar.add_task(self._what, total=self._total, rate="")
+            self._bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._bar:
+            self._bar.stop()
+
+    def advance(self, amount: float) -> None:
+        """Counts `amount` as done, and tells it if it is time to."""
+        self.reach(self._done + amount, self._total)
+
+    def reach(self, done: float, total: float) -> None:
+        """So much is done, of so much in all."""
+        self._done, self._total = done, total
+        now = time.monotonic()
+        if self._bar:
+            self._bar.update(self._task, completed=done, total=total, rate=self._rate(now))
+        elif now - self._last_line >= _SECONDS_BETWEEN_LINES:
+            self._last_line = now
+            self._console.print(self._line(now), markup=False, soft_wrap=True)
+
+    def _rate(self, now: float) -> str:
+        return f"{self._done / self._scale / max(now - self._start, 1e-9):.1f} {self._unit}/s"
+
+    def _line(self, now: float) -> str:
+        left = (self._total - self._done) * (now - self._start) / max(self._done, 1e-9)
+        share = self._done / max(self._total, 1e-9)
+        return f"{self._what}: {share:.0%}, {self._rate(now)}, {left / 60:.0f} min left"
+
 
 _MASKS = ("mask_positions", "mask_inputs", "mask_count")
 

@@ -14,12 +14,18 @@ from bert_jax.data.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import UserError
 from bert_jax.files import writable
 from bert_jax.formats.load import Loaded
-from bert_jax.inference.attention.grid import draw_grid
-from bert_jax.inference.attention.page import page_of
+from bert_jax.inference.attention.pictures import draw_grid, page_of
 from bert_jax.inference.engine.batching import length_buckets
 from bert_jax.inference.engine.engine import why_not_finite
-from bert_jax.inference.tasks.checks import check_text, shortened
-from bert_jax.inference.tasks.task_source import HEAD_OF, literal_tokenizer, longest_row, model_for, opened
+from bert_jax.inference.tasks.task_source import (
+    HEAD_OF,
+    check_text,
+    literal_tokenizer,
+    longest_row,
+    model_for,
+    opened,
+    shortened,
+)
 from bert_jax.model.heads import HEADS
 
 _TASK = "attend"

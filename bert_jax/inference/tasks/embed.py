@@ -16,8 +16,8 @@ from bert_jax.errors import UserError
 from bert_jax.formats.load import Loaded
 from bert_jax.formats.sentence_transformers import NORMALIZED, check_pooling, max_length_of, pooling_of
 from bert_jax.formats.source import Source, open_source
-from bert_jax.inference.tasks.checks import check_text
 from bert_jax.inference.tasks.task_model import EncodedItems, Running, TaskModel, model_inputs
+from bert_jax.inference.tasks.task_source import check_text
 from bert_jax.tree import sha256_of_parameters
 
 POOLED = "pooled"  # the pooler's vector, which is no pooling of sentence-transformers

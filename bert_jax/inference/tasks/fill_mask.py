@@ -13,11 +13,17 @@ import numpy as np
 from bert_jax.errors import UserError
 from bert_jax.formats.load import Loaded
 from bert_jax.inference.engine.batching import power_of_two
-from bert_jax.inference.tasks.checks import check_max_length, check_text, is_cut, shortened
 from bert_jax.inference.tasks.likelihood import Hidden, hidden_rows
 from bert_jax.inference.tasks.notebook import Results, first_of
 from bert_jax.inference.tasks.task_model import ANY_LENGTH, EncodedItems, Running, TaskModel, model_inputs
-from bert_jax.inference.tasks.task_source import literal_tokenizer, opened
+from bert_jax.inference.tasks.task_source import (
+    check_max_length,
+    check_text,
+    is_cut,
+    literal_tokenizer,
+    opened,
+    shortened,
+)
 
 logger = logging.getLogger(__name__)
 

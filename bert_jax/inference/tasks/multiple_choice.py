@@ -9,9 +9,9 @@ import numpy as np
 
 from bert_jax.data.tasks.multiple_choice import Choices
 from bert_jax.errors import UserError
-from bert_jax.inference.tasks.checks import check_text
 from bert_jax.inference.tasks.notebook import Results
 from bert_jax.inference.tasks.task_model import EncodedItems, TaskModel, softmax
+from bert_jax.inference.tasks.task_source import check_text
 
 Question = Choices | Mapping[str, Any]
 

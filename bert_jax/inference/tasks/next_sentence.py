@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 
 from bert_jax.errors import UserError
-from bert_jax.inference.tasks.checks import check_text, shortened
 from bert_jax.inference.tasks.notebook import Results
 from bert_jax.inference.tasks.task_model import EncodedItems, TaskModel, softmax
+from bert_jax.inference.tasks.task_source import check_text, shortened
 
 LABELS = ("is_next", "not_next")  # of the logits, as in transformers' BertForNextSentencePrediction
 

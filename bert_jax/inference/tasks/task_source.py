@@ -1,4 +1,4 @@
-"""The model that a task is done with: where a source keeps it, and whether it has the head that the task needs."""
+"""What a user gives a pipeline, checked before it is worked on: the model for a task, texts one by one, options."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -12,6 +12,53 @@ from bert_jax.formats.names.table import ENCODER
 from bert_jax.formats.read import IncompleteModel, OpenModel
 from bert_jax.formats.source import AnySource, Source, open_source
 from bert_jax.tree import flatten, unflatten
+
+_SHOWN = 40  # characters of a text in an error
+
+
+def is_cut(truncation: bool | str) -> bool:
+    """Whether texts are cut, of a pair the longer first: True and "longest_first", or False and "do_not_truncate".
+
+    Raises:
+        UserError: another word.
+    """
+    if truncation in (True, "longest_first"):
+        return True
+    if truncation in (False, "do_not_truncate"):
+        return False
+    raise UserError(f"truncation={truncation!r}: expected True, False, 'longest_first' or 'do_not_truncate'")
+
+
+def check_max_length(max_length: int | None, least: int) -> None:
+    """A UserError if so many tokens do not even hold the `least`, which are put to each text."""
+    if max_length is not None and max_length < least:
+        raise UserError(f"max_length={max_length}: expected at least {least}, the special tokens of a row")
+
+
+def check_text(text: Any, name: str) -> str:
+    """The text.
+
+    Args:
+        text: what was given as one.
+        name: what an error calls it, as "text 3".
+
+    Raises:
+        UserError: it is no string, or has no UTF-8 form.
+    """
+    if not isinstance(text, str):
+        raise UserError(f"{name}: expected a text, found {text!r:.60}")
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        where = f"{text[error.start]!a} at character {error.start + 1}"
+        raise UserError(f"{name} is not valid Unicode: lone surrogate {where}") from None
+    return text
+
+
+def shortened(text: str) -> str:
+    """A text as an error shows it, in quotes."""
+    return repr(text if len(text) <= _SHOWN else text[: _SHOWN - 1] + "…")
+
 
 HEAD_OF = {
     "fill-mask": "mlm",

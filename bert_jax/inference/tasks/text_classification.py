@@ -9,9 +9,9 @@ import numpy as np
 from bert_jax.config import BertConfig
 from bert_jax.errors import UserError
 from bert_jax.formats.load import Loaded
-from bert_jax.inference.tasks.checks import check_max_length, check_text, is_cut, shortened
 from bert_jax.inference.tasks.notebook import Results, first_of
 from bert_jax.inference.tasks.task_model import EncodedItems, Running, TaskModel, softmax
+from bert_jax.inference.tasks.task_source import check_max_length, check_text, is_cut, shortened
 
 FUNCTIONS = ("softmax", "sigmoid", "none")
 NOT_SAID: Any = ...  # of top_k, since None is all of them

@@ -13,9 +13,9 @@ from bert_jax.data.tokenizer.layout import within
 from bert_jax.data.tokenizer.words import SPLITS
 from bert_jax.errors import UserError
 from bert_jax.formats.load import Loaded
-from bert_jax.inference.tasks.checks import check_text
 from bert_jax.inference.tasks.notebook import Results, first_of
 from bert_jax.inference.tasks.task_model import EncodedItems, Running, TaskModel, softmax
+from bert_jax.inference.tasks.task_source import check_text
 
 OUTSIDE = "O"
 OF_PIECES, OF_WORDS = ("none", "simple"), ("first", "max", "average")

@@ -10,7 +10,7 @@ import pytest
 from bert_jax.data.tasks.tagging import find_tags
 from bert_jax.data.tasks.tags import TAG_READERS, TaggedSentence, read_conll, read_klue_ner, read_naver_ner, write_conll
 from bert_jax.errors import UserError
-from bert_jax.evaluation.entities import entities
+from bert_jax.evaluation.metrics import entities
 from bert_jax.evaluation.score import score
 
 

@@ -5,8 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bert_jax.inference.attention.grid import CJK_FONTS, draw_grid
 from bert_jax.inference.attention.maps import AttentionMaps
+from bert_jax.inference.attention.pictures import CJK_FONTS, draw_grid
 
 
 def maps_of(layers: int, heads: int, tokens: list[str]) -> AttentionMaps:

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from bert_jax.inference.attention.maps import AttentionMaps
-from bert_jax.inference.attention.page import FINE_WEIGHTS, coded, page_of
+from bert_jax.inference.attention.pictures import FINE_WEIGHTS, coded, page_of
 from tests.inference.attention.browser import CHROMIUM, Tab, browser
 
 TOKENS = [

@@ -3,8 +3,8 @@
 from tests.mutants.mutant import Mutant
 
 SQUAD = "bert_jax/evaluation/squad.py"
-ENTITIES = "bert_jax/evaluation/entities.py"
-CLASSES = "bert_jax/evaluation/classification.py"
+ENTITIES = "bert_jax/evaluation/metrics.py"
+CLASSES = "bert_jax/evaluation/metrics.py"
 OF_SQUAD = "tests/evaluation/test_squad.py"
 OF_CLASSES = "tests/evaluation/test_classification.py"
 

@@ -19,8 +19,8 @@ import numpy as np
 import pytest
 
 from bert_jax.data.pretraining.shards import open_shard
+from bert_jax.data.text.corpus import split_sentences
 from bert_jax.data.text.lines import read_lines
-from bert_jax.data.text.sentences import split_sentences
 from bert_jax.data.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import UserError
 from tests.data.pretraining.google_script import google_instances, google_lines, google_pieces

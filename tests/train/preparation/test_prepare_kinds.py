@@ -8,7 +8,7 @@ import pytest
 
 from bert_jax.data.pretraining.batches import Batches
 from bert_jax.data.pretraining.masking import MaskingConfig, Strategy
-from bert_jax.data.text.sentences import split_sentences, with_leading_spaces
+from bert_jax.data.text.corpus import split_sentences, with_leading_spaces
 from bert_jax.data.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import UserError
 from tests.data.tokenizer.tokenizer_folders import (

@@ -4,8 +4,8 @@ import io
 
 import pytest
 
-from train.run import progress
-from train.run.progress import ProgressReport
+from train.preparation import stages as progress
+from train.preparation.stages import ProgressReport
 
 
 class Terminal(io.StringIO):
