@@ -8,8 +8,7 @@ from seqeval import metrics as theirs
 from seqeval.metrics.sequence_labeling import get_entities, precision_recall_fscore_support
 
 from bert_jax.errors import UserError
-from bert_jax.evaluation import entity_scores
-from bert_jax.evaluation import metrics as entities
+from bert_jax.evaluation import entities, entity_scores
 
 TAGS = {
     "IOB": ["O", "B-PER", "I-PER", "B-LOC", "I-LOC", "I-ORG-X"],
