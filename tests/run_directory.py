@@ -8,18 +8,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bert_jax.config import BertConfig
 from bert_jax.data.tokenizer.tokenizer import Tokenizer
-from bert_jax.formats.names.parameters import parameters_of
 from bert_jax.training.checkpoint.checkpoints import Checkpoints
-from bert_jax.tree import unflatten
-
-
-def random_params(config: BertConfig, seed: int) -> dict:
-    """Parameters of the pretraining model, float32, no two alike."""
-    rng = np.random.default_rng(seed)
-    rows = parameters_of(config, "pretraining")
-    return unflatten({path: rng.normal(size=row.shape).astype(np.float32) for path, row in rows.items()})
 
 
 def write_run(

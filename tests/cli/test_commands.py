@@ -15,25 +15,22 @@ import pytest
 from bert_jax.__main__ import _ALIASES, _FILES, main
 from bert_jax.cli import info
 from bert_jax.cli import streaming as serve
-from bert_jax.config import BertConfig
 from bert_jax.data.tokenizer.tokenizer import Tokenizer
 from bert_jax.formats.load import load
 from bert_jax.formats.names.parameters import parameters_of
 from bert_jax.formats.write import save_pretrained
 from bert_jax.tree import sha256_of_parameters, unflatten
+from tests import tiny
 from tests.guide import blocks_of, run_blocks
-from tests.run_directory import random_params, write_run
+from tests.run_directory import write_run
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "cat", "sat", "고양이", "a", "##s", "."]
-CONFIG = BertConfig(
-    vocab_size=12, hidden_size=8, num_hidden_layers=3, num_attention_heads=2, intermediate_size=12,
-    max_position_embeddings=16,
-)  # fmt: skip
+CONFIG = tiny.CONFIG.replace(vocab_size=12, num_hidden_layers=3, max_position_embeddings=16)
 
 
 @pytest.fixture(scope="module")
 def params() -> dict:
-    return random_params(CONFIG, 5)
+    return tiny.random_params(CONFIG, 5)
 
 
 @pytest.fixture(scope="module")
@@ -143,7 +140,7 @@ def test_info_is_the_same_for_a_run_and_its_export(run, export, capsys, params):
     assert ours["step"] == 30
     assert ours["steps"] == [20, 30]
     assert (ours["kind"], theirs["kind"]) == ("run", "folder")
-    assert ours["tree"]["bert/encoder/layer_2/feed_forward/intermediate/kernel"] == [8, 12]
+    assert ours["tree"]["bert/encoder/layer_2/feed_forward/intermediate/kernel"] == [16, 24]
     assert ours["parameters"] == sum(int(np.prod(shape)) for shape in ours["tree"].values())
     assert ours["tokenizer"]["tokens"] == 12
     other = json.loads(output(capsys, "info", str(run), "--json", "--step", "20"))
@@ -166,7 +163,7 @@ def test_info_says_the_size_in_the_same_words_for_every_family(family: str, tmp_
     rows = parameters_of(config, "mlm")
     save_pretrained(tmp_path / "m", config, unflatten({p: np.ones(r.shape, np.float32) for p, r in rows.items()}), None)
     told = output(capsys, "info", str(tmp_path / "m"))
-    assert f"mlm: {family}, 3 layers, hidden size 8, 2 heads, feed-forward 12, 12 tokens, 16 positions" in told
+    assert f"mlm: {family}, 3 layers, hidden size 16, 2 heads, feed-forward 24, 12 tokens, 16 positions" in told
 
 
 def test_info_names_what_is_damaged(run, export, tmp_path, capsys):

@@ -8,22 +8,18 @@ import pytest
 
 import bert_jax
 from bert_jax.__main__ import main
-from bert_jax.config import BertConfig
 from bert_jax.data.tokenizer.tokenizer import Tokenizer
-from tests.run_directory import random_params
+from tests import tiny
 
 PIECES = ["[PAD]", "[unused0]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "cat", "co", "##vid", "."]
-CONFIG = BertConfig(
-    vocab_size=11, hidden_size=8, num_hidden_layers=3, num_attention_heads=2, intermediate_size=12,
-    max_position_embeddings=16,
-)  # fmt: skip
+CONFIG = tiny.CONFIG.replace(vocab_size=11, num_hidden_layers=3, max_position_embeddings=16)
 
 
 @pytest.fixture(scope="module")
 def source(tmp_path_factory) -> Path:
     tokenizer = Tokenizer.from_vocabulary(PIECES, cased=False, max_length=16)
     return bert_jax.save_pretrained(
-        tmp_path_factory.mktemp("source") / "bert", CONFIG, random_params(CONFIG, 3), tokenizer, head="pretraining"
+        tmp_path_factory.mktemp("source") / "bert", CONFIG, tiny.random_params(CONFIG, 3), tokenizer, head="pretraining"
     )
 
 

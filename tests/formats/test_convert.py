@@ -13,18 +13,14 @@ from bert_jax.formats.load import load, load_arrays
 from bert_jax.formats.names.parameters import parameters_of
 from bert_jax.formats.write import save_pretrained
 from bert_jax.tree import sha256_of_parameters, unflatten
+from tests import tiny
 from tests.guide import blocks_of, run_blocks
 
-CONFIG = BertConfig(
-    vocab_size=16, hidden_size=8, num_hidden_layers=2, num_attention_heads=2, intermediate_size=12,
-    max_position_embeddings=24,
-)  # fmt: skip
+CONFIG = tiny.CONFIG.replace(vocab_size=16)
 
 
 def make_folder(path: Path, head: str, config: BertConfig = CONFIG) -> Path:
-    rng = np.random.default_rng(4)
-    rows = parameters_of(config, head).items()
-    params = unflatten({name: rng.normal(size=row.shape).astype(np.float32) for name, row in rows})
+    params = tiny.random_params(config, 4, head)
     pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "cat", "sat"]
     return save_pretrained(path, config, params, Tokenizer.from_vocabulary(pieces, cased=False), head=head)
 

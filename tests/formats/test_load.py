@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 
 import bert_jax
-from bert_jax.config import BertConfig
 from bert_jax.data.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import UserError
 from bert_jax.formats.load import load, load_arrays, load_config, load_tokenizer
@@ -20,18 +19,16 @@ from bert_jax.formats.names.parameters import parameters_of
 from bert_jax.formats.write import save_pretrained
 from bert_jax.training.checkpoint.checkpoints import Checkpoints
 from bert_jax.tree import flatten, sha256_of_parameters, unflatten
-from tests.run_directory import random_params, write_run
+from tests import tiny
+from tests.run_directory import write_run
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "cat", "sat", "on", "mat", "a", "##s", ",", "."]
-CONFIG = BertConfig(
-    vocab_size=16, hidden_size=8, num_hidden_layers=2, num_attention_heads=2, intermediate_size=12,
-    max_position_embeddings=24,
-)  # fmt: skip
+CONFIG = tiny.CONFIG.replace(vocab_size=16)
 
 
 @pytest.fixture(scope="module")
 def params() -> dict:
-    return random_params(CONFIG, 3)
+    return tiny.random_params(CONFIG, 3)
 
 
 @pytest.fixture(scope="module")
@@ -146,7 +143,7 @@ def test_a_task_starts_from_any_checkpoint_with_a_fresh_head(run, export, params
         assert loaded.report.fresh == (f"{part}/kernel", f"{part}/bias")
         assert f"2 parameters are drawn anew, not trained: {part}" in caplog.text
         kernel = np.asarray(loaded.params[part]["kernel"])
-        assert kernel.shape == (8, 2 if part == "qa_head" else 3)
+        assert kernel.shape == (CONFIG.hidden_size, 2 if part == "qa_head" else 3)
         assert 0 < np.abs(kernel).max() <= 2 * CONFIG.initializer_range
         np.testing.assert_array_equal(
             loaded.params["bert"]["encoder"]["layer_1"]["attention"]["query"]["kernel"],
@@ -159,16 +156,16 @@ def test_a_classifier_of_another_number_of_classes_is_an_error_or_drawn_anew(tmp
     config = CONFIG.replace(labels=("no", "yes"))
     tree = {
         "bert": params["bert"],
-        "classifier": {"kernel": np.ones((8, 2), np.float32), "bias": np.ones(2, np.float32)},
+        "classifier": {"kernel": np.ones((16, 2), np.float32), "bias": np.ones(2, np.float32)},
     }
     folder = save_pretrained(tmp_path / "m", config, tree, None, head=head)
     assert load(folder).config.labels == ("no", "yes")
     assert load(folder, num_labels=2).config.labels == ("no", "yes")
     assert load(folder, labels=["a", "b"]).config.labels == ("a", "b")
-    with pytest.raises(UserError, match=r"classifier/kernel: .*\(2, 8\).*\(3, 8\)"):
+    with pytest.raises(UserError, match=r"classifier/kernel: .*\(2, 16\).*\(3, 16\)"):
         load(folder, num_labels=3)
     loaded = load(folder, num_labels=3, allow_missing="classifier")
-    assert loaded.params["classifier"]["kernel"].shape == (8, 3)
+    assert loaded.params["classifier"]["kernel"].shape == (16, 3)
     assert loaded.report.fresh == ("classifier/kernel", "classifier/bias")
     with pytest.raises(UserError, match="num_labels=3, but labels names 2"):
         load(folder, num_labels=3, labels=["a", "b"])

@@ -8,29 +8,22 @@ import numpy as np
 import pytest
 
 from bert_jax.__main__ import main
-from bert_jax.config import BertConfig
 from bert_jax.data.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import UserError
 from bert_jax.formats.load import load, load_config, load_tokenizer
-from bert_jax.formats.names.parameters import parameters_of
 from bert_jax.formats.write import save_pretrained
-from bert_jax.tree import unflatten
+from tests import tiny
 from tests.guide import blocks_of, run_blocks
 from tests.hub_server import HubServer
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "cat", "sat", "Mat", "##s", "."]
-CONFIG = BertConfig(
-    vocab_size=16, hidden_size=8, num_hidden_layers=2, num_attention_heads=2, intermediate_size=12,
-    max_position_embeddings=24,
-)  # fmt: skip
+CONFIG = tiny.CONFIG.replace(vocab_size=16)
 REPO = "google-bert/bert-base-cased"
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory) -> Path:
-    rng = np.random.default_rng(3)
-    rows = parameters_of(CONFIG, "pretraining")
-    params = unflatten({path: rng.normal(size=row.shape).astype(np.float32) for path, row in rows.items()})
+    params = tiny.random_params(CONFIG, 3)
     tokenizer = Tokenizer.from_vocabulary(PIECES, cased=True)
     return save_pretrained(tmp_path_factory.mktemp("out") / "model", CONFIG, params, tokenizer)
 

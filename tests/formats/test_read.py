@@ -10,25 +10,20 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from bert_jax.config import BertConfig
 from bert_jax.errors import UserError
 from bert_jax.formats.names.parameters import parameters_of, to_stored
 from bert_jax.formats.read import OpenModel, read_model
 from bert_jax.formats.source import open_folder
 from bert_jax.tree import flatten
+from tests import tiny
 
-CONFIG = BertConfig(
-    vocab_size=11, hidden_size=4, num_hidden_layers=2, num_attention_heads=2, intermediate_size=6,
-    max_position_embeddings=7,
-)  # fmt: skip
+CONFIG = tiny.CONFIG
 WORDS, DECODER = "bert.embeddings.word_embeddings.weight", "cls.predictions.decoder.weight"
 
 
 @pytest.fixture
 def flat() -> dict[str, np.ndarray]:
-    rng = np.random.default_rng(1)
-    rows = parameters_of(CONFIG, "pretraining")
-    return {path: rng.normal(size=row.shape).astype(np.float32) for path, row in rows.items()}
+    return tiny.random_flat(CONFIG, 1)
 
 
 @pytest.fixture
@@ -143,7 +138,7 @@ def test_shapes_and_dtypes_that_do_not_fit_are_named(tmp_path, tensors):
     report = read_model(folder(tmp_path / "m", wrong)).report
     assert len(report.mismatched) == 2
     assert "(10, 4)" in report.mismatched[0]
-    assert "(11, 4)" in report.mismatched[0]
+    assert "(50, 16)" in report.mismatched[0]
     assert "int32" in report.mismatched[1]
     with pytest.raises(UserError, match="1 more"):
         report.check()

@@ -11,25 +11,22 @@ from typing import Any
 import pytest
 
 import bert_jax
-from bert_jax.config import BertConfig
 from bert_jax.data.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import UserError
 from bert_jax.formats.load import load_arrays, load_config, load_tokenizer
 from bert_jax.formats.source import Source, open_source
 from bert_jax.formats.write import save_pretrained
-from tests.run_directory import random_params, write_run
+from tests import tiny
+from tests.run_directory import write_run
 
-CONFIG = BertConfig(
-    vocab_size=8, hidden_size=4, num_hidden_layers=1, num_attention_heads=2, intermediate_size=6,
-    max_position_embeddings=12,
-)  # fmt: skip
+CONFIG = tiny.CONFIG.replace(vocab_size=8)
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "cat", "sat"]
 
 
 @pytest.fixture(scope="module")
 def places(tmp_path_factory) -> dict[str, Path]:
     """The same model as each kind of source."""
-    root, params = tmp_path_factory.mktemp("sources"), random_params(CONFIG, 0)
+    root, params = tmp_path_factory.mktemp("sources"), tiny.random_params(CONFIG, 0)
     tokenizer = Tokenizer.from_vocabulary(PIECES, cased=False)
     model = {name: value for name, value in CONFIG.to_json().items() if name != "model_type"}
     return {

@@ -18,6 +18,7 @@ from bert_jax.formats.read import read_model
 from bert_jax.formats.sentence_transformers import max_length_of, pooling_of
 from bert_jax.formats.write import config_json, save_pretrained
 from bert_jax.tree import flatten, unflatten
+from tests import tiny
 
 CONFIG = BertConfig(
     vocab_size=11, hidden_size=4, num_hidden_layers=2, num_attention_heads=2, intermediate_size=6,
@@ -27,9 +28,7 @@ CONFIG = BertConfig(
 
 @pytest.fixture
 def params() -> dict:
-    rng = np.random.default_rng(2)
-    rows = parameters_of(CONFIG, "pretraining")
-    flat = {path: rng.normal(size=row.shape).astype(np.float32) for path, row in rows.items()}
+    flat = tiny.random_flat(CONFIG, 2)
     flat["mlm_head/bias"][:3] = [-0.0, np.float32(1e-42), np.finfo(np.float32).max]  # bits that are easily lost
     return unflatten(flat)
 
@@ -74,9 +73,7 @@ OPTIONS = [
 def random_model(model_type: str, head: str, **fields) -> tuple[BertConfig, dict]:
     labels = ("x", "y", "z") if head.endswith("classification") else ("LABEL_0", "LABEL_1")
     config = CONFIG.replace(**{"model_type": model_type, "labels": labels} | FAMILY_FIELDS[model_type] | fields)
-    rng = np.random.default_rng(5)
-    rows = parameters_of(config, head)
-    return config, unflatten({path: rng.normal(size=row.shape).astype(np.float32) for path, row in rows.items()})
+    return config, tiny.random_params(config, 5, head)
 
 
 @pytest.mark.slow

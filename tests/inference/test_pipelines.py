@@ -16,14 +16,13 @@ from bert_jax.config import BertConfig
 from bert_jax.data.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import UserError
 from bert_jax.formats.load import Loaded, load
-from bert_jax.formats.names.parameters import parameters_of
 from bert_jax.formats.read import Report
 from bert_jax.formats.sentence_transformers import write_modules
 from bert_jax.formats.write import save_pretrained
 from bert_jax.inference.pipeline import TASKS, FillMask, pipeline
 from bert_jax.inference.tasks.embed import TextEmbedding
 from bert_jax.model.heads import BertForMaskedLM
-from bert_jax.tree import unflatten
+from tests import tiny
 from tests.inference.tasks.task_folders import TAGS, export
 
 PIECES = [*"[PAD] [UNK] [CLS] [SEP] [MASK]".split(), *"the cat sat on mat a dog ##s , .".split()]  # noqa: SIM905
@@ -35,9 +34,7 @@ CONFIG = BertConfig(
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    rng = np.random.default_rng(4)
-    rows = parameters_of(CONFIG, "pretraining")
-    params = unflatten({path: rng.normal(size=row.shape).astype(np.float32) for path, row in rows.items()})
+    params = tiny.random_params(CONFIG, 4)
     tokenizer = Tokenizer.from_vocabulary(PIECES, cased=False)
     return save_pretrained(tmp_path_factory.mktemp("models") / "m", CONFIG, params, tokenizer)
 

@@ -9,18 +9,11 @@ from bert_jax.config import BertConfig
 from bert_jax.errors import UserError
 from bert_jax.model.encoder import Bert, FeedForward
 from bert_jax.model.layers import DropoutKey, key_words
+from tests import tiny
 
 pytestmark = pytest.mark.slow
 
-CONFIG = BertConfig(
-    vocab_size=50,
-    hidden_size=16,
-    num_hidden_layers=2,
-    num_attention_heads=2,
-    intermediate_size=24,
-    max_position_embeddings=12,
-    hidden_act="prelu",
-)
+CONFIG = tiny.CONFIG.replace(hidden_act="prelu")
 DROPOUT_KEY = DropoutKey(key_words(jax.random.key(3)))
 X = jnp.asarray(np.random.default_rng(0).normal(size=(3, 12, 16)), jnp.float32)
 

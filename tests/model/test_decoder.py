@@ -13,18 +13,11 @@ from bert_jax.model.decoder import init_cache
 from bert_jax.model.encoder import Bert
 from bert_jax.model.heads import BertLMHeadModel
 from bert_jax.model.task_losses import causal_lm_loss
+from tests import tiny
 
 pytestmark = pytest.mark.slow
 
-CONFIG = BertConfig(
-    vocab_size=50,
-    hidden_size=16,
-    num_hidden_layers=2,
-    num_attention_heads=2,
-    intermediate_size=24,
-    max_position_embeddings=12,
-    is_decoder=True,
-)
+CONFIG = tiny.CONFIG.replace(is_decoder=True)
 CROSS = CONFIG.replace(add_cross_attention=True)
 RNG = np.random.default_rng(0)
 IDS = jnp.asarray(RNG.integers(2, 50, size=(3, 8)), jnp.int32)
@@ -262,7 +255,7 @@ def test_what_does_not_fit_is_said_while_tracing(config, inputs, said):
     ("config", "sizes", "said"),
     [
         (CONFIG.replace(is_decoder=False), (3, 8), "is_decoder=False"),
-        (CONFIG, (3, 13), "capacity=13: expected 1 … 12"),
+        (CONFIG, (3, 25), "capacity=25: expected 1 … 24"),
         (STEPWISE_SLOW["roberta"], (3, 13), "capacity=13: expected 1 … 12"),
         (CONFIG, (3, 0), "capacity=0"),
         (CONFIG, (0, 8), "batch_size=0"),

@@ -9,19 +9,12 @@ import numpy as np
 import pytest
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
-from bert_jax.config import BertConfig
 from bert_jax.errors import UserError
 from bert_jax.model.attention import padding_mask
 from bert_jax.model.encoder import Bert, EncoderLayer, stack_layers, unstack_layers
+from tests import tiny
 
-CONFIG = BertConfig(
-    vocab_size=50,
-    hidden_size=16,
-    num_hidden_layers=2,
-    num_attention_heads=2,
-    intermediate_size=24,
-    max_position_embeddings=12,
-)
+CONFIG = tiny.CONFIG
 MODEL = Bert(CONFIG)
 SHALLOW = CONFIG.replace(num_hidden_layers=1)
 RNG = np.random.default_rng(0)
@@ -312,7 +305,7 @@ def test_no_device_makes_the_dropout_bits_of_another(shallow_params, spec):
         ({"input_ids": IDS, "token_type_ids": TYPES[:2]}, r"token_type_ids .*\(2, 8\).*\(4, 8\)"),
         ({"input_ids": IDS, "position_ids": jnp.arange(8)}, r"position_ids .*\(8,\).*\(1, 8\)"),
         ({"input_ids": IDS, "head_mask": jnp.ones(3)}, r"head_mask .*\(3,\).*\(2,\) or \(2, 2\)"),
-        ({"input_ids": jnp.ones((2, 13), jnp.int32)}, "length 13.*max_position_embeddings=12"),
+        ({"input_ids": jnp.ones((2, 25), jnp.int32)}, "length 25.*max_position_embeddings=24"),
     ],
 )
 def test_what_does_not_fit_is_said_while_tracing_with_both_sizes(params, inputs, said):

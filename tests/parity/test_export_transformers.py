@@ -23,10 +23,10 @@ from transformers import (
 from bert_jax.config import BertConfig
 from bert_jax.data.tokenizer.tokenizer import Tokenizer
 from bert_jax.formats.load import load
-from bert_jax.formats.names.parameters import parameters_of
 from bert_jax.formats.write import save_pretrained
 from bert_jax.inference.pipeline import pipeline
 from bert_jax.tree import flatten, sha256_of_parameters, unflatten
+from tests import tiny
 
 pytestmark = pytest.mark.parity
 
@@ -65,9 +65,7 @@ def random_model(vocab_size: int, seed: int = 0) -> tuple[BertConfig, dict]:
         vocab_size=vocab_size, hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=24,
         max_position_embeddings=128,
     )  # fmt: skip
-    rng = np.random.default_rng(seed)
-    rows = parameters_of(config, "pretraining")
-    flat = {path: (0.3 * rng.normal(size=row.shape)).astype(np.float32) for path, row in rows.items()}
+    flat = tiny.random_flat(config, seed, scale=0.3)
     for path in flat:
         if path.endswith("/scale"):
             flat[path] += 1

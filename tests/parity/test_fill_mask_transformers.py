@@ -3,17 +3,15 @@
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import transformers
 
 from bert_jax.config import BertConfig
 from bert_jax.data.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import UserError
-from bert_jax.formats.names.parameters import parameters_of
 from bert_jax.formats.write import save_pretrained
 from bert_jax.inference.pipeline import FillMask
-from bert_jax.tree import unflatten
+from tests import tiny
 from tests.data.tokenizer.tokenizer_folders import albert_spiece, byte_level_files, write
 
 pytestmark = pytest.mark.parity
@@ -47,10 +45,7 @@ def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
         vocab_size=tokenizer.vocab_size, hidden_size=8, num_hidden_layers=2, num_attention_heads=2,
         intermediate_size=12, max_position_embeddings=34, model_type=request.param, **FIELDS[request.param],
     )  # fmt: skip
-    rng = np.random.default_rng(0)
-    rows = parameters_of(config, "mlm")
-    params = unflatten({name: rng.normal(size=row.shape).astype(np.float32) for name, row in rows.items()})
-    return save_pretrained(path / "model", config, params, tokenizer, head="mlm")
+    return save_pretrained(path / "model", config, tiny.random_params(config, 0, "mlm"), tokenizer, head="mlm")
 
 
 def rows_of(result: list[Any]) -> list[dict[str, Any]]:

@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from bert_jax.config import BertConfig
-from bert_jax.formats.names.parameters import parameters_of
 from bert_jax.training.optimizer import OptimizerConfig, is_decayed, layer_rates, make_optimizer, with_rates
 from bert_jax.tree import flatten, unflatten
+from tests import tiny
 from tests.training.test_layer_rates import SIZES, depth_of
 
 pytestmark = pytest.mark.parity
@@ -19,9 +19,8 @@ pytestmark = pytest.mark.parity
 
 def test_updates_are_those_of_torch_with_a_group_a_rate():
     config = BertConfig(**SIZES)
-    rng = np.random.default_rng(0)
-    shapes = parameters_of(config, "token-classification")
-    params = {path: rng.normal(size=row.shape).astype(np.float32) for path, row in shapes.items()}
+    params = tiny.random_flat(config, 0, "token-classification")
+    rng = np.random.default_rng(1)
     grads = [
         {path: (rng.normal(size=value.shape) * 3).astype(np.float32) for path, value in params.items()}
         for _ in range(4)

@@ -3,17 +3,15 @@
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 import transformers
 
 from bert_jax.config import BertConfig
-from bert_jax.formats.names.parameters import parameters_of
 from bert_jax.formats.write import save_pretrained
 from bert_jax.inference.tasks.likelihood import Likelihood
 from bert_jax.inference.tasks.next_sentence import NextSentence
-from bert_jax.tree import unflatten
+from tests import tiny
 from tests.parity.test_fill_mask_transformers import FIELDS, tokenizer_of
 
 pytestmark = pytest.mark.parity
@@ -27,10 +25,7 @@ def export(path: Path, family: str, head: str) -> Path:
         vocab_size=tokenizer.vocab_size, hidden_size=8, num_hidden_layers=2, num_attention_heads=2,
         intermediate_size=12, max_position_embeddings=60, model_type=family, **FIELDS[family],
     )  # fmt: skip
-    rng = np.random.default_rng(3)
-    rows = parameters_of(config, head)
-    params = unflatten({name: rng.normal(size=row.shape).astype(np.float32) for name, row in rows.items()})
-    return save_pretrained(path / "model", config, params, tokenizer, head=head)
+    return save_pretrained(path / "model", config, tiny.random_params(config, 3, head), tokenizer, head=head)
 
 
 def slow(model: Any, tokenizer: Any, text: str, within_word: bool) -> list[float]:

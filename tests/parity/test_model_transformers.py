@@ -241,7 +241,7 @@ def test_sizes_between_equal_transformers(name, masking):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("masking", ["none", "padding"])
+@pytest.mark.parametrize("masking", ["padding", pytest.param("none", marks=pytest.mark.exhaustive)])
 def test_base_equals_transformers(masking):
     compare(BertConfig.preset("base-uncased"), rows=2, length=24, masking=masking)
 

@@ -149,11 +149,11 @@ def test_distilbert_is_bert_without_types(data_dir: Path, tmp_path: Path):
 @pytest.mark.parametrize(
     ("kind", "options"),
     [
-        ("roberta", {}),
+        pytest.param("roberta", {}, marks=pytest.mark.exhaustive),
         ("roberta", {"add_prefix_space": True, "literal_special_tokens": False}),
         ("albert", {"cased": False}),
-        ("albert", {"cased": True, "literal_special_tokens": False}),
-        ("albert", {"cased": False, "strip_accents": False}),
+        pytest.param("albert", {"cased": True, "literal_special_tokens": False}, marks=pytest.mark.exhaustive),
+        pytest.param("albert", {"cased": False, "strip_accents": False}, marks=pytest.mark.exhaustive),
         ("albert", {"cased": False, "add_prefix_space": False}),
     ],
 )

@@ -20,10 +20,10 @@ from bert_jax.config import BertConfig
 from bert_jax.data.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import UserError
 from bert_jax.formats.load import load
-from bert_jax.formats.names.parameters import parameters_of
 from bert_jax.formats.read import read_model
 from bert_jax.formats.write import save_pretrained
-from bert_jax.tree import flatten, sha256_of_parameters, unflatten
+from bert_jax.tree import flatten, sha256_of_parameters
+from tests import tiny
 from tests.parity.test_interop_transformers import silent  # noqa: F401  (a fixture)
 
 pytestmark = pytest.mark.parity
@@ -43,16 +43,10 @@ def make_config(**fields: Any) -> BertConfig:
     return BertConfig(**(sizes | fields))
 
 
-def make_params(config: BertConfig, head: str) -> dict:
-    rng = np.random.default_rng(0)
-    rows = parameters_of(config, head).items()
-    return unflatten({path: (0.3 * rng.normal(size=row.shape)).astype(np.float32) for path, row in rows})
-
-
 def make_folder(path: Path, head: str = "pretraining", cased: bool = True, **fields: Any) -> Path:
     config = make_config(**fields)
     tokenizer = Tokenizer.from_vocabulary(PIECES, cased=cased, strip_accents=False if cased else None)
-    return save_pretrained(path, config, make_params(config, head), tokenizer, head=head)
+    return save_pretrained(path, config, tiny.random_params(config, 0, head, scale=0.3), tokenizer, head=head)
 
 
 def change(path: Path, **fields: Any) -> None:
@@ -89,7 +83,7 @@ def test_everything_that_decides_on_ids_is_written_out(tmp_path, cased, strip_ac
     """Class, casing, accents, Chinese characters, length and special tokens: nothing is left to defaults."""
     config = make_config()
     tokenizer = Tokenizer.from_vocabulary(PIECES, cased=cased, strip_accents=strip_accents)
-    folder = save_pretrained(tmp_path / "m", config, make_params(config, "mlm"), tokenizer)
+    folder = save_pretrained(tmp_path / "m", config, tiny.random_params(config, 0, "mlm", scale=0.3), tokenizer)
     fields = json.loads((folder / "tokenizer_config.json").read_text())
     roles = {f"{role}_token" for role in ("cls", "sep", "pad", "mask", "unk")}
     written = {"tokenizer_class", "do_lower_case", "strip_accents", "tokenize_chinese_chars", "model_max_length"}
@@ -314,7 +308,7 @@ def test_what_old_files_hold_is_read(tmp_path):
 def test_arrays_of_any_memory_layout_are_written_in_order(tmp_path, layout):
     """The safetensors package scrambles what is not C-contiguous, and our kernels are transposed on the way out."""
     config = make_config()
-    params = make_params(config, "pretraining")
+    params = tiny.random_params(config, 0, "pretraining", scale=0.3)
     given = jax.tree.map(layout, params)
     folder = save_pretrained(tmp_path / "m", config, given, None)
     stored = load_file(folder / "model.safetensors")
@@ -387,7 +381,7 @@ def test_sentence_transformers_takes_its_folder_silently(tmp_path, silent, pooli
 
     config = make_config()
     tokenizer = Tokenizer.from_vocabulary(PIECES, cased=True)
-    params = make_params(config, "encoder")
+    params = tiny.random_params(config, 0, "encoder", scale=0.3)
     folder = save_pretrained(tmp_path / "m", config, params, tokenizer, sentence_transformers=pooling)
     kinds = [module["type"] for module in json.loads((folder / "modules.json").read_text())]
     assert all(kind.startswith("sentence_transformers.models.") for kind in kinds)

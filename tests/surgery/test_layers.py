@@ -7,21 +7,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bert_jax.config import BertConfig
 from bert_jax.errors import UserError
 from bert_jax.model.encoder import Bert
 from bert_jax.model.heads import BertForMaskedLM, BertForPreTraining
 from bert_jax.surgery.layers import distilbert_student, keep_layers
+from tests import tiny
 
-CONFIG = BertConfig(
-    vocab_size=50,
-    hidden_size=12,
-    num_hidden_layers=3,
-    num_attention_heads=2,
-    intermediate_size=20,
-    max_position_embeddings=10,
-    pruned_heads=((2, (1,)),),
-)
+CONFIG = tiny.CONFIG.replace(num_hidden_layers=3, pruned_heads=((2, (1,)),))
 WHOLE = CONFIG.replace(pruned_heads=())
 IDS = jnp.array([[2, 5, 6, 7, 3, 0, 0], [2, 8, 9, 10, 11, 12, 3]])
 MASK = (IDS != 0).astype(jnp.int32)

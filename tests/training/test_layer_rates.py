@@ -23,6 +23,7 @@ from bert_jax.training.optimizer import (
 )
 from bert_jax.training.step import compile_train_step, init_state
 from bert_jax.tree import flatten, unflatten
+from tests import tiny
 
 SIZES: dict[str, Any] = {
     "vocab_size": 20,
@@ -130,9 +131,8 @@ def test_what_is_frozen_stays_as_it_is_to_the_bit():
 def test_clipping_counts_what_learns():
     """Beside optax on the unfrozen part of the tree alone, in which the gradient of the rest does not exist."""
     config = BertConfig(**SIZES)
-    rng = np.random.default_rng(0)
-    shapes = parameters_of(config, "sequence-classification")
-    params = {path: rng.normal(size=row.shape).astype(np.float32) for path, row in shapes.items()}
+    params = tiny.random_flat(config, 0, "sequence-classification")
+    rng = np.random.default_rng(1)
     recipe = OptimizerConfig(learning_rate=0.1, warmup_steps=0, schedule="constant", bias_correction=True)
     learning = {path for path in params if depth_of(path) > 1}
     theirs = optax.chain(

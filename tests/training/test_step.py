@@ -25,21 +25,13 @@ from bert_jax.training.step import (
     init_state,
     train_step,
 )
+from tests import tiny
 from tests.guide import blocks_of, run_blocks
 
 B, L, P = 8, 12, 4
-CONFIG = BertConfig(
-    vocab_size=96,
-    hidden_size=32,
-    num_hidden_layers=1,
-    num_attention_heads=4,
-    intermediate_size=64,
-    max_position_embeddings=L,
-)
+CONFIG = tiny.CONFIG.replace(num_hidden_layers=1)
 STILL = CONFIG.replace(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
-# Without clipping, one update leaves (1 - b1) * gradient in the first moment: gradients can be read off the state.
-OPTIMIZER = OptimizerConfig(learning_rate=1e-3, warmup_steps=0, total_steps=100, clip_norm=0.0)
-TX, SCHEDULE = make_optimizer(OPTIMIZER), make_schedule(OPTIMIZER)
+TX, SCHEDULE = make_optimizer(tiny.OPTIMIZER), make_schedule(tiny.OPTIMIZER)
 KEY = jax.random.key(7)
 FAST_COMPILE: dict[str, str | bool] = {"xla_backend_optimization_level": "0"}
 
@@ -51,7 +43,7 @@ class Toy(nn.Module):
 
     @nn.compact
     def __call__(self, input_ids, attention_mask=None, token_type_ids=None, *, mlm_positions=None, deterministic=True):
-        table = self.param("table", nn.initializers.normal(0.1), (96, 8))
+        table = self.param("table", nn.initializers.normal(0.1), (CONFIG.vocab_size, 8))
         x_BLD = table[input_ids]
         if self.rate and not deterministic:
             x_BLD = dropout(x_BLD, self.rate, DropoutKey(key_words(self.make_rng("dropout"))))
@@ -62,24 +54,10 @@ class Toy(nn.Module):
         return PreTrainingOutput(context @ table.T, x_BLD.mean(1) @ pair_kernel)
 
 
-def make_batch(rows: int = B, seed: int = 0) -> dict[str, np.ndarray]:
-    rng = np.random.default_rng(seed)
-    return {
-        "input_ids": rng.integers(0, 96, (rows, L)).astype(np.int32),
-        "token_type_ids": rng.integers(0, 2, (rows, L)).astype(np.int32),
-        "attention_mask": (np.arange(L) < rng.integers(6, L + 1, (rows, 1))).astype(np.int32),
-        "mlm_positions": rng.integers(0, 6, (rows, P)).astype(np.int32),
-        "mlm_labels": rng.integers(0, 96, (rows, P)).astype(np.int32),
-        # Very different numbers of predictions a row: the mean of micro-batch means is not the whole batch's mean.
-        "mlm_weights": (np.arange(P) < rng.integers(0, P + 1, (rows, 1))).astype(np.float32),
-        "next_sentence_label": rng.integers(0, 2, rows).astype(np.int32),
-    }
-
-
 def compiled(state: TrainState, config: BertConfig, accumulation: int = 1) -> Any:
     """Not donating, so that tests may look at the state before."""
     step = partial(train_step, model=BertForPreTraining(config), tx=TX, schedule=SCHEDULE, accumulation=accumulation)
-    return jax.jit(step).lower(state, make_batch(), KEY).compile(compiler_options=FAST_COMPILE)
+    return jax.jit(step).lower(state, tiny.pretraining_batch(), KEY).compile(compiler_options=FAST_COMPILE)
 
 
 @pytest.fixture(scope="module")
@@ -102,7 +80,7 @@ def toy_state() -> TrainState:
     return init_state(jax.random.key(0), Toy(), TX)
 
 
-def toy_step(batch: dict[str, np.ndarray], *, rate: float = 0.0, config: OptimizerConfig = OPTIMIZER, **options):
+def toy_step(batch: dict[str, np.ndarray], *, rate: float = 0.0, config: OptimizerConfig = tiny.OPTIMIZER, **options):
     """One step of the toy from its fresh state: (state before, state after, metrics)."""
     tx, schedule = make_optimizer(config), make_schedule(config)
     step = jax.jit(partial(train_step, model=Toy(rate), tx=tx, schedule=schedule, **options))
@@ -115,7 +93,7 @@ def numbers(tree: Any) -> list[bytes]:
 
 
 def gradients(state: TrainState) -> Any:
-    return jax.tree.map(lambda m: np.asarray(m) / np.float32(1 - OPTIMIZER.b1), state.opt_state["moments"].mu)
+    return jax.tree.map(lambda m: np.asarray(m) / np.float32(1 - tiny.OPTIMIZER.b1), state.opt_state["moments"].mu)
 
 
 def assert_near(found: Any, expected: Any, relative: float) -> None:
@@ -132,7 +110,7 @@ def assert_near(found: Any, expected: Any, relative: float) -> None:
 @pytest.mark.slow
 def test_loss_divides_by_the_weights_of_the_batch_plus_1e5(state, still_step):
     """Against the definition in NumPy, from the model's logits."""
-    batch = make_batch()
+    batch = tiny.pretraining_batch()
     _, metrics = still_step(state, batch, KEY)
     inputs = (batch[name] for name in ("input_ids", "attention_mask", "token_type_ids"))
     apply = jax.jit(BertForPreTraining(STILL).apply)
@@ -155,7 +133,7 @@ def test_loss_divides_by_the_weights_of_the_batch_plus_1e5(state, still_step):
 
 @pytest.mark.slow
 def test_metrics_are_scalars_that_describe_the_step(step, state):
-    new, metrics = step(state.replace(step=jnp.asarray(40, jnp.int32)), make_batch(), KEY)
+    new, metrics = step(state.replace(step=jnp.asarray(40, jnp.int32)), tiny.pretraining_batch(), KEY)
     assert all(value.shape == () for value in metrics.values())
     floats = ["loss", "mlm_loss", "mlm_accuracy", "nsp_loss", "nsp_accuracy", "grad_norm", "learning_rate"]
     assert {name: value.dtype.name for name, value in metrics.items()} == {
@@ -169,7 +147,7 @@ def test_metrics_are_scalars_that_describe_the_step(step, state):
 
 @pytest.mark.slow
 def test_gradient_norm_is_reported_before_clipping():
-    _, new, metrics = toy_step(make_batch(), config=OptimizerConfig(warmup_steps=0, clip_norm=1e-3))
+    _, new, metrics = toy_step(tiny.pretraining_batch(), config=OptimizerConfig(warmup_steps=0, clip_norm=1e-3))
     assert metrics["grad_norm"] > 0.1
     np.testing.assert_allclose(optax.tree.norm(gradients(new)), 1e-3, rtol=1e-5)
 
@@ -180,13 +158,13 @@ def test_a_batch_is_learnt_by_heart():
     step, state = compile_train_step(model, tx, make_schedule(config)), jax.tree.map(jnp.copy, toy_state())
     losses = []
     for _ in range(60):
-        state, metrics = step(state, make_batch(), KEY)
+        state, metrics = step(state, tiny.pretraining_batch(), KEY)
         losses.append(float(metrics["loss"]))
     assert losses[0] > 5 and losses[-1] < 1.5
 
 
 def test_a_batch_without_sentence_pairs_trains_masked_lm_alone():
-    batch = {name: array for name, array in make_batch().items() if name != "next_sentence_label"}
+    batch = {name: array for name, array in tiny.pretraining_batch().items() if name != "next_sentence_label"}
     state, new, metrics = toy_step(batch)
     np.testing.assert_allclose(metrics["loss"], metrics["mlm_loss"], rtol=1e-5)
     assert metrics["nsp_loss"] == metrics["nsp_accuracy"] == 0
@@ -200,8 +178,8 @@ def test_a_batch_without_sentence_pairs_trains_masked_lm_alone():
 @pytest.mark.slow
 @pytest.mark.parametrize("parts", [2, 4])
 def test_accumulation_equals_the_whole_batch(state, still_step, parts):
-    whole, whole_metrics = still_step(state, make_batch(), KEY)
-    new, metrics = compiled(state, STILL, parts)(state, make_batch(), KEY)
+    whole, whole_metrics = still_step(state, tiny.pretraining_batch(), KEY)
+    new, metrics = compiled(state, STILL, parts)(state, tiny.pretraining_batch(), KEY)
     assert_near(gradients(new), gradients(whole), 1e-6)
     for found, expected in zip(jax.tree.leaves(new.params), jax.tree.leaves(whole.params), strict=True):
         np.testing.assert_allclose(found, expected, atol=1e-6)  # updates are of size 3e-3
@@ -211,7 +189,7 @@ def test_accumulation_equals_the_whole_batch(state, still_step, parts):
 
 @pytest.mark.parametrize("parts", [2, pytest.param(4, marks=pytest.mark.slow)])
 def test_accumulation_divides_by_the_whole_batchs_denominators(parts):
-    batch = make_batch()
+    batch = tiny.pretraining_batch()
     weights = [batch["mlm_weights"][part::parts].sum() for part in range(parts)]
     assert len(set(weights)) > 1, "the test needs parts with different numbers of predictions"
     (_, whole, whole_metrics), (_, new, metrics) = toy_step(batch), toy_step(batch, accumulation=parts)
@@ -221,7 +199,7 @@ def test_accumulation_divides_by_the_whole_batchs_denominators(parts):
 
 def test_parts_that_are_not_equal_are_refused():
     with pytest.raises(UserError, match="batch of 8 rows cannot be taken in accumulation=3"):
-        toy_step(make_batch(), accumulation=3)
+        toy_step(tiny.pretraining_batch(), accumulation=3)
 
 
 # --- dropout ---
@@ -229,7 +207,7 @@ def test_parts_that_are_not_equal_are_refused():
 
 @pytest.mark.slow
 def test_a_step_is_a_function_of_state_batch_and_key(step, state):
-    first, again = step(state, make_batch(), KEY), step(state, make_batch(), KEY)
+    first, again = step(state, tiny.pretraining_batch(), KEY), step(state, tiny.pretraining_batch(), KEY)
     assert numbers(first) == numbers(again)
 
 
@@ -237,14 +215,14 @@ def test_a_step_is_a_function_of_state_batch_and_key(step, state):
 def test_dropout_changes_with_the_step_and_the_key(step, state):
     later = state.replace(step=jnp.asarray(1, jnp.int32))
     cases = [(state, KEY), (later, KEY), (state, jax.random.key(8))]
-    losses = {float(step(s, make_batch(), key)[1]["loss"]) for s, key in cases}
+    losses = {float(step(s, tiny.pretraining_batch(), key)[1]["loss"]) for s, key in cases}
     assert len(losses) == 3
 
 
 @pytest.mark.slow
 def test_micro_batches_draw_different_dropout():
     """Each row twice, side by side, so that both parts hold the same rows; the predictions of one part count."""
-    twice = {name: np.repeat(array, 2, axis=0) for name, array in make_batch(B // 2).items()}
+    twice = {name: np.repeat(array, 2, axis=0) for name, array in tiny.pretraining_batch(B // 2).items()}
     is_second = (np.arange(B) % 2 == 1)[:, None]
     for rate, same in [(0.0, True), (0.5, False)]:
         first, second = (
@@ -258,14 +236,14 @@ def test_micro_batches_draw_different_dropout():
 
 
 def with_bad_weight(value: float) -> dict[str, np.ndarray]:
-    batch = make_batch()
+    batch = tiny.pretraining_batch()
     batch["mlm_weights"][0, 0] = value
     return batch
 
 
 @pytest.mark.slow
 def test_bad_batches_change_nothing_but_the_counters(step, state):
-    good, _ = step(state, make_batch(), KEY)
+    good, _ = step(state, tiny.pretraining_batch(), KEY)
     now = good
     for count, value in enumerate([np.inf, np.nan, -np.inf], start=1):
         now, metrics = step(now, with_bad_weight(value), KEY)
@@ -274,7 +252,7 @@ def test_bad_batches_change_nothing_but_the_counters(step, state):
         assert int(now.step) == 1 + count and int(now.last_skipped_step) == count
         assert int(now.skipped_total) == int(now.skipped_in_a_row) == count
         assert metrics["skipped_total"] == metrics["skipped_in_a_row"] == count
-    after, metrics = step(now, make_batch(), KEY)
+    after, metrics = step(now, tiny.pretraining_batch(), KEY)
     assert metrics["finite"] == 1 and numbers(after.params) != numbers(now.params)
     assert (int(after.step), int(after.skipped_total), int(after.skipped_in_a_row)) == (5, 3, 0)
     assert int(after.last_skipped_step) == 3
@@ -303,7 +281,7 @@ def test_a_finite_loss_with_a_bad_gradient_is_skipped(bad):
 
     spoil.defvjp(lambda params: (params, None), backward)
     config = OptimizerConfig(warmup_steps=0, clip_norm=1.0)
-    state, new, metrics = toy_step(make_batch(), config=config, use_params=spoil)
+    state, new, metrics = toy_step(tiny.pretraining_batch(), config=config, use_params=spoil)
     assert np.isfinite(metrics["loss"]) and metrics["finite"] == 0
     assert numbers((new.params, new.opt_state)) == numbers((state.params, state.opt_state))
     assert int(new.skipped_total) == 1 and int(new.step) == 1
@@ -337,7 +315,7 @@ def test_fresh_state_has_skipped_nothing(state):
 @pytest.mark.slow
 def test_evaluation_adds_up_over_parts_and_has_no_dropout(state, still_step):
     evaluate = jax.jit(partial(eval_step, model=BertForPreTraining(CONFIG)))
-    batch = make_batch()
+    batch = tiny.pretraining_batch()
     whole = evaluate(state.params, batch)
     halves = [evaluate(state.params, {n: a[half] for n, a in batch.items()}) for half in (slice(0, 4), slice(4, 8))]
     for name, value in whole.items():

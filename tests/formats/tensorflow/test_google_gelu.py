@@ -8,7 +8,7 @@ import bert_jax
 from bert_jax.__main__ import main
 from bert_jax.config import BertConfig
 from bert_jax.errors import UserError
-from tests.run_directory import random_params
+from tests.tiny import random_params
 
 CONFIG = BertConfig(vocab_size=9, hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=12)
 

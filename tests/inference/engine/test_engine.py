@@ -7,7 +7,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bert_jax.config import BertConfig
 from bert_jax.data.tasks.encoded import Encoded
 from bert_jax.errors import UserError
 from bert_jax.inference.engine.engine import IN_FLIGHT, MOST_PACKED, Engine
@@ -15,14 +14,12 @@ from bert_jax.inference.engine.programs import Programs
 from bert_jax.inference.tasks.embed import pooled, pooled_sequences
 from bert_jax.inference.tasks.task_model import model_inputs
 from bert_jax.model.heads import HEADS
+from tests import tiny
 
 pytestmark = pytest.mark.eight_devices
 
 LONGEST = 80
-CONFIG = BertConfig(
-    vocab_size=50, hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=24,
-    max_position_embeddings=LONGEST, pad_token_id=1,
-)  # fmt: skip
+CONFIG = tiny.CONFIG.replace(max_position_embeddings=LONGEST, pad_token_id=1)
 FAMILIES = {
     "bert": CONFIG,
     "roberta": CONFIG.replace(model_type="roberta", type_vocab_size=1, max_position_embeddings=LONGEST + 2),

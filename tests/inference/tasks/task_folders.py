@@ -3,13 +3,11 @@
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from bert_jax.config import BertConfig
 from bert_jax.data.tokenizer.tokenizer import Tokenizer
-from bert_jax.formats.names.parameters import parameters_of
 from bert_jax.formats.write import save_pretrained
 from bert_jax.tree import unflatten
+from tests import tiny
 from tests.data.tokenizer.tokenizer_folders import byte_level_files, write
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "hello", "world", "held", "##s", "##held", *"helowrd,.'中"]
@@ -29,9 +27,7 @@ def export(path: Path, head: str, model_type: str = "bert", **fields: Any) -> Pa
         vocab_size=tokenizer.vocab_size, hidden_size=8, num_hidden_layers=1, num_attention_heads=2,
         intermediate_size=12, max_position_embeddings=LONGEST, model_type=model_type, **fields,
     )  # fmt: skip
-    rng = np.random.default_rng(2)
-    rows = parameters_of(config, head)
-    flat = {name: rng.normal(size=row.shape).astype(np.float32) for name, row in rows.items()}
-    for name in (name for name in rows if name.endswith("bias")):
+    flat = tiny.random_flat(config, 2, head)
+    for name in (name for name in flat if name.endswith("bias")):
         flat[name] *= 0.1  # so that the texts decide
     return save_pretrained(path / "model", config, unflatten(flat), tokenizer, head=head)

@@ -51,12 +51,13 @@ def test_a_line_of_ten_megabytes_is_cut_or_refused(folders, caplog):
 
 
 @pytest.mark.slow
-def test_a_line_of_ten_megabytes_is_answered_by_every_verb(folders, tmp_path, capsys):
+@pytest.mark.parametrize("megabytes", [1, pytest.param(10, marks=pytest.mark.exhaustive)])
+def test_a_line_of_megabytes_is_answered_by_every_verb(folders, tmp_path, capsys, megabytes):
     def rows(verb: str, head: str, *names: str) -> list:
         assert main([verb, str(folders[head]), *(str(tmp_path / name) for name in names), "--json"]) == 0
         return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
 
-    words, word = "hello world " * 870_000, "h" * 10_000_000
+    words, word = "hello world " * (87_000 * megabytes), "h" * (1_000_000 * megabytes)
     (tmp_path / "words").write_text(f"{words}\nheld\n")
     (tmp_path / "short").write_text("held\n")
     (tmp_path / "word").write_text(f"{word}\nheld\n")

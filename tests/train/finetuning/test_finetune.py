@@ -197,7 +197,7 @@ def test_every_kind_of_task_is_learnt(place: Path, task: str, metric: str, least
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("version", [1, 2])
+@pytest.mark.parametrize("version", [pytest.param(1, marks=pytest.mark.exhaustive), 2])
 def test_answers_are_found_in_passages_longer_than_a_window(place: Path, version: int):
     task = f"squad{version}"
     for split, seed, count in (("train", 1, 96), ("dev", 2, 20)):

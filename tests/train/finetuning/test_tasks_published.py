@@ -76,7 +76,9 @@ GIVEN = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("task", GIVEN)
+@pytest.mark.parametrize(
+    "task", [*(name for name in GIVEN if name != "korquad"), pytest.param("korquad", marks=pytest.mark.exhaustive)]
+)
 def test_files_that_are_named(task: str, tokenizer: Tokenizer, data_dir: Path):
     files, dev = GIVEN[task]
     found = opened(tokenizer, data_dir, task, **files)

@@ -11,13 +11,13 @@ import pytest
 from bert_jax.config import BertConfig
 from bert_jax.data.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import UserError
-from bert_jax.formats.names.parameters import parameters_of
 from bert_jax.formats.write import save_pretrained
 from bert_jax.model.heads import HEADS
 from bert_jax.training.optimizer import OptimizerConfig, make_optimizer
 from bert_jax.training.sharding import MeshConfig, make_mesh
 from bert_jax.training.step import abstract_state
-from bert_jax.tree import flatten, unflatten
+from bert_jax.tree import flatten
+from tests import tiny
 from tests.hub_server import HubServer
 from train.pretrain import prepare_text
 from train.pretraining.recipe import Phase, PretrainConfig
@@ -27,18 +27,13 @@ from train.run.directory import RunDirectory
 from train.run.start import origin
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "[unused1]", "the", "The", "cat", "sat", "##s", "."]
-MODEL = BertConfig(
-    vocab_size=16, hidden_size=8, num_hidden_layers=2, num_attention_heads=2, intermediate_size=12,
-    max_position_embeddings=24, layer_norm_eps=1e-5,
-)  # fmt: skip
+MODEL = tiny.CONFIG.replace(vocab_size=16, layer_norm_eps=1e-5)
 
 
 def source(path: Path, head: str = "pretraining", *, tokenizer: Tokenizer | None = None, **fields) -> Path:
     """A folder in Hugging Face's layout with the parameters of one head."""
-    config, rng = MODEL.replace(**fields), np.random.default_rng(3)
-    rows = parameters_of(config, head)
-    params = {name: rng.normal(size=row.shape).astype(np.float32) for name, row in rows.items()}
-    return save_pretrained(path, config, unflatten(params), tokenizer, head=head)
+    config = MODEL.replace(**fields)
+    return save_pretrained(path, config, tiny.random_params(config, 3, head), tokenizer, head=head)
 
 
 def recipe(init: Path | str, *words: str, length: int = 16) -> tuple[PretrainConfig, frozenset[str]]:
@@ -70,9 +65,9 @@ def test_the_architecture_is_the_sources_and_how_to_compute_the_configs(tmp_path
 @pytest.mark.parametrize(
     ("words", "options", "says"),
     [
-        (["model.hidden_size=24"], {}, "model.hidden_size: needs bert/embeddings/word_embeddings of shape (16, 24)"),
-        (["model.vocab_size=20"], {}, "model.vocab_size: needs bert/embeddings/word_embeddings of shape (20, 8)"),
-        (["model.num_hidden_layers=3"], {}, "query/kernel of shape (8, 8), and {} has none; leave it out"),
+        (["model.hidden_size=32"], {}, "model.hidden_size: needs bert/embeddings/word_embeddings of shape (16, 32)"),
+        (["model.vocab_size=20"], {}, "model.vocab_size: needs bert/embeddings/word_embeddings of shape (20, 16)"),
+        (["model.num_hidden_layers=3"], {}, "query/kernel of shape (16, 16), and {} has none; leave it out"),
         ([], {"length": 32}, "phases: length 32 is more than the 24 positions of {}; lower it, as in phases='((24, 8,"),
     ],
 )
