@@ -5,6 +5,7 @@ import json
 import math
 import shutil
 from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
@@ -13,9 +14,12 @@ import pytest
 from bert_jax.__main__ import main as bert_jax_main
 from bert_jax.config import BertConfig
 from bert_jax.data.tasks.labelled_text import Columns
+from bert_jax.data.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import UserError
 from bert_jax.evaluation.score import score
-from bert_jax.formats.load import load
+from bert_jax.formats.convert import convert
+from bert_jax.formats.load import load, load_arrays
+from bert_jax.formats.write import save_pretrained
 from bert_jax.training.checkpoint.checkpoints import Checkpoints
 from tests.train.finetuning.finetune_sources import (
     RECIPE,
@@ -318,3 +322,38 @@ def test_a_dry_run_tells_the_plan_and_writes_nothing(place: Path, capsys):
     assert plan["labels"] == ["bad", "good"]
     assert plan["batches an epoch, by length"] == {"16": 8}
     assert not (place / "dry").exists()
+
+
+# --- what others take of a finished run: its best model, which need not be the newest checkpoint ---
+
+
+@pytest.fixture(scope="module")
+def better(table: Path, tmp_path_factory) -> Path:
+    """A copy of the finished run whose best model, of step 7, has other parameters than its last checkpoint."""
+    folder = shutil.copytree(table, tmp_path_factory.mktemp("copied") / "run")
+    config, params, report = load_arrays(folder / "export")
+    other = jax.tree.map(lambda leaf: 2 * leaf + 1, params)
+    save_pretrained(folder / "export", config, other, Tokenizer.load(folder / "tokenizer"), head=report.head, step=7)
+    return folder
+
+
+def same(first: Any, second: Any) -> bool:
+    return all(map(np.array_equal, jax.tree.leaves(first), jax.tree.leaves(second)))
+
+
+@pytest.mark.slow
+def test_the_best_model_is_loaded_and_converted_unless_a_step_is_said(better: Path, tmp_path: Path):
+    best = load_arrays(better / "export").params
+    loaded = load(better)
+    assert same(loaded.params, best) and loaded.report.step == 7
+    written = convert(better, tmp_path / "converted")
+    assert same(load_arrays(written.directory).params, best) and written.report.step == 7
+    last = load(better, step=160)
+    assert not same(last.params, best) and last.report.step == 160
+
+
+@pytest.mark.slow
+def test_another_run_begins_with_the_best_model(place: Path, better: Path, tmp_path: Path):
+    words = [f"init={better}", f"run={tmp_path / 'next'}", *files(place), "epochs=1", "optimizer.learning_rate=0"]
+    assert finetune.main([str(place / "recipe.py"), *words]) == EXIT_DONE
+    assert same(load(tmp_path / "next").params, load(better).params)
