@@ -118,6 +118,8 @@ class RunLog:
         self._metrics = _Lines(directory / "metrics.jsonl", keep=lambda line: _step_of(line) <= start_step)
         self._text = _Lines(directory / "run.log")
         self._curves = directory / "curves.png"
+        self._drawn = 0
+        self._next_drawing = time.monotonic() + 10
         self.records = [json.loads(line) for line in self._metrics.lines]
         self._events = directory / "tensorboard"
         # A bucket cannot append: events are written on this machine's disk and copied there at times.
@@ -141,9 +143,11 @@ class RunLog:
             self._progress.start()
         return self
 
-    def __exit__(self, *_) -> None:
+    def __exit__(self, error: type[BaseException] | None, *_) -> None:
         if self._progress:
             self._progress.stop()
+        if error is None and self._drawn < len(self.records):
+            draw_curves(self.records, self._curves)
         if self._tensorboard:
             self._tensorboard.close()
             self._copy_events()
@@ -179,8 +183,15 @@ class RunLog:
             )
 
     def draw(self) -> None:
-        """Draws `curves.png` from the records so far, where there is something to draw."""
-        draw_curves(self.records, self._curves)
+        """Draws `curves.png` from the records so far, in at most a twentieth of the run's time.
+
+        Drawing takes most of a second, as long as hundreds of steps of a small model. Closing the log draws what is left.
+        """
+        began = time.monotonic()
+        if began >= self._next_drawing:
+            draw_curves(self.records, self._curves)
+            self._drawn = len(self.records)
+            self._next_drawing = time.monotonic() + 20 * (time.monotonic() - began)
         if self._tensorboard:
             self._tensorboard.flush()
             self._copy_events()

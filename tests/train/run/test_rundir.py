@@ -9,6 +9,7 @@ import pytest
 
 from bert_jax.errors import UserError
 from train.pretraining.recipe import PretrainConfig
+from train.run import log as log_module
 from train.run.config import override
 from train.run.directory import RunDirectory
 from train.run.log import RunLog
@@ -75,9 +76,27 @@ def test_a_resumed_log_forgets_the_steps_that_happen_again(tmp_path: Path):
     with RunLog(tmp_path, start_step=4, total_steps=10) as log:
         log.record("train", 6, {"loss": float("nan")})
         log.record("eval", 6, {"mlm_loss": 2.0})
-        log.draw()
     rows = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     assert [(row["kind"], row["step"]) for row in rows] == [("train", 2), ("train", 4), ("train", 6), ("eval", 6)]
     assert rows[2]["loss"] is None
     assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
     assert list((tmp_path / "tensorboard").iterdir())
+
+
+@pytest.mark.slow
+def test_drawing_the_curves_takes_a_small_share_of_the_time_and_closing_draws_the_last(tmp_path: Path, monkeypatch):
+    now, drawn = 100.0, []
+
+    def draw(records: list, path: object) -> None:
+        nonlocal now
+        now += 2.0
+        drawn.append(len(records))
+
+    monkeypatch.setattr(log_module.time, "monotonic", lambda: now)
+    monkeypatch.setattr(log_module, "draw_curves", draw)
+    with RunLog(tmp_path, start_step=0, total_steps=1000) as log:
+        for step in range(1, 101):
+            now += 1.0
+            log.record("train", step, {"loss": 1.0})
+            log.draw()
+    assert drawn == [10, 50, 90, 100]
