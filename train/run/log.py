@@ -185,7 +185,7 @@ class RunLog:
     def draw(self) -> None:
         """Draws `curves.png` from the records so far, in at most a twentieth of the run's time.
 
-        Drawing takes most of a second, as long as hundreds of steps of a small model. Closing the log draws what is left.
+        Drawing takes most of a second, as long as hundreds of steps of a small model. Closing the log draws the last.
         """
         began = time.monotonic()
         if began >= self._next_drawing:
