@@ -1,6 +1,6 @@
-"""Scores by the official rules, with NumPy alone; BLiMP.
+"""Scores by the official rules, with NumPy alone (`metrics`, `squad`), and BLiMP (`blimp`, which runs a model).
 
-`score` reads predictions in a benchmark's own files.
+`score` reads predictions from a benchmark's own file formats.
 """
 
 from bert_jax.evaluation.metrics import (

@@ -1,4 +1,4 @@
-"""BLiMP: does a masked model find the grammatical sentence of a minimal pair the more probable one?
+"""BLiMP: does a masked model give the grammatical sentence of a minimal pair the higher probability?
 
 https://github.com/alexwarstadt/blimp (https://arxiv.org/abs/1912.00582): 67 sets of 1,000 pairs.
 """
@@ -23,21 +23,20 @@ from bert_jax.inference.tasks.task_source import check_text
 
 Lines = Iterable[tuple[int, str]]
 
-# As the paper counts: two sets of selection are of argument structure. And one file spells its field otherwise.
+# The paper counts the two s-selection sets as argument structure.
 _PHENOMENA: dict[str | None, str] = {"s-selection": "argument_structure"}
-
-_FIELDS: dict[str | None, str] = {"syntax/semantics": "syntax_semantics"}
-_END = bytes(1024)  # of a tar archive
+_FIELDS: dict[str | None, str] = {"syntax/semantics": "syntax_semantics"}  # one file spells it with a slash
+_END = bytes(1024)  # how a tar archive ends
 
 
 class PairSet(NamedTuple):
     """One paradigm.
 
     Attributes:
-        name: its UID, or the name of its file.
-        phenomenon, field: None where the file does not say.
-        pairs: (grammatical, not grammatical).
-        whole: how many pairs the file has.
+        name: its UID; without one, the name of its file.
+        phenomenon, field: None if the file does not name them.
+        pairs: (grammatical, ungrammatical) sentences.
+        whole: the number of pairs in the file, which `limit` does not reduce.
     """
 
     name: str
@@ -48,17 +47,17 @@ class PairSet(NamedTuple):
 
 
 def read_blimp(path: Path, limit: int | None = None) -> list[PairSet]:
-    """The sets, by name.
+    """Reads BLiMP's sets, sorted by name.
 
     Args:
-        path: a folder with a .jsonl a set, or with them in `data/`; or a tar archive of it, plain, .gz or .zst; or a
-            folder with nothing but that. A line is an object with sentence_good and sentence_bad, and perhaps UID,
-            linguistics_term, field.
-        limit: keep the first pairs of each set only.
+        path: a folder with one .jsonl file per set, directly in it or in its `data/`; a tar archive of such a folder,
+            plain, .gz or .zst; or a folder with one such archive and no .jsonl file. Each line is a JSON object with
+            sentence_good and sentence_bad; UID, linguistics_term and field are optional.
+        limit: keep only so many pairs from the beginning of each set.
 
     Raises:
-        FileNotFoundError: nothing is there.
-        UserError: no sets; a line that is no pair.
+        FileNotFoundError: the path does not exist.
+        UserError: there are no sets, a line is not a pair, or the archive is damaged.
     """
     if limit is not None and limit < 1:
         raise UserError(f"limit={limit}: expected at least 1 pair of each set")
@@ -71,7 +70,7 @@ def read_blimp(path: Path, limit: int | None = None) -> list[PairSet]:
             raise UserError(f"{where}: a second file with the set {one.name}")
         sets[one.name] = one
     if not sets:
-        raise UserError(f"{path}: has no .jsonl file; expected BLiMP's folder, or an archive of it")
+        raise UserError(f"{path}: has no .jsonl file; expected BLiMP's folder or an archive of it")
     return [sets[name] for name in sorted(sets)]
 
 
@@ -82,23 +81,24 @@ def evaluate(
     within_word_l2r: bool = False,
     progress: Callable[[int, int], None] = lambda done, of: None,
 ) -> dict[str, Any]:
-    """How many pairs of each set are right: those whose grammatical sentence has the higher pseudo-log-likelihood.
+    """Measures the accuracy on each set: the share of pairs whose grammatical sentence has the higher
+    pseudo-log-likelihood.
 
-    A tie is wrong, and counted; sentences that are the same tokens are one, whatever they would be scored.
+    A tie counts as wrong, and ties are reported. Two sentences with the same tokens are a tie without being scored.
 
     Args:
         predict: the model.
-        sets: what to score.
-        within_word_l2r: as `Likelihood`.
-        progress: called with (pairs done, of how many).
+        sets: the sets to score.
+        within_word_l2r: see `Likelihood`.
+        progress: called with (pairs done, total pairs).
 
     Returns:
-        accuracy: percent, the mean over the sets; phenomena, fields: name -> the mean over their sets, as BLiMP's own
-        tables have it; sets: name -> {accuracy, pairs, ties, phenomenon, field}; pairs, ties: how many in all; model;
-        score; note: None, or that not all pairs of the sets were scored.
+        accuracy: percent, the mean over the sets; phenomena, fields: name -> the mean over its sets, as in BLiMP's own
+        tables; sets: name -> {accuracy, pairs, ties, phenomenon, field}; pairs, ties: the totals; model: its source;
+        score: the name of the score; note: None, or a text saying that only a part of the pairs was scored.
 
     Raises:
-        UserError: a sentence that cannot be scored, with its set and number.
+        UserError: a sentence cannot be scored; the message names its set and pair number.
     """
     differences = _differences(predict, sets, within_word_l2r)
     total, done = sum(len(one.pairs) for one in sets), 0
@@ -127,7 +127,7 @@ def evaluate(
 
 
 def table(found: dict[str, Any]) -> str:
-    """What `evaluate` found as text: accuracies in percent."""
+    """Formats the result of `evaluate` as a table; accuracies are in percent."""
     lines = [f"{'accuracy':>8}  {'pairs':>6}  {'ties':>5}  set"]
     lines += [f"{r['accuracy']:8.2f}  {r['pairs']:6d}  {r['ties']:5d}  {name}" for name, r in found["sets"].items()]
     for kind, title in (("phenomena", "phenomenon"), ("fields", "field")):
@@ -148,12 +148,12 @@ def _pair_set(name: str, where: str, lines: Lines, limit: int | None) -> PairSet
         row = _row(line, f"{where}, line {number}")
         first = first or row
         if row.get("UID", name) != first.get("UID", name):
-            raise UserError(f"{where}, line {number}: of the set {row.get('UID')}, the first of {first.get('UID')}")
+            raise UserError(f"{where}, line {number}: found UID {row.get('UID')}; expected {first.get('UID')}")
         whole += 1
         if limit is None or whole <= limit:
             pairs.append((row["sentence_good"], row["sentence_bad"]))
     if not pairs:
-        raise UserError(f"{where}: holds no pairs")
+        raise UserError(f"{where}: has no pairs; expected one JSON object per line")
     term, field = first.get("linguistics_term"), first.get("field")
     return PairSet(str(first.get("UID", name)), _PHENOMENA.get(term, term), _FIELDS.get(field, field), pairs, whole)
 
@@ -167,16 +167,16 @@ def _row(line: str, where: str) -> dict[str, Any]:
         check_text(row[name], f"{where}: {name}")
     for name in ("UID", "linguistics_term", "field"):
         if not isinstance(row.get(name, ""), str):
-            raise UserError(f"{where}: {name!r} is {row[name]!r:.60}; expected a text")
+            raise UserError(f"{where}: {name!r} is {row[name]!r:.60}; expected a string")
     return row
 
 
 def _in_folder(path: Path) -> Iterator[tuple[str, str, Lines]]:
-    """(name, what an error calls it, lines) of each file, or where there is none of each in the archive."""
+    """Yields (name, name for messages, lines) of each .jsonl file, or if there is none, of each file in the archive."""
     files = sorted(path.glob("*.jsonl")) or sorted((path / "data").glob("*.jsonl"))
     archives = [file for file in sorted(path.glob("*.tar*")) if not file.name.startswith(".")]
     if not files and len(archives) > 1:
-        raise UserError(f"{path}: has {len(archives)} archives; name one, as {archives[0]}")
+        raise UserError(f"{path}: has {len(archives)} archives; pass the path of one, such as {archives[0]}")
     yield from ((file.stem, str(file), read_lines(file)) for file in files)
     if not files and archives:
         yield from _in_archive(archives[0])
@@ -194,9 +194,9 @@ def _in_archive(path: Path) -> Iterator[tuple[str, str, Lines]]:
                     where = f"{path}, {member.name}"
                     yield name.removesuffix(".jsonl"), where, _lines(file.readlines(), where)
     except tarfile.TarError as error:
-        raise UserError(f"{path}: neither a folder nor a whole tar archive ({error})") from None
+        raise UserError(f"{path}: neither a folder nor a complete tar archive ({error})") from None
     if not plain.endswith(_END):
-        raise UserError(f"{path}: the archive ends too early; fetch it again")
+        raise UserError(f"{path}: the archive is truncated; download it again")
 
 
 def _lines(lines: Iterable[bytes], where: str) -> Lines:
@@ -215,7 +215,7 @@ def _unpacked(path: Path) -> bytes:
         if compression == "zstd":
             return b"".join(_frames(data, path))
     except (EOFError, OSError, zlib.error) as error:
-        raise UserError(f"{path}: the compressed file is damaged ({error}); fetch it again") from None
+        raise UserError(f"{path}: the compressed file is damaged ({error}); download it again") from None
     return data
 
 
@@ -231,12 +231,12 @@ def _frames(data: bytes, path: Path) -> Iterator[bytes]:
         except zstandard.ZstdError as error:
             raise OSError(error) from None
         if not frame.eof:
-            raise EOFError("it ends too early")
+            raise EOFError("it is truncated")
         data = frame.unused_data
 
 
 def _differences(predict: Likelihood, sets: Sequence[PairSet], within_word_l2r: bool) -> Iterator[float]:
-    """Of each pair how much more probable the grammatical sentence is; 0 where both are the same tokens."""
+    """Yields each pair's difference, grammatical minus ungrammatical log-likelihood; 0 if their tokens are the same."""
     same = [_are_same(predict, one.pairs) for one in sets]
     sentences = (
         sentence
@@ -275,4 +275,4 @@ def _means(rows: Iterable[dict[str, Any]], name: str) -> dict[str, float]:
 
 def _note(sets: Sequence[PairSet]) -> str | None:
     scored, whole = (sum(counts) for counts in zip(*((len(one.pairs), one.whole) for one in sets), strict=True))
-    return None if scored == whole else f"a part: the first pairs of each set, {scored:,} of {whole:,}"
+    return None if scored == whole else f"partial: the first pairs of each set, {scored:,} of {whole:,}"

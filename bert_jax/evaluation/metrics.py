@@ -1,7 +1,4 @@
-"""Scores of classes, numbers and entities, as scikit-learn, scipy.stats and conlleval compute them, with NumPy alone.
-
-Entities follow the rules of CoNLL's perl script (https://www.clips.uantwerpen.be/conll2000/chunking/conlleval.txt).
-"""
+"""Scores of classes, numbers and entities, as scikit-learn, scipy.stats and seqeval compute them, with NumPy alone."""
 
 import math
 from collections import Counter
@@ -17,13 +14,13 @@ Average = Literal["binary", "micro", "macro"]
 
 
 def accuracy(labels: ArrayLike, predictions: ArrayLike) -> float:
-    """Share of examples whose prediction is the label; of several labels (2-D) all must be right.
+    """The share of examples whose prediction equals the label; with several labels (2-D), all of them must be equal.
 
     Args:
-        labels, predictions: [N] of any type that compares, or 0/1 [N, C].
+        labels, predictions: [N] of any type that supports ==, or 0/1 [N, C].
 
     Raises:
-        UserError: no examples, or shapes that differ.
+        UserError: there are no examples, or the shapes differ.
     """
     gold, found = _pair(labels, predictions)
     right = gold == found
@@ -35,10 +32,13 @@ def confusion_matrix(labels: ArrayLike, predictions: ArrayLike, classes: ArrayLi
 
     Args:
         labels, predictions: [N].
-        classes: what the rows and columns are; None: those that occur, sorted.
+        classes: the classes of the rows and columns, in order; None: those that occur, sorted.
 
     Returns:
         int64 [C, C].
+
+    Raises:
+        UserError: there are no examples, the shapes differ, or a value is not in `classes`.
     """
     gold, found = _pair(labels, predictions)
     names = np.unique(np.concatenate([gold, found])) if classes is None else np.asarray(classes)
@@ -47,26 +47,26 @@ def confusion_matrix(labels: ArrayLike, predictions: ArrayLike, classes: ArrayLi
     for values, id in zip((gold, found), ids, strict=True):
         strange = values[names[id] != values]
         if strange.size:
-            raise UserError(f"{strange[0].item()!r} is none of the classes {names.tolist()}")
+            raise UserError(f"{strange[0].item()!r} is not one of the classes {names.tolist()}")
     return np.bincount(ids[0] * len(names) + ids[1], minlength=len(names) ** 2).reshape(len(names), len(names))
 
 
 def f1(labels: ArrayLike, predictions: ArrayLike, average: Average = "binary", positive: object = 1) -> float:
-    """Harmonic mean of precision and recall, 2 tp / (2 tp + fp + fn); 0 where there is nothing to find and none found.
+    """The harmonic mean of precision and recall, 2 tp / (2 tp + fp + fn); 0 where tp, fp and fn are all 0.
 
     Args:
-        labels, predictions: [N], or 0/1 [N, C] where an example has several labels (C classes, each yes or no).
-        average: "binary": of the class `positive` alone; "micro": over all decisions; "macro": the unweighted mean over
-            the classes, of [N] those that occur in either.
-        positive: the class of "binary".
+        labels, predictions: [N]; or 0/1 [N, C] if an example can have several labels (C classes, each yes or no).
+        average: "binary": the F1 of the class `positive`; "micro": the counts are summed over all classes; "macro": the
+            unweighted mean over the classes; for [N], over those that occur in labels or predictions.
+        positive: the class that "binary" scores.
 
     Raises:
-        UserError: no examples, shapes that differ, or "binary" with several labels.
+        UserError: there are no examples, the shapes differ, or "binary" is used with several labels.
     """
     gold, found = _pair(labels, predictions)
     if average == "binary":
         if gold.ndim == 2:
-            raise UserError('average="binary": expected one label an example, found several; take "micro" or "macro"')
+            raise UserError('average="binary": found several labels per example, expected one; use "micro" or "macro"')
         gold, found = (gold == positive)[:, None], (found == positive)[:, None]
     elif gold.ndim == 1:
         classes = np.unique(np.concatenate([gold, found]))
@@ -80,9 +80,9 @@ def f1(labels: ArrayLike, predictions: ArrayLike, average: Average = "binary", p
 
 
 def matthews_correlation(labels: ArrayLike, predictions: ArrayLike) -> float:
-    """Matthews' correlation coefficient, for two classes or more; 0 where either side has a single class.
+    """Matthews' correlation coefficient for two or more classes; 0 if the labels or the predictions are all one class.
 
-    https://en.wikipedia.org/wiki/Phi_coefficient#Multiclass_case, as `sklearn.metrics.matthews_corrcoef`.
+    https://en.wikipedia.org/wiki/Phi_coefficient#Multiclass_case, like `sklearn.metrics.matthews_corrcoef`.
     """
     table = confusion_matrix(labels, predictions).astype(np.float64)
     gold, found, right, total = table.sum(axis=1), table.sum(axis=0), np.trace(table), table.sum()
@@ -94,31 +94,35 @@ def matthews_correlation(labels: ArrayLike, predictions: ArrayLike) -> float:
 def _pair(labels: ArrayLike, predictions: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
     gold, found = np.asarray(labels), np.asarray(predictions)
     if gold.shape != found.shape or gold.ndim not in (1, 2):
-        raise UserError(f"{gold.shape} labels and {found.shape} predictions; expected as many of both, [N] or [N, C]")
+        raise UserError(f"{gold.shape} labels and {found.shape} predictions; expected equal shapes, [N] or [N, C]")
     if not len(gold):
-        raise UserError("no examples, so there is no score")
+        raise UserError("there are no examples to score")
     return gold, found
 
 
 def pearson(targets: ArrayLike, predictions: ArrayLike) -> float:
-    """Correlation of two series of numbers [N]; NaN where one of them is constant or has fewer than two."""
+    """Pearson's correlation of two series of numbers [N]; NaN if N < 2 or one of them is constant.
+
+    Raises:
+        UserError: the shapes differ or are not [N].
+    """
     x, y = _numbers(targets, predictions)
     if len(x) < 2 or (x == x[0]).all() or (y == y[0]).all():
         return math.nan
     x, y = x - x.mean(), y - y.mean()
-    # Scaled first, for the squares of very small numbers would be 0.
+    # Scale first: the squares of very small numbers would underflow to 0.
     x, y = x / np.abs(x).max(), y / np.abs(y).max()
     return float(np.clip((x / np.linalg.norm(x)) @ (y / np.linalg.norm(y)), -1.0, 1.0))
 
 
 def spearman(targets: ArrayLike, predictions: ArrayLike) -> float:
-    """Pearson's correlation of the ranks; equal numbers share the mean of theirs. NaN as `pearson`."""
+    """Spearman's correlation: `pearson` of the `ranks`, with its NaN and its errors."""
     x, y = _numbers(targets, predictions)
     return pearson(ranks(x), ranks(y))
 
 
 def ranks(values: ArrayLike) -> np.ndarray:
-    """From 1 for the smallest of [N]; equal numbers get the mean of the ranks that they take up: float64 [N]."""
+    """The ranks of values [N] as float64 [N]: 1 for the smallest; equal values all get the mean of their ranks."""
     _, inverse, counts = np.unique(np.asarray(values), return_inverse=True, return_counts=True)
     last = np.cumsum(counts)
     return (last - (counts - 1) / 2)[inverse]
@@ -127,12 +131,12 @@ def ranks(values: ArrayLike) -> np.ndarray:
 def _numbers(targets: ArrayLike, predictions: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
     x, y = np.asarray(targets, np.float64), np.asarray(predictions, np.float64)
     if x.ndim != 1 or x.shape != y.shape:
-        raise UserError(f"{x.shape} targets and {y.shape} predictions; expected as many of both, [N]")
+        raise UserError(f"{x.shape} targets and {y.shape} predictions; expected equal shapes, [N]")
     return x, y
 
 
 class Entity(NamedTuple):
-    """A stretch of one type: the positions of its first and last tag."""
+    """An entity: its type, and the positions of its first and last tag (both inclusive)."""
 
     type: str
     first: int
@@ -140,10 +144,12 @@ class Entity(NamedTuple):
 
 
 class Score(NamedTuple):
-    """Precision, recall and F1 in percent, and the counts that they come from.
+    """Precision, recall and F1 in percent, and the counts behind them, under conlleval's names (it calls F1 "FB1").
 
-    conlleval's words for these: precision, recall, FB1, phrases (entities of the gold tags), found (of the predicted
-    ones), correct (of both). Of all types together it prints all of them, of each type the first three and found.
+    Attributes:
+        phrases: entities in the gold tags.
+        found: entities in the predicted tags.
+        correct: entities in both.
     """
 
     precision: float
@@ -155,10 +161,15 @@ class Score(NamedTuple):
 
 
 def entities(tags: Sequence[str]) -> list[Entity]:
-    """The entities of one sequence, in order.
+    """Finds the entities of one sequence, in order, by the rule of seqeval's default mode.
 
-    A tag is "O", or a prefix (B, I, E, S) and a type after the first hyphen. An entity begins at B or S, after O, E or
-    S, and wherever the type changes: "I" at the beginning of a sentence begins one, so that IOB1 needs no conversion.
+    A tag is "O", or a prefix (B, I, E or S), a hyphen and a type. An entity begins at B and S, at any tag but O that
+    follows O, E, S or nothing, and where the type changes. It ends before O, B and S, after E and S, and where the type
+    changes. So "I" can begin an entity, and IOB1 needs no conversion.
+
+    CoNLL's script (https://www.clips.uantwerpen.be/conll2000/chunking/conlleval.txt) finds the same entities if the
+    prefixes are B and I, even in malformed sequences. It differs for neighbours of the same type: it does not split
+    between E and B, and it does not know S. "B-X E-X B-X E-X" is two entities here and one there.
     """
     found, start = [], None
     previous, kind = "O", ""
@@ -174,23 +185,26 @@ def entities(tags: Sequence[str]) -> list[Entity]:
 
 
 def entity_scores(gold: Iterable[Sequence[str]], predicted: Iterable[Sequence[str]]) -> dict[str, Score]:
-    """Scores of whole entities, right where both ends and the type are: "overall" (micro) and each type's, sorted.
+    """Scores whole entities; an entity is correct if its first tag, last tag and type all match the gold entity.
 
     Args:
-        gold, predicted: sequences of tags, as many and each as long.
+        gold, predicted: one sequence of tags per sentence; see `entities`.
+
+    Returns:
+        "overall" (the counts of all types together), then each type, sorted.
 
     Raises:
-        UserError: they are not.
+        UserError: the numbers of sentences differ, or those of tags in a sentence.
     """
     gold, predicted = list(gold), list(predicted)
     if len(gold) != len(predicted):
-        raise UserError(f"{len(gold)} sentences of gold tags and {len(predicted)} of predicted ones")
+        raise UserError(f"{len(gold)} sentences of gold tags and {len(predicted)} of predicted tags; expected as many")
     gold_counts: Counter[str] = Counter()
     predicted_counts: Counter[str] = Counter()
     right: Counter[str] = Counter()
     for truth, guess in zip(gold, predicted, strict=True):
         if len(truth) != len(guess):
-            raise UserError(f"a sentence has {len(truth)} gold tags and {len(guess)} predicted ones")
+            raise UserError(f"a sentence has {len(truth)} gold tags and {len(guess)} predicted tags; expected as many")
         gold_entities, predicted_entities = entities(truth), entities(guess)
         gold_counts.update(entity.type for entity in gold_entities)
         predicted_counts.update(entity.type for entity in predicted_entities)

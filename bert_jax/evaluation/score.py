@@ -1,4 +1,4 @@
-"""Predictions in a benchmark's own files, scored by its own rules: `python -m bert_jax score`."""
+"""Scores predictions in a benchmark's own file formats by the benchmark's own rules: `python -m bert_jax score`."""
 
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -36,32 +36,37 @@ def score(
     no_answer_threshold: float = 1.0,
     columns: Columns | None = None,
 ) -> Scores:
-    """The scores under the names of the official scripts; where a task has none, under those of `table_scores`.
+    """Scores a file of predictions.
 
     Args:
-        kind: one of `KINDS`: what `python -m train.finetune task=` is called, "conll", or "ax", GLUE's diagnostic set.
-        gold: the labelled file in the task's own form.
-        predictions: as a run writes them. Of answers JSON {id: answer}; of tags columns of which the last is the
-            predicted tag; else a table with a header, of id and prediction: CSV if it is called so, else GLUE's
-            submission, parted by tabs.
-        no_answer_scores, no_answer_threshold: of squad2, JSON {id: number}; see `metrics.squad2`.
-        columns: of classify, where labels and ids are in `gold` and what they are; None: names of classes in "label".
+        kind: one of `KINDS`: a value of task= of `python -m train.finetune`, "conll", or "ax" (GLUE's diagnostic set).
+        gold: the labelled file in the task's own format.
+        predictions: a file as a fine-tuning run writes it. Answers: JSON {id: answer}. Tags: columns, the last of which
+            is the predicted tag. All others: a table of id and prediction with a header, comma-separated if the name
+            has .csv, else tab-separated (GLUE's submission).
+        no_answer_scores, no_answer_threshold: for squad2 only: a JSON file {id: number}; see `metrics.squad2`.
+        columns: for classify only: which columns of `gold` have labels and ids, and the kind of label; None: class
+            names in the column "label".
+
+    Returns:
+        The scores, under the names that the official script uses; without a script, under those of `table_scores`.
 
     Raises:
-        FileNotFoundError, UserError: a file is not there or not of that form, or the two do not fit together.
+        FileNotFoundError: a file does not exist.
+        UserError: a file is not in that format, the two files do not match, or an argument does not fit `kind`.
     """
     if kind not in KINDS:
-        raise UserError(f"{kind!r} is no task; expected one of {', '.join(KINDS)}")
+        raise UserError(f"{kind!r} is not a task; expected one of {', '.join(KINDS)}")
     for path in (gold, predictions, *([no_answer_scores] if no_answer_scores else [])):
         if not path.is_file():
             raise FileNotFoundError(f"{path}: no such file")
     if no_answer_scores is not None and kind != "squad2":
-        raise UserError(f"no-answer scores are of squad2, not of {kind}")
+        raise UserError(f"no-answer scores are for squad2 only; the task is {kind}")
     if columns is not None and kind != "classify":
-        raise UserError(f"the names of columns are of classify; {kind} has its own")
+        raise UserError(f"column names are for classify only; {kind} has its own columns")
     if kind == "squad2" or kind in _ANSWERS:
         questions = metrics.questions(json_of_text(gold), source=str(gold))
-        answers = _by_id(predictions, str, "a text")
+        answers = _by_id(predictions, str, "a string")
         if kind in _ANSWERS:
             return _ANSWERS[kind](questions, answers)
         scores = _by_id(no_answer_scores, (int, float), "a number") if no_answer_scores else None
@@ -82,7 +87,9 @@ def score(
 def _by_id(path: Path, types: Any, expected: str) -> Mapping[str, Any]:
     values = json_of_text(path)
     if not isinstance(values, dict):
-        raise UserError(f"{path}: expected a JSON object, question id to {expected}, found {type(values).__name__}")
+        raise UserError(
+            f"{path}: found {type(values).__name__}; expected a JSON object that maps question id to {expected}"
+        )
     for id, value in values.items():
         if not isinstance(value, types):
             raise UserError(f"{path}, question {id}: found {type(value).__name__}; expected {expected}")
@@ -90,18 +97,18 @@ def _by_id(path: Path, types: Any, expected: str) -> Mapping[str, Any]:
 
 
 def _conll(truth: list[TaggedSentence], gold: Path, predictions: Path) -> Scores:
-    """What conlleval prints, percent but for counts: of each type as TYPE_precision ... TYPE_found.
+    """The numbers that conlleval prints, in percent except for counts.
 
-    https://www.clips.uantwerpen.be/conll2000/chunking/conlleval.txt: accuracy (of tags), precision, recall, FB1, and
-    how many phrases there are, how many were found and how many of these are correct; of a type precision, recall, FB1
-    and how many were found. -DOCSTART- is no word.
+    https://www.clips.uantwerpen.be/conll2000/chunking/conlleval.txt: accuracy (of tags), precision, recall, FB1,
+    phrases (gold entities), found (predicted entities), correct; then for each type TYPE_precision, TYPE_recall,
+    TYPE_FB1 and TYPE_found. -DOCSTART- lines are not counted. See `metrics.entities` for what counts as an entity.
     """
     guess = list(read_conll(predictions))
     if len(truth) != len(guess):
-        raise UserError(f"{predictions}: {len(guess)} sentences, but {gold} has {len(truth)}")
+        raise UserError(f"{predictions}: has {len(guess)} sentences; expected {len(truth)}, as in {gold}")
     for right, said in zip(truth, guess, strict=True):
         if right.words != said.words:
-            raise UserError(f"{predictions}, line {said.line}: another sentence than at {gold}, line {right.line}")
+            raise UserError(f"{predictions}, line {said.line}: its words differ from {gold}, line {right.line}")
     ours, theirs = [s.tags or () for s in truth], [s.tags or () for s in guess]
     flat = [[tag for tags in side for tag in tags] for side in (ours, theirs)]
     (_, overall), *types = metrics.entity_scores(ours, theirs).items()
@@ -135,12 +142,12 @@ def _glue(task: str, gold: Path, predictions: Path) -> Scores:
 
     def label(_: str, cell: str, where: str) -> Label:
         if names and cell not in names:
-            raise UserError(f"{where}: the prediction is {cell!r}; {task} has {', '.join(names)}")
+            raise UserError(f"{where}: the prediction is {cell!r}; expected one of {', '.join(names)}")
         return cell if names else label_number(cell, where)
 
     examples = list(read_diagnostic(gold) if task == "ax" else read_glue(task, gold))
     if task == "ax" and not all(example.label for example in examples):
-        raise UserError(f"{gold}: has no labels to score by; diagnostic-full.tsv has them")
+        raise UserError(f"{gold}: has no labels; use diagnostic-full.tsv, which has them")
     pair = _paired(((example.id, example.label) for example in examples), gold, predictions, label)
     return diagnostic_scores(*pair) if task == "ax" else glue_scores(task, *pair)
 
@@ -162,13 +169,13 @@ def _table(examples: Iterable[LabelledText], kind: str, gold: Path, predictions:
 def _paired(
     labels: Iterable[tuple[str, Any]], gold: Path, predictions: Path, read: Callable[[str, str, str], Any]
 ) -> tuple[list[Any], list[Any]]:
-    """Labels in the order of `gold`, and the predictions for them, as `read` makes them of id, cell and place."""
+    """The labels in the order of `gold`, and their predictions, each parsed by `read(id, cell, where)`."""
     truth: dict[str, Any] = {}
     for id, label in labels:
         if label is None:
-            raise UserError(f"{gold}: has no label for id {id} to score by")
+            raise UserError(f"{gold}: has no label for id {id}; expected a labelled file")
         if id in truth:
-            raise UserError(f"{gold}: has the id {id} twice")
+            raise UserError(f"{gold}: has the id {id} twice; expected unique ids")
         truth[id] = label
     is_csv = ".csv" in predictions.suffixes
     guess: dict[str, tuple[str, str]] = {}
@@ -177,29 +184,29 @@ def _paired(
         if number == 0 or cells in ([], [""]):
             continue
         if len(cells) != 2:
-            parted = "commas" if is_csv else "tabs"
-            raise UserError(f"{where}: {len(cells)} columns; expected two, id and prediction, parted by {parted}")
+            separator = "a comma" if is_csv else "a tab"
+            raise UserError(f"{where}: {len(cells)} columns; expected id and prediction with {separator} between")
         if cells[0] in guess:
-            raise UserError(f"{where}: has a prediction for id {cells[0]} again")
+            raise UserError(f"{where}: a second prediction for id {cells[0]}; expected one")
         guess[cells[0]] = cells[1], where
     if guess.keys() != truth.keys():
         lacking, more = sorted(truth.keys() - guess.keys()), sorted(guess.keys() - truth.keys())
-        what = f"has no prediction for id {lacking[0]}" if lacking else f"has id {more[0]}, which {gold} has not"
+        what = f"has no prediction for id {lacking[0]}" if lacking else f"has id {more[0]}, which {gold} does not have"
         raise UserError(f"{predictions}: {what} ({len(guess)} predictions for {len(truth)} examples)")
     return list(truth.values()), [read(id, *guess[id]) for id in truth]
 
 
 def table_scores(kind: str, labels: Any, predictions: Any) -> Scores:
-    """What is told of a table that no benchmark says anything of, as fractions; by scikit-learn's and scipy's rules.
+    """Scores a table that belongs to no benchmark, by scikit-learn's and scipy's rules, as fractions.
 
     Args:
-        kind: of the labels, as in `Columns`.
-        labels, predictions: names of classes or their ids, [N]; 0 or 1 [N, C], of several labels; or numbers [N].
+        kind: the kind of label, as in `Columns`.
+        labels, predictions: class names or ids, [N], for "class"; 0 or 1, [N, C], for "classes"; numbers, [N].
 
     Returns:
-        Of "class" accuracy, macro_f1, matthews_correlation; of "classes" micro_f1, accuracy (all labels of an example
-        are right), macro_f1; of "number" spearman, pearson, mean_squared_error. macro_f1 is the mean over the classes
-        that occur in either.
+        For "class": accuracy, macro_f1, matthews_correlation. For "classes": micro_f1, accuracy (an example counts if
+        all its labels are right), macro_f1. For "number": spearman, pearson, mean_squared_error. macro_f1 is the mean
+        over the classes that occur in labels or predictions.
     """
     gold, found = np.asarray(labels), np.asarray(predictions)
     if kind == "number":
@@ -224,11 +231,11 @@ def table_scores(kind: str, labels: Any, predictions: Any) -> Scores:
 
 
 def glue_scores(task: str, labels: Any, predictions: Any) -> Scores:
-    """What GLUE reports of a task (https://arxiv.org/abs/1804.07461, table 1), as fractions.
+    """The scores that GLUE reports for a task (https://arxiv.org/abs/1804.07461, table 1), as fractions.
 
     Args:
         task: a name in `GLUE`.
-        labels, predictions: names of classes or their ids, [N]; numbers of STS-B.
+        labels, predictions: class names or ids, [N]; for STS-B numbers, [N].
     """
     gold, found = np.asarray(labels), np.asarray(predictions)
     if not GLUE[task].labels:
@@ -243,9 +250,9 @@ def glue_scores(task: str, labels: Any, predictions: Any) -> Scores:
 
 
 def diagnostic_scores(labels: Any, predictions: Any) -> Scores:
-    """What GLUE reports of its diagnostic set: Matthews' correlation of three classes, R3, as a fraction.
+    """The score that GLUE reports for its diagnostic set, R3: Matthews' correlation of three classes, as a fraction.
 
     Args:
-        labels, predictions: names of classes or their ids, [N].
+        labels, predictions: class names or ids, [N].
     """
     return {"matthews_correlation": metrics.matthews_correlation(labels, predictions)}

@@ -1,9 +1,9 @@
-"""SQuAD's scores, versions 1.1 and 2.0, and KorQuAD's, by the rules of the official scripts.
+"""The scores of SQuAD 1.1, SQuAD 2.0 and KorQuAD, by the rules of the official scripts.
 
-The scripts: evaluate-v1.1.py (P. Rajpurkar, S. Jiang) and evaluate-v2.0.py, https://rajpurkar.github.io/SQuAD-explorer/.
+SQuAD: evaluate-v1.1.py (P. Rajpurkar, S. Jiang) and evaluate-v2.0.py, https://rajpurkar.github.io/SQuAD-explorer/.
 
-The script: evaluate-v1.0.py, https://korquad.github.io/KorQuad%201.0/. Korean words carry their particles, so that an
-answer with another one has no word of the right one, but most of its characters.
+KorQuAD: evaluate-v1.0.py, https://korquad.github.io/KorQuad%201.0/. It compares characters: Korean particles are
+part of the word, so an answer with a different particle shares no word with the gold answer, but most characters.
 """
 
 import re
@@ -20,52 +20,52 @@ PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
 class Question(NamedTuple):
-    """A question of a dataset: its id, and the texts of its gold answers (none: it cannot be answered)."""
+    """A question of a dataset: its id and the texts of its gold answers (none if it is unanswerable)."""
 
     id: str
     answers: tuple[str, ...]
 
 
 def questions(dataset: Any, *, source: str = "dataset") -> Iterator[Question]:
-    """The questions of a SQuAD file's JSON, in order.
+    """Yields the questions of a SQuAD file, in order.
 
     Args:
-        dataset: the whole object, with `data`, or the list within it.
-        source: what to call it in messages.
+        dataset: the parsed JSON: the object with `data`, or the list in it.
+        source: the file's name for messages.
 
     Raises:
-        UserError: it is not of that form.
+        UserError: the JSON does not have SQuAD's structure.
     """
     articles = dataset.get("data") if isinstance(dataset, dict) else dataset
     try:
         for article in articles:  # pyright: ignore[reportOptionalIterable]
             for paragraph in article["paragraphs"]:
                 for qa in paragraph["qas"]:
-                    answers = qa.get("answers", ())  # a question that has none may lack the field
+                    answers = qa.get("answers", ())  # an unanswerable question may lack the field
                     yield Question(str(qa["id"]), tuple(answer["text"] for answer in answers))
     except (TypeError, KeyError, AttributeError) as error:
         raise UserError(
-            f"{source}: not in SQuAD's form, data > paragraphs > qas with id and answers ({error!r})"
+            f"{source}: not SQuAD's format; expected data > paragraphs > qas with id and answers ({error!r})"
         ) from None
 
 
 def normalise(text: str) -> str:
-    """Lower case; without ASCII punctuation, then without the words a, an and the; single spaces."""
+    """Lower-cases, removes ASCII punctuation, then the words a, an and the, and leaves single spaces."""
     return " ".join(_ARTICLES.sub(" ", text.lower().translate(PUNCTUATION)).split())
 
 
 def exact_match(answer: str, gold: str) -> float:
-    """1 where both are the same once normalised, else 0."""
+    """1 if the normalised texts are equal, else 0."""
     return float(normalise(answer) == normalise(gold))
 
 
 def token_f1(answer: str, gold: str, *, empty_rule: bool = True) -> float:
-    """F1 over the bags of words of both, normalised.
+    """F1 of the two bags of words after `normalise`.
 
     Args:
         answer, gold: texts.
-        empty_rule: version 2.0's: where one side has no words, 1 if the other has none either, else 0. Version 1.1
-            has no such rule: no word in common is 0.
+        empty_rule: version 2.0's rule: if one side has no words, the score is 1 if the other has none either, else 0.
+            Version 1.1 has no such rule: the score is 0 if no word is in both.
     """
     found, right = normalise(answer).split(), normalise(gold).split()
     if empty_rule and not (found and right):
@@ -74,7 +74,7 @@ def token_f1(answer: str, gold: str, *, empty_rule: bool = True) -> float:
 
 
 def overlap_f1(found: Sequence[str], right: Sequence[str]) -> float:
-    """F1 of two bags of words, or of characters; 0 where they have none in common."""
+    """F1 of two bags of words or characters; 0 if they have none in common."""
     common = (Counter(found) & Counter(right)).total()
     if not common:
         return 0.0
@@ -83,10 +83,12 @@ def overlap_f1(found: Sequence[str], right: Sequence[str]) -> float:
 
 
 def squad1(gold: Iterable[Question], predictions: Mapping[str, str]) -> dict[str, float]:
-    """exact_match and f1 in percent, the best over a question's answers; a question without a prediction scores 0.
+    """exact_match and f1 in percent.
+
+    Each question scores its best over the gold answers; a question without a prediction scores 0.
 
     Raises:
-        UserError: no questions, or one without an answer.
+        UserError: there are no questions, or a question has no gold answer.
     """
     return mean_of_best(gold, predictions, exact_match, partial(token_f1, empty_rule=False))
 
@@ -97,18 +99,18 @@ def mean_of_best(
     exact_match: Callable[[str, str], float],
     f1: Callable[[str, str], float],
 ) -> dict[str, float]:
-    """Version 1.1's scores, by any two rules of an answer and a gold one: what `squad1` says, and raises."""
+    """Version 1.1's scores as in `squad1`, with the given `exact_match(answer, gold)` and `f1(answer, gold)`."""
     total, exact, overlap = 0, 0.0, 0.0
     for question in gold:
         total += 1
         if not question.answers:
-            raise UserError(f"question {question.id} has no answer, which is for squad2 alone")
+            raise UserError(f"question {question.id} has no gold answer; only squad2 allows that")
         if question.id in predictions:
             answer = predictions[question.id]
             exact += max(exact_match(answer, right) for right in question.answers)
             overlap += max(f1(answer, right) for right in question.answers)
     if not total:
-        raise UserError("no questions, so there is no score")
+        raise UserError("there are no questions to score")
     return {"exact_match": 100.0 * exact / total, "f1": 100.0 * overlap / total}
 
 
@@ -118,32 +120,33 @@ def squad2(
     no_answer_scores: Mapping[str, float] | None = None,
     threshold: float = 1.0,
 ) -> dict[str, float]:
-    """The figures of evaluate-v2.0.py under its own keys, in its order.
+    """The scores of evaluate-v2.0.py under its own keys, in its order.
 
     Args:
         gold: all questions.
-        predictions: id -> answer, "" for none. A question without a prediction is left out of the total, as the
-            script does.
-        no_answer_scores: id -> how sure the model is that there is no answer (any scale; the script calls it
-            na_prob). With them the best thresholds are found.
-        threshold: above it the answer counts as "". The script's default is 1.0, for probabilities.
+        predictions: id -> answer, "" for no answer. A question without a prediction is not counted in the total, as in
+            the script.
+        no_answer_scores: id -> the model's confidence that there is no answer, on any scale (the script calls it
+            na_prob). With these the function also finds the best thresholds.
+        threshold: an answer counts as "" if its no-answer score is above this. The script's default is 1.0, for
+            probabilities.
 
     Returns:
-        exact, f1, total; HasAns_… and NoAns_… of the questions with and without an answer, where there are any; with
-        `no_answer_scores` also best_exact, best_exact_thresh, best_f1, best_f1_thresh. Percent, but for totals and
-        thresholds.
+        exact, f1, total; HasAns_… and NoAns_… for the questions with and without an answer, if there are any; with
+        `no_answer_scores` also best_exact, best_exact_thresh, best_f1, best_f1_thresh. All are percentages except the
+        totals and thresholds.
 
     Raises:
-        UserError: no question has a prediction, or one has no score.
+        UserError: no question has a prediction, or a question with a prediction has no no-answer score.
     """
     questions = list(gold)
     answered = {question.id: bool(question.answers) for question in questions}
     exact, f1 = _raw_scores(questions, predictions)
     if not exact:
-        raise UserError("no question has a prediction, so there is no score")
+        raise UserError("no question has a prediction, so there is nothing to score")
     scores = dict.fromkeys(exact, 0.0) if no_answer_scores is None else no_answer_scores
     if lacking := [id for id in exact if id not in scores]:
-        raise UserError(f"question {lacking[0]} has a prediction and no no-answer score ({len(lacking)} in all)")
+        raise UserError(f"question {lacking[0]} has a prediction but no no-answer score ({len(lacking)} in all)")
     applied = [
         {id: float(not answered[id]) if scores[id] > threshold else value for id, value in raw.items()}
         for raw in (exact, f1)
@@ -160,7 +163,7 @@ def squad2(
 
 
 def _gold_answers(question: Question) -> list[str]:
-    """Those that are not empty once normalised; [""] where there are none."""
+    """The gold answers that are not empty after `normalise`; [""] if there are none."""
     return [answer for answer in question.answers if normalise(answer)] or [""]
 
 
@@ -190,10 +193,10 @@ def _best_threshold(
     no_answer_scores: Mapping[str, float],
     answered: Mapping[str, bool],
 ) -> tuple[float, float]:
-    """The best score, in percent, and the no-answer score up to which answers are given.
+    """The best score, in percent, and its threshold: the highest no-answer score at which questions are answered.
 
-    As the script: from the score of never answering, along rising no-answer scores (ties in the order of the file of
-    these scores), one question more is answered each time; the first of equals counts.
+    The script's search: start with no question answered, then answer one more at a time in the order of rising
+    no-answer scores (for ties, the order of their file). Of equal scores the first one counts.
     """
     current = best = float(sum(not there for id, there in answered.items()))
     threshold = 0.0
@@ -210,24 +213,20 @@ _QUOTES = str.maketrans(dict.fromkeys("'\"《》<>〈〉()‘’", " "))
 
 
 def korquad(gold: Iterable[Question], predictions: Mapping[str, str]) -> dict[str, float]:
-    """exact_match and f1 in percent, the best over a question's answers; a question without a prediction scores 0.
-
-    Raises:
-        UserError: no questions, or one without an answer.
-    """
+    """KorQuAD's exact_match and f1 in percent: `squad1`, with errors and all, but with KorQuAD's two rules."""
     return mean_of_best(gold, predictions, exact_match_of_words, character_f1)
 
 
 def exact_match_of_words(answer: str, gold: str) -> float:
-    """1 where both have the same words once normalised, else 0."""
+    """1 if the words of both are equal after KorQuAD's normalisation, else 0."""
     return float(_words(answer) == _words(gold))
 
 
 def character_f1(answer: str, gold: str) -> float:
-    """F1 over the bags of characters of both, normalised, blanks aside; 0 where they have none in common."""
+    """F1 of the two bags of characters after KorQuAD's normalisation, without spaces; 0 if none is in both."""
     return overlap_f1("".join(_words(answer)), "".join(_words(gold)))
 
 
 def _words(text: str) -> list[str]:
-    """Quotes and brackets become blanks; then lower case, without ASCII punctuation."""
+    """KorQuAD's normalisation: quotes and brackets become spaces; then lower case, without ASCII punctuation."""
     return text.translate(_QUOTES).lower().translate(PUNCTUATION).split()

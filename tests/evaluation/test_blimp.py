@@ -165,7 +165,7 @@ def test_a_folder_and_an_archive_of_it_are_read_alike(data, tmp_path):
     (tmp_path / "alone").mkdir()
     (tmp_path / "alone" / "b.tar.zst").write_bytes((tmp_path / "b.tar.zst").read_bytes())
     assert read_blimp(tmp_path / "alone") == expected
-    with pytest.raises(UserError, match=r"has 4 archives; name one, as .*b\.tar"):
+    with pytest.raises(UserError, match=r"has 4 archives; pass the path of one, such as .*b\.tar"):
         read_blimp(tmp_path)
 
 
@@ -174,7 +174,7 @@ def test_a_limit_takes_the_first_pairs_and_the_result_says_so(predict, data):
     sets = read_blimp(data, 3)
     assert sets == [one._replace(pairs=one.pairs[:3]) for one in read_blimp(data)]
     found = evaluate(predict, sets)
-    assert found["note"] == "a part: the first pairs of each set, 18 of 42"
+    assert found["note"] == "partial: the first pairs of each set, 18 of 42"
     assert found["note"] in table(found).splitlines()[-1]
     assert evaluate(predict, read_blimp(data, 7))["note"] is None
 
@@ -207,7 +207,7 @@ GOOD = b'{"sentence_good": "a", "sentence_bad": "b", "UID": "x"}\n'
     ("files", "message"),
     [
         ({}, "has no .jsonl file"),
-        ({"x.jsonl": b""}, "x.jsonl: holds no pairs"),
+        ({"x.jsonl": b""}, "x.jsonl: has no pairs"),
         ({"x.jsonl": GOOD + b"{\n"}, "x.jsonl, line 2: not JSON"),
         ({"x.jsonl": b'["a"]\n'}, "x.jsonl, line 1: expected an object with sentence_good and sentence_bad"),
         ({"x.jsonl": b'{"sentence_good": "a"}\n'}, "line 1: expected an object with sentence_good and sentence_bad"),
@@ -216,8 +216,8 @@ GOOD = b'{"sentence_good": "a", "sentence_bad": "b", "UID": "x"}\n'
             {"x.jsonl": b'{"sentence_good": "\\ud800", "sentence_bad": "a"}\n'},
             "lone surrogate '\\ud800' at character 1",
         ),
-        ({"x.jsonl": GOOD[:-2] + b', "field": 3}\n'}, "line 1: 'field' is 3; expected a text"),
-        ({"x.jsonl": GOOD + GOOD.replace(b"x", b"y")}, "line 2: of the set y, the first of x"),
+        ({"x.jsonl": GOOD[:-2] + b', "field": 3}\n'}, "line 1: 'field' is 3; expected a string"),
+        ({"x.jsonl": GOOD + GOOD.replace(b"x", b"y")}, "line 2: found UID y; expected x"),
         ({"x.jsonl": GOOD, "y.jsonl": GOOD}, "y.jsonl: a second file with the set x"),
         ({"x.jsonl": b"\xff\n"}, "x.jsonl, line 1: byte 0xff"),
     ],
@@ -237,11 +237,11 @@ def test_damaged_data_is_one_line_with_its_place(files, message, tmp_path):
 @pytest.mark.parametrize(
     ("name", "damage", "message"),
     [
-        ("b.tar", lambda plain: plain[: len(plain) // 2], r"nor a whole tar archive \(unexpected end of data\)"),
-        ("b.tar", lambda plain: plain[: plain.index(b"data/verbs.jsonl")], "ends too early"),
-        ("b.tar", lambda plain: b"hello", "neither a folder nor a whole tar archive"),
+        ("b.tar", lambda plain: plain[: len(plain) // 2], r"nor a complete tar archive \(unexpected end of data\)"),
+        ("b.tar", lambda plain: plain[: plain.index(b"data/verbs.jsonl")], "the archive is truncated"),
+        ("b.tar", lambda plain: b"hello", "neither a folder nor a complete tar archive"),
         ("b.tar.gz", lambda plain: gzip.compress(plain)[:-9], "the compressed file is damaged"),
-        ("b.tar.zst", lambda plain: zstandard.ZstdCompressor().compress(plain)[:-9], "damaged .it ends too early"),
+        ("b.tar.zst", lambda plain: zstandard.ZstdCompressor().compress(plain)[:-9], "damaged .it is truncated"),
         ("b.tar.zst", lambda plain: plain, "named .zst but not a zstd file"),
     ],
 )
@@ -287,7 +287,7 @@ def test_the_verb_writes_a_table_or_json(model, predict, data, capsys):
     run(model, data, "--limit", 2)
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[-1] for line in lines[1:7]] == sorted(SETS)
-    assert lines[-1].endswith("mean of 6 sets, 12 pairs (a part: the first pairs of each set, 12 of 42)")
+    assert lines[-1].endswith("mean of 6 sets, 12 pairs (partial: the first pairs of each set, 12 of 42)")
     with pytest.raises(UserError, match="--limit 0"):
         run(model, data, "--limit", 0)
     with pytest.raises(FileNotFoundError, match="no such file or folder"):

@@ -54,5 +54,5 @@ def test_a_constant_side_has_no_correlation(of):
     assert math.isnan(of([1.0, 1.0, 1.0], [1.0, 2.0, 3.0]))
     assert math.isnan(of([1.0, 2.0, 3.0], [0.1, 0.1, 0.1]))
     assert math.isnan(of([1.0], [2.0]))
-    with pytest.raises(UserError, match="as many of both"):
+    with pytest.raises(UserError, match="expected equal shapes"):
         of([1.0, 2.0], [1.0])

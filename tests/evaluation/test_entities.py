@@ -1,6 +1,7 @@
-"""Entities and their F1 equal seqeval's default mode, which is conlleval's, on random tags, malformed ones included."""
+"""Entities and their F1 equal those of seqeval's default mode on random tags, malformed ones included."""
 
 import warnings
+from itertools import product
 
 import numpy as np
 import pytest
@@ -28,8 +29,44 @@ def test_entities_are_seqeval_s(scheme):
         assert [tuple(entity) for entity in entities(tags)] == get_entities(tags)
 
 
-def by_conlleval(gold: list[list[str]], guess: list[list[str]], type_: str | None) -> tuple[float, ...]:
-    """precision, recall, FB1, phrases, found, correct as the script works them out, of seqeval's entities."""
+# The pairs of prefixes (previous, this) of the same type at which CoNLL's script ends an entity, and begins one.
+CONLLEVAL_ENDS = {"BB", "BO", "IB", "IO", "EE", "EI", "EO"}
+CONLLEVAL_BEGINS = {"BB", "IB", "OB", "OI", "OE", "EE", "EI"}
+
+
+def entities_by_conlleval(tags: tuple[str, ...]) -> list[tuple[str, int, int]]:
+    found, start, previous, kind = [], 0, "O", ""
+    for position, tag in enumerate([*tags, "O"]):
+        prefix, _, type_ = tag.partition("-")
+        changes = kind != type_
+        if previous != "O" and (changes or previous + prefix in CONLLEVAL_ENDS):
+            found.append((kind, start, position - 1))
+        if prefix != "O" and (changes or previous + prefix in CONLLEVAL_BEGINS):
+            start = position
+        previous, kind = prefix, type_
+    return found
+
+
+def test_conlleval_finds_the_same_entities_in_every_sequence_of_iob():
+    for length in range(1, 6):
+        for tags in product(["O", "B-PER", "I-PER", "B-LOC", "I-LOC"], repeat=length):
+            assert [tuple(entity) for entity in entities(tags)] == entities_by_conlleval(tags)
+
+
+@pytest.mark.parametrize(
+    ("tags", "last"),
+    [("B-X E-X B-X E-X", [1, 3]), ("S-X S-X", [0, 1]), ("B-X S-X", [0, 1]), ("S-X I-X", [0, 1]), ("E-X S-X", [0, 1])],
+)
+def test_bioes_splits_neighbours_of_one_type_that_conlleval_joins(tags, last):
+    tags = tags.split()
+    ours = [tuple(entity) for entity in entities(tags)]
+    assert ours == get_entities(tags)
+    assert [entity[2] for entity in ours] == last
+    assert entities_by_conlleval(tuple(tags)) == [("X", 0, len(tags) - 1)]
+
+
+def scores_by_definition(gold: list[list[str]], guess: list[list[str]], type_: str | None) -> tuple[float, ...]:
+    """precision, recall, FB1, phrases, found, correct as CoNLL's script computes them, from seqeval's entities."""
     there, said = (
         {(i, *one) for i, tags in enumerate(side) for one in get_entities(tags) if type_ in (None, one[0])}
         for side in (gold, guess)
@@ -43,8 +80,8 @@ def by_conlleval(gold: list[list[str]], guess: list[list[str]], type_: str | Non
 
 @pytest.mark.slow
 @pytest.mark.parametrize("scheme", TAGS)
-def test_scores_are_conlleval_s_and_seqeval_s(scheme):
-    """Of all entities and of each type, those that only one side has too; where a side has none at all."""
+def test_scores_are_seqeval_s(scheme):
+    """For all entities and for each type, also types that only one side has, and sides without any entity."""
     rng = np.random.default_rng(1)
     for _ in range(1000):
         gold = sentences(TAGS[scheme], rng)
@@ -55,7 +92,8 @@ def test_scores_are_conlleval_s_and_seqeval_s(scheme):
         scores = entity_scores(gold, guess)
         types = sorted({one[0] for side in (gold, guess) for tags in side for one in get_entities(tags)})
         assert list(scores) == ["overall", *types]
-        assert scores == {name: by_conlleval(gold, guess, None if name == "overall" else name) for name in scores}
+        of_type = {name: None if name == "overall" else name for name in scores}
+        assert scores == {name: scores_by_definition(gold, guess, type_) for name, type_ in of_type.items()}
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # seqeval warns of what it defines as 0
             overall = [[of(gold, guess)] for of in (theirs.precision_score, theirs.recall_score, theirs.f1_score)]
@@ -103,5 +141,5 @@ def test_malformed_sequences():
 def test_a_sentence_cut_short_is_an_error():
     with pytest.raises(UserError, match="3 gold tags and 2 predicted"):
         entity_scores([["O", "O", "O"]], [["O", "O"]])
-    with pytest.raises(UserError, match="1 sentences of gold tags and 2 of predicted ones"):
+    with pytest.raises(UserError, match="1 sentences of gold tags and 2 of predicted tags"):
         entity_scores([["O"]], [["O"], ["O"]])

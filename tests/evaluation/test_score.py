@@ -256,21 +256,21 @@ def test_what_does_not_fit_is_one_line(tmp_path, capsys):
     assert main(["score", "rte", str(gold), str(predictions)]) == 2
     error = capsys.readouterr().err
     assert error.count("\n") == 1 and "RTE.tsv: has no prediction for id 2 (2 predictions for 3" in error
-    with pytest.raises(UserError, match="the prediction is '1'; rte has entailment, not_entailment"):
+    with pytest.raises(UserError, match="the prediction is '1'; expected one of entailment, not_entailment"):
         score("rte", *glue(tmp_path, "RTE", ["entailment"], ["1"]))
-    with pytest.raises(UserError, match="'glue' is no task; expected one of squad1"):
+    with pytest.raises(UserError, match="'glue' is not a task; expected one of squad1"):
         score("glue", gold, predictions)
     with pytest.raises(FileNotFoundError, match="nowhere: no such file"):
         score("rte", gold, tmp_path / "nowhere")
     short = write(tmp_path / "short", "EU\tO\n")
-    with pytest.raises(UserError, match=r"1 sentences, but .* has 2"):
+    with pytest.raises(UserError, match=r"has 1 sentences; expected 2, as in .*gold"):
         score("conll", write(tmp_path / "gold", CONLL), short)
     other = write(tmp_path / "other", CONLL.replace("EU", "US"))
-    with pytest.raises(UserError, match=r"other, line 1: another sentence than at .*gold, line 1"):
+    with pytest.raises(UserError, match=r"other, line 1: its words differ from .*gold, line 1"):
         score("conll", tmp_path / "gold", other)
-    with pytest.raises(UserError, match="question a: found int; expected a text"):
+    with pytest.raises(UserError, match="question a: found int; expected a string"):
         score("squad2", write(tmp_path / "d.json", json.dumps(SQUAD2)), write(tmp_path / "p.json", '{"a": 1}'))
     packed = tmp_path / "p.json.gz"
     packed.write_bytes(gzip.compress(b'["a"]'))
-    with pytest.raises(UserError, match="expected a JSON object, question id to a text, found list"):
+    with pytest.raises(UserError, match="found list; expected a JSON object that maps question id to a string"):
         score("squad2", tmp_path / "d.json", packed)

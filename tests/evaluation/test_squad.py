@@ -47,7 +47,7 @@ def test_an_empty_side_scores_by_version():
 def test_version_1_counts_a_missing_prediction_as_wrong():
     gold = [Question("a", ("one two", "one")), Question("b", ("three",))]
     assert squad1(gold, {"a": "One."}) == {"exact_match": 50.0, "f1": 50.0}
-    with pytest.raises(UserError, match="question a has no answer, which is for squad2"):
+    with pytest.raises(UserError, match="question a has no gold answer; only squad2"):
         squad1([Question("a", ())], {"a": ""})
 
 
@@ -171,9 +171,9 @@ def test_random_datasets_score_as_the_script_of_version_2_does():
 
 
 def test_a_file_of_another_form_is_one_line():
-    with pytest.raises(UserError, match=r"dev\.json: not in SQuAD's form"):
+    with pytest.raises(UserError, match=r"dev\.json: not SQuAD's format"):
         list(questions({"data": [{"title": "x"}]}, source="dev.json"))
     with pytest.raises(UserError, match="no question has a prediction"):
         squad2([Question("a", ("x",))], {})
-    with pytest.raises(UserError, match="question a has a prediction and no no-answer score"):
+    with pytest.raises(UserError, match="question a has a prediction but no no-answer score"):
         squad2([Question("a", ("x",))], {"a": "x"}, {})

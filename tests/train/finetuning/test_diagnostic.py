@@ -123,7 +123,7 @@ def test_what_is_no_diagnostic_set_is_one_line(mnli: Path, tmp_path: Path):
     bare = write_published(tmp_path / "diagnostic.tsv")
     predictions = tmp_path / "AX.tsv"
     predictions.write_text("index\tprediction\n0\tneutral\n1\tneutral\n2\tneutral\n", encoding="utf-8")
-    with pytest.raises(UserError, match=r"diagnostic.tsv: has no labels to score by; diagnostic-full.tsv has them"):
+    with pytest.raises(UserError, match=r"diagnostic.tsv: has no labels; use diagnostic-full.tsv, which has them"):
         score("ax", bare, predictions)
 
 
