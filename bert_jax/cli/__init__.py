@@ -1,4 +1,4 @@
-"""The command line: a file a verb, or two that share all but little, with its arguments, its run and what it shows.
+"""The command line: one file per verb, or per pair of verbs that share most of their code.
 
-`bert_jax/__main__.py` puts them together.
+Each file has the verb's arguments, what it does and how it prints results. `bert_jax/__main__.py` lists the files.
 """

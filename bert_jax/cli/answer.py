@@ -12,40 +12,43 @@ from bert_jax.errors import UserError, errors_in_place
 from bert_jax.files import writable
 
 _ABOUT = """\
-The answers to questions about passages, slices of them, by a model that was fine-tuned for it.
+Answer questions about passages with a model fine-tuned for it; each answer is a slice of its passage.
 
 examples:
-  python -m bert_jax answer runs/squad dev-v1.1.json --output predictions.json     SQuAD's form: id to answer
+  python -m bert_jax answer runs/squad dev-v1.1.json --output predictions.json     SQuAD's format: {id: answer}
   python -m bert_jax answer my-bert dev-v2.0.json --null-threshold 0 --null-odds odds.json
   python -m bert_jax answer my-bert questions.jsonl --json                         columns question and context
   python -m bert_jax answer my-bert dev-v1.1.json --top-k 20 --json --output nbest.jsonl
 """
 
-_CERTAIN = 1e9  # how much better no answer is where there is no other: JSON has no infinity
-_N_BEST = 20  # answers that share the probability, as in run_squad.py
+_CERTAIN = 1e9  # the largest no-answer score that is written: JSON has no infinity
+_N_BEST = 20  # probabilities are normalised over so many answers, as in run_squad.py
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_source(parser, FINE_TUNED)
     parser.add_argument("file", metavar="FILE", help="SQuAD's .json, or a table with the columns question and context")
-    parser.add_argument("--output", metavar="PATH", help="write the result there")
-    parser.add_argument("--top-k", type=int, default=1, metavar="K", help="answers to each question (default 1)")
-    parser.add_argument("--null-threshold", type=float, metavar="T", help='answer "" where that is so much better')
-    parser.add_argument("--null-odds", metavar="PATH", help="write there how much better: JSON, question id to score")
-    parser.add_argument("--max-length", type=int, metavar="L", help="tokens of a window (the run's, or 384)")
-    parser.add_argument("--stride", type=int, metavar="N", help="tokens between two windows (the run's, or 128)")
-    parser.add_argument("--max-answer-length", type=int, metavar="N", help="in tokens (the run's, or 30)")
+    parser.add_argument("--output", metavar="PATH", help="write the answers to this file; default: stdout")
+    parser.add_argument("--top-k", type=int, default=1, metavar="K", help="answers per question (default 1)")
+    threshold = 'answer "" if its score exceeds that of the best answer by more than T'
+    parser.add_argument("--null-threshold", type=float, metavar="T", help=threshold)
+    parser.add_argument("--null-odds", metavar="PATH", help="write these differences: JSON {id: score}")
+    parser.add_argument("--max-length", type=int, metavar="L", help="tokens per window (default: the run's, or 384)")
+    stride = "tokens from the beginning of a window to that of the next (default: the run's, or 128)"
+    parser.add_argument("--stride", type=int, metavar="N", help=stride)
+    longest = "the longest answer, in tokens (default: the run's, or 30)"
+    parser.add_argument("--max-answer-length", type=int, metavar="N", help=longest)
     add_running(parser)
-    add_json(parser, "a JSON object a question: id, score, start, end, answer; with --top-k a list")
+    add_json(parser, "one JSON object per question: id, score, start, end, answer; with --top-k a list of them")
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """`answer DIR FILE`: {id: answer} of a file in SQuAD's form, or an answer for each row of a table."""
+    """`answer DIR FILE`: writes {id: answer} for a file in SQuAD's format, or one line per row of a table."""
     path = file_of(arguments.file)
     if not 1 <= arguments.top_k <= _N_BEST:
         raise UserError(f"--top-k {arguments.top_k}: expected 1 to {_N_BEST}")
     if arguments.top_k > 1 and _is_squad(path) and not arguments.json:
-        raise UserError(f"--top-k {arguments.top_k}: {{id: answer}} has one answer a question; add --json")
+        raise UserError(f"--top-k {arguments.top_k}: {{id: answer}} has one answer per question; add --json")
     for written in (arguments.output, arguments.null_odds):
         if written:
             writable(written)
@@ -91,7 +94,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def _questions(path: Path) -> Iterator[dict[str, str] | UserError]:
-    """id, question, context; in the place of a row that has not both the error."""
+    """Yields id, question and context of each row, or an error in place of a row without a question or context."""
     from bert_jax.data.tasks.passages import read_squad
     from bert_jax.data.tasks.tables import has_header, named_rows
 
@@ -105,7 +108,7 @@ def _questions(path: Path) -> Iterator[dict[str, str] | UserError]:
         line, row = found
         if missing := [name for name in ("question", "context") if not isinstance(row.get(name), str)]:
             has = ", ".join(map(repr, row))
-            error = UserError(f"{path}, line {line}: has no text {missing[0]!r}; it has {has}")
+            error = UserError(f"{path}, line {line}: has no string {missing[0]!r}; it has {has}")
             if has_header(path):
                 raise error
             yield error

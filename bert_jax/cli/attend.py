@@ -1,4 +1,4 @@
-"""The verb attend: what a model looks at in a text, as a table, arrays, a picture, a page."""
+"""The verb attend: a model's attention weights for a text, as a table, arrays, a picture or a page."""
 
 import argparse
 from typing import TYPE_CHECKING, Any
@@ -11,9 +11,9 @@ if TYPE_CHECKING:
     from bert_jax.inference.attention.maps import AttentionMaps
 
 _ABOUT = """\
-What each head of each layer looks at in a text, or a pair of texts. On stdout a line a head: how much of a token's
-attention goes to special tokens, to the token before it, to itself, to the next one, on average over the tokens of the
-text; and the token that is looked at most.
+Show what each attention head attends to in a text, or a pair of texts. Prints one line per head: the share of a token's
+attention that goes to special tokens, to the token before it, to itself and to the next one, averaged over the tokens
+of the text; and the token that gets the most attention.
 
 examples:
   python -m bert_jax attend my-bert "The cat sat on the mat because it was tired." --html cat.html
@@ -25,9 +25,9 @@ _COLUMNS = ("special", "previous", "itself", "next")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_source(parser)
-    parser.add_argument("text", metavar="TEXT", help="what is looked at; nothing is cut")
+    parser.add_argument("text", metavar="TEXT", help="the text; it is not truncated")
     parser.add_argument("--pair", metavar="TEXT", help="a second text")
-    parser.add_argument("--html", metavar="PATH", help="write a page to walk through layers and heads in")
+    parser.add_argument("--html", metavar="PATH", help="write an HTML page to browse layers and heads")
     parser.add_argument("--png", metavar="PATH", help="write all heads as a grid of heat maps")
     parser.add_argument("--npz", metavar="PATH", help="write tokens and weights [layers, heads, L, L] for numpy.load")
     add_dtype(parser)
@@ -35,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """`attend DIR TEXT`: a line a head, and the files that are asked for."""
+    """`attend DIR TEXT`: prints one line per head and writes the files named by the options."""
     for written in (arguments.html, arguments.png, arguments.npz):
         if written:
             writable(written)
@@ -62,13 +62,13 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def summary(maps: "AttentionMaps") -> list[dict[str, Any]]:
-    """Where each head looks, on average over the tokens of the text; over all tokens where there is nothing else.
+    """What each head attends to, averaged over the tokens of the text (over all tokens if all are special).
 
-    The kinds of heads are those of https://arxiv.org/abs/1906.04341, section 3.
+    The categories are those of https://arxiv.org/abs/1906.04341, section 3.
 
     Returns:
-        For each head that there is: layer, head; special, previous, itself, next: mean weight on such tokens (0 where a
-        token has no neighbour); most: the token with the highest mean weight.
+        For each head that was not pruned: layer, head; special, previous, itself, next: the mean weight on such tokens
+        (0 for a token without that neighbour); most: the token with the highest mean weight.
     """
     queries = ~maps.special if not maps.special.all() else maps.special
     rows = []
@@ -84,7 +84,7 @@ def summary(maps: "AttentionMaps") -> list[dict[str, Any]]:
 
 
 def _with_neighbour(queries: Any, offset: int) -> Any:
-    """Of the queries [L] those that the diagonal at `offset` has an entry for, in its order."""
+    """The queries [L] that have a neighbour at `offset`: those of the diagonal at `offset`, in its order."""
     return queries[max(0, -offset) : len(queries) - max(0, offset)]
 
 

@@ -1,4 +1,4 @@
-"""The verb choose: which of several endings is right."""
+"""The verb choose: picks one of several endings."""
 
 import argparse
 
@@ -8,7 +8,7 @@ from bert_jax.data.tasks.multiple_choice import CHOICE_READERS
 from bert_jax.errors import errors_in_place
 
 _ABOUT = """\
-Which of several endings is right, by a model that was fine-tuned for it: its number, counted from 0, and probability.
+Choose the right one of several endings, with a model fine-tuned for it. Prints its number, from 0, and probability.
 
 examples:
   python -m bert_jax choose runs/swag val.csv
@@ -19,13 +19,13 @@ examples:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_source(parser, FINE_TUNED)
     parser.add_argument("file", metavar="FILE", help="questions with their choices")
-    parser.add_argument("--format", choices=tuple(CHOICE_READERS), default="swag", help="FILE's form: default swag")
+    parser.add_argument("--format", choices=tuple(CHOICE_READERS), default="swag", help="FILE's format: default swag")
     add_running(parser)
-    add_json(parser, "a JSON object a question: id, choice, score, scores")
+    add_json(parser, "one JSON object per question: id, choice, score, scores")
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """`choose DIR FILE`: the number of the best choice of each question."""
+    """`choose DIR FILE`: prints the number of the best choice of each question."""
     path = file_of(arguments.file)
     questions = errors_in_place(lambda wrong: CHOICE_READERS[arguments.format](path, wrong))
     from bert_jax.inference.tasks.multiple_choice import MultipleChoice

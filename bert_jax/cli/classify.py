@@ -1,4 +1,4 @@
-"""The verb classify: the labels of texts."""
+"""The verb classify: labels texts."""
 
 import argparse
 from collections.abc import Iterator
@@ -10,28 +10,28 @@ from bert_jax.cli.streaming import answered_by, file_of, lines_of, serve
 from bert_jax.errors import UserError, errors_in_place
 
 _ABOUT = """\
-The label of each text, or pair of texts, by a model that was fine-tuned for it, and its probability; of a regression
-the value. What is too long is cut at the end, as in fine-tuning, and a warning says so.
+Label each text, or pair of texts, with a model fine-tuned for it. Prints the label and its probability, or the value of
+a regression. Texts that are too long are truncated at the end, as in fine-tuning, and a warning says so.
 
 examples:
-  python -m bert_jax classify runs/reviews texts.txt                  one text a line, or stdin; a result a line
+  python -m bert_jax classify runs/reviews texts.txt                  one text and one result per line
   python -m bert_jax classify my-bert pairs.tsv --text premise --pair hypothesis --top-k 3
-  python -m bert_jax classify my-bert --json < texts.txt              a JSON list a text: label, score
+  python -m bert_jax classify my-bert --json < texts.txt              one JSON list per text: label, score
 """
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_source(parser, FINE_TUNED)
-    add_lines(parser, "a text a line, or a table; none: stdin")
-    parser.add_argument("--text", metavar="COL", help="FILE is a .csv, .tsv or .jsonl table: the texts' column")
-    parser.add_argument("--pair", metavar="COL", help="and the column of what is paired with them")
-    parser.add_argument("--top-k", type=int, default=1, metavar="K", help="labels for each text (default 1)")
+    add_lines(parser, "one text per line, or a table; default: stdin")
+    parser.add_argument("--text", metavar="COL", help="FILE is a .csv, .tsv or .jsonl table; this column has the texts")
+    parser.add_argument("--pair", metavar="COL", help="this column has the second text of each pair")
+    parser.add_argument("--top-k", type=int, default=1, metavar="K", help="labels per text (default 1)")
     add_running(parser)
-    add_json(parser, "a JSON list a text: label, score")
+    add_json(parser, "one JSON list per text: label, score")
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """`classify DIR [FILE]`: the best label of each text."""
+    """`classify DIR [FILE]`: prints the best labels of each text."""
     if arguments.top_k < 1:
         raise UserError(f"--top-k {arguments.top_k}: expected at least 1")
     texts = _texts(arguments)
@@ -59,7 +59,7 @@ def _texts(arguments: argparse.Namespace) -> Iterator[Any]:
     if arguments.pair:
         raise UserError(f"--pair {arguments.pair}: name the column of the first texts too, --text COL")
     if Path(arguments.file.removesuffix(".gz").removesuffix(".zst")).suffix in (".csv", ".tsv", ".jsonl", ".json"):
-        raise UserError(f"{arguments.file}: a table; name the column with the texts, --text COL")
+        raise UserError(f"{arguments.file}: this is a table; name the column with the texts, --text COL")
     return lines_of(arguments.file)
 
 

@@ -1,7 +1,4 @@
-"""The verbs export-compiled and run-compiled: a folder of programs, made and tried.
-
-They are read together: what one writes the other runs.
-"""
+"""The verbs export-compiled, which writes a folder of compiled programs, and run-compiled, which runs such a folder."""
 
 import argparse
 from collections.abc import Iterable, Iterator
@@ -9,7 +6,16 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bert_jax.cli.arguments import SOURCE, Verb, add_dtype, add_json, add_lines, add_source, names, numbers
+from bert_jax.cli.arguments import (
+    Verb,
+    add_dtype,
+    add_json,
+    add_lines,
+    add_source,
+    add_source_and_target,
+    names,
+    numbers,
+)
 from bert_jax.cli.streaming import lines_of, say, serve, to_json, write
 from bert_jax.errors import UserError
 from bert_jax.inference.compiled.facts import TASKS, USUAL_PLATFORMS
@@ -19,8 +25,8 @@ if TYPE_CHECKING:
     from bert_jax.inference.compiled.run import Compiled
 
 _EXPORT = """\
-A model for one task as programs of jax.export, one for each shape, with the weights beside them: a folder that runs
-without the model's code, on every platform that it was made for. Nothing is overwritten.
+Export a model for one task as programs of jax.export, one per shape, with the weights beside them. The folder runs
+without the model's code, on every platform named here. Nothing is overwritten.
 
 examples:
   python -m bert_jax export-compiled my-bert compiled --task embed
@@ -28,30 +34,29 @@ examples:
 """
 
 _RUN = """\
-What a folder of export-compiled gives for texts, after all its files were checked: a JSON object a line, of the arrays
-that compiled.json names. A text that is longer than the longest program is cut.
+Run a folder of export-compiled on texts, after checking all its files. Prints one JSON object per line, with the arrays
+that compiled.json names. A text longer than the longest program is truncated.
 
 examples:
   echo "a text" | python -m bert_jax run-compiled compiled
   python -m bert_jax run-compiled compiled pairs.tsv           two texts a line with a tab between
 """
 
-_AT_ONCE = 64  # lines that are padded and run together
+_AT_ONCE = 64  # lines per call of the programs
 
 
 def _add_export_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("source", metavar="SRC", help=SOURCE)
-    parser.add_argument("directory", metavar="DST", help="the folder to write; there must be none of this name")
+    add_source_and_target(parser, "the folder to write; it must not exist")
     parser.add_argument("--task", choices=TASKS, required=True, help="what the programs compute")
-    parser.add_argument("--lengths", type=numbers, metavar="L,...", help="tokens of a row (default 32,128,512)")
-    batches = "rows of a batch; a program for each length and each of these (default 1,8)"
+    parser.add_argument("--lengths", type=numbers, metavar="L,...", help="tokens per row (default 32,128,512)")
+    batches = "rows per batch; one program for each length and batch size (default 1,8)"
     parser.add_argument("--batch-sizes", type=numbers, default=(1, 8), metavar="B,...", help=batches)
-    platforms = f"of cpu, cuda, rocm, tpu (default {','.join(USUAL_PLATFORMS)})"
+    platforms = f"some of cpu, cuda, rocm, tpu (default {','.join(USUAL_PLATFORMS)})"
     parser.add_argument("--platforms", type=names, default=USUAL_PLATFORMS, metavar="NAME,...", help=platforms)
     add_dtype(parser)
-    parser.add_argument("--pooling", metavar="HOW", help="embed: as the verb embed; default: what the folder says")
-    parser.add_argument("--masks", type=int, default=8, metavar="P", help="fill-mask: masks of a row (default 8)")
-    parser.add_argument("--top-k", type=int, default=8, metavar="K", help="fill-mask: tokens for each (default 8)")
+    parser.add_argument("--pooling", metavar="HOW", help="embed: see the verb embed; default: as the folder says")
+    parser.add_argument("--masks", type=int, default=8, metavar="P", help="fill-mask: masks per row (default 8)")
+    parser.add_argument("--top-k", type=int, default=8, metavar="K", help="fill-mask: tokens per mask (default 8)")
     add_json(parser, "one JSON object: directory, shapes, files with their bytes")
 
 
@@ -61,7 +66,7 @@ def _add_run_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _export(arguments: argparse.Namespace) -> None:
-    """`export-compiled SRC DST`: a folder of programs."""
+    """`export-compiled SRC DST`: writes a folder of programs."""
     from bert_jax.inference.compiled.export import export_compiled
     from bert_jax.inference.compiled.facts import read_facts
 
@@ -91,7 +96,7 @@ def _export(arguments: argparse.Namespace) -> None:
 
 
 def _run(arguments: argparse.Namespace) -> None:
-    """`run-compiled DIR [FILE]`: the arrays of each line."""
+    """`run-compiled DIR [FILE]`: prints the output arrays of each line."""
     from bert_jax.data.tokenizer.tokenizer import Tokenizer
     from bert_jax.inference.compiled.run import load_compiled
 
@@ -103,7 +108,7 @@ def _run(arguments: argparse.Namespace) -> None:
 
 
 def _outputs(compiled: "Compiled", tokenizer: "Tokenizer", lines: Iterable[str | UserError]) -> Iterator[Any]:
-    """For each line the outputs, or what is wrong with it."""
+    """Yields the outputs of each line, or its error."""
     iterator = iter(lines)
     while some := list(islice(iterator, _AT_ONCE)):
         rows = [_row(tokenizer, line) for line in some]

@@ -1,4 +1,4 @@
-"""The verb edit: a model altered by the functions of `bert_jax.surgery`, and written."""
+"""The verb edit: changes a model with the functions of `bert_jax.surgery` and writes it."""
 
 import argparse
 import os
@@ -6,13 +6,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from bert_jax.cli.arguments import SOURCE, Verb, add_json, add_step, numbers
+from bert_jax.cli.arguments import Verb, add_json, add_source_and_target, add_step, numbers
 from bert_jax.cli.streaming import say, to_json, write
 from bert_jax.errors import UserError
 
 _ABOUT = """\
-Alter a model and write it as `export` does: fewer layers, fewer heads, words of a domain as tokens, longer inputs. Then
-train it on: what was added starts where it does no harm, and knows nothing yet.
+Change a model and write it as `export` does: fewer layers, fewer heads, a domain's words as tokens, longer inputs.
+Train it further afterwards: new parameters start at values that do no harm, but they have learned nothing yet.
 
 examples:
   python -m bert_jax edit my-bert student --keep-layers 0,2,4,7,9,11
@@ -24,31 +24,26 @@ examples:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("source", metavar="SRC", help=SOURCE)
-    parser.add_argument("directory", metavar="DST", help="the folder to write")
+    add_source_and_target(parser)
     add_step(parser)
-    parser.add_argument("--keep-layers", type=numbers, metavar="0,2,...", help="drop the layers that are not named")
-    parser.add_argument(
-        "--student", choices=("distilbert",), help="make it a DistilBERT of six layers, or --keep-layers"
-    )
-    parser.add_argument(
-        "--prune-heads", type=_heads, action="append", default=[], metavar="LAYER:HEAD,...", help="once for each layer"
-    )
-    parser.add_argument("--words", metavar="FILE", help="a word a line; each becomes a token")
-    parser.add_argument("--into-unused", action="store_true", help="in the place of [unused0] ...; else appended")
-    parser.add_argument(
-        "--initial",
-        choices=("mean", "pieces"),
-        default="mean",
-        help="what new rows start as: default mean",
-    )
-    parser.add_argument("--positions", type=int, metavar="L", help="how many tokens an input may have")
-    parser.add_argument("--how", choices=("tile", "interpolate"), default="tile", help="new positions: default tile")
+    parser.add_argument("--keep-layers", type=numbers, metavar="0,2,...", help="drop all other layers")
+    student = "make it a DistilBERT of six layers, or of those of --keep-layers"
+    parser.add_argument("--student", choices=("distilbert",), help=student)
+    prune = "heads to remove; give it once for each layer"
+    parser.add_argument("--prune-heads", type=_heads, action="append", default=[], metavar="LAYER:HEAD,...", help=prune)
+    parser.add_argument("--words", metavar="FILE", help="one word per line; each becomes a token")
+    unused = "replace the tokens [unused0] ... by the words; default: append the words"
+    parser.add_argument("--into-unused", action="store_true", help=unused)
+    initial = "initial vectors of the new words: default mean"
+    parser.add_argument("--initial", choices=("mean", "pieces"), default="mean", help=initial)
+    parser.add_argument("--positions", type=int, metavar="L", help="the longest input, in tokens")
+    how = "how --positions makes new position vectors: default tile"
+    parser.add_argument("--how", choices=("tile", "interpolate"), default="tile", help=how)
     add_json(parser, "one JSON object: directory, changes, new_tokens")
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """`edit SRC DST`: fewer layers or heads, more words, longer inputs."""
+    """`edit SRC DST`: writes a model with fewer layers or heads, more words, longer inputs."""
     written, changes, new_tokens = edit(
         arguments.source,
         arguments.directory,
@@ -71,7 +66,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 class Edited(NamedTuple):
-    """The folder that was written, what was done to the model (a line each), and the new words' ids."""
+    """The folder that was written, the changes (one line each), and the new words with their ids."""
 
     directory: Path
     changes: tuple[str, ...]
@@ -92,22 +87,22 @@ def edit(
     how: str = "tile",
     step: int | None = None,
 ) -> Edited:
-    """Alter a model, in the order of the arguments, and write it as `save_pretrained` does.
+    """Changes a model, in the order of the arguments, and writes it as `save_pretrained` does.
 
     Args:
         source: as in `load`: a run directory, a folder in any format, a hub id.
-        directory: where to; a former export is replaced, any other folder refused.
-        layers: keep these and drop the others (`surgery.layers.keep_layers`).
-        student: "distilbert" makes it one, with `layers`, or the six of the published students
-            (`surgery.layers.distilbert_student`).
-        pruned: heads to take out, layer by layer (`surgery.pruning.prune_heads`).
-        words, into_unused, initial: words that become tokens (`surgery.vocabulary.add_words`).
-        positions, how: how long an input may be (`surgery.positions.extend_positions`).
-        step: this checkpoint of a run directory.
+        directory: the folder to write; an earlier export there is replaced, any other folder refused.
+        layers: keep these layers and drop the others (`surgery.layers.keep_layers`).
+        student: "distilbert" makes a DistilBERT of `layers`, or without `layers` of the six that the published
+            DistilBERT was made from (`surgery.layers.distilbert_student`).
+        pruned: the heads to remove of each layer (`surgery.pruning.prune_heads`).
+        words, into_unused, initial: words to add as tokens (`surgery.vocabulary.add_words`).
+        positions, how: the longest input (`surgery.positions.extend_positions`).
+        step: this checkpoint of a run directory; None: the newest undamaged one.
 
     Raises:
-        FileNotFoundError, UserError: as `load`, `save_pretrained` and the functions named; nothing to do; a student of
-            another family than DistilBERT.
+        FileNotFoundError, UserError: as `load`, `save_pretrained` and the functions named.
+        UserError: no change is named, or `student` is not "distilbert".
     """
     from bert_jax.formats.load import load_arrays, load_tokenizer
     from bert_jax.formats.source import open_source
@@ -148,7 +143,7 @@ def edit(
         if tokenizer is not None:
             tokenizer = tokenizer.with_max_length(positions)
     if not changes:
-        raise UserError("nothing to do: say which layers, heads, words or positions")
+        raise UserError("no change given: name layers, heads, words or positions")
     card = {"made from": Path(source).name, "changes": "; ".join(changes)}
     written = save_pretrained(directory, config, params, tokenizer, head=head, step=report.step, card=card)
     return Edited(written, tuple(changes), new_tokens)
@@ -165,14 +160,14 @@ def _words_of(path: str) -> list[str]:
         raise UserError(f"{path}: not UTF-8 ({error.reason} at byte {error.start})") from None
     words = [line.strip() for line in lines if line.strip()]
     if not words:
-        raise UserError(f"{path}: holds no words; expected one a line")
+        raise UserError(f"{path}: has no words; expected one per line")
     return words
 
 
 def _heads(text: str) -> tuple[int, tuple[int, ...]]:
     layer, colon, heads = text.partition(":")
     if not colon or not layer.isdecimal():
-        raise argparse.ArgumentTypeError(f"{text!r}: expected a layer and its heads, as in 0:1,3")
+        raise argparse.ArgumentTypeError(f"{text!r}: expected a layer and its heads, such as 0:1,3")
     return int(layer), numbers(heads)
 
 

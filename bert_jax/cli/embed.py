@@ -1,30 +1,34 @@
-"""The verbs embed and similar, which share a model and its options.
-
-The vectors of the lines of a file, to a file; and which lines of another are nearest to each.
-"""
+"""The verbs embed, which writes a vector for each line of a file, and similar, which finds the nearest lines."""
 
 import argparse
+import io
+import json
 import os
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from itertools import islice
 from pathlib import Path
+from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from bert_jax.cli.arguments import Verb, add_json, add_lines, add_running, add_source, running
+from bert_jax.cli.arguments import Verb, add_json, add_lines, add_pooling, add_running, add_source, running
 from bert_jax.cli.streaming import answered_by, lines_of, say, serve, to_json
 from bert_jax.errors import UserError
+from bert_jax.files import read_object, sync, write_json
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from bert_jax.inference.tasks.embed import TextEmbedding
 
 _EMBED = """\
-A vector for each line of a file. Pooled as the model's folder says (modules.json), else the mean, of length one.
+Compute a vector for each line of a file. Pooling is as the model's folder says (modules.json), else the mean, scaled to
+length one.
 
-To a .npy file the vectors go as they come, float32 [lines, D]; the same command goes on where one that was stopped had
-come to. A line that is not UTF-8 gets a row of NaN there (in a .jsonl file null), and its error on stderr. Without
---output: a JSON list a line.
+--output X.npy gets float32 [lines, D], written as they are computed; after an interruption the same command continues
+where it stopped. A line that is not UTF-8 becomes a row of NaN (null in a .jsonl file), and its error goes to stderr.
+Without --output, each line of stdout is a JSON list.
 
 examples:
   python -m bert_jax embed sentence-transformers/all-MiniLM-L6-v2 texts.txt --output texts.npy
@@ -33,45 +37,43 @@ examples:
 """
 
 _SIMILAR = """\
-The lines of one file that are nearest to each line of another, by the cosine of their vectors.
+Find the lines of one file that are nearest to each line of another, by the cosine of their vectors.
 
 examples:
   python -m bert_jax similar my-vectors questions.txt answers.txt --top-k 3
   python -m bert_jax similar my-vectors questions.txt answers.txt --json
 """
 
-_AT_ONCE = 4096  # lines that are sorted by length and embedded together
+_AT_ONCE = 4096  # lines that are sorted by length, embedded and written together
+_HEADER = 128  # bytes of a .npy file before its numbers
 
 
 def _add_embed_arguments(parser: argparse.ArgumentParser) -> None:
     add_source(parser)
     add_lines(parser)
-    parser.add_argument("--output", metavar="PATH", help="a .npy file (resumed) or a .jsonl file; none: stdout")
-    add_json(parser, "stdout: an error stands in its place there, as an object")
-    _add_model_arguments(parser)
+    output = "write to this .npy or .jsonl file, or resume it; default: stdout"
+    parser.add_argument("--output", metavar="PATH", help=output)
+    add_json(parser, "write each error to stdout in place of the vector, as a JSON object")
+    add_pooling(parser)
+    add_running(parser)
 
 
 def _add_similar_arguments(parser: argparse.ArgumentParser) -> None:
     add_source(parser)
-    parser.add_argument("file", metavar="QUERIES", help="a text a line; -: stdin")
-    parser.add_argument("corpus", metavar="CORPUS", help="a text a line")
-    parser.add_argument("--top-k", type=int, default=5, metavar="K", help="lines for each query (default 5)")
-    add_json(parser, "a JSON list a query: corpus_id, score, text")
-    _add_model_arguments(parser)
-
-
-def _add_model_arguments(parser: argparse.ArgumentParser) -> None:
-    how = "mean, cls, max, pooled; +normalize for vectors of length one; default: what the folder says"
-    parser.add_argument("--pooling", metavar="HOW", help=how)
+    parser.add_argument("file", metavar="QUERIES", help="one text per line; - is stdin")
+    parser.add_argument("corpus", metavar="CORPUS", help="one text per line")
+    parser.add_argument("--top-k", type=int, default=5, metavar="K", help="lines per query (default 5)")
+    add_json(parser, "one JSON list per query: corpus_id, score, text")
+    add_pooling(parser)
     add_running(parser)
 
 
 def _embed(arguments: argparse.Namespace) -> None:
-    """`embed DIR [FILE]`: a vector for each line."""
+    """`embed DIR [FILE]`: writes a vector for each line."""
     if arguments.output and arguments.file == "-":
-        raise UserError("--output: name the file too (what comes from stdin cannot be gone on with)")
+        raise UserError("--output: name the input file too (stdin cannot be resumed)")
     if arguments.output and arguments.json:
-        raise UserError("--json: is for stdout; the name of --output says what it is, .npy or .jsonl")
+        raise UserError("--json: leave it out with --output, whose name says the format, .npy or .jsonl")
     lines = lines_of(arguments.file)
     model = _model(arguments)
     if arguments.output:
@@ -86,7 +88,7 @@ def _embed(arguments: argparse.Namespace) -> None:
 
 
 def _similar(arguments: argparse.Namespace) -> None:
-    """`similar DIR QUERIES CORPUS`: the nearest lines of the corpus for each query."""
+    """`similar DIR QUERIES CORPUS`: prints the nearest lines of the corpus for each query."""
     from bert_jax.inference.tasks.embed import similar, vectors_or_nan
 
     queries, corpus = (list(lines_of(name)) for name in (arguments.file, arguments.corpus))
@@ -109,16 +111,10 @@ def _similar(arguments: argparse.Namespace) -> None:
 def _model(arguments: argparse.Namespace) -> "TextEmbedding":
     from bert_jax.inference.tasks.embed import TextEmbedding
 
-    return TextEmbedding(
-        arguments.source,
-        pooling=arguments.pooling,
-        **running(arguments),
-    )
+    return TextEmbedding(arguments.source, pooling=arguments.pooling, **running(arguments))
 
 
 def _to_file(model: "TextEmbedding", lines: Iterable[str | UserError], arguments: argparse.Namespace) -> None:
-    from bert_jax.cli.vector_file import VectorFile
-
     found, wrong = Path(arguments.file).stat(), 0
     made_of = {
         "model": model.fingerprint,
@@ -130,7 +126,7 @@ def _to_file(model: "TextEmbedding", lines: Iterable[str | UserError], arguments
     }
     with VectorFile(arguments.output, width=model.width, made_of=made_of, chunk=_AT_ONCE) as file:
         if file.rows:
-            say(f"going on after line {file.rows:,}")
+            say(f"resuming after line {file.rows:,}")
         first, begin, told = file.rows, time.monotonic(), time.monotonic()
         rest = islice(lines, file.rows, None)
         results = model.stream(rest, chunk=_AT_ONCE, on_error="return", first=file.rows)
@@ -147,7 +143,123 @@ def _to_file(model: "TextEmbedding", lines: Iterable[str | UserError], arguments
         path = file.finish()
         say(f"wrote {path}: {file.rows:,} vectors of {model.width}, pooling {model.pooling}")
     if wrong:
-        raise UserError(f"{wrong} of {file.rows:,} lines have no vector but a row of NaN (.jsonl: null) in its place")
+        raise UserError(f"{wrong} of {file.rows:,} lines have no vector; their rows are NaN (.jsonl: null)")
+
+
+class VectorFile:
+    """A file of vectors, written from beginning to end: .npy, float32 [N, D], or .jsonl, one list per line.
+
+    Until `finish` its name is PATH.part, and PATH.part.json records `made_of`. An unfinished file with the same
+    `made_of` is continued after its last complete `chunk` of rows.
+
+        with VectorFile(path, width=384, made_of=facts, chunk=4096) as file:
+            for rows in chunks_from(file.rows):
+                file.append(rows)
+            file.finish()
+
+    Args:
+        path: ends in .npy or .jsonl.
+        width: D.
+        made_of: JSON values that must not change between two attempts.
+        chunk: rows per `append`, except the last.
+
+    Attributes:
+        rows: the number of rows written so far.
+
+    Raises:
+        UserError: the path exists, has another ending, or its folder does not exist; an unfinished file was made of
+            something else; PATH.part.json is damaged.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], *, width: int, made_of: Mapping[str, Any], chunk: int):
+        self.path = Path(path)
+        self._is_npy = self.path.suffix == ".npy"
+        if self.path.suffix not in (".npy", ".jsonl"):
+            raise UserError(f"{path}: expected a name ending in .npy or .jsonl")
+        if not self.path.absolute().parent.is_dir():
+            raise UserError(f"{path}: its folder does not exist")
+        if self.path.exists():
+            raise UserError(f"{path}: already exists; remove it or name another file")
+        self._part = self.path.with_name(self.path.name + ".part")
+        self._facts = self.path.with_name(self.path.name + ".part.json")
+        self._row_bytes = 4 * width
+        self._width = width
+        facts = json.loads(json.dumps({"width": width, "chunk": chunk, **made_of}))
+        self.rows, size = self._found(facts, chunk)
+        write_json(self._facts, facts)
+        self._file = open(self._part, "r+b" if size else "wb")
+        self._file.truncate(size or (_HEADER if self._is_npy else 0))
+        self._file.seek(0, io.SEEK_END)
+
+    def append(self, rows: "Sequence[np.ndarray | None]") -> None:
+        """Appends vectors, float32 [D]; None becomes a row of NaN, in .jsonl `null`."""
+        import numpy as np
+
+        if self._is_npy:
+            missing = np.full(self._width, np.nan, np.float32)
+            self._file.write(np.stack([missing if row is None else row for row in rows]).astype("<f4").tobytes())
+        else:
+            lines = (json.dumps(None if row is None else [float(x) for x in row]) + "\n" for row in rows)
+            self._file.write("".join(lines).encode())
+        self._file.flush()
+        self.rows += len(rows)
+
+    def finish(self) -> Path:
+        """Completes the file and renames it to `path`, which it returns."""
+        if self._is_npy:
+            self._file.seek(0)
+            self._file.write(_npy_header(self.rows, self._width))
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        os.replace(self._part, self.path)
+        sync(self.path.absolute().parent)
+        self._facts.unlink()
+        return self.path
+
+    def __enter__(self) -> "VectorFile":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._file.close()
+
+    def _begun_with(self) -> dict[str, Any]:
+        try:
+            return read_object(self._facts)
+        except UserError:
+            raise UserError(
+                f"{self._facts}: is damaged, so {self._part} cannot be continued; remove both to start again"
+            ) from None
+
+    def _found(self, facts: Mapping[str, Any], chunk: int) -> tuple[int, int]:
+        """The rows to keep of an unfinished file, and their bytes; 0, 0 if there is none."""
+        if not (self._part.exists() and self._facts.exists()):
+            return 0, 0
+        before = self._begun_with()
+        if changed := [name for name in {**facts, **before} if before.get(name) != facts.get(name)]:
+            name = changed[0]
+            raise UserError(
+                f"{self._part}: was started with {name}={before.get(name)!r}, but now it is {facts.get(name)!r}; "
+                "remove it to start again"
+            )
+        if self._is_npy:
+            rows = max(self._part.stat().st_size - _HEADER, 0) // self._row_bytes // chunk * chunk
+            return rows, _HEADER + rows * self._row_bytes if rows else 0
+        ends, end = [0], 0
+        with self._part.open("rb") as file:
+            for line in file:
+                end += len(line)
+                if line.endswith(b"\n"):
+                    ends.append(end)
+        rows = (len(ends) - 1) // chunk * chunk
+        return rows, ends[rows]
+
+
+def _npy_header(rows: int, width: int) -> bytes:
+    """`_HEADER` bytes, version 1.0 (https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html)."""
+    fields = f"{{'descr': '<f4', 'fortran_order': False, 'shape': ({rows}, {width}), }}"
+    return b"\x93NUMPY\x01\x00" + (_HEADER - 10).to_bytes(2, "little") + fields.ljust(_HEADER - 11).encode() + b"\n"
 
 
 VERBS = {

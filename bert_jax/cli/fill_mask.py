@@ -9,31 +9,33 @@ from bert_jax.cli.streaming import answered_by, lines_of, serve
 from bert_jax.errors import UserError
 
 _ABOUT = """\
-The most probable tokens for each mask of each text: [MASK], or what the model's tokenizer calls it (RoBERTa: <mask>).
+Predict the most probable tokens for each mask of each text: [MASK], or the mask token of the model (RoBERTa: <mask>).
 
 examples:
   python -m bert_jax fill-mask runs/demo "Python is a [MASK] language."
   python -m bert_jax fill-mask my-bert "The [MASK] sat on the [MASK]." --top-k 3
-  python -m bert_jax fill-mask my-bert --json < texts.txt        one text a line, one JSON list a line
+  python -m bert_jax fill-mask my-bert --json < texts.txt        one text per line, one JSON list per line
 """
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_source(parser)
-    parser.add_argument("texts", metavar="TEXT", nargs="*", help="texts with [MASK]; none: one a line from stdin")
-    parser.add_argument("--top-k", type=int, default=5, metavar="K", help="tokens for each [MASK] (default 5)")
-    parser.add_argument("--targets", type=names, metavar="WORD,...", help="only these, each a token of the vocabulary")
-    parser.add_argument("--truncate", action="store_true", help="cut texts that are too long at the end; else an error")
+    texts = "texts with [MASK]; default: one per line from stdin"
+    parser.add_argument("texts", metavar="TEXT", nargs="*", help=texts)
+    parser.add_argument("--top-k", type=int, default=5, metavar="K", help="tokens per [MASK] (default 5)")
+    parser.add_argument("--targets", type=names, metavar="WORD,...", help="score only these tokens of the vocabulary")
+    truncate = "truncate texts that are too long; default: report them as errors"
+    parser.add_argument("--truncate", action="store_true", help=truncate)
     add_running(parser)
-    add_json(parser, "a JSON list a text: score, token, token_str, sequence")
+    add_json(parser, "one JSON list per text: score, token, token_str, sequence")
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """`fill-mask DIR TEXT...`: predictions for each text."""
+    """`fill-mask DIR TEXT...`: prints the predictions for each text."""
     if arguments.top_k < 1:
         raise UserError(f"--top-k {arguments.top_k}: expected at least 1")
     if not arguments.texts and sys.stdin.isatty():
-        raise UserError('name a text, as in "The [MASK] sat.", or pipe in one a line')
+        raise UserError('no text: give one, such as "The [MASK] sat.", or pipe in one per line')
     texts = arguments.texts or lines_of("-")
     from bert_jax.inference.pipeline import FillMask
 

@@ -1,4 +1,4 @@
-"""The verb info: what is in a model: config, step, counts, the sum over all parameters, whether its files are sound."""
+"""The verb info: describes a model: config, step, parameter count, checksum, and whether its files are undamaged."""
 
 import argparse
 import json
@@ -12,8 +12,8 @@ from bert_jax.cli.streaming import write
 from bert_jax.config import BertConfig
 
 _ABOUT = """\
-What is in a model: config, step, number of parameters, one sha256 over all of them (the same for a run directory and
-its export), whether the files agree with the sums recorded when they were written, and the tree with shapes.
+Describe a model: config, step, number of parameters, one sha256 over all of them (the same for a run directory and its
+export), whether the files match the checksums recorded when they were written, and the parameter tree with shapes.
 
 examples:
   python -m bert_jax info runs/demo
@@ -25,12 +25,12 @@ examples:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_source(parser)
     add_step(parser)
-    parser.add_argument("--layers", action="store_true", help="every layer by itself, not one line for all alike")
+    parser.add_argument("--layers", action="store_true", help="list every layer; default: one line for equal layers")
     add_json(parser, "one JSON object")
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """`info DIR`: what is in a model."""
+    """`info DIR`: prints a description of a model."""
     found = describe(arguments.source, step=arguments.step)
     if arguments.json:
         write(json.dumps(found, ensure_ascii=False, indent=1))
@@ -39,21 +39,21 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def describe(source: str | os.PathLike[str], *, step: int | None = None) -> dict[str, Any]:
-    """Everything that `python -m bert_jax info` tells, as JSON values.
+    """Describes a model, as JSON values: everything that `python -m bert_jax info` prints.
 
     Args:
         source: a run directory, a Hugging Face folder or a hub id.
-        step: this checkpoint of a run; None: the newest good one.
+        step: this checkpoint of a run; None: the newest undamaged one.
 
     Returns:
-        kind: "run" or "folder"; path; published: "ORG/NAME@COMMIT" of a model from the hub, else None; head; config
+        kind: "run" or "folder"; path; published: "ORG/NAME@COMMIT" for a model from the hub, else None; head; config
             (Hugging Face's fields).
-        step: None for a folder that does not say; steps: those of a run.
-        parameters: how many; sha256: `tree.sha256_of_parameters`, the same for a run and its export.
-        verified: whether all bytes agree with the sums recorded when they were written; None where there are none.
-        damaged: step -> what is wrong with it, for a run's steps that are newer than the one shown.
-        missing, unexpected, mismatched, notes: of the load.
-        tokenizer: tokens, cased, fingerprint; None without.
+        step: None if a folder does not record it; steps: all steps of a run.
+        parameters: their number; sha256: `tree.sha256_of_parameters`, the same for a run and its export.
+        verified: whether all bytes match the checksums recorded when they were written; None without checksums.
+        damaged: step -> what is wrong with it, for the run's steps that are newer than the one described.
+        missing, unexpected, mismatched, notes: from the load report.
+        tokenizer: tokens, cased, fingerprint; None without a tokenizer.
         tree: path -> shape.
 
     Raises:
@@ -106,7 +106,7 @@ def _steps(run: Path, shown: int | None) -> tuple[list[int], dict[str, list[str]
 
 
 def show(found: dict[str, Any], *, every_layer: bool) -> str:
-    """The description for people: a head of facts, then the tree, layers that are alike on one line unless asked."""
+    """Formats the description: facts, then the parameter tree, with one line for equal layers unless `every_layer`."""
     kind = {"run": "run directory", "folder": "folder"}[found["kind"]]
     facts = {
         "directory": f"{found['path']} ({kind})",
@@ -136,7 +136,7 @@ _IN_SIZE = {
 
 
 def _size(fields: dict[str, Any]) -> str:
-    config = BertConfig.from_json(fields)  # whose names are the same for every family
+    config = BertConfig.from_json(fields)  # its field names are the same for every family
     return (
         f"{config.model_type}, {config.num_hidden_layers} layers, hidden size {config.hidden_size}, "
         f"{config.num_attention_heads} heads, feed-forward {config.intermediate_size}, "
@@ -147,17 +147,17 @@ def _size(fields: dict[str, Any]) -> str:
 def _step(found: dict[str, Any]) -> str:
     if found["step"] is None:
         return "not recorded"
-    there = f" (there are {', '.join(f'{step:,}' for step in found['steps'])})" if found["steps"] else ""
+    there = f" (the run has {', '.join(f'{step:,}' for step in found['steps'])})" if found["steps"] else ""
     return f"{found['step']:,}{there}"
 
 
 def _verified(found: dict[str, Any]) -> str:
     damaged = "".join(f"; step {step} is DAMAGED: {lines[0]}" for step, lines in found["damaged"].items())
     if found["verified"] is None:
-        return "no: the file carries no sum"
+        return "no: the file has no checksum"
     if not found["verified"]:
-        return "NO: the weights do not have the sum recorded when they were written; they are damaged"
-    return "yes: every byte agrees with the sums recorded when it was written" + damaged
+        return "NO: the weights do not match the checksum recorded when they were written; they are damaged"
+    return "yes: every byte matches the checksums recorded when it was written" + damaged
 
 
 def _tokenizer(tokenizer: dict[str, Any] | None) -> str:
@@ -167,7 +167,7 @@ def _tokenizer(tokenizer: dict[str, Any] | None) -> str:
 
 
 def _folded(tree: dict[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
-    """One row for what is the same in all layers: layer_0 … layer_11 become layer_{0-11}."""
+    """Joins parameters with the same shape in all layers: layer_0 … layer_11 become layer_{0-11}."""
     layers = sorted({int(match[1]) for path in tree if (match := _LAYER.search(path))})
     folded: dict[str, tuple[int, ...]] = {}
     for path, shape in tree.items():

@@ -1,7 +1,4 @@
-"""The verbs likelihood and evaluate-blimp, which share a model and its options.
-
-How probable texts are, and whether the grammatical ones are more so.
-"""
+"""The verbs likelihood, which scores texts, and evaluate-blimp, which compares scores of grammatical and other ones."""
 
 import argparse
 import sys
@@ -13,51 +10,51 @@ from bert_jax.cli.streaming import answered_by, lines_of, serve, to_json, write
 from bert_jax.errors import UserError
 
 _LIKELIHOOD = """\
-How probable a masked model finds each text: the pseudo-log-likelihood, which is the sum over its tokens of the natural
-logarithm of their probability where they are hidden in turn, then how many tokens, and the pseudo-perplexity.
+Score each text with a masked model. Prints the pseudo-log-likelihood (mask each token in turn; sum the natural
+logarithms of the tokens' probabilities), the number of tokens and the pseudo-perplexity.
 
 examples:
-  python -m bert_jax likelihood my-bert texts.txt              one text a line, or stdin; a result a line
-  python -m bert_jax likelihood my-bert texts.txt --tokens     and of each token
-  python -m bert_jax likelihood my-bert --json < texts.txt     a JSON object a text: pll, tokens, pppl
+  python -m bert_jax likelihood my-bert texts.txt              one text and one result per line
+  python -m bert_jax likelihood my-bert texts.txt --tokens     each token's log-probability too
+  python -m bert_jax likelihood my-bert --json < texts.txt     one JSON object per text: pll, tokens, pppl
 """
 
 _BLIMP = """\
-Whether a masked model finds the grammatical sentence of a minimal pair the more probable one, in percent of the pairs:
-of each set of BLiMP, of each phenomenon, and the mean of all sets. Chance is 50.
+Score a masked model on BLiMP's minimal pairs. Prints the percentage of pairs whose grammatical sentence gets the higher
+probability, for each set and each phenomenon, and the mean over the sets. Chance is 50.
 
 examples:
-  python -m bert_jax evaluate-blimp my-bert blimp/data              a folder with a .jsonl file a set
+  python -m bert_jax evaluate-blimp my-bert blimp/data              a folder with one .jsonl file per set
   python -m bert_jax evaluate-blimp my-bert blimp-data.tar.zst --json
-  python -m bert_jax evaluate-blimp my-bert blimp/data --limit 50   the first pairs of each set: a look
+  python -m bert_jax evaluate-blimp my-bert blimp/data --limit 50   a quick look: the first pairs of each set
 """
 
 
 def _add_likelihood_arguments(parser: argparse.ArgumentParser) -> None:
     add_source(parser)
     add_lines(parser)
-    parser.add_argument("--tokens", action="store_true", help="the log-probability of each token too")
-    add_json(parser, "a JSON object a text: pll, tokens, pppl")
+    parser.add_argument("--tokens", action="store_true", help="print each token's log-probability too")
+    add_json(parser, "one JSON object per text: pll, tokens, pppl")
     _add_model_arguments(parser)
 
 
 def _add_blimp_arguments(parser: argparse.ArgumentParser) -> None:
     add_source(parser)
-    data = "BLiMP's folder, or a tar archive of it (.tar, .tar.gz, .tar.zst), or a folder with that"
+    data = "BLiMP's folder, a tar archive of it (.tar, .tar.gz, .tar.zst), or a folder with that archive"
     parser.add_argument("data", metavar="DATA", help=data)
-    parser.add_argument("--limit", type=int, metavar="N", help="the first N pairs of each set only")
+    parser.add_argument("--limit", type=int, metavar="N", help="score only the first N pairs of each set")
     add_json(parser, "one JSON object: accuracy, phenomena, fields, sets ...")
     _add_model_arguments(parser)
 
 
 def _add_model_arguments(parser: argparse.ArgumentParser) -> None:
-    how = "hide with a token the later ones of its word (Kauf & Ivanova 2023); default: itself alone"
+    how = "mask the later tokens of the word too (Kauf & Ivanova 2023); default: the scored token alone"
     parser.add_argument("--within-word", action="store_true", help=how)
     add_running(parser)
 
 
 def _likelihood(arguments: argparse.Namespace) -> None:
-    """`likelihood DIR [FILE]`: pseudo-log-likelihood, tokens, pseudo-perplexity and the text, a line a text."""
+    """`likelihood DIR [FILE]`: prints pseudo-log-likelihood, tokens, pseudo-perplexity and text, one line per text."""
     texts = lines_of(arguments.file)
     from bert_jax.inference.tasks.likelihood import Likelihood
 
@@ -67,7 +64,7 @@ def _likelihood(arguments: argparse.Namespace) -> None:
 
 
 def _evaluate_blimp(arguments: argparse.Namespace) -> None:
-    """`evaluate-blimp DIR DATA`: a table of accuracies."""
+    """`evaluate-blimp DIR DATA`: prints a table of accuracies."""
     if arguments.limit is not None and arguments.limit < 1:
         raise UserError(f"--limit {arguments.limit}: expected at least 1 pair of each set")
     from bert_jax.evaluation.blimp import read_blimp

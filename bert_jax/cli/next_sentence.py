@@ -1,4 +1,4 @@
-"""The verb next-sentence: whether the second text of each pair follows the first."""
+"""The verb next-sentence: predicts whether the second text of each pair follows the first."""
 
 import argparse
 from collections.abc import Callable, Iterator
@@ -11,12 +11,12 @@ from bert_jax.errors import UserError
 from bert_jax.files import parse_json
 
 _ABOUT = """\
-Whether the second text of a pair follows the first, and with what probability, by the head for next sentences that a
-BERT was pretrained with.
+Predict whether the second text of each pair follows the first, and the probability that it does. The model is a BERT
+with its pretrained next-sentence head.
 
 examples:
-  python -m bert_jax next-sentence my-bert pairs.tsv           two texts a line with a tab between; a result a line
-  python -m bert_jax next-sentence my-bert pairs.jsonl --json  {"text": ..., "text_pair": ...} a line
+  python -m bert_jax next-sentence my-bert pairs.tsv           two texts per line with a tab between
+  python -m bert_jax next-sentence my-bert pairs.jsonl --json  {"text": ..., "text_pair": ...} on each line
   python -m bert_jax next-sentence my-bert - < pairs.tsv
 """
 
@@ -25,11 +25,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_source(parser)
     parser.add_argument("file", metavar="FILE", help="pairs: tab-separated, or .jsonl; - is stdin, tab-separated")
     add_running(parser)
-    add_json(parser, "a JSON object a pair: label, is_next")
+    add_json(parser, "one JSON object per pair: label, is_next")
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """`next-sentence DIR FILE`: a label and the probability of "is_next", a line a pair."""
+    """`next-sentence DIR FILE`: prints a label and the probability of "is_next", one line per pair."""
     pairs = pairs_of(arguments.file)
     from bert_jax.inference.tasks.next_sentence import NextSentence
 
@@ -42,7 +42,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def pairs_of(name: str) -> Iterator[Any]:
-    """A pair for each line of a file; in the place of a line that is none the error.
+    """Yields a pair for each line of a file, or an error in place of a line that is not a pair.
 
     Raises:
         FileNotFoundError: there is no such file.
@@ -63,7 +63,7 @@ def _parsed(lines: Iterator[Any], parse: Callable[[str, str], Any], name: str) -
 def _of_cells(line: str, where: str) -> tuple[str, ...]:
     cells = line.split("\t")
     if len(cells) != 2:
-        raise UserError(f"{where}: expected two texts with a tab between, found {len(cells) - 1} tabs")
+        raise UserError(f"{where}: found {len(cells) - 1} tabs; expected two texts with one tab between")
     return tuple(cells)
 
 

@@ -1,4 +1,4 @@
-"""The verb score: predictions scored by the official rules."""
+"""The verb score: scores predictions by the official rules."""
 
 import argparse
 import math
@@ -10,8 +10,8 @@ from bert_jax.errors import UserError
 from bert_jax.files import json_text
 
 _ABOUT = """\
-Score predictions by the official rules: what train.finetune writes for any of its tasks, and what others write for
-SQuAD, KorQuAD, CoNLL and GLUE. A table of your own is task classify.
+Score predictions by the official rules: those that train.finetune writes for any of its tasks, and the files that other
+programs write for SQuAD, KorQuAD, CoNLL and GLUE. For a table of your own use the task classify.
 
 examples:
   python -m bert_jax score squad1 dev-v1.1.json predictions.json
@@ -23,28 +23,27 @@ examples:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("task", metavar="TASK", help="a task of train.finetune, conll, or ax, GLUE's diagnostic set")
+    parser.add_argument("task", metavar="TASK", help="a task of train.finetune, conll, or ax (GLUE's diagnostic set)")
     parser.add_argument("gold", metavar="GOLD", help="the labelled file")
     parser.add_argument("predictions", metavar="PREDICTIONS", help="JSON, columns, or a table of id and prediction")
     parser.add_argument("--label", metavar="NAME", help="classify: the column of labels (default label)")
     parser.add_argument("--id", metavar="NAME", help="classify: the column of ids (default: row numbers)")
-    parser.add_argument("--kind", choices=("class", "classes", "number"), help="classify: of the labels")
-    parser.add_argument("--na-prob-file", metavar="FILE", help="squad2: JSON, question id to no-answer score")
-    parser.add_argument(
-        "--na-prob-thresh", type=float, default=1.0, metavar="T", help="above it: no answer (default 1)"
-    )
+    parser.add_argument("--kind", choices=("class", "classes", "number"), help="classify: the kind of label")
+    parser.add_argument("--na-prob-file", metavar="FILE", help="squad2: no-answer scores, JSON {id: score}")
+    threshold = 'squad2: an answer whose no-answer score is above T counts as "" (default 1)'
+    parser.add_argument("--na-prob-thresh", type=float, default=1.0, metavar="T", help=threshold)
     add_json(parser, "one JSON object")
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """`score TASK GOLD PREDICTIONS`: what the official script says."""
+    """`score TASK GOLD PREDICTIONS`: prints the scores of the official script."""
     from bert_jax.data.tasks.labelled_text import Columns
     from bert_jax.evaluation.score import score
 
     given = {"label": arguments.label, "id": arguments.id, "kind": arguments.kind}
     own = {name: value for name, value in given.items() if value is not None}
     if own and arguments.task != "classify":
-        raise UserError(f"--label, --id, --kind are of classify; {arguments.task} has its own columns")
+        raise UserError(f"--label, --id, --kind are for classify only; {arguments.task} has its own columns")
     scores = score(
         arguments.task,
         Path(arguments.gold),

@@ -1,4 +1,4 @@
-"""What a verb writes: a line a result, in order, as they come; what cannot be answered is said and the rest goes on."""
+"""Reads lines and writes one result per line, in order; reports an item that fails and continues with the next."""
 
 import json
 import sys
@@ -9,14 +9,19 @@ from typing import Any
 from bert_jax.data.text.lines import read_what_is_text, what_is_text
 from bert_jax.errors import UserError
 
-CHUNK = 256  # items that are answered together
+CHUNK = 256  # items per call of a pipeline
 
 
 def lines_of(name: str) -> Iterator[str | UserError]:
-    """The lines of a file, or of stdin for "-"; in the place of one that is not UTF-8 the error."""
+    """The lines of a file, or of stdin for "-", with an error in place of each line that is not UTF-8.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        UserError: stdin is a terminal.
+    """
     if name == "-":
         if sys.stdin.isatty():
-            raise UserError("name a file with one text a line, or pipe one in")
+            raise UserError("no input: name a file with one text per line, or pipe one in")
         lines: Iterable[str | UserError] = what_is_text(sys.stdin.buffer, "stdin")
     else:
         if not Path(name).is_file():
@@ -26,14 +31,14 @@ def lines_of(name: str) -> Iterator[str | UserError]:
 
 
 def file_of(name: str) -> Path:
-    """The path of a table, which is not read from stdin.
+    """The path of a table, which cannot be read from stdin.
 
     Raises:
         FileNotFoundError: there is no such file.
         UserError: it is "-".
     """
     if name == "-":
-        raise UserError("a table is not read from stdin: name the file")
+        raise UserError("a table cannot be read from stdin; name the file")
     path = Path(name)
     if not path.is_file():
         raise FileNotFoundError(f"{name}: no such file")
@@ -41,7 +46,7 @@ def file_of(name: str) -> Path:
 
 
 def answered_by(predict: Any, items: Iterable[Any], **options: Any) -> Iterator[tuple[Any, Any]]:
-    """(item, its result or UserError) by a pipeline, a `TaskModel`, as they come; options as its `stream`."""
+    """Yields (item, its result or UserError) from a pipeline, a `TaskModel`; the options are those of its `stream`."""
     return predict.answered(items, **{"chunk": CHUNK, "on_error": "return", **options})
 
 
@@ -52,17 +57,18 @@ def serve(
     as_json: bool,
     in_json: Callable[[Any, Any], Any] = lambda item, result: result,
 ) -> None:
-    """Writes a result a line to stdout.
+    """Writes one result per line to stdout.
 
-    In the place of one that is an error there is {"error": ...}, or an empty line and the error on stderr.
+    In place of an error it writes {"error": ...} if `as_json`, else an empty line, and the error to stderr.
 
     Args:
         results: (item, result or UserError).
-        show, in_json: of an item and its result, the text to write or what to write as JSON.
-        as_json: which of the two.
+        show: (item, result) -> the text to write.
+        as_json: write JSON instead.
+        in_json: (item, result) -> the value to write as JSON.
 
     Raises:
-        UserError: in the end, if there were errors: how many.
+        UserError: after all results, if there were errors; it says how many.
     """
     count = wrong = 0
     for item, result in results:
@@ -83,10 +89,10 @@ def to_json(value: Any) -> str:
 
 
 def write(text: str) -> None:
-    """A line, or several, to stdout."""
+    """Writes one or more lines to stdout."""
     sys.stdout.write(text + "\n")
 
 
 def say(text: str) -> None:
-    """A line to stderr, where what is no result goes."""
+    """Writes a line to stderr, where everything but results goes."""
     sys.stderr.write(text + "\n")

@@ -1,37 +1,38 @@
-"""The verb summarise: the key sentences of documents."""
+"""The verb summarise: selects the key sentences of documents."""
 
 import argparse
 from collections.abc import Iterator
 from typing import Any
 
-from bert_jax.cli.arguments import Verb, add_json, add_running, add_source, running
+from bert_jax.cli.arguments import Verb, add_json, add_pooling, add_running, add_source, running
 from bert_jax.cli.streaming import lines_of, serve
 from bert_jax.errors import UserError
 
 _ABOUT = """\
-The key sentences of a document, in its order: those that are like many others of it, and not like one another, by a
-model's vectors. Nothing is written anew.
+Select the key sentences of each document, in its order. By a model's vectors, a key sentence is similar to many others
+of the document, and not to the other key sentences. No text is generated.
 
 examples:
-  python -m bert_jax summarise my-bert report.txt                          three sentences, one a line
+  python -m bert_jax summarise my-bert report.txt                          three sentences, one per line
   python -m bert_jax summarise my-bert report.txt --sentences 5
-  python -m bert_jax summarise my-bert first.txt second.txt --ratio 0.1 --json   a JSON list a document
+  python -m bert_jax summarise my-bert first.txt second.txt --ratio 0.1 --json   one JSON list per document
 """
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_source(parser)
-    parser.add_argument("files", metavar="FILE", nargs="+", help="each one document; - is stdin")
-    parser.add_argument("--sentences", type=int, metavar="N", help="how many of each document (default 3)")
-    parser.add_argument("--ratio", type=float, metavar="R", help="or which share of its sentences: 0.1 is a tenth")
-    parser.add_argument("--language", default="en", metavar="CODE", help="ISO 639-1, for abbreviations (default en)")
-    parser.add_argument("--pooling", metavar="HOW", help="of the vectors: mean, cls ...; default: what the folder says")
+    parser.add_argument("files", metavar="FILE", nargs="+", help="one document per file; - is stdin")
+    parser.add_argument("--sentences", type=int, metavar="N", help="sentences per document (default 3)")
+    parser.add_argument("--ratio", type=float, metavar="R", help="or the share of its sentences: 0.1 is a tenth")
+    language = "the text's language, ISO 639-1; its abbreviations end no sentence (default en)"
+    parser.add_argument("--language", default="en", metavar="CODE", help=language)
+    add_pooling(parser)
     add_running(parser)
-    add_json(parser, "a JSON list a document: sentence, start, end, score")
+    add_json(parser, "one JSON list per document: sentence, start, end, score")
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """`summarise DIR FILE...`: sentences, one a line, and a blank line between documents."""
+    """`summarise DIR FILE...`: prints sentences, one per line, with a blank line between documents."""
     documents = [lines_of(name) for name in arguments.files]
     from bert_jax.inference.tasks.summarise import REDUNDANCY, Summarise, check_options
 

@@ -1,4 +1,4 @@
-"""The verb tag: the entities of texts, or a tag for each word."""
+"""The verb tag: finds the entities of texts, or tags each word."""
 
 import argparse
 from collections.abc import Callable, Iterable, Iterator
@@ -10,42 +10,34 @@ from bert_jax.cli.streaming import CHUNK, answered_by, file_of, lines_of, serve
 from bert_jax.errors import UserError, errors_in_place
 
 _ABOUT = """\
-The entities of each text, with their characters, by a model that was fine-tuned to tag words. Nothing is cut: a long
-text is read in windows.
+Find the entities of each text and their character positions, with a model fine-tuned to tag words. Nothing is
+truncated: a long text is read in windows.
 
 examples:
-  python -m bert_jax tag runs/ner news.txt                            one text a line, or stdin
-  python -m bert_jax tag my-bert --json < news.txt                    a JSON list a text: entity_group, score, word ...
-  python -m bert_jax tag my-bert test.conll --conll > predicted.conll a word a line and its tag
+  python -m bert_jax tag runs/ner news.txt                            one text per line
+  python -m bert_jax tag my-bert --json < news.txt                    one JSON list per text: entity_group, score ...
+  python -m bert_jax tag my-bert test.conll --conll > predicted.conll one word and its tag per line
 """
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_source(parser, FINE_TUNED)
     add_lines(parser)
-    parser.add_argument("--conll", action="store_true", help="FILE has CoNLL's columns, a word a line in the first")
-    parser.add_argument(
-        "--aggregation",
-        choices=("first", "max", "average"),
-        default="first",
-        help="which of a word's sub-tokens speak for it: default first",
-    )
-    parser.add_argument(
-        "--split",
-        choices=("words", "spaces", "characters"),
-        default="words",
-        help="what is tagged in a text, as in training: default words, punctuation apart",
-    )
+    parser.add_argument("--conll", action="store_true", help="FILE has CoNLL's columns, one word per line in the first")
+    aggregation = "which of a word's sub-tokens decide its tag: default first"
+    parser.add_argument("--aggregation", choices=("first", "max", "average"), default="first", help=aggregation)
+    split = "the units that get a tag, as in training: default words, with punctuation split off"
+    parser.add_argument("--split", choices=("words", "spaces", "characters"), default="words", help=split)
     add_running(parser)
-    add_json(parser, "a JSON list a text: entity_group, score, word, start, end")
+    add_json(parser, "one JSON list per text: entity_group, score, word, start, end")
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """`tag DIR [FILE]`: the entities of each text, or the tag of each word of CoNLL's columns."""
+    """`tag DIR [FILE]`: prints the entities of each text, or with --conll the tag of each word."""
     if arguments.conll and arguments.file == "-":
-        raise UserError("--conll: name the file (columns are not read from stdin)")
+        raise UserError("--conll: name the file; columns cannot be read from stdin")
     if arguments.conll and arguments.split != "words":
-        raise UserError(f"--split {arguments.split}: with --conll the words are the file's")
+        raise UserError(f"--split {arguments.split}: leave it out with --conll, whose file has the words")
     lines = [] if arguments.conll else lines_of(arguments.file)
     from bert_jax.data.tasks.tags import read_conll
     from bert_jax.inference.tasks.token_classification import TokenClassification

@@ -123,7 +123,7 @@ def test_convert_draws_a_classifier_if_asked(export, tmp_path, capsys):
     assert main([*argv, "--allow-missing", "classifier"]) == 0
     assert "mlm_head" not in str(load(tmp_path / "x").params.keys())
     assert load(tmp_path / "x").config.num_labels == 3
-    assert "left out, since head sequence-classification has no place for it: cls." in capsys.readouterr().err
+    assert "left out, because head sequence-classification does not have them: cls." in capsys.readouterr().err
 
 
 def test_convert_cuts_large_weights(export, tmp_path):
@@ -151,7 +151,7 @@ def test_info_folds_layers_that_are_alike_unless_asked(run, capsys):
     folded = output(capsys, "info", str(run))
     assert "bert/encoder/layer_{0-2}/attention/query/kernel" in folded
     assert "layer_1" not in folded
-    assert "30 (there are 20, 30)" in folded
+    assert "30 (the run has 20, 30)" in folded
     assert "verified    yes" in folded
     full = output(capsys, "info", str(run), "--layers")
     assert full.count("attention/query/kernel") == 3

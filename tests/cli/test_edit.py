@@ -60,13 +60,13 @@ def test_a_distilbert_of_some_layers(source, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("options", "line"),
     [
-        ("", "nothing to do"),
+        ("", "no change given"),
         ("--keep-layers 0,7", "layers=[0, 7]: expected ascending numbers from 0 to 2"),
-        ("--keep-layers 0;2", "expected numbers, as in 0,2,4"),
-        ("--prune-heads 1", "expected a layer and its heads, as in 0:1,3"),
+        ("--keep-layers 0;2", "expected whole numbers with commas between, such as 0,2,4"),
+        ("--prune-heads 1", "expected a layer and its heads, such as 0:1,3"),
         ("--prune-heads 5:0", "heads of layer 5"),
         ("--positions 8", "the model already takes 16 positions"),
-        ("--words {empty}", "holds no words; expected one a line"),
+        ("--words {empty}", "has no words; expected one per line"),
         ("--words {absent}", "absent.txt"),
         ("--words {terms} --into-unused", "2 new words, but the vocabulary has 1 [unusedN] places"),
     ],

@@ -163,7 +163,7 @@ def test_the_words_for_a_table_s_columns(tmp_path: Path, capsys):
     assert main([*words, "--kind", "number"]) == 0
     assert "spearman            none" in capsys.readouterr().out
     assert main(["score", "rte", str(gold), str(said), "--label", "mood"]) == 2
-    assert "--label, --id, --kind are of classify; rte has its own columns" in capsys.readouterr().err
+    assert "--label, --id, --kind are for classify only; rte has its own columns" in capsys.readouterr().err
 
 
 # A gold file, the predicted tags, and of conlleval's figures those that can be counted: the share of right tags; the

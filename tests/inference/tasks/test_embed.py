@@ -10,7 +10,7 @@ import pytest
 
 from bert_jax.__main__ import main
 from bert_jax.cli import embed as embed_command
-from bert_jax.cli.vector_file import VectorFile
+from bert_jax.cli.embed import VectorFile
 from bert_jax.errors import UserError
 from bert_jax.formats.load import load
 from bert_jax.formats.sentence_transformers import write_modules
@@ -150,7 +150,7 @@ def test_a_file_of_vectors_is_gone_on_with_to_the_bit(tmp_path, suffix):
     assert not (tmp_path / ("parts" + suffix)).exists()
     with open(tmp_path / f"parts{suffix}.part", "ab") as file:
         file.write(b"[1")  # a write that was cut short
-    with pytest.raises(UserError, match=r"was begun with model='a', now it is 'b'; remove it to begin anew"):
+    with pytest.raises(UserError, match=r"was started with model='a', but now it is 'b'; remove it to start again"):
         write("parts" + suffix, 23, {"model": "b"})
     with VectorFile(tmp_path / f"parts{suffix}", width=5, made_of={"model": "a"}, chunk=4) as file:
         assert file.rows == 12
@@ -186,7 +186,7 @@ def test_embed_writes_a_row_a_line_and_says_which_lines_have_none(folder, tmp_pa
     assert main([*argv, "--output", str(tmp_path / "v.npy")]) == 2
     assert "exists already" in capsys.readouterr().err
     assert main([*argv, "--output", str(tmp_path / "v.txt")]) == 2
-    assert "expected a name that ends in .npy or .jsonl" in capsys.readouterr().err
+    assert "expected a name ending in .npy or .jsonl" in capsys.readouterr().err
 
 
 def test_embed_gives_json_or_the_error_in_its_place(folder, tmp_path, capsys):
@@ -199,7 +199,7 @@ def test_embed_gives_json_or_the_error_in_its_place(folder, tmp_path, capsys):
     assert "texts.txt, line 2: byte 0xff" in error["error"]
     assert err == "error: 1 of 3 could not be answered; the others were\n"
     assert main([*argv, "--output", str(tmp_path / "v.npy")]) == 2
-    assert "--json: is for stdout" in capsys.readouterr().err
+    assert "--json: leave it out with --output" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("suffix", [".npy", ".jsonl"])
@@ -226,7 +226,7 @@ def test_embed_goes_on_where_it_was_stopped(folder, tmp_path, capsys, monkeypatc
     capsys.readouterr()
     assert run("parts") == 2
     said = capsys.readouterr().err
-    assert "going on after line 8\n" in said and "texts.txt, line 10: byte 0xff" in said
+    assert "resuming after line 8\n" in said and "texts.txt, line 10: byte 0xff" in said
     assert appended == [4, 4, 4, 4, 2]
     assert (tmp_path / f"parts{suffix}").read_bytes() == (tmp_path / f"whole{suffix}").read_bytes()
     if suffix == ".jsonl":
@@ -243,7 +243,7 @@ def test_what_is_damaged_of_an_unfinished_file_is_said(tmp_path, content):
 
     begin()
     (tmp_path / "v.npy.part.json").write_bytes(content)
-    with pytest.raises(UserError, match=r"v\.npy\.part\.json: is damaged, .*; remove both to begin anew"):
+    with pytest.raises(UserError, match=r"v\.npy\.part\.json: is damaged, .*; remove both to start again"):
         begin()
 
 

@@ -118,5 +118,5 @@ def test_a_line_of_another_number_of_cells_is_an_error(folder, tmp_path, capsys)
         run(folder, tmp_path / "pairs.tsv")
     out, err = capsys.readouterr()
     assert [bool(line) for line in out.splitlines()] == [False, False, True, False]
-    assert "line 1: expected two texts with a tab between, found 0 tabs" in err
-    assert "line 2: expected two texts with a tab between, found 2 tabs" in err
+    assert "line 1: found 0 tabs; expected two texts with one tab between" in err
+    assert "line 2: found 2 tabs; expected two texts with one tab between" in err
