@@ -1,4 +1,4 @@
-"""From a model and texts to answers: a few compiled shapes, plain Python results.
+"""Runs models on texts, with a few compiled shapes and plain Python results.
 
-`pipeline` is the way in.
+Start with `pipeline`.
 """

@@ -1,4 +1,4 @@
-"""`pipeline(task, source)(texts)`: from texts to plain Python results, under transformers' keys."""
+"""`pipeline(task, source)(texts)` turns texts into plain Python results, under transformers' keys."""
 
 import os
 from collections.abc import Callable
@@ -30,19 +30,20 @@ TASKS: dict[str, Callable[..., Any]] = {
 
 
 def pipeline(task: str, source: "str | os.PathLike[str] | Loaded", **options: Any) -> Callable[..., Any]:
-    """A callable for a task, its model loaded and compiled as shapes come.
+    """Loads a model for a task. A shape is compiled when it first occurs.
 
     Args:
         task: a key of `TASKS`.
         source: a run directory, a Hugging Face folder, a hub id, or what `load` returned.
-        **options: of the task's class.
+        **options: the options of the task's class.
 
     Returns:
-        `predict(texts, ...)`: one text gives one result, a list a list. The class's `__call__` says the rest.
+        `predict(texts, ...)`: returns one result for a text and a list for a list; see the class's `__call__`.
 
     Raises:
-        FileNotFoundError, UserError: as `load`; an unknown task; a model with another head than the task's.
+        FileNotFoundError, UserError: as `load`.
+        UserError: the task is unknown, or the model does not have the task's head.
     """
     if task not in TASKS:
-        raise UserError(f"task {task!r}: there is {', '.join(TASKS)}")
+        raise UserError(f"task {task!r}: expected one of {', '.join(TASKS)}")
     return TASKS[task](source, **options)

@@ -275,8 +275,8 @@ def test_every_verb_loads_its_model_with_the_products_type_that_is_asked_for(arg
     [
         (["answer", "{question-answering}", "{tmp}/table.csv", "--top-k", "21"], "--top-k 21: expected 1 to 20"),
         (["answer", "{question-answering}", "{tmp}/dev.json", "--top-k", "2"], "one answer per question; add --json"),
-        (["classify", "{token-classification}", "{tmp}/texts.txt"], "that is for token-classification (verb tag)"),
-        (["tag", "{question-answering}", "{tmp}/texts.txt"], "that is for question-answering (verb answer)"),
+        (["classify", "{token-classification}", "{tmp}/texts.txt"], "which is for token-classification (verb tag)"),
+        (["tag", "{question-answering}", "{tmp}/texts.txt"], "which is for question-answering (verb answer)"),
         (["classify", "{sequence-classification}", "{tmp}/none.txt"], "none.txt: no such file"),
         (["classify", "{sequence-classification}", "{tmp}/table.csv"], "a table; name the column"),
         (["classify", "{sequence-classification}", "{tmp}/table.csv", "--text", "t"], "line 2: has no column 't'"),

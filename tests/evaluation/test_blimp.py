@@ -211,7 +211,10 @@ GOOD = b'{"sentence_good": "a", "sentence_bad": "b", "UID": "x"}\n'
         ({"x.jsonl": GOOD + b"{\n"}, "x.jsonl, line 2: not JSON"),
         ({"x.jsonl": b'["a"]\n'}, "x.jsonl, line 1: expected an object with sentence_good and sentence_bad"),
         ({"x.jsonl": b'{"sentence_good": "a"}\n'}, "line 1: expected an object with sentence_good and sentence_bad"),
-        ({"x.jsonl": b'{"sentence_good": "a", "sentence_bad": 1}\n'}, "line 1: sentence_bad: expected a text, found 1"),
+        (
+            {"x.jsonl": b'{"sentence_good": "a", "sentence_bad": 1}\n'},
+            "line 1: sentence_bad: expected a string, found 1",
+        ),
         (
             {"x.jsonl": b'{"sentence_good": "\\ud800", "sentence_bad": "a"}\n'},
             "lone surrogate '\\ud800' at character 1",
@@ -254,7 +257,7 @@ def test_an_archive_that_is_cut_is_never_a_smaller_one(name, damage, message, da
 def test_a_sentence_that_cannot_be_scored_is_named(predict, tmp_path):
     rows = [{"sentence_good": "o", "sentence_bad": "hello"}, {"sentence_good": "o", "sentence_bad": "hello " * LONGEST}]
     (tmp_path / "mine.jsonl").write_bytes(jsonl(rows))
-    with pytest.raises(UserError, match=r"^mine, pair 2: text .* tokens, the model takes"):
+    with pytest.raises(UserError, match=r"^mine, pair 2: text .* tokens; the model takes at most"):
         evaluate(predict, read_blimp(tmp_path))
 
 

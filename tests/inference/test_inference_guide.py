@@ -8,7 +8,7 @@ import pytest
 from bert_jax.formats.load import load
 from bert_jax.inference.tasks.embed import TextEmbedding
 from bert_jax.inference.tasks.fill_mask import FillMask
-from bert_jax.inference.tasks.notebook import Results
+from bert_jax.inference.tasks.task_model import Results
 from tests.guide import blocks_of, run_blocks
 from tests.inference.tasks.task_folders import export
 

@@ -1,4 +1,4 @@
-"""One file a pipeline, and what they share.
+"""One file per pipeline, and the code that they share.
 
-A new pipeline subclasses `TaskModel` and gets a line in `bert_jax/inference/pipeline.py`.
+To add a pipeline, subclass `TaskModel` and add an entry in `bert_jax/inference/pipeline.py`.
 """

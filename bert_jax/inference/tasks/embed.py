@@ -1,4 +1,4 @@
-"""embed: a vector for each text, pooled as its folder says (modules.json); similar: the nearest of many texts."""
+"""embed: computes a vector for each text, pooled as its folder says (modules.json); similar: finds the nearest texts."""
 
 import hashlib
 import os
@@ -20,32 +20,32 @@ from bert_jax.inference.tasks.task_model import EncodedItems, Running, TaskModel
 from bert_jax.inference.tasks.task_source import check_text
 from bert_jax.tree import sha256_of_parameters
 
-POOLED = "pooled"  # the pooler's vector, which is no pooling of sentence-transformers
+POOLED = "pooled"  # the pooler's output; sentence-transformers has no such pooling
 DEFAULT_POOLING = "mean" + NORMALIZED
-_BLOCK = 1 << 24  # scores that are in memory at a time
+_BLOCK = 1 << 24  # scores in memory at a time
 _PACKABLE = ("mean", "mean_sqrt_len_tokens", "cls")
 
 
 class TextEmbedding(TaskModel):
-    """Vectors of texts.
+    """Computes vectors of texts.
 
-    A text that is too long is cut at the end, to the length that the folder says (sentence_bert_config.json), or the
-    model takes; a warning says how many were. The empty text is the text with no words: it gets the vector of
-    [CLS] [SEP].
+    Texts that are too long are truncated at the end, to the length in the folder's sentence_bert_config.json or that of
+    the model; a warning gives their number. The empty text gets the vector of [CLS] [SEP].
 
     Args:
-        source: a run directory, a folder, a hub id, or what `load` returned (then "the folder" is where that was read
-            from, as long as it is there); with any head.
-        pooling: "mean" over the tokens, "cls" (the first one's vector), "max", "mean_sqrt_len_tokens", or "pooled"
-            (what the pooler makes of the first); "+normalize" for vectors of length one. None: what the folder's
-            modules.json says, else "mean+normalize".
-        packing: texts share rows of 128 tokens and more, each seeing itself alone; None: where the pooling allows it.
-        max_length: tokens of a text; None: what the folder says, or the model takes.
-        **running: batch_size, dtype, cache, devices, as `TaskModel`.
+        source: a run directory, a folder, a hub id, or what `load` returned (then "the folder" is the one that it read,
+            if that still exists); with any head.
+        pooling: "mean" over the tokens, "cls" (the first token's vector), "max", "mean_sqrt_len_tokens", or "pooled"
+            (the pooler's output for the first token); add "+normalize" for vectors of length one. None: what the
+            folder's modules.json says, else "mean+normalize".
+        packing: texts share rows of 128 or more tokens, and each attends only to itself; None: if the pooling allows
+            it.
+        max_length: the most tokens of a text; None: as the folder says, else the model's limit.
+        **running: batch_size, dtype, cache, devices; see `TaskModel`.
 
     Attributes:
-        pooling: how texts become vectors.
-        width: D.
+        pooling: the pooling in use.
+        width: D, the length of a vector.
     """
 
     task = "embed"
@@ -66,7 +66,7 @@ class TextEmbedding(TaskModel):
         if kind != POOLED:
             check_pooling(self.pooling)
         if packing and kind not in _PACKABLE:
-            raise UserError(f"packing: not with pooling {self.pooling!r}; with {', '.join(_PACKABLE)}")
+            raise UserError(f"packing: pooling is {self.pooling!r}; expected one of {', '.join(_PACKABLE)}")
         if max_length is None and folder is not None:
             max_length = max_length_of(folder)
         if max_length is not None:
@@ -77,13 +77,13 @@ class TextEmbedding(TaskModel):
         self.width = self.config.hidden_size
 
     def __call__(self, texts: str | Sequence[str]) -> np.ndarray:
-        """Embed texts.
+        """Computes the vectors of texts.
 
         Args:
             texts: a text, or a list of them.
 
         Returns:
-            float32 [D] for a text, [N, D] for a list, in its order.
+            float32 [D] for a text; [N, D], in order, for a list.
         """
         single = isinstance(texts, str)
         vectors = list(self.stream([texts] if single else list(texts)))
@@ -91,7 +91,7 @@ class TextEmbedding(TaskModel):
 
     @cached_property
     def fingerprint(self) -> str:
-        """sha256, in hex, of the parameters as products take them, and of all that decides a text's ids."""
+        """A sha256, in hex, of the parameters in the type that matrix products use, and of the tokenizer."""
         sums = sha256_of_parameters(jax.device_get(self.engine.programs.params)), self.tokenizer.fingerprint
         return hashlib.sha256("".join(sums).encode()).hexdigest()
 
@@ -103,7 +103,7 @@ class TextEmbedding(TaskModel):
         return [vector_D for (vector_D,) in outputs]
 
     def apply(self, params: Any, batch: Mapping[str, Array], **options: Any) -> tuple[Array]:
-        """float32 [B, D], of a packed batch [B, K, D]."""
+        """Returns float32 [B, D]; for a packed batch [B, K, D]."""
         output: Any = self._model.apply({"params": params}, **model_inputs(self.config, batch))
         kind = self.pooling.removesuffix(NORMALIZED)
         if kind == POOLED:
@@ -117,16 +117,17 @@ class TextEmbedding(TaskModel):
 
 
 def _folder_of(source: Source | Loaded) -> Path | None:
-    """Where a model says how it pools; None of a loaded one whose folder is gone."""
+    """The folder that says how the model pools; None for a loaded model whose folder is gone."""
     if isinstance(source, Source):
         return source.folder
     return Path(source.report.source) if Path(source.report.source).is_dir() else None
 
 
 def pooled(x_BLD: Array, mask_BL: Array, kind: str) -> Array:
-    """One vector of each row, [B, D], over the positions where the mask is 1.
+    """Pools each row to one vector, [B, D], over the positions where the mask is 1.
 
-    sentence-transformers' `Pooling`: "mean", "cls", "max", "mean_sqrt_len_tokens" (the sum over the root of how many).
+    The kinds are those of sentence-transformers' `Pooling`: "mean", "cls", "max", "mean_sqrt_len_tokens" (the sum
+    divided by the square root of the number of tokens).
     """
     if kind == "cls":
         return x_BLD[:, 0]
@@ -138,12 +139,12 @@ def pooled(x_BLD: Array, mask_BL: Array, kind: str) -> Array:
 
 
 def pooled_sequences(x_BLD: Array, of_BL: Array, starts_BK: Array, kind: str) -> Array:
-    """One vector of each sequence of packed rows, [B, K, D]; of a place that has none it is finite and means nothing.
+    """Pools each sequence of packed rows to one vector, [B, K, D]. Unused places get finite values without meaning.
 
     Args:
         x_BLD: hidden states.
-        of_BL: 1, 2 … for the sequences of a row, 0 for padding.
-        starts_BK: where they begin.
+        of_BL: the sequence of each token, 1, 2 … in each row; 0 is padding.
+        starts_BK: the position where each sequence begins.
         kind: "mean", "mean_sqrt_len_tokens" or "cls".
     """
     if kind == "cls":
@@ -155,7 +156,7 @@ def pooled_sequences(x_BLD: Array, of_BL: Array, starts_BK: Array, kind: str) ->
 
 
 def normalized(vectors: Array) -> Array:
-    """Divided by its length; zero stays zero, as `torch.nn.functional.normalize` has it."""
+    """Scales vectors to length one; zero stays zero, as in `torch.nn.functional.normalize`."""
     lengths = jnp.linalg.norm(vectors, axis=-1, keepdims=True)
     return vectors / jnp.maximum(lengths, 1e-12)
 
@@ -165,7 +166,7 @@ def _divisor(counts: Array, kind: str) -> Array:
 
 
 def vectors_or_nan(embed: Any, texts: Sequence[Any]) -> np.ndarray:
-    """float32 [N, D] by a `TextEmbedding`; a row of NaN for what has no vector, as the UserError of an unread line."""
+    """The vectors of a `TextEmbedding`, float32 [N, D], with a row of NaN for a UserError or a text that fails."""
     missing = np.full(embed.width, np.nan, np.float32)
     found = embed.stream(texts, on_error="return")
     return np.array([missing if isinstance(one, UserError) else one for one in found]).reshape(-1, embed.width)
@@ -174,21 +175,24 @@ def vectors_or_nan(embed: Any, texts: Sequence[Any]) -> np.ndarray:
 def similar(
     embed: Any, queries: Sequence[Any], corpus: Sequence[Any], top_k: int = 5
 ) -> Iterator[list[dict[str, Any]]]:
-    """For each query the texts that are nearest to it, under the keys of sentence-transformers' `semantic_search`.
+    """Yields for each query its nearest texts, under the keys of sentence-transformers' `semantic_search`.
 
     Args:
-        embed: a `TextEmbedding`, or anything that makes vectors [N, D] of texts.
+        embed: a `TextEmbedding`, or any function from a list of texts to vectors [N, D].
         queries, corpus: texts.
-        top_k: how many of them.
+        top_k: the number of texts per query.
 
-    Returns:
-        for each query a list of dicts, the nearest first: `corpus_id` (int), `score` (float, the cosine), `text`. A
-        text whose vector is NaN is near to none.
+    Yields:
+        For each query a list of dicts, nearest first: `corpus_id` (int), `score` (float, the cosine), `text`. Texts
+        whose vector is NaN are left out.
+
+    Raises:
+        UserError: `top_k` is below 1, or the corpus is empty.
     """
     if top_k < 1:
         raise UserError(f"top_k={top_k}: expected at least 1")
     if not corpus:
-        raise UserError("the corpus has no texts")
+        raise UserError("the corpus has no texts; expected at least one")
     scores, rows = nearest(embed(list(queries)), embed(list(corpus)), top_k)
     for own_scores, own_rows in zip(scores.tolist(), rows.tolist(), strict=True):
         yield [
@@ -199,14 +203,14 @@ def similar(
 
 
 def nearest(queries_QD: np.ndarray, corpus_ND: np.ndarray, top_k: int) -> tuple[np.ndarray, np.ndarray]:
-    """The `top_k` rows of a corpus with the greatest cosine to each query, the greatest first; ties by their number.
+    """Finds the `top_k` corpus rows with the greatest cosine to each query, greatest first; ties by row number.
 
     Args:
-        queries_QD, corpus_ND: vectors of any length but zero, float32. A corpus row of NaN comes last.
-        top_k: at most N.
+        queries_QD, corpus_ND: vectors of any length but zero, float32. Corpus rows of NaN come last.
+        top_k: k; a value above N counts as N.
 
     Returns:
-        cosines float32 [Q, k] and rows int64 [Q, k]; the cosine is -inf where there are no more rows but of NaN.
+        The cosines, float32 [Q, k], and the row numbers, int64 [Q, k]. The cosine of a row of NaN is -inf.
     """
     top_k = min(top_k, len(corpus_ND))
     corpus_ND = _of_length_one(corpus_ND)

@@ -1,4 +1,4 @@
-"""fill-mask: the most probable tokens for each mask of a text, under transformers' keys."""
+"""fill-mask: predicts the most probable tokens for each mask of a text, under transformers' keys."""
 
 import logging
 import os
@@ -14,8 +14,15 @@ from bert_jax.errors import UserError
 from bert_jax.formats.load import Loaded
 from bert_jax.inference.engine.batching import power_of_two
 from bert_jax.inference.tasks.likelihood import Hidden, hidden_rows
-from bert_jax.inference.tasks.notebook import Results, first_of
-from bert_jax.inference.tasks.task_model import ANY_LENGTH, EncodedItems, Running, TaskModel, model_inputs
+from bert_jax.inference.tasks.task_model import (
+    ANY_LENGTH,
+    EncodedItems,
+    Results,
+    Running,
+    TaskModel,
+    first_of,
+    model_inputs,
+)
 from bert_jax.inference.tasks.task_source import (
     check_max_length,
     check_text,
@@ -32,7 +39,7 @@ _TOKENIZER_OPTIONS = ("truncation", "max_length", "padding")
 
 
 class _Asked(NamedTuple):
-    """Ids int32 [L] of a text and the positions of its masks; the ids that are asked for, or None."""
+    """A text's ids, int32 [L], the positions of its masks, and the ids to score (None: all)."""
 
     ids: np.ndarray
     masks: np.ndarray
@@ -40,21 +47,21 @@ class _Asked(NamedTuple):
 
 
 class FillMask(TaskModel):
-    """The most probable tokens for each [MASK] of a text, or whatever the model's tokenizer calls it (`<mask>`).
+    """Predicts the most probable tokens for each [MASK] of a text (or the tokenizer's own mask token, as `<mask>`).
 
-    A text is a row for each of its [MASK]s, so that one with many takes no memory of the others. The number of tokens
-    that are asked for is rounded up to a power of two, and compiled once.
+    A text becomes one row for each of its [MASK]s, so a text with many of them makes no other output larger. The number
+    of tokens per mask is rounded up to a power of two, so that few values of `top_k` compile a program of their own.
 
     Args:
         source: a run directory, a folder, a hub id, or what `load` returned (head "pretraining" or "mlm").
-        truncation: cut a text at the end where it is too long for the model; it must keep all its [MASK]s. Without,
-            too long is an error.
-        top_k: how many tokens to give for each [MASK], most probable first; at most the size of the vocabulary.
-        targets: give these tokens only, or as many of them as `top_k` says. In the place of one that is no token of the
-            vocabulary its first piece is taken, and a warning says so, as transformers does.
-        tokenizer_kwargs: transformers' way to say `truncation`, and with it `max_length`, at most the model's; a
-            `padding` there changes nothing.
-        **running: batch_size, dtype, cache, devices, as `TaskModel`.
+        truncation: truncate texts that are too long at the end; they must keep all their [MASK]s. False: such texts are
+            errors.
+        top_k: the number of tokens for each [MASK], most probable first; at most the size of the vocabulary.
+        targets: score only these tokens, of which the best `top_k` are given. For a word that is not in the vocabulary
+            its first piece is used, with a warning, as in transformers.
+        tokenizer_kwargs: `truncation` and `max_length` (at most the model's) as transformers takes them; `padding` is
+            accepted but has no effect.
+        **running: batch_size, dtype, cache, devices; see `TaskModel`.
     """
 
     task = "fill-mask"
@@ -83,20 +90,20 @@ class FillMask(TaskModel):
         targets: str | Sequence[str] | None = None,
         tokenizer_kwargs: Mapping[str, Any] | None = None,
     ) -> list[Any]:
-        """Fill in the masks.
+        """Predicts the tokens of the masks.
 
         Args:
             texts: a text, or a list of them, each with at least one [MASK].
-            top_k, targets, tokenizer_kwargs: for this call, in the place of the class's own.
+            top_k, targets, tokenizer_kwargs: override the class's options for this call.
 
         Returns:
-            For one text with one [MASK] a list of dicts: `score` (float, the probability), `token` (int, its id),
-            `token_str`, `sequence` (the text with the token in place, decoded). For a text with several a list of
-            such lists, one a [MASK] in their order, each filled on its own (`sequence` then keeps the special
-            tokens, the other masks among them). For a list of texts a list of these.
+            For a text with one [MASK] a list of dicts: `score` (float, the probability), `token` (int, its id),
+            `token_str`, `sequence` (the text with the token filled in, decoded). For a text with several [MASK]s a list
+            of such lists, one per [MASK] in order, each filled in independently of the others (`sequence` then keeps
+            the special tokens, including the other masks). For a list of texts a list of these.
 
         Raises:
-            UserError: a text without [MASK], or too long for the model; targets of which nothing is left.
+            UserError: a text has no [MASK] or is too long for the model, or no target is left.
         """
         single = isinstance(texts, str)
         options: dict[str, Any] = {"top_k": top_k, "targets": targets, "tokenizer_kwargs": tokenizer_kwargs}
@@ -138,12 +145,12 @@ class FillMask(TaskModel):
         return {"top_k": min(power_of_two(options["top_k"], 8), self.tokenizer.vocab_size)}
 
     def apply(self, params: Any, batch: Mapping[str, jax.Array], **options: Any) -> tuple[jax.Array, ...]:
-        """Probabilities float32 and ids int32, both [B, P, k]: the best, descending, or of `target_ids` [B, k]."""
+        """Returns probabilities, float32, and ids, int32, both [B, P, k]: the k best, or `target_ids` [B, k]."""
         inputs = model_inputs(self.config, batch)
         output: Any = self._model.apply({"params": params}, **inputs, mlm_positions=batch["mlm_positions"])
         probabilities_BPV = jax.nn.softmax(output.prediction_logits, axis=-1)
         if "target_ids" not in batch:
-            # A table that was padded has rows that no token belongs to.
+            # A padded embedding table has rows without a token.
             return tuple(jax.lax.top_k(probabilities_BPV[..., : self.tokenizer.vocab_size], options["top_k"]))
         shape = (*probabilities_BPV.shape[:2], batch["target_ids"].shape[1])
         ids_BPk = jax.numpy.broadcast_to(batch["target_ids"][:, None], shape)
@@ -158,7 +165,7 @@ class FillMask(TaskModel):
         ]
 
     def _cut_at(self, tokenizer_kwargs: Mapping[str, Any]) -> int | None:
-        """Tokens that are left of a text; None where nothing is cut. `max_length` alone cuts, as with transformers."""
+        """The length to truncate to, or None. `max_length` alone turns truncation on, as in transformers."""
         max_length = tokenizer_kwargs.get("max_length")
         check_max_length(max_length, self.tokenizer.special_tokens_added(pair=False))
         if not is_cut(tokenizer_kwargs.get("truncation", self._truncation or max_length is not None)):
@@ -166,7 +173,7 @@ class FillMask(TaskModel):
         return min(max_length or self.longest, self.longest)
 
     def _ids(self, text: str, number: int, cut_at: int | None) -> np.ndarray:
-        """Ids int32 [L] with [CLS] and [SEP]; checked."""
+        """The checked text's ids, int32 [L], with [CLS] and [SEP]."""
         check_text(text, f"text {number + 1}")
         (ids,) = self.tokenizer([text], truncation="none", max_length=ANY_LENGTH)["input_ids"]
         mask = self.tokenizer.mask_token
@@ -174,34 +181,34 @@ class FillMask(TaskModel):
         masks = int((ids == self.tokenizer.mask_token_id).sum())
         if not masks:
             foreign = next((f", not {token}" for token in _MASK_TOKENS if token != mask and token in text), "")
-            raise UserError(f"{shown} has no {mask}: put one where a word is wanted{foreign}")
+            raise UserError(f"{shown} has no {mask}: put one in place of a word{foreign}")
         if len(ids) <= (cut_at or self.longest):
             return ids
         if cut_at is None:
             raise UserError(
-                f"{shown} has {len(ids)} tokens, the model takes {self.longest}: shorten it, or ask for truncation"
+                f"{shown} has {len(ids)} tokens; the model takes at most {self.longest}: shorten it or use truncation"
             )
         ids = np.append(ids[: cut_at - 1], ids[-1])
         if int((ids == self.tokenizer.mask_token_id).sum()) < masks:
-            raise UserError(f"{shown}: cut to {cut_at} tokens it loses a {mask}; shorten it")
+            raise UserError(f"{shown}: truncating it to {cut_at} tokens removes a {mask}; shorten it")
         return ids
 
     def _wanted(self, targets: str | Sequence[str] | None) -> np.ndarray | None:
-        """int32 [k], each once."""
+        """The ids of the targets, int32 [k], without duplicates."""
         if targets is None:
             return None
         targets = [targets] if isinstance(targets, str) else targets
         if not targets:
-            raise UserError("targets: an empty list; leave it out for all tokens")
+            raise UserError("targets: found an empty list; expected at least one token, or None for all tokens")
         ids = [id for target in targets for id in self.tokenizer.tokens_to_ids(self._pieces_of(target)[:1])]
         if not ids:
             raise UserError(
-                f"targets: nothing is left of {', '.join(map(repr, targets))}; name tokens of the vocabulary"
+                f"targets: found no token in {', '.join(map(repr, targets))}; expected tokens of the vocabulary"
             )
         return np.array(list(dict.fromkeys(ids)), np.int32)
 
     def _pieces_of(self, target: Any) -> list[str]:
-        """A token of the vocabulary itself; else what the tokenizer makes of a word."""
+        """[target] if it is a token of the vocabulary, else the pieces that the tokenizer splits it into."""
         check_text(target, "targets")
         try:
             self.tokenizer.tokens_to_ids([target])
@@ -213,11 +220,11 @@ class FillMask(TaskModel):
         for target in [targets] if isinstance(targets, str) else targets:
             pieces = self._pieces_of(target)
             if len(pieces) != 1 or pieces[0] == self.tokenizer.unk_token:
-                taken = f"{pieces[0]!r} is asked for in its place" if pieces else "it is left out"
-                logger.warning("targets: %r is no token of the vocabulary; %s", target, taken)
+                taken = f"using {pieces[0]!r} instead" if pieces else "leaving it out"
+                logger.warning("targets: %r is not a token of the vocabulary; %s", target, taken)
 
     def _describe(self, asked: _Asked, outputs: list[tuple[np.ndarray, ...]], top_k: int) -> Any:
-        """The dicts of one text, of the outputs for each of its masks."""
+        """The dicts of one text, from the outputs for each of its masks."""
         single = len(asked.masks) == 1
         answers = []
         for position, ((scores_k,), (tokens_k,)) in zip(asked.masks, outputs, strict=True):

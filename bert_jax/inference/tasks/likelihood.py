@@ -13,8 +13,7 @@ import numpy as np
 from bert_jax.data.tasks.encoded import Batch, Encoded
 from bert_jax.errors import UserError
 from bert_jax.formats.load import Loaded
-from bert_jax.inference.tasks.notebook import Results
-from bert_jax.inference.tasks.task_model import EncodedItems, Running, TaskModel, model_inputs
+from bert_jax.inference.tasks.task_model import EncodedItems, Results, Running, TaskModel, model_inputs
 from bert_jax.inference.tasks.task_source import check_text, shortened
 
 

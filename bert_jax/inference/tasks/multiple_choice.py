@@ -1,4 +1,4 @@
-"""multiple-choice: which of several endings a model takes for the right one."""
+"""multiple-choice: picks the most probable of several endings."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -9,38 +9,41 @@ import numpy as np
 
 from bert_jax.data.tasks.multiple_choice import Choices
 from bert_jax.errors import UserError
-from bert_jax.inference.tasks.notebook import Results
-from bert_jax.inference.tasks.task_model import EncodedItems, TaskModel, softmax
+from bert_jax.inference.tasks.task_model import EncodedItems, Results, TaskModel, softmax
 from bert_jax.inference.tasks.task_source import check_text
 
 Question = Choices | Mapping[str, Any]
 
 
 class MultipleChoice(TaskModel):
-    """The most probable of the choices of each question.
+    """Picks the most probable choice of each question.
 
-    Each choice is a row of its own, [CLS] text [SEP] choice [SEP], so that questions may have any number of them and
-    nothing is compiled for it. A row that is too long for the model is cut at the end, the longer part first; a warning
-    says how many were.
+    Each choice is a row of its own, [CLS] text [SEP] choice [SEP], so questions can have any number of choices without
+    further compilations. If a row is too long for the model, its longer part is truncated at the end; a warning gives
+    the number of such rows.
 
     Args:
         source: a fine-tuning run, a folder, a hub id, or what `load` returned (head "multiple-choice").
-        batch_size, dtype, cache, devices: as `TaskModel`; rows, not questions.
+        batch_size, dtype, cache, devices: see `TaskModel`; the batch size counts choices, not questions.
     """
 
     task = "multiple-choice"
     choices = 1
 
     def __call__(self, questions: Question | Sequence[Question]) -> Any:
-        """Choose.
+        """Picks a choice for each question.
 
         Args:
-            questions: {"text": ..., "choices": [...]}, or `Choices` as the readers of `data/tasks/multiple_choice.py`
-                give them, or a list of those.
+            questions: {"text": ..., "choices": [...]}, or `Choices` from the readers of
+                `data/tasks/multiple_choice.py`, or a list of these.
 
         Returns:
-            For one question a dict: `choice` (int, from 0), `score` (float, its probability), `scores` (of all choices,
-            which add up to 1). For a list of questions a list of these. (transformers has no such pipeline.)
+            For one question a dict: `choice` (int, from 0), `score` (float, its probability), `scores` (the
+            probabilities of all choices, which sum to 1). For a list of questions a list of these. (transformers has no
+            such pipeline.)
+
+        Raises:
+            UserError: a question is not of that form, or has no choices.
         """
         single = isinstance(questions, Choices | Mapping)
         results = Results(self.stream([questions] if single else list(questions)))
@@ -64,7 +67,7 @@ def _describe(scores: np.ndarray) -> dict[str, Any]:
 
 
 def _rows_of(question: Any, name: str) -> tuple[Sequence[str], Sequence[str]]:
-    """The first and the second text of each choice."""
+    """The first texts and the second texts of the choices."""
     if isinstance(question, Choices):
         first, second = question.first, question.second
         for number, text in enumerate(first, 1):
@@ -81,7 +84,7 @@ def _rows_of(question: Any, name: str) -> tuple[Sequence[str], Sequence[str]]:
     for number, text in enumerate(second, 1):
         check_text(text, f"{name}, choice {number}")
     if not second:
-        raise UserError(f"{name}: has no choices")
+        raise UserError(f"{name}: has no choices; expected at least one")
     return first, second
 
 

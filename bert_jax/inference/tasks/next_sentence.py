@@ -1,4 +1,4 @@
-"""next-sentence: does the second text follow the first, by the head that BERT was pretrained with."""
+"""next-sentence: predicts whether the second text follows the first, with the head that BERT was pretrained with."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -6,23 +6,23 @@ from typing import Any
 import numpy as np
 
 from bert_jax.errors import UserError
-from bert_jax.inference.tasks.notebook import Results
-from bert_jax.inference.tasks.task_model import EncodedItems, TaskModel, softmax
+from bert_jax.inference.tasks.task_model import EncodedItems, Results, TaskModel, softmax
 from bert_jax.inference.tasks.task_source import check_text, shortened
 
-LABELS = ("is_next", "not_next")  # of the logits, as in transformers' BertForNextSentencePrediction
+LABELS = ("is_next", "not_next")  # in the order of the logits, as in transformers' BertForNextSentencePrediction
 
 Pair = tuple[str, str] | Mapping[str, str]
 
 
 class NextSentence(TaskModel):
-    """Whether one text follows another (https://arxiv.org/abs/1810.04805, section 3.1).
+    """Predicts whether one text follows another (https://arxiv.org/abs/1810.04805, section 3.1).
 
-    A pair that is too long for the model is cut at the end, the longer text first; a warning says how many were.
+    If a pair is too long for the model, the longer text is truncated at the end; a warning gives the number of such
+    pairs.
 
     Args:
-        source: a run directory, a folder, a hub id, or what `load` returned (head "pretraining" or "nsp" of a BERT).
-        batch_size, dtype, cache, devices: as `TaskModel`.
+        source: a run directory, a folder, a hub id, or what `load` returned (a BERT with head "pretraining" or "nsp").
+        batch_size, dtype, cache, devices: see `TaskModel`.
     """
 
     task = "next-sentence"
@@ -30,24 +30,24 @@ class NextSentence(TaskModel):
     def __call__(
         self, text: str | Sequence[Pair], text_pair: str | None = None
     ) -> dict[str, Any] | list[dict[str, Any]]:
-        """Judge pairs.
+        """Predicts for one pair or a list of pairs.
 
         Args:
             text: the first text of a pair; or a list of pairs, each a tuple or {"text": ..., "text_pair": ...}.
-            text_pair: the second one, of a single pair.
+            text_pair: the second text, if `text` is the first.
 
         Returns:
             For each pair a dict: `label` ("is_next" or "not_next"), `is_next` (float, the probability).
 
         Raises:
-            UserError: a text without a token, as the empty one; what is no pair.
+            UserError: a text has no token (it is empty, for example), or an item is not a pair.
         """
         if isinstance(text, str):
             if text_pair is None:
-                raise UserError("one text: give the second, text_pair, too")
+                raise UserError("text_pair is missing: found one text, expected two")
             return next(self.stream([(text, text_pair)]))
         if text_pair is not None:
-            raise UserError("text_pair: only with one text; of many give a list of pairs")
+            raise UserError("text_pair: expected only with a single text; for several, pass a list of pairs")
         return Results(self.stream(list(text)))
 
     def encode(self, items: list[Pair], first: int, **options: Any) -> EncodedItems:
@@ -56,7 +56,7 @@ class NextSentence(TaskModel):
         for number, length in enumerate(self.tokenizer.encode_flat(texts)[1].tolist()):
             if not length:
                 which = f"pair {first + number // 2 + 1}, the {('first', 'second')[number % 2]} text"
-                raise UserError(f"{which} ({shortened(texts[number])}) has no token: there is nothing to judge")
+                raise UserError(f"{which} ({shortened(texts[number])}) has no token; expected at least one")
         return EncodedItems(pairs, *self.encode_pairs(pairs))
 
     def results(self, facts: list[Any], outputs: list[tuple[np.ndarray, ...]], **options: Any) -> list[Any]:

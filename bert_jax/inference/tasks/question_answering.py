@@ -13,8 +13,7 @@ from bert_jax.data.tokenizer.words import words_of
 from bert_jax.errors import UserError
 from bert_jax.formats.load import Loaded
 from bert_jax.formats.source import Source
-from bert_jax.inference.tasks.notebook import Results, first_of
-from bert_jax.inference.tasks.task_model import EncodedItems, Running, TaskModel
+from bert_jax.inference.tasks.task_model import EncodedItems, Results, Running, TaskModel, first_of
 from bert_jax.inference.tasks.task_source import check_text, opened, settings_of_run, shortened
 
 _AT_ONCE = 64  # questions whose windows are in memory together

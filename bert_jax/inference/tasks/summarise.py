@@ -10,8 +10,7 @@ from bert_jax.data.text.corpus import split_sentences
 from bert_jax.errors import UserError
 from bert_jax.formats.load import Loaded
 from bert_jax.inference.tasks.embed import TextEmbedding
-from bert_jax.inference.tasks.notebook import Results, first_of
-from bert_jax.inference.tasks.task_model import ON_ERROR, Running
+from bert_jax.inference.tasks.task_model import ON_ERROR, Results, Running, first_of
 from bert_jax.inference.tasks.task_source import check_text, shortened
 
 DAMPING = 0.85  # as in TextRank, section 2

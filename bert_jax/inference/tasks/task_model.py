@@ -1,10 +1,11 @@
-"""What every pipeline is: items into rows of tokens, rows through the engine, outputs into plain results, in order."""
+"""The base class of pipelines: encodes items as rows of tokens, runs the engine, makes results of outputs, in order."""
 
 import copy
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from html import escape
 from itertools import islice
 from typing import Any, NamedTuple, Self, TypedDict
 
@@ -25,15 +26,15 @@ from bert_jax.runtime.compilation_cache import keep_compiled_programs
 
 logger = logging.getLogger(__name__)
 
-ANY_LENGTH = 1 << 30  # tokens: as many as the model takes
-CHUNK = 1024  # items that are encoded together, grouped by length, and answered before the next come
+ANY_LENGTH = 1 << 30  # tokens; the model's own limit then applies
+CHUNK = 1024  # items that are encoded together and grouped by length
 ON_ERROR = ("raise", "return")
 
 _OUTPUTS = ("logits", "start_logits", "end_logits")
 
 
 class Running(TypedDict, total=False):
-    """How a pipeline runs its model; what they are: see `TaskModel`."""
+    """How a pipeline runs its model; see `TaskModel`."""
 
     batch_size: int | None
     dtype: str | None
@@ -42,12 +43,12 @@ class Running(TypedDict, total=False):
 
 
 class EncodedItems(NamedTuple):
-    """What `TaskModel.encode` makes of items.
+    """The result of `TaskModel.encode`.
 
     Attributes:
-        facts: what `results` must know of them.
+        facts: what `results` needs to know about the items.
         encoded: their rows.
-        notes: what the user is to know of them, a line each.
+        notes: warnings for the user, one line each.
     """
 
     facts: Any
@@ -56,33 +57,37 @@ class EncodedItems(NamedTuple):
 
 
 NOTHING = EncodedItems(None, Encoded({}, {}, np.zeros(0, np.int64), {}))
-"""Of no items."""
+"""The result for no items."""
 
 
 class TaskModel:
-    """A model and its tokenizer behind an engine. Each pipeline says how its items become rows, and results of outputs.
+    """A model, its tokenizer and the engine that runs it.
 
-    Compiled are one row, an eighth of a full batch and a full one of each length (powers of two from 16, and the
-    longest), when they are first needed or by `compile_all`; `compilations` counts them.
+    Each pipeline is a subclass that says how items become rows and how outputs become results.
+
+    For each length (powers of two from 16, and the longest) there are three programs: for one row, for an eighth of a
+    full batch and for a full batch. They are compiled when first needed, or by `compile_all`; `compilations` is their
+    number.
 
     Args:
         source: a run directory, a folder, a hub id, or what `load` returned, with the head of the task.
         batch_size: rows of a full batch; None: see `Engine`.
-        dtype: "float32" or "bfloat16", the type of the products' operands.
-        cache: keep compiled programs on disk for the next start; never where JAX was told another place already.
-        devices: what it runs on, as `jax.devices()` lists them; None: that of `jax.default_device` where one is set,
-            else all of this process.
+        dtype: "float32" or "bfloat16", the type of the matrix products' operands.
+        cache: keep compiled programs on disk for the next start, unless JAX already has a cache elsewhere.
+        devices: the devices to run on, out of `jax.devices()`; None: `jax.default_device` if it is set, else all
+            devices of this process.
 
     Attributes:
-        task: a key of `task_source.HEAD_OF`. A pipeline sets this and the next three on its class; on the instance,
-            before `__init__`, where its own arguments decide.
-        longest: tokens that a row may have; at most as many as the model takes, which `__init__` sees to.
-        packing: short sequences share rows, never of a decoder; for outputs of tokens, or of each sequence of a row.
-        per_token: the outputs are of tokens.
-        choices: rows of an example, where batches have an axis for them.
-        config, tokenizer: of the model.
-        source: where it was read from.
-        engine: what runs it.
+        task: a key of `task_source.HEAD_OF`. A pipeline sets this and the next four on its class, or, if they depend on
+            its arguments, on the instance before it calls `__init__`.
+        longest: the most tokens of a row; `__init__` lowers it to what the model takes.
+        packing: whether short sequences share rows (`__init__` ignores it for a decoder). The outputs must then be per
+            token, or per sequence of a row.
+        per_token: whether the outputs are per token.
+        choices: rows per example, if batches have an axis for them; else None.
+        config, tokenizer: the model's.
+        source: where the model was read from.
+        engine: the `Engine`.
     """
 
     task: str
@@ -122,24 +127,24 @@ class TaskModel:
         self.settled: dict[str, Any] = {}
 
     def with_activations(self, dtype: str) -> Self:
-        """The same model, whose `apply` has activations of this type whatever the backend; its engine is this one's."""
+        """A copy whose `apply` uses activations of this type on every backend. It shares this model's engine."""
         other = copy.copy(self)
         other._model = self._model.clone(config=self._model.config.replace(activation_dtype=dtype))
         return other
 
     @property
     def compilations(self) -> int:
-        """How many programs were compiled."""
+        """The number of compiled programs."""
         return self.engine.compilations
 
     def compile_all(self, progress: Callable[[int, int], None] | None = None) -> int:
-        """Compiles ahead of time all that calls with the options of the class can need, so that none waits for it.
+        """Compiles ahead of time every program that calls with the class's options can need.
 
         Args:
-            progress: called with (how many are done, how many there are) after each.
+            progress: called with (programs done, total programs) after each.
 
         Returns:
-            how many programs there are now.
+            The number of compiled programs.
         """
         targets, options = self.beside_tokens(**self.settled), self.engine_options(**self.settled)
         return self.engine.compile_all(progress, targets=targets, choices=self.choices, **options)
@@ -147,18 +152,17 @@ class TaskModel:
     def stream(
         self, items: Iterable[Any], *, chunk: int = CHUNK, on_error: str = "raise", first: int = 0, **options: Any
     ) -> Iterator[Any]:
-        """The results of any number of items, one by one and in their order; a few times `chunk` of them are in memory.
+        """Yields the results of any number of items, in order; a few times `chunk` of them are in memory.
 
-        The next items are encoded by a thread while the device works on these. They are taken in the caller's thread;
-        what that raises comes after the results of those before.
+        A thread encodes the next items while the device works on the current ones. The items are read in the caller's
+        thread; if reading raises, the error comes after the results of all items before.
 
         Args:
-            items: what `__call__` takes in a list; or a UserError, of what could not even be read.
-            chunk: how many are encoded together and sorted by length.
-            on_error: "raise", or "return": the UserError stands in the place of the item's result, and the others get
-                theirs.
-            first: the number of the first item, from 0, for errors.
-            **options: as `__call__`; what is None or not given is as the class has settled it.
+            items: the items that `__call__` takes in a list; or a UserError for an item that could not be read.
+            chunk: the number of items that are encoded together and sorted by length.
+            on_error: "raise", or "return": yield the UserError in place of the item's result, and continue.
+            first: the number of the first item, from 0, for messages.
+            **options: as in `__call__`; for options that are None or missing, the class's own values apply.
         """
         found = self.answered(items, chunk=chunk, on_error=on_error, first=first, **options)
         return (result for _, result in found)
@@ -166,7 +170,7 @@ class TaskModel:
     def answered(
         self, items: Iterable[Any], *, chunk: int = CHUNK, on_error: str = "raise", first: int = 0, **options: Any
     ) -> Iterator[tuple[Any, Any]]:
-        """(item, its result), as `stream` gives the results."""
+        """Yields (item, result); otherwise like `stream`."""
         options = self._in_place_of_settled(options)
         if on_error not in ON_ERROR:
             raise UserError(f"on_error={on_error!r}: expected one of {', '.join(ON_ERROR)}")
@@ -188,13 +192,13 @@ class TaskModel:
                 raise one.chunk.failure
 
     def settle(self, **options: Any) -> None:
-        """Checks the options that a call may give, and keeps them for calls that do not."""
+        """Checks the options of calls and stores them as defaults."""
         self.check_options(**options)
         self.settled = options
 
     def _in_place_of_settled(self, given: Mapping[str, Any]) -> dict[str, Any]:
         if unknown := sorted(set(given) - set(self.settled)):
-            raise TypeError(f"{type(self).__name__}: unexpected option {unknown[0]!r}; there is {list(self.settled)}")
+            raise TypeError(f"{type(self).__name__}: unexpected option {unknown[0]!r}; expected {list(self.settled)}")
         options = self.settled | {name: value for name, value in given.items() if value is not None}
         self.check_options(**options)
         return options
@@ -226,38 +230,41 @@ class TaskModel:
                 wrong[number] = error
         return wrong
 
-    # What a pipeline says of itself
+    # The methods that a pipeline overrides
 
     def check_options(self, **options: Any) -> None:
-        """Raises UserError for a value that an option cannot have."""
+        """Raises UserError if an option has a wrong value."""
 
     def encode(self, items: list[Any], first: int, **options: Any) -> EncodedItems:
-        """Items as rows; `first`: the number of the first, for errors.
+        """Encodes items as rows; `first` is the number of the first item, for messages.
 
-        Where one is at fault each is encoded by itself, to see which: nothing is said here, but in the `notes`.
+        If it fails, each item is encoded again by itself to find the wrong ones, so it must log nothing: warnings go in
+        `notes`.
 
         Raises:
-            UserError: an item that cannot be answered.
+            UserError: an item cannot be answered.
         """
         raise NotImplementedError
 
     def results(self, facts: Any, outputs: list[tuple[np.ndarray, ...]], **options: Any) -> list[Any]:
-        """The results of the items of `encode`, by its facts and the engine's outputs for its rows."""
+        """Makes the results of the items, from the facts of `encode` and the engine's outputs for its rows."""
         raise NotImplementedError
 
     def beside_tokens(self, **options: Any) -> dict[str, tuple[int, ...]]:
-        """What a row of `encode` has beside its tokens, int32: name -> its shape."""
+        """The arrays that a row of `encode` has in addition to its tokens, int32: name -> shape."""
         return {}
 
     def engine_options(self, **options: Any) -> dict[str, Any]:
-        """Which of the options of a call `apply` takes, and as what."""
+        """The options that `apply` takes, derived from those of a call."""
         return {}
 
     def encode_pairs(
         self, pairs: Sequence[tuple[str, str | None]], max_length: int | None = None
     ) -> tuple[Encoded, tuple[str, ...]]:
-        """A row for each text or pair of texts, cut to `max_length` (None: `longest`) at the end, of a pair the longer;
-        and notes on how many were."""
+        """Encodes each text or pair of texts as a row, truncated at the end to `max_length` tokens (None: `longest`).
+
+        For a pair, the longer text is truncated. The notes give the number of truncated texts.
+        """
         longest = self.longest if max_length is None else min(max_length, self.longest)
         parts, notes = [], []
         for paired in (False, True):
@@ -265,7 +272,7 @@ class TaskModel:
             first, second = [pairs[row][0] for row in rows], [pairs[row][1] or "" for row in rows] if paired else None
             examples = encode_texts(self.tokenizer, first, second, max_length=longest, targets={})
             if cut := self._cut(examples, first, second, longest):
-                notes.append(f"{cut} of {len(rows)} texts are longer than {longest} tokens and were cut")
+                notes.append(f"{cut} of {len(rows)} texts are longer than {longest} tokens and were truncated")
             parts.append((np.array(rows, np.int64), examples))
         return interleaved(parts), tuple(notes)
 
@@ -277,13 +284,13 @@ class TaskModel:
         return int((lengths + self.tokenizer.special_tokens_added(pair=pairs is not None) > longest).sum())
 
     def apply(self, params: Any, batch: Mapping[str, jax.Array], **options: Any) -> tuple[jax.Array, ...]:
-        """The head's outputs: (logits,), or (start_logits, end_logits)."""
+        """Returns the head's outputs: (logits,), or (start_logits, end_logits)."""
         output: Any = self._model.apply({"params": params}, **model_inputs(self.config, batch))
         return tuple(getattr(output, name) for name in _OUTPUTS if hasattr(output, name))
 
 
 class _Chunk(NamedTuple):
-    """Items that are answered together, the number of the first, and what the reading of more has failed with."""
+    """Items that are answered together, the number of the first one, and the error if reading the next one failed."""
 
     items: list[Any]
     first: int
@@ -291,7 +298,7 @@ class _Chunk(NamedTuple):
 
 
 class _Answerable(NamedTuple):
-    """A chunk, what is wrong with its items by their place, and what `encode` made of the others."""
+    """A chunk, the errors of its items by position, and the result of `encode` for the other items."""
 
     chunk: _Chunk
     wrong: dict[int, UserError]
@@ -304,7 +311,7 @@ def _chunks(items: Iterable[Any], size: int, first: int) -> Iterator[_Chunk]:
         some, failure = [], None
         try:
             for item in islice(iterator, size):
-                some.append(item)  # one by one: what was read before a failure is answered
+                some.append(item)  # one at a time, to answer the items that were read before a failure
         except Exception as error:
             failure = error
         if some or failure is not None:
@@ -315,9 +322,9 @@ def _chunks(items: Iterable[Any], size: int, first: int) -> Iterator[_Chunk]:
 
 
 def model_inputs(config: BertConfig, batch: Mapping[str, jax.Array]) -> dict[str, Any]:
-    """A batch of the engine as `Bert` takes it; of a packed one every sequence sees itself alone.
+    """Converts a batch of the engine to the inputs of `Bert`. In packed rows, each sequence attends only to itself.
 
-    Positions begin anew in each sequence; RoBERTa's first is pad + 1, as in `model.embeddings.positions_of`.
+    Positions restart in each sequence; RoBERTa's start at pad + 1, as in `model.embeddings.positions_of`.
     """
     inputs: dict[str, Any] = {"input_ids": batch["input_ids"], "token_type_ids": batch["token_type_ids"]}
     if "sequence_ids" not in batch:
@@ -331,6 +338,47 @@ def model_inputs(config: BertConfig, batch: Mapping[str, jax.Array]) -> dict[str
 
 
 def softmax(logits: np.ndarray) -> np.ndarray:
-    """Over the last axis, float64."""
+    """Softmax over the last axis, in float64."""
     powers = np.exp(logits.astype(np.float64) - logits.max(axis=-1, keepdims=True))
     return powers / powers.sum(axis=-1, keepdims=True)
+
+
+MOST_ROWS = 100  # the most rows that a notebook shows; the list has all
+
+
+class Results(list[Any]):
+    """A list of a pipeline's results that notebooks show as tables. It equals the plain list, also for `json`."""
+
+    def _repr_html_(self) -> str:
+        """One table if the results are dicts; if they are lists of dicts, one numbered table for each."""
+        if self and all(isinstance(item, Mapping) for item in self):
+            return _table(self)
+        return "".join(
+            f"<p>{number}</p>{_table(item) if _is_rows(item) else f'<pre>{escape(repr(item))}</pre>'}"
+            for number, item in enumerate(self[:MOST_ROWS])
+        ) + _rest(len(self))
+
+
+def first_of(results: Results) -> Any:
+    """The first result; if it is a list, a notebook shows it as a table too."""
+    return Results(results[0]) if isinstance(results[0], list) else results[0]
+
+
+def _is_rows(item: Any) -> bool:
+    return isinstance(item, list) and bool(item) and all(isinstance(row, Mapping) for row in item)
+
+
+def _table(rows: list[Mapping[str, Any]]) -> str:
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    head = "".join(f"<th>{escape(str(name))}</th>" for name in names)
+    lines = ("".join(f"<td>{_cell(row.get(name, ''))}</td>" for name in names) for row in rows[:MOST_ROWS])
+    body = "".join(f"<tr>{line}</tr>" for line in lines)
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{_rest(len(rows))}"
+
+
+def _cell(value: Any) -> str:
+    return f"{value:.4f}" if isinstance(value, float) else escape(str(value))
+
+
+def _rest(count: int) -> str:
+    return f"<p>… and {count - MOST_ROWS:,} more</p>" if count > MOST_ROWS else ""

@@ -1,4 +1,4 @@
-"""What a user gives a pipeline, checked before it is worked on: the model for a task, texts one by one, options."""
+"""Loads the model for a task, and checks the texts and options that users pass to a pipeline."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -13,14 +13,14 @@ from bert_jax.formats.read import IncompleteModel, OpenModel
 from bert_jax.formats.source import AnySource, Source, open_source
 from bert_jax.tree import flatten, unflatten
 
-_SHOWN = 40  # characters of a text in an error
+_SHOWN = 40  # the most characters of a text in an error message
 
 
 def is_cut(truncation: bool | str) -> bool:
-    """Whether texts are cut, of a pair the longer first: True and "longest_first", or False and "do_not_truncate".
+    """Whether texts are truncated: True for True and "longest_first", False for False and "do_not_truncate".
 
     Raises:
-        UserError: another word.
+        UserError: any other value.
     """
     if truncation in (True, "longest_first"):
         return True
@@ -30,23 +30,23 @@ def is_cut(truncation: bool | str) -> bool:
 
 
 def check_max_length(max_length: int | None, least: int) -> None:
-    """A UserError if so many tokens do not even hold the `least`, which are put to each text."""
+    """Raises UserError if `max_length` is below `least`, the number of special tokens that each row needs."""
     if max_length is not None and max_length < least:
-        raise UserError(f"max_length={max_length}: expected at least {least}, the special tokens of a row")
+        raise UserError(f"max_length={max_length}: expected at least {least}, the special tokens of each row")
 
 
 def check_text(text: Any, name: str) -> str:
-    """The text.
+    """Returns the text after checking it.
 
     Args:
-        text: what was given as one.
-        name: what an error calls it, as "text 3".
+        text: the user's value.
+        name: its name for messages, such as "text 3".
 
     Raises:
-        UserError: it is no string, or has no UTF-8 form.
+        UserError: it is not a string, or cannot be encoded as UTF-8.
     """
     if not isinstance(text, str):
-        raise UserError(f"{name}: expected a text, found {text!r:.60}")
+        raise UserError(f"{name}: expected a string, found {text!r:.60}")
     try:
         text.encode()
     except UnicodeEncodeError as error:
@@ -56,7 +56,7 @@ def check_text(text: Any, name: str) -> str:
 
 
 def shortened(text: str) -> str:
-    """A text as an error shows it, in quotes."""
+    """The beginning of a text, in quotes, for messages."""
     return repr(text if len(text) <= _SHOWN else text[: _SHOWN - 1] + "…")
 
 
@@ -80,24 +80,25 @@ VERB_OF = {
     "multiple-choice": "choose",
 }
 FINE_TUNED = frozenset(VERB_OF) - {"fill-mask"}
-"""Tasks whose head must have been trained for them; for the others any model that has the parameters will do."""
+"""Tasks whose head must have been trained for them. The others accept any model that has the parameters."""
 
 _TASK_OF = {HEAD_OF[task]: task for task in VERB_OF} | {"pretraining": "fill-mask"}
 
 
 def model_for(task: str, source: AnySource | Loaded, *, dtype: str | None = None) -> tuple[Loaded, Tokenizer]:
-    """What a task needs of a source, and nothing else: config, the parameters of its head; and the tokenizer.
+    """Loads a model with only the parameters that a task needs, and its tokenizer.
 
-    The encoder alone is taken out of a model with any head.
+    A task that needs only the encoder accepts a model with any head.
 
     Args:
         task: a key of `HEAD_OF`.
-        source: a run directory, a folder, a hub id, or what `load` returned. Of a fine-tuning run that has `export/`,
-            its best model, that is taken.
+        source: a run directory, a folder, a hub id, or what `load` returned. For a fine-tuning run with an `export/`,
+            this loads that: its best model.
         dtype: as `load`.
 
     Raises:
-        FileNotFoundError, UserError: as `load`; a model with another head; one without a tokenizer.
+        FileNotFoundError, UserError: as `load`.
+        UserError: the model does not have the task's head, or has no tokenizer.
     """
     head = HEAD_OF[task]
     if isinstance(source, Loaded):
@@ -126,20 +127,20 @@ def model_for(task: str, source: AnySource | Loaded, *, dtype: str | None = None
 
 
 def opened(source: AnySource | Loaded) -> Source | Loaded:
-    """What a user says of a model, found once; what `load` returned is itself."""
+    """Resolves a user's source, once; returns what `load` returned as it is."""
     return source if isinstance(source, Loaded) else open_source(source)
 
 
 def settings_of_run(source: Source | Loaded) -> Mapping[str, Any]:
-    """The config of a fine-tuning run, {} of any other source."""
+    """The config of a fine-tuning run; {} for any other source."""
     return source.fields if isinstance(source, Source) and source.is_finetuning_run else {}
 
 
 def literal_tokenizer(tokenizer: Tokenizer, source: Source | Loaded) -> Tokenizer:
-    """The tokenizer of a source, but for it "[MASK]" and its like in a text are the tokens.
+    """The source's tokenizer, changed so that "[MASK]" and other special tokens in a text become those tokens.
 
-    A run prepared by Google's rules splits them in texts; here they are how one asks. Of what `load` returned the
-    tokenizer is taken as it is.
+    A run prepared by Google's rules splits them like any other text, but here users mark masks with them. If `source`
+    is what `load` returned, its tokenizer is returned unchanged.
     """
     if tokenizer.literal_special_tokens or isinstance(source, Loaded):
         return tokenizer
@@ -149,12 +150,12 @@ def literal_tokenizer(tokenizer: Tokenizer, source: Source | Loaded) -> Tokenize
 
 
 def longest_row(config: BertConfig, tokenizer: Tokenizer) -> int:
-    """Tokens of the longest row that both a model and its tokenizer take."""
+    """The number of tokens of the longest row that both the model and its tokenizer accept."""
     return min(tokenizer.max_length or config.longest_input, config.longest_input)
 
 
 def _check_source(task: str, source: Source) -> None:
-    """A classifier's parameters have the same names for sequences, tokens and choices: what the files say counts."""
+    """Checks the head that the files name; parameters do not tell, since all kinds of classifier name them alike."""
     if source.is_run:
         if not source.is_finetuning_run:
             raise UserError(f"{source}: a pretraining run; {_named(task)} needs a fine-tuned model")
@@ -166,21 +167,21 @@ def _check_source(task: str, source: Source) -> None:
 
 
 def _check_checkpoint(task: str, loaded: Loaded) -> None:
-    """The same of a run's checkpoint, which has no name for its head: by all that is in it."""
+    """Checks the head of a run's checkpoint, which does not name it, by the parameters in it."""
     report = loaded.report
     found = head_in({*report.loaded, *report.unexpected}, loaded.config)
     _check_head(task, _perhaps_choices(found, task), report.source)
 
 
 def _perhaps_choices(found: str, task: str) -> str:
-    """A head that was told by its parameters alone: those of one for choices are those of one for sequences."""
+    """The head that parameters alone suggest; for multiple choice they are the same as for sequence classification."""
     return HEAD_OF[task] if (found, task) == ("sequence-classification", "multiple-choice") else found
 
 
 def _check_head(task: str, found: str, where: str) -> None:
     if found == HEAD_OF[task]:
         return
-    other = f"that is for {_named(_TASK_OF[found])}" if found in _TASK_OF else "that is for no task by itself"
+    other = f"which is for {_named(_TASK_OF[found])}" if found in _TASK_OF else "which is for no pipeline"
     raise UserError(f"{where}: the model has the head {found!r}, {other}; {_named(task)} needs {HEAD_OF[task]!r}")
 
 

@@ -1,4 +1,4 @@
-"""text-classification: the classes of a text or of a pair of texts, under transformers' keys."""
+"""text-classification: the labels of a text or of a pair of texts, under transformers' keys."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -9,35 +9,34 @@ import numpy as np
 from bert_jax.config import BertConfig
 from bert_jax.errors import UserError
 from bert_jax.formats.load import Loaded
-from bert_jax.inference.tasks.notebook import Results, first_of
-from bert_jax.inference.tasks.task_model import EncodedItems, Running, TaskModel, softmax
+from bert_jax.inference.tasks.task_model import EncodedItems, Results, Running, TaskModel, first_of, softmax
 from bert_jax.inference.tasks.task_source import check_max_length, check_text, is_cut, shortened
 
 FUNCTIONS = ("softmax", "sigmoid", "none")
-NOT_SAID: Any = ...  # of top_k, since None is all of them
-_ALL = 1 << 30  # labels
+NOT_SAID: Any = ...  # the default of top_k, whose None means all labels
+_ALL = 1 << 30  # more labels than any model has
 
 Text = str | Mapping[str, str]
 
 
 class TextClassification(TaskModel):
-    """The labels of texts with their scores.
+    """Labels texts and gives the scores.
 
-    A text that is too long for the model is cut at the end, of a pair the longer first, as in fine-tuning; a warning
-    says how many were. Options and results are those of transformers' pipeline.
+    Texts that are too long for the model are truncated at the end, as in fine-tuning (for a pair, the longer text); a
+    warning gives their number. Options and results are those of transformers' pipeline.
 
     Args:
         source: a fine-tuning run, a folder, a hub id, or what `load` returned (head "sequence-classification").
-        function_to_apply: what makes scores of logits, "softmax", "sigmoid" or "none" in any case. None: by the
-            config's problem_type, "none" for regression, "sigmoid" for several labels at once, else "softmax". Where
-            the config says nothing and there is one label it is a regression, as the loss takes it (transformers'
-            pipeline applies "sigmoid" then).
-        top_k: how many labels to give in a list, the best first; None: all. If it is not said, here or in a call, the
-            best one is given without a list.
+        function_to_apply: how logits become scores: "softmax", "sigmoid" or "none", in upper or lower case. None: by
+            the config's problem_type, "none" for regression, "sigmoid" for several labels per text, else "softmax".
+            Without a problem_type, one label means regression, as in the loss (transformers' pipeline then applies
+            "sigmoid").
+        top_k: the number of labels in the list, best first; None: all. If `top_k` is given neither here nor in a call,
+            the result is the best label without a list.
         truncation: False: a text that is too long is an error.
-        max_length: tokens at which texts are cut; at most as many as the model takes.
-        padding: as transformers takes it; rows are padded to a compiled length whatever it says: no result changes.
-        **running: batch_size, dtype, cache, devices, as `TaskModel`.
+        max_length: truncate texts to so many tokens, if the model does not require fewer.
+        padding: accepted as in transformers, but without effect: rows are always padded to a compiled length.
+        **running: batch_size, dtype, cache, devices; see `TaskModel`.
     """
 
     task = "text-classification"
@@ -71,19 +70,19 @@ class TextClassification(TaskModel):
         max_length: int | None = None,
         padding: bool | str | None = None,
     ) -> Any:
-        """Classify texts.
+        """Labels texts.
 
         Args:
             texts: a text, or a pair as {"text": ..., "text_pair": ...}, or a list of them.
-            top_k, function_to_apply, truncation, max_length, padding: for this call, in the place of the class's own.
+            top_k, function_to_apply, truncation, max_length, padding: override the class's options for this call.
 
         Returns:
-            For a text or a pair: a list of `top_k` dicts `label` (str), `score` (float); the best one alone, without a
-            list, if nobody said `top_k`. For a list of them a list of these. And for one text (no pair) of a call
-            that says nothing of `top_k`, a list of one, as transformers has it.
+            For a text or a pair: a list of `top_k` dicts with `label` (str) and `score` (float); if `top_k` was never
+            given, the best dict without a list. For a list of texts, a list of these. Like transformers, a call with
+            one text (not a pair) and without `top_k` returns a list of one.
 
         Raises:
-            UserError: a text too long for the model, with truncation=False.
+            UserError: a text is too long for the model and truncation=False.
         """
         single = isinstance(texts, str | Mapping)
         options: dict[str, Any] = {
@@ -125,7 +124,7 @@ class TextClassification(TaskModel):
             if total > self.longest:
                 name = f"text {number} ({shortened(text)})"
                 raise UserError(
-                    f"{name} has {total} tokens, the model takes {self.longest}: shorten it, or ask for truncation"
+                    f"{name} has {total} tokens; the model takes at most {self.longest}: shorten it or use truncation"
                 )
 
     def _describe(self, logits_C: np.ndarray, top_k: int, function_to_apply: str) -> list[dict[str, Any]]:
@@ -148,6 +147,8 @@ def _both(text: Text, number: int) -> tuple[str, str | None]:
     if isinstance(text, str):
         return check_text(text, f"text {number + 1}"), None
     if not isinstance(text, Mapping) or "text" not in text or set(text) - {"text", "text_pair"}:
-        raise UserError(f'text {number + 1}: expected a text, or {{"text": ..., "text_pair": ...}}, found {text!r:.60}')
+        raise UserError(
+            f'text {number + 1}: expected a string or {{"text": ..., "text_pair": ...}}, found {text!r:.60}'
+        )
     pair = text.get("text_pair")
     return check_text(text["text"], f"text {number + 1}"), pair and check_text(pair, f"text_pair {number + 1}")

@@ -13,8 +13,7 @@ from bert_jax.data.tokenizer.layout import within
 from bert_jax.data.tokenizer.words import SPLITS
 from bert_jax.errors import UserError
 from bert_jax.formats.load import Loaded
-from bert_jax.inference.tasks.notebook import Results, first_of
-from bert_jax.inference.tasks.task_model import EncodedItems, Running, TaskModel, softmax
+from bert_jax.inference.tasks.task_model import EncodedItems, Results, Running, TaskModel, first_of, softmax
 from bert_jax.inference.tasks.task_source import check_text
 
 OUTSIDE = "O"

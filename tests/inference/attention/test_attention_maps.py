@@ -72,10 +72,10 @@ def test_weights_that_are_not_finite_are_named_and_never_shown(folder: Path):
 @pytest.mark.parametrize(
     ("text", "pair", "message"),
     [
-        (7, None, "text 1: expected a text, found 7"),
-        (["hello", 7], None, "text 2: expected a text, found 7"),
+        (7, None, "text 1: expected a string, found 7"),
+        (["hello", 7], None, "text 2: expected a string, found 7"),
         (["hello", "a\ud800"], None, "text 2 is not valid Unicode: lone surrogate"),
-        (["hello", "o"], ["held", None], "text_pair 2: expected a text, found None"),
+        (["hello", "o"], ["held", None], "text_pair 2: expected a string, found None"),
         ("hello", "\ud800", "text_pair 1 is not valid Unicode: lone surrogate"),
         (["hello", "o"], 7, "text_pair: expected a text for a text, a list for a list"),
         ("hello", ["held"], "text_pair: expected a text for a text, a list for a list"),
@@ -162,7 +162,7 @@ def test_nothing_is_cut_what_is_too_long_is_an_error_that_names_both_lengths(loo
     with pytest.raises(UserError) as error:
         look(["o", long])
     assert "text 2 ('hello hello" in str(error.value)
-    assert f"has {LONGEST + 2} tokens, the model takes {LONGEST}" in str(error.value)
+    assert f"has {LONGEST + 2} tokens; the model takes at most {LONGEST}" in str(error.value)
     assert "\n" not in str(error.value)
     with pytest.raises(UserError, match=f"pair 1 .* has {LONGEST + 4} tokens"):
         look("o", long)

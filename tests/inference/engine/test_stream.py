@@ -151,7 +151,7 @@ def test_texts_that_are_cut_are_counted_once_beside_one_that_is_wrong(tmp_path, 
     found = list(embed.stream(["hello " * LONGEST, 7, "hello " * LONGEST, "hello"], on_error="return"))
     assert [isinstance(one, UserError) for one in found] == [False, True, False, False]
     assert [record.getMessage() for record in caplog.records] == [
-        f"2 of 3 texts are longer than {LONGEST} tokens and were cut"
+        f"2 of 3 texts are longer than {LONGEST} tokens and were truncated"
     ]
 
 

@@ -101,7 +101,7 @@ def test_the_folder_says_how_it_pools_and_where_it_cuts(tmp_path, caplog):
     embed = TextEmbedding(folder)
     assert (embed.pooling, embed.longest) == ("cls+normalize", 6)
     embed(["hello " * 20, "hello"])
-    assert "1 of 2 texts are longer than 6 tokens and were cut" in caplog.text
+    assert "1 of 2 texts are longer than 6 tokens and were truncated" in caplog.text
     expected = by_definition(folder, "hello", "cls")
     np.testing.assert_allclose(embed("hello"), expected / np.linalg.norm(expected), atol=1e-5)
 
@@ -116,10 +116,10 @@ def test_what_cannot_be_a_vector_is_said_and_the_others_get_theirs(folder):
     assert [isinstance(one, UserError) for one in found] == [False, True, True, True, False]
     np.testing.assert_allclose([found[0], found[4]], embed(["hello", "world"]), atol=1e-6)
     assert str(found[3]) == "line 4 could not be read"
-    assert "text 3: expected a text, found 7" in str(found[2])
+    assert "text 3: expected a string, found 7" in str(found[2])
     with pytest.raises(UserError, match="expected one of"):
         TextEmbedding(folder, pooling="sum")
-    with pytest.raises(UserError, match="packing: not with pooling 'max'"):
+    with pytest.raises(UserError, match="packing: pooling is 'max'"):
         TextEmbedding(folder, pooling="max", packing=True)
 
 
@@ -164,7 +164,7 @@ def test_a_file_of_vectors_is_gone_on_with_to_the_bit(tmp_path, suffix):
     else:
         rows = [json.loads(line) for line in content.decode().splitlines()]
         np.testing.assert_array_equal(np.array(rows, np.float32), vectors)
-    with pytest.raises(UserError, match="exists already"):
+    with pytest.raises(UserError, match="already exists"):
         write("whole" + suffix, 23, {"model": "a"})
 
 
@@ -184,7 +184,7 @@ def test_embed_writes_a_row_a_line_and_says_which_lines_have_none(folder, tmp_pa
     assert lines[2] == ""
     np.testing.assert_allclose([json.loads(lines[i]) for i in (0, 1, 3)], expected, atol=1e-6)
     assert main([*argv, "--output", str(tmp_path / "v.npy")]) == 2
-    assert "exists already" in capsys.readouterr().err
+    assert "already exists" in capsys.readouterr().err
     assert main([*argv, "--output", str(tmp_path / "v.txt")]) == 2
     assert "expected a name ending in .npy or .jsonl" in capsys.readouterr().err
 

@@ -43,9 +43,9 @@ def test_a_line_of_ten_megabytes_is_cut_or_refused(folders, caplog):
     embed = TextEmbedding(folders["pretraining"])
     together = embed([long, "hello"])
     np.testing.assert_allclose(together[1], embed("hello"), atol=1e-5)
-    assert "1 of 2 texts are longer than 34 tokens and were cut" in caplog.text
+    assert "1 of 2 texts are longer than 34 tokens and were truncated" in caplog.text
     found = list(FillMask(folders["pretraining"]).stream([long + "[MASK]", "hello [MASK]"], on_error="return"))
-    assert "has 1740003 tokens, the model takes 34" in str(found[0])
+    assert "has 1740003 tokens; the model takes at most 34" in str(found[0])
     assert len(str(found[0])) < 200
     assert len(found[1]) == 5
 
@@ -121,7 +121,7 @@ def test_attention_is_of_every_text_that_is_short_enough(folders):
     attend = Attend(folders["pretraining"])
     for text in HOSTILE:
         if text == "中" * 5000:
-            with pytest.raises(UserError, match="has 5002 tokens, the model takes 34"):
+            with pytest.raises(UserError, match="has 5002 tokens; the model takes at most 34"):
                 attend(text)
             continue
         np.testing.assert_allclose(attend(text).attentions.sum(axis=-1), 1, atol=1e-5)
@@ -187,9 +187,9 @@ def test_targets_are_scored_alone_and_what_is_no_token_is_said(folders, caplog):
         assert row["score"] == pytest.approx(everything[row["token_str"]], rel=1e-5)
     assert len(fill("hello [MASK]", targets=["world", "held"], top_k=1)) == 1
     assert fill("hello [MASK]", targets="heldheld") == fill("hello [MASK]", targets="held")
-    assert "targets: 'heldheld' is no token of the vocabulary; 'held' is asked for in its place" in caplog.text
+    assert "targets: 'heldheld' is not a token of the vocabulary; using 'held' instead" in caplog.text
     caplog.clear()
     assert len(fill("hello [MASK]", targets=["held", "\0"])) == 1
-    assert r"targets: '\x00' is no token of the vocabulary; it is left out" in caplog.text
-    with pytest.raises(UserError, match="targets: nothing is left of ''"):
+    assert r"targets: '\x00' is not a token of the vocabulary; leaving it out" in caplog.text
+    with pytest.raises(UserError, match="targets: found no token in ''"):
         fill("hello [MASK]", targets="")

@@ -159,8 +159,8 @@ def test_what_cannot_be_scored_is_said_and_the_others_are(predict):
             == f"text {number + 1} ({texts[number]!r}) has no token but special ones: there is nothing to score"
         )
     assert messages[6] == "text 7 is not valid Unicode: lone surrogate '\\ud800' at character 2"
-    assert messages[7] == "text 8: expected a text, found None"
-    assert messages[8].endswith(f"has {LONGEST + 2} tokens, the model takes {LONGEST}: shorten it")
+    assert messages[7] == "text 8: expected a string, found None"
+    assert messages[8].endswith(f"has {LONGEST + 2} tokens; the model takes at most {LONGEST}: shorten it")
     assert all(message is None or "\n" not in message for message in messages)
     assert found[9]["tokens"] == 1  # a word of more than 100 characters is [UNK]
     alone = [predict(text)["pll"] for text in ("hello", "world")]

@@ -51,9 +51,9 @@ def test_what_is_no_question_is_said_and_the_others_are_answered(predict):
         ({"text": text, "choices": choices, "label": 0}, None),
         ({"text": "a\ud800", "choices": choices}, "question 7, text is not valid Unicode: lone surrogate"),
         ({"text": text, "choices": ["held", "b\ud800"]}, "question 8, choice 2 is not valid Unicode: lone surrogate"),
-        ({"text": text, "choices": ["held", 3]}, "question 9, choice 2: expected a text, found 3"),
+        ({"text": text, "choices": ["held", 3]}, "question 9, choice 2: expected a string, found 3"),
         ({"text": text, "choices": []}, "question 10: has no choices"),
-        (Choices("0", ("o", 5), ("hello", "held"), None, 1), "question 11, first text of choice 2: expected a text"),  # type: ignore[arg-type]
+        (Choices("0", ("o", 5), ("hello", "held"), None, 1), "question 11, first text of choice 2: expected a string"),  # type: ignore[arg-type]
     ]
     asked = [QUESTIONS[0], *(one for one, _ in wrong), QUESTIONS[1]]
     found = list(predict.stream(asked, on_error="return"))

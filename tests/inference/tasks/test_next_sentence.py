@@ -51,18 +51,18 @@ def test_one_pair_gives_one_result_and_a_mapping_is_a_pair(predict):
     one = predict(first, second)
     assert predict([{"text": first, "text_pair": second}])[0]["is_next"] == pytest.approx(one["is_next"], abs=1e-6)
     assert predict([]) == []
-    with pytest.raises(UserError, match="give the second, text_pair, too"):
+    with pytest.raises(UserError, match="text_pair is missing: found one text"):
         predict(first)
-    with pytest.raises(UserError, match="only with one text"):
+    with pytest.raises(UserError, match="expected only with a single text"):
         predict(PAIRS, second)
 
 
 def test_what_is_no_pair_is_said_and_the_others_are_judged(predict):
     wrong = [
-        (("", "o"), "pair 2, the first text ('') has no token: there is nothing to judge"),
-        (("o", "\0"), r"pair 3, the second text ('\x00') has no token: there is nothing to judge"),
+        (("", "o"), "pair 2, the first text ('') has no token; expected at least one"),
+        (("o", "\0"), r"pair 3, the second text ('\x00') has no token; expected at least one"),
         (("a\udc00", "o"), r"pair 4, the first text is not valid Unicode: lone surrogate '\udc00' at character 2"),
-        (("o", 7), "pair 5, the second text: expected a text, found 7"),
+        (("o", 7), "pair 5, the second text: expected a string, found 7"),
         (("o", "o", "o"), "pair 6: expected two texts, or "),
         ("o", "pair 7: expected two texts, or "),
         ({"text": "o"}, "pair 8: expected two texts, or "),

@@ -135,7 +135,7 @@ def test_a_document_without_sentences_is_said_and_the_others_are_summarised(pred
     for number in range(3):
         assert messages[number] == f"document {number + 1} ({documents[number]!r}) has no sentence"
     assert messages[3] == "document 4 is not valid Unicode: lone surrogate '\\ud800' at character 2"
-    assert messages[4] == "document 5: expected a text, found None"
+    assert messages[4] == "document 5: expected a string, found None"
     assert "has 9 sentences; at most 8 can be compared" in str(messages[5])
     assert [row["start"] for row in found[6]] == [row["start"] for row in predict(DOCUMENT)]
     with pytest.raises(UserError, match="document 2"):

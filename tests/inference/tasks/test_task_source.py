@@ -24,9 +24,13 @@ def folders(tmp_path_factory):
 @pytest.mark.parametrize(
     ("task", "head", "message"),
     [
-        ("text-classification", "token-classification", "that is for token-classification (verb tag); text-classif"),
-        ("text-classification", "multiple-choice", "that is for multiple-choice (verb choose)"),
-        ("text-classification", "pretraining", "that is for fill-mask; text-classification (verb classify) needs 'seq"),
+        ("text-classification", "token-classification", "which is for token-classification (verb tag); text-classif"),
+        ("text-classification", "multiple-choice", "which is for multiple-choice (verb choose)"),
+        (
+            "text-classification",
+            "pretraining",
+            "which is for fill-mask; text-classification (verb classify) needs 'seq",
+        ),
         ("token-classification", "sequence-classification", "(verb classify); token-classification (verb tag) needs"),
         ("question-answering", "sequence-classification", "question-answering (verb answer) needs"),
         ("multiple-choice", "sequence-classification", "multiple-choice (verb choose) needs 'multiple-choice'"),

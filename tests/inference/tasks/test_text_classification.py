@@ -92,16 +92,18 @@ def test_a_text_that_is_too_long_is_cut_at_the_end_and_said(predict, caplog):
     assert caplog.records == []
     (found,) = predict(["h " + "o " * (room - 1) + "held held"])
     assert found["score"] == pytest.approx(whole[0]["score"], rel=1e-5)
-    assert f"1 of 1 texts are longer than {LONGEST} tokens and were cut" in caplog.text
+    assert f"1 of 1 texts are longer than {LONGEST} tokens and were truncated" in caplog.text
 
 
 def test_a_text_is_cut_where_it_is_said_or_not_at_all(predict, caplog):
     (cut,) = predict("hello world held o o", max_length=4)
     assert cut["score"] == pytest.approx(predict("hello world")[0]["score"], rel=1e-5)
-    assert "1 of 1 texts are longer than 4 tokens and were cut" in caplog.text
+    assert "1 of 1 texts are longer than 4 tokens and were truncated" in caplog.text
     long = "hello " * LONGEST
     assert predict("hello", truncation=False) == predict("hello")
-    with pytest.raises(UserError, match=rf"text 2 \('hello .*'\) has {LONGEST + 2} tokens, the model takes {LONGEST}"):
+    with pytest.raises(
+        UserError, match=rf"text 2 \('hello .*'\) has {LONGEST + 2} tokens; the model takes at most {LONGEST}"
+    ):
         predict(["hello", long], truncation="do_not_truncate")
     assert predict(long, max_length=10 * LONGEST) == predict(long)
     for options, message in (
@@ -126,7 +128,7 @@ def test_a_single_number_is_the_value_and_a_function_can_be_asked_for(tmp_path):
 def test_mistakes_are_one_clear_line(folder, predict):
     with pytest.raises(UserError, match="top_k=0"):
         predict("hello", top_k=0)
-    with pytest.raises(UserError, match=r'text 2: expected a text, or {"text": \.\.\., "text_pair": \.\.\.}'):
+    with pytest.raises(UserError, match=r'text 2: expected a string or {"text": \.\.\., "text_pair": \.\.\.}'):
         predict(["hello", {"text": "hello", "pair": "world"}])
     with pytest.raises(UserError, match="function_to_apply='tanh': expected one of softmax, sigmoid, none"):
         TextClassification(folder, function_to_apply="tanh")

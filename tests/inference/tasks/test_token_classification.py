@@ -120,14 +120,14 @@ def test_tags_of_every_scheme_become_entities():
 
 
 def test_words_instead_of_texts_are_one_clear_line(predict):
-    with pytest.raises(UserError, match=r"expected a text, found .*; words: is_split_into_words=True"):
+    with pytest.raises(UserError, match=r"expected a string, found .*; words: is_split_into_words=True"):
         predict([["hello", "world"]])
 
 
 def test_a_word_that_is_none_is_named_with_its_text(predict):
     for wrong, message in (
         (["hello", "a\ud800"], r"text 2, word 2 is not valid Unicode: lone surrogate"),
-        (["hello", 7], r"text 2, word 2: expected a text, found 7"),
+        (["hello", 7], r"text 2, word 2: expected a string, found 7"),
         (7, r"text 2: expected words, a list of texts, found 7"),
         ("hello", r"text 2: expected words, a list of texts, found 'hello'"),
     ):
