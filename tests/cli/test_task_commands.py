@@ -228,7 +228,7 @@ def test_a_failure_is_a_line_of_its_own_on_stderr(folders, tmp_path, capsys):
     assert len(out.splitlines()) == 4
     said = err.splitlines()
     assert [line.split(" (")[0] for line in said[:3]] == [f"error: question {n}: its context" for n in (1, 3, 4)]
-    assert all("has no token, and an answer is a slice of it" in line for line in said[:3])
+    assert all("has no token; expected a passage with the answer" in line for line in said[:3])
     assert said[3:] == ["error: 3 of 4 questions could not be answered; the others were"]
 
 

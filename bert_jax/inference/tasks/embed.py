@@ -1,4 +1,4 @@
-"""embed: computes a vector for each text, pooled as its folder says (modules.json); similar: finds the nearest texts."""
+"""embed: computes a vector for each text, pooled as its folder says (modules.json); similar: the nearest texts."""
 
 import hashlib
 import os

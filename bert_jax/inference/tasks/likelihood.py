@@ -1,4 +1,4 @@
-"""likelihood: how probable a masked model finds a text, each of its tokens hidden in turn."""
+"""likelihood: scores a text with a masked model that predicts each of its tokens in turn from all others."""
 
 import math
 import os
@@ -18,12 +18,12 @@ from bert_jax.inference.tasks.task_source import check_text, shortened
 
 
 class Hidden(NamedTuple):
-    """What is hidden in the rows of a text, one row each.
+    """The n rows of a text, each with other tokens masked.
 
     Attributes:
-        ids: int32 [L] of the text, special tokens among them.
-        positions: int32 [n], the token that is asked for.
-        ends: int32 [n]: hidden is from the position up to there.
+        ids: int32 [L], the text's tokens, including special ones.
+        positions: int32 [n], the token that each row predicts.
+        ends: int32 [n]: each row masks the tokens from its position up to here, exclusive.
     """
 
     ids: np.ndarray
@@ -33,14 +33,14 @@ class Hidden(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class HiddenRows(Encoded):
-    """R rows. A row is made when its batch is: n rows of a text of n tokens take n places in memory, not n².
+    """R rows with masked tokens, each built with its batch: a text of n tokens, n rows, takes memory for n tokens.
 
     Attributes:
-        tokens: of the texts, each once, end to end; `row_lengths` int64 [R] is of the rows.
-        targets: mlm_positions int32 [R, 1], and labels int32 [R, 1], the ids that stood there.
-        begins: int64 [R], where in `tokens` the text of a row begins.
-        ends: int32 [R], where in a row the hidden tokens end.
-        mask_id: what hides them.
+        tokens: the tokens of the texts, each text once, concatenated; `row_lengths` int64 [R] counts those of the rows.
+        targets: mlm_positions int32 [R, 1], and labels int32 [R, 1], the original ids there.
+        begins: int64 [R], where in `tokens` the text of each row begins.
+        ends: int32 [R], where in each row the masked tokens end, exclusive.
+        mask_id: the id of the mask token.
     """
 
     begins: np.ndarray
@@ -66,7 +66,7 @@ class HiddenRows(Encoded):
 
 
 def hidden_rows(texts: list[Hidden], *, pad_id: int, mask_id: int) -> HiddenRows:
-    """The rows of several texts, in their order, and of a text in that of its positions."""
+    """Builds the rows of several texts, in the order of the texts and of their positions."""
     counts = np.array([len(text.positions) for text in texts], np.int64)
     lengths = np.array([len(text.ids) for text in texts], np.int64)
     ids = _joined([text.ids for text in texts])
@@ -84,7 +84,7 @@ def hidden_rows(texts: list[Hidden], *, pad_id: int, mask_id: int) -> HiddenRows
 
 
 def ends_of_words(word_ids: np.ndarray) -> np.ndarray:
-    """int32 [L]: for each token where the word that it is in ends; words are runs of one number, [L]."""
+    """For each token the end of its word, exclusive, int32 [L]; a word is a run of equal numbers in `word_ids` [L]."""
     last = np.flatnonzero(np.append(word_ids[1:] != word_ids[:-1], True)) if len(word_ids) else word_ids
     return (last[np.searchsorted(last, np.arange(len(word_ids)))] + 1).astype(np.int32)
 
@@ -93,19 +93,22 @@ def _joined(parts: list[np.ndarray]) -> np.ndarray:
     return np.concatenate([*parts, np.zeros(0, np.int32)]).astype(np.int32)
 
 
-_LARGEST = 709.0  # whose power of e is a float still
+_LARGEST = 709.0  # the largest whole number whose exponential is a finite float
 
 
 class Likelihood(TaskModel):
-    """Pseudo-log-likelihood: the sum of log P(token | all others), the natural logarithm, over the tokens of a text.
+    """Computes the pseudo-log-likelihood: the sum of log P(token | all others), in nats, over the tokens of a text.
 
-    https://arxiv.org/abs/1910.14659. A text of n tokens is n rows, in each of which one token is the model's mask.
-    Special tokens are not asked for, neither those that are put to a text nor "[SEP]" within one; [UNK] is. The
-    probabilities are over the tokenizer's vocabulary: rows that a table was padded by do not count.
+    https://arxiv.org/abs/1910.14659. A text of n tokens becomes n rows, each with another token masked. Special tokens
+    are not scored, neither those that the tokenizer adds nor "[SEP]" within a text; [UNK] is. The probabilities are
+    over the tokenizer's vocabulary, without the rows that pad the embedding table.
 
     Args:
         source: a run directory, a folder, a hub id, or what `load` returned (head "pretraining" or "mlm").
-        **running: batch_size, dtype, cache, devices, as `TaskModel`.
+        **running: batch_size, dtype, cache, devices; see `TaskModel`.
+
+    Raises:
+        UserError: the model is a decoder.
     """
 
     task = "likelihood"
@@ -117,7 +120,7 @@ class Likelihood(TaskModel):
     ):
         super().__init__(source, **running)
         if self.config.is_decoder:
-            raise UserError(f"{self.source}: a decoder, which sees no later tokens; likelihood needs a masked model")
+            raise UserError(f"{self.source}: is a decoder; likelihood needs a masked model, which sees later tokens")
         self._mask_id, self._pad_id = self.tokenizer.mask_token_id, self.tokenizer.pad_token_id
         unknown = self.tokenizer.unk_token_id if self.tokenizer.has_special("unk") else None
         self.settle(per_token=False, within_word_l2r=False)
@@ -126,21 +129,21 @@ class Likelihood(TaskModel):
     def __call__(
         self, texts: str | Sequence[str], *, per_token: bool = False, within_word_l2r: bool = False
     ) -> dict[str, Any] | list[dict[str, Any]]:
-        """Score texts.
+        """Scores texts.
 
         Args:
             texts: a text, or a list of them.
-            per_token: add the tokens' own log-probabilities.
-            within_word_l2r: hide with a token those that come after it in the same word. Without, a word of several
-                tokens is all but given away by its other tokens (https://arxiv.org/abs/2305.10588).
+            per_token: add the log-probability of each token.
+            within_word_l2r: with each token, also mask the later tokens of the same word. Otherwise a word's other
+                tokens make each of its tokens too easy to predict (https://arxiv.org/abs/2305.10588).
 
         Returns:
-            For each text a dict: `pll` (float, nats), `tokens` (n, how many were asked for), `pppl` (exp(-pll / n), the
-            pseudo-perplexity; of several texts exp of minus the sum of pll over the sum of tokens); with `per_token`
-            also `per_token`, a list of {`token`, `log_probability`}.
+            For each text a dict: `pll` (float, nats), `tokens` (n, the number of scored tokens), `pppl` (exp(-pll / n),
+            the pseudo-perplexity; for several texts use exp(-sum of pll / sum of tokens)); with `per_token` also
+            `per_token`, a list of {`token`, `log_probability`}.
 
         Raises:
-            UserError: a text without a token to ask for, as the empty one; one that is too long for the model.
+            UserError: a text has no token to score (it is empty, for example), or is too long for the model.
         """
         single = isinstance(texts, str)
         options: dict[str, Any] = {"per_token": per_token, "within_word_l2r": within_word_l2r}
@@ -155,17 +158,18 @@ class Likelihood(TaskModel):
         for text, name, length in zip(items, names, lengths.tolist(), strict=True):
             if length > self.longest:
                 raise UserError(
-                    f"{name} ({shortened(text)}) has {length} tokens, the model takes {self.longest}: shorten it"
+                    f"{name} ({shortened(text)}) has {length} tokens; "
+                    f"the model takes at most {self.longest}: shorten it"
                 )
         facts = []
         for text, name, hidden in zip(items, names, self._hidden(items, within_word_l2r), strict=True):
             if not len(hidden.positions):
-                raise UserError(f"{name} ({shortened(text)}) has no token but special ones: there is nothing to score")
+                raise UserError(f"{name} ({shortened(text)}) has only special tokens; expected others to score")
             facts.append(hidden)
         return EncodedItems(facts, hidden_rows(facts, pad_id=self._pad_id, mask_id=self._mask_id))
 
     def apply(self, params: Any, batch: Mapping[str, jax.Array], **options: Any) -> tuple[jax.Array]:
-        """float32 [B, 1], the log-probability of the labels."""
+        """Returns the log-probabilities of the labels, float32 [B, 1]."""
         inputs = model_inputs(self.config, batch)
         output: Any = self._model.apply({"params": params}, **inputs, mlm_positions=batch["mlm_positions"])
         logits_B1V = output.prediction_logits[..., : self.tokenizer.vocab_size].astype(jnp.float32)

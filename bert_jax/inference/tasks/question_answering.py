@@ -1,4 +1,4 @@
-"""question-answering: the answer to a question as a slice of its passage, under transformers' keys."""
+"""question-answering: finds the answer to a question as a slice of its passage, under transformers' keys."""
 
 import os
 from bisect import bisect_left, bisect_right
@@ -24,7 +24,7 @@ Question = Mapping[str, str]
 
 
 class Candidate(NamedTuple):
-    """A slice of the passage, characters [start, end); its score (the sum of two logits) and share of the n-best."""
+    """A slice of the passage, characters [start, end); its score, a sum of two logits; its probability in the n-best."""
 
     text: str
     start: int
@@ -34,11 +34,11 @@ class Candidate(NamedTuple):
 
 
 class Answers(NamedTuple):
-    """Of one question: the n best answers, best first, and the score of there being none.
+    """The n best answers to one question, best first, and the score of "no answer".
 
     Attributes:
-        candidates: no text twice; never empty strings. Empty where no window has a legal slice.
-        null_score: the least, over the windows, of the start and end logits of [CLS].
+        candidates: answers with different, non-empty texts; none if no window has an allowed slice.
+        null_score: the sum of the start and end logits of [CLS], in the window where it is least.
     """
 
     candidates: tuple[Candidate, ...]
@@ -46,38 +46,39 @@ class Answers(NamedTuple):
 
     @property
     def no_answer_score(self) -> float:
-        """How much better no answer is than the best one: run_squad.py's null odds; infinite where there is none."""
+        """`null_score` minus the score of the best answer, run_squad.py's null odds; infinite without an answer."""
         return self.null_score - self.candidates[0].score if self.candidates else np.inf
 
     def text(self, threshold: float | None = None) -> str:
-        """The best answer; "" where there is none, or where `no_answer_score` is above the threshold (None: never)."""
+        """The best answer; "" if there is none or `no_answer_score` is above `threshold` (None: no threshold)."""
         if not self.candidates or (threshold is not None and self.no_answer_score > threshold):
             return ""
         return self.candidates[0].text
 
 
 class QuestionAnswering(TaskModel):
-    """The best answers to questions, out of run_squad.py's n-best list over overlapping windows of the passage.
+    """Finds the best answers to questions: run_squad.py's n-best list over overlapping windows of the passage.
 
-    What is not said of lengths, windows and `null_threshold` is as a fine-tuning run was evaluated, which so answers
-    the same here; of any other source as in run_squad.py.
+    For a fine-tuning run, the defaults of lengths, windows and `null_threshold` are those that its evaluation used, so
+    that it gives the same answers here. For any other source they are those of run_squad.py, given below.
 
     Args:
         source: a fine-tuning run, a folder, a hub id, or what `load` returned (head "question-answering").
-        max_seq_len: tokens of a window with its question, 384; at most the model's.
-        stride: tokens between the beginnings of two windows: a third of `max_seq_len`, at most 128.
-        doc_stride: tokens that two windows share, in the place of `stride`.
-        max_question_len: a question is cut after so many tokens, 64; at most half of `max_seq_len`.
-        max_answer_len: in tokens, 30.
-        n_best: how many answers share the probability.
-        top_k: how many answers to give, at most `n_best`.
-        null_threshold: the answer is "" where `Answers.no_answer_score` is above it (SQuAD 2.0); None: 0, but for
+        max_seq_len: tokens of a window with its question, default 384; at most the model's limit.
+        stride: tokens from the beginning of a window to that of the next, default a third of `max_seq_len`, at most
+            128.
+        doc_stride: the number of tokens that two windows share; replaces `stride`.
+        max_question_len: truncate questions to so many tokens, default 64; at most half of `max_seq_len`.
+        max_answer_len: the longest answer, in tokens, default 30.
+        n_best: the number of answers over which probabilities are normalised.
+        top_k: the number of answers to give, at most `n_best`.
+        null_threshold: the answer is "" if `Answers.no_answer_score` is above this (SQuAD 2.0); None: 0, if
             `handle_impossible_answer`.
-        handle_impossible_answer: whether the answer may be ""; None: if `null_threshold` is given.
-        align_to_words: widen answers to whole words, as transformers 4 does by default; False: they are the slices that
-            run_squad.py finds, which may cut a word where the model's tokens do.
-        padding: as transformers 4 takes it; rows are padded to a compiled length whatever it says: no result changes.
-        **running: batch_size, dtype, cache, devices, as `TaskModel`.
+        handle_impossible_answer: whether the answer may be ""; None: only if `null_threshold` is given.
+        align_to_words: widen answers to whole words, as transformers 4 does by default; False: give the slices that
+            run_squad.py finds, which can split a word where the tokens do.
+        padding: accepted as in transformers 4, but without effect: rows are always padded to a compiled length.
+        **running: batch_size, dtype, cache, devices; see `TaskModel`.
     """
 
     task = "question-answering"
@@ -140,24 +141,27 @@ class QuestionAnswering(TaskModel):
         align_to_words: bool | None = None,
         padding: bool | str | None = None,
     ) -> Any:
-        """Answer questions.
+        """Answers questions.
 
         Args:
-            questions: {"question": ..., "context": ...}, or a list of such.
-            question, context: one question without the dict; or a list of questions, and one context for all of them or
-                a list of as many.
+            questions: {"question": ..., "context": ...}, or a list of these.
+            question, context: instead of `questions`: a question and its context; or a list of questions and one
+                context for all of them, or a list with a context for each.
             top_k, max_answer_len, max_question_len, max_seq_len, doc_stride, handle_impossible_answer, align_to_words,
-                padding: for this call, in the place of the class's own, under transformers 4's names; `max_seq_len` no
-                more than the class was told, and with it alone windows share half of it, at most 128 tokens.
+                padding: override the class's options for this call, under transformers 4's names. `max_seq_len` can
+                only lower the class's value; without `doc_stride`, windows then share half of it, at most 128 tokens.
 
         Returns:
-            For one question a dict: `score` (float, its share of the n-best list's probability; transformers 4 gives
-            the product of the two softmaxes over a window), `start`, `end` (characters of the passage; 0 and 0 for
-            none), `answer` (that slice, or ""). A list of them if `top_k` is over 1, best first. For a list of
+            For one question a dict: `score` (float, its probability among the n best; transformers 4 gives the product
+            of the two softmaxes over a window), `start`, `end` (characters of the passage; 0 and 0 for no answer),
+            `answer` (that slice, or ""). If `top_k` is over 1, a list of such dicts, best first. For a list of
             questions a list of these.
+
+        Raises:
+            UserError: a question is not of that form, its context is empty, or an option has a wrong value.
         """
         if (questions is None) == (question is None or context is None):
-            raise UserError("expected questions, or question= and context=")
+            raise UserError("no question: expected questions, or both question= and context=")
         asked: Any = _beside_each_other(question, context) if questions is None else questions
         single = isinstance(asked, Mapping)
         options: dict[str, Any] = {
@@ -173,7 +177,7 @@ class QuestionAnswering(TaskModel):
         return first_of(results) if single else results
 
     def answers(self, questions: Iterable[Question | UserError], on_error: str = "raise") -> Iterator[Any]:
-        """The n-best list (`Answers`) of each question, and how good no answer is; `on_error`: see `stream`."""
+        """Yields the `Answers` of each question; `on_error` as in `stream`."""
         return self.stream(questions, on_error=on_error, as_answers=True)
 
     def check_options(self, **options: Any) -> None:
@@ -226,7 +230,7 @@ class QuestionAnswering(TaskModel):
         return [_described(one, options["top_k"], threshold) for one in found]
 
     def describe(self, found: Answers, top_k: int = 1) -> Any:
-        """An n-best list as `__call__` gives it: by `null_threshold` with "" in front or without."""
+        """The best answers as dicts, as `__call__` returns them; `null_threshold` decides whether "" comes first."""
         return _described(found, top_k, self._null_threshold if self.settled["handle_impossible_answer"] else None)
 
 
@@ -240,18 +244,19 @@ def best_answers(
     max_answer_length: int = 30,
     null_answers: bool = False,
 ) -> list[Answers]:
-    """The answers to each question, from the logits of all its windows.
+    """Finds the answers to each question, from the logits of all its windows.
 
-    Of each window the `n_best` best starts meet the `n_best` best ends (equal logits: the first), where both are tokens
-    of the passage, the start is in the window that shows it with the most context, and the end is not before it.
+    In each window, the `n_best` best starts are combined with the `n_best` best ends (of equal logits, the first). A
+    combination counts if both are tokens of the passage, this window shows the start with the most context, and the end
+    is not before the start.
 
     Args:
-        passages: what the logits are of.
+        passages: the windows.
         start_logits, end_logits: float [W, L].
-        contexts: the passages, one a question.
-        n_best: how many answers are kept.
+        contexts: the passages, one per question.
+        n_best: the number of answers to keep.
         max_answer_length: in tokens.
-        null_answers: whether "no answer" takes its share of the probabilities (SQuAD 2.0).
+        null_answers: whether "no answer" counts in the normalisation of probabilities (SQuAD 2.0).
     """
     found: list[list[tuple[float, int, int]]] = [[] for _ in contexts]
     null = np.full(len(contexts), np.inf)
@@ -305,7 +310,7 @@ def _of_whole_words(found: Answers, context: str) -> Answers:
 
 
 def _settings_of_run(source: Source | Loaded) -> dict[str, Any]:
-    """What a fine-tuning run was evaluated with, under this class's names."""
+    """The options that a fine-tuning run's evaluation used, under this class's names."""
     run = settings_of_run(source)
     if not run:
         return {}
@@ -330,7 +335,7 @@ def _described(found: Answers, top_k: int, threshold: float | None) -> Any:
 
 
 def _logits(passages: Passages, outputs: list[tuple[np.ndarray, ...]]) -> tuple[np.ndarray, np.ndarray]:
-    """float32 [W, L] each, -inf at padding."""
+    """The start and end logits, both float32 [W, L], with -inf at padding."""
     shape = passages.rows["attention_mask"].shape
     start, end = np.full(shape, -np.inf, np.float32), np.full(shape, -np.inf, np.float32)
     for row, (start_L, end_L) in enumerate(outputs):
@@ -339,16 +344,16 @@ def _logits(passages: Passages, outputs: list[tuple[np.ndarray, ...]]) -> tuple[
 
 
 def _beside_each_other(question: Any, context: Any) -> Any:
-    """A question for a text, a list of them for lists."""
+    """Pairs texts as {"question", "context"}: one dict for a text, a list of dicts for a list."""
     if isinstance(question, str):
         if not isinstance(context, str):
-            raise UserError("question has 1 text, context is a list: expected a text")
+            raise UserError("question is one text, but context is a list; expected one text")
         return {"question": question, "context": context}
     questions = list(question)
     contexts = [context] * len(questions) if isinstance(context, str) else list(context)
     if len(questions) != len(contexts):
         raise UserError(
-            f"question has {len(questions)} texts, context {len(contexts)}: expected as many of both, or one context"
+            f"question has {len(questions)} texts, context {len(contexts)}: expected equal numbers, or one context"
         )
     return [{"question": one, "context": other} for one, other in zip(questions, contexts, strict=True)]
 
@@ -356,10 +361,12 @@ def _beside_each_other(question: Any, context: Any) -> Any:
 def _checked(question: Question, number: int) -> tuple[str, str]:
     for name in ("question", "context"):
         if not isinstance(question, Mapping) or not isinstance(question.get(name), str):
-            raise UserError(f'question {number + 1}: expected {{"question": ..., "context": ...}}, {name!r} is no text')
+            raise UserError(
+                f'question {number + 1}: expected {{"question": ..., "context": ...}}, but {name!r} is not a string'
+            )
         check_text(question[name], f"question {number + 1}, {name}")
     if not question["context"].strip():
-        raise UserError(f"question {number + 1}: its context is empty, and an answer is a slice of it")
+        raise UserError(f"question {number + 1}: its context is empty; expected a passage with the answer")
     return question["question"], question["context"]
 
 
@@ -369,4 +376,4 @@ def _check_passages(passages: Passages, contexts: list[str], first: int) -> None
     if not has_token.all():
         number = int(has_token.argmin())
         name = f"question {first + number + 1}: its context ({shortened(contexts[number])})"
-        raise UserError(f"{name} has no token, and an answer is a slice of it")
+        raise UserError(f"{name} has no token; expected a passage with the answer")

@@ -1,4 +1,4 @@
-"""summarise: the sentences of a text that are like many others, and not like one another."""
+"""summarise: selects the sentences of a text that are similar to many others, but not to one another."""
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -16,13 +16,13 @@ from bert_jax.inference.tasks.task_source import check_text, shortened
 DAMPING = 0.85  # as in TextRank, section 2
 REDUNDANCY = 0.3
 SENTENCES = 3
-MOST_SENTENCES = 20_000  # whose similarities, each to each, are still a matter of minutes
+MOST_SENTENCES = 20_000  # comparing all pairs of so many takes minutes
 _TOLERANCE, _MOST_STEPS = 1e-7, 200
-_BLOCK = 1024  # sentences whose similarities to all others are in memory at a time
+_BLOCK = 1024  # rows of the similarity matrix in memory at a time
 
 
 class SentenceSpan(NamedTuple):
-    """A sentence and where it stands: characters `start` to `end` of the document."""
+    """A sentence and its characters in the document, [start, end)."""
 
     text: str
     start: int
@@ -30,15 +30,15 @@ class SentenceSpan(NamedTuple):
 
 
 class Summarise:
-    """The key sentences of documents: those that are like many others of their document, and not like one another.
+    """Selects the key sentences of documents: those similar to many others of the document, but not to one another.
 
-    A sentence's vector is what `TextEmbedding` gives; which are chosen: see `key_sentences`. Nothing is written anew.
+    `TextEmbedding` computes the vectors of the sentences, and `key_sentences` chooses. No text is generated.
 
     Args:
         source: a run directory, a folder, a hub id, or what `load` returned; with any head.
-        pooling: as `TextEmbedding`.
-        language: ISO 639-1 code; it decides which abbreviations do not end a sentence.
-        **running: batch_size, dtype, cache, devices, as `TaskModel`.
+        pooling: see `TextEmbedding`.
+        language: an ISO 639-1 code; its abbreviations do not end a sentence.
+        **running: batch_size, dtype, cache, devices; see `TaskModel`.
     """
 
     def __init__(
@@ -54,11 +54,11 @@ class Summarise:
 
     @property
     def compilations(self) -> int:
-        """How many programs were compiled."""
+        """The number of compiled programs."""
         return self.embed.compilations
 
     def compile_all(self, progress: Callable[[int, int], None] | None = None) -> int:
-        """As `TaskModel.compile_all`."""
+        """Compiles ahead of time; see `TaskModel.compile_all`."""
         return self.embed.compile_all(progress)
 
     def __call__(
@@ -69,20 +69,21 @@ class Summarise:
         ratio: float | None = None,
         redundancy: float = REDUNDANCY,
     ) -> list[Any]:
-        """Choose sentences.
+        """Selects sentences.
 
         Args:
             documents: a document, or a list of them.
-            sentences: how many; all, where a document has fewer. Three, if neither this nor `ratio` is given.
-            ratio: which share of them instead, over 0 and at most 1; at least one.
-            redundancy: 0 to 1, how much it counts against a sentence that another one says the same.
+            sentences: the number of sentences, or all if a document has fewer. Three, if `ratio` is not given either.
+            ratio: instead, the share of the document's sentences, above 0 and at most 1; at least one is given.
+            redundancy: 0 to 1, the penalty for similarity to a sentence that is already selected.
 
         Returns:
-            For a document a list of dicts in its order: `sentence` (str), `start`, `end` (characters of the document),
-            `score` (float, its centrality; that of all sentences of the document is 1). For a list a list of these.
+            For a document a list of dicts, in order: `sentence` (str), `start`, `end` (characters of the document),
+            `score` (float, its centrality; the centralities of all its sentences sum to 1). For a list a list of these.
 
         Raises:
-            UserError: a document without a sentence, or with more than 20,000; the package sentencex is missing.
+            UserError: a document has no sentence or more than 20,000; an option has a wrong value; the package
+                sentencex is missing.
         """
         single = isinstance(documents, str)
         options: dict[str, Any] = {"sentences": sentences, "ratio": ratio, "redundancy": redundancy}
@@ -98,7 +99,7 @@ class Summarise:
         ratio: float | None = None,
         redundancy: float = REDUNDANCY,
     ) -> Iterator[Any]:
-        """The results of any number of documents, one by one; `on_error` as `TaskModel.stream`."""
+        """Yields the results of any number of documents, one at a time; `on_error` as in `TaskModel.stream`."""
         if on_error not in ON_ERROR:
             raise UserError(f"on_error={on_error!r}: expected one of {', '.join(ON_ERROR)}")
         check_options(sentences, ratio, redundancy)
@@ -116,16 +117,16 @@ class Summarise:
             yield self._choose(found, max(wanted, 1), redundancy)
 
     def _sentences(self, document: str, name: str) -> list[SentenceSpan]:
-        """Those that have a token."""
+        """The document's sentences that have a token."""
         found = sentences_of(document, self._language)
         lengths = self.embed.tokenizer.encode_flat([sentence.text for sentence in found])[1]
         found = [sentence for sentence, length in zip(found, lengths.tolist(), strict=True) if length]
         if not found:
-            raise UserError(f"{name} ({shortened(document)}) has no sentence")
+            raise UserError(f"{name} ({shortened(document)}) has no sentence; expected at least one")
         if len(found) > MOST_SENTENCES:
             raise UserError(
-                f"{name} ({shortened(document)}) has {len(found):,} sentences; at most {MOST_SENTENCES:,} can be "
-                "compared: summarise its parts"
+                f"{name} ({shortened(document)}) has {len(found):,} sentences; expected at most {MOST_SENTENCES:,}: "
+                "summarise its parts"
             )
         return found
 
@@ -139,19 +140,19 @@ class Summarise:
 
 
 def check_options(sentences: int | None, ratio: float | None, redundancy: float) -> None:
-    """Raise UserError for what cannot be asked for."""
+    """Raises UserError if an option has a wrong value."""
     if sentences is not None and ratio is not None:
-        raise UserError("sentences and ratio: give one of the two")
+        raise UserError("found both sentences and ratio; expected one of them")
     if sentences is not None and sentences < 1:
         raise UserError(f"sentences={sentences}: expected at least 1")
     if ratio is not None and not 0 < ratio <= 1:
-        raise UserError(f"ratio={ratio}: expected a share over 0 and at most 1")
+        raise UserError(f"ratio={ratio}: expected a share above 0 and at most 1")
     if not 0 <= redundancy <= 1:
         raise UserError(f"redundancy={redundancy}: expected 0 to 1")
 
 
 def sentences_of(document: str, language: str = "en") -> list[SentenceSpan]:
-    """The sentences of a document, as corpora are split, and their places in it.
+    """Splits a document into sentences, as `data.text.corpus` splits corpora, with their positions.
 
     Raises:
         UserError: the package sentencex is missing.
@@ -167,18 +168,18 @@ def sentences_of(document: str, language: str = "en") -> list[SentenceSpan]:
 def key_sentences(
     vectors_ND: np.ndarray, count: int, *, redundancy: float = REDUNDANCY
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The most central sentences of a text, each as little as possible what others of them say already.
+    """Selects the most central sentences of a text that repeat one another as little as possible.
 
-    One after the other, that with the highest (1 - redundancy) · centrality / the highest - redundancy · its greatest
-    cosine with those that were chosen: maximal marginal relevance (https://aclanthology.org/X98-1025/).
+    Maximal marginal relevance (https://aclanthology.org/X98-1025/): selects one sentence at a time, the one with the
+    highest (1 - redundancy) · centrality / greatest centrality - redundancy · greatest cosine with a selected sentence.
 
     Args:
-        vectors_ND: a vector of each sentence; their lengths do not matter.
-        count: how many to choose; all, if there are fewer.
-        redundancy: from 0, the most central ones, to 1, those that differ most.
+        vectors_ND: the vectors of the sentences, of any length.
+        count: the number of sentences to select; all, if there are fewer.
+        redundancy: 0 selects the most central sentences, 1 those that differ most.
 
     Returns:
-        numbers int64 [count] of the sentences in their order in the text, and their centrality, float64 [count].
+        The numbers of the sentences, int64 [count], in the order of the text, and their centrality, float64 [count].
     """
     unit_ND = _unit(vectors_ND)
     scores_N = centrality(vectors_ND)
@@ -194,11 +195,11 @@ def key_sentences(
 
 
 def centrality(vectors_ND: np.ndarray, *, damping: float = DAMPING) -> np.ndarray:
-    """How central each sentence is, float64 [N], in all 1: PageRank on the graph of similarities.
+    """The centrality of each sentence, float64 [N], with sum 1: PageRank on the graph of similarities.
 
     TextRank (https://aclanthology.org/W04-3252/) and LexRank (https://arxiv.org/abs/1109.2128): sentences are nodes,
-    an edge weighs the cosine of two of them, none where it is negative. From a sentence that is like no other the walk
-    goes on anywhere. Time is quadratic in N, memory is not.
+    and the weight of an edge is the cosine of its two sentences, or 0 if that is negative. From a sentence without
+    edges the random walk continues at any sentence. Time is quadratic in N, memory is not.
     """
     unit_ND = _unit(vectors_ND)
     if not len(unit_ND):
@@ -217,7 +218,7 @@ def centrality(vectors_ND: np.ndarray, *, damping: float = DAMPING) -> np.ndarra
 
 
 def _weights(unit_ND: np.ndarray) -> Iterator[np.ndarray]:
-    """Similarities of some sentences to all, without a sentence's own to itself: float [some, N] at a time."""
+    """Yields the matrix of similarities in blocks of rows, float [rows, N], with zeros on the diagonal."""
     for begin in range(0, len(unit_ND), _BLOCK):
         block = np.maximum(unit_ND[begin : begin + _BLOCK] @ unit_ND.T, 0)
         rows = np.arange(len(block))

@@ -1,4 +1,4 @@
-"""token-classification: the entities of a text, each a slice of it, under transformers' keys."""
+"""token-classification: finds the entities of a text, each a slice of it, under transformers' keys."""
 
 import os
 import re
@@ -32,7 +32,7 @@ class Tag(NamedTuple):
 
 
 class SplitText(NamedTuple):
-    """A text, its words, and where they stand in it."""
+    """A text, its words, and their character positions [begin, end) in it."""
 
     text: str
     words: Words
@@ -40,26 +40,28 @@ class SplitText(NamedTuple):
 
 
 class TokenClassification(TaskModel):
-    """The entities of texts, or the tag of each word.
+    """Finds the entities of texts, or tags each word.
 
-    A word has the label of its first sub-token, the only one that is learnt (https://arxiv.org/abs/1810.04805, section
-    5.3): transformers' `aggregation_strategy="first"`. For models that learnt all of them there are "max" (of its most
-    certain sub-token) and "average" (of the mean of their probabilities). "simple" takes sub-tokens for words, and so
-    may cut one in two; "none" gives the sub-tokens themselves. Words are encoded one by one, as in training.
+    A word gets the label of its first sub-token, the only one that training uses (https://arxiv.org/abs/1810.04805,
+    section 5.3): transformers' `aggregation_strategy="first"`. For models trained on all sub-tokens there are "max"
+    (the label of the most certain sub-token) and "average" (the mean of their probabilities). "simple" treats
+    sub-tokens as words, so it can split a word; "none" gives the sub-tokens themselves. Words are encoded one by one,
+    as in training.
 
-    A text that is too long for the model is read in windows that overlap by half; each sub-token is taken from the one
-    that shows it with the most context, so that none is lost.
+    A text that is too long for the model is read in windows that overlap by half. The result for each sub-token comes
+    from the window that shows it with the most context, so nothing is truncated.
 
     Args:
         source: a fine-tuning run, a folder, a hub id, or what `load` returned (head "token-classification").
         aggregation_strategy: "first", "max", "average", "simple" or "none" (transformers' default).
-        ignore_labels: entities that are not returned, as their `entity_group` (or `entity`) names them.
-        stride: tokens that two windows of a long text share; None: half of them.
-        is_split_into_words: a text is given as its words.
-        delimiter: what then stands between the words, in the text that they make.
-        split: what the words of a raw text are: "words" (BERT's rule: punctuation stands alone), "spaces" (punctuation
-            belongs to the word beside it), or "characters" (blanks too), as in the data that the model was trained on.
-        **running: batch_size, dtype, cache, devices, as `TaskModel`.
+        ignore_labels: leave out entities whose `entity_group` (or `entity`) is one of these.
+        stride: the number of tokens that two windows of a long text share; None: half a window.
+        is_split_into_words: whether each text is given as a list of its words.
+        delimiter: the string that then joins the words to a text.
+        split: how a text is split into words, which should be as in the training data: "words" (BERT's rule:
+            punctuation marks are words), "spaces" (punctuation belongs to the word beside it), or "characters" (spaces
+            included).
+        **running: batch_size, dtype, cache, devices; see `TaskModel`.
     """
 
     task = "token-classification"
@@ -100,20 +102,23 @@ class TokenClassification(TaskModel):
         is_split_into_words: bool | None = None,
         delimiter: str | None = None,
     ) -> list[Any]:
-        """Find entities.
+        """Finds entities.
 
         Args:
             texts: a text, or a list of them.
-            aggregation_strategy, ignore_labels, stride, is_split_into_words, delimiter: for this call, in the place of
-                the class's own.
+            aggregation_strategy, ignore_labels, stride, is_split_into_words, delimiter: override the class's options
+                for this call.
 
         Returns:
-            For one text a list of dicts in its order: `entity_group` (the type), `score` (float, mean over the words),
-            `word` (the slice of the text, as it stands there; transformers' is decoded from tokens), `start`, `end`
-            (its characters). Words of one type next to each other are one entity, unless a tag's B or S, or an E before
-            it, says otherwise. With "none", of each sub-token: `entity` (its label), `score`, `index` (its number in
-            the row, from 0 for [CLS]), `word` (the sub-token), `start`, `end`. For a list of texts a list of these, and
-            for the words of one text a list of one, as transformers has it.
+            For one text a list of dicts, in order: `entity_group` (the type), `score` (float, the mean over the words),
+            `word` (the slice of the text; transformers decodes it from tokens instead), `start`, `end` (its
+            characters). Adjacent words of one type are one entity, except where a tag has the prefix B or S or follows
+            one with E. With "none", one dict per sub-token: `entity` (its label), `score`, `index` (its position in the
+            row; [CLS] is 0), `word` (the sub-token), `start`, `end`. For a list of texts a list of these; for the words
+            of one text a list of one, like transformers.
+
+        Raises:
+            UserError: a text or an option has a wrong type or value.
         """
         given: Any = texts
         single = isinstance(given, str)
@@ -130,7 +135,7 @@ class TokenClassification(TaskModel):
         return first_of(results) if single else results
 
     def tags(self, sentences: Sequence[Words]) -> list[list[Tag]]:
-        """The tag of each word of each sentence."""
+        """Tags each word of each sentence."""
         if not sentences:
             return []
         checked = [_checked(words, f"text {number}") for number, words in enumerate(sentences, 1)]
@@ -147,7 +152,7 @@ class TokenClassification(TaskModel):
         if isinstance(ignore_labels, str):
             raise UserError(f"ignore_labels={ignore_labels!r}: expected a list of labels")
         if stride is not None and not 0 <= stride < self._room:
-            raise UserError(f"stride={stride}: expected 0 to {self._room - 1}, tokens that two windows share")
+            raise UserError(f"stride={stride}: expected 0 to {self._room - 1} tokens that two windows share")
 
     def encode(self, items: list[Any], first: int, **options: Any) -> EncodedItems:
         delimiter = options["delimiter"] if options["is_split_into_words"] else None
@@ -169,11 +174,11 @@ class TokenClassification(TaskModel):
         return [[row for row in some if row[name] not in ignored] for some in rows]
 
     def _sentence(self, item: Any, where: str, delimiter: str | None) -> SplitText:
-        """Of a text, or of words where `delimiter` says what stands between them."""
+        """Splits a text into words; if there is a `delimiter`, joins words to a text."""
         if delimiter is not None:
             return _of_words(_checked(item, where), delimiter)
         if not isinstance(item, str):
-            raise UserError(f"{where}: expected a text, found {item!r:.60}; words: is_split_into_words=True")
+            raise UserError(f"{where}: expected a string, found {item!r:.60}; for words use is_split_into_words=True")
         check_text(item, where)
         spans = self._split(item)
         return SplitText(item, [item[begin:end] for begin, end in spans], spans)
@@ -188,12 +193,12 @@ class TokenClassification(TaskModel):
         return self.longest - self.tokenizer.special_tokens_added(pair=False)
 
     def _chances(self, tagged: Tagged, outputs: list[tuple[np.ndarray, ...]], how: str) -> np.ndarray:
-        """Probabilities of the labels, of words or, where `how` says so, of sub-tokens: [words or sub-tokens, C]."""
+        """The probabilities of the labels, [N, C]: N sub-tokens if `how` is "none" or "simple", else N words."""
         chances_PC = softmax(np.concatenate([logits_LC for (logits_LC,) in outputs]))[tagged.positions]
         return chances_PC if how in OF_PIECES else aggregated(chances_PC, tagged.piece_counts, how)
 
     def _tags(self, chances_WC: np.ndarray, counts: np.ndarray) -> list[list[Tag]]:
-        """The likeliest label of each word, or sub-token, of sentences that have so many of them."""
+        """The most probable label of each word or sub-token, as one list per sentence; `counts` are their numbers."""
         best_W = chances_WC.argmax(axis=1) if len(chances_WC) else np.zeros(0, np.int64)
         tags = [Tag(self.config.labels[best], float(row[best])) for best, row in zip(best_W, chances_WC, strict=True)]
         ends = np.cumsum(counts)
@@ -215,19 +220,20 @@ class TokenClassification(TaskModel):
         return found
 
     def _pieces(self, sentence: SplitText) -> tuple[np.ndarray, list[tuple[int, int]]]:
-        """The ids of a sentence's sub-tokens, and where they stand in its text."""
+        """The ids of a sentence's sub-tokens, and their character positions in its text."""
         ids, word_of, spans = pieces_of_words(self.tokenizer, sentence.words)
         begins = np.array([begin for begin, _ in sentence.spans], np.int64)[word_of]
         return ids, [(begin, end) for begin, end in (spans + begins[:, None]).tolist()]
 
 
 def aggregated(chances_PC: np.ndarray, counts: np.ndarray, how: str) -> np.ndarray:
-    """The probabilities of words, [W, C], of those of their sub-tokens.
+    """Combines the probabilities of sub-tokens to those of words, [W, C].
 
     Args:
-        chances_PC: of all sub-tokens.
-        counts: int [W], how many a word has, at least 1.
-        how: "first"; "max": of the sub-token with the greatest one; "average": the mean.
+        chances_PC: the probabilities of all sub-tokens.
+        counts: int [W], the number of sub-tokens of each word, at least 1.
+        how: "first": those of the first sub-token; "max": those of the sub-token with the greatest probability of any
+            label; "average": the mean.
     """
     begins = np.cumsum(counts) - counts
     if how == "first" or not len(counts):
@@ -241,16 +247,18 @@ def aggregated(chances_PC: np.ndarray, counts: np.ndarray, how: str) -> np.ndarr
 
 
 def entities_of(tags: Sequence[Tag], spans: Sequence[tuple[int, int]], text: str) -> list[dict[str, Any]]:
-    """Neighbours of one type as transformers' rows, what is outside of entities among them.
+    """Joins adjacent tags of one type to transformers' dicts; words outside of entities ("O") are joined too.
 
-    A tag's B or S, or an E before it, begins another entity (https://aclanthology.org/W03-0419, and IOBES).
+    A new entity begins at prefix B or S, and after E (https://aclanthology.org/W03-0419, and IOBES).
 
     Args:
-        tags: of words, or of sub-tokens.
-        spans: where each stands in the text.
+        tags: the tags of words or sub-tokens.
+        spans: the character positions of each.
+        text: the text that `spans` refer to.
 
     Returns:
-        dicts: `entity_group`, `score` (mean of the tags'), `word` (slice of the text), `start`, `end`.
+        Dicts with `entity_group`, `score` (the mean of the tags' scores), `word` (the slice of the text), `start`,
+        `end`.
     """
     groups: list[tuple[str, list[int]]] = []
     previous = ""
@@ -276,7 +284,7 @@ def entities_of(tags: Sequence[Tag], spans: Sequence[tuple[int, int]], text: str
 
 def _checked(words: Any, where: str) -> Words:
     if not isinstance(words, list | tuple):
-        raise UserError(f"{where}: expected words, a list of texts, found {words!r:.60}")
+        raise UserError(f"{where}: expected a list of words, found {words!r:.60}")
     return [check_text(word, f"{where}, word {number}") for number, word in enumerate(words, 1)]
 
 

@@ -156,7 +156,7 @@ def test_what_cannot_be_scored_is_said_and_the_others_are(predict):
     for number in (1, 2, 3, 4):
         assert (
             messages[number]
-            == f"text {number + 1} ({texts[number]!r}) has no token but special ones: there is nothing to score"
+            == f"text {number + 1} ({texts[number]!r}) has only special tokens; expected others to score"
         )
     assert messages[6] == "text 7 is not valid Unicode: lone surrogate '\\ud800' at character 2"
     assert messages[7] == "text 8: expected a string, found None"
@@ -184,7 +184,7 @@ def test_a_text_scores_the_same_in_any_company(predict):
 
 def test_a_decoder_and_a_model_without_the_head_are_refused(loaded, tmp_path):
     decoder = loaded._replace(config=loaded.config.replace(is_decoder=True))
-    with pytest.raises(UserError, match=r"a decoder, .* needs a masked model"):
+    with pytest.raises(UserError, match=r"is a decoder; .* needs a masked model"):
         Likelihood(decoder)
     folder = export(tmp_path, "encoder")
     with pytest.raises(UserError, match="mlm_head"):

@@ -96,9 +96,9 @@ def test_an_empty_passage_is_refused_and_no_questions_have_no_answers(predict):
 
 
 def test_mistakes_are_one_clear_line(folder, predict):
-    with pytest.raises(UserError, match="expected questions, or question= and context="):
+    with pytest.raises(UserError, match="expected questions, or both question= and context="):
         predict(question="hello?")
-    with pytest.raises(UserError, match=r"question 2: .* 'context' is no text"):
+    with pytest.raises(UserError, match=r"question 2: .* 'context' is not a string"):
         predict([{"question": "a", "context": "b"}, {"question": "a"}])
     with pytest.raises(UserError, match="top_k=0"):
         predict(question="a", context="b", top_k=0)
@@ -114,9 +114,9 @@ def test_questions_and_passages_beside_each_other(predict):
     shared = [pair | {"context": CONTEXT} for pair in pairs]
     assert predict(question=questions, context=CONTEXT, top_k=2) == predict(shared, top_k=2)
     assert predict(question=[], context=[]) == []
-    with pytest.raises(UserError, match="question has 2 texts, context 1: expected as many of both"):
+    with pytest.raises(UserError, match="question has 2 texts, context 1: expected equal numbers"):
         predict(question=questions, context=[CONTEXT])
-    with pytest.raises(UserError, match="question has 1 text, context is a list"):
+    with pytest.raises(UserError, match="question is one text, but context is a list"):
         predict(question="hello?", context=[CONTEXT])
 
 

@@ -120,7 +120,7 @@ def test_how_many_is_a_number_or_a_share(predict):
         ({"sentences": 0}, "sentences=0"),
         ({"ratio": 0}, "ratio=0"),
         ({"ratio": 1.5}, "ratio=1.5"),
-        ({"sentences": 1, "ratio": 0.5}, "give one of the two"),
+        ({"sentences": 1, "ratio": 0.5}, "found both sentences and ratio"),
         ({"redundancy": 2}, "redundancy=2"),
     ]:
         with pytest.raises(UserError, match=message):
@@ -133,10 +133,12 @@ def test_a_document_without_sentences_is_said_and_the_others_are_summarised(pred
     found = list(predict.stream(documents, on_error="return"))
     messages = [str(one) if isinstance(one, UserError) else None for one in found]
     for number in range(3):
-        assert messages[number] == f"document {number + 1} ({documents[number]!r}) has no sentence"
+        assert (
+            messages[number] == f"document {number + 1} ({documents[number]!r}) has no sentence; expected at least one"
+        )
     assert messages[3] == "document 4 is not valid Unicode: lone surrogate '\\ud800' at character 2"
     assert messages[4] == "document 5: expected a string, found None"
-    assert "has 9 sentences; at most 8 can be compared" in str(messages[5])
+    assert "has 9 sentences; expected at most 8" in str(messages[5])
     assert [row["start"] for row in found[6]] == [row["start"] for row in predict(DOCUMENT)]
     with pytest.raises(UserError, match="document 2"):
         predict([DOCUMENT, ""])
@@ -176,7 +178,7 @@ def test_the_verb_writes_sentences_or_json(folder, predict, tmp_path, capsys):
     [
         (["{tmp}/none.txt"], "none.txt: no such file"),
         (["{tmp}/a.txt", "--sentences", "0"], "sentences=0"),
-        (["{tmp}/a.txt", "--sentences", "2", "--ratio", "0.1"], "give one of the two"),
+        (["{tmp}/a.txt", "--sentences", "2", "--ratio", "0.1"], "found both sentences and ratio"),
         (["{tmp}/a.txt", "--pooling", "none"], "expected one of cls, mean"),
     ],
 )

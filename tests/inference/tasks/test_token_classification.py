@@ -120,7 +120,7 @@ def test_tags_of_every_scheme_become_entities():
 
 
 def test_words_instead_of_texts_are_one_clear_line(predict):
-    with pytest.raises(UserError, match=r"expected a string, found .*; words: is_split_into_words=True"):
+    with pytest.raises(UserError, match=r"expected a string, found .*; for words use is_split_into_words=True"):
         predict([["hello", "world"]])
 
 
@@ -128,8 +128,8 @@ def test_a_word_that_is_none_is_named_with_its_text(predict):
     for wrong, message in (
         (["hello", "a\ud800"], r"text 2, word 2 is not valid Unicode: lone surrogate"),
         (["hello", 7], r"text 2, word 2: expected a string, found 7"),
-        (7, r"text 2: expected words, a list of texts, found 7"),
-        ("hello", r"text 2: expected words, a list of texts, found 'hello'"),
+        (7, r"text 2: expected a list of words, found 7"),
+        ("hello", r"text 2: expected a list of words, found 'hello'"),
     ):
         found = list(predict.stream([["hello"], wrong, ["world"]], is_split_into_words=True, on_error="return"))
         assert [isinstance(one, UserError) for one in found] == [False, True, False]
@@ -167,9 +167,9 @@ def test_options_of_a_call_that_cannot_be(predict, folder):
             predict("hello", **{name: value})
         with pytest.raises(UserError, match=message):
             TokenClassification(folder, **{name: value})
-    with pytest.raises(UserError, match="expected words, a list of texts, found 'hello'"):
+    with pytest.raises(UserError, match="expected a list of words, found 'hello'"):
         predict([["hello"], "hello"], is_split_into_words=True)
-    with pytest.raises(UserError, match="expected words, a list of texts, found 'hello world'"):
+    with pytest.raises(UserError, match="expected a list of words, found 'hello world'"):
         predict("hello world", is_split_into_words=True)
 
 
