@@ -1,4 +1,1 @@
-"""A model as `jax.export` programs in a folder, and how such a folder is run.
-
-Running needs neither Flax nor the model's code.
-"""
+"""Exports a model as a folder of `jax.export` programs, and runs such a folder without Flax and the model's code."""

@@ -1,4 +1,1 @@
-"""Encoded texts in, arrays out in their order, by few compiled programs.
-
-What every pipeline runs on.
-"""
+"""The engine that every pipeline runs on: takes encoded texts, returns arrays in order, compiles few programs."""

@@ -1,6 +1,6 @@
-"""Rows of any length through few compiled shapes: which rows go together, how far they are padded, several in one row.
+"""Fits rows of any length into few compiled shapes: plans batches and their padding, and packs sequences into rows.
 
-The rule of packed pretraining (https://arxiv.org/abs/2107.02027), with best fit in place of its histogram.
+Packing follows packed pretraining (https://arxiv.org/abs/2107.02027), with best fit in place of its histogram.
 """
 
 from bisect import bisect_left, insort
@@ -12,11 +12,11 @@ import numpy as np
 from bert_jax.data.tokenizer.layout import within
 
 SHORTEST = 16
-A_FEW = 8  # rows that are rather computed one by one than padded to more
+A_FEW = 8  # so many rows, or fewer, are computed one by one rather than padded to an eighth of a batch
 
 
 class Plan(NamedTuple):
-    """One batch: which rows it holds, and the shape it is padded to."""
+    """One batch: its rows, and the shape that it is padded to."""
 
     rows: list[int]  # numbers of the rows, in the batch's order
     batch_size: int  # B after padding
@@ -24,11 +24,11 @@ class Plan(NamedTuple):
 
 
 def length_buckets(longest: int, shortest: int = SHORTEST) -> tuple[int, ...]:
-    """The lengths that are compiled: powers of two from `shortest`, and `longest` itself; at most half is padding.
+    """The compiled lengths: powers of two from `shortest`, and `longest`. At most half of a longer row is padding.
 
     Args:
-        longest: tokens of the longest row that can come.
-        shortest: below it padding costs nothing worth a compilation.
+        longest: the number of tokens of the longest possible row.
+        shortest: the shortest length; padding below it costs less than another compilation.
     """
     lengths = []
     length = min(shortest, longest)
@@ -39,19 +39,22 @@ def length_buckets(longest: int, shortest: int = SHORTEST) -> tuple[int, ...]:
 
 
 def batch_sizes(full: int, devices: int = 1) -> tuple[int, ...]:
-    """How many rows a compiled batch has, ascending: one, an eighth of a full batch, a full one.
+    """The numbers of rows of compiled batches, ascending: one, an eighth of a full batch, and a full batch.
 
     Args:
         full: rows of a full batch, a multiple of `devices`.
-        devices: which share the rows of a batch evenly, but for a single one.
+        devices: the number of devices, which share the rows of each batch evenly, except for a single row.
     """
     eighth = -(-(full // 8) // devices) * devices
     return tuple(sorted({1, max(eighth, 1), full}))
 
 
 def sizes_for(rows: int, full: int, devices: int = 1) -> list[int]:
-    """The batches that so many rows go into. What is left after the full ones goes into eighths, and what is then left
-    one by one if it is little; only more than half a batch, and more than a little, is padded."""
+    """The sizes of the batches for so many rows.
+
+    First full batches; if more than half a batch is left, one more, padded. Else eighths of a batch, and for the last
+    rows another eighth, padded, if there are more than `A_FEW`, else batches of one row.
+    """
     eighth = max(batch_sizes(full, devices)[:-1], default=1)
     full_ones, left = divmod(rows, full)
     if 2 * left > full:
@@ -63,12 +66,12 @@ def sizes_for(rows: int, full: int, devices: int = 1) -> list[int]:
 def plan_batches(
     lengths: Sequence[int], buckets: Sequence[int], sizes: Callable[[int, int], Sequence[int]]
 ) -> Iterator[Plan]:
-    """Group rows by bucket, longest first.
+    """Groups rows by bucket into batches, longest bucket first.
 
     Args:
-        lengths: tokens of each row.
-        buckets: ascending; the last one takes the longest row.
-        sizes: (how many rows there are, their bucket) -> the sizes of the batches that take them.
+        lengths: the number of tokens of each row.
+        buckets: the compiled lengths, ascending; the last one fits the longest row.
+        sizes: (number of rows, their bucket) -> the sizes of their batches.
     """
     waiting: dict[int, list[int]] = {bucket: [] for bucket in buckets}
     for number, length in enumerate(lengths):
@@ -81,28 +84,30 @@ def plan_batches(
 
 
 def power_of_two(number: int, smallest: int = 1) -> int:
-    """The smallest power of two that is at least `number` and `smallest`: sizes that would otherwise all compile."""
+    """The smallest power of two that is at least `number` and `smallest`; it limits the number of compiled sizes."""
     return max(smallest, 1 << (number - 1).bit_length())
 
 
 class Row(NamedTuple):
-    """A row of `length` tokens and the numbers of the sequences in it, in their order."""
+    """A row of `length` tokens, and the numbers of its sequences, in order."""
 
     length: int
     numbers: list[int]
 
 
 def pack(lengths: Sequence[int], row_lengths: Sequence[int], most: int) -> list[Row]:
-    """Which sequences share a row: longest first, each into the fullest row that still takes it, else into a new one
-    of the least length that does. So what long sequences leave of their rows is filled with short ones.
+    """Packs sequences into rows, best fit with the longest first.
+
+    Each sequence goes into the fullest row that has room for it, else into a new row of the smallest length that fits.
+    So short sequences fill the room that long ones leave.
 
     Args:
-        lengths: tokens of each sequence.
-        row_lengths: ascending; the last one takes the longest sequence.
-        most: sequences of a row.
+        lengths: the number of tokens of each sequence.
+        row_lengths: the possible lengths of rows, ascending; the last one fits the longest sequence.
+        most: the most sequences of a row.
     """
     rows: list[Row] = []
-    free: list[tuple[int, int]] = []  # (tokens left, row) of the rows that are still open, ascending
+    free: list[tuple[int, int]] = []  # (tokens left, row) of the rows that have room, ascending
     for number in sorted(range(len(lengths)), key=lambda number: -lengths[number]):
         place = bisect_left(free, (lengths[number], -1))
         if place == len(free):
@@ -122,9 +127,10 @@ class Packed(NamedTuple):
 
     Attributes:
         tokens: name -> int32 [R, L].
-        sequence_ids: int32 [R, L]: 1, 2 … for the sequences of a row, 0 for padding. A token sees those of its number.
-        position_ids: int32 [R, L]: from 0 on in each sequence.
-        starts: int32 [R, K], where in its row a sequence begins; 0 where there is none.
+        sequence_ids: int32 [R, L], 1, 2 … for the sequences of a row, 0 for padding. A token attends to those with its
+            number.
+        position_ids: int32 [R, L], counted from 0 in each sequence.
+        starts: int32 [R, K], where each sequence begins in its row; 0 for unused places.
     """
 
     tokens: Mapping[str, np.ndarray]
@@ -141,14 +147,15 @@ def packed_rows(
     shape: tuple[int, int],
     most: int,
 ) -> Packed:
-    """The arrays of rows that `pack` made.
+    """Builds the arrays of rows that `pack` planned.
 
     Args:
         rows: for each row the numbers of its sequences.
-        tokens: name -> [T], all sequences end to end; `lengths`: int [N], tokens of each.
-        pads: name -> what it is padded with.
-        shape: (R, L); rows beyond `rows` repeat the first, for the shape.
-        most: K, sequences that a row may have.
+        tokens: name -> [T], all sequences concatenated.
+        pads: name -> the padding value.
+        lengths: int [N], the number of tokens of each sequence.
+        shape: (R, L); the first row is repeated to fill R rows.
+        most: K, the most sequences of a row.
     """
     height, length = shape
     rows = [*rows, *[rows[0]] * (height - len(rows))]

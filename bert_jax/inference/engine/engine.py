@@ -1,11 +1,11 @@
-"""The engine under every pipeline: encoded texts in, arrays out in their order, by few compiled programs.
+"""The engine under every pipeline: takes encoded texts, returns arrays in order, compiles few programs.
 
-Three rules keep it from compiling by surprise and its answers from depending on the company that a text keeps:
+Three rules limit what it compiles, and make a text's outputs independent of the other texts in its batch:
 
-- The shapes are settled beforehand: a batch has a length of `Engine.lengths`, and one row, an eighth of a full batch or
-  a full one.
-- What one row holds never changes what another gives: bit for bit in the same shape, to rounding in another.
-- A text that is longer than the longest row is cut or read in windows by who encodes it, never here.
+- The set of shapes is fixed in advance: the length of a batch is one of `Engine.lengths`, and its rows are one, an
+  eighth of a full batch, or a full batch.
+- A row's content never changes the outputs of another row: bit for bit in the same shape, up to rounding in another.
+- The engine truncates nothing. The caller truncates longer texts or splits them into windows when it encodes them.
 """
 
 from collections import deque
@@ -29,17 +29,17 @@ from bert_jax.inference.engine.batching import (
 from bert_jax.inference.engine.programs import Programs
 from bert_jax.tree import flatten
 
-# Tokens of a full batch on each device. On a CPU, what the caches hold; an accelerator wants its units filled.
+# Tokens of a full batch on each device: on a CPU as many as fit the caches, on an accelerator enough to use all units.
 CPU_TOKENS, ACCELERATOR_TOKENS = 1024, 16384
-IN_FLIGHT = 4  # batches that are being computed while the first of them is waited for
-PACKED_LENGTH = 128  # of the rows that short sequences share
-MOST_PACKED = 32  # sequences in such a row
+IN_FLIGHT = 4  # batches that the devices may still be computing
+PACKED_LENGTH = 128  # the shortest row that several sequences share
+MOST_PACKED = 32  # the most sequences in such a row
 
 Outputs = tuple[np.ndarray, ...]
 
 
 class _Member(NamedTuple):
-    """Where an example's outputs are in those of a batch: in a row, and there at a place, in a slice, or all of it."""
+    """Where an example's outputs are in a batch: in which row, and there at an index or in a slice (or all of it)."""
 
     example: int
     row: int
@@ -47,7 +47,7 @@ class _Member(NamedTuple):
 
 
 class _Call(NamedTuple):
-    """A batch that was sent off, and what comes back."""
+    """A batch that was sent to the devices, and its outputs, which may not be computed yet."""
 
     chunk: int
     members: list[_Member]
@@ -60,18 +60,22 @@ class Engine:
     Args:
         function: pure and jittable. `batch` has int32 input_ids, attention_mask and token_type_ids [B, L] (for choices
             [B, choices, L]) and the targets of the examples; packed batches have sequence_ids, position_ids [B, L] and
-            starts [B, K] in place of attention_mask. Returns a tuple of arrays [B, ...], packed ones [B, K, ...].
+            starts [B, K] instead of attention_mask. Returns a tuple of arrays [B, ...], for packed batches [B, K, ...].
         params: its parameters, a nested dict of float arrays.
-        longest: tokens of the longest row that can come.
+        longest: the number of tokens of the longest possible row.
         batch_size: rows of a full batch; None: as many as make 1,024 tokens on each CPU device, 16,384 on each
             accelerator.
         packing: short sequences share rows.
-        per_token: the outputs have an axis of tokens after that of rows; each example gets its own tokens of it.
-        devices: as `Programs`.
+        per_token: the second axis of the outputs is tokens; each example gets its own tokens.
+        devices: see `Programs`.
 
     Attributes:
-        lengths: the lengths that are compiled, ascending.
-        programs: the compiled forms; `compilations` counts them.
+        lengths: the compiled lengths, ascending.
+        packed_lengths: those of rows that several sequences share.
+        programs: the compiled programs; `compilations` is their number.
+
+    Raises:
+        UserError: `batch_size` is below 1, or `devices` is empty.
     """
 
     def __init__(
@@ -98,7 +102,7 @@ class Engine:
 
     @property
     def shapes(self) -> list[tuple[int, int, bool]]:
-        """(B, L, whether it is packed) of every program that can be needed, the small ones first."""
+        """(B, L, packed or not) of every program that can be needed, the smallest first."""
         found = {(1, length, False) for length in self.lengths}
         for length in self.packed_lengths if self._packing else self.lengths:
             found |= {
@@ -107,7 +111,7 @@ class Engine:
         return sorted(found, key=lambda shape: (shape[0] * shape[1], *shape))
 
     def rows_of(self, length: int) -> int:
-        """B of a full batch of rows of a length: for each device as many."""
+        """B of a full batch of rows of this length, a multiple of the number of devices."""
         devices = self.programs.devices
         if self._batch_size is not None:
             return -(-self._batch_size // devices) * devices
@@ -122,16 +126,16 @@ class Engine:
         choices: int | None = None,
         **options: Any,
     ) -> int:
-        """Compiles all `shapes` ahead of time, so that no request waits for it.
+        """Compiles all `shapes` ahead of time, so that no request waits for a compilation.
 
         Args:
-            progress: called with (how many are done, how many there are) after each.
-            targets: what examples have beside tokens, int32: name -> the shape of one.
-            choices: rows of an example that has several.
-            **options: of the function.
+            progress: called with (programs done, total programs) after each.
+            targets: the int32 arrays that examples have in addition to tokens: name -> shape for one example.
+            choices: rows per example, if examples have several.
+            **options: the function's options.
 
         Returns:
-            how many programs there are now.
+            The number of compiled programs.
         """
         for number, (rows, length, packed) in enumerate(shapes := self.shapes):
             shape = (rows, length) if choices is None else (rows, choices, length)
@@ -146,16 +150,18 @@ class Engine:
         return self.compilations
 
     def run(self, examples: Encoded, **options: Any) -> list[Outputs]:
-        """The outputs of each example, NumPy arrays, in the examples' order.
+        """Returns the outputs of each example as NumPy arrays, in the order of the examples.
 
         Raises:
-            UserError: an output is not finite, because a parameter is not.
+            UserError: an output is not finite.
         """
         return next(self.stream([examples], **options))
 
     def stream(self, chunks: Iterable[Encoded], **options: Any) -> Iterator[list[Outputs]]:
-        """`run` for each of the chunks, in their order. The next one is sent off before the last is collected, and no
-        more than is in flight is held in memory."""
+        """Yields the results of `run` for each chunk, in order.
+
+        The next chunk goes to the devices before the previous one is collected. At most `IN_FLIGHT` batches wait.
+        """
         flying: deque[_Call] = deque()
         results: dict[int, list[Outputs]] = {}
         missing: dict[int, int] = {}
@@ -176,7 +182,7 @@ class Engine:
             yield results.pop(rest)
 
     def _batches(self, examples: Encoded) -> Iterator[tuple[list[_Member], dict[str, np.ndarray]]]:
-        """The batches of a chunk, and which of its examples are in each."""
+        """Yields the batches of a chunk, each with its examples."""
         lengths = examples.lengths
         if self._packing and len(examples) > 1:
             yield from self._packed_batches(examples, lengths)
@@ -220,14 +226,14 @@ class Engine:
         if not all(np.isfinite(array).all() for array in arrays if np.issubdtype(array.dtype, np.floating)):
             raise UserError(why_not_finite(self.programs.params))
         for example, row, place in call.members:
-            # Copies: a view would keep the whole batch in memory, padding and all.
+            # Copy: a view would keep the whole batch in memory, with its padding.
             results[call.chunk][example] = tuple(np.array(array[row][place]) for array in arrays)
         missing[call.chunk] -= len(call.members)
 
 
 def why_not_finite(params: Any) -> str:
-    """What is wrong with a model whose outputs are not finite: the first of its parameters that is not."""
+    """Explains why a model's outputs are not finite: names the first parameter that is not finite, if there is one."""
     for path, value in flatten(params).items():
         if not np.isfinite(value).all():
-            return f"parameter {path} is not finite (NaN or infinite), so neither is what the model gives"
-    return "what the model gives is not finite, though its parameters are: try dtype float32"
+            return f"parameter {path} is not finite (NaN or infinite), so the model's outputs are not either"
+    return "the model's outputs are not finite, although its parameters are: try dtype float32"

@@ -1,4 +1,4 @@
-"""The compiled programs of an engine, their count, and the parameters as their products read them."""
+"""The compiled programs of an engine, and its parameters in the type that matrix products use."""
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -19,20 +19,24 @@ Batch = Mapping[str, np.ndarray]
 
 
 class Programs:
-    """Compiled forms of `function(params, batch, **options)`.
+    """The compiled programs of `function(params, batch, **options)`.
 
-    The rows of a batch are spread over the devices where they can be shared out evenly; where not (a single row), the
-    first device does it alone. The parameters lie on each device. Calls from several threads are safe.
+    The rows of a batch are sharded over the devices if their number is divisible by that of the devices; otherwise (for
+    a single row, for example) the first device runs the batch alone. Each device has all parameters. Calls from several
+    threads are safe.
 
     Args:
-        function: pure; `batch` is a dict of arrays with the rows on the first axis, and so is all that it returns.
-        params: its first argument, float arrays in a nested dict.
-        devices: None: that of `jax.default_device` where one is set, else all of this process.
+        function: a pure function; `batch` is a dict of arrays. Rows are the first axis of its inputs and outputs.
+        params: its first argument, a nested dict of float arrays.
+        devices: the devices to run on; None: `jax.default_device` if it is set, else all devices of this process.
 
     Attributes:
-        compilations: how many programs there are: one for each shape of batch and value of the options.
-        params: on the devices.
-        devices: how many there are.
+        compilations: the number of programs, one for each shape of batch and value of the options.
+        params: the parameters on the devices.
+        devices: the number of devices.
+
+    Raises:
+        UserError: `devices` is empty.
     """
 
     def __init__(
@@ -43,7 +47,7 @@ class Programs:
     ):
         devices = _local_devices() if devices is None else devices
         if not len(devices):
-            raise UserError("devices: an empty list; leave it out for all of this process")
+            raise UserError("devices: found an empty list; expected at least one, or None for all of this process")
         mesh = Mesh(np.array(devices), (ROWS,))
         self.devices = len(devices)
         self._spread, self._alone = NamedSharding(mesh, P(ROWS)), SingleDeviceSharding(devices[0])
@@ -58,13 +62,13 @@ class Programs:
         return len(self._compiled)
 
     def __call__(self, batch: Batch, **options: Any) -> Any:
-        """What the function returns, on the devices and perhaps not computed yet."""
+        """Returns the function's outputs, on the devices; they may not be computed yet."""
         layout, params = self._layout(batch)
         program = self.program(batch, **options)
         return program(params, batch if layout is self._alone else jax.device_put(dict(batch), layout))
 
     def program(self, batch: "Mapping[str, np.ndarray | jax.ShapeDtypeStruct]", **options: Any) -> Any:
-        """The compiled form for arrays like these, made now if there is none."""
+        """The program for arrays of these shapes and types; compiles it if there is none."""
         key = (*((name, batch[name].shape, batch[name].dtype) for name in sorted(batch)), *sorted(options.items()))
         if key not in self._compiled:
             with self._lock:
@@ -73,13 +77,13 @@ class Programs:
         return self._compiled[key]
 
     def lowered(self, batch: "Mapping[str, np.ndarray | jax.ShapeDtypeStruct]", **options: Any) -> Any:
-        """The same before it is compiled: a `jax.stages.Lowered`."""
+        """The program before compilation, a `jax.stages.Lowered`."""
         layout, params = self._layout(batch)
         arguments = {name: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=layout) for name, x in batch.items()}
         return jax.jit(lambda params, batch: self._function(params, batch, **options)).lower(params, arguments)
 
     def _layout(self, batch: Mapping[str, Any]) -> tuple[Any, Any]:
-        """How the rows of a batch lie on the devices, and the parameters as they lie there."""
+        """The sharding of a batch, and the parameters on the same devices."""
         rows = next(iter(batch.values())).shape[0]
         if self.devices == 1 or rows % self.devices:
             return self._alone, self._params_alone
@@ -87,28 +91,28 @@ class Programs:
 
 
 def _local_devices() -> Sequence[Any]:
-    default = jax.default_device.value  # a `with jax.default_device(...)` too, of which jax.config.values knows nothing
+    default = jax.default_device.value  # unlike jax.config.values, includes `with jax.default_device(...)`
     if default is None:
         return jax.local_devices()
     return jax.local_devices(backend=default)[:1] if isinstance(default, str) else [default]
 
 
-_OPERANDS = ("kernel", "decoder")  # of dense layers, and what gives a token its logit
+_OPERANDS = ("kernel", "decoder")  # the weights of dense layers, and of the matrix product that makes token logits
 _TABLE, _DECODER = "bert/embeddings/word_embeddings", "mlm_head/decoder"
 
 
 def cast_weights(config: BertConfig, params: Any) -> tuple[BertConfig, Any]:
-    """The same model with every weight of a product in `config.dtype`: bit for bit the same outputs.
+    """Casts every weight of a matrix product to `config.dtype`; the outputs are the same, bit for bit.
 
-    With one row of 16 tokens that is a third of the time. A token table that is looked up stays float32; where it is
-    the decoder too, that becomes a parameter of its own. No gradient should be taken of these parameters.
+    One row of 16 tokens then takes a third of the time. The token table stays float32 for look-ups; if it is also the
+    decoder, the decoder becomes a parameter of its own. Do not take gradients of these parameters.
 
     Args:
-        config: of the model; in float32 nothing changes.
-        params: nested dict of float32 arrays.
+        config: the model's config; with dtype float32 nothing changes.
+        params: a nested dict of float32 arrays.
 
     Returns:
-        the config, untied where the table was the decoder, and the parameters.
+        The config, with `tie_word_embeddings=False` if the table was the decoder, and the parameters.
     """
     if jnp.dtype(config.dtype) == jnp.float32:
         return config, params

@@ -24,7 +24,7 @@ Question = Mapping[str, str]
 
 
 class Candidate(NamedTuple):
-    """A slice of the passage, characters [start, end); its score, a sum of two logits; its probability in the n-best."""
+    """A slice of the passage, characters [start, end); its score, a sum of two logits; its probability in the list."""
 
     text: str
     start: int

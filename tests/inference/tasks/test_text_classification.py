@@ -62,7 +62,7 @@ def test_it_runs_where_it_is_told(folder, predict):
         assert {device for leaf in jax.tree.leaves(one.engine.programs.params) for device in leaf.devices()} == {second}
     assert TextClassification(folder, batch_size=4).engine.programs.devices == len(jax.devices()) == 8
     assert told("hello") == default("hello") == predict("hello")
-    with pytest.raises(UserError, match="devices: an empty list"):
+    with pytest.raises(UserError, match="devices: found an empty list"):
         TextClassification(folder, devices=[])
 
 
