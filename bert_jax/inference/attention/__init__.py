@@ -1,1 +1,1 @@
-"""What every head of every layer looks at: arrays, a picture, a page to walk through."""
+"""The attention weights of every head of every layer: as arrays, a picture, or an HTML page."""

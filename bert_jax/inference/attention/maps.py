@@ -1,4 +1,4 @@
-"""attend: what every head of every layer looks at in a text, as arrays, a PNG and a page to walk through."""
+"""attend: computes the attention weights of all heads for a text, as arrays, a PNG or an interactive HTML page."""
 
 import os
 from collections.abc import Iterable, Sequence
@@ -34,19 +34,19 @@ _FRAME_HEIGHT = 760  # pixels of a page in a notebook
 
 @dataclass(frozen=True, eq=False)
 class AttentionMaps:
-    """The attention of a model to one text, or to a pair of texts. A notebook shows it as the page of `to_html`.
+    """A model's attention weights for one text or a pair of texts. A notebook shows them as the page of `to_html`.
 
     Attributes:
         tokens: L pieces as the vocabulary spells them, special tokens included.
-        attentions: float32 [N, H, L, L]: by layer and head, how much the token of a row (query) looks at that of a
-            column (key). A row sums to 1. Of a head that was pruned all are 0.
-        segments: int32 [L], 0 for the first text and its special tokens, 1 for the second and its own, whether or not
-            the model has token types.
-        special: bool [L], tokens that are no text: [CLS], [SEP] and the like.
-        has_head: bool [N, H], false where a head was pruned.
-        text, text_pair: what was looked at; `text_pair` is None for one text.
+        attentions: float32 [N, H, L, L]: for each layer and head, how much the token of each row (query) attends to
+            that of each column (key). Each row sums to 1; for a pruned head all weights are 0.
+        segments: int32 [L], 0 for the first text and its special tokens, 1 for the second text and its own, even if the
+            model has no token types.
+        special: bool [L], true for [CLS], [SEP] and other special tokens.
+        has_head: bool [N, H], false for pruned heads.
+        text, text_pair: the texts; `text_pair` is None for one text.
         model: where the model was read from.
-        shown: L pieces as people read them, by `readable`: other than `tokens` for byte-level vocabularies only.
+        shown: L pieces made legible by `readable`; they differ from `tokens` only for byte-level vocabularies.
     """
 
     tokens: list[str]
@@ -64,19 +64,19 @@ class AttentionMaps:
         return f"AttentionMaps({layers} layers, {heads} heads, {length} tokens)"
 
     def save_png(self, path: str | os.PathLike[str]) -> Path:
-        """Draw all heads as a grid of heat maps, a row a layer; needs matplotlib, of the extra `train`."""
+        """Draws all heads as a grid of heat maps, one row per layer; needs matplotlib, from the extra `train`."""
         return draw_grid(self, writable(path))
 
     def save_html(self, path: str | os.PathLike[str]) -> Path:
-        """Write the page of `to_html` to a file."""
+        """Writes the page of `to_html` to a file."""
         path = writable(path)
         path.write_text(self.to_html(), encoding="utf-8")
         return path
 
     def save_npz(self, path: str | os.PathLike[str]) -> Path:
-        """Write tokens, attentions, segments, special and has_head for `numpy.load` (no pickle in it)."""
+        """Writes tokens, attentions, segments, special and has_head for `numpy.load`, without pickle."""
         path = writable(path)
-        with path.open("wb") as file:  # of a name alone NumPy would make NAME.npz
+        with path.open("wb") as file:  # given a path, NumPy would append .npz
             np.savez(
                 file,
                 tokens=np.array(self.tokens, dtype=np.str_),
@@ -88,7 +88,7 @@ class AttentionMaps:
         return path
 
     def to_html(self) -> str:
-        """One self-contained page to walk through layers and heads in; it makes no request (see `page.py`)."""
+        """One self-contained page to browse layers and heads; it makes no request (see `pictures.page_of`)."""
         return page_of(self)
 
     def _repr_html_(self) -> str:
@@ -98,15 +98,15 @@ class AttentionMaps:
 
 
 class Attend:
-    """What a model looks at: the attention weights of all layers and heads, of any model that has an encoder.
+    """Computes the attention weights of all layers and heads, for any model with an encoder.
 
-    Compiled once for each length bucket that occurs (powers of two from 16, and the model's longest); `compilations`
-    counts them. No padding is left in the results. Texts are computed one by one: what takes time and room is the
-    result, of 512 tokens 151 MB in a BERT-base.
+    The model is compiled once for each length bucket that occurs (powers of two from 16, and the model's longest
+    input); `compilations` is the number of compilations. The results have no padding. Texts are computed one by one,
+    because the results are large: 151 MB for 512 tokens and BERT-base.
 
     Args:
         source: a run directory, a folder, a hub id, or what `load` returned, with any head.
-        dtype: "float32" or "bfloat16", the type of the products' operands.
+        dtype: "float32" or "bfloat16", the type of the matrix products' operands.
     """
 
     def __init__(
@@ -127,18 +127,18 @@ class Attend:
         self._weights = jax.jit(self._apply)
 
     def __call__(self, text: str | Sequence[str], text_pair: str | Sequence[str] | None = None) -> Any:
-        """Look at texts.
+        """Computes the attention weights for texts.
 
         Args:
             text: a text, or a list of them.
-            text_pair: what each is paired with: a text for a text, a list as long for a list.
+            text_pair: the second text of each pair: one for a text, a list of equal length for a list.
 
         Returns:
             `AttentionMaps` for a text, a list of them for a list.
 
         Raises:
-            UserError: what is no text; one too long for the model (nothing is cut); lists of different lengths; a
-                parameter that is not finite.
+            UserError: a text is not a string or is too long for the model (nothing is truncated), the lists have
+                different lengths, or the weights are not finite.
         """
         single = isinstance(text, str)
         texts = _texts_of(text, "text")
@@ -176,17 +176,17 @@ class Attend:
         added = self.tokenizer.special_tokens_added(pair=pair is not None)
         if (total := int(lengths.sum()) + added) > self.longest:
             name = f"{'text' if pair is None else 'pair'} {number + 1} ({shortened(text)})"
-            raise UserError(f"{name} has {total} tokens, the model takes {self.longest}: shorten it")
+            raise UserError(f"{name} has {total} tokens; the model takes at most {self.longest}: shorten it")
         return _row(self.tokenizer, np.split(ids, np.cumsum(lengths)[:-1]))
 
     def _apply(self, params: Any, ids: jax.Array, attention_mask: jax.Array, types: jax.Array) -> tuple[jax.Array, ...]:
-        """N arrays [B, H, L, L]; fewer heads where some are pruned."""
-        self.compilations += 1  # runs when JAX traces: once a shape
+        """Returns N arrays [B, H, L, L], with fewer heads where some are pruned."""
+        self.compilations += 1  # runs only when JAX traces, once per shape
         output: Any = self._model.apply({"params": params}, ids, attention_mask, types, output_attentions=True)
         return output.attentions
 
     def _unpadded(self, layers: list[np.ndarray], length: int) -> tuple[np.ndarray, np.ndarray]:
-        """[N, H, L, L] with every head in its own place; and bool [N, H], which heads there are."""
+        """Returns the weights [N, H, L, L] with every head at its own index, and bool [N, H], true if a head exists."""
         config = self.config
         maps = np.zeros((len(layers), config.num_attention_heads, length, length), np.float32)
         has_head = np.zeros(maps.shape[:2], bool)
@@ -198,14 +198,14 @@ class Attend:
 
 
 def readable(tokens: Sequence[str], vocabulary: Sequence[str]) -> list[str]:
-    """Pieces as people read them: of a byte-level vocabulary (RoBERTa's) the text that they stand for.
+    """Makes the pieces of a byte-level vocabulary (RoBERTa's) legible; returns those of other vocabularies unchanged.
 
-    There a leading space becomes "▁", as SentencePiece writes it, and bytes that are no whole character `\\xe4`. Pieces
-    of other vocabularies are given as they are.
+    Pieces become the text that they encode. A leading space becomes "▁", as in SentencePiece, and bytes that are not a
+    complete character become escapes such as `\\xe4`.
 
     Args:
-        tokens: of the vocabulary.
-        vocabulary: all its pieces; byte-level if each byte's character is among them.
+        tokens: pieces of the vocabulary.
+        vocabulary: all its pieces; it is byte-level if it has the character of every byte.
     """
     if not _BYTE_OF.keys() <= set(vocabulary):
         return list(tokens)
@@ -218,7 +218,7 @@ def _decoded(token: str) -> str:
 
 
 def _byte_characters() -> dict[str, int]:
-    """The character that stands for each byte in GPT-2's vocabulary: itself if printable, else from 256 up."""
+    """The character of each byte in GPT-2's vocabulary: the byte itself if printable, else characters from 256 up."""
     printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
     others = [byte for byte in range(256) if byte not in printable]
     return {chr(byte): byte for byte in printable} | {chr(256 + i): byte for i, byte in enumerate(others)}
@@ -228,7 +228,7 @@ _BYTE_OF = _byte_characters()
 
 
 class _TokenRow(NamedTuple):
-    """All int32 [L] but `special`, bool [L]."""
+    """A row of tokens: int32 [L] each, except `special`, bool [L]."""
 
     ids: np.ndarray
     types: np.ndarray
@@ -237,10 +237,10 @@ class _TokenRow(NamedTuple):
 
 
 def _row(tokenizer: Tokenizer, segments: list[np.ndarray]) -> _TokenRow:
-    """The tokens of a text or a pair in the tokenizer's layout.
+    """Arranges the tokens of a text or a pair in the tokenizer's layout.
 
-    A special token belongs to the text before it, the first ones to the first. Those that stand literally in the text
-    are special too if they are ones that the layout adds: "a [SEP] b".
+    A special token belongs to the text before it, or to the first text. A special token written in the text itself
+    ("a [SEP] b") counts as special if it is one that the layout adds.
     """
     slots = tokenizer.layouts[len(segments) - 1]
     added = [slot.special_id for slot in slots if slot.special_id is not None]
@@ -261,10 +261,10 @@ def _pairs_of(text_pair: str | Sequence[str] | None, count: int, single: bool) -
     if text_pair is None:
         return [None] * count
     if single != isinstance(text_pair, str) or not isinstance(text_pair, str | Sequence):
-        raise UserError("text_pair: expected a text for a text, a list for a list")
+        raise UserError("text_pair: expected a string if text is a string, else a list")
     pairs = _texts_of(text_pair, "text_pair")
     if len(pairs) != count:
-        raise UserError(f"text_pair has {len(pairs)} texts for {count}: expected one for each")
+        raise UserError(f"text_pair has {len(pairs)} texts; expected {count}, one for each text")
     return list(pairs)
 
 

@@ -1,4 +1,4 @@
-// The page: its state, its controls, and what is drawn when which of them changes.
+// The page: its state, its controls, and what is redrawn when they change.
 
 const main = document.querySelector("main");
 const data = JSON.parse(document.querySelector("script[type='application/json']").textContent);
@@ -28,14 +28,15 @@ function element(name, properties = {}, ...children) {
   return made;
 }
 
-// A token's text in a place of its own, so that one that runs from right to left moves nothing else.
+// A token's text in an element of its own, so that right-to-left text does not reorder its surroundings.
 const quoted = (i) => element("bdi", { textContent: visible(data.tokens[i]) });
-// Controls that would move or hide other characters by their number; joiners stay, emoji and Persian are made with them.
+// Control characters are shown as their code points, because they would move or hide other characters. Joiners are not,
+// because emoji and Persian need them.
 const CONTROLS = /[\u0000-\u001f\u007f-\u009f\u200b\u200e\u200f\u2028-\u202e\u2060-\u2069\ufeff]/g;
 const visible = (token) => token.replace(CONTROLS, (c) => c === "\n" ? "↵" : c === "\t" ? "⇥"
   : `‹${c.charCodeAt(0).toString(16).toUpperCase().padStart(4, "0")}›`) || "∅";
 
-// Where one is, and by the address
+// The state, and its copy in the page's address
 
 function readHash() {
   const said = new URLSearchParams(location.hash.slice(1));
@@ -66,7 +67,7 @@ function writeHash() {
   try {
     history.replaceState(null, "", `#${new URLSearchParams(said)}`);
   } catch {
-    // A frame in a notebook has no address of its own.
+    // A frame in a notebook has no address.
   }
 }
 
@@ -76,7 +77,7 @@ function change(changes) {
   render("special" in changes || "normalise" in changes || "pair" in changes);
 }
 
-// To the next head that there is, by one of them: of all, or of those in the same column. On to a head is off the mean.
+// Selects the next head that was not pruned: among all heads, or among those in the same column. This leaves the mean.
 function walk(layers, heads) {
   const here = state.layer * data.heads + state.head;
   const line = data.hasHead.flatMap((_, layer) => headsOf(layer))
@@ -115,7 +116,7 @@ function makeOverview() {
   });
 }
 
-// The device's pixels that a head has there: drawn finer, it would be shown without some of its rows and columns.
+// The device pixels of a head in the overview; a picture with more of them would lose some rows and columns.
 const thumbPixels = () => Math.max(1, Math.floor($(".grid canvas").getBoundingClientRect().width * devicePixelRatio));
 
 function drawOverview() {
@@ -211,7 +212,7 @@ function render(filtersChanged) {
   renderTokens();
 }
 
-// The token or cell that is looked at closely, if it is to be seen: {row, column}, places in the map; -1 is none.
+// The selected token or cell, if it is visible: {row, column}, indices in the map; -1 is none.
 function focused() {
   const { side, token, other } = state.pointed ?? state.kept ?? {};
   const row = side === "from" || side === "cell" ? map.rows.indexOf(token) : -1;
@@ -247,23 +248,23 @@ function tell(row, column, at) {
     .flatMap(([weight, token], n) => [
       n ? ", " : "", element("span", { className: "pair" }, quoted(token), ` (${token}) ${shownWeight(weight)}`)]);
   if (row >= 0 && column >= 0) {
-    readout.replaceChildren(quoted(map.rows[row]), ` (${map.rows[row]}) looks at `, quoted(map.columns[column]),
+    readout.replaceChildren(quoted(map.rows[row]), ` (${map.rows[row]}) attends to `, quoted(map.columns[column]),
       ` (${map.columns[column]}): `, element("b", { textContent: shownWeight(at(row, column)) }));
   } else if (row >= 0) {
-    const sum = filtered() ? [`. On what is shown: ${shownWeight(map.sums[row])} of 1`,
-      state.normalise ? ", made 1." : "."] : ["."];
-    readout.replaceChildren(quoted(map.rows[row]), ` (${map.rows[row]}) looks most at `,
+    const sum = filtered() ? [`. Shown tokens get ${shownWeight(map.sums[row])} of 1`,
+      state.normalise ? ", scaled to 1." : "."] : ["."];
+    readout.replaceChildren(quoted(map.rows[row]), ` (${map.rows[row]}) attends most to `,
       ...list([...map.columns.keys()], map.columns, (c) => at(row, c)), ...sum);
   } else if (column >= 0) {
-    readout.replaceChildren(quoted(map.columns[column]), ` (${map.columns[column]}) is looked at most by `,
+    readout.replaceChildren(quoted(map.columns[column]), ` (${map.columns[column]}) gets most attention from `,
       ...list([...map.rows.keys()], map.rows, (r) => at(r, column)), ".");
   } else if (!map.rows.length || !map.columns.length) {
-    readout.textContent = "Nothing is left to show: every token is hidden.";
+    readout.textContent = "Nothing to show: every token is hidden.";
   } else if (!selection().length) {
     readout.textContent = "Every head of this layer was pruned.";
   } else {
     const found = habits(weights, length, selection(), data.special);
-    readout.textContent = `Of its attention a token of the text gives on average ${shownWeight(found.special)} to special ` +
+    readout.textContent = `On average, a token of the text gives ${shownWeight(found.special)} of its attention to special ` +
       `tokens, ${shownWeight(found.previous)} to the token before it, ${shownWeight(found.itself)} to itself, ` +
       `${shownWeight(found.next)} to the next one.`;
   }
@@ -330,8 +331,8 @@ async function start() {
     element("bdi", { textContent: visible(text) }))));
   $(".model").textContent = `Model: ${data.model}. ${data.layers} layers, ${data.heads} heads, ${length} tokens.`;
   $(".precision").textContent = fine
-    ? "Weights are kept in 16 bits: off by less than 0.00001. The page loads nothing and sends nothing."
-    : "Weights are kept in 8 bits: off by at most 0.004 near 1, by at most 0.0004 below 0.01. The page loads nothing " +
+    ? "Weights are stored in 16 bits; the error is less than 0.00001. The page loads nothing and sends nothing."
+    : "Weights are stored in 8 bits; the error is at most 0.004 near 1 and 0.0004 below 0.01. The page loads nothing " +
       "and sends nothing.";
   weights = await decoded(data.weights);
   makeControls();
@@ -349,7 +350,7 @@ async function start() {
     if (thumbPixels() !== drawnThumb) drawOverview();
     renderTokens();
   };
-  // A frame later: an observer that changes what it observes is an error on the console.
+  // Wait for the next frame: browsers report an error if an observer changes what it observes.
   new ResizeObserver(() => requestAnimationFrame(fit)).observe($(".one"));
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", recolour);
   addEventListener("hashchange", () => { readHash(); render(true); });

@@ -1,4 +1,4 @@
-// What the page shows of the weights, as numbers and as pixels: free functions, nothing of the page's state.
+// Computes and draws what the page shows of the weights: free functions that do not use the page's state.
 
 async function decoded({ levels, power, data }) {
   const text = atob(data);
@@ -14,7 +14,7 @@ async function decoded({ levels, power, data }) {
   return { codes, values };
 }
 
-// The tokens that look and those that are looked at, once the filters have taken theirs away.
+// The query tokens and the key tokens that the filters leave.
 function shownTokens(data, { special, pair }) {
   const [query, key] = pair === "all" ? [null, null] : [...pair].map((side) => "ab".indexOf(side));
   const those = (segment) => [...data.tokens.keys()].filter(
@@ -22,7 +22,7 @@ function shownTokens(data, { special, pair }) {
   return { rows: those(query), columns: those(key) };
 }
 
-// Float32Array [rows * columns] of one head, or of the mean of several, with what the rows sum to before `normalise`.
+// Float32Array [rows * columns] of one head, or of the mean of several, and the sums of its rows before `normalise`.
 function mapOf({ codes, values }, length, heads, { rows, columns }, normalise) {
   const [R, C] = [rows.length, columns.length];
   const weights = new Float32Array(R * C);
@@ -41,7 +41,7 @@ function mapOf({ codes, values }, length, heads, { rows, columns }, normalise) {
   return { weights, sums, rows, columns };
 }
 
-// Mean weight that the text's own tokens give to special tokens, to the one before, to themselves, to the next.
+// The mean weights from the text's own tokens to special tokens, to the token before, to themselves, to the next one.
 function habits({ codes, values }, length, heads, special) {
   const every = [...Array(length).keys()];
   const text = every.filter((i) => !special[i]);
@@ -56,7 +56,7 @@ function habits({ codes, values }, length, heads, special) {
   };
 }
 
-// The style sheet's colours; `steps` is RGBA for 256 steps from light to dark, of which a weight has 255 * sqrt(weight).
+// The style sheet's colours; `steps` is RGBA for 256 steps from light to dark; a weight has step 255 * sqrt(weight).
 function palette() {
   const style = getComputedStyle(document.documentElement);
   const variable = (name) => style.getPropertyValue(name).trim();
@@ -72,7 +72,7 @@ function palette() {
   return { steps, sides: [middle, triple("--b")], ink, edge, mark };
 }
 
-// At most `largest` pixels a side, each the largest of the weights that fall on it: a thin diagonal stays.
+// At most `largest` pixels per side; each shows the largest of its weights, so that a thin diagonal stays visible.
 function paint(canvas, { weights, rows, columns }, colours, largest = Infinity) {
   const [R, C] = [rows.length, columns.length];
   canvas.width = Math.max(1, Math.min(C, largest));
@@ -95,7 +95,7 @@ function paint(canvas, { weights, rows, columns }, colours, largest = Infinity) 
   canvas.getContext("2d").putImageData(image, 0, 0);
 }
 
-// A canvas of that size on the page, sharp on this screen, and within what browsers allow.
+// Gives a canvas this size on the page, with the screen's resolution as far as browsers allow.
 function sized(canvas, width, height) {
   const ratio = Math.min(window.devicePixelRatio || 1, 16000 / Math.max(width, height, 1));
   canvas.width = Math.max(1, Math.round(width * ratio));
@@ -109,7 +109,7 @@ function sized(canvas, width, height) {
 
 const FAINTEST_LINE = 0.01, MOST_LINES = 4000;
 
-// Lines from rows on the left to columns on the right, as opaque as their weight, or of a marked token its square root.
+// Draws lines from rows on the left to columns on the right. Their opacity is the weight; for a selected token its root.
 function drawLines(canvas, { weights, rows, columns }, rowHeight, colourOf, marked) {
   const every = marked.row < 0 && marked.column < 0;
   const visible = every ? weights.filter((weight) => weight >= FAINTEST_LINE).sort().subarray(-MOST_LINES) : [];
@@ -135,7 +135,7 @@ function drawLines(canvas, { weights, rows, columns }, rowHeight, colourOf, mark
 const LARGEST_CELL = 30, LABELLED_CELL = 10, LONGEST_LABEL = 84, LARGEST_FONT = 13;
 const font = (size) => `${size}px system-ui, "DejaVu Sans", sans-serif`;
 
-// The heat map with its tokens, where there is room; gives where its cells are.
+// Draws the heat map, with its tokens if there is room, and returns the positions of its cells.
 function drawHeat(canvas, map, tokens, colours, marked) {
   const { rows, columns } = map;
   const width = canvas.clientWidth;
@@ -177,7 +177,7 @@ function drawHeat(canvas, map, tokens, colours, marked) {
   return { margin, cell };
 }
 
-// The room that the longest of the tokens takes, within reason.
+// The width of the longest token, up to a limit.
 function labelOf(canvas, tokens) {
   const context = canvas.getContext("2d");
   context.font = font(LARGEST_FONT);

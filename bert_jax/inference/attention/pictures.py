@@ -1,4 +1,4 @@
-"""Attention weights to look at: a PNG of all heads, and one HTML page that carries its data and makes no request."""
+"""Draws attention weights: a PNG of all heads, and an HTML page that contains its data and makes no request."""
 
 import base64
 import hashlib
@@ -18,13 +18,13 @@ from bert_jax.errors import UserError
 if TYPE_CHECKING:
     from bert_jax.inference.attention.maps import AttentionMaps
 
-_LABELLED = 36  # tokens of a text whose maps still have room for their names
-_LONGEST_NAME = 14  # characters
-_ROOM, _LEAST_ROOM = 0.11, 0.1  # inches for a token that is named
+_LABELLED = 36  # the most tokens for which maps get labels
+_LONGEST_NAME = 14  # characters of a label
+_ROOM, _LEAST_ROOM = 0.11, 0.1  # inches per labelled token: usual and least
 _WIDEST = 60.0  # inches
 _DPI = 120
-_MAP = 0.8  # of the room that a map has, what is at least left of it beside titles and gaps
-# Asked in this order, where they are installed, for what the font that matplotlib brings has not.
+_MAP = 0.8  # the least share of a map's area that titles and gaps leave for it
+# Fonts for characters that matplotlib's own font lacks, tried in this order if they are installed.
 CJK_FONTS = (
     *("Noto Sans CJK SC", "Noto Sans CJK JP", "Noto Sans CJK KR", "Source Han Sans", "WenQuanYi Zen Hei"),
     *("NanumGothic", "Microsoft YaHei", "Malgun Gothic", "Yu Gothic", "PingFang SC", "Apple SD Gothic Neo"),
@@ -33,14 +33,14 @@ CJK_FONTS = (
 
 
 def draw_grid(maps: "AttentionMaps", path: Path) -> Path:
-    """Draw one text's maps: queries from top to bottom, keys from left to right, tokens named if there are few.
+    """Draws the maps of one text: queries from top to bottom, keys from left to right, with labels for few tokens.
 
-    The colour grows with the square root of the weight, so that a weight of 1/16 is still a quarter of the way. Where
-    there are more tokens than pixels, a pixel has the largest of its weights.
+    The colour is proportional to the square root of the weight, so that a weight of 1/16 gets a quarter of the full
+    colour. If there are more tokens than pixels, a pixel shows the largest of its weights.
 
     Args:
         maps: the weights, [N, H, L, L].
-        path: the file, whatever its ending: PNG is what is written.
+        path: the file to write; the format is PNG whatever its ending.
 
     Raises:
         UserError: matplotlib is missing.
@@ -95,14 +95,14 @@ def draw_grid(maps: "AttentionMaps", path: Path) -> Path:
             image, ax=grid, label="weight of a row's token for a column's", shrink=min(1.0, 3 / layers + 0.2), pad=0.01
         )
     with warnings.catch_warnings():
-        # Of what no font has, a box is drawn.
+        # matplotlib draws a box for a character that no font has.
         warnings.filterwarnings("ignore", "Glyph .* missing from font")
         figure.savefig(path, format="png", dpi=_DPI)
     return path
 
 
 def _peaks(weights: np.ndarray, most: int) -> np.ndarray:
-    """[L, L] as at most `most` rows and columns, each the largest weight of those that fall on it."""
+    """Reduces [L, L] to at most `most` rows and columns; each cell is the largest of the weights that it covers."""
     length = len(weights)
     if length <= most:
         return weights
@@ -111,25 +111,22 @@ def _peaks(weights: np.ndarray, most: int) -> np.ndarray:
 
 
 def _name(token: str) -> str:
-    """A token that takes little room, on one line; a "$" would begin a formula."""
+    """A short one-line label for a token; "$" is escaped because it would begin a formula."""
     shown = token if len(token) <= _LONGEST_NAME else token[: _LONGEST_NAME - 1] + "…"
     return "".join(c if c.isprintable() else "·" for c in shown).replace("$", r"\$")
 
 
-if TYPE_CHECKING:
-    from bert_jax.inference.attention.maps import AttentionMaps
-
-FINE_WEIGHTS = 800_000  # up to so many weights are written in 16 bits
+FINE_WEIGHTS = 800_000  # a page stores up to so many weights in 16 bits each, more in 8
 
 
 class Coded(NamedTuple):
-    """Weights as a page carries them.
+    """Weights as a page stores them.
 
     Attributes:
         levels: the largest code.
         power: a weight is (code / levels) ** power.
-        data: the codes, row-major, as bytes; of two bytes a code all low bytes first, then all high ones (which
-            deflate then finds alike); raw deflate (RFC 1951), base64.
+        data: the codes as bytes, row-major, compressed by raw deflate (RFC 1951), in base64. For codes of two bytes,
+            all low bytes come first, then all high bytes, which compresses better.
     """
 
     levels: int
@@ -138,20 +135,20 @@ class Coded(NamedTuple):
 
 
 def page_of(maps: "AttentionMaps") -> str:
-    """The page: an overview of all heads, one head as lines and as a heat map, filters.
+    """Builds the page: an overview of all heads, one head as lines and as a heat map, and filters.
 
-    No request leaves it, which its Content-Security-Policy holds it to: only the script and the style it came with are
-    run, by their sha256. What is text comes in as JSON and is shown as text, so that a token such as "</script>" does
-    nothing. `#layer=2&head=1&token=3` opens it there (`side=to`: by whom the token is looked at; `other=5`: how much at
-    that one; `average=1`, `special=hide`, `normalise=1`, `pair=ab`).
+    Its Content-Security-Policy forbids requests and allows only the page's own script and style, by their sha256. Texts
+    are stored as JSON and displayed as text, so a token such as "</script>" has no effect. `#layer=2&head=1&token=3`
+    opens the page there (`side=to`: who attends to the token; `other=5`: the weight for that token; `average=1`,
+    `special=hide`, `normalise=1`, `pair=ab`).
 
-    The weights are rounded (`coded`); the page says how far.
+    The weights are rounded by `coded`; the page shows by how much.
 
     Args:
-        maps: of one text or pair.
+        maps: the maps of one text or pair.
 
     Returns:
-        HTML, ready to be written as UTF-8.
+        HTML, to be written as UTF-8.
     """
     layers, heads, _, _ = maps.attentions.shape
     data = {
@@ -178,10 +175,11 @@ def page_of(maps: "AttentionMaps") -> str:
 
 
 def coded(weights: np.ndarray) -> Coded:
-    """Weights between 0 and 1 as codes: 16 bits for up to `FINE_WEIGHTS` of them, else 8 bits of their square root.
+    """Encodes weights between 0 and 1: up to `FINE_WEIGHTS` of them in 16 bits each, more in 8 bits of the square root.
 
-    The first are off by at most 1 / 131070. Of the second a weight w is off by about sqrt(w) / 255 at most: 0.0039 at
-    1, 0.0004 at 0.01. In proportion to w it would be 0.002 everywhere, and 512 tokens share a weight of 1.
+    With 16 bits the error is at most 1 / 131070. With 8 bits the error of a weight w is at most about sqrt(w) / 255:
+    0.0039 at 1, 0.0004 at 0.01. Without the square root it would be 0.002 at every w, too much if 512 tokens share a
+    weight of 1.
     """
     levels, power = (65535, 1) if weights.size <= FINE_WEIGHTS else (255, 2)
     root = weights.ravel() if power == 1 else np.sqrt(weights.ravel())
@@ -193,7 +191,7 @@ def coded(weights: np.ndarray) -> Coded:
 
 
 def _json(value: Any) -> str:
-    """JSON that is plain text to an HTML parser too: ASCII, without <, > and &."""
+    """JSON that an HTML parser reads as plain text: ASCII, without <, > and &."""
     text = json.dumps(value, ensure_ascii=True, separators=(",", ":"))
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 

@@ -1,4 +1,4 @@
-"""Write a task's model as programs of jax.export with their weights beside: a folder that runs without this package."""
+"""Writes a task's model as programs of jax.export with their weights: a folder that runs without this package."""
 
 import os
 import zipfile
@@ -62,33 +62,34 @@ def export_compiled(
     top_k: int = 8,
     progress: Callable[[int, int], None] | None = None,
 ) -> Path:
-    """Write a folder that `load_compiled` runs, and whoever has jax: a program for each shape, and the weights once.
+    """Writes a folder with one program for each shape, and the weights once.
 
-    A program is what the task's pipeline compiles for plain batches, in StableHLO, which JAX promises to read for six
-    months at least (https://docs.jax.dev/en/latest/export/export.html). Its arguments are the weights, by their paths,
-    and a dict of arrays; it returns another. One program runs on every platform that it was lowered for, whichever it
-    was lowered on. Everything is written beside `directory` under a hidden name, read back, and renamed.
+    `load_compiled` runs the folder, and so does any program that uses jax. Each program is what the task's pipeline
+    compiles for batches without packing, in StableHLO, which JAX promises to read for at least six months
+    (https://docs.jax.dev/en/latest/export/export.html). Its arguments are the weights by path and a dict of arrays; it
+    returns a dict of arrays. It runs on every platform that it was lowered for, whatever platform it was lowered on.
+    The folder is written beside `directory` under a hidden name, read back, and renamed.
 
     Args:
         source: a run directory, a folder, a hub id, or what `load` returned, with the head of the task.
-        directory: where to; there must be nothing of that name.
+        directory: the folder to write; it must not exist.
         task: a key of `TASKS`.
-        lengths: tokens of a row; None: 32, 128 and 512, or as many as the model takes in place of what is more.
-        batch_sizes: rows of a batch; there is a program for each length and each of these.
-        platforms: of `PLATFORMS`.
-        dtype: "float32" or "bfloat16", the type of the products' operands. What leaves a bfloat16 product is float32 on
-            a CPU and bfloat16 on an accelerator (`stream_dtype`): a program for both holds both.
-        pooling: of embed, as `TextEmbedding`.
-        masks: of fill-mask, how many positions a row can be asked about.
-        top_k: of fill-mask, how many tokens each gets.
-        progress: called with (how many programs are made, how many there will be) after each.
+        lengths: tokens per row; None: 32, 128 and 512, each lowered to the model's limit if that is less.
+        batch_sizes: rows per batch; there is one program for each length and batch size.
+        platforms: some of `PLATFORMS`.
+        dtype: "float32" or "bfloat16", the type of the matrix products' operands. bfloat16 products return float32 on a
+            CPU and bfloat16 on an accelerator (`stream_dtype`); a program for both kinds of platform contains both.
+        pooling: for embed; see `TextEmbedding`.
+        masks: for fill-mask, the number of mask positions per row.
+        top_k: for fill-mask, the number of tokens per mask.
+        progress: called with (programs done, total programs) after each.
 
     Returns:
         The directory.
 
     Raises:
-        UserError: the name is taken, an argument that makes no sense or asks for more than the model takes, a model
-            with another head; a parameter that is not finite.
+        UserError: `directory` exists, an argument has a wrong value or exceeds the model's limits, the model does not
+            have the task's head, or a parameter is not finite.
     """
     target = Path(directory)
     _refuse_taken(target)
@@ -96,7 +97,7 @@ def export_compiled(
     if task not in TASKS:
         raise UserError(f"task {task!r}: expected one of {', '.join(TASKS)}")
     if pooling is not None and task != "embed":
-        raise UserError(f"pooling={pooling!r}: only for embed, not for {task}")
+        raise UserError(f"pooling={pooling!r}: expected only with task embed, found task {task}")
     options: dict[str, Any] = {"embed": {"pooling": pooling}, "question-answering": {"max_seq_len": ANY_LENGTH}}
     model = TASKS[task](source, dtype=dtype, **options.get(task, {}))
     shapes = _shapes(model, lengths, batch_sizes)
@@ -120,7 +121,7 @@ def export_compiled(
         with zipfile.ZipFile(folder / PROGRAMS, "w", zipfile.ZIP_DEFLATED) as file:
             for number, shape in enumerate(shapes):
                 program = _exported(function, weights, facts, shape)
-                # A date of its own, for equal bytes of equal programs.
+                # ZipInfo's fixed date makes the bytes of equal programs equal.
                 member = zipfile.ZipInfo(program_name(*shape))
                 file.writestr(member, bytes(program.serialize()), zipfile.ZIP_DEFLATED)
                 if progress:
@@ -136,7 +137,7 @@ def export_compiled(
 
 def _refuse_taken(target: Path) -> None:
     if os.path.lexists(target):
-        raise UserError(f"{target}: exists already; remove it, or name another folder")
+        raise UserError(f"{target}: already exists; remove it or name another folder")
 
 
 def _checked_platforms(platforms: Sequence[str], dtype: str) -> tuple[str, ...]:
@@ -149,25 +150,25 @@ def _checked_platforms(platforms: Sequence[str], dtype: str) -> tuple[str, ...]:
 
 
 def _shapes(model: TaskModel, lengths: Sequence[int] | None, batch_sizes: Sequence[int]) -> tuple[tuple[int, int], ...]:
-    """(rows, tokens), ascending by tokens within rows."""
+    """The shapes (rows, tokens), sorted by rows, then tokens."""
     if lengths is None:
         lengths = sorted({min(length, model.longest) for length in LENGTHS})
     shortest = model.tokenizer.special_tokens_added(pair=False)
     for length in lengths:
         if not shortest <= length <= model.longest:
             raise UserError(
-                f"lengths: {length}; expected {shortest} to {model.longest} tokens, as the model takes them"
+                f"lengths: {length}; expected {shortest} to {model.longest} tokens, the limits of the model"
             )
     for size in batch_sizes:
         if size < 1:
             raise UserError(f"batch_sizes: {size}; expected at least 1")
     if not lengths or not batch_sizes:
-        raise UserError("lengths and batch_sizes: at least one of each")
+        raise UserError("lengths and batch_sizes: found an empty list; expected at least one of each")
     return tuple(sorted({(size, length) for size in batch_sizes for length in lengths}))
 
 
 def _specs(task: str, model: TaskModel, masks: int, top_k: int) -> tuple[tuple[ArraySpec, ...], tuple[ArraySpec, ...]]:
-    """What goes in and comes out; outputs in the order of `TaskModel.apply`."""
+    """The programs' inputs and outputs; the outputs are in the order of `TaskModel.apply`."""
     if masks < 1 or top_k < 1:
         raise UserError(f"masks={masks}, top_k={top_k}: expected at least 1")
     config, tokenizer = model.config, model.tokenizer
@@ -192,7 +193,7 @@ def _specs(task: str, model: TaskModel, masks: int, top_k: int) -> tuple[tuple[A
 
 
 def _beside(task: str, model: TaskModel, masks: int) -> dict[str, Any]:
-    """What one must know of a task to read its outputs."""
+    """The `Facts` of a task that are needed to interpret its outputs."""
     if task == "embed":
         assert isinstance(model, TextEmbedding)
         return {"pooling": model.pooling}
@@ -208,14 +209,14 @@ def _weights(model: TaskModel) -> dict[str, np.ndarray]:
     flat = as_numpy(jax.device_get(model.engine.programs.params))
     for path, array in flat.items():
         if not np.isfinite(array).all():
-            raise UserError(f"{model.source}: {path} holds values that are not finite; such weights are not written")
+            raise UserError(f"{model.source}: {path} has values that are not finite; expected finite weights")
     return flat
 
 
 def _function(
     task: str, model: TaskModel, outputs: Sequence[ArraySpec], platforms: Sequence[str]
 ) -> Callable[..., dict[str, jax.Array]]:
-    """`model.apply` from weights by path and a batch to a dict of arrays, of the same types on every platform."""
+    """`model.apply` as a function from weights by path and a batch to a dict, of the same types on all platforms."""
     options = {"top_k": outputs[0].axes[-1]} if task == "fill-mask" else {}
 
     def apply(platform: str, weights: Mapping[str, jax.Array], batch: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
@@ -243,8 +244,11 @@ def _exported(
 
 @contextmanager
 def _no_call_stacks() -> Iterator[None]:
-    """Programs say which call each operation comes from, with the names of files: where this package lies, and who
-    called it, is nobody's business, and equal models make equal programs."""
+    """Leaves source locations out of programs.
+
+    Otherwise programs would record the paths of this package and of its caller, and equal models would make different
+    programs.
+    """
     options = {
         "jax_hlo_source_file_canonicalization_regex": ".*",
         "jax_include_full_tracebacks_in_locations": False,
@@ -260,13 +264,13 @@ def _no_call_stacks() -> Iterator[None]:
 
 
 def _read_back(folder: Path, weights: Mapping[str, np.ndarray]) -> None:
-    """What was written is read as a user would, whether or not it can run here."""
+    """Reads the folder as a user would, and compares it with what was written; it need not be able to run here."""
     facts = read_facts(folder)
     written = read_weights(folder, read_programs(folder, facts).values())
     if any(written[path].tobytes() != array.tobytes() for path, array in weights.items()):
-        raise UserError(f"{folder / WEIGHTS}: reads back with other bits than were written; is the disk sound?")
+        raise UserError(f"{folder / WEIGHTS}: reads back with other bytes than were written; check the disk")
     if Tokenizer.load(folder).fingerprint != facts.tokenizer:
-        raise UserError(f"{folder}: the tokenizer's files read back as another tokenizer")
+        raise UserError(f"{folder}: the tokenizer's files read back as a different tokenizer; check the disk")
 
 
 _CARD = """\
@@ -292,7 +296,7 @@ batch = {{
 print(run(weights, batch))
 ```
 
-With bert_jax, which checks everything first and pads rows to the shapes that there are:
+With bert_jax, which first checks all files, and pads rows to the available shapes:
 
 ```python
 from bert_jax.inference.compiled.run import load_compiled
@@ -301,15 +305,15 @@ compiled = load_compiled(".")
 print(compiled.shapes)
 ```
 
-| file | holds |
+| file | contains |
 |---|---|
 | `compiled.json` | inputs, outputs, shapes, platforms, versions, and the sha256 of every other file |
-| `programs.zip` | a program for each shape, ROWSxTOKENS.jaxexport |
+| `programs.zip` | one program for each shape, ROWSxTOKENS.jaxexport |
 | `weights.safetensors` | the parameters, the first argument of every program |
-| `tokenizer.json` and its like | the tokenizer, as transformers has it |
+| `tokenizer.json` and others | the tokenizer, in transformers' format |
 
-Made with jax {jax}, matrix products in {dtype}. jax reads such programs for at least six months after. No file here
-may be changed: `load_compiled` refuses what has another sum.
+Made with jax {jax}, matrix products in {dtype}. jax can read such programs for at least six months. Do not change any
+file: `load_compiled` refuses files that do not match their sha256.
 """
 
 

@@ -1,4 +1,4 @@
-"""compiled.json: what a compiled folder says of itself, and whether its files are those that were written. No JAX."""
+"""compiled.json, which describes a compiled folder, and the check that its files are unchanged. Does not import JAX."""
 
 import hashlib
 import json
@@ -19,14 +19,15 @@ ROWS, TOKENS, MASKS = "rows", "tokens", "masks"
 
 
 class ArraySpec(NamedTuple):
-    """An array that goes in or comes out.
+    """An input or output array of a program.
 
     Attributes:
         name: its key in the dict.
-        dtype: NumPy's name.
-        axes: for each "rows", "tokens", "masks" or a size.
-        pad: what a row that is too short is filled up with.
-        below: whole numbers from 0 to below this, or to below the size of the axis of this name; None: anything.
+        dtype: NumPy's name of its type.
+        axes: for each axis "rows", "tokens", "masks" or a size.
+        pad: the padding value.
+        below: its values are whole numbers from 0 to below this number, or below the size of the axis of this name;
+            None: any values.
     """
 
     name: str
@@ -36,29 +37,29 @@ class ArraySpec(NamedTuple):
     below: str | int | None = None
 
     def shape(self, sizes: Mapping[str, int]) -> tuple[int, ...]:
-        """With the sizes of the named axes in their places."""
+        """The shape, given the sizes of the named axes."""
         return tuple(sizes[axis] if isinstance(axis, str) else axis for axis in self.axes)
 
 
 @dataclass(frozen=True)
 class Facts:
-    """compiled.json, but for its own sum.
+    """The contents of compiled.json, except its own checksum.
 
     Attributes:
         task: one of `TASKS`.
-        dtype: type of the operands of matrix products; what goes in and comes out is the same for all.
-        platforms: what the programs were lowered for, of cpu, cuda, rocm, tpu.
+        dtype: the type of the matrix products' operands; the types of inputs and outputs do not depend on it.
+        platforms: the platforms that the programs were lowered for, some of cpu, cuda, rocm, tpu.
         shapes: (rows, tokens) of each program, ascending.
-        inputs, outputs: of every program.
-        calling_convention_version: of jax.export.
+        inputs, outputs: those of every program.
+        calling_convention_version: jax.export's.
         made_by: package -> version.
-        tokenizer: fingerprint of the tokenizer whose files lie beside.
+        tokenizer: the fingerprint of the tokenizer in the folder.
         files: name -> sha256 of every other file of the folder.
-        masks: positions that can be asked for in a row of fill-mask.
-        mask_token_id: of fill-mask.
-        labels: names of the classes, in the order of the logits.
-        problem_type: of text-classification, as transformers' config has it.
-        pooling: of embed.
+        masks: for fill-mask, the number of mask positions per row.
+        mask_token_id: for fill-mask.
+        labels: the names of the classes, in the order of the logits.
+        problem_type: for text-classification, as in transformers' config.
+        pooling: for embed.
     """
 
     task: str
@@ -78,22 +79,22 @@ class Facts:
     pooling: str | None = None
 
     def sizes(self, rows: int, tokens: int) -> dict[str, int]:
-        """The named axes of one program."""
+        """The sizes of the named axes of one program."""
         return {ROWS: rows, TOKENS: tokens} | ({} if self.masks is None else {MASKS: self.masks})
 
     @property
     def jax(self) -> str:
-        """The version of JAX that made it."""
+        """The version of JAX that made the programs."""
         return self.made_by["jax"]
 
 
 def program_name(rows: int, tokens: int) -> str:
-    """The name of a program within `PROGRAMS`."""
+    """The name of a program in the archive `PROGRAMS`."""
     return f"{rows}x{tokens}.jaxexport"
 
 
 def write_facts(folder: Path, facts: Facts) -> None:
-    """Write compiled.json, with a sum over itself."""
+    """Writes compiled.json, with a checksum of its own contents."""
     fields = {"schema": SCHEMA, **asdict(facts)}
     fields["inputs"], fields["outputs"] = ([spec._asdict() for spec in both] for both in (facts.inputs, facts.outputs))
     text = json.dumps(fields | {"sha256": _sum_of(fields)}, indent=1, ensure_ascii=False) + "\n"
@@ -101,37 +102,38 @@ def write_facts(folder: Path, facts: Facts) -> None:
 
 
 def read_facts(directory: str | os.PathLike[str]) -> Facts:
-    """What a folder says of itself, once every file in it has been found to be what was written.
+    """Reads compiled.json, and checks that every file of the folder is unchanged.
 
     Raises:
-        UserError: no such folder, a schema that this version does not know, a file that is missing or was changed.
+        UserError: the folder does not exist, this version does not know the schema, or a file is missing or was
+            changed.
     """
     path = Path(directory) / FACTS
     if not path.is_file():
-        what = "has no compiled.json: it is no folder of export-compiled" if path.parent.is_dir() else "no such folder"
+        what = (
+            "has no compiled.json; expected a folder of export-compiled" if path.parent.is_dir() else "no such folder"
+        )
         raise UserError(f"{directory}: {what}")
     fields = read_json(path, "it is damaged; export again")
     if not isinstance(fields, dict) or fields.get("schema") != SCHEMA:
         found = fields.get("schema") if isinstance(fields, dict) else type(fields).__name__
         raise UserError(
-            f"{path}: schema {found!r:.40}, and this version of bert_jax reads {SCHEMA}; export again with it"
+            f"{path}: schema {found!r:.40}, but this version of bert_jax reads {SCHEMA}; export again with it"
         )
     if fields.pop("sha256", None) != _sum_of(fields):
-        raise UserError(f"{path}: damaged or changed, its sum is another; export again")
+        raise UserError(f"{path}: damaged or changed, its sha256 does not match; export again")
     del fields["schema"]
     try:
         facts = _facts_of(fields)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise UserError(
-            f"{path}: fields that it should not have, or lacks ({_one_line(error)}); export again"
-        ) from None
+        raise UserError(f"{path}: has unexpected fields or lacks some ({_one_line(error)}); export again") from None
     for name, expected in facts.files.items():
         _check_file(path.parent / name, expected)
     return facts
 
 
 def sums_of(folder: Path) -> dict[str, str]:
-    """Name -> sha256, in hex, of each file of a folder but for compiled.json."""
+    """Name -> sha256, in hex, of each file of a folder except compiled.json."""
     return {path.name: file_digest(path)[0] for path in sorted(folder.iterdir()) if path.name != FACTS}
 
 
@@ -157,9 +159,9 @@ def _spec_of(fields: dict[str, Any]) -> ArraySpec:
 
 def _check_file(path: Path, expected: str) -> None:
     if not path.is_file():
-        raise UserError(f"{path}: is missing; copy the folder again, or export again")
+        raise UserError(f"{path}: is missing; copy the folder again or export again")
     if file_digest(path)[0] != expected:
-        raise UserError(f"{path}: damaged or changed, its sha256 is not that in {FACTS}; copy or export again")
+        raise UserError(f"{path}: damaged or changed, its sha256 differs from {FACTS}; copy or export again")
 
 
 def _sum_of(fields: Mapping[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""Run a folder of `export-compiled`: arrays or rows of ids in, arrays out. Without Flax and the model's code."""
+"""Runs a folder of `export-compiled` on arrays or rows of ids, without Flax and the model's code."""
 
 import os
 import threading
@@ -34,14 +34,14 @@ Row = Mapping[str, Any] | Sequence[int] | np.ndarray
 class Compiled:
     """The programs of a folder and their weights, on the first device of this process.
 
-    A program is compiled for this device when it is first needed, or by `compile_all`. Calls from several threads are
+    Each program is compiled for this device when first needed, or by `compile_all`. Calls from several threads are
     safe.
 
     Args:
-        folder, facts, programs, weights: as `load_compiled` read them.
+        folder, facts, programs, weights: as `load_compiled` reads them.
 
     Attributes:
-        facts: what the folder says of itself: task, inputs, outputs, labels, pooling and the rest.
+        facts: the contents of compiled.json: task, inputs, outputs, labels, pooling and others.
         shapes: (rows, tokens) of each program, ascending.
     """
 
@@ -60,16 +60,16 @@ class Compiled:
         self._lengths = sorted({tokens for _, tokens in self.shapes})
 
     def __call__(self, batch: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """The outputs for arrays of one of the shapes.
+        """Runs the program for a batch that has one of the shapes.
 
         Args:
-            batch: every array of `facts.inputs`, int32, for one of `shapes`.
+            batch: all arrays of `facts.inputs`, int32, for one of `shapes`.
 
         Returns:
-            The arrays of `facts.outputs`, NumPy.
+            The arrays of `facts.outputs`, as NumPy arrays.
 
         Raises:
-            UserError: an array too many or too few, of another shape or dtype, or with a number out of its range.
+            UserError: an array is missing, unknown, of another shape or dtype, or has a number out of range.
         """
         shape = self._shape_of(batch)
         outputs = self._program(shape)(self._weights, {spec.name: batch[spec.name] for spec in self.facts.inputs})
@@ -77,20 +77,21 @@ class Compiled:
         return {spec.name: found[spec.name] for spec in self.facts.outputs}
 
     def run(self, rows: Sequence[Row]) -> list[dict[str, np.ndarray]]:
-        """The outputs for any number of rows of any length, in their order.
+        """Runs any number of rows of any length, and returns their outputs in order.
 
-        Rows are padded to the smallest length that takes them, batches filled up with copies, and both cut off again.
+        Rows are padded to the smallest length that fits, batches are filled with copies of rows, and the outputs of
+        padding and copies are removed.
 
         Args:
-            rows: of each its ids; or a dict with `input_ids` and whatever else is not as usual: `token_type_ids` (0),
-                `attention_mask` (1), `mlm_positions` (where the mask token stands).
+            rows: for each row its ids; or a dict with `input_ids` and any arrays that differ from their defaults:
+                `token_type_ids` (0), `attention_mask` (1), `mlm_positions` (the positions of the mask token).
 
         Returns:
-            For each row a dict of the arrays of `facts.outputs`, without the axis of rows; those of tokens have as many
-            as the row, those of masks as were asked for.
+            For each row a dict of the arrays of `facts.outputs`, without the axis of rows. An axis of tokens has the
+            length of the row, an axis of masks the number of its masks.
 
         Raises:
-            UserError: a row that is empty or too long, or an array that does not fit; what comes out is not finite.
+            UserError: a row is empty or too long, an array does not fit, or an output is not finite.
         """
         prepared = [self._prepared(row, f"row {number + 1}") for number, row in enumerate(rows)]
         results: list[dict[str, np.ndarray]] = [{} for _ in prepared]
@@ -107,11 +108,11 @@ class Compiled:
         for number, result in enumerate(results):
             for name, array in result.items():
                 if np.issubdtype(array.dtype, np.floating) and not np.isfinite(array).all():
-                    raise UserError(f"row {number + 1}: {name} is not finite")
+                    raise UserError(f"row {number + 1}: output {name} is not finite (NaN or infinite)")
         return results
 
     def compile_all(self) -> None:
-        """Compiles every program now, so that no call waits for it."""
+        """Compiles every program now, so that no later call waits for it."""
         for shape in self.shapes:
             self._program(shape)
 
@@ -131,14 +132,14 @@ class Compiled:
             raise _unusable(self.folder, self.facts, shape, "compiled", error) from None
 
     def _shape_of(self, batch: Mapping[str, np.ndarray]) -> Shape:
-        """Which program a batch is for; checked."""
+        """Checks a batch and returns the shape of its program."""
         wanted = [spec.name for spec in self.facts.inputs]
         if set(batch) != set(wanted):
-            raise UserError(f"a batch of {', '.join(sorted(batch)) or 'nothing'}: expected {', '.join(wanted)}")
+            raise UserError(f"batch has {', '.join(sorted(batch)) or 'no arrays'}; expected {', '.join(wanted)}")
         found = np.shape(batch["input_ids"])
         if found not in self.shapes:
             known = ", ".join(str(list(shape)) for shape in self.shapes)
-            raise UserError(f"input_ids of shape {list(found)}: there are programs for {known}")
+            raise UserError(f"input_ids has shape {list(found)}; there are programs for {known}")
         rows, tokens = found
         sizes = self.facts.sizes(rows, tokens)
         for spec in self.facts.inputs:
@@ -148,13 +149,13 @@ class Compiled:
                 raise UserError(f"{spec.name} is {kind}; expected a NumPy array of {spec.dtype}")
             if array.shape != (expected := spec.shape(sizes)):
                 raise UserError(
-                    f"{spec.name} of shape {list(array.shape)}: expected {list(expected)}, as input_ids says"
+                    f"{spec.name} has shape {list(array.shape)}; expected {list(expected)}, to match input_ids"
                 )
             _check_values(spec, array, sizes, spec.name)
         return rows, tokens
 
     def _prepared(self, row: Row, where: str) -> dict[str, np.ndarray]:
-        """The arrays of a row without padding, int64; checked."""
+        """Checks a row and returns all its arrays, int64, without padding."""
         given = dict(row) if isinstance(row, Mapping) else {"input_ids": row}
         specs = {spec.name: spec for spec in self.facts.inputs}
         if strangers := sorted(set(given) - set(specs)):
@@ -174,13 +175,13 @@ class Compiled:
             if MASKS in spec.axes and not 1 <= len(array) <= most:
                 raise UserError(f"{where} has {len(array)} masks; the programs take 1 to {most}")
             if TOKENS in spec.axes and len(array) != most:
-                raise UserError(f"{where}: {name} has {len(array)} numbers, input_ids has {most}")
+                raise UserError(f"{where}: {name} has {len(array)} numbers; expected {most}, as in input_ids")
             _check_values(spec, array, self.facts.sizes(1, len(ids)), f"{where}, {name}")
             arrays[name] = array
         return arrays
 
     def _sizes(self, rows: int, length: int) -> list[int]:
-        """Full batches, and for what is left the smallest that takes it."""
+        """The sizes of the batches for so many rows: full ones, then the smallest that fits the rest."""
         sizes = [size for size, tokens in self.shapes if tokens == length]
         full, left = divmod(rows, sizes[-1])
         return [sizes[-1]] * full + [min(size for size in sizes if size >= left)] * bool(left)
@@ -196,15 +197,15 @@ class Compiled:
 
 
 def load_compiled(directory: str | os.PathLike[str], *, cache: bool = False) -> Compiled:
-    """Read a folder of `export-compiled`, check all of it, and put its weights on the first device.
+    """Reads a folder of `export-compiled`, checks all its files, and puts its weights on the first device.
 
     Args:
         directory: the folder.
-        cache: keep compiled programs on disk for the next start; never where JAX was told another place already.
+        cache: keep compiled programs on disk for the next start, unless JAX already has a cache elsewhere.
 
     Raises:
-        UserError: a file is missing or was changed; made for other platforms than the one that JAX runs on here, or by
-            a version whose programs this JAX cannot run.
+        UserError: a file is missing or was changed, or the programs are not for the platform or the version of JAX that
+            runs here.
     """
     folder = Path(directory)
     facts = read_facts(folder)
@@ -216,38 +217,38 @@ def load_compiled(directory: str | os.PathLike[str], *, cache: bool = False) -> 
 
 
 def check_runs_here(folder: Path, facts: Facts) -> None:
-    """A UserError unless the programs are for this version of JAX and the platform that it runs on."""
+    """Raises UserError unless the programs can run on this version of JAX and its platform."""
     oldest = jax_export.minimum_supported_calling_convention_version
     newest = jax_export.maximum_supported_calling_convention_version
     version, made = facts.calling_convention_version, f"{folder / FACTS}: made with jax {facts.jax}"
     if not oldest <= version <= newest:
         cure = "install a newer jax" if version > newest else "export again"
-        ours = f"this jax, {jax.__version__}, runs {oldest} to {newest}"
-        raise UserError(f"{made} in calling convention {version}, and {ours}; {cure}")
+        ours = f"jax {jax.__version__} here runs {oldest} to {newest}"
+        raise UserError(f"{made} in calling convention {version}, but {ours}; {cure}")
     if (platform := jax_export.default_export_platform()) not in facts.platforms:
         known = ", ".join(facts.platforms)
-        raise UserError(f"{made} for {known}, and JAX runs on {platform} here; export for {platform} too")
+        raise UserError(f"{made} for {known}, but JAX runs on {platform} here; export for {platform} too")
 
 
 def read_programs(folder: Path, facts: Facts) -> dict[Shape, jax_export.Exported]:
-    """The programs of a folder by their shapes.
+    """Reads the programs of a folder, by shape.
 
     Raises:
-        UserError: a program that this JAX cannot read, or that is not what compiled.json says.
+        UserError: this JAX cannot read a program, or a program differs from what compiled.json says.
     """
     path = folder / PROGRAMS
     try:
         with zipfile.ZipFile(path) as file:
             blobs = {shape: file.read(program_name(*shape)) for shape in facts.shapes}
     except (zipfile.BadZipFile, KeyError) as error:
-        raise UserError(f"{path}: not the programs that {FACTS} names ({error}); export again") from None
+        raise UserError(f"{path}: does not have the programs that {FACTS} names ({error}); export again") from None
     programs = {}
     for shape, blob in blobs.items():
         try:
             programs[shape] = program = jax_export.deserialize(bytearray(blob))
             found = (*map(_described, _inputs_of(program)), _described(program.out_tree.unflatten(program.out_avals)))
             if shape == facts.shapes[0]:
-                program.mlir_module()  # StableHLO has a version of its own, the same in all of them
+                program.mlir_module()  # checks StableHLO's own version, the same in all programs
         except Exception as error:
             raise _unusable(folder, facts, shape, "read", error) from None
         sizes = facts.sizes(*shape)
@@ -258,22 +259,24 @@ def read_programs(folder: Path, facts: Facts) -> dict[Shape, jax_export.Exported
             ("outputs", _expected(facts.outputs, sizes), found[2]),
         ):
             if said != is_so:
-                raise UserError(f"{path}: {program_name(*shape)} has {what} {is_so}, {FACTS} says {said}; export again")
+                raise UserError(
+                    f"{path}: {program_name(*shape)} has {what} {is_so}, but {FACTS} says {said}; export again"
+                )
     return programs
 
 
 def _unusable(folder: Path, facts: Facts, shape: Shape, what: str, error: Exception) -> UserError:
-    """A program that cannot be `what`: JAX of another version, most likely."""
+    """The error for a program that cannot be `what` ("read" or "compiled"), most likely by this version of JAX."""
     why = " ".join(str(error).split())[:200]
-    made = f"made with jax {facts.jax}, this is {jax.__version__}"
+    made = f"made with jax {facts.jax}, here is {jax.__version__}"
     return UserError(f"{folder / PROGRAMS}: {program_name(*shape)} cannot be {what} ({made}): {why}")
 
 
 def read_weights(folder: Path, programs: Iterable[jax_export.Exported]) -> dict[str, np.ndarray]:
-    """The parameters by their paths.
+    """Reads the parameters, by path.
 
     Raises:
-        UserError: they are not what a program takes.
+        UserError: their names, shapes or types are not those that a program takes.
     """
     with TensorFile(folder / WEIGHTS) as file:
         weights = {name: file[name] for name in file}
@@ -282,12 +285,12 @@ def read_weights(folder: Path, programs: Iterable[jax_export.Exported]) -> dict[
         wanted = _described(_inputs_of(program)[0])
         if found != wanted:
             wrong = next(iter(sorted(found.items() ^ wanted.items())))[0]
-            raise UserError(f"{folder / WEIGHTS}: {wrong} is not as the programs take it; export again")
+            raise UserError(f"{folder / WEIGHTS}: {wrong} does not match the programs; export again")
     return weights
 
 
 def _inputs_of(program: jax_export.Exported) -> tuple[Any, Any]:
-    """The weights and the batch that it takes, as abstract arrays."""
+    """The weights and the batch that a program takes, as abstract arrays."""
     (weights, batch), _ = program.in_tree.unflatten(program.in_avals)
     return weights, batch
 

@@ -77,8 +77,8 @@ def test_weights_that_are_not_finite_are_named_and_never_shown(folder: Path):
         (["hello", "a\ud800"], None, "text 2 is not valid Unicode: lone surrogate"),
         (["hello", "o"], ["held", None], "text_pair 2: expected a string, found None"),
         ("hello", "\ud800", "text_pair 1 is not valid Unicode: lone surrogate"),
-        (["hello", "o"], 7, "text_pair: expected a text for a text, a list for a list"),
-        ("hello", ["held"], "text_pair: expected a text for a text, a list for a list"),
+        (["hello", "o"], 7, "text_pair: expected a string if text is a string"),
+        ("hello", ["held"], "text_pair: expected a string if text is a string"),
     ],
 )
 def test_what_is_no_text_is_named(look: Attend, text: Any, pair: Any, message: str):
@@ -169,9 +169,9 @@ def test_nothing_is_cut_what_is_too_long_is_an_error_that_names_both_lengths(loo
 
 
 def test_mistakes_with_pairs_are_one_line(look: Attend):
-    with pytest.raises(UserError, match="text_pair has 1 texts for 2"):
+    with pytest.raises(UserError, match="text_pair has 1 texts; expected 2"):
         look(["o", "o"], ["o"])
-    with pytest.raises(UserError, match="a text for a text, a list for a list"):
+    with pytest.raises(UserError, match="expected a string if text is a string, else a list"):
         look("o", ["o"])
 
 

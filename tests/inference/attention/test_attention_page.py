@@ -288,7 +288,7 @@ def test_filters_take_tokens_away_and_only_renormalising_changes_weights(maps: A
     assert list(tokens_of(tab, "from")) == first
     assert list(tokens_of(tab, "to")) == second
     assert weights_of(tab, "to") == pytest.approx(weights[second], abs=6e-5)
-    assert text(tab, ".readout").endswith(f"On what is shown: {weights[second].sum():.4f} of 1.")
+    assert text(tab, ".readout").endswith(f"Shown tokens get {weights[second].sum():.4f} of 1.")
     tab = opened(page, "layer=0&head=3&token=2&pair=ab&special=hide&normalise=1")
     assert weights_of(tab, "to") == pytest.approx(weights[second] / weights[second].sum(), abs=1e-3)
     assert sum(weights_of(tab, "to")) == pytest.approx(1, abs=1e-3)
@@ -330,11 +330,11 @@ def test_a_token_pointed_at_lights_up_with_what_it_looks_at_and_who_looks_at_it(
     tab.point(token("from", 7))
     assert (lit(tab, "from"), lit(tab, "to")) == ([7], [])
     assert weights_of(tab, "to") == pytest.approx(weights[7], abs=6e-5)
-    assert text(tab, ".readout") == says(7, "looks most at", weights[7])
+    assert text(tab, ".readout") == says(7, "attends most to", weights[7])
     tab.point(token("to", 4))
     assert (lit(tab, "from"), lit(tab, "to")) == ([], [4])
     assert weights_of(tab, "from") == pytest.approx(weights[:, 4], abs=6e-5)
-    assert text(tab, ".readout") == says(4, "is looked at most by", weights[:, 4])
+    assert text(tab, ".readout") == says(4, "gets most attention from", weights[:, 4])
     tab.away()
     assert np.isnan(weights_of(tab, "from") + weights_of(tab, "to")).all()
     assert text(tab, ".readout") == at_rest
@@ -363,7 +363,7 @@ def test_a_cell_pointed_at_says_its_weight_and_is_the_darker_the_larger_that_is(
             continue
         (row,), (column,) = rows, lit(tab, "to")
         weight = weights[row, column]
-        assert text(tab, ".readout") == f"{SHOWN[row]} ({row}) looks at {SHOWN[column]} ({column}): {weight:.4f}"
+        assert text(tab, ".readout") == f"{SHOWN[row]} ({row}) attends to {SHOWN[column]} ({column}): {weight:.4f}"
         assert tokens_of(tab, "from")[row]["weight"] == tokens_of(tab, "to")[column]["weight"] == round(weight, 4)
         cells.append((row, column, weight, light))
     every = list(range(len(TOKENS)))
@@ -507,7 +507,7 @@ def test_special_tokens_are_hidden_and_shown_and_rows_renormalised_by_clicks(map
     tab.click("[name=special]")
     assert list(tokens_of(tab, "from")) == list(tokens_of(tab, "to")) == rest
     assert weights_of(tab, "to") == pytest.approx(weights[rest], abs=6e-5)
-    assert text(tab, ".readout").endswith(f"On what is shown: {weights[rest].sum():.4f} of 1.")
+    assert text(tab, ".readout").endswith(f"Shown tokens get {weights[rest].sum():.4f} of 1.")
     shorter = tab.value("document.querySelector('.links').clientHeight")
     assert shorter / height == pytest.approx(len(rest) / len(TOKENS))
     tab.click("[name=normalise]")

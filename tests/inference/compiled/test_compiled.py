@@ -229,11 +229,11 @@ def test_a_changed_byte_in_any_file_is_refused(copy, capsys):
 
 def test_another_platform_is_refused(made, copy, tmp_path, capsys):
     change(copy, platforms=("cuda", "tpu"))
-    refused(capsys, copy, "for cuda, tpu, and JAX runs on cpu here")
+    refused(capsys, copy, "for cuda, tpu, but JAX runs on cpu here")
     for_tpu = export_compiled(
         made("embed")[0], tmp_path / "tpu", "embed", lengths=[8], batch_sizes=[1], platforms=["tpu"]
     )
-    refused(capsys, for_tpu, "for tpu, and JAX runs on cpu here")
+    refused(capsys, for_tpu, "for tpu, but JAX runs on cpu here")
     change(for_tpu, platforms=("cpu",))
     refused(capsys, for_tpu, "1x8.jaxexport has platforms ('tpu',)")
 
@@ -267,7 +267,7 @@ def test_a_program_of_something_else_is_refused(copy):
             load_compiled(copy)
     (copy / "programs.zip").write_bytes(b"no zip")
     change_sums(copy)
-    with pytest.raises(UserError, match=r"programs\.zip: not the programs"):
+    with pytest.raises(UserError, match=r"programs\.zip: does not have the programs"):
         load_compiled(copy)
 
 
@@ -278,7 +278,7 @@ def test_weights_that_the_programs_do_not_take_are_refused(copy):
     for other in (weights | {name: weights[name][:1]}, {k: v for k, v in weights.items() if k != name}):
         save_file(other, path)
         change_sums(copy)
-        with pytest.raises(UserError, match=f"{name} is not as the programs take it"):
+        with pytest.raises(UserError, match=f"{name} does not match the programs"):
             load_compiled(copy)
 
 
@@ -298,7 +298,7 @@ def test_facts_that_are_not_the_programs_are_refused(copy, capsys):
     (copy / "compiled.json").write_text(json.dumps(change_sum | {"labels": ["a"]}))
     refused(capsys, copy, "compiled.json", "sum")
     refused(capsys, copy / "none", "no such folder")
-    refused(capsys, ROOT / "docs", "no folder of export-compiled")
+    refused(capsys, ROOT / "docs", "expected a folder of export-compiled")
 
 
 def test_batches_that_do_not_fit_are_refused_before_anything_is_compiled(made):
@@ -306,14 +306,14 @@ def test_batches_that_do_not_fit_are_refused_before_anything_is_compiled(made):
     batch = batch_of((2, 8), 2)
     ids = batch["input_ids"]
     for wrong, why in (
-        (batch | {"input_ids": ids[:1]}, r"input_ids of shape \[1, 8\]: there are programs for \[2, 8\], \[2, 16\]"),
-        (batch | {"attention_mask": ids[:, :4]}, r"attention_mask of shape \[2, 4\]: expected \[2, 8\]"),
+        (batch | {"input_ids": ids[:1]}, r"input_ids has shape \[1, 8\]; there are programs for \[2, 8\], \[2, 16\]"),
+        (batch | {"attention_mask": ids[:, :4]}, r"attention_mask has shape \[2, 4\]; expected \[2, 8\]"),
         (batch | {"input_ids": ids.astype(np.int64)}, "input_ids is of int64; expected a NumPy array of int32"),
         (batch | {"token_type_ids": ids.tolist()}, "token_type_ids is list"),
         (batch | {"input_ids": ids + 50}, r"input_ids: \d+ is out of range; expected 0 to 20"),
         (batch | {"mlm_positions": batch["mlm_positions"] - 9}, "mlm_positions: -9 is out of range; expected 0 to 7"),
         (batch | {"mlm_positions": batch["mlm_positions"] + 8}, r"mlm_positions: \d+ is out of range; expected 0 to 7"),
-        ({"input_ids": ids}, "a batch of input_ids: expected input_ids, attention_mask, token_type_ids, mlm_positions"),
+        ({"input_ids": ids}, "batch has input_ids; expected input_ids, attention_mask, token_type_ids, mlm_positions"),
     ):
         with pytest.raises(UserError, match=why):
             compiled(wrong)
@@ -324,7 +324,10 @@ def test_batches_that_do_not_fit_are_refused_before_anything_is_compiled(made):
         ([4, 4, 4], "row 2 has 3 masks"),
         ([4, 2**32], "row 2, input_ids: 4294967296 is out of range"),
         ([4, 0.5], "row 2, input_ids: expected a list of whole numbers"),
-        ({"input_ids": [4, 5], "token_type_ids": [0]}, "row 2: token_type_ids has 1 numbers, input_ids has 2"),
+        (
+            {"input_ids": [4, 5], "token_type_ids": [0]},
+            "row 2: token_type_ids has 1 numbers; expected 2, as in input_ids",
+        ),
         ({"input_ids": [4, 5], "mlm_positions": [2]}, "row 2, mlm_positions: 2 is out of range; expected 0 to 1"),
         ({"input_ids": [4, 5], "position_ids": [0, 1]}, "row 2: has 'position_ids'"),
     ):
@@ -341,7 +344,7 @@ def test_what_is_there_is_never_overwritten(made, tmp_path):
     former = shutil.copytree(source, tmp_path / "former")  # an export of ours, which `export` would replace
     before = {path: path.read_bytes() for path in former.iterdir()}
     for name in ("file", "empty", "link", "former"):
-        with pytest.raises(UserError, match=f"{name}: exists already"):
+        with pytest.raises(UserError, match=f"{name}: already exists"):
             export_compiled(source, tmp_path / name, "embed", lengths=[8], batch_sizes=[1])
     assert {path: path.read_bytes() for path in former.iterdir()} == before
     assert sorted(path.name for path in tmp_path.iterdir()) == ["empty", "file", "former", "link"]
@@ -357,7 +360,7 @@ def test_what_makes_no_sense_is_said_and_leaves_nothing(made, tmp_path):
         ({"platforms": ["gpu"]}, "platforms=gpu: expected some of cpu, cuda, rocm, tpu"),
         ({"platforms": []}, "expected some of"),
         ({"dtype": "float16"}, "dtype='float16'"),
-        ({"task": "fill-mask", "pooling": "cls"}, "pooling='cls': only for embed"),
+        ({"task": "fill-mask", "pooling": "cls"}, "pooling='cls': expected only with task embed"),
         ({"task": "text-classification"}, "needs 'sequence-classification'"),
         ({"task": "fill-mask", "top_k": 0}, "top_k=0"),
     ):
@@ -411,7 +414,7 @@ def test_the_verbs(made, tmp_path, capsys):
     assert told["files"] == {path.name: path.stat().st_size for path in written.iterdir()}
     assert "program 2 of 2" in err
     assert main(["export-compiled", str(source), str(written), *given]) == 2
-    assert "exists already" in capsys.readouterr().err
+    assert "already exists" in capsys.readouterr().err
 
     (tmp_path / "texts.txt").write_bytes(b"hello world\n\xff\nhello\theld\n" + b"hello " * 40 + b"\n")
     assert main(["run-compiled", str(written), str(tmp_path / "texts.txt")]) == 2
