@@ -238,8 +238,8 @@ class TaskModel:
     def encode(self, items: list[Any], first: int, **options: Any) -> EncodedItems:
         """Encodes items as rows; `first` is the number of the first item, for messages.
 
-        If it fails, each item is encoded again by itself to find the wrong ones, so it must log nothing: warnings go in
-        `notes`.
+        If it fails and errors are to be returned, each item is encoded again by itself to find the wrong ones. So it
+        must log nothing: warnings go in `notes`.
 
         Raises:
             UserError: an item cannot be answered.

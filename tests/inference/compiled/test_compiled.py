@@ -296,7 +296,7 @@ def test_facts_that_are_not_the_programs_are_refused(copy, capsys):
     refused(capsys, copy, "compiled.json")
     change_sum = json.loads((copy / "compiled.json").read_text())
     (copy / "compiled.json").write_text(json.dumps(change_sum | {"labels": ["a"]}))
-    refused(capsys, copy, "compiled.json", "sum")
+    refused(capsys, copy, "compiled.json", "its sha256 does not match")
     refused(capsys, copy / "none", "no such folder")
     refused(capsys, ROOT / "docs", "expected a folder of export-compiled")
 

@@ -165,7 +165,7 @@ def test_what_cannot_be_scored_is_said_and_the_others_are(predict):
     assert found[9]["tokens"] == 1  # a word of more than 100 characters is [UNK]
     alone = [predict(text)["pll"] for text in ("hello", "world")]
     assert [found[0]["pll"], found[10]["pll"]] == pytest.approx(alone, abs=1e-5)
-    with pytest.raises(UserError, match=r"^text 2 \(''\) has no token"):
+    with pytest.raises(UserError, match=r"^text 2 \(''\) has only special tokens"):
         predict(["hello", ""])
     assert predict([]) == []
 
