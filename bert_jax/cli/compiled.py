@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from bert_jax.inference.compiled.run import Compiled
 
 _EXPORT = """\
-Export a model for one task as programs of jax.export, one per shape, with the weights beside them. The folder runs
-without the model's code, on every platform named here. Nothing is overwritten.
+Export a model for one task as a folder of compiled programs, one per shape, and its weights. The programs, made by
+jax.export, run without the model's code on every platform that --platforms names. Nothing is overwritten.
 
 examples:
   python -m bert_jax export-compiled my-bert compiled --task embed

@@ -9,8 +9,8 @@ from bert_jax.cli.streaming import lines_of, serve
 from bert_jax.errors import UserError
 
 _ABOUT = """\
-Select the key sentences of each document, in its order. By a model's vectors, a key sentence is similar to many others
-of the document, and not to the other key sentences. No text is generated.
+Select the key sentences of each document. By a model's vectors, a key sentence is similar to many others of the
+document, and not to the other key sentences. They keep the document's order; no text is generated.
 
 examples:
   python -m bert_jax summarise my-bert report.txt                          three sentences, one per line

@@ -1,4 +1,4 @@
-"""BLiMP: does a masked model give the grammatical sentence of a minimal pair the higher probability?
+"""BLiMP: measures how often a masked model gives the grammatical sentence of a minimal pair the higher probability.
 
 https://github.com/alexwarstadt/blimp (https://arxiv.org/abs/1912.00582): 67 sets of 1,000 pairs.
 """
@@ -81,10 +81,10 @@ def evaluate(
     within_word_l2r: bool = False,
     progress: Callable[[int, int], None] = lambda done, of: None,
 ) -> dict[str, Any]:
-    """Measures the accuracy on each set: the share of pairs whose grammatical sentence has the higher
-    pseudo-log-likelihood.
+    """Measures the accuracy on each set of pairs.
 
-    A tie counts as wrong, and ties are reported. Two sentences with the same tokens are a tie without being scored.
+    A pair is right if its grammatical sentence has the higher pseudo-log-likelihood. A tie is wrong, and ties are
+    counted. Two sentences with the same tokens are a tie without being scored.
 
     Args:
         predict: the model.

@@ -57,8 +57,8 @@ class FillMask(TaskModel):
         truncation: truncate texts that are too long at the end; they must keep all their [MASK]s. False: such texts are
             errors.
         top_k: the number of tokens for each [MASK], most probable first; at most the size of the vocabulary.
-        targets: score only these tokens, of which the best `top_k` are given. For a word that is not in the vocabulary
-            its first piece is used, with a warning, as in transformers.
+        targets: give the best `top_k` of these tokens only. If a word is not in the vocabulary, its first piece is
+            used, with a warning, as in transformers.
         tokenizer_kwargs: `truncation` and `max_length` (at most the model's) as transformers takes them; `padding` is
             accepted but has no effect.
         **running: batch_size, dtype, cache, devices; see `TaskModel`.

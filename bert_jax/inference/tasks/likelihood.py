@@ -18,7 +18,7 @@ from bert_jax.inference.tasks.task_source import check_text, shortened
 
 
 class Hidden(NamedTuple):
-    """The n rows of a text, each with other tokens masked.
+    """The n rows of a text: copies of it in which different tokens are masked.
 
     Attributes:
         ids: int32 [L], the text's tokens, including special ones.
@@ -33,7 +33,7 @@ class Hidden(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class HiddenRows(Encoded):
-    """R rows with masked tokens, each built with its batch: a text of n tokens, n rows, takes memory for n tokens.
+    """R rows with masked tokens. Rows are built with their batch, so n rows of a text take the memory of one.
 
     Attributes:
         tokens: the tokens of the texts, each text once, concatenated; `row_lengths` int64 [R] counts those of the rows.
