@@ -39,7 +39,7 @@ that compiled.json names. A text longer than the longest program is truncated.
 
 examples:
   echo "a text" | python -m bert_jax run-compiled compiled
-  python -m bert_jax run-compiled compiled pairs.tsv           two texts a line with a tab between
+  python -m bert_jax run-compiled compiled pairs.tsv           two texts per line with a tab between
 """
 
 _AT_ONCE = 64  # lines per call of the programs

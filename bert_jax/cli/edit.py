@@ -18,7 +18,7 @@ examples:
   python -m bert_jax edit my-bert student --keep-layers 0,2,4,7,9,11
   python -m bert_jax edit my-bert student --student distilbert
   python -m bert_jax edit my-bert smaller --prune-heads 0:1,3 --prune-heads 2:0
-  python -m bert_jax edit my-bert medical --words terms.txt --into-unused   one word per line; they replace [unused0] ...
+  python -m bert_jax edit my-bert medical --words terms.txt --into-unused   one word per line; replaces [unused0] ...
   python -m bert_jax edit my-bert long --positions 1024 --how interpolate
 """
 
