@@ -141,7 +141,7 @@ def test_a_task_starts_from_any_checkpoint_with_a_fresh_head(run, export, params
             loaded = load(source, head=head, num_labels=3, allow_missing=(part,), key=jax.random.key(7))
         assert loaded.config.labels == ("LABEL_0", "LABEL_1", "LABEL_2")
         assert loaded.report.fresh == (f"{part}/kernel", f"{part}/bias")
-        assert f"2 parameters are drawn anew, not trained: {part}" in caplog.text
+        assert f"2 parameters are initialised randomly: {part}" in caplog.text
         kernel = np.asarray(loaded.params[part]["kernel"])
         assert kernel.shape == (CONFIG.hidden_size, 2 if part == "qa_head" else 3)
         assert 0 < np.abs(kernel).max() <= 2 * CONFIG.initializer_range
@@ -229,7 +229,7 @@ def test_a_damaged_checkpoint_is_passed_over_loudly(run, tmp_path, params, caplo
 
 
 def test_mistakes_are_one_clear_line(run, export, tmp_path, params):
-    with pytest.raises(FileNotFoundError, match="nowhere: no such folder"):
+    with pytest.raises(FileNotFoundError, match="nowhere: no such local folder"):
         load("nowhere")
     with pytest.raises(UserError, match="bucket"):
         load("gs://bucket/run")

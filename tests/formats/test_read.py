@@ -175,7 +175,8 @@ def test_mistakes_are_one_clear_line(tmp_path, tensors):
     keras = folder(tmp_path / "keras", tensors)
     (keras / "model.safetensors").rename(keras / "tf_model.h5")
     with pytest.raises(
-        FileNotFoundError, match=r"holds no weights \(model\.safetensors, .*; tf_model\.h5 cannot be read"
+        FileNotFoundError,
+        match=r"contains no weights \(model\.safetensors, .*; bert_jax does not read files named tf_model\.h5",
     ):
         read_model(keras)
 

@@ -1,9 +1,9 @@
 """The names of each family's parameters in Hugging Face's files: BERT, RoBERTa, ALBERT, DistilBERT.
 
-RoBERTa has BERT's layers; its classifier of a whole sequence has a dense layer of its own and no pooler. ALBERT
-projects embeddings of their own width once, and applies a few stored layers again and again; its sentence pair head
-tells the order (SOP) and is our `nsp_head`. DistilBERT has no token types and no pooler; its classifier of a whole
-sequence has a dense layer instead.
+RoBERTa has BERT's layers; its sequence classifier has a dense layer of its own in place of the pooler. ALBERT's
+embeddings have a width of their own, and a projection takes them to the hidden size; its encoder applies a few stored
+layers repeatedly; its sentence pair head predicts the order (SOP) and is our `nsp_head`. DistilBERT has no token types
+and no pooler; its sequence classifier has a dense layer instead.
 """
 
 from bert_jax.config import BertConfig
@@ -24,7 +24,7 @@ from bert_jax.formats.names.table import (
 
 
 def layers(prefix: str) -> tuple[Name, ...]:
-    """One encoder layer, with cross-attention where the config has it."""
+    """The rows of one encoder layer, with those of cross-attention for configs that have it."""
     ours, theirs = f"{ENCODER}encoder/layer_{{layer}}", f"{prefix}encoder.layer.{{layer}}"
     crossing = _attention(f"{ours}/cross_attention", f"{theirs}.crossattention", "D")
     return (

@@ -1,12 +1,12 @@
-"""An interpreter of the pickles inside torch's files that can make descriptions of tensors and nothing else.
+"""Interpret the pickles inside torch's files; the interpreter can make descriptions of tensors and nothing else.
 
-A pickle is a program. This reads it as data: a few opcodes push numbers, strings and containers, a name such as
-`torch._utils._rebuild_tensor_v2` becomes inert text, and "calling" one of the few admitted names yields a `Tensor`,
-which says where elements lie. Nothing is imported, looked up or called by a name from the file, and no object has
-methods of the file's choice. Whatever else a pickle asks for is refused.
+A pickle is a program. This interpreter treats it as data: a few opcodes push numbers, strings and containers; a name
+such as `torch._utils._rebuild_tensor_v2` becomes inert text; and "calling" one of the few permitted names makes a
+`Tensor`, which says where elements are. The interpreter never imports, looks up or calls anything by a name from the
+file, and the file cannot choose the class of any object. Anything else in a pickle is an error.
 
-Sources: torch/serialization.py and torch/_weights_only_unpickler.py (what torch.save writes and torch.load admits),
-CPython's Lib/pickletools.py (what an opcode means).
+Sources: torch/serialization.py and torch/_weights_only_unpickler.py (what torch.save writes and torch.load permits),
+CPython's Lib/pickletools.py (the meaning of opcodes).
 """
 
 import struct
@@ -17,12 +17,12 @@ from bert_jax.errors import UserError
 from bert_jax.formats.torch.tensor import CALLS, PickledName, Refused, Storage, is_admitted, shown, storage_of
 
 MAX_PICKLE = 1 << 24
-"""Longer ones are refused. BERT-large, 400 tensors, takes 60 KB."""
+"""The longest pickle that is read, in bytes. That of BERT-large, with 400 tensors, has 60 KB."""
 _MAX_OPCODES = 1 << 20
 
 
 class Pickle(NamedTuple):
-    """What a pickle holds, the offset just behind it, and its storages: key -> the whole of it."""
+    """The value of a pickle, the offset of the first byte after it, and its storages: key -> whole storage."""
 
     value: Any
     end: int
@@ -30,29 +30,30 @@ class Pickle(NamedTuple):
 
 
 def read_pickle(data: bytes, start: int, where: str) -> Pickle:
-    """Interpret one pickle of at most `MAX_PICKLE` bytes and a million opcodes: under 256 MiB whatever it says.
+    """Interpret one pickle of at most `MAX_PICKLE` bytes and a million opcodes, using under 256 MiB of memory.
 
     Args:
-        data: holds the pickle.
-        start: where in `data` it begins.
-        where: what to call the file in messages.
+        data: bytes that contain the pickle.
+        start: where in `data` the pickle begins.
+        where: the file, for messages.
 
     Returns:
-        Its value is made of None, bool, int, float, str, `Storage`, `Tensor`, `PickledName`, list, tuple and dict.
+        The pickle; its value consists of None, bool, int, float, str, `Storage`, `Tensor`, `PickledName`, list, tuple
+        and dict.
 
     Raises:
-        UserError: it asks for anything else, or it is broken.
+        UserError: the pickle contains anything else, or is damaged.
     """
     machine = _Machine(data, start)
     try:
         return machine.run()
     except Refused as found:
-        line = f"{where}: its pickle holds {found} (byte {machine.at}); only tensors are read, no other objects"
+        line = f"{where}: its pickle holds {found} (byte {machine.at}); bert_jax reads only tensors from a pickle"
         raise UserError(line) from None
 
 
 class _Machine:
-    """A stack, the marks on it, and the numbered objects that a pickle may refer to again."""
+    """The stack, the marks on it, and the numbered objects that the pickle may refer to again."""
 
     def __init__(self, data: bytes, start: int):
         self.data, self.at = data, start
@@ -68,7 +69,7 @@ class _Machine:
                 return Pickle(self.pop(), self.at, self.storages)
             action = _ACTIONS.get(code)
             if action is None:
-                raise Refused(f"opcode 0x{code[0]:02x}, which tensors do not need,")
+                raise Refused(f"the opcode 0x{code[0]:02x}, which no tensor needs,")
             action(self)
         raise Refused(f"more than {_MAX_OPCODES} opcodes")
 
@@ -103,12 +104,12 @@ class _Machine:
 
     def pop(self) -> Any:
         if len(self.stack) <= (self.marks[-1] if self.marks else 0):
-            raise Refused("an opcode that finds the stack empty")
+            raise Refused("an opcode that needs a value when the stack is empty")
         return self.stack.pop()
 
     def pop_to_mark(self) -> list[Any]:
         if not self.marks:
-            raise Refused("an opcode that finds no mark")
+            raise Refused("an opcode that needs a mark when there is none")
         mark = self.marks.pop()
         items = self.stack[mark:]
         del self.stack[mark:]
@@ -117,7 +118,7 @@ class _Machine:
     def top(self, kind: type) -> Any:
         value = self.pop()
         if type(value) is not kind:
-            raise Refused(f"an addition to a {type(value).__name__} as to a {kind.__name__}")
+            raise Refused(f"an opcode that adds to a {kind.__name__}, but finds a {type(value).__name__}")
         self.stack.append(value)
         return value
 
@@ -133,7 +134,7 @@ class _Machine:
         if len(items) % 2:
             raise Refused("a key without a value")
         for key, value in zip(items[::2], items[1::2], strict=True):
-            # Other keys, and integers of many digits, could be made to take for ever to hash or to collide.
+            # Other types, and integers of many digits, could be chosen to collide or to take very long to hash.
             if type(key) is not str and not (type(key) is int and abs(key) < 1 << 31):
                 raise Refused(f"a {type(key).__name__} as a key")
             if key in target:
@@ -142,7 +143,7 @@ class _Machine:
 
     def push_name(self, module: Any, name: Any) -> None:
         if type(module) is not str or type(name) is not str:
-            raise Refused("a name that is no text")
+            raise Refused("a name that is not text")
         full = f"{module}.{name}"
         if not is_admitted(full):
             raise Refused(f"the name {shown(full)}")
@@ -155,7 +156,7 @@ class _Machine:
 
     def recall(self, index: int) -> None:
         if index not in self.memo:
-            raise Refused(f"a reference to object {index}, which there is not,")
+            raise Refused(f"a reference to object {index}, which it has not made,")
         self.stack.append(self.memo[index])
 
     def reduce(self) -> None:
@@ -166,9 +167,9 @@ class _Machine:
         self.stack.append(call(arguments))
 
     def build(self) -> None:
-        # An OrderedDict's attributes: `_metadata`, the version numbers of the modules. They mean nothing here.
+        # Ignored: the attributes of an OrderedDict, where torch keeps `_metadata`, the version numbers of the modules.
         if type(self.pop()) is not dict:
-            raise Refused("attributes that are no dict")
+            raise Refused("attributes that are not a dict")
         self.top(dict)
 
 

@@ -1,6 +1,6 @@
-"""What torch's files say of tensors: storages in a file, and strided views of them. Descriptions only, no elements.
+"""Descriptions of the tensors in torch's files: storages in the file, and strided views of them; no elements.
 
-The functions check everything that a hostile file could lie about: types, signs, sizes, and that a view stays within
+The functions check everything that a hostile file could get wrong: types, signs, sizes, and that a view stays within
 its storage. Source: torch/_utils.py (`_rebuild_tensor*`), torch/serialization.py (`persistent_load`).
 """
 
@@ -24,19 +24,19 @@ _DTYPES = {*_STORAGES.values(), "uint16", "uint32", "uint64"}
 
 
 class Refused(Exception):
-    """Something that no file of tensors holds; its text completes "the pickle holds ..."."""
+    """The pickle holds something that no file of tensors needs; the text completes "its pickle holds ..."."""
 
 
 @dataclass(frozen=True, slots=True)
 class PickledName:
-    """A name in a pickle, such as "torch.FloatStorage": text, never looked up."""
+    """A name in a pickle, such as "torch.FloatStorage": text that is never looked up."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class Storage:
-    """A run of elements in the file, perhaps a part of a longer one: elements [first, first + count) of `numel`."""
+    """Elements [first, first + count) of a storage of `numel` elements in the file."""
 
     key: str
     dtype: str
@@ -46,7 +46,7 @@ class Storage:
 
     @property
     def nbytes(self) -> int:
-        """Of the whole run of `numel` elements."""
+        """The size of the whole storage of `numel` elements."""
         return self.numel * np.dtype(self.dtype).itemsize
 
 
@@ -62,39 +62,39 @@ class Tensor:
 
     @property
     def extent(self) -> int:
-        """How many elements lie from the first to the last one, gaps included; 0 if there is none."""
+        """The number of storage elements from the first to the last one, gaps included; 0 for an empty tensor."""
         if 0 in self.shape:
             return 0
         return 1 + sum((size - 1) * step for size, step in zip(self.shape, self.stride, strict=True))
 
     @property
     def nbytes(self) -> int:
-        """Of the elements, without gaps."""
+        """The size of the elements, without gaps."""
         return prod(self.shape) * np.dtype(self.dtype).itemsize
 
 
 def is_admitted(name: str) -> bool:
-    """Whether a pickle of tensors may hold this name."""
+    """Whether a pickle of tensors may contain this name."""
     return name in CALLS or _storage_dtype(name) is not None or _dtype(name) is not None
 
 
 def storage_of(reference: Any, known: dict[str, Storage]) -> Storage:
-    """A persistent id -> its storage; the whole of a new one is added to `known`.
+    """The storage, or part of one, that a persistent id refers to; a new storage is added to `known`.
 
     Args:
-        reference: ("storage", type, key, location, numel) and, in the form before zip files, a sixth: None, or
-            (key, first, count) for a part of it.
-        known: key -> the whole storage.
+        reference: ("storage", type, key, location, numel) and, in the form before zip files, a sixth element: None,
+            or (key, first, count) for a part of the storage.
+        known: key -> whole storage.
 
     Raises:
-        Refused: it is anything else, or disagrees with an earlier mention.
+        Refused: the reference has another form, or disagrees with an earlier one.
     """
     if type(reference) is not tuple or len(reference) not in (5, 6) or reference[0] != "storage":
-        raise Refused("a reference to something that is no storage")
+        raise Refused("a reference to something that is not a storage")
     kind, key, numel = reference[1], reference[2], reference[4]
     dtype = _storage_dtype(kind.text) if type(kind) is PickledName else None
     if dtype is None or type(key) is not str or not _is_size(numel):
-        raise Refused("a storage without type, key or size")
+        raise Refused("a storage without a type, key or size")
     whole = known.setdefault(key, Storage(key, dtype, numel, 0, numel))
     if (whole.dtype, whole.numel) != (dtype, numel):
         raise Refused(f"the storage {shown(key)} with two types or sizes")
@@ -102,7 +102,7 @@ def storage_of(reference: Any, known: dict[str, Storage]) -> Storage:
     if view is None:
         return whole
     if type(view) is not tuple or len(view) != 3 or not _are_sizes(view[1:]) or view[1] + view[2] > numel:
-        raise Refused(f"a part of the storage {shown(key)} that leaves it")
+        raise Refused(f"a part of the storage {shown(key)} that exceeds it")
     return Storage(key, dtype, numel, first=view[1], count=view[2])
 
 
@@ -113,40 +113,40 @@ def _ordered_dict(arguments: tuple) -> dict:
 
 
 def _rebuild_tensor(arguments: tuple) -> Tensor:
-    """(storage, offset, shape, stride), then requires_grad and hooks, then flags."""
+    """Arguments: storage, offset, shape, stride, then perhaps requires_grad and hooks, then perhaps flags."""
     if len(arguments) not in (4, 6, 7):
         raise Refused(f"a tensor of {len(arguments)} arguments")
     return _tensor(*arguments[:4], dtype=None, flags=arguments[6] if len(arguments) > 6 else None)
 
 
 def _rebuild_tensor_v3(arguments: tuple) -> Tensor:
-    """As above, with the dtype before the flags: the storage has none."""
+    """As `_rebuild_tensor`, with the dtype before the flags, because the storage has none."""
     if len(arguments) not in (7, 8) or type(arguments[6]) is not PickledName:
         raise Refused("a tensor without a dtype")
     return _tensor(*arguments[:4], dtype=arguments[6].text, flags=arguments[7] if len(arguments) > 7 else None)
 
 
 def _rebuild_parameter(arguments: tuple) -> Tensor:
-    """(tensor, requires_grad, hooks), perhaps attributes."""
+    """Arguments: tensor, requires_grad, hooks, then perhaps attributes."""
     if len(arguments) not in (3, 4) or type(arguments[0]) is not Tensor:
-        raise Refused("a parameter that is no tensor")
+        raise Refused("a parameter that is not a tensor")
     return arguments[0]
 
 
 def _tensor(storage: Any, offset: Any, shape: Any, stride: Any, *, dtype: str | None, flags: Any) -> Tensor:
     if type(storage) is not Storage or not _is_size(offset) or not _are_sizes(shape) or not _are_sizes(stride):
-        raise Refused("a tensor whose storage, offset, shape or stride is not one")
+        raise Refused("a tensor whose storage, offset, shape or stride is invalid")
     name = storage.dtype if dtype is None else _dtype(dtype)
     if name is None:
         raise Refused(f"a tensor of dtype {shown(dtype)}")
     if flags:
-        raise Refused("a tensor that is to be negated or conjugated")
+        raise Refused("a tensor whose flags say that it is negated or conjugated")
     if len(shape) != len(stride) or prod(size for size in shape if size) >= _MAX_SIZE:
         raise Refused(f"a tensor of {len(shape)} axes with {len(stride)} strides, or of an impossible size")
     tensor = Tensor(storage, offset, shape, stride, name)
     available = storage.count * np.dtype(storage.dtype).itemsize
     if tensor.extent and (offset + tensor.extent) * np.dtype(name).itemsize > available:
-        raise Refused(f"a tensor of shape {shape} and stride {stride} that leaves its storage of {available} bytes")
+        raise Refused(f"a tensor of shape {shape} and stride {stride} that exceeds its storage of {available} bytes")
     return tensor
 
 
@@ -169,7 +169,7 @@ def _dtype(name: str) -> str | None:
 
 
 def shown(value: object) -> str:
-    """Something from a file as it may stand in a message: on one line, not too long."""
+    """The repr of a value from a file, cut to 100 characters, for a message."""
     text = repr(value)
     return text if len(text) <= 100 else f"{text[:97]}..."
 
@@ -182,4 +182,4 @@ CALLS: dict[str, Callable[[tuple], Any]] = {
     "torch._utils._rebuild_parameter": _rebuild_parameter,
     "torch._utils._rebuild_parameter_with_state": _rebuild_parameter,
 }
-"""Name in a pickle -> what a "call" of it with a tuple of arguments describes."""
+"""Name in a pickle -> the function that turns the arguments of its "call" into a description."""
