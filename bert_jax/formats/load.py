@@ -9,8 +9,8 @@ import numpy as np
 
 from bert_jax.config import BertConfig
 from bert_jax.errors import UserError
+from bert_jax.formats.names.families import ENCODER
 from bert_jax.formats.names.parameters import head_in, is_encoder, parameters_of
-from bert_jax.formats.names.table import ENCODER
 from bert_jax.formats.read import OpenModel, ReadModel, Report, is_allowed, read_model
 from bert_jax.formats.source import AnySource, Source, open_source
 from bert_jax.formats.tensorflow.google import Gelu

@@ -12,8 +12,8 @@ from bert_jax.config import BertConfig
 from bert_jax.errors import UserError
 from bert_jax.files import read_object
 from bert_jax.formats.card import model_card
+from bert_jax.formats.names.families import ENCODER
 from bert_jax.formats.names.parameters import architecture_of, head_in, is_encoder, to_stored
-from bert_jax.formats.names.table import ENCODER
 from bert_jax.formats.new_folder import CARD, new_folder, write_text
 from bert_jax.formats.read import read_arrays, select
 from bert_jax.formats.safetensors import STEP

@@ -11,8 +11,7 @@ import numpy as np
 
 from bert_jax.config import BertConfig
 from bert_jax.errors import UserError
-from bert_jax.formats.names.families import ALBERT, BERT, DISTILBERT, ROBERTA
-from bert_jax.formats.names.table import ENCODER, FamilyNames, Head, Name
+from bert_jax.formats.names.families import ALBERT, BERT, DISTILBERT, ENCODER, ROBERTA, FamilyNames, Head, Name
 
 FAMILIES: dict[str, FamilyNames] = {family.name: family for family in (BERT, ROBERTA, ALBERT, DISTILBERT)}
 

@@ -22,8 +22,7 @@ import numpy as np
 
 from bert_jax.errors import UserError
 from bert_jax.formats.stored import FileBytes, Stored
-from bert_jax.formats.torch.pickle import MAX_PICKLE, read_pickle
-from bert_jax.formats.torch.tensor import Storage, Tensor, shown
+from bert_jax.formats.torch.pickle import MAX_PICKLE, Storage, Tensor, read_pickle, shown
 
 _ZIP_MAGIC = b"PK\x03\x04"
 _LEGACY_MAGIC = 0x1950A86A20F9469CFC6C
