@@ -248,15 +248,15 @@ class _Hub:
             line = " ".join(str(cause).split())[:200]
             raise _Unreachable(f"{self.endpoint} cannot be reached{asked} ({type(cause).__name__}: {line})") from None
         except OSError as error:
-            raise UserError(f"{self.source}: {_told(error, self.cache)}{asked}") from None
+            raise UserError(f"{self.source}: the download stopped{asked}: {_told(error, self.cache)}") from None
 
 
 def _told(error: OSError, cache: Path) -> str:
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return f"no space left in {cache}: free some space, or set HF_HOME to another folder; stopped"
+        return f"no space left in {cache}: free some space, or set HF_HOME to another folder"
     if error.errno is None:  # the client raises this when a file's size differs from the announced one
-        return f"{' '.join(str(error).split('.')[0].split())}: run the same command again; stopped"
-    return f"{error.filename or cache}: {error.strerror}; stopped"
+        return f"{' '.join(str(error).split('.')[0].split())}; run the same command again"
+    return f"{error.filename or cache}: {error.strerror}"
 
 
 def _damage(path: Path, file: "RepoSibling") -> str | None:

@@ -53,7 +53,7 @@ def new_folder(directory: str | os.PathLike[str]) -> Iterator[Path]:
         UserError: `directory` is in a bucket, or exists and is not a former export.
     """
     if "://" in os.fspath(directory):
-        raise UserError(f"{directory}: exports go to a local folder, not to a bucket; name one, and copy it from there")
+        raise UserError(f"{directory}: bert_jax cannot export to a bucket; name a local folder, and copy it from there")
     target = Path(directory)
     _refuse_foreign(target)
     target.parent.mkdir(parents=True, exist_ok=True)

@@ -64,7 +64,7 @@ class FileBytes:
         while done < len(buffer):
             got = self._read_at(start + done, buffer[done:])
             if not got:
-                raise UserError(f"{self.path}: another process truncated the file while it was being read")
+                raise UserError(f"{self.path}: the file became shorter while it was being read")
             done += got
 
     def _read_at(self, start: int, buffer: memoryview) -> int:

@@ -86,7 +86,7 @@ def save_pretrained(
             write_weights(folder, tensors, {} if step is None else {STEP: str(step)}, most)
             write_text(folder / "config.json", json.dumps(config_json(config, head), indent=2) + "\n")
             if BertConfig.from_json(folder / "config.json").to_json() != config.to_json():
-                raise UserError(f"{folder / 'config.json'}: read back, it gives another config than was written")
+                raise UserError(f"{folder / 'config.json'}: the config read back differs from the one written")
         if tokenizer is not None:
             _save_tokenizer(tokenizer, folder, config)
         if sentence_transformers is not None:
@@ -126,7 +126,9 @@ def _check_form(config: BertConfig, head: str, pooling: str | None, tf1: bool) -
     if pooling is not None:
         check_pooling(pooling)
         if not is_encoder(head, config):
-            raise UserError(f"sentence_transformers: head={head!r}, but it needs an encoder without a head: 'encoder'")
+            raise UserError(
+                f"sentence_transformers needs an encoder without a head: expected 'encoder', found {head!r}"
+            )
 
 
 def _check_values(flat: Mapping[str, np.ndarray], config: BertConfig, tokenizer: "Tokenizer | None") -> None:

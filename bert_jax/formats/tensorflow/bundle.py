@@ -307,7 +307,7 @@ class Tf1Checkpoint(Stored):
                 raise ValueError(f"tensor {name!r} lacks its slice of shape {shape}")
             count += piece.count
         if keys and (len(keys) < len(entry.slices) or count != entry.count):
-            raise ValueError(f"the slices of tensor {name!r} have {count} numbers or repeat; expected {entry.count}")
+            raise ValueError(f"the slices of tensor {name!r} repeat, or have {count} numbers and not {entry.count}")
 
     def _open_files(self) -> None:
         """Open the data files, and check that each tensor is within one and overlaps no other."""

@@ -126,7 +126,7 @@ def test_copies_into_memory_of_any_layout(tiny, copied):
             stored.copy_to(name, np.empty((4, 16), np.float32))
         data.write_bytes(whole[:100])
         for read in (lambda: stored[name], lambda: stored.copy_to(name, np.empty((4, 16), np.float32))):
-            with pytest.raises(UserError, match="data-00000-of-00001: another process truncated the file"):
+            with pytest.raises(UserError, match="data-00000-of-00001: the file became shorter while it was being read"):
                 read()
 
 
@@ -187,8 +187,8 @@ def test_a_partitioned_variable_is_one_tensor(tmp_path, cuts):
 @pytest.mark.parametrize(
     ("cuts", "shape", "said"),
     [
-        (ROWS[:2], (5, 4), "the slices of tensor 'table' have .* expected 20"),
-        ((*ROWS[:2], ROWS[1]), (5, 4), "not in order|or repeat"),
+        (ROWS[:2], (5, 4), "the slices of tensor 'table' repeat, or have .* and not 20"),
+        ((*ROWS[:2], ROWS[1]), (5, 4), "not in order|repeat"),
         ((((0, 2), (0, 4)), ((1, 2), (0, 4)), ((4, 1), (0, 4))), (5, 4), r"slices of tensor 'table' overlap at"),
         (ROWS, (4, 4), "does not lie within shape"),
         (ROWS, (5, 4, 1), "does not lie within shape"),
