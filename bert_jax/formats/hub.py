@@ -132,7 +132,7 @@ def _nowhere(source: HubId, missing: list[str], cache: Path) -> str:
 
 
 class _Hub:
-    """One model at one hub."""
+    """Downloads one model from one hub."""
 
     def __init__(self, source: HubId, cache: Path, endpoint: str, token: str | bool | None):
         self.source, self.cache, self.endpoint, self.token = source, cache, endpoint, token

@@ -32,7 +32,7 @@ from bert_jax.tree import unflatten
 
 @dataclass(frozen=True)
 class Report:
-    """What a load did with every parameter: it lists all that were ignored, missing or initialised.
+    """What a load did with every parameter; a load ignores or initialises nothing without listing it here.
 
     Attributes:
         source: where the model was read from.

@@ -119,7 +119,7 @@ def test_a_missing_head_is_an_error_or_fresh_and_said(tmp_path, params, caplog):
         loaded = load(folder, head="pretraining", allow_missing=["bert/pooler", "nsp_head"])
     assert loaded.tokenizer is None
     assert set(loaded.report.fresh) == {"bert/pooler/kernel", "bert/pooler/bias", "nsp_head/kernel", "nsp_head/bias"}
-    assert "4 parameters are drawn anew" in caplog.text
+    assert "4 parameters are initialised randomly" in caplog.text
     drawn = jax.jit(loaded.model.init)(jax.random.key(0), jnp.zeros((1, 4), jnp.int32))["params"]
     np.testing.assert_array_equal(loaded.params["nsp_head"]["kernel"], drawn["nsp_head"]["kernel"])
     np.testing.assert_array_equal(loaded.params["mlm_head"]["bias"], params["mlm_head"]["bias"])
