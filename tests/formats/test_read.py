@@ -137,7 +137,7 @@ def test_shapes_and_dtypes_that_do_not_fit_are_named(tmp_path, tensors):
     wrong = tensors | {WORDS: tensors[WORDS][:-1], "bert.pooler.dense.bias": np.zeros(4, np.int32)}
     report = read_model(folder(tmp_path / "m", wrong)).report
     assert len(report.mismatched) == 2
-    assert "(10, 4)" in report.mismatched[0]
+    assert "(49, 16)" in report.mismatched[0]
     assert "(50, 16)" in report.mismatched[0]
     assert "int32" in report.mismatched[1]
     with pytest.raises(UserError, match="1 more"):
