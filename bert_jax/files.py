@@ -1,6 +1,6 @@
-"""Files, once for all: read and write JSON, write whole or not at all, hash; and paths on a bucket ("gs://…").
+"""Read and write JSON, write files atomically, fsync, hash and copy.
 
-A path here is a local one or an `etils.epath.Path`, which may lie on a bucket.
+A path here is a local path or an `etils.epath.Path`, which may be in a bucket ("gs://…").
 """
 
 import contextlib
@@ -21,15 +21,15 @@ _BLOCK_BYTES = 4 << 20
 
 
 def parse_json(text: str | bytes, where: object, hint: str = "") -> Any:
-    """The value of a JSON text in UTF-8.
+    """Parse a JSON text in UTF-8.
 
     Args:
-        text: one value.
-        where: the file, or file and line, for the error.
-        hint: what would help, for the error.
+        text: one JSON value.
+        where: the file, or file and line, that the error names.
+        hint: advice that the error ends with.
 
     Raises:
-        UserError: it is not JSON.
+        UserError: `text` is not JSON.
     """
     try:
         return json.loads(text if isinstance(text, str) else text.decode("utf-8"))
@@ -39,21 +39,21 @@ def parse_json(text: str | bytes, where: object, hint: str = "") -> Any:
 
 
 def read_json(path: "Path | epath.Path", hint: str = "") -> Any:
-    """The value in a JSON file.
+    """Read a JSON file.
 
     Raises:
-        OSError: it cannot be read.
-        UserError: it is not JSON; `hint` says what would help.
+        OSError: the file cannot be read.
+        UserError: the file is not JSON; the message ends with `hint`.
     """
     return parse_json(path.read_bytes(), path, hint)
 
 
 def read_object(path: "Path | epath.Path", hint: str = "", *, optional: bool = False) -> dict[str, Any]:
-    """The object in a JSON file; of an optional one that is not there, {}.
+    """Read a JSON file that holds an object; return {} if it does not exist and is `optional`.
 
     Raises:
-        OSError: it cannot be read.
-        UserError: it is not JSON, or another value; `hint` says what would help.
+        OSError: the file cannot be read.
+        UserError: the file is not JSON, or its value is not an object; the message ends with `hint`.
     """
     if optional and not path.is_file():
         return {}
@@ -65,7 +65,7 @@ def read_object(path: "Path | epath.Path", hint: str = "", *, optional: bool = F
 
 
 def json_text(value: Any, *, indent: int | None = None) -> str:
-    """`value` as JSON, with null for NaN and the infinities, for which JSON has no word (RFC 8259, section 6)."""
+    """`value` as JSON; NaN and the infinities become null, because JSON cannot express them (RFC 8259, section 6)."""
     return json.dumps(_finite(value), ensure_ascii=False, indent=indent, allow_nan=False)
 
 
@@ -78,22 +78,22 @@ def _finite(value: Any) -> Any:
 
 
 def write_json(path: "Path | epath.Path", value: Any) -> None:
-    """Write `json_text` as `write_whole` does: the same bytes for the same value."""
+    """Write `value` as JSON, atomically as `write_whole` does. Equal values give equal bytes."""
     write_whole(path, json_text(value, indent=1) + "\n")
 
 
 def write_whole(path: "Path | epath.Path", content: str | bytes | memoryview) -> None:
-    """Write a file that is never half there, in the place of what it was.
+    """Write a file atomically: at every moment it has either its old content or the new one.
 
-    An object on a bucket appears whole by itself. On a disk it is written as .NAME.PROCESS.tmp beside it, synced and
-    renamed, and its folder synced.
+    Writes to a bucket are atomic. On a disk this writes .NAME.PROCESS.tmp beside the file, fsyncs it, renames it, and
+    fsyncs the folder.
 
     Args:
-        path: the file.
-        content: bytes, or a text, which becomes UTF-8.
+        path: the file; replaced if it exists.
+        content: bytes, or a text, which is encoded as UTF-8.
 
     Raises:
-        OSError: it could not be written; what was there before is there still.
+        OSError: writing failed; the old file is unchanged.
     """
     data = content.encode() if isinstance(content, str) else content
     if is_remote(path):
@@ -111,7 +111,7 @@ def write_whole(path: "Path | epath.Path", content: str | bytes | memoryview) ->
 
 
 def write_synced(path: "Path | epath.Path", data: bytes | memoryview) -> None:
-    """Write a local file, on the disk when this returns."""
+    """Write a local file and fsync it."""
     with open(path, "wb") as file:
         file.write(data)
         file.flush()
@@ -119,7 +119,7 @@ def write_synced(path: "Path | epath.Path", data: bytes | memoryview) -> None:
 
 
 def sync(path: "Path | epath.Path") -> None:
-    """Have a local file, or the names in a local folder, on the disk (fsync); nothing for a bucket."""
+    """fsync a local file, or a local folder's entries; do nothing for a path in a bucket."""
     if is_remote(path):
         return
     descriptor = os.open(path, os.O_RDONLY)
@@ -130,14 +130,14 @@ def sync(path: "Path | epath.Path") -> None:
 
 
 def file_digest(path: "Path | epath.Path", hasher: "hashlib._Hash | None" = None) -> tuple[str, int]:
-    """The hash of a file in hex, and its size in bytes.
+    """The hash of a file in hexadecimal, and its size in bytes.
 
     Args:
         path: the file.
-        hasher: sha256 by default.
+        hasher: a `hashlib` object; None: sha256.
 
     Raises:
-        OSError: it cannot be read.
+        OSError: the file cannot be read.
     """
     hasher, size = hasher or hashlib.sha256(), 0
     with path.open("rb") as file:
@@ -148,10 +148,10 @@ def file_digest(path: "Path | epath.Path", hasher: "hashlib._Hash | None" = None
 
 
 def writable(path: str | os.PathLike[str]) -> Path:
-    """The path of a local file that will be written.
+    """The path of a local file to write, after a check that its folder exists.
 
     Raises:
-        FileNotFoundError: its folder does not exist.
+        FileNotFoundError: the folder does not exist.
     """
     path = Path(path)
     if not path.absolute().parent.is_dir():
@@ -160,28 +160,28 @@ def writable(path: str | os.PathLike[str]) -> Path:
 
 
 def is_remote(path: str | os.PathLike[str]) -> bool:
-    """Whether a path is a bucket's: no directories, no renaming, no appending, but every write is whole."""
+    """Whether a path is in a bucket, where nothing can be renamed or appended to, but every write is atomic."""
     return "://" in os.fspath(path)
 
 
 def check_reachable(path: str | os.PathLike[str]) -> None:
-    """A UserError that names the extra where a bucket's path needs a package that is not there."""
+    """Raise a UserError that names the extra to install if the path is in a bucket and gcsfs is not installed."""
     if is_remote(path) and find_spec("gcsfs") is None:
         raise UserError(f"{path}: paths on a bucket need the package gcsfs; pip install 'bert-jax[gcs]'")
 
 
 def copy_folder(source: str | os.PathLike[str], target: str | os.PathLike[str], *, skip: tuple[str, ...] = ()) -> None:
-    """Copy every file of a folder, on whichever side the bucket is; files that are there are replaced.
+    """Copy a folder and everything below it; either side may be in a bucket. Files in `target` are replaced.
 
     Args:
-        source: the folder; what is below it comes along.
-        target: made if need be.
-        skip: names directly in `source` that stay behind.
+        source: the folder to copy.
+        target: the folder to copy into; created if it does not exist.
+        skip: names directly in `source` to leave out.
 
     Raises:
-        FileNotFoundError: there is no `source`.
+        FileNotFoundError: `source` does not exist.
     """
-    from etils import epath  # here: not every reader of a JSON file needs it
+    from etils import epath  # imported here because most users of this module do not need it
 
     source, target = epath.Path(source), epath.Path(target)
     target.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""A parameter tree: nested dict <-> flat paths, one subtree of it, its size, and one sha256 over all of it."""
+"""Parameter trees: convert between nested dicts and flat paths, take the encoder's subtree, count, and hash."""
 
 import hashlib
 from collections.abc import Iterable, Mapping
@@ -12,7 +12,7 @@ def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
     Args:
         tree: nested mappings with string keys; every value that is not a mapping is a leaf.
-        prefix: what every path starts with (without the slash).
+        prefix: prepended to every path, without its slash.
     """
     flat: dict[str, Any] = {}
     for name, value in tree.items():
@@ -42,16 +42,15 @@ def as_numpy(tree: Mapping[str, Any]) -> dict[str, np.ndarray]:
 
 
 def parameter_count(tree: Mapping[str, Any]) -> int:
-    """How many numbers the tree holds; leaves need only a `shape`."""
+    """The number of scalars in the tree; leaves need only a `shape`."""
     return sum(int(np.prod(leaf.shape, dtype=np.int64)) for leaf in flatten(tree).values())
 
 
 def sha256_of_parameters(tree: Mapping[str, Any]) -> str:
-    """One sha256 over all parameters: equal trees have equal sums, whatever file or device they came from.
+    """One sha256 over all parameters: equal trees have equal hashes, whatever file or device they came from.
 
-    The canonical order is that of the paths joined by "/", sorted by code point (so `layer_10` precedes `layer_2`);
-    for each are fed the path, a NUL, the dtype's name, a NUL, the shape as `2,3`, a NUL, and the elements in C order,
-    little-endian.
+    Paths are sorted by code point (so `layer_10` precedes `layer_2`). For each parameter the hash takes the path, a
+    NUL, the dtype's name, a NUL, the shape as `2,3`, a NUL, and the elements in C order, little-endian.
 
     Args:
         tree: nested dict of arrays (NumPy or JAX).
@@ -63,7 +62,7 @@ def sha256_of_parameters(tree: Mapping[str, Any]) -> str:
 
 
 def sha256_of_arrays(named: Iterable[tuple[str, np.ndarray]]) -> str:
-    """As `sha256_of_parameters`, of (name, array) pairs in the order given: one array in memory at a time."""
+    """As `sha256_of_parameters`, for (name, array) pairs in the given order; holds one array in memory at a time."""
     digest = hashlib.sha256()
     for name, array in named:
         digest.update(sum_label(name, array.dtype.name, array.shape))
@@ -73,15 +72,15 @@ def sha256_of_arrays(named: Iterable[tuple[str, np.ndarray]]) -> str:
 
 
 def sum_label(name: str, dtype: str, shape: tuple[int, ...]) -> bytes:
-    """What precedes an array's elements in the sum."""
+    """The bytes that the hash takes before an array's elements."""
     return f"{name}\0{dtype}\0{','.join(str(size) for size in shape)}\0".encode()
 
 
 def encoder_of(params: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The encoder's own tree (embeddings, encoder, pooler): `params["bert"]` of a head's tree, else all of it."""
+    """The encoder's subtree (embeddings, encoder, pooler): `params["bert"]` if `params` has a head, else `params`."""
     return params.get("bert", params)
 
 
 def with_encoder(params: Mapping[str, Any], encoder: Mapping[str, Any]) -> dict[str, Any]:
-    """`params` with another encoder's tree; what did not change is shared."""
+    """`params` with its encoder's subtree replaced; the new tree shares everything else with `params`."""
     return {**params, "bert": dict(encoder)} if "bert" in params else dict(encoder)

@@ -1,4 +1,4 @@
-"""Other people's files, in and out: load, read, convert, write, the hub.
+"""Read and write other libraries' model files: load, convert, save, download from the hub.
 
-NumPy only, but for `load`, which makes JAX arrays where it is asked to.
+NumPy only, except `load`, which makes JAX arrays.
 """

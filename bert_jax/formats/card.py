@@ -1,4 +1,4 @@
-"""The model card: README.md of an exported folder, for whoever finds it without knowing where it came from."""
+"""The model card: the README.md of an exported folder. It says what the model is, and how it was trained."""
 
 import json
 import os
@@ -43,14 +43,15 @@ _WORDS = {
 def model_card(
     config: BertConfig, head: str, card: Mapping[str, Any] | str | None, *, name: str, form: str = "hf"
 ) -> str:
-    """README.md's text: what it is, how it was trained (as far as `card` says), how to load it.
+    """The text of README.md: what the model is, how it was trained (as far as `card` says), how to load it.
 
     Args:
         config: the architecture.
-        head: which parameters the folder has.
-        card: facts, printed as a table in their order; or Markdown that is taken as it is; None: nothing is claimed.
+        head: the head that the folder is for.
+        card: facts, printed as a table in their order; or Markdown, which is copied; None: the card says "Not
+            recorded".
         name: the title.
-        form: what the folder is for: "hf", "sentence-transformers" or "tf1".
+        form: the folder's form: "hf", "sentence-transformers" or "tf1".
     """
     architecture = architecture_of(config, head)
     size = (
@@ -81,10 +82,10 @@ def model_card(
 
 
 def _warnings(config: BertConfig) -> list[str]:
-    """What transformers 5 has dropped and computes wrongly without a word, or not at all."""
+    """A line for each feature of the model that transformers 5 has dropped: it ignores it silently, or cannot load."""
     lines = []
     if config.position_embedding_type != "absolute":
-        lines.append("transformers 5 has no relative positions: it leaves the tables out and computes something else.")
+        lines.append("transformers 5 has no relative positions: it ignores their tables and gives wrong results.")
     if config.pruned_heads:
         lines.append("transformers 5 has no pruned heads: it cannot load the narrower layers.")
     return [f"{line} Version 4 has them.\n" for line in lines]
@@ -104,11 +105,11 @@ def _cell(value: Any) -> str:
 
 
 def training_facts(run: str | os.PathLike[str], step: int | None) -> dict[str, Any]:
-    """What a run directory knows of how its parameters came about, for a card: no paths, nothing that is not on file.
+    """The facts that a run directory records about its training, for a card; no paths.
 
     Args:
-        run: the run directory; config.json, metrics.jsonl and environment.json are read as far as they are there.
-        step: the step that is exported; the newest evaluation up to it is told.
+        run: the run directory; config.json, metrics.jsonl and environment.json are read if they exist.
+        step: the exported step. The facts include the last evaluation up to it; None: the last of all.
     """
     folder = Path(run)
     config = _object(folder / "config.json")
@@ -152,7 +153,7 @@ def _rows(path: Path) -> list[dict[str, Any]]:
     for line in path.read_text(encoding="utf-8").splitlines() if path.is_file() else []:
         try:
             rows.append(json.loads(line))
-        except ValueError:  # the last line of a run that was killed
+        except ValueError:  # a killed run leaves its last line incomplete
             continue
     return rows
 

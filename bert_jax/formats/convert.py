@@ -1,4 +1,4 @@
-"""From any form that `load` reads to any form that others want: what `python -m bert_jax convert` does."""
+"""Convert a model from any form that `load` reads to one that other programs expect: `python -m bert_jax convert`."""
 
 import os
 from collections.abc import Iterable
@@ -18,7 +18,7 @@ FORMS = ("hf", "tf1", "sentence-transformers")
 
 
 class Converted(NamedTuple):
-    """What was written where, and what became of every parameter that was read."""
+    """The folder that was written, the report on every parameter that was read, and whether it has a tokenizer."""
 
     directory: Path
     report: Report
@@ -38,16 +38,16 @@ def convert(
     max_shard_size: int | str = "5GB",
     gelu: Gelu | None = None,
 ) -> Converted:
-    """Write `source` anew in another form, or for another head.
+    """Read `source` and write it in another form, or for another head.
 
     Args:
         source: as in `load`: a run directory, a folder in any format, a hub id.
-        directory: where to; a former export is replaced, any other folder refused.
+        directory: the folder to write. A former export is replaced; any other existing folder is an error.
         to: "hf" (config.json and model.safetensors), "tf1" (Google's checkpoint) or "sentence-transformers".
-        head: what is written; None: what is there, of which sentence-transformers takes the encoder.
-        step: this checkpoint of a run directory.
+        head: the head to write; None: the head that `source` has, or for sentence-transformers its encoder.
+        step: of a run directory, the checkpoint to read; None: the newest.
         num_labels, allow_missing: as in `load`.
-        pooling: for sentence-transformers, as in `save_pretrained`; None: the source's if it says one, else "mean".
+        pooling: for sentence-transformers, as in `save_pretrained`; None: that of `source` if it has one, else "mean".
         max_shard_size: as in `save_pretrained`.
         gelu: as in `load`.
 
@@ -90,7 +90,7 @@ def _read(
     allow_missing: tuple[str, ...],
     gelu: Gelu | None,
 ) -> ReadModel:
-    """On the host where nothing has to be drawn anew: most conversions load no JAX program."""
+    """Read on the host, without running JAX, unless some parameters have to be initialised randomly."""
     if allow_missing or num_labels is not None:
         loaded = load(source, head=head, step=step, num_labels=num_labels, allow_missing=allow_missing, gelu=gelu)
         return ReadModel(loaded.config, loaded.params, loaded.report)
@@ -100,7 +100,7 @@ def _read(
 
 
 def _encoder_in(source: Source, step: int | None) -> str:
-    """The encoder with its pooler, or without where there is none."""
+    """The head "encoder" if `source` has a pooler (or its family never has one), else "encoder-no-pooler"."""
     config, _, report = load_arrays(source, step=step, verify=False)
     has_pooler = config.family == "distilbert" or "pooler" in find_head(report.head, config).parts
     return "encoder" if has_pooler else "encoder-no-pooler"

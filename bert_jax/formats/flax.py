@@ -1,23 +1,22 @@
-"""Read flax_model.msgpack, what the Flax models of transformers 4 saved, with NumPy alone.
+"""Read flax_model.msgpack, the file that the Flax models of transformers 4 saved, with NumPy only.
 
-The walk reads headers only: of a file of many gigabytes a few pages. Source: the msgpack specification
-(https://github.com/msgpack/msgpack/blob/master/spec.md).
+Opening a file reads only the headers of its values, a few pages even of a file of many gigabytes. Source: the msgpack
+specification (https://github.com/msgpack/msgpack/blob/master/spec.md).
 
     with FlaxMsgpack("folder/flax_model.msgpack") as arrays:
-        arrays["bert/pooler/dense/kernel"]  # read now, [in, out] as Flax keeps it
+        arrays["bert/pooler/dense/kernel"]  # read now, [in, out] as Flax stores it
         names = hf_names(arrays, "bert")    # from bert_jax.formats.flax
         Renamed(arrays, names)["bert.pooler.dense.weight"]  # [out, in], under the name of the torch file
 
 A model in several files: `Sharded(folder / "flax_model.msgpack.index.json", open_shard=FlaxMsgpack)`.
 
-The file is a msgpack map of maps whose leaves are of extension type 1, an array, or 3, a NumPy scalar: msgpack again,
-(shape, name of the dtype, elements in C order, little-endian). Leaves above 2**30 bytes are maps of flat chunks.
-Source: flax/serialization.py (`_ndarray_to_bytes`, `_chunk`).
+The file is a msgpack map of maps. A leaf has extension type 1 (an array) or 3 (a NumPy scalar), and its bytes are
+msgpack too: (shape, name of the dtype, elements in C order, little-endian). An array above 2**30 bytes is a map of flat
+chunks. Source: flax/serialization.py (`_ndarray_to_bytes`, `_chunk`).
 
-The Flax modules were named after the torch modules, so that a path says the same in both. What differs is the last
-word, and that a dense kernel is [in, out] there and [out, in] in torch. Source: transformers 4,
-`modeling_flax_{bert,roberta,albert,distilbert}.py` and `modeling_flax_pytorch_utils.py`
-(`load_flax_weights_in_pytorch_model`).
+The Flax modules were named after the torch modules, so paths agree except for the last word; and a dense kernel is
+[in, out] in Flax, [out, in] in torch. Source: transformers 4, `modeling_flax_{bert,roberta,albert,distilbert}.py` and
+`modeling_flax_pytorch_utils.py` (`load_flax_weights_in_pytorch_model`).
 """
 
 import os
@@ -49,7 +48,7 @@ _CONSTANTS = {0xC0: None, 0xC2: False, 0xC3: True}
 
 
 class Octets(NamedTuple):
-    """Bytes that were passed over: where they are, and their extension type (None: plain bytes)."""
+    """Bytes that the parser skipped: where they are, and their extension type (None: plain bytes)."""
 
     start: int
     length: int
@@ -57,20 +56,21 @@ class Octets(NamedTuple):
 
 
 def read_value(file: FileBytes, start: int, end: int) -> Any:
-    """The one msgpack value that fills the bytes from `start` to `end` of a file.
+    """Parse the bytes from `start` to `end` of a file as exactly one msgpack value.
 
-    Memory stays below 128 MiB whatever the file says: at most 131,072 values are made, of text of 256 bytes.
+    Memory stays below 128 MiB whatever the file contains: the parser makes at most 131,072 values, and each text has at
+    most 256 bytes.
 
     Returns:
-        None, bool, int, float, str, `Octets`, or dicts (keys are strings, each once) and lists of these.
+        None, bool, int, float, str, `Octets`, or dicts (with unique string keys) and lists of these.
 
     Raises:
-        UserError: no such value, or one too deep, too large or too many.
+        UserError: the bytes are not one such value, or exceed a limit on depth, size or number of values.
     """
     walk = _Walk(file, start, end)
     value = walk.value(0)
     if walk.at != end:
-        raise walk.error(f"{end - walk.at} bytes follow where it should end")
+        raise walk.error(f"{end - walk.at} bytes follow its last value")
     return value
 
 
@@ -84,9 +84,9 @@ class _Walk:
         return UserError(f"{self.file.path}: not a msgpack file of arrays: {what} (byte {self.at})")
 
     def skip(self, length: int) -> int:
-        """Where the next `length` bytes are; the walk goes on behind them."""
+        """Skip the next `length` bytes, and return where they start."""
         if length > self.end - self.at:
-            raise self.error(f"{length} bytes are announced and {self.end - self.at} left: truncated or damaged")
+            raise self.error(f"expected {length} more bytes, found {self.end - self.at}: truncated or damaged")
         self.at += length
         return self.at - length
 
@@ -98,7 +98,7 @@ class _Walk:
         return self.window[start - self.window_at : self.at - self.window_at]
 
     def header(self) -> tuple[str, Any]:
-        """Kind of the next value, and its length or the value itself."""
+        """The kind of the next value, and either its length or the value itself."""
         code = self.take(1)[0]
         if code < 0x80 or code >= 0xE0:
             return "number", code if code < 0x80 else code - 256
@@ -109,14 +109,14 @@ class _Walk:
         if 0xD4 <= code <= 0xD8:
             return "extension", 1 << (code - 0xD4)
         if code not in _FORMATS:
-            raise self.error(f"no value begins with 0x{code:02x}")
+            raise self.error(f"0x{code:02x} is not the first byte of any value")
         kind, form = _FORMATS[code]
         return kind, struct.unpack(form, self.take(struct.calcsize(form)))[0]
 
     def value(self, depth: int) -> Any:
         self.count += 1
         if self.count > _MOST_VALUES or depth > _DEEPEST:
-            raise self.error(f"more than {_MOST_VALUES} values, or more than {_DEEPEST} inside each other")
+            raise self.error(f"more than {_MOST_VALUES} values, or more than {_DEEPEST} levels of nesting")
         kind, found = self.header()
         if kind == "map":
             return self.map(found, depth)
@@ -136,20 +136,20 @@ class _Walk:
         for _ in range(size):
             kind, length = self.header()
             if kind != "text":
-                raise self.error(f"a {kind} where the name of an array should be")
+                raise self.error(f"expected the name of an array, found a {kind}")
             key = self.text(length)
             if key in items:
-                raise self.error(f"the name {key[:100]!r} twice in one map")
+                raise self.error(f"one map has the name {key[:100]!r} twice")
             items[key] = self.value(depth + 1)
         return items
 
     def text(self, length: int) -> str:
         if length > _LONGEST_TEXT:
-            raise self.error(f"text of {length} bytes; a name has at most {_LONGEST_TEXT}")
+            raise self.error(f"found a text of {length} bytes; a name has at most {_LONGEST_TEXT}")
         try:
             return self.take(length).decode("utf-8")
         except UnicodeDecodeError:
-            raise self.error("text that is not UTF-8") from None
+            raise self.error("found a text that is not UTF-8") from None
 
 
 _DTYPES = {
@@ -163,12 +163,13 @@ _LONGEST_NAME = 256
 
 
 class FlaxMsgpack(Stored):
-    """A msgpack file of Flax as a mapping from "a/b/c" to array; an array is read when it is asked for.
+    """A Flax msgpack file as a mapping from "a/b/c" to array; each array is read on access.
 
-    The format has no checksum: what is checked is that every leaf is an array whose shape and dtype fit its bytes.
+    The format has no checksum. Opening the file checks that every leaf is an array whose shape and dtype match its
+    number of bytes.
 
-    Memory: opening takes under 256 MiB whatever the file says; an array takes its own size, and where it is stored in
-    chunks one chunk (2**30 bytes) more.
+    Memory: opening takes under 256 MiB whatever the file contains. Reading an array takes its own size, plus one chunk
+    (2**30 bytes) if it is stored in chunks.
 
     Args:
         path: the file.
@@ -177,8 +178,8 @@ class FlaxMsgpack(Stored):
         metadata: empty.
 
     Raises:
-        FileNotFoundError: there is no such file.
-        UserError: not such a file, truncated, or a leaf that is no array of real numbers.
+        FileNotFoundError: the file does not exist.
+        UserError: it is not a Flax msgpack file, it is truncated, or a leaf is not an array of real numbers.
     """
 
     def __init__(self, path: str | os.PathLike[str]):
@@ -188,12 +189,11 @@ class FlaxMsgpack(Stored):
         try:
             tree = read_value(self._bytes, 0, self._bytes.size)
             if not isinstance(tree, dict):
-                raise UserError(
-                    f"{self.path}: not a msgpack file of arrays: it holds a {type(tree).__name__}, not a map"
-                )
+                found = "bytes" if isinstance(tree, Octets) else f"a {type(tree).__name__}"
+                raise UserError(f"{self.path}: not a msgpack file of arrays: expected a map, found {found}")
             self._flatten(tree, "")
             if not self._leaves:
-                raise UserError(f"{self.path}: holds no arrays")
+                raise UserError(f"{self.path}: contains no arrays")
         except BaseException:
             self.close()
             raise
@@ -202,7 +202,7 @@ class FlaxMsgpack(Stored):
         for key, value in tree.items():
             name = f"{prefix}{key}"
             if len(name) > _LONGEST_NAME or name in self._leaves:
-                raise UserError(f"{self.path}: the name {name[:100]!r} is too long, or stands for two arrays")
+                raise UserError(f"{self.path}: the name {name[:100]!r} is too long, or two arrays have it")
             if isinstance(value, dict) and _CHUNKED not in value:
                 self._flatten(value, f"{name}/")
             else:
@@ -237,7 +237,7 @@ class FlaxMsgpack(Stored):
 
 
 class _Leaf(NamedTuple):
-    """An array: its elements lie one behind the other in pieces, each (first byte, number of elements)."""
+    """Where an array is: the pieces that its elements fill in order, each (first byte, number of elements)."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -245,7 +245,7 @@ class _Leaf(NamedTuple):
 
 
 def _leaf(file: FileBytes, label: str, value: Any) -> _Leaf:
-    """What a value of the tree says of its array; `label` names file and array in messages."""
+    """The array that a leaf describes; `label` names file and array in messages."""
     if isinstance(value, Octets) and value.extension in (_ARRAY, _SCALAR):
         return _array(file, label, value)
     if isinstance(value, dict):
@@ -261,7 +261,7 @@ def _array(file: FileBytes, label: str, octets: Octets) -> _Leaf:
         case _:
             raise UserError(f"{label} does not consist of shape, dtype and elements: damaged")
     if dtype not in _DTYPES:
-        raise UserError(f"{label} is {dtype!r}; real numbers are read: {', '.join(sorted(_DTYPES))}")
+        raise UserError(f"{label} is {dtype!r}; bert_jax reads {', '.join(sorted(_DTYPES))}")
     count = _size(label, shape)
     if count * np.dtype(dtype).itemsize != length or (octets.extension == _SCALAR and shape):
         raise UserError(f"{label} has shape {tuple(shape)} of {dtype} but {length} bytes: damaged")
@@ -269,7 +269,7 @@ def _array(file: FileBytes, label: str, octets: Octets) -> _Leaf:
 
 
 def _size(label: str, shape: list[Any]) -> int:
-    """How many elements a shape has, after a check that it is one."""
+    """The number of elements, after a check that the shape is valid."""
     if len(shape) > _MOST_AXES or not all(type(size) is int and 0 <= size < 1 << 48 for size in shape):
         raise UserError(f"{label} has an impossible shape: damaged")
     if prod(size for size in shape if size) >= 1 << 48:
@@ -280,23 +280,23 @@ def _size(label: str, shape: list[Any]) -> int:
 def _chunked(file: FileBytes, label: str, parts: dict[str, Any]) -> _Leaf:
     shape, chunks = _in_order(parts.get("shape")), _in_order(parts.get("chunks"))
     if parts.get(_CHUNKED) is not True or shape is None or not chunks:
-        raise UserError(f"{label} is stored in chunks, but has no list of them, or no shape: damaged")
+        raise UserError(f"{label} is stored in chunks, but the list of chunks or the shape is missing: damaged")
     leaves = [_leaf(file, label, chunk) for chunk in chunks]
     pieces = tuple(piece for leaf in leaves for piece in leaf.pieces)
     same = {(leaf.dtype, len(leaf.shape)) for leaf in leaves}
     if len(same) > 1 or _size(label, shape) != sum(count for _, count in pieces):
-        raise UserError(f"{label} has {len(chunks)} chunks that do not make up its shape {tuple(shape)}: damaged")
+        raise UserError(f"{label} has {len(chunks)} chunks that do not add up to its shape {tuple(shape)}: damaged")
     return _Leaf(leaves[0].dtype, tuple(shape), pieces)
 
 
 def _in_order(numbered: Any) -> list[Any] | None:
-    """{"0": a, "1": b} -> [a, b], as Flax writes a tuple; None for anything else."""
+    """{"0": a, "1": b}, which is how Flax writes a tuple -> [a, b]; None for anything else."""
     if not isinstance(numbered, dict) or list(numbered) != [str(index) for index in range(len(numbered))]:
         return None
     return list(numbered.values())
 
 
-# gamma, beta, weight: LayerNorm and Embed as they were before transformers 4.6.
+# "gamma", "beta" and "weight" are the names in LayerNorm and Embed before transformers 4.6.
 _LAST_WORDS = {"kernel": "weight", "embedding": "weight", "scale": "weight", "gamma": "weight", "beta": "bias"}
 _ENCODERS = {
     "bert": ("bert", "embeddings", "encoder", "pooler"),
@@ -308,24 +308,25 @@ _ENCODERS |= {"xlm-roberta": _ENCODERS["roberta"], "camembert": _ENCODERS["rober
 
 
 def hf_names(stored: Stored, model_type: str | None = None, separator: str = "/") -> dict[str, Native]:
-    """Torch's name of every array, and where it comes from: for `Renamed`.
+    """Torch's name of every array, and the array's name in the file; the argument of `Renamed`.
 
-    Names of a whole model ("bert/encoder/...") and of an encoder alone ("encoder/...") stay what they are: torch's
-    files have both, too. A "params" above everything is taken away. What has no counterpart keeps its words.
+    Names of a whole model ("bert/encoder/...") and of an encoder without a head ("encoder/...") keep their prefix or
+    the lack of one, because torch's files have both forms too. A top-level "params" is removed. A name that has no
+    counterpart in torch keeps its last word.
 
     Args:
         stored: a `FlaxMsgpack`, or shards of them; or a .safetensors file of Flax, whose metadata says "flax".
-        model_type: config.json's; None: any of those known.
-        separator: of the path's words: "/" in a msgpack file, "." in .safetensors.
+        model_type: config.json's; None: any known type.
+        separator: between the words of a path: "/" in a msgpack file, "." in .safetensors.
 
     Returns:
-        Hugging Face's torch name -> (name in `stored`, whether its two axes are to be swapped).
+        Hugging Face's torch name -> (name in `stored`, whether to swap its two axes).
 
     Raises:
-        UserError: no encoder of this type is among the names, or two of them mean the same.
+        UserError: the names contain no encoder of this type, or two of them have the same torch name.
     """
     if model_type is not None and model_type not in _ENCODERS:
-        raise UserError(f"{stored.path}: model_type {model_type!r} is not read; {', '.join(_ENCODERS)} are")
+        raise UserError(f"{stored.path}: model_type is {model_type!r}; expected one of {', '.join(_ENCODERS)}")
     paths = {name: tuple(name.split(separator)) for name in stored}
     if all(path[0] == "params" for path in paths.values()):
         paths = {name: path[1:] for name, path in paths.items()}
@@ -333,18 +334,18 @@ def hf_names(stored: Stored, model_type: str | None = None, separator: str = "/"
     tops = dict.fromkeys(path[0] for path in paths.values() if path)
     if not known & set(tops):
         expected = f"a {model_type} has {', '.join(_ENCODERS[model_type])}" if model_type else "no BERT has such names"
-        raise UserError(f"{stored.path}: its arrays are in {', '.join([*tops][:5])}; {expected}")
+        raise UserError(f"{stored.path}: its arrays are below {', '.join([*tops][:5])}; {expected}")
     names: dict[str, Native] = {}
     for name, path in paths.items():
         key = ".".join((*path[:-1], _LAST_WORDS.get(path[-1], path[-1]))) if path else name
         if key in names:
-            raise UserError(f"{stored.path}: {names[key].name} and {name} are both torch's {key}: keep one of them")
+            raise UserError(f"{stored.path}: {names[key].name} and {name} both mean torch's {key}: keep one of them")
         names[key] = Native(name, transposed=path[-1:] == ("kernel",) and len(stored.shape(name)) == 2)
     return _with_one_decoder_bias(names)
 
 
 def _with_one_decoder_bias(names: dict[str, Native]) -> dict[str, Native]:
-    """Until transformers 4.5 the bias of the vocabulary was the decoder's; since then it stands beside it."""
+    """Rename the vocabulary's bias: until transformers 4.5 the decoder had it, since then it is beside the decoder."""
     old, new = "cls.predictions.decoder.bias", "cls.predictions.bias"
     if old in names and new not in names:
         return {new if key == old else key: native for key, native in names.items()}

@@ -1,8 +1,8 @@
-"""Published models: a hub id -> a local folder with every file that a load needs, from the cache or the network.
+"""Find a published model: a hub id -> a local folder with every file that a load needs, from the cache or the network.
 
-The only file that imports `huggingface_hub`. What is cached is used without asking the network: a branch stays at the
-commit that was downloaded first, until `hf download ORG/NAME` moves it. What is downloaded is checked against the size
-and the hash that the hub has for it.
+This is the only file that imports `huggingface_hub`. Cached files are used without a request to the hub: a branch stays
+at the commit that was downloaded first, until `hf download ORG/NAME` moves it. Every downloaded file is checked against
+the size and hash that the hub lists.
 """
 
 import errno
@@ -44,32 +44,34 @@ def fetch(
     cache_dir: str | os.PathLike[str] | None = None,
     endpoint: str | None = None,
 ) -> Path:
-    """The local folder of a published model.
+    """Return the local folder of a published model, after downloading the files that the cache lacks.
 
-    The folder holds config.json, the weights in one format (safetensors before PyTorch's before Flax's, whole or in
-    shards) and whatever files its tokenizer has; it may hold more, where something else has downloaded more.
+    The folder holds config.json, the weights in one format (preferring safetensors, then PyTorch's, then Flax's; one
+    file or shards) and all files of its tokenizer. It may hold more files that another program has downloaded.
 
     Args:
-        repo_id: "google-bert/bert-base-uncased", an old name ("bert-base-uncased"), or either with "@REVISION". A
-            local folder of that name goes before, and is returned as it is.
-        revision: branch, tag or commit; None: what `repo_id` says, else "main".
-        token: for private and gated models; None: HF_TOKEN or what `hf auth login` stored; False: none.
-        offline: ask nobody; also on with HF_HUB_OFFLINE=1.
-        parts: what is needed, of "config", "weights", "tokenizer"; config.json always comes along.
-        cache_dir: None: HF_HOME's (`~/.cache/huggingface/hub`).
-        endpoint: None: HF_ENDPOINT, or https://huggingface.co.
+        repo_id: "google-bert/bert-base-uncased", an old name ("bert-base-uncased"), or either with "@REVISION". If a
+            local folder has this name, it is returned.
+        revision: branch, tag or commit; None: that in `repo_id`, else "main".
+        token: for private and gated models; None: HF_TOKEN, or the token that `hf auth login` stored; False: none.
+        offline: use only the cache; HF_HUB_OFFLINE=1 does the same.
+        parts: which parts are needed, out of "config", "weights", "tokenizer"; config.json is always included.
+        cache_dir: None: that of HF_HOME (`~/.cache/huggingface/hub`).
+        endpoint: URL of the hub; None: HF_ENDPOINT, or https://huggingface.co.
 
     Returns:
-        The folder. `published_as` tells its full name and commit.
+        The folder. `published_as` gives its full name and commit.
 
     Raises:
-        FileNotFoundError: there is no such model; or not in the cache, and the hub cannot be asked. Names the files.
-        UserError: no hub id, no such revision, no access, files that are missing there or damaged, a full disk.
+        FileNotFoundError: the hub has no such model; or the cache lacks files (which the message names) and the hub
+            cannot be reached.
+        UserError: `repo_id` is not a hub id, the revision does not exist, access is denied, files are missing on the
+            hub or damaged, or the disk is full.
     """
     local = Path(repo_id).expanduser()
     if local.is_dir():
         if revision is not None:
-            raise UserError(f"revision={revision!r}: {repo_id} is a folder here; only published models have revisions")
+            raise UserError(f"revision={revision!r}: {repo_id} is a local folder; only published models have revisions")
         return local
     if local.exists():
         raise UserError(f"{repo_id}: is a file; expected a folder or a hub id")
@@ -83,8 +85,8 @@ def fetch(
     if offline or constants.HF_HUB_OFFLINE:
         if folder is None or missing:
             why = "offline (offline=True)" if offline else "offline (HF_HUB_OFFLINE)"
-            raise FileNotFoundError(f"{_nowhere(source, missing, cache)}, and this is {why}")
-        logger.warning("%s: offline, and nothing in %s tells whether it has %s", source, cache, ", ".join(uncertain))
+            raise FileNotFoundError(f"{_nowhere(source, missing, cache)}, and bert_jax is {why}")
+        logger.warning("%s: offline; the copy in %s may lack %s", source, cache, ", ".join(uncertain))
         return folder
     try:
         return _Hub(source, cache, endpoint or constants.ENDPOINT, token).download(parts)
@@ -97,11 +99,11 @@ def fetch(
 
 
 class _Unreachable(Exception):
-    """The hub did not answer; the message says how."""
+    """The hub could not be reached, or answered with an error; the message says which."""
 
 
 def _look_up(source: HubId, parts: tuple[str, ...], cache: Path) -> tuple[Path | None, list[str], list[str]]:
-    """The cached folder of the name under which most of it is cached, what is missing there, and what is uncertain."""
+    """Look in the cache under all names of the model: the most complete folder, what it lacks, and what it may lack."""
     best: tuple[Path | None, list[str], list[str]] = (None, [], [])
     for name in source.names:
         files = CachedFiles(lambda file, name=name: _cached(name, file, source.revision, cache))
@@ -126,17 +128,17 @@ def _cached(repo: str, file: str, revision: str, cache: Path) -> Path | Literal[
 def _nowhere(source: HubId, missing: list[str], cache: Path) -> str:
     if missing:
         return f"{source}: the copy in {cache} lacks {', '.join(missing[:4])}"
-    return f"{source}: no such folder here, no whole copy in {cache}"
+    return f"{source}: no such local folder, and no complete copy in {cache}"
 
 
 class _Hub:
-    """One model at one hub."""
+    """Downloads one model from one hub."""
 
     def __init__(self, source: HubId, cache: Path, endpoint: str, token: str | bool | None):
         self.source, self.cache, self.endpoint, self.token = source, cache, endpoint, token
 
     def download(self, parts: tuple[str, ...]) -> Path:
-        """Everything that `parts` need and the cache lacks, of the commit that the revision is at now."""
+        """Download the files that `parts` need and the cache lacks, at the commit that the revision is at now."""
         commit, listed = self._listing()
 
         def get(name: str) -> Path:
@@ -149,14 +151,14 @@ class _Hub:
         if "tokenizer" in parts:
             known = (*TOKENIZER_SETTINGS[:1], *(() if has_vocabulary(listed) else LEAST_TOKENIZER))
             self._note_absent([name for name in known if name not in listed], commit)
-        # Only now does the cache get to know where the branch is: what it points to is whole.
+        # Only this download updates the branch in the cache, so the branch always points to a complete commit.
         path = self._download_file(wanted[-1], self.source.revision)
         if path.parent.name != commit:
-            raise UserError(f"{self.source}: was changed while it was downloaded; run the same command again")
+            raise UserError(f"{self.source}: the hub's copy changed during the download; run the same command again")
         return path.parent
 
     def _listing(self) -> "tuple[str, dict[str, RepoSibling]]":
-        """The commit, and every file of it: asked for once, instead of trying names."""
+        """The commit and all its files, found with one request instead of one per possible name."""
         from huggingface_hub import HfApi, constants
 
         api = HfApi(endpoint=self.endpoint, token=self.token)
@@ -169,20 +171,20 @@ class _Hub:
                     timeout=constants.HF_HUB_ETAG_TIMEOUT,
                 )
             except (ValueError, TypeError, KeyError):
-                raise UserError(f"{self.endpoint}: does not answer as a Hugging Face hub does") from None
+                raise UserError(f"{self.endpoint}: its answer is not that of a Hugging Face hub") from None
         if not info.sha:
-            raise UserError(f"{self.endpoint}: names no commit of {self.source}, so it is no Hugging Face hub")
+            raise UserError(f"{self.endpoint}: gives no commit for {self.source}, so it is not a Hugging Face hub")
         return info.sha, {file.rfilename: file for file in info.siblings or ()}
 
     def _get(self, name: str, commit: str, file: "RepoSibling") -> Path:
-        """A file of a commit, from the cache or downloaded and checked."""
+        """The path of a commit's file, from the cache or downloaded and checked."""
         if cached := _cached(self.source.repo, name, commit, self.cache):
             return cached
         path = self._download_file(name, commit)
         if problem := _damage(path, file):
             path.resolve().unlink(missing_ok=True)
             path.unlink(missing_ok=True)
-            raise UserError(f"{self.source}: {name} was damaged on its way ({problem}); run the same command again")
+            raise UserError(f"{self.source}: the download of {name} is damaged ({problem}); run the same command again")
         return path
 
     def _download_file(self, name: str, revision: str) -> Path:
@@ -193,7 +195,7 @@ class _Hub:
             return Path(hf_hub_download(self.source.repo, name, revision=revision, **options))
 
     def _note_absent(self, names: list[str], commit: str) -> None:
-        """Has the cache keep that the model has no such files: the client does, when it has asked for one in vain."""
+        """Make the cache record that the model lacks these files: the client does so when a request for one fails."""
         for name in names:
             if _cached(self.source.repo, name, commit, self.cache) is None:
                 with suppress(UserError, FileNotFoundError, _Unreachable):
@@ -206,16 +208,16 @@ class _Hub:
         free = shutil.disk_usage(there).free
         if needed > free:
             raise UserError(
-                f"{self.source}: needs {needed / 1e6:,.0f} MB, and {self.cache} has {free / 1e6:,.0f} MB left; make "
-                "room, or name another place with HF_HOME"
+                f"{self.source}: needs {needed / 1e6:,.0f} MB, and {self.cache} has {free / 1e6:,.0f} MB free; free "
+                "some space, or set HF_HOME to another folder"
             )
 
     @contextmanager
     def _explained(self, file: str | None = None) -> Iterator[None]:
-        """The client's exceptions as one line each."""
+        """Turn the client's exceptions into one-line errors."""
         from huggingface_hub import errors
 
-        # Of the HTTP library that the client is built on, httpx or its successor, by release.
+        # The exception of the client's HTTP library, which is httpx or its successor, depending on the release.
         from huggingface_hub.errors import HTTPError  # pyright: ignore[reportPrivateImportUsage]
 
         repo, asked = self.source.repo, f" for {file}" if file else ""
@@ -224,11 +226,11 @@ class _Hub:
         except errors.GatedRepoError:
             page = f"{self.endpoint}/{repo}"
             raise UserError(
-                f"{self.source}: is gated: agree to its terms at {page}, and set HF_TOKEN to a token of that account"
+                f"{self.source}: is gated: accept its terms at {page}, and set HF_TOKEN to a token of that account"
             ) from None
         except errors.RepositoryNotFoundError:
             raise FileNotFoundError(
-                f"{self.source}: no such folder here, and {self.endpoint} has no such model; if it is a private one, "
+                f"{self.source}: no such local folder, and {self.endpoint} has no such model; if the model is private, "
                 "set HF_TOKEN to a token that may read it"
             ) from None
         except errors.RevisionNotFoundError:
@@ -246,19 +248,19 @@ class _Hub:
             line = " ".join(str(cause).split())[:200]
             raise _Unreachable(f"{self.endpoint} cannot be reached{asked} ({type(cause).__name__}: {line})") from None
         except OSError as error:
-            raise UserError(f"{self.source}: {_told(error, self.cache)}{asked}") from None
+            raise UserError(f"{self.source}: the download stopped{asked}: {_told(error, self.cache)}") from None
 
 
 def _told(error: OSError, cache: Path) -> str:
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return f"no space left in {cache}: make room, or name another place with HF_HOME; stopped"
-    if error.errno is None:  # the client's own: a file came with another size than was announced
-        return f"{' '.join(str(error).split('.')[0].split())}: run the same command again; stopped"
-    return f"{error.filename or cache}: {error.strerror}; stopped"
+        return f"no space left in {cache}: free some space, or set HF_HOME to another folder"
+    if error.errno is None:  # the client raises this when a file's size differs from the announced one
+        return f"{' '.join(str(error).split('.')[0].split())}; run the same command again"
+    return f"{error.filename or cache}: {error.strerror}"
 
 
 def _damage(path: Path, file: "RepoSibling") -> str | None:
-    """In which way a download is not what the hub has; None: it is, as far as the hub tells."""
+    """How a download differs from the size and hash that the hub lists for it; None if it does not differ."""
     size = path.stat().st_size
     if file.size is not None and size != file.size:
         return f"{size:,} bytes, expected {file.size:,}"

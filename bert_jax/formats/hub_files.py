@@ -1,4 +1,4 @@
-"""Published models before anything is fetched: what a hub id is, and which of its files a load needs."""
+"""Hub ids, and which files of a published model a load needs; nothing here uses the network."""
 
 import os
 import re
@@ -16,8 +16,8 @@ _REPO = re.compile(rf"(?:{_PART}/)?{_PART}")
 _REVISION = re.compile(r"[A-Za-z0-9_][\w./+-]*")
 _SNAPSHOT = re.compile(r"models--(?P<repo>[^/]+)/snapshots/(?P<commit>[0-9a-f]{40})")
 
-# Models that were published without an organisation and are kept under one since 2024; the hub redirects the old names,
-# a cache does not.
+# Models that were published without an organisation and have one since 2024. The hub redirects the old names; a cache
+# does not.
 _MOVED = {
     "google-bert": """
         bert-base-uncased bert-base-cased bert-large-uncased bert-large-cased bert-base-chinese
@@ -43,14 +43,14 @@ _OLD_NAME = {full: name for name, full in _FULL_NAME.items()}
 
 
 class HubId(NamedTuple):
-    """A published model: its full name, and a branch, tag or commit of it."""
+    """A published model: its full name, and a branch, tag or commit."""
 
     repo: str
     revision: str = DEFAULT_REVISION
 
     @property
     def names(self) -> tuple[str, ...]:
-        """All names that a cache may have it under, the present one first."""
+        """All names that a cache may have for the model, the current one first."""
         return (self.repo, _OLD_NAME[self.repo]) if self.repo in _OLD_NAME else (self.repo,)
 
     def __str__(self) -> str:
@@ -58,7 +58,7 @@ class HubId(NamedTuple):
 
 
 def is_hub_id(text: str | os.PathLike[str]) -> bool:
-    """Whether it has the form NAME, ORG/NAME or either with @REVISION; a path with as many parts has it too."""
+    """Whether `text` has the form NAME, ORG/NAME or either with @REVISION; a relative path may have that form too."""
     if not isinstance(text, str):
         return False
     repo, _, revision = text.partition("@")
@@ -72,20 +72,20 @@ def is_hub_id(text: str | os.PathLike[str]) -> bool:
 
 
 def parse_hub_id(text: str, revision: str | None = None) -> HubId:
-    """`text` as a hub id, an old name turned into the present one.
+    """Parse a hub id, and replace an old name by the current one.
 
     Args:
         text: "google-bert/bert-base-uncased", "bert-base-uncased", "org/name@revision".
         revision: branch, tag or commit; None: the one in `text`, else "main".
 
     Raises:
-        UserError: it is none, or names two revisions.
+        UserError: `text` is not a hub id, the revision is invalid, or `text` and `revision` name different ones.
     """
     if not is_hub_id(text):
         raise UserError(f"{text!r} is neither a folder nor a hub id (expected NAME, ORG/NAME or ORG/NAME@REVISION)")
     repo, _, inside = text.partition("@")
     if revision is not None and inside and revision != inside:
-        raise UserError(f"{text!r} names the revision {inside!r}, revision= another one, {revision!r}: say one of them")
+        raise UserError(f"{text!r} names the revision {inside!r}, but revision={revision!r}: give only one of them")
     wanted = revision or inside or DEFAULT_REVISION
     if not _is_revision(wanted):
         raise UserError(f"revision {wanted!r} of {repo}: expected a branch, a tag or a commit")
@@ -93,7 +93,7 @@ def parse_hub_id(text: str, revision: str | None = None) -> HubId:
 
 
 def published_as(folder: str | os.PathLike[str]) -> str | None:
-    """ "ORG/NAME@COMMIT" of a folder in the hub's cache, None for any other: what is to be recorded of a source."""
+    """ "ORG/NAME@COMMIT" for a folder in the hub's cache, to record where a model came from; None for any other."""
     found = _SNAPSHOT.search(Path(folder).absolute().as_posix())
     return f"{found['repo'].replace('--', '/')}@{found['commit']}" if found else None
 
@@ -111,7 +111,7 @@ WEIGHTS = (
     "flax_model.msgpack",
     "flax_model.msgpack.index.json",
 )
-"""The formats that are read, the one that is taken first at the front; of an index the shards that it lists."""
+"""The weight files that are read, in order of preference; an index stands for the shards that it lists."""
 
 TOKENIZER_SETTINGS = ("tokenizer_config.json", "special_tokens_map.json", "added_tokens.json")
 _VOCABULARIES = (
@@ -121,23 +121,23 @@ _VOCABULARIES = (
     ("sentencepiece.bpe.model",),
     ("spiece.model",),
 )
-# Settings before vocabulary: then a download that was cut short is seen, for want of a vocabulary.
+# Settings come before the vocabulary, so that an interrupted download is noticed by its missing vocabulary.
 TOKENIZER = (*TOKENIZER_SETTINGS, *(name for names in _VOCABULARIES for name in names))
 
 POOLING = ("modules.json", "sentence_bert_config.json", "1_Pooling/config.json")
-"""How sentence-transformers makes a vector of a text: comes along with the weights where a model has it."""
+"""Files that say how sentence-transformers pools; they are fetched with the weights if the model has them."""
 
 LEAST_TOKENIZER = ("tokenizer.json", "vocab.txt")
-"""A model that is known to have neither is taken to have no tokenizer."""
+"""If the cache records that a model has neither file, the model counts as one without a tokenizer."""
 
 PARTS = ("config", "weights", "tokenizer")
 
 
 def shards_of(index: Path) -> list[str]:
-    """The files that an index of sharded weights lists; they lie beside it.
+    """The shards that an index lists; they are beside it.
 
     Raises:
-        UserError: it is no such index, or names a file elsewhere.
+        UserError: the file is not an index of sharded weights, or names a file in another folder.
     """
     try:
         table = read_json(index)["weight_map"]
@@ -148,7 +148,7 @@ def shards_of(index: Path) -> list[str]:
         if not isinstance(shard, str) or not shard or Path(shard).name != shard or "\\" in shard:
             raise UserError(f"{index}: names the shard {shard!r}; expected the name of a file beside it")
     if not shards:
-        raise UserError(f"{index}: names no shards")
+        raise UserError(f"{index}: names no shards; expected at least one in weight_map")
     return shards
 
 
@@ -159,21 +159,21 @@ def has_vocabulary(names: Iterable[str]) -> bool:
 
 
 def wanted_files(listed: Iterable[str], parts: Iterable[str], source: str, get: Callable[[str], Path]) -> list[str]:
-    """The files to have of a published model, in the order to get them in: config.json, which stands for all, last.
+    """The files to download, in order: config.json is last, because its presence means that the copy is complete.
 
     Args:
-        listed: the names of all its files.
-        parts: of `PARTS`.
-        source: for messages.
-        get: gives the local copy of a file; called for the index of sharded weights.
+        listed: the names of all files of the published model.
+        parts: some of `PARTS`.
+        source: the model, for messages.
+        get: downloads a file and returns its path; called for the index of sharded weights.
 
     Raises:
-        UserError: it has no config.json, no weights of a format that is read, or no tokenizer where only that is asked
-            for.
+        UserError: the model has no config.json, or no weights in a format that bert_jax reads; or `parts` is only the
+            tokenizer and the model has none.
     """
     there, parts = set(listed), set(parts)
     if CONFIG not in there and parts != {"tokenizer"}:
-        raise UserError(f"{source}: has no {CONFIG}, so it is no model that can be loaded")
+        raise UserError(f"{source}: has no {CONFIG}, so it is not a model that can be loaded")
     files = []
     if "tokenizer" in parts:
         files += [name for name in TOKENIZER if name in there]
@@ -183,13 +183,13 @@ def wanted_files(listed: Iterable[str], parts: Iterable[str], source: str, get: 
         main = next((name for name in WEIGHTS if name in there), None)
         if main is None:
             others = sorted(name for name in there if Path(name).suffix in _OTHER_WEIGHTS)
-            found = ", ".join(others[:4]) or "nothing of the kind"
-            raise UserError(f"{source}: has no weights that are read ({', '.join(WEIGHTS[::2])}); found {found}")
+            found = ", ".join(others[:4]) or "no weights at all"
+            raise UserError(f"{source}: expected weights in one of {', '.join(WEIGHTS[::2])}; found {found}")
         files += [*(name for name in POOLING if name in there), main]
         if main.endswith(".index.json"):
             shards = shards_of(get(main))
             if lost := [shard for shard in shards if shard not in there]:
-                raise UserError(f"{source}: {main} names {lost[0]}, which is not among its files")
+                raise UserError(f"{source}: {main} names {lost[0]}, which the model does not have")
             files += shards
     return files + [CONFIG] * (CONFIG in there)
 
@@ -198,23 +198,25 @@ _OTHER_WEIGHTS = {".h5", ".ot", ".onnx", ".bin", ".safetensors", ".msgpack", ".c
 
 
 class CachedFiles:
-    """What a cache has of one commit of a model, and what it lacks.
+    """The files that a cache has of one commit of a model, and those that it lacks.
 
     Args:
-        find: the cached copy of a file; None: not cached; False: the cache knows that the model has no such file.
+        find: returns the cached copy of a file; None if it is not cached; False if the cache records that the model
+            has no such file.
     """
 
     def __init__(self, find: Callable[[str], Path | Literal[False] | None]):
         self._find = find
 
     def path(self, name: str) -> Path | None:
-        """The cached copy of a file."""
+        """The cached copy of a file; None if there is none."""
         return self._find(name) or None
 
     def missing(self, parts: Iterable[str]) -> list[str]:
-        """What is not there of what `parts` need; nothing: it is whole.
+        """The files that `parts` need and the cache lacks; empty if the copy is complete.
 
-        Of several formats of weights the first in order counts, whole or not, for it is the one that is read.
+        If several formats of weights are cached, the one preferred by `WEIGHTS` counts, complete or not, because that
+        is the one that a load reads.
         """
         parts = set(parts)
         missing = [] if self.path(CONFIG) or (self._find(CONFIG) is False and parts == {"tokenizer"}) else [CONFIG]
@@ -230,5 +232,5 @@ class CachedFiles:
         return missing
 
     def uncertain(self, parts: Iterable[str]) -> list[str]:
-        """What the model may have besides, for all that the cache tells: without it a tokenizer may be another."""
+        """Settings that the model may have for all that the cache records; without them its tokenizer may differ."""
         return [name for name in TOKENIZER_SETTINGS[:1] if "tokenizer" in parts and self._find(name) is None]

@@ -1,4 +1,4 @@
-"""The public load: a run directory, a folder or a published model -> config, parameters, tokenizer, and a report."""
+"""The public `load`: a run directory, a folder or a published model -> config, parameters, tokenizer and report."""
 
 import logging
 from collections.abc import Iterable, Mapping
@@ -9,8 +9,8 @@ import numpy as np
 
 from bert_jax.config import BertConfig
 from bert_jax.errors import UserError
+from bert_jax.formats.names.families import ENCODER
 from bert_jax.formats.names.parameters import head_in, is_encoder, parameters_of
-from bert_jax.formats.names.table import ENCODER
 from bert_jax.formats.read import OpenModel, ReadModel, Report, is_allowed, read_model
 from bert_jax.formats.source import AnySource, Source, open_source
 from bert_jax.formats.tensorflow.google import Gelu
@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 
 
 class Loaded(NamedTuple):
-    """What `load` returns; unpacks to four."""
+    """The result of `load`; unpacks to four values."""
 
     config: BertConfig
     params: dict[str, Any]
@@ -35,7 +35,7 @@ class Loaded(NamedTuple):
 
     @property
     def model(self) -> "nn.Module":
-        """The Flax module that `params` are for."""
+        """The Flax module that takes `params`."""
         from bert_jax.model.heads import HEADS
 
         return HEADS[self.report.head](self.config)
@@ -55,34 +55,35 @@ def load(
     token: str | bool | None = None,
     gelu: Gelu | None = None,
 ) -> Loaded:
-    """Load a model: the newest verified checkpoint of a run directory, or anybody's BERT in any published format.
+    """Load a model: the newest verified checkpoint of a run directory, or any BERT in any published format.
 
     Args:
-        source: the run directory (`runs/NAME`; of a fine-tuning run its best model, once there is one), the folder
-            (`runs/NAME/export`, or somebody's), or a hub id ("google-bert/bert-base-uncased", with "@REVISION" if need
-            be); what is on disk goes before.
-        head: which model's parameters are wanted: a key of `bert_jax.model.heads.HEADS`; None: what is there. What the
-            head does not use is left out and listed in the report.
-        num_labels: how many classes a classifier has, where that is not in the config.
-        labels: their names; None: the config's if there are as many, else LABEL_0, LABEL_1 ...
-        allow_missing: names of parameters or subtrees ("nsp_head", "classifier") that may be missing or of another
-            shape; they are initialised anew, and the report and a warning say so.
+        source: a run directory (`runs/NAME`; for a fine-tuning run, its best model once there is one), a folder
+            (`runs/NAME/export`, or one of any origin), or a hub id ("google-bert/bert-base-uncased", or with
+            "@REVISION" after it). A path that exists takes precedence over a hub id.
+        head: the head to load: a key of `bert_jax.model.heads.HEADS`; None: the one that the source has. Parameters
+            that the head does not use are ignored and listed in the report.
+        num_labels: the number of a classifier's classes, if the config does not say it.
+        labels: their names; None: the config's if their number matches, else LABEL_0, LABEL_1 ...
+        allow_missing: names of parameters or subtrees ("nsp_head", "classifier") that may be missing or have another
+            shape; they are initialised randomly, and the report and a warning say so.
         dtype: type of the operands of matrix products; None: "float32", whatever the run was trained in.
-        step: this checkpoint of a run directory and no other.
-        key: for what is initialised anew; None: `jax.random.key(0)`.
-        revision: of a published model: branch, tag or commit.
-        token: for a private or gated one; None: HF_TOKEN, or what `hf auth login` stored.
-        gelu: of a folder of Google's, which says "gelu" for two functions: "erf" or "tanh"; None: erf (ALBERT: tanh).
-            The report notes it.
+        step: of a run directory, the checkpoint to load; None: the newest.
+        key: for parameters that are initialised randomly; None: `jax.random.key(0)`.
+        revision: branch, tag or commit of a published model.
+        token: for a private or gated model; None: HF_TOKEN, or the token that `hf auth login` stored.
+        gelu: for a folder of Google's, whose "gelu" means two functions: "erf" or "tanh"; None: erf (ALBERT: tanh).
+            The report notes the choice.
 
     Returns:
         Loaded(config, params, tokenizer, report): params are float32 JAX arrays on the default device, a plain nested
-        dict for `model.apply({"params": params}, ...)`; the tokenizer is None where the source has none.
+        dict for `model.apply({"params": params}, ...)`; the tokenizer is None if the source has none.
 
     Raises:
-        FileNotFoundError: there is nothing at `source`, no checkpoint in the run yet, or no published model of that
-            name, in the cache or where it can be reached.
-        UserError: parameters are missing or do not fit, files are damaged, or the tokenizer is another model's.
+        FileNotFoundError: `source` does not exist, the run has no checkpoint yet, or neither the cache nor the hub (if
+            it can be reached) has a published model of that name.
+        UserError: parameters are missing or do not fit, files are damaged, or the tokenizer has more tokens than the
+            model.
     """
     allowed = (allow_missing,) if isinstance(allow_missing, str) else tuple(allow_missing)
     opened = open_source(source, revision=revision, token=token).best(step)
@@ -105,7 +106,7 @@ def load(
     if fresh:
         flat |= _initialise(config, report.head, fresh, key)
         report = replace(report, fresh=tuple(fresh))
-        logger.warning("%s: %s drawn anew, not trained: %s", source, _counted(fresh), ", ".join(_tops(fresh)))
+        logger.warning("%s: %s initialised randomly: %s", source, _counted(fresh), ", ".join(_tops(fresh)))
     return Loaded(config, unflatten(flat), tokenizer, report)
 
 
@@ -120,12 +121,12 @@ def load_arrays(
     token: str | bool | None = None,
     gelu: Gelu | None = None,
 ) -> ReadModel:
-    """As `load`, onto the host: nested dict of NumPy arrays, for who places them on a mesh, writes or sums them.
+    """As `load`, but into NumPy arrays on the host, for callers that put them on a mesh, write them or hash them.
 
-    The arrays lie in memory as in the file: most kernels of Hugging Face's are views on a transpose.
+    The arrays have the file's memory layout: most kernels from Hugging Face's files are views on a transpose.
 
-    Missing and mismatched parameters are in the report and not raised: call `report.check()`. `verify=False` leaves
-    the sum in a folder's weights unchecked; a run's checkpoints are always verified.
+    Missing and mismatched parameters do not raise an error but are in the report: call `report.check()`.
+    `verify=False` skips the checksum of a folder's weights; a run's checkpoints are always verified.
 
     Returns:
         ReadModel(config, params, report).
@@ -135,7 +136,7 @@ def load_arrays(
         _refuse_step(step, opened)
         return read_model(opened, head=head, labels=labels, verify=verify, gelu=gelu)
     if gelu is not None:
-        raise UserError(f"gelu={gelu!r}: only Google's own files leave it open; {opened} is a run directory")
+        raise UserError(f"gelu={gelu!r}: applies only to Google's files; {opened} is a run directory")
     from bert_jax.training.checkpoint.checkpoints import Checkpoints
 
     config = opened.config if labels is None else opened.config.replace(labels=labels)
@@ -146,7 +147,7 @@ def load_arrays(
 
 
 def load_config(source: AnySource, *, revision: str | None = None, token: str | bool | None = None) -> BertConfig:
-    """The architecture alone, without reading any weights; `dtype` and `remat` have their defaults.
+    """Load only the config, without reading any weights; `dtype` and `remat` have their defaults.
 
     Raises:
         FileNotFoundError, UserError: as `load`.
@@ -157,7 +158,7 @@ def load_config(source: AnySource, *, revision: str | None = None, token: str | 
 def load_tokenizer(
     source: AnySource, *, revision: str | None = None, token: str | bool | None = None, **options: Any
 ) -> "Tokenizer | None":
-    """The tokenizer that belongs to a source as in `load`, None where it has none; options as `Tokenizer.load`.
+    """Load the tokenizer of a source as in `load`; None if it has none. `options` are those of `Tokenizer.load`.
 
     Raises:
         FileNotFoundError, UserError: as `load`.
@@ -174,11 +175,11 @@ def load_tokenizer(
 
 def _refuse_step(step: int | None, source: Source) -> None:
     if step is not None:
-        raise UserError(f"step={step}: {source} is an exported folder, which has no steps")
+        raise UserError(f"step={step}: {source} is not a run directory, so it has no steps")
 
 
 def _labels(source: Source, num_labels: int | None, labels: Iterable[str] | None) -> tuple[str, ...] | None:
-    """The names of the classes where the caller says something of them."""
+    """The names of the classes, if the caller gives names or a number; else None."""
     if isinstance(labels, str):
         raise UserError(f"labels={labels!r}: expected a list of names")
     names = None if labels is None else tuple(labels)
@@ -191,19 +192,19 @@ def _labels(source: Source, num_labels: int | None, labels: Iterable[str] | None
 
 
 def _on_device(arrays: Iterable[tuple[str, np.ndarray]]) -> "dict[str, jax.Array]":
-    """Each array on the default device as it comes, so that no second copy of the model is ever on the host."""
+    """Move each array to the default device as it is read, so that the host never holds a second copy of the model."""
     import jax
 
     return {path: jax.device_put(array) for path, array in arrays}
 
 
 def _select(flat: Mapping[str, np.ndarray], config: BertConfig, head: str, source: str, step: int) -> ReadModel:
-    """The parameters of one head out of a checkpoint's tree, and the report on it."""
+    """Select one head's parameters from a checkpoint's tree, and make the report."""
     stem = ENCODER if is_encoder(head, config) and any(path.startswith(ENCODER) for path in flat) else ""
     wanted = parameters_of(config, head)
     there = {path: flat[stem + path] for path in wanted if stem + path in flat}
     wrong = {
-        path: f"{path}: has shape {array.shape}; the config says {wanted[path].shape}"
+        path: f"{path}: has shape {array.shape}; the config needs {wanted[path].shape}"
         for path, array in there.items()
         if array.shape != wanted[path].shape
     }
@@ -221,7 +222,7 @@ def _select(flat: Mapping[str, np.ndarray], config: BertConfig, head: str, sourc
 
 
 def _initialise(config: BertConfig, head: str, paths: list[str], key: "jax.Array | None") -> dict[str, Any]:
-    """Parameters at `paths` as `model.init` draws them; the others are not even computed."""
+    """Initialise the parameters at `paths` as `model.init` does, without computing the others."""
     import jax
     import jax.numpy as jnp
 

@@ -1,4 +1,4 @@
-"""Folders that are whole or not there: made beside their place under a hidden name, and renamed when all is well."""
+"""Write a folder atomically: it is written under a hidden name and renamed once it is complete."""
 
 import os
 import re
@@ -15,7 +15,7 @@ from bert_jax.formats.weights import SAFETENSORS, SHARD
 
 CARD = "README.md"
 CARD_MARK = "written by bert_jax"
-"""What every card of ours says; of a folder in Google's form nothing else tells that it is ours."""
+"""Every model card that we write contains this. In Google's form it is the only sign that we wrote the folder."""
 CHECKPOINT = "bert_model.ckpt"
 
 _NAMES = {
@@ -39,26 +39,27 @@ _NAMES = {
     "1_Pooling/config.json",
     CARD,
 }
-"""All that a folder of ours may hold, and numbered shards; with anything else in it, it is somebody's."""
+"""The only names, apart from numbered shards, in a folder that we wrote; a folder with any other file is foreign."""
 
 
 @contextmanager
 def new_folder(directory: str | os.PathLike[str]) -> Iterator[Path]:
-    """A folder to write into, which takes the name `directory` at the end: at no moment is half a folder there.
+    """Yield a draft folder to write into; rename it to `directory` when the block ends.
 
-    An exception in the block leaves what was there before. A former folder of ours is replaced.
+    `directory` is therefore never incomplete. If the block raises an exception, `directory` stays as it was. A former
+    export at that place is replaced.
 
     Raises:
-        UserError: the name is that of a bucket, or something else is in the way.
+        UserError: `directory` is in a bucket, or exists and is not a former export.
     """
     if "://" in os.fspath(directory):
-        raise UserError(f"{directory}: exports are written to a local folder; copy it from there")
+        raise UserError(f"{directory}: bert_jax cannot export to a bucket; name a local folder, and copy it from there")
     target = Path(directory)
     _refuse_foreign(target)
     target.parent.mkdir(parents=True, exist_ok=True)
     draft = target.parent / f".{target.name}.writing-{uuid.uuid4().hex[:8]}"
     try:
-        draft.mkdir()  # not mkdtemp: its folders are closed to everybody else
+        draft.mkdir()  # mkdtemp would make a folder that only its owner can read
         yield draft
         _rename(draft, target)
     finally:
@@ -66,7 +67,7 @@ def new_folder(directory: str | os.PathLike[str]) -> Iterator[Path]:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a text file, with the same line ends on every system."""
+    """Write a text file with the same line endings on every system."""
     path.write_bytes(text.encode())
 
 
@@ -74,12 +75,12 @@ def _refuse_foreign(target: Path) -> None:
     if not os.path.lexists(target):
         return
     if not target.is_dir() or target.is_symlink():
-        raise UserError(f"{target}: is in the way and is no folder; name another place")
+        raise UserError(f"{target}: exists and is not a folder; name another place")
     names = sorted(path.relative_to(target).as_posix() for path in target.rglob("*") if not _is_plain_folder(path))
     strangers = [name for name in names if name not in _NAMES and not re.fullmatch(SHARD, name)]
     if strangers or (names and not _is_ours(target)):
         what = f"holds {strangers[0]!r}" if strangers else "was not written by bert_jax"
-        raise UserError(f"{target}: {what}; only a former export is replaced, so name another folder or remove it")
+        raise UserError(f"{target}: {what}; only a former export can be replaced: name another folder, or remove it")
 
 
 def _is_plain_folder(path: Path) -> bool:

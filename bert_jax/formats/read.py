@@ -1,4 +1,4 @@
-"""Read somebody's model folder: its config and the weights beside it -> (config, arrays, report), with NumPy alone."""
+"""Read a model folder of any origin: config and weights -> (config, arrays, report), with NumPy only."""
 
 import math
 import os
@@ -32,19 +32,19 @@ from bert_jax.tree import unflatten
 
 @dataclass(frozen=True)
 class Report:
-    """What became of every parameter of a load: nothing is dropped or made up in silence.
+    """What a load did with every parameter; a load ignores or initialises nothing without listing it here.
 
     Attributes:
-        source: where it was read from.
-        head: which model the tree is for: a key of `bert_jax.model.heads.HEADS`.
-        step: the training step, of a run's checkpoint or recorded in an export; None where nothing says.
-        verified: whether stored sums were found and agree; None where there are none.
-        loaded: our paths that came from the file.
-        missing: our paths that the file has not.
+        source: where the model was read from.
+        head: the head that the tree is for: a key of `bert_jax.model.heads.HEADS`.
+        step: the training step of a run's checkpoint, or the step that an export records; None if unknown.
+        verified: whether the recorded checksums match; None if the files record none.
+        loaded: our paths that were read from the file.
+        missing: our paths that the file does not have.
         unexpected: their keys that this head does not use.
-        mismatched: one line each: another shape, a dtype that is no float, a tied copy that differs.
-        fresh: our paths that were initialised anew because the caller allowed them to be missing.
-        notes: one line each: what the files leave open, and how it was taken.
+        mismatched: one line for each wrong shape, dtype that is not a float, or tied copy that differs.
+        fresh: our paths that were initialised randomly because the caller allowed them to be missing.
+        notes: one line for each choice that the files leave open, and how it was made.
     """
 
     source: str
@@ -59,17 +59,17 @@ class Report:
     notes: tuple[str, ...] = ()
 
     def problems(self, allow_missing: tuple[str, ...] = ()) -> list[str]:
-        """What makes the load unusable: one line each; what starts with a name in `allow_missing` is left out."""
+        """One line for each problem that makes the load unusable, except those that `allow_missing` covers."""
         missing = [path for path in self.missing if not is_allowed(path, allow_missing)]
         lines = [line for line in self.mismatched if not is_allowed(line.split(":", 1)[0], allow_missing)]
         if missing:
             shown = ", ".join(missing[:3]) + (f" and {len(missing) - 3} more" if len(missing) > 3 else "")
             parts = ", ".join(sorted({repr(_part(path)) for path in missing}))
-            lines.append(f"missing: {shown} (to start them fresh, name them in allow_missing, as in ({parts},))")
+            lines.append(f"missing: {shown} (to initialise them randomly, name them in allow_missing: ({parts},))")
         return lines
 
     def check(self, allow_missing: tuple[str, ...] = ()) -> None:
-        """Raise a UserError with the first problem and how many there are; `IncompleteModel` if some are missing."""
+        """Raise a UserError for the first problem; `IncompleteModel` if the only problem is that some are missing."""
         lines = self.problems(allow_missing)
         if not lines:
             return
@@ -81,7 +81,7 @@ class Report:
 
 
 class ReadModel(NamedTuple):
-    """config, parameters (nested dict of float32 NumPy arrays), report."""
+    """The config, the parameters (nested dict of float32 NumPy arrays), and the report."""
 
     config: BertConfig
     params: dict[str, Any]
@@ -98,24 +98,24 @@ def read_model(
 ) -> ReadModel:
     """Read a folder with a BERT, RoBERTa, ALBERT or DistilBERT.
 
-    Accepts keys with and without the family's prefix, `gamma` / `beta`, stored buffers and stored copies of tied
-    tensors, and float16, bfloat16 and float32 weights; all become float32. The report says what was missing or did not
-    fit; whether that is an error is for the caller (`Report.check`).
+    Keys may have the family's prefix or not, and may say `gamma` / `beta`; the file may store buffers and copies of
+    tied tensors; weights may be float16, bfloat16 or float32 and become float32. The report lists what was missing or
+    did not fit; the caller decides whether that is an error (`Report.check`).
 
     Args:
         directory: holds config.json (or Google's bert_config.json) and weights in a format of `weights.open_weights`.
-        head: which model's parameters are wanted; None: what config.json's `architectures` says, else what is there;
-            an encoder that is there without a pooler is one without a pooler.
-        labels: names of a classifier's classes instead of those in the config.
-        verify: check the sum over all tensors where the file has one (files written by this library do).
-        gelu: of Google's own files, which say "gelu" for two functions: "erf" or "tanh"; None: erf (ALBERT: tanh).
+        head: the head to read for; None: the one that config.json's `architectures` names, else the one whose
+            parameters the file has. An encoder whose file has no pooler is read as "encoder-no-pooler".
+        labels: names of a classifier's classes, in place of those in the config.
+        verify: check the checksum over all tensors if the file has one (files written by this library do).
+        gelu: for Google's files, whose "gelu" means two functions: "erf" or "tanh"; None: erf (ALBERT: tanh).
 
     Returns:
         ReadModel(config, params, report). Parameters that are missing or mismatched are not in `params`.
 
     Raises:
-        FileNotFoundError: no such folder or file.
-        UserError: a broken file, another kind of model, or tensors that do not have their recorded sum.
+        FileNotFoundError: the folder or a file does not exist.
+        UserError: a file is damaged, the model is of another kind, or the tensors do not match their checksum.
     """
     source = directory if isinstance(directory, Source) else open_folder(directory)
     with OpenModel(source, head=head, labels=labels, verify=verify, gelu=gelu) as model:
@@ -124,18 +124,18 @@ def read_model(
 
 
 class OpenModel:
-    """A model folder whose config and names of tensors have been read, and whose tensors can be.
+    """A model folder that is open for reading: config and tensor names have been read, the tensors not yet.
 
     Args:
-        source: a folder that is no run directory.
-        head, labels, verify, gelu: as `read_model`.
+        source: a folder that is not a run directory.
+        head, labels, verify, gelu: as in `read_model`.
 
     Attributes:
         config: the architecture.
-        report: what will be read and what not; `verified` is known when all arrays were read.
+        report: what will be read and what will not; `verified` is set once all arrays have been read.
 
     Raises:
-        FileNotFoundError, UserError: as `read_model`, but for the sum.
+        FileNotFoundError, UserError: as `read_model`, except for the checksum.
     """
 
     def __init__(
@@ -154,7 +154,7 @@ class OpenModel:
             hidden_act, note = google_hidden_act("gelu" if said == "gelu" else read, gelu, usual)
             self.config, notes = self.config.replace(hidden_act=hidden_act), (note,) if note else ()
         elif gelu is not None:
-            raise UserError(f"gelu={gelu!r}: only Google's own files leave it open; {source} has a {CONFIG_FILES[0]}")
+            raise UserError(f"gelu={gelu!r}: applies only to Google's files; {source} has a {CONFIG_FILES[0]}")
         if labels is not None:
             self.config = self.config.replace(labels=labels)
         self._verify = verify
@@ -177,10 +177,10 @@ class OpenModel:
         self._tensors.close()
 
     def arrays(self, *, contiguous: bool = False) -> Iterator[tuple[str, np.ndarray]]:
-        """Our path and float32 array of each parameter; a UserError after the last if the sum is not the recorded one.
+        """Yield our path and float32 array for each parameter, then raise a UserError if the checksum does not match.
 
-        The sum is taken while the arrays are read: they are to be used when all have come. `contiguous` as
-        `read_arrays`.
+        The checksum is computed while the arrays are read, so use the arrays only after the iterator has ended.
+        `contiguous`: as in `read_arrays`.
         """
         with ThreadPoolExecutor(1) as beside:
             verified = beside.submit(self._tensors.verify) if self._verify else None
@@ -188,23 +188,23 @@ class OpenModel:
             self.report = replace(self.report, verified=verified and verified.result())
         if self.report.verified is False:
             raise UserError(
-                f"{self._tensors.path}: the tensors do not have the sum that was recorded when the file was written: "
-                "it is damaged; copy or export it again"
+                f"{self._tensors.path}: the tensors do not match the checksum recorded when the file was written: "
+                "the file is damaged; copy or export it again"
             )
 
 
 def from_stored(
     tensors: Mapping[str, np.ndarray], config: BertConfig, head: str
 ) -> tuple[dict[str, np.ndarray], Report]:
-    """Their tensors -> our tree, flat: the inverse of `to_stored`, with a report.
+    """Convert their tensors to our flat tree: the inverse of `to_stored`, with a report.
 
     Args:
         tensors: key -> array; a file is read one array at a time.
-        config: whose sizes the arrays must have.
-        head: which parameters are wanted.
+        config: gives the sizes that the arrays must have.
+        head: the head to read for.
 
     Returns:
-        our path -> float32 array, in the file's order of memory; and the report (its `source` empty).
+        our path -> float32 array, in the file's memory layout; and the report (its `source` is empty).
     """
     stored = tensors if isinstance(tensors, Stored) else InMemory(tensors)
     sources, report = select(stored, config, head)
@@ -212,7 +212,9 @@ def from_stored(
 
 
 def _head_of(raw: Mapping[str, Any], tensors: Stored, config: BertConfig) -> str:
-    """The first head whose class is named; of the encoders', which share a class, and of none, what the keys say."""
+    """The first head whose class `architectures` names. The keys decide if none is named, and between the two encoder
+    heads, which share a class.
+    """
     family = family_of(config)
     found = head_in(table_keys(tensors, family), config)
     for name in raw.get("architectures") or []:
@@ -223,7 +225,7 @@ def _head_of(raw: Mapping[str, Any], tensors: Stored, config: BertConfig) -> str
 
 
 class IncompleteModel(UserError):
-    """A model that lacks parameters which are wanted, and has nothing else wrong. missing: their paths."""
+    """The model lacks parameters that the head needs, and nothing else is wrong. `missing`: their paths."""
 
     def __init__(self, message: str, missing: tuple[str, ...]):
         super().__init__(message)
@@ -231,25 +233,26 @@ class IncompleteModel(UserError):
 
 
 def is_allowed(path: str, allowed: tuple[str, ...]) -> bool:
-    """Whether a path is one of `allowed` or lies below one ("mlm_head" allows "mlm_head/bias")."""
+    """Whether `allowed` contains the path or a subtree that it is in ("mlm_head" allows "mlm_head/bias")."""
     return any(path == name or path.startswith(f"{name}/") for name in allowed)
 
 
 def _part(path: str) -> str:
-    """What one would name to allow it: a head as a whole, and of the encoder its pooler."""
+    """The name to put in `allow_missing` for a path: a whole head, or a part of the encoder such as "bert/pooler"."""
     first, *rest = path.split("/")
     return f"{first}/{rest[0]}" if first == "bert" and rest else first
 
 
-_PIECE = 32 << 20  # large enough for huge pages: the first touch of small ones costs more than reading the file
-_ALIGNMENT = 64  # bytes; XLA copies what is less aligned
+_PIECE = 32 << 20  # large enough for huge pages: first touching small pages costs more time than reading the file
+_ALIGNMENT = 64  # bytes; XLA copies arrays that are less aligned
 
 
 class Arena:
-    """Arrays out of a few large pieces of memory; a piece is freed with the last of its arrays.
+    """Allocates arrays from a few large pieces of memory; a piece is freed with the last of its arrays.
 
     Args:
-        total: bytes of all arrays together, as far as is known; no piece is larger than what is still to come.
+        total: the expected bytes of all arrays together. A piece is no larger than the bytes not yet allocated, unless
+            an array needs more.
     """
 
     def __init__(self, total: int):
@@ -257,11 +260,11 @@ class Arena:
         self._piece, self._used = np.empty(0, np.uint8), 0
 
     def empty(self, shape: tuple[int, ...]) -> np.ndarray:
-        """A float32 array of this shape, C-contiguous, with whatever the memory held."""
+        """An uninitialised, C-contiguous float32 array of this shape."""
         size = math.prod(shape) * 4
         start = self._used + -(self._piece.ctypes.data + self._used) % _ALIGNMENT
         if start + size > self._piece.size:
-            padding = _ALIGNMENT * (_PIECE // 1024)  # small arrays lose some bytes each to alignment
+            padding = _ALIGNMENT * (_PIECE // 1024)  # for the bytes that small arrays lose to alignment
             self._piece = np.empty(max(size, min(_PIECE, self._left)) + padding, np.uint8)
             start = -self._piece.ctypes.data % _ALIGNMENT
         self._used = start + size
@@ -270,12 +273,12 @@ class Arena:
 
 
 _FLOATS = ("float32", "float16", "bfloat16")
-_THREADS = min(4, os.cpu_count() or 1)  # NumPy and the file let others run while they copy
+_THREADS = min(4, os.cpu_count() or 1)  # threads run in parallel: NumPy and file reads release the GIL
 _AHEAD = 2 * _THREADS
 
 
 class Wanted(NamedTuple):
-    """A parameter: our path and shape, the file's key, whether it is transposed there."""
+    """A parameter to read: our path and shape, the file's key, and whether it is transposed there."""
 
     path: str
     shape: tuple[int, ...]
@@ -284,19 +287,19 @@ class Wanted(NamedTuple):
 
 
 class Selection(NamedTuple):
-    """What is read from a file for one head, and the report on that (its `source` empty)."""
+    """The parameters to read from a file for one head, and the report (its `source` is empty)."""
 
     sources: list[Wanted]
     report: Report
 
 
 def select(tensors: Stored, config: BertConfig, head: str) -> Selection:
-    """Compare a file with what the model needs; of its tensors only tied ones that are stored twice are read.
+    """Compare a file with what the model needs. This reads only tied tensors that are stored twice.
 
     Args:
         tensors: a file, under Hugging Face's names.
-        config: whose sizes the tensors must have.
-        head: which parameters are wanted.
+        config: gives the sizes that the tensors must have.
+        head: the head to read for.
     """
     family, parts = family_of(config), find_head(head, config).parts
     stored = table_keys(tensors, family)
@@ -320,7 +323,7 @@ def select(tensors: Stored, config: BertConfig, head: str) -> Selection:
         if original in used and not _equal(tensors, stored[copy], stored[original]):
             mismatched.append(
                 f"{stored[copy]}: differs from {stored[original]}, to which config.json ties it (to use the latter for "
-                f"both, name {stored[copy]!r} in allow_missing; to keep both, say tie_word_embeddings: false there)"
+                f"both, name {stored[copy]!r} in allow_missing; to keep both, set tie_word_embeddings: false there)"
             )
     loaded = tuple(source.path for source in sources)
     unexpected = tuple(sorted(key for name, key in stored.items() if name not in used))
@@ -330,12 +333,12 @@ def select(tensors: Stored, config: BertConfig, head: str) -> Selection:
 def _mismatch(tensors: Stored, key: str, parameter: Parameter) -> str | None:
     shape, dtype = tensors.shape(key), tensors.dtype(key)
     if dtype not in _FLOATS:
-        return f"{key} is {dtype}, not a float of 16 or 32 bits"
+        return f"{key} is {dtype}; expected float32, float16 or bfloat16"
     if shape == parameter.stored_shape:
         return None
     classes = parameter.key.startswith("classifier.") and shape[1:] == parameter.stored_shape[1:]
-    hint = f" (it has num_labels={shape[0]})" if classes else ""
-    return f"{key} has shape {shape}; the config and head say {parameter.stored_shape}{hint}"
+    hint = f" (the file has num_labels={shape[0]})" if classes else ""
+    return f"{key} has shape {shape}; config and head need {parameter.stored_shape}{hint}"
 
 
 def _equal(tensors: Stored, a: str, b: str) -> bool:
@@ -345,16 +348,16 @@ def _equal(tensors: Stored, a: str, b: str) -> bool:
 def read_arrays(
     tensors: Stored, sources: list[Wanted], *, contiguous: bool = False
 ) -> Iterator[tuple[str, np.ndarray]]:
-    """The parameters one after the other, read by a few threads which keep a little ahead.
+    """Yield the parameters in order; a few threads read ahead.
 
     Args:
         tensors: the file.
-        sources: what to read, in which order.
-        contiguous: whether every array is to be C-contiguous, for a device to take over. Else one that is transposed
-            in the file is a view on that transpose, which need not be turned: twice as fast.
+        sources: the parameters to read, in order.
+        contiguous: make every array C-contiguous, so that a device can use its memory. If false, an array that the file
+            stores transposed is a view on that transpose, which is twice as fast.
 
     Yields:
-        our path, float32 array, its memory aligned for a device.
+        our path, float32 array with its memory aligned for a device.
     """
     arena = Arena(sum(4 * math.prod(source.shape) for source in sources))
     pending: deque[tuple[str, np.ndarray, Future[None]]] = deque()

@@ -1,9 +1,9 @@
-"""Read and write .safetensors files: contiguous, little-endian, checked before use, with a sha256 in the metadata.
+"""Read and write .safetensors files, with a sha256 of all tensors in the metadata.
 
-The format has no checksum of its own; hence the sum, which the reader verifies where it is present. The `safetensors`
-package is not used: it maps the file to read it, and its NumPy writer stores an array that is not C-contiguous with its
-elements in the wrong order. The format is a length, a JSON header and the bytes
-(https://github.com/huggingface/safetensors#format).
+The format is a length, a JSON header and the bytes of the tensors, little-endian in C order
+(https://github.com/huggingface/safetensors#format). It has no checksum of its own, so we write one, and verify it on
+reading if it is there. The `safetensors` package is not used: it maps the file into memory, and its NumPy writer stores
+the elements of an array that is not C-contiguous in the wrong order.
 """
 
 import hashlib
@@ -22,8 +22,9 @@ from bert_jax.formats.stored import FileBytes, Stored, copy_rows
 from bert_jax.tree import sha256_of_arrays, sum_label
 
 LARGEST_HEADER = 1 << 24
-"""Bytes; the header of BERT-large has 50,000. (The format allows 100,000,000, which take a gigabyte to parse.)"""
-_MOST_AXES = 64  # NumPy's
+"""The longest header that is read, in bytes. That of BERT-large has 50,000. (The format allows 100,000,000, which take
+a gigabyte of memory to parse.)"""
+_MOST_AXES = 64  # NumPy's limit
 
 NUMPY_DTYPES = {
     "F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16",
@@ -33,7 +34,7 @@ NUMPY_DTYPES = {
 
 
 class TensorEntry(NamedTuple):
-    """A tensor: dtype in the format's words, shape, and where its first byte is in the file."""
+    """A tensor: the format's name of its dtype, its shape, and the offset of its first byte in the file."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -41,7 +42,7 @@ class TensorEntry(NamedTuple):
 
 
 class SafetensorsHeader(NamedTuple):
-    """What the header says: strings about the file, and key -> tensor, in the order of their bytes."""
+    """A parsed header: the metadata strings, and key -> tensor in the order of their bytes."""
 
     metadata: dict[str, str]
     entries: dict[str, TensorEntry]
@@ -51,16 +52,17 @@ def read_header(file: FileBytes) -> SafetensorsHeader:
     """Parse and check the header.
 
     Raises:
-        UserError: no header, no JSON, a key that is there twice, an entry that is none, a shape that does not fit its
-            bytes, bytes that overlap, that nobody owns or that the file has not. The message does not name the file.
+        UserError: there is no header, it is not JSON, a key occurs twice, an entry is invalid, a shape does not match
+            its number of bytes, or the tensors overlap, leave gaps or exceed the file. The message does not name the
+            file.
     """
     if file.size < 8:
         raise UserError("it is too short for a header")
     length = int.from_bytes(file.read(0, 8), "little")
     if length > LARGEST_HEADER:
-        raise UserError(f"its header would have {length} bytes; at most {LARGEST_HEADER} are read")
+        raise UserError(f"its header has {length} bytes according to the first 8; at most {LARGEST_HEADER} are read")
     if 8 + length > file.size:
-        raise UserError(f"its header would have {length} bytes, which the file has not")
+        raise UserError(f"its header has {length} bytes according to the first 8; the file is too short for that")
     fields = _parse(file.read(8, length))
     metadata = fields.pop("__metadata__", {})
     if not isinstance(metadata, dict) or not all(isinstance(value, str) for value in metadata.values()):
@@ -70,11 +72,11 @@ def read_header(file: FileBytes) -> SafetensorsHeader:
     entries, end = {}, 0
     for key, (dtype, shape, start, stop) in sorted(spans.items(), key=lambda item: item[1][2:]):
         if start != end:
-            what = f"overlaps the tensor before it, which ends at byte {end}" if start < end else "follows a hole"
-            raise UserError(f"the tensor {_shown(key)} begins at byte {start} and {what}")
+            what = "it overlaps the one before" if start < end else "there is a gap before it"
+            raise UserError(f"the tensor {_shown(key)} begins at byte {start}, expected byte {end}: {what}")
         entries[key], end = TensorEntry(dtype, shape, first + start), stop
     if end != size:
-        raise UserError(f"its tensors have {end} bytes together, the file has {size} for them")
+        raise UserError(f"its tensors have {end} bytes in total, but {size} bytes follow its header")
     return SafetensorsHeader(metadata, entries)
 
 
@@ -95,22 +97,22 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(fields) != len(pairs):
         seen: set[str] = set()
         twice = next(name for name, _ in pairs if name in seen or seen.add(name))
-        raise UserError(f"the key {_shown(twice)} is in its header twice")
+        raise UserError(f"its header has the key {_shown(twice)} twice")
     return fields
 
 
 def _entry(key: str, entry: Any) -> tuple[str, tuple[int, ...], int, int]:
     if not isinstance(entry, Mapping) or set(entry) != {"dtype", "shape", "data_offsets"}:
-        raise UserError(f"the tensor {_shown(key)} has other fields than dtype, shape and data_offsets")
+        raise UserError(f"the tensor {_shown(key)} does not have exactly the fields dtype, shape and data_offsets")
     dtype, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
     if not isinstance(dtype, str) or not _are_sizes(shape) or not _are_sizes(offsets) or len(offsets) != 2:
-        raise UserError(f"the tensor {_shown(key)} has a dtype, shape or data_offsets that is none")
+        raise UserError(f"the tensor {_shown(key)} has an invalid dtype, shape or data_offsets")
     start, stop = offsets
     if start > stop:
         raise UserError(f"the tensor {_shown(key)} ends at byte {stop}, before it begins at byte {start}")
     itemsize = np.dtype(NUMPY_DTYPES.get(dtype, "uint8")).itemsize
     if len(shape) > _MOST_AXES or math.prod(max(size, 1) for size in shape) * itemsize >= 2**63:
-        raise UserError(f"the tensor {_shown(key)} of shape {_shown(shape)} is larger than any array can be")
+        raise UserError(f"the tensor {_shown(key)} of shape {_shown(shape)} is too large for any array")
     if dtype in NUMPY_DTYPES and math.prod(shape) * itemsize != stop - start:
         what = f"{dtype} of shape {_shown(shape)} takes {math.prod(shape) * itemsize} bytes"
         raise UserError(f"the tensor {_shown(key)} has {stop - start} bytes, but {what}")
@@ -127,18 +129,18 @@ def _shown(value: Any) -> str:
 
 
 SUM = "bert_jax.sha256"
-"""Metadata key of the sum over all tensors: presence says that this library wrote the file."""
+"""Metadata key of the sha256 over all tensors. Only this library writes it, so it also marks the file as ours."""
 STEP = "bert_jax.step"
-"""Metadata key of the training step that the tensors come from."""
+"""Metadata key of the training step of the tensors."""
 
 _STORED_DTYPES = {name: stored for stored, name in NUMPY_DTYPES.items()}
-_SCRATCH = 1 << 18  # bytes that are read at once where rows have to be moved: they stay in the processor's cache
+_SCRATCH = 1 << 18  # bytes to read at a time when rows have to be moved; few enough to stay in the processor's cache
 
 
 class TensorFile(Stored):
-    """A .safetensors file as a mapping from key to array; an array is read when it is asked for.
+    """A .safetensors file as a mapping from key to array; each array is read on access.
 
-    Nothing is mapped: reading a mapped file that somebody cuts short ends the process.
+    The file is not mapped into memory: if another process truncated a mapped file, reading it would kill this one.
 
     Args:
         path: the file.
@@ -147,8 +149,8 @@ class TensorFile(Stored):
         metadata: the strings of the header.
 
     Raises:
-        UserError: not a safetensors file, truncated, or a header that contradicts itself.
-        FileNotFoundError: there is no such file.
+        UserError: it is not a safetensors file, it is truncated, or its header contradicts itself.
+        FileNotFoundError: the file does not exist.
     """
 
     def __init__(self, path: str | os.PathLike[str]):
@@ -158,7 +160,7 @@ class TensorFile(Stored):
             header = read_header(self._bytes)
         except UserError as error:
             self.close()
-            what = f"{self.path} ({self._bytes.size} bytes) is not a whole safetensors file"
+            what = f"{self.path} ({self._bytes.size} bytes) is not a complete safetensors file"
             raise UserError(f"{what}: {error}") from None
         self.metadata, self._entries = header.metadata, header.entries
 
@@ -182,11 +184,11 @@ class TensorFile(Stored):
     def dtype(self, key: str) -> str:
         stored = self._entries[key].dtype
         if stored not in NUMPY_DTYPES:
-            raise UserError(f"{self.path}: tensor {key!r} is {stored}; float32, float16 and bfloat16 are read")
+            raise UserError(f"{self.path}: tensor {key!r} is {stored}; expected float32, float16 or bfloat16")
         return NUMPY_DTYPES[stored]
 
     def copy_to(self, key: str, out: np.ndarray) -> None:
-        """As `Stored`: straight into place where it lies as in the file, else by way of a few rows."""
+        """As `Stored.copy_to`; reads directly into `out` if its layout is the file's, else a few rows at a time."""
         entry, dtype = self._entries[key], np.dtype(self.dtype(key))
         if out.flags.c_contiguous and out.dtype == dtype and sys.byteorder == "little":
             self._bytes.read_into(entry.start, out.reshape(-1).view(np.uint8).data)
@@ -203,7 +205,7 @@ class TensorFile(Stored):
             copy_rows(part, out[row : row + rows])
 
     def verify(self) -> bool | None:
-        """Whether the tensors still have the sum in the metadata; None where there is none."""
+        """Whether the tensors match the sha256 in the metadata; None if the metadata has none."""
         if SUM not in self.metadata:
             return None
         digest = hashlib.sha256()
@@ -223,12 +225,12 @@ class TensorFile(Stored):
 def write_tensors(
     path: str | os.PathLike[str], tensors: Mapping[str, np.ndarray], metadata: Mapping[str, str] | None = None
 ) -> None:
-    """Write a .safetensors file that torch, transformers 4 and 5 and this library read: equal tensors, equal bytes.
+    """Write a .safetensors file for torch, transformers 4 and 5 and this library. Equal tensors give equal bytes.
 
     Args:
-        path: the file, replaced if it is there.
+        path: the file; replaced if it exists.
         tensors: key -> array, in any memory layout; stored C-contiguous and little-endian.
-        metadata: more strings for the header; `{"format": "pt"}` is always there (transformers 4 refuses "np").
+        metadata: more strings for the header, which always has `{"format": "pt"}` (transformers 4 refuses "np").
     """
     arrays = {
         key: np.asarray(array, dtype=array.dtype.newbyteorder("<"), order="C")
@@ -242,7 +244,7 @@ def write_tensors(
         dtype = _STORED_DTYPES[array.dtype.name]
         header[key] = {"dtype": dtype, "shape": list(array.shape), "data_offsets": [start, end]}
     text = json.dumps(header, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)  # so that the tensors are aligned for whoever maps the file
+    text += b" " * (-len(text) % 8)  # aligns the tensors for programs that map the file
     with open(path, "wb") as file:
         file.write(struct.pack("<Q", len(text)) + text)
         for array in arrays.values():
@@ -250,7 +252,7 @@ def write_tensors(
 
 
 def written_by_us(path: str | os.PathLike[str]) -> bool:
-    """Whether the file is a safetensors file of this library's making."""
+    """Whether this library wrote the file."""
     try:
         with TensorFile(path) as file:
             return SUM in file.metadata

@@ -1,6 +1,6 @@
-"""What sentence-transformers wants beside a model: which layers make a vector of a text.
+"""The files that sentence-transformers needs beside a model: which layers turn a text into a vector.
 
-In the layout of its versions 2 to 5, which version 6 reads too: what 6 itself writes older ones may not read.
+They are written in the layout of versions 2 to 5, which version 6 reads too; older versions may not read version 6's.
 """
 
 import json
@@ -12,7 +12,7 @@ from bert_jax.files import read_json
 from bert_jax.formats.new_folder import write_text
 
 NORMALIZED = "+normalize"
-"""Added to a pooling: vectors of length one."""
+"""Suffix of a pooling: vectors are scaled to length one."""
 
 _FLAGS = {
     "cls": "pooling_mode_cls_token",
@@ -24,20 +24,21 @@ POOLINGS = tuple(_FLAGS)
 
 
 def check_pooling(pooling: str) -> None:
-    """A UserError unless it is one of `POOLINGS`, with or without `NORMALIZED`."""
+    """Raise a UserError unless `pooling` is one of `POOLINGS`, with or without the suffix `NORMALIZED`."""
     if pooling.removesuffix(NORMALIZED) not in POOLINGS:
         known = ", ".join(POOLINGS)
-        raise UserError(f"pooling={pooling!r}: expected one of {known}, or one with {NORMALIZED!r}")
+        raise UserError(f"pooling={pooling!r}: expected one of {known}, or one of them followed by {NORMALIZED!r}")
 
 
 def write_modules(folder: Path, pooling: str, width: int, max_length: int) -> None:
     """Write modules.json and the settings of its layers.
 
     Args:
-        folder: has config.json, the weights and the tokenizer.
-        pooling: "mean" over the tokens, "cls", "max"; with "+normalize" the vector is divided by its length.
+        folder: a folder with config.json, the weights and the tokenizer.
+        pooling: one of `POOLINGS`, such as "mean" (over the tokens); "+normalize" after it divides each vector by its
+            length.
         width: D, the size of a vector.
-        max_length: tokens at which texts are cut.
+        max_length: texts are truncated to this many tokens.
     """
     check_pooling(pooling)
     kinds = ["Transformer", "Pooling", *(["Normalize"] if pooling.endswith(NORMALIZED) else [])]
@@ -51,7 +52,7 @@ def write_modules(folder: Path, pooling: str, width: int, max_length: int) -> No
         for number, kind in enumerate(kinds)
     ]
     _write_json(folder / "modules.json", modules)
-    # A second switch for lower-casing; the tokenizer has its own.
+    # do_lower_case is False because the tokenizer already lower-cases where the model needs it.
     _write_json(folder / "sentence_bert_config.json", {"max_seq_length": max_length, "do_lower_case": False})
     (folder / "1_Pooling").mkdir()
     chosen = pooling.removesuffix(NORMALIZED)
@@ -60,10 +61,10 @@ def write_modules(folder: Path, pooling: str, width: int, max_length: int) -> No
 
 
 def pooling_of(folder: Path) -> str | None:
-    """How a folder of sentence-transformers pools, in our words; None of a folder that is none.
+    """The pooling of a sentence-transformers folder, such as "mean+normalize"; None for any other folder.
 
     Raises:
-        UserError: layers or a pooling that we have no word for.
+        UserError: modules.json cannot be read, or names layers or a pooling that bert_jax does not have.
     """
     path = folder / "modules.json"
     if not path.is_file():
@@ -76,14 +77,16 @@ def pooling_of(folder: Path) -> str | None:
     except (OSError, ValueError, TypeError, KeyError, IndexError, AttributeError) as error:
         raise UserError(f"{path}: not the modules of a sentence-transformers model ({error})") from None
     if kinds not in (["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"]):
-        raise UserError(f"{path}: has the layers {', '.join(kinds)}; Transformer, Pooling and Normalize are known")
+        raise UserError(
+            f"{path}: has the layers {', '.join(kinds)}; expected Transformer and Pooling, then perhaps Normalize"
+        )
     if len(chosen) != 1 or chosen[0] not in POOLINGS:
-        raise UserError(f"{folder / place}: pools by {chosen}; expected one of {', '.join(POOLINGS)}")
+        raise UserError(f"{folder / place}: its pooling is {chosen}; expected one of {', '.join(POOLINGS)}")
     return chosen[0] + (NORMALIZED if len(kinds) == 3 else "")
 
 
 def max_length_of(folder: Path) -> int | None:
-    """At how many tokens a folder of sentence-transformers cuts texts; None where it does not say."""
+    """The number of tokens to which a sentence-transformers folder truncates texts; None if no file says."""
     try:
         length = read_json(folder / "sentence_bert_config.json")["max_seq_length"]
     except (OSError, ValueError, TypeError, KeyError):

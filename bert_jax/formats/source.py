@@ -1,4 +1,4 @@
-"""Which model a user means: a run directory, a folder or a published model, told apart once and passed on."""
+"""Find the model that a user names: a run directory, a folder or a published model, resolved once into a `Source`."""
 
 import os
 from collections.abc import Iterable, Mapping
@@ -19,14 +19,14 @@ Kind = Literal["run", "hf", "google"]
 
 @dataclass(frozen=True)
 class Source:
-    """A model on this machine, whose config file has been read.
+    """A model on this machine whose config file has been read.
 
     Attributes:
-        folder: where it is; str() of a source is this path.
+        folder: its path, which str() of a source returns.
         kind: "run": a run directory of ours; "hf": a folder in Hugging Face's layout, with weights in any format;
-            "google": one that has a config file of Google's TensorFlow code and no config.json.
-        fields: what the config file holds, {} where there is none (in a folder with a tokenizer alone).
-        config_file: config.json, or Google's bert_config.json or albert_config.json.
+            "google": a folder with a config file of Google's TensorFlow code and no config.json.
+        fields: the content of the config file; {} without one (a folder may hold only a tokenizer).
+        config_file: config.json, or Google's bert_config.json or albert_config.json; None without one.
     """
 
     folder: Path
@@ -47,7 +47,7 @@ class Source:
 
     @property
     def published(self) -> str | None:
-        """ "ORG/NAME@COMMIT" of a model in the hub's cache, None of any other."""
+        """ "ORG/NAME@COMMIT" for a model in the hub's cache; None for any other."""
         return published_as(self.folder)
 
     @cached_property
@@ -55,26 +55,26 @@ class Source:
         """The architecture; `dtype` and `remat` have their defaults.
 
         Raises:
-            FileNotFoundError: there is no config file.
-            UserError: it is not that of a model that is known.
+            FileNotFoundError: the folder has no config file.
+            UserError: the config is of an unknown kind of model, or a field is invalid.
         """
         if self.config_file is None:
             names = f"no {CONFIG_FILES[0]} (nor {', '.join(CONFIG_FILES[1:])})"
-            raise FileNotFoundError(f"{self.folder}: holds {names}, so it is no model")
+            raise FileNotFoundError(f"{self.folder}: contains {names}, so it is not a model")
         try:
             return BertConfig.from_json(self.fields["model"] if self.is_run else dict(self.fields))
         except UserError as error:
             raise UserError(f"{self.config_file}{', model' if self.is_run else ''}: {error}") from None
 
     def best(self, step: int | None = None) -> "Source":
-        """Of a fine-tuning run its `export/`, the best model so far, unless a checkpoint is asked for; else itself."""
+        """For a fine-tuning run without `step`, its `export/` (the best model so far) if there is one; else itself."""
         exported = self.folder / "export"
         take = self.is_finetuning_run and step is None and (exported / CONFIG_FILES[0]).is_file()
         return open_folder(exported) if take else self
 
 
 AnySource = str | os.PathLike[str] | Source
-"""What the functions take that read a model: what a user says, or what `open_source` made of it."""
+"""What functions that read a model accept: a user's string or path, or the result of `open_source`."""
 
 
 def open_source(
@@ -84,24 +84,25 @@ def open_source(
     token: str | bool | None = None,
     parts: Iterable[str] = PARTS,
 ) -> Source:
-    """Find a model on this machine, or download a published one that is not in the cache.
+    """Find a model on this machine, or download a published model that is not in the cache.
 
     Args:
-        source: a run directory, a folder, or a hub id ("google-bert/bert-base-uncased", with "@REVISION" if need be);
-            what is on disk goes before. One that is open already is returned as it is.
-        revision: of a published model: branch, tag or commit.
-        token: for a private or gated one; None: HF_TOKEN, or what `hf auth login` stored.
-        parts: what is needed of a published model, of "config", "weights", "tokenizer".
+        source: a run directory, a folder, or a hub id ("google-bert/bert-base-uncased", or with "@REVISION" after it);
+            a path that exists takes precedence over a hub id. A `Source` is returned unchanged.
+        revision: branch, tag or commit of a published model.
+        token: for a private or gated model; None: HF_TOKEN, or the token that `hf auth login` stored.
+        parts: which parts of a published model are needed, out of "config", "weights", "tokenizer".
 
     Raises:
-        FileNotFoundError: there is nothing at `source`, and no published model of that name, in the cache or where it
-            can be reached.
-        UserError: no hub id, no access, a damaged download; a config file that is no JSON object.
+        FileNotFoundError: `source` does not exist, and neither the cache nor the hub (if it can be reached) has a
+            model of that name.
+        UserError: `source` is not a hub id, access is denied, the download is damaged, or the config file is not a
+            JSON object.
     """
     if isinstance(source, Source):
         return source
     if "://" in os.fspath(source):
-        raise UserError(f"{source}: loading from a bucket is not supported; copy the run or its export here first")
+        raise UserError(f"{source}: bert_jax cannot load from a bucket; copy the run or its export here first")
     path = Path(source).expanduser()
     if not path.is_dir() and (path.exists() or not is_hub_id(source)):
         raise FileNotFoundError(f"{source}: no such folder (expected a run directory, a folder or a hub id)")
@@ -111,7 +112,7 @@ def open_source(
 
 
 def open_folder(folder: str | os.PathLike[str]) -> Source:
-    """As `open_source`, of a folder on this machine."""
+    """As `open_source`, for a folder on this machine."""
     folder = Path(folder)
     if not folder.is_dir():
         raise FileNotFoundError(f"{folder}: no such folder")

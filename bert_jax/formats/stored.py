@@ -1,4 +1,4 @@
-"""What every format is to the reader: a file read by position, and a mapping from a tensor's name to its array."""
+"""The interface of all formats: a file read by position, and a mapping from a tensor's name to its array."""
 
 import os
 import sys
@@ -18,18 +18,18 @@ _GIT_LFS = b"version https://git-lfs"
 
 
 class FileBytes:
-    """Bytes of a file by offset.
+    """A file whose bytes are read by offset.
 
     Args:
         path: the file.
 
     Attributes:
-        path: the same.
-        size: how many bytes it had when it was opened.
+        path: the file.
+        size: its number of bytes when it was opened.
 
     Raises:
-        FileNotFoundError: there is no such file.
-        UserError: it cannot be opened, or it is the text that Git LFS leaves in place of a file.
+        FileNotFoundError: the file does not exist.
+        UserError: it cannot be opened, or it is the pointer that Git LFS leaves in place of a file.
     """
 
     def __init__(self, path: str | os.PathLike[str]):
@@ -44,57 +44,57 @@ class FileBytes:
         self.size = os.fstat(self._file.fileno()).st_size
         if self.size < 1024 and self.read(0, min(self.size, len(_GIT_LFS))) == _GIT_LFS:
             self.close()
-            raise UserError(f"{self.path}: a pointer of Git LFS, not the file itself; fetch it with `git lfs pull`")
+            raise UserError(f"{self.path}: a Git LFS pointer, not the file itself; fetch it with `git lfs pull`")
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         self._file.close()
 
     def read(self, start: int, length: int) -> bytes:
-        """`length` bytes from `start`; a UserError where the file ends before."""
+        """Read `length` bytes from `start`; raises a UserError if the file ends before."""
         self._check(start, length)
         buffer = bytearray(length)
         self.read_into(start, memoryview(buffer))
         return bytes(buffer)
 
     def read_into(self, start: int, buffer: memoryview) -> None:
-        """Fill the buffer with the bytes from `start`; threads may do so at the same time."""
+        """Fill the buffer with the bytes from `start`. Threads may call this at the same time."""
         self._check(start, len(buffer))
         done = 0
         while done < len(buffer):
             got = self._read_at(start + done, buffer[done:])
             if not got:
-                raise UserError(f"{self.path}: became shorter while it was read")
+                raise UserError(f"{self.path}: the file became shorter while it was being read")
             done += got
 
     def _read_at(self, start: int, buffer: memoryview) -> int:
         if hasattr(os, "preadv"):
             return os.preadv(self._file.fileno(), [buffer], start)
-        with self._lock:  # Windows has no reading by position
+        with self._lock:  # Windows cannot read by position
             self._file.seek(start)
             return self._file.readinto(buffer) or 0
 
     def array(self, start: int, dtype: str, count: int, *, big_endian: bool = False) -> np.ndarray:
-        """`count` elements from byte `start`.
+        """Read `count` elements from byte `start`.
 
         Args:
-            start: where they begin.
+            start: offset of the first element.
             dtype: NumPy's name of a real dtype.
-            count: how many.
-            big_endian: their order of bytes in the file.
+            count: number of elements.
+            big_endian: whether they are big-endian in the file.
 
         Returns:
             [count], in the byte order of this machine.
 
         Raises:
-            UserError: the file ends before, or there is not so much memory.
+            UserError: the file ends before the last element, or there is not enough memory.
         """
         length = count * np.dtype(dtype).itemsize
         self._check(start, length)
         try:
             elements = np.empty(count, dtype)
         except MemoryError:
-            raise UserError(f"{self.path}: no memory for a tensor of {length} bytes") from None
+            raise UserError(f"{self.path}: not enough memory for a tensor of {length} bytes") from None
         octets = elements.view(np.uint8)
         self.read_into(start, octets.data)
         if big_endian != (sys.byteorder == "big") and elements.itemsize > 1:
@@ -102,7 +102,7 @@ class FileBytes:
         return octets != 0 if dtype == "bool" else elements
 
     def crc32(self, start: int, length: int) -> int:
-        """CRC-32 of a stretch, read a mebibyte at a time."""
+        """The CRC-32 of `length` bytes from `start`, read a mebibyte at a time."""
         total = 0
         for position in range(start, start + length, _CHUNK):
             total = zlib.crc32(self.read(position, min(_CHUNK, start + length - position)), total)
@@ -111,49 +111,50 @@ class FileBytes:
     def _check(self, start: int, length: int) -> None:
         if start + length > self.size:
             raise UserError(
-                f"{self.path} ends at byte {self.size}, {start + length} were expected: truncated or damaged"
+                f"{self.path}: has {self.size} bytes, expected at least {start + length}: truncated or damaged"
             )
 
 
 class Stored(Mapping[str, np.ndarray]):
-    """Tensors in somebody's file: a mapping from name to array; an array is read when it is asked for.
+    """Tensors in a file: a mapping from name to array; each array is read on access.
 
     Attributes:
-        path: the file (of several files the one that lists them), for messages.
-        metadata: strings that the file keeps beside its tensors.
+        path: the file (for shards, their index), for messages.
+        metadata: strings that the file stores beside its tensors.
     """
 
     path: Path
     metadata: dict[str, str]
 
-    def __contains__(self, key: object) -> bool:  # Mapping's own reads the array
+    def __contains__(self, key: object) -> bool:  # that of Mapping would read the array
         return any(key == name for name in self)
 
     def shape(self, key: str) -> tuple[int, ...]:
-        """Shape, without reading the array."""
+        """The shape, found without reading the array."""
         raise NotImplementedError
 
     def dtype(self, key: str) -> str:
-        """NumPy's name of the dtype, without reading the array."""
+        """NumPy's name of the dtype, found without reading the array."""
         raise NotImplementedError
 
     def transposed(self, key: str) -> bool:
-        """Whether the file holds the array's transpose."""
+        """Whether the file stores the array's transpose."""
         return False
 
     def copy_to(self, key: str, out: np.ndarray) -> None:
-        """Write the array into `out`, of its shape, any strides and a float dtype not narrower than its own.
+        """Write the array into `out`, which has its shape, any strides and a float dtype at least as wide.
 
-        A format that can do without the whole array in memory does. Threads may call this at the same time.
+        Formats override this where they can avoid holding a second copy of the array. Threads may call this at the
+        same time.
         """
         copy_rows(self[key], out)
 
     def verify(self) -> bool | None:
-        """Whether the tensors have the sum recorded with them; None where the format or the file has none."""
+        """Whether the tensors match the recorded checksum; None if the format or the file has none."""
         return None
 
     def close(self) -> None:
-        """Let go of the files."""
+        """Close the files."""
 
     def __enter__(self) -> Self:
         return self
@@ -163,18 +164,18 @@ class Stored(Mapping[str, np.ndarray]):
 
 
 class Native(NamedTuple):
-    """Where a renamed tensor comes from: its name in the file, and whether its two axes are swapped there."""
+    """The origin of a renamed tensor: its name in the file, and whether its two axes are swapped there."""
 
     name: str
     transposed: bool = False
 
 
 class Renamed(Stored):
-    """Tensors of a file under Hugging Face's names and in torch's [out, in] layout: views, nothing is copied.
+    """The tensors of a file under Hugging Face's names and in torch's [out, in] layout, as views without copies.
 
     Args:
         inner: the file.
-        names: Hugging Face's name -> where it comes from.
+        names: Hugging Face's name -> name and layout in the file.
     """
 
     def __init__(self, inner: Stored, names: Mapping[str, Native]):
@@ -216,7 +217,7 @@ class Renamed(Stored):
 
 
 class InMemory(Stored):
-    """Arrays that are there already, as a format's reader.
+    """Arrays in memory, with the interface of a file.
 
     Args:
         arrays: name -> array.
@@ -242,11 +243,11 @@ class InMemory(Stored):
         return self._arrays[key].dtype.name
 
 
-_ROWS = 16  # float32 numbers in a cache line, which is then written once
+_ROWS = 16  # a cache line holds 16 float32 numbers, so each line is written once
 
 
 def copy_rows(source: np.ndarray, out: np.ndarray) -> None:
-    """`out[...] = source`; a few rows at a time where one is transposed: up to three times as fast as all at once."""
+    """`out[...] = source`, but a few rows at a time if `out` is transposed, which is up to three times as fast."""
     if out.ndim == 2 and source.flags.c_contiguous and not out.flags.c_contiguous:
         for row in range(0, len(out), _ROWS):
             out[row : row + _ROWS] = source[row : row + _ROWS]

@@ -1,4 +1,4 @@
-"""The weights in a folder, in whichever format, in one file or many, under Hugging Face's names and in its layout."""
+"""Read and write the weights in a folder, in any format, in one file or in shards, under Hugging Face's names."""
 
 import json
 import os
@@ -24,15 +24,15 @@ class Sharded(Stored):
     """All shards as one mapping from name to array.
 
     Args:
-        index: the `.index.json`; its "weight_map" says for each name which file beside it has the tensor.
-        open_shard: makes one of those files readable.
+        index: the `.index.json`; its "weight_map" gives for each tensor the file, beside the index, that holds it.
+        open_shard: opens one of those files.
 
     Attributes:
-        metadata: of the shard that is named first.
+        metadata: that of the shard that the index names first.
 
     Raises:
         FileNotFoundError: a shard is missing.
-        UserError: the index is no such thing, a shard is broken, or they contradict each other.
+        UserError: the index is invalid, a shard is damaged, or index and shards contradict each other.
     """
 
     def __init__(self, index: Path, open_shard: Callable[[Path], Stored]):
@@ -42,13 +42,13 @@ class Sharded(Stored):
         try:
             for name in dict.fromkeys(places.values()):
                 if not (index.parent / name).is_file():
-                    raise FileNotFoundError(f"{index.parent}: holds no {name}, which {index.name} lists")
+                    raise FileNotFoundError(f"{index.parent}: contains no {name}, which {index.name} lists")
                 self._shards[name] = open_shard(index.parent / name)
             self._homes: dict[str, Stored] = {}
             for name, shard in self._shards.items():
                 for key in shard:
                     if key in self._homes:
-                        raise UserError(f"{index.parent}: {key} is both in {self._homes[key].path.name} and in {name}")
+                        raise UserError(f"{index.parent}: {key} is in both {self._homes[key].path.name} and {name}")
                     self._homes[key] = shard
             for key, name in places.items():
                 if key not in self._shards[name]:
@@ -87,48 +87,48 @@ class Sharded(Stored):
 
 def _weight_map(index: Path) -> dict[str, str]:
     if index.stat().st_size > _LARGEST_INDEX:
-        raise UserError(f"{index}: has {index.stat().st_size} bytes; an index has fewer than {_LARGEST_INDEX}")
+        raise UserError(f"{index}: has {index.stat().st_size} bytes; an index may have at most {_LARGEST_INDEX}")
     places = read_object(index).get("weight_map")
     if not isinstance(places, dict) or not places or not all(isinstance(name, str) for name in places.values()):
         raise UserError(f"{index}: expected a JSON object with a weight_map from names of tensors to files")
     for name in places.values():
         if name != Path(name).name or "\\" in name or name in ("", ".", ".."):
-            raise UserError(f"{index}: lists {name!r}; its files lie beside it and have plain names")
+            raise UserError(f"{index}: lists {name!r}; expected the name of a file beside the index")
     return places
 
 
 SAFETENSORS, TORCH, FLAX = "model.safetensors", "pytorch_model.bin", "flax_model.msgpack"
 INDEX = ".index.json"
-"""What is added to a name where the weights are in several files, of which this one is the list."""
+"""Suffix of the file that lists the shards, where the weights are split into several files."""
 SHARD = r"model-\d{5}-of-\d{5}\.safetensors"
-"""Names of the files that `write_weights` cuts large weights into."""
+"""Pattern of the names that `write_weights` gives to shards."""
 
 _READERS: dict[str, Callable[[Path], Stored]] = {SAFETENSORS: TensorFile, TORCH: TorchBin, FLAX: FlaxMsgpack}
 _UNREADABLE = {".bin", ".msgpack", ".safetensors", ".h5", ".ckpt", ".index", ".pt", ".pth", ".npz", ".onnx"}
 
 
 def has_weights(directory: str | os.PathLike[str]) -> bool:
-    """Whether the folder has weights in a format that is read."""
+    """Whether the folder has weights in a format that bert_jax reads."""
     folder = Path(directory)
     return any((folder / (name + end)).is_file() for name in _READERS for end in ("", INDEX)) or is_checkpoint(folder)
 
 
 def open_weights(directory: str | os.PathLike[str], model_type: str | None = None) -> Stored:
-    """Open the weights in a folder; close them when done.
+    """Open the weights in a folder; the caller closes them.
 
-    Of several formats the first is taken of safetensors, PyTorch's, Flax's, Google's; of each the one file before
-    several.
+    If the folder has several formats, the order of preference is safetensors, PyTorch, Flax, Google; within a format
+    a single file comes before shards.
 
     Args:
         directory: the folder.
-        model_type: config.json's; of Flax's and Google's files the names depend on it. None: as the names look.
+        model_type: config.json's, on which the names in Flax's and Google's files depend. None: guess from the names.
 
     Returns:
         Hugging Face's name -> array in torch's [out, in] layout.
 
     Raises:
-        FileNotFoundError: no weights, or a shard of them is missing.
-        UserError: a broken file, or another model's.
+        FileNotFoundError: the folder has no weights, or a shard is missing.
+        UserError: a file is damaged, or belongs to another kind of model.
     """
     folder = Path(directory)
     for name, reader in _READERS.items():
@@ -139,12 +139,12 @@ def open_weights(directory: str | os.PathLike[str], model_type: str | None = Non
     if is_checkpoint(folder):
         return open_google(folder, model_type)
     others = sorted(path.name for path in folder.iterdir() if path.suffix in _UNREADABLE)
-    hint = f"; {', '.join(others[:5])} cannot be read under such a name" if others else ""
-    raise FileNotFoundError(f"{folder}: holds no weights ({', '.join(_READERS)}, *.ckpt.index){hint}")
+    hint = f"; bert_jax does not read files named {', '.join(others[:5])}" if others else ""
+    raise FileNotFoundError(f"{folder}: contains no weights ({', '.join(_READERS)}, *.ckpt.index){hint}")
 
 
 def _torch_names(stored: Stored, model_type: str | None) -> Stored:
-    """Arrays that Flax wrote, in msgpack or in safetensors, under torch's names."""
+    """Rename arrays that Flax wrote, in msgpack or in safetensors, to torch's names; return others unchanged."""
     separator = "." if stored.metadata.get("format") == "flax" else "/" if FLAX in stored.path.name else None
     if separator is None:
         return stored
@@ -158,13 +158,13 @@ def _torch_names(stored: Stored, model_type: str | None) -> Stored:
 def write_weights(
     folder: Path, tensors: Mapping[str, np.ndarray], metadata: Mapping[str, str], max_shard_size: int
 ) -> None:
-    """Write model.safetensors, or numbered shards and their index where it would be larger than `max_shard_size`.
+    """Write model.safetensors, or numbered shards and their index if it would be larger than `max_shard_size`.
 
     Args:
-        folder: where to.
+        folder: the folder to write to.
         tensors: Hugging Face's name -> array.
-        metadata: strings for the header, of each shard.
-        max_shard_size: bytes of tensors; one tensor that is larger has a shard of its own.
+        metadata: strings for the header of each file.
+        max_shard_size: bytes of tensors; a larger tensor gets a shard of its own.
     """
     shards: list[dict[str, np.ndarray]] = [{}]
     size = 0
@@ -188,10 +188,10 @@ def write_weights(
 
 
 def shard_bytes(size: int | str) -> int:
-    """ "5GB", "500MB" or a number of bytes -> bytes, in powers of ten, as transformers reads it."""
+    """Parse "5GB", "500MB" or a number of bytes. As in transformers, KB, MB and GB are powers of ten."""
     found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(|[KMGT]I?B)", str(size).strip().upper())
     if found is None or isinstance(size, bool):
-        raise UserError(f"max_shard_size={size!r}: expected a number of bytes, or one with KB, MB, GB, KiB, MiB, GiB")
+        raise UserError(f"max_shard_size={size!r}: expected bytes, or a number with KB, MB, GB, KiB, MiB or GiB")
     number, unit = found.groups()
     base = 1024 if "I" in unit else 1000
     return max(1, int(float(number) * base ** " KMGT".index(unit[:1] or " ")))

@@ -1,4 +1,4 @@
-"""Write a folder that transformers, and everything built on it, loads without a word; read it back before it counts."""
+"""Write a folder that transformers loads without warnings, and read it back to check it before it gets its name."""
 
 import json
 import os
@@ -12,8 +12,8 @@ from bert_jax.config import BertConfig
 from bert_jax.errors import UserError
 from bert_jax.files import read_object
 from bert_jax.formats.card import model_card
+from bert_jax.formats.names.families import ENCODER
 from bert_jax.formats.names.parameters import architecture_of, head_in, is_encoder, to_stored
-from bert_jax.formats.names.table import ENCODER
 from bert_jax.formats.new_folder import CARD, new_folder, write_text
 from bert_jax.formats.read import read_arrays, select
 from bert_jax.formats.safetensors import STEP
@@ -41,31 +41,35 @@ def save_pretrained(
 ) -> Path:
     """Write config.json, model.safetensors, the tokenizer's files and a model card, in Hugging Face's layout.
 
-    No folder loads silently into every class, so one is written for one head, and `architectures` names its class.
-    Everything is written beside `directory` under a hidden name, read back and compared bit by bit, and renamed: a
-    folder of the final name is whole. A former export at that place is replaced, any other folder refused.
+    The folder is written for one head, because no folder loads into every class of transformers without warnings;
+    `architectures` in config.json names the head's class. The files are written to a hidden folder beside `directory`,
+    read back and compared bit by bit; then the folder is renamed. So `directory` is never incomplete. A former export
+    at that place is replaced; any other existing folder is an error.
 
     Args:
-        directory: where to; its parent is made if need be.
+        directory: the folder to write; its parent is created if it does not exist.
         config: the architecture.
-        params: our tree, NumPy or JAX arrays; stored as float32. It may hold more than `head` needs.
-        tokenizer: saved beside the weights; None leaves its files out.
-        head: one that the family has, as "pretraining", "mlm", "encoder", "sequence-classification"; None: by what is
-            in `params` ("multiple-choice" has to be named, it has the parameters of "sequence-classification").
-        step: the training step of these parameters, kept in the weights' metadata; `info` tells it.
-        card: facts for README.md (a mapping becomes a table), or the text that goes under its title.
-        max_shard_size: bytes, or "500MB"; larger weights are cut into files of this size at most, with an index.
-        sentence_transformers: how vectors of a text are made, "mean", "cls" or "max", with "+normalize" of length one:
-            writes what sentence-transformers wants too. For an encoder alone.
+        params: our tree of NumPy or JAX arrays; stored as float32. It may hold more than `head` needs.
+        tokenizer: its files are written beside the weights; None: no tokenizer files.
+        head: a head of the family, such as "pretraining", "mlm", "encoder", "sequence-classification"; None: the head
+            whose parameters `params` has. ("multiple-choice" must be named: it has the same parameters as
+            "sequence-classification".)
+        step: the training step of these parameters, written to the weights' metadata; the verb `info` prints it.
+        card: facts for README.md (a mapping becomes a table), or the text below its title.
+        max_shard_size: in bytes, or a text such as "500MB"; larger weights are split into files of at most this size,
+            with an index.
+        sentence_transformers: how to pool tokens into a text's vector: "mean", "cls", "max" or
+            "mean_sqrt_len_tokens", with "+normalize" after it for vectors of length one. Also writes the files that
+            sentence-transformers needs. Needs an encoder without a head.
         tf1: write Google's form instead: bert_config.json, bert_model.ckpt.* and vocab.txt, for BERT and ALBERT.
 
     Returns:
         The directory.
 
     Raises:
-        UserError: a foreign folder is in the way, parameters are missing, of a wrong shape or not finite, the
-            vocabulary is larger than the model's, an option that the form asked for cannot say, or what was read back
-            is not what was written.
+        UserError: `directory` exists and is not a former export; parameters are missing, have a wrong shape or are not
+            finite; the tokenizer has more tokens than the model; the chosen form cannot express an option; or the
+            files read back differ from what was written.
     """
     flat = as_numpy(params)
     if head is None:
@@ -82,7 +86,7 @@ def save_pretrained(
             write_weights(folder, tensors, {} if step is None else {STEP: str(step)}, most)
             write_text(folder / "config.json", json.dumps(config_json(config, head), indent=2) + "\n")
             if BertConfig.from_json(folder / "config.json").to_json() != config.to_json():
-                raise UserError(f"{folder / 'config.json'}: reads back as another config")
+                raise UserError(f"{folder / 'config.json'}: the config read back differs from the one written")
         if tokenizer is not None:
             _save_tokenizer(tokenizer, folder, config)
         if sentence_transformers is not None:
@@ -95,7 +99,9 @@ def save_pretrained(
 
 
 def config_json(config: BertConfig, head: str) -> dict[str, Any]:
-    """What goes into config.json: transformers checks types strictly, and loads in the dtype that it names."""
+    """The fields of config.json: floats are written as floats, because transformers checks types strictly, and "dtype"
+    is float32, because transformers loads in that dtype.
+    """
     fields = config.to_json()
     for name, value in fields.items():
         if isinstance(value, int) and not isinstance(value, bool) and name.endswith(_FLOATS):
@@ -108,45 +114,47 @@ _TWO_OUTPUTS = ("question-answering", "pretraining")
 
 
 def _as_written(config: BertConfig, head: str) -> BertConfig:
-    """Without labels where transformers would take their number for that of other outputs, which are two."""
+    """The config without labels for heads with two outputs, whose number transformers would take from the labels."""
     return config.replace(labels=BertConfig().labels, problem_type=None) if head in _TWO_OUTPUTS else config
 
 
 def _check_form(config: BertConfig, head: str, pooling: str | None, tf1: bool) -> None:
     if tf1:
         if pooling is not None:
-            raise UserError("tf1 and sentence_transformers: a folder has one form; write two")
+            raise UserError("tf1 and sentence_transformers: a folder has one form; write two folders")
         google_config(config)
     if pooling is not None:
         check_pooling(pooling)
         if not is_encoder(head, config):
-            raise UserError(f"sentence_transformers: takes an encoder alone, and head is {head!r}; give head='encoder'")
+            raise UserError(
+                f"sentence_transformers needs an encoder without a head: expected 'encoder', found {head!r}"
+            )
 
 
 def _check_values(flat: Mapping[str, np.ndarray], config: BertConfig, tokenizer: "Tokenizer | None") -> None:
     if tokenizer is not None and tokenizer.vocab_size > config.vocab_size:
         raise UserError(
-            f"the tokenizer has {tokenizer.vocab_size} tokens, the model's table {config.vocab_size} rows: "
-            "ids past its end would have no embedding"
+            f"the tokenizer has {tokenizer.vocab_size} tokens, but the model's table has {config.vocab_size} rows: "
+            "tokens with higher ids would have no embedding"
         )
     for path, array in flat.items():
         if not np.isfinite(array).all():
-            raise UserError(f"{path} holds values that are not finite; such weights are not written")
+            raise UserError(f"{path} holds values that are not finite; bert_jax does not write such weights")
 
 
 def _compare(
     folder: Path, config: BertConfig, head: str, flat: Mapping[str, np.ndarray], tensors: Mapping[str, np.ndarray]
 ) -> None:
-    """Out and in again must be the same bits: in the file, and in our tree."""
+    """Read the folder back and check that every array has the same bits as the original."""
     with open_weights(folder, config.model_type) as written:
         if len(written) != len(tensors) or written.verify() is False:
-            raise UserError(f"{written.path}: what was read back is not what was written; is the disk sound?")
+            raise UserError(f"{written.path}: the file differs from what was written to it; is the disk faulty?")
         sources, report = select(written, config, head)
         report.check()
         for path, array in read_arrays(written, sources):
             original = flat.get(path, flat.get(ENCODER + path))
             if original is None or not _same_bits(array, np.asarray(original, dtype=np.float32)):
-                raise UserError(f"{written.path}: {path} reads back with other bits than were written")
+                raise UserError(f"{written.path}: {path} has other bits than were written to it")
 
 
 def _same_bits(a: np.ndarray, b: np.ndarray) -> bool:
@@ -158,10 +166,11 @@ def _longest(config: BertConfig, tokenizer: "Tokenizer | None") -> int:
 
 
 def _save_tokenizer(tokenizer: "Tokenizer", folder: Path, config: BertConfig) -> None:
-    """The tokenizer's own files, as whoever loads the folder expects them.
+    """Write the tokenizer's files with two settings that other programs need.
 
-    With the model's length (absent, transformers takes it for unlimited), and with "[MASK]" in a text meaning the
-    token, also where the training text was prepared by Google's rules, which split it.
+    "model_max_length" is the model's longest input, because transformers sets no limit without it.
+    "split_special_tokens" is false, so that "[MASK]" in a text means the token, even if the training text was prepared
+    by Google's rules, which split it.
     """
     tokenizer.save(folder)
     path = folder / "tokenizer_config.json"

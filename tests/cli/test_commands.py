@@ -229,7 +229,7 @@ def test_fill_mask_answers_the_texts_beside_one_that_has_no_mask(export, capsys)
         (["fill-mask", "{export}", "no mask here"], "has no [MASK]"),
         (["fill-mask", "{export}", "the [MASK]" + " a" * 20], "shorten it"),
         (["fill-mask", "{export}", "the [MASK]", "--top-k", "0"], "--top-k 0"),
-        (["fill-mask", "nowhere", "the [MASK]"], "nowhere: no such folder"),
+        (["fill-mask", "nowhere", "the [MASK]"], "nowhere: no such local folder"),
         (["info", "{export}", "--step", "3"], "has no steps"),
         (["info", "{tmp}"], "config.json"),
         (["export", "{run}", "{tmp}"], "{tmp}: holds 'mine.txt'"),

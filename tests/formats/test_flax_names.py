@@ -122,14 +122,14 @@ def test_spellings_before_transformers_4_6_are_understood():
 def test_other_models_are_one_clear_line():
     t5 = InMemory(arrays_of(["shared/embedding", "decoder/block/0/layer/0/SelfAttention/q/kernel"]))
     with pytest.raises(
-        UserError, match="its arrays are in shared, decoder; a bert has bert, embeddings, encoder, pooler"
+        UserError, match="its arrays are below shared, decoder; a bert has bert, embeddings, encoder, pooler"
     ):
         hf_names(t5, "bert")
-    with pytest.raises(UserError, match="its arrays are in shared, decoder; no BERT has such names"):
+    with pytest.raises(UserError, match="its arrays are below shared, decoder; no BERT has such names"):
         hf_names(t5)
-    with pytest.raises(UserError, match="model_type 't5' is not read"):
+    with pytest.raises(UserError, match="model_type is 't5'; expected one of bert"):
         hf_names(t5, "t5")
-    with pytest.raises(UserError, match="its arrays are in roberta"):
+    with pytest.raises(UserError, match="its arrays are below roberta"):
         hf_names(InMemory(arrays_of(["roberta/embeddings/LayerNorm/bias"])), "bert")
 
 
@@ -140,5 +140,5 @@ def test_a_kernel_that_is_no_matrix_is_left_as_it_is():
 
 def test_two_names_of_one_array_are_refused():
     twice = InMemory(arrays_of(["bert/embeddings/LayerNorm/scale", "bert/embeddings/LayerNorm/gamma"]))
-    with pytest.raises(UserError, match=r"LayerNorm/scale and .*LayerNorm/gamma are both torch's bert\.embeddings"):
+    with pytest.raises(UserError, match=r"LayerNorm/scale and .*LayerNorm/gamma both mean torch's bert\.embeddings"):
         hf_names(twice, "bert")

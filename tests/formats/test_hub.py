@@ -195,7 +195,7 @@ def test_settings_that_a_cache_may_lack_are_asked_for(hub, get, caplog):
 def test_a_partial_copy_is_completed_or_refused_by_name(hub, get, lost):
     folder = get(REPO)
     (folder / lost).unlink()
-    with pytest.raises(FileNotFoundError, match=f"lacks {lost}, and this is offline") as error:
+    with pytest.raises(FileNotFoundError, match=f"lacks {lost}, and bert_jax is offline") as error:
         get(REPO, offline=True)
     assert "\n" not in str(error.value)
     hub.log.clear()
@@ -218,10 +218,10 @@ def test_a_partial_copy_without_a_vocabulary_or_a_shard_is_refused(hub, get):
 
 def test_nothing_cached_and_no_network_is_one_line_and_one_attempt(hub, get, tmp_path):
     hub.stop()
-    with pytest.raises(FileNotFoundError, match=r"no such folder here.*cannot be reached \(ConnectError") as error:
+    with pytest.raises(FileNotFoundError, match=r"no such local folder.*cannot be reached \(ConnectError") as error:
         get("bert-base-uncased")
     assert hub.endpoint in str(error.value) and "\n" not in str(error.value)
-    with pytest.raises(FileNotFoundError, match="this is offline"):
+    with pytest.raises(FileNotFoundError, match="bert_jax is offline"):
         get("bert-base-uncased", offline=True)
     assert not (tmp_path / "cache").exists()
 
@@ -245,7 +245,7 @@ def test_what_came_before_the_hub_died_is_kept_for_the_next_call(hub, get, impat
     with pytest.raises(FileNotFoundError, match=r"model\.safetensors") as error:
         get(REPO)
     assert "\n" not in str(error.value)
-    with pytest.raises(FileNotFoundError, match="this is offline"):  # half of it is not a model
+    with pytest.raises(FileNotFoundError, match="bert_jax is offline"):  # half of it is not a model
         get(REPO, offline=True)
     hub.broken.clear()
     hub.log.clear()
@@ -257,7 +257,7 @@ def test_what_came_before_the_hub_died_is_kept_for_the_next_call(hub, get, impat
 @pytest.mark.parametrize("name", ["model.safetensors", "vocab.txt"])
 def test_a_file_that_is_not_what_the_hub_has_is_not_kept(hub, get, name):
     hub.spoilt[name] = bytes(len(NEEDED[name]))
-    with pytest.raises(UserError, match=f"{name} was damaged on its way"):
+    with pytest.raises(UserError, match=f"the download of {name} is damaged"):
         get(REPO)
     hub.spoilt.clear()
     assert (get(REPO) / name).read_bytes() == NEEDED[name]
@@ -297,12 +297,12 @@ def test_a_disk_that_refuses_is_one_line(hub, get, monkeypatch, error, says):
 
 
 def test_no_model_no_revision_no_access(hub, get):
-    with pytest.raises(FileNotFoundError, match=r"no such folder here, and http.* has no such model.*HF_TOKEN"):
+    with pytest.raises(FileNotFoundError, match=r"no such local folder, and http.* has no such model.*HF_TOKEN"):
         get("nobody/nothing")
     with pytest.raises(UserError, match="has no revision 'v9'"):
         get(REPO, revision="v9")
     hub.publish("somebody/gated", FILES, token="hf_right", gated=True)
-    with pytest.raises(UserError, match=r"gated: agree to its terms at .*HF_TOKEN"):
+    with pytest.raises(UserError, match=r"gated: accept its terms at .*HF_TOKEN"):
         get("somebody/gated")
     hub.publish("somebody/private", FILES, token="hf_right")
     with pytest.raises(UserError, match=r"refuses access \(HTTP 403\).*HF_TOKEN"):
@@ -313,7 +313,7 @@ def test_no_model_no_revision_no_access(hub, get):
 @pytest.mark.parametrize(
     ("files", "says"),
     [
-        ({"tf_model.h5": b"", "config.json": b"{}"}, r"no weights that are read .*found tf_model\.h5"),
+        ({"tf_model.h5": b"", "config.json": b"{}"}, r"expected weights in one of .*found tf_model\.h5"),
         ({"model.safetensors": b"weights"}, r"has no config\.json"),
         (
             {"config.json": b"{}", "model.safetensors.index.json": b'{"weight_map": {"a": "../../x"}}'},
@@ -321,7 +321,7 @@ def test_no_model_no_revision_no_access(hub, get):
         ),
         (
             {"config.json": b"{}", "model.safetensors.index.json": b'{"weight_map": {"a": "x.safetensors"}}'},
-            "x.safetensors, which is not among its files",
+            "x.safetensors, which the model does not have",
         ),
         ({"config.json": b"{}", "model.safetensors.index.json": b"[]"}, "not an index of sharded weights"),
     ],
@@ -338,7 +338,7 @@ def test_a_folder_goes_before_a_published_model(hub, get, tmp_path, monkeypatch)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "google-bert" / "bert-base-uncased").mkdir(parents=True)
     assert get(REPO) == Path(REPO)
-    with pytest.raises(UserError, match="is a folder here"):
+    with pytest.raises(UserError, match="is a local folder"):
         get(REPO, revision="main")
     (tmp_path / "file").touch()
     with pytest.raises(UserError, match="is a file"):
@@ -357,7 +357,7 @@ def test_what_is_neither_a_path_nor_a_hub_id_is_one_line(get, text):
 
 
 def test_two_revisions_are_refused():
-    with pytest.raises(UserError, match="say one of them"):
+    with pytest.raises(UserError, match="give only one of them"):
         parse_hub_id("a/b@v1", "v2")
     assert str(parse_hub_id("bert-base-uncased@v1", "v1")) == f"{REPO}@v1"
 
@@ -381,7 +381,7 @@ def test_the_environment_is_the_clients(hub, tmp_path):
         return subprocess.run(command, cwd=ROOT, env=environment | more, capture_output=True, text=True, check=False)
 
     offline = run(HF_HUB_OFFLINE="1")
-    assert "this is offline (HF_HUB_OFFLINE)" in offline.stderr.splitlines()[-1]
+    assert "bert_jax is offline (HF_HUB_OFFLINE)" in offline.stderr.splitlines()[-1]
     assert hub.log == []
     folder = run().stdout.strip()
     assert folder.startswith(str(tmp_path)) and names(Path(folder)) == set(NEEDED)

@@ -119,7 +119,7 @@ def test_a_missing_head_is_an_error_or_fresh_and_said(tmp_path, params, caplog):
         loaded = load(folder, head="pretraining", allow_missing=["bert/pooler", "nsp_head"])
     assert loaded.tokenizer is None
     assert set(loaded.report.fresh) == {"bert/pooler/kernel", "bert/pooler/bias", "nsp_head/kernel", "nsp_head/bias"}
-    assert "4 parameters are drawn anew" in caplog.text
+    assert "4 parameters are initialised randomly" in caplog.text
     drawn = jax.jit(loaded.model.init)(jax.random.key(0), jnp.zeros((1, 4), jnp.int32))["params"]
     np.testing.assert_array_equal(loaded.params["nsp_head"]["kernel"], drawn["nsp_head"]["kernel"])
     np.testing.assert_array_equal(loaded.params["mlm_head"]["bias"], params["mlm_head"]["bias"])
@@ -141,7 +141,7 @@ def test_a_task_starts_from_any_checkpoint_with_a_fresh_head(run, export, params
             loaded = load(source, head=head, num_labels=3, allow_missing=(part,), key=jax.random.key(7))
         assert loaded.config.labels == ("LABEL_0", "LABEL_1", "LABEL_2")
         assert loaded.report.fresh == (f"{part}/kernel", f"{part}/bias")
-        assert f"2 parameters are drawn anew, not trained: {part}" in caplog.text
+        assert f"2 parameters are initialised randomly: {part}" in caplog.text
         kernel = np.asarray(loaded.params[part]["kernel"])
         assert kernel.shape == (CONFIG.hidden_size, 2 if part == "qa_head" else 3)
         assert 0 < np.abs(kernel).max() <= 2 * CONFIG.initializer_range
@@ -229,7 +229,7 @@ def test_a_damaged_checkpoint_is_passed_over_loudly(run, tmp_path, params, caplo
 
 
 def test_mistakes_are_one_clear_line(run, export, tmp_path, params):
-    with pytest.raises(FileNotFoundError, match="nowhere: no such folder"):
+    with pytest.raises(FileNotFoundError, match="nowhere: no such local folder"):
         load("nowhere")
     with pytest.raises(UserError, match="bucket"):
         load("gs://bucket/run")

@@ -77,13 +77,13 @@ def test_what_is_on_disk_goes_before_and_a_path_is_never_asked_for(
 ):
     monkeypatch.chdir(folder.parent)
     assert load("model").config == CONFIG
-    with pytest.raises(UserError, match="is a folder here"):
+    with pytest.raises(UserError, match="is a local folder"):
         load("model", revision="main")
     for missing in (tmp_path / "runs", "./runs/demo", "runs/demo/checkpoints", Path("runs/demo")):
         with pytest.raises(FileNotFoundError, match="no such folder"):
             load(missing)
     assert hub.log == []
-    with pytest.raises(FileNotFoundError, match=r"runs/demo: no such folder here, and http.* has no such model"):
+    with pytest.raises(FileNotFoundError, match=r"runs/demo: no such local folder, and http.* has no such model"):
         load("runs/demo")
 
 
@@ -105,7 +105,7 @@ def test_the_commands_take_a_hub_id(hub: HubServer, folder, files, tmp_path, cap
     hub.stop()
     assert main(["fill-mask", REPO, "the [MASK] sat."]) == 0
     assert main(["info", "nobody/nothing"]) == 2
-    assert capsys.readouterr().err.splitlines()[-1].startswith("error: nobody/nothing: no such folder here")
+    assert capsys.readouterr().err.splitlines()[-1].startswith("error: nobody/nothing: no such local folder")
 
 
 def test_the_guides_python_runs(hub: HubServer, files):

@@ -137,7 +137,7 @@ def test_shapes_and_dtypes_that_do_not_fit_are_named(tmp_path, tensors):
     wrong = tensors | {WORDS: tensors[WORDS][:-1], "bert.pooler.dense.bias": np.zeros(4, np.int32)}
     report = read_model(folder(tmp_path / "m", wrong)).report
     assert len(report.mismatched) == 2
-    assert "(10, 4)" in report.mismatched[0]
+    assert "(49, 16)" in report.mismatched[0]
     assert "(50, 16)" in report.mismatched[0]
     assert "int32" in report.mismatched[1]
     with pytest.raises(UserError, match="1 more"):
@@ -175,7 +175,8 @@ def test_mistakes_are_one_clear_line(tmp_path, tensors):
     keras = folder(tmp_path / "keras", tensors)
     (keras / "model.safetensors").rename(keras / "tf_model.h5")
     with pytest.raises(
-        FileNotFoundError, match=r"holds no weights \(model\.safetensors, .*; tf_model\.h5 cannot be read"
+        FileNotFoundError,
+        match=r"contains no weights \(model\.safetensors, .*; bert_jax does not read files named tf_model\.h5",
     ):
         read_model(keras)
 

@@ -110,11 +110,11 @@ def test_of_a_fine_tuning_run_the_export_is_taken_unless_a_checkpoint_is_asked_f
 def test_what_says_too_little_is_one_line(places, tmp_path):
     with pytest.raises(FileNotFoundError, match=r"absent: no such folder \(expected a run directory, a folder or a"):
         open_source(tmp_path / "absent")
-    with pytest.raises(UserError, match="loading from a bucket is not supported"):
+    with pytest.raises(UserError, match="bert_jax cannot load from a bucket"):
         open_source("gs://bucket/run")
     assert open_source(tmp_path) == Source(tmp_path)
     with pytest.raises(
-        FileNotFoundError, match=r"holds no config\.json \(nor bert_config\.json, albert_config\.json\)"
+        FileNotFoundError, match=r"contains no config\.json \(nor bert_config\.json, albert_config\.json\)"
     ):
         load_config(tmp_path)
     for text, found in (("{", "not JSON"), ("[]", "expected a JSON object, found list")):

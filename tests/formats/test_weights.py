@@ -41,7 +41,9 @@ def test_safetensors_of_flax_are_turned_into_torch_s_layout(tmp_path):
 def test_a_folder_without_readable_weights_says_what_it_looked_for(tmp_path: Path, name):
     (tmp_path / name).write_bytes(b"x")
     assert not has_weights(tmp_path)
-    with pytest.raises(FileNotFoundError, match=r"holds no weights \(model\.safetensors, pytorch_model\.bin") as caught:
+    with pytest.raises(
+        FileNotFoundError, match=r"contains no weights \(model\.safetensors, pytorch_model\.bin"
+    ) as caught:
         open_weights(tmp_path)
     assert "\n" not in str(caught.value)
     assert (name in str(caught.value)) == (not name.endswith(".ot"))

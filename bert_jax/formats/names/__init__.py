@@ -1,4 +1,4 @@
-"""What a parameter is called in Hugging Face's files and in our tree.
+"""The names of parameters in Hugging Face's files and in our tree.
 
-One table a family.
+There is one table per family.
 """

@@ -1,7 +1,7 @@
-"""What a parameter is called in Hugging Face's files and in our tree: the tables of all families, made concrete.
+"""The names of a config's parameters in Hugging Face's files and in our tree, from the tables in `families.py`.
 
-A family is data (`families.py`, in rows of `table.py`); the functions here know none by name. torch
-keeps the weight of a linear layer as [out, in], we keep kernels as [in, out].
+A family is data; no function here names one. torch stores the weight of a linear layer as [out, in], we store kernels
+as [in, out].
 """
 
 from collections.abc import Iterable, Mapping
@@ -11,12 +11,11 @@ import numpy as np
 
 from bert_jax.config import BertConfig
 from bert_jax.errors import UserError
-from bert_jax.formats.names.families import ALBERT, BERT, DISTILBERT, ROBERTA
-from bert_jax.formats.names.table import ENCODER, FamilyNames, Head, Name
+from bert_jax.formats.names.families import ALBERT, BERT, DISTILBERT, ENCODER, ROBERTA, FamilyNames, Head, Name
 
 FAMILIES: dict[str, FamilyNames] = {family.name: family for family in (BERT, ROBERTA, ALBERT, DISTILBERT)}
 
-_OLD_SUFFIXES = {"norm.gamma": "weight", "norm.beta": "bias"}  # TensorFlow's words, in files of before 2019
+_OLD_SUFFIXES = {"norm.gamma": "weight", "norm.beta": "bias"}  # TensorFlow's words, in files from before 2019
 _BUFFERS = (
     "embeddings.position_ids",
     "embeddings.token_type_ids",
@@ -28,7 +27,7 @@ _BUFFERS = (
 
 
 class Parameter(NamedTuple):
-    """A row made concrete for one config: their key, our shape, whether theirs is transposed, a second key."""
+    """A row filled in for one config: their key, our shape, whether their array is transposed, a second key."""
 
     key: str
     shape: tuple[int, ...]
@@ -46,7 +45,7 @@ def family_of(config: BertConfig) -> FamilyNames:
 
 
 def find_head(head: str, config: BertConfig) -> Head:
-    """The head of that name; a UserError lists those that the family has."""
+    """The head of that name; raises a UserError that lists the family's heads if there is none."""
     heads = family_of(config).heads
     if head not in heads:
         raise UserError(f"head={head!r}: {config.model_type} has {', '.join(heads)}")
@@ -54,12 +53,12 @@ def find_head(head: str, config: BertConfig) -> Head:
 
 
 def architecture_of(config: BertConfig, head: str) -> str:
-    """The class that transformers loads such a folder with."""
+    """The transformers class that loads a folder for this head."""
     return family_of(config).classes[config.model_type] + find_head(head, config).suffix
 
 
 def is_encoder(head: str, config: BertConfig) -> bool:
-    """Whether it is the encoder alone: then neither our tree nor their keys have its name in front."""
+    """Whether `head` is the encoder without a head: then our paths lack "bert/", and their keys the family's prefix."""
     return find_head(head, config).suffix == "Model"
 
 
@@ -67,19 +66,19 @@ def parameters_of(config: BertConfig, head: str) -> dict[str, Parameter]:
     """Every parameter that a model of this config and head has.
 
     Args:
-        config: family, sizes, number of layers, heads that were pruned.
-        head: a head of the family. For the encoder alone the tree starts below "bert": `embeddings/word_embeddings`.
+        config: gives family, sizes, number of layers and pruned heads.
+        head: a head of the family. For the encoder without a head, paths have no "bert/": `embeddings/word_embeddings`.
 
     Returns:
-        our path -> Parameter(their key, our shape, transposed), in the order of the table. Their keys carry the
-        family's prefix, for the encoder alone too (`stored_key` takes it away).
+        our path -> Parameter(their key, our shape, transposed), in the order of the table. Their keys always have the
+        family's prefix; `stored_key` removes it for the encoder without a head.
     """
     rows = _concrete(config, head)
     return {our_path(path, head, config): row for path, row, constant in rows if constant is None}
 
 
 def constants_of(config: BertConfig, head: str) -> dict[str, float]:
-    """Their keys of numbers that they store and we know."""
+    """The keys that hold a constant in their files -> its value."""
     return {row.key: constant for _, row, constant in _concrete(config, head) if constant is not None}
 
 
@@ -128,27 +127,27 @@ def _size(letter: str | int, config: BertConfig, kept_heads: int) -> int:
 
 
 def our_path(path: str, head: str, config: BertConfig) -> str:
-    """A path of the table as it is in the tree of `head`: the encoder alone has no "bert" above it."""
+    """A path of the table -> the path in the tree of `head`: without "bert/" for the encoder without a head."""
     return path.removeprefix(ENCODER) if is_encoder(head, config) else path
 
 
 def stored_key(key: str, head: str, config: BertConfig) -> str:
-    """A key of the table as it is in a file for `head`: the encoder alone is written without "bert."."""
+    """A key of the table -> the key in a file for `head`: without, say, "bert." for the encoder without a head."""
     return key.removeprefix(family_of(config).prefix) if is_encoder(head, config) else key
 
 
 def table_keys(keys: Iterable[str], family: FamilyNames) -> dict[str, str]:
-    """Keys of a file -> keys of the table: old spellings renewed, a missing prefix supplied, buffers left out.
+    """Match a file's keys with the table's: replace old spellings, add a missing prefix, drop buffers.
 
     Args:
-        keys: as they stand in the file.
-        family: whose table.
+        keys: the keys of the file.
+        family: the family whose table to use.
 
     Returns:
-        key of the table (or the file's own where the table has none such) -> key in the file.
+        key of the table (or the file's own key if the table does not have it) -> key in the file.
 
     Raises:
-        UserError: two keys of the file mean the same parameter.
+        UserError: two keys of the file name the same parameter.
     """
     found: dict[str, str] = {}
     for key in keys:
@@ -165,10 +164,11 @@ def table_keys(keys: Iterable[str], family: FamilyNames) -> dict[str, str]:
 
 
 def head_in(names: Iterable[str], config: BertConfig) -> str:
-    """Which head a set of keys (of the table) or of paths (of our tree) belongs to, by what is in it.
+    """Find the head that a set of table keys or of our paths belongs to.
 
-    The head with the most parts of those that are there completely. Keys cannot tell a classifier of sequences from one
-    of choices, nor a masked LM from a causal one (`is_decoder` does).
+    Among the heads whose parts are all present, it is the one with the most parts. Keys do not distinguish sequence
+    classification from multiple choice (the result is the former), nor a masked LM from a causal one
+    (`config.is_decoder` decides).
     """
     family, names = family_of(config), set(names)
     numbers = family.layer_numbers(0, config)
@@ -179,7 +179,7 @@ def head_in(names: Iterable[str], config: BertConfig) -> str:
 
 
 def _is_there(rows: Iterable[Name], names: set[str], numbers: Mapping[str, int]) -> bool:
-    """Whether of each subtree that the rows belong to something is among names: their keys or our paths."""
+    """Whether `names` (their keys or our paths) contains something from each subtree that the rows belong to."""
     found: dict[str, bool] = {}
     for row in rows:
         path, key = row.path.format(**numbers), row.key.format(**numbers)
@@ -190,26 +190,28 @@ def _is_there(rows: Iterable[Name], names: set[str], numbers: Mapping[str, int])
 
 
 def to_stored(flat: Mapping[str, np.ndarray], config: BertConfig, head: str) -> dict[str, np.ndarray]:
-    """Our tree, flat -> their tensors: renamed, kernels transposed, float32, C-contiguous, tied ones left out.
+    """Convert our flat tree to their tensors: rename, transpose kernels, cast to float32, leave out tied copies.
 
     Args:
-        flat: path -> array (float32, float16 or bfloat16). It may hold more than `head` needs (another head), and
-            for the encoder alone it may start at "bert/" or below it.
-        config: whose family, and whose sizes the arrays must have.
-        head: what is written.
+        flat: path -> array (float32, float16 or bfloat16). It may hold more than `head` needs (another head). For the
+            encoder without a head, paths may start with "bert/" or not.
+        config: gives the family, and the sizes that the arrays must have.
+        head: the head to convert for.
 
     Returns:
-        their key -> float32 array, contiguous: torch's [out, in] in C order.
+        their key -> float32 array, C-contiguous in torch's [out, in] layout.
 
     Raises:
-        UserError: a parameter is missing, has another shape, or the tree holds what the family does not know.
+        UserError: a parameter is missing or has a wrong shape, or the tree has a path that the family does not have.
     """
     family = family_of(config)
     bare = is_encoder(head, config) and not any(path.startswith(ENCODER) for path in flat)
     known = {path for other in family.heads for path, *_ in _concrete(config, other)}
     strangers = sorted(path for path in flat if (ENCODER + path if bare else path) not in known)
     if strangers:
-        raise UserError(f"the tree holds {strangers[0]!r}, which no {family.name} has ({len(strangers)} such)")
+        raise UserError(
+            f"the tree holds {strangers[0]!r}, which no {family.name} model has ({len(strangers)} such paths)"
+        )
     tensors: dict[str, np.ndarray] = {}
     for path, parameter, constant in _concrete(config, head):
         key = stored_key(parameter.key, head, config)
@@ -218,7 +220,7 @@ def to_stored(flat: Mapping[str, np.ndarray], config: BertConfig, head: str) -> 
             continue
         array = flat.get(path.removeprefix(ENCODER) if bare else path)
         if array is None:
-            raise UserError(f"the tree has no {path!r}, which head={head!r} writes")
+            raise UserError(f"the tree has no {path!r}, which head={head!r} needs")
         if array.shape != parameter.shape:
             raise UserError(f"{path} has shape {array.shape}; the config says {parameter.shape}")
         tensors[key] = np.asarray(array.T if parameter.transposed else array, dtype=np.float32, order="C")

@@ -1,4 +1,4 @@
-"""Google's checkpoints, read and written without TensorFlow.
+"""Read and write Google's checkpoints without TensorFlow.
 
-TF1's BERT and ALBERT, TF2's Model Garden (reading only).
+BERT and ALBERT of TF1 are read and written, the encoder of TF2's Model Garden is read.
 """

@@ -3,11 +3,9 @@
     with Tf1Checkpoint("uncased_L-12_H-768_A-12") as stored:      # a folder, or a prefix .../bert_model.ckpt
         stored["bert/embeddings/word_embeddings"]                 # float32 [30522, 768], read now
 
-Sources: TensorFlow's core/util/tensor_bundle/tensor_bundle.{h,cc}. `hf_names` in `names.py` gives the tensors
-Hugging Face's names, `optimizer_state` in `google.py` the moments of Adam.
-
-The bytes are those of TensorFlow 1's BundleWriter when its Saver saves the same variables, since the Saver sorts them
-by name (core/util/tensor_bundle/tensor_bundle.cc, python/training/saver.py).
+`hf_names` in `names.py` gives the tensors Hugging Face's names, `optimizer_state` in `google.py` the moments of Adam.
+The written bytes equal those of TensorFlow 1, whose Saver sorts the variables by name before its BundleWriter writes
+them. Sources: TensorFlow's core/util/tensor_bundle/tensor_bundle.{h,cc}, python/training/saver.py.
 """
 
 import os
@@ -44,21 +42,21 @@ _MOST_NAMED = 5
 
 
 def is_checkpoint(source: str | os.PathLike[str]) -> bool:
-    """Whether there is an .index at that prefix, in that folder or in its variables/ (a TF-hub module)."""
+    """Whether `source` is a prefix with an .index, or a folder with one directly or in variables/ (a TF-hub module)."""
     path = Path(source)
     return bool(_prefixes(path)) or _index(_bare(path)).is_file()
 
 
 def find_prefix(source: str | os.PathLike[str]) -> Path:
-    """The prefix X of the one checkpoint that `source` names.
+    """The prefix of the one checkpoint that `source` names.
 
     Args:
-        source: the prefix itself, one of its files, or a folder. In a folder with several, its file `checkpoint`
-            says which is the latest.
+        source: the prefix itself, one of the checkpoint's files, or a folder. If the folder has several checkpoints,
+            its file `checkpoint` names the latest, which is taken.
 
     Raises:
         FileNotFoundError: there is no checkpoint.
-        UserError: there are several, or one of TensorFlow's old one-file format.
+        UserError: the folder has several checkpoints and none is named the latest, or one in TensorFlow's V1 format.
     """
     path = Path(source)
     if not path.is_dir():
@@ -71,14 +69,14 @@ def find_prefix(source: str | os.PathLike[str]) -> Path:
         return found[0]
     if found:
         names = ", ".join(prefix.name for prefix in found[:_MOST_NAMED]) + (" …" if len(found) > _MOST_NAMED else "")
-        raise UserError(f"{path}: holds {len(found)} checkpoints, {names}: name one of them, as in {found[0]}")
+        raise UserError(f"{path}: holds {len(found)} checkpoints, {names}: name one of them, such as {found[0]}")
     for file in sorted(path.iterdir()):
         if _is_table(file):
             raise UserError(_old_format(file))
     alone = [file for file in sorted(path.iterdir()) if _DATA_FILE.search(file.name)]
     if alone:
-        raise FileNotFoundError(f"{alone[0]}: its {_bare(alone[0]).name}{INDEX} is not there; copy that file too")
-    raise FileNotFoundError(f"{path}: holds no TensorFlow checkpoint (no file *{INDEX})")
+        raise FileNotFoundError(f"{alone[0]}: {_bare(alone[0]).name}{INDEX} is missing beside it; copy that file too")
+    raise FileNotFoundError(f"{path}: contains no TensorFlow checkpoint (no file *{INDEX})")
 
 
 def _prefixes(folder: Path) -> list[Path]:
@@ -89,7 +87,7 @@ def _prefixes(folder: Path) -> list[Path]:
 
 
 def _bare(path: Path) -> Path:
-    """The path without the ending that one of the checkpoint's files has."""
+    """The path without the ending of a checkpoint's file (".index" or ".data-00000-of-00001")."""
     name = _DATA_FILE.sub("", path.name.removesuffix(INDEX))
     return path.with_name(name) if name else path
 
@@ -107,7 +105,7 @@ def _existing_prefix(prefix: Path) -> Path:
 
 
 def _latest(folder: Path) -> Path | None:
-    """The prefix that the file `checkpoint` names, by its last component: the folder may have been moved."""
+    """The prefix that the file `checkpoint` names; only its last component is used, since folders are often moved."""
     try:
         with open(folder / _LATEST, "rb") as file:
             text = file.read(1 << 20).decode("utf-8", "replace")
@@ -127,23 +125,24 @@ def _is_table(path: Path) -> bool:
 
 def _old_format(path: Path) -> str:
     return (
-        f"{path}: a checkpoint of TensorFlow's V1 format (one file, before 2017), which is not read; save it again "
-        "with tf.train.Saver(write_version=tf.train.SaverDef.V2)"
+        f"{path}: a checkpoint in TensorFlow's V1 format (one file, before 2017), which bert_jax cannot read; save it "
+        "again with tf.train.Saver(write_version=tf.train.SaverDef.V2)"
     )
 
 
 MOST_INDEX_BYTES = 1 << 26
-"""Size of an .index that is read: some 100 bytes a tensor are usual."""
+"""The largest .index that is read; usual ones have about 100 bytes per tensor."""
 
 _CHUNK = 1 << 24
 _MOST_SHOWN = 100
 
 
 class Tf1Checkpoint(Stored):
-    """The tensors of a checkpoint under TensorFlow's names; each is read, and its CRC-32C checked, when asked for.
+    """The tensors of a checkpoint under TensorFlow's names; each is read on access, and its CRC-32C is checked.
 
-    Opening reads the .index and checks that each tensor lies within its data file and overlaps no other. Strings are
-    listed with dtype "object", and not read. A partitioned variable is put together from its slices.
+    Opening the checkpoint reads the .index, and checks that each tensor is within its data file and overlaps no other.
+    String tensors have dtype "object", and only `string` reads them. A partitioned variable is assembled from its
+    slices.
 
     Args:
         source: a prefix (`DIR/bert_model.ckpt`), one of its files, or a folder (see `find_prefix`).
@@ -152,8 +151,8 @@ class Tf1Checkpoint(Stored):
         prefix: the path before ".index".
 
     Raises:
-        FileNotFoundError: there is none, or a data file of it is not there.
-        UserError: it is damaged, or in TensorFlow's old one-file format.
+        FileNotFoundError: the checkpoint or one of its data files does not exist.
+        UserError: it is damaged, or in TensorFlow's V1 format.
     """
 
     def __init__(self, source: str | os.PathLike[str]):
@@ -162,7 +161,7 @@ class Tf1Checkpoint(Stored):
         self.metadata = {}
         size = self.path.stat().st_size
         if size > MOST_INDEX_BYTES:
-            raise UserError(f"{self.path}: has {size} bytes; an index of at most {MOST_INDEX_BYTES} is read")
+            raise UserError(f"{self.path}: has {size} bytes; an index may have at most {MOST_INDEX_BYTES}")
         self._files: dict[int, FileBytes] = {}
         try:
             self._header, by_key = _read_index(self.path.read_bytes())
@@ -196,12 +195,12 @@ class Tf1Checkpoint(Stored):
 
         Raises:
             KeyError: there is no such tensor.
-            UserError: its bytes do not have the recorded checksum, or it is of a dtype that is not read.
+            UserError: its bytes do not match the recorded checksum, or its dtype is not supported.
         """
         entry = self._entries[key]
         if entry.numpy_dtype is None:
-            kind = "strings" if entry.is_string else f"of TensorFlow's dtype {entry.dtype}"
-            raise UserError(f"{self.path}: tensor {key!r} is {kind}; numbers alone are read")
+            kind = "strings" if entry.is_string else f"TensorFlow's dtype {entry.dtype}"
+            raise UserError(f"{self.path}: tensor {key!r} holds {kind}; expected numbers")
         return self._joined(key, entry) if entry.slices else self._numbers(key, entry)
 
     def shape(self, key: str) -> tuple[int, ...]:
@@ -210,7 +209,7 @@ class Tf1Checkpoint(Stored):
     def dtype(self, key: str) -> str:
         entry = self._entries[key]
         if entry.numpy_dtype is None and not entry.is_string:
-            raise UserError(f"{self.path}: tensor {key!r} is of TensorFlow's dtype {entry.dtype}, which is not read")
+            raise UserError(f"{self.path}: tensor {key!r} holds TensorFlow's dtype {entry.dtype}; expected numbers")
         return entry.numpy_dtype or "object"
 
     def copy_to(self, key: str, out: np.ndarray) -> None:
@@ -222,15 +221,15 @@ class Tf1Checkpoint(Stored):
         self._check_crc(key, entry, out)
 
     def verify(self) -> bool:
-        """Whether all tensors, slots of the optimizer included, have their checksums; reads the data files once."""
+        """Whether all tensors, the optimizer's included, match their checksums; reads the data files once."""
         return all(self._crc_agrees(entry) for entry in self._placed().values())
 
     def string(self, key: str) -> bytes:
-        """A tensor that is one string: its length, a CRC of that, and the bytes (`WriteStringTensor`).
+        """Read a tensor that is one string, stored as its length, a CRC of the length, and bytes (`WriteStringTensor`).
 
         Raises:
             KeyError: there is no such tensor.
-            UserError: it is something else, or damaged.
+            UserError: the tensor is not one string, or is damaged.
         """
         entry = self._entries[key]
         octets = self._read(entry).tobytes()
@@ -243,7 +242,7 @@ class Tf1Checkpoint(Stored):
                 masked_crc32c(size.to_bytes(4, "little") + octets[at:]) != entry.masked_crc
                 or size != len(octets) - start
             ):
-                raise ValueError("does not have its recorded CRC-32C: it is damaged")
+                raise ValueError("does not match its recorded CRC-32C: damaged")
         except ValueError as error:
             raise UserError(f"{self._shard(entry)}: tensor {key!r} {error}") from None
         return octets[start:]
@@ -262,8 +261,8 @@ class Tf1Checkpoint(Stored):
     def _check_crc(self, name: str, entry: Entry, octets: np.ndarray) -> None:
         if masked_crc32c(octets) != entry.masked_crc:
             raise UserError(
-                f"{self._shard(entry)}: tensor {name!r}, {entry.size} bytes at byte {entry.offset}, does not have its "
-                "recorded CRC-32C: it is damaged; copy it again"
+                f"{self._shard(entry)}: tensor {name!r} ({entry.size} bytes from byte {entry.offset}) does not match "
+                "its recorded CRC-32C: the file is damaged; copy it again"
             )
 
     def _joined(self, name: str, entry: Entry) -> np.ndarray:
@@ -283,7 +282,7 @@ class Tf1Checkpoint(Stored):
 
     def _crc_agrees(self, entry: Entry) -> bool:
         if entry.numpy_dtype is None:
-            return True  # of strings the sum is not that of the bytes
+            return True  # the CRC of a string tensor is not that of its bytes
         crc, end = 0, entry.offset + entry.size
         for start in range(entry.offset, end, _CHUNK):
             crc = google_crc32c.extend(crc, self._files[entry.shard].read(start, min(_CHUNK, end - start)))
@@ -294,41 +293,41 @@ class Tf1Checkpoint(Stored):
         return self.prefix.with_name(self.prefix.name + ending)
 
     def _placed(self) -> dict[str, Entry]:
-        """Every entry that has bytes of its own: tensors and slices."""
+        """All entries that have bytes in a data file: tensors that are not partitioned, and slices."""
         whole = {name: entry for name, entry in self._entries.items() if not entry.slices}
         return whole | {repr(key): entry for key, entry in self._slices.items()}
 
     def _check_slices(self, name: str, entry: Entry) -> None:
-        """That the slices of a partitioned tensor are there and are as many numbers as the whole."""
+        """Check that all slices of a partitioned tensor exist, and have as many numbers in total as the tensor."""
         keys = {slice_key(name, cut): slice_shape(cut, entry.shape) for cut in entry.slices}
         count = 0
         for key, shape in keys.items():
             piece = self._slices.get(key)
             if piece is None or (piece.shape, piece.dtype, piece.slices) != (shape, entry.dtype, ()):
-                raise ValueError(f"tensor {name!r} has a slice of shape {shape} that is not there")
+                raise ValueError(f"tensor {name!r} lacks its slice of shape {shape}")
             count += piece.count
         if keys and (len(keys) < len(entry.slices) or count != entry.count):
-            raise ValueError(f"the slices of tensor {name!r} are not all of its {entry.count} numbers")
+            raise ValueError(f"the slices of tensor {name!r} repeat, or have {count} numbers and not {entry.count}")
 
     def _open_files(self) -> None:
-        """Open the data files; each tensor lies within one that is there, and none upon another."""
+        """Open the data files, and check that each tensor is within one and overlaps no other."""
         ends: dict[int, tuple[int, str]] = {}
         for name, entry in sorted(self._placed().items(), key=lambda item: (item[1].shard, item[1].offset)):
             file = self._shard(entry)
             if entry.shard >= self._header.num_shards:
                 files = self._header.num_shards
                 raise UserError(
-                    f"{self.path}: tensor {name!r} is in data file {entry.shard}, counted from 0, of {files}"
+                    f"{self.path}: tensor {name!r} is in data file {entry.shard}, counted from 0, of only {files}"
                 )
             if entry.shard not in self._files:
                 if not file.is_file():
-                    raise FileNotFoundError(f"{file}: no such file; {self.path.name} has tensor {name!r} in it")
+                    raise FileNotFoundError(f"{file}: no such file; {self.path.name} says that it holds {name!r}")
                 self._files[entry.shard] = FileBytes(file)
             size = self._files[entry.shard].size
             if entry.offset + entry.size > size:
                 raise UserError(
-                    f"{file}: has {size} bytes; tensor {name!r} needs {entry.offset + entry.size}: it is cut "
-                    "off, or belongs to another index"
+                    f"{file}: has {size} bytes, but tensor {name!r} needs {entry.offset + entry.size}: truncated, or "
+                    "the file belongs to another index"
                 )
             end, before = ends.get(entry.shard, (0, ""))
             if entry.size and entry.offset < end:
@@ -341,7 +340,7 @@ def _read_index(data: bytes) -> tuple[Header, dict[bytes, Entry]]:
     table = read_table(data)
     key, value = next(table, (None, b""))
     if key != b"":
-        raise ValueError("its first key is not the header, so it is no index of a checkpoint")
+        raise ValueError("its first key is not that of a header, so it is not the index of a checkpoint")
     header = read_header(value)
     entries = {}
     for key, value in table:
@@ -363,16 +362,16 @@ _DATA = ".data-00000-of-00001"
 
 
 def write_bundle(prefix: str | os.PathLike[str], tensors: Mapping[str, np.ndarray]) -> None:
-    """Write `tensors` at `prefix`: equal tensors, equal bytes, whatever their order and memory layout.
+    """Write `tensors` at `prefix`. Equal tensors give equal bytes, whatever their order and memory layout.
 
-    The .index is written last and an old one removed first, so that what an interrupted write leaves is no checkpoint.
+    An old .index is removed first and the new one is written last, so an interrupted write leaves no checkpoint.
 
     Args:
-        prefix: path before ".index", as `DIR/bert_model.ckpt`; the folder must be there.
-        tensors: TensorFlow's name -> array; read one at a time, so a lazy mapping will do.
+        prefix: path before ".index", such as `DIR/bert_model.ckpt`; the folder must exist.
+        tensors: TensorFlow's name -> array; read one at a time, so the mapping may be lazy.
 
     Raises:
-        UserError: a dtype or a name that TensorFlow has not.
+        UserError: TensorFlow does not have a tensor's dtype, or does not allow its name.
     """
     path = Path(prefix)
     index = path.with_name(path.name + INDEX)
@@ -392,7 +391,7 @@ def write_bundle(prefix: str | os.PathLike[str], tensors: Mapping[str, np.ndarra
 def _entry(path: Path, name: str, array: np.ndarray, offset: int) -> tuple[Entry, np.ndarray]:
     dtype = stored_dtype(array.dtype)
     if dtype is None:
-        raise UserError(f"{path}: tensor {name!r} is {array.dtype}, for which the format has no number")
+        raise UserError(f"{path}: tensor {name!r} is {array.dtype}, which the format cannot store")
     if not name or name.startswith("\0"):
         raise UserError(f"{path}: {name!r} cannot be the name of a tensor")
     little = np.asarray(array, dtype=array.dtype.newbyteorder("<"), order="C")

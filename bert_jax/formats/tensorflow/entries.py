@@ -1,6 +1,6 @@
-"""What the .index of a TensorFlow checkpoint says of each tensor, and the wire format of Protocol Buffers it is in.
+"""The entries in the .index of a TensorFlow checkpoint, one per tensor, and the Protocol Buffers encoding they use.
 
-https://protobuf.dev/programming-guides/encoding/
+The encoding: https://protobuf.dev/programming-guides/encoding/
 
 Sources: TensorFlow's core/protobuf/tensor_bundle.proto, core/framework/{tensor_shape,tensor_slice,types}.proto and, for
 the key of a slice, core/util/saved_tensor_slice_util.cc with core/lib/strings/ordered_code.cc.
@@ -13,39 +13,39 @@ from dataclasses import dataclass, field
 import numpy as np
 
 VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
-"""Wire types; groups (3 and 4) are not read."""
+"""Wire types; groups (3 and 4) are not supported."""
 
 
 @dataclass(frozen=True)
 class Message:
-    """The fields of one message: integers and byte strings by field number, in the order of the file."""
+    """The fields of one message: field number -> its integers or byte strings, in the order of the file."""
 
     integers: dict[int, list[int]] = field(default_factory=dict)
     blobs: dict[int, list[bytes]] = field(default_factory=dict)
 
     def integer(self, number: int, default: int = 0) -> int:
-        """The last value of a field, which counts where it stands more than once."""
+        """The last value of a field, which is the one that counts if the field occurs several times."""
         return self.integers.get(number, [default])[-1]
 
     def signed(self, number: int, default: int = 0) -> int:
-        """As `integer`, of an int32 or int64 field."""
+        """As `integer`, for an int32 or int64 field."""
         value = self.integer(number, default)
         return value - (1 << 64) if value >= 1 << 63 else value
 
     def blob(self, number: int) -> bytes:
-        """The pieces of a message field joined, which is how protobuf merges them."""
+        """All occurrences of a message field joined, which is how protobuf merges them."""
         return b"".join(self.blobs.get(number, []))
 
 
 def read_message(data: bytes, wire_types: Mapping[int, int]) -> Message:
-    """The fields of `data`.
+    """Parse one message.
 
     Args:
-        data: one message.
-        wire_types: field number -> wire type of the fields that are wanted; all others are passed over.
+        data: the message.
+        wire_types: field number -> wire type of the fields to read; all others are ignored.
 
     Raises:
-        ValueError: it is no message, or a wanted field is of another type.
+        ValueError: `data` is not a message, or a field to read has another wire type.
     """
     message = Message()
     for number, wire_type, value in _fields(data):
@@ -74,24 +74,24 @@ def _fields(data: bytes) -> Iterator[tuple[int, int, int | bytes]]:
         elif wire_type in (FIXED32, FIXED64):
             size = 4 if wire_type == FIXED32 else 8
         else:
-            raise ValueError(f"field {number} has wire type {wire_type}, which is not read")
+            raise ValueError(f"field {number} has wire type {wire_type}, which is not supported")
         if number == 0 or size > len(data) - at:
-            raise ValueError(f"field {number} of {size} bytes at byte {at} of a message of {len(data)}")
+            raise ValueError(f"field {number} has {size} bytes from byte {at} of a message of {len(data)} bytes")
         content = data[at : at + size]
         at += size
         yield number, wire_type, content if wire_type == BYTES else int.from_bytes(content, "little")
 
 
 def read_varint(data: bytes, at: int, bits: int = 64) -> tuple[int, int]:
-    """An unsigned integer, seven bits a byte, lowest first: the value, and where the next thing begins.
+    """Read an unsigned integer stored as seven bits per byte, lowest first; return it and the offset after it.
 
     Raises:
-        ValueError: the data ends within it, or it has more than `bits` bits.
+        ValueError: the data ends within the integer, or it has more than `bits` bits.
     """
     value = shift = 0
     while True:
         if at >= len(data):
-            raise ValueError(f"the data ends within a number, at byte {at}")
+            raise ValueError(f"the data ends at byte {at}, within a number")
         octet = data[at]
         at += 1
         value |= (octet & 0x7F) << shift
@@ -99,9 +99,9 @@ def read_varint(data: bytes, at: int, bits: int = 64) -> tuple[int, int]:
             break
         shift += 7
         if shift >= bits:
-            raise ValueError(f"a number of more than {bits} bits before byte {at}")
+            raise ValueError(f"the number before byte {at} has more than {bits} bits")
     if value >> bits:
-        raise ValueError(f"a number of more than {bits} bits before byte {at}")
+        raise ValueError(f"the number before byte {at} has more than {bits} bits")
     return value, at
 
 
@@ -117,17 +117,17 @@ def varint(value: int) -> bytes:
 
 
 def integer_field(number: int, value: int) -> bytes:
-    """A varint field; nothing for zero, as proto3 writes it."""
+    """A varint field; no bytes for zero, as in proto3."""
     return varint(number << 3 | VARINT) + varint(value) if value else b""
 
 
 def fixed32_field(number: int, value: int) -> bytes:
-    """A fixed32 field; nothing for zero, as proto3 writes it."""
+    """A fixed32 field; no bytes for zero, as in proto3."""
     return varint(number << 3 | FIXED32) + value.to_bytes(4, "little") if value else b""
 
 
 def message_field(number: int, content: bytes) -> bytes:
-    """A field that holds a message; an empty one is written too."""
+    """A field that holds a message; an empty message is written too."""
     return varint(number << 3 | BYTES) + varint(len(content)) + content
 
 
@@ -147,7 +147,7 @@ Slice = tuple[tuple[int, int], ...]
 
 @dataclass(frozen=True)
 class Header:
-    """BundleHeaderProto: in how many data files the tensors are, and their byte order."""
+    """BundleHeaderProto: the number of data files, and the byte order of the tensors."""
 
     num_shards: int = 1
     big_endian: bool = False
@@ -155,15 +155,15 @@ class Header:
 
 @dataclass(frozen=True)
 class Entry:
-    """BundleEntryProto: where a tensor's bytes are; of a partitioned tensor, which slices it was cut into.
+    """BundleEntryProto: where a tensor's bytes are, or into which slices a partitioned tensor is split.
 
     Attributes:
         dtype: number of TensorFlow's DataType.
-        shape: of the whole tensor.
+        shape: shape of the whole tensor.
         shard: number of the data file.
-        offset, size: its bytes there.
-        masked_crc: of those bytes, as it is stored.
-        slices: empty unless it is partitioned; then `shard`, `offset`, `size` and `masked_crc` mean nothing.
+        offset, size: first byte and number of bytes in that file.
+        masked_crc: CRC-32C of those bytes, masked as TensorFlow stores it.
+        slices: empty unless the tensor is partitioned; if it is, `shard`, `offset`, `size` and `masked_crc` are unused.
     """
 
     dtype: int
@@ -176,7 +176,7 @@ class Entry:
 
     @property
     def numpy_dtype(self) -> str | None:
-        """NumPy's name of the dtype; None where it has none that is read (strings, resources, quantised numbers)."""
+        """NumPy's name of the dtype; None for dtypes that are not read (strings, resources, quantised numbers)."""
         return _NUMPY_DTYPES.get(self.dtype)
 
     @property
@@ -189,26 +189,26 @@ class Entry:
 
 
 def read_header(data: bytes) -> Header:
-    """The value of the key "".
+    """Parse the value of the key "".
 
     Raises:
-        ValueError: it is no header, or of a version that is not read.
+        ValueError: `data` is not a header, or has a version that is not supported.
     """
     message = read_message(data, {1: VARINT, 2: VARINT, 3: BYTES})
     version = read_message(message.blob(3), {1: VARINT, 2: VARINT})
     shards = message.signed(1)
     if version.integer(2) > _VERSION:
-        raise ValueError(f"it asks for a reader of version {version.integer(2)}; this is version {_VERSION}")
+        raise ValueError(f"it needs a reader of version {version.integer(2)}; bert_jax has version {_VERSION}")
     if not 1 <= shards <= 99_999:
         raise ValueError(f"its header says it has {shards} data files")
     return Header(shards, big_endian=message.integer(2) == 1)
 
 
 def read_entry(data: bytes) -> Entry:
-    """The value of any other key.
+    """Parse the value of any key but "".
 
     Raises:
-        ValueError: it is no entry, or says what cannot be.
+        ValueError: `data` is not an entry, or its fields contradict each other.
     """
     wire_types = {1: VARINT, 2: BYTES, 3: VARINT, 4: VARINT, 5: VARINT, 6: FIXED32, 7: BYTES}
     message = read_message(data, wire_types)
@@ -222,7 +222,7 @@ def read_entry(data: bytes) -> Entry:
         slices=tuple(_read_slice(content) for content in message.blobs.get(7, [])),
     )
     if min(entry.shard, entry.offset, entry.size) < 0:
-        raise ValueError(f"shard {entry.shard}, offset {entry.offset}, size {entry.size}: none can be negative")
+        raise ValueError(f"shard {entry.shard}, offset {entry.offset}, size {entry.size}: one of them is negative")
     dtype = entry.numpy_dtype
     if dtype and not entry.slices and entry.size != entry.count * np.dtype(dtype).itemsize:
         raise ValueError(f"it is {dtype} of shape {entry.shape}, but has {entry.size} bytes")
@@ -235,7 +235,9 @@ def _read_shape(data: bytes) -> tuple[int, ...]:
     message = read_message(data, {2: BYTES, 3: VARINT})
     sizes = tuple(read_message(size, {1: VARINT}).signed(1) for size in message.blobs.get(2, []))
     if message.integer(3) or min(sizes, default=0) < 0 or len(sizes) > _MOST_AXES:
-        raise ValueError(f"its shape is not known: {sizes[:_MOST_AXES]}")
+        raise ValueError(
+            f"its shape {sizes[:_MOST_AXES]} is unknown, has a negative size or has more than {_MOST_AXES} axes"
+        )
     return sizes
 
 
@@ -257,12 +259,12 @@ def _check_slice(cut: Slice, shape: tuple[int, ...]) -> None:
 
 
 def region(cut: Slice) -> tuple[slice, ...]:
-    """The slice as an index of NumPy's."""
+    """The slice as a NumPy index."""
     return tuple(slice(start, None if length == _EVERYTHING else start + length) for start, length in cut)
 
 
 def slice_shape(cut: Slice, shape: tuple[int, ...]) -> tuple[int, ...]:
-    """The shape of that slice of a tensor of shape `shape`."""
+    """The shape of the slice `cut` of a tensor of shape `shape`."""
     return tuple(size if length == _EVERYTHING else length for (_, length), size in zip(cut, shape, strict=True))
 
 
@@ -274,20 +276,20 @@ def slice_key(name: str, cut: Slice) -> bytes:
 
 
 def _ordered(value: int) -> bytes:
-    """A signed number so that the order of the bytes is that of the numbers: OrderedCode::WriteSignedNumIncreasing."""
+    """Encode a signed number so that encodings sort as the numbers do: OrderedCode::WriteSignedNumIncreasing."""
     magnitude = (~value if value < 0 else value).bit_length()
     size = magnitude // 7 + 1
-    ones = ((1 << size) - 1) << (7 * size)  # the sign bit and a one for each further byte, before a zero
+    ones = ((1 << size) - 1) << (7 * size)  # the sign bit, then a one for each further byte, then a zero
     return ((value & ((1 << 8 * size) - 1)) ^ ones).to_bytes(size, "big")
 
 
 def header_bytes() -> bytes:
-    """The header of a checkpoint in one data file, little-endian: the inverse of `read_header`."""
+    """The header of a checkpoint with one little-endian data file: the inverse of `read_header`."""
     return integer_field(1, 1) + message_field(3, integer_field(1, _VERSION))
 
 
 def entry_bytes(entry: Entry) -> bytes:
-    """The inverse of `read_entry`, of a tensor that is not partitioned."""
+    """The inverse of `read_entry`, for a tensor that is not partitioned."""
     shape = b"".join(message_field(2, integer_field(1, size)) for size in entry.shape)
     return (
         integer_field(1, entry.dtype)
@@ -300,5 +302,5 @@ def entry_bytes(entry: Entry) -> bytes:
 
 
 def stored_dtype(dtype: np.dtype) -> int | None:
-    """TensorFlow's number of a NumPy dtype, None where it has none."""
+    """TensorFlow's number of a NumPy dtype; None if it has none."""
     return _STORED_DTYPES.get(dtype.name)

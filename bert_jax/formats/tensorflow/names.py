@@ -1,9 +1,10 @@
-"""Google's names of BERT's and ALBERT's variables, TF1's and the Model Garden's, and Hugging Face's: both ways.
+"""Translate between Google's names of BERT's and ALBERT's variables and Hugging Face's names.
 
-Such a file has keys as `model/layer_with_weights-4/…/.ATTRIBUTES/VARIABLE_VALUE`, and beside them, as a string, a graph
-of objects that says what each variable is called (core/protobuf/trackable_object_graph.proto). The encoder of
-tensorflow/models (official/nlp, `TransformerEncoder`; also as a TF-hub module) is read; its attention has kernels with
-an axis for the heads. Anything else is refused.
+A TF1 checkpoint has the variables' names. A TF2 checkpoint has keys such as
+`model/layer_with_weights-4/…/.ATTRIBUTES/VARIABLE_VALUE` and, as a string, a graph of objects with the name of each
+variable (core/protobuf/trackable_object_graph.proto). Of TF2's checkpoints only those of the Model Garden's encoder are
+read (tensorflow/models, official/nlp, `TransformerEncoder`; also as a TF-hub module); its attention kernels have an
+axis for the heads.
 
     with open_google("uncased_L-12_H-768_A-12") as stored:        # under Hugging Face's names, torch's layout
         stored["bert.encoder.layer.0.attention.self.query.weight"]
@@ -11,8 +12,9 @@ an axis for the heads. Anything else is refused.
     write_bundle("out/bert_model.ckpt", to_tf1(hf_tensors, "bert"))
 
 Sources: google-research/bert modeling.py, run_pretraining.py, run_classifier.py, run_squad.py; google-research/albert
-modeling.py; transformers 4's load_tf_weights_in_{bert,albert}, which these tables agree with. A kernel is [in, out]
-there and [out, in] in torch; `output_weights` of the sentence pair, classifier and span heads are [out, in] in both.
+modeling.py; transformers 4's load_tf_weights_in_{bert,albert}, which these tables agree with. A kernel is [in, out] in
+Google's files and [out, in] in torch; the `output_weights` of the sentence pair, classifier and span heads are
+[out, in] in both.
 """
 
 import math
@@ -59,7 +61,7 @@ def is_object_graph(names: Iterable[str]) -> bool:
 
 
 class ModelGardenEncoder(Stored):
-    """The variables of such a checkpoint under Google's TF1 names and in their shapes; not for callers to make."""
+    """The variables of a Model Garden encoder under TF1's names and with TF1's shapes; made by `open_object_graph`."""
 
     def __init__(self, inner: Tf1Checkpoint, keys: dict[str, str]):
         self._inner, self._keys = inner, keys
@@ -91,28 +93,30 @@ class ModelGardenEncoder(Stored):
 
 
 def open_object_graph(stored: Tf1Checkpoint) -> ModelGardenEncoder:
-    """The encoder in a TF2 checkpoint.
+    """Open the encoder in a TF2 checkpoint.
 
     Raises:
-        UserError: it is of another model, or its graph of objects cannot be read.
+        UserError: the checkpoint is of another model, or its graph of objects cannot be read.
     """
     keys: dict[str, str] = {}
     for name, key in _variables(stored) if _GRAPH in stored else ():
         if key not in stored or _is_training(key):
             continue
         if keys.setdefault(_google(name), key) != key:
-            raise UserError(f"{stored.path}: {keys[_google(name)]!r} and {key!r} are both called {name!r}: two models?")
+            raise UserError(
+                f"{stored.path}: {keys[_google(name)]!r} and {key!r} both have the name {name!r}; expected one model"
+            )
     if "bert/embeddings/word_embeddings" not in keys:
         raise UserError(
-            f"{stored.path}: an object-based checkpoint of TensorFlow 2 ({next(iter(stored))} …) that holds no BERT "
-            "encoder of the TensorFlow Model Garden, and no other is read; load it with the code that wrote it and "
-            "save it with transformers (save_pretrained), or under the names of Google's TF1 code"
+            f"{stored.path}: an object-based checkpoint of TensorFlow 2 ({next(iter(stored))} …); of these bert_jax "
+            "reads only BERT encoders of the TensorFlow Model Garden; load it with the code that wrote it and save it "
+            "with transformers (save_pretrained), or under the names of Google's TF1 code"
         )
     return ModelGardenEncoder(stored, keys)
 
 
 def _variables(stored: Tf1Checkpoint) -> list[tuple[str, str]]:
-    """Full name and key of each variable: fields full_name and checkpoint_key of the nodes' attributes."""
+    """(full_name, checkpoint_key) of each variable, from the attributes of the graph's nodes."""
     found = []
     try:
         for node in read_message(stored.string(_GRAPH), {1: BYTES}).blobs.get(1, []):
@@ -138,7 +142,11 @@ def _google(name: str) -> str:
 
 
 def _without_heads(name: str, shape: tuple[int, ...]) -> tuple[int, ...]:
-    """[D, H, K] -> [D, H * K] of queries, keys and values, [H, K, D] -> [H * K, D] behind them, [H, K] of a bias."""
+    """The shape without an axis for the heads.
+
+    Query, key and value kernels: [D, H, K] -> [D, H * K]; their biases: [H, K] -> [H * K]; the kernel of attention's
+    output: [H, K, D] -> [H * K, D].
+    """
     if not name.startswith(_GARDEN) or len(shape) < 2:
         return shape
     if name.endswith("/attention/output/dense/kernel"):
@@ -218,21 +226,21 @@ _OPTIMIZER = {
     "adam_m", "adam_v", "AdamWeightDecayOptimizer", "AdamWeightDecayOptimizer_1", "LAMBOptimizer", "LAMBOptimizer_1",
     "Adam", "Adam_1", "beta1_power", "beta2_power", "global_step",
 }  # fmt: skip
-"""Components of names that belong to training; the first two are Google's, the rest of forks and of TensorFlow."""
+"""Words in the names of training's variables; the first two are Google's, the others those of forks and TensorFlow."""
 
 
 def open_google(source: str | os.PathLike[str], model_type: str | None = None) -> Renamed:
-    """A checkpoint of Google's BERT or ALBERT under Hugging Face's names.
+    """Open a checkpoint of Google's BERT or ALBERT under Hugging Face's names.
 
-    TF2 checkpoints of the Model Garden's encoder are read too (`open_object_graph`). Variables that the table does not
-    know keep their own names, those of the optimizer are left out.
+    TF2 checkpoints of the Model Garden's encoder are read too (`open_object_graph`). Variables that are not in the
+    table keep their names; those of the optimizer are left out.
 
     Args:
         source: prefix or folder, as for `Tf1Checkpoint`.
-        model_type: "bert" or "albert"; None: by the names.
+        model_type: "bert" or "albert"; None: found from the names.
 
     Raises:
-        FileNotFoundError, UserError: as `Tf1Checkpoint`, `hf_names`.
+        FileNotFoundError, UserError: as `Tf1Checkpoint` and `hf_names`.
     """
     checkpoint = Tf1Checkpoint(source)
     try:
@@ -251,10 +259,10 @@ def _named(stored: Stored, model_type: str | None) -> dict[str, Native]:
 
 
 def model_type_of(names: Iterable[str]) -> str:
-    """ "bert" or "albert": whose code made these variables.
+    """ "bert" or "albert", found from the names of the variables.
 
     Raises:
-        UserError: neither's.
+        UserError: the names are those of neither.
     """
     names = [name.removeprefix(_HUB_PREFIX) for name in names if not is_of_optimizer(name)]
     if any(name.startswith("bert/encoder/transformer/group_") for name in names):
@@ -263,24 +271,24 @@ def model_type_of(names: Iterable[str]) -> str:
         return "bert"
     shown = ", ".join(sorted(names)[:3]) or "none"
     raise UserError(
-        f"these are not the variables of Google's BERT or ALBERT: bert/embeddings/word_embeddings is not among "
+        f"the variables are not those of Google's BERT or ALBERT: expected bert/embeddings/word_embeddings, found "
         f"{shown} …"
     )
 
 
 def hf_names(names: Iterable[str], model_type: str) -> dict[str, Native]:
-    """Names of a checkpoint -> Hugging Face's names, for `Renamed`.
+    """Translate the names of a checkpoint to Hugging Face's; the result is the argument of `Renamed`.
 
     Args:
-        names: as in the checkpoint, in any order; those of a TF-hub module begin with "module/".
+        names: the checkpoint's names, in any order; those of a TF-hub module begin with "module/".
         model_type: "bert" or "albert".
 
     Returns:
-        Hugging Face's key -> Native(name in the checkpoint, whether the axes are swapped there). A variable that the
-        table does not know is its own key; slots and counters of the optimizer are left out.
+        Hugging Face's key -> Native(name in the checkpoint, whether the axes are swapped there). A variable that is not
+        in the table keeps its name; slots and counters of the optimizer are left out.
 
     Raises:
-        UserError: another model type, the names of another, or two variables with one key.
+        UserError: `model_type` is another or does not match the names, or two variables have the same key.
     """
     rows = _compiled(model_type, to_hf=True)
     found: dict[str, Native] = {}
@@ -289,7 +297,7 @@ def hf_names(names: Iterable[str], model_type: str) -> dict[str, Native]:
             continue
         key, transposed = _translate(name.removeprefix(_HUB_PREFIX), rows) or (name, False)
         if key in found:
-            raise UserError(f"the variables {found[key].name!r} and {name!r} are both {key!r}: keep one of them")
+            raise UserError(f"the variables {found[key].name!r} and {name!r} both mean {key!r}: keep one of them")
         found[key] = Native(name, transposed)
     actual = "albert" if any(".albert_layers." in key or "/transformer/group_" in key for key in found) else "bert"
     if model_type != actual and any("encoder" in key for key in found):
@@ -298,8 +306,8 @@ def hf_names(names: Iterable[str], model_type: str) -> dict[str, Native]:
         )
     if model_type == "albert" and found and "albert.encoder.embedding_hidden_mapping_in.weight" not in found:
         raise UserError(
-            "there is no bert/encoder/embedding_hidden_mapping_in: Google's ALBERT leaves it out where embedding_size "
-            "is hidden_size, and ALBERT as Hugging Face and this library compute it always has it"
+            "found no bert/encoder/embedding_hidden_mapping_in: Google's ALBERT omits it if embedding_size equals "
+            "hidden_size, but ALBERT in Hugging Face's code and in this library needs it"
         )
     return found
 
@@ -308,14 +316,14 @@ def tf1_names(keys: Iterable[str], model_type: str) -> dict[str, Native]:
     """The inverse of `hf_names`, for writing: `Renamed(theirs, tf1_names(theirs, "bert"))` has Google's names.
 
     Args:
-        keys: Hugging Face's; those of the encoder alone may lack "bert.".
+        keys: Hugging Face's keys; those of an encoder without a head may lack "bert.".
         model_type: "bert" or "albert".
 
     Returns:
         Google's name -> Native(Hugging Face's key, whether the axes are swapped there).
 
     Raises:
-        UserError: another model type, or a tensor that Google's code has not.
+        UserError: `model_type` is another, or Google's code has no such tensor.
     """
     rows = _compiled(model_type, to_hf=False)
     found: dict[str, Native] = {}
@@ -323,33 +331,33 @@ def tf1_names(keys: Iterable[str], model_type: str) -> dict[str, Native]:
         whole = f"{model_type}.{key}" if key.startswith(_BARE) else key
         translated = _translate(whole, rows)
         if translated is None:
-            raise UserError(f"{key!r} has no place in a checkpoint of Google's {model_type.upper()}")
+            raise UserError(f"{key!r} has no counterpart in a checkpoint of Google's {model_type.upper()}")
         found[translated[0]] = Native(key, translated[1])
     return found
 
 
 def to_tf1(tensors: Mapping[str, np.ndarray], model_type: str) -> dict[str, np.ndarray]:
-    """Hugging Face's tensors under Google's names and in Google's layout: views, nothing is copied."""
+    """Hugging Face's tensors under Google's names and in Google's layout, as views without copies."""
     names = tf1_names(tensors, model_type)
     return {name: tensors[key].T if transposed else tensors[key] for name, (key, transposed) in names.items()}
 
 
 def is_of_optimizer(name: str) -> bool:
-    """Whether a variable belongs to training and not to the model: a moment, a power, the step."""
+    """Whether a variable belongs to training and not to the model: a moment, a power of beta, the step."""
     return not _OPTIMIZER.isdisjoint(name.split("/"))
 
 
 def _table(model_type: str) -> tuple[_Row, ...]:
     if model_type not in _TABLES:
         raise UserError(
-            f"model_type={model_type!r}: Google's TensorFlow code has bert and albert; others have no such checkpoints"
+            f"model_type={model_type!r}: expected bert or albert, which are all that Google's TensorFlow code has"
         )
     return _TABLES[model_type]
 
 
 @cache
 def _compiled(model_type: str, *, to_hf: bool) -> list[tuple[re.Pattern[str], str, bool]]:
-    """For each row the pattern of a name on one side, the template of the other's, and whether axes are swapped."""
+    """For each row: the pattern of the name to translate, the template of the result, and whether axes are swapped."""
     pairs = [(row.google, row.hf) if to_hf else (row.hf, row.google) for row in _table(model_type)]
     patterns = [re.sub(r"\\{(\w+)\\}", r"(?P<\1>0|[1-9][0-9]*)", re.escape(name)) for name, _ in pairs]
     return [

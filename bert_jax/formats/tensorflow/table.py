@@ -1,8 +1,8 @@
 """Read and write LevelDB's sorted table: the format of the .index file of a TensorFlow checkpoint.
 
-Data blocks of sorted key-value pairs, an index block that lists them, a footer that says where that is; keys share
-prefixes with the key before, and each block has a CRC-32C. Sources: leveldb's doc/table_format.md, TensorFlow's
-core/lib/io/{format,block,block_builder,table_builder}.cc.
+A table has data blocks of sorted key-value pairs, an index block that lists them, and a footer that says where the
+index block is. A key is stored without the prefix that it shares with the key before; each block has a CRC-32C.
+Sources: leveldb's doc/table_format.md, TensorFlow's core/lib/io/{format,block,block_builder,table_builder}.cc.
 """
 
 import struct
@@ -17,7 +17,7 @@ from bert_jax.formats.tensorflow.entries import read_varint, varint
 MAGIC = bytes.fromhex("57fb808b247547db")
 FOOTER_SIZE = 48
 MOST_BYTES = 1 << 28
-"""What a table may hold in all once uncompressed, keys written out: a larger one is no checkpoint's index."""
+"""The largest table that is read: uncompressed bytes, with full keys. No checkpoint's index is larger."""
 
 _TRAILER_SIZE = 5
 _RAW, _SNAPPY = 0, 1
@@ -29,21 +29,21 @@ class _Handle(NamedTuple):
 
 
 def read_table(data: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """The key-value pairs in the order of their keys.
+    """Yield the key-value pairs in the order of their keys.
 
     Args:
         data: the whole file.
 
     Raises:
-        ValueError: it is no such table, or damaged.
+        ValueError: `data` is not a table, or is damaged.
     """
     if len(data) < FOOTER_SIZE or not data.endswith(MAGIC):
-        raise ValueError("it does not end with the mark of a table, so it is cut off or another kind of file")
+        raise ValueError("it does not end with a table's magic number, so it is truncated or another kind of file")
     end = len(data) - FOOTER_SIZE
     metaindex, at = _read_handle(data, end)
     index, at = _read_handle(data, at)
     if any(data[at : -len(MAGIC)]):
-        raise ValueError("the padding of its footer is not zero: it is damaged")
+        raise ValueError("the padding of its footer is not zero: damaged")
     blocks = data[:end]
     _read_block(blocks, metaindex, MOST_BYTES)
     left = MOST_BYTES
@@ -64,12 +64,12 @@ def read_table(data: bytes) -> Iterator[tuple[bytes, bytes]]:
 
 
 def masked_crc32c(data: bytes | np.ndarray) -> int:
-    """CRC-32C as leveldb and TensorFlow store it; of an array (C-contiguous) that of its bytes."""
+    """The CRC-32C of bytes, or of a C-contiguous array's bytes, masked as leveldb and TensorFlow store it."""
     return mask(google_crc32c.value(data))
 
 
 def mask(crc: int) -> int:
-    """As a CRC is stored beside data that may itself hold CRCs: rotated right by 15 bits, plus a constant."""
+    """Rotate a CRC right by 15 bits and add a constant, because the data it is stored beside may hold CRCs itself."""
     return (((crc >> 15) | (crc << 17)) + 0xA282EAD8) & 0xFFFFFFFF
 
 
@@ -80,29 +80,31 @@ def _read_handle(data: bytes, at: int) -> tuple[_Handle, int]:
 
 
 def _read_block(data: bytes, handle: _Handle, limit: int) -> bytes:
-    """The uncompressed contents of a block whose checksum agrees."""
+    """Check a block's checksum, and return its uncompressed contents."""
     offset, size = handle
     if offset + size + _TRAILER_SIZE > len(data):
-        raise ValueError(f"it has {len(data)} bytes of blocks, but says one is at {offset} with {size} bytes")
+        raise ValueError(f"it lists a block of {size} bytes from byte {offset}, but its blocks end at byte {len(data)}")
     stored = data[offset : offset + size + 1]
     (expected,) = struct.unpack_from("<I", data, offset + size + 1)
     if masked_crc32c(stored) != expected:
-        raise ValueError(f"the block of {size} bytes at byte {offset} does not have its recorded CRC-32C: damaged")
+        raise ValueError(f"the block of {size} bytes from byte {offset} does not match its recorded CRC-32C: damaged")
     kind = stored[-1]
     if kind == _SNAPPY:
         return decompress(stored[:-1], limit)
     if kind != _RAW:
-        raise ValueError(f"the block at byte {offset} is of type {kind}; 0 (raw) and 1 (Snappy) are read")
+        raise ValueError(f"the block at byte {offset} has type {kind}; expected 0 (raw) or 1 (Snappy)")
     return stored[:-1]
 
 
 def _pairs(block: bytes, limit: int) -> Iterator[tuple[bytes, bytes]]:
-    """Key-value pairs of a block: [bytes shared with the last key, further bytes of the key, bytes of the value]."""
+    """The key-value pairs of a block. Each starts with three sizes: of the prefix shared with the last key, of the rest
+    of the key, and of the value.
+    """
     if len(block) < 4:
-        raise ValueError("a block has no count of restart points")
+        raise ValueError("a block is too short for its number of restart points")
     (restarts,) = struct.unpack_from("<I", block, len(block) - 4)
     if 4 * (restarts + 1) > len(block):
-        raise ValueError(f"a block of {len(block)} bytes says it has {restarts} restart points")
+        raise ValueError(f"a block of {len(block)} bytes is too short for its {restarts} restart points")
     end = len(block) - 4 * (restarts + 1)
     at, key = 0, b""
     while at < end:
@@ -110,21 +112,21 @@ def _pairs(block: bytes, limit: int) -> Iterator[tuple[bytes, bytes]]:
         rest, at = read_varint(block, at, bits=32)
         size, at = read_varint(block, at, bits=32)
         if shared > len(key) or rest + size > end - at:
-            raise ValueError(f"an entry of a block shares {shared} bytes and has {rest} + {size}, more than there are")
+            raise ValueError(f"an entry of a block is too long for it: {shared} shared bytes, then {rest} + {size}")
         limit -= shared + rest + size
         if limit < 0:
-            raise ValueError(f"it holds more than {MOST_BYTES} bytes of keys and values, too many for an index")
+            raise ValueError(f"it has more than {MOST_BYTES} bytes of keys and values, too many for an index")
         key = key[:shared] + block[at : at + rest]
         yield key, block[at + rest : at + rest + size]
         at += rest + size
 
 
 def write_table(entries: Iterable[tuple[bytes, bytes]], *, block_size: int = 262_144) -> bytes:
-    """The file for `entries`, not compressed, byte for byte as TensorFlow's TableBuilder makes it.
+    """The bytes of an uncompressed table, identical to those that TensorFlow's TableBuilder writes.
 
     Args:
-        entries: key and value, sorted by key; no key twice.
-        block_size: a data block is closed once it is this large (TensorFlow's default).
+        entries: keys and values, sorted by key, without duplicate keys.
+        block_size: a data block ends once it has this many bytes (TensorFlow's default).
     """
     out = bytearray()
     index = _BlockBuilder(restart_interval=1)
@@ -150,7 +152,7 @@ def write_table(entries: Iterable[tuple[bytes, bytes]], *, block_size: int = 262
 
 
 class _BlockBuilder:
-    """The contents of one block; every `restart_interval`-th key is written whole."""
+    """Builds one block; every `restart_interval`-th key is stored in full."""
 
     def __init__(self, restart_interval: int = 16):
         self._interval = restart_interval
@@ -195,7 +197,7 @@ def _shared(a: bytes, b: bytes) -> int:
 
 
 def _separator(key: bytes, following: bytes) -> bytes:
-    """A short key that is not before `key` and is before `following`."""
+    """A short key k with key <= k < following."""
     at = _shared(key, following)
     if at < min(len(key), len(following)) and key[at] < 0xFF and key[at] + 1 < following[at]:
         return key[:at] + bytes([key[at] + 1])
@@ -203,7 +205,7 @@ def _separator(key: bytes, following: bytes) -> bytes:
 
 
 def _successor(key: bytes) -> bytes:
-    """A short key that is not before `key`."""
+    """A short key k with key <= k."""
     for at, octet in enumerate(key):
         if octet != 0xFF:
             return key[:at] + bytes([octet + 1])
@@ -211,27 +213,27 @@ def _successor(key: bytes) -> bytes:
 
 
 def decompress(data: bytes, limit: int) -> bytes:
-    """The uncompressed bytes of one Snappy block (no framing).
+    """Uncompress one Snappy block (no framing).
 
-    TensorFlow 1 writes its .index plain; TensorFlow 2 compresses it where it joins the parts of a checkpoint.
+    TensorFlow 1 does not compress its .index; TensorFlow 2 does when it merges the parts of a checkpoint.
     https://github.com/google/snappy/blob/main/format_description.txt
 
     Args:
-        data: the block: length, then literals and copies.
-        limit: the most bytes that it may say it uncompresses to; nothing larger is ever held in memory.
+        data: the block: its uncompressed length, then literals and copies.
+        limit: the largest uncompressed length to accept; the function never holds more bytes in memory.
 
     Raises:
-        ValueError: it is no Snappy block, or a larger one.
+        ValueError: `data` is not a Snappy block, or exceeds `limit`.
     """
     length, at = read_varint(data, 0, bits=32)
     if length > limit:
-        raise ValueError(f"a Snappy block of {len(data)} bytes says it holds {length}; at most {limit} are read")
+        raise ValueError(f"a Snappy block has {length} bytes according to its header; at most {limit} are read")
     out = bytearray()
     while at < len(data):
         tag = data[at]
         size, distance, at = _copy(data, at) if tag & 3 else _literal(data, at)
         if size > length - len(out):
-            raise ValueError(f"a Snappy block holds more than the {length} bytes it says")
+            raise ValueError(f"a Snappy block has more than the {length} bytes that its header gives")
         if not distance:
             out += data[at : at + size]
             at += size
@@ -245,7 +247,7 @@ def decompress(data: bytes, limit: int) -> bytes:
 
 
 def _literal(data: bytes, at: int) -> tuple[int, int, int]:
-    """Size, no distance, and where the bytes of a literal begin."""
+    """The size of a literal, the distance 0, and where its bytes begin."""
     size = data[at] >> 2
     at += 1
     if size >= 60:
@@ -258,7 +260,7 @@ def _literal(data: bytes, at: int) -> tuple[int, int, int]:
 
 
 def _copy(data: bytes, at: int) -> tuple[int, int, int]:
-    """Size and distance of a copy, and where the next element begins."""
+    """The size and distance of a copy, and where the next element begins."""
     tag = data[at]
     at += 1
     if tag & 3 == 1:
@@ -280,7 +282,7 @@ def _take(data: bytes, at: int, size: int) -> bytes:
 
 
 def _repeat(out: bytearray, size: int, distance: int) -> None:
-    """Append `size` bytes from `distance` back; what was just appended may be among them."""
+    """Append the `size` bytes that start `distance` bytes back; bytes appended here may be copied again."""
     start = len(out) - distance
     source = bytes(out[start : start + size])
     repeats, rest = divmod(size, len(source))

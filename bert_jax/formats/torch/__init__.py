@@ -1,1 +1,1 @@
-"""pytorch_model.bin, read without PyTorch and without running its pickle."""
+"""Read pytorch_model.bin without PyTorch and without running its pickle."""

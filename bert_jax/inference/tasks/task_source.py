@@ -7,8 +7,8 @@ from bert_jax.config import BertConfig
 from bert_jax.data.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import UserError
 from bert_jax.formats.load import Loaded, load, load_tokenizer
+from bert_jax.formats.names.families import ENCODER
 from bert_jax.formats.names.parameters import head_in, is_encoder, parameters_of
-from bert_jax.formats.names.table import ENCODER
 from bert_jax.formats.read import IncompleteModel, OpenModel
 from bert_jax.formats.source import AnySource, Source, open_source
 from bert_jax.tree import flatten, unflatten

@@ -31,11 +31,11 @@ from bert_jax.training.checkpoint.manifest import (
     find_non_finite,
     flatten,
     leaf_types,
-    nest,
     read_manifest,
     write_manifest,
 )
 from bert_jax.training.checkpoint.step_directory import WRITER, SaveError, StepDirectory, first_line
+from bert_jax.tree import unflatten
 
 log = logging.getLogger(__name__)
 _ITEM = "state"
@@ -129,7 +129,7 @@ class Checkpoints:
             with self._orbax_options():
                 response = orbax.save_async(
                     self._directory.step_path(step),
-                    nest(leaves),
+                    unflatten(leaves),
                     checkpointable_name=_ITEM,
                     custom_metadata=dict(WRITER),
                 )
@@ -243,7 +243,7 @@ class Checkpoints:
         path = self._directory.step_path(step)
         try:
             with self._orbax_options():
-                state = orbax.load(path, nest(targets), checkpointable_name=_ITEM)
+                state = orbax.load(path, unflatten(targets), checkpointable_name=_ITEM)
         except Exception as error:
             # Not a reason to go back: an older step would fail the same way, or throw good work away.
             raise RuntimeError(

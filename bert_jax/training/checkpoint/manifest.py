@@ -203,18 +203,6 @@ def flatten(tree: Any) -> dict[str, Any]:
     return leaves
 
 
-def nest(leaves: Mapping[str, Any]) -> dict[str, Any]:
-    """The nested dictionary whose `flatten` is `leaves`."""
-    tree: dict[str, Any] = {}
-    for path, leaf in leaves.items():
-        *parents, name = path.split("/")
-        node = tree
-        for key in parents:
-            node = node.setdefault(key, {})
-        node[name] = leaf
-    return tree
-
-
 def leaf_types(leaves: Mapping[str, Any]) -> dict[str, LeafType]:
     """Shape and dtype of every leaf (arrays of JAX or NumPy, or `jax.ShapeDtypeStruct`).
 

@@ -31,14 +31,14 @@ def test_load_takes_the_choice_and_the_report_tells_it(google, gelu, act, word):
 
 def test_convert_writes_the_choice(google, tmp_path, capsys):
     assert main(["convert", str(google), str(tmp_path / "hf"), "--gelu", "tanh"]) == 0
-    assert "computed with tanh, as asked for" in capsys.readouterr().err
+    assert "computed with tanh, as requested" in capsys.readouterr().err
     assert json.loads((tmp_path / "hf/config.json").read_text())["hidden_act"] == "gelu_new"
     assert not bert_jax.load(tmp_path / "hf").report.notes
 
 
 def test_a_folder_that_leaves_no_choice_is_refused(google, tmp_path):
     bert_jax.save_pretrained(tmp_path / "hf", CONFIG, random_params(CONFIG, 1), None, head="pretraining")
-    with pytest.raises(UserError, match="gelu='tanh': only Google's own files leave it open"):
+    with pytest.raises(UserError, match="gelu='tanh': applies only to Google's files"):
         bert_jax.load(tmp_path / "hf", gelu="tanh")
 
 
@@ -51,10 +51,10 @@ ALBERT = BertConfig(
 def test_an_albert_computed_with_erf_is_written_with_a_warning_and_read_as_asked_for(tmp_path, caplog):
     params = random_params(ALBERT, 1)
     folder = bert_jax.save_pretrained(tmp_path / "erf", ALBERT, params, None, head="pretraining", tf1=True)
-    assert "hidden_act='gelu' (say gelu='erf')" in caplog.text
+    assert "hidden_act='gelu' (set gelu='erf')" in caplog.text
     tanh = bert_jax.load(folder)
     assert tanh.config.hidden_act == "gelu_new"
-    assert tanh.report.notes == ('hidden_act "gelu" is computed with tanh, as Google\'s ALBERT does',)
+    assert tanh.report.notes == ('hidden_act "gelu" is computed with tanh, as in Google\'s ALBERT',)
     assert bert_jax.load(folder, gelu="erf").config.hidden_act == "gelu"
     caplog.clear()
     config = ALBERT.replace(hidden_act="gelu_new")
@@ -72,7 +72,7 @@ def test_what_googles_config_cannot_say_is_named_when_it_is_written(tmp_path, ca
         "labels=('score',)",
         "problem_type='regression'",
         "pad_token_id=3",
-        "hidden_act='gelu_new' (say gelu='tanh')",
+        "hidden_act='gelu_new' (set gelu='tanh')",
     ):
         assert lost in line
     assert "\n" not in line

@@ -59,9 +59,9 @@ def test_reads_every_kind_of_element():
 @pytest.mark.parametrize(
     ("data", "said"),
     [
-        (b"", "ends within a number"),
+        (b"", "within a number"),
         (b"\xff\xff\xff\xff\xff\x01", "more than 32 bits"),
-        (varint(2_000_000) + b"\0a", "says it holds 2000000; at most 1000"),
+        (varint(2_000_000) + b"\0a", "has 2000000 bytes according to its header; at most 1000"),
         (varint(5) + b"\0a", "ends after 1 of 5"),
         (varint(1) + b"\x04ab", "more than the 1 bytes"),
         (varint(9) + b"\x08ab", "ends within an element"),

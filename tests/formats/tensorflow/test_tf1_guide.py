@@ -15,6 +15,6 @@ def test_the_code_of_the_guide_runs(data_dir: Path, tmp_path: Path, monkeypatch,
     blocks = blocks_of("docs/tf1.md", "python")
     assert len(blocks) == 5
     names = run_blocks(blocks)
-    assert "tanh, as asked for" in capsys.readouterr().out
+    assert "tanh, as requested" in capsys.readouterr().out
     assert names["config"].hidden_act == "gelu_new"
     assert (tmp_path / "copy.ckpt.index").is_file()

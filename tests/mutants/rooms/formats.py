@@ -145,7 +145,7 @@ MUTANTS: tuple[Mutant, ...] = (
         (f"{OF_TORCH}::test_a_state_dict_inside_a_training_checkpoint_is_found",),
     ),
     Mutant(
-        "bert_jax/formats/torch/tensor.py",
+        "bert_jax/formats/torch/pickle.py",
         "if tensor.extent and (offset + tensor.extent) * np.dtype(name).itemsize > available:",
         "if False:",
         "a tensor in a torch file may reach beyond its storage",

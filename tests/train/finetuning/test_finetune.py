@@ -276,7 +276,7 @@ def _mistake(capsys, place: Path, *words: str) -> str:
         ),
         (["init={}/model", "data={}/model", "task=rte"], "model holds no train.tsv"),
         (["init={}/gpt2", "train={}/train.csv", "dev=0.1"], "gpt2/config.json: model_type='gpt2' is not supported"),
-        (["init={}/bare", "train={}/train.csv", "dev=0.1"], "bare: holds no weights"),
+        (["init={}/bare", "train={}/train.csv", "dev=0.1"], "bare: contains no weights"),
         (["init={}/nowhere", "train={}/train.csv", "dev=0.1"], "nowhere: no such folder"),
         (["init={}/young", "train={}/train.csv", "dev=0.1"], "init: {}/young is a run without a checkpoint; wait for"),
         (

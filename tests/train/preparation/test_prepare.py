@@ -503,7 +503,7 @@ def test_a_changed_byte_fails_the_check(options, capsys):
         (["IN"], "say what to prepare"),
         (["IN", "--output", "OUT"], "--vocab, --vocab-size: found neither"),
         (["IN", "--output", "OUT", "--vocab", "V", "--vocab-size", "9"], "found both"),
-        (["IN", "--output", "OUT", "--vocab", "no/where"], "--vocab no/where: no such folder here"),
+        (["IN", "--output", "OUT", "--vocab", "no/where"], "--vocab no/where: no such local folder"),
         (["NO", "--output", "OUT", "--vocab", "V"], "NO: no such file or folder"),
         (["IN", "--output", "OUT", "--vocab", "V", "--max-seq-length", "12,x"], "found '12,x', expected whole numbers"),
         (["IN", "--output", "OUT", "--vocab", "V", "--max-seq-length", "4"], "--max-seq-length: found 4, expected"),

@@ -103,7 +103,7 @@ def test_prepared_data_and_runs_keep_theirs_in_a_folder_of_its_own(corpus, tmp_p
     ("vocab", "says"),
     [
         ("./no/where", "--vocab ./no/where: no such file or folder"),
-        ("no/where", "--vocab no/where: no such folder here, and http"),
+        ("no/where", "--vocab no/where: no such local folder, and http"),
         ("somebody/weights", "--vocab somebody/weights: has no tokenizer"),
     ],
 )
