@@ -65,7 +65,7 @@ def test_the_architecture_is_the_sources_and_how_to_compute_the_configs(tmp_path
 @pytest.mark.parametrize(
     ("words", "options", "says"),
     [
-        (["model.hidden_size=32"], {}, "model.hidden_size: needs bert/embeddings/word_embeddings of shape (16, 32)"),
+        (["model.hidden_size=24"], {}, "model.hidden_size: needs bert/embeddings/word_embeddings of shape (16, 24)"),
         (["model.vocab_size=20"], {}, "model.vocab_size: needs bert/embeddings/word_embeddings of shape (20, 16)"),
         (["model.num_hidden_layers=3"], {}, "query/kernel of shape (16, 16), and {} has none; leave it out"),
         ([], {"length": 32}, "phases: length 32 is more than the 24 positions of {}; lower it, as in phases='((24, 8,"),
