@@ -1,15 +1,15 @@
 """BERT in JAX: the public names, and the letters that array names end in.
 
-Shapes are written with one letter an axis, in names (`x_BLD`), docstrings (`[B, L, D]`) and einsum strings alike:
+Array names (`x_BLD`), docstrings (`[B, L, D]`) and einsum strings use one letter per axis:
 
     B  rows of a batch           H  attention heads           V  vocabulary
     L  positions (queries)       K  size of one head, D / H   N  encoder layers
     M  positions (keys)          F  feed-forward size         P  predicted (masked) positions
-    D  hidden size               E  width of the embeddings, D but in ALBERT
+    D  hidden size               E  width of the embeddings: D, except in ALBERT
     C  classes
 
-Names are imported on first use (PEP 562), so that `bert_jax.data` and `bert_jax.formats`, which need NumPy alone,
-never load JAX.
+Names are imported on first use (PEP 562), so that importing `bert_jax.data` or `bert_jax.formats`, which need only
+NumPy, does not load JAX.
 """
 
 from importlib import import_module

@@ -1,6 +1,6 @@
-"""The command line, `python -m bert_jax VERB` (console script: bert-jax): arguments, exit codes, one line an error.
+"""The command line, `python -m bert_jax VERB` (console script: bert-jax): arguments, exit codes, one-line errors.
 
-Results go to stdout, everything else to stderr. What a verb needs is imported when it runs, so that help is instant.
+Results go to stdout, everything else to stderr. A verb's imports run only when the verb does, so that help is instant.
 """
 
 import argparse
@@ -17,8 +17,8 @@ from bert_jax.errors import UserError
 EXIT_DONE, EXIT_USER_ERROR, EXIT_INTERRUPTED, EXIT_PIPE_CLOSED = 0, 2, 130, 141
 
 _ABOUT = """\
-Look at, try and hand on a BERT: a run directory of train.pretrain, a folder in any published format, or a published
-model, downloaded on first use.
+Inspect, run and convert a BERT model: a run directory of train.pretrain, a folder in any published format, or the name
+of a published model, which is downloaded on first use.
 
 examples:
   python -m bert_jax fill-mask runs/demo "Python is a [MASK] language."
@@ -49,25 +49,25 @@ _FILES = {
     "score": "score",
     "edit": "edit",
 }
-"""Verb -> its file in bert_jax/cli, in the order of the help."""
+"""Verb -> its file in bert_jax/cli, in the order in which the help lists them."""
 _ALIASES = {"export": "convert"}
 
 
 class _Parser(argparse.ArgumentParser):
-    """argparse with one line an error."""
+    """argparse with one-line errors."""
 
     def error(self, message: str) -> NoReturn:
         self.exit(EXIT_USER_ERROR, f"{self.prog}: {message} (see {self.prog} --help)\n")
 
 
 def verb_of(name: str) -> Verb:
-    """A verb, imported now."""
+    """Import a verb's file and return the verb."""
     name = _ALIASES.get(name, name)
     return import_module(f"bert_jax.cli.{_FILES[name]}").VERBS[name]
 
 
 def make_parser(only: str | None = None) -> argparse.ArgumentParser:
-    """The parser of all verbs, or of one, which alone is imported then; `arguments.verb` names the one called."""
+    """Build the parser for all verbs, or for `only` one (then only its file is imported); it sets `arguments.verb`."""
     form = argparse.RawTextHelpFormatter
     parser = _Parser(prog="python -m bert_jax", description=_ABOUT, formatter_class=form)
     verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
@@ -82,10 +82,10 @@ def make_parser(only: str | None = None) -> argparse.ArgumentParser:
 
 
 def run(argv: Sequence[str]) -> None:
-    """Run a verb; its errors are raised.
+    """Run a verb and let its errors propagate.
 
     Raises:
-        SystemExit: help, or arguments that are wrong.
+        SystemExit: after printing help, or if the arguments are wrong.
     """
     arguments = make_parser(argv[0] if argv and argv[0] in (*_FILES, *_ALIASES) else None).parse_args(argv)
     verb = verb_of(arguments.verb)
@@ -97,7 +97,7 @@ def run(argv: Sequence[str]) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a verb; the exit code: 0 done, 2 the user's mistake (one line, no traceback), 130 Ctrl-C, 141 closed pipe."""
+    """Run a verb; return 0 = done, 2 = user's mistake (one line, no traceback), 130 = Ctrl-C, 141 = closed pipe."""
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s: %(message)s")
     try:
         run(sys.argv[1:] if argv is None else argv)
@@ -109,7 +109,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print("interrupted", file=sys.stderr)
         return EXIT_INTERRUPTED
     except BrokenPipeError:
-        # The reader went away (`| head`); without this Python complains again when it closes stdout.
+        # The reader has closed the pipe (`| head`); without this Python prints a second error when it closes stdout.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_PIPE_CLOSED
     return EXIT_DONE

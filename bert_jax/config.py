@@ -1,4 +1,4 @@
-"""`BertConfig`, the one description of an architecture, and the checks of its fields."""
+"""`BertConfig`, which describes an architecture, and the checks of its fields."""
 
 import dataclasses
 import difflib
@@ -13,7 +13,7 @@ from bert_jax.errors import UserError
 from bert_jax.files import read_object
 from bert_jax.presets import PRESETS
 
-# transformers' ACT2FN, the functions of which are in model/layers.py.
+# The keys of transformers' ACT2FN; model/layers.py has the functions.
 HIDDEN_ACTS = (
     "gelu", "gelu_10", "gelu_accurate", "gelu_fast", "gelu_new", "gelu_python", "gelu_python_tanh",
     "gelu_pytorch_tanh", "hardswish", "laplace", "leaky_relu", "linear", "mish", "prelu", "quick_gelu", "relu",
@@ -24,7 +24,7 @@ DTYPES = ("float32", "bfloat16")
 REMAT_POLICIES = ("none", "full", "dots")
 COMPUTE_FIELDS = ("dtype", "activation_dtype", "remat")
 
-# Model types of Hugging Face -> the family whose computation they name.
+# Hugging Face's model type -> the family whose computation it uses.
 FAMILY_OF = {
     "bert": "bert",
     "roberta": "roberta",
@@ -43,9 +43,10 @@ CONFIG_FILES = ("config.json", "bert_config.json", "albert_config.json")
 class BertConfig:
     """The architecture of one BERT, RoBERTa, ALBERT or DistilBERT.
 
-    Field names and defaults are those of a Hugging Face `config.json`; the defaults are BERT-base uncased
-    (https://arxiv.org/abs/1810.04805, section 3) whatever `model_type` says: take the other families from `preset` or
-    `from_json`. `COMPUTE_FIELDS` say how to compute, not what: they never change the parameters, always float32.
+    Field names are those of a Hugging Face `config.json`. The defaults are those of BERT-base uncased
+    (https://arxiv.org/abs/1810.04805, section 3) for every `model_type`: use `preset` or `from_json` for the other
+    families. `COMPUTE_FIELDS` set types and memory use of the computation; they never change the parameters, which are
+    always float32.
 
     Attributes:
         vocab_size: V, rows of the token table.
@@ -53,45 +54,45 @@ class BertConfig:
         num_hidden_layers: N.
         num_attention_heads: H.
         intermediate_size: F, width of the feed-forward.
-        hidden_act: one of `HIDDEN_ACTS`, for the feed-forward and the masked-LM head; "gelu" is exact (erf).
+        hidden_act: one of `HIDDEN_ACTS`, for the feed-forward and the masked-LM head; "gelu" is the exact form (erf).
         hidden_dropout_prob: rate after the embeddings, the attention output and the feed-forward output (DistilBERT
             has none after the attention output, ALBERT none after the feed-forward output).
         attention_probs_dropout_prob: rate on the attention probabilities.
-        max_position_embeddings: rows of the position table; `longest_input` says how many positions an input may have.
+        max_position_embeddings: rows of the position table; the longest input has `longest_input` positions.
         type_vocab_size: rows of the token-type table; DistilBERT has no such table.
-        initializer_range: standard deviation of the truncated normal before it is cut at two of them.
+        initializer_range: standard deviation of the normal distribution that initialises weights, before truncation
+            at two standard deviations.
         layer_norm_eps: added to the variance.
-        pad_token_id: the id of [PAD]. RoBERTa's positions follow from it; the other families read it nowhere (the mask
-            says what is padding).
+        pad_token_id: the id of [PAD]. RoBERTa computes its positions from it; the other families ignore it (the
+            attention mask marks padding).
         classifier_dropout: rate before a classifier; None means `hidden_dropout_prob`.
         dtype: type of the operands of matrix products, "float32" or "bfloat16"; they accumulate in float32.
-        activation_dtype: type of what leaves a product, and so of the activations between layers; None: float32 where
-            the backend is a CPU, `dtype` on accelerators.
-        remat: what the backward pass computes anew: "none", "full" (each layer), "dots" (all but the products
+        activation_dtype: type of the results of matrix products, and so of the activations between layers; None means
+            float32 on a CPU and `dtype` on accelerators.
+        remat: what the backward pass recomputes: "none", "full" (each layer), "dots" (everything except the products
             with weights).
         model_type: a key of `FAMILY_OF`.
         embedding_size: E, width of the embeddings in ALBERT; None means `hidden_size`.
-        num_hidden_groups: ALBERT: how many groups of layers have parameters of their own; None means 1.
-        inner_group_num: ALBERT: layers of a group, all of which are applied `num_hidden_layers / num_hidden_groups`
-            times.
+        num_hidden_groups: ALBERT: number of groups of layers, each with its own parameters; None means 1.
+        inner_group_num: ALBERT: layers in each group; a group is applied `num_hidden_layers / num_hidden_groups` times.
         position_embedding_type: "absolute", "relative_key" (https://arxiv.org/abs/1803.02155) or "relative_key_query"
             (https://arxiv.org/abs/2009.13658, method 4).
-        is_decoder: each position sees only those before it.
+        is_decoder: each position attends only to itself and to earlier positions.
         add_cross_attention: layers also attend to an encoder's output; decoders only.
-        tie_word_embeddings: the masked-LM head multiplies with the token table, and has no table of its own.
-        pruned_heads: (number of the layer, numbers of its heads that are gone) for each layer that lost any; in ALBERT
-            of a layer with parameters of its own.
-        chunk_size_feed_forward: positions that the feed-forward takes at once, 0 = all.
+        tie_word_embeddings: the masked-LM head multiplies with the token table instead of a table of its own.
+        pruned_heads: (layer number, numbers of its removed heads) for each layer with removed heads; in ALBERT the
+            number is that of a layer with its own parameters.
+        chunk_size_feed_forward: positions that the feed-forward computes at a time, 0 = all.
         labels: names of the classes of a classifier.
-        problem_type: one of `PROBLEM_TYPES`, or None: it follows from the labels (see `losses`).
-        bos_token_id, eos_token_id: the ids of the tokens around a text; the model reads them nowhere.
+        problem_type: one of `PROBLEM_TYPES`, or None: the loss infers it (see `losses.sequence_classification_loss`).
+        bos_token_id, eos_token_id: the ids of the tokens around a text; the model does not use them.
         qa_dropout: DistilBERT: rate before the question-answering head.
         seq_classif_dropout: DistilBERT: rate before the classifier of a sequence.
         sinusoidal_pos_embds: DistilBERT: the position table is that of https://arxiv.org/abs/1706.03762, section 3.5,
             and is not trained.
 
     Raises:
-        UserError: a field has a wrong type, a value that cannot be, or one that this family does not have.
+        UserError: a field has a wrong type, an impossible value, or a value that its family does not support.
     """
 
     vocab_size: int = 30522
@@ -134,7 +135,7 @@ class BertConfig:
 
     @property
     def family(self) -> str:
-        """ "bert", "roberta", "albert" or "distilbert": what `model_type` computes like."""
+        """The family whose computation `model_type` uses: "bert", "roberta", "albert" or "distilbert"."""
         return FAMILY_OF[self.model_type]
 
     @property
@@ -154,14 +155,14 @@ class BertConfig:
 
     @property
     def num_parameter_layers(self) -> int:
-        """How many subtrees `layer_i` there are: N, or in ALBERT as many as its groups have layers."""
+        """The number of subtrees `layer_i`: N, or in ALBERT the number of groups times the layers in each."""
         if self.family != "albert":
             return self.num_hidden_layers
         return (self.num_hidden_groups or 1) * self.inner_group_num
 
     @property
     def layer_order(self) -> tuple[int, ...]:
-        """The number of the subtree `layer_i` that is applied at each depth."""
+        """For each depth, the number i of the subtree `layer_i` that is applied there."""
         if self.family != "albert":
             return tuple(range(self.num_hidden_layers))
         per_group = self.num_hidden_layers / (self.num_hidden_groups or 1)
@@ -169,23 +170,23 @@ class BertConfig:
         return tuple(group * self.inner_group_num + i for group in groups for i in range(self.inner_group_num))
 
     def heads_of(self, layer: int) -> tuple[int, ...]:
-        """Numbers, before any pruning, of the self-attention heads that the subtree `layer_i` has."""
+        """The self-attention heads that remain in the subtree `layer_{layer}`, numbered as before any pruning."""
         gone = dict(self.pruned_heads).get(layer, ())
         return tuple(head for head in range(self.num_attention_heads) if head not in gone)
 
     @property
     def longest_input(self) -> int:
-        """Positions that an input may have: RoBERTa's first stands in row `pad_token_id` + 1."""
+        """The maximum length of an input. RoBERTa's first position is row `pad_token_id` + 1 of the table."""
         used = self.pad_token_id + 1 if self.family == "roberta" else 0
         return self.max_position_embeddings - used
 
     def replace(self, **changes: Any) -> Self:
-        """A copy with some fields changed, checked like any other."""
+        """A copy with some fields changed; it is checked like every config."""
         return dataclasses.replace(self, **changes)
 
     @classmethod
     def preset(cls, name: str, **overrides: Any) -> Self:
-        """A published size.
+        """The config of a published model.
 
         Args:
             name: tiny, mini, small, medium, base-uncased, base-cased, base-multilingual-cased,
@@ -193,7 +194,10 @@ class BertConfig:
                 models of https://arxiv.org/abs/1908.08962 as "L-4_H-256"; roberta-base, roberta-large,
                 distilroberta-base, xlm-roberta-base, xlm-roberta-large; albert-base, -large, -xlarge, -xxlarge with
                 -v1 or -v2 (activation as in Google's code); distilbert-base-uncased, -cased, -multilingual-cased.
-            **overrides: fields that differ from the published ones.
+            **overrides: values of fields to use instead of the published ones.
+
+        Raises:
+            UserError: an unknown name, or a wrong value of a field.
         """
         if name not in PRESETS:
             raise UserError(f"unknown preset {name!r}; {_nearest(name, PRESETS)}")
@@ -203,16 +207,17 @@ class BertConfig:
     def from_json(cls, source: dict[str, Any] | str | PathLike[str]) -> Self:
         """Read a Hugging Face `config.json`, or Google's `bert_config.json` or `albert_config.json`.
 
-        Keys that the model does not read (`architectures`, `pooler_fc_size` ...) are ignored; absent ones take the
-        defaults of the family's class in transformers. `dtype` in such a file is the type in which the weights are
-        stored, and is ignored too.
+        Keys that the model does not use (`architectures`, `pooler_fc_size` ...) are ignored; for absent keys the
+        defaults of the family's class in transformers apply. `dtype` in such a file is the type of the stored weights
+        and is ignored too.
 
         Args:
             source: the parsed JSON, the file, or the folder that holds one of these files.
 
         Raises:
-            FileNotFoundError: no such file.
-            UserError: not JSON, a field of a wrong type or value, or a file of another kind of model.
+            FileNotFoundError: the file does not exist, or the folder contains none of them.
+            UserError: the file is not JSON, a field has a wrong type or value, or the file describes another kind of
+                model.
         """
         if isinstance(source, dict):
             return cls(**fields_of(source))
@@ -220,7 +225,9 @@ class BertConfig:
         if path.is_dir():
             found = [path / name for name in CONFIG_FILES if (path / name).is_file()]
             if not found:
-                raise FileNotFoundError(f"{path}: holds no config.json (nor Google's {' or '.join(CONFIG_FILES[1:])})")
+                raise FileNotFoundError(
+                    f"{path}: contains no config.json (nor Google's {' or '.join(CONFIG_FILES[1:])})"
+                )
             path = found[0]
         data = read_object(path)
         try:
@@ -231,8 +238,8 @@ class BertConfig:
     def to_json(self) -> dict[str, Any]:
         """The fields of a Hugging Face `config.json` in the family's own spelling, ready for `json.dumps`.
 
-        `COMPUTE_FIELDS` are left out: they say how this program computes, and there the key `dtype` means the type of
-        the stored weights.
+        It omits `COMPUTE_FIELDS`: they set how this program computes, whereas in a `config.json` the key `dtype` means
+        the type of the stored weights.
         """
         fields = dataclasses.fields(self)
         return json_of({f.name: getattr(self, f.name) for f in fields}, {f.name: f.default for f in fields})
@@ -272,7 +279,7 @@ _FLAGS = ("is_decoder", "add_cross_attention", "tie_word_embeddings", "sinusoida
 
 
 def _check(config: BertConfig) -> None:
-    """Raises UserError with the first field of a wrong type, a value that cannot be, or no place in its family."""
+    """Raise UserError that names the first field with a wrong type, or a value that its family does not support."""
     _check_numbers(config)
     for name, allowed in _CHOICES.items():
         _require(config, name, getattr(config, name) in allowed, f"one of {', '.join(map(str, allowed))}")
@@ -315,7 +322,7 @@ def _check_numbers(config: BertConfig) -> None:
 
 
 def _check_family(config: BertConfig) -> None:
-    """What a family does not have is refused rather than left undone."""
+    """Raise UserError for options that a family does not have, instead of ignoring them."""
     family = config.family
     if family != "albert":
         of_width = config.embedding_width == config.hidden_size
@@ -344,7 +351,7 @@ def _check_pruned_heads(config: BertConfig) -> None:
     layers, heads = config.num_parameter_layers, config.num_attention_heads
     try:
         fits = all(
-            # In order and once each, so that equal architectures are equal configs.
+            # Heads are sorted and unique, so that equal architectures have equal configs.
             layer in range(layers) and 0 < len(gone) < heads and tuple(h for h in range(heads) if h in gone) == gone
             for layer, gone in config.pruned_heads
         )

@@ -1,4 +1,4 @@
-"""A BertConfig's fields as config.json says them, of Hugging Face and of Google, and back."""
+"""Conversion between the fields of `BertConfig` and the config.json of Hugging Face or Google."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -7,8 +7,8 @@ from bert_jax.errors import UserError
 
 _ROBERTA = {"pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2}
 
-# What transformers' class takes for a key that the file leaves out, where it is not `BertConfig()`'s. The published
-# RoBERTas are not these: their files say so.
+# The defaults of transformers' config classes for absent keys, where they differ from `BertConfig()`'s. The published
+# RoBERTas differ from these defaults; their files contain the keys.
 CLASS_DEFAULTS: dict[str, dict[str, Any]] = {
     "bert": {},
     "roberta": {"vocab_size": 50265} | _ROBERTA,
@@ -31,7 +31,7 @@ CLASS_DEFAULTS: dict[str, dict[str, Any]] = {
     "distilbert": {"num_hidden_layers": 6},
 }
 
-# model_type -> our field -> their key, where it is another.
+# model_type -> our field -> transformers' key, where the two differ.
 _SPELLING: dict[str, dict[str, str]] = {
     "albert": {"classifier_dropout": "classifier_dropout_prob"},
     "distilbert": {
@@ -45,7 +45,7 @@ _SPELLING: dict[str, dict[str, str]] = {
     },
 }
 
-# Fields that a family's files always say, in their order.
+# Fields that are always written, in this order.
 _COMMON = (
     "vocab_size",
     "hidden_size",
@@ -64,7 +64,7 @@ _OWN = {
     "albert": (*_OWN_OF_OTHERS, "embedding_size", "num_hidden_groups", "inner_group_num"),
     "distilbert": ("qa_dropout", "seq_classif_dropout", "sinusoidal_pos_embds"),
 }
-# Fields that every family may have, said only where they are not what transformers takes without them.
+# Fields that every family may have; written only if they differ from transformers' defaults.
 _OPTIONAL = (
     "bos_token_id",
     "eos_token_id",
@@ -75,7 +75,7 @@ _OPTIONAL = (
     "chunk_size_feed_forward",
     "problem_type",
 )
-# How the names of transformers' classes begin -> model_type.
+# Prefix of the names of transformers' classes -> model_type.
 _CLASSES = {
     "Roberta": "roberta",
     "XLMRoberta": "xlm-roberta",
@@ -83,18 +83,18 @@ _CLASSES = {
     "Albert": "albert",
     "DistilBert": "distilbert",
 }
-# What other programs may write of a model whose layers differ, or whose weights are no plain floats.
+# Keys of models whose layers differ from one another, or whose weights are quantized.
 _REFUSED = ("per_layer_config", "quantization_config")
 
 
 def fields_of(data: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments of `BertConfig` that a parsed config.json says, its class's defaults included.
+    """Convert a parsed config.json to arguments of `BertConfig`, with the defaults of its class for absent keys.
 
-    Our own field names are understood too, as the config.json of a run has them. Keys that the model does not read
-    are ignored.
+    The names of `BertConfig`'s own fields are accepted too, because the config.json of a run has them. Keys that the
+    model does not use are ignored.
 
     Raises:
-        UserError: another kind of model, or an option that this program does not compute.
+        UserError: the file describes another kind of model, or has an option that this program does not support.
     """
     model_type = _model_type(data)
     for key in _REFUSED:
@@ -111,22 +111,22 @@ def fields_of(data: Mapping[str, Any]) -> dict[str, Any]:
                 fields[name] = data[key]
     if data.get("pad_token_id", 0) is None:
         fields["pad_token_id"] = CLASS_DEFAULTS[model_type].get("pad_token_id", 0)
-    # Several ends of a generated text are the generator's affair; the first is what the model's tokenizer writes.
+    # A list of ids is for text generation; the tokenizer writes the first of them at the end of a text.
     if isinstance(fields.get("eos_token_id"), list) and fields["eos_token_id"]:
         fields["eos_token_id"] = fields["eos_token_id"][0]
     if "model_type" not in data and model_type == "albert" and fields["hidden_act"] == "gelu":
-        fields["hidden_act"] = "gelu_new"  # Google's code means the tanh form
+        fields["hidden_act"] = "gelu_new"  # "gelu" in Google's code is the tanh form
     fields |= {"labels": labels} if (labels := _labels(data)) else {}
     fields |= {"pruned_heads": pruned} if (pruned := _pruned_heads(data.get("pruned_heads"))) else {}
     return fields
 
 
 def json_of(fields: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
-    """The inverse of `fields_of`: all fields of a config -> config.json in its family's spelling.
+    """The inverse of `fields_of`: convert all fields of a config to a config.json with its family's keys.
 
     Args:
         fields: every field of a `BertConfig`.
-        defaults: those of `BertConfig()`.
+        defaults: every field of `BertConfig()`.
     """
     model_type = fields["model_type"]
     spelling = _SPELLING.get(model_type, {})
@@ -136,7 +136,7 @@ def json_of(fields: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str,
     if model_type == "albert":
         found["embedding_size"] = fields["embedding_size"] or fields["hidden_size"]
         found["num_hidden_groups"] = fields["num_hidden_groups"] or 1
-        if fields["classifier_dropout"] is None:  # which only BERT and RoBERTa may say
+        if fields["classifier_dropout"] is None:  # only BERT's and RoBERTa's files may have null
             found["classifier_dropout_prob"] = fields["hidden_dropout_prob"]
     if fields["labels"] != defaults["labels"]:
         found["id2label"] = {str(i): label for i, label in enumerate(fields["labels"])}
@@ -158,7 +158,10 @@ def _model_type(data: Mapping[str, Any]) -> str:
 
 
 def _unsaid_model_type(data: Mapping[str, Any]) -> str:
-    """Files older than the key name the class at least; Google's name neither, and only ALBERT's have groups."""
+    """The model type of a file without the key `model_type`.
+
+    Old files of Hugging Face name the class. Google's files do not; of those, only ALBERT's have groups of layers.
+    """
     for name in data.get("architectures") or ():
         for prefix, model_type in _CLASSES.items():
             if str(name).startswith(prefix):

@@ -1,4 +1,4 @@
-"""The one exception that means "the user can mend this": programs print its line and exit with code 2."""
+"""`UserError`, the exception for mistakes that the user can correct: programs print its line and exit with code 2."""
 
 from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
@@ -11,19 +11,19 @@ class UserError(ValueError):
 
 
 Wrong = Callable[[UserError], None]
-"""What a reader does with the error of a row that is at fault, before it goes on to the next."""
+"""A reader calls this with the error of each bad row, then continues with the next row."""
 
 
 def refuse(error: UserError) -> None:
-    """The `Wrong` of who wants all rows or none."""
+    """The `Wrong` for callers that need every row: raise the first error."""
     raise error
 
 
 def errors_in_place(read: Callable[[Wrong], Iterable[Row]]) -> Iterator[Row | UserError]:
-    """What a reader gives, in the place of a row that is at fault its error.
+    """Yield a reader's rows, with the error of each bad row in its place.
 
     Args:
-        read: makes the reader, given its `Wrong`.
+        read: called with a `Wrong`, returns the reader.
     """
     found: list[UserError] = []
     for row in read(found.append):

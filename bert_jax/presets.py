@@ -1,4 +1,4 @@
-"""The published sizes: name -> the fields in which a config differs from `BertConfig()`.
+"""The configs of published models: name -> the fields that differ from `BertConfig()`.
 
 Sources: transformers' `models/{bert,roberta,xlm_roberta,camembert,albert,distilbert}/configuration_*.py`, and Google's
 bert_config.json and albert_config.json.
@@ -8,7 +8,7 @@ from typing import Any
 
 
 def _bert(layers: int, hidden: int, vocab: int) -> dict[str, Any]:
-    # Every published BERT has heads of 64 and a feed-forward of 4 D.
+    # In every published BERT a head has size 64 and the feed-forward size is 4 D.
     return {
         "vocab_size": vocab,
         "hidden_size": hidden,
@@ -19,7 +19,7 @@ def _bert(layers: int, hidden: int, vocab: int) -> dict[str, Any]:
 
 
 def _roberta(model_type: str, layers: int, hidden: int, vocab: int) -> dict[str, Any]:
-    # What the published files say, not transformers' class defaults, which are BERT's.
+    # As in the published files; the defaults of transformers' class are BERT's.
     return _bert(layers, hidden, vocab) | {
         "model_type": model_type,
         "max_position_embeddings": 514,
@@ -78,7 +78,7 @@ PRESETS: dict[str, dict[str, Any]] = (
         "xlm-roberta-base": _roberta("xlm-roberta", 12, 768, 250002),
         "xlm-roberta-large": _roberta("xlm-roberta", 24, 1024, 250002),
     }
-    # The second release was trained without dropout, and the first one's xxlarge was too.
+    # Version 2 was trained without dropout, and so was the xxlarge model of version 1.
     | {
         f"albert-{name}-v{release}": _albert(*size, dropout=0.1 if release == 1 and name != "xxlarge" else 0.0)
         for release in (1, 2)
