@@ -92,9 +92,9 @@ def edit(
     Args:
         source: as in `load`: a run directory, a folder in any format, a hub id.
         directory: the folder to write; an earlier export there is replaced, any other folder refused.
-        layers: keep these layers and drop the others (`surgery.layers.keep_layers`).
+        layers: keep these layers and drop the others (`surgery.pruning.keep_layers`).
         student: "distilbert" makes a DistilBERT of `layers`, or without `layers` of the six that the published
-            DistilBERT was made from (`surgery.layers.distilbert_student`).
+            DistilBERT was made from (`surgery.pruning.distilbert_student`).
         pruned: the heads to remove of each layer (`surgery.pruning.prune_heads`).
         words, into_unused, initial: words to add as tokens (`surgery.vocabulary.add_words`).
         positions, how: the longest input (`surgery.positions.extend_positions`).
@@ -107,9 +107,8 @@ def edit(
     from bert_jax.formats.load import load_arrays, load_tokenizer
     from bert_jax.formats.source import open_source
     from bert_jax.formats.write import save_pretrained
-    from bert_jax.surgery.layers import distilbert_student, keep_layers
     from bert_jax.surgery.positions import extend_positions
-    from bert_jax.surgery.pruning import prune_heads
+    from bert_jax.surgery.pruning import distilbert_student, keep_layers, prune_heads
     from bert_jax.surgery.vocabulary import add_words
 
     opened = open_source(source)

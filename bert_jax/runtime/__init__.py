@@ -1,4 +1,1 @@
-"""What is set before and around JAX: memory, devices, the cache of compiled programs.
-
-Nothing here knows what a BERT is.
-"""
+"""Settings for JAX and the process: memory, devices, the cache of compiled programs. Independent of BERT."""

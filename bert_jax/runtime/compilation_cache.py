@@ -1,4 +1,4 @@
-"""JAX's cache of compiled programs, on disk and on by default: where it is, and removal of damaged entries."""
+"""JAX's cache of compiled programs on disk, which is on by default: its folder, and removal of damaged entries."""
 
 import hashlib
 import json
@@ -18,12 +18,12 @@ _THRESHOLDS = {  # name -> (JAX's default, the value that keeps every program)
 
 
 def keep_compiled_programs() -> None:
-    """Point JAX at a folder for this jaxlib and this CPU, so that a second start compiles nothing again.
+    """Set JAX's cache to a folder for this jaxlib and this CPU, so that a second start compiles nothing again.
 
-    JAX's own options, if set by environment or by `jax.config.update`, stay as they are: `jax_compilation_cache_dir`
-    (then this function does nothing), `jax_enable_compilation_cache`, and the minimum size and compile time of a
-    program to keep, if they differ from JAX's defaults. If the folder cannot be written, programs are compiled anew
-    every time.
+    JAX options that the user has set, in the environment or with `jax.config.update`, stay as they are:
+    `jax_compilation_cache_dir` (then this function does nothing), `jax_enable_compilation_cache`, and the minimum size
+    and compile time of the programs to keep, if they differ from JAX's defaults. If the folder cannot be written, JAX
+    compiles every program at each start.
     """
     import jax
 
@@ -45,7 +45,7 @@ def keep_compiled_programs() -> None:
 
 
 def cache_folder() -> str | None:
-    """The folder in which JAX keeps compiled programs, whoever chose it; None if it keeps none."""
+    """The folder in which JAX keeps compiled programs, chosen by the user or by us; None if it keeps none."""
     import jax
 
     return jax.config.values["jax_compilation_cache_dir"] if jax.config.values["jax_enable_compilation_cache"] else None
@@ -54,8 +54,8 @@ def cache_folder() -> str | None:
 def default_folder() -> Path:
     """`~/.cache/bert_jax/compiled/KEY`, or below `XDG_CACHE_HOME`.
 
-    JAX's own key for a program does not distinguish CPUs, and code compiled for other instructions may crash, for
-    example in a home that several machines share. So each kind of CPU has its own folder.
+    JAX's own key for a program does not include the CPU, and code compiled for another CPU's instructions may crash,
+    for example if several machines share a home directory. So each kind of CPU has its own folder.
     """
     cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     cpu = hashlib.sha256(_cpu().encode()).hexdigest()[:12]
@@ -74,10 +74,10 @@ def _cpu() -> str:
 
 
 def remove_damaged(folder: Path) -> None:
-    """Delete entries that are truncated, or changed since they were first seen, so that JAX writes them anew.
+    """Delete entries that are truncated, or have changed since this function first saw them, so that JAX rewrites them.
 
-    JAX would compile an unreadable entry again at every start, and leave it as it is. Entries that it can read it does
-    not check if it compresses with zstandard.
+    JAX compiles the program of an unreadable entry again at every start and does not replace the entry. It does not
+    verify readable entries if it compresses with zstandard.
     """
     known = _checksums(folder)
     sums: dict[str, int] = {}
@@ -105,7 +105,7 @@ def _is_whole(entry: bytes) -> bool:
     if entry.startswith(b"\x28\xb5\x2f\xfd"):
         try:
             import zstandard
-        except ImportError:  # Pythons with zstd in their standard library
+        except ImportError:  # Python versions with zstd in the standard library
             return True
         decompressor, error = zstandard.ZstdDecompressor().decompressobj(), zstandard.ZstdError
     else:

@@ -12,14 +12,14 @@ SETTINGS = {M_MMAP_MAX: 0, M_TRIM_THRESHOLD: -1, M_ARENA_MAX: 1}
 
 
 def keep_freed_memory() -> bool:
-    """Tell malloc to keep freed memory, all in one arena; returns whether that was done.
+    """Make malloc keep freed memory and use a single arena; return whether it was set.
 
-    XLA's CPU runtime allocates its temporaries anew in every step; by default each large one is mapped,
-    faulted in page by page, and unmapped. With this setting the process holds on to the most memory that it ever
-    used. Call it before JAX makes its threads, which would get their own arenas.
+    XLA's CPU runtime allocates its temporaries in every step; by default malloc maps each large one, the kernel faults
+    in its pages one by one, and malloc unmaps it. With this setting the process never gives memory back. Call it before
+    JAX starts its threads, which would otherwise get their own arenas.
 
-    It does nothing with another C library, if JAX will run on an accelerator, if the environment already sets malloc
-    (`MALLOC_…`, `GLIBC_TUNABLES`), and with `BERT_JAX_MALLOC=0`.
+    It does nothing with a C library other than glibc, if JAX will run on an accelerator, if the environment configures
+    malloc (`MALLOC_…`, `GLIBC_TUNABLES`), or with `BERT_JAX_MALLOC=0`.
     """
     if os.environ.get("BERT_JAX_MALLOC") == "0" or not _is_glibc() or not is_for_cpu():
         return False
@@ -37,32 +37,32 @@ def _is_glibc() -> bool:
 
 
 def is_for_cpu() -> bool:
-    """Whether JAX will choose the CPU, found out without starting JAX."""
+    """Whether JAX will run on the CPU. This does not start JAX."""
     if chosen := platforms():
         return chosen == "cpu"
     return not entry_points(group="jax_plugins") and find_spec("libtpu") is None
 
 
 def platforms() -> str | None:
-    """`JAX_PLATFORMS`, or what the program has set instead."""
+    """JAX's option `jax_platforms`, from the environment (`JAX_PLATFORMS`) or set by the program; None if unset."""
     import jax
 
     return jax.config.values["jax_platforms"]
 
 
-MOST_DEVICES = 8  # each holds the parameters
-_POOL = "tf_XLAEigen"  # the compute threads of XLA's CPU client, as Linux shows their names
+MOST_DEVICES = 8  # each device has a copy of the parameters
+_POOL = "tf_XLAEigen"  # prefix of the names that Linux shows for the compute threads of XLA's CPU client
 
 
 def use_all_cores() -> bool:
-    """Make each core a device, and malloc keep freed memory; returns whether there are several devices.
+    """Make each core a device, and malloc keep freed memory; return whether there are several devices.
 
-    An engine then gives each core its own rows. A single device also splits its products over the cores, but on two
-    cores that reaches only two thirds of the speed (benchmarks/inference.py). Use it for inference only: in training
-    each device more is a shard more. Call it before using JAX: it starts JAX, and pins XLA's threads to different
-    cores (`pin_threads`).
+    The inference engine then gives each core its own rows. A single device also splits its products over the cores, but
+    on two cores that reaches only two thirds of the speed (benchmarks/inference.py). Use it for inference only: in
+    training every additional device is an additional shard. Call it before using JAX: it starts JAX, and pins XLA's
+    threads to different cores (`pin_threads`).
 
-    It does nothing if JAX will run on an accelerator, if the number of devices was set already
+    It does nothing if JAX will run on an accelerator, if the number of devices is already set
     (`JAX_NUM_CPU_DEVICES`, `XLA_FLAGS`, `jax_num_cpu_devices`), or if JAX has started.
     """
     keep_freed_memory()
@@ -82,13 +82,13 @@ def use_all_cores() -> bool:
 
 
 def pin_threads() -> int:
-    """Pin each of XLA's compute threads to its own core, as onnxruntime does; returns the number of threads.
+    """Pin each of XLA's compute threads to its own core, as onnxruntime does; return the number of pinned threads.
 
-    After a pause Linux wakes them on the same core, and a request of a single row ends before they are spread out
-    again: it took up to one and a half times as long. Call it after JAX has started.
+    After a pause Linux wakes the threads on the same core, and a request with a single row ends before Linux
+    distributes them again: such requests took up to 1.5 times as long. Call it after JAX has started.
 
-    It does nothing on another system, if there are not as many threads as cores, and with
-    `BERT_JAX_KEEP_APART=0`: a pinned thread cannot leave its core to another busy program.
+    It does nothing on systems other than Linux, if there are not as many threads as cores, or with
+    `BERT_JAX_KEEP_APART=0`. Set that if other busy programs run: a pinned thread cannot move to an idle core.
     """
     if os.environ.get("BERT_JAX_KEEP_APART") == "0" or not hasattr(os, "sched_setaffinity"):
         return 0

@@ -1,1 +1,1 @@
-"""Surgery: functions from a config and its parameters to a new config and parameters, of NumPy or JAX arrays."""
+"""Surgery: functions that take a config and parameters (NumPy or JAX arrays) and return a changed config and tree."""

@@ -1,4 +1,4 @@
-"""Longer inputs for a trained model: more rows in its position table."""
+"""Extend the position table of a trained model, so that it accepts longer inputs."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -15,22 +15,22 @@ WAYS = ("tile", "interpolate")
 def extend_positions(
     config: BertConfig, params: Mapping[str, Any], length: int, *, how: str = "tile"
 ) -> tuple[BertConfig, dict[str, Any]]:
-    """Make a model accept inputs of `length` positions; train it further on such inputs.
+    """Make a model accept inputs of `length` positions. Afterwards, train it further on long inputs.
 
     Args:
-        config: of `params`.
-        params: a head's tree or the encoder's own, of NumPy or JAX arrays. It is not changed.
-        length: the new maximum length of an input, greater than the old. The table gets `length` rows, and in RoBERTa
-            keeps the rows before the first position as well (514 for 512).
-        how: "tile" repeats the rows from the start (https://arxiv.org/abs/2004.05150, section 5): inputs that
-            fitted before give the same outputs. "interpolate" stretches the table linearly, with its first and
-            last row staying at the ends (https://arxiv.org/abs/2306.15595): every position moves.
+        config: the config of `params`.
+        params: the tree of a model with a head or of the bare encoder, NumPy or JAX arrays. It is not changed.
+        length: the new maximum length of an input, greater than the old one. The new table has `length` rows; in
+            RoBERTa also the rows before the first position (514 rows for 512 positions).
+        how: "tile" repeats the rows from the start (https://arxiv.org/abs/2004.05150, section 5); the outputs for
+            inputs of the old lengths stay the same. "interpolate" stretches the table linearly between its first and
+            last row (https://arxiv.org/abs/2306.15595); the vectors of almost all positions change.
 
     Returns:
         The config with the larger `max_position_embeddings`, and a tree that shares its unchanged arrays with `params`.
 
     Raises:
-        UserError: positions that are not a learned table, a length that is not greater, or another `how`.
+        UserError: the model has no learned table of absolute positions, `length` is not greater, or `how` is unknown.
     """
     now = config.longest_input
     if how not in WAYS:
@@ -39,7 +39,7 @@ def extend_positions(
         raise UserError(f"length={length}: the model already takes {now} positions")
     if config.position_embedding_type != "absolute" or config.sinusoidal_pos_embds:
         kind = "sinusoids" if config.sinusoidal_pos_embds else config.position_embedding_type
-        raise UserError(f"positions are {kind} in this model; only a learned table of absolute ones is extended")
+        raise UserError(f"positions are {kind} in this model; expected a learned table of absolute positions")
     encoder = encoder_of(params)
     table = np.asarray(encoder["embeddings"]["position_embeddings"])
     if table.shape[0] != config.max_position_embeddings:

@@ -1,4 +1,4 @@
-"""New tokens for a trained model: new rows in the token table and in every other table with a row per token."""
+"""Add tokens to a trained model: new rows in the token table and in every other array with one row per token."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -21,16 +21,17 @@ def set_token_rows(
     This changes the token table, the masked-LM head's bias, and its decoder table if that is not tied.
 
     Args:
-        config: of `params`.
-        params: a head's tree or the encoder's own, of NumPy or JAX arrays. It is not changed.
-        sources: id -> the tokens whose rows are averaged; None: all tokens of the present table, so that a new token
-            starts out neither likely nor unlikely. New ids follow the last one without a gap.
+        config: the config of `params`.
+        params: the tree of a model with a head or of the bare encoder, NumPy or JAX arrays. It is not changed.
+        sources: id of the token to set -> ids of the tokens whose rows are averaged. None averages all rows of the
+            present table, so that a new token is at first neither likely nor unlikely. New ids continue the table
+            without a gap.
 
     Returns:
         The config with the new `vocab_size`, and a tree that shares its unchanged arrays with `params`.
 
     Raises:
-        UserError: a gap in the new ids, or a source that is not in the table.
+        UserError: the new ids have a gap, or a source is not in the table.
     """
     size = config.vocab_size
     new = sorted(token for token in sources if token >= size)
@@ -39,12 +40,12 @@ def set_token_rows(
     for token, rows in sources.items():
         strange = [row for row in rows or () if row not in range(size)]
         if strange:
-            raise UserError(f"token {token} takes its row from row {strange[0]}; the table has {size} rows")
+            raise UserError(f"token {token} has row {strange[0]} among its sources; the table has {size} rows")
 
     def grown(array: Any) -> np.ndarray:
         old = np.asarray(array)
         if old.shape[0] != size:
-            raise UserError(f"an array with a row for each token has {old.shape[0]} rows; the config says {size}")
+            raise UserError(f"an array with one row per token has {old.shape[0]} rows; expected vocab_size={size}")
         longer = np.concatenate([old, np.zeros((len(new), *old.shape[1:]), old.dtype)])
         for token, rows in sources.items():
             longer[token] = (old if rows is None else old[list(rows)]).mean(axis=0, dtype=np.float64)
@@ -74,19 +75,19 @@ def add_words(
 
     Args:
         config, params: as for `set_token_rows`.
-        tokenizer: the model's.
-        words: words that are already tokens are skipped.
+        tokenizer: the model's tokenizer.
+        words: the words to add; those that are already tokens are skipped.
         into_unused: replace [unused0], [unused1] ... (WordPiece), so that no size changes; otherwise append.
         initial: initial value of the new rows: "mean", the mean of all rows
             (https://nlp.stanford.edu/~johnhew/vocab-expansion.html), or "pieces", the mean of the rows of the pieces
-            that the word was split into before.
+            into which the old tokenizer splits the word.
 
     Returns:
-        config, tree, tokenizer, and the new tokens with their ids.
+        The new config, tree and tokenizer, and the new tokens with their ids.
 
     Raises:
-        UserError: as in `Tokenizer.with_words` and `set_token_rows`; if words are appended, a table with more rows than
-            the tokenizer has tokens; another `initial`.
+        UserError: as for `Tokenizer.with_words` and `set_token_rows`; words are appended although the table and the
+            tokenizer differ in size; `initial` is unknown.
     """
     if initial not in STARTS:
         raise UserError(f"initial={initial!r}: expected one of {', '.join(STARTS)}")
@@ -104,6 +105,6 @@ def add_words(
 
 
 def _pieces(tokenizer: Tokenizer, word: str) -> list[int]:
-    """The ids that a word was split into before it became a token, as it is split after a blank."""
+    """The ids of the pieces into which `tokenizer` splits a word (as if after a space)."""
     text = word.removeprefix("##") if word.startswith("##") else word
     return tokenizer.encode_flat([text])[0].tolist()

@@ -19,7 +19,7 @@ from bert_jax.config import BertConfig
 from bert_jax.model.encoder import Bert
 from bert_jax.model.heads import BertForMaskedLM, BertForPreTraining
 from bert_jax.model.task_heads import BertForSequenceClassification
-from bert_jax.surgery.layers import keep_layers
+from bert_jax.surgery.pruning import keep_layers
 from tests.guide import blocks_of, run_blocks, text_of
 
 GUIDE = "docs/research.md"

@@ -10,7 +10,7 @@ import pytest
 from bert_jax.errors import UserError
 from bert_jax.model.encoder import Bert
 from bert_jax.model.heads import BertForMaskedLM, BertForPreTraining
-from bert_jax.surgery.layers import distilbert_student, keep_layers
+from bert_jax.surgery.pruning import distilbert_student, keep_layers
 from tests import tiny
 
 CONFIG = tiny.CONFIG.replace(num_hidden_layers=3, pruned_heads=((2, (1,)),))

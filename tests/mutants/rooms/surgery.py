@@ -2,7 +2,6 @@
 
 from tests.mutants.mutant import Mutant
 
-LAYERS = "bert_jax/surgery/layers.py"
 POSITIONS = "bert_jax/surgery/positions.py"
 PRUNING = "bert_jax/surgery/pruning.py"
 VOCABULARY = "bert_jax/surgery/vocabulary.py"
@@ -13,21 +12,21 @@ OF_VOCABULARY = "tests/surgery/test_vocabulary.py"
 
 MUTANTS: tuple[Mutant, ...] = (
     Mutant(
-        LAYERS,
+        PRUNING,
         'encoder["encoder"][f"layer_{layer}"] for i, layer',
         'encoder["encoder"][f"layer_{i}"] for i, layer',
         "the first layers are kept and not those that were named",
         (f"{OF_LAYERS}::test_kept_layers_move_up_with_their_pruned_heads",),
     ),
     Mutant(
-        LAYERS,
+        PRUNING,
         "(i, gone[layer]) for i, layer in",
         "(layer, gone[layer]) for i, layer in",
         "pruned heads stay with the numbers that layers had before",
         (f"{OF_LAYERS}::test_kept_layers_move_up_with_their_pruned_heads",),
     ),
     Mutant(
-        LAYERS,
+        PRUNING,
         'np.asarray(embeddings["position_embeddings"]) + first_type',
         'np.asarray(embeddings["position_embeddings"])',
         "a DistilBERT lacks the token type that its teacher adds",
