@@ -1,4 +1,9 @@
-"""Losses as pure functions: sums first, then the division, so that parts of a batch add up to the whole."""
+"""Losses as pure functions, of pretraining and of fine-tuning.
+
+The `…_sums` functions return sums and the caller divides them, so that the sums of the parts of a batch add up to those
+of the whole batch. The `…_loss` functions return means, as transformers does. Rows with weight 0 only fill up a batch;
+they count in no sum.
+"""
 
 from collections.abc import Callable, Mapping
 
@@ -12,7 +17,9 @@ from bert_jax.model.heads import PreTrainingOutput, Undecoded
 IGNORED_LABEL = -100
 
 FusedLoss = Callable[[Undecoded, Array, Array], tuple[Array, Array, Array]]
-"""`fused_loss.fused_cross_entropy`, or a mesh's form of it: as `cross_entropy`, of what logits are computed of."""
+"""`fused_loss.fused_cross_entropy`, or a mesh's form of it: `cross_entropy` with `Undecoded` in place of the logits."""
+
+Sums = dict[str, Array]
 
 
 def cross_entropy(logits: Array, labels: Array, weights: Array | None = None) -> tuple[Array, Array, Array]:
@@ -20,17 +27,17 @@ def cross_entropy(logits: Array, labels: Array, weights: Array | None = None) ->
 
     Args:
         logits: [..., C] of any float type.
-        labels: integer [...]; -100 is ignored, whatever its weight.
-        weights: float [...]; absent: ones.
+        labels: integer [...]; the label -100 is ignored, whatever its weight.
+        weights: float [...]; None means ones.
 
     Returns:
         float32 scalars: Σ w · nll, Σ w, Σ w · (argmax = label).
 
     Raises:
-        UserError: shapes that do not fit together.
+        UserError: the shapes do not match.
     """
     if labels.shape != logits.shape[:-1]:
-        raise UserError(f"labels have shape {labels.shape}, logits {logits.shape}; expected one label a vector")
+        raise UserError(f"labels have shape {labels.shape}, logits {logits.shape}; expected one label per vector")
     if weights is not None and weights.shape != labels.shape:
         raise UserError(f"weights have shape {weights.shape}, labels {labels.shape}; expected the same")
     with jax.named_scope("cross_entropy"):
@@ -45,7 +52,7 @@ def cross_entropy(logits: Array, labels: Array, weights: Array | None = None) ->
 
 
 def mean_cross_entropy(logits: Array, labels: Array) -> Array:
-    """The mean of `cross_entropy` over the labels that are not -100: NaN where there are none, as in torch."""
+    """The mean of `cross_entropy` over the labels that are not -100; NaN if there are none, as in torch."""
     loss_sum, weight_sum, _ = cross_entropy(logits, labels)
     return loss_sum / weight_sum
 
@@ -53,16 +60,17 @@ def mean_cross_entropy(logits: Array, labels: Array) -> Array:
 def pretraining_sums(
     output: PreTrainingOutput, batch: Mapping[str, Array], fused: FusedLoss | None = None
 ) -> dict[str, Array]:
-    """The pieces of loss and accuracy of one batch, or of a part of one: add them up over parts.
+    """The sums from which loss and accuracy follow, for a batch or a part of one.
 
     Args:
-        output: with `prediction_logits` at the batch's `mlm_positions`, or `undecoded` where `fused`.
-        batch: `mlm_labels` integer [B, P], `mlm_weights` float [B, P], and perhaps `next_sentence_label` integer [B].
-        fused: masked LM's cross-entropy of what is undecoded.
+        output: with `prediction_logits` at the batch's `mlm_positions`, or with `undecoded` if `fused` is given.
+        batch: `mlm_labels` integer [B, P], `mlm_weights` float [B, P], and optionally `next_sentence_label` integer
+            [B].
+        fused: computes masked LM's cross-entropy from `output.undecoded`.
 
     Returns:
-        float32 scalars mlm_loss_sum, mlm_weight, mlm_correct, nsp_loss_sum, nsp_count, nsp_correct; three of them
-        are 0 where the model lacks that head, or the batch its `next_sentence_label`.
+        float32 scalars mlm_loss_sum, mlm_weight, mlm_correct, nsp_loss_sum, nsp_count, nsp_correct. The three of a
+        head that the model does not have are 0; the last three also if the batch has no `next_sentence_label`.
     """
     mlm = nsp = (jnp.zeros(()),) * 3
     if fused is not None and output.undecoded is not None:
@@ -76,9 +84,9 @@ def pretraining_sums(
 
 
 def pretraining_denominators(batch: Mapping[str, Array]) -> dict[str, Array]:
-    """What Google's run_pretraining.py divides by: Σ w + 1e-5 for masked LM, the number of rows for sentence pairs.
+    """The denominators of Google's run_pretraining.py: Σ w + 1e-5 for masked LM, the number of rows for sentence pairs.
 
-    They follow from the batch alone, so that each micro-batch can divide by those of the whole batch.
+    They depend only on the batch, so that each micro-batch can divide by those of the whole batch.
     """
     nsp_label = batch.get("next_sentence_label")
     nsp_count = 0 if nsp_label is None else (nsp_label != IGNORED_LABEL).sum()
@@ -100,8 +108,11 @@ def mean_pretraining_loss(output: PreTrainingOutput, labels: Array, next_sentenc
 
     Args:
         output: with `prediction_logits` [B, L, V].
-        labels: integer [B, L]; -100 = not masked. With none to predict the loss is NaN, as there.
-        next_sentence_label: integer [B]; absent: masked LM alone.
+        labels: integer [B, L]; -100 = not masked. If all are -100 the loss is NaN, as in transformers.
+        next_sentence_label: integer [B]; None means masked LM alone.
+
+    Raises:
+        UserError: labels are given for a head that the model does not have.
     """
     loss = _of_head(output.prediction_logits, labels)
     if next_sentence_label is None:
@@ -113,3 +124,220 @@ def _of_head(logits: Array | None, labels: Array) -> Array:
     if logits is None:
         raise UserError("labels were given for a head that this model does not have")
     return mean_cross_entropy(logits, labels)
+
+
+def mean_loss(loss_sum: Array, weight_sum: Array) -> Array:
+    """loss_sum / weight_sum, a float32 scalar; 0 if the weights are 0 (no label, or only classes of weight 0)."""
+    return jnp.where(weight_sum > 0, loss_sum / jnp.where(weight_sum > 0, weight_sum, 1.0), 0.0)
+
+
+def label_weights(labels: Array, row_weights: Array | None = None, class_weights: Array | None = None) -> Array:
+    """The weight of each label: the weight of its row times that of its class; 0 for -100.
+
+    Args:
+        labels: integer [B, ...].
+        row_weights: float32 [B]; None means ones.
+        class_weights: float32 [C]; None means ones.
+
+    Returns:
+        float32, with the shape of `labels`.
+    """
+    labels = jnp.asarray(labels)
+    weights = broadcast_rows(row_weights, labels) * (labels != IGNORED_LABEL)
+    if class_weights is None:
+        return weights
+    return weights * class_weights[jnp.where(labels == IGNORED_LABEL, 0, labels)]
+
+
+def label_sums(
+    logits: Array,
+    labels: Array,
+    row_weights: Array | None = None,
+    *,
+    class_weights: Array | None = None,
+    label_smoothing: float = 0.0,
+    is_choice: Array | None = None,
+) -> Sums:
+    """Cross-entropy of sequences, tokens or choices with one label each; divide by the sum of `label_weights`.
+
+    Args:
+        logits: [B, C], or [B, L, C] for tokens.
+        labels: integer [B] or [B, L]; -100 is ignored.
+        row_weights: float32 [B]; None means ones.
+        class_weights: float32 [C], factors of the loss; None means ones.
+        label_smoothing: the share of the probability that is spread evenly over all C classes
+            (https://arxiv.org/abs/1512.00567).
+        is_choice: bool [B, C], for rows with different numbers of choices: False marks a column that is no choice,
+            which gets probability 0.
+
+    Returns:
+        float32 scalars, with row weights: loss_sum; count, the number of labels that are not ignored; correct, the
+        number of those that are the argmax.
+
+    Raises:
+        UserError: the shapes do not match.
+    """
+    if is_choice is not None:
+        logits = jnp.where(is_choice, logits, jnp.finfo(jnp.float32).min)
+    counted = label_weights(labels, row_weights)
+    loss_sum, _, _ = cross_entropy(logits, labels, label_weights(labels, row_weights, class_weights))
+    _, count, correct = cross_entropy(logits, labels, counted)
+    if label_smoothing:
+        uniform = (counted * _mean_over_classes(logits, class_weights, is_choice)).sum()
+        loss_sum = (1 - label_smoothing) * loss_sum + label_smoothing * uniform
+    return {"loss_sum": loss_sum, "correct": correct, "count": count}
+
+
+def _mean_over_classes(logits: Array, class_weights: Array | None, is_choice: Array | None) -> Array:
+    """The mean over the C classes, or over a row's choices, of the loss that each would have as the label."""
+    losses = -jax.nn.log_softmax(logits.astype(jnp.float32), axis=-1)
+    if class_weights is not None:
+        losses = losses * class_weights
+    if is_choice is None:
+        return losses.mean(axis=-1)
+    return jnp.where(is_choice, losses, 0).sum(axis=-1) / is_choice.sum(axis=-1)
+
+
+def binary_sums(logits: Array, labels: Array, row_weights: Array | None = None) -> Sums:
+    """Binary cross-entropy of each class, from logits [B, C] and labels 0 or 1, float [B, C].
+
+    Returns:
+        float32 scalars, with row weights: loss_sum; count, the number of decisions (one per row and class), which is
+        the denominator; correct, the number of correct decisions.
+    """
+    logits, weights = logits.astype(jnp.float32), broadcast_rows(row_weights, labels)
+    right = (logits > 0) == (labels > 0.5)
+    return {
+        "loss_sum": (weights * (jax.nn.softplus(logits) - labels * logits)).sum(),
+        "correct": (weights * right).sum(),
+        "count": weights.sum(),
+    }
+
+
+def squared_error_sum(values: Array, labels: Array, row_weights: Array | None = None) -> Array:
+    """Σ w (value - label)², a float32 scalar, for values and labels [B, ...] and row weights w [B]."""
+    return (broadcast_rows(row_weights, labels) * jnp.square(values.astype(jnp.float32) - labels)).sum()
+
+
+def position_sum(
+    logits: Array, positions: Array, weights: Array, attention_mask: Array | None = None
+) -> tuple[Array, Array]:
+    """Cross-entropy over positions, for the first or the last token of an answer.
+
+    Padding gets probability 0, so the loss does not depend on the amount of padding. (In run_squad.py, where all rows
+    are padded to one length, padding takes part in the softmax.)
+
+    Args:
+        logits: [B, L].
+        positions: integer [B], the correct positions.
+        weights: float32 [B].
+        attention_mask: 0/1 [B, L]; None means ones.
+
+    Returns:
+        Σ w · nll, a float32 scalar; and whether the argmax is correct, boolean [B].
+    """
+    if attention_mask is not None:
+        logits = jnp.where(attention_mask > 0, logits, jnp.finfo(jnp.float32).min)
+    return cross_entropy(logits, positions, weights)[0], logits.argmax(-1) == positions
+
+
+def broadcast_rows(row_weights: Array | None, labels: Array) -> Array:
+    """The row weights [B], broadcast to the shape [B, ...] of `labels`, float32; None means ones."""
+    if row_weights is None:
+        return jnp.ones(labels.shape)
+    return jnp.broadcast_to(jnp.asarray(row_weights).reshape(-1, *[1] * (labels.ndim - 1)), labels.shape)
+
+
+def sequence_classification_loss(logits: Array, labels: Array, problem_type: str | None = None) -> Array:
+    """The mean squared error, cross-entropy, or binary cross-entropy of each label, as in transformers.
+
+    Args:
+        logits: [B, C].
+        labels: for "regression" numbers [B, C] (or [B] if C = 1); for "single_label_classification" integers [B]
+            (-100 is ignored); for "multi_label_classification" 0 or 1, of a float type, [B, C].
+        problem_type: one of these three. None means "regression" if C = 1, otherwise "single_label_classification" for
+            integer labels and "multi_label_classification" for float labels.
+
+    Returns:
+        float32 scalar.
+
+    Raises:
+        UserError: the shape or type of the labels does not match the problem type.
+    """
+    count = logits.shape[-1]
+    whole = jnp.issubdtype(labels.dtype, jnp.integer)
+    if problem_type is None:
+        problem_type = "regression" if count == 1 else f"{'single' if whole else 'multi'}_label_classification"
+    if problem_type == "single_label_classification":
+        if not whole:
+            raise UserError(f"labels are {labels.dtype}; {problem_type} expects integers")
+        return _mean_of_labels(logits, labels)
+    if count == 1 and labels.shape == logits.shape[:-1]:
+        labels = labels[..., None]
+    if labels.shape != logits.shape:
+        raise UserError(f"labels have shape {labels.shape}, logits {logits.shape}; {problem_type} expects the same")
+    labels = labels.astype(jnp.float32)
+    if problem_type == "regression":
+        return squared_error_sum(logits, labels) / labels.size
+    sums = binary_sums(logits, labels)
+    return mean_loss(sums["loss_sum"], sums["count"])
+
+
+def token_classification_loss(logits: Array, labels: Array) -> Array:
+    """Mean cross-entropy of logits [B, L, C] and integer labels [B, L] over the positions whose label is not -100.
+
+    0 if there are none (torch gives NaN).
+    """
+    return _mean_of_labels(logits, labels)
+
+
+def question_answering_loss(
+    start_logits: Array,
+    end_logits: Array,
+    start_positions: Array,
+    end_positions: Array,
+    attention_mask: Array | None = None,
+) -> Array:
+    """The mean of two cross-entropies over positions: one for the answer's first token, one for its last.
+
+    Args:
+        start_logits, end_logits: [B, L].
+        start_positions, end_positions: integer [B]; a position of L or more is outside this window and is ignored,
+            a negative one counts as 0.
+        attention_mask: 0/1 [B, L]: padding gets probability 0; None treats all positions as tokens, as transformers
+            does.
+
+    Returns:
+        float32 scalar; 0 if every answer is outside the window (torch gives NaN).
+    """
+
+    def one(logits: Array, positions: Array) -> Array:
+        inside = (positions < logits.shape[-1]).astype(jnp.float32)
+        positions = jnp.where(inside > 0, jnp.maximum(positions, 0), IGNORED_LABEL)
+        return mean_loss(position_sum(logits, positions, inside, attention_mask)[0], inside.sum())
+
+    return (one(start_logits, start_positions) + one(end_logits, end_positions)) / 2
+
+
+def multiple_choice_loss(logits: Array, labels: Array, is_choice: Array | None = None) -> Array:
+    """Mean cross-entropy of logits [B, choices] and integer labels [B]; `is_choice` as for `label_sums`."""
+    return _mean_of_labels(logits, labels, is_choice)
+
+
+def causal_lm_loss(logits: Array, labels: Array) -> Array:
+    """Mean cross-entropy of the logits [B, L, V] at each position and the label of the next position.
+
+    Args:
+        logits: [B, L, V].
+        labels: integer [B, L], usually the input ids: this function shifts them by one position; -100 is ignored.
+
+    Raises:
+        UserError: the shapes do not match.
+    """
+    if labels.shape != logits.shape[:-1]:
+        raise UserError(f"labels have shape {labels.shape}, logits {logits.shape}; expected one label per vector")
+    return _mean_of_labels(logits[..., :-1, :], labels[..., 1:])
+
+
+def _mean_of_labels(logits: Array, labels: Array, is_choice: Array | None = None) -> Array:
+    return mean_loss(label_sums(logits, labels, is_choice=is_choice)["loss_sum"], label_weights(labels).sum())

@@ -10,8 +10,8 @@ import jax.numpy as jnp
 from flax import struct
 from jax import Array
 
-from bert_jax.model.losses import FusedLoss, pretraining_denominators, pretraining_loss, pretraining_sums
-from bert_jax.model.task_losses import (
+from bert_jax.model.losses import (
+    FusedLoss,
     Sums,
     binary_sums,
     broadcast_rows,
@@ -19,6 +19,9 @@ from bert_jax.model.task_losses import (
     label_weights,
     mean_loss,
     position_sum,
+    pretraining_denominators,
+    pretraining_loss,
+    pretraining_sums,
     squared_error_sum,
 )
 

@@ -12,7 +12,7 @@ from bert_jax.errors import UserError
 from bert_jax.model.decoder import init_cache
 from bert_jax.model.encoder import Bert
 from bert_jax.model.heads import BertLMHeadModel
-from bert_jax.model.task_losses import causal_lm_loss
+from bert_jax.model.losses import causal_lm_loss
 from tests import tiny
 
 pytestmark = pytest.mark.slow

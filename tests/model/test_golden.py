@@ -17,12 +17,12 @@ from bert_jax.config import BertConfig
 from bert_jax.model.encoder import Bert
 from bert_jax.model.heads import BertForPreTraining, BertLMHeadModel
 from bert_jax.model.losses import (
+    causal_lm_loss,
     mean_pretraining_loss,
     pretraining_denominators,
     pretraining_loss,
     pretraining_sums,
 )
-from bert_jax.model.task_losses import causal_lm_loss
 
 CONFIG = BertConfig(
     vocab_size=11,

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from bert_jax.errors import UserError
-from bert_jax.model.task_losses import (
+from bert_jax.model.losses import (
     causal_lm_loss,
     multiple_choice_loss,
     question_answering_loss,

@@ -16,7 +16,7 @@ from bert_jax.config import BertConfig
 from bert_jax.formats.read import from_stored
 from bert_jax.model.decoder import init_cache
 from bert_jax.model.heads import BertLMHeadModel
-from bert_jax.model.task_losses import causal_lm_loss
+from bert_jax.model.losses import causal_lm_loss
 from bert_jax.tree import flatten, unflatten
 
 pytestmark = pytest.mark.parity

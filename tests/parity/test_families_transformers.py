@@ -19,9 +19,10 @@ from bert_jax.config import BertConfig
 from bert_jax.formats.names.parameters import FAMILIES, architecture_of
 from bert_jax.formats.read import from_stored
 from bert_jax.model.heads import HEADS
-from bert_jax.model.losses import mean_cross_entropy, mean_pretraining_loss
-from bert_jax.model.task_losses import (
+from bert_jax.model.losses import (
     causal_lm_loss,
+    mean_cross_entropy,
+    mean_pretraining_loss,
     multiple_choice_loss,
     question_answering_loss,
     sequence_classification_loss,

@@ -20,8 +20,7 @@ from bert_jax.formats.read import from_stored
 from bert_jax.formats.tensorflow.bundle import Tf1Checkpoint
 from bert_jax.inference.tasks.embed import TextEmbedding
 from bert_jax.model.heads import HEADS
-from bert_jax.model.losses import mean_pretraining_loss
-from bert_jax.model.task_losses import multiple_choice_loss, sequence_classification_loss
+from bert_jax.model.losses import mean_pretraining_loss, multiple_choice_loss, sequence_classification_loss
 from bert_jax.tree import unflatten
 from tests.parity.test_tf1_transformers import IDS, MASK, TYPES, Google
 

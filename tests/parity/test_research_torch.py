@@ -7,8 +7,8 @@ import pytest
 import torch
 from jax.flatten_util import ravel_pytree
 
+from bert_jax.model.losses import sequence_classification_loss
 from bert_jax.model.task_heads import BertForSequenceClassification
-from bert_jax.model.task_losses import sequence_classification_loss
 from tests.parity.test_families_transformers import config_of, make_inputs, our_tree, reference
 
 pytestmark = pytest.mark.parity

@@ -5,7 +5,6 @@ from tests.mutants.mutant import Mutant
 ATTENTION = "bert_jax/model/attention.py"
 LAYERS = "bert_jax/model/layers.py"
 LOSSES = "bert_jax/model/losses.py"
-TASK_LOSSES = "bert_jax/model/task_losses.py"
 CONFIG_JSON = "bert_jax/config_json.py"
 OF_FAMILIES = "tests/model/test_families.py"
 OF_OBJECTIVES = "tests/training/test_task_objectives.py"
@@ -203,35 +202,35 @@ MUTANTS: tuple[Mutant, ...] = (
         (GOLDEN,),
     ),
     Mutant(
-        TASK_LOSSES,
+        LOSSES,
         "inside = (positions < logits.shape[-1])",
         "inside = (positions <= logits.shape[-1])",
         "an answer that begins after the window counts",
         ("tests/model/test_task_losses.py::test_answers_outside_the_window_are_ignored_each_end_by_itself",),
     ),
     Mutant(
-        TASK_LOSSES,
+        LOSSES,
         "_mean_of_labels(logits[..., :-1, :], labels[..., 1:])",
         "_mean_of_labels(logits, labels)",
         "a causal model is held to the token that it sees",
         ("tests/model/test_task_losses.py::test_a_causal_model_is_held_to_the_token_after_each",),
     ),
     Mutant(
-        TASK_LOSSES,
+        LOSSES,
         "loss_sum = (1 - label_smoothing) * loss_sum + label_smoothing * uniform",
         "loss_sum = loss_sum + label_smoothing * uniform",
         "with smoothing the labels weigh as without it",
         (f"{OF_OBJECTIVES}::test_loss_and_gradient_are_those_of_the_definition",),
     ),
     Mutant(
-        TASK_LOSSES,
+        LOSSES,
         "(weights * (jax.nn.softplus(logits) - labels * logits)).sum()",
         "(weights * (jax.nn.softplus(logits) - logits)).sum()",
         "a label that does not apply is learnt as one that does",
         (f"{OF_OBJECTIVES}::test_loss_and_gradient_are_those_of_the_definition",),
     ),
     Mutant(
-        TASK_LOSSES,
+        LOSSES,
         "weights = broadcast_rows(row_weights, labels) * (labels != IGNORED_LABEL)",
         "weights = jnp.ones(labels.shape) * (labels != IGNORED_LABEL)",
         "rows that only fill a batch are learnt from",
