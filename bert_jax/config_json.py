@@ -115,7 +115,7 @@ def fields_of(data: Mapping[str, Any]) -> dict[str, Any]:
     if isinstance(fields.get("eos_token_id"), list) and fields["eos_token_id"]:
         fields["eos_token_id"] = fields["eos_token_id"][0]
     if "model_type" not in data and model_type == "albert" and fields["hidden_act"] == "gelu":
-        fields["hidden_act"] = "gelu_new"  # "gelu" in Google's code is the tanh form
+        fields["hidden_act"] = "gelu_new"  # Google's "gelu" is the tanh form
     fields |= {"labels": labels} if (labels := _labels(data)) else {}
     fields |= {"pruned_heads": pruned} if (pruned := _pruned_heads(data.get("pruned_heads"))) else {}
     return fields

@@ -1,1 +1,1 @@
-"""What a BERT is: free functions on arrays, and thin Flax modules that name and initialise the parameters."""
+"""The model: functions on arrays that compute, and thin Flax modules that name and initialise the parameters."""

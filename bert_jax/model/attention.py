@@ -1,4 +1,4 @@
-"""Attention as free functions on arrays (masks, relative positions, the product), and the modules with the weights."""
+"""Attention: functions on arrays (masks, relative positions, attention itself), and the modules with the weights."""
 
 import math
 from dataclasses import replace
@@ -16,22 +16,22 @@ from bert_jax.errors import UserError
 from bert_jax.model.embeddings import look_up
 from bert_jax.model.layers import Dense, DropoutKey, LayerNorm, dropout, product, stream_dtype, weight_init
 
-# Sites of dropout within one attention (see `layers.dropout`).
+# The numbers of the dropout sites within one attention module (see `layers.dropout`).
 PROBABILITIES_SITE, OUTPUT_SITE = 0, 1
 
 
 def padding_mask(attention_mask: Array | None) -> Array | None:
-    """The mask of users (1 = a token, 0 = padding) as the boolean that attention broadcasts.
+    """Convert a user's mask (1 = a token, 0 = padding) to a boolean mask that broadcasts to the scores.
 
     Args:
-        attention_mask: 0/1 or boolean, [B, M] (which keys exist) or [B, L, M] (which keys each query sees); None
-            lets every query see every key.
+        attention_mask: 0/1 or boolean, [B, M] (which keys are tokens) or [B, L, M] (which keys each query attends to);
+            None = every query attends to every key.
 
     Returns:
         boolean [B, 1, 1, M] or [B, 1, L, M], True = attend; or None.
 
     Raises:
-        UserError: another number of axes.
+        UserError: the mask has another number of axes.
     """
     if attention_mask is None:
         return None
@@ -43,11 +43,11 @@ def padding_mask(attention_mask: Array | None) -> Array | None:
 
 
 def causal_mask(length: int, key_length: int, past: Array | int = 0) -> Array:
-    """Each query sees itself and what is before it: boolean [1, 1, L, M], True = attend.
+    """The mask with which each query attends to itself and earlier positions: boolean [1, 1, L, M], True = attend.
 
     Args:
-        length, key_length: L queries, M keys.
-        past: position of the first query, a number or a traced int32 scalar; that of the first key is 0.
+        length, key_length: L and M, the numbers of queries and keys.
+        past: position of the first query, a number or a traced int32 scalar; the first key has position 0.
     """
     return (jnp.arange(key_length) <= past + jnp.arange(length)[:, None])[None, None]
 
@@ -68,27 +68,30 @@ def dot_product_attention(
 ) -> tuple[Array, Array | None]:
     """softmax(q kᵀ / √K) v, with BERT's dropout on the probabilities (https://arxiv.org/abs/1706.03762, 3.2.1).
 
-    A masked key gets a weight of exactly 0. A query with no key at all gets equal weights over all of them (as
-    transformers' eager attention, unlike Google's -10000): finite, and not to be read.
+    A masked key gets a weight of exactly 0. A query whose keys are all masked gets equal weights over all of them (as
+    in transformers' eager attention, unlike Google's -10000): its output is finite but meaningless.
 
     Args:
         q_BLHK, k_BMHK, v_BMHK: queries, keys, values of any float type.
         mask: boolean, broadcast against [B, H, L, M]; True = attend.
-        relative_BHLM: what `relative_scores` returns; added to q kᵀ before the division.
+        relative_BHLM: result of `relative_scores`; added to q kᵀ before the division.
         head_mask_H: [H]; multiplies the probabilities of each head after dropout (1 keep, 0 drop).
-        dropout_rate, dropout_key: see `layers.dropout`; the probabilities are not renormalised.
-        dtype: type of the products' operands. Scores and softmax are float32 whatever it is.
+        dropout_rate, dropout_key: see `layers.dropout`; the probabilities are not renormalised after dropout.
+        dtype: type of the products' operands. Scores and softmax are always float32.
         out_dtype: type of the context.
-        return_probabilities: also return what multiplied v.
+        return_probabilities: also return the probabilities that multiply v.
 
     Returns:
         context [B, L, H, K], and float32 probabilities [B, H, L, M] or None.
+
+    Raises:
+        UserError: the shapes of queries, keys and values do not match.
     """
     if q_BLHK.shape[-2:] != k_BMHK.shape[-2:] or k_BMHK.shape != v_BMHK.shape:
         shapes = f"{q_BLHK.shape}, {k_BMHK.shape} and {v_BMHK.shape}"
         raise UserError(f"query, key and value have shapes {shapes}; expected [B, L, H, K] and twice [B, M, H, K]")
-    # Keys first: the gradients' products follow this order, and in the other one XLA's CPU compiler (0.10) folds a
-    # transpose into the bfloat16 product that gives k's, and then finds no kernel for it.
+    # Keys first: the order also decides that of the gradients' products. With queries first, XLA's CPU compiler (0.10)
+    # folds a transpose into the bfloat16 product for the keys' gradient, and has no kernel for the result.
     scores_BHLM = product("BMHK,BLHK->BHLM", k_BMHK, q_BLHK, dtype, out_dtype=jnp.float32)
     with jax.named_scope("softmax"):
         if relative_BHLM is not None:
@@ -112,43 +115,43 @@ def relative_scores(
     past: Array | int = 0,
     dtype: DTypeLike = jnp.float32,
 ) -> Array:
-    """Σ_K q · E[l - m + P - 1], and with "relative_key_query" also Σ_K k · E[l - m + P - 1], for every head alike.
+    """Σ_K q · E[l - m + P - 1], and with "relative_key_query" also Σ_K k · E[l - m + P - 1]; all heads share E.
 
     From https://arxiv.org/abs/1803.02155 (relative_key) and https://arxiv.org/abs/2009.13658, method 4
-    (relative_key_query), as in transformers before its release 5 (`BertSelfAttention`).
+    (relative_key_query), as in transformers before version 5 (`BertSelfAttention`).
 
-    Memory: the rows of all pairs, [L, M, K] float32, are gathered once a layer, and once more in its backward pass
-    rather than kept. To multiply with the table first and to shift the result would take [B, H, L, L + M] instead,
-    which is more from B · H > K / 2 on, and twice the products.
+    Memory: each layer gathers the rows of all pairs, [L, M, K] float32, and gathers them again in its backward pass
+    instead of keeping them. Multiplying with the table first and shifting the result would take [B, H, L, L + M],
+    which is larger if B · H > K / 2, and twice the products.
 
     Args:
         kind: "relative_key" or "relative_key_query".
         q_BLHK, k_BMHK: queries and keys of any float type.
-        distance_embedding: [2P - 1, K], the row of the distance 0 in the middle.
-        past: position of the first query; that of the first key is 0.
+        distance_embedding: the table E [2P - 1, K]; its middle row is for distance 0.
+        past: position of the first query; the first key has position 0.
         dtype: type of the products' operands.
 
     Returns:
-        float32 [B, H, L, M], to be added to q kᵀ before that is divided by √K. A distance that the table does not
-        reach, which `past` alone can bring about, gives NaN.
+        float32 [B, H, L, M]; add it to q kᵀ before the division by √K. A distance outside the table gives NaN; only a
+        large `past` can cause one.
 
     Raises:
-        UserError: more queries or keys than P.
+        UserError: there are more than P queries or keys.
     """
     longest = (distance_embedding.shape[0] + 1) // 2
     length, key_length = q_BLHK.shape[1], k_BMHK.shape[1]
     if max(length, key_length) > longest:
         raise UserError(
-            f"{length} queries and {key_length} keys, but max_position_embeddings={longest}: relative positions "
-            "reach no further"
+            f"{length} queries and {key_length} keys with relative positions; expected at most "
+            f"max_position_embeddings={longest} of each"
         )
 
-    # The backward pass of a product needs its operands; without this the rows of all pairs would be kept to it.
+    # The backward pass of a product needs its operands; without this JAX would keep the rows of all pairs for it.
     @jax.checkpoint
     def scores(q_BLHK: Array, k_BMHK: Array, table: Array, past: Array | int) -> Array:
         distance_LM = past + jnp.arange(length)[:, None] - jnp.arange(key_length)
         rows_LMK = look_up(table, distance_LM + longest - 1)
-        # The table first: in bfloat16 XLA's CPU compiler lacks a kernel for the gradient of the other order.
+        # Rows first: in bfloat16 XLA's CPU compiler has no kernel for the gradient of the other order.
         of_query = product("LMK,BLHK->BHLM", rows_LMK, q_BLHK, dtype, jnp.float32)
         if kind == "relative_key":
             return of_query
@@ -160,11 +163,11 @@ def relative_scores(
 
 @struct.dataclass
 class LayerCache:
-    """One layer's part.
+    """The keys and values of one layer in a decoder's cache (`decoder.KeyValueCache`).
 
     Attributes:
-        keys, values: [B, C, H, K] of `config.dtype`, filled up to the cache's length; C is its capacity.
-        cross_keys, cross_values: [B, M, H, K], of the encoder's output; None until it was given.
+        keys, values: [B, C, H, K] of `config.dtype`, filled up to the cache's length; C is the cache's capacity.
+        cross_keys, cross_values: [B, M, H, K], computed from the encoder's output; None before the first call with it.
     """
 
     keys: Array
@@ -175,12 +178,12 @@ class LayerCache:
 
 @struct.dataclass
 class Memory:
-    """What the layers of a decoder read beside their input and their own part of the cache.
+    """Inputs that all layers of a decoder share.
 
     Attributes:
-        encoder_hidden_states: [B, M, D], or None: the cache has their keys and values, or there are none.
-        encoder_mask: boolean [B, M], True = attend; None: all.
-        past: int32 scalar, how many positions the cache holds from before; None without a cache.
+        encoder_hidden_states: [B, M, D]; None if the cache has their keys and values, or if there is no encoder.
+        encoder_mask: boolean [B, M], True = attend; None means all.
+        past: int32 scalar, the number of positions in the cache from earlier calls; None without a cache.
     """
 
     encoder_hidden_states: Array | None = None
@@ -191,12 +194,12 @@ class Memory:
 class SelfAttention(nn.Module):
     """Multi-head self-attention with its output projection, dropout, residual and LayerNorm (post-norm).
 
-    Query, key and value are three parameters: their products are faster apart than one product that is sliced.
-    With relative positions there is a fourth, distance_embedding [2P - 1, K].
+    Query, key and value have separate parameters: three products are faster than one product that is then sliced.
+    With relative positions there is also distance_embedding [2P - 1, K].
 
     Attributes:
         config: the architecture.
-        heads: numbers of the heads that there are, where some are pruned; None: all.
+        heads: numbers of the heads that remain after pruning; None means all.
     """
 
     config: BertConfig
@@ -213,10 +216,10 @@ class SelfAttention(nn.Module):
         past: Array | None = None,
         cached: LayerCache | None = None,
     ) -> tuple[Array, Array | None, LayerCache | None]:
-        """[B, L, D] to [B, L, D]; the probabilities [B, H, L, M] or None; and the cache with this input's keys added.
+        """[B, L, D] -> [B, L, D]; the probabilities [B, H, L, M] or None; the cache with this input's keys added.
 
-        Without a cache the keys are those of the input, with one they are all C that it has room for. `head_mask_H`
-        counts the heads as they were before pruning.
+        Without a cache the M keys are those of the input. With one they are all C positions of the cache, filled or
+        not. `head_mask_H` numbers the heads as before pruning.
         """
         config = self.config
         count = config.num_attention_heads if self.heads is None else len(self.heads)
@@ -250,7 +253,7 @@ class SelfAttention(nn.Module):
 class CrossAttention(nn.Module):
     """A decoder's attention to an encoder's output, with the same parts as `SelfAttention`.
 
-    Never causal, never with relative positions, and with all its heads whatever self-attention has lost.
+    It is not causal, has no relative positions, and keeps all heads when self-attention is pruned.
     """
 
     config: BertConfig
@@ -265,9 +268,9 @@ class CrossAttention(nn.Module):
         output_attentions: bool,
         cached: LayerCache | None = None,
     ) -> tuple[Array, Array | None, LayerCache | None]:
-        """[B, L, D] to [B, L, D]; the probabilities [B, H, L, M] or None; and the cache, with M keys from now on.
+        """[B, L, D] -> [B, L, D]; the probabilities [B, H, L, M] or None; the cache with the M cross keys and values.
 
-        Keys and values are computed of `memory.encoder_hidden_states` where it has these, else taken from the cache.
+        Keys and values are computed from `memory.encoder_hidden_states`; if these are None, the cache provides them.
         """
         config, count = self.config, self.config.num_attention_heads
         q_BLHK = _project(config, x_BLD, "query", count)
@@ -295,19 +298,19 @@ class CrossAttention(nn.Module):
 
 
 def write(store: Array, new: Array, at: Array) -> Array:
-    """`store` [B, C, ...] with `new` [B, L, ...] at the positions from `at` on, in the type of `store`."""
+    """`store` [B, C, ...] with `new` [B, L, ...], cast to its type, written at position `at` and those after it."""
     start = (0, at, *(0 for _ in store.shape[2:]))
     return lax.dynamic_update_slice(store, new.astype(store.dtype), start)
 
 
 def _project(config: BertConfig, x_BLD: Array, name: str, heads: int) -> Array:
-    """[B, L, D] to [B, L, H, K], by the dense layer `name` of the calling module."""
+    """[B, L, D] -> [B, L, H, K] with a dense layer `name`, which becomes a parameter of the calling module."""
     y = Dense(config, heads * config.head_dim, name=name)(x_BLD)
     return y.reshape(*x_BLD.shape[:-1], heads, config.head_dim)
 
 
 def _project_and_add(config: BertConfig, x_BLD: Array, context_BLHK: Array, dropout_key: DropoutKey | None) -> Array:
-    """The calling module's output projection of the context, dropout, the residual and LayerNorm: [B, L, D]."""
+    """Output projection of the context, dropout, residual, LayerNorm, all with the calling module's parameters."""
     y_BLD = Dense(config, config.hidden_size, name="output")(context_BLHK.reshape(*x_BLD.shape[:-1], -1))
     if config.family != "distilbert":
         y_BLD = dropout(y_BLD, config.hidden_dropout_prob, dropout_key, OUTPUT_SITE)

@@ -1,4 +1,4 @@
-"""What a decoder adds to an encoder: the cache of keys and values, and what the layers attend to."""
+"""The parts that only a decoder needs: the cache of keys and values, and the masks and inputs of its attention."""
 
 from dataclasses import replace
 from typing import NamedTuple
@@ -14,13 +14,13 @@ from bert_jax.model.attention import LayerCache, Memory, causal_mask, padding_ma
 
 @struct.dataclass
 class KeyValueCache:
-    """What a decoder remembers of the positions before its input. A pytree; the batch is axis 0 but for `length`.
+    """The keys and values of a decoder's earlier inputs. A pytree; axis 0 is the batch, except in `length`.
 
     Attributes:
-        length: int32 scalar, how many positions are filled: where the next input begins.
-        mask: boolean [B, C], which of them may be attended to.
-        layers: a `LayerCache` for each depth.
-        encoder_mask: boolean [B, M], which of the encoder's positions may be; None: all, or none was given.
+        length: int32 scalar, the number of filled positions, which is the position of the next input.
+        mask: boolean [B, C], True = queries may attend to this position.
+        layers: one `LayerCache` per depth.
+        encoder_mask: boolean [B, M], the same for the encoder's positions; None if all are True, or without an encoder.
     """
 
     length: Array
@@ -30,7 +30,7 @@ class KeyValueCache:
 
     @property
     def capacity(self) -> int:
-        """C, the most positions it can hold."""
+        """C, the number of positions that the cache has room for."""
         return self.mask.shape[1]
 
 
@@ -38,22 +38,22 @@ def init_cache(config: BertConfig, batch_size: int, capacity: int) -> KeyValueCa
     """An empty cache.
 
     Args:
-        config: of a decoder.
+        config: a decoder's config.
         batch_size: B, rows.
-        capacity: C, positions that all calls together may have; at most `config.longest_input`.
+        capacity: C, the most positions that all calls together may have; at most `config.longest_input`.
 
     Returns:
         A cache of 2 · N · B · C · D numbers (fewer with pruned heads), of `config.dtype`.
 
     Raises:
-        UserError: the model is no decoder, or sizes that cannot be.
+        UserError: the model is not a decoder, `batch_size` is less than 1, or `capacity` is out of range.
     """
     if not config.is_decoder:
-        raise UserError("a cache is for decoders, and is_decoder=False: every position would have to see later ones")
+        raise UserError("a cache needs a decoder, but is_decoder=False: its positions also attend to later ones")
     if batch_size < 1:
         raise UserError(f"batch_size={batch_size}: expected at least 1")
     if not 1 <= capacity <= config.longest_input:
-        raise UserError(f"capacity={capacity}: expected 1 … {config.longest_input}, the longest input of the model")
+        raise UserError(f"capacity={capacity}: expected 1 … {config.longest_input}, the model's longest input")
 
     def empty(heads: int) -> Array:
         return jnp.zeros((batch_size, capacity, heads, config.head_dim), config.dtype)
@@ -67,12 +67,12 @@ def init_cache(config: BertConfig, batch_size: int, capacity: int) -> KeyValueCa
 
 
 class AttentionInputs(NamedTuple):
-    """What the layers attend to.
+    """The masks, memory and cache with which the layers compute attention.
 
     Attributes:
-        mask: of self-attention, boolean and broadcast against [B, H, L, M]; None: everything.
+        mask: boolean mask of self-attention, broadcast against [B, H, L, M], True = attend; None means all.
         memory: for the layers of a decoder with an encoder or a cache, else None.
-        cache: the one that was given, with the input's mask entered, its keys not yet; or None.
+        cache: the cache after writing the input's mask and before writing its keys; or None.
     """
 
     mask: Array | None
@@ -89,13 +89,13 @@ def attention_inputs(
     encoder_attention_mask: Array | None,
     cache: KeyValueCache | None,
 ) -> AttentionInputs:
-    """Masks and memory of one call of `Bert`, whose arguments these are; the input has `rows` of `length`.
+    """Masks and memory for one call of `Bert`, from its arguments; the input has shape [rows, length].
 
-    Without a cache, a decoder's position sees itself and those before it, less the padding; a mask [B, L, L] says it
-    all itself, as in transformers. With a cache, positions of earlier calls are before those of this one.
+    In a decoder without a cache each position attends to itself and earlier ones, except padding; a mask [B, L, L]
+    replaces this rule, as in transformers. With a cache, the positions of earlier calls precede those of this one.
 
     Raises:
-        UserError: shapes that do not fit, or what this model has no use for.
+        UserError: a shape does not match, or an argument needs a decoder or cross-attention, which the model lacks.
     """
     _check_encoder(config, rows, encoder_hidden_states, encoder_attention_mask)
     encoder_mask = None if encoder_attention_mask is None else encoder_attention_mask.astype(bool)
@@ -117,12 +117,12 @@ def attention_inputs(
 
 
 def nan_if_full(cache: KeyValueCache, x_BLD: Array) -> Array:
-    """`x_BLD`, or NaN where the cache has no room for it: how full it is, a trace cannot see."""
+    """`x_BLD`, or all NaN if the cache has no room for it: while tracing, the length of the cache is unknown."""
     return jnp.where(cache.length + x_BLD.shape[1] <= cache.capacity, x_BLD, jnp.nan)
 
 
 def advance(cache: KeyValueCache, length: int, layers: tuple[LayerCache, ...]) -> KeyValueCache:
-    """The cache after an input of `length`, whose keys and values are in `layers`."""
+    """The cache with `layers`, which contain the keys and values of an input of `length` positions."""
     return replace(cache, length=cache.length + length, layers=layers)
 
 
@@ -133,13 +133,13 @@ def _check_encoder(config: BertConfig, rows: int, states: Array | None, mask: Ar
         return
     if not config.add_cross_attention:
         raise UserError(
-            "encoder_hidden_states was given, but the model has no cross-attention (is_decoder and "
-            f"add_cross_attention are {config.is_decoder} and False)"
+            "encoder_hidden_states was given, but the model has no cross-attention: "
+            f"is_decoder={config.is_decoder}, add_cross_attention=False; expected both True"
         )
     if states.ndim != 3 or (states.shape[0], states.shape[2]) != (rows, config.hidden_size):
         raise UserError(
-            f"encoder_hidden_states has shape {states.shape}; expected ({rows}, M, {config.hidden_size}), with rows "
-            "as in the input and as wide as the model"
+            f"encoder_hidden_states has shape {states.shape}; expected ({rows}, M, {config.hidden_size}): the input's "
+            "rows and the model's hidden_size"
         )
     if mask is not None and mask.shape != states.shape[:2]:
         raise UserError(f"encoder_attention_mask has shape {mask.shape}; expected {states.shape[:2]}")
@@ -149,7 +149,7 @@ def _check_cache(
     config: BertConfig, rows: int, length: int, attention_mask: Array | None, cache: KeyValueCache
 ) -> None:
     if not config.is_decoder:
-        raise UserError("cache was given, and is_decoder=False: a cache is for decoders")
+        raise UserError("cache was given, but is_decoder=False; only a decoder takes a cache")
     if len(cache.layers) != len(config.layer_order):
         raise UserError(f"cache has {len(cache.layers)} layers, the model {len(config.layer_order)}")
     if cache.mask.shape[0] != rows:

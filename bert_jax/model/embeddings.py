@@ -1,4 +1,4 @@
-"""Token + position + token-type embeddings, LayerNorm, dropout: ids to the input of the first layer."""
+"""From ids to the input of the first layer: token + position + token-type embeddings, LayerNorm, dropout."""
 
 import flax.linen as nn
 import jax
@@ -14,22 +14,23 @@ EMBEDDINGS_SITE = 0
 
 
 def look_up(table: Array, ids: Array) -> Array:
-    """Rows of `table` [V, D] by integer ids [...], as [..., D]; an id outside the table gives a row of NaN.
+    """The rows [..., D] of `table` [V, D] at integer ids [...]; an id outside the table gives a row of NaN.
 
-    A gather (its gradient a scatter-add) touches B·L rows, where a product with one-hot ids touches all V.
-    NaN, because the usual clamping would turn the wrong vocabulary into a model that is merely bad.
+    A gather (its gradient is a scatter-add) reads B·L rows; a product with one-hot ids would read all V.
+    NaN makes a wrong vocabulary visible; JAX's default, clamping the id, would only make the model worse.
     """
     return jnp.asarray(table).at[ids].get(mode="fill", fill_value=jnp.nan, wrap_negative_indices=False)
 
 
 def positions_of(input_ids: Array, pad_token_id: int, past: Array | int = 0) -> Array:
-    """RoBERTa's position of each token: pad + 1, pad + 2, … over the tokens that are not padding, pad on padding.
+    """RoBERTa's position ids: pad + 1, pad + 2, … for tokens, skipping padding, which has the position pad.
 
-    From the ids and not the mask, so that padding on the left, or within, moves nothing.
+    They depend on the ids and not on the mask, so padding on the left or in the middle does not shift tokens.
 
     Args:
         input_ids: integer [B, L].
-        past: how many positions a cache holds from before; they are counted as tokens, as in transformers.
+        pad_token_id: the id of padding.
+        past: the number of positions that a cache has from earlier calls; all count as tokens, as in transformers.
 
     Returns:
         integer [B, L].
@@ -39,7 +40,7 @@ def positions_of(input_ids: Array, pad_token_id: int, past: Array | int = 0) -> 
 
 
 def sinusoids(rows: int, size: int) -> np.ndarray:
-    """The table of https://arxiv.org/abs/1706.03762, section 3.5: float32 [rows, size], sines in the even columns."""
+    """The table of https://arxiv.org/abs/1706.03762, section 3.5: float32 [rows, size]; the even columns are sines."""
     angles = np.arange(rows)[:, None] / np.power(10000, 2 * (np.arange(size) // 2) / size)
     return np.where(np.arange(size) % 2, np.cos(angles), np.sin(angles)).astype(np.float32)
 
@@ -47,11 +48,11 @@ def sinusoids(rows: int, size: int) -> np.ndarray:
 class Embeddings(nn.Module):
     """LayerNorm(word + token type + position), then dropout (https://arxiv.org/abs/1810.04805, figure 2).
 
-    DistilBERT has no token types, and relative positions are added in the attention instead.
+    DistilBERT has no token types. Relative positions are not added here but in the attention.
 
     Parameters: word_embeddings [V, E], position_embeddings [max_position_embeddings, E], token_type_embeddings
-    [type_vocab_size, E], all float32 and truncated normal (the row of [PAD] too), but for a table of sinusoids, to
-    which no gradient flows; LayerNorm. E is D but in ALBERT.
+    [type_vocab_size, E], LayerNorm. The tables are float32 and truncated normal (the row of [PAD] too), except for a
+    position table of sinusoids, which gets no gradient. E equals D except in ALBERT.
     """
 
     config: BertConfig
@@ -75,9 +76,9 @@ class Embeddings(nn.Module):
         dropout_key: DropoutKey | None = None,
         past: Array | None = None,
     ) -> Array:
-        """Ids [B, L], or word embeddings [B, L, E] in their place, to [B, L, E] in the type of the activations.
+        """Ids [B, L], or word embeddings [B, L, E], -> [B, L, E] in the type of the activations (`stream_dtype`).
 
-        `past`: how many positions come before these, an int32 scalar; None: none.
+        `past`: int32 scalar, the number of positions before this input; None = 0.
         """
         config = self.config
         with jax.named_scope("look_up"):
@@ -108,7 +109,7 @@ class Embeddings(nn.Module):
         if config.family == "roberta":
             if inputs.ndim == 2:
                 return look_up(table, positions_of(inputs, config.pad_token_id, 0 if past is None else past))
-            # Embeddings do not tell what is padding.
+            # Word embeddings do not show which positions are padding, so all count as tokens.
             first = config.pad_token_id + 1
         if past is None:
             return table[first : first + length]

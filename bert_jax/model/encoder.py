@@ -1,4 +1,4 @@
-"""The encoder: a layer, the loop over layers (with remat), the pooler, and `Bert`, which puts them together."""
+"""The encoder: one layer, the loop over layers (with remat), the pooler, and `Bert`, which combines them."""
 
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
@@ -28,15 +28,15 @@ def identity(x: Array) -> Array:
 
 @struct.dataclass
 class BertOutput:
-    """What `Bert` returns. Activations are float32 on a CPU and of `config.dtype` on accelerators.
+    """The output of `Bert`. Activations have the type `layers.stream_dtype(config)`: float32 on a CPU by default.
 
     Attributes:
         last_hidden_state: [B, L, D].
         pooler_output: [B, D], or None without a pooler.
-        hidden_states: N + 1 arrays [B, L, D], that of the embeddings first; or None.
+        hidden_states: N + 1 arrays [B, L, D], the first layer's input and each layer's output; or None.
         attentions: N float32 arrays [B, H, L, L], after dropout and head mask; with a cache [B, H, L, C]; or None.
-        cross_attentions: N float32 arrays [B, H, L, M], to the encoder's positions; or None.
-        cache: the one that was given, with this input added; or None.
+        cross_attentions: N float32 arrays [B, H, L, M], over the encoder's positions; or None.
+        cache: the given cache with this input added; or None.
     """
 
     last_hidden_state: Array
@@ -47,19 +47,20 @@ class BertOutput:
     cache: KeyValueCache | None = None
 
 
-# Sites of dropout within one layer (see `layers.dropout`): self-attention has 0 and 1, cross-attention 3 and 4.
+# The numbers of the dropout sites within a layer (see `layers.dropout`); self-attention has 0, 1, cross-attention 3, 4.
 FEED_FORWARD_SITE, CROSS_ATTENTION_SITE = 2, 3
 
 
 def sites_per_layer(config: BertConfig) -> int:
-    """How many dropouts a layer has numbers for."""
+    """The number of dropout sites of a layer."""
     return 5 if config.add_cross_attention else 3
 
 
 class FeedForward(nn.Module):
-    """Dense, activation, dense, dropout, residual, LayerNorm. No dropout after the activation; in ALBERT none at all.
+    """Dense, activation, dense, dropout, residual, LayerNorm. There is no dropout after the activation.
 
-    Google's ALBERT has the one before the residual, transformers' has not: equal where published without dropout.
+    ALBERT has no dropout at all, as in transformers. (Google's ALBERT has the one before the residual; the published
+    models without dropout are the same in both.)
     """
 
     config: BertConfig
@@ -79,13 +80,13 @@ class FeedForward(nn.Module):
         return Dense(config, config.hidden_size, name="output")(h_BLF)
 
     def _in_chunks(self, x_BLD: Array) -> Array:
-        """`_dense` of so many positions at a time, one after the other: [B, chunk, F] is alive and not [B, L, F].
+        """`_dense` of one chunk of positions after another; it needs memory for [B, chunk, F] instead of [B, L, F].
 
-        What follows it is done on the whole, so that dropout draws the same bits.
+        Dropout follows on all positions together, so that it draws the same bits as without chunks.
         """
         chunk, (rows, length, size) = self.config.chunk_size_feed_forward, x_BLD.shape
         if self.is_initializing():
-            # Parameters do not depend on the length, and need no input of a whole chunk.
+            # Parameters do not depend on the length, so initialisation accepts any length.
             return self._dense(x_BLD)
         if length % chunk:
             raise UserError(f"input of length {length}: expected a multiple of chunk_size_feed_forward={chunk}")
@@ -101,7 +102,7 @@ class FeedForward(nn.Module):
 
 
 class LayerOutput(NamedTuple):
-    """What a layer returns: [B, L, D]; the probabilities, and those of cross-attention, or None; its cache or None."""
+    """The output of a layer: [B, L, D]; the attention and cross-attention probabilities or None; its cache or None."""
 
     hidden_state: Array
     attention: Array | None = None
@@ -110,7 +111,7 @@ class LayerOutput(NamedTuple):
 
 
 class EncoderLayer(nn.Module):
-    """Self-attention, in a decoder perhaps cross-attention, then feed-forward; residual and LayerNorm after each.
+    """Self-attention, cross-attention if the model has it, feed-forward; residual and LayerNorm after each.
 
     Attributes:
         config: the architecture.
@@ -132,15 +133,15 @@ class EncoderLayer(nn.Module):
         memory: Memory | None = None,
         cached: LayerCache | None = None,
     ) -> LayerOutput:
-        """[B, L, D] to [B, L, D], and more (see `LayerOutput`).
+        """[B, L, D] -> `LayerOutput`.
 
         Args:
             x_BLD: activations.
-            mask: of self-attention, as `attention_inputs` gives it.
-            head_mask_H: [H], for the heads as they were before pruning; cross-attention takes it too, as in
+            mask: mask of self-attention, from `attention_inputs`.
+            head_mask_H: [H], for the heads numbered as before pruning; cross-attention uses it too, as in
                 transformers 4.
-            dropout_key: at the first site of this layer.
-            memory, cached: what a decoder remembers; None in an encoder.
+            dropout_key: the key at the first site of this layer.
+            memory, cached: the encoder's output and this layer's cache, for a decoder; None in an encoder.
         """
         config = self.config
         past = None if memory is None else memory.past
@@ -148,7 +149,7 @@ class EncoderLayer(nn.Module):
             x_BLD, mask, head_mask_H, dropout_key, self.output_attentions, past, cached
         )
         if config.add_cross_attention and self.is_initializing():
-            # Its parameters are there whether or not an encoder's output is at hand.
+            # Initialise its parameters even if no encoder's output was given.
             memory = Memory(encoder_hidden_states=x_BLD)
         cross_probabilities = None
         if memory is not None and _has_encoder(memory, cached):
@@ -165,10 +166,11 @@ def _has_encoder(memory: Memory, cached: LayerCache | None) -> bool:
 
 
 class Encoder(nn.Module):
-    """Layers, each a subtree `layer_i`, in a Python loop: faster than a scan, at the same time to compile.
+    """The layers, each with its parameters in a subtree `layer_i`.
 
-    ALBERT first projects the embeddings (`projection`, dense E -> D), then applies the same few layers over and over,
-    as `BertConfig.layer_order` says.
+    They run in a Python loop, which is faster than a scan and takes the same time to compile. ALBERT first projects the
+    embeddings (`projection`, dense E -> D), then applies a few layers repeatedly, in the order
+    `BertConfig.layer_order`.
     """
 
     config: BertConfig
@@ -185,7 +187,7 @@ class Encoder(nn.Module):
         memory: Memory | None = None,
         cached: tuple[LayerCache, ...] | None = None,
     ) -> tuple[Array, list[LayerOutput]]:
-        """The first layer's input [B, L, D], and what each layer returns."""
+        """Return the first layer's input [B, L, D] and the output of each layer."""
         config = self.config
         layer_type: Any = EncoderLayer
         if config.remat != "none":
@@ -199,7 +201,7 @@ class Encoder(nn.Module):
         x_BLD, outputs = first_BLD, []
         for depth, i in enumerate(config.layer_order):
             head_mask_H = None if head_mask_NH is None else head_mask_NH[depth]
-            # By depth: a layer that is applied again drops something else.
+            # Numbered by depth, so that a layer that is applied twice drops different elements each time.
             first_site = EMBEDDINGS_SITE + 1 + sites_per_layer(config) * depth
             layer_key = None if dropout_key is None else dropout_key.at(first_site)
             past = None if cached is None else cached[depth]
@@ -210,7 +212,7 @@ class Encoder(nn.Module):
 
 
 class Pooler(Dense):
-    """tanh(dense) of the first position, [CLS]: [B, L, D] -> [B, D]."""
+    """tanh(dense(x)) of the first position, [CLS]: [B, L, D] -> [B, D]."""
 
     @nn.compact
     def __call__(self, x_BLD: Array) -> Array:
@@ -225,9 +227,9 @@ class Bert(nn.Module):
 
     Attributes:
         config: the architecture.
-        constrain: called on the activations [B, L, D] after the embeddings and after each layer; a mesh puts its
-            sharding constraint here.
-        add_pooler: False leaves the pooler and its parameters out. DistilBERT never has one.
+        constrain: applied to the activations [B, L, D] after the embeddings and after each layer, for example a
+            mesh's sharding constraint.
+        add_pooler: False omits the pooler and its parameters. DistilBERT never has one.
     """
 
     config: BertConfig
@@ -261,24 +263,26 @@ class Bert(nn.Module):
 
         Args:
             input_ids: integer [B, L].
-            attention_mask: 0/1, [B, L] or [B, L, L]; 1 = attend. Absent: everything (padding is never guessed). In a
-                decoder [B, L] is combined with the causal mask, [B, L, L] stands in its place.
-            token_type_ids: integer [B, L]; absent: zeros. DistilBERT, which has no types, does not read them.
-            position_ids: integer [B, L] or [1, L]; absent: 0 … L-1, and for RoBERTa `positions_of` the ids.
-            head_mask: float [H] for every layer, or [N, H]; 1 keeps a head, 0 drops it. Can be differentiated. Heads
-                count as before pruning; entries of those that are gone are not read.
+            attention_mask: 0/1, [B, L] or [B, L, L]; 1 = attend. None attends to all positions (the model never infers
+                padding from the ids). In a decoder, [B, L] is combined with the causal mask and [B, L, L] replaces it.
+            token_type_ids: integer [B, L]; None means zeros. DistilBERT, which has no token types, ignores them.
+            position_ids: integer [B, L] or [1, L]; None means 0 … L-1, and in RoBERTa `positions_of(input_ids)`.
+            head_mask: float [H] for every layer, or [N, H]; 1 keeps a head, 0 drops it. It can be differentiated.
+                Heads are numbered as before pruning; the entries of pruned heads are ignored.
             inputs_embeds: float [B, L, E], instead of `input_ids`.
-            encoder_hidden_states: float [B, M, D], what cross-attention attends to; with `add_cross_attention`.
-            encoder_attention_mask: 0/1 [B, M]; absent: all of them.
-            cache: what a decoder knows of earlier calls (`init_cache`): this input follows upon theirs, with positions
-                and `attention_mask` of its own [B, L] only. It keeps the encoder's keys and values too, which are
-                computed where `encoder_hidden_states` is given: in the first call. One that is too full gives NaN.
+            encoder_hidden_states: float [B, M, D], the input of cross-attention; needs `add_cross_attention`.
+            encoder_attention_mask: 0/1 [B, M]; None means ones.
+            cache: keys and values of a decoder's earlier calls (`init_cache`). This input continues theirs: positions
+                are counted on, and `attention_mask` [B, L] covers this input only. The cache also keeps the encoder's
+                keys and values: give `encoder_hidden_states` in the first call only. If the input does not fit into
+                the cache, the output is NaN.
             deterministic: False applies dropout, and needs `rngs={"dropout": key}`.
-            output_hidden_states, output_attentions: also return these, of every layer.
+            output_hidden_states, output_attentions: also return these for every layer.
 
         Raises:
-            UserError: shapes that do not fit together, both or neither of `input_ids` and `inputs_embeds`, or an
-                input longer than the position table.
+            UserError: the shapes do not match, both or neither of `input_ids` and `inputs_embeds` are given, the input
+                is longer than the position table, or an argument needs a decoder or cross-attention that the model
+                does not have.
         """
         config = self.config
         inputs = _the_inputs(config, input_ids, inputs_embeds)
@@ -287,7 +291,7 @@ class Bert(nn.Module):
         mask, memory, cache = attention_inputs(
             config, rows, length, attention_mask, encoder_hidden_states, encoder_attention_mask, cache
         )
-        # The key is taken once and passed down as words, so that a dropout costs no call of JAX's own generator.
+        # The key is converted to words once, so that no dropout site calls JAX's own generator.
         dropout_key = None if deterministic else DropoutKey(key_words(self.make_rng("dropout")))
         past = None if memory is None else memory.past
         x_BLE = self.embeddings(inputs, token_type_ids, position_ids, dropout_key, past)
@@ -312,13 +316,13 @@ class Bert(nn.Module):
 
 
 def _all_of(values: Iterable[Any]) -> tuple[Any, ...] | None:
-    """One for each layer; None where layers have none."""
+    """The values of all layers as a tuple; None if they are None."""
     values = tuple(values)
     return None if values[0] is None else values
 
 
 def stack_layers(encoder_params: dict[str, Any]) -> dict[str, Any]:
-    """`{"layer_0": tree, "layer_1": tree, …}` as one tree whose arrays have a leading axis N, to scan or vmap."""
+    """Stack `{"layer_0": tree, "layer_1": tree, …}` to one tree whose arrays have a leading axis N, to scan or vmap."""
     count = sum(name.startswith("layer_") for name in encoder_params)
     layers = [encoder_params[f"layer_{i}"] for i in range(count)]
     return jax.tree.map(lambda *leaves: jnp.stack(leaves), *layers)

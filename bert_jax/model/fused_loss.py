@@ -1,4 +1,4 @@
-"""The masked-LM loss with the decoder's product inside it: loss and gradients by parts, never all logits at once."""
+"""The masked-LM loss fused with the decoder's product: it computes only a part of the logits at a time."""
 
 import math
 from functools import partial
@@ -12,9 +12,9 @@ from bert_jax.errors import UserError
 from bert_jax.model.heads import Undecoded
 from bert_jax.model.losses import IGNORED_LABEL
 
-# Of a chunk's rows the exponentials are kept, so it bounds memory; fewer rows add up the table's gradient more often.
+# Bounds the memory for a chunk's exponentials. Smaller chunks sum the table's gradient more often.
 ROWS_AT_ONCE = 1280
-# 20 MB of float32, about what two CPU cores have of cache.
+# 20 MB of float32, about the cache of two CPU cores.
 LOGITS_AT_ONCE = 5_000_000
 _MOST_PIECES = 16
 
@@ -27,33 +27,33 @@ def fused_cross_entropy(
     rows_at_once: int = ROWS_AT_ONCE,
     logits_at_once: int = LOGITS_AT_ONCE,
 ) -> tuple[Array, Array, Array]:
-    """`losses.cross_entropy` of `undecoded.logits()`, which are never there as a whole.
+    """`losses.cross_entropy` of `undecoded.logits()`, without ever storing all logits.
 
-    Where it is differentiated the gradients are computed in the forward pass, so that logits are not computed twice
-    (as in Liger Kernel, https://arxiv.org/abs/2410.10989). Rows are taken in chunks and the vocabulary of a chunk in
-    pieces, each with a softmax of its own; they are put together by their sums, as in FlashAttention
-    (https://arxiv.org/abs/2205.14135). What is kept of a chunk is one array [rows, V] in the products' dtype.
-    Reverse mode, once: for `jax.jvp` and second derivatives take `cross_entropy` of the logits.
+    If it is differentiated, the forward pass also computes the gradients, so that it need not compute the logits twice
+    (as in Liger Kernel, https://arxiv.org/abs/2410.10989). It splits the rows into chunks and, within a chunk, the
+    vocabulary into pieces; it computes a softmax for each piece and combines them by their sums, as in FlashAttention
+    (https://arxiv.org/abs/2205.14135). A chunk needs one array [rows, V] in the products' dtype.
+    It supports first derivatives in reverse mode only: for `jax.jvp` and second derivatives use `cross_entropy`.
 
     Args:
-        undecoded: of a masked-LM head, with vectors [..., E]. Logits of -inf, as a padded vocabulary has, are
-            classes that nothing predicts.
+        undecoded: the output of a masked-LM head, with vectors [..., E]. Classes whose logits are -inf, such as the
+            padding of a vocabulary, have probability 0.
         labels: integer [...]; -100 is ignored, whatever its weight.
-        weights: float [...]; absent: ones.
-        rows_at_once: how many vectors are a chunk.
-        logits_at_once: about how many logits [rows, piece of V] are there at a time; there are 16 pieces at most.
+        weights: float [...]; None means ones.
+        rows_at_once: the number of vectors in a chunk.
+        logits_at_once: the approximate number of logits [rows, piece of V] in memory; there are at most 16 pieces.
 
     Returns:
         float32 scalars: Σ w · nll, Σ w, Σ w · (argmax = label).
 
     Raises:
-        UserError: shapes that do not fit together.
+        UserError: the shapes do not match.
     """
     shape = undecoded.x.shape[:-1]
     weights = jnp.ones(shape, jnp.float32) if weights is None else weights
     if labels.shape != shape or weights.shape != shape:
         found = f"labels have shape {labels.shape}, weights {weights.shape}, vectors {undecoded.x.shape}"
-        raise UserError(f"{found}; expected one label and one weight a vector")
+        raise UserError(f"{found}; expected one label and one weight per vector")
     with jax.named_scope("fused_cross_entropy"):
         counted = labels != IGNORED_LABEL
         weights = counted.astype(jnp.float32) * weights
@@ -71,7 +71,7 @@ def fused_cross_entropy(
 
 
 def _in_chunks(array: Array, most: int) -> Array:
-    """[N, ...] as equal chunks [C, R, ...], filled up with zeros; R is even (see `_gradients`) and about `most`."""
+    """Split [N, ...] into equal chunks [C, R, ...], zero-padded; R is even (see `_gradients`) and about `most`."""
     count = max(1, -(-array.shape[0] // most))
     rows = -(-array.shape[0] // (2 * count)) * 2
     filling = ((0, count * rows - array.shape[0]), *((0, 0) for _ in array.shape[1:]))
@@ -79,7 +79,7 @@ def _in_chunks(array: Array, most: int) -> Array:
 
 
 class _Options(NamedTuple):
-    """What is known while tracing: the dtype of the products' operands, and how many logits are there at a time."""
+    """The static arguments: the dtype of the products' operands, and the number of logits to compute at a time."""
 
     dtype: Any
     logits_at_once: int
@@ -117,7 +117,7 @@ def _of_chunks(
     *,
     with_gradients: bool,
 ) -> tuple[tuple[Array, Array], Any]:
-    """The sums, and the gradients of the loss to x, table, bias, with nll and correctness of each row; or None."""
+    """The two sums, and either None or the loss's gradients by x, table, bias with each row's nll and correctness."""
     narrow_VE = table_VE.astype(options.dtype)
 
     def add(total_FV: Array | None, chunk: tuple[Array, Array, Array]) -> tuple[Array | None, Any]:
@@ -134,9 +134,9 @@ def _of_chunks(
     sums = (weights_CR * nll_CR).sum(), (weights_CR * correct_CR).sum()
     if dtable_FV is None:
         return sums, None
-    # Else XLA's CPU compiler folds the transpose into the product, for which it has no fast kernel.
+    # Without the barrier XLA's CPU compiler folds the transpose into the product, and has no fast kernel for that.
     dtable_FV = lax.optimization_barrier(dtable_FV)
-    # That the label's probability should be 1: no part of the products, and so in float32 whatever their dtype.
+    # The label's own term of the gradient (probability - 1) is added here, always in float32.
     labels_N, weights_N = labels_CR.ravel(), weights_CR.ravel()
     x_NE = x_CRE.reshape(-1, size).astype(jnp.float32) * weights_N[:, None]
     dtable_VE = dtable_FV[:-1].T.at[labels_N].add(-x_NE)
@@ -145,14 +145,14 @@ def _of_chunks(
 
 
 class _Softmax(NamedTuple):
-    """Of a chunk's rows: exp(logits - shift) by pieces of the vocabulary, and what puts them together.
+    """The softmax of a chunk's rows: exp(logits - shift) for each piece of the vocabulary, and the scales.
 
     Attributes:
-        pieces: where each begins and ends.
-        exponentials: [R, v] each, in the dtype of the products.
-        scales: [R, 1] each, float32: what an exponential is to be multiplied with to be a probability.
+        pieces: the slice of the vocabulary for each piece.
+        exponentials: one array [R, v] per piece, in the dtype of the products.
+        scales: one array [R, 1] per piece, float32; exponential · scale = probability.
         nll_R: negative log likelihood of the label.
-        correct_R: 1 where the label is the first of the largest logits.
+        correct_R: 1 if the label is the argmax (the first of the largest logits), else 0.
     """
 
     pieces: list[slice]
@@ -172,8 +172,8 @@ def _softmax(options: _Options, x_RE: Array, table_VE: Array, bias_V: Array, lab
         inside_R = (within_R >= 0) & (within_R < logits_RV.shape[1])
         found_R = jnp.take_along_axis(logits_RV, within_R[:, None], axis=1, mode="clip")[:, 0]
         label_R = jnp.where(inside_R, found_R, label_R)
-        # argmax takes the first of equals: what comes before the label is raised by the least that there is, so that
-        # comparing with the largest tells. argmax itself took a third of the whole on a CPU.
+        # argmax returns the first of equal logits. So raise the logits before the label by the smallest step: the label
+        # is the argmax if its logit is at least the maximum. On a CPU, argmax itself took a third of the whole time.
         before_RV = lax.broadcasted_iota(labels_R.dtype, logits_RV.shape, 1) < within_R[:, None]
         logits_RV = jnp.where(before_RV, _raised(logits_RV), logits_RV)
         top_R1 = jnp.maximum(logits_RV.max(-1, keepdims=True), jnp.finfo(jnp.float32).min)
@@ -191,24 +191,25 @@ def _softmax(options: _Options, x_RE: Array, table_VE: Array, bias_V: Array, lab
 
 
 def _pieces(vocabulary: int, rows: int, logits_at_once: int) -> list[slice]:
-    """The vocabulary in equal parts, but for the last."""
+    """Split the vocabulary into pieces of equal width; the last may be narrower."""
     count = min(_MOST_PIECES, max(1, round(rows * vocabulary / logits_at_once)))
     width = math.ceil(vocabulary / count)
     return [slice(start, min(start + width, vocabulary)) for start in range(0, vocabulary, width)]
 
 
 def _raised(x: Array) -> Array:
-    """At least the next larger float, and very little more."""
+    """The next larger float, or one slightly above it."""
     return jnp.maximum(x * (1 + 2**-23), x * (1 - 2**-23)) + jnp.finfo(jnp.float32).tiny
 
 
 def _gradients(
     softmax: _Softmax, x_RE: Array, table_VE: Array, labels_R: Array, weights_R: Array
 ) -> tuple[Array, Array]:
-    """A chunk's gradients to x [R, E], and to table and bias together [E + 1, V] less the labels' own share; float32.
+    """A chunk's gradients by x [R, E], and by table and bias together [E + 1, V], float32.
 
-    A column of ones beside x makes the bias a row of the product: the sum over rows by itself took a quarter of the
-    whole on a CPU. Rows are contracted as two axes: over one, XLA's CPU compiler turns bfloat16 operands into float32.
+    The second lacks the labels' own terms. A column of ones appended to x makes the bias a row of the product; a
+    separate sum over rows took a quarter of the whole time on a CPU. The product contracts the rows as two axes: with
+    one axis XLA's CPU compiler converts bfloat16 operands to float32.
     """
     dx_RE = -table_VE[labels_R].astype(jnp.float32) * weights_R[:, None]
     x_RF = jnp.concatenate([x_RE.astype(jnp.float32), jnp.ones((len(x_RE), 1), jnp.float32)], axis=1)

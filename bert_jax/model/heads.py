@@ -1,4 +1,4 @@
-"""The heads that models are pretrained with, one class each for all families, and the table task -> class."""
+"""The heads for pretraining, one class per head for all families, and `HEADS`, the table of all heads by name."""
 
 from collections.abc import Callable
 from functools import partial
@@ -31,8 +31,8 @@ class Undecoded:
     """Masked-LM logits before the product with the vocabulary: logits = x · tableᵀ + bias.
 
     Attributes:
-        x: [..., E], the vectors of the head.
-        table: float32 [V, E], the token table or the decoder's own.
+        x: [..., E], the vectors that the head computes.
+        table: float32 [V, E], the token table, or the decoder's own table.
         bias: float32 [V].
         dtype: type of the product's operands.
     """
@@ -43,7 +43,7 @@ class Undecoded:
     dtype: DTypeLike = struct.field(pytree_node=False, default=jnp.float32)
 
     def logits(self) -> Array:
-        """float32 [..., V]."""
+        """The logits, float32 [..., V]."""
         axes = "BL"[: self.x.ndim - 1]
         with jax.named_scope("decoder"):
             return product(f"{axes}E,VE->{axes}V", self.x, self.table, self.dtype, jnp.float32) + self.bias
@@ -51,13 +51,13 @@ class Undecoded:
 
 @struct.dataclass
 class PreTrainingOutput:
-    """What the pretraining heads return; a head that the model does not have is None.
+    """The output of the pretraining models; None for a head that the model does not have.
 
     Attributes:
         prediction_logits: float32 [B, P, V] at `mlm_positions`, or [B, L, V] without them.
-        undecoded: with `decode=False`, what these logits would be computed of, in their place.
-        seq_relationship_logits: float32 [B, 2]; index 0 is "B follows A", in ALBERT "they were not swapped".
-        hidden_states, attentions: as `BertOutput`'s.
+        undecoded: with `decode=False`, the operands of these logits; `prediction_logits` is None then.
+        seq_relationship_logits: float32 [B, 2]; index 0 means "B follows A", in ALBERT "A and B are in order".
+        hidden_states, attentions: as in `BertOutput`.
     """
 
     prediction_logits: Array | None = None
@@ -68,7 +68,7 @@ class PreTrainingOutput:
 
     @property
     def logits(self) -> Array:
-        """Those of the one head that a model has, as transformers calls them; a UserError where it has two."""
+        """The logits of a model with one head, under transformers' name; UserError if the model has two heads."""
         there = [x for x in (self.prediction_logits, self.seq_relationship_logits) if x is not None]
         if len(there) != 1:
             raise UserError("logits: this model has two heads; take prediction_logits or seq_relationship_logits")
@@ -77,11 +77,11 @@ class PreTrainingOutput:
 
 @struct.dataclass
 class CausalLMOutput:
-    """What `BertLMHeadModel` returns.
+    """The output of `BertLMHeadModel`.
 
     Attributes:
-        logits: float32 [B, L, V], or [B, P, V] at `positions`; those at a position are of the token after it.
-        hidden_states, attentions, cross_attentions, cache: as `BertOutput`'s.
+        logits: float32 [B, L, V], or [B, P, V] at `positions`; the logits at a position predict the next token.
+        hidden_states, attentions, cross_attentions, cache: as in `BertOutput`.
     """
 
     logits: Array
@@ -94,17 +94,17 @@ class CausalLMOutput:
 class MaskedLMHead(nn.Module):
     """Dense, activation, LayerNorm, then a product with the token table (tied) plus a bias of its own. No dropout.
 
-    The activation is `hidden_act`, but in RoBERTa always the exact gelu.
+    The activation is `hidden_act`; in RoBERTa it is always the exact gelu.
 
     Parameters: transform (dense D -> E), LayerNorm, bias float32 [V]; without `tie_word_embeddings` also decoder
-    float32 [V, E], which then takes the place of the token table.
+    float32 [V, E], which replaces the token table in the product.
     """
 
     config: BertConfig
 
     @nn.compact
     def __call__(self, x_BLD: Array, word_embeddings_VE: Array, mlm_positions: Array | None = None) -> Undecoded:
-        """[B, L, D] to vectors [B, P, E] at `mlm_positions` [B, P], or [B, L, E] without them, and their decoder."""
+        """[B, L, D] -> `Undecoded` with vectors [B, P, E] at `mlm_positions` [B, P], or [B, L, E] without them."""
         config = self.config
         if mlm_positions is not None:
             x_BLD = gather_positions(x_BLD, mlm_positions)
@@ -119,7 +119,7 @@ class MaskedLMHead(nn.Module):
 
 
 class NextSentenceHead(Dense):
-    """Does B follow A (ALBERT: were they not swapped)? Pooled [B, D] -> float32 logits [B, 2]; index 0 is "it does"."""
+    """Pooled [B, D] -> float32 logits [B, 2]; index 0 means "B follows A", in ALBERT "A and B are in order"."""
 
     features: int = 2
     out_dtype: DTypeLike | None = jnp.float32
@@ -128,16 +128,16 @@ class NextSentenceHead(Dense):
 def gather_positions(x_BLD: Array, positions_BP: Array) -> Array:
     """The vectors [B, P, D] at integer positions [B, P] of each row."""
     if positions_BP.ndim != 2 or positions_BP.shape[0] != x_BLD.shape[0]:
-        shapes = f"positions to predict have shape {positions_BP.shape}, the hidden states {x_BLD.shape}"
+        shapes = f"positions to predict have shape {positions_BP.shape}, hidden states {x_BLD.shape}"
         raise UserError(f"{shapes}; expected [B, P] with the same B")
     with jax.named_scope("gather_positions"):
         return jnp.take_along_axis(x_BLD, positions_BP[..., None], axis=1)
 
 
 class BertForPreTraining(nn.Module):
-    """Masked LM and next sentence prediction; in ALBERT sentence order, with dropout before that head.
+    """Masked LM and next sentence prediction; in ALBERT sentence order prediction, with dropout before that head.
 
-    Arguments are `Bert`'s, `mlm_positions` (see `MaskedLMHead`) and `decode`; False gives `undecoded` in the place of
+    Takes `Bert`'s arguments, `mlm_positions` (see `MaskedLMHead`), and `decode`: False returns `undecoded` instead of
     `prediction_logits`. RoBERTa and DistilBERT were trained without sentence pairs: their pretraining model is
     `BertForMaskedLM`.
     """
@@ -174,7 +174,7 @@ class BertForPreTraining(nn.Module):
 
 
 class BertForMaskedLM(nn.Module):
-    """Masked LM alone, without a pooler. Arguments are `BertForPreTraining`'s."""
+    """Masked LM alone, without a pooler. Takes the arguments of `BertForPreTraining`."""
 
     config: BertConfig
     constrain: Callable[[Array], Array] = identity
@@ -197,7 +197,7 @@ class BertForMaskedLM(nn.Module):
 
 
 class BertForNextSentencePrediction(nn.Module):
-    """Next sentence prediction alone; BERT's. Arguments are `Bert`'s."""
+    """Next sentence prediction alone; only BERT has it. Takes `Bert`'s arguments."""
 
     config: BertConfig
     constrain: Callable[[Array], Array] = identity
@@ -217,9 +217,10 @@ class BertForNextSentencePrediction(nn.Module):
 
 
 class BertLMHeadModel(nn.Module):
-    """Causal LM: the masked-LM head on the positions of a decoder (`is_decoder`), no pooler. Arguments are `Bert`'s.
+    """Causal LM: the masked-LM head on a decoder (`is_decoder`), no pooler.
 
-    And `positions`, integer [B, P]: where logits are wanted, everywhere if absent. One that writes needs the last only.
+    Takes `Bert`'s arguments, and `positions`, integer [B, P]: the positions whose logits it computes; None means all.
+    Text generation needs only the last position.
     """
 
     config: BertConfig

@@ -1,4 +1,4 @@
-"""The pieces that decide speed and precision: matrix products, LayerNorm, activations, dropout from a counter hash."""
+"""The operations that determine speed and precision: matrix products, LayerNorm, activations, counter-hash dropout."""
 
 import functools
 import math
@@ -15,21 +15,22 @@ from bert_jax.config import BertConfig
 
 
 def stream_dtype(config: BertConfig) -> jnp.dtype:
-    """The type of the activations between layers: `config.activation_dtype`, or what suits the backend that traces.
+    """The type of the activations between layers: `config.activation_dtype`, or by default the type for the backend.
 
-    Accelerators write bfloat16 for half the memory traffic; a CPU emulates it, so that products which end in
-    bfloat16 are 1.4 to 1.7 times slower there than those which end in float32.
+    On accelerators bfloat16 results halve the memory traffic. A CPU emulates bfloat16, so products with bfloat16
+    results are 1.4 to 1.7 times slower there than products with float32 results.
     """
     if config.activation_dtype is not None:
         return jnp.dtype(config.activation_dtype)
-    # Both are fixed for a compiled program: the default device is part of jit's key, the backend of the process.
+    # A compiled program always sees the same values: jit's cache key contains the default device, and the backend is
+    # fixed for the process.
     device = jax.config.values["jax_default_device"]
     platform = getattr(device, "platform", device) or jax.default_backend()
     return jnp.dtype(platform_dtype(config.dtype, platform))
 
 
 def platform_dtype(dtype: str, platform: str) -> str:
-    """The type of the activations on "cpu", "cuda", "rocm" or "tpu", for products with operands of `dtype`."""
+    """The default type of the activations on "cpu", "cuda", "rocm" or "tpu", for products with operands of `dtype`."""
     return "float32" if platform == "cpu" else dtype
 
 
@@ -37,10 +38,10 @@ def product(spec: str, x: Array, y: Array, dtype: DTypeLike, out_dtype: DTypeLik
     """An einsum of two arrays with operands of `dtype` and sums in float32, in the forward and the backward pass.
 
     Args:
-        spec: "first,second->out", one letter an axis; every letter stands in two or three of them.
+        spec: "first,second->out", one letter per axis; each letter occurs in two or three of the terms.
         x, y: arrays of any float type.
-        dtype: type of the operands. With float32 this is plain `jnp.einsum`, which differentiates any way and any
-            number of times; with bfloat16 it has a backward pass of its own (reverse mode, once).
+        dtype: type of the operands. With float32 this is plain `jnp.einsum`, which supports forward and reverse mode
+            and derivatives of any order; bfloat16 has a custom backward pass (first derivatives in reverse mode only).
         out_dtype: type of the result; between layers `stream_dtype(config)`.
     """
     if jnp.dtype(dtype) == jnp.float32:
@@ -48,7 +49,7 @@ def product(spec: str, x: Array, y: Array, dtype: DTypeLike, out_dtype: DTypeLik
     return _narrow_product(spec, dtype, out_dtype, x, y)
 
 
-# Autodiff alone would multiply the float32 cotangent with float32 copies of the operands: 1.4 times slower.
+# Plain autodiff would multiply the float32 cotangent with float32 copies of the operands, which is 1.4 times slower.
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1, 2))
 def _narrow_product(spec: str, dtype: DTypeLike, out_dtype: DTypeLike, x: Array, y: Array) -> Array:
     return jnp.einsum(spec, x.astype(dtype), y.astype(dtype), preferred_element_type=out_dtype)
@@ -57,7 +58,7 @@ def _narrow_product(spec: str, dtype: DTypeLike, out_dtype: DTypeLike, x: Array,
 def _narrow_product_forward(spec, dtype, out_dtype, x, y):
     x_narrow, y_narrow = x.astype(dtype), y.astype(dtype)
     out = jnp.einsum(spec, x_narrow, y_narrow, preferred_element_type=out_dtype)
-    # Residuals must be arrays; these empty ones carry the types of x and y.
+    # Residuals must be arrays, so empty ones record the types of x and y.
     return out, (x_narrow, y_narrow, jnp.empty(0, x.dtype), jnp.empty(0, y.dtype))
 
 
@@ -66,7 +67,7 @@ def _narrow_product_backward(spec, dtype, out_dtype, residuals, cotangent):
     operands, out = spec.split("->")
     first, second = operands.split(",")
     cotangent = cotangent.astype(dtype)
-    # A weight is float32, so its gradient leaves the product in float32, on every backend and between devices.
+    # Weights are float32, so the products return their gradients in float32, on every backend; devices sum them so too.
     dx = jnp.einsum(f"{out},{second}->{first}", cotangent, y, preferred_element_type=like_x.dtype)
     dy = jnp.einsum(f"{first},{out}->{second}", x, cotangent, preferred_element_type=like_y.dtype)
     return dx, dy
@@ -81,9 +82,9 @@ class Dense(nn.Module):
     Parameters: kernel float32 [in, features], truncated normal; bias float32 [features], zeros.
 
     Attributes:
-        config: `dtype` and `initializer_range` are read.
+        config: the module uses `dtype`, `activation_dtype` and `initializer_range`.
         features: width of the result.
-        out_dtype: its type; None: that of the activations, `stream_dtype`.
+        out_dtype: type of the result; None means the type of the activations, `stream_dtype(config)`.
     """
 
     config: BertConfig
@@ -101,19 +102,20 @@ class Dense(nn.Module):
 
 
 def weight_init(config: BertConfig) -> Callable[..., Array]:
-    """Google's initialiser: a normal of `initializer_range` redrawn beyond two of them, and not scaled back up."""
+    """Google's initialiser: normal with standard deviation `initializer_range`, truncated at two, and not rescaled."""
     return nn.initializers.truncated_normal(config.initializer_range)
 
 
 def layer_norm(x: Array, scale: Array, bias: Array, eps: float) -> Array:
     """Normalise the last axis with float32 statistics and the biased variance, then scale and shift.
 
-    In two passes: the short form E[x²] - E[x]² cancels where the mean is large beside the spread, and BERT's eps of
-    1e-12 does not hide that.
+    It takes two passes: E[x²] - E[x]² loses precision if the mean is large compared with the standard deviation, and
+    BERT's eps of 1e-12 is too small to hide that.
 
     Args:
         x: [..., D] of any float type.
         scale, bias: float32 [D].
+        eps: added to the variance.
 
     Returns:
         [..., D] of x's type.
@@ -137,29 +139,29 @@ class LayerNorm(nn.Module):
 
 
 def key_words(key: Array) -> Array:
-    """What dropout takes of a JAX key, typed or raw: all its words, mixed into two, as uint32 [2]."""
+    """Mix all words of a JAX key, typed or raw, into the two words uint32 [2] that dropout uses."""
     typed = jnp.issubdtype(key.dtype, jax.dtypes.prng_key)
     mixed = jnp.array([0x9E3779B9, 0x85EBCA6B], jnp.uint32)
     for word in jax.random.key_data(key) if typed else key:
         mixed = _mix(mixed ^ word)
-    # Without the barrier XLA would inline these rounds into the kernel of every dropout.
+    # Without the barrier XLA would inline this computation into the kernel of every dropout.
     return lax.optimization_barrier(mixed)
 
 
 @struct.dataclass
 class DropoutKey:
-    """What decides which elements are dropped: a JAX key and the place in the model. A pytree; `site` is static.
+    """The seed of dropout masks: a JAX key and the number of the dropout site in the model. A pytree; `site` is static.
 
     Attributes:
         words: `key_words(key)`.
-        site: number of the first dropout that it serves; two sites of one key draw independent masks.
+        site: number of the first site that uses it; two sites with the same words draw independent masks.
     """
 
     words: Array
     site: int = struct.field(pytree_node=False, default=0)
 
     def at(self, offset: int) -> "DropoutKey":
-        """The key that counts its sites from so many further on."""
+        """The same key with its sites numbered from `site + offset`."""
         return DropoutKey(self.words, self.site + offset)
 
 
@@ -169,8 +171,8 @@ def dropout(x: Array, rate: float, key: DropoutKey | None, site: int = 0) -> Arr
     Args:
         x: [B, ...] of any float type.
         rate: in [0, 1).
-        key: None for no dropout.
-        site: counted from `key.site`.
+        key: None applies no dropout.
+        site: number of this dropout, counted from `key.site`.
     """
     if key is None or rate == 0.0:
         return x
@@ -180,20 +182,22 @@ def dropout(x: Array, rate: float, key: DropoutKey | None, site: int = 0) -> Arr
         return jnp.where(keep, x.astype(jnp.float32) * (1.0 / (1.0 - rate)), 0.0).astype(x.dtype)
 
 
-_AXIS = 4096  # more than any length or width; [B, 256, 4096, 4096] still has a number of 32 bits for each position
+_AXIS = 4096  # more than any length or width; the positions of [B, 256, 4096, 4096] still have distinct 32-bit numbers
 
 
 def dropout_bits(words: Array, site: int, shape: tuple[int, ...]) -> Array:
-    """Random bits, a pure function of (key, site, row, position within the row), whatever the devices, the batch or
-    the length that it is padded to: positions are numbered as if every axis had `_AXIS` places.
+    """Random bits, a pure function of (key, site, row, position within the row).
 
-    Key, site and row of axis 0 each go through mixing rounds of their own, in two words; only then the position
-    enters. With one word streams would meet: two steps' masks would be shifts of one another, and 32 bits wrap after
-    16,384 rows of [128, 1024]. The indices are one `broadcasted_iota` a dimension, which XLA partitions, so that a
-    device hashes its own elements only.
+    They do not depend on the devices, on the batch, or on the length to which it is padded: positions are numbered as
+    if every axis had `_AXIS` elements.
+
+    The key, the site and the row on axis 0 each go through a mixing round, in two words, before the position is mixed
+    in. With one word the streams would overlap: the masks of two steps would be shifts of one another, and 32 bits wrap
+    around after 16,384 rows of [128, 1024]. The indices come from one `broadcasted_iota` per dimension, which XLA
+    partitions, so that each device hashes only its own elements.
 
     Returns:
-        uint32 of `shape`. The upper bits are the good ones; a threshold needs no others.
+        uint32 of `shape`. The upper bits are the best mixed; comparison with a threshold depends mostly on them.
     """
     row = lax.broadcasted_iota(jnp.uint32, shape, 0)
     first, second = (_mix(word ^ row) for word in _mix(words ^ jnp.uint32(site)))
@@ -206,7 +210,7 @@ def dropout_bits(words: Array, site: int, shape: tuple[int, ...]) -> Array:
 
 
 def _mix(x: Array) -> Array:
-    """A bijection of 32 bits in which every bit of the input moves every bit of the output (lowbias32)."""
+    """A bijection on 32-bit words in which every input bit affects every output bit (lowbias32)."""
     x = (x ^ (x >> 16)) * jnp.uint32(0x7FEB352D)
     x = (x ^ (x >> 15)) * jnp.uint32(0x846CA68B)
     return x ^ (x >> 16)
@@ -224,7 +228,7 @@ def _laplace(x: Array) -> Array:
     return 0.5 * (1.0 + lax.erf((x - 0.707107) / (0.282095 * math.sqrt(2.0))))
 
 
-# transformers' ACT2FN less prelu and xielu, which have parameters (`Activation`); some functions have several names.
+# transformers' ACT2FN without prelu and xielu, which have parameters (`Activation`); some functions have several names.
 ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
     "gelu": _gelu,
     "gelu_10": lambda x: jnp.clip(_gelu(x), -10.0, 10.0),
@@ -252,7 +256,7 @@ ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
 
 
 def activate(x: Array, name: str) -> Array:
-    """The activation `name` (one of `ACTIVATIONS`), computed in float32, in x's type."""
+    """The activation `name` (one of `ACTIVATIONS`), computed in float32 and returned in x's type."""
     return ACTIVATIONS[name](x.astype(jnp.float32)).astype(x.dtype)
 
 
@@ -261,10 +265,11 @@ XIELU_EPS = -1e-6
 
 
 class Activation(nn.Module):
-    """The activation `act` (one of `config.HIDDEN_ACTS`) of [..., F], computed in float32, in the input's type.
+    """The activation `act` (one of `config.HIDDEN_ACTS`) of [..., F], computed in float32 and returned in x's type.
 
-    Parameters: of "prelu" (https://arxiv.org/abs/1502.01852) weight [1], 0.25; of "xielu"
-    (https://arxiv.org/abs/2411.13010) alpha_p and alpha_n [1], whose softplus is 0.8 and 0.3; of all others none.
+    Parameters: "prelu" (https://arxiv.org/abs/1502.01852) has weight [1], initially 0.25; "xielu"
+    (https://arxiv.org/abs/2411.13010) has alpha_p and alpha_n [1], whose softplus is initially 0.8 and 0.3; the others
+    have none.
     """
 
     act: str
@@ -283,14 +288,14 @@ class Activation(nn.Module):
 
 
 def prelu(x: Array, weight: Array) -> Array:
-    """x where it is positive, weight · x elsewhere."""
+    """x where x is positive, weight · x elsewhere."""
     return jnp.where(x > 0, x, weight * x)
 
 
 def xielu(x: Array, alpha_p: Array, alpha_n: Array) -> Array:
     """α⁺x² + βx where x is positive, α⁻(eˣ - 1 - x) + βx elsewhere; α⁺ = softplus(alpha_p), α⁻ = β + softplus(alpha_n).
 
-    As transformers' XIELUActivation with β = 0.5; what is raised is at most -1e-6.
+    As transformers' XIELUActivation with β = 0.5, which clips the exponent to at most -1e-6.
     """
     positive = jax.nn.softplus(alpha_p) * x * x
     negative = (jnp.expm1(jnp.minimum(x, XIELU_EPS)) - x) * (XIELU_BETA + jax.nn.softplus(alpha_n))

@@ -1,6 +1,7 @@
-"""Heads for fine-tuning, one class a task for all families: classifiers of sequences, tokens and choices; answer spans.
+"""Heads for fine-tuning, one class per task, for all families: classifiers of sequences, tokens, choices; answer spans.
 
-What lies between the encoder and the last dense layer is transformers' for each family (`models/*/modeling_*.py`).
+The layers between the encoder and the last dense layer are those of transformers for each family
+(`models/*/modeling_*.py`).
 """
 
 from collections.abc import Callable
@@ -20,11 +21,11 @@ from bert_jax.model.layers import Dense, DropoutKey, dropout, key_words
 
 @struct.dataclass
 class ClassifierOutput:
-    """What the classifiers return.
+    """The output of the classifiers.
 
     Attributes:
-        logits: float32: [B, C] of a sequence, [B, L, C] of its tokens, [B, choices] of choices.
-        hidden_states, attentions: as `BertOutput`'s; of choices, of B · choices rows.
+        logits: float32; [B, C] for sequences, [B, L, C] for tokens, [B, choices] for choices.
+        hidden_states, attentions: as in `BertOutput`; for choices they have B · choices rows.
     """
 
     logits: Array
@@ -34,11 +35,11 @@ class ClassifierOutput:
 
 @struct.dataclass
 class QuestionAnsweringOutput:
-    """What `BertForQuestionAnswering` returns.
+    """The output of `BertForQuestionAnswering`.
 
     Attributes:
         start_logits, end_logits: float32 [B, L].
-        hidden_states, attentions: as `BertOutput`'s.
+        hidden_states, attentions: as in `BertOutput`.
     """
 
     start_logits: Array
@@ -48,10 +49,11 @@ class QuestionAnsweringOutput:
 
 
 class BertForSequenceClassification(nn.Module):
-    """`num_labels` scores for a sequence (for regression: values). Arguments are `Bert`'s.
+    """`num_labels` scores for a sequence (for regression: values). Takes `Bert`'s arguments.
 
-    BERT and ALBERT classify the pooled vector, after dropout. RoBERTa and DistilBERT have no pooler but a layer of
-    their own, `pre_classifier`: dropout, dense, tanh, dropout there; dense, ReLU, dropout here.
+    BERT and ALBERT classify the pooled vector, after dropout. RoBERTa and DistilBERT have a dense layer
+    `pre_classifier` instead of the pooler: dropout, dense, tanh, dropout in RoBERTa; dense, ReLU, dropout in
+    DistilBERT.
     """
 
     config: BertConfig
@@ -73,9 +75,9 @@ class BertForSequenceClassification(nn.Module):
 
 
 class BertForMultipleChoice(nn.Module):
-    """One score for each choice. Arguments are `Bert`'s with an axis of choices after B: ids [B, choices, L].
+    """One score for each choice. Takes `Bert`'s arguments with an axis of choices after B: ids [B, choices, L].
 
-    The pooled vector, after dropout; in DistilBERT dense, ReLU, dropout instead of the pooler.
+    It scores the pooled vector, after dropout; DistilBERT has dense, ReLU, dropout instead of the pooler.
     """
 
     config: BertConfig
@@ -100,7 +102,7 @@ class BertForMultipleChoice(nn.Module):
         **options: Any,
     ) -> ClassifierOutput:
         if self.is_initializing() and input_ids is not None and input_ids.ndim == 2:
-            input_ids = input_ids[:, None]  # so that every head can be initialised with the same ids [B, L]
+            input_ids = input_ids[:, None]  # so that ids [B, L] initialise every head, this one too
         choices = _number_of_choices(input_ids, inputs_embeds)
         ids, mask, types, positions, embeds = (
             _rows_of_choices(array)
@@ -115,7 +117,7 @@ class BertForMultipleChoice(nn.Module):
 
 
 class BertForTokenClassification(nn.Module):
-    """`num_labels` scores for each position, after dropout; no pooler. Arguments are `Bert`'s."""
+    """`num_labels` scores for each position, after dropout; no pooler. Takes `Bert`'s arguments."""
 
     config: BertConfig
     constrain: Callable[[Array], Array] = identity
@@ -132,9 +134,9 @@ class BertForTokenClassification(nn.Module):
 
 
 class BertForQuestionAnswering(nn.Module):
-    """Scores for the first and the last token of the answer; no pooler; dropout (`qa_dropout`) in DistilBERT alone.
+    """Scores for the first and the last token of the answer. Takes `Bert`'s arguments.
 
-    Arguments are `Bert`'s.
+    It has no pooler. Only DistilBERT applies dropout before it (`qa_dropout`).
     """
 
     config: BertConfig
@@ -154,19 +156,19 @@ class BertForQuestionAnswering(nn.Module):
 
 
 def classifier_rate(config: BertConfig) -> float:
-    """The rate of the dropout before a classifier."""
+    """The dropout rate before a classifier."""
     return config.hidden_dropout_prob if config.classifier_dropout is None else config.classifier_dropout
 
 
 def dropout_key(module: nn.Module, deterministic: bool) -> DropoutKey | None:
-    """What `layers.dropout` needs in a head: another key than the encoder's, so that sites start at 0 again."""
+    """The key for `layers.dropout` in a head. It differs from the encoder's key, so the sites start at 0 again."""
     return None if deterministic else DropoutKey(key_words(module.make_rng("dropout")))
 
 
 def _summary(
     config: BertConfig, output: BertOutput, pre_classifier: Dense | None, rate: float, key: DropoutKey | None
 ) -> Array:
-    """The vector [B, D] of each sequence that is classified."""
+    """The vectors [B, D] that the classifier takes, one per sequence."""
     if pre_classifier is None:
         assert output.pooler_output is not None
         return dropout(output.pooler_output, rate, key)
@@ -187,7 +189,7 @@ def _number_of_choices(input_ids: Array | None, inputs_embeds: Array | None) -> 
 
 
 def _rows_of_choices(array: Array | None) -> Array | None:
-    """[B, choices, …] -> [B · choices, …]; positions [1, L], which hold for all rows, stay."""
+    """[B, choices, …] -> [B · choices, …]; position ids [1, L], which serve all rows, stay as they are."""
     if array is None or array.ndim < 3:
         return array
     return array.reshape(-1, *array.shape[2:])

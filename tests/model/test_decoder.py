@@ -227,7 +227,7 @@ def test_logits_come_at_the_positions_that_are_asked_for(params):
 @pytest.mark.parametrize(
     ("config", "inputs", "said"),
     [
-        (CONFIG, {"encoder_hidden_states": STATES}, "no cross-attention.*add_cross_attention are True and False"),
+        (CONFIG, {"encoder_hidden_states": STATES}, "no cross-attention: is_decoder=True, add_cross_attention=False"),
         (CONFIG.replace(is_decoder=False), {"encoder_hidden_states": STATES}, "no cross-attention"),
         (CROSS, {"encoder_hidden_states": STATES[:2]}, r"\(2, 5, 16\); expected \(3, M, 16\)"),
         (CROSS, {"encoder_hidden_states": STATES[..., :8]}, r"\(3, 5, 8\); expected \(3, M, 16\)"),
