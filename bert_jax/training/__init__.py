@@ -1,1 +1,1 @@
-"""From batches to a trained tree: schedules and optimizers, sharding, the training step, checkpoints."""
+"""Training: objectives, schedules, optimizers, sharding, the training step, prediction, distillation, checkpoints."""

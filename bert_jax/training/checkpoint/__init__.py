@@ -1,4 +1,1 @@
-"""Checkpoints that are whole or not there: saved, hashed, verified, retained.
-
-The only folder that imports Orbax.
-"""
+"""Save, verify, restore and delete checkpoints; an incomplete one never counts. The only folder that imports Orbax."""

@@ -1,11 +1,11 @@
-"""Checkpoints: saved asynchronously by Orbax, hashed, verified before use, retained. The only file that imports Orbax.
+"""`Checkpoints`: save a state asynchronously, verify it before use, delete old steps. The only file that imports Orbax.
 
-Orbax writes a step under a temporary name and renames it to DIRECTORY/STEP; then one background thread makes it
-durable, hashes every file and writes `manifest.json` (manifest.py). Only a step with a manifest
-exists for this module, and only one that agrees with its manifest is read, or counts as kept.
+Orbax writes a step under a temporary name and renames it to DIRECTORY/STEP. Then a background thread syncs it to disk,
+hashes every file and writes `manifest.json` (manifest.py). This module ignores steps without a manifest, and only reads
+or retains steps that agree with their manifest.
 
-Several processes call every method together, on one shared file system. Process 0 alone chooses, verifies, writes
-manifests and deletes; what it decides reaches the others by a broadcast, or by the manifest they wait for.
+With several processes, all of them call every method together, on one shared file system. Only process 0 chooses,
+verifies, writes manifests and deletes. It broadcasts its decisions; the other processes wait for its manifests.
 """
 
 import json
@@ -43,7 +43,7 @@ _POLL_SECONDS = 0.2
 
 
 class NonFiniteError(SaveError):
-    """The state holds a NaN or an infinity and is not saved."""
+    """The state contains a NaN or an infinity and was not saved."""
 
 
 @dataclass(frozen=True)
@@ -52,8 +52,8 @@ class Restored:
 
     Attributes:
       state: The target's tree of arrays, or a nested dictionary of NumPy arrays (`restore_arrays`).
-      step: The step it was saved at.
-      metadata: What `Checkpoints.save` was given with it.
+      step: The step at which it was saved.
+      metadata: The metadata given to `Checkpoints.save`.
     """
 
     state: Any
@@ -62,21 +62,21 @@ class Restored:
 
 
 class Checkpoints:
-    """The checkpoints of one run; as a context manager it waits for the last save and raises what went wrong in it.
+    """The checkpoints of one run. As a context manager it waits for the last save and raises its error.
 
-    A program that ends without `close()` may lose its last save, and the error of it.
+    A program that ends without `close()` may lose its last save and that save's error.
 
     Args:
-      directory: Where the steps lie; made at the first save. A reader changes nothing in it. Two that save into one
-        directory are not told apart: the run's own lock does that.
-      keep: How many verified steps are retained, at least 2. Before an older step is deleted the ones that stay are
-        read and hashed again.
-      timeout_seconds: How long one save may take before it counts as failed.
+      directory: The directory of the steps; the first save creates it, reading changes nothing in it. Only one program
+        may save to it at a time; this class does not check that, the run's lock does.
+      keep: The number of verified steps to retain, at least 2. Before deleting older steps it reads and hashes the
+        retained ones again.
+      timeout_seconds: The time after which an unfinished save counts as failed.
     """
 
     def __init__(self, directory: str | os.PathLike[str], *, keep: int = 2, timeout_seconds: int = 1200):
         if keep < 2:
-            raise UserError(f"keep={keep}: at least 2 checkpoints are kept, so that one may turn out damaged")
+            raise UserError(f"keep={keep}: expected at least 2, so that a run survives one damaged checkpoint")
         self._directory = StepDirectory(directory)
         self._keep = keep
         self._timeout_seconds = timeout_seconds
@@ -97,20 +97,21 @@ class Checkpoints:
             log.exception("the last save failed too")
 
     def save(self, step: int, state: Any, metadata: Mapping[str, Any]) -> None:
-        """Starts saving `state`; returns once its arrays are copied, so that they may be donated or changed.
+        """Starts saving `state`; returns once its arrays are copied, so that the caller may donate or change them.
 
-        Waits for the save before. When that one failed its error is raised here, and this step is not tried.
+        It first waits for the previous save. If that one failed, it raises that save's error and does not save this
+        step.
 
         Args:
-          step: Greater than every good step there is. A damaged or unfinished step of this number is replaced.
+          step: Greater than every existing good step. A damaged or unfinished step with this number is replaced.
           state: Any pytree of arrays; the stored shapes and paths do not depend on the mesh.
-          metadata: JSON values, kept in the manifest (tuples come back as lists).
+          metadata: JSON values, stored in the manifest (tuples become lists).
 
         Raises:
-          NonFiniteError: A leaf holds a NaN or an infinity; nothing is written.
-          SaveError: The save before failed, or this one could not begin.
-          FileNotFoundError: The directory was there and is gone.
-          ValueError: A good step with this number, or a later one, exists; or metadata is no JSON.
+          NonFiniteError: A leaf contains a NaN or an infinity; nothing is written.
+          SaveError: The previous save failed, or this one could not start.
+          FileNotFoundError: The directory existed before and has been removed.
+          ValueError: A good step with this or a greater number exists, or `metadata` is not JSON.
           TypeError: A leaf is not an array.
         """
         if self._closed:
@@ -118,7 +119,7 @@ class Checkpoints:
         self.wait()
         step = int(step)
         metadata = _checked_metadata(metadata)
-        # Orbax knows NumPy's arrays and not its scalars.
+        # Orbax accepts NumPy arrays but not NumPy scalars.
         leaves = {p: np.asarray(x) if isinstance(x, np.generic) else x for p, x in flatten(state).items()}
         types = leaf_types(leaves)
         if non_finite := find_non_finite(leaves):
@@ -143,10 +144,10 @@ class Checkpoints:
         self._thread.start()
 
     def wait(self) -> None:
-        """Returns once no save is under way.
+        """Waits until no save is running.
 
         Raises:
-          SaveError: The last save failed. It is raised once.
+          SaveError: The last save failed. Each failure is raised once.
         """
         if self._thread is not None:
             self._thread.join()
@@ -158,12 +159,12 @@ class Checkpoints:
             ) from error
 
     def close(self) -> None:
-        """Waits for the last save and raises its error; afterwards nothing can be saved."""
+        """Waits for the last save and raises its error; afterwards `save` raises ValueError."""
         self._closed = True
         self.wait()
 
     def delete_after(self, step: int) -> None:
-        """Deletes the steps later than `step`, so that a run can go back to it and save those numbers again."""
+        """Deletes the steps after `step`, so that a run can continue from it and save those numbers again."""
         self.wait()
 
         def delete() -> None:
@@ -174,11 +175,11 @@ class Checkpoints:
         on_first_process(delete)
 
     def steps(self) -> list[int]:
-        """The numbers of the steps that have a manifest, ascending; they are not verified here."""
+        """The numbers of the steps that have a manifest, ascending. It does not verify them."""
         return self._directory.steps()
 
     def manifest(self, step: int) -> Manifest:
-        """What the step's manifest says: metadata, tree with shapes and dtypes, files. Reads no array.
+        """The step's manifest: metadata, tree with shapes and dtypes, files. Reads no array.
 
         Raises:
           ManifestError (a ValueError): The manifest is missing or damaged.
@@ -186,23 +187,24 @@ class Checkpoints:
         return read_manifest(self._directory.step_path(step))
 
     def verify(self, step: int) -> list[str]:
-        """Reads every byte of a step; what is wrong with it, a line each (file, found, expected). Empty = good."""
+        """Reads every byte of a step and returns one line per problem (file, found, expected); empty = good."""
         return self._directory.problems(step)
 
     def restore(self, target: Any, *, step: int | None = None, partial: bool = False) -> Restored:
-        """Reads a verified step into the shapes, dtypes and shardings of `target`, bitwise as it was saved.
+        """Verifies a step and reads it, bitwise as it was saved, with the shardings of `target`.
 
         Args:
           target: The state's tree of `jax.ShapeDtypeStruct` (or arrays), each with a sharding, on any mesh; a leaf
             without one goes to the first device. Containers may differ from the saved ones, paths may not.
-          step: This step and no other; by default the newest good one. Steps that are damaged are passed over, each
-            with a warning that says what is wrong with it.
-          partial: `target` is a part of the state, for example `{"params": …}`; the rest is verified but not read.
+          step: The step to read; None means the newest good one: damaged steps are skipped, each with a warning that
+            names the damage.
+          partial: `target` is a part of the state, for example `{"params": …}`; the rest is verified but not loaded.
 
         Raises:
-          FileNotFoundError: There is no step.
-          UserError: The step has another tree, shape or dtype than `target`; or there are steps, and none is good.
-          RuntimeError: The step's files are good and Orbax cannot read them (too little memory, another version).
+          FileNotFoundError: There are no steps.
+          UserError: The step's tree, shapes or dtypes differ from `target`'s; the step is damaged or does not exist; or
+            all steps are damaged.
+          RuntimeError: The step's files are good but Orbax cannot read them (too little memory, another version).
         """
         wanted = flatten(target)
         types = leaf_types(wanted)
@@ -212,22 +214,24 @@ class Checkpoints:
         restored = self._load(chosen, {path: _abstract(leaf) for path, leaf in wanted.items()})
         arrays = flatten(restored.state)
         if wrong := differences(leaf_types(arrays), types, partial=False):
-            raise RuntimeError(f"step {chosen} was read as another tree than it was written: {wrong[0]}")
+            raise RuntimeError(f"Orbax read step {chosen} with another tree than the saved one: {wrong[0]}")
         state = jax.tree.unflatten(jax.tree.structure(target), [arrays[path] for path in wanted])
         return Restored(state, chosen, restored.metadata)
 
     def restore_arrays(self, step: int | None = None, *, part: str | None = None) -> Restored:
-        """Reads a verified step without knowing its tree, onto the host.
+        """Verifies a step and reads it onto the host, without a target.
 
         Args:
           step: As for `restore`.
-          part: Only the subtree under this top-level name, for example `"params"`; it keeps its name in the result.
+          part: A top-level name, for example `"params"`: reads only its subtree; None reads all. The result contains
+            the name.
 
         Returns:
-          A nested dictionary of NumPy arrays; its keys are the names of fields, keys and positions.
+          `Restored` whose state is a nested dictionary of NumPy arrays; its keys are those of the saved paths (names of
+          fields, keys, positions).
 
         Raises:
-          As `restore`; UserError too where the step has no such part.
+          As `restore`; also UserError if the step has no such part.
         """
 
         def wanted(manifest: Manifest) -> list[str]:
@@ -245,14 +249,14 @@ class Checkpoints:
             with self._orbax_options():
                 state = orbax.load(path, unflatten(targets), checkpointable_name=_ITEM)
         except Exception as error:
-            # Not a reason to go back: an older step would fail the same way, or throw good work away.
+            # Do not fall back to an older step: it would fail in the same way, or lose progress without need.
             raise RuntimeError(
-                f"checkpoint {path} is as it was written, but Orbax cannot read it: {first_line(error)}"
+                f"checkpoint {path} is undamaged, but Orbax cannot read it: {first_line(error)}"
             ) from error
         return Restored(state, step, self.manifest(step).metadata)
 
     def _finish(self, step: int, response: Any, metadata: dict[str, Any], types: dict[str, LeafType]) -> None:
-        """The rest of a save, in a thread of its own: awaits the commit, makes the step count, deletes old ones."""
+        """Finishes a save in its own thread: waits for Orbax, writes the manifest, deletes old steps."""
         try:
             response.result(timeout=self._timeout_seconds)
             if jax.process_index() == 0:
@@ -262,7 +266,7 @@ class Checkpoints:
         except BaseException as error:
             log.error("step %d was not saved to %s: %s", step, self._directory.path, first_line(error))
             self._error = error
-            # After a timeout Orbax may be writing still.
+            # After a timeout Orbax may still be writing.
             if not isinstance(error, TimeoutError):
                 self._clean_up(step)
             return
@@ -273,7 +277,7 @@ class Checkpoints:
         deadline = time.monotonic() + self._timeout_seconds
         while not (self._directory.step_path(step) / MANIFEST).exists():
             if time.monotonic() > deadline:
-                raise TimeoutError(f"process 0 wrote no manifest within {self._timeout_seconds} s")
+                raise TimeoutError(f"process 0 did not write the manifest within {self._timeout_seconds} s")
             time.sleep(_POLL_SECONDS)
 
     def _clean_up(self, step: int) -> None:
@@ -283,12 +287,12 @@ class Checkpoints:
     def _orbax_options(self) -> orbax.Context:
         options = orbax.Context()
         options.asynchronous.timeout_secs = self._timeout_seconds
-        # A directory that cannot be made is then an error at once. Made in the background, other threads wait for
-        # it for 300 s, and hold up the end of the process.
+        # So a directory that cannot be created fails at once. Otherwise other threads wait 300 s for it, which delays
+        # the end of the process.
         options.asynchronous.create_directories_asynchronously = False
-        # Random float32 values shrink by 7 % only, for twice the time of a save.
+        # Compression would shrink random float32 values by only 7 % and double the time of a save.
         options.array.saving.use_compression = False
-        # Whether all that is in the step is wanted was settled by its manifest.
+        # The comparison with the manifest has already checked that the target may be a part of the step.
         options.pytree.loading.partial_load = True
         return options
 
@@ -307,12 +311,12 @@ def _checked_metadata(metadata: Mapping[str, Any]) -> dict[str, Any]:
         raise ValueError(f"the metadata of a checkpoint must be JSON: {error}") from error
 
 
-# What process 0 raises every process raises: its type decides how a program goes on.
+# Every process raises the error type that process 0 raises, because programs react to the type.
 _SHARED_ERRORS = (UserError, FileNotFoundError, SaveError, ValueError, RuntimeError)
 
 
 def on_first_process(decide: Callable[[], Any]) -> Any:
-    """What `decide` gives on process 0 (a step's number, or None), on every process; or what it raises there."""
+    """Calls `decide` on process 0; every process returns its result (a step's number or None) or raises its error."""
     if jax.process_count() == 1:
         return decide()
     number, failure = 0, None
@@ -327,5 +331,5 @@ def on_first_process(decide: Callable[[], Any]) -> Any:
     if failure is not None:
         raise failure
     if number < 0:
-        raise _SHARED_ERRORS[-1 - number]("process 0 could not go on; its log says why")
+        raise _SHARED_ERRORS[-1 - number]("process 0 failed; its log has the error")
     return number

@@ -1,8 +1,8 @@
-"""The record of one checkpoint step: the leaves of its state, size and sha256 of every file; written last, and checked.
+"""The manifest of a checkpoint step, `manifest.json`: the leaves of its state, and size and sha256 of every file.
 
-Orbax guards the arrays' bytes with no checksum: of 100 single flipped bits in a saved step a restore notices one.
-So a step counts as saved once a file `manifest.json` lies in it, which is written after every other byte is on the
-disk, and as good while all files agree with it. Knows files only, neither Orbax nor devices.
+Orbax does not protect the arrays' bytes with checksums: of 100 single flipped bits in a saved step, a restore detected
+one. So the manifest is written after all other bytes are on the disk. A step counts as saved once it has a manifest,
+and as good if all its files agree with it. This module does not use Orbax.
 """
 
 import hashlib
@@ -21,7 +21,7 @@ from bert_jax.files import file_digest, sync, write_whole
 
 
 class LeafType(NamedTuple):
-    """Shape and dtype of one array, as a manifest records them; prints as `float32[2,3]`."""
+    """Shape and dtype of one array, as recorded in a manifest; prints as `float32[2,3]`."""
 
     shape: tuple[int, ...]
     dtype: str
@@ -36,18 +36,18 @@ _NO_HASH = "0" * 64
 
 
 class ManifestError(ValueError):
-    """A step's manifest is missing, unreadable or not what was written; one line that says which."""
+    """A step's manifest is missing, unreadable or changed; one line that says which."""
 
 
 @dataclass(frozen=True)
 class Manifest:
-    """What a step consists of.
+    """The contents of a step.
 
     Attributes:
-      step: The number of the step, the name of its directory.
-      metadata: What the caller gave to `Checkpoints.save`.
-      tree: Shape and dtype of every array by its path.
-      files: sha256 (hex) and size in bytes of every file but the manifest itself, by its path in the step.
+      step: The number of the step, which is also the name of its directory.
+      metadata: The metadata given to `Checkpoints.save`.
+      tree: Path of each array -> its shape and dtype.
+      files: Path of each file in the step, except the manifest itself -> its sha256 (hex) and size in bytes.
     """
 
     step: int
@@ -59,14 +59,13 @@ class Manifest:
 def write_manifest(
     directory: epath.Path, *, step: int, metadata: Mapping[str, Any], tree: Mapping[str, LeafType]
 ) -> Manifest:
-    """Makes a finished step durable, hashes its files, and writes the manifest that makes the step count.
+    """Hashes the files of a finished step, syncs them to disk, then writes the manifest.
 
-    After a power cut the step either has its manifest, and then every byte it lists was on the disk before, or has
-    none. Where the file system is local every file and directory is fsynced; a bucket's writes are durable by
-    themselves.
+    After a power cut the step either has its manifest, and then all files listed there are on the disk, or it has none.
+    On a local file system it fsyncs every file and directory; writes to a bucket need no fsync.
 
     Raises:
-      OSError: A file could not be read, written or synced; the step has no manifest then.
+      OSError: A file could not be read, written or synced; the step then has no manifest.
     """
     files = {}
     for path in sorted(_files(directory)):
@@ -76,17 +75,17 @@ def write_manifest(
         sync(folder)
     manifest = Manifest(step, dict(metadata), dict(tree), files)
     write_whole(directory / MANIFEST, _encode(manifest))
-    # The names of the step and of the checkpoint directory are entries of their parents.
+    # The step's name is an entry of its parent directory, and that directory's name an entry of the next.
     sync(directory.parent)
     sync(directory.parent.parent)
     return manifest
 
 
 def read_manifest(directory: epath.Path) -> Manifest:
-    """The manifest of a step, checked against the sha256 of its own content.
+    """Reads the manifest of a step and checks the sha256 of its content.
 
     Raises:
-      ManifestError: It is missing, cannot be read, is of a newer version, or is not what was written.
+      ManifestError: It is missing, cannot be read, has a newer version, or was changed.
     """
     path = directory / MANIFEST
     try:
@@ -116,7 +115,7 @@ def read_manifest(directory: epath.Path) -> Manifest:
 
 
 def find_damage(directory: epath.Path, manifest: Manifest) -> list[str]:
-    """Every file that is not as the manifest says, a line each with what was found and expected; empty = good."""
+    """One line for each file that differs from the manifest, with what was found and expected; empty = good."""
     problems = []
     present = {_name(path, directory): path for path in _files(directory)}
     for name, (sha256, size) in manifest.files.items():
@@ -152,7 +151,7 @@ def _encode(manifest: Manifest) -> bytes:
 
 
 def _content_hash(content: bytes, claimed: str) -> str:
-    """sha256 of the manifest's bytes with zeros where its own hash stands: no byte of the file is left out."""
+    """sha256 of the manifest's bytes, with zeros in place of its own hash, so that it covers every byte of the file."""
     return hashlib.sha256(content.replace(_hash_field(claimed), _hash_field(_NO_HASH), 1)).hexdigest()
 
 
@@ -182,13 +181,13 @@ def _name(path: epath.Path, directory: epath.Path) -> str:
 def path_keys(path: tuple[Any, ...]) -> tuple[str, ...]:
     """The names along a `jax.tree_util` key path: dictionary keys, field names, positions.
 
-    Containers are told apart by nothing but these names, so a state reads back whatever classes held it.
+    They do not include the containers' classes, so a state can be read into other classes with the same names.
     """
     return tuple(str(getattr(key, "key", getattr(key, "name", getattr(key, "idx", key)))) for key in path)
 
 
 def flatten(tree: Any) -> dict[str, Any]:
-    """The leaves of any pytree under paths joined by "/", as `params/bert/pooler/kernel`; in the tree's order.
+    """The leaves of any pytree by path, such as `params/bert/pooler/kernel`, in the tree's order.
 
     Raises:
       ValueError: Two leaves have the same path, or a key contains "/".
@@ -204,10 +203,10 @@ def flatten(tree: Any) -> dict[str, Any]:
 
 
 def leaf_types(leaves: Mapping[str, Any]) -> dict[str, LeafType]:
-    """Shape and dtype of every leaf (arrays of JAX or NumPy, or `jax.ShapeDtypeStruct`).
+    """Shape and dtype of every leaf (JAX or NumPy arrays, or `jax.ShapeDtypeStruct`).
 
     Raises:
-      TypeError: A leaf is not an array, or is a typed random key (keys follow from the step and are not state).
+      TypeError: A leaf is not an array, or is a typed random key (keys are derived from the step, not stored).
       ValueError: An array has no elements (Orbax cannot save it).
     """
     types = {}
@@ -223,9 +222,9 @@ def leaf_types(leaves: Mapping[str, Any]) -> dict[str, LeafType]:
 
 
 def differences(found: Mapping[str, LeafType], wanted: Mapping[str, LeafType], *, partial: bool) -> list[str]:
-    """What keeps `found` (a checkpoint) from filling `wanted` (a target), a line each, in the target's order.
+    """One line for each difference between `found` (a checkpoint) and `wanted` (a target), in the target's order.
 
-    With `partial` the checkpoint may hold more than is wanted.
+    With `partial` the checkpoint may contain more than the target.
     """
     lines = []
     for path, leaf in wanted.items():
@@ -239,9 +238,10 @@ def differences(found: Mapping[str, LeafType], wanted: Mapping[str, LeafType], *
 
 
 def find_non_finite(leaves: Mapping[str, Any]) -> list[str]:
-    """Paths of the leaves that hold a NaN or an infinity: one reduction on the devices, one small transfer.
+    """Paths of the leaves that contain a NaN or an infinity.
 
-    Leaves are grouped by the devices they lie on, since one program runs on one set of devices.
+    It costs one reduction on the devices and one small transfer for each group of leaves on the same devices, because
+    one program runs on one set of devices.
     """
     groups: dict[Any, list[str]] = {}
     bad = set()
@@ -259,7 +259,7 @@ def find_non_finite(leaves: Mapping[str, Any]) -> list[str]:
 
 
 def _replicated(sharding: jax.sharding.Sharding) -> jax.sharding.Sharding:
-    # The verdict lies on every device, so that each process of a large job can read it.
+    # The result is on every device, so that each process can read it.
     if isinstance(sharding, jax.sharding.NamedSharding):
         return jax.sharding.NamedSharding(sharding.mesh, jax.sharding.PartitionSpec())
     return sharding

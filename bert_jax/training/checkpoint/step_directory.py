@@ -1,7 +1,7 @@
-"""The directory of a run's checkpoints: which steps lie there and are good, room for the next one, retention.
+"""`StepDirectory`, the directory of a run's checkpoints: lists steps, chooses a good one, makes room, deletes old ones.
 
-Knows names and files only, neither Orbax nor devices. With several processes all that changes something runs on
-process 0.
+It deals with names and files, not with Orbax or devices. With several processes, only process 0 calls the methods that
+change files.
 """
 
 import logging
@@ -18,26 +18,26 @@ from bert_jax.training.checkpoint.manifest import MANIFEST, Manifest, ManifestEr
 
 log = logging.getLogger(__name__)
 
-# Names that Orbax gives; WRITER is what it is asked to note in each step, to know our own unfinished steps by.
+# Names that Orbax uses. Orbax stores WRITER in each step's metadata, by which we recognise our own unfinished steps.
 _TEMPORARY_SUFFIX = ".orbax-checkpoint-tmp"
 _ORBAX_METADATA = "_CHECKPOINT_METADATA"
 WRITER = {"writer": "bert_jax"}
 
 
 class SaveError(RuntimeError):
-    """A step was not saved. Older steps are as they were; the cause is chained."""
+    """A step was not saved. Older steps are unchanged; `__cause__` is the original error."""
 
 
 class StepDirectory:
-    """DIRECTORY with one directory a step, named by the step's number; only what has a manifest is a step.
+    """A directory with one subdirectory per step, named after its number; one without a manifest is not a step.
 
     Attributes:
       path: The directory, which need not exist yet.
-      damaged: Steps that were found not to be as their manifest says; a save of the same number replaces them.
+      damaged: Steps that were found to differ from their manifest; a save with the same number replaces them.
     """
 
     def __init__(self, path: str | os.PathLike[str]):
-        # Orbax takes absolute paths only; resolve() would make a local path of a bucket's.
+        # Orbax accepts only absolute paths; resolve() would turn a bucket's URL into a local path.
         self.path = epath.Path(path) if is_remote(path) else epath.Path(path).resolve()
         self.damaged: set[int] = set()
         self._known: set[int] = set()
@@ -48,18 +48,21 @@ class StepDirectory:
         return self.path / str(step)
 
     def steps(self) -> list[int]:
-        """The numbers of the steps, ascending; they are not verified here."""
+        """The numbers of the steps, ascending. It does not verify them."""
         if not self.path.exists():
             return []
         numbers = (_step_number(path.name) for path in self.path.iterdir())
         return sorted(n for n in numbers if n is not None and (self.step_path(n) / MANIFEST).exists())
 
     def problems(self, step: int, misfits: Callable[[Manifest], list[str]] = lambda _: []) -> list[str]:
-        """Reads every byte of a step; what is wrong with it, a line each. Empty = good.
+        """Reads every byte of a step and returns one line per problem; empty = good.
+
+        Args:
+          step: The number of the step.
+          misfits: Returns one line for each way in which a manifest does not fit the caller's target.
 
         Raises:
-          UserError: The manifest is good, and `misfits` says why the step is not the one wanted. The files are
-            not read then.
+          UserError: The manifest is good but `misfits` returned lines. The other files are not read then.
         """
         try:
             manifest = read_manifest(self.step_path(step))
@@ -73,11 +76,11 @@ class StepDirectory:
             return [f"cannot be read ({error})"]
 
     def choose(self, step: int | None, misfits: Callable[[Manifest], list[str]]) -> int:
-        """The newest step that is as its manifest says, or `step` if it is; every other is named in a warning.
+        """Returns the newest undamaged step, or `step` if that is undamaged; logs a warning for each damaged one.
 
         Raises:
-          FileNotFoundError: There is no step.
-          UserError: There are steps and none is good, `step` is not among them, or `misfits` objects.
+          FileNotFoundError: There are no steps.
+          UserError: All steps (or `step`) are damaged, `step` does not exist, or `misfits` returned lines.
         """
         steps = self.steps()
         self._warn_of_strangers()
@@ -96,15 +99,15 @@ class StepDirectory:
             self.damaged.add(candidate)
             reasons.append(f"step {candidate}: {listed(problems)}")
             log.warning("checkpoint %s is damaged and is not used: %s", self.step_path(candidate), listed(problems))
-        raise UserError(f"{self.path}: no checkpoint is as it was written. {'. '.join(reasons)}")
+        raise UserError(f"{self.path}: every checkpoint to restore from is damaged. {'. '.join(reasons)}")
 
     def make_room(self, step: int) -> None:
-        """Makes sure that a save of `step` can begin.
+        """Prepares the directory for a save of `step`: removes leftovers, or renames what has the step's name.
 
         Raises:
-          FileNotFoundError: The directory was there and is gone.
-          SaveError: Nothing can be written to it.
-          ValueError: There is a good step with this number, or a later one.
+          FileNotFoundError: The directory existed before and has been removed.
+          SaveError: The directory is not writable.
+          ValueError: A good step with this or a greater number exists.
         """
         self._check_writable(step)
         if not self._swept:
@@ -112,7 +115,7 @@ class StepDirectory:
             self._swept = True
         steps = self.steps()
         if vanished := sorted(self._known - set(steps)):
-            log.warning("steps that were in %s were removed by someone else: %s", self.path, listed(vanished))
+            log.warning("another program removed steps from %s: %s", self.path, listed(vanished))
             self._known -= set(vanished)
         good = [number for number in steps if number not in self.damaged]
         if good and step <= good[-1]:
@@ -120,18 +123,19 @@ class StepDirectory:
                 f"{self.path}: step {step} cannot be saved after step {good[-1]}; delete_after() goes back"
             )
         if step in steps:
-            log.warning("the damaged checkpoint %s is replaced", self.step_path(step))
+            log.warning("replacing the damaged checkpoint %s", self.step_path(step))
             self.delete(step)
         elif self.step_path(step).exists():
             aside = self.path / f"{step}.set-aside-{uuid.uuid4().hex[:8]}"
-            log.warning("%s is in the way of a save and becomes %s", self.step_path(step), aside)
+            log.warning("renaming %s, which is in the way of a save, to %s", self.step_path(step), aside)
             self.step_path(step).rename(aside)
 
     def prune(self, written: int, keep: int) -> None:
-        """Deletes what is older than the newest `keep` good steps; nothing while there are fewer.
+        """Deletes the steps older than the newest `keep` good ones; deletes nothing if there are fewer good ones.
 
         Args:
-          written: The step that has just been written and hashed; the others that stay are read again.
+          written: The step that was just written and hashed; the other retained steps are verified again.
+          keep: The number of good steps to retain.
         """
         try:
             steps, good = self.steps(), []
@@ -157,8 +161,8 @@ class StepDirectory:
         self._known.discard(step)
 
     def remove_unfinished(self, step: int) -> None:
-        """Frees the disk of a failed save, which may have failed because the disk is full."""
-        # Orbax may still be writing to it; the next save tries again.
+        """Removes the files of a failed save, which may have failed because the disk is full."""
+        # Orbax may still be writing the files, so the next save removes leftovers again.
         self._swept = False
         try:
             for path in self.path.iterdir() if self.path.exists() else []:
@@ -167,13 +171,13 @@ class StepDirectory:
             if self.step_path(step).exists() and not (self.step_path(step) / MANIFEST).exists():
                 _remove_step(self.step_path(step))
         except OSError as error:
-            log.info("what is left of step %d in %s is not removed yet: %s", step, self.path, first_line(error))
+            log.info("could not yet remove the rest of step %d in %s: %s", step, self.path, first_line(error))
 
     def _check_writable(self, step: int) -> None:
-        # Orbax would make a directory that was removed anew, and forget the steps that were in it.
+        # Orbax would create a removed directory again, which would hide the loss of the steps in it.
         if self._was_there and not self.path.exists():
             held = f" with steps {listed(sorted(self._known))}" if self._known else ""
-            raise FileNotFoundError(f"{self.path} was there{held} and is gone: step {step} is not saved")
+            raise FileNotFoundError(f"{self.path} existed{held} and has been removed: step {step} is not saved")
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             probe = self.path / f".writable-{uuid.uuid4().hex}"
@@ -181,10 +185,10 @@ class StepDirectory:
             probe.unlink()
             self._was_there = self.path.exists()  # a bucket has no empty directories
         except OSError as error:
-            raise SaveError(f"step {step} is not saved: {self.path} cannot be written to ({error})") from error
+            raise SaveError(f"step {step} is not saved: {self.path} is not writable ({error})") from error
 
     def _sweep(self) -> None:
-        """Removes what interrupted saves of ours left. Who saves holds the run's lock: nobody else is writing."""
+        """Removes the rest of our interrupted saves. The caller has the run's lock, so no other program is saving."""
         for path in self.path.iterdir() if self.path.exists() else []:
             if _is_temporary(path.name):
                 log.info("removing %s, which an interrupted save left", path)
@@ -196,12 +200,12 @@ class StepDirectory:
     def _warn_of_strangers(self) -> None:
         for path in sorted(self.path.iterdir()) if self.path.exists() else []:
             if _is_temporary(path.name):
-                log.info("%s is a save under way, or what is left of an interrupted one", path)
+                log.info("%s is an unfinished save, running or interrupted", path)
             elif _step_number(path.name) is not None:
                 if not (path / MANIFEST).exists():
-                    log.warning("%s has no %s, as after an interrupted save, and is ignored", path, MANIFEST)
+                    log.warning("ignoring %s: it has no %s (a save was probably interrupted)", path, MANIFEST)
             elif not path.name.startswith("."):
-                log.warning("%s is no checkpoint and is ignored", path)
+                log.warning("ignoring %s: it is not a checkpoint", path)
 
 
 def _step_number(name: str) -> int | None:
@@ -226,7 +230,7 @@ def _is_unfinished(path: epath.Path) -> bool:
 
 
 def _remove_step(path: epath.Path) -> None:
-    """Deletes in an order that, cut short anywhere, leaves no step, and what `_is_unfinished` knows as ours."""
+    """Deletes a step. If this is interrupted, what remains is no step, and `_is_unfinished` recognises it as ours."""
     (path / MANIFEST).unlink(missing_ok=True)
     for child in path.iterdir():
         if child.is_dir():
@@ -237,7 +241,7 @@ def _remove_step(path: epath.Path) -> None:
 
 
 def listed(items: list[Any], most: int = 4) -> str:
-    """The first few items on one line."""
+    """The first `most` items on one line, and the number of the others."""
     shown = "; ".join(str(item) for item in items[:most])
     return f"{shown}; and {len(items) - most} more" if len(items) > most else shown
 

@@ -114,7 +114,7 @@ def test_a_flip_in_any_kind_of_file_falls_back_loudly_to_the_step_before(tmp_pat
         assert_is_state_of(10, restored.state)
         assert f"{tmp_path / '20'} is damaged and is not used: {name}: " in warnings_in(caplog)
         assert f"going back to step 10 of {tmp_path} instead of step 20" in warnings_in(caplog)
-        with pytest.raises(UserError, match=f"no checkpoint is as it was written. step 20: {name}: "):
+        with pytest.raises(UserError, match=f"every checkpoint to restore from is damaged. step 20: {name}: "):
             Checkpoints(tmp_path).restore_arrays(20)
         path.write_bytes(original)
     assert Checkpoints(tmp_path).restore_arrays().step == 20
@@ -152,7 +152,7 @@ def test_after_falling_back_the_damaged_steps_are_saved_anew(tmp_path, caplog):
         checkpoints.save(30, make_state(30), {})
     assert checkpoints.steps() == [20, 30]
     assert checkpoints.verify(20) == checkpoints.verify(30) == []
-    assert f"the damaged checkpoint {tmp_path / '30'} is replaced" in caplog.text
+    assert f"replacing the damaged checkpoint {tmp_path / '30'}" in caplog.text
 
 
 def test_good_files_that_cannot_be_read_are_no_reason_to_go_back(tmp_path, monkeypatch):
@@ -162,7 +162,7 @@ def test_good_files_that_cannot_be_read_are_no_reason_to_go_back(tmp_path, monke
         raise MemoryError("no room")
 
     monkeypatch.setattr(checkpoint.orbax, "load", fail)
-    with pytest.raises(RuntimeError, match=r"2 is as it was written, but Orbax cannot read it: MemoryError: no room"):
+    with pytest.raises(RuntimeError, match=r"2 is undamaged, but Orbax cannot read it: MemoryError: no room"):
         Checkpoints(tmp_path).restore_arrays()
 
 
@@ -283,9 +283,9 @@ def test_a_directory_that_was_removed_is_noticed(tmp_path, caplog):
     remove(directory / "2")
     checkpoints.save(4, make_state(4), {})
     checkpoints.wait()
-    assert f"steps that were in {directory} were removed by someone else: 2" in warnings_in(caplog)
+    assert f"another program removed steps from {directory}: 2" in warnings_in(caplog)
     remove(directory)
-    with pytest.raises(FileNotFoundError, match=f"{directory} was there with steps 3; 4 and is gone: step 5"):
+    with pytest.raises(FileNotFoundError, match=f"{directory} existed with steps 3; 4 and has been removed: step 5"):
         checkpoints.save(5, make_state(5), {})
     assert not directory.exists()
 
