@@ -1,4 +1,4 @@
-"""Distillation: a student learns a frozen teacher's distributions and hidden states beside the masked tokens."""
+"""Distillation: a student learns a frozen teacher's distributions and hidden states besides masked LM."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -26,12 +26,12 @@ from bert_jax.training.step import apply_to, on_mesh
 class DistillationConfig:
     """The weights of DistilBERT's three losses, under the names of its own code (distiller.py of transformers).
 
-    temperature          T: both distributions are of logits / T
-    alpha_ce             KL(teacher || student), times T ** 2
-    alpha_mlm            masked LM
-    alpha_cos            1 - cosine of the last hidden states; needs a teacher as wide as the student
-    restrict_ce_to_mask  KL at the masked positions only, not at all that are attended to: V logits for a seventh of
-                         the positions
+    temperature          T: both distributions are softmax(logits / T)
+    alpha_ce             weight of KL(teacher || student) times T ** 2
+    alpha_mlm            weight of masked LM
+    alpha_cos            weight of 1 - cosine of the last hidden states; needs a teacher as wide as the student
+    restrict_ce_to_mask  compute KL at the masked positions only, instead of all attended positions: logits are then
+                         needed at a seventh of the positions
 
     Raises UserError that names the field.
     """
@@ -50,22 +50,23 @@ class DistillationConfig:
         if self.temperature == 0:
             raise UserError("distillation.temperature is 0; expected a number > 0")
         if self.alpha_ce + self.alpha_cos == 0:
-            raise UserError("distillation.alpha_ce and alpha_cos are 0: nothing is learnt of the teacher; leave it out")
+            raise UserError("distillation.alpha_ce and alpha_cos are both 0: omit the teacher, or set one of them > 0")
 
 
 @struct.dataclass
 class Distillation:
-    """alpha_ce T² KL(teacher || student) + alpha_mlm MLM + alpha_cos (1 - cosine): an `Objective` of a step.
+    """The `Objective` alpha_ce T² KL(teacher || student) + alpha_mlm MLM + alpha_cos (1 - cosine).
 
-    https://arxiv.org/abs/1910.01108, section 2, as its code computes it: KL and cosine are means over all positions
-    that are attended to, masked or not, special tokens among them; the teacher sees the masked text and has no dropout.
-    Masked LM is the mean over masked tokens as in `Pretraining`. Sentence pairs are not learnt.
+    https://arxiv.org/abs/1910.01108, section 2, as its code computes it: KL and cosine are means over all attended
+    positions, masked or not, including special tokens; the teacher reads the masked text, without dropout. Masked LM is
+    the mean over masked tokens as in `Pretraining`. It does not train next sentence prediction.
 
     Attributes:
-        params: the teacher's, never changed: not part of the state, so in no checkpoint.
-        teacher: its model, with a masked-LM head.
+        params: the teacher's parameters. They never change and are not part of the state, so checkpoints omit them.
+        teacher: the teacher's model, with a masked-LM head.
         config: weights and temperature.
-        use_params: from `params` as stored to those the teacher is applied to; a mesh's `gather_under_fsdp`.
+        use_params: function from the stored parameters to those the teacher is applied to; on a mesh
+            `gather_under_fsdp`.
     """
 
     params: Any
@@ -74,7 +75,7 @@ class Distillation:
     use_params: Callable[[Any], Any] = struct.field(pytree_node=False, default=identity)
 
     def denominators(self, batch: Batch) -> dict[str, Array]:
-        """Of `pretraining_denominators`, and `attended`: how many positions are."""
+        """Those of `pretraining_denominators`, and `attended`, the number of attended positions."""
         attended = jnp.asarray(batch["attention_mask"]).sum(dtype=jnp.float32)
         return pretraining_denominators(batch) | {"attended": attended}
 
@@ -97,7 +98,7 @@ class Distillation:
         )
 
     def metrics(self, sums: Sums) -> Metrics:
-        """mlm_loss, mlm_accuracy, kl_loss (times T²) and cosine_loss, each without its weight."""
+        """mlm_loss, mlm_accuracy, kl_loss (times T²) and cosine_loss, without the weights alpha."""
         learnt = sums["mlm_weight"] if self.config.restrict_ce_to_mask else sums["attended"]
         means = mean_metrics(sums)
         return {
@@ -111,13 +112,13 @@ class Distillation:
 def distillation_sums(
     student: PreTrainingOutput, teacher: PreTrainingOutput, batch: Mapping[str, Array], config: DistillationConfig
 ) -> Sums:
-    """The pieces of the loss of one batch, or of a part of one.
+    """The sums from which the loss follows, for a batch or a part of one.
 
     Args:
-        student, teacher: with `prediction_logits` [B, L, V], or [B, P, V] at the batch's `mlm_positions` where
-            `restrict_ce_to_mask`; and with `hidden_states`, of which the last is compared, unless `alpha_cos` is 0.
+        student, teacher: outputs with `prediction_logits` [B, L, V], or [B, P, V] at the batch's `mlm_positions` if
+            `restrict_ce_to_mask`; and with `hidden_states`, unless `alpha_cos` is 0, of which the last is compared.
         batch: `attention_mask` [B, L]; `mlm_positions`, `mlm_labels`, `mlm_weights` [B, P].
-        config: temperature and positions.
+        config: its `temperature` and `restrict_ce_to_mask` apply.
 
     Returns:
         float32 scalars: those of `pretraining_sums`, kl_sum, cosine_loss_sum and attended.
@@ -143,7 +144,7 @@ def distillation_sums(
 def kl_divergence(target_logits: Array, logits: Array) -> Array:
     """KL(softmax(target_logits) || softmax(logits)) over the last axis, float32 [...].
 
-    Classes of logit -inf in both, as a padded vocabulary has, count for nothing.
+    Classes with logit -inf in both, such as the padding of a vocabulary, contribute 0.
     """
     with jax.named_scope("kl_divergence"):
         target_logits, logits = target_logits.astype(jnp.float32), logits.astype(jnp.float32)
@@ -156,35 +157,35 @@ def _log_softmax(logits: Array) -> Array:
 
 
 def cosine_distance(x: Array, y: Array) -> Array:
-    """1 - cosine of the vectors of the last axis, float32 [...], as torch's CosineEmbeddingLoss with target 1."""
+    """1 - cosine of vectors along the last axis, float32 [...], as torch's CosineEmbeddingLoss with target 1."""
     x, y = x.astype(jnp.float32), y.astype(jnp.float32)
     norms = jnp.sqrt(((x * x).sum(-1) + 1e-12) * ((y * y).sum(-1) + 1e-12))
     return 1 - (x * y).sum(-1) / norms
 
 
 def check_teacher(student: BertConfig, teacher: BertConfig, config: DistillationConfig, *, length: int) -> None:
-    """UserError where the teacher cannot teach: another vocabulary, another width, or shorter inputs than `length`."""
+    """Raise UserError if the teacher's vocabulary or width does not match, or if `length` is too long for it."""
     if teacher.vocab_size != student.vocab_size:
         raise UserError(
             f"teacher: it has {teacher.vocab_size} tokens and the student {student.vocab_size}; both need the same "
-            "vocabulary (model.vocab_size makes the student's table larger)"
+            "vocabulary (model.vocab_size sets the size of the student's table)"
         )
     if config.alpha_cos and teacher.hidden_size != student.hidden_size:
         raise UserError(
-            f"teacher: its hidden states are {teacher.hidden_size} wide and the student's {student.hidden_size}, so "
-            "they have no cosine; say distillation.alpha_cos=0, or make the student as wide"
+            f"teacher: hidden_size={teacher.hidden_size}, the student's is {student.hidden_size}; the cosine needs "
+            "equal sizes: set distillation.alpha_cos=0, or give the student the teacher's hidden_size"
         )
     if length > teacher.longest_input:
-        raise UserError(f"teacher: it takes {teacher.longest_input} tokens at most, and phases asks for {length}")
+        raise UserError(f"teacher: it takes at most {teacher.longest_input} tokens, but phases has length {length}")
 
 
 def distillation_on(mesh: Mesh, teacher: BertConfig, params: Any, config: DistillationConfig) -> Distillation:
-    """A `Distillation` whose teacher computes on a mesh as the student does.
+    """A `Distillation` whose teacher is sharded over a mesh as the student is.
 
     Args:
-        mesh: the run's.
-        teacher: the architecture.
-        params: of head "mlm", laid out by the partition table; or their shapes, to compile for.
+        mesh: the mesh of the run.
+        teacher: the teacher's architecture.
+        params: the teacher's parameters for head "mlm", sharded by the partition table; or their shapes, to compile.
         config: weights and temperature.
     """
     check_sizes(teacher, mesh)

@@ -1,4 +1,4 @@
-"""Many runs of one recipe in one program: states, batches and keys have an axis of runs, R, in front."""
+"""Train many runs of one recipe in one program: states, batches and keys have a leading axis of runs, R."""
 
 import dataclasses
 from collections.abc import Callable, Sequence
@@ -22,26 +22,26 @@ RUNS = "runs"
 
 
 def runs_mesh(runs: int, devices: Sequence[Any] | None = None) -> Mesh:
-    """As many devices as divide the runs among them evenly, in one row."""
+    """A mesh with one axis, of the largest number of devices that divides the number of runs."""
     found = list(jax.devices() if devices is None else devices)
     count = next(n for n in range(min(len(found), runs), 0, -1) if runs % n == 0)
     return Mesh(np.array(found[:count]), (RUNS,))
 
 
 def stacked(trees: Sequence[Any], mesh: Mesh) -> Any:
-    """Trees of one shape as one, [R, ...] each leaf, laid out over the mesh."""
+    """Stack trees of equal shapes into one, whose leaves [R, ...] are sharded over the mesh by run."""
     layout = NamedSharding(mesh, P(RUNS))
     return jax.tree.map(lambda *leaves: jax.device_put(jnp.stack(leaves), layout), *trees)
 
 
 def stacked_shapes(tree: Any, runs: int, mesh: Mesh) -> Any:
-    """The ShapeDtypeStructs of one run's tree as those of what `stacked` makes of it, a restore's target."""
+    """The ShapeDtypeStructs of the result of `stacked`, from one run's tree: a target for `Checkpoints.restore`."""
     layout = NamedSharding(mesh, P(RUNS))
     return jax.tree.map(lambda x: jax.ShapeDtypeStruct((runs, *x.shape), x.dtype, sharding=layout), tree)
 
 
 def one_of(tree: Any, run: int) -> Any:
-    """A run's own part of what is stacked, on the host."""
+    """One run's part of a stacked tree, as NumPy arrays on the host."""
     return jax.tree.map(lambda leaf: np.asarray(leaf[run]), tree)
 
 
@@ -53,21 +53,21 @@ def compile_many_train_step(
     rates: Callable[[str], float] | None = None,
     accumulation: int = 1,
 ) -> Callable[[TrainState, Batch, Array, Array, Objective], tuple[TrainState, Metrics]]:
-    """`train_step` of each run by itself, `jax.vmap` over all of them.
+    """Compile `train_step`, mapped over all runs with `jax.vmap`.
 
-    Where any number of a run's new parameters or optimizer state would not be finite, that run keeps all of its old
-    ones, and the step counts as skipped: the runs are saved together, so that none may keep the others from it.
+    If any new parameter or optimizer state of a run is not finite, that run keeps its old ones, and the step counts as
+    skipped. (All runs are saved together, and a state with a NaN cannot be saved.)
 
     Args:
-        model: of every run.
-        optimizer: but for its learning rate, which is an argument.
-        mesh: of `runs_mesh`.
-        rates: of `layer_rates`.
-        accumulation: as `train_step`.
+        model: the model of every run.
+        optimizer: its learning rate is ignored; the compiled function takes one per run instead.
+        mesh: from `runs_mesh`.
+        rates: from `layer_rates`.
+        accumulation: as for `train_step`.
 
     Returns:
-        (states, batches, keys, peaks, objective) -> (states, metrics), jitted: [R, ...] of all but the objective, which
-        is the same for all; peaks float32 [R], of the learning rates. The states are donated.
+        The jitted function (states, batches, keys, peaks, objective) -> (states, metrics). All have leaves [R, ...],
+        except the objective, which all runs share; peaks are the learning rates, float32 [R]. The states are donated.
     """
 
     def one(state: TrainState, batch: Batch, key: Array, peak: Array, objective: Objective) -> Any:
@@ -88,7 +88,7 @@ def compile_many_train_step(
 
 
 def _finite(old: TrainState, new: TrainState, metrics: Metrics) -> tuple[TrainState, Metrics]:
-    """The new state if all of its numbers are finite; otherwise the old one, with the step counted as skipped."""
+    """The new state if all its numbers are finite; otherwise the old one, with the step counted as skipped."""
     before, after = (old.params, old.opt_state), (new.params, new.opt_state)
     good = jnp.stack([jnp.isfinite(leaf).all() for leaf in jax.tree.leaves(after)]).all()
     params, opt_state = jax.tree.map(partial(jnp.where, good), after, before)
@@ -102,7 +102,7 @@ def _finite(old: TrainState, new: TrainState, metrics: Metrics) -> tuple[TrainSt
 
 
 def compile_many_predict_step(model: nn.Module, mesh: Mesh) -> Callable[[Any, Batch, Objective], dict[str, Any]]:
-    """`predict_step` of each run on the same batch: (params [R, ...], batch, objective) -> outputs [R, ...]."""
+    """Compile `predict_step` of all runs on the same batch: (params [R, ...], batch, objective) -> outputs [R, ...]."""
 
     def one(params: Any, batch: Batch, objective: Objective) -> dict[str, Any]:
         return predict_step(params, batch, model=model, objective=objective)

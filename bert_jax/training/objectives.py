@@ -1,6 +1,6 @@
-"""What a step minimises: sums over a batch or a part of it, what they are divided by, and the figures they make.
+"""Objectives that a training step minimises: sums over a batch or a part of it, their denominators, and metrics.
 
-A batch has `weights` float32 [B]: rows with weight 0 are there for the shape alone and count nowhere.
+A batch has `weights` float32 [B]: rows with weight 0 only fill up the batch and do not count.
 """
 
 from collections.abc import Callable, Mapping
@@ -30,18 +30,18 @@ Metrics = dict[str, Array]
 
 
 class Objective(Protocol):
-    """A loss for `train_step`. It is an argument of the compiled step, so the arrays it holds are no constants there.
+    """A loss for `train_step`. It is an argument of the compiled step, so its arrays are not compiled in as constants.
 
-    The sums of the parts of a batch add up to those of the whole, and each part's loss divides by the denominators of
-    the whole: so the losses, and the gradients, add up too.
+    The sums of the parts of a batch add up to those of the whole batch. Each part's loss divides by the denominators of
+    the whole batch, so the parts' losses and gradients add up too.
     """
 
     def denominators(self, batch: Batch) -> dict[str, Array]:
-        """What the whole batch's sums are divided by; they follow from the batch alone."""
+        """The denominators of the batch's sums; they depend only on the batch."""
         ...
 
     def sums(self, apply: Callable[..., Any], batch: Batch) -> Sums:
-        """float32 scalars. `apply(**options)` is the model on the batch's inputs, dropout on."""
+        """The sums, float32 scalars. `apply(**options)` applies the model to the batch's inputs, with dropout."""
         ...
 
     def loss(self, sums: Sums, denominators: dict[str, Array]) -> Array:
@@ -49,17 +49,18 @@ class Objective(Protocol):
         ...
 
     def metrics(self, sums: Sums) -> Metrics:
-        """Scalars for the log, from the sums of the whole batch."""
+        """Scalars for the log, computed from the sums of the whole batch."""
         ...
 
 
 @struct.dataclass
 class Pretraining:
-    """Masked LM, and where the batch has labels of sentence pairs that too (https://arxiv.org/abs/1810.04805, A.2).
+    """Masked LM + next sentence prediction, if the batch has its labels (https://arxiv.org/abs/1810.04805, A.2).
 
     Attributes:
-        fused: masked LM's loss with the decoder's product inside, in less time and memory: `fused_cross_entropy`, on a
-            mesh `sharding.fused_loss_on`. None: written out, which differentiates any way and any number of times.
+        fused: masked LM's loss fused with the decoder's product, which needs less time and memory:
+            `fused_cross_entropy`, or `sharding.fused_loss_on` a mesh. None computes all logits, and supports forward
+            mode and higher derivatives.
     """
 
     fused: FusedLoss | None = struct.field(pytree_node=False, default=None)
@@ -82,7 +83,7 @@ PRETRAINING = Pretraining()
 
 
 def mean_metrics(sums: Sums) -> Metrics:
-    """Losses and accuracies a prediction, from `pretraining_sums` added up over any number of batches.
+    """Mean losses and accuracies per prediction, from `pretraining_sums` added up over any number of batches.
 
     Returns:
         float32 scalars mlm_loss, mlm_accuracy, nsp_loss, nsp_accuracy; 0 for an objective without labels.
@@ -98,14 +99,15 @@ def mean_metrics(sums: Sums) -> Metrics:
 
 @struct.dataclass
 class OneLabel:
-    """Cross-entropy of sequences, tokens or choices, each with one label: the mean over labels, as torch's.
+    """Cross-entropy of sequences, tokens or choices, each with one label: the mean over labels, as in torch.
 
-    batch: labels integer [B] or, of tokens, [B, L]; -100 is ignored. is_choice bool [B, choices], where there are
-    choices: the others cannot be chosen.
+    The batch has labels, integer [B], or [B, L] for tokens; -100 is ignored. For choices it has is_choice, bool
+    [B, choices], which is False for the columns that are no choice of the row.
 
     Attributes:
-        class_weights: float32 [C]: a label's loss, and its share in the mean, times its class's; None: all 1.
-        label_smoothing: this share of a label is given to all C classes alike (https://arxiv.org/abs/1512.00567).
+        class_weights: float32 [C], factors of each label's loss and of its weight in the mean; None means ones.
+        label_smoothing: the share of the probability that is spread evenly over all C classes
+            (https://arxiv.org/abs/1512.00567).
     """
 
     class_weights: Array | None = None
@@ -128,13 +130,13 @@ class OneLabel:
         return mean_loss(sums["loss_sum"], denominators["denominator"])
 
     def metrics(self, sums: Sums) -> Metrics:
-        """accuracy: the share of labels that were right, with dropout on."""
+        """accuracy: the share of correctly predicted labels, with dropout."""
         return {"accuracy": sums["correct"] / jnp.maximum(sums["count"], 1.0)}
 
 
 @struct.dataclass
 class SeveralLabels:
-    """Cross-entropy of each class by itself: the mean over classes and rows. batch: labels 0 or 1, float [B, C]."""
+    """Binary cross-entropy of each class: the mean over classes and rows. The batch has labels 0 or 1, float [B, C]."""
 
     def denominators(self, batch: Batch) -> dict[str, Array]:
         return {"denominator": broadcast_rows(batch["weights"], jnp.asarray(batch["labels"])).sum()}
@@ -146,13 +148,13 @@ class SeveralLabels:
         return mean_loss(sums["loss_sum"], denominators["denominator"])
 
     def metrics(self, sums: Sums) -> Metrics:
-        """accuracy: the share of decisions, one a class and row, that were right."""
+        """accuracy: the share of correct decisions, one per class and row, with dropout."""
         return {"accuracy": sums["correct"] / jnp.maximum(sums["count"], 1.0)}
 
 
 @struct.dataclass
 class Regression:
-    """Squared error: the mean over rows. batch: labels float [B]."""
+    """Mean squared error over rows. The batch has labels, float [B]."""
 
     def denominators(self, batch: Batch) -> dict[str, Array]:
         return {"denominator": jnp.asarray(batch["weights"]).sum()}
@@ -169,10 +171,10 @@ class Regression:
 
 @struct.dataclass
 class AnswerSpan:
-    """The mean of two cross-entropies over positions: of the answer's first token and of its last.
+    """The mean of two cross-entropies over positions: one for the answer's first token, one for its last.
 
-    batch: start_positions, end_positions integer [B], 0 ([CLS]) where the window holds no answer; attention_mask, since
-    padding cannot be chosen.
+    The batch has start_positions and end_positions, integer [B], which are 0 ([CLS]) if the window contains no answer,
+    and attention_mask: padding gets probability 0.
     """
 
     def denominators(self, batch: Batch) -> dict[str, Array]:
@@ -193,5 +195,5 @@ class AnswerSpan:
         return mean_loss(sums["loss_sum"], denominators["denominator"])
 
     def metrics(self, sums: Sums) -> Metrics:
-        """accuracy: the share of windows of which both ends were right, with dropout on."""
+        """accuracy: the share of windows in which both ends are correct, with dropout."""
         return {"accuracy": sums["correct"] / jnp.maximum(sums["count"], 1.0)}

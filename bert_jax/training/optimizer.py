@@ -1,4 +1,4 @@
-"""BERT's optimizers as Optax chains: AdamW and LAMB with their published variants, what is decayed, rates by layer."""
+"""BERT's optimizers as Optax chains: AdamW and LAMB in their published variants, weight decay, rates by layer."""
 
 import math
 from collections.abc import Callable
@@ -21,13 +21,13 @@ EpsPlacement = Literal["outside", "inside", "hat"]
 class OptimizerConfig:
     """How parameters are updated. The defaults are Google's pretraining (`optimization.py` of google-research/bert).
 
-    name                 "adamw", or "lamb": AdamW's direction with a trust ratio a tensor (arXiv 1904.00962, Alg. 2)
+    name                 "adamw", or "lamb": AdamW's direction with a trust ratio per tensor (arXiv 1904.00962, Alg. 2)
     learning_rate        peak of the schedule
     warmup_steps         steps of linear warm-up
-    total_steps          where the decay ends
+    total_steps          step at which the decay ends
     schedule             "linear" (`power` must be 1), "polynomial" or "constant" after warm-up
-    power                of the polynomial
-    end_learning_rate    where the decay ends and stays
+    power                exponent of the polynomial
+    end_learning_rate    learning rate at the end of the decay and after it
     decay_from           "start" (Google, NVIDIA) or "warmup" (transformers): see `schedules.warmup_then_polynomial`
     warmup               "ramp" or "product" (ELECTRA)
     first_count          0 (Google, transformers) or 1 (NVIDIA's PolyWarmUpScheduler)
@@ -36,12 +36,13 @@ class OptimizerConfig:
                          "hat": with bias correction eps is added to the *uncorrected* sqrt(v) (Keras, TF1 Adam,
                          transformers' former AdamW); without bias correction the same as "outside"
     bias_correction      divide the moments by 1 - b ** count (torch, optax); BERT's own AdamW does not
-    weight_decay         decoupled, multiplied by the learning rate; biases and LayerNorm are excluded (`is_decayed`)
+    weight_decay         decoupled, multiplied by the learning rate; not for biases and LayerNorm (`is_decayed`)
     decay_applies_to     "old" weights (Google, torch, optax) or the just "updated" ones (transformers' former AdamW)
     clip_norm            global norm of the raw gradient; 0 = no clipping
     trust_ratio_for      LAMB: "decayed" tensors only (Google's ALBERT, NVIDIA, TensorFlow Addons) or "all" (the paper,
                          optax, NVLAMB)
-    trust_norm_bounds    LAMB: the paper's phi clips the weight norm to these bounds; None = identity (everyone)
+    trust_norm_bounds    LAMB: the paper's phi clips the weight norm to these bounds; None = no clipping (all published
+                         code)
 
     Raises UserError that names the field.
     """
@@ -96,17 +97,17 @@ def _check(right: bool, field: str, found: object, expected: str) -> None:
 
 
 def is_decayed(path: str) -> bool:
-    """Whether the parameter at `path` ("bert/pooler/kernel") takes weight decay: all but biases and LayerNorm.
+    """Whether weight decay applies to the parameter at `path` ("bert/pooler/kernel"): not to biases and LayerNorm.
 
-    Embeddings and the pooler are decayed. Google's rule is a search for "LayerNorm", "layer_norm" and "bias" in the
-    variable's name; here a LayerNorm is a component of the path, since its gain is called `scale`.
+    It applies to embeddings and the pooler. Google's rule searches the variable's name for "LayerNorm", "layer_norm"
+    and "bias". This function searches all components of the path for LayerNorm, because its gain is called `scale`.
     """
     components = path.split("/")
     return not components[-1].endswith("bias") and not any("LayerNorm" in c or "layer_norm" in c for c in components)
 
 
 def decay_mask(params: Any) -> Any:
-    """The tree of `params` with `is_decayed` of every leaf's path (bool)."""
+    """A tree like `params` whose leaves are `is_decayed(path)` (bool)."""
 
     def of_leaf(path: Any, _: Any) -> bool:
         return is_decayed(jax.tree_util.keystr(path, simple=True, separator="/"))
@@ -115,9 +116,9 @@ def decay_mask(params: Any) -> Any:
 
 
 def make_schedule(config: OptimizerConfig, *, peak: Any = None) -> Schedule:
-    """`step -> learning rate` (float32), where step counts consumed batches and is 0 at the first update.
+    """The schedule `step -> learning rate` (float32); step counts consumed batches and is 0 at the first update.
 
-    peak: in the place of `config.learning_rate`; it may be traced, so that one program serves many rates.
+    `peak` replaces `config.learning_rate`; it may be traced, so that one program serves many rates.
     """
     peak = config.learning_rate if peak is None else peak
     if config.schedule == "constant":
@@ -135,12 +136,12 @@ def make_schedule(config: OptimizerConfig, *, peak: Any = None) -> Schedule:
 
 
 def make_optimizer(config: OptimizerConfig, *, peak: Any = None) -> optax.GradientTransformationExtraArgs:
-    """The chain for `config`; call it as `tx.update(grads, opt_state, params, step=state.step)`. `peak`: of the rate.
+    """The chain for `config`; call it as `tx.update(grads, opt_state, params, step=state.step)`.
 
-    `step` (int32 scalar, consumed batches) is read by the schedule alone; bias correction reads the optimizer's own
-    count of the updates it made, so that a skipped step changes neither moments nor their correction.
-    The state is `{"moments": MomentsState(count int32, mu, nu), ...}`, the same tree for every config: `mu` and `nu`
-    are float32 and shaped like the parameters.
+    `peak` is as for `make_schedule`. Only the schedule uses `step` (int32 scalar, consumed batches). Bias correction
+    uses the optimizer's own count of its updates, so that a skipped step changes neither the moments nor their
+    correction. The state is `{"moments": MomentsState(count int32, mu, nu), ...}`, the same tree for every config; `mu`
+    and `nu` are float32 and have the shapes of the parameters.
     """
     schedule = make_schedule(config, peak=peak)
     trust_ratio = scale_by_layer_trust_ratio(
@@ -168,10 +169,10 @@ class MomentsState(NamedTuple):
 def scale_by_moments(
     b1: float, b2: float, eps: float, eps_placement: EpsPlacement, bias_correction: bool
 ) -> optax.GradientTransformation:
-    """Adam's direction: m / (sqrt(v) + eps) in the variant asked for (see `OptimizerConfig`).
+    """Adam's direction m / (sqrt(v) + eps), in the given variant (see `OptimizerConfig`).
 
-    `optax.scale_by_adam` always corrects the bias; BERT's AdamWeightDecayOptimizer does not, which makes its first
-    update (1 - b1) / sqrt(1 - b2) = 3.16 times as long.
+    `optax.scale_by_adam` always corrects the bias. BERT's AdamWeightDecayOptimizer does not, which makes its first
+    update (1 - b1) / sqrt(1 - b2) = 3.16 times as large.
     """
 
     def init(params: Any) -> MomentsState:
@@ -199,7 +200,7 @@ def scale_by_moments(
 
 
 def _one_minus_power(base: float, count: jax.Array) -> jax.Array:
-    """1 - base ** count without the cancellation that costs `1 - b2` five digits in float32."""
+    """1 - base ** count, without the cancellation that would lose five digits of `1 - b2` in float32."""
     return -jnp.expm1(count * math.log(base)) if base else jnp.ones([], jnp.float32)
 
 
@@ -226,19 +227,21 @@ def _decay_updated_weights(weight_decay: float, schedule: Schedule) -> optax.Gra
 
 def _step_of(extra: dict[str, Any]) -> jax.typing.ArrayLike:
     if "step" not in extra:
-        raise TypeError("the schedule reads the number of consumed batches: tx.update(grads, opt_state, params, step=)")
+        raise TypeError(
+            "the schedule needs the number of consumed batches: tx.update(grads, opt_state, params, step=…)"
+        )
     return extra["step"]
 
 
 def scale_by_layer_trust_ratio(
     *, applies_to: Callable[[Any], Any] | None = None, norm_bounds: tuple[float, float] | None = None
 ) -> optax.GradientTransformation:
-    """Multiplies each tensor's update u by phi(norm of w) / norm of u; 1 where either norm is zero.
+    """Multiply each tensor's update u by the trust ratio phi(norm of w) / norm of u, or by 1 if either norm is zero.
 
-    A "layer" is one whole tensor: one query kernel, one embedding table. `applies_to` maps the parameters to a tree of
-    bools, False where the ratio stays 1; None = every tensor (the paper, `optax.lamb`). Google's ALBERT, NVIDIA and
-    TensorFlow Addons leave the tensors without weight decay alone. `norm_bounds`: phi clips to them (None = identity,
-    which is what published runs used). No state.
+    A "layer" is one whole tensor, such as a query kernel or an embedding table. `applies_to` maps the parameters to a
+    tree of bools: tensors with False keep the ratio 1, as those without weight decay do in Google's ALBERT, NVIDIA and
+    TensorFlow Addons. None = every tensor (the paper, `optax.lamb`). phi clips to `norm_bounds`; None = no clipping, as
+    in published runs. It has no state.
     """
 
     def phi(norm: jax.Array) -> jax.Array:
@@ -260,19 +263,19 @@ def scale_by_layer_trust_ratio(
 
 
 def layer_rates(config: BertConfig, *, freeze: str | None = None, decay: float = 1.0) -> Callable[[str], float]:
-    """From a parameter's path to the factor of its learning rate; 0 = it never changes.
+    """A function from a parameter's path to the factor of its learning rate; 0 = frozen.
 
-    Head and pooler learn at the full rate, layer k of L (the first is 1) at decay ** (L + 1 - k), the embeddings at
-    decay ** (L + 1): "discriminative fine-tuning" (https://arxiv.org/abs/1801.06146, section 3.2).
+    The factor is 1 for head and pooler, decay ** (L + 1 - k) for layer k of L (counted from 1), and decay ** (L + 1)
+    for the embeddings: "discriminative fine-tuning" (https://arxiv.org/abs/1801.06146, section 3.2).
 
     Args:
-        config: the model's.
-        freeze: "embeddings"; a number N, the embeddings and the N layers above them; "all", the whole encoder with its
-            pooler (https://arxiv.org/abs/1810.04805, section 5.3: BERT as features); None: nothing.
-        decay: 1 = all learn at one rate.
+        config: the model's config.
+        freeze: "embeddings"; a number N, for the embeddings and the first N layers; "all", for the whole encoder with
+            its pooler (https://arxiv.org/abs/1810.04805, section 5.3: BERT as features); None freezes nothing.
+        decay: more than 0 and at most 1; 1 = the same rate for all parameters.
 
     Raises:
-        UserError: another word or number, or layers that share their parameters and are to learn at different rates.
+        UserError: an invalid `freeze` or `decay`; or layers that share their parameters would need different rates.
     """
     count = len(config.layer_order)
     frozen = _frozen_layers(freeze, count)
@@ -295,7 +298,7 @@ def layer_rates(config: BertConfig, *, freeze: str | None = None, decay: float =
 def with_rates(
     tx: optax.GradientTransformationExtraArgs, rate: Callable[[str], float]
 ) -> optax.GradientTransformationExtraArgs:
-    """`tx` with the update of each parameter times `rate(path)`; what is frozen has no part in the clipped norm."""
+    """`tx` with each parameter's update multiplied by `rate(path)`; clipping ignores the gradients of frozen ones."""
 
     def times(factor: Callable[[str], float]) -> Callable[[Any], Any]:
         def scale(updates: Any) -> Any:
@@ -312,7 +315,7 @@ def with_rates(
 
 
 def _frozen_layers(freeze: str | None, count: int) -> int:
-    """How many layers are frozen with the embeddings; -1: not even those."""
+    """The number of layers that are frozen with the embeddings; -1 = not even the embeddings."""
     if freeze is None:
         return -1
     if freeze in ("embeddings", "all"):
@@ -323,7 +326,7 @@ def _frozen_layers(freeze: str | None, count: int) -> int:
 
 
 def _depth(path: str, count: int) -> int:
-    """0 of the embeddings, k of the k-th layer, one more than the last layer's of everything above."""
+    """0 for the embeddings, k for the k-th layer, and count + 1 for everything above the layers."""
     parts = path.split("/")
     if parts[:2] == ["bert", "embeddings"] or "projection" in parts:
         return 0

@@ -1,4 +1,4 @@
-"""A model's outputs for whole sets of examples, on a mesh, each example once."""
+"""Compute a model's outputs for all examples of a set, each once, on a mesh."""
 
 from collections.abc import Callable, Iterable
 from typing import Any, Protocol
@@ -18,7 +18,7 @@ TARGETS = ("labels", "start_positions")
 
 
 class Examples(Protocol):
-    """`data.tasks.encoded.Encoded`, or what has its methods."""
+    """`data.tasks.encoded.Encoded`, or any class with these methods."""
 
     def __len__(self) -> int: ...
 
@@ -29,7 +29,7 @@ class Examples(Protocol):
 
 
 class PlannedBatches:
-    """A batch source: the batches of examples by their plans."""
+    """A `BatchSource` of examples; `plan_of(step)` says which examples each batch contains."""
 
     def __init__(self, examples: Examples, plan_of: Callable[[int], Plan]):
         self._examples, self._plan_of = examples, plan_of
@@ -44,8 +44,11 @@ class PlannedBatches:
 def predict_step(
     params: Any, batch: Batch, *, model: nn.Module, objective: Objective, use_params: Callable[[Any], Any] = lambda p: p
 ) -> dict[str, Any]:
-    """Without dropout: the model's logits by name; where the batch has targets, in "sums" the loss of the
-    objective and its share in that of all batches."""
+    """The model's logits by name, without dropout.
+
+    If the batch has targets, "sums" contains the objective's "loss" on this batch, and "share": the batch's weight in
+    the mean over several batches.
+    """
     output = apply_to(model, use_params(params), batch, deterministic=True)
     found: dict[str, Any] = {name: getattr(output, name) for name in _NAMES if hasattr(output, name)}
     if any(name in batch for name in TARGETS):
@@ -56,7 +59,7 @@ def predict_step(
 
 
 class Predictor:
-    """`predictor(params, examples, plans)`: logits of all examples, compiled once for each shape that occurs."""
+    """`predictor(params, examples, plans)` computes the logits of all examples; it compiles once per batch shape."""
 
     def __init__(self, model: nn.Module, mesh: Mesh, objective: Objective):
         used, self._mesh = on_mesh(model, mesh), mesh
@@ -70,15 +73,16 @@ class Predictor:
     def __call__(
         self, params: Any, examples: Examples, plans: Iterable[Plan]
     ) -> tuple[dict[str, np.ndarray], float | None]:
-        """
+        """Compute the outputs of all examples.
+
         Args:
-            params: the model's.
-            examples: of which each must be in one of the plans, and count in one.
-            plans: of `evaluation_batches`.
+            params: the model's parameters.
+            examples: N examples; each must count in exactly one plan.
+            plans: from `evaluation_batches`.
 
         Returns:
-            name -> float32 [N, ...]; along tokens filled up with the least float to the longest batch. And the
-            objective's loss, that of all examples in one batch, where there are targets.
+            name -> float32 [N, ...], padded along tokens to the longest batch with the most negative float32; and the
+            objective's loss over all examples as one batch, or None without targets.
         """
         plans = list(plans)
         source = PlannedBatches(examples, lambda number: plans[number])
@@ -90,20 +94,20 @@ class Predictor:
 
 
 class Collected:
-    """The outputs of `predict_step` for N examples, put together batch by batch.
+    """Collects the outputs of `predict_step` for N examples, batch by batch.
 
     Attributes:
-        outputs: name -> float32 [N, ...]; along tokens filled up with the least float.
+        outputs: name -> float32 [N, ...], padded along tokens with the most negative float32.
     """
 
     def __init__(self, count: int, longest: int):
-        """`longest`: tokens of the longest batch."""
+        """`count`: N; `longest`: the number of tokens of a row in the longest batch."""
         self.outputs: dict[str, np.ndarray] = {}
         self._count, self._longest, self._loss, self._share = count, longest, 0.0, 0.0
 
     @property
     def loss(self) -> float | None:
-        """That of all examples in one batch, where there were targets."""
+        """The objective's loss over all examples as one batch; None without targets."""
         return self._loss / self._share if self._share else None
 
     def add(self, plan: Plan, outputs: dict[str, Any]) -> None:

@@ -10,7 +10,7 @@ Schedule = Callable[[jax.typing.ArrayLike], jax.Array]
 
 
 def warmup_then_constant(peak: float | jax.Array, warmup_steps: int) -> Schedule:
-    """`peak * step / warmup_steps` during warm-up, `peak` ever after. Returns `step -> float32 scalar`."""
+    """`peak * step / warmup_steps` during warm-up, then `peak`. Returns `step -> float32 scalar`."""
 
     def schedule(step: jax.typing.ArrayLike) -> jax.Array:
         return peak * jnp.minimum(jnp.asarray(step, jnp.float32) / max(warmup_steps, 1), 1.0)
@@ -29,16 +29,16 @@ def warmup_then_polynomial(
     warmup: Literal["ramp", "product"] = "ramp",
     first_count: int = 0,
 ) -> Schedule:
-    """A linear warm-up, then `end + (peak - end) * (1 - progress) ** power`; constant at `end` past `total_steps`.
+    """A linear warm-up, then `end + (peak - end) * (1 - progress) ** power`; constant `end` after `total_steps`.
 
     With W = warmup_steps, N = total_steps and t = step + first_count, where step is 0 at the first update:
 
-    `decay_from`    "start": progress = t / N. The decay line starts at step 0, so the rate drops where warm-up ends,
-                    by W / N for power 1 (Google's optimization.py; NVIDIA's PolyWarmUpScheduler).
+    `decay_from`    "start": progress = t / N. The decay starts at step 0, so the rate drops at the end of the warm-up,
+                    by the fraction W / N for power 1 (Google's optimization.py; NVIDIA's PolyWarmUpScheduler).
                     "warmup": progress = (t - W) / (N - W), continuous (transformers' schedules).
-    `warmup`        "ramp": peak * t / W before W, whatever the decay says.
+    `warmup`        "ramp": peak * t / W before W, independent of the decay.
                     "product": the decay times min(1, t / W), without a jump (ELECTRA's optimization.py).
-    `first_count`   0: the first update has rate 0 where there is a warm-up (Google, transformers).
+    `first_count`   0: the first update has rate 0 if there is a warm-up (Google, transformers).
                     1: counting starts at one (NVIDIA; the optimizer steps after the scheduler).
 
     For N = 10, W = 3, peak = 1, t = 0 ... 10 (power 1):

@@ -1,5 +1,4 @@
-"""How arrays lie on devices: the mesh, the one table from parameter path to PartitionSpec, shardings of any tree,
-and batches of which each process makes the rows that its devices hold."""
+"""Sharding: the mesh, the table from parameter path to PartitionSpec, shardings of any tree, sharded batches."""
 
 import math
 import re
@@ -24,11 +23,11 @@ BATCH_AXES = ("data", "fsdp")
 
 @dataclass(frozen=True)
 class MeshConfig:
-    """Sizes of the mesh axes; one of them may be -1: the devices that are left.
+    """Sizes of the mesh axes; one of them may be -1, which means all remaining devices.
 
-    data     copies of the parameters, each with its own rows of the batch
-    fsdp     parameters and moments cut in pieces; each piece's holder has its own rows of the batch too
-    tensor   attention heads, feed-forward columns and the vocabulary cut in pieces; all see the same rows
+    data     number of copies of the parameters; each copy gets its own rows of the batch
+    fsdp     number of pieces of parameters and moments; each device with a piece also gets its own rows of the batch
+    tensor   number of pieces of attention heads, feed-forward columns and vocabulary; all devices get the same rows
     """
 
     data: int = -1
@@ -37,28 +36,28 @@ class MeshConfig:
 
 
 def make_mesh(config: MeshConfig | None = None, devices: Sequence[Any] | None = None) -> Mesh:
-    """A mesh with the axes data, fsdp, tensor (of type Auto: the compiler places what the table leaves open).
+    """A mesh with the axes data, fsdp, tensor (of type Auto: the compiler shards what the table does not determine).
 
-    `devices`: a sequence of jax.Device; default all devices of all processes. Raises UserError where the sizes do not
-    multiply to their number.
+    `devices` is a sequence of jax.Device; None means all devices of all processes. Raises UserError if the product of
+    the sizes is not the number of devices.
     """
     config = config or MeshConfig()
     devices = jax.devices() if devices is None else devices
     sizes = [config.data, config.fsdp, config.tensor]
     asked = f"mesh data={config.data}, fsdp={config.fsdp}, tensor={config.tensor}"
     if any(size < 1 and size != -1 for size in sizes) or sizes.count(-1) > 1:
-        raise UserError(f"{asked}: sizes are at least 1, and one of them may be -1 (the devices that are left)")
+        raise UserError(f"{asked}: sizes must be at least 1; one of them may be -1 (all remaining devices)")
     known = math.prod(size for size in sizes if size != -1)
     if -1 in sizes:
         sizes[sizes.index(-1)] = len(devices) // known
     if math.prod(sizes) != len(devices):
-        raise UserError(f"{asked}: there are {len(devices)} devices, and the sizes must multiply to that number")
+        raise UserError(f"{asked}: the product of the sizes must be the number of devices, which is {len(devices)}")
     return jax.make_mesh(tuple(sizes), AXES, axis_types=(AxisType.Auto,) * 3, devices=devices)
 
 
 @dataclass(frozen=True)
 class Rule:
-    """A row of the table: the end of a path, and its layouts; the first whose sizes divide is taken."""
+    """A row of the table: a pattern for the end of a path, and layouts; the first that divides the shape applies."""
 
     pattern: str
     specs: tuple[P, ...]
@@ -68,8 +67,8 @@ class Rule:
 
 
 PARTITION_TABLE: tuple[Rule, ...] = (
-    # A published vocabulary (30522 = 2 * 3 * 5087) seldom divides; it is then stored whole on each tensor device, and
-    # padded and cut in the step (`_padded`).
+    # The size of a published vocabulary (30522 = 2 * 3 * 5087) seldom divides. Each tensor device then stores all rows,
+    # and the training step pads and splits them (`_padded`).
     Rule("embeddings/word_embeddings", (P("tensor", "fsdp"), P(None, "fsdp"))),
     Rule("embeddings/(position|token_type)_embeddings", (P(None, "fsdp"),)),
     Rule("encoder/projection/kernel", (P("fsdp", None),)),
@@ -93,9 +92,9 @@ PARTITION_TABLE: tuple[Rule, ...] = (
     Rule("(nsp_head|qa_head|classifier)/(kernel|bias)", (P(),)),
     Rule("step|count|skipped_total|skipped_in_a_row|last_skipped_step", (P(),)),
 )
-"""Path pattern -> PartitionSpec. A pattern is matched against the end of a leaf's path, so that an optimizer's moments
-("opt_state/moments/mu/bert/pooler/kernel") lie as their parameter ("params/bert/pooler/kernel") does. There is no
-catch-all: a new parameter needs a row."""
+"""Path pattern -> PartitionSpec. A pattern matches the end of a leaf's path, so that an optimizer's moments
+("opt_state/moments/mu/bert/pooler/kernel") have the layout of their parameter ("params/bert/pooler/kernel"). There is
+no default row: a new parameter needs its own."""
 
 
 def path_string(path: Any) -> str:
@@ -104,7 +103,7 @@ def path_string(path: Any) -> str:
 
 
 def partition_spec(path: str, shape: tuple[int, ...], mesh: Mesh) -> P:
-    """The layout of one leaf. Raises UserError where a size does not divide, LookupError where not one row matches."""
+    """The layout of a leaf. Raises UserError if a size does not divide, LookupError unless exactly one row matches."""
     rules = [rule for rule in PARTITION_TABLE if rule.matches(path)]
     if len(rules) != 1:
         matched = ", ".join(repr(rule.pattern) for rule in rules) or "none"
@@ -123,8 +122,8 @@ def _does_not_divide(path: str, shape: tuple[int, ...], spec: P, mesh: Mesh) -> 
     for axis, name in enumerate(spec):
         if name is not None and shape[axis] % mesh.shape[name]:
             return (
-                f"{path} of shape {shape} cannot be cut in {mesh.shape[name]} along axis {axis} (mesh axis {name!r}); "
-                f"sizes of {name!r} that fit: {_divisors(shape[axis], mesh.size)}"
+                f"{path} of shape {shape} cannot be split into {mesh.shape[name]} along axis {axis} "
+                f"(mesh axis {name!r}); sizes of {name!r} that fit: {_divisors(shape[axis], mesh.size)}"
             )
     return ""
 
@@ -136,7 +135,7 @@ def _divisors(size: int, most: int) -> str:
 def state_shardings(abstract_state: Any, mesh: Mesh) -> Any:
     """The tree of NamedShardings for a TrainState or any part of it (parameters alone, gradients, moments).
 
-    `abstract_state`: arrays or ShapeDtypeStructs. Raises as `partition_spec` does.
+    `abstract_state` is a tree of arrays or ShapeDtypeStructs. Raises the errors of `partition_spec`.
     """
 
     def of_leaf(path: Any, leaf: Any) -> NamedSharding:
@@ -146,7 +145,7 @@ def state_shardings(abstract_state: Any, mesh: Mesh) -> Any:
 
 
 def batch_shardings(mesh: Mesh) -> NamedSharding:
-    """The layout of every array of a batch: rows over data and fsdp, the other axes whole. A prefix for the dict."""
+    """The layout of every array of a batch: rows split over data and fsdp, other axes whole. A prefix for the dict."""
     return NamedSharding(mesh, P(BATCH_AXES))
 
 
@@ -156,20 +155,20 @@ def replicated(mesh: Mesh) -> NamedSharding:
 
 
 def constrain_activations(mesh: Mesh) -> Callable[[jax.Array], jax.Array]:
-    """A function for `Bert(config, constrain=...)` that keeps the rows of [B, L, D] where the batch's rows are.
+    """A function for `Bert(config, constrain=...)` that shards the rows of [B, L, D] as those of the batch.
 
-    Shardings of inputs and outputs alone let the compiler gather the global batch on every device under fsdp.
+    Without it, under fsdp, the compiler may gather the global batch on every device.
     """
     rows = batch_shardings(mesh)
     return lambda x_BLD: jax.lax.with_sharding_constraint(x_BLD, rows)
 
 
 def gather_under_fsdp(mesh: Mesh) -> Callable[[Any], Any]:
-    """A function for `train_step(..., use_params=...)`: from parameters as stored to parameters as used.
+    """A function for `train_step(..., use_params=...)`, from the stored parameters to those that the step uses.
 
-    Under fsdp each parameter is gathered before its use, and so, going back, each gradient is summed before it is cut
-    into its parameter's layout (a reduce-scatter, where the compiler has one). Left to itself the compiler weighs
-    sizes, and where it finds the weights larger it gathers the activations of the global batch on every device.
+    Under fsdp it gathers each parameter before its use. So the backward pass sums each gradient and then splits it into
+    the parameter's layout (a reduce-scatter, if the compiler has one). Without it the compiler compares sizes: if the
+    weights are larger than the activations, it gathers the activations of the global batch on every device instead.
     """
 
     def use(params: Any) -> Any:
@@ -182,11 +181,11 @@ def gather_under_fsdp(mesh: Mesh) -> Callable[[Any], Any]:
 
 
 def fused_loss_on(mesh: Mesh) -> FusedLoss | None:
-    """`fused_cross_entropy` of each device's own rows, for `Pretraining(fused=...)`.
+    """`fused_cross_entropy` on each device's own rows, for `Pretraining(fused=...)`.
 
-    Left to itself the compiler would gather rows to make chunks of them, or sum the table's gradient over the devices
-    once a chunk; so it is summed once. None where the vocabulary is cut over tensor: the written-out loss cuts the
-    logits over it too, and no device holds more than its share.
+    Without this the compiler would gather rows to form chunks, or sum the table's gradient over the devices once per
+    chunk; here it is summed once. Returns None if the vocabulary is split over tensor: the loss without fusion then
+    splits the logits too, so that each device has only its share.
     """
     if mesh.shape["tensor"] > 1:
         return None
@@ -215,15 +214,15 @@ class _FusedLoss:
 
 
 def padded_vocab_size(vocab_size: int, mesh: Mesh) -> int:
-    """V', the next size that divides by the tensor axis. The model of a step has it; what is stored has V rows."""
+    """V', V rounded up to a multiple of the tensor axis: the model in the step has V' rows, the stored state has V."""
     return -(-vocab_size // mesh.shape["tensor"]) * mesh.shape["tensor"]
 
 
 def _padded(path: str, leaf: jax.Array, mesh: Mesh) -> jax.Array:
-    """The token table [V', E], the decoder's own and its bias [V'], cut over tensor; other leaves as they are.
+    """Pad the token table [V', E], the decoder's own table and its bias [V'] and split them over tensor.
 
-    So logits are cut over the vocabulary whatever its size. Those of the padding are -inf: they never win, add
-    nothing to a loss, and their gradients are cut off with them.
+    Other leaves stay as they are. So logits are split over the vocabulary for every V. The padding's logits are -inf:
+    they are never the argmax and add nothing to a loss, and the backward pass drops their gradients.
     """
     fill = {"embeddings/word_embeddings": 0.0, "mlm_head/decoder": 0.0, "mlm_head/bias": -math.inf}
     value = next((value for end, value in fill.items() if path.endswith(end)), None)
@@ -239,36 +238,36 @@ def _without_fsdp(spec: P) -> P:
 
 
 def check_sizes(config: BertConfig, mesh: Mesh, *, batch_size: int | None = None, accumulation: int = 1) -> None:
-    """Raises UserError where heads do not divide by the tensor axis, or rows by the other axes and the accumulation."""
+    """Raises UserError unless the tensor axis divides the heads, and data x fsdp x accumulation divides the rows."""
     heads, tensor = config.num_attention_heads, mesh.shape["tensor"]
     if heads % tensor:
         fits = _divisors(heads, mesh.size)
-        raise UserError(f"num_attention_heads={heads} cannot be cut in tensor={tensor}; sizes that fit: {fits}")
+        raise UserError(f"num_attention_heads={heads} cannot be split into tensor={tensor}; sizes that fit: {fits}")
     pieces = accumulation * math.prod(mesh.shape[axis] for axis in BATCH_AXES)
     if batch_size is not None and batch_size % pieces:
         below = batch_size // pieces * pieces
         near = ", ".join(str(size) for size in (below, below + pieces) if size)
         raise UserError(
             f"batch_size={batch_size} does not divide into data={mesh.shape['data']} x fsdp={mesh.shape['fsdp']} "
-            f"x accumulation={accumulation} = {pieces} equal parts; nearest that fit: {near}"
+            f"x accumulation={accumulation} = {pieces} equal parts; nearest sizes that fit: {near}"
         )
 
 
 class BatchSource(Protocol):
-    """Anything with `batch(step, rows)`: a pure function of the step; `rows` picks rows of the global batch."""
+    """Anything with `batch(step, rows)`, a pure function of the step; `rows` selects rows of the global batch."""
 
     def batch(self, step: int, rows: np.ndarray | slice | None = None) -> dict[str, np.ndarray]: ...
 
 
 class MeshBatches:
-    """A batch source whose batches are global arrays, laid out over the mesh.
+    """A batch source whose batches are global arrays, sharded over the mesh.
 
-    Which rows this process makes follows from the sharding, never from the process's number, so any layout of
-    processes and devices gives the same global batch.
+    Each process makes only the rows of its devices. The sharding determines which rows these are, not the number of the
+    process, so every layout of processes and devices gives the same global batch.
     """
 
     def __init__(self, source: BatchSource, batch_size: int, sharding: NamedSharding):
-        """`sharding`: how the rows (axis 0) lie on the mesh; the other axes are whole on every device."""
+        """`sharding`: how the rows (axis 0) are split over the mesh; the other axes are whole on every device."""
         self._source = source
         self._batch_size = batch_size
         self._sharding = sharding
@@ -277,7 +276,7 @@ class MeshBatches:
         self._rows = np.unique(np.concatenate([np.arange(start, stop) for start, stop in spans]))
 
     def batch(self, step: int) -> dict[str, jax.Array]:
-        """The global batch of `step`; this process holds its own rows of it."""
+        """The global batch of `step`; this process has the rows of its own devices."""
         everything = len(self._rows) == self._batch_size
         local = self._source.batch(step, None if everything else self._rows)
         return {name: self._global(array) for name, array in local.items()}
@@ -294,7 +293,7 @@ class MeshBatches:
 
 
 def to_host(tree: Any) -> Any:
-    """The tree's arrays whole, as NumPy on this process; with several processes each must call it."""
+    """The tree with whole NumPy arrays on this process; with several processes, all must call it."""
     if jax.process_count() == 1:
         return jax.device_get(tree)
     from jax.experimental import multihost_utils

@@ -1,4 +1,4 @@
-"""One training step as a pure function: TrainState, its birth on a mesh, train_step, eval_step, compilation."""
+"""One training step as a pure function: `TrainState` and its initialisation, `train_step`, `eval_step`, compilation."""
 
 from collections.abc import Callable
 from functools import partial
@@ -29,15 +29,15 @@ from bert_jax.training.sharding import (
 
 @struct.dataclass
 class TrainState:
-    """Everything that a step reads and writes, arrays only; all that a checkpoint holds.
+    """The arrays that a step reads and writes, which are also the contents of a checkpoint.
 
     Attributes:
-        step: int32, batches consumed. It always advances; the schedule and the dropout keys read it.
+        step: int32, the number of consumed batches. Every step increments it; the schedule and dropout keys use it.
         params: the model's parameters, float32.
-        opt_state: the optimizer's, with a count of its own.
-        skipped_total: int32, steps that changed nothing because their numbers were not finite.
-        skipped_in_a_row: int32, how many of them just now, without a good one between.
-        last_skipped_step: int32, the `step` of the last one; -1 = none yet.
+        opt_state: the optimizer's state, with its own count of updates.
+        skipped_total: int32, the number of steps that changed nothing because their loss or gradient was not finite.
+        skipped_in_a_row: int32, how many of the most recent steps were skipped without a good one in between.
+        last_skipped_step: int32, the `step` of the last skipped step; -1 = none yet.
     """
 
     step: Array
@@ -51,16 +51,16 @@ class TrainState:
 def init_state(
     key: Array, model: nn.Module, tx: optax.GradientTransformation, *, mesh: Mesh | None = None
 ) -> TrainState:
-    """A fresh state; on a mesh each device makes its own pieces, and nothing is ever whole on one device.
+    """Initialise a state. On a mesh each device initialises only its own pieces, never whole arrays.
 
-    The random draws do not depend on the mesh. Raises UserError where a size does not divide (see `sharding`).
+    The random numbers do not depend on the mesh. Raises UserError if a size does not divide (see `sharding`).
     """
     shardings = None if mesh is None else state_shardings(_abstract(model, tx), mesh)
     return jax.jit(partial(_new_state, model=model, tx=tx), out_shardings=shardings)(key)
 
 
 def abstract_state(model: nn.Module, tx: optax.GradientTransformation, *, mesh: Mesh | None = None) -> TrainState:
-    """The state as ShapeDtypeStructs with shardings, a restore's target. Without a mesh: the first local device."""
+    """The state as ShapeDtypeStructs with shardings, a target to restore; without a mesh on the first local device."""
     state = _abstract(model, tx)
     if mesh is None:
         here = SingleDeviceSharding(jax.local_devices()[0])
@@ -94,26 +94,32 @@ def train_step(
     accumulation: int = 1,
     use_params: Callable[[Any], Any] = identity,
 ) -> tuple[TrainState, Metrics]:
-    """One update: masked LM + next sentence prediction (https://arxiv.org/abs/1810.04805, A.2) unless told otherwise.
+    """One update; by default of masked LM + next sentence prediction (https://arxiv.org/abs/1810.04805, A.2).
 
-    A step whose loss or unclipped gradient norm is not finite leaves parameters and optimizer state bitwise as they
-    were, and is counted; `step` advances all the same, for the batch is consumed.
+    A step whose loss or unclipped gradient norm is not finite leaves parameters and optimizer state bitwise unchanged
+    and counts as skipped; `step` still advances, because the batch is consumed.
 
     Args:
         state: donate it when compiling.
         batch: input_ids, token_type_ids, attention_mask int32 [B, L]; mlm_positions, mlm_labels int32 [B, P];
-            mlm_weights float32 [B, P]; next_sentence_label int32 [B], or absent.
-        key: the run's model key; dropout draws from `fold_in(fold_in(key, state.step), micro_batch)`.
-        objective: what is minimised, `Pretraining()` or a `distillation.Distillation`.
-        model: `BertForPreTraining` or `BertForMaskedLM`, of any family.
-        tx, schedule: of `make_optimizer` and `make_schedule`; the schedule only names the rate in the metrics.
-        accumulation: the batch is taken in this many parts, one after the other; without dropout the sum of their
-            gradients is that of the whole batch, since each part divides by the whole batch's denominators.
-        use_params: from the parameters as stored to those the model is applied to; a mesh's `gather_under_fsdp`.
+            mlm_weights float32 [B, P]; next_sentence_label int32 [B], or absent. Objectives of fine-tuning need other
+            labels (see `objectives`).
+        key: the run's model key; dropout uses `fold_in(fold_in(key, state.step), micro_batch)`.
+        objective: the loss to minimise, such as `Pretraining()` or a `distillation.Distillation`.
+        model: a model with the objective's head, of any family: `BertForPreTraining` or `BertForMaskedLM` by default.
+        tx, schedule: from `make_optimizer` and `make_schedule`; the schedule is used only for the metrics.
+        accumulation: the number of parts of the batch, which are computed one after the other. Without dropout the sum
+            of their gradients equals the gradient of the whole batch, since each part divides by the whole batch's
+            denominators.
+        use_params: function from the stored parameters to those the model is applied to; on a mesh
+            `gather_under_fsdp`.
 
     Returns:
         The next state, and float32 or int32 scalars: loss, the objective's metrics (mlm_loss, mlm_accuracy, nsp_loss,
         nsp_accuracy), grad_norm (unclipped), learning_rate, finite (0 or 1), skipped_total, skipped_in_a_row.
+
+    Raises:
+        UserError: `accumulation` does not divide the rows of the batch.
     """
     denominators = objective.denominators(batch)
     loss_of = partial(_loss, model=model, objective=objective, denominators=denominators, use_params=use_params)
@@ -158,14 +164,14 @@ def _loss(
     denominators: dict[str, Array],
     use_params: Callable[[Any], Any],
 ) -> tuple[Array, dict[str, Array]]:
-    """The share of `batch` in the loss of a whole batch with these denominators, and its sums."""
+    """The contribution of `batch` to the loss of a whole batch with these denominators, and its sums."""
     apply = partial(apply_to, model, use_params(params), batch, deterministic=False, rngs={"dropout": key})
     sums = objective.sums(apply, batch)
     return objective.loss(sums, denominators), sums
 
 
 def apply_to(model: nn.Module, params: Any, batch: Batch, **options: Any) -> Any:
-    """The model on the inputs of a batch. DistilBERT, which has no token types, does not read those of the batch."""
+    """Apply the model to the inputs of a batch. DistilBERT, which has no token types, ignores token_type_ids."""
     inputs = (batch[name] for name in ("input_ids", "attention_mask", "token_type_ids"))
     return model.apply({"params": params}, *inputs, **options)
 
@@ -174,12 +180,12 @@ def _accumulate(gradients_of: Callable[..., Any], params: Any, batch: Batch, key
     """The sum of `gradients_of(params, part, key of the part)` over the parts of the batch, one after the other."""
     rows = batch["input_ids"].shape[0]
     if rows % parts:
-        raise UserError(f"a batch of {rows} rows cannot be taken in accumulation={parts} equal parts")
+        raise UserError(f"a batch of {rows} rows cannot be split into accumulation={parts} equal parts")
     if parts == 1:
         return gradients_of(params, batch, jax.random.fold_in(key, 0))
 
     def split(x: Array) -> Array:
-        # Neighbouring rows go to different parts, so that each device's share of a part is rows it already holds.
+        # Neighbouring rows go to different parts, so that each device already has its rows of every part.
         return jnp.moveaxis(x.reshape(rows // parts, parts, *x.shape[1:]), 1, 0)
 
     def add(total: Any, part: tuple[Batch, Array]) -> tuple[Any, None]:
@@ -201,7 +207,7 @@ def eval_step(
     use_params: Callable[[Any], Any] = identity,
     pretraining: Pretraining = PRETRAINING,
 ) -> dict[str, Array]:
-    """`pretraining_sums` of a batch without dropout: add them up over batches, then `mean_metrics`."""
+    """`pretraining_sums` of a batch without dropout; add them up over batches, then call `mean_metrics`."""
     return pretraining.sums(partial(apply_to, model, use_params(params), batch, deterministic=True), batch)
 
 
@@ -215,11 +221,13 @@ def compile_train_step(
 ) -> Any:
     """`train_step` jitted as `(state, batch, key) -> (state, metrics)`; the state is donated: do not use it again.
 
-    On a mesh: state laid out by the partition table, rows of the batch over data and fsdp, key and metrics on every
-    device, activations constrained. Raises UserError where a size does not divide; the batch's is checked on tracing.
+    On a mesh the partition table shards the state, the rows of the batch are split over data and fsdp, key and metrics
+    are on every device, and activations are sharded like the batch. Raises UserError if a size does not divide; the
+    batch size is checked at tracing.
 
-    objective: one like those that the step will be given, arrays or their shapes; it is then the fourth argument, and
-        its arrays lie by the same table. None: the step is called with three, for `Pretraining()`.
+    `objective`: an example of the objectives for which to compile, with arrays or their shapes. The step then takes the
+    objective as its fourth argument, sharded by the same table. None: the step has three arguments and minimises
+    `Pretraining()`.
     """
     step = partial(train_step, tx=tx, schedule=schedule, accumulation=accumulation)
     if mesh is None:
@@ -244,7 +252,7 @@ def compile_train_step(
 def compile_eval_step(
     model: nn.Module, mesh: Mesh | None = None, pretraining: Pretraining = PRETRAINING
 ) -> Callable[[Any, Batch], dict[str, Array]]:
-    """`eval_step` jitted as `(params, batch) -> sums`, laid out as `compile_train_step`'s."""
+    """`eval_step` jitted as `(params, batch) -> sums`, with the shardings of `compile_train_step`."""
     if mesh is None:
         return jax.jit(partial(eval_step, model=model, pretraining=pretraining))
     used = on_mesh(model, mesh)
@@ -253,7 +261,7 @@ def compile_eval_step(
 
 
 def on_mesh(model: nn.Module, mesh: Mesh) -> nn.Module:
-    """The same model with its activations kept where the batch's rows are, and a vocabulary that divides."""
+    """The model for a mesh: activations sharded like the batch, and a vocabulary padded to a size that divides."""
     check_sizes(model.config, mesh)
     config = model.config.replace(vocab_size=padded_vocab_size(model.config.vocab_size, mesh))
     return model.clone(config=config, constrain=constrain_activations(mesh))

@@ -204,8 +204,8 @@ def test_the_teacher_is_not_dropped_from_and_the_student_is():
     ("teacher", "config", "says"),
     [
         ({"vocab_size": 30}, {}, "it has 30 tokens and the student 29"),
-        ({"hidden_size": 32}, {}, "32 wide and the student's 16.*distillation.alpha_cos=0"),
-        ({"max_position_embeddings": 8}, {}, "it takes 8 tokens at most, and phases asks for 10"),
+        ({"hidden_size": 32}, {}, "hidden_size=32, the student's is 16.*distillation.alpha_cos=0"),
+        ({"max_position_embeddings": 8}, {}, "it takes at most 8 tokens, but phases has length 10"),
     ],
 )
 def test_a_teacher_that_cannot_teach_is_one_line(teacher, config, says):

@@ -197,12 +197,14 @@ def test_a_parameter_that_does_not_divide_is_named_with_sizes_that_fit():
     with pytest.raises(UserError) as error:
         state_shardings(abstract_state(BertForPreTraining(config), TX), abstract_mesh(fsdp=8))
     message = str(error.value)
-    assert "embeddings/position_embeddings" in message and "(24, 36)" in message and "cut in 8" in message
+    assert "embeddings/position_embeddings" in message and "(24, 36)" in message and "split into 8" in message
     assert message.endswith("sizes of 'fsdp' that fit: 1, 2, 3, 4, 6")
 
 
 def test_heads_and_rows_that_do_not_divide_are_named_with_sizes_that_fit():
-    with pytest.raises(UserError, match=r"num_attention_heads=4 cannot be cut in tensor=8; sizes that fit: 1, 2, 4$"):
+    with pytest.raises(
+        UserError, match=r"num_attention_heads=4 cannot be split into tensor=8; sizes that fit: 1, 2, 4$"
+    ):
         check_sizes(CONFIG, abstract_mesh(tensor=8))
     with pytest.raises(UserError, match=r"batch_size=50 .* data=4 x fsdp=2 x accumulation=2 = 16 .* fit: 48, 64$"):
         check_sizes(CONFIG, abstract_mesh(4, 2), batch_size=50, accumulation=2)
@@ -533,6 +535,6 @@ def test_a_vocabulary_that_does_not_divide_is_padded_in_the_step_and_nowhere_els
 
 def test_a_batch_that_does_not_divide_by_the_accumulation_is_refused():
     step = compile_train_step(MODEL, TX, SCHEDULE, MIXED.mesh, accumulation=4)
-    message = r"batch_size=56 .* accumulation=4 = 16 equal parts; nearest that fit: 48, 64"
+    message = r"batch_size=56 .* accumulation=4 = 16 equal parts; nearest sizes that fit: 48, 64"
     with pytest.raises(UserError, match=message):
         step.lower(abstract_state(MODEL, TX, mesh=MIXED.mesh), make_batch(), KEY)

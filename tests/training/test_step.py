@@ -198,7 +198,7 @@ def test_accumulation_divides_by_the_whole_batchs_denominators(parts):
 
 
 def test_parts_that_are_not_equal_are_refused():
-    with pytest.raises(UserError, match="batch of 8 rows cannot be taken in accumulation=3"):
+    with pytest.raises(UserError, match="batch of 8 rows cannot be split into accumulation=3"):
         toy_step(tiny.pretraining_batch(), accumulation=3)
 
 
