@@ -97,12 +97,22 @@ def mean_metrics(sums: Sums) -> Metrics:
     }
 
 
+class _MeanLoss:
+    """What the objectives of fine-tuning share: the loss is a mean, and the metric is accuracy (with dropout)."""
+
+    def loss(self, sums: Sums, denominators: dict[str, Array]) -> Array:
+        return mean_loss(sums["loss_sum"], denominators["denominator"])
+
+    def metrics(self, sums: Sums) -> Metrics:
+        return {"accuracy": sums["correct"] / jnp.maximum(sums["count"], 1.0)}
+
+
 @struct.dataclass
-class OneLabel:
+class OneLabel(_MeanLoss):
     """Cross-entropy of sequences, tokens or choices, each with one label: the mean over labels, as in torch.
 
     The batch has labels, integer [B], or [B, L] for tokens; -100 is ignored. For choices it has is_choice, bool
-    [B, choices], which is False for the columns that are no choice of the row.
+    [B, choices], which is False for the columns that are no choice of the row. Accuracy is the share of correct labels.
 
     Attributes:
         class_weights: float32 [C], factors of each label's loss and of its weight in the mean; None means ones.
@@ -126,17 +136,13 @@ class OneLabel:
             is_choice=batch.get("is_choice"),
         )
 
-    def loss(self, sums: Sums, denominators: dict[str, Array]) -> Array:
-        return mean_loss(sums["loss_sum"], denominators["denominator"])
-
-    def metrics(self, sums: Sums) -> Metrics:
-        """accuracy: the share of correctly predicted labels, with dropout."""
-        return {"accuracy": sums["correct"] / jnp.maximum(sums["count"], 1.0)}
-
 
 @struct.dataclass
-class SeveralLabels:
-    """Binary cross-entropy of each class: the mean over classes and rows. The batch has labels 0 or 1, float [B, C]."""
+class SeveralLabels(_MeanLoss):
+    """Binary cross-entropy of each class: the mean over classes and rows. The batch has labels 0 or 1, float [B, C].
+
+    Accuracy is the share of correct decisions, one per class and row.
+    """
 
     def denominators(self, batch: Batch) -> dict[str, Array]:
         return {"denominator": broadcast_rows(batch["weights"], jnp.asarray(batch["labels"])).sum()}
@@ -144,17 +150,10 @@ class SeveralLabels:
     def sums(self, apply: Callable[..., Any], batch: Batch) -> Sums:
         return binary_sums(apply().logits, batch["labels"], batch["weights"])
 
-    def loss(self, sums: Sums, denominators: dict[str, Array]) -> Array:
-        return mean_loss(sums["loss_sum"], denominators["denominator"])
-
-    def metrics(self, sums: Sums) -> Metrics:
-        """accuracy: the share of correct decisions, one per class and row, with dropout."""
-        return {"accuracy": sums["correct"] / jnp.maximum(sums["count"], 1.0)}
-
 
 @struct.dataclass
-class Regression:
-    """Mean squared error over rows. The batch has labels, float [B]."""
+class Regression(_MeanLoss):
+    """Mean squared error over rows, without an accuracy. The batch has labels, float [B]."""
 
     def denominators(self, batch: Batch) -> dict[str, Array]:
         return {"denominator": jnp.asarray(batch["weights"]).sum()}
@@ -162,19 +161,16 @@ class Regression:
     def sums(self, apply: Callable[..., Any], batch: Batch) -> Sums:
         return {"loss_sum": squared_error_sum(apply().logits[:, 0], batch["labels"], batch["weights"])}
 
-    def loss(self, sums: Sums, denominators: dict[str, Array]) -> Array:
-        return mean_loss(sums["loss_sum"], denominators["denominator"])
-
     def metrics(self, sums: Sums) -> Metrics:
         return {}
 
 
 @struct.dataclass
-class AnswerSpan:
+class AnswerSpan(_MeanLoss):
     """The mean of two cross-entropies over positions: one for the answer's first token, one for its last.
 
     The batch has start_positions and end_positions, integer [B], which are 0 ([CLS]) if the window contains no answer,
-    and attention_mask: padding gets probability 0.
+    and attention_mask: padding gets probability 0. Accuracy is the share of windows with both ends correct.
     """
 
     def denominators(self, batch: Batch) -> dict[str, Array]:
@@ -190,10 +186,3 @@ class AnswerSpan:
             of_this_end, is_right = position_sum(logits, positions, weights, batch["attention_mask"])
             loss_sum, right = loss_sum + of_this_end / 2, right & is_right
         return {"loss_sum": loss_sum, "correct": (weights * right).sum(), "count": weights.sum()}
-
-    def loss(self, sums: Sums, denominators: dict[str, Array]) -> Array:
-        return mean_loss(sums["loss_sum"], denominators["denominator"])
-
-    def metrics(self, sums: Sums) -> Metrics:
-        """accuracy: the share of windows in which both ends are correct, with dropout."""
-        return {"accuracy": sums["correct"] / jnp.maximum(sums["count"], 1.0)}
