@@ -339,7 +339,7 @@ def _check_family(config: BertConfig) -> None:
     if family == "distilbert":
         absolute = config.position_embedding_type == "absolute"
         _require(config, "position_embedding_type", absolute, "absolute: distilbert has no relative positions")
-        _require(config, "layer_norm_eps", config.layer_norm_eps == 1e-12, "1e-12: distilbert has no other")
+        _require(config, "layer_norm_eps", config.layer_norm_eps == 1e-12, "1e-12, which distilbert always uses")
         no_rate = config.classifier_dropout is None
         _require(config, "classifier_dropout", no_rate, "None: distilbert has seq_classif_dropout and qa_dropout")
     else:
@@ -359,7 +359,9 @@ def _check_pruned_heads(config: BertConfig) -> None:
     except (TypeError, ValueError):
         fits, numbers = False, []
     fits = fits and isinstance(config.pruned_heads, tuple) and numbers == sorted(set(numbers))
-    expected = f"((layer, (head, …)), …) in order, of layers below {layers}, with some but not all of {heads} heads"
+    expected = (
+        f"((layer, (head, …)), …), sorted, with layers below {layers} and at least 1 but not all of {heads} heads"
+    )
     _require(config, "pruned_heads", fits, expected)
 
 

@@ -102,7 +102,9 @@ def fields_of(data: Mapping[str, Any]) -> dict[str, Any]:
             raise UserError(f"{key}={data[key]!r} is not supported; expected none")
     width = data.get("embedding_size")
     if model_type != "albert" and width not in (None, data.get("hidden_size")):
-        raise UserError(f"embedding_size={width!r} is ALBERT's or ELECTRA's; {model_type} has none")
+        raise UserError(
+            f"embedding_size={width!r}: expected hidden_size or none; {model_type} is not ALBERT or ELECTRA"
+        )
     spelling = _SPELLING.get(model_type, {})
     fields = {"model_type": model_type} | CLASS_DEFAULTS[model_type]
     for name in _COMMON + _own(model_type) + _OPTIONAL:
@@ -180,7 +182,7 @@ def _labels(data: Mapping[str, Any]) -> tuple[str, ...] | None:
         return None if count is None else tuple(f"LABEL_{i}" for i in range(count))
     wanted = set(map(str, range(len(names)))) if isinstance(names, Mapping) else None
     if not names or {str(key) for key in names} != wanted:
-        raise UserError(f"id2label={_short(names)}: expected an object with the keys 0 to one less than its size")
+        raise UserError(f"id2label={_short(names)}: expected an object with the keys 0 … n - 1 for n labels")
     by_id = {str(key): str(value) for key, value in names.items()}
     return tuple(by_id[str(i)] for i in range(len(by_id)))
 

@@ -247,7 +247,7 @@ class BertLMHeadModel(nn.Module):
 
 def _only_in(config: BertConfig, head: str, *families: str) -> None:
     if config.family not in families:
-        raise UserError(f"head={head!r}: {config.model_type} has none; expected one of {', '.join(families)}")
+        raise UserError(f"head={head!r}: {config.model_type} has no such head; expected family {' or '.join(families)}")
 
 
 HEADS: dict[str, Callable[[BertConfig], nn.Module]] = {

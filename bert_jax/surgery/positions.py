@@ -43,7 +43,8 @@ def extend_positions(
     encoder = encoder_of(params)
     table = np.asarray(encoder["embeddings"]["position_embeddings"])
     if table.shape[0] != config.max_position_embeddings:
-        raise UserError(f"position_embeddings has {table.shape[0]} rows; the config {config.max_position_embeddings}")
+        expected = f"expected max_position_embeddings={config.max_position_embeddings}"
+        raise UserError(f"position_embeddings has {table.shape[0]} rows; {expected}")
     before, rows = np.split(table, [config.max_position_embeddings - now])
     longer = rows[np.arange(length) % now] if how == "tile" else _stretched(rows, length)
     embeddings = {**encoder["embeddings"], "position_embeddings": np.concatenate([before, longer])}

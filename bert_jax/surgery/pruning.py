@@ -56,7 +56,7 @@ def _select(attention: Mapping[str, Any], name: str, had: int, kept: np.ndarray,
     size = config.head_dim
     expected, found = (config.hidden_size, had * size), tuple(attention["query"]["kernel"].shape)
     if found != expected:
-        raise UserError(f"encoder/{name}/attention/query/kernel has shape {found}; the config says {expected}")
+        raise UserError(f"encoder/{name}/attention/query/kernel has shape {found}; expected {expected}")
     columns = (kept[:, None] * size + np.arange(size)).reshape(-1)
     smaller = {
         part: {"kernel": attention[part]["kernel"][:, columns], "bias": attention[part]["bias"][columns]}
@@ -69,11 +69,11 @@ def _select(attention: Mapping[str, Any], name: str, had: int, kept: np.ndarray,
 def _checked(config: BertConfig, layer: int, numbers: Iterable[int]) -> list[int]:
     layers, count = config.num_parameter_layers, config.num_attention_heads
     if layer not in range(layers):
-        raise UserError(f"heads of layer {layer!r}: the layers with parameters are 0 … {layers - 1}")
+        raise UserError(f"heads of layer {layer!r}: no such layer; expected 0 … {layers - 1}")
     numbers = list(numbers)
     for number in numbers:
         if number not in range(count):
-            raise UserError(f"head {number!r} of layer {layer}: its heads are 0 … {count - 1}, counted before pruning")
+            raise UserError(f"head {number!r} of layer {layer}: expected 0 … {count - 1}, counted before pruning")
     left = set(config.heads_of(layer)) - set(numbers)
     if not left:
         raise UserError(f"layer {layer} would lose its last head ({sorted(set(numbers))} pruned of {count})")

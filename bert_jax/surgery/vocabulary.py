@@ -96,8 +96,8 @@ def add_words(
     first = tokenizer.vocab_size
     if new and not into_unused and first != config.vocab_size:
         raise UserError(
-            f"the tokenizer has {first} tokens, the table {config.vocab_size} rows: appended words would get existing "
-            "rows"
+            f"the tokenizer has {first} tokens, but the table has {config.vocab_size} rows; expected equal numbers, so "
+            "that appended words get new rows"
         )
     sources = {token: None if initial == "mean" else _pieces(tokenizer, word) for word, token in ids.items()}
     config, tree = set_token_rows(config, params, sources)

@@ -282,7 +282,10 @@ def layer_rates(config: BertConfig, *, freeze: str | None = None, decay: float =
     if not 0 < decay <= 1:
         raise UserError(f"layer_decay: found {decay}; expected more than 0 and at most 1")
     if len(set(config.layer_order)) < count and (decay != 1 or 0 < frozen < count):
-        raise UserError(f"layer_decay, freeze: the layers of this {config.model_type} share their parameters")
+        raise UserError(
+            f"layer_decay={decay}, freeze={freeze}: the layers of this {config.model_type} share their parameters; "
+            "expected layer_decay=1, and all layers frozen or none"
+        )
 
     def rate(path: str) -> float:
         depth = _depth(path, count)

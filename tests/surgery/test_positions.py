@@ -72,7 +72,12 @@ def test_a_tiled_model_answers_short_inputs_as_before_and_long_ones_at_all(confi
         ({}, 6, "tile", "length=6: the model already takes 6 positions"),
         ({}, 9, "stretch", "how='stretch': expected one of tile, interpolate"),
         ({"position_embedding_type": "relative_key"}, 9, "tile", "positions are relative_key in this model"),
-        ({"max_position_embeddings": 7}, 9, "tile", "position_embeddings has 6 rows; the config 7"),
+        (
+            {"max_position_embeddings": 7},
+            9,
+            "tile",
+            "position_embeddings has 6 rows; expected max_position_embeddings=7",
+        ),
     ],
 )
 def test_what_cannot_be_extended_is_named(changes, length, how, line):

@@ -90,7 +90,7 @@ def test_words_that_cannot_be_tokens_are_named(tokenizer, params, words, options
 
 
 def test_a_table_longer_than_the_vocabulary_is_not_appended_to(tokenizer, params):
-    with pytest.raises(UserError, match="the tokenizer has 12 tokens, the table 16 rows"):
+    with pytest.raises(UserError, match="the tokenizer has 12 tokens, but the table has 16 rows"):
         add_words(CONFIG.replace(vocab_size=16), params, tokenizer, ["one"])
 
 

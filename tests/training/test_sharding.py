@@ -225,8 +225,8 @@ def test_mesh_takes_what_is_left_and_is_of_type_auto():
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        (MeshConfig(fsdp=3), "data=-1, fsdp=3, tensor=1: there are 8 devices"),
-        (MeshConfig(data=4), "data=4, fsdp=1, tensor=1: there are 8 devices"),
+        (MeshConfig(fsdp=3), "data=-1, fsdp=3, tensor=1: the product of the sizes must be .* 8$"),
+        (MeshConfig(data=4), "data=4, fsdp=1, tensor=1: the product of the sizes must be .* 8$"),
         (MeshConfig(fsdp=-1), "one of them may be -1"),
         (MeshConfig(tensor=0), "at least 1"),
     ],
