@@ -23,7 +23,7 @@ def look_up(table: Array, ids: Array) -> Array:
 
 
 def positions_of(input_ids: Array, pad_token_id: int, past: Array | int = 0) -> Array:
-    """RoBERTa's position ids: pad + 1, pad + 2, … for tokens, skipping padding, which has the position pad.
+    """RoBERTa's position ids: pad + 1, pad + 2, … for the tokens, and pad for padding, where pad is `pad_token_id`.
 
     They depend on the ids and not on the mask, so padding on the left or in the middle does not shift tokens.
 

@@ -272,10 +272,10 @@ class Bert(nn.Module):
             inputs_embeds: float [B, L, E], instead of `input_ids`.
             encoder_hidden_states: float [B, M, D], the input of cross-attention; needs `add_cross_attention`.
             encoder_attention_mask: 0/1 [B, M]; None means ones.
-            cache: keys and values of a decoder's earlier calls (`init_cache`). This input continues theirs: positions
-                are counted on, and `attention_mask` [B, L] covers this input only. The cache also keeps the encoder's
-                keys and values: give `encoder_hidden_states` in the first call only. If the input does not fit into
-                the cache, the output is NaN.
+            cache: keys and values of a decoder's earlier calls (`init_cache`). The positions of this input follow
+                theirs; `attention_mask` [B, L] is for this input only. The cache also keeps the encoder's keys and
+                values, so give `encoder_hidden_states` in the first call only. If the input does not fit into the
+                cache, the output is NaN.
             deterministic: False applies dropout, and needs `rngs={"dropout": key}`.
             output_hidden_states, output_attentions: also return these for every layer.
 

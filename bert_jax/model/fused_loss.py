@@ -136,7 +136,7 @@ def _of_chunks(
         return sums, None
     # Without the barrier XLA's CPU compiler folds the transpose into the product, and has no fast kernel for that.
     dtable_FV = lax.optimization_barrier(dtable_FV)
-    # The label's own term of the gradient (probability - 1) is added here, always in float32.
+    # A label's logit has the gradient probability - 1; the -1 is added here, outside the products, always in float32.
     labels_N, weights_N = labels_CR.ravel(), weights_CR.ravel()
     x_NE = x_CRE.reshape(-1, size).astype(jnp.float32) * weights_N[:, None]
     dtable_VE = dtable_FV[:-1].T.at[labels_N].add(-x_NE)

@@ -67,7 +67,7 @@ def _narrow_product_backward(spec, dtype, out_dtype, residuals, cotangent):
     operands, out = spec.split("->")
     first, second = operands.split(",")
     cotangent = cotangent.astype(dtype)
-    # Weights are float32, so the products return their gradients in float32, on every backend; devices sum them so too.
+    # Weights are float32, so the product returns their gradients in float32, on every backend; devices sum float32 too.
     dx = jnp.einsum(f"{out},{second}->{first}", cotangent, y, preferred_element_type=like_x.dtype)
     dy = jnp.einsum(f"{first},{out}->{second}", x, cotangent, preferred_element_type=like_y.dtype)
     return dx, dy
@@ -102,7 +102,7 @@ class Dense(nn.Module):
 
 
 def weight_init(config: BertConfig) -> Callable[..., Array]:
-    """Google's initialiser: normal with standard deviation `initializer_range`, truncated at two, and not rescaled."""
+    """Google's initialiser: normal with deviation `initializer_range`, truncated at two deviations and not rescaled."""
     return nn.initializers.truncated_normal(config.initializer_range)
 
 

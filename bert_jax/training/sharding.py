@@ -219,7 +219,7 @@ def padded_vocab_size(vocab_size: int, mesh: Mesh) -> int:
 
 
 def _padded(path: str, leaf: jax.Array, mesh: Mesh) -> jax.Array:
-    """Pad the token table [V', E], the decoder's own table and its bias [V'] and split them over tensor.
+    """Pad the token table, the decoder's own table and its bias from V to V' rows, and split them over tensor.
 
     Other leaves stay as they are. So logits are split over the vocabulary for every V. The padding's logits are -inf:
     they are never the argmax and add nothing to a loss, and the backward pass drops their gradients.
