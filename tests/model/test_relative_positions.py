@@ -71,7 +71,7 @@ def test_a_sequence_beyond_the_table_is_said_while_tracing():
     short = jax.ShapeDtypeStruct((1, 2, 3, 4), jnp.float32)
     table = jax.ShapeDtypeStruct(TABLE.shape, jnp.float32)
     for q, k, said in ((long, long, "8 queries and 8 keys"), (short, long, "2 queries and 8 keys")):
-        with pytest.raises(UserError, match=rf"{said}, but max_position_embeddings=7"):
+        with pytest.raises(UserError, match=rf"{said} .*max_position_embeddings=7"):
             jax.eval_shape(lambda *arrays: relative_scores("relative_key", *arrays), q, k, table)
     beyond = relative_scores("relative_key", *(jnp.asarray(a, jnp.float32) for a in (Q, K, TABLE)), LONGEST)
     assert np.isnan(beyond[..., 0]).all()
