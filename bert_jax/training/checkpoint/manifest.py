@@ -101,7 +101,7 @@ def read_manifest(directory: epath.Path) -> Manifest:
         if record["version"] > VERSION:
             raise ManifestError(f"{MANIFEST}: version {record['version']} found; this bert_jax reads up to {VERSION}")
         if str(record["step"]) != directory.name:
-            raise ManifestError(f"{MANIFEST}: is that of step {record['step']}")
+            raise ManifestError(f"{MANIFEST}: belongs to step {record['step']}")
         return Manifest(
             step=record["step"],
             metadata=record["metadata"],

@@ -138,7 +138,7 @@ def test_where_no_step_is_good_each_reason_is_given(tmp_path):
 def test_a_step_copied_under_another_number_is_not_that_step(tmp_path):
     save(tmp_path, 1, 2)
     (tmp_path / "2").rename(tmp_path / "3")
-    assert Checkpoints(tmp_path).verify(3) == ["manifest.json: is that of step 2"]
+    assert Checkpoints(tmp_path).verify(3) == ["manifest.json: belongs to step 2"]
     assert Checkpoints(tmp_path).restore_arrays().step == 1
 
 
