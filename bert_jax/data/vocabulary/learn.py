@@ -226,8 +226,8 @@ def learn_vocabulary(
         word_counts: from `count_words`, or any other counts of words split as BERT's pre-tokeniser splits.
         size: number of pieces, with special tokens and characters. A short text may yield fewer.
         cased: if False, lower-case first.
-        strip_accents: None: never if cased; if uncased where under 1 % of the letters are Hangul, kana or Indic, whose
-            letters it would take apart. `Vocabulary.strip_accents` has the choice, the report the reason.
+        strip_accents: None: no if cased; if uncased, yes unless 1 % of the letters are Hangul, kana or Indic, which it
+            would take apart. `Vocabulary.strip_accents` has the choice, the report the reason.
         chinese_characters: as in `count_words`.
         special_tokens: first in the vocabulary, in this order; [UNK], [CLS] and [SEP] must be among them.
         min_frequency: pairs seen less often are not joined.

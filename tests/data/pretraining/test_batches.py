@@ -322,7 +322,7 @@ def test_mask_settings_are_the_data_s_until_the_caller_says_otherwise(tmp_path):
 
 def test_a_width_that_cuts_bernoulli_is_warned_of(directory, caplog):
     open_batches(directory, masking=MaskingConfig("bernoulli", max_predictions=5))
-    assert "max_predictions=5 cuts" in caplog.text
+    assert "max_predictions=5 drops" in caplog.text
 
 
 def test_a_directory_of_one_example_works(tmp_path):

@@ -183,7 +183,7 @@ def test_what_cannot_be_learnt_is_one_line(tokenizer):
         find_tags([sentence("a", "O")], "train.conll")
     strange = [sentence("a b", "O B-LOC", line=12)]
     with pytest.raises(
-        UserError, match=r"dev\.conll, sentence of line 12: 'b' has the tag 'B-LOC', none of .*\(O, B-P"
+        UserError, match=r"dev\.conll, sentence of line 12: 'b' has the tag 'B-LOC', which is not in .*\(O, B-P"
     ):
         encode_tagged(tokenizer, strange, TAGS, max_length=8, source="dev.conll")
     with pytest.raises(UserError, match="sentence of line 1: 2 words and 1 tags"):

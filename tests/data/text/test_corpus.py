@@ -127,7 +127,7 @@ def test_the_format_follows_the_suffix(tmp_path, name, format):
         ("a.txt", b"", r"a\.txt: no text in the corpus, it is empty"),
         ("a.jsonl", '{"text": "a"}\n{"text": "b"', r"a\.jsonl, line 2: not JSON \(.* at column 13\)"),
         ("a.jsonl", '\n{"title": "a", "body": "b"}', r"a\.jsonl, line 2: no field 'text'; the object has title, body"),
-        ("a.jsonl", '{"text": ["a"]}', r"a\.jsonl, line 1: the field 'text' is a list, text is expected"),
+        ("a.jsonl", '{"text": ["a"]}', r"a\.jsonl, line 1: the field 'text' is a list, expected text"),
         ("a.jsonl", '{"text": null}', r"a\.jsonl, line 1: the field 'text' is null"),
         ("a.jsonl", '"a"', r"a\.jsonl, line 1: found text, expected an object"),
         ("a.jsonl", r'{"text": "ab\ud800"}', r"a\.jsonl, line 1: half of a surrogate pair \(\\ud800\) at character 3"),

@@ -260,8 +260,8 @@ def test_mistakes_in_a_call_are_said(small: Tokenizer):
     says("mixed", [("a", "b"), "c"])
     says("found tuple.*two arguments", ("a", "b"))
     says("text 1 must be a string, found NoneType", ["a", None], padding=True)
-    says("pair must be one as long; found 1 texts", ["a", "b"], ["c"])
-    says("pair must be one as long; found one string", ["a", "b"], "c")
+    says("pair must be a list of the same length; found 1 texts", ["a", "b"], ["c"])
+    says("pair must be a list of the same length; found one string", ["a", "b"], "c")
     says("pair must be one too", "a", ["b"])
     says("padding='longer': expected one of none, longest, max_length", "a", padding="longer")
     says("truncation='first': expected one of", "a", truncation="first")
@@ -544,7 +544,7 @@ def test_a_warning_where_an_uncased_vocabulary_can_never_match(data_dir: Path, t
         Tokenizer.load(folder, cased=False, strip_accents=False)
         assert caplog.text == ""
         Tokenizer.load(folder, cased=False)
-    assert "cannot occur in text whose accents are stripped" in caplog.text
+    assert "cannot occur, because uncased BERT strips accents" in caplog.text
 
 
 def test_two_vocabularies_in_one_folder_are_noticed(tmp_path: Path, caplog):

@@ -380,9 +380,9 @@ def test_a_tokenizer_json_of_another_kind_than_the_class(tmp_path: Path):
 @pytest.mark.parametrize(
     ("files", "option", "message"),
     [
-        ({"vocab__txt": WORDPIECE}, {"add_prefix_space": True}, "add_prefix_space=True cannot be put on it"),
+        ({"vocab__txt": WORDPIECE}, {"add_prefix_space": True}, "add_prefix_space=True cannot be applied"),
         ({"vocab__txt": WORDPIECE}, {"split_number_commas": True}, "BertTokenizer have no such choice"),
-        (byte_level_files(), {"cased": False}, "cased=False cannot be put on it: the rules of RobertaTokenizer"),
+        (byte_level_files(), {"cased": False}, "cased=False cannot be applied: the rules of RobertaTokenizer"),
         (byte_level_files(), {"strip_accents": True}, "strip_accents=True cannot"),
         (byte_level_files(), {"max_word_length": 200}, "max_word_length=200 cannot"),
     ],

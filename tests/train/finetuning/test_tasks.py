@@ -200,12 +200,12 @@ def test_labels_of_dev_and_test_that_train_lacks_are_one_line(tmp_path):
     train = write_csv(tmp_path / "train.csv", [("the film", "good"), ("a day", "bad")])
     odd = write_csv(tmp_path / "odd.csv", [("the film", "good"), ("a day", "odd")])
     for files in ({"dev": odd}, {"dev": train, "test": odd}):
-        with pytest.raises(UserError, match=r"odd.csv, line 3: the label 'odd' is none of the training data's \(bad, "):
+        with pytest.raises(UserError, match=r"odd.csv, line 3: the label 'odd' is not in the training data \(bad, "):
             opened(train=train, **files)
     tags, new = tmp_path / "tags.txt", tmp_path / "new.txt"
     tags.write_text("ann\tB-PER\nmet\tO\n", encoding="utf-8")
     new.write_text("met\tO\nrome\tB-LOC\n", encoding="utf-8")
-    with pytest.raises(UserError, match=r"new.txt, sentence of line 1: 'rome' has the tag 'B-LOC', none of the train"):
+    with pytest.raises(UserError, match=r"new.txt, sentence of line 1: 'rome' has the tag 'B-LOC', which is not in the train"):
         opened(task="tag", train=tags, dev=new)
 
 
@@ -217,7 +217,7 @@ def test_a_train_file_of_glue_with_one_label_is_one_line(tmp_path, task: str):
     with pytest.raises(UserError) as error:
         opened(task=task, data=data, train=tmp_path / "one.tsv")
     assert str(error.value).startswith(
-        f"{tmp_path / 'one.tsv'}: 2 examples and only {label!r} as a label; two at least"
+        f"{tmp_path / 'one.tsv'}: 2 examples and only {label!r} as a label; expected at least two"
     )
     assert len(opened(task=task, data=data, dev=tmp_path / "one.tsv").evaluations[0].examples) == 2
 
@@ -240,7 +240,7 @@ def test_a_train_table_with_one_label_is_one_line(tmp_path, task: str):
     texts = ["the film"] * (len(header) - 1)
     two = write_csv(tmp_path / "two.csv", [(*texts, label) for label in labels], header)
     one = write_csv(tmp_path / "one.csv", [(*texts, labels[0])] * 3, header)
-    with pytest.raises(UserError, match=rf"one.csv: 3 examples and only {re.escape(shown)} as a label; two at least"):
+    with pytest.raises(UserError, match=rf"one.csv: 3 examples and only {re.escape(shown)} as a label; expected at least two"):
         opened(**{"task": task, "train": one, "dev": two} | said)
     found = opened(**{"task": task, "train": two, "dev": one, "test": one} | said)
     assert len(found.evaluations[0].examples) == len(found.tests[0].examples) == 3
