@@ -15,23 +15,9 @@ from bert_jax.model.heads import HEADS
 
 GOOD, BAD = ("good", "fine", "great"), ("bad", "poor", "awful")
 REST = (
-    "the",
-    "film",
-    "was",
-    "a",
-    "day",
-    "trip",
-    "ann",
-    "bob",
-    "paris",
-    "rome",
-    "in",
-    "met",
-    "who",
-    "where",
-    "and",
+    "the", "film", "was", "a", "day", "trip", "ann", "bob", "paris", "rome", "in", "met", "who", "where", "and",
     ".",
-)
+)  # fmt: skip
 VOCABULARY = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *GOOD, *BAD, *REST)
 
 RECIPE = '''"""A recipe small enough for a test."""
@@ -62,6 +48,12 @@ def write_model(folder: Path, max_position_embeddings: int = 32) -> str:
     tokenizer = Tokenizer.from_vocabulary(VOCABULARY, cased=False)
     params = jax.jit(HEADS["pretraining"](config).init)(jax.random.key(0), jnp.zeros((1, 1), jnp.int32))["params"]
     return str(save_pretrained(folder, config, params, tokenizer, head="pretraining"))
+
+
+def write_start(folder: Path) -> list[str]:
+    """`RECIPE` and a model; the words of a command line that start from them."""
+    (folder / "recipe.py").write_text(RECIPE)
+    return [str(folder / "recipe.py"), f"init={write_model(folder / 'model')}"]
 
 
 def sentences(count: int, seed: int) -> list[tuple[str, str]]:

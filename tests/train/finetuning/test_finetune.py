@@ -22,12 +22,11 @@ from bert_jax.formats.load import load, load_arrays
 from bert_jax.formats.write import save_pretrained
 from bert_jax.training.checkpoint.checkpoints import Checkpoints
 from tests.train.finetuning.finetune_sources import (
-    RECIPE,
     sentences,
     write_choices,
     write_csv,
-    write_model,
     write_squad,
+    write_start,
     write_tagged,
 )
 from train import finetune
@@ -41,8 +40,7 @@ from train.run.stopping import EXIT_DONE, EXIT_PREEMPTED, exit_code
 @pytest.fixture(scope="module")
 def place(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("finetune")
-    (folder / "recipe.py").write_text(RECIPE)
-    write_model(folder / "model")
+    write_start(folder)
     write_csv(folder / "train.csv", sentences(64, seed=1))
     write_csv(folder / "dev.csv", sentences(21, seed=2))
     write_csv(folder / "test.csv", [(text,) for text, _ in sentences(9, seed=3)], header=("text",))

@@ -13,7 +13,7 @@ import train.run.loop
 from bert_jax.formats.load import load_arrays
 from bert_jax.training.prediction import Predictor
 from bert_jax.tree import flatten
-from tests.train.finetuning.finetune_sources import RECIPE, sentences, write_csv, write_model
+from tests.train.finetuning.finetune_sources import sentences, write_csv, write_start
 from train import finetune
 from train.finetuning.job import FinetuningJob
 from train.run.directory import RunDirectory
@@ -26,8 +26,7 @@ pytestmark = pytest.mark.slow
 def place(tmp_path_factory) -> Path:
     """Texts of 5 to 29 tokens: batches of two lengths."""
     folder = tmp_path_factory.mktemp("loop")
-    (folder / "recipe.py").write_text(RECIPE)
-    write_model(folder / "model")
+    write_start(folder)
     for name, count, seed in (("train", 64, 1), ("dev", 21, 2)):
         rows = [
             ((" ".join([text] * 3) if i % 2 else text), label) for i, (text, label) in enumerate(sentences(count, seed))

@@ -12,7 +12,7 @@ import pytest
 from bert_jax.formats.load import load
 from bert_jax.training.checkpoint.checkpoints import Checkpoints
 from bert_jax.training.many import runs_mesh
-from tests.train.finetuning.finetune_sources import RECIPE, sentences, write_csv, write_model
+from tests.train.finetuning.finetune_sources import sentences, write_csv, write_start
 from train import finetune
 from train.finetuning import sweep
 from train.finetuning.recipe import FinetuneConfig
@@ -26,15 +26,14 @@ from train.run.stopping import EXIT_DONE, EXIT_NOT_FINITE, EXIT_PREEMPTED, exit_
 def words(tmp_path_factory) -> list[str]:
     """A command line; batches are of two lengths, and runs with different seeds take them in different orders."""
     folder = tmp_path_factory.mktemp("sweep")
-    (folder / "recipe.py").write_text(RECIPE)
-    write_model(folder / "model")
+    start = write_start(folder)
     more = " the film was a day trip in rome and" * 2
     some = sentences(64, seed=1)
     write_csv(folder / "train.csv", [(text + more * (number < 24), label) for number, (text, label) in enumerate(some)])
     write_csv(folder / "dev.csv", sentences(21, seed=2))
     names = [f"{name}={folder / name}.csv" for name in ("train", "dev")]
     steps = ["epochs=8", "eval_every=16", "warmup=0", "max_length=32"]
-    return [str(folder / "recipe.py"), f"init={folder / 'model'}", *steps, *names]
+    return [*start, *steps, *names]
 
 
 MANY = ["seeds=2", "seed=2", "learning_rates=(1e-2,0.0)"]

@@ -9,12 +9,11 @@ import pytest
 
 from bert_jax.training.checkpoint.checkpoints import Checkpoints
 from tests.train.finetuning.finetune_sources import (
-    RECIPE,
     sentences,
     write_choices,
     write_csv,
-    write_model,
     write_squad,
+    write_start,
     write_tagged,
 )
 from tests.train.finetuning.test_tasks import opened
@@ -27,8 +26,7 @@ from train.run.stopping import EXIT_DONE
 def place(tmp_path_factory) -> Path:
     """A model, and two files of every kind of task."""
     folder = tmp_path_factory.mktemp("kinds")
-    (folder / "recipe.py").write_text(RECIPE)
-    write_model(folder / "model")
+    write_start(folder)
     for name, seed, count in (("train", 1, 32), ("dev", 2, 9)):
         some = sentences(count, seed)
         write_csv(folder / f"class-{name}.csv", some)

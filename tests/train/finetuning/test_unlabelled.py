@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.train.finetuning.finetune_sources import RECIPE, write_choices, write_model, write_squad, write_tagged
+from tests.train.finetuning.finetune_sources import write_choices, write_squad, write_start, write_tagged
 from train import finetune
 from train.run.stopping import EXIT_DONE
 
@@ -16,8 +16,7 @@ pytestmark = pytest.mark.slow
 @pytest.fixture(scope="module")
 def place(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("unlabelled")
-    (folder / "recipe.py").write_text(RECIPE)
-    write_model(folder / "model")
+    write_start(folder)
     return folder
 
 

@@ -30,22 +30,9 @@ from train.run.stopping import exit_code
 
 ROOT = Path(__file__).resolve().parents[3]
 WORDS = [
-    "the",
-    "cat",
-    "dog",
-    "bird",
-    "sat",
-    "ran",
-    "flew",
-    "on",
-    "under",
-    "mat",
-    "tree",
-    "river",
-    "slowly",
-    "and",
+    "the", "cat", "dog", "bird", "sat", "ran", "flew", "on", "under", "mat", "tree", "river", "slowly", "and",
     "big",
-]
+]  # fmt: skip
 VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", ".", *WORDS, "##s", "##ing", "q", "##x"]
 
 

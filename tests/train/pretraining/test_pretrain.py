@@ -48,28 +48,9 @@ def get_config() -> PretrainConfig:
     )
 '''
 WORDS = [
-    "the",
-    "a",
-    "cat",
-    "dog",
-    "bird",
-    "sat",
-    "ran",
-    "flew",
-    "on",
-    "under",
-    "over",
-    "mat",
-    "tree",
-    "house",
-    "river",
-    "quickly",
-    "slowly",
-    "and",
-    "then",
-    "it",
-    "was",
-]
+    "the", "a", "cat", "dog", "bird", "sat", "ran", "flew", "on", "under", "over", "mat", "tree", "house", "river",
+    "quickly", "slowly", "and", "then", "it", "was",
+]  # fmt: skip
 
 
 @pytest.fixture(scope="module")
