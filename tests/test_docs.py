@@ -1,4 +1,4 @@
-"""What the documents say is there: files, symbols, tests and commands they name."""
+"""The files, symbols, tests and commands that the documents name exist."""
 
 import re
 from pathlib import Path

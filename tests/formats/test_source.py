@@ -59,7 +59,7 @@ def opened_by(call: Callable[[], Any], folder: Path) -> Counter[str]:
 
 
 @pytest.mark.parametrize("place", ["run", "hf", "shards", "google"])
-def test_the_kind_is_told_and_the_architecture_read(places, place):
+def test_the_kind_is_recognised_and_the_architecture_read(places, place):
     source = open_source(places[place])
     assert source.kind == (place if place in ("run", "google") else "hf")
     assert source.is_run == (place == "run")

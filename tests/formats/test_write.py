@@ -158,7 +158,7 @@ def test_sizes_of_shards(given, expected):
 
 
 @pytest.mark.parametrize("given", ["", "5 apples", "-1", True, "GB"])
-def test_sizes_that_are_none(given):
+def test_invalid_sizes_are_refused(given):
     with pytest.raises(UserError, match="max_shard_size"):
         weights_module.shard_bytes(given)
 

@@ -152,7 +152,7 @@ def masked_loss(folder: Path, architecture: str, data: str) -> float:
     return float((losses * weights).sum() / weights.sum())
 
 
-def test_a_published_model_goes_on_with_ones_own_text_and_back(
+def test_a_published_model_continues_on_ones_own_text_and_goes_back(
     corpus, recipe, tmp_path, hub: HubServer, monkeypatch, caplog
 ):
     """Prepared with its tokenizer, started from its weights, its commit recorded, resumed without it, exported."""
@@ -208,7 +208,7 @@ def test_raw_text_is_cut_by_the_sources_tokenizer_and_missing_heads_are_new(
         assert masked_loss(run / "export", "BertForPreTraining", str(run / "data")) < first["mlm_loss"] - 1
 
 
-def test_roberta_goes_on_without_pairs(corpus, recipe, tmp_path, caplog):
+def test_roberta_continues_without_pairs(corpus, recipe, tmp_path, caplog):
     """Byte-level pieces, [PAD] 1, positions that start at 2, one token type."""
     folder, run = tmp_path / "theirs", tmp_path / "run"
     folder.mkdir()

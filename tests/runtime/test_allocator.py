@@ -68,7 +68,7 @@ def test_memory_that_was_freed_is_there_without_page_faults(value, kept):
     assert faults < 16 if kept else faults >= 128  # 256 MB are 128 pages if huge, 65,536 if not
 
 
-def test_malloc_is_told(calls):
+def test_malloc_gets_the_settings(calls):
     assert allocator.keep_freed_memory()
     assert dict(calls) == allocator.SETTINGS
 

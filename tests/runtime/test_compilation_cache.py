@@ -63,7 +63,7 @@ def start(home: Path, *arguments: str, program: str = PROGRAM, **environment: st
 
 
 @pytest.mark.slow
-def test_a_second_start_compiles_nothing_and_a_damaged_entry_is_written_anew(tmp_path):
+def test_a_second_start_compiles_nothing_and_a_damaged_entry_is_written_again(tmp_path):
     first = start(tmp_path)
     folder = Path(first["folder"])
     assert folder.parent == tmp_path / "bert_jax" / "compiled"

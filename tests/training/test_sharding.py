@@ -212,7 +212,7 @@ def test_heads_and_rows_that_do_not_divide_are_named_with_sizes_that_fit():
 # --- the mesh ---
 
 
-def test_mesh_takes_what_is_left_and_is_of_type_auto():
+def test_mesh_takes_the_remaining_devices_and_is_of_type_auto():
     mesh = make_mesh(MeshConfig(fsdp=2, tensor=2))
     assert dict(mesh.shape) == {"data": 2, "fsdp": 2, "tensor": 2}
     assert mesh.axis_types == (AxisType.Auto,) * 3

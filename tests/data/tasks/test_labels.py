@@ -21,7 +21,7 @@ def test_classes_are_sorted_as_words_or_as_numbers():
 
 
 def test_names_of_the_same_number_have_the_same_order_in_every_process():
-    """Sets of strings are walked through in an order that PYTHONHASHSEED changes."""
+    """The order of a set of strings depends on PYTHONHASHSEED."""
     pairs = [(f"0{number}", str(number)) for number in range(1, 50)]
     assert find_labels(examples(*(name for pair in pairs for name in reversed(pair)))) == sum(pairs, ())
 

@@ -66,7 +66,7 @@ def test_one_of_two_files_is_missing(missing: str, tmp_path: Path):
 
 
 def cut_anywhere(data: bytes) -> list[bytes]:
-    """The file without its end: inside a piece, between pieces, before and inside the rules."""
+    """The file without its end, cut inside a piece, between pieces, before and inside the rules."""
     return [data[:n] for n in (0, 1, 5, len(data) // 3, len(data) // 2, len(data) - 40, len(data) - 14, len(data) - 3)]
 
 

@@ -53,7 +53,7 @@ def wiki(path: Path, characters: int) -> list[str]:
 
 
 def textbook_merges(words: dict[str, int], number: int, min_frequency: int) -> list[str]:
-    """Count every pair anew before every join: slow, and too simple to be wrong."""
+    """Count every pair again before every join: slow, and too simple to be wrong."""
     split = {w: [w[0], *("##" + c for c in w[1:])] for w in words}
     learned: list[str] = []
     known = {p for pieces in split.values() for p in pieces}
@@ -225,7 +225,7 @@ def test_the_share_of_decomposing_letters():
     assert letters_that_decompose({"1": 3}) == 0.0
 
 
-def test_every_character_is_kept_unless_told_otherwise():
+def test_every_character_is_kept_by_default():
     counts = {"aab": 50, "ba": 49, "ñ": 1, "añb": 1}
     everything = learn_vocabulary(counts, size=40, cased=True)
     assert {"a", "b", "ñ", "##ñ"} <= set(everything.pieces)
@@ -254,7 +254,7 @@ def test_words_that_the_tokenizer_gives_up_on_teach_nothing():
     assert not [p for p in pieces if "x" in p]
 
 
-def test_chinese_characters_stand_alone_unless_told_otherwise():
+def test_chinese_characters_are_separate_words_by_default():
     text = ["中国 中国 中国"]
     alone = learn_vocabulary(count_words(text), size=30, cased=True)
     together = learn_vocabulary(
@@ -281,7 +281,7 @@ def test_special_tokens_come_first_in_the_order_given():
         ({"abc": 3}, {"character_coverage": 1.5}, "character_coverage"),
     ],
 )
-def test_what_cannot_be_learned_is_said(counts: dict[str, int], options: dict, message: str):
+def test_text_without_a_vocabulary_is_refused(counts: dict[str, int], options: dict, message: str):
     with pytest.raises(UserError, match=message):
         learn_vocabulary(counts, **({"size": 100, "cased": True} | options))
 

@@ -236,7 +236,7 @@ NO_TENSORS = {
 
 
 @pytest.mark.parametrize(("value", "found"), NO_TENSORS.values(), ids=NO_TENSORS)
-def test_whatever_is_no_tensor_is_refused(path, value, found):
+def test_anything_but_a_tensor_is_refused(path, value, found):
     one(path, make.dictionary({"w": make.tensor(STORED), "x": value}))
     assert found in refusal(path)
 

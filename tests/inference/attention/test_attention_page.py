@@ -309,7 +309,7 @@ def test_the_mean_leaves_out_heads_that_were_pruned_and_the_other_side_shows_who
 
 @in_browser
 @pytest.mark.slow
-def test_a_place_that_is_not_there_is_no_mistake(page, opened: Open):
+def test_a_missing_position_is_no_mistake(page, opened: Open):
     tab = opened(page, "layer=9&head=x&token=-1&pair=zz&side=up")
     assert text(tab, ".name") == "Layer 0, head 0"
     assert list(tokens_of(tab, "to")) == list(range(len(TOKENS)))

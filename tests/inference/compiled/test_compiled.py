@@ -336,7 +336,7 @@ def test_batches_that_do_not_fit_are_refused_before_anything_is_compiled(made):
     assert not compiled._compiled
 
 
-def test_what_is_there_is_never_overwritten(made, tmp_path):
+def test_existing_files_are_never_overwritten(made, tmp_path):
     source, _ = made("embed")
     (tmp_path / "file").write_text("mine")
     (tmp_path / "empty").mkdir()
@@ -350,7 +350,7 @@ def test_what_is_there_is_never_overwritten(made, tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["empty", "file", "former", "link"]
 
 
-def test_what_makes_no_sense_is_said_and_leaves_nothing(made, tmp_path):
+def test_invalid_arguments_are_reported_and_write_nothing(made, tmp_path):
     source, _ = made("embed")
     for options, why in (
         ({"task": "multiple-choice"}, "task 'multiple-choice': expected one of embed"),

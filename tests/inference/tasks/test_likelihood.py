@@ -145,7 +145,7 @@ def test_special_tokens_of_a_text_are_not_asked_for_but_are_seen(predict, slow):
     assert predict("[UNK]")["tokens"] == 1  # it stands for a word
 
 
-def test_what_cannot_be_scored_is_said_and_the_others_are(predict):
+def test_texts_that_cannot_be_scored_are_reported_and_the_others_are_scored(predict):
     texts = [
         "hello", "", "  \t", "[CLS] [SEP]", "\0", "held\0held", "a\ud800b", None, "hello " * LONGEST, "o" * 10_000_000,
         "world",

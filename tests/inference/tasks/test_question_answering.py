@@ -137,7 +137,7 @@ def test_answers_of_whole_words_on_demand(predict):
 
 
 @pytest.mark.slow
-def test_what_a_call_may_say_the_class_may_be_told(folder, predict):
+def test_options_of_a_call_can_be_set_in_the_constructor(folder, predict):
     asked = {"question": "o world held", "context": CONTEXT}
     said: dict[str, Any] = {
         "top_k": 5, "max_answer_len": 2, "max_question_len": 1, "doc_stride": 4, "handle_impossible_answer": True,
@@ -150,7 +150,7 @@ def test_what_a_call_may_say_the_class_may_be_told(folder, predict):
 
 
 @pytest.mark.slow
-def test_a_call_may_say_what_the_class_was_told(folder, predict):
+def test_a_call_overrides_the_options_of_the_constructor(folder, predict):
     asked = {"question": "o world held", "context": CONTEXT}
 
     def same(found, expected):

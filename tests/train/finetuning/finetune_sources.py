@@ -57,7 +57,7 @@ def write_start(folder: Path) -> list[str]:
 
 
 def sentences(count: int, seed: int) -> list[tuple[str, str]]:
-    """(text, "good" or "bad") by the one word that tells."""
+    """(text, "good" or "bad"): one word of each text decides the label."""
     rng = np.random.default_rng(seed)
     found = []
     for _ in range(count):
@@ -88,7 +88,7 @@ def write_tagged(path: Path, count: int, seed: int) -> Path:
 
 
 def write_squad(path: Path, count: int, seed: int, *, impossible: bool = False) -> Path:
-    """Who it was, ann or bob, in passages longer than a window."""
+    """Questions whether it was ann or bob, on passages longer than a window."""
     rng = np.random.default_rng(seed)
     paragraphs = []
     for number in range(count):
@@ -108,7 +108,7 @@ def write_squad(path: Path, count: int, seed: int, *, impossible: bool = False) 
 
 
 def write_choices(path: Path, count: int, seed: int, *, fewest: int = 3) -> Path:
-    """ARC's form; the right ending is the good one; questions have `fewest` to four endings."""
+    """ARC's format; the right ending is the good one; questions have `fewest` to four endings."""
     rng = np.random.default_rng(seed)
     lines = []
     for number in range(count):

@@ -1,4 +1,4 @@
-"""GLUE's diagnostic set beside MNLI: where it is found, AX.tsv, its score, and that it chooses nothing."""
+"""GLUE's diagnostic set beside MNLI: where it is found, AX.tsv, its score, and that it never selects a model."""
 
 import gzip
 import json
@@ -39,7 +39,7 @@ def write_published(path: Path, first: int = 0) -> Path:
 
 
 def write_full(path: Path, labels: list[str]) -> Path:
-    """diagnostic-full.tsv with the pairs over and over, one for each label."""
+    """diagnostic-full.tsv with the pairs repeated, one for each label."""
     path.parent.mkdir(exist_ok=True)
     head = "Lexical Semantics\tPredicate-Argument Structure\tLogic\tKnowledge\tDomain\tPremise\tHypothesis\tLabel\n"
     rows = ("\t".join(["", "", "Negation", "", "News", *PAIRS[n % 3], label]) + "\n" for n, label in enumerate(labels))
