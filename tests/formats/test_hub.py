@@ -52,7 +52,7 @@ def get(hub: HubServer, tmp_path: Path):
 
 @pytest.fixture
 def impatient(monkeypatch):
-    """The client waits between attempts; here there is nothing to wait for."""
+    """Removes the client's pauses between attempts."""
     monkeypatch.setattr(time, "sleep", lambda seconds: None)
 
 

@@ -1,4 +1,4 @@
-"""Loading a run directory and its export: the same model from both, and nothing made up in silence."""
+"""Loading a run directory and its export: the same model from both, and no parameter is made up silently."""
 
 import json
 import logging

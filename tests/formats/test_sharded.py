@@ -1,4 +1,4 @@
-"""Weights in several files: each is checked, a missing one is named, and the index is not believed."""
+"""Weights in several files: each is checked, a missing one is named, and the index is compared with the files."""
 
 import json
 from pathlib import Path

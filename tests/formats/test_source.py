@@ -1,4 +1,4 @@
-"""What a user's string names is found once: of which kind it is, and no file is opened twice for it."""
+"""What a user's string names is determined once: its kind is recognised, and no file is opened twice."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Writing a folder: whole or not at all, the same bits back, nobody's files lost."""
+"""Writing a folder: complete or not at all, the same bits back, no other files lost."""
 
 import json
 import os

@@ -47,7 +47,7 @@ def run(model, params, *, key=None, **inputs):
 
 @functools.cache
 def program(model, **options):
-    """Of a model and its options one for all tests: most of the time is compiling."""
+    """One program for each model and its options, shared by all tests: compiling takes most of the time."""
 
     def apply(params, key, inputs):
         dropout = {} if key is None else {"deterministic": False, "rngs": {"dropout": key}}

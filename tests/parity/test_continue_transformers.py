@@ -1,4 +1,4 @@
-"""A model that transformers wrote, trained on with one's own text, and handed back to transformers: end to end."""
+"""Training a model that transformers wrote on one's own text, and loading the result in transformers: end to end."""
 
 import contextlib
 import json
@@ -125,7 +125,7 @@ def records(run: Path, kind: str) -> list[dict]:
 
 @contextlib.contextmanager
 def silence(caplog):
-    """Within it transformers may not log a warning."""
+    """A context in which transformers must not log a warning."""
     transformers.logging.enable_propagation()
     caplog.clear()
     with caplog.at_level(logging.WARNING):
@@ -135,7 +135,7 @@ def silence(caplog):
 
 
 def masked_loss(folder: Path, architecture: str, data: str) -> float:
-    """Of transformers' model in that folder, on one batch of the prepared held-out examples."""
+    """The loss of transformers' model in that folder on one batch of the prepared held-out examples."""
     from bert_jax.data.pretraining.batches import Batches
 
     batch = Batches(data, split="held-out", batch_size=16, max_seq_length=32, shuffle=False).batch(0)

@@ -1,4 +1,4 @@
-"""Each core is a device of its own where a program asks for it, and nothing that was set already is touched."""
+"""Each core is a device if a program asks for it, and earlier settings do not change."""
 
 import os
 import subprocess
@@ -17,7 +17,7 @@ print(int(chosen), len(jax.devices()), int(use_all_cores()))
 
 
 def said(code: str = CODE, **environment: str) -> list[int]:
-    """What a fresh process prints."""
+    """The output of a fresh process."""
     settings = ("JAX_NUM_CPU_DEVICES", "XLA_FLAGS", "JAX_PLATFORMS")
     clean = {name: value for name, value in os.environ.items() if name not in settings}
     process = subprocess.run(

@@ -1,4 +1,4 @@
-"""Words of a domain as tokens: what the tokenizer makes of them, which rows they get, and what cannot be."""
+"""Words of a domain as tokens: their ids, the rows that they get, and words that cannot be tokens."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Rates by depth: who learns how fast, and what does not learn at all."""
+"""Learning rates by depth: how fast each layer learns, and which parameters are frozen."""
 
 from typing import Any
 
@@ -129,7 +129,7 @@ def test_frozen_parameters_do_not_change_by_a_bit():
 
 @pytest.mark.slow
 def test_clipping_counts_what_learns():
-    """Beside optax on the unfrozen part of the tree alone, in which the gradient of the rest does not exist."""
+    """Compared with optax on the unfrozen part of the tree alone, which has no other gradients."""
     config = BertConfig(**SIZES)
     params = tiny.random_flat(config, 0, "sequence-classification")
     rng = np.random.default_rng(1)

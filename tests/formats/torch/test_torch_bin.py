@@ -42,7 +42,7 @@ def one(path: Path, value: bytes, octets: bytes = SIX.tobytes()) -> Path:
 
 
 def refusal(path: Path) -> str:
-    """The one line with which a file is refused."""
+    """The one-line error for a bad file."""
     with pytest.raises(UserError) as caught:
         TorchBin(path)
     line = str(caught.value)

@@ -35,7 +35,7 @@ def model_of(folder):
 
 
 def by_definition(folder, text: str, kind: str) -> np.ndarray:
-    """Of one text, in float64 from the model's own hidden states."""
+    """The vector of one text, in float64 from the model's own hidden states."""
     apply, params, tokenizer = model_of(folder)
     inputs = tokenizer([text], max_length=LONGEST, padding="max_length")  # all in one shape: compiled once
     output = apply({"params": params}, **inputs)

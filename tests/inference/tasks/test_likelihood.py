@@ -1,4 +1,4 @@
-"""likelihood: one token hidden in each row, sums of log-probabilities, mistakes a text at a time, the verb."""
+"""likelihood: one token hidden in each row, sums of log-probabilities, an error for each bad text, the verb."""
 
 import io
 import json
@@ -40,7 +40,7 @@ def predict(folder: Path) -> Likelihood:
 
 @pytest.fixture(scope="module")
 def slow(loaded: Loaded) -> Callable[..., list[float]]:
-    """Log-probabilities of a text's tokens, a position and a row at a time, not padded; float64 after the logits."""
+    """Log-probabilities of a text's tokens, one position and row at a time, not padded; float64 after the logits."""
     tokenizer = loaded.tokenizer
     assert tokenizer is not None
     apply = jax.jit(lambda ids: BertForMaskedLM(loaded.config).apply({"params": loaded.params}, ids))

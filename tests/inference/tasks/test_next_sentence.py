@@ -1,4 +1,4 @@
-"""next-sentence: labels and probabilities of pairs, mistakes a pair at a time, the verb."""
+"""next-sentence: labels and probabilities of pairs, an error for each bad pair, the verb."""
 
 import json
 from pathlib import Path

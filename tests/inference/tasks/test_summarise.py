@@ -1,4 +1,4 @@
-"""summarise: centrality equal to PageRank by networkx, what is said already is not said again, sentences in place."""
+"""summarise: centrality equal to networkx's PageRank, no repetitions, sentences in their order."""
 
 import json
 import sys

@@ -1,4 +1,4 @@
-"""text-classification: order, batches, what is cut, what a score is."""
+"""text-classification: order, batches, truncation, scores."""
 
 import logging
 

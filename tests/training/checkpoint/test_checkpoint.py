@@ -1,4 +1,4 @@
-"""Checkpoints in normal use: what comes back, onto which mesh, what is kept, and what is refused."""
+"""Checkpoints in normal use: restoring, on any mesh, which steps are kept, and errors."""
 
 import json
 import logging
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.eight_devices
 
 @flax.struct.dataclass
 class State:
-    """Built as the training state is: a dataclass with counters, a parameter tree and Optax's named tuples."""
+    """Like the training state: a dataclass with counters, a parameter tree and Optax's named tuples."""
 
     step: Any
     params: Any

@@ -25,7 +25,7 @@ ROOT = Path(__file__).resolve().parents[3]
 
 
 def make_state(step: int) -> dict:
-    """What cannot be compressed, so that flipped bits land in the arrays' own bytes."""
+    """A state that cannot be compressed, so that flipped bits hit the arrays' own bytes."""
     draw = np.random.default_rng(step)
     weights = draw.normal(size=(64, 128)).astype(np.float32)
     return {
