@@ -17,10 +17,10 @@ import numpy as np
 import pytest
 import tokenizers
 
+from bert_jax.data import vocabulary as learning
 from bert_jax.data.tokenizer.pipelines import bert_normalizer, bert_pre_tokenizer
 from bert_jax.data.tokenizer.tokenizer import Tokenizer
-from bert_jax.data.vocabulary import counts as word_counts
-from bert_jax.data.vocabulary.learn import (
+from bert_jax.data.vocabulary import (
     SPECIAL_TOKENS,
     count_words,
     fold_words,
@@ -139,9 +139,9 @@ def test_special_tokens_can_be_ordinary_text():
 
 SCRIPT = """
 import hashlib, sys
-from bert_jax.data.vocabulary import counts as word_counts
-from bert_jax.data.vocabulary.learn import count_words, learn_vocabulary
-word_counts._CHUNK_CHARACTERS = 1000
+from bert_jax.data import vocabulary as learning
+from bert_jax.data.vocabulary import count_words, learn_vocabulary
+learning._CHUNK_CHARACTERS = 1000
 if __name__ == "__main__":
     import random
     rng = random.Random(0)
@@ -158,7 +158,7 @@ def test_the_bytes_do_not_depend_on_workers_runs_or_hash_seeds(tmp_path: Path):
     script.write_text(SCRIPT)
     digests = set()
     for workers, hash_seed in ((1, "0"), (1, "1"), (2, "2"), (3, "random")):
-        environment = os.environ | {"PYTHONHASHSEED": hash_seed, "PYTHONPATH": str(Path(__file__).parents[3])}
+        environment = os.environ | {"PYTHONHASHSEED": hash_seed, "PYTHONPATH": str(Path(__file__).parents[2])}
         command = [sys.executable, str(script), str(workers)]
         digests.add(subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stdout)
     assert len(digests) == 1
@@ -174,13 +174,13 @@ def test_the_order_of_the_text_does_not_matter(data_dir: Path):
 
 
 def test_workers_share_the_counting(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(word_counts, "_CHUNK_CHARACTERS", 100)
+    monkeypatch.setattr(learning, "_CHUNK_CHARACTERS", 100)
     texts = MIXED * 20
     assert count_words(iter(texts), workers=2) == count_words(texts)
 
 
 def test_memory_is_bounded_by_dropping_the_rarest(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture):
-    monkeypatch.setattr(word_counts, "_CHUNK_CHARACTERS", 1)
+    monkeypatch.setattr(learning, "_CHUNK_CHARACTERS", 1)
     texts = ["often often often seen seen rare1 rare2", "often rare3 rare4 seen rare5", "late late late"]
     with caplog.at_level(logging.WARNING):
         assert count_words(texts, max_words=4) == {"often": 4, "seen": 3, "late": 3}
