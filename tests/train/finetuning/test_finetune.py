@@ -263,7 +263,7 @@ def _mistake(capsys, place: Path, *words: str) -> str:
         (["init={}/model", "train={}/train.csv", "dev=0.1", "text=body"], "train.csv, line 2: has no column 'body'"),
         (["init={}/model", "train={}/test.csv", "dev=0.1"], "test.csv, line 2: has no column 'label'"),
         (["init={}/model", "train={}/one.csv", "dev=0.1"], "one.csv: 3 examples and only 'good' as a label"),
-        (["init={}/model", "train={}/train.csv", "dev={}/new.csv"], "new.csv, line 3: the label 'odd' is none of"),
+        (["init={}/model", "train={}/train.csv", "dev={}/new.csv"], "new.csv, line 3: the label 'odd' is not in"),
         (["init={}/model", "train={}/train.csv", "dev=0.1", "max_length=64"], "more than the 32 positions of"),
         (["init={}/model", "train={}/train.csv", "dev=0.1", "freeze=2"], "freeze: found '2'; expected embeddings, all"),
         (["init={}/model", "train={}/train.csv", "dev=0.1", "class_weights=1,2,3"], "expected 2 numbers for bad, good"),
