@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 
 from bert_jax.data.tokenizer.tokenizer import Tokenizer
-from bert_jax.data.vocabulary.learn import SPECIAL_TOKENS, count_words, learn_vocabulary
+from bert_jax.data.vocabulary import SPECIAL_TOKENS, count_words, learn_vocabulary
 
 
 def texts(paths: list[str]) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""What every test shares: virtual CPU devices, a cache of compiled programs, where the real data lies, no Internet."""
+"""What every test shares: virtual CPU devices, a cache of compiled programs, the folder of real data, no Internet."""
 
 import math
 import os
@@ -35,7 +35,7 @@ COUNTS = {"device_count": "devices", "local_device_count": "local_devices"}
 
 @pytest.fixture(scope="session")
 def data_dir() -> Path:
-    """The real text, vocabularies and checkpoints; a test that needs them is skipped by name without them."""
+    """The folder of real text, vocabularies and checkpoints; without it, the tests that need it are skipped by name."""
     default = Path(__file__).resolve().parents[1] / ".." / "shared" / "data"
     path = Path(os.environ.get("BERT_JAX_TEST_DATA", default)).resolve()
     if not path.is_dir():
@@ -45,7 +45,7 @@ def data_dir() -> Path:
 
 @pytest.fixture
 def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[HubServer]:
-    """A hub on the loopback with nothing published; the client asks there, and its cache is empty."""
+    """An empty hub on the loopback, which the client uses with an empty cache."""
     from huggingface_hub import constants
 
     with hub_server() as server:
@@ -59,7 +59,7 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[HubServer]:
 
 @pytest.fixture(autouse=True, scope="module")
 def forget_programs() -> Iterator[None]:
-    """Programs of single operations are of use to the next file; those of models are not, and add up to gigabytes."""
+    """The next file can reuse programs of single operations, but not those of models, which add up to gigabytes."""
     yield
     if resident_bytes() > MOST_RESIDENT:
         jax.clear_caches()
@@ -96,7 +96,7 @@ def eight_devices(request: pytest.FixtureRequest, one_device: None) -> Iterator[
 
 @pytest.fixture(autouse=True, scope="module")
 def few_optimizations(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Compiles as users do where a module is marked `optimized`: its subject is bits, bfloat16 or long computing."""
+    """Compiles a module marked `optimized` as users do: its subject is bits, bfloat16 or long computations."""
     if not request.node.get_closest_marker("optimized"):
         yield
         return
@@ -111,7 +111,7 @@ def few_optimizations(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Keeps the folder of compiled programs below `MOST_COMPILED` bytes: those not used for longest go first."""
+    """Keeps the folder of compiled programs below `MOST_COMPILED` bytes: deletes the least recently used first."""
     if hasattr(session.config, "workerinput") or not COMPILED.is_dir():
         return
     found = [(max(s.st_atime, s.st_mtime), s.st_size, path) for path in COMPILED.iterdir() if (s := path.stat())]
@@ -124,7 +124,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 
 def resident_bytes() -> float:
-    """Memory of this process; infinite where the system does not say."""
+    """Memory of this process; infinite if the system does not report it."""
     try:
         return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     except OSError:
@@ -132,7 +132,7 @@ def resident_bytes() -> float:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leaves out the tests marked `exhaustive` unless `-m` speaks of them, or a test is called by its name."""
+    """Leaves out the tests marked `exhaustive`, unless `-m` mentions them or a test is named."""
     if "exhaustive" in config.option.markexpr or any("::" in argument for argument in config.args):
         return
     kept = [item for item in items if not item.get_closest_marker("exhaustive")]
@@ -141,7 +141,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Files of `parity` alone are not even imported where it is left out: PyTorch and transformers take 10 s to load."""
+    """Does not import the files of tests/parity if parity is left out: PyTorch and transformers take 10 s to load."""
     if collection_path.name == "parity" and "not parity" in config.option.markexpr:
         return True
     return None

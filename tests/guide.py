@@ -1,4 +1,4 @@
-"""The code of a guide: its blocks, and how they run as a reader runs them, top to bottom."""
+"""The code of a guide: finds its blocks and runs them as a reader does, top to bottom."""
 
 import re
 import shlex
@@ -14,7 +14,7 @@ _CALL = "python -m bert_jax "
 
 
 class Block(NamedTuple):
-    """What stands between two fences of a guide, and the line, from 1, that it begins on."""
+    """The code between two fences of a guide, and the line, from 1, on which it begins."""
 
     guide: str
     language: str
@@ -40,10 +40,10 @@ def command_line(words: list[str]) -> None:
 
 
 def run_blocks(blocks: Iterable[Block], call: Callable[[list[str]], Any] = command_line) -> dict[str, Any]:
-    """Runs Python in one namespace, and every line of "sh" by `call`, given the words behind `python -m bert_jax`.
+    """Runs Python in one namespace, and every line of "sh" by `call`, with the words after `python -m bert_jax`.
 
     Returns:
-        the names that the Python leaves.
+        the namespace.
     """
     names: dict[str, Any] = {}
     for block in blocks:

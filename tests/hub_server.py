@@ -1,4 +1,4 @@
-"""A hub of one's own on the loopback: the routes of huggingface.co that the client calls, for models in memory."""
+"""A hub on the loopback: the routes of huggingface.co that the client calls, for models in memory."""
 
 import contextlib
 import hashlib
@@ -14,7 +14,7 @@ LARGE_FILES = (".safetensors", ".bin", ".msgpack", ".h5", ".onnx")
 
 @dataclass
 class Published:
-    """A model: revision -> commit, commit -> its files; and what one must send to get it."""
+    """A model: revision -> commit, commit -> its files; and the token that a request needs."""
 
     revisions: dict[str, str] = field(default_factory=dict)
     commits: dict[str, dict[str, bytes]] = field(default_factory=dict)
@@ -23,13 +23,13 @@ class Published:
 
 
 class HubServer:
-    """Answers as huggingface.co does for models; `log` has each request, `failures` what goes wrong and how often.
+    """Answers as huggingface.co does for models.
 
     Attributes:
         log: "METHOD path" of each request, in order.
-        tokens: the Authorization header of each, None where there was none.
+        tokens: the Authorization header of each, or None.
         broken: path ending -> number of times that the answer's body stops in the middle.
-        spoilt: path ending -> the bytes that are sent instead, with the announced length and ETag of the right ones.
+        spoilt: path ending -> bytes to send instead, with the length and ETag of the right ones.
         down: answer everything with 503.
     """
 
@@ -45,7 +45,7 @@ class HubServer:
         threading.Thread(target=self._server.serve_forever, args=(0.01,), daemon=True).start()
 
     def publish(self, repo: str, files: Mapping[str, bytes], *, revision: str = "main", **conditions) -> str:
-        """Puts files at a branch or tag of a model; the commit is the hash of them."""
+        """Publishes files at a branch or tag of a model; the commit is their hash."""
         listing = sorted((name, hashlib.sha1(content).hexdigest()) for name, content in files.items())
         commit = hashlib.sha1(repr(listing).encode()).hexdigest()
         model = self.models.setdefault(repo, Published())
@@ -56,7 +56,7 @@ class HubServer:
         return commit
 
     def asked(self, method: str = "GET") -> list[str]:
-        """The names of the files that were asked for, in order."""
+        """The names of the requested files, in order."""
         return [line.rsplit("/", 1)[1] for line in self.log if line.startswith(method) and "/resolve/" in line]
 
     @property
@@ -64,7 +64,7 @@ class HubServer:
         return sum("api/models/" in line for line in self.log)
 
     def stop(self) -> None:
-        """Nobody listens any more."""
+        """Closes the server's socket: connections are refused."""
         self._server.shutdown()
         self._server.server_close()
 

@@ -1,4 +1,4 @@
-"""A run directory as training leaves it, without the training."""
+"""A run directory as training writes it, made without training."""
 
 import json
 from pathlib import Path

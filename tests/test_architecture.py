@@ -1,4 +1,4 @@
-"""The house stands as drawn: who imports whom, what loads without JAX, and the public names."""
+"""ARCHITECTURE.md's rules: who imports whom, what loads without JAX, and the public names."""
 
 import ast
 import functools
@@ -43,7 +43,7 @@ HEAVY = {"jax", "jaxlib", "flax", "optax", "orbax", "torch", "transformers", "te
 
 @functools.cache
 def imports_of(path: Path) -> set[str]:
-    """Dotted names of everything a file imports at run time; what stands under TYPE_CHECKING is for readers only."""
+    """Dotted names of everything that a file imports at run time, so not under TYPE_CHECKING."""
     names = set()
     skipped = set()
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):

@@ -39,7 +39,7 @@ from bert_jax.presets import PRESETS
         ("chunk_size_feed_forward", -4),
         ("position_embedding_type", "alibi"),
         ("seq_classif_dropout", 1.0),
-        # Layers and heads that are not there, none and all of the heads of a layer, out of order.
+        # Layers and heads that do not exist; no head and all heads of a layer; heads out of order.
         ("pruned_heads", ((12, (0,)),)),
         ("pruned_heads", ((0, (12,)),)),
         ("pruned_heads", ((0, ()),)),
@@ -209,7 +209,7 @@ def test_google_s_albert_file_is_read_with_its_tanh_gelu(tmp_path):
     }
     (tmp_path / "albert_config.json").write_text(json.dumps(google))
     assert BertConfig.from_json(tmp_path) == BertConfig.preset("albert-base-v2")
-    # Hugging Face's file means what it says.
+    # In Hugging Face's file the field means what it says.
     assert BertConfig.from_json(google | {"model_type": "albert"}).hidden_act == "gelu"
 
 

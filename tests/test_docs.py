@@ -1,4 +1,4 @@
-"""What the documents say is there: files, symbols, tests and commands they name."""
+"""The files, symbols, tests and commands that the documents name exist."""
 
 import re
 from pathlib import Path
@@ -50,7 +50,7 @@ def test_the_readmes_python_runs(tmp_path: Path, monkeypatch):
     import jax
 
     import bert_jax
-    from bert_jax.data.vocabulary.learn import learn_vocabulary
+    from bert_jax.data.vocabulary import learn_vocabulary
 
     words = [
         "the",

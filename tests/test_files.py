@@ -1,4 +1,4 @@
-"""A run whose directory and data lie on a bucket: the real clients against an emulator of Google Cloud Storage."""
+"""A run whose directory and data are on a bucket: the real clients against an emulator of Google Cloud Storage."""
 
 import os
 import signal
@@ -39,7 +39,7 @@ def get_config() -> PretrainConfig:
 
 @pytest.fixture(scope="module")
 def storage(tmp_path_factory) -> Iterator[dict[str, str]]:
-    """An emulator with the bucket "a-bucket"; gives the environment that leads the clients to it."""
+    """An emulator with the bucket "a-bucket"; returns the environment that points the clients to it."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -79,7 +79,7 @@ def data(tmp_path_factory) -> Path:
 
 
 @pytest.mark.slow
-def test_a_stopped_run_on_a_bucket_goes_on_to_the_bit_and_exports_what_a_local_run_does(storage, data, tmp_path):
+def test_a_stopped_run_on_a_bucket_resumes_to_the_bit_and_exports_as_a_local_run_does(storage, data, tmp_path):
     recipe = tmp_path / "recipe.py"
     recipe.write_text(RECIPE)
     train = [sys.executable, "-m", "train.pretrain", str(recipe)]

@@ -1,4 +1,4 @@
-"""What pip installs: the library alone, typed, with its command; and the versions it is said and tested to work with."""
+"""What pip installs: the library alone, typed, with its command; and the supported and tested versions."""
 
 import re
 import subprocess
@@ -16,19 +16,19 @@ from packaging.version import Version
 ROOT = Path(__file__).resolve().parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 PYTHONS = [line.split()[-1] for line in PROJECT["classifiers"] if re.search(r":: 3\.\d+$", line)]
-# What the oldest set leaves to others: accelerators, rivals, linters, and references of which one version is known good.
+# Not in the oldest set: accelerators, rivals, linters, and references for which one version is known to be good.
 UNTESTED = {"cuda", "tpu", "beam", "benchmarks", "parity", "lint", "dev"}
 
 
 def ranges(extras: set[str]) -> dict[str, Requirement]:
-    """What the library and these extras ask for, by name."""
+    """The requirements of the library and these extras, by name."""
     lists = [PROJECT["dependencies"], *(PROJECT["optional-dependencies"][name] for name in sorted(extras))]
     found = {canonicalize_name(r.name): r for r in (Requirement(text) for texts in lists for text in texts)}
     return {name: requirement for name, requirement in found.items() if name != PROJECT["name"]}
 
 
 def pins(constraints: str, python: str) -> dict[str, Version]:
-    """What the file `constraints/NAME.txt` installs on this Python."""
+    """The versions that `constraints/NAME.txt` installs on this Python."""
     found: dict[str, Version] = {}
     for line in (ROOT / "constraints" / f"{constraints}.txt").read_text().splitlines():
         if line.startswith("#"):
@@ -85,7 +85,7 @@ def test_the_oldest_set_is_the_lower_ends():
 
 @pytest.mark.parametrize("name", ["jax", "flax", "optax", "orbax-checkpoint"])
 def test_the_newest_set_reaches_the_upper_end(name: str):
-    """jax<0.13 is tested with some 0.12: no range promises a series that nobody has run."""
+    """jax<0.13 is tested with some 0.12: no range includes a series that is not tested."""
     (below,) = (Version(s.version) for s in ranges(set())[name].specifier if s.operator == "<")
     newest = pins("newest", PYTHONS[-1])[name]
     assert (newest.major, newest.minor + 1) == (below.major, below.minor)

@@ -1,4 +1,4 @@
-"""The rivals that cannot live beside bert_jax's own packages: a virtual environment for each, made once with pip."""
+"""Virtual environments, made once with pip, for the rivals whose packages conflict with bert_jax's own."""
 
 import subprocess
 import sys
@@ -14,7 +14,7 @@ REQUIREMENTS = {
 
 
 def interpreter(environment: str | None) -> Path:
-    """That environment's Python, whether it is there or not; None: this one."""
+    """The environment's Python, whether it exists or not; None: this one."""
     return Path(sys.executable) if environment is None else ROOT / f".venv-{environment}" / "bin" / "python"
 
 

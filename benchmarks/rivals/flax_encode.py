@@ -1,4 +1,4 @@
-"""FlaxBertModel of transformers 4.57 in benchmarks/inference.py: jitted, 32 texts of like length, few padded shapes.
+"""FlaxBertModel of transformers 4.57 in benchmarks/inference.py: jitted, 32 texts of similar length, few padded shapes.
 
 python -m benchmarks.rivals.flax_encode FOLDER {float32,bfloat16}
 """

@@ -1,4 +1,4 @@
-"""A BERT encoder's safetensors as the parameters of transformers' Flax model: its own converter asks for torch."""
+"""A BERT encoder's safetensors as the parameters of transformers' Flax model: its own converter needs torch."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""onnxruntime in benchmarks/inference.py: the encoder exported from torch, texts sorted by length, 1,024 tokens a call.
+"""onnxruntime in benchmarks/inference.py: the encoder from torch, texts sorted by length, 1,024 tokens per call.
 
     python -m benchmarks.rivals.onnx_encode FOLDER {plain,fused}
 

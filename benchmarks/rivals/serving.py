@@ -1,4 +1,4 @@
-"""A contender's side of a benchmark in turns (benchmarks/turns.py): one step for every line that it is sent."""
+"""A contender's side of a benchmark in turns (benchmarks/turns.py): it runs steps for every line that it receives."""
 
 import json
 import resource
@@ -11,16 +11,15 @@ import numpy as np
 
 
 def write_vectors(folder: Path, vectors: np.ndarray) -> None:
-    """What this process makes of the texts, for the benchmark to compare: vectors-MODULE-ARGUMENT.npy."""
+    """Write this process's vectors of the texts to vectors-MODULE-ARGUMENT.npy, for the benchmark to compare."""
     np.save(folder / f"vectors-{Path(sys.argv[0]).stem}-{sys.argv[2]}.npy", vectors)
 
 
 def serve(step: Callable[[], object], **facts: float) -> None:
-    """Prints READY with `facts` as JSON once another step is done; then, for each line, the figures of as many steps
-    in a row as it says.
+    """Do a step, print READY with `facts` as JSON; then, for each line, do as many steps as it says and print figures.
 
-    `step` returns when its results are there. Figures of one step, the mean of those: milliseconds on the wall,
-    milliseconds of the CPU over all threads, minor page faults; and the most memory in MB held so far.
+    `step` returns when its results are ready. The figures are means per step: wall milliseconds, CPU milliseconds over
+    all threads, minor page faults; and the peak memory in MB so far.
     """
     step()
     print("READY", json.dumps(facts), flush=True)

@@ -1,8 +1,8 @@
-"""transformers on torch in benchmarks/inference.py: SDPA, mean pooling, batches of 32 texts of like length.
+"""transformers on torch in benchmarks/inference.py: SDPA, mean pooling, batches of 32 texts of similar length.
 
     python -m benchmarks.rivals.torch_encode FOLDER {float32,bfloat16}[-compile]
 
-With `-compile` torch.compile, lengths padded to multiples of 32 so that few shapes are compiled.
+`-compile` uses torch.compile and pads lengths to multiples of 32, so that few shapes are compiled.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""From text to batches: text, vocabulary, tokenizer, pretraining data, data of tasks.
+"""From text to batches: text, vocabulary, tokenizer, pretraining data, task data.
 
 NumPy only: nothing here imports JAX.
 """

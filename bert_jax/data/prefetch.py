@@ -1,4 +1,4 @@
-"""Made ahead by a thread: batches by their step, and what is made of items. What goes wrong there comes out here."""
+"""A thread that makes batches, or a function's results, ahead of time; the consumer gets its exceptions."""
 
 import threading
 import time
@@ -20,18 +20,18 @@ class StepSource(Protocol):
 
 
 class Prefetch(Iterator[Any]):
-    """`source.batch(step)` for the steps from `start` up to, not including, `stop`, made ahead by a thread.
+    """Yields `source.batch(step)` for the steps from `start` to `stop` - 1, which a thread makes ahead of time.
 
         with Prefetch(batches, 0, 1000) as prefetched:
             for batch in prefetched:
                 ...
 
     An exception in `source` or `transform` is raised here with its own traceback, after the batches made before it,
-    and again on every later attempt. The thread ends when the last batch is made, on an exception, on `close()`, on
-    leaving the `with` block, and when the object is no longer referred to.
+    and again on every later `next`. The thread ends after the last batch, on an exception, on `close()`, on leaving
+    the `with` block, and when nothing refers to this object any more.
 
     Attributes:
-        waited: seconds that the consumer has waited for batches so far, all together.
+        waited: total seconds that the consumer has waited for batches so far.
     """
 
     def __init__(
@@ -46,9 +46,9 @@ class Prefetch(Iterator[Any]):
         Args:
             source: its `batch` is called from the thread, one call at a time, steps ascending.
             start: first step.
-            stop: step to end before; None for no end.
+            stop: the step after the last; None: no end.
             transform: applied to each batch in the thread, for instance to put it on a device.
-            depth: how many finished batches may lie ready, at least 1. One more may be in the making.
+            depth: how many finished batches to keep ready, at least 1. The thread may be making one more.
         """
         if depth < 1:
             raise ValueError(f"depth must be at least 1, not {depth}")
@@ -75,7 +75,7 @@ class Prefetch(Iterator[Any]):
         self.close()
 
     def close(self) -> None:
-        """Ends the thread and waits until it has: for the batch in the making, at most. Iteration is over then."""
+        """End the iteration and the thread; waits at most for the batch that the thread is making."""
         self._finalizer()
         if self._thread is not threading.current_thread():
             self._thread.join()
@@ -93,7 +93,7 @@ class _Buffer:
         self._error: BaseException | None = None
 
     def put(self, item: Any) -> bool:
-        """Waits for room; False if nobody wants the item any more."""
+        """Wait for room and add the item; returns False, without adding it, if the buffer is closed."""
         with self._changed:
             self._changed.wait_for(lambda: self._closed or len(self._items) < self._depth)
             if not self._closed:
@@ -141,16 +141,15 @@ def _fill(
                 break
             step += 1
         buffer.end(None)
-    except BaseException as error:  # KeyboardInterrupt and SystemExit too: nobody else sees them
+    except BaseException as error:  # KeyboardInterrupt and SystemExit too: the consumer must see them
         buffer.end(error)
 
 
 def prefetch(make: Callable[[Item], Made], items: Iterable[Item]) -> Iterator[Made]:
-    """`make` of each item, in their order; while one is used that of the next is made by a thread.
+    """Yields `make(item)` for each item, in order; a thread makes the next one while the caller uses the current one.
 
-    Items are taken in the caller's thread, since some can be taken in no other (rows of a cursor of sqlite3), and no
-    more than the next one. A single one is made there too: a request is worth no thread. What goes wrong in the thread
-    is raised here.
+    Items are taken in the caller's thread, since some iterables allow no other (a sqlite3 cursor), and at most one item
+    ahead. A single item is also made there: a thread would not pay. An exception in the thread is raised here.
     """
     rest = iter(items)
     begin = list(islice(rest, 2))

@@ -1,7 +1,7 @@
-"""A pool of processes for functions of this package: they import no JAX, and they end when the program does.
+"""A pool of worker processes that import no JAX and end when the program does.
 
-multiprocessing would run the program's main module again in every process (and with it import JAX), and leave the
-processes behind where the program is killed. Here a worker is a fresh interpreter on two pipes.
+multiprocessing would run the program's main module again in every process (and so import JAX), and leave its processes
+running if the program is killed. Here a worker is a fresh interpreter that talks over two pipes.
 """
 
 import contextlib
@@ -21,10 +21,10 @@ from bert_jax.errors import UserError
 
 
 class Workers:
-    """`with Workers(n) as workers: workers.map("package.module:function", jobs)`; with n = 1 it runs in this process.
+    """`with Workers(n) as workers: workers.map("package.module:function", jobs)`; n = 1 runs the jobs in this process.
 
-    Processes start when there is work for them and serve one map after the other. They see this one's `sys.path`,
-    ignore Ctrl-C (the caller ends them) and stop when their pipe closes, so a SIGKILL of the program ends them too.
+    Worker processes start when there is work for them and stay for later maps. They use this process's `sys.path`,
+    ignore Ctrl-C (the caller ends them) and stop when their pipe closes, even if the program dies of SIGKILL.
     """
 
     def __init__(self, count: int):
@@ -50,12 +50,15 @@ class Workers:
             process.stdout.close()
 
     def map(self, function: str, jobs: Iterable[Any]) -> Iterator[Any]:
-        """`function(job)` for each job, in the order of the jobs, which are taken as they are needed.
+        """Yields `function(job)` for each job, in the order of the jobs.
 
-        Jobs and results are pickled. At most one job more than there are workers is held.
+        Jobs are taken as they are needed: at most one more than there are workers is under way. Jobs and results are
+        pickled.
 
-        Raises what the function raises if that is a UserError or an OSError, RuntimeError with the worker's traceback
-        if not, and UserError where a process died (killed for lack of memory, as a rule).
+        Raises:
+            UserError, OSError: raised by the function.
+            RuntimeError: the function raised something else; the message has the worker's traceback.
+            UserError: a worker process died, usually for lack of memory.
         """
         if self._count == 1:
             yield from map(_resolve(function), jobs)
@@ -94,7 +97,7 @@ class Workers:
 def _start() -> subprocess.Popen[bytes]:
     environment = os.environ | {
         "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
-        # One thread a worker: the processes are the parallelism.
+        # One thread per worker: the parallelism comes from the processes.
         "TOKENIZERS_PARALLELISM": "false",
         "RAYON_NUM_THREADS": "1",
     }
@@ -103,7 +106,7 @@ def _start() -> subprocess.Popen[bytes]:
 
 
 def serve() -> None:
-    """A worker's life: jobs from stdin, results to stdout, until stdin ends."""
+    """Run a worker: read jobs from stdin and write results to stdout until stdin ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     jobs = sys.stdin.buffer
     results = os.fdopen(os.dup(1), "wb")

@@ -1,4 +1,4 @@
-"""The command line: results on stdout, talk on stderr, exit codes, one line an error."""
+"""The command line: results on stdout, messages on stderr, exit codes, one line per error."""
 
 import io
 import json

@@ -1,4 +1,4 @@
-"""`python -m bert_jax edit`: what it writes is the altered model, with the tokenizer and config that belong to it."""
+"""`python -m bert_jax edit` writes the altered model with its tokenizer and config."""
 
 import json
 from pathlib import Path

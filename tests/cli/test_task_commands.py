@@ -50,7 +50,7 @@ def json_lines(text: str) -> list:
 
 
 def same(found: list, expected: list) -> bool:
-    """Whether the results are the same but for scores, which depend on who is in a batch with whom."""
+    """Whether the results are the same except for scores, which depend on the other rows of a batch."""
     return [_without_scores(row) for row in found] == [_without_scores(row) for row in expected]
 
 

@@ -1,4 +1,4 @@
-"""Prefetch: the same batches in the same order, bounded, stoppable, its exceptions passed on, no thread left."""
+"""Prefetch: the same batches in the same order, bounded; it stops, passes on exceptions and leaves no thread."""
 
 import gc
 import itertools
@@ -11,7 +11,7 @@ from bert_jax.data.prefetch import Prefetch
 
 
 class Numbers:
-    """batch(step) = 10 * step; raises at `broken`; remembers what was asked for, and by which thread."""
+    """batch(step) = 10 * step; raises at step `broken`; records the steps and the threads that asked for them."""
 
     def __init__(self, broken: int | None = None):
         self.asked: list[int] = []
@@ -74,11 +74,11 @@ def test_works_ahead_by_its_depth_and_no_further(depth):
     with Prefetch(source, 0, None, depth=depth) as prefetched:
         for step in range(4):
             assert next(prefetched) == 10 * step
-            source.wait_until_asked_for(step + 1 + depth)  # `depth` ready, one in the making
+            source.wait_until_asked_for(step + 1 + depth)  # `depth` ready, and the one that the thread is making
             assert max(source.asked) == step + 1 + depth
 
 
-def test_an_endless_run_stops_when_told():
+def test_an_endless_prefetch_stops_on_close():
     source = Numbers()
     with Prefetch(source, 0, None) as prefetched:
         assert next(prefetched) == 0
@@ -94,7 +94,7 @@ def test_leaving_by_an_exception_of_the_consumer_stops_it():
     assert not prefetched._thread.is_alive()
 
 
-def test_an_abandoned_one_stops():
+def test_a_prefetch_without_references_stops():
     prefetched = Prefetch(Numbers(), 0, None)
     next(prefetched)
     thread = prefetched._thread
@@ -140,7 +140,7 @@ def test_closing_while_a_batch_is_in_the_making_waits_for_it():
 
 
 def test_tells_how_long_the_consumer_waited(monkeypatch):
-    clock = itertools.count(100, 7)  # each look at the clock is 7 s later; only waiting looks
+    clock = itertools.count(100, 7)  # the clock advances 7 s each time that it is read; only waiting reads it
     monkeypatch.setattr("bert_jax.data.prefetch.time.perf_counter", lambda: next(clock))
     with Prefetch(Numbers(), 0, 2) as prefetched:
         waited = [prefetched.waited]
@@ -149,6 +149,6 @@ def test_tells_how_long_the_consumer_waited(monkeypatch):
     assert waited == [0, 7, 14]
 
 
-def test_a_depth_of_nothing_is_refused():
+def test_a_depth_of_zero_is_refused():
     with pytest.raises(ValueError, match="depth"):
         Prefetch(Numbers(), 0, 1, depth=0)

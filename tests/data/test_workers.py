@@ -1,4 +1,4 @@
-"""Worker processes keep the order, pass on what went wrong, hold no JAX, and end with the program."""
+"""Worker processes keep the order, pass on exceptions, import no JAX, and end with the program."""
 
 import os
 import subprocess

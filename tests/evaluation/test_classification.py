@@ -13,7 +13,7 @@ SOME_AND_ALL = pytest.mark.parametrize("count", [100, pytest.param(1000, marks=p
 
 
 def cases(count: int, seed: int = 0):
-    """Labels and predictions [N]: few and many examples, one class to six, unbalanced, right by chance or mostly."""
+    """Labels and predictions [N]: few and many examples, one to six classes, unbalanced, random or mostly right."""
     rng = np.random.default_rng(seed)
     for _ in range(count):
         size, classes = int(rng.integers(1, 40)), int(rng.integers(1, 7))

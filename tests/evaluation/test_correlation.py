@@ -35,7 +35,7 @@ def cases():
 @pytest.mark.slow
 @pytest.mark.parametrize(("ours", "theirs"), [(pearson, stats.pearsonr), (spearman, stats.spearmanr)])
 def test_correlations_are_scipys_to_the_last_digit_that_is_printed(ours, theirs):
-    """15 digits are printed; the sums of both are rounded, in orders of their own."""
+    """15 digits are printed; both round their sums, in different orders."""
     compared = 0
     for x, y in cases():
         assert ours(x, y) == pytest.approx(theirs(x, y)[0], rel=0, abs=2e-15)

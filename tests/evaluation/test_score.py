@@ -1,4 +1,4 @@
-"""`python -m bert_jax score`: the official figures from the official files, and one line where they do not fit."""
+"""`python -m bert_jax score`: the official figures from the official files; files that do not match are one line."""
 
 import gzip
 import json
@@ -186,7 +186,7 @@ TAGGED = {
 
 @pytest.mark.parametrize("task", TAGGED)
 def test_tags(task: str, tmp_path: Path):
-    """conlleval's own words; what is said is what a run writes, gold tags before the predicted ones."""
+    """conlleval's own output, on a file as a run writes it: gold tags before the predicted ones."""
     text, said, accuracy, (phrases, found, correct), types = TAGGED[task]
     gold = write(tmp_path / "gold", text)
     read = {"klue-ner": read_klue_ner, "naver-ner": read_naver_ner}.get(task, read_conll)

@@ -77,7 +77,7 @@ def words(text: str) -> list[str]:
 
 
 def overlap(prediction: str, answer: str) -> float | None:
-    """F1, words taken one by one from what is left of the answer's; None where none is common."""
+    """F1, by removing common words one by one from the answer's; None if no word is common."""
     found, left, common = words(prediction), words(answer), 0
     for word in found:
         if word in left:
@@ -94,7 +94,7 @@ def texts(rng: random.Random, fewest: int) -> tuple[str, ...]:
 
 
 def dataset(rng: random.Random, fewest: int) -> tuple[list[Question], dict[str, str]]:
-    """Questions with `fewest` to three answers, and predictions of nearly all of them and of one that there is not."""
+    """Questions with `fewest` to three answers; predictions for nearly all of them and for an unknown question."""
     gold = [Question(str(number), texts(rng, fewest)) for number in range(rng.randint(1, 8))]
     said = {q.id: rng.choice([*q.answers, "", "the", " ".join(rng.choices(WORDS, k=2))]) for q in gold}
     for question in gold[1:]:

@@ -49,7 +49,7 @@ def write(path: Path, tree) -> Path:
 
 
 def refusal(path: Path, content) -> str:
-    """The one line with which a file is refused."""
+    """The one-line error for a bad file."""
     write(path, content)
     with pytest.raises(UserError) as caught:
         FlaxMsgpack(path)
@@ -187,7 +187,7 @@ def test_a_file_cut_anywhere_is_refused(path):
 
 @pytest.mark.slow
 def test_a_flipped_bit_changes_no_shape_and_no_dtype(path):
-    """The format has no sum: a changed element is an element, a changed letter of a name is another name."""
+    """The format has no checksum: a changed element, or a changed letter in a name, cannot be noticed."""
     content = write(
         path, {**TREE, "cls": {key: value for key, value in TREE["cls"].items() if key != "none"}}
     ).read_bytes()

@@ -52,7 +52,7 @@ def get(hub: HubServer, tmp_path: Path):
 
 @pytest.fixture
 def impatient(monkeypatch):
-    """The client waits between attempts; here there is nothing to wait for."""
+    """Removes the client's pauses between attempts."""
     monkeypatch.setattr(time, "sleep", lambda seconds: None)
 
 
@@ -233,7 +233,7 @@ def test_a_hub_that_is_down_is_asked_once(hub, get):
     assert len(hub.log) == 1
 
 
-def test_a_connection_that_breaks_is_taken_up_where_it_broke(hub, get, impatient):
+def test_a_broken_download_continues_where_it_broke(hub, get, impatient):
     hub.broken["model.safetensors"] = 2
     folder = get(REPO)
     assert (folder / "model.safetensors").read_bytes() == NEEDED["model.safetensors"]
@@ -272,7 +272,7 @@ def test_a_file_of_another_length_is_not_kept(hub, get, impatient):
     assert names(get(REPO)) == set(NEEDED)
 
 
-def test_a_full_disk_is_said_before_anything_is_downloaded(hub, get, monkeypatch):
+def test_a_full_disk_is_reported_before_anything_is_downloaded(hub, get, monkeypatch):
     monkeypatch.setattr(shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(1, 1, 100))
     with pytest.raises(UserError, match="HF_HOME"):
         get(REPO)

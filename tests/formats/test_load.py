@@ -1,4 +1,4 @@
-"""Loading a run directory and its export: the same model from both, and nothing made up in silence."""
+"""Loading a run directory and its export: the same model from both, and no parameter is made up silently."""
 
 import json
 import logging
@@ -109,7 +109,7 @@ def test_what_a_head_does_not_use_is_listed(run):
 
 
 @pytest.mark.slow
-def test_a_missing_head_is_an_error_or_fresh_and_said(tmp_path, params, caplog):
+def test_a_missing_head_is_an_error_or_initialised_and_reported(tmp_path, params, caplog):
     folder = save_pretrained(tmp_path / "mlm", CONFIG, params, None, head="mlm")
     with pytest.raises(UserError, match="missing: bert/pooler/kernel"):
         load(folder, head="pretraining")
@@ -151,7 +151,7 @@ def test_a_task_starts_from_any_checkpoint_with_a_fresh_head(run, export, params
         )
 
 
-def test_a_classifier_of_another_number_of_classes_is_an_error_or_drawn_anew(tmp_path, params):
+def test_a_classifier_of_another_number_of_classes_is_an_error_or_initialised(tmp_path, params):
     head = "sequence-classification"
     config = CONFIG.replace(labels=("no", "yes"))
     tree = {

@@ -72,7 +72,7 @@ def test_revision_and_token_reach_the_hub(hub: HubServer, files):
     assert set(hub.tokens) == {"Bearer hf_right"}
 
 
-def test_what_is_on_disk_goes_before_and_a_path_is_never_asked_for(
+def test_a_folder_on_disk_comes_first_and_a_path_is_never_requested(
     hub: HubServer, folder, files, tmp_path, monkeypatch
 ):
     monkeypatch.chdir(folder.parent)

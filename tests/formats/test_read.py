@@ -1,4 +1,4 @@
-"""Reading a Hugging Face folder: every spelling of the files that are about, and a report that hides nothing."""
+"""Reading a Hugging Face folder: every common spelling of its files, and a complete report."""
 
 import json
 import subprocess

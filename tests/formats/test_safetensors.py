@@ -1,4 +1,4 @@
-"""Safetensors files: what is written can be read by others, what is broken is said in one line."""
+"""Safetensors files: other programs read what we write, and a broken file is a one-line error."""
 
 import json
 import os
@@ -15,7 +15,7 @@ from bert_jax.formats.safetensors import SUM, TensorFile, write_tensors, written
 
 
 def raw_file(path: Path, header: dict, data: bytes = b"") -> Path:
-    """A file as the format's specification has it: header length, JSON, bytes."""
+    """A file by the format's specification: header length, JSON, bytes."""
     text = json.dumps(header).encode()
     path.write_bytes(struct.pack("<Q", len(text)) + text + data)
     return path

@@ -1,4 +1,4 @@
-"""Weights in several files: each is checked, a missing one is named, and the index is not believed."""
+"""Weights in several files: each is checked, a missing one is named, and the index is compared with the files."""
 
 import json
 from pathlib import Path
@@ -63,7 +63,7 @@ def test_files_elsewhere_are_refused(index, name):
         Sharded(write_index(index.parent, {"a": name}), TensorFile)
 
 
-def test_an_index_that_is_none_is_one_clear_line(index):
+def test_an_invalid_index_is_one_clear_line(index):
     for content in (b"", b"{", b"[1]", b'{"weight_map": {}}', b'{"weight_map": {"a": 1}}', b"[" * 10**5):
         index.write_bytes(content)
         with pytest.raises(UserError, match=r"index\.json: (not JSON|expected a JSON object)") as caught:

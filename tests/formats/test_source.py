@@ -1,4 +1,4 @@
-"""What a user's string names is found once: of which kind it is, and no file is opened twice for it."""
+"""What a user's string names is determined once: its kind is recognised, and no file is opened twice."""
 
 import json
 import os
@@ -59,7 +59,7 @@ def opened_by(call: Callable[[], Any], folder: Path) -> Counter[str]:
 
 
 @pytest.mark.parametrize("place", ["run", "hf", "shards", "google"])
-def test_the_kind_is_told_and_the_architecture_read(places, place):
+def test_the_kind_is_recognised_and_the_architecture_read(places, place):
     source = open_source(places[place])
     assert source.kind == (place if place in ("run", "google") else "hf")
     assert source.is_run == (place == "run")

@@ -1,4 +1,4 @@
-"""Writing a folder: whole or not at all, the same bits back, nobody's files lost."""
+"""Writing a folder: complete or not at all, the same bits back, no other files lost."""
 
 import json
 import os
@@ -158,7 +158,7 @@ def test_sizes_of_shards(given, expected):
 
 
 @pytest.mark.parametrize("given", ["", "5 apples", "-1", True, "GB"])
-def test_sizes_that_are_none(given):
+def test_invalid_sizes_are_refused(given):
     with pytest.raises(UserError, match="max_shard_size"):
         weights_module.shard_bytes(given)
 

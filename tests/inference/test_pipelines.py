@@ -1,4 +1,4 @@
-"""fill-mask: what the model says in plain Python, and how often it had to be compiled for it."""
+"""fill-mask: the model's predictions as plain Python, and how often it compiles."""
 
 import json
 import math
@@ -46,7 +46,7 @@ def predict(folder) -> FillMask:
 
 @pytest.fixture
 def xla_compilations() -> Iterator[Callable[[], int]]:
-    """How many programs XLA was asked for since the test began, whoever asked."""
+    """How many programs XLA has compiled since the test began."""
     found = []
 
     def listen(event: str, duration: float, **_: Any) -> None:
@@ -153,7 +153,7 @@ def test_padding_rows_of_the_table_never_win(probabilities, predict):
 
 
 def test_masks_of_one_text_take_no_memory_of_the_others(predict):
-    """A row asks for as many positions whatever stands beside it."""
+    """A row needs the same number of positions whatever rows are beside it."""
     alone = predict.encode(["the [MASK]"], 0, **predict.settled)[1]
     beside = predict.encode(["the [MASK]", "[MASK] " * 30], 0, **predict.settled)[1]
     assert alone.targets["mlm_positions"].shape[1:] == beside.targets["mlm_positions"].shape[1:]

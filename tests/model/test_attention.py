@@ -1,4 +1,4 @@
-"""Attention: what the masks let through, and what the product computes."""
+"""Attention: which positions the masks allow, and what the product computes."""
 
 import jax
 import jax.numpy as jnp

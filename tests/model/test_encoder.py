@@ -47,7 +47,7 @@ def run(model, params, *, key=None, **inputs):
 
 @functools.cache
 def program(model, **options):
-    """Of a model and its options one for all tests: most of the time is compiling."""
+    """One program for each model and its options, shared by all tests: compiling takes most of the time."""
 
     def apply(params, key, inputs):
         dropout = {} if key is None else {"deterministic": False, "rngs": {"dropout": key}}
@@ -308,6 +308,6 @@ def test_no_device_makes_the_dropout_bits_of_another(shallow_params, spec):
         ({"input_ids": jnp.ones((2, 25), jnp.int32)}, "length 25.*max_position_embeddings=24"),
     ],
 )
-def test_what_does_not_fit_is_said_while_tracing_with_both_sizes(params, inputs, said):
+def test_shapes_that_do_not_fit_are_named_with_both_sizes_on_tracing(params, inputs, said):
     with pytest.raises(UserError, match=said):
         jax.eval_shape(lambda given: MODEL.apply({"params": params}, **given), inputs)

@@ -1,4 +1,4 @@
-"""What sets RoBERTa, ALBERT and DistilBERT apart from BERT: positions, shared layers, what is not there."""
+"""What sets RoBERTa, ALBERT and DistilBERT apart from BERT: positions, shared layers, missing parts."""
 
 from typing import Any
 

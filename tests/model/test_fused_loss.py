@@ -117,7 +117,7 @@ def test_among_equal_logits_the_first_is_the_prediction():
         assert of(x * 0, table, two, labels, jnp.ones((B, P)))[2] == 2 * B
 
 
-def test_what_is_not_finite_predicts_nothing():
+def test_logits_that_are_not_finite_predict_nothing():
     x, table, bias, labels, _ = inputs()
     loss, _, correct = jax.jit(fused)(np.full_like(x, np.nan), table, bias, labels, np.ones((B, P), np.float32))
     assert np.isnan(loss) and correct == 0

@@ -66,8 +66,8 @@ def test_activations_follow_the_backend_unless_the_config_says_their_type(monkey
         assert stream_dtype(half) == jnp.float32
 
 
-def test_one_jitted_function_is_traced_anew_for_each_platform():
-    """The platform is part of what jit tells programs by, so that none is used for another platform."""
+def test_one_jitted_function_is_traced_again_for_each_platform():
+    """The platform is part of jit's cache key, so no program is reused for another platform."""
 
     @functools.partial(jax.jit, static_argnums=0)
     def hidden_states(config, params, ids):

@@ -1,4 +1,4 @@
-"""docs/research.md: its code runs, top to bottom, and what each recipe finds is what something else finds."""
+"""docs/research.md: its code runs, top to bottom, and an independent calculation confirms each recipe's result."""
 
 from pathlib import Path
 from types import SimpleNamespace

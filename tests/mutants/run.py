@@ -32,7 +32,7 @@ PYTEST = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--hyp
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a mutant.
+    """The result of a mutant.
 
     Attributes:
         mutant: its row.
@@ -93,7 +93,7 @@ def _matches(mutant: Mutant, pattern: str | None) -> bool:
 
 
 def _copy_of_the_tree(folder: Path) -> Path:
-    """What git tracks, and what it would, as it is now; so no __pycache__ comes along."""
+    """Copies the files that git tracks or would track, as they are now, so no __pycache__."""
     names = subprocess.run(
         ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
         cwd=ROOT,
@@ -109,7 +109,7 @@ def _copy_of_the_tree(folder: Path) -> Path:
 
 def _environment(copy: Path) -> dict[str, str]:
     data = os.environ.get("BERT_JAX_TEST_DATA", str(ROOT.parent / "shared" / "data"))
-    # Without byte code: Python takes it for current where a file has the size and the second of another.
+    # Without byte code: Python would use the old one for a changed file of the same size and second.
     return os.environ | {"PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1", "BERT_JAX_TEST_DATA": data}
 
 

@@ -1,4 +1,4 @@
-"""Skips this folder's files by name where the references are not installed."""
+"""Skips this folder's files by name if the references are not installed."""
 
 from importlib.util import find_spec
 from pathlib import Path
@@ -9,7 +9,7 @@ MISSING = [name for name in ("torch", "transformers") if find_spec(name) is None
 
 
 class WithoutReferences(pytest.Module):
-    """A file that is not imported, as its first lines would fail."""
+    """A file that pytest does not import, since its imports would fail."""
 
     def collect(self):
         lacks = " and ".join(MISSING)

@@ -1,4 +1,4 @@
-"""A model of transformers in a folder of each format that is read, written by whoever writes such files."""
+"""A model of transformers in a folder of each format that we read, written by the programs that write such files."""
 
 import json
 from collections.abc import Callable
@@ -84,7 +84,7 @@ FORMATS: dict[str, Callable[[Any, Path], None]] = {
 
 
 def is_written(form: str, model_type: str, head: str) -> bool:
-    """Whether there are such files at all: Google's code has two families and no decoder."""
+    """Whether such files exist: Google's code has two families and no decoder."""
     return form != "bert_model.ckpt" or (model_type in ("bert", "albert") and head != "causal-lm")
 
 

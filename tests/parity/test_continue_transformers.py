@@ -1,4 +1,4 @@
-"""A model that transformers wrote, trained on with one's own text, and handed back to transformers: end to end."""
+"""Training a model that transformers wrote on one's own text, and loading the result in transformers: end to end."""
 
 import contextlib
 import json
@@ -125,7 +125,7 @@ def records(run: Path, kind: str) -> list[dict]:
 
 @contextlib.contextmanager
 def silence(caplog):
-    """Within it transformers may not log a warning."""
+    """A context in which transformers must not log a warning."""
     transformers.logging.enable_propagation()
     caplog.clear()
     with caplog.at_level(logging.WARNING):
@@ -135,7 +135,7 @@ def silence(caplog):
 
 
 def masked_loss(folder: Path, architecture: str, data: str) -> float:
-    """Of transformers' model in that folder, on one batch of the prepared held-out examples."""
+    """The loss of transformers' model in that folder on one batch of the prepared held-out examples."""
     from bert_jax.data.pretraining.batches import Batches
 
     batch = Batches(data, split="held-out", batch_size=16, max_seq_length=32, shuffle=False).batch(0)
@@ -152,7 +152,7 @@ def masked_loss(folder: Path, architecture: str, data: str) -> float:
     return float((losses * weights).sum() / weights.sum())
 
 
-def test_a_published_model_goes_on_with_ones_own_text_and_back(
+def test_a_published_model_continues_on_ones_own_text_and_goes_back(
     corpus, recipe, tmp_path, hub: HubServer, monkeypatch, caplog
 ):
     """Prepared with its tokenizer, started from its weights, its commit recorded, resumed without it, exported."""
@@ -208,7 +208,7 @@ def test_raw_text_is_cut_by_the_sources_tokenizer_and_missing_heads_are_new(
         assert masked_loss(run / "export", "BertForPreTraining", str(run / "data")) < first["mlm_loss"] - 1
 
 
-def test_roberta_goes_on_without_pairs(corpus, recipe, tmp_path, caplog):
+def test_roberta_continues_without_pairs(corpus, recipe, tmp_path, caplog):
     """Byte-level pieces, [PAD] 1, positions that start at 2, one token type."""
     folder, run = tmp_path / "theirs", tmp_path / "run"
     folder.mkdir()

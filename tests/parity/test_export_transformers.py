@@ -1,4 +1,4 @@
-"""What we write, transformers loads without a word and with the same ids, logits and filled masks; and back again."""
+"""transformers loads our exports without a warning, with the same ids, logits and filled masks; and back again."""
 
 import gzip
 import json

@@ -153,7 +153,7 @@ def make_labels(config: BertConfig, head: str, inputs: dict[str, np.ndarray]) ->
 
 
 def probe(output: Any, valid: Any, cos: Any) -> Any:
-    """A loss of the encoder alone, which has none of its own: waves over all that is not padding."""
+    """A loss for the encoder alone, which has none: a sum of waves over all positions that are not padding."""
     last = output.last_hidden_state
     loss = (last * cos(last * 3.0) * valid[..., None]).sum()
     return loss if output.pooler_output is None else loss + (output.pooler_output * 2.0).sum()

@@ -66,7 +66,7 @@ def test_fill_mask_is_transformers_own(folder: Path):
             assert row["score"] == pytest.approx(want["score"], rel=1e-4)
 
 
-def test_options_are_said_once_for_all_calls_or_in_one(folder: Path):
+def test_options_are_given_once_for_all_calls_or_for_one(folder: Path):
     tokens = FillMask(folder).tokenizer.ids_to_tokens([9, 7])
     for options in ({"top_k": 2}, {"targets": tokens}, {"top_k": 1, "targets": tokens[0]}):
         predict = FillMask(folder, **options)

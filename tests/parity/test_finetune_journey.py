@@ -1,4 +1,4 @@
-"""A user's way: a file of their own, a fine-tuned model, its answers by the shell, and the same ones by transformers."""
+"""A user's workflow: their own file, a fine-tuned model, its answers in the shell, and the same in transformers."""
 
 import csv
 import json
@@ -41,7 +41,7 @@ def fine_tuned(folder: Path, *words: str) -> Path:
 
 
 def said(capsys, verb: str, run: Path, texts: list[str]) -> list:
-    """What `python -m bert_jax VERB RUN FILE --json` prints of each line."""
+    """The output of `python -m bert_jax VERB RUN FILE --json` for each line."""
     (run.parent / "new.txt").write_text("".join(f"{text}\n" for text in texts), encoding="utf-8")
     capsys.readouterr()
     assert main([verb, str(run), str(run.parent / "new.txt"), "--json"]) == 0

@@ -1,4 +1,4 @@
-"""docs/formats.md: its tables are the tests that there are, no more and no fewer."""
+"""docs/formats.md: its tables list exactly the combinations that have tests."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Folders between transformers and us, for every family and head: theirs loads here, ours there, no word is said."""
+"""Folders between transformers and us, for every family and head: theirs loads here, ours there, without warnings."""
 
 import functools
 import logging
@@ -62,7 +62,7 @@ def silent(caplog, capfd):
 
 
 def their_load(config: BertConfig, head: str, folder: Path):
-    """transformers' model of a folder, to which it found everything and nothing else."""
+    """transformers' model of a folder, which has exactly the parameters that it needs."""
     options = {"add_pooling_layer": False} if head == "encoder-no-pooler" else {}
     model, information = their_class(architecture_of(config, head)).from_pretrained(
         folder, output_loading_info=True, attn_implementation="eager", **options

@@ -29,7 +29,7 @@ def export(path: Path, family: str, head: str) -> Path:
 
 
 def slow(model: Any, tokenizer: Any, text: str, within_word: bool) -> list[float]:
-    """A position at a time; with `within_word` the tokens after it that have the same `word_ids` are hidden too."""
+    """One position at a time; `within_word` also hides the later tokens with the same `word_ids`."""
     encoded = tokenizer(text, return_tensors="pt")
     ids, words = encoded["input_ids"][0], encoded.word_ids(0)
     found = []

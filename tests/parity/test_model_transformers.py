@@ -124,7 +124,7 @@ def run_theirs(model, batch):
 
 
 def run_ours(model, params, batch):
-    """Outputs at all positions; loss and gradients by the way of training: through the masked positions alone."""
+    """Outputs at all positions; loss and gradients as in training, from the masked positions alone."""
     ids, types, labels, positions = (
         jnp.asarray(batch[name], jnp.int32) for name in ("ids", "types", "labels", "positions")
     )

@@ -1,4 +1,4 @@
-"""A run of each family from prepared text to its export: transformers loads it without a word and computes the same."""
+"""A run of each family from prepared text to its export: transformers loads it without a warning and computes the same."""
 
 import logging
 from pathlib import Path

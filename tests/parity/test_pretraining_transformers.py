@@ -50,7 +50,7 @@ def our_step(config: BertConfig, head: str, batch: Any, objective: Objective = P
 
 
 def theirs_from(config: BertConfig, head: str, params: Any, folder: Path) -> Any:
-    """transformers' model on our parameters, loaded without a word about any of them."""
+    """transformers' model with our parameters, loaded without a warning."""
     save_pretrained(folder, config, params, None, head=head)
     their_class = getattr(transformers, architecture_of(config, head))
     model, said = their_class.from_pretrained(folder, output_loading_info=True)

@@ -74,7 +74,7 @@ def loss_of(sums: dict[str, Any]) -> Any:
 
 
 def assert_their_sums_are_their_loss(theirs: Theirs, batch: dict[str, np.ndarray]) -> None:
-    """What the curve is made of is the loss that transformers' model itself tells."""
+    """The curve's values equal the loss that transformers' model itself returns."""
     labels = np.full(batch["input_ids"].shape, -100)
     for row, weights in enumerate(batch["mlm_weights"]):
         labels[row, batch["mlm_positions"][row][weights > 0]] = batch["mlm_labels"][row][weights > 0]

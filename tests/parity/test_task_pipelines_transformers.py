@@ -149,7 +149,7 @@ def test_a_call_gives_what_it_gives_in_transformers(folders: dict[str, Path], na
 
 
 @pytest.mark.parametrize(("task", "made_with", "call", "given"), EXCEPTIONS)
-def test_what_is_other_than_in_transformers_is_other(folders, task: str, made_with: Any, call: Any, given: Any):
+def test_the_documented_differences_from_transformers_exist(folders, task: str, made_with: Any, call: Any, given: Any):
     def result(make: Any) -> Any:
         try:
             return make(task, folders[task], **made_with)(given, **call)

@@ -189,7 +189,7 @@ def test_every_file_of_roberta_alone_is_enough(data_dir: Path, tmp_path: Path):
 
 
 def googles_pieces(text: str, model: Any) -> list[int]:
-    """google-research/albert, `tokenization.preprocess_text` and `encode_pieces`, told again."""
+    """google-research/albert, `tokenization.preprocess_text` and `encode_pieces`, reimplemented."""
     text = " ".join(text.split()).replace("``", '"').replace("''", '"')
     text = "".join(c for c in unicodedata.normalize("NFKD", text) if not unicodedata.combining(c)).lower()
     ids = []

@@ -9,7 +9,7 @@ import pytest
 import transformers
 
 from bert_jax.data.tokenizer.tokenizer import Tokenizer
-from bert_jax.data.vocabulary.learn import count_words, learn_vocabulary
+from bert_jax.data.vocabulary import count_words, learn_vocabulary
 from tests.parity.tokenizer_lines import SOME_AND_ALL, lines, same, wiki_lines
 
 pytestmark = [pytest.mark.parity, pytest.mark.slow]

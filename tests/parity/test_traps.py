@@ -1,4 +1,4 @@
-"""What goes wrong between tools without a word: a test for each trap, with transformers and sentence-transformers."""
+"""What goes wrong silently between tools: a test for each trap, with transformers and sentence-transformers."""
 
 import json
 import math
@@ -71,7 +71,7 @@ def run_theirs(model: Any, tokens: Any) -> Any:
 
 
 def test_a_cased_vocabulary_is_lower_cased_unless_the_folder_says_otherwise(tmp_path):
-    """transformers 5 builds the pipeline anew and takes an absent do_lower_case for true."""
+    """transformers 5 rebuilds the pipeline and takes a missing do_lower_case as true."""
     folder = make_folder(tmp_path / "m")
     assert AutoTokenizer.from_pretrained(folder).tokenize("The Zoë") == ["The", "Zoë"]
     change(folder / "tokenizer_config.json", do_lower_case=None, strip_accents=None)

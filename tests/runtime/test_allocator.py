@@ -1,4 +1,4 @@
-"""malloc keeps what is freed where a program trains on a CPU, and is left alone everywhere else."""
+"""malloc keeps freed memory in programs that train on a CPU, and is left alone everywhere else."""
 
 import os
 import platform
@@ -32,7 +32,7 @@ USERS_OWN = ("BERT_JAX_MALLOC", "GLIBC_TUNABLES", "MALLOC_ARENA_MAX")
 
 @pytest.fixture
 def calls(monkeypatch) -> list[tuple[int, int]]:
-    """What mallopt is called with, in the place of calling it; nothing in the environment speaks of malloc."""
+    """Records the arguments of mallopt instead of calling it; the environment has no malloc settings."""
     recorded: list[tuple[int, int]] = []
 
     class Libc:
@@ -68,7 +68,7 @@ def test_memory_that_was_freed_is_there_without_page_faults(value, kept):
     assert faults < 16 if kept else faults >= 128  # 256 MB are 128 pages if huge, 65,536 if not
 
 
-def test_malloc_is_told(calls):
+def test_malloc_gets_the_settings(calls):
     assert allocator.keep_freed_memory()
     assert dict(calls) == allocator.SETTINGS
 
@@ -105,7 +105,7 @@ def test_what_jax_will_run_on_is_known_before_it_starts(monkeypatch):
 
 @pytest.mark.slow
 def test_importing_the_programs_does_not_start_jax():
-    """Its threads would have arenas of their own by then, and joining other processes would come too late."""
+    """Its threads would already have their own arenas, and it would be too late to join other processes."""
     code = (
         "import train.pretrain, train.pretraining.job, train.run.loop, train.pretraining.dry_run, train.demo, train.finetune, train.finetuning.sweep; "
         "from jax._src import xla_bridge; "

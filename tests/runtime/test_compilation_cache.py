@@ -1,4 +1,4 @@
-"""Compiled programs are kept by default: found again, the user's own setting first, damage written over."""
+"""Compiled programs are cached by default and found again; the user's setting comes first; damage is overwritten."""
 
 import json
 import os
@@ -48,7 +48,7 @@ print(json.dumps({"folder": cache_folder(), "result": found, **counts}))
 
 
 def start(home: Path, *arguments: str, program: str = PROGRAM, **environment: str) -> dict[str, Any]:
-    """A process that compiles something, every warning an error; what it found in the cache."""
+    """Runs a process that compiles something, with warnings as errors; returns what it found in the cache."""
     inherited = {name: value for name, value in os.environ.items() if "CACHE" not in name}
     process = subprocess.run(
         [sys.executable, "-W", "error", "-c", program, *arguments],
@@ -63,7 +63,7 @@ def start(home: Path, *arguments: str, program: str = PROGRAM, **environment: st
 
 
 @pytest.mark.slow
-def test_a_second_start_compiles_nothing_and_a_damaged_entry_is_written_anew(tmp_path):
+def test_a_second_start_compiles_nothing_and_a_damaged_entry_is_written_again(tmp_path):
     first = start(tmp_path)
     folder = Path(first["folder"])
     assert folder.parent == tmp_path / "bert_jax" / "compiled"

@@ -1,4 +1,4 @@
-"""Each core is a device of its own where a program asks for it, and nothing that was set already is touched."""
+"""Each core is a device if a program asks for it, and earlier settings do not change."""
 
 import os
 import subprocess
@@ -17,7 +17,7 @@ print(int(chosen), len(jax.devices()), int(use_all_cores()))
 
 
 def said(code: str = CODE, **environment: str) -> list[int]:
-    """What a fresh process prints."""
+    """The output of a fresh process."""
     settings = ("JAX_NUM_CPU_DEVICES", "XLA_FLAGS", "JAX_PLATFORMS")
     clean = {name: value for name, value in os.environ.items() if name not in settings}
     process = subprocess.run(
@@ -34,7 +34,7 @@ def test_there_is_a_device_for_each_core_and_asking_again_changes_nothing():
 
 
 @pytest.mark.slow
-def test_what_was_set_before_stays():
+def test_earlier_settings_stay():
     assert said(JAX_NUM_CPU_DEVICES="3") == [0, 3, 0]
     assert said(XLA_FLAGS="--xla_force_host_platform_device_count=3") == [0, 3, 0]
     assert said("import jax; jax.devices()\n" + CODE) == [0, 1, 0]
@@ -52,7 +52,7 @@ print(*sorted(core for task in tasks for core in os.sched_getaffinity(task)))
 
 @pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="only Linux tells a thread its core")
-def test_each_computing_thread_has_a_core_of_its_own_unless_told_otherwise():
+def test_each_computing_thread_has_its_own_core_by_default():
     cores = sorted(os.sched_getaffinity(0))
     assert said(APART) == cores
     assert len(said(APART, BERT_JAX_KEEP_APART="0")) == len(cores) ** 2

@@ -1,4 +1,4 @@
-"""Students with some of their teacher's layers: which they are, and that they compute what those layers do."""
+"""Students with some of their teacher's layers: which layers, and that they compute the same."""
 
 from typing import Any
 

@@ -25,7 +25,7 @@ ALBERT = CONFIG.replace(model_type="albert", embedding_size=6)
 
 
 def blocks(config):
-    """A tree of attention alone, whose every column says which head it is of."""
+    """A tree of attention alone; every column holds the number of its head."""
     heads = np.repeat(np.arange(config.num_attention_heads), config.head_dim).astype(np.float32)
     dense = {"kernel": np.tile(heads, (config.hidden_size, 1)), "bias": heads}
     output = {"kernel": dense["kernel"].T, "bias": np.ones(config.hidden_size, np.float32)}

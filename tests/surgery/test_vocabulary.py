@@ -1,4 +1,4 @@
-"""Words of a domain as tokens: what the tokenizer makes of them, which rows they get, and what cannot be."""
+"""Words of a domain as tokens: their ids, the rows that they get, and words that cannot be tokens."""
 
 import numpy as np
 import pytest
@@ -77,9 +77,9 @@ def test_an_untied_decoder_grows_too(params):
 @pytest.mark.parametrize(
     ("words", "options", "line"),
     [
-        (["covid-19"], {}, "'covid-19' is not one word for this tokenizer, which makes of it: covid - 19"),
-        ([" "], {}, "which makes of it: nothing"),
-        (["a" * 101], {}, "words of more than 100 are"),
+        (["covid-19"], {}, "'covid-19' is not one word for this tokenizer, which splits it into: covid - 19"),
+        ([" "], {}, "which splits it into: nothing"),
+        (["a" * 101], {}, "turns words of more than 100 into"),
         (["one", "two", "three"], {"into_unused": True}, r"3 new words, but the vocabulary has 2 \[unusedN\] places"),
         (["one"], {"initial": "zero"}, "initial='zero': expected one of mean, pieces"),
     ],

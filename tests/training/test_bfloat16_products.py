@@ -1,4 +1,4 @@
-"""What is compiled in bfloat16: the products have kernels of that type, and embeddings are looked up, not multiplied."""
+"""Programs compiled in bfloat16: products have kernels of that type, and embeddings are looked up, not multiplied."""
 
 import re
 from typing import Any
@@ -17,7 +17,7 @@ from bert_jax.training.step import abstract_state, compile_train_step
 pytestmark = pytest.mark.optimized
 
 B, L, P = 8, 32, 5
-# Where a product is of float32 operands all the same: the end of its name, and why that does no harm.
+# Products that have float32 operands all the same: the end of their names, and why that does no harm.
 FLOAT32_PRODUCTS = {
     "nsp_head/BI,BO->IO": "two columns",
     "nsp_head/BO,IO->BI": "two columns",
@@ -60,14 +60,14 @@ def program(config: BertConfig, fused: bool) -> str:
     ids=["bert", "written out", "relative", "albert"],
 )
 def test_no_product_of_matrix_size_falls_back_to_float32(fields, fused):
-    """XLA's CPU compiler multiplies bfloat16 in float32 where it finds no kernel: half as fast, and silently."""
+    """XLA's CPU compiler multiplies bfloat16 in float32 if it has no kernel: half as fast, and silently."""
     text = program(CONFIG.replace(**fields), fused)
     found = products(text)
     assert len(found) > 20
     wide = {name for name, types in found.items() if types != {"bf16"}}
     assert not {name for name in wide if not name.endswith(tuple(FLOAT32_PRODUCTS))}
     assert {end for end in FLOAT32_PRODUCTS for name in wide if name.endswith(end)} == set(FLOAT32_PRODUCTS)
-    # The gradient of the token table comes of a scatter of B L rows.
+    # The gradient of the token table is a scatter of B L rows.
     size = CONFIG.replace(**fields).embedding_width
     assert re.search(rf"f32\[{CONFIG.vocab_size},{size}\]\S* scatter\(", text)
     assert f"[{B * L},{CONFIG.vocab_size}]" not in text and f"[{B},{L},{CONFIG.vocab_size}]" not in text

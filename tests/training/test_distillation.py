@@ -1,4 +1,4 @@
-"""Distillation: its loss and gradients against the definition in NumPy, the teacher that stays as it is, and meshes."""
+"""Distillation: its loss and gradients against the definition in NumPy, the unchanged teacher, and meshes."""
 
 import functools
 from typing import Any

@@ -1,4 +1,4 @@
-"""Rates by depth: who learns how fast, and what does not learn at all."""
+"""Learning rates by depth: how fast each layer learns, and which parameters are frozen."""
 
 from typing import Any
 
@@ -98,13 +98,13 @@ def test_layers_that_share_their_parameters_learn_at_one_rate():
         ({"decay": float("nan")}, "layer_decay: found nan"),
     ],
 )
-def test_what_is_no_rate_is_one_line(fields: dict, says: str):
+def test_an_invalid_rate_is_one_line(fields: dict, says: str):
     with pytest.raises(UserError, match=says):
         layer_rates(BertConfig(**SIZES), **fields)
 
 
 @pytest.mark.slow
-def test_what_is_frozen_stays_as_it_is_to_the_bit():
+def test_frozen_parameters_do_not_change_by_a_bit():
     config = BertConfig(**SIZES).replace(labels=("a", "b", "c"))
     model, recipe = HEADS["sequence-classification"](config), OptimizerConfig(learning_rate=0.01, warmup_steps=0)
     tx = with_rates(make_optimizer(recipe), layer_rates(config, freeze="2"))
@@ -129,7 +129,7 @@ def test_what_is_frozen_stays_as_it_is_to_the_bit():
 
 @pytest.mark.slow
 def test_clipping_counts_what_learns():
-    """Beside optax on the unfrozen part of the tree alone, in which the gradient of the rest does not exist."""
+    """Compared with optax on the unfrozen part of the tree alone, which has no other gradients."""
     config = BertConfig(**SIZES)
     params = tiny.random_flat(config, 0, "sequence-classification")
     rng = np.random.default_rng(1)

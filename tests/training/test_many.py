@@ -1,4 +1,4 @@
-"""Many runs of one recipe in one program: what goes bad in one of them stays there."""
+"""Many runs of one recipe in one program: bad numbers in one of them do not affect the others."""
 
 from types import SimpleNamespace
 

@@ -1,4 +1,4 @@
-"""Batches on the mesh: the same global batch whatever the layout, and only the rows that are needed are made."""
+"""Batches on the mesh: the same global batch for any layout, and each process makes only the rows that it needs."""
 
 import jax
 import numpy as np
@@ -32,7 +32,7 @@ def test_a_batch_on_the_mesh_is_the_hosts_batch(sizes):
 
 
 class SecondOfTwoProcesses:
-    """The layout as a process sees it that holds half of the devices."""
+    """The layout, as seen by a process that holds half of the devices."""
 
     def __init__(self, mesh):
         self.indices = batch_shardings(mesh).devices_indices_map((16,))

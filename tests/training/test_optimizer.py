@@ -193,7 +193,7 @@ STEPS, SKIPPED = 60, 7
 
 
 class Reference:
-    """The optimizers in float64, a leaf at a time, written from their definitions."""
+    """The optimizers in float64, one leaf at a time, written from their definitions."""
 
     def __init__(self, config: OptimizerConfig, params: dict[str, np.ndarray]):
         self.config, self.count = config, 0

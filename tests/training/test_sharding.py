@@ -151,7 +151,7 @@ def test_moments_of_any_optax_optimizer_lie_as_their_parameters():
 
 
 def test_layout_of_a_layer_is_megatrons():
-    """Column-cut, then row-cut: one sum a block over the tensor axis."""
+    """Split by columns, then by rows: one sum per block over the tensor axis."""
     layer = state_shardings(abstract_state(MODEL, TX), abstract_mesh(2, 2, 2)).params["bert"]["encoder"]["layer_0"]
     attention, feed_forward = layer["attention"], layer["feed_forward"]
     for name in ("query", "key", "value"):
@@ -214,7 +214,7 @@ def test_heads_and_rows_that_do_not_divide_are_named_with_sizes_that_fit():
 # --- the mesh ---
 
 
-def test_mesh_takes_what_is_left_and_is_of_type_auto():
+def test_mesh_takes_the_remaining_devices_and_is_of_type_auto():
     mesh = make_mesh(MeshConfig(fsdp=2, tensor=2))
     assert dict(mesh.shape) == {"data": 2, "fsdp": 2, "tensor": 2}
     assert mesh.axis_types == (AxisType.Auto,) * 3
@@ -292,7 +292,7 @@ class Ran:
 
 @functools.cache
 def fresh_state() -> TrainState:
-    """On the host; the meshes take it from here."""
+    """A fresh state on the host, which all meshes start from."""
     return jax.device_get(init_state(jax.random.key(0), MODEL, TX))
 
 
@@ -428,7 +428,7 @@ def test_no_device_makes_another_devices_dropout_bits(ran):
 
 
 def test_the_fused_loss_sums_the_table_s_gradient_over_the_devices_once():
-    """In three chunks; an all-reduce each would be three times the traffic."""
+    """With three chunks; one all-reduce for each would triple the traffic."""
     mesh = Layout(data=8).mesh
     of_mesh: Any = fused_loss_on(mesh)
     loss = dataclasses.replace(of_mesh, rows_at_once=2)
@@ -451,7 +451,7 @@ def test_where_the_vocabulary_is_cut_the_loss_is_written_out():
 
 @pytest.mark.slow
 def test_shardings_of_inputs_and_outputs_alone_would_hold_the_global_batch():
-    """What the constraints are for; and the search above finds it."""
+    """Shows what the constraints are for, and that the search above finds it."""
     mesh = Layout(fsdp=8).mesh
     state, rows, everywhere = on_mesh(fresh_state(), mesh), batch_shardings(mesh), replicated(mesh)
     layouts = state_shardings(state, mesh)

@@ -55,7 +55,7 @@ class Toy(nn.Module):
 
 
 def compiled(state: TrainState, config: BertConfig, accumulation: int = 1) -> Any:
-    """Not donating, so that tests may look at the state before."""
+    """Without donation, so that tests can read the state before the step."""
     step = partial(train_step, model=BertForPreTraining(config), tx=TX, schedule=SCHEDULE, accumulation=accumulation)
     return jax.jit(step).lower(state, tiny.pretraining_batch(), KEY).compile(compiler_options=FAST_COMPILE)
 

@@ -20,7 +20,7 @@ from bert_jax.data.text.corpus import MAX_DOCUMENT_CHARS, Corpus, CorpusFile
 from bert_jax.data.text.lines import no_progress
 from bert_jax.data.tokenizer.google import GoogleTokenizer
 from bert_jax.data.tokenizer.tokenizer import Tokenizer
-from bert_jax.data.vocabulary.learn import SPECIAL_TOKENS, count_words, learn_vocabulary
+from bert_jax.data.vocabulary import SPECIAL_TOKENS, count_words, learn_vocabulary
 from bert_jax.data.workers import Workers
 from bert_jax.errors import UserError
 from train.preparation.jobs import IndexJob, IndexResult, ShardResult, TokeniseJob

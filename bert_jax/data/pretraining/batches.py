@@ -1,4 +1,4 @@
-"""`batch(step)`: any training batch, or any rows of it, as a pure function of (seed, step); random batches too."""
+"""`batch(step)`: any training batch, or any rows of it, as a pure function of (seed, step); also random batches."""
 
 import logging
 from dataclasses import replace
@@ -25,21 +25,22 @@ from bert_jax.errors import UserError
 logger = logging.getLogger(__name__)
 
 IGNORED_LABEL = -100
-"""`next_sentence_label` of a row that is padding."""
+"""`next_sentence_label` of a padding row."""
 
-# What the data seed is split into, so that order and masks share no bits.
+# Order and masks derive their own keys from the data seed with these words, so that they share no bits.
 _ORDER, _MASKS = range(2)
 
 
 class Batches:
     """The batches of one split of a prepared directory.
 
-    There is no position to save or to lose: batch `step` holds the positions first_row + [step * batch_size, (step + 1)
-    * batch_size) of an endless row of epochs, each a shuffle of all examples of its own, with masks of its own. So a
-    batch may begin in one epoch and end in the next. Any process makes any rows of any batch, at once.
+    There is no reading position to save. Epochs follow each other endlessly, each with its own shuffle of all examples
+    and its own masks; batch `step` holds positions first_row + [step * batch_size, (step + 1) * batch_size) of this
+    sequence. So a batch may begin in one epoch and end in the next, and any process can make any rows of any batch
+    directly.
 
-    `len(batches)` is the number of examples. `steps_per_epoch` is the number of batches after which each was seen
-    at least once. `masking` is the MaskingConfig in force; `max_predictions` its P.
+    `len(batches)` is the number of examples. `steps_per_epoch` is the number of batches that hold each of them at
+    least once. `masking` is the MaskingConfig in use, `max_predictions` its P.
     """
 
     def __init__(
@@ -63,15 +64,15 @@ class Batches:
             batch_size: B, rows of the global batch.
             max_seq_length: L, one of the lengths that the directory has examples for.
             max_predictions: P; overrides `masking.max_predictions`.
-            masking: how to mask. None: as the data was prepared. A MaskingConfig without `max_predictions` takes
-                what the data was prepared with, or `default_max_predictions` if it masks another share. Static
-                masks (recipe google) are what they are: None, or the very settings they were made with.
-            seed: of order and masks.
-            shuffle: False for the order of the index, which evaluation wants. Masks still differ between epochs.
+            masking: how to mask. None: as the data was prepared. A MaskingConfig without `max_predictions` gets the P
+                that the data was prepared with, or `default_max_predictions` if it masks another share. Static masks
+                (recipe google) are fixed: pass None, or exactly the settings that they were made with.
+            seed: for order and masks.
+            shuffle: False keeps the order of the index, for evaluation. Masks still differ between epochs.
             pad_last: end each epoch with a batch that is filled up with padding rows (attention mask and weights 0,
                 ids of [PAD], `next_sentence_label` -100, which losses ignore), so that a pass over a held-out split
-                counts every example once. None: only where `shuffle` is False.
-            first_row: the position that batch 0 begins with, to go on where batches of another size ended; not with
+                counts every example once. None: only if `shuffle` is False.
+            first_row: the position at which batch 0 begins, to continue where batches of another size ended; 0 with
                 `pad_last`.
 
         Raises:
@@ -127,8 +128,8 @@ class Batches:
 
         Returns:
             input_ids, token_type_ids, attention_mask: int32 [B, L]. mlm_positions, mlm_labels: int32 [B, P],
-            ascending, padded with 0. mlm_weights: float32 [B, P], 0 for padding. next_sentence_label: int32 [B], 0
-            where B follows A (objective sop: where the pair is in order), 1 elsewhere; absent for objective none.
+            ascending, padded with 0. mlm_weights: float32 [B, P], 0 for padding. next_sentence_label: int32 [B], 0 if
+            B follows A (objective sop: if the pair is in order), else 1; absent for objective none.
 
         Raises:
             ValueError: a negative step.
@@ -144,7 +145,7 @@ class Batches:
         real_B = places_B < len(self)
         if real_B.all() and len(real_B):
             return self._make(epochs_B, places_B)
-        if not real_B.any():  # one row made for nothing gives the names, types and widths
+        if not real_B.any():  # make one row, only to get the names, types and widths
             made = self._make(np.zeros(1, np.int64), np.zeros(1, np.int64))
             return {name: self._padded(name, array[:0], real_B) for name, array in made.items()}
         made = self._make(epochs_B[real_B], places_B[real_B])
@@ -225,7 +226,7 @@ def _resolve(
     max_predictions: int | None,
     directory: Path,
 ) -> MaskingConfig:
-    """The masking in force: what the caller said, and what the data was prepared for where the caller said nothing."""
+    """The masking to use: the caller's settings, and those that the data was prepared with for what is None."""
     settings = manifest["settings"]
     prepared = MaskingConfig(
         probability=settings["masked_lm_prob"],
@@ -248,7 +249,7 @@ def _resolve(
         raise UserError(f"max_predictions is {width}, but a row has {max_seq_length} tokens at most")
     if wanted.strategy == "bernoulli" and width < enough:
         logger.warning(
-            "max_predictions=%d cuts what masking strategy 'bernoulli' draws; %d would hold nearly every draw",
+            "max_predictions=%d drops some positions that masking strategy 'bernoulli' draws; %d would keep nearly all",
             width,
             enough,
         )
@@ -256,7 +257,7 @@ def _resolve(
 
 
 class RandomBatches:
-    """`batch(step, rows)` like `Batches`, every row full; a pure function of (seed, step, row)."""
+    """Batches of random ids, with `batch(step, rows)` as in `Batches` and no padding; pure in (seed, step, row)."""
 
     def __init__(
         self,
@@ -278,7 +279,7 @@ class RandomBatches:
     def batch(self, step: int, rows: np.ndarray | slice | None = None) -> dict[str, np.ndarray]:
         """Arrays as in `Batches.batch`: int32 [B, L] and [B, P], float32 [B, P], int32 [B].
 
-        Half of each row is of token type 1 where there are sentence pairs.
+        With sentence pairs, the second half of each row has token type 1.
         """
         generator = np.random.default_rng((self._seed, step))
         size, length, predictions = self.batch_size, self._length, self._predictions

@@ -1,8 +1,8 @@
-"""Randomness without state: bits by a hash of key and counter, and a shuffle evaluated at any position.
+"""Randomness without state: random bits as a hash of key and counter, and a shuffle evaluated at any position.
 
-A bit is a function of its key and its place, so a row's random numbers depend neither
-on its batch nor on the process that draws them. Every word of a key passes through mixing rounds of its own, so two
-streams are never shifted copies of one another. Not for cryptography.
+Every bit is a function of its key and counter, so a row's random numbers depend neither on its batch nor on the process
+that draws them. Each word of a key has its own mixing rounds, so no two streams are shifted copies of each other. Not
+for cryptography.
 """
 
 import math
@@ -14,7 +14,7 @@ _MASK64 = (1 << 64) - 1
 
 
 def mix64(x: np.ndarray) -> np.ndarray:
-    """A bijection of 64-bit words in which every input bit moves every output bit (splitmix64's finaliser).
+    """A bijection of 64-bit words in which every input bit affects every output bit (splitmix64's finaliser).
 
     Args:
         x: uint64, any shape.
@@ -31,7 +31,7 @@ def mix64(x: np.ndarray) -> np.ndarray:
 
 
 def derive(key: int | np.ndarray, *words: int | np.ndarray) -> np.ndarray:
-    """A new key from a key and the words that name what it is for, one mixing round a word.
+    """Derive a new key from a key and the words that name its purpose; each word adds a mixing round.
 
     Args:
         key: uint64 (or a Python integer, taken modulo 2^64), any shape.
@@ -67,7 +67,7 @@ def bits32(key: np.ndarray, counter: np.ndarray) -> np.ndarray:
 
 
 def below(bits: np.ndarray, bound: int | np.ndarray) -> np.ndarray:
-    """Numbers in [0, bound) from 32 random bits each, by multiplication (Lemire); bias below bound / 2^32.
+    """Numbers in [0, bound), each from 32 random bits by multiplication (Lemire); the bias is below bound / 2^32.
 
     Args:
         bits: integers below 2^32, any shape.
@@ -96,7 +96,7 @@ def _as_uint64(x: int | np.ndarray) -> np.ndarray:
 
 
 def permute(positions: np.ndarray, size: int, key: np.ndarray) -> np.ndarray:
-    """What a shuffle of `range(size)` named by `key` has at each of `positions`.
+    """The values at `positions` in the shuffle of `range(size)` that `key` selects.
 
     A Feistel network over a grid of a x b >= size cells, a and b near the square root (Black and Rogaway, "Ciphers
     with arbitrary finite domains", 2002): each round adds to one coordinate a hash of the other, which is a
@@ -125,14 +125,15 @@ def permute(positions: np.ndarray, size: int, key: np.ndarray) -> np.ndarray:
     round_keys = derive(key, np.arange(_rounds(size)))
     x = _feistel(x, rows, columns, round_keys)
     outside = np.flatnonzero(x >= size)
-    # A walk meets no cell twice; and of very many cells so few lie outside that a walk of a thousand is a bug too.
+    # A walk never visits a cell twice, which bounds its length. In a large grid so few cells lie outside [0, size) that
+    # a walk of a thousand steps is a bug too.
     for _ in range(min(rows * columns - size, 1000)):
         if not outside.size:
             break
         x[outside] = _feistel(x[outside], rows, columns, round_keys)
         outside = outside[x[outside] >= size]
     if outside.size:
-        raise RuntimeError(f"permute: {outside.size} walks do not return to [0, {size}); the rounds are no bijection")
+        raise RuntimeError(f"permute: {outside.size} walks do not return to [0, {size}): the rounds are no bijection")
     return x.astype(np.int64).reshape(shape)
 
 
@@ -151,5 +152,5 @@ def _draw(x: np.ndarray, round_key: np.uint64, bound: int) -> np.ndarray:
 
 
 def _rounds(size: int) -> int:
-    """Eight do where the coordinates are large; with twelve, orders of five or six things come out unequally often."""
+    """Eight are enough for large coordinates; with only twelve, some orders of five or six items are too frequent."""
     return 8 if size > 1 << 16 else 24

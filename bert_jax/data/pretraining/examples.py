@@ -1,7 +1,7 @@
 """Documents -> pretraining examples, as slices of a shard's token stream: the index that batches are read from.
 
-An example never copies tokens. The index looks at the lengths of sentences only, so ten dupes of a shard cost
-ten small rows an example, and the index for length 512 comes from the same tokens as the one for 128.
+An example never copies tokens. The index needs only the lengths of sentences, so ten passes over a shard cost ten
+small rows per example, and the indices for lengths 128 and 512 share the same tokens.
 """
 
 from collections.abc import Mapping, Sequence
@@ -32,10 +32,10 @@ OBJECTIVES = ("nsp", "sop", "none")
 
 
 class TokenShard(Protocol):
-    """What this file reads of a shard (`bert_jax.data.pretraining.shards.Shard` is one).
+    """The arrays of a shard that this file reads (`bert_jax.data.pretraining.shards.Shard` has them).
 
-    tokens: uint16 or uint32 [T], every sentence end to end, no special tokens; sentences: int64 [S + 1] offsets
-    into tokens; documents: int64 [D + 1] offsets into sentences.
+    tokens: uint16 or uint32 [T], all sentences end to end, no special tokens; sentences: int64 [S + 1] offsets into
+    tokens; documents: int64 [D + 1] offsets into sentences.
     """
 
     @property
@@ -47,14 +47,14 @@ class TokenShard(Protocol):
 
 
 class Bounds(NamedTuple):
-    """Offsets without empty stretches: int64 [S + 1] into tokens and int64 [D + 1] into sentences."""
+    """Offsets of the sentences and documents with tokens: int64 [S + 1] into tokens, int64 [D + 1] into sentences."""
 
     sentences: np.ndarray
     documents: np.ndarray
 
 
 def bounds_of(shard: TokenShard) -> Bounds:
-    """The shard's offsets without sentences that have no token and documents that have no sentence."""
+    """The shard's offsets, leaving out sentences without a token and documents without a sentence."""
     sentences = np.asarray(shard.sentences, np.int64)
     documents = np.asarray(shard.documents, np.int64)
     has_tokens = np.diff(sentences) > 0
@@ -68,7 +68,7 @@ def bounds_of(shard: TokenShard) -> Bounds:
 
 
 def default_dupe_factor(objective: str) -> int:
-    """10 as in BERT; 1 for "none", whose later dupes soon cut where the first did (masks are new each epoch anyway)."""
+    """10 as in BERT; 1 for "none", where later passes soon cut as the first did (masks are new each epoch anyway)."""
     return 1 if objective == "none" else 10
 
 
@@ -82,30 +82,30 @@ def build_index(
     dupe_factor: int | None = None,
     seed: int = 0,
 ) -> np.ndarray:
-    """One shard's examples: the default recipe.
+    """The examples of one shard, by the default recipe.
 
     objective
         "nsp": BERT's sentence pairs, the distribution of google-research/bert `create_pretraining_data.py`
         (`create_instances_from_document`, `truncate_seq_pair`), with one change: a random B comes from another
-        document of the same shard, each as likely as the next, and never from A's own.
+        document of the same shard, all equally likely, and never from A's own.
         "sop": ALBERT's (google-research/albert): A and B are always consecutive and half of the pairs are
         swapped; a chunk of a single sentence still gets a random B and label 1.
         "none": whole sentences of one document up to the length, one slice and no B: DOC-SENTENCES of RoBERTa
-        §4.2 (fairseq `complete_doc`). Documents are not crossed. A sentence longer than the length is cut into
-        pieces, nothing is lost. As in RoBERTa there are no deliberately short sequences: `short_seq_prob` has no
-        effect. Dupes after the first begin each document with a slice of random length, so that their cuts
-        differ until two happen to coincide; what differs throughout are the masks.
+        §4.2 (fairseq `complete_doc`). No example crosses documents. A sentence longer than the length is cut into
+        pieces, so nothing is lost. As in RoBERTa no sequence is short on purpose: `short_seq_prob` has no effect.
+        Passes after the first begin each document with a slice of random length, so their cuts differ from the
+        first pass's until two happen to coincide; the masks always differ.
     max_seq_length
         Tokens of a sequence with its special tokens ([CLS] A [SEP] B [SEP]: three, or two where there is no B).
     short_seq_prob
-        How often a document of one dupe aims at a random shorter length, from 2 up.
+        Probability that one pass over a document aims at a random shorter length, at least 2.
     dupe_factor
-        How often the whole shard is gone through, each time with other cuts and pairs. None: `default_dupe_factor`.
+        Number of passes over the whole shard, each with other cuts and pairs. None: `default_dupe_factor`.
 
-    Returns EXAMPLE [N], shuffled (a prefix of it is a fair sample). It is a pure function of the shard's sentence
-    and document offsets and of the arguments: one key of (seed, shard_number, objective, max_seq_length), drawn
-    from the bit generator's raw words, whose stream NumPy guarantees across versions. Other shards, the number
-    of processes and the token values have no part in it.
+    Returns EXAMPLE [N], shuffled (so a prefix is a fair sample): a pure function of the arguments and of the shard's
+    sentence and document offsets. Token values, other shards and the number of processes do not matter. All random
+    numbers come from one stream of the bit generator's raw words, which NumPy guarantees across versions; its key is
+    (seed, shard_number, objective, max_seq_length).
 
     Raises UserError on a setting out of range, and for nsp and sop on a shard with fewer than two documents.
     """
@@ -113,7 +113,7 @@ def build_index(
     _check(objective, max_seq_length, short_seq_prob, dupe_factor, seed)
     bounds = bounds_of(shard)
     if bounds.sentences[-1] > np.iinfo(np.uint32).max:
-        raise UserError(f"shard {shard_number}: {bounds.sentences[-1]} tokens, a shard may hold 4294967295 at most")
+        raise UserError(f"shard {shard_number}: {bounds.sentences[-1]} tokens, but a shard may hold at most 4294967295")
     documents = len(bounds.documents) - 1
     if objective != "none" and documents < 2:
         raise UserError(
@@ -131,7 +131,7 @@ def build_index(
     index["a_shard"] = index["b_shard"] = shard_number
     for field in Spans._fields:
         index[field] = getattr(spans, field)
-    return index.take(draws.permutation(len(index)))  # a tenth of the time that index[...] takes for such rows
+    return index.take(draws.permutation(len(index)))  # ten times faster than index[...] for such rows
 
 
 def tokens_of(
@@ -141,10 +141,10 @@ def tokens_of(
     cls_token_id: int,
     sep_token_id: int,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """One example spelled out: (input_ids, token_type_ids), int32 [length] each, without padding or masks.
+    """The tokens of one example: (input_ids, token_type_ids), int32 [length] each, without padding or masks.
 
-    row: an EXAMPLE; shards: by shard number. [CLS] A [SEP] B [SEP] with types 0 up to the first [SEP] and 1 after
-    it; [CLS] A [SEP], all 0, where the row has no B.
+    row: an EXAMPLE; shards: by shard number. The tokens are [CLS] A [SEP] B [SEP], of type 0 up to the first [SEP] and
+    1 after it; without a B they are [CLS] A [SEP], all of type 0.
     """
     a = shards[int(row["a_shard"])].tokens[int(row["a_start"]) : int(row["a_end"])]
     b_start, b_end = int(row["b_start"]), int(row["b_end"])
@@ -161,7 +161,7 @@ def tokens_of(
 
 
 class Spans(NamedTuple):
-    """Examples before they are rows: token offsets and labels, int64 [N] each."""
+    """Examples as columns: token offsets and labels, int64 [N] each."""
 
     a_start: np.ndarray
     a_end: np.ndarray
@@ -173,10 +173,10 @@ class Spans(NamedTuple):
 def _pairs(
     bounds: Bounds, draws: "_Draws", max_tokens: int, short_seq_prob: float, dupe_factor: int, *, swap: bool
 ) -> Spans:
-    """Sentence pairs, not yet truncated. All documents of all dupes are walked side by side, a chunk a turn.
+    """Sentence pairs, not yet truncated. Each turn of the loop takes one chunk of every document in every pass.
 
-    A chunk is the sentences from `at` until `target` tokens are reached or the document ends; A is its first part,
-    B its rest or a piece of another document, and then the rest goes into the next chunk.
+    A chunk is the sentences from `at` until `target` tokens are reached or the document ends. A is its first part. B is
+    its rest, or a piece of another document: then the rest goes into the next chunk.
     """
     sentences, documents = bounds
     count = len(documents) - 1
@@ -212,7 +212,7 @@ def _pairs(
 
 
 def _random_b(bounds: Bounds, draws: "_Draws", document: np.ndarray, room: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Sentences [first, stop) of another document: a random one, and more until `room` tokens are reached."""
+    """Sentences [first, stop) of another document: from a random one on until `room` tokens are reached."""
     sentences, documents = bounds
     count = len(documents) - 1
     other = draws.below(np.full(len(document), count - 1))
@@ -224,9 +224,9 @@ def _random_b(bounds: Bounds, draws: "_Draws", document: np.ndarray, room: np.nd
 
 
 def _truncate(spans: Spans, draws: "_Draws", max_tokens: int) -> Spans:
-    """Cut A and B to max_tokens together: the longer one loses (B on a tie) a token at its front or its end, by coin.
+    """Truncate A and B to max_tokens together: the longer one (B on a tie) loses its first or last token, by coin flip.
 
-    Which of the two loses how many does not depend on the coins, so only the heads are drawn here.
+    How many tokens each loses does not depend on the coins, so only the number lost at the front (heads) is drawn.
     """
     a_length = spans.a_end - spans.a_start
     b_length = spans.b_end - spans.b_start
@@ -238,7 +238,7 @@ def _truncate(spans: Spans, draws: "_Draws", max_tokens: int) -> Spans:
 
 
 def _full_sentences(bounds: Bounds, draws: "_Draws", max_tokens: int, dupe_factor: int) -> Spans:
-    """One slice an example: as many whole sentences of a document as fit, or a piece of one that does not fit."""
+    """One slice per example: as many whole sentences of a document as fit, or a piece of one that does not fit."""
     sentences, documents = bounds
     count = len(documents) - 1
     document = np.tile(np.arange(count), dupe_factor)
@@ -260,9 +260,9 @@ def _full_sentences(bounds: Bounds, draws: "_Draws", max_tokens: int, dupe_facto
 
 
 class _Draws:
-    """Random numbers from the raw words of one keyed stream, by arithmetic written out here.
+    """Random numbers computed from the raw words of one keyed stream.
 
-    NumPy guarantees the words for all time, but not what Generator's methods make of them (NEP 19).
+    NumPy guarantees these words across versions, but not the results of Generator's methods (NEP 19).
     """
 
     def __init__(self, key: tuple[int, ...]):
@@ -281,7 +281,7 @@ class _Draws:
         return (self.uniform(len(limits)) * limits).astype(np.int64)
 
     def heads(self, counts: np.ndarray) -> np.ndarray:
-        """int64, the heads among `counts` flips of a fair coin, each flip a bit of a word."""
+        """int64, the number of heads in each of `counts` flips of a fair coin; a flip is one bit of a word."""
         some = np.flatnonzero(counts)
         flips = counts[some]
         words_each = -(-flips // 64)

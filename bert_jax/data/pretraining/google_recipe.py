@@ -1,7 +1,7 @@
 """The recipe of google-research/bert `create_pretraining_data.py`, draw for draw: pairs, static masks and order.
 
-Written from the published algorithm, not from its code. One `random.Random(seed)` is threaded through everything,
-so the order of the calls here is part of the result; CPython 3.2 and later give the same numbers.
+Written from the published algorithm, not from its code. One `random.Random(seed)` makes all draws, so the order of the
+calls here is part of the result; CPython 3.2 and later give the same numbers.
 """
 
 import itertools
@@ -17,10 +17,10 @@ from bert_jax.errors import UserError
 
 
 class StaticExamples(NamedTuple):
-    """Examples with the masks they keep for ever, in the script's order.
+    """Examples with their static masks, in the script's order.
 
     rows: EXAMPLE [N]. mask_positions: int32 [N, P], ascending positions in [CLS] A [SEP] B [SEP], 0 past the count.
-    mask_inputs: int32 [N, P], the id that stands at that position in the input, 0 past the count.
+    mask_inputs: int32 [N, P], the input id at that position, 0 past the count.
     mask_count: int32 [N], how many of the P are real.
     """
 
@@ -31,7 +31,7 @@ class StaticExamples(NamedTuple):
 
 
 class Instance(NamedTuple):
-    """One example spelled out, as the model sees it and without padding.
+    """One example as the model sees it, without padding.
 
     input_ids, token_type_ids: int32 [length], masks applied; mlm_positions, mlm_labels: int32 [count];
     next_sentence_label: 0 = B follows A, 1 = B is random.
@@ -60,15 +60,15 @@ def google_instances(
 ) -> StaticExamples:
     """All examples of a corpus, equal to what `create_pretraining_data.py` writes for it under Python 3.
 
-    shards: the corpus in the order of its files; a row's shard is its place in this sequence.
+    shards: the corpus in the order of its files; rows name a shard by its index in this sequence.
     vocabulary: the token string of every id; it must have [CLS], [SEP] and [MASK].
-    replacement_ids: what a masked position may be replaced by; by default the whole vocabulary in file order,
-    special tokens included, a token that the file repeats once and with its last id, as the script has it.
-    progress: called with (document passes done, all) after each.
+    replacement_ids: the ids that may replace a masked token. Default, as in the script: the whole vocabulary in file
+    order, special tokens included; a token that the file repeats counts once, with its last id.
+    progress: called after each pass over a document with (passes done, passes in all).
 
-    The defaults are the script's. One process and one random stream: a row depends on all that came before it.
-    A random B may come from A's own document after ten unlucky draws (always, where there is only one document),
-    still with label 1: that, too, is the script's. Raises UserError on a setting out of range.
+    The defaults are the script's. There is one process and one random stream, so each row depends on all rows before
+    it. As in the script, a random B comes from A's own document after ten unlucky draws (always, if there is only one
+    document) and still has label 1. Raises UserError on a setting out of range.
     """
     ids = {token: i for i, token in enumerate(vocabulary)}
     _check(ids, max_seq_length, max_predictions, masked_lm_prob, short_seq_prob, dupe_factor)
@@ -87,7 +87,7 @@ def google_instances(
     rng = random.Random(seed)
     documents = _documents(shards)
     if not documents:
-        raise UserError("shards: found no document with a token in it, the google recipe needs one at least")
+        raise UserError("shards: found no document with a token; the google recipe needs at least one")
     shuffle(rng, documents)
 
     drawn = _Columns(max_predictions, max_seq_length, len(vocabulary))
@@ -142,7 +142,10 @@ def _documents(shards: Sequence[TokenShard]) -> list[_Document]:
 def _pairs(
     documents: Sequence[_Document], number: int, rng: random.Random, max_tokens: int, short_seq_prob: float
 ) -> Iterator[tuple[int, int, int, int, int, int, int]]:
-    """The pairs of one document in one pass, as EXAMPLE fields. The caller draws each one's masks before the next."""
+    """Yields the pairs of one document in one pass, as EXAMPLE fields.
+
+    The caller must draw a pair's masks before it asks for the next pair, since both draw from `rng`.
+    """
     shard, bounds = documents[number]
     target = max_tokens
     if rng.random() < short_seq_prob:
@@ -156,7 +159,7 @@ def _pairs(
         split = at + 1
         if stop - at >= 2:
             split = at + rng.randint(1, stop - at - 1)
-        # `or` must not draw where the chunk is a single sentence
+        # the script draws nothing for a chunk of a single sentence
         is_random = stop - at == 1 or rng.random() < 0.5
         if is_random:
             b_shard, b_start, b_end = _random_b(documents, number, rng, target - (bounds[split] - bounds[at]))
@@ -168,7 +171,7 @@ def _pairs(
 
 
 def _random_b(documents: Sequence[_Document], number: int, rng: random.Random, room: int) -> tuple[int, int, int]:
-    """(shard, start, end) of the tokens of sentences from another document, `room` tokens or the document's end."""
+    """(shard, start, end) in tokens of sentences from another document, until `room` tokens are reached or it ends."""
     other = number
     for _ in range(10):
         other = rng.randint(0, len(documents) - 1)
@@ -186,7 +189,7 @@ def _random_b(documents: Sequence[_Document], number: int, rng: random.Random, r
 def _truncate(
     a_start: int, a_end: int, b_start: int, b_end: int, max_tokens: int, rng: random.Random
 ) -> tuple[int, int, int, int]:
-    """While too long, the longer one (B on a tie) loses a token: its first or its last, by a coin each."""
+    """While the pair is too long, the longer one (B on a tie) loses its first or last token, by coin flip."""
     for _ in range(a_end - a_start + b_end - b_start - max_tokens):
         front = rng.random() < 0.5
         if a_end - a_start > b_end - b_start:
@@ -210,7 +213,7 @@ class _Masker(NamedTuple):
         for position, token in enumerate(tokens):
             if token in self.unmaskable:
                 continue
-            # a "##" joins the word before it even across a [SEP]; the 80/10/10 draw is each token's own
+            # a "##" piece joins the word before it even across a [SEP]; each token has its own 80/10/10 draw
             if token in self.continuations and groups:
                 groups[-1].append(position)
             else:
@@ -235,7 +238,7 @@ class _Masker(NamedTuple):
 
 
 def shuffle(rng: random.Random, items: MutableSequence) -> None:
-    """`rng.shuffle(items)`: the same draws and the same order, in half the time; masks spend most of theirs here."""
+    """`rng.shuffle(items)` with the same draws and result, in half the time; masking spends most of its time here."""
     draw = rng.getrandbits
     for i in range(len(items) - 1, 0, -1):
         bits = (i + 1).bit_length()
@@ -246,7 +249,7 @@ def shuffle(rng: random.Random, items: MutableSequence) -> None:
 
 
 class _Columns:
-    """Examples as they are drawn, in as few bytes as hold them: 150 MB of English text make 3.6 million."""
+    """Collects the examples in as few bytes as possible: 150 MB of English text make 3.6 million."""
 
     def __init__(self, max_predictions: int, max_seq_length: int, vocab_size: int):
         def smallest(limit: int) -> array:
@@ -271,7 +274,7 @@ class _Columns:
         self._masks["mask_count"].append(len(masked))
 
     def in_order(self, order: np.ndarray) -> StaticExamples:
-        """Everything in that order; the columns are given up one by one, to hold as few of them twice as possible."""
+        """All examples in the given order. Frees each column after copying it, to save memory."""
         names = EXAMPLE.names or ()
         fields = np.frombuffer(self._rows, np.uint32).reshape(-1, len(names))
         rows = np.empty(len(order), EXAMPLE)

@@ -1,14 +1,14 @@
-"""Which positions of a row are masked, and by what: pure, keyed, for many rows at once.
+"""Which positions of a row are masked, and what replaces their tokens: a pure function of keys, for many rows at once.
 
 Three published ways to choose the positions (`MaskingConfig.strategy`):
 
-    count      BERT: a fixed number a row, [CLS] and [SEP] counted but never chosen (create_pretraining_data.py);
-               optionally whole words, and ALBERT's n-grams of them
-    bernoulli  transformers' DataCollatorForLanguageModeling: each non-special token on its own
-    roberta    fairseq's MaskTokensDataset: a number that is right on average, special tokens may be chosen too
+    count      BERT: a fixed share of a row's length, which counts [CLS] and [SEP]; these are never chosen
+               (create_pretraining_data.py). Optionally whole words, and ALBERT's n-grams of them
+    bernoulli  transformers' DataCollatorForLanguageModeling: each non-special token independently
+    roberta    fairseq's MaskTokensDataset: a share of the length, randomly rounded; special tokens may be chosen too
 
-A chosen token becomes [MASK] in 80 % of the cases, stays in 10 %, and is a random token in 10 %, drawn for each
-token separately, within a whole word too.
+A chosen token becomes [MASK] in 80 % of the cases, stays as it is in 10 %, and becomes a random token in 10 %. Each
+token has its own draw, also within a whole word.
 
 Every draw is a hash of the row's key and a position (`counter_hash`), so a row's masks depend on nothing else.
 """
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 Strategy = Literal["count", "bernoulli", "roberta"]
 
-# What a row's key is split into, so that no two decisions share bits.
+# Each decision derives its own key from the row's key with one of these words, so that no two decisions share bits.
 _SELECT, _NUMBER, _ACTION, _REPLACEMENT, _NGRAM = range(5)
 
 _NEVER = np.uint32(0xFFFFFFFF)
@@ -41,7 +41,7 @@ class MaskingConfig:
     Attributes:
         strategy: "count", "bernoulli" or "roberta", see the module's docstring.
         probability: share of a row's tokens to predict.
-        max_predictions: P, most predictions a row can have. None: what the data was prepared for (`Batches`).
+        max_predictions: P, the most predictions a row can have. None: as many as the data was prepared for (`Batches`).
         whole_word: choose whole words; a continuing piece ("##...", for RoBERTa one without "Ġ") belongs to the word
             before it. Strategy "count" only.
         ngram: choose n-grams of up to this many tokens (words, with `whole_word`). Strategy "count" only.
@@ -71,7 +71,7 @@ class MaskingConfig:
 
 @dataclass(frozen=True)
 class MaskingVocabulary:
-    """What masking has to know of a vocabulary.
+    """What masking needs to know about a vocabulary.
 
     Attributes:
         size: V.
@@ -79,7 +79,7 @@ class MaskingVocabulary:
         special_ids: ids of all special tokens ([PAD], [UNK], [CLS], [SEP], [MASK]): never chosen by "bernoulli",
             never a random replacement in "roberta".
         is_continuation_V: bool [V], the pieces that continue a word (`Tokenizer.is_continuation`).
-        pad_id: id of [PAD], 0 where the vocabulary has none.
+        pad_id: id of [PAD], 0 if the vocabulary has none.
     """
 
     size: int
@@ -92,7 +92,7 @@ class MaskingVocabulary:
 
     @classmethod
     def of(cls, tokenizer: "Tokenizer") -> "MaskingVocabulary":
-        """The same facts, from a tokenizer."""
+        """Read these values from a tokenizer."""
         return cls(
             size=tokenizer.vocab_size,
             cls_id=tokenizer.cls_token_id,
@@ -138,8 +138,8 @@ def mask_rows(
 ) -> MaskedInputs:
     """Choose and replace tokens.
 
-    Where "bernoulli" or "roberta" choose more than `max_predictions` positions, a uniformly random subset of that
-    size is kept: those with the smallest hashes. `default_max_predictions` makes this rare.
+    If "bernoulli" or "roberta" choose more than `max_predictions` positions, a uniformly random subset of that size is
+    kept: those with the smallest hashes. `default_max_predictions` makes this rare.
 
     Args:
         input_ids_BL: int32, rows padded at the end.
@@ -149,7 +149,7 @@ def mask_rows(
         vocabulary: see `MaskingVocabulary`.
 
     Returns:
-        The masked rows; `input_ids_BL` is left as it was.
+        The masked rows; `input_ids_BL` does not change.
 
     Raises:
         ValueError: `config.max_predictions` is None.
@@ -180,7 +180,7 @@ def put_masks(
 
 
 def default_max_predictions(config: MaskingConfig, max_seq_length: int) -> int:
-    """P that leaves almost no draw out: the most "count" and "roberta" choose, mean + 4 deviations of "bernoulli"."""
+    """A P that drops few choices: the most that "count" and "roberta" choose; mean + 4 deviations of "bernoulli"."""
     mean = config.probability * max_seq_length
     if config.strategy != "bernoulli":
         return max(1, math.ceil(mean))
@@ -191,8 +191,8 @@ def default_max_predictions(config: MaskingConfig, max_seq_length: int) -> int:
 def count_table(probability: float, max_predictions: int, max_seq_length: int) -> np.ndarray:
     """How many tokens "count" masks in a row of each length, int32 [max_seq_length + 1].
 
-    min(max_predictions, max(1, round(length * probability))), the length with its special tokens, halves rounded to
-    the even number: as create_pretraining_data.py under Python 3.
+    min(max_predictions, max(1, round(length * probability))); the length includes special tokens, and halves round to
+    even, as in create_pretraining_data.py under Python 3.
     """
     numbers = [min(max_predictions, max(1, round(n * probability))) for n in range(max_seq_length + 1)]
     return np.array(numbers, np.int32)
@@ -223,13 +223,13 @@ def _choose(
         chosen_BL = choose_words(
             candidates_BL, continues_BL, bits_BL, counts_B, ngram=config.ngram, ngram_keys_B=ngram_keys_B
         )
-        # Chosen positions come first whatever their bits, and no more than P of them are chosen.
+        # Sorting by position puts the chosen ones first; there are at most P.
         return _ascending(np.where(chosen_BL, columns_L.astype(np.uint32), _NEVER), P)
 
     position_bits = L.bit_length()
     low = np.uint32((1 << position_bits) - 1)
-    # The position in the low bits makes keys unique (no ties to break) and comes back without an argsort. Masks of
-    # L.bit_length() ones are above every position, so no key is _NEVER.
+    # The position in the low bits makes keys unique (no ties to break) and can be read back without an argsort. No
+    # position has all L.bit_length() bits set, so no key is _NEVER.
     keys_BL = (bits_BL & ~low) | columns_L.astype(np.uint32)
     np.putmask(keys_BL, ~candidates_BL, _NEVER)
     if P < L:
@@ -254,7 +254,7 @@ def _numbers(lengths_B: np.ndarray, keys_B: np.ndarray, config: MaskingConfig, L
 
 
 def _ascending(positions: np.ndarray, P: int) -> tuple[np.ndarray, np.ndarray]:
-    """The positions below _NEVER of each row, sorted and padded with 0 to P; and where they are."""
+    """Each row's positions below _NEVER, sorted and padded with 0 to P; and which of the P are real."""
     positions.sort(axis=1)
     kept_BP = positions[:, :P]
     if kept_BP.shape[1] < P:
@@ -270,7 +270,7 @@ def _replacements(
     config: MaskingConfig,
     vocabulary: MaskingVocabulary,
 ) -> np.ndarray:
-    """What stands at the chosen positions, int32 [B, P]: 80 % [MASK], 10 % the token itself, 10 % a random one."""
+    """The input ids at the chosen positions, int32 [B, P]: 80 % [MASK], 10 % the token itself, 10 % a random one."""
     action_BP = bits32(derive(keys_B, _ACTION)[:, None], positions_BP)
     random_bits_BP = bits32(derive(keys_B, _REPLACEMENT)[:, None], positions_BP)
     if config.strategy == "roberta":
@@ -292,20 +292,20 @@ def choose_words(
 ) -> np.ndarray:
     """Walk each row's words in random order and take those that still fit.
 
-    A word is a candidate and the continuations that follow it; one that is not a candidate ([SEP]) does not end a
-    word, so a continuation after it joins the word before, as in Google's create_pretraining_data.py. Only a
-    continuation before any word starts one. A word that would exceed the row's number is passed over.
+    A word is a candidate and the continuations that follow it. A token that is not a candidate ([SEP]) does not end a
+    word, so a continuation after it joins the word before it, as in Google's create_pretraining_data.py. A continuation
+    before any word starts a word. A word that would exceed the row's number of tokens is skipped.
 
-    With `ngram` > 1 each word in the walk starts an n-gram of n words, P(n) proportional to 1/n; it is shortened
-    until it fits, and passed over if it does not or if it touches a word already taken (ALBERT).
+    With `ngram` > 1 each word in the walk starts an n-gram of n words, P(n) proportional to 1/n (ALBERT). The n-gram is
+    shortened until it fits, and skipped if it still does not fit or contains a word already taken.
 
     Args:
         candidates_BL: bool, the positions that may be chosen.
         continues_BL: bool, the positions whose token continues a word; all False makes every token a word.
-        bits_BL: uint32, random bits of each position, which order the walk.
-        counts_B: integers, how many tokens a row may have chosen.
+        bits_BL: uint32, random bits of each position; words are walked in the order of their first token's bits.
+        counts_B: integers, how many tokens may be chosen in each row.
         ngram: longest n-gram, in words.
-        ngram_keys_B: uint64, keys of the draws of n.
+        ngram_keys_B: uint64, keys for drawing n.
 
     Returns:
         bool [B, L], the chosen positions.
@@ -317,7 +317,7 @@ def choose_words(
     starts_BL[has_any_B, first_B[has_any_B]] = True
     word_BL = np.cumsum(starts_BL, axis=1, dtype=np.int32) - 1
 
-    # Columns past a row's last word stand for words of no tokens, so n-grams need no bounds check.
+    # Columns past a row's last word are words without tokens, so n-grams need no bounds check.
     G = int(word_BL[:, -1].max(initial=-1)) + 1
     width = G + ngram + 1
     rows_B = np.arange(B)
@@ -350,9 +350,9 @@ def choose_words(
 
 
 def _walk_order(word_BL: np.ndarray, starts_BL: np.ndarray, bits_BL: np.ndarray, G: int) -> np.ndarray:
-    """Word numbers in the order of their random bits, int64 [G, B]; rows with fewer words end in G (no word)."""
+    """Word numbers in the order of their random bits, int64 [G, B]; rows with fewer words are padded with G."""
     low = np.uint32((1 << (G + 1).bit_length()) - 1)
-    # The word's number in the low bits makes keys unique, so that no sorting algorithm has a tie to break its way.
+    # The word's number in the low bits makes keys unique, so the order does not depend on how a sort breaks ties.
     keys_BL = np.where(starts_BL, (bits_BL & ~low) | word_BL.astype(np.uint32), np.uint32(0xFFFFFFFF))
     keys_BL.sort(axis=1)
     keys_GB = keys_BL.T[:G]
@@ -360,7 +360,7 @@ def _walk_order(word_BL: np.ndarray, starts_BL: np.ndarray, bits_BL: np.ndarray,
 
 
 def _draw_lengths(keys_B: np.ndarray, G: int, ngram: int) -> np.ndarray:
-    """How many words the n-gram at each word has, int32 [B, G + 1] in 1 .. ngram."""
+    """The length in words of the n-gram that starts at each word, int32 [B, G + 1] in 1 .. ngram."""
     lengths_BG = np.ones((len(keys_B), G + 1), np.int32)
     if ngram > 1:
         shares = 1 / np.arange(1, ngram + 1)

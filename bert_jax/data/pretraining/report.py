@@ -1,4 +1,4 @@
-"""What a prepared corpus is like, in numbers and in warnings: what ruins a week of training is said before it."""
+"""Statistics of a prepared corpus, and warnings about what would spoil training on it, before you start."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -9,14 +9,19 @@ import numpy as np
 from bert_jax.data.pretraining.counter_hash import mix64
 from bert_jax.data.pretraining.examples import TokenShard
 
-_LONGEST_DOCUMENT = 100_000  # sentences; documents with more count as having so many
-_SENTENCES_AT_ONCE = 2_000  # so few that what is computed of them stays in the processor's cache
+_LONGEST_DOCUMENT = 100_000  # sentences; longer documents are counted as this long
+_SENTENCES_AT_ONCE = 2_000  # few enough for the temporary arrays to stay in the processor's cache
 
 
 @dataclass
 class ShardStatistics:
-    """Of one shard: int64 [V] counts of each id, how many documents have 0, 1, 2 ... sentences (int64), and the hashes
-    of the different sentences (uint64, ascending)."""
+    """Statistics of one shard.
+
+    Attributes:
+        unigrams: int64 [V], the count of each id.
+        document_sizes: int64, how many documents have 0, 1, 2, ... sentences.
+        sentence_hashes: uint64, ascending, one per distinct sentence.
+    """
 
     unigrams: np.ndarray
     document_sizes: np.ndarray
@@ -24,7 +29,7 @@ class ShardStatistics:
 
 
 def survey_shard(shard: TokenShard, vocab_size: int) -> ShardStatistics:
-    """Counts a shard; takes about 10 bytes of memory a token."""
+    """The statistics of a shard; needs about 10 bytes of memory per token."""
     tokens, sentences = np.asarray(shard.tokens), np.asarray(shard.sentences)
     sizes = np.minimum(np.diff(shard.documents), _LONGEST_DOCUMENT)
     starts = range(0, len(sentences) - 1, _SENTENCES_AT_ONCE)
@@ -38,7 +43,7 @@ def survey_shard(shard: TokenShard, vocab_size: int) -> ShardStatistics:
 
 
 def _hash_sentences(tokens: np.ndarray, sentences: np.ndarray) -> np.ndarray:
-    """uint64 [S] of the sentences between the offsets [S + 1], of which each has a token."""
+    """Hashes, uint64 [S], of the sentences between the offsets `sentences` [S + 1]; none of them is empty."""
     first, last = sentences[0], sentences[-1]
     position = np.arange(last - first, dtype=np.uint64)
     position -= np.repeat(sentences[:-1] - first, np.diff(sentences)).astype(np.uint64)
@@ -47,10 +52,11 @@ def _hash_sentences(tokens: np.ndarray, sentences: np.ndarray) -> np.ndarray:
 
 
 class DistinctCounter:
-    """How many different values there are among 64-bit hashes, in bounded memory.
+    """Counts the distinct values among 64-bit hashes in bounded memory.
 
-    Exact up to `limit`; past it only hashes that end in ever more zero bits are kept and the number is estimated, to
-    about 1 / sqrt(limit / 2) = 0.14 % by default. The outcome does not depend on the order of the values.
+    Exact up to `limit` values. Beyond that the counter keeps only hashes that end in a certain number of zero bits,
+    more with every overflow, and estimates the count to about 1 / sqrt(limit / 2), 0.14 % by default. The result does
+    not depend on the order of the values.
     """
 
     def __init__(self, limit: int = 1_000_000):
@@ -59,7 +65,7 @@ class DistinctCounter:
         self._kept = np.empty(0, np.uint64)
 
     def add(self, hashes: np.ndarray) -> None:
-        """hashes: uint64, any number, repeats allowed."""
+        """Add hashes: uint64, any number, repeats allowed."""
         self._kept = np.union1d(self._kept, self._sample(hashes))
         while len(self._kept) > self._limit:
             self._bits += 1
@@ -74,14 +80,14 @@ class DistinctCounter:
 
 
 def unigram_entropy(counts: np.ndarray) -> float:
-    """Entropy in nats of ids as frequent as `counts` (int64 [V]) says: the loss of a model that learnt only that."""
+    """Entropy in nats of ids with these `counts` (int64 [V]): the loss of a model that has learnt only them."""
     shares = counts[counts > 0] / counts.sum()
     return float(-(shares * np.log(shares)).sum())
 
 
 @dataclass
 class SplitStatistics:
-    """All shards of a split, added up one by one."""
+    """Sums over the shards of a split, which are added one by one."""
 
     vocab_size: int
     tokens: int = 0
@@ -106,7 +112,7 @@ class SplitStatistics:
 
     @property
     def median_sentences(self) -> float:
-        """Sentences of the document in the middle."""
+        """The median number of sentences per document."""
         below = np.cumsum(self.document_sizes)
         middle = (self.documents - 1) // 2, self.documents // 2
         return float(np.mean(np.searchsorted(below, middle, side="right")))
@@ -115,7 +121,7 @@ class SplitStatistics:
 def survey_index(index: np.ndarray, shards: Mapping[int, TokenShard], max_seq_length: int) -> dict[str, int]:
     """Sums over an index (EXAMPLE [N]): rows, positions, real tokens, rows with label 1, rows cut inside a sentence.
 
-    shards: by number, those the rows point into.
+    shards: number -> shard, for every shard that the rows point into.
     """
     a, b = index["a_end"] - index["a_start"], index["b_end"] - index["b_start"]
     cut = np.zeros(len(index), bool)
@@ -137,7 +143,7 @@ def survey_index(index: np.ndarray, shards: Mapping[int, TokenShard], max_seq_le
 
 
 def describe_examples(parts: Iterable[Mapping[str, int]]) -> dict[str, Any]:
-    """Sums of `survey_index` over a split's files -> the figures of the report, shares between 0 and 1."""
+    """The report's figures on a split's examples, from the sums of `survey_index` for each file; shares from 0 to 1."""
     total = dict.fromkeys(("rows", "positions", "tokens", "ones", "cut"), 0)
     for part in parts:
         for name in total:
@@ -153,7 +159,7 @@ def describe_examples(parts: Iterable[Mapping[str, int]]) -> dict[str, Any]:
 
 
 def describe_text(split: SplitStatistics, unk_id: int) -> dict[str, Any]:
-    """The figures of a split's text; `duplicate_lines` is the share of sentences that stood there before."""
+    """The report's figures on a split's text; `duplicate_lines` is the share of sentences that repeat another one."""
     return {
         "documents": split.documents,
         "sentences": split.sentences,
@@ -166,7 +172,7 @@ def describe_text(split: SplitStatistics, unk_id: int) -> dict[str, Any]:
 
 
 def warnings_about(text: Mapping[str, Any], examples: Mapping[str, Any], objective: str) -> Sequence[str]:
-    """What will spoil a training on this text, one line each.
+    """Warnings about what would spoil training on this text, one line each.
 
     text: `describe_text` of the train split; examples: length -> `describe_examples`.
     """
@@ -183,8 +189,8 @@ def warnings_about(text: Mapping[str, Any], examples: Mapping[str, Any], objecti
         )
     elif text["sentences_per_document_median"] < 2:
         found.append(
-            "half of the documents have a single sentence: is there a blank line after every sentence? A blank line "
-            "separates documents, and next-sentence prediction learns nothing from such"
+            "half of the documents have a single sentence: is there a blank line after every sentence? Blank lines "
+            "separate documents, and next-sentence prediction learns nothing from documents of one sentence"
         )
     if text["unk_rate"] > 0.01:
         found.append(
@@ -193,8 +199,8 @@ def warnings_about(text: Mapping[str, Any], examples: Mapping[str, Any], objecti
         )
     if text["duplicate_lines"] > 0.2:
         found.append(
-            f"{text['duplicate_lines']:.0%} of the lines have stood in the text before: duplicates make the loss "
-            "stall; remove them"
+            f"{text['duplicate_lines']:.0%} of the lines repeat another line: duplicates make the loss stall; "
+            "remove them"
         )
     for length, figures in examples.items():
         if objective == "nsp" and not 0.4 < figures["label_1_share"] < 0.75:

@@ -1,4 +1,4 @@
-"""Rows of token ids for any example numbers of a prepared directory, gathered from memory maps; not yet masked."""
+"""Unmasked rows of token ids for any examples of a prepared directory, gathered from its memory-mapped files."""
 
 from pathlib import Path
 from types import ModuleType
@@ -20,7 +20,7 @@ _FIELDS = len(EXAMPLE.names or ())
 
 
 class Rows(NamedTuple):
-    """[CLS] A [SEP] B [SEP], or [CLS] A [SEP] where there is no B; padding beyond a row's length.
+    """[CLS] A [SEP] B [SEP], or [CLS] A [SEP] without a B, and padding after it.
 
     input_ids, token_type_ids, attention_mask: int32 [B, L]; lengths, labels: int32 [B].
     """
@@ -35,7 +35,7 @@ class Rows(NamedTuple):
 class StaticMasks(NamedTuple):
     """Masks drawn when the data was prepared.
 
-    positions, inputs (what stands there): int32 [B, P], 0 past the count; counts: int32 [B].
+    positions, and inputs (the ids to put there): int32 [B, P], 0 past the count; counts: int32 [B].
     """
 
     positions: np.ndarray
@@ -46,8 +46,8 @@ class StaticMasks(NamedTuple):
 class PreparedRows:
     """The examples of one split and one length, numbered 0 .. len - 1 in the order of the index files.
 
-    Shards, index and static masks are memory-mapped: an example costs a look into each, whatever the corpus's size.
-    Each map keeps a file open; the process's soft limit on open files is raised where it is too low for them.
+    Shards, index and static masks are memory-mapped, so reading an example takes as long in a large corpus as in a
+    small one. Each map keeps a file open; if the process's soft limit on open files is too low, it is raised.
     """
 
     def __init__(
@@ -61,14 +61,14 @@ class PreparedRows:
         sep_id: int,
         pad_id: int,
     ):
-        """Opens the files, reading nothing but their headers.
+        """Open the files; reads only their headers.
 
         Args:
             directory: made by `python -m train.prepare`.
             manifest: the content of its manifest.json.
             split: "train" or "held-out".
-            max_seq_length: L, one that the directory has an index for.
-            cls_id, sep_id, pad_id: ids of [CLS], [SEP] and [PAD]. RoBERTa's models tell padding by its id.
+            max_seq_length: L, one of the lengths that the directory has an index for.
+            cls_id, sep_id, pad_id: ids of [CLS], [SEP] and [PAD]. RoBERTa models recognise padding by its id.
 
         Raises:
             UserError: no such split or length, a file that is missing or not what the manifest says, no examples.
@@ -98,7 +98,7 @@ class PreparedRows:
 
     @property
     def static_predictions(self) -> int | None:
-        """P of the masks drawn when the data was prepared; None where they are drawn anew each epoch."""
+        """P of the masks drawn when the data was prepared; None if training draws new ones in each epoch."""
         return self._masks[0][0].shape[1] if self._masks else None
 
     def gather(self, examples_B: np.ndarray) -> Rows:
@@ -124,12 +124,12 @@ class PreparedRows:
         return self._lay_out(flat, a_lengths_B, b_lengths_B, labels_B)
 
     def static_masks(self, examples_B: np.ndarray) -> StaticMasks:
-        """The masks kept beside the index, for the given example numbers."""
+        """The masks stored beside the index, for the given example numbers."""
         assert self._masks is not None
         return StaticMasks(*(self._take(parts, examples_B).astype(np.int32) for parts in self._masks))
 
     def _take(self, parts: list[np.ndarray], examples_B: np.ndarray) -> np.ndarray:
-        """Rows of several arrays that stand for one long one."""
+        """Rows `examples_B` of the concatenated `parts`, without concatenating them."""
         if len(parts) == 1:
             return parts[0][examples_B]
         part_B = np.searchsorted(self._offsets, examples_B, side="right") - 1
@@ -139,7 +139,7 @@ class PreparedRows:
     def _lay_out(
         self, flat: np.ndarray, a_lengths_B: np.ndarray, b_lengths_B: np.ndarray, labels_B: np.ndarray
     ) -> Rows:
-        """Spreads the slices, which lie end to end in `flat`, over rows with their special tokens."""
+        """Put the slices, which are concatenated in `flat`, into rows with their special tokens."""
         B, L = len(labels_B), self._max_seq_length
         rows_B = np.arange(B)
         columns_L = np.arange(L, dtype=np.int32)
@@ -185,7 +185,7 @@ class PreparedRows:
             )
 
     def _open_index(self, part: dict[str, Any]) -> np.ndarray:
-        """The index as uint32 [N, 7]: words join and slice much faster than structured records."""
+        """The index as uint32 [N, 7]: NumPy joins and slices integers much faster than structured records."""
         index = self._open(part["file"], part["rows"])
         if index.dtype != EXAMPLE:
             raise UserError(f"{self._where / part['file']}: not an index of examples (dtype {index.dtype})")
@@ -206,7 +206,7 @@ class PreparedRows:
 
 
 def _allow_open_files(count: int) -> None:
-    """Raises the soft limit, as other runtimes do at start: 1,024 by default, where a large corpus has more shards."""
+    """Raise the soft limit on open files, by default 1,024, which is too few for a large corpus's shards."""
     if resource is None:
         return
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

@@ -1,18 +1,19 @@
-"""The on-disk form of prepared text: token shards and the manifest that vouches for every file.
+"""The files of prepared text: token shards, and the manifest that lists every file with its checksum.
 
     DIR/manifest.json             what is in DIR: settings, counts, size and sha256 of every file, the report
     DIR/tokenizer/                the tokenizer that made the ids
-    DIR/unigram_counts.npy        int64 [V], how often each id stands in the train split
+    DIR/unigram_counts.npy        int64 [V], how often each id occurs in the train split
     DIR/SPLIT/shard-00000/        SPLIT is train or held-out
-        tokens.npy                uint16 or uint32 [T], every sentence end to end, no special tokens
+        tokens.npy                uint16 or uint32 [T], all sentences end to end, no special tokens
         sentences.npy             int64 [S + 1], offsets into tokens
         documents.npy             int64 [D + 1], offsets into sentences
-    DIR/SPLIT/examples-128/       the index of examples of 128 tokens, one file a shard (recipe google: one in all)
+    DIR/SPLIT/examples-128/       the index of examples of 128 tokens, one file per shard (recipe google: one in all)
         00000.npy                 EXAMPLE [N] (bert_jax.data.pretraining.examples)
         00000.mask_positions.npy, 00000.mask_inputs.npy, 00000.mask_count.npy
-                                  int32 [N, P], [N, P], [N]: masks drawn once, where the recipe says so
+                                  int32 [N, P], [N, P], [N]: static masks, only if the recipe draws them
 
-Everything appears by an atomic rename after an fsync, the manifest last: what has its final name is whole.
+Each file or folder is synced to disk, then renamed to its final name, the manifest last: a final name means that it is
+complete.
 """
 
 import hashlib
@@ -42,7 +43,7 @@ class Shard:
     """A piece of the corpus as token ids.
 
     tokens: uint16 or uint32 [T]; sentences: int64 [S + 1], offsets into tokens; documents: int64 [D + 1], offsets
-    into sentences. Memory maps when they come from `open_shard`.
+    into sentences. `open_shard` makes them memory maps.
     """
 
     tokens: np.ndarray
@@ -62,7 +63,7 @@ def token_dtype(vocab_size: int) -> np.dtype:
 
 
 def pack_documents(documents: Iterable[Sequence[np.ndarray]], dtype: np.dtype) -> Shard:
-    """Documents as lists of sentences (integer ids [length]) -> one shard in memory; empty ones are left out."""
+    """Make a shard in memory from documents: lists of sentences (integer ids [length]). Empty ones are left out."""
     documents = [list(document) for document in documents]
     sentences = [sentence for document in documents for sentence in document]
     tokens = np.concatenate(sentences) if sentences else np.empty(0, dtype)
@@ -70,7 +71,7 @@ def pack_documents(documents: Iterable[Sequence[np.ndarray]], dtype: np.dtype) -
 
 
 def pack_flat(tokens: np.ndarray, sentence_lengths: np.ndarray, document_lengths: np.ndarray, dtype: np.dtype) -> Shard:
-    """A shard in memory from ids end to end.
+    """Make a shard in memory from concatenated ids.
 
     tokens: integers [T]; sentence_lengths: tokens of each sentence, [S]; document_lengths: sentences of each document,
     [D]. A sentence without a token and a document without a sentence are left out.
@@ -86,7 +87,7 @@ def _offsets(lengths: np.ndarray) -> np.ndarray:
 
 
 def save_shard(directory: Path, shard: Shard) -> dict[str, Any]:
-    """Writes the shard as a folder of three .npy files; the folder appears whole or not at all.
+    """Write the shard as a folder of three .npy files, which is renamed once it is complete.
 
     Returns its manifest entry: name, documents, sentences, tokens, files (size and sha256).
     """
@@ -104,7 +105,7 @@ def write_shard(directory: Path, documents: Iterable[Sequence[np.ndarray]], dtyp
 
 
 def describe_shard(directory: Path) -> dict[str, Any]:
-    """The manifest entry of a shard that was written before, from the files as they are now."""
+    """The manifest entry of a shard on disk, computed from its files."""
     shard = open_shard(directory)
     files = {f"{name}.npy": describe_file(directory / f"{name}.npy") for name in _ARRAYS}
     return {"name": directory.name, **_counts(shard), "files": files}
@@ -121,7 +122,7 @@ def _counts(shard: Shard) -> dict[str, int]:
 def open_shard(directory: Path) -> Shard:
     """Memory-maps a shard.
 
-    Raises UserError where a file is missing, is not a .npy file, or the offsets do not fit the arrays.
+    Raises UserError if a file is missing or is not a .npy file, or if the offsets do not fit the arrays.
     """
     directory = Path(directory)
     shard = Shard(*(_map_array(directory / f"{name}.npy") for name in _ARRAYS))
@@ -143,7 +144,7 @@ def _map_array(path: Path) -> np.ndarray:
 
 
 class new_directory:
-    """`with new_directory(path) as d:` fill `d.path`, a neighbour of `path` that takes its name on leaving."""
+    """`with new_directory(path) as d:` write to `d.path`, a temporary folder that is renamed to `path` at the end."""
 
     def __init__(self, final: Path):
         self._final = final
@@ -166,7 +167,7 @@ class new_directory:
 def write_file(path: Path, data: bytes | memoryview) -> dict[str, Any]:
     """`files.write_whole`; returns the file's size and sha256.
 
-    Raises UserError where it cannot be written.
+    Raises UserError if it cannot be written.
     """
     return _written(write_whole, path, data)
 
@@ -191,16 +192,16 @@ def _npy(array: np.ndarray) -> memoryview:
 
 
 def describe_file(path: Path) -> dict[str, Any]:
-    """{"sha256", "bytes"} of a file as it is."""
+    """{"sha256", "bytes"} of a file on disk."""
     sha256, size = file_digest(path)
     return {"sha256": sha256, "bytes": size}
 
 
 def read_manifest(directory: Path | str) -> dict[str, Any]:
-    """DIR/manifest.json.
+    """Read DIR/manifest.json.
 
-    Raises UserError where it is missing (with the reason: no such folder, preparing did not finish), is not JSON, or
-    was written by a version of this package that this one does not know.
+    Raises UserError if it is missing (with the reason: no such folder, preparation did not finish), is not JSON, lacks
+    a field, or has an unknown version.
     """
     path = Path(directory) / MANIFEST
     try:
@@ -219,7 +220,7 @@ def read_manifest(directory: Path | str) -> dict[str, Any]:
 
 
 def write_manifest(directory: Path, manifest: dict[str, Any]) -> None:
-    """DIR/manifest.json, with `checksum`: the sha256 of the rest of it."""
+    """Write DIR/manifest.json, with a `checksum`: the sha256 of the rest."""
     text = json_text(manifest | {"checksum": _checksum(manifest)}, indent=1)
     write_file(directory / MANIFEST, (text + "\n").encode())
 
@@ -233,12 +234,12 @@ def _why_no_manifest(directory: Path) -> str:
     if not directory.is_dir():
         return f"{directory}: no such folder"
     if any((directory / split).is_dir() for split in SPLITS):
-        return f"{directory}: preparing it did not finish; run the same command of train.prepare again, it goes on"
+        return f"{directory}: its preparation did not finish; run the same train.prepare command again to resume it"
     return f"{directory}: has no {MANIFEST}; a folder made by python -m train.prepare has one"
 
 
 def manifest_files(manifest: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """(path below DIR, {"sha256", "bytes"}) of every file that the manifest vouches for."""
+    """(path below DIR, {"sha256", "bytes"}) of every file that the manifest lists."""
     for name, entry in manifest["tokenizer"]["files"].items():
         yield f"tokenizer/{name}", entry
     yield "unigram_counts.npy", manifest["unigram_counts"]
@@ -254,9 +255,9 @@ def manifest_files(manifest: Mapping[str, Any]) -> Iterator[tuple[str, dict[str,
 
 
 def verify(directory: Path | str) -> list[str]:
-    """Reads every file the manifest names and compares size and sha256; returns the problems, none = good.
+    """Check the size and sha256 of every file that the manifest lists; returns one line per problem.
 
-    Raises UserError where the manifest itself cannot be read.
+    Raises UserError if the manifest itself cannot be read.
     """
     directory = Path(directory)
     manifest = read_manifest(directory)

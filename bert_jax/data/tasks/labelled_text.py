@@ -72,7 +72,7 @@ def label_number(value: Any, where: str) -> float:
     except (TypeError, ValueError):
         number = math.nan
     if not math.isfinite(number):
-        raise UserError(f"{where}: the label {value!r} is no finite number")
+        raise UserError(f"{where}: the label {value!r} is not a finite number")
     return number
 
 
@@ -110,7 +110,7 @@ def find_labels(examples: Sequence[LabelledText]) -> tuple[str, ...]:
         names |= set(_names(example.label))
     if len(names) < 2:
         found = f"only {next(iter(names))!r}" if names else "none"
-        raise UserError(f"{len(examples)} examples and {found} as a label; two classes at least can be told apart")
+        raise UserError(f"{len(examples)} examples and {found} as a label; expected at least two classes")
     if all(name.isdecimal() for name in names):
         return tuple(sorted(names, key=lambda name: (int(name), name)))
     return tuple(sorted(names))
@@ -121,9 +121,7 @@ def check_labels_differ(examples: Sequence[LabelledText], source: str) -> None:
     found = {example.label for example in examples}
     if len(found) == 1:
         only = "|".join(_names(found.pop()))
-        raise UserError(
-            f"{source}: {len(examples):,} examples and only {only!r} as a label; two at least can be learnt"
-        )
+        raise UserError(f"{source}: {len(examples):,} examples and only {only!r} as a label; expected at least two")
 
 
 def label_ids(examples: Sequence[LabelledText], names: Sequence[str], source: str) -> np.ndarray:
@@ -142,7 +140,7 @@ def label_ids(examples: Sequence[LabelledText], names: Sequence[str], source: st
         for name in _names(example.label):
             if name not in ids:
                 raise UserError(
-                    f"{source}, line {example.line}: the label {name!r} is none of the training data's "
+                    f"{source}, line {example.line}: the label {name!r} is not in the training data "
                     f"({', '.join(names[:10])}{', ...' if len(names) > 10 else ''})"
                 )
     if not any(isinstance(example.label, tuple) for example in examples):
@@ -175,7 +173,7 @@ def split(groups: Sequence[object], share: float, seed: int) -> tuple[np.ndarray
         order = rng.permutation(members[group])
         held += order[: min(len(order) - 1, round(share * len(order)))].tolist()
     if not held:
-        raise UserError(f"dev={share}: of {len(groups)} examples none would be held out; raise it, or give a dev file")
+        raise UserError(f"dev={share}: none of {len(groups)} examples would be held out; raise it, or give a dev file")
     kept = np.setdiff1d(np.arange(len(groups)), held)
     return kept, np.sort(np.array(held))
 

@@ -84,8 +84,8 @@ class Passages(NamedTuple):
     Attributes:
         rows: input_ids, token_type_ids, attention_mask, int32 [W, L].
         offsets: int32 [W, L, 2]: where in the passage a token begins and ends, in characters.
-        in_passage: bool [W, L]: it is a token of the passage.
-        is_best: bool [W, L]: and of all windows this one gives it the most context.
+        in_passage: bool [W, L]: whether a token belongs to the passage.
+        is_best: bool [W, L]: whether it does, and this window gives it more context than any other.
         question: int32 [W]: the window's question; windows of one question are consecutive.
     """
 

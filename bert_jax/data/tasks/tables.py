@@ -71,7 +71,7 @@ def csv_rows(path: Path, wrong: Wrong = refuse) -> Iterator[tuple[int, list[str]
 
 
 def json_rows(path: Path, wrong: Wrong = refuse) -> Iterator[tuple[int, dict[str, Any]]]:
-    """(line number, object) of a file with one JSON object a line.
+    """(line number, object) of a file with one JSON object per line.
 
     Raises:
         UserError: a line that is not a JSON object.
@@ -110,7 +110,7 @@ def named_rows(path: Path, wrong: Wrong = refuse) -> Iterator[tuple[int, dict[st
     if kind == "json":
         values = json_of_text(path)
         if not isinstance(values, list) or not all(isinstance(value, dict) for value in values):
-            raise UserError(f"{path}: expected a JSON list of objects (or one object a line, named .jsonl)")
+            raise UserError(f"{path}: expected a JSON list of objects (or one object per line, named .jsonl)")
         yield from enumerate(values, 1)
         return
     rows = errors_in_place(lambda at_fault: (_unquoted if kind == "tsv" else csv_rows)(path, at_fault))

@@ -226,8 +226,8 @@ def _label_ids(sentences: Sequence[TaggedSentence], tags: Sequence[str], source:
         for word, tag in zip(sentence.words, own, strict=True):
             if tag not in ids:
                 raise UserError(
-                    f"{where}: {word!r} has the tag {tag!r}, none of the training "
-                    f"data's ({', '.join(tags[:10])}{', ...' if len(tags) > 10 else ''})"
+                    f"{where}: {word!r} has the tag {tag!r}, which is not in the training "
+                    f"data ({', '.join(tags[:10])}{', ...' if len(tags) > 10 else ''})"
                 )
             found.append(ids[tag])
     return found

@@ -1,4 +1,4 @@
-"""Files -> documents -> sentences: plain text, one sentence a line, JSON lines and Parquet, compressed or not."""
+"""Files -> documents -> sentences: plain text, one sentence per line, JSON lines and Parquet, compressed or not."""
 
 import glob
 import itertools
@@ -224,7 +224,7 @@ def _read_parquet(path: Path, field: str, progress: Callable[[int], None]) -> It
 
 def _checked_text(value: object, field: str, where: str) -> str:
     if not isinstance(value, str):
-        raise UserError(f"{where}: the field {field!r} is {_kind(value)}, text is expected")
+        raise UserError(f"{where}: the field {field!r} is {_kind(value)}, expected text")
     try:
         value.encode()
     except UnicodeEncodeError as error:

@@ -1,4 +1,4 @@
-"""The families of tokenizer: their files, their special tokens, and which family the files in a folder are of."""
+"""The families of tokenizers: their files, their special tokens, and the family of the files in a folder."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,7 +11,7 @@ ROLES = ("unk", "sep", "pad", "cls", "mask")
 BERT_SPECIAL_TOKENS = {role: f"[{role.upper()}]" for role in ROLES}
 _FAIRSEQ_SPECIAL_TOKENS = {"unk": "<unk>", "sep": "</s>", "pad": "<pad>", "cls": "<s>", "mask": "<mask>"}
 _ALBERT_SPECIAL_TOKENS = BERT_SPECIAL_TOKENS | {"unk": "<unk>", "pad": "<pad>"}
-# Classes for which transformers takes tokenizer.json as it stands; for others it rebuilds from tokenizer_config.json.
+# Classes for which transformers uses tokenizer.json as it is; others it rebuilds from tokenizer_config.json.
 TAKEN_AS_IS = ("PreTrainedTokenizerFast", "TokenizersBackend")
 
 
@@ -22,9 +22,9 @@ class Family:
     Attributes:
         tokenizer_class: transformers' class.
         model: the algorithm, by the `tokenizers` library's name: "WordPiece", "BPE" or "Unigram".
-        files: what the vocabulary lies in where there is no tokenizer.json.
+        files: the files of the vocabulary if there is no tokenizer.json.
         special_tokens: role (`ROLES`) -> token, unless the files name another.
-        takes_token_types: whether the family's model tells the segments of a pair apart.
+        takes_token_types: whether the family's models take token type ids.
     """
 
     tokenizer_class: str
@@ -57,17 +57,17 @@ _BY_MODEL_TYPE = {
 _FAIRSEQ_MODEL_TYPES = ("roberta", "xlm-roberta", "camembert")
 
 FILES = ("tokenizer.json", *dict.fromkeys(name for family in _BY_CLASS.values() for name in family.files))
-"""The files that a vocabulary may lie in."""
+"""The files that may hold a vocabulary."""
 SETTINGS_FILES = ("tokenizer_config.json", "special_tokens_map.json", "added_tokens.json")
 """The files beside it that change which ids a text gets."""
 
 
 def declared_family(folder: Path, config: Mapping[str, Any], *, has_json: bool) -> Family | None:
-    """The family that tokenizer_config.json names, None where it names none that is known.
+    """The family that tokenizer_config.json names, None if it names no known one.
 
     Raises:
-        UserError: a class that is not known, and no tokenizer.json (`has_json`) to take as it stands: the files may
-            look like BERT's and mean something else (BertJapaneseTokenizer, PhobertTokenizer).
+        UserError: an unknown class, and no tokenizer.json (`has_json`) to use as it is: the files may look like BERT's
+            and mean something else (BertJapaneseTokenizer, PhobertTokenizer).
     """
     name = config.get("tokenizer_class")
     if name is None or name in TAKEN_AS_IS:
@@ -83,11 +83,12 @@ def declared_family(folder: Path, config: Mapping[str, Any], *, has_json: bool) 
 
 
 def family_of_files(path: Path, declared: Family | None, model: Mapping[str, Any]) -> Family:
-    """The family of a folder without tokenizer.json, or of one file: what it can be, then `declared`, then config.json.
+    """The family of a folder without tokenizer.json, or of one file: of those with such files, the one that `declared`,
+    else config.json, names.
 
     Raises:
         FileNotFoundError: no vocabulary in the folder.
-        UserError: the files are not those of the declared class; files of several families and nothing to tell.
+        UserError: the files are not those of the declared class; files of several families, and nothing names one.
     """
     held, possible = _possible(path)
     if not possible:
@@ -129,7 +130,7 @@ def _possible(path: Path) -> tuple[list[str], list[Family]]:
 def family_of_json(
     path: Path, model_name: str, declared: Family | None, config: Mapping[str, Any], model: Mapping[str, Any]
 ) -> Family | None:
-    """The family whose rules transformers puts on a tokenizer.json of this algorithm; None: it is taken as it stands.
+    """The family whose rules transformers applies to a tokenizer.json of this algorithm; None: it is used as it is.
 
     Raises:
         UserError: tokenizer_config.json declares a family with another algorithm.
@@ -148,11 +149,11 @@ def family_of_json(
 
 
 def takes_token_types(family: Family | None, config: Mapping[str, Any], model: Mapping[str, Any]) -> bool | None:
-    """Whether token type ids belong to the model's input; None where nothing tells.
+    """Whether the model takes token type ids; None if nothing says.
 
-    What tokenizer_config.json says (`model_input_names`), else config.json (`type_vocab_size`, `model_type`: some
-    RoBERTas have BERT's vocabulary), else the family. transformers 5 leaves them out for ALBERT too, whose model uses
-    them.
+    tokenizer_config.json decides (`model_input_names`), else config.json (`type_vocab_size`, `model_type`: some
+    RoBERTas have BERT's vocabulary), else the family. transformers 5 also leaves them out for ALBERT, although its
+    model uses them.
     """
     names = config.get("model_input_names")
     if isinstance(names, list):
@@ -163,10 +164,10 @@ def takes_token_types(family: Family | None, config: Mapping[str, Any], model: M
 
 
 def longest_input(config: Mapping[str, Any], model: Mapping[str, Any]) -> int | None:
-    """The smaller of the two limits that the files name; transformers writes 1e30 for "not known".
+    """The smaller of the two limits that the files name; transformers writes 1e30 for "unknown".
 
-    RoBERTa's models number positions from the id of the padding token + 1 (fairseq), so their position table is so
-    much longer than the longest input.
+    RoBERTa models number positions from the id of the padding token + 1 (fairseq), so their position table has that
+    many more rows than the longest input.
     """
     limits = [config.get("model_max_length"), model.get("max_position_embeddings")]
     if model.get("model_type") in _FAIRSEQ_MODEL_TYPES and isinstance(limits[1], int):
@@ -177,7 +178,7 @@ def longest_input(config: Mapping[str, Any], model: Mapping[str, Any]) -> int | 
 
 
 def special_tokens_of(family: Family | None, named: Mapping[str, str], tokens: Collection[str]) -> dict[str, str]:
-    """Role -> token, of those in the vocabulary: the one that the files name, else the family's."""
+    """Role -> token: the one that the files name, else the family's; without roles that have no token in `tokens`."""
     usual: Sequence[Mapping[str, str]] = [BERT_SPECIAL_TOKENS, _FAIRSEQ_SPECIAL_TOKENS]
     if family is not None:
         usual = [family.special_tokens, *usual]

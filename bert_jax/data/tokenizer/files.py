@@ -1,4 +1,4 @@
-"""A tokenizer's files, in and out, as transformers has them: which to read, what stands above what, what to write."""
+"""Read and write a tokenizer's files as transformers does: which to read, which overrules which, what to write."""
 
 import json
 from collections.abc import Mapping
@@ -32,7 +32,7 @@ from bert_jax.errors import UserError
 
 
 def has_tokenizer(folder: Path) -> bool:
-    """Whether there is anything in a folder that a tokenizer can be read from."""
+    """Whether a folder has a file that a tokenizer can be read from."""
     return any((folder / name).is_file() for name in FILES)
 
 
@@ -44,14 +44,14 @@ def read_tokenizer(
     max_length: int | None = None,
     model: Mapping[str, Any] | None = None,
 ) -> TokenizerParts:
-    """Read a folder or one file of a vocabulary; arguments that are not None overrule the files.
+    """Read a tokenizer from a folder or from one of its files; arguments that are not None overrule the files.
 
     The files beside the named one (tokenizer_config.json, special_tokens_map.json, added_tokens.json, config.json) are
-    read too; `model` is what config.json holds, where it has been read.
+    read too; `model` is the content of config.json, if the caller has read it.
 
     Raises:
         FileNotFoundError: there is no tokenizer at `path`.
-        UserError: a file that cannot be used; the line names it and what is wrong.
+        UserError: a file that cannot be used; the message names it and what is wrong.
     """
     path = Path(path)
     if not path.exists():
@@ -90,7 +90,7 @@ def _read(path: Path, beside: Beside) -> TokenizerParts:
 
 
 def _json_file(path: Path) -> Path | None:
-    """The tokenizer.json that is meant; a .json file whose name begins with vocab is BPE's."""
+    """The tokenizer.json in or at `path`, if there is one; a .json file whose name begins with vocab is BPE's."""
     if path.is_dir():
         return path / "tokenizer.json" if (path / "tokenizer.json").is_file() else None
     return path if path.suffix == ".json" and not path.name.startswith("vocab") else None
@@ -106,7 +106,7 @@ def _check_model(model: Mapping[str, Any], vocab_size: int, folder: Path) -> Non
 
 
 def write_tokenizer(directory: str | Path, parts: TokenizerParts) -> None:
-    """Write the files that transformers (4 and 5), TensorFlow's tools and `read_tokenizer` need for the same ids."""
+    """Write the files from which transformers (4 and 5), TensorFlow's tools and `read_tokenizer` give the same ids."""
     directory = Path(directory)
     directory.mkdir(parents=True, exist_ok=True)
     backend, family = parts.backend, parts.family
@@ -131,13 +131,13 @@ def write_tokenizer(directory: str | Path, parts: TokenizerParts) -> None:
 
 
 def _class(parts: TokenizerParts) -> dict[str, Any]:
-    """The class that transformers needs, and whether it is to give token type ids where it would do otherwise."""
+    """The fields that tell transformers the class, and whether to return token type ids if its default is wrong."""
     family, declared = parts.family, parts.config.get("tokenizer_class")
     as_is = declared in TAKEN_AS_IS or (family is None and declared is None)
     name = (declared or TAKEN_AS_IS[0]) if as_is or family is None else declared or family.tokenizer_class
     fields: dict[str, Any] = {"tokenizer_class": name}
     if family is not None and family.model != "WordPiece" and not as_is:
-        # Absent, transformers takes "<s>" and "</s>", and adds them where the vocabulary has none.
+        # Without these transformers uses "<s>" and "</s>", and adds them to a vocabulary that lacks them.
         ends = {"bos_token": parts.special_tokens["cls"], "eos_token": parts.special_tokens["sep"]}
         fields |= {name: token for name, token in ends.items() if name not in parts.config}
     usual = not as_is and family is not None and family != ALBERT and family.takes_token_types
@@ -148,7 +148,7 @@ def _class(parts: TokenizerParts) -> dict[str, Any]:
 
 
 def _rules(parts: TokenizerParts) -> dict[str, Any]:
-    """How text is treated, in the fields from which transformers rebuilds the family's pipeline."""
+    """The fields on the treatment of text, from which transformers rebuilds the family's pipeline."""
     backend, family = parts.backend, parts.family
     normalizer = backend.normalizer
     if isinstance(normalizer, normalizers.BertNormalizer):

@@ -1,7 +1,7 @@
-"""Text to ids by the rules of Google's tokenization.py: what the `google` recipe makes of a sentence.
+"""Text to ids by the rules of Google's tokenization.py, for the `google` recipe.
 
 Written from the published rules, not from the code. The `tokenizers` library departs from them for some characters,
-which docs/tokenizer.md lists; where Google's own examples are to be met exactly, these rules are the ones that count.
+which docs/tokenizer.md lists, so Google's own examples can be reproduced exactly only by these rules.
 """
 
 import unicodedata
@@ -28,22 +28,22 @@ _CHINESE = (
 
 
 class GoogleTokenizer:
-    """The pieces and the casing of `tokenizer`, used by the rules of google-research/bert `tokenization.py`.
+    """The rules of google-research/bert `tokenization.py` with the pieces and casing of `tokenizer`.
 
-    Ids are those that the script's `FullTokenizer` gives under the same Python: what a character is, its lower case and
-    its decomposition are `unicodedata`'s, whose tables grow with Python's version. Special tokens in the text are text.
-    Where `tokenizer` lower-cases without dropping accents, or the other way round, Google's one switch is taken apart.
+    The ids equal those of the script's `FullTokenizer` under the same Python: categories, lower case and decompositions
+    of characters come from `unicodedata`, whose tables change with Python's version. Special tokens in a text are plain
+    text. Google has one switch for lower-casing and stripping accents; here each follows `tokenizer`.
 
     vocabulary: the token of every id as the script reads it: without white space around it.
 
-    Raises UserError for a vocabulary that is no WordPiece.
+    Raises UserError for a vocabulary that is not WordPiece.
     """
 
     def __init__(self, tokenizer: Tokenizer):
         if tokenizer.max_word_length is None:
-            raise UserError("the google recipe needs a WordPiece vocabulary, such as a vocab.txt; this one is none")
+            raise UserError("the google recipe needs a WordPiece vocabulary, such as a vocab.txt; this one is not")
         self.vocabulary = [token.replace("\r", "").strip() for token in tokenizer.vocabulary]
-        ids = {token: i for i, token in enumerate(self.vocabulary)}  # of one that is repeated, the last
+        ids = {token: i for i, token in enumerate(self.vocabulary)}  # a repeated token has its last id
         unknown = ids[tokenizer.unk_token]
         self._pieces = WordPieces(ids, unknown=unknown, max_word_length=MAX_WORD_LENGTH)
         self._lowercase, self._strip_accents = not tokenizer.cased, tokenizer.strip_accents
@@ -51,14 +51,14 @@ class GoogleTokenizer:
         self._memo = WordMemo(split, self._encode_words)
 
     def encode_flat(self, texts: Iterable[str]) -> tuple[np.ndarray, np.ndarray]:
-        """Ids of all texts end to end, int32, and each text's number of ids, int64; words are remembered (bounded)."""
+        """The concatenated ids of all texts, int32, and each text's number of ids, int64; caches words."""
         return self._memo.encode(texts)
 
     def _encode_words(self, texts: Sequence[str]) -> list[list[int]]:
         return [[i for word in self.words(text) for i in self._pieces(word)] for text in texts]
 
     def words(self, text: str) -> list[str]:
-        """What `BasicTokenizer` cuts a text into: clean, in lower case and without accents where that is asked for."""
+        """The words of `BasicTokenizer`: cleaned, and lower-cased or stripped of accents as the tokenizer does."""
         text = text.translate(_CLEANED)
         if self._lowercase:
             text = text.lower()  # a capital sigma that ends a word becomes ς: only whole words can be lower-cased
@@ -68,7 +68,7 @@ class GoogleTokenizer:
 
 
 class _Characters(dict[int, str | None]):
-    """A table for `str.translate` that is filled as characters are met; None drops one."""
+    """A table for `str.translate` that fills itself as characters occur; None drops a character."""
 
     def __init__(self, rule: Callable[[str], str | None]):
         super().__init__()
@@ -94,7 +94,7 @@ def _without_mark(character: str) -> str | None:
 
 
 def _set_apart(character: str) -> str:
-    """Every ASCII character that is no letter, digit or control counts as punctuation, "$" and "`" too."""
+    """Every ASCII character that is not a letter, digit or control counts as punctuation, "$" and "`" too."""
     ascii_sign = "!" <= character <= "~" and not character.isalnum()
     return f" {character} " if ascii_sign or unicodedata.category(character).startswith("P") else character
 

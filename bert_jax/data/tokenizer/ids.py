@@ -1,4 +1,4 @@
-"""What a tokenizer is made of and knows without reading text: vocabulary, special tokens, decoding; and more words."""
+"""A tokenizer's parts, and what needs no text to encode: vocabulary, special tokens, decoding, adding words."""
 
 import json
 import re
@@ -19,13 +19,18 @@ from bert_jax.errors import UserError
 
 @dataclass(frozen=True)
 class TokenizerParts:
-    """What the files of a tokenizer say.
+    """A tokenizer, as its files describe it.
 
-    backend: the pipeline; vocabulary: pieces in the order of their ids; special_tokens: role (`ROLES`) -> token, absent
-    where the vocabulary has none; literal_special_tokens: whether "[MASK]" in raw text is the token; max_length: tokens
-    that the model takes, None if no file says; config: tokenizer_config.json; family: None for a pipeline of no known
-    one; token_types: whether the model takes token type ids, None if nothing tells; spiece: the SentencePiece file
-    that it was read from.
+    Attributes:
+        backend: the pipeline.
+        vocabulary: pieces in the order of their ids.
+        special_tokens: role (`ROLES`) -> token, without the roles for which the vocabulary has no token.
+        literal_special_tokens: whether "[MASK]" in raw text is the token.
+        max_length: tokens that the model takes, None if no file says.
+        config: tokenizer_config.json.
+        family: None if the pipeline belongs to no known family.
+        token_types: whether the model takes token type ids, None if no file says.
+        spiece: the bytes of the SentencePiece file, if it was read from one.
     """
 
     backend: tokenizers.Tokenizer
@@ -40,11 +45,11 @@ class TokenizerParts:
 
 
 class TokenIds:
-    """What a tokenizer knows without reading text; `Tokenizer` adds that.
+    """The part of a tokenizer that does not encode text; `Tokenizer` adds that.
 
     Attributes:
         vocabulary: the pieces in the order of their ids.
-        max_length: tokens that the model takes (special tokens counted), None where no file said so.
+        max_length: tokens that the model takes (special tokens included), None if no file says.
         literal_special_tokens: whether "[MASK]" in raw text is the token (transformers) or split (Google's code).
     """
 
@@ -56,11 +61,11 @@ class TokenIds:
         self.literal_special_tokens = parts.literal_special_tokens
 
     def decode(self, ids: Sequence[int] | np.ndarray, skip_special_tokens: bool = False) -> str:
-        """The text of ids [L], as transformers gives it. WordPiece: "##" pieces glued, blanks before , . ! ? and n't
-        removed; the others: blanks where the pieces have them.
+        """The text of ids [L], as transformers returns it. WordPiece joins "##" pieces to the piece before them and
+        removes spaces before , . ! ? and n't; the other models put spaces where their pieces have them.
 
-        Lossy by design (case, accents and blanks are gone), but for RoBERTa. Raises UserError for an id outside the
-        vocabulary.
+        Except for RoBERTa this is lossy: case, accents and spacing are not restored. Raises UserError for an id outside
+        the vocabulary.
         """
         with library_errors("ids on which the decoder of tokenizer.json fails"):
             return self._backend.decode(self._valid(ids), skip_special_tokens=skip_special_tokens)
@@ -93,15 +98,15 @@ class TokenIds:
 
     @property
     def vocab_size(self) -> int:
-        """Number of ids: rows that a model's token table must at least have."""
+        """Number of ids: a model's token table needs at least as many rows."""
         return len(self.vocabulary)
 
     def check_vocab_size(self, model_vocab_size: int) -> None:
         """Raise UserError if a model with so many rows in its token table cannot take this tokenizer's ids."""
         if self.vocab_size > model_vocab_size:
             raise UserError(
-                f"the tokenizer has {self.vocab_size} tokens, the model embeddings for vocab_size={model_vocab_size}: "
-                f"give the model vocab_size={self.vocab_size} or take the tokenizer that belongs to it"
+                f"the tokenizer has {self.vocab_size} tokens, but the model has vocab_size={model_vocab_size}: "
+                f"give the model vocab_size={self.vocab_size} or use the tokenizer that belongs to it"
             )
 
     @property
@@ -116,23 +121,23 @@ class TokenIds:
 
     @property
     def max_word_length(self) -> int | None:
-        """Words of more characters become [UNK]; None where the model has no such limit."""
+        """Words with more characters become [UNK]; None if the model has no such limit."""
         model = self._backend.model
         return model.max_input_chars_per_word if isinstance(model, models.WordPiece) else None
 
     @cached_property
     def is_continuation(self) -> np.ndarray:
-        """bool [V]: pieces that go on the word before them, by `tokenizer_words.continuations`; no special token."""
+        """bool [V]: pieces that continue the word before them (`words.continuations`); False for special tokens."""
         continues = continuations(self.vocabulary, self._backend, self._parts.family)
         continues[self.all_special_ids] = False
         return continues
 
     @cached_property
     def all_special_ids(self) -> list[int]:
-        """Ids of the special tokens in transformers' order, then of other tokens that the files call special."""
+        """Ids of the special tokens in transformers' order, then of other tokens that the files mark as special."""
         added = [i for i, t in sorted(self._backend.get_added_tokens_decoder().items()) if t.special]
         family, tokens = self._parts.family, self._parts.special_tokens
-        ends = () if family is None or family.model == "WordPiece" else ("cls", "sep")  # as begin and end of a text
+        ends = () if family is None or family.model == "WordPiece" else ("cls", "sep")  # first, as bos and eos
         roles = [self._ids[tokens[role]] for role in (*ends, *ROLES) if role in tokens]
         return list(dict.fromkeys(roles + added))
 
@@ -164,14 +169,14 @@ _UNUSED = re.compile(r"\[unused\d+\]")
 
 
 def add_words(parts: TokenizerParts, words: Sequence[str], *, into_unused: bool) -> tuple[TokenizerParts, list[str]]:
-    """The tokenizer with `words` as tokens, and the pieces that are new (as they stand in the vocabulary).
+    """The tokenizer with `words` as tokens, and the pieces that are new (as the vocabulary spells them).
 
-    In WordPiece a word becomes a piece, as the text's own words do: lower-cased where they are, longer words may begin
-    with it, and a word written "##…" is a piece within words. Elsewhere it becomes an added token, found as a whole
-    word; the blank before it stays a token of its own.
+    In WordPiece a word becomes a piece. It is normalised as text is (lower-cased by an uncased tokenizer), longer words
+    may begin with it, and a word written "##…" is a piece within words. In other models it becomes an added token,
+    found as a whole word only; the space before it stays a token of its own.
 
     Raises:
-        UserError: a word that the tokenizer would cut before it looks for pieces, or too few unused places.
+        UserError: a word that the tokenizer splits into several words, or too few unused places.
     """
     wordpiece = isinstance(parts.backend.model, models.WordPiece)
     new = list(dict.fromkeys(_piece(parts, word) for word in words))
@@ -181,7 +186,7 @@ def add_words(parts: TokenizerParts, words: Sequence[str], *, into_unused: bool)
     if into_unused and len(unused) < len(new):
         raise UserError(
             f"{len(new)} new words, but the vocabulary has {len(unused)} [unusedN] places: "
-            "take fewer words, or append them"
+            "add fewer words, or append them"
         )
     if not new:
         return parts, new
@@ -199,10 +204,10 @@ def add_words(parts: TokenizerParts, words: Sequence[str], *, into_unused: bool)
 
 
 def _piece(parts: TokenizerParts, word: str) -> str:
-    """What the tokenizer makes of a word before it looks for pieces; a UserError where that is not one word."""
+    """The word, normalised as text is; UserError if the tokenizer does not take it as one word."""
     if not isinstance(parts.backend.model, models.WordPiece):
         if not word or word != word.strip():
-            raise UserError(f"{word!r} is no word: it is empty, or begins or ends with a blank")
+            raise UserError(f"{word!r} is not a word: it is empty, or begins or ends with white space")
         return word
     within = word.startswith("##") and len(word) > 2
     text = word[2:] if within else word
@@ -213,17 +218,17 @@ def _piece(parts: TokenizerParts, word: str) -> str:
         cut = [piece for piece, _ in parts.backend.pre_tokenizer.pre_tokenize_str(text)]
     if len(cut) != 1:
         found = " ".join(cut) or "nothing"
-        raise UserError(f"{word!r} is not one word for this tokenizer, which makes of it: {found}")
+        raise UserError(f"{word!r} is not one word for this tokenizer, which splits it into: {found}")
     limit = parts.backend.model.max_input_chars_per_word
     if len(cut[0]) > limit:
         raise UserError(
-            f"{word!r} has {len(cut[0])} characters; words of more than {limit} are [UNK] to this tokenizer"
+            f"{word!r} has {len(cut[0])} characters; this tokenizer turns words of more than {limit} into [UNK]"
         )
     return f"##{cut[0]}" if within else cut[0]
 
 
 def _with_pieces(backend: tokenizers.Tokenizer, vocabulary: Sequence[str]) -> tokenizers.Tokenizer:
-    """The same pipeline with another WordPiece vocabulary; tokens beyond the pieces must not be there."""
+    """The same pipeline with another WordPiece vocabulary, which must hold the added tokens too."""
     pipeline = json.loads(backend.to_str())
     pipeline["model"]["vocab"] = {piece: i for i, piece in enumerate(vocabulary)}
     with library_errors("the new vocabulary"):

@@ -1,4 +1,4 @@
-"""How token sequences become rows: what is cut, where [CLS] and [SEP] stand, padding. Whole batches in NumPy."""
+"""From token sequences to rows: truncation, the places of [CLS] and [SEP], padding; whole batches in NumPy."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ TRUNCATIONS = ("longest_first", "only_first", "only_second", "none")
 
 @dataclass(frozen=True)
 class Slot:
-    """One place of a layout: a special token, or all that is kept of segment 0 (a) or 1 (b)."""
+    """One place of a layout: a special token, or the kept tokens of segment 0 (a) or 1 (b)."""
 
     token_type: int
     special_id: int | None = None
@@ -29,20 +29,20 @@ class Segments:
 
 
 def kept_lengths(lengths_SB: np.ndarray, room: int | None, truncation: str) -> np.ndarray:
-    """How many tokens of each segment stay.
+    """How many tokens of each segment to keep.
 
     Args:
         lengths_SB: int64 [1 or 2, B], tokens of each segment.
-        room: tokens that may stay in a row, special tokens not counted; None: no limit.
-        truncation: one of `TRUNCATIONS`. `longest_first` shortens the longer segment until both are equal, then
-            both; of an odd room the one that was longer (at a tie: the second) keeps one more, as `tokenizers` does
-            (Google's `_truncate_seq_pair` gives that one to the first segment).
+        room: the most tokens per row, without special tokens; None: no limit.
+        truncation: one of `TRUNCATIONS`. `longest_first` shortens the longer segment until both are equal, then both.
+            If `room` is odd, the segment that was longer (at a tie the second) keeps one token more, as in
+            `tokenizers` (in Google's `_truncate_seq_pair` it is the first).
 
     Returns:
         int64 [1 or 2, B].
 
     Raises:
-        UserError: a row is longer than the room and the rule forbids to cut it, or would leave nothing of a segment.
+        UserError: a row exceeds the room, and `truncation` forbids cutting it or would leave nothing of a segment.
     """
     excess_B = lengths_SB.sum(axis=0) - (np.inf if room is None else room)
     over_B = excess_B > 0
@@ -87,13 +87,13 @@ def within(lengths_B: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 def assemble(
     slots: Sequence[Slot], segments: Sequence[Segments], kept_SB: np.ndarray, pads: Mapping[str, int], width: int
 ) -> dict[str, np.ndarray]:
-    """Rows of `width` from segments and a layout.
+    """Make rows of `width` tokens from segments and a layout.
 
     Args:
         slots: the layout, from left to right.
-        segments: one `Segments` a segment; the fields of the first are the fields of the result.
-        kept_SB: int64 [1 or 2, B] from `kept_lengths`: the first so many tokens are taken.
-        pads: field -> value of padding and of special tokens (except `input_ids`, where those have their ids).
+        segments: one `Segments` per segment; the fields of the first are the fields of the result.
+        kept_SB: int64 [1 or 2, B] from `kept_lengths`: how many tokens to take from the beginning of each segment.
+        pads: field -> its value at padding and special tokens (except in `input_ids`, where those have their ids).
         width: L, at least the longest row.
 
     Returns:
@@ -132,8 +132,8 @@ def layouts_of(backend: tokenizers.Tokenizer, vocab_size: int) -> tuple[tuple[Sl
     """The layout of a single text and that of a pair.
 
     Raises:
-        UserError: a post-processor whose rows are no such layout, or that adds ids past `vocab_size`; a vocabulary that
-            no text becomes.
+        UserError: a post-processor that changes the order of the segments or adds ids past `vocab_size`; a vocabulary
+            without a piece that a text could become.
     """
     texts = ("a", *(backend.decode([i]) for i in range(vocab_size)))
     known = next((text for text in texts if backend.encode(text, add_special_tokens=False).ids), None)
@@ -142,7 +142,7 @@ def layouts_of(backend: tokenizers.Tokenizer, vocab_size: int) -> tuple[tuple[Sl
     single, pair = _layout(backend, known), _layout(backend, known, known)
     for slot in (*single, *pair):
         if slot.special_id is not None and slot.special_id >= vocab_size:
-            raise UserError(f"its post-processor adds id {slot.special_id}, the last one is {vocab_size - 1}")
+            raise UserError(f"its post-processor adds id {slot.special_id}, but the last id is {vocab_size - 1}")
     return single, pair
 
 

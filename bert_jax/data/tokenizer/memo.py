@@ -1,4 +1,4 @@
-"""Tokenising by remembering words: what a word becomes does not depend on its neighbours."""
+"""A cache of words and their ids, for tokenizers in which a word's ids do not depend on its neighbours."""
 
 import threading
 from collections.abc import Callable, Iterable, Sequence
@@ -9,7 +9,7 @@ import numpy as np
 from bert_jax.data.tokenizer.words import Splitter
 
 LONGEST_WORD = 16
-"""Characters that a word may have to be found by its key: those of two 64-bit numbers."""
+"""The most characters that a word's key can hold: those of two 64-bit numbers."""
 
 _WORD, _SIGN = 1, 2
 _KINDS = bytes(_WORD if chr(i).isalnum() else _SIGN if "!" <= chr(i) <= "~" else 0 for i in range(128)) + bytes(128)
@@ -30,9 +30,9 @@ def cut_words(text: bytes) -> tuple[np.ndarray, np.ndarray]:
 
 
 def word_keys(text: bytes, starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-    """Two numbers a word, uint64 [2, N], different for different words of at most LONGEST_WORD characters.
+    """Two numbers per word, uint64 [2, N], different for different words of at most LONGEST_WORD characters.
 
-    Their bytes are the word's, little end first, and zeros, which are in no word.
+    Their bytes are the word's, little-endian, then zeros, which no word contains.
     """
     padded = text + bytes(LONGEST_WORD)
     at_every_byte = np.ndarray((len(text) + 9,), "<u8", buffer=padded, strides=(1,))
@@ -44,9 +44,9 @@ def word_keys(text: bytes, starts: np.ndarray, lengths: np.ndarray) -> np.ndarra
 
 
 class WordTable:
-    """Keys of words -> numbers given to them: a hash table with open addressing, searched for all words at once.
+    """Keys of words -> their numbers: a hash table with open addressing that looks up all words at once.
 
-    A word whose place is taken as often as `_PROBES` times in a row is not kept: what is not found is no news.
+    A word that finds no free place in `_PROBES` tries is not kept, so a word not found may have been added before.
     """
 
     def __init__(self):
@@ -69,11 +69,11 @@ class WordTable:
         return numbers
 
     def _are_others(self, numbers: np.ndarray, keys: np.ndarray) -> np.ndarray:
-        """Whether another word than that of the key is there."""
+        """Whether a place holds another word than the key's."""
         return (numbers >= 0) & ((self._keys[0][numbers] != keys[0]) | (self._keys[1][numbers] != keys[1]))
 
     def add(self, keys: np.ndarray, numbers: np.ndarray) -> None:
-        """Keeps words that are not kept yet, all different. keys: uint64 [2, N]; numbers: int64 [N], from 0."""
+        """Add distinct words that are not in the table. keys: uint64 [2, N]; numbers: int64 [N], from 0."""
         if not len(numbers):
             return
         if (most := int(numbers.max())) >= self._keys.shape[1]:
@@ -92,7 +92,7 @@ class WordTable:
         for _ in range(_PROBES):
             free = self._places[place] < 0
             self._places[place[free]] = numbers[free]
-            left = self._places[place] != numbers  # of several that want a place, one has it
+            left = self._places[place] != numbers  # if several words want a place, one gets it
             place, numbers = (place[left] + 1) & (len(self._places) - 1), numbers[left]
 
     def _first_place(self, keys: np.ndarray) -> np.ndarray:
@@ -101,19 +101,19 @@ class WordTable:
 
 
 _NEW_AT_ONCE = 10_000
-_FEW_CHARACTERS = 4_000  # with so few, a NumPy call takes longer than the words do
+_FEW_CHARACTERS = 4_000  # for fewer, NumPy's calls take longer than looking up the words one by one
 
 
 class WordMemo(dict[str, int]):
-    """Word -> row of a growing table of ids; words never seen get a row at once and their ids in one call.
+    """Word -> row of a growing table of ids. A new word gets a row at once; one call encodes all new words.
 
-    Words of plain text (`Splitter.is_plain`) are found in it without becoming strings, but for those seen first.
+    Words of plain text (`Splitter.is_plain`) are looked up without making strings of them, except new ones.
 
     Args:
         split: text -> parts, a `Splitter` or `space_splitter`.
-        encode_words: parts -> their ids; called with parts never seen before.
-        limit: how many parts are remembered before all are forgotten, or 20 times as many ids (where nothing can be
-            cut, parts are whole texts): this bounds memory (about 0.2 kB a word).
+        encode_words: parts -> their ids; called with new parts only.
+        limit: bounds memory (about 0.2 kB per word): with more parts than this, or 20 times as many ids (a part can be
+            a whole text, if it cannot be split), the memo forgets everything and starts again.
     """
 
     def __init__(
@@ -140,7 +140,7 @@ class WordMemo(dict[str, int]):
         return row
 
     def encode(self, texts: Iterable[str]) -> tuple[np.ndarray, np.ndarray]:
-        """Ids of all texts end to end, int32, and each text's number of ids, int64."""
+        """The concatenated ids of all texts, int32, and each text's number of ids, int64."""
         texts = list(texts)
         with self._lock:
             if len(self) > self._limit or self._ends[len(self)] > 20 * self._limit:
@@ -150,7 +150,7 @@ class WordMemo(dict[str, int]):
                 if self._unknown:
                     self._learn()
             except BaseException:
-                self._forget()  # half-filled rows must not outlive a failure
+                self._forget()  # no row may stay without its ids
                 raise
             starts, ends = self._ends[rows], self._ends[rows + 1]
             lengths = ends - starts
@@ -162,7 +162,7 @@ class WordMemo(dict[str, int]):
         return ids, upto[text_ends] - upto[text_ends - words_B]
 
     def _rows(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-        """The rows of all words end to end, and each text's number of words; int64."""
+        """The rows of all words, concatenated, and each text's number of words; int64."""
         plain = self._which_are_plain(texts)
         if not plain.any():
             return self._rows_one_by_one(texts)
@@ -177,12 +177,12 @@ class WordMemo(dict[str, int]):
         return together, words_B
 
     def _which_are_plain(self, texts: Sequence[str]) -> np.ndarray:
-        """bool [B]; all False where strings are quicker."""
+        """bool [B]; all False if looking up strings is faster."""
         split = self._split
         if not isinstance(split, Splitter) or sum(map(len, texts)) < _FEW_CHARACTERS:
             return np.zeros(len(texts), bool)
         ascii = np.fromiter(map(str.isascii, texts), bool, len(texts))
-        # What makes a text not plain holds no line break: mostly one look at all of them tells.
+        # A line break never makes a text plain or not plain, so one check of the joined texts is mostly enough.
         if not split.is_plain("\n".join(compress(texts, ascii))):
             return np.fromiter(map(split.is_plain, texts), bool, len(texts))
         return ascii
@@ -207,7 +207,7 @@ class WordMemo(dict[str, int]):
         rows[lengths > LONGEST_WORD] = -1
         left = np.flatnonzero(rows < 0)
         while len(left):
-            # Few at a time: most words that are new stand there more than once.
+            # A few at a time, since most new words occur more than once.
             new, left = left[:_NEW_AT_ONCE], left[_NEW_AT_ONCE:]
             bounds = zip(starts[new].tolist(), ends[new].tolist(), strict=True)
             rows[new] = np.fromiter((self[joined[start:end]] for start, end in bounds), np.int64, len(new))

@@ -1,4 +1,4 @@
-"""Pipelines on the `tokenizers` library: WordPiece, byte-level BPE and Unigram, and the rules of a family on them."""
+"""Pipelines of the `tokenizers` library: WordPiece, byte-level BPE and Unigram, with the rules of each family."""
 
 import base64
 import json
@@ -18,9 +18,9 @@ from bert_jax.errors import UserError
 
 @contextmanager
 def library_errors(what: str) -> Iterator[None]:
-    """Errors of the library, panics too (they are no `Exception`), as one `UserError` line that begins with `what`.
+    """Raise the library's errors, and its panics (not an `Exception`), as one `UserError` line that begins with `what`.
 
-    Of a panic Rust itself writes to the standard error, before Python hears of it.
+    Rust writes a panic to standard error itself, before Python can catch it.
     """
     try:
         yield
@@ -33,7 +33,7 @@ def library_errors(what: str) -> Iterator[None]:
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of what an error says, else its type."""
+    """The first line of an error's message, or its type if it has none."""
     return str(error).splitlines()[0] if str(error) else type(error).__name__
 
 
@@ -102,7 +102,7 @@ def strips_accents(backend: tokenizers.Tokenizer) -> bool:
 
 
 def is_bert(backend: tokenizers.Tokenizer) -> bool:
-    """Whether text is cut up by BERT's own rules, in which a word's pieces do not depend on its neighbours."""
+    """Whether text is split by BERT's own rules, so that a word's pieces do not depend on its neighbours."""
     return (
         isinstance(backend.model, models.WordPiece)
         and isinstance(backend.pre_tokenizer, pre_tokenizers.BertPreTokenizer)
@@ -112,7 +112,7 @@ def is_bert(backend: tokenizers.Tokenizer) -> bool:
 
 
 def decisive(backend: tokenizers.Tokenizer) -> dict[str, Any]:
-    """All that decides which ids a text gets, as JSON; for BERT in fields that no version of the library changes."""
+    """Everything that decides a text's ids, as JSON; for BERT in fields that are the same in every library version."""
     added = {
         i: [t.content, t.special, t.single_word, t.lstrip, t.rstrip, t.normalized]
         for i, t in backend.get_added_tokens_decoder().items()
@@ -139,17 +139,17 @@ def decisive(backend: tokenizers.Tokenizer) -> dict[str, Any]:
 
 
 BYTE_LEVEL_SPACE = "Ġ"
-"""How a byte-level piece shows that a space stands before it: byte 0x20 as a printable character (GPT-2)."""
+"""How a byte-level piece writes the space before it: byte 0x20 as a printable character (GPT-2)."""
 
 
 def byte_level_backend(ids: Mapping[str, int], merges: Sequence[tuple[str, str]]) -> tokenizers.Tokenizer:
-    """The model alone; special tokens, split into words and layout come after it."""
+    """A BPE model alone; the caller adds special tokens, splitting into words and layout."""
     model = models.BPE(dict(ids), list(merges), continuing_subword_prefix="", end_of_word_suffix="", fuse_unk=False)
     return tokenizers.Tokenizer(model)
 
 
 def set_byte_level(backend: tokenizers.Tokenizer, *, add_prefix_space: bool) -> None:
-    """Put GPT-2's split into words and the way back on a pipeline."""
+    """Give a pipeline GPT-2's splitting into words and its decoder."""
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=add_prefix_space)
     backend.decoder = decoders.ByteLevel()
 
@@ -157,14 +157,14 @@ def set_byte_level(backend: tokenizers.Tokenizer, *, add_prefix_space: bool) -> 
 def set_roberta_layout(
     backend: tokenizers.Tokenizer, special_tokens: Mapping[str, str], *, add_prefix_space: bool, trim_offsets: bool
 ) -> None:
-    """<s> a </s>, <s> a </s></s> b </s>, types all 0; `trim_offsets` leaves the blank out of a word's offsets."""
+    """<s> a </s>, <s> a </s></s> b </s>, types all 0; `trim_offsets` excludes the space from a word's offsets."""
     ids = backend.get_vocab()
     sep, cls = ((special_tokens[role], ids[special_tokens[role]]) for role in ("sep", "cls"))
     backend.post_processor = processors.RobertaProcessing(sep, cls, trim_offsets, add_prefix_space)
 
 
 def prefix_space(backend: tokenizers.Tokenizer) -> bool | None:
-    """Whether a space is put before a text; None where the pipeline is not byte-level."""
+    """Whether the pipeline puts a space before a text; None if it is not byte-level."""
     pre_tokenizer = backend.pre_tokenizer
     return pre_tokenizer.add_prefix_space if isinstance(pre_tokenizer, pre_tokenizers.ByteLevel) else None
 
@@ -177,12 +177,12 @@ Pieces = Sequence[tuple[str, float]]
 
 
 def unigram_backend(pieces: Pieces, unk_id: int) -> tokenizers.Tokenizer:
-    """The model alone; special tokens and the rules below come after it."""
+    """A Unigram model alone; the caller adds special tokens and the rules below."""
     return tokenizers.Tokenizer(models.Unigram(list(pieces), unk_id=unk_id, byte_fallback=False))
 
 
 def set_words(backend: tokenizers.Tokenizer, *, add_prefix_space: bool) -> None:
-    """Words are cut at white space and begin with "▁" (without `add_prefix_space` they do not)."""
+    """Split text into words at white space; with `add_prefix_space` each word begins with "▁"."""
     scheme = "always" if add_prefix_space else "never"
     backend.pre_tokenizer = pre_tokenizers.Sequence(
         [pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace(replacement=SPACE, prepend_scheme=scheme)]
@@ -191,14 +191,14 @@ def set_words(backend: tokenizers.Tokenizer, *, add_prefix_space: bool) -> None:
 
 
 def prefixes_words(backend: tokenizers.Tokenizer) -> bool:
-    """Whether the pipeline lets words begin with "▁"."""
+    """Whether the pipeline puts "▁" before words."""
     return backend.pre_tokenizer is not None and backend.pre_tokenizer.pre_tokenize_str("a")[0][0] == f"{SPACE}a"
 
 
 def set_albert_normalizer(
     backend: tokenizers.Tokenizer, *, lowercase: bool, keep_accents: bool, charsmap: bytes | None
 ) -> None:
-    """Quotes, accents and case as `preprocess_text` of google-research/albert, then SentencePiece's own table."""
+    """Normalise quotes, accents and case as google-research/albert `preprocess_text`, then by SentencePiece's table."""
     steps: list[normalizers.Normalizer] = [normalizers.Replace("``", '"'), normalizers.Replace("''", '"')]
     if not keep_accents:
         steps += [normalizers.NFKD(), normalizers.StripAccents()]
@@ -210,7 +210,7 @@ def set_albert_normalizer(
 
 
 def set_fairseq_normalizer(backend: tokenizers.Tokenizer, *, charsmap: bytes | None) -> None:
-    """SentencePiece's own table alone: XLM-R and CamemBERT."""
+    """Normalise by SentencePiece's own table alone, as XLM-R and CamemBERT do."""
     if charsmap:
         backend.normalizer = normalizers.Precompiled(charsmap)
 
@@ -222,7 +222,7 @@ def set_fairseq_layout(backend: tokenizers.Tokenizer, special_tokens: Mapping[st
 
 
 def charsmap_of(backend: tokenizers.Tokenizer) -> bytes | None:
-    """SentencePiece's table of replacements in a pipeline's normaliser, None where there is none."""
+    """SentencePiece's table of replacements in a pipeline's normaliser, None if it has none."""
     normalizer = json.loads(backend.to_str())["normalizer"] or {}
     for step in normalizer.get("normalizers", [normalizer]):
         if step.get("type") == "Precompiled":
@@ -231,10 +231,10 @@ def charsmap_of(backend: tokenizers.Tokenizer) -> bytes | None:
 
 
 def without_number_commas(pieces: Pieces) -> list[tuple[str, float]]:
-    """Pieces such as "1," made so improbable that they never win, as transformers 4 (`AlbertConverter`) does.
+    """The pieces, with those such as "1," made so improbable that they are never used.
 
-    google-research/albert (`encode_pieces`) takes them apart afterwards, which mostly comes to the same: what stands
-    before the comma may be cut otherwise.
+    transformers 4 does the same (`AlbertConverter`). google-research/albert (`encode_pieces`) splits such pieces
+    afterwards instead, which mostly gives the same ids; only the part before the comma may be split differently.
     """
     lowest = min((score for piece, score in pieces if not _is_number_comma(piece)), default=0.0)
     return [(piece, lowest - 100.0 if _is_number_comma(piece) else score) for piece, score in pieces]
@@ -247,7 +247,7 @@ def _is_number_comma(piece: str) -> bool:
 def set_byte_level_rules(
     backend: tokenizers.Tokenizer, special_tokens: Mapping[str, str], settings: Settings, *, prefixed: bool = False
 ) -> None:
-    """RoBERTa's; `prefixed`: whether a space is put before a text where neither the caller nor the files say."""
+    """Give a pipeline RoBERTa's rules; `prefixed`: whether to put a space before a text if no argument or file says."""
     add_prefix_space = settings.prefixes_space(prefixed)
     trim_offsets = settings.config.get("trim_offsets", True)
     set_byte_level(backend, add_prefix_space=add_prefix_space)
@@ -264,7 +264,10 @@ def set_unigram_rules(
     lowercase: bool = True,
     keep_accents: bool = False,
 ) -> None:
-    """ALBERT's, XLM-R's or CamemBERT's; `lowercase`, `keep_accents`: where neither the caller nor the files say."""
+    """Give a pipeline ALBERT's, XLM-R's or CamemBERT's rules.
+
+    `lowercase` and `keep_accents` apply if neither the caller nor the files say.
+    """
     set_words(backend, add_prefix_space=settings.prefixes_space(True))
     if family != ALBERT:
         set_fairseq_normalizer(backend, charsmap=charsmap)
@@ -283,7 +286,7 @@ def set_unigram_rules(
 def overrule_json(
     backend: tokenizers.Tokenizer, family: Family | None, special_tokens: Mapping[str, str], settings: Settings
 ) -> None:
-    """Put on a tokenizer.json what stands above it; without a family it stays as it is."""
+    """Apply to a tokenizer.json the settings that overrule it; without a family it stays as it is."""
     if isinstance(backend.model, models.WordPiece):
         _overrule_bert(backend, settings)
         if backend.post_processor is None:
@@ -303,7 +306,7 @@ def overrule_json(
 
 
 def _overrule_bert(backend: tokenizers.Tokenizer, settings: Settings) -> None:
-    """Casing and accents: the argument, else tokenizer_config.json (transformers rebuilds so), else tokenizer.json."""
+    """Set casing and accents: the argument, else tokenizer_config.json (as in transformers), else tokenizer.json."""
     normalizer, config = backend.normalizer, settings.config
     if not isinstance(normalizer, normalizers.BertNormalizer):
         return
@@ -320,7 +323,7 @@ def _overrule_bert(backend: tokenizers.Tokenizer, settings: Settings) -> None:
 
 
 def refuse_unheeded(backend: tokenizers.Tokenizer, family: Family | None, path: Path, settings: Settings) -> None:
-    """Raise UserError for an argument that the finished pipeline does not follow: it has no place for it."""
+    """Raise UserError for an argument that the finished pipeline does not follow."""
     wordpiece = isinstance(backend.model, models.WordPiece)
     wrong = {
         "cased": settings.cased is not None and settings.cased != is_cased(backend),
@@ -332,4 +335,4 @@ def refuse_unheeded(backend: tokenizers.Tokenizer, family: Family | None, path: 
     for name, is_wrong in wrong.items():
         if is_wrong:
             rules = f"the rules of {family.tokenizer_class} have" if family else "its pipeline has"
-            raise UserError(f"{path}: {name}={getattr(settings, name)} cannot be put on it: {rules} no such choice")
+            raise UserError(f"{path}: {name}={getattr(settings, name)} cannot be applied: {rules} no such choice")

@@ -1,4 +1,4 @@
-"""From the files of a vocabulary to a tokenizer's parts: a reader a kind of file."""
+"""From the files of a vocabulary to a tokenizer's parts: one reader for each kind of file."""
 
 import logging
 import unicodedata
@@ -33,7 +33,7 @@ logger = logging.getLogger(__name__)
 
 
 def read_vocab_txt(path: Path, family: Family, beside: Beside) -> TokenizerParts:
-    """WordPiece: a piece a line."""
+    """WordPiece: a vocab.txt with one piece per line."""
     settings = beside.settings
     pieces = read_vocabulary(path)
     ids = {piece: i for i, piece in enumerate(pieces)}
@@ -56,13 +56,13 @@ def read_vocab_txt(path: Path, family: Family, beside: Beside) -> TokenizerParts
 
 
 def read_vocabulary(path: Path) -> list[str]:
-    """The pieces of a vocab.txt: one a line, lines end at \\n or \\r\\n only (U+0085 and U+2028 are pieces of some)."""
+    """The pieces of a vocab.txt, one per line; lines end at \\n or \\r\\n only (U+0085 and U+2028 can be pieces)."""
     data = path.read_bytes()
     try:
         lines = data.decode("utf-8-sig").split("\n")
     except UnicodeDecodeError as error:
         line = data[: error.start].count(b"\n") + 1
-        raise UserError(f"{path}, line {line}: not UTF-8 ({error.reason}), expected one piece a line") from None
+        raise UserError(f"{path}, line {line}: not UTF-8 ({error.reason}), expected one piece per line") from None
     while lines and not lines[-1].strip("\r"):
         lines.pop()
     if not lines:
@@ -75,22 +75,22 @@ def _is_marker(piece: str) -> bool:
 
 
 def guess_cased(path: Path, pieces: Sequence[str]) -> bool:
-    """False where no piece has a capital, as transformers assumes; otherwise nobody can know.
+    """False if no piece has a capital letter, as transformers assumes; if one has, the pieces do not tell.
 
     Raises:
-        UserError: there is a piece with a capital.
+        UserError: a piece has a capital letter.
     """
     capital = next((piece for piece in pieces if piece != piece.lower() and not _is_marker(piece)), None)
     if capital is not None:
         raise UserError(
-            f"{path}: has capital letters (piece {capital!r}) and no tokenizer_config.json says whether text is to be "
-            "lower-cased: say cased (--cased, cased=True) or uncased (--uncased, cased=False)"
+            f"{path}: has capital letters (piece {capital!r}) and no tokenizer_config.json says whether to "
+            "lower-case text: choose cased (--cased, cased=True) or uncased (--uncased, cased=False)"
         )
     return False
 
 
 def warn_if_unreachable(path: Path, pieces: Sequence[str]) -> None:
-    """An uncased BERT takes accents off, which cuts Hangul into letters: pieces with either can never come out."""
+    """Warn about pieces that cannot occur because uncased BERT strips accents, which also cuts Hangul into letters."""
     lost = [
         piece
         for piece in pieces
@@ -100,8 +100,8 @@ def warn_if_unreachable(path: Path, pieces: Sequence[str]) -> None:
     ]
     if len(lost) > len(pieces) // 100:
         logger.warning(
-            "%s: %d of %d pieces (%r is one) cannot occur in text whose accents are stripped, as uncased BERT does; "
-            "if the vocabulary was made without, pass strip_accents=False or put it in tokenizer_config.json",
+            "%s: %d of %d pieces (%r is one) cannot occur, because uncased BERT strips accents; if the vocabulary was "
+            "made for text with accents, pass strip_accents=False or set it in tokenizer_config.json",
             path, len(lost), len(pieces), lost[0],
         )  # fmt: skip
 
@@ -117,8 +117,8 @@ def _is_jamo(character: str) -> bool:
 def read_byte_level(path: Path, beside: Beside) -> TokenizerParts:
     """RoBERTa: a vocab.json, and the merges.txt beside it.
 
-    Its mask token swallows the blanks on its left, as when it was trained (fairseq's `fill_mask`; transformers up to 4
-    and in every tokenizer.json); transformers 5 forgets it where there is no tokenizer.json.
+    Its mask token swallows the spaces on its left, as in training (fairseq's `fill_mask`; transformers up to 4, and
+    every tokenizer.json). Without a tokenizer.json, transformers 5 does not do this.
     """
     ids = read_vocab_json(path)
     merges = read_merges(path.parent / "merges.txt", ids)
@@ -135,7 +135,7 @@ def read_vocab_json(path: Path) -> dict[str, int]:
     """Piece -> id of a vocab.json; the ids are 0, 1, 2, ... without a gap.
 
     Raises:
-        UserError: not such a file.
+        UserError: a missing file, or one that is not such a table.
     """
     if not path.is_file():
         raise UserError(f"{path}: missing; byte-level BPE needs it beside merges.txt")
@@ -156,17 +156,17 @@ def read_vocab_json(path: Path) -> dict[str, int]:
 
 
 def read_merges(path: Path, ids: Mapping[str, int]) -> list[tuple[str, str]]:
-    """The merges of a merges.txt, a pair a line, best first; all pieces are among `ids`.
+    """The merges of a merges.txt, one pair per line, best first; all pieces are among `ids`.
 
     Raises:
-        UserError: no such file, or not such a file.
+        UserError: a missing file, a line that is not a pair, a piece that is not among `ids`.
     """
     if not path.is_file():
         raise UserError(f"{path}: missing; byte-level BPE needs it beside vocab.json")
     try:
         lines = path.read_bytes().decode("utf-8").split("\n")
     except UnicodeDecodeError as error:
-        raise UserError(f"{path}: not UTF-8 ({error.reason}), expected a pair of pieces a line") from None
+        raise UserError(f"{path}: not UTF-8 ({error.reason}), expected a pair of pieces per line") from None
     merges = []
     for number, line in enumerate(lines, 1):
         line = line.removesuffix("\r")
@@ -185,8 +185,8 @@ def read_merges(path: Path, ids: Mapping[str, int]) -> list[tuple[str, str]]:
 def read_spiece_model(path: Path, family: Family, beside: Beside) -> TokenizerParts:
     """ALBERT, XLM-R, CamemBERT: SentencePiece's file.
 
-    Its user-defined symbols ("-", "(", ...) are pieces like any other, as for SentencePiece itself. transformers 5,
-    where there is no tokenizer.json, makes tokens of them that cut words: what follows one begins with "▁".
+    Its user-defined symbols ("-", "(", ...) are pieces like any other, as in SentencePiece itself. Without a
+    tokenizer.json, transformers 5 makes them tokens that split words: the text after one begins with "▁".
     """
     settings, spiece = beside.settings, read_spiece(path)
     pieces, unk_id = spiece.pieces, spiece.unk_id
@@ -213,10 +213,13 @@ _UNIGRAM = 1  # TrainerSpec.ModelType
 
 @dataclass(frozen=True)
 class SpieceModel:
-    """What a SentencePiece model says.
+    """The content of a SentencePiece model.
 
-    pieces: with their scores (logarithms of probabilities) in the order of its own ids; unk_id: which of them stands
-    for the unknown; charsmap: its table of replacements, None where it has none; data: the file.
+    Attributes:
+        pieces: with their scores (logarithms of probabilities), in the order of the model's own ids.
+        unk_id: the id of the unknown piece.
+        charsmap: the table of replacements, None if it has none.
+        data: the bytes of the file.
     """
 
     pieces: list[tuple[str, float]]
@@ -229,7 +232,7 @@ def read_spiece(path: Path) -> SpieceModel:
     """Read a SentencePiece model of type unigram.
 
     Raises:
-        UserError: the package sentencepiece is missing (it is the extra "spm"); a damaged file; a model of another
+        UserError: the package sentencepiece is missing (install the extra "spm"); a damaged file; a model of another
             type, or with rules that the published families do not have.
     """
     try:
@@ -240,7 +243,7 @@ def read_spiece(path: Path) -> SpieceModel:
     data = path.read_bytes()
     try:
         proto.ParseFromString(data)
-    except Exception as error:  # protobuf's DecodeError; its module is no dependency of ours
+    except Exception as error:  # protobuf's DecodeError; we do not depend on its module
         raise UserError(f"{path}: not a SentencePiece model, or cut short ({first_line(error)})") from None
     if not (proto.pieces and proto.HasField("trainer_spec") and proto.HasField("normalizer_spec")):
         raise UserError(f"{path}: not a whole SentencePiece model ({len(proto.pieces)} pieces): cut short?")
@@ -261,7 +264,7 @@ def _check(path: Path, proto: Any) -> None:
     if not 0 <= trainer.unk_id < count:
         raise UserError(f"{path}: unk_id is {trainer.unk_id}, expected one of its {count} pieces")
     if len({piece.piece for piece in proto.pieces}) < count:
-        raise UserError(f"{path}: a piece stands there twice, expected {count} different ones")
+        raise UserError(f"{path}: a piece occurs twice, expected {count} different ones")
     rules = {
         "byte_fallback": (trainer.byte_fallback, False),
         "treat_whitespace_as_suffix": (trainer.treat_whitespace_as_suffix, False),
@@ -274,19 +277,19 @@ def _check(path: Path, proto: Any) -> None:
 
 
 def xlm_roberta_pieces(model: SpieceModel, special_tokens: dict[str, str]) -> tuple[list[tuple[str, float]], int]:
-    """XLM-R's numbering, and the id of the unknown: fairseq's four first, then the model's from its fourth on."""
+    """The pieces in XLM-R's order (fairseq's four, the model's from its fourth on, the mask), and the unknown's id."""
     first = [(special_tokens[role], 0.0) for role in ("cls", "pad", "sep", "unk")]
     return [*first, *model.pieces[3:], (special_tokens["mask"], 0.0)], 3
 
 
 def camembert_pieces(model: SpieceModel, special_tokens: dict[str, str]) -> tuple[list[tuple[str, float]], int]:
-    """CamemBERT's numbering, and the id of the unknown: five of its own first, then the model's from its second on."""
+    """The pieces in CamemBERT's order (its five, the model's from its second on, the mask), and the unknown's id."""
     first = [("<s>NOTUSED", 0.0), (special_tokens["pad"], 0.0), ("</s>NOTUSED", 0.0), (special_tokens["unk"], 0.0)]
     return [*first, ("<unk>NOTUSED", -100.0), *model.pieces[1:], (special_tokens["mask"], 0.0)], 3
 
 
 def read_tokenizer_json(path: Path, declared: Family | None, beside: Beside) -> TokenizerParts:
-    """The library's own file, with what transformers puts above it."""
+    """Read a tokenizer.json, with the settings by which transformers overrules it."""
     backend = load_backend(path, split_number_commas=beside.settings.split_number_commas)
     ids = backend.get_vocab(with_added_tokens=True)
     family = family_of_json(path, type(backend.model).__name__, declared, beside.settings.config, beside.model)
@@ -300,19 +303,17 @@ def read_tokenizer_json(path: Path, declared: Family | None, beside: Beside) -> 
     wordpiece = isinstance(backend.model, models.WordPiece)
     pieces = read_vocabulary(text_file) if wordpiece and text_file.is_file() else []
     if pieces and {p: i for i, p in enumerate(pieces)} != backend.get_vocab(with_added_tokens=False):
-        logger.warning(
-            "%s and %s hold different vocabularies: the latter is used, as transformers does", text_file, path
-        )
+        logger.warning("%s and %s hold different vocabularies: using the latter, as transformers does", text_file, path)
         pieces = []
     return TokenizerParts(backend, _in_id_order(backend, pieces, path), special_tokens, family=family)
 
 
 def load_backend(path: Path, *, split_number_commas: bool) -> tokenizers.Tokenizer:
-    """The pipeline of a tokenizer.json, without the padding and truncation written into it; every stage has run once.
+    """The pipeline of a tokenizer.json, without its padding and truncation; every stage is tried once.
 
     Raises:
-        UserError: not JSON, not such a file, one that the library cannot run, one with two tokens of the same id, or
-            one whose added tokens do not get the ids that it says.
+        UserError: not JSON, not a tokenizer, a stage that the library cannot run, two tokens with the same id, or added
+            tokens that do not get the ids that the file gives.
     """
     text = path.read_bytes()
     declared = parse_json(text, path)
@@ -345,7 +346,7 @@ def _check_special_tokens(path: Path, family: Family, special_tokens: Mapping[st
 
 
 def _in_id_order(backend: tokenizers.Tokenizer, pieces: Sequence[str], path: Path) -> list[str]:
-    """Pieces by id; an id that no token has (a piece that stands twice in vocab.txt) keeps its line's text."""
+    """Pieces by id; an id without a token (of a piece that vocab.txt has twice) keeps the text of its line."""
     ids = backend.get_vocab(with_added_tokens=True)
     if max(ids.values()) > 2 * len(ids) + 1000:
         raise UserError(f"{path}: {len(ids)} tokens with ids up to {max(ids.values())}: most ids are missing")

@@ -1,4 +1,4 @@
-"""What the JSON files beside a vocabulary say, checked, and what the caller puts above it."""
+"""A tokenizer's settings: the JSON files beside its vocabulary, checked, and the arguments that overrule them."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -26,9 +26,9 @@ _TYPES: dict[str, tuple[type, ...]] = {
 
 @dataclass(frozen=True)
 class Settings:
-    """How text is treated: the arguments of `Tokenizer.load`, None where the caller leaves it to the files.
+    """How to treat text: the arguments of `Tokenizer.load`, None for what the files decide.
 
-    config: tokenizer_config.json.
+    config: the content of tokenizer_config.json.
     """
 
     cased: bool | None = None
@@ -40,19 +40,19 @@ class Settings:
 
     @property
     def says_case(self) -> bool:
-        """Whether the caller or tokenizer_config.json says what becomes of capital letters."""
+        """Whether the caller or tokenizer_config.json says if text is lower-cased."""
         return self.cased is not None or "do_lower_case" in self.config
 
     def lowercases(self, default: bool) -> bool:
-        """Whether capital letters go; `default` where neither the caller nor tokenizer_config.json says."""
+        """Whether to lower-case text; `default` if neither the caller nor tokenizer_config.json says."""
         return self.config.get("do_lower_case", default) if self.cased is None else not self.cased
 
     def keeps_accents(self, default: bool) -> bool:
-        """Whether accents stay (ALBERT's setting)."""
+        """Whether to keep accents (ALBERT's setting); `default` as above."""
         return self.config.get("keep_accents", default) if self.strip_accents is None else not self.strip_accents
 
     def prefixes_space(self, default: bool) -> bool:
-        """Whether a text begins with a space although none stands there."""
+        """Whether to put a space before a text; `default` as above."""
         if self.add_prefix_space is not None:
             return self.add_prefix_space
         said = self.config.get("add_prefix_space")
@@ -61,10 +61,13 @@ class Settings:
 
 @dataclass(frozen=True)
 class Beside:
-    """What stands beside a vocabulary.
+    """The settings beside a vocabulary.
 
-    settings: the caller's arguments above tokenizer_config.json; model: config.json; named: role -> the special token
-    that the files name, as {"content", ...}; added: tokens kept outside the vocabulary, by id, ascending.
+    Attributes:
+        settings: the caller's arguments, and tokenizer_config.json.
+        model: config.json.
+        named: role -> the special token that the files name, as {"content", ...}.
+        added: tokens outside the vocabulary, by id, ascending.
     """
 
     folder: Path
@@ -74,7 +77,7 @@ class Beside:
     added: Mapping[int, Mapping[str, Any]]
 
     def special_tokens(self, family: Family | None, tokens: Collection[str]) -> dict[str, str]:
-        """Role -> token, of those among `tokens` and the added ones."""
+        """Role -> token, for the tokens that are in `tokens` or among the added ones."""
         known = {*tokens, *(entry["content"] for entry in self.added.values())}
         return special_tokens_of(family, {role: entry["content"] for role, entry in self.named.items()}, known)
 
@@ -83,10 +86,10 @@ class Beside:
     ) -> None:
         """Mark the special tokens in a pipeline's vocabulary, and add the tokens that it lacks.
 
-        mask_takes_space: whether the mask token swallows the blanks on its left where no file says.
+        mask_takes_space: whether the mask token swallows the spaces on its left if no file says.
 
         Raises:
-            UserError: an added token that would not get the id that its file says.
+            UserError: an added token that would not get the id that its file gives.
         """
         mask = special_tokens.get("mask")
         entries = [*self.added.values(), *self.named.values()]
@@ -103,10 +106,10 @@ class Beside:
     def put_added_tokens(
         self, backend: tokenizers.Tokenizer, special_tokens: Mapping[str, str], lstrip: Sequence[str | None] = ()
     ) -> None:
-        """Add to a pipeline the tokens that its vocabulary lacks; those of `lstrip` swallow the blanks on their left.
+        """Add to a pipeline the tokens that its vocabulary lacks; those of `lstrip` swallow the spaces on their left.
 
         Raises:
-            UserError: one that would not get the id that its file says.
+            UserError: one that would not get the id that its file gives.
         """
         known = backend.get_vocab()
         for i, entry in self.added.items():
@@ -123,7 +126,7 @@ class Beside:
 
 
 def read_beside(folder: Path, settings: Settings, model: Mapping[str, Any] | None = None) -> Beside:
-    """Read the JSON files of a folder, config.json unless it is given as `model`; missing ones count as empty.
+    """Read the JSON files of a folder; a missing file counts as empty. `model` replaces the content of config.json.
 
     Raises:
         UserError: a file that is not JSON, or a field of the wrong type.
@@ -139,7 +142,7 @@ def read_beside(folder: Path, settings: Settings, model: Mapping[str, Any] | Non
 
 
 def _read_config(folder: Path) -> dict[str, Any]:
-    """tokenizer_config.json, {} where there is none; UserError for a field of the wrong type."""
+    """tokenizer_config.json, {} if there is none; UserError for a field of the wrong type."""
     path = folder / "tokenizer_config.json"
     config = read_object(path, optional=True)
     for name, kinds in _TYPES.items():

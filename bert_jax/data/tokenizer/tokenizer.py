@@ -22,7 +22,7 @@ from bert_jax.errors import UserError
 
 
 def option(name: str, value: str | bool, allowed: Sequence[str], alias: dict[bool, str]) -> str:
-    """The option's value; True and False as transformers' users write them."""
+    """The option's value, checked; `alias` translates True and False, which transformers accepts too."""
     value = alias[value] if isinstance(value, bool) else value
     if value not in allowed:
         raise UserError(f"{name}={value!r}: expected one of {', '.join(allowed)}")
@@ -36,12 +36,12 @@ def segments(text: Any, pair: Any) -> list[list[str]]:
             raise UserError(f"text is one string, so pair must be one too; found {type(pair).__name__}")
         return [[text]] if pair is None else [[text], [pair]]
     if isinstance(text, tuple) or not isinstance(text, Sequence):
-        raise UserError(f"text must be a string or a list, found {type(text).__name__} (a pair: two arguments)")
+        raise UserError(f"text must be a string or a list, found {type(text).__name__} (pass a pair as two arguments)")
     texts = list(text)
     if pair is not None:
         if isinstance(pair, str) or len(pair) != len(texts):
             found = "one string" if isinstance(pair, str) else f"{len(pair)} texts"
-            raise UserError(f"text is a list of {len(texts)}, so pair must be one as long; found {found}")
+            raise UserError(f"text is a list of {len(texts)}, so pair must be a list of the same length; found {found}")
         return [texts, list(pair)]
     if not any(isinstance(row, (tuple, list)) for row in texts):
         return [texts]
@@ -54,7 +54,7 @@ def segments(text: Any, pair: Any) -> list[list[str]]:
 
 
 def check_texts(texts: Sequence[Any]) -> None:
-    """Raise UserError for what is no string, or a string that has no UTF-8 form."""
+    """Raise UserError for a text that is not a string or cannot be encoded as UTF-8."""
     for number, text in enumerate(texts):
         if not isinstance(text, str):
             raise UserError(f"text {number} must be a string, found {type(text).__name__}")
@@ -67,15 +67,15 @@ def check_texts(texts: Sequence[Any]) -> None:
 
 
 def width(lengths_B: np.ndarray, padding: str, limit: int | None) -> int:
-    """L of rows with these lengths under a padding rule."""
+    """The width L of rows with these lengths under a padding rule."""
     longest = int(lengths_B.max(initial=0))
     if padding == "max_length":
         if limit is None:
-            raise UserError("padding='max_length' needs max_length: no file of this tokenizer names the model's")
+            raise UserError("padding='max_length' needs max_length: no file of this tokenizer says the model's")
         return limit
     if padding == "none" and (lengths_B != longest).any():
         raise UserError(
-            f"rows of different lengths ({int(lengths_B.min())} to {longest} tokens) make no array: "
+            f"rows of different lengths ({int(lengths_B.min())} to {longest} tokens) do not form an array: "
             "pass padding='longest' or 'max_length'"
         )
     return longest
@@ -86,10 +86,10 @@ _PADDINGS = ("none", "longest", "max_length")
 
 
 class Tokenizer(TokenIds):
-    """A loaded tokenizer; `tokenizer(texts, ...)` gives the arrays that the model takes.
+    """A loaded tokenizer; `tokenizer(texts, ...)` returns the arrays that the model takes.
 
-    Equal to transformers' `BertTokenizer`, `RobertaTokenizer`, `AlbertTokenizer`, `XLMRobertaTokenizer` and
-    `CamembertTokenizer` on the same tokenizer.json. Safe to use from several threads, and picklable.
+    Gives the same ids as transformers' `BertTokenizer`, `RobertaTokenizer`, `AlbertTokenizer`, `XLMRobertaTokenizer`
+    and `CamembertTokenizer` with the same tokenizer.json. Thread-safe and picklable.
     """
 
     @classmethod
@@ -106,34 +106,36 @@ class Tokenizer(TokenIds):
         split_number_commas: bool = False,
         model: Mapping[str, Any] | None = None,
     ) -> "Tokenizer":
-        """Load a folder with a vocabulary, or one file of it; what is beside it is read too.
+        """Load a tokenizer from a folder or from one of its files; the settings files beside it are read too.
 
-        Which kind it is, its files tell (tokenizer.json; vocab.txt; vocab.json and merges.txt; spiece.model or
+        The files decide its kind (tokenizer.json; vocab.txt; vocab.json and merges.txt; spiece.model or
         sentencepiece.bpe.model, for which the extra "spm" must be installed), then `tokenizer_class` in
         tokenizer_config.json, then `model_type` in config.json.
 
         Args:
-            path: folder or file. Where a folder has tokenizer.json, that is taken.
-            cased: whether capital letters stay. None: what tokenizer_config.json (`do_lower_case`) says, else the
-                normaliser of tokenizer.json, else False if no piece of the vocabulary has a capital. RoBERTa's stay.
-            max_word_length: words with more characters are [UNK]. None: what tokenizer.json says, else 100 as in
+            path: folder or file. In a folder, tokenizer.json takes precedence.
+            cased: whether to keep capital letters. None: as tokenizer_config.json (`do_lower_case`) says, else the
+                normaliser of tokenizer.json, else False if no piece has a capital. RoBERTa always keeps them.
+            max_word_length: words with more characters become [UNK]. None: as tokenizer.json says, else 100 as in
                 transformers. Google's code has 200.
-            literal_special_tokens: None: what tokenizer_config.json (`split_special_tokens`) says, else True.
+            literal_special_tokens: whether "[MASK]" in raw text is the token. None: as tokenizer_config.json
+                (`split_special_tokens`) says, else True.
             max_length: tokens that the model takes. None: the smaller of `model_max_length` (tokenizer_config.json)
                 and `max_position_embeddings` (config.json).
-            strip_accents: whether accents are dropped (and Hangul cut into letters). None: what the files say, else
-                as the family does: BERT where text is lower-cased, ALBERT always, the others never.
-            add_prefix_space: whether a text is taken as if it began with a space. None: what the files say, else
-                False for RoBERTa ("Hello" and " Hello" are different tokens), True for the SentencePiece families.
-            split_number_commas: never a piece such as "1," (ALBERT), as transformers 4 converts a spiece.model: close
-                to Google's code, which takes such pieces apart afterwards. transformers 5 leaves them.
-            model: what config.json holds, where it has been read; None: it is read.
+            strip_accents: whether to drop accents (which also cuts Hangul into letters). None: as the files say, else
+                as the family does: BERT if it lower-cases, ALBERT always, the others never.
+            add_prefix_space: whether to put a space before each text. None: as the files say, else False for RoBERTa
+                ("Hello" and " Hello" are different tokens), True for the SentencePiece families.
+            split_number_commas: never use pieces such as "1," (ALBERT), as in transformers 4's conversion of a
+                spiece.model. Google's code gives nearly the same: it splits such pieces later. transformers 5 keeps
+                them.
+            model: the content of config.json, if the caller has read it; None: read it.
 
         Raises:
             FileNotFoundError: nothing at `path`.
-            UserError: files that cannot be used or contradict each other; a vocabulary with capitals whose casing
-                nothing tells, or larger than that of the model whose config.json is beside it; an argument that this
-                kind of tokenizer has no place for.
+            UserError: files that cannot be used or contradict each other; a vocabulary with capital letters if nothing
+                says whether it is cased; a vocabulary larger than config.json's `vocab_size`; an argument that this
+                kind of tokenizer cannot follow.
         """
         settings = Settings(cased, strip_accents, max_word_length, add_prefix_space, split_number_commas)
         parts = read_tokenizer(
@@ -149,7 +151,7 @@ class Tokenizer(TokenIds):
 
     @staticmethod
     def is_in(folder: str | Path) -> bool:
-        """Whether a folder has a vocabulary that `load` would read."""
+        """Whether a folder has a vocabulary that `load` can read."""
         return has_tokenizer(Path(folder))
 
     @classmethod
@@ -188,26 +190,26 @@ class Tokenizer(TokenIds):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__init__(state["parts"])
-        self._backend.encode_special_tokens = not self.literal_special_tokens  # a pickle of the library forgets it
+        self._backend.encode_special_tokens = not self.literal_special_tokens  # the library does not pickle it
 
     def save(self, directory: str | Path) -> None:
         """Write tokenizer.json, tokenizer_config.json, special_tokens_map.json and the family's own files.
 
-        Those are vocab.txt, or vocab.json and merges.txt, or the SentencePiece file that it was loaded from.
-        transformers' `AutoTokenizer` gives the same ids from them (beside the model's config.json), but for words of
-        more than 100 characters where `max_word_length` is not 100: it cannot be told.
+        The family's files are vocab.txt, or vocab.json and merges.txt, or the SentencePiece file that it was loaded
+        from. With the model's config.json beside them transformers' `AutoTokenizer` gives the same ids, except for
+        words of more than 100 characters if `max_word_length` is not 100: it has no such setting.
         """
         write_tokenizer(directory, self._parts)
 
     def with_words(self, words: Sequence[str], *, into_unused: bool = False) -> tuple["Tokenizer", list[str]]:
-        """A tokenizer that has `words` as tokens of their own, and those of them that are new, as their pieces.
+        """A tokenizer in which each of `words` is one token, and the pieces that are new.
 
-        Appended after the last id, or put in the place of [unused0], [unused1] ... (`into_unused`), of which BERT's
-        published vocabularies have a thousand. WordPiece: a word is normalised as text is, longer words may begin with
-        it, and "##ase" is a piece within words. The others: an added token, found as a whole word.
+        New pieces are appended after the last id, or replace [unused0], [unused1] ... (`into_unused`), of which BERT's
+        published vocabularies have a thousand. In WordPiece a word is normalised as text is, longer words may begin
+        with it, and "##ase" is a piece within words. In other models it is an added token, found as a whole word only.
 
         Raises:
-            UserError: a word that is cut into several before pieces are looked for; too few unused places.
+            UserError: a word that the tokenizer splits into several words; too few unused places.
         """
         parts, new = add_words(self._parts, words, into_unused=into_unused)
         return Tokenizer(parts), new
@@ -233,30 +235,31 @@ class Tokenizer(TokenIds):
         return_special_tokens_mask: bool = False,
         return_word_ids: bool = False,
     ) -> dict[str, np.ndarray]:
-        """Texts, or pairs of texts, as rows of ids: [CLS] a [SEP] and [CLS] a [SEP] b [SEP], RoBERTa's <s> a </s> and
-        <s> a </s></s> b </s>.
+        """Encode texts, or pairs of texts, as rows of ids: [CLS] a [SEP] or [CLS] a [SEP] b [SEP]; for RoBERTa
+        <s> a </s> or <s> a </s></s> b </s>.
 
         Args:
             text: one text, a list of texts, or a list of (a, b).
             pair: the second segment(s): a text if `text` is one, a list as long as `text` if it is a list.
-            padding: "none" (all rows must come out equally long), "longest" (of this batch) or "max_length".
-            truncation: "longest_first", "only_first", "only_second" (of the segments), or "none": too long is an
-                error. Cuts at the end.
-            max_length: tokens of a row, special ones counted. None: the model's (`self.max_length`).
-            add_special_tokens: without, the rows are the segments alone.
+            padding: "none" (all rows must have the same length), "longest" (of this batch) or "max_length".
+            truncation: which segment to cut at its end: "longest_first", "only_first" or "only_second"; or "none": a
+                row that is too long is an error.
+            max_length: tokens per row, special tokens included. None: the model's (`self.max_length`).
+            add_special_tokens: False: rows hold the segments alone.
             return_token_type_ids, return_attention_mask, return_offsets_mapping, return_special_tokens_mask,
-                return_word_ids: which arrays to return beside `input_ids`. Token type ids by default where the
-                model takes them (`takes_token_types`).
+                return_word_ids: which arrays to return beside `input_ids`. By default token type ids are returned if
+                the model takes them (`takes_token_types`).
 
         Returns:
             int32 arrays [B, L], B = 1 for a single text: `input_ids`; `token_type_ids` 0 in a, 1 in b and its [SEP]
-            (RoBERTa: all 0); `attention_mask` 1 but for padding; `special_tokens_mask` 1 for what was added (and
-            padding); `word_ids` number of the word in its segment, punctuation counting, -1 for what was added;
-            `offset_mapping` [B, L, 2], where in its segment's string a token begins and ends, in characters.
+            (RoBERTa: all 0); `attention_mask` 0 at padding, else 1; `special_tokens_mask` 1 at special tokens and
+            padding, else 0; `word_ids` the number of the word in its segment, with punctuation marks as words, and -1
+            at special tokens and padding; `offset_mapping` [B, L, 2], where in its segment's string a token begins and
+            ends, in characters.
 
         Raises:
-            UserError: rows of different length without padding; text that is not valid Unicode (lone surrogates);
-                more than two segments; a text too long that may not be cut; an unknown option.
+            UserError: rows of different length without padding; text that is not valid Unicode (lone surrogates); more
+                than two segments; a text that is too long and must not be truncated; an unknown option.
         """
         padding = option("padding", padding, _PADDINGS, {True: "longest", False: "none"})
         truncation = option("truncation", truncation, TRUNCATIONS, {True: "longest_first", False: "none"})
@@ -281,10 +284,10 @@ class Tokenizer(TokenIds):
         return {name: array for name, array in rows.items() if wanted.get(name, True)}
 
     def encode_flat(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-        """The fast path: ids of all texts end to end, int32, and each text's number of ids, int64.
+        """The fast path: the concatenated ids of all texts, int32, and each text's number of ids, int64.
 
-        No special tokens, no truncation. Words already seen are remembered (bounded), so give it large batches of the
-        same kind of text and keep the tokenizer.
+        No special tokens, no truncation. The tokenizer caches words (in bounded memory), so pass large batches of the
+        same kind of text and reuse the tokenizer.
 
         Raises:
             UserError: a text that is not a string or not valid Unicode.
@@ -299,7 +302,7 @@ class Tokenizer(TokenIds):
         return np.fromiter((i for ids in encoded for i in ids), np.int32, int(lengths.sum())), lengths
 
     def encode_flat_with_offsets(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """As `encode_flat`, and where in its text each token begins and ends, in characters: int32 [T, 2]. Slower."""
+        """As `encode_flat`, with the begin and end of each token in its text, in characters: int32 [T, 2]. Slower."""
         encoded = self._encode_segment(texts, offsets=True, word_ids=False)
         return encoded.fields["input_ids"], encoded.lengths, encoded.fields["offset_mapping"]
 
@@ -331,7 +334,7 @@ class Tokenizer(TokenIds):
 
     @cached_property
     def _memo(self) -> WordMemo | None:
-        """None where a word may depend on its neighbours."""
+        """The cache of words; None if a word's ids may depend on its neighbours."""
         split = word_splitter(self._backend, self._parts.family, literal_special_tokens=self.literal_special_tokens)
         return None if split is None else WordMemo(split, word_encoder(self._backend, split, self._encode_words))
 
@@ -339,29 +342,29 @@ class Tokenizer(TokenIds):
     def takes_token_types(self) -> bool:
         """Whether the model takes token type ids: BERT and ALBERT do, RoBERTa and DistilBERT do not.
 
-        Where no file tells: whether the layout of a pair has two types.
+        If no file says so: whether the layout of a pair has two types.
         """
         said = self._parts.token_types
         return any(slot.token_type for slot in self.layouts[1]) if said is None else said
 
     @cached_property
     def keeps_leading_space(self) -> bool:
-        """Whether a word has other ids where a space stands before it (RoBERTa), so that a sentence taken out of a text
-        must keep its own."""
+        """Whether a word has other ids after a space (RoBERTa), so that a sentence taken from a text must keep its
+        leading space."""
         return self.encode_flat([" a"])[0].tolist() != self.encode_flat(["a"])[0].tolist()
 
     def special_tokens_added(self, *, pair: bool) -> int:
-        """How many special tokens are put to a text, or to a pair: 2 and 3 for BERT, 2 and 4 for RoBERTa."""
+        """How many special tokens are added to a text or to a pair: 2 and 3 for BERT, 2 and 4 for RoBERTa."""
         return sum(slot.special_id is not None for slot in self.layouts[pair])
 
     @cached_property
     def layouts(self) -> tuple[tuple[Slot, ...], tuple[Slot, ...]]:
-        """Of one text and of a pair: special tokens and segments from left to right."""
+        """The layouts of a single text and of a pair: special tokens and segments from left to right."""
         return layouts_of(self._backend, self.vocab_size)
 
     @cached_property
     def fingerprint(self) -> str:
-        """sha256, in hex, of all that decides which ids a text gets; the same however the tokenizer was loaded."""
+        """sha256, in hex, of everything that decides a text's ids; the same for every way of loading the tokenizer."""
         facts = decisive(self._backend) | {"layouts": repr(self.layouts)}
         facts |= {"literal_special_tokens": self.literal_special_tokens}
         canonical = json.dumps(facts, sort_keys=True, ensure_ascii=True)

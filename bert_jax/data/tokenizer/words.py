@@ -1,4 +1,4 @@
-"""Words: where a text may be cut so that they are tokenised one by one, and where they begin, by pieces and in text."""
+"""Words: splitting a text into parts that can be tokenised one by one; which pieces continue a word; words in text."""
 
 import re
 import string
@@ -13,9 +13,9 @@ from tokenizers import models, normalizers
 from bert_jax.data.tokenizer.families import ALBERT, Family
 from bert_jax.data.tokenizer.pipelines import BYTE_LEVEL_SPACE, SPACE, is_bert
 
-# Runs of the characters that `tokenizers` turns into a space, or splits at, whatever stands beside them.
+# The characters that `tokenizers` turns into a space or splits at, in any context.
 SPACES = "\t\n\r \u00a0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"
-# The blocks that get spaces around each character. U+2B820-2B91F is left out: by a slip `tokenizers` does not space it.
+# The blocks that get spaces around each character. U+2B820-2B91F is left out, as `tokenizers` does by mistake.
 CHINESE = (
     "\u4e00-\u9fff\u3400-\u4dbf\U00020000-\U0002a6df\U0002a700-\U0002b73f\U0002b740-\U0002b81f"
     "\U0002b920-\U0002ceaf\uf900-\ufaff\U0002f800-\U0002fa1f"
@@ -26,15 +26,15 @@ _ASCII_CONTROLS = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
 
 
 class Splitter:
-    """Cuts a text where BERT's tokenisation cuts it in any case; call it with the text.
+    """Splits a text at places where BERT's tokenisation always splits it; call it with the text.
 
-    The parts are coarser than words where the text is not plain (`is_plain`). Those of plain text are lower-cased if
-    `lowercase` (the tokenizer would do it anyway).
+    Plain text (`is_plain`) is split into words, lower-cased if `lowercase` (the tokenizer would do that anyway). The
+    parts of other text may hold several words.
 
     Args:
         lowercase: whether the tokenizer lower-cases.
         chinese_characters: whether the tokenizer puts spaces around Chinese characters.
-        literal_tokens: special tokens that the tokenizer recognises inside raw text; they hold no white space.
+        literal_tokens: special tokens that the tokenizer recognises inside raw text; they have no white space.
     """
 
     def __init__(self, *, lowercase: bool, chinese_characters: bool, literal_tokens: Iterable[str]):
@@ -44,7 +44,7 @@ class Splitter:
         self._coarse = re.compile(f"[{CHINESE}]|[^{SPACES}{CHINESE}]+" if chinese_characters else f"[^{SPACES}]+")
 
     def is_plain(self, text: str) -> bool:
-        """Whether its words are the runs of ASCII letters and digits in it, and every other sign by itself."""
+        """Whether the text's words are its runs of ASCII letters and digits, and every other sign by itself."""
         if not text.isascii():
             return False
         literal = self._literal_tokens
@@ -67,7 +67,7 @@ class Splitter:
         return [part for line in text.split("\n") for part in self(line)]
 
 
-# Letters and signs that neither join a space beside them to one grapheme nor decompose into what would.
+# Letters and signs that never form one grapheme with a space beside them, not even when decomposed.
 _PLAIN = (
     "!-~\u00c0-\u024f\u0370-\u03ff\u0400-\u0481\u048a-\u052f"  # ASCII, Latin, Greek, Cyrillic
     "\u3041-\u3096\u30a1-\u30fa\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7a3"  # kana, Chinese, Hangul
@@ -75,29 +75,29 @@ _PLAIN = (
 
 
 def space_splitter(*, keep_spaces: bool) -> Callable[[str], list[str]]:
-    """A function that cuts a text at single spaces, where byte-level BPE and unigram models cut it in any case.
+    """A function that splits a text at single spaces where byte-level BPE or Unigram models always split it.
 
-    Tokenising the parts one by one gives what tokenising the text gives.
+    Tokenising the parts one by one gives the same ids as tokenising the text.
 
     Args:
-        keep_spaces: the space goes with the word after it (byte-level BPE: GPT-2's words begin with theirs, and none
-            looks back; a mask token may swallow it). Otherwise it is left out, and only those between plain letters
-            and signs are taken: SentencePiece's table of replacements is asked for whole graphemes, of which a space
-            may be a part.
+        keep_spaces: True for byte-level BPE: the space stays with the word after it, since GPT-2's words begin with
+            their space and do not depend on the text before it (a mask token may swallow the space). False for Unigram:
+            the space is dropped, and only spaces between plain letters and signs split, since SentencePiece replaces
+            whole graphemes, and a space may be part of one.
     """
     return re.compile(r"(?<=\S)(?= \S)" if keep_spaces else f"(?<=[{_PLAIN}]) (?=[{_PLAIN}])").split
 
 
 class WordPieces:
-    """Words -> ids: the longest piece that fits, again and again (google-research/bert `WordpieceTokenizer`).
+    """Words -> ids by longest match first, from left to right (google-research/bert `WordpieceTokenizer`).
 
-    A word is [UNK] as a whole where no piece fits, or where it has more than `max_word_length` characters.
+    A word becomes [UNK] as a whole if no piece fits somewhere, or if it has more than `max_word_length` characters.
 
     Args:
         ids: piece -> id.
         unknown: the id of [UNK].
         max_word_length: characters.
-        prefix: of the pieces that go on a word.
+        prefix: begins each piece that continues a word.
     """
 
     def __init__(self, ids: Mapping[str, int], *, unknown: int, max_word_length: int, prefix: str = "##"):
@@ -108,7 +108,7 @@ class WordPieces:
         self._max_word_length = max_word_length
 
     def __call__(self, word: str) -> list[int]:
-        """The ids of a word that is clean, in the right case, and holds neither white space nor a part of another."""
+        """The ids of one word, which is already cleaned and in the tokenizer's case."""
         length = len(word)
         if length > self._max_word_length:
             return [self._unknown]
@@ -128,9 +128,9 @@ class WordPieces:
 def word_splitter(
     backend: tokenizers.Tokenizer, family: Family | None, *, literal_special_tokens: bool
 ) -> Callable[[str], list[str]] | None:
-    """How a text may be cut so that its parts, tokenised one by one, give what the text gives; None: not at all.
+    """A function that splits a text into parts which, tokenised one by one, give the text's ids; None: there is none.
 
-    Only for the families' own pipelines, and where no added token looks at its neighbours or at normalised text.
+    There is one for the families' own pipelines, unless an added token depends on its neighbours or on normalised text.
     """
     added = list(backend.get_added_tokens_decoder().values())
     if any(t.rstrip or t.single_word or t.normalized or re.search(r"\s", t.content) for t in added):
@@ -155,9 +155,9 @@ def word_encoder(
     split: Callable[[str], list[str]],
     encode_words: Callable[[Sequence[str]], Iterable[list[int]]],
 ) -> Callable[[Sequence[str]], Iterable[list[int]]]:
-    """How the parts that `word_splitter`'s function gives become ids: `encode_words`, but for BERT's plain words.
+    """A function that turns the parts of a `word_splitter` into ids: `encode_words`, except for BERT's plain words.
 
-    Those are cut into pieces here, in a fifth of the time that the library takes for a word.
+    `WordPieces` encodes those in a fifth of the time that the library takes per word.
     """
     model = backend.model
     if not isinstance(split, Splitter) or not isinstance(model, models.WordPiece):
@@ -191,11 +191,11 @@ _ENGLISH = frozenset(string.ascii_letters) | _PUNCTUATION
 
 
 def continuations(pieces: Sequence[str], backend: tokenizers.Tokenizer, family: Family | None) -> np.ndarray:
-    """bool [V]: pieces that go on the word before them.
+    """bool [V]: pieces that continue the word before them.
 
     WordPiece: "##...". Byte-level BPE and XLM-R's unigrams: those that do not begin with a space ("Ġ", "▁"), as
-    fairseq's `is_beginning_of_word`. ALBERT: of those only what is English letters and punctuation and more than one
-    sign of punctuation, so that a text without spaces is not one word (`_is_start_piece_sp` of google-research/albert).
+    fairseq's `is_beginning_of_word`. ALBERT: of these only pieces of English letters and punctuation, without single
+    punctuation marks, so that a text without spaces is not one word (`_is_start_piece_sp` of google-research/albert).
     """
     if isinstance(backend.model, models.WordPiece):
         return np.array([piece.startswith("##") and len(piece) > 2 for piece in pieces])
@@ -211,8 +211,8 @@ def _continues_in_albert(piece: str) -> bool:
 def words_of(text: str) -> list[tuple[int, int]]:
     """(begin, end), in characters, of each word: runs without spaces; punctuation and Chinese characters stand alone.
 
-    BERT's rule (https://github.com/google-research/bert, `BasicTokenizer`): punctuation is every sign of ASCII that is
-    no letter or digit, and Unicode's categories P.
+    BERT's rule (https://github.com/google-research/bert, `BasicTokenizer`): punctuation is every ASCII sign that is not
+    a letter or digit, and Unicode's categories P.
     """
     found, begin = [], None
     for place, character in enumerate(text):
@@ -228,12 +228,12 @@ def words_of(text: str) -> list[tuple[int, int]]:
 
 
 def between_spaces(text: str) -> list[tuple[int, int]]:
-    """(begin, end) of each run of characters that are no white space."""
+    """(begin, end) of each run of characters without white space."""
     return [match.span() for match in re.finditer(r"\S+", text)]
 
 
 def characters_of(text: str) -> list[tuple[int, int]]:
-    """(begin, end) of each character, blanks among them."""
+    """(begin, end) of each character, spaces included."""
     return [(place, place + 1) for place in range(len(text))]
 
 

@@ -1,4 +1,4 @@
-"""Google's create_pretraining_data.py and tokenization.py told again, from the published rules: what ours is held to."""
+"""Google's create_pretraining_data.py and tokenization.py reimplemented from the published rules, for comparison."""
 
 import random
 import unicodedata
@@ -53,7 +53,7 @@ def google_pieces(text: str, vocabulary: set[str], lower: bool, limit: int = 200
 
 
 def google_lines(*files: bytes) -> list[str]:
-    """The lines of files as TensorFlow's reader gives them to the script."""
+    """The lines of the files, as TensorFlow's reader passes them to the script."""
     texts = [data.replace(b"\r", b"").decode() for data in files]
     return [line for text in texts if text for line in text.removesuffix("\n").split("\n")]
 
@@ -69,7 +69,7 @@ def google_instances(
     seed: int = 12345,
     whole_words: bool = False,
 ) -> list[dict]:
-    """In the form in which `python -m train.prepare --show --json` prints examples; words: the vocabulary."""
+    """The examples, in the form of `python -m train.prepare --show --json`; words: the vocabulary."""
     rng = random.Random(seed)
     documents: list[list[list[str]]] = [[]]
     for line in lines:

@@ -1,4 +1,4 @@
-"""Batches: a pure function of (seed, step), however rows are shared out; every example once an epoch; clear refusals."""
+"""Batches: a pure function of (seed, step), however rows are distributed; every example once per epoch; clear errors."""
 
 import hashlib
 import itertools
@@ -127,7 +127,7 @@ def stream(batches: Batches, steps: int) -> list[tuple]:
 
 
 def written_out(directory: Path, split: str = "train", length: int = L) -> list[tuple]:
-    """What `stream` should find in the order of the index, by the examples' own definition."""
+    """What `stream` must return in the order of the index, by the definition of the examples."""
     home = directory / split
     shards = [open_shard(path) for path in sorted(home.glob("shard-*"))]
     index = np.concatenate([np.load(p) for p in sorted(home.glob(f"examples-{length}/?????.npy"))])
@@ -184,7 +184,7 @@ def test_the_order_does_not_depend_on_the_batch_size(directory):
 
 
 @pytest.mark.parametrize("processes", [1, 2, 4, 8])
-def test_processes_shares_make_up_the_batch(directory, processes):
+def test_the_shares_of_all_processes_make_up_the_batch(directory, processes):
     whole = open_batches(directory)
     each = 16 // processes
     # a step in the middle, and the one that holds the end of the first epoch
@@ -213,7 +213,7 @@ def test_any_rows_in_any_order_can_be_made(directory):
         batches.batch(-1)
 
 
-def test_a_jump_gives_what_walking_there_gives(directory):
+def test_a_step_does_not_depend_on_the_steps_made_before(directory):
     walked = open_batches(directory)
     steps = [walked.batch(step) for step in range(40)]
     for step in (39, 0, 17):
@@ -244,7 +244,7 @@ def test_masks_and_order_change_with_the_epoch_and_the_seed(directory):
     assert stream(open_batches(directory, seed=1), 2) != stream(open_batches(directory, seed=2), 2)
 
 
-def test_an_example_s_masks_are_those_of_its_epoch_wherever_it_stands(directory):
+def test_masks_depend_on_example_and_epoch_not_on_the_order(directory):
     """Shuffled and in order, example by example: the same masks."""
     n = len(open_batches(directory))
     rows = [open_batches(directory, n, shuffle=s, pad_last=False).batch(1) for s in (True, False)]
@@ -254,7 +254,7 @@ def test_an_example_s_masks_are_those_of_its_epoch_wherever_it_stands(directory)
     assert content[0] == content[1]
 
 
-def test_the_lengths_of_a_directory_are_data_of_their_own(directory):
+def test_each_length_of_a_directory_has_its_own_examples(directory):
     batches = open_batches(directory, 16, 64, shuffle=False, pad_last=False)
     assert batches.max_predictions == 10
     assert stream(batches, 2) == written_out(directory, length=64)[:32]
@@ -320,9 +320,9 @@ def test_mask_settings_are_the_data_s_until_the_caller_says_otherwise(tmp_path):
     assert open_batches(path, masking=MaskingConfig("bernoulli")).batch(0)["mlm_labels"].shape[1] > 10
 
 
-def test_a_width_that_cuts_bernoulli_is_warned_of(directory, caplog):
+def test_a_width_that_drops_choices_of_bernoulli_warns(directory, caplog):
     open_batches(directory, masking=MaskingConfig("bernoulli", max_predictions=5))
-    assert "max_predictions=5 cuts" in caplog.text
+    assert "max_predictions=5 drops" in caplog.text
 
 
 def test_a_directory_of_one_example_works(tmp_path):

@@ -1,4 +1,4 @@
-"""The default recipe: Google's distribution, pairs that keep their promises, slices that cover every sentence."""
+"""The default recipe: Google's distribution, correct labels of pairs, slices that cover every sentence."""
 
 import itertools
 import re
@@ -25,7 +25,7 @@ def make_shard(lengths: list[list[int]]) -> Shard:
 
 
 def prose(seed: int, documents: int, *, mean_sentences: float = 12, mean_tokens: float = 18) -> Shard:
-    """Sentence and document lengths as skewed as prose's, a few sentences longer than any sequence among them."""
+    """Sentence and document lengths as skewed as in prose; a few sentences are longer than any sequence."""
     rng = np.random.default_rng(seed)
     lengths = []
     for _ in range(documents):
@@ -129,11 +129,11 @@ def test_full_sentences_are_long_and_dupes_cut_elsewhere():
     often = build_index(shard, shard_number=0, objective="none", max_seq_length=128, dupe_factor=10)
     assert min(lengths_of(index)[0].mean() for index in (once, often)) > 100
     assert set(map(bytes, once)) <= set(map(bytes, often))
-    # dupes that cut at the same place once go on in step, so there are far fewer than ten times as many
+    # passes that cut at the same place once agree from there on, so there are far fewer than ten times as many
     assert len(np.unique(often)) > 1.4 * len(once)
 
 
-# ---- agreement with Google's algorithm, which test_google_recipe.py holds to the script's own output ----
+# ---- agreement with Google's algorithm, which test_google_recipe.py compares with the script's own output ----
 
 
 @pytest.fixture(scope="module")
@@ -158,7 +158,7 @@ def same_share(ours: np.ndarray, theirs: np.ndarray) -> float:
     return stats.chi2_contingency(table, correction=False).pvalue
 
 
-# Fixed seeds, so a pass stays a pass. Rows of a document share its target length: they are not quite independent,
+# Fixed seeds, so the result is reproducible. Rows of a document share its target length: they are not quite independent,
 # hence 1e-3 and not 1e-2. A recipe that truncates to the target, draws a_end off by one or puts nothing back
 # ends at p < 1e-20.
 @pytest.mark.parametrize("length", [64, 128])
@@ -211,7 +211,7 @@ def test_short_targets_reach_from_2_to_the_length_and_no_token_of_them_is_cut():
     assert (covered == 10).all()
 
 
-def test_random_documents_are_drawn_evenly_and_sentences_within_them():
+def test_random_documents_and_their_sentences_are_equally_likely():
     shard = make_shard([[1] * 6, [1] * 3, [1] * 3, [1] * 3, [1] * 3])
     index = build_index(shard, shard_number=0, objective="nsp", max_seq_length=5, dupe_factor=4000, short_seq_prob=0)
     random_b = index[(index["label"] == 1) & (document_of(shard, index["a_start"]) == 0)]
@@ -265,7 +265,7 @@ def test_overlong_pairs_lose_from_the_longer_side_at_both_ends(a, b, length):
         assert a >= length - 3
 
 
-# ---- one key a shard ----
+# ---- one key per shard ----
 
 
 @pytest.mark.parametrize("objective", ["nsp", "sop", "none"])
@@ -318,7 +318,7 @@ def test_rows_do_not_change_with_the_versions_of_libraries():
     assert (index == by_turn[np.argsort(np.random.Philox(key).random_raw(3))]).all()
 
 
-# ---- rows spelled out ----
+# ---- the tokens of rows ----
 
 
 def test_a_row_spelled_out():
@@ -368,7 +368,7 @@ def test_one_document_does_without_pairs():
 
 
 @pytest.mark.parametrize(("objective", "passes"), [("nsp", 10), ("sop", 10), ("none", 1)])
-def test_the_text_is_gone_through_ten_times_or_once_without_pairs(objective, passes):
+def test_the_text_gets_ten_passes_or_one_without_pairs(objective, passes):
     options = {"shard_number": 0, "objective": objective, "max_seq_length": 64}
     shard = prose(3, 20)
     np.testing.assert_array_equal(build_index(shard, **options), build_index(shard, **options, dupe_factor=passes))

@@ -37,7 +37,7 @@ def check_corpus() -> tuple[list[list[list[int]]], list[str]]:
 
 
 def lines_of(shards: list[Shard], table: list[str], **settings) -> list[str]:
-    """Instances as text, read back from the on-disk form: tokens|segment ids|positions|labels|is random."""
+    """Instances as text, from the form on disk: tokens|segment ids|positions|labels|is random."""
     examples = google_instances(shards, table, replacement_ids=range(100), max_predictions=5, **settings)
     lines = []
     for n in range(len(examples.rows)):
@@ -164,7 +164,7 @@ def test_a_token_the_vocabulary_repeats_is_replaced_by_its_last_id_only():
     assert set(examples.mask_inputs[real].tolist()) == {0, 1, 2, 3, 4, 6, 7}
 
 
-def test_padding_of_the_mask_arrays_is_zero_and_progress_is_told():
+def test_padding_of_the_mask_arrays_is_zero_and_progress_is_reported():
     documents, table = check_corpus()
     seen = []
     examples = google_instances(

@@ -22,7 +22,7 @@ PAD, UNK, CLS, SEP, MASK = range(5)
 V = 60
 CONTINUATIONS = np.arange(V) >= 40
 VOCABULARY = MaskingVocabulary(V, CLS, SEP, MASK, (PAD, UNK, CLS, SEP, MASK), CONTINUATIONS)
-P_VALUE = 1e-4  # seeds are fixed: a test that passes goes on passing
+P_VALUE = 1e-4  # seeds are fixed, so results are reproducible
 
 
 def rows_of(count: int, length: int, *, lengths=None, seed=0, first=5, last=V) -> tuple[np.ndarray, np.ndarray]:
@@ -54,7 +54,7 @@ def chosen_positions(result) -> np.ndarray:
 
 
 def test_the_number_of_predictions_is_bert_s():
-    # pairs from create_pretraining_data.py under Python 3 (halves go to the even number)
+    # pairs from create_pretraining_data.py under Python 3 (halves round to even)
     table = count_table(0.15, 100, 512)
     for length, number in ((30, 4), (50, 8), (70, 10), (90, 14), (110, 16), (128, 19), (512, 77), (3, 1)):
         assert table[length] == number
@@ -95,7 +95,7 @@ def test_positions_ascend_labels_are_the_tokens_and_nothing_else_changes(config)
 
 
 def test_one_in_ten_stays_one_in_ten_is_random_and_the_rest_is_mask():
-    ids, lengths = rows_of(4000, 64, first=5, last=6)  # every token is 5, so that each outcome can be told
+    ids, lengths = rows_of(4000, 64, first=5, last=6)  # every token is 5, so that the outcomes differ
     result = masked(ids, lengths)
     inputs = result.input_ids[chosen_positions(result)]
     # a random id is 4 ([MASK]) or 5 (the token itself) once in V times each
@@ -105,7 +105,7 @@ def test_one_in_ten_stays_one_in_ten_is_random_and_the_rest_is_mask():
 
 
 def random_replacements(strategy: str) -> np.ndarray:
-    """How often each id replaced a token that it was not, where ids other than [MASK] and the token (5) count."""
+    """How often each id other than [MASK] and the token itself (5) replaced a token."""
     ids, lengths = rows_of(12000, 64, first=5, last=6)
     result = masked(ids, lengths, strategy=strategy)
     return np.bincount(result.input_ids[chosen_positions(result) & (ids == 5)], minlength=V)
@@ -292,7 +292,7 @@ def test_no_two_rows_of_a_run_share_a_key():
     assert len(np.unique(keys & np.uint64(0xFFFFFFFF))) > len(grid) - 10  # its halves are keys of their own
 
 
-def test_default_width_holds_what_is_drawn():
+def test_the_default_width_holds_the_choices():
     for config, length, width in ((MaskingConfig(), 128, 20), (MaskingConfig("roberta"), 512, 77)):
         assert default_max_predictions(config, length) == width
     wide = default_max_predictions(MaskingConfig("bernoulli"), 128)

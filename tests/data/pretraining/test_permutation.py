@@ -1,4 +1,4 @@
-"""The keyed permutation: each number once for every length, orders as likely as they should be, any position at once."""
+"""The keyed permutation: each number once for every length, all orders equally likely, any position directly."""
 
 import itertools
 import math

@@ -1,4 +1,4 @@
-"""The report's figures against what one counts by hand, and its warnings where they are due and nowhere else."""
+"""The report's figures against counts by hand, and each warning for its problem and no other."""
 
 import numpy as np
 import pytest
@@ -34,7 +34,7 @@ def test_figures_of_a_text_counted_by_hand():
     assert (text["documents"], text["sentences"], text["tokens"]) == (4, 10, 18)
     assert text["sentences_per_document_median"] == 2.5
     assert text["unk_rate"] == pytest.approx(1 / 18)
-    # [5, 6] stands there three times; the order of tokens tells [6, 5] from it.
+    # [5, 6] occurs three times; [6, 5] is another sentence.
     assert text["duplicate_lines"] == pytest.approx(2 / 10)
     counts = np.array([6, 6, 2, 2, 1, 1])  # of 5, 6, 7, 8, 9, [UNK]
     shares = counts / 18
@@ -83,7 +83,7 @@ def test_figures_of_an_index_counted_by_hand():
     }
 
 
-def test_warnings_come_where_they_are_due():
+def test_each_problem_gives_its_warning():
     good = [[[10 * d + s, 5 + s] for s in range(4)] for d in range(1, 5)]
     balanced = {"128": {"label_1_share": 0.55}}
     assert warnings_about(describe(good), balanced, "nsp") == []

@@ -1,4 +1,4 @@
-"""Shards come back as they were written, whole or not at all, and no changed byte passes `verify`."""
+"""Shards read back as they were written, complete or not at all, and `verify` finds every changed byte."""
 
 import json
 
@@ -33,7 +33,7 @@ def back(shard: Shard) -> list[list[list[int]]]:
 
 @pytest.fixture
 def prepared(tmp_path):
-    """A whole prepared directory in small."""
+    """A complete, small prepared directory."""
     (tmp_path / "tokenizer").mkdir()
     (tmp_path / "train" / "examples-128").mkdir(parents=True)
     vocabulary = write_array(tmp_path / "tokenizer" / "vocab.txt", np.arange(3))

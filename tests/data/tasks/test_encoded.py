@@ -1,4 +1,4 @@
-"""Rows made from tokens laid end to end are the tokenizer's own padded rows, whatever is put into a batch."""
+"""Rows made from concatenated tokens equal the tokenizer's own padded rows, for any batch."""
 
 from pathlib import Path
 from typing import Any
@@ -30,7 +30,7 @@ def tokenizer(request, tmp_path_factory) -> Tokenizer:
 
 
 def plans(examples: Encoded) -> list[Batch]:
-    """Those of training and of evaluation, and one with numbers in any order, more than once, not all counting."""
+    """Batches of training and of evaluation, and one with repeated examples in any order, not all of which count."""
     order = LengthBatches(examples.lengths, 4, buckets=(8, LONGEST))
     count = len(examples)
     anyhow = Batch(RNG.integers(0, count, 9).astype(np.int32), RNG.random(9) < 0.5, LONGEST + 5)
@@ -73,7 +73,7 @@ def test_rows_are_the_tokenizers(tokenizer: Tokenizer, paired: bool, monkeypatch
 
 
 def questions(count: int, **fields: Any) -> list[Choices]:
-    """Of three choices and of four by turns."""
+    """Questions with three and four choices by turns."""
     endings = texts(4 * count, seed=3)
     found = []
     for number in range(count):
@@ -84,7 +84,7 @@ def questions(count: int, **fields: Any) -> list[Choices]:
     return found
 
 
-def test_choices_are_rows_of_their_own_and_filled_up_to_the_most(tokenizer: Tokenizer):
+def test_each_choice_is_a_row_and_questions_are_padded_to_the_most_choices(tokenizer: Tokenizer):
     asked = questions(11)
     examples = encode_choices(tokenizer, asked, max_length=LONGEST)
     assert len(examples) == 11

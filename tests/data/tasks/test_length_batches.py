@@ -1,4 +1,4 @@
-"""Batches by length: each example once an epoch, padded little, in few lengths, the same for the same step."""
+"""Batches by length: each example once per epoch, little padding, few lengths, the same batch for the same step."""
 
 import numpy as np
 import pytest
@@ -42,7 +42,7 @@ def test_padding_is_little_and_lengths_are_few():
 
 
 def test_long_and_short_batches_alternate():
-    """Sorted as a whole, an epoch would begin with the short ones."""
+    """If whole epochs were sorted, they would begin with the short examples."""
     batches = LengthBatches(LENGTHS, 32)
     lengths = [batches.batch(step).length for step in range(batches.steps_per_epoch)]
     assert lengths != sorted(lengths)

@@ -1,4 +1,4 @@
-"""Passages as windows, gold answers as positions, and answers out of logits as run_squad.py finds them."""
+"""Passages as windows, gold answers as positions, and answers from logits as in run_squad.py."""
 
 import gzip
 import math
@@ -68,7 +68,7 @@ def test_an_answer_is_marked_where_a_window_holds_all_of_it(passages):
 
 
 def by_definition(passages, start, end, contexts, number, n_best, longest):
-    """run_squad.py's write_predictions, loop by loop."""
+    """run_squad.py's write_predictions, with its loops."""
     slices = []
     for row in np.flatnonzero(passages.question == number):
         order = [sorted(range(len(x)), key=lambda i, x=x: x[i], reverse=True)[:n_best] for x in (start[row], end[row])]
@@ -124,7 +124,7 @@ def test_a_question_that_leaves_no_room_is_one_line(tokenizer):
 
 @pytest.mark.slow
 def test_the_gold_positions_give_the_gold_answers_back(data_dir: Path, tmp_path: Path):
-    """What a perfect model would score on SQuAD's dev set, so what mapping answers to tokens and back costs."""
+    """The score of a perfect model on SQuAD's dev set: the loss from mapping answers to tokens and back."""
     vocabulary = tmp_path / "vocab.txt"
     packed = data_dir / "checkpoints" / "vocab" / "bert-base-uncased-vocab.txt.gz"
     vocabulary.write_bytes(gzip.decompress(packed.read_bytes()))

@@ -1,4 +1,4 @@
-"""A user's own files: what is read, and the one line that says what is wrong with which line."""
+"""A user's own files: what the readers return, and the one-line errors that name file and line."""
 
 import json
 from pathlib import Path
@@ -59,7 +59,7 @@ def test_a_table_without_labels(tmp_path):
     ],
 )
 def test_a_blank_line_of_a_single_column_is_an_empty_text(tmp_path, name, text, expected):
-    """Between others: so the number of a row is that of its line. At the end of a file it is nothing."""
+    """Only between other rows, so that row numbers and line numbers agree; at the end of a file it is no row."""
     found = list(read_table(write(tmp_path / name, text), Columns("text", label=None)))
     assert [(example.text, example.line) for example in found] == expected
     assert [example.id for example in found] == [str(number) for number in range(len(expected))]
@@ -75,8 +75,8 @@ def test_a_blank_line_of_a_single_column_is_an_empty_text(tmp_path, name, text, 
         ("a.csv", "text,text\nx,y\n", Columns("text"), "line 1: the header has 'text' twice"),
         ("a.csv", "", Columns("text"), "is empty; expected a header"),
         ("a.csv", "text,label\nx,\n", Columns("text"), "line 2: 'label' is ''; expected the name of a class"),
-        ("a.csv", "text,label\nx,warm\n", Columns("text", kind="number"), "line 2: the label 'warm' is no finite"),
-        ("a.csv", "text,label\nx,nan\n", Columns("text", kind="number"), "line 2: the label 'nan' is no finite"),
+        ("a.csv", "text,label\nx,warm\n", Columns("text", kind="number"), "line 2: the label 'warm' is not a finite"),
+        ("a.csv", "text,label\nx,nan\n", Columns("text", kind="number"), "line 2: the label 'nan' is not a finite"),
         ("a.jsonl", '{"text": 3, "label": "y"}', Columns("text"), "line 1: 'text' is int; expected a text"),
         ("a.jsonl", "{", Columns("text"), "line 1: not JSON"),
         ("a.jsonl", "[1]", Columns("text"), "line 1: expected a JSON object, found list"),
@@ -100,7 +100,7 @@ def test_bad_glue_files(tmp_path):
         list(read_glue("rte", strange))
 
 
-def test_a_short_row_of_qqp_is_left_out_of_what_is_learnt_and_predicted_in_its_test(tmp_path, caplog):
+def test_a_short_row_of_qqp_is_skipped_in_training_and_predicted_in_the_test_file(tmp_path, caplog):
     """GLUE takes predictions for all ids of a test file only (gluebenchmark.com, "submit")."""
     few = write(tmp_path / "train.tsv", "id\tq1\tq2\ta\tb\tc\n1\t2\t3\n1\t2\t3\tone\ttwo\t1\n1\t2\n")
     assert [example.text for example in read_glue("qqp", few)] == ["one"]

@@ -1,4 +1,4 @@
-"""The published files are read whole: as many examples as their authors count, all labels known."""
+"""The readers read published files completely: as many examples as their authors count, all labels known."""
 
 from collections import Counter
 from pathlib import Path

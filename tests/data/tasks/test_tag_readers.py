@@ -1,4 +1,4 @@
-"""Layouts of tagged sentences: KLUE-NER, NAVER-NER, and CoNLL's as it is written."""
+"""Formats of tagged sentences: KLUE-NER, NAVER-NER, and CoNLL's as we write it."""
 
 import gzip
 import re
@@ -59,7 +59,7 @@ def test_bad_files_are_one_line(tmp_path, kind, text, message):
 
 @pytest.mark.slow
 def test_klue_is_read_whole(data_dir):
-    """https://arxiv.org/abs/2105.09680, table 1: 5,000 sentences to validate on; and above each stand its entities."""
+    """https://arxiv.org/abs/2105.09680, table 1: 5,000 validation sentences; the file lists the entities above each."""
     path = data_dir / "finetune" / "ner" / "klue-ner-v1.1" / "klue-ner-v1.1_dev.tsv.gz"
     sentences = list(read_klue_ner(path))
     assert len(sentences) == 5_000

@@ -1,4 +1,4 @@
-"""Words and tags as rows and back: where labels stand, windows over long sentences, context from the document."""
+"""Words and tags as rows and back: places of labels, windows over long sentences, context from the document."""
 
 import gzip
 from pathlib import Path
@@ -26,7 +26,7 @@ def sentence(text: str, tags: str | None = None, document: int = 0, line: int = 
 
 
 def rows_of(tagged, name: str) -> list[np.ndarray]:
-    """What a step gets, one row at a time, without its padding."""
+    """The rows that a step gets, one at a time, without padding."""
     lengths = tagged.encoded.row_lengths
     padded = [tagged.encoded.batch(Batch(np.array([n]), np.ones(1, bool), max(lengths))) for n in range(len(lengths))]
     return [batch[name][0, : batch["attention_mask"].sum()] for batch in padded]
@@ -44,7 +44,7 @@ def test_a_label_stands_at_the_first_token_of_its_word(tokenizer):
 
 
 def test_a_word_of_which_nothing_is_left_keeps_its_place(tokenizer):
-    """A control character, an empty word, a blank: BERT's normalisation makes all of them nothing."""
+    """A control character, an empty word, a space: BERT's normalisation removes all of them."""
     words = ("\x01", "a", "", "\u200b", " ", "bx", "\x7f")
     tags = ("B-PER", "O", "I-PER", "B-PER", "O", "B-PER", "I-PER")
     tagged = encode_tagged(tokenizer, [TaggedSentence(words, tags, 0, 1)], TAGS, max_length=16)
@@ -70,7 +70,7 @@ def test_without_tags_there_are_no_labels(tokenizer):
 
 
 def random_sentences(rng: np.random.Generator, number: int) -> list[TaggedSentence]:
-    """Words of 1 to 9 pieces; documents of some sentences; a quarter without any words."""
+    """Words of 1 to 9 pieces in documents of several sentences; a quarter of the sentences have no words."""
     found = []
     for line in range(number):
         words = ["abcdefghij"[rng.integers(10)] + "xyz"[rng.integers(3)] * int(k) for k in rng.integers(0, 9, size=15)]
@@ -99,7 +99,7 @@ def test_gold_labels_come_back_through_windows_of_any_size(tokenizer, document_c
 
 
 def test_a_word_is_predicted_in_the_window_that_shows_most_around_it(tokenizer):
-    """Each token's context by its definition: run_squad.py's, over windows that lie as run_squad.py lays them."""
+    """Each token's context by run_squad.py's definition, over windows placed as in run_squad.py."""
     words = ["a", "bxyz", "c", "dx", "e", "f", "gxx", "h", "i", "j", "axy", "b"]
     only = TaggedSentence(tuple(words), ("O",) * len(words), 0, 1)
     pieces = [piece for word in words for piece in tokenizer.tokenize(word)]
@@ -109,7 +109,7 @@ def test_a_word_is_predicted_in_the_window_that_shows_most_around_it(tokenizer):
     while starts[-1] + room < len(pieces):
         starts.append(starts[-1] + stride)
     assert texts(tokenizer, tagged) == [" ".join(["[CLS]", *pieces[s : s + room], "[SEP]"]) for s in starts]
-    # A prediction that tells the window: id of the tag = number of the row.
+    # Predictions that show the window: the id of the tag is the number of the row.
     rows = [np.full(length, number) for number, length in enumerate(tagged.encoded.row_lengths)]
     names = [str(number) for number in range(len(rows))]
     expected, position = [], 0
@@ -153,7 +153,7 @@ def test_context_is_filled_up_from_both_sides_of_the_same_document(tokenizer):
         "i j ?",
         "i j ?",
     ]
-    # One more than both sides can share goes to what follows; where one side ends, the other fills the room.
+    # An odd token of room goes to the right side; if one side ends, the other fills the room.
     assert [row[6:-6] for row in texts(tokenizer, rows(5))] == ["a b c", "c d e", "d e f", "g h", "i j ?", "i j ?"]
     everything = rows(16)
     assert [row[6:-6] for row in texts(tokenizer, everything)] == ["a b c d e f"] * 3 + ["g h"] + ["i j ?"] * 2
@@ -183,7 +183,7 @@ def test_what_cannot_be_learnt_is_one_line(tokenizer):
         find_tags([sentence("a", "O")], "train.conll")
     strange = [sentence("a b", "O B-LOC", line=12)]
     with pytest.raises(
-        UserError, match=r"dev\.conll, sentence of line 12: 'b' has the tag 'B-LOC', none of .*\(O, B-P"
+        UserError, match=r"dev\.conll, sentence of line 12: 'b' has the tag 'B-LOC', which is not in .*\(O, B-P"
     ):
         encode_tagged(tokenizer, strange, TAGS, max_length=8, source="dev.conll")
     with pytest.raises(UserError, match="sentence of line 1: 2 words and 1 tags"):
@@ -235,7 +235,7 @@ def test_wnut17_comes_back_whole(published, data_dir, document_context):
 
 @pytest.mark.slow
 def test_klue_comes_back_whole(published, data_dir):
-    """Characters, among them blanks, of which tokenising leaves nothing."""
+    """Words are characters, including spaces, which have no tokens."""
     tokenizer = published("koelectra-v1", cased=True)
     path = data_dir / "finetune" / "ner" / "klue-ner-v1.1" / "klue-ner-v1.1_dev.tsv.gz"
     sentences = list(read_klue_ner(path))[::10]

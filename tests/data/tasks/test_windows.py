@@ -16,7 +16,7 @@ def test_a_long_passage():
 
 
 def as_run_squad(count: int, room: int, stride: int) -> list[tuple[int, int]]:
-    """The loop of `convert_examples_to_features`, which takes a window's length for a stride that is more."""
+    """The loop of `convert_examples_to_features`, which limits the stride to a window's length."""
     found, start = [], 0
     while start < count:
         length = min(count - start, room)

@@ -1,4 +1,4 @@
-"""Files become documents and sentences as the user meant them, and every kind of damage is named by file and line."""
+"""Files become documents and sentences as the user meant, and errors name the file and line of every kind of damage."""
 
 import gzip
 import json
@@ -45,7 +45,7 @@ def test_compressed_files_read_like_plain_ones(tmp_path, suffix):
 
 
 @pytest.mark.parametrize("suffix", [".gz", ".zst"])
-def test_compression_is_told_by_the_bytes_and_several_members_are_read(tmp_path, suffix):
+def test_the_first_bytes_tell_the_compression_and_several_members_are_read(tmp_path, suffix):
     file = write(tmp_path / "a.txt", compressed("One.\n\n", suffix) + compressed("Two.\n", suffix))
     assert read(file) == ["One.", "Two."]
 
@@ -127,7 +127,7 @@ def test_the_format_follows_the_suffix(tmp_path, name, format):
         ("a.txt", b"", r"a\.txt: no text in the corpus, it is empty"),
         ("a.jsonl", '{"text": "a"}\n{"text": "b"', r"a\.jsonl, line 2: not JSON \(.* at column 13\)"),
         ("a.jsonl", '\n{"title": "a", "body": "b"}', r"a\.jsonl, line 2: no field 'text'; the object has title, body"),
-        ("a.jsonl", '{"text": ["a"]}', r"a\.jsonl, line 1: the field 'text' is a list, text is expected"),
+        ("a.jsonl", '{"text": ["a"]}', r"a\.jsonl, line 1: the field 'text' is a list, expected text"),
         ("a.jsonl", '{"text": null}', r"a\.jsonl, line 1: the field 'text' is null"),
         ("a.jsonl", '"a"', r"a\.jsonl, line 1: found text, expected an object"),
         ("a.jsonl", r'{"text": "ab\ud800"}', r"a\.jsonl, line 1: half of a surrogate pair \(\\ud800\) at character 3"),
@@ -140,7 +140,7 @@ def test_the_format_follows_the_suffix(tmp_path, name, format):
         ("a.zst", zstandard.compress(b"line\n")[:4] + b"\xff" * 20, r"a\.zst, after line 0: the compressed file is damaged"),
     ],
 )  # fmt: skip
-def test_what_is_wrong_with_a_file_is_said_with_file_and_line(tmp_path, name, content, message):
+def test_a_bad_file_is_reported_with_its_name_and_line(tmp_path, name, content, message):
     with pytest.raises(UserError, match=message) as error:
         read(write(tmp_path / name, content))
     assert "\n" not in str(error.value)
@@ -198,7 +198,7 @@ def test_a_very_long_line_splits_into_the_same_sentences(sentence):
 
 @pytest.mark.parametrize("unit", ["「は？」", "यह।", "“Hi. ", "字" * 7, "word "])
 def test_the_work_for_a_long_line_grows_with_its_length_only(unit, monkeypatch):
-    """sentencex may take quadratic time, so what counts is that it never sees a long text, and little of it twice."""
+    """sentencex may take quadratic time, so it must never get a long text, nor much of it twice."""
     segment = sentences_module._segmenter()
     seen = []
 

@@ -1,4 +1,4 @@
-"""The google recipe's tokenizer follows Google's tokenization.py, also where the `tokenizers` library does not."""
+"""The google recipe's tokenizer follows Google's tokenization.py, even for text on which `tokenizers` does not."""
 
 import gzip
 import json
@@ -29,7 +29,7 @@ def pieces_of(tokenizer: GoogleTokenizer, texts: list[str]) -> list[list[str]]:
 
 @cache
 def characters(kinds: str) -> list[str]:
-    """Every character of Unicode but half surrogates; or without those that are letters of one case, private or none."""
+    """Every Unicode character except surrogates; or without caseless letters, private and unassigned characters."""
     found = [chr(code) for code in range(0x110000) if not 0xD800 <= code <= 0xDFFF]
     return found if kinds == "all" else [c for c in found if unicodedata.category(c) not in ("Lo", "Co", "Cn")]
 

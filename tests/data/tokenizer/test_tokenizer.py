@@ -1,4 +1,4 @@
-"""The tokenizer: BERT's rules, the arrays it gives, what files mean, and what it says about mistakes."""
+"""The tokenizer: BERT's rules, the arrays it returns, the meaning of files, and its errors."""
 
 import doctest
 import gzip
@@ -150,7 +150,7 @@ def test_the_two_dialects(data_dir: Path, tmp_path: Path):
 
 
 def characters_apart(characters: set[str], tokenizer: Tokenizer, lower: bool) -> set[str]:
-    """Those that the `tokenizers` library cleans, spaces or splits unlike Google's code, one at a time."""
+    """The characters that the `tokenizers` library cleans, spaces or splits unlike Google's code, one by one."""
     normalizer, pre_tokenizer = tokenizer._backend.normalizer, tokenizer._backend.pre_tokenizer
 
     def words(text: str) -> list[str]:
@@ -168,13 +168,13 @@ def test_googles_dialect_follows_googles_rules(name: str, data_dir: Path, tmp_pa
     vocabulary = set(tokenizer.vocabulary)
     lines = hostile_lines(data_dir)
     apart = characters_apart(set("".join(lines)), tokenizer, lower)
-    # only what the guide names: private use, the slip about U+2B820-2B91F, and marks, formats and punctuation that are
+    # only what the guide names: private use, the bug about U+2B820-2B91F, and marks, formats and punctuation that are
     # newer than the library's Unicode tables
     kinds = {unicodedata.category(c) for c in apart if not 0x2B820 <= ord(c) <= 0x2B91F}
     assert kinds <= {"Co", "Cn", "Cf", "Mn", "Mc", "So", "Pc", "Pd", "Pe", "Pf", "Pi", "Po", "Ps"}, kinds
     assert 0 < len(apart) < 100
     if lower:
-        apart.add("Σ")  # ς or σ at the end of a word: depends on what stands around it
+        apart.add("Σ")  # ς or σ at the end of a word depends on its neighbours
     compared = [line for line in lines if not apart.intersection(line)]
     assert len(compared) > 1500
     for line in compared:
@@ -220,7 +220,7 @@ def test_a_batch_is_padded_truncated_and_masked(small: Tokenizer):
     assert small([], padding="longest")["input_ids"].shape == (0, 0)
 
 
-def test_pairs_are_shortened_as_told(small: Tokenizer):
+def test_pairs_are_truncated_by_the_chosen_rule(small: Tokenizer):
     def kept(truncation: str, room: int) -> list[int]:
         rows = small("a " * 7, "b " * 4, truncation=truncation, max_length=room + 3)
         return [int((rows["input_ids"] == i).sum()) for i in (10, 11)]
@@ -236,7 +236,7 @@ def test_pairs_are_shortened_as_told(small: Tokenizer):
 
 @given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), min_size=1), st.integers(0, 20))
 def test_longest_first_takes_from_the_longer(lengths: list[tuple[int, int]], room: int):
-    """Token by token from the longer; at a tie from the segment that was the shorter one, and the first if neither was."""
+    """Token by token from the longer segment; at a tie from the one that was shorter, or the first if none was."""
     kept = kept_lengths(np.array(lengths).T, room, "longest_first")
     for (a, b), got in zip(lengths, kept.T.tolist(), strict=True):
         first_was_longer = a > b
@@ -248,7 +248,7 @@ def test_longest_first_takes_from_the_longer(lengths: list[tuple[int, int]], roo
         assert got == [a, b]
 
 
-def test_mistakes_in_a_call_are_said(small: Tokenizer):
+def test_mistakes_in_a_call_are_reported(small: Tokenizer):
     def says(message: str, *args, **options):
         with pytest.raises(UserError, match=message):
             small(*args, **options)
@@ -260,8 +260,8 @@ def test_mistakes_in_a_call_are_said(small: Tokenizer):
     says("mixed", [("a", "b"), "c"])
     says("found tuple.*two arguments", ("a", "b"))
     says("text 1 must be a string, found NoneType", ["a", None], padding=True)
-    says("pair must be one as long; found 1 texts", ["a", "b"], ["c"])
-    says("pair must be one as long; found one string", ["a", "b"], "c")
+    says("pair must be a list of the same length; found 1 texts", ["a", "b"], ["c"])
+    says("pair must be a list of the same length; found one string", ["a", "b"], "c")
     says("pair must be one too", "a", ["b"])
     says("padding='longer': expected one of none, longest, max_length", "a", padding="longer")
     says("truncation='first': expected one of", "a", truncation="first")
@@ -283,7 +283,7 @@ def test_mistakes_in_a_call_are_said(small: Tokenizer):
     small.check_vocab_size(23)
 
 
-def test_padding_to_a_length_that_nobody_knows_is_refused():
+def test_padding_to_an_unknown_max_length_is_refused():
     endless = Tokenizer.from_vocabulary(PIECES, cased=False)
     assert endless("a " * 1000)["input_ids"].shape == (1, 1002)
     with pytest.raises(UserError, match="needs max_length"):
@@ -330,7 +330,11 @@ def test_remembered_words_give_the_ids_of_the_whole_text(
     st.lists(st.text(st.characters(exclude_categories=["Cs"]) | st.sampled_from(" aé[]MASK\u0301가中!")), max_size=5)
 )
 def test_any_text_may_be_cut_where_the_splitter_cuts(texts: list[str]):
-    many = [*texts, "a Hello worlds, unaffable " * 160 + "a" * 17, *texts]  # so many that NumPy cuts what is plain
+    many = [
+        *texts,
+        "a Hello worlds, unaffable " * 160 + "a" * 17,
+        *texts,
+    ]  # enough text for NumPy to split the plain part
     for options, batch in itertools.product(
         ({"cased": False}, {"cased": True}, {"cased": False, "strip_accents": False}), (texts, many)
     ):
@@ -354,14 +358,14 @@ def test_memory_for_words_is_bounded(blank: int):
     blanks = " " * blank
     assert memo.encode([f"a bb A{blanks}"])[0].tolist() == [1, 2, 1]
     assert memo.encode([f"ccc bb{blanks}"])[0].tolist() == [3, 2]
-    assert memo.encode([f"a{blanks}"])[0].tolist() == [1]  # three words known: all are forgotten first
+    assert memo.encode([f"a{blanks}"])[0].tolist() == [1]  # it knows three words already, so it forgets them first
     assert calls == [["a", "bb"], ["ccc"], ["a"]]
     assert len(memo) == 1
 
 
 @pytest.mark.slow
 def test_a_word_is_found_again_on_every_way_into_memory():
-    """As a string, by its key, in a text that is not plain; and more new words at once than are looked at together."""
+    """As a string, by its key, in a text that is not plain; also more new words than one step learns."""
     calls = []
 
     def encode(words: list[str]) -> list[list[int]]:
@@ -455,7 +459,7 @@ def test_in_tokenizer_json_the_normaliser_says(tmp_path: Path):
     assert Tokenizer.load(alone).cased
     assert Tokenizer.load(alone / "tokenizer.json").cased
     assert not Tokenizer.load(alone, cased=False).cased
-    # where tokenizer_config.json speaks, transformers follows it, and so do we
+    # transformers follows tokenizer_config.json, and so do we
     write(alone, tokenizer_config__json={"do_lower_case": True, "tokenizer_class": "BertTokenizer"})
     assert not Tokenizer.load(alone).cased
     assert Tokenizer.load(alone).strip_accents
@@ -470,7 +474,7 @@ def test_lines_end_at_newlines_only(tmp_path: Path):
     assert Tokenizer.load(tmp_path / "crlf").vocabulary == pieces
 
 
-def test_a_piece_that_stands_twice_keeps_both_rows(tmp_path: Path):
+def test_a_repeated_piece_keeps_both_rows(tmp_path: Path):
     tokenizer = Tokenizer.load(write(tmp_path, vocab__txt=VOCAB + "hello\nlast\n"))
     assert tokenizer.vocab_size == len(PIECES) + 2
     assert tokenizer.tokens_to_ids(["hello", "last"]) == [len(PIECES), len(PIECES) + 1]
@@ -534,7 +538,7 @@ def test_the_fingerprint_is_that_of_the_rules_not_of_the_files(data_dir: Path, t
     prints = {Tokenizer.load(folder, **o).fingerprint for o in others} | {text.fingerprint}
     assert len(prints) == 5
     assert Tokenizer.load(folder, max_length=64).fingerprint == text.fingerprint
-    assert Tokenizer.load(folder, strip_accents=True).fingerprint == text.fingerprint  # what it does unasked
+    assert Tokenizer.load(folder, strip_accents=True).fingerprint == text.fingerprint  # Warnings
 
 
 def test_a_warning_where_an_uncased_vocabulary_can_never_match(data_dir: Path, tmp_path: Path, caplog):
@@ -544,7 +548,7 @@ def test_a_warning_where_an_uncased_vocabulary_can_never_match(data_dir: Path, t
         Tokenizer.load(folder, cased=False, strip_accents=False)
         assert caplog.text == ""
         Tokenizer.load(folder, cased=False)
-    assert "cannot occur in text whose accents are stripped" in caplog.text
+    assert "cannot occur, because uncased BERT strips accents" in caplog.text
 
 
 def test_two_vocabularies_in_one_folder_are_noticed(tmp_path: Path, caplog):
@@ -606,7 +610,7 @@ def test_broken_files_are_the_users_mistake(files: dict, message: str, tmp_path:
     assert str(tmp_path) in str(caught.value)
 
 
-def test_nothing_there(tmp_path: Path):
+def test_a_missing_path_is_named(tmp_path: Path):
     with pytest.raises(FileNotFoundError, match=r"neither tokenizer.json nor vocab.txt"):
         Tokenizer.load(tmp_path)
     with pytest.raises(FileNotFoundError, match="no such file"):

@@ -66,7 +66,7 @@ def test_one_of_two_files_is_missing(missing: str, tmp_path: Path):
 
 
 def cut_anywhere(data: bytes) -> list[bytes]:
-    """The file without its end: inside a piece, between pieces, before and inside the rules."""
+    """The file without its end, cut inside a piece, between pieces, before and inside the rules."""
     return [data[:n] for n in (0, 1, 5, len(data) // 3, len(data) // 2, len(data) - 40, len(data) - 14, len(data) - 3)]
 
 
@@ -89,7 +89,7 @@ def test_a_spiece_model_that_ends_early(tmp_path: Path, capfd):
         (albert_spiece(trainer={"unk_id": 99}), "unk_id is 99, expected one of its 26 pieces"),
         (albert_spiece(trainer={"byte_fallback": True}), "byte_fallback is True, expected False"),
         (albert_spiece(add_dummy_prefix=False), "add_dummy_prefix is False, expected True"),
-        (spiece([*ALBERT, "a", "a"], special=5), "a piece stands there twice"),
+        (spiece([*ALBERT, "a", "a"], special=5), "a piece occurs twice"),
         (spiece(["<unk>", "▁a"], special=1), r"no \[CLS\] and no \[SEP\] among its 2 pieces"),
         (spiece([*ALBERT, *ALBERT_WORDS], special=5, precompiled_charsmap=b"\x01\x02\x03"), "spiece.model"),
         (spiece([*ALBERT, *ALBERT_WORDS], special=5, precompiled_charsmap=b"\xff" * 8), "spiece.model"),

@@ -1,4 +1,4 @@
-"""RoBERTa's and ALBERT's tokenizers: their rules, which kind a folder holds, what is saved."""
+"""RoBERTa's and ALBERT's tokenizers: their rules, the kind of a folder, and what `save` writes."""
 
 import json
 import pickle
@@ -121,7 +121,7 @@ def test_merges_are_made_in_their_order(tmp_path: Path):
 
 
 def google_albert(text: str, sentencepiece, lower: bool, keep_accents: bool = False) -> str:
-    """`preprocess_text` of google-research/albert, told again."""
+    """google-research/albert's `preprocess_text`, reimplemented."""
     import unicodedata
 
     text = " ".join(text.split()).replace("``", '"').replace("''", '"')
@@ -137,7 +137,7 @@ def test_words_begin_with_a_mark_and_signs_are_cut_off(small_albert: Tokenizer):
     expected = [2, ids["▁hello"], ids["▁world"], 3, ids["▁hello"], ids["."], 3]
     assert rows["input_ids"].tolist() == [expected]
     assert rows["token_type_ids"].tolist() == [[0, 0, 0, 0, 1, 1, 1]]
-    # a user-defined sign is a piece: what follows it does not become a word of its own
+    # a user-defined sign is a piece: the text after it does not become a new word
     assert small_albert.tokenize("hello-s (s)") == ["▁hello", "-", "s", "▁", "(", "s", ")"]
     assert small_albert.tokenize("[MASK] hello  q") == ["[MASK]", "▁hello", "▁", "<unk>"]
     assert small_albert.decode(expected, skip_special_tokens=True) == "hello world hello."
@@ -176,7 +176,7 @@ def test_accents_and_case_of_albert(tmp_path: Path):
     cased.save(tmp_path / "saved")
     again = Tokenizer.load(tmp_path / "saved")
     assert (again.cased, again.strip_accents, again.fingerprint) == (True, False, cased.fingerprint)
-    # where tokenizer_config.json speaks, transformers follows it, and so do we
+    # transformers follows tokenizer_config.json, and so do we
     write(tmp_path / "saved", tokenizer_config__json={"do_lower_case": True, "tokenizer_class": "AlbertTokenizer"})
     assert Tokenizer.load(tmp_path / "saved").tokenize("Hello") == ["▁hello"]
 
@@ -232,7 +232,7 @@ def test_fairseqs_numbering_of_a_sentencepiece_model(model_type: str, offset: in
 # Words
 
 
-def test_which_pieces_go_on_a_word(tmp_path: Path):
+def test_which_pieces_continue_a_word(tmp_path: Path):
     def continuing(tokenizer: Tokenizer) -> list[str]:
         return [tokenizer.vocabulary[i] for i in np.flatnonzero(tokenizer.is_continuation)]
 
@@ -262,7 +262,7 @@ TEXTS = [
 
 
 def agrees(tokenizer: Tokenizer, texts: list[str]) -> None:
-    """What is put together from remembered words is what the library gives for the whole texts."""
+    """The ids from cached words equal the library's ids of the whole texts."""
     expected = [e.ids for e in tokenizer._backend.encode_batch(texts, add_special_tokens=False)]
     for _ in range(2):  # the second time from memory
         ids, lengths = tokenizer.encode_flat(texts)
@@ -309,7 +309,7 @@ def test_any_text_may_be_cut_at_its_spaces(texts: list[str], hashable: list[Toke
         agrees(tokenizer, texts)
 
 
-def test_words_are_not_remembered_where_they_look_around(tmp_path: Path):
+def test_words_that_depend_on_their_neighbours_are_not_cached(tmp_path: Path):
     n = len(BYTE_LEVEL)
     for entry, remembered in (
         ({"content": "<x>", "special": True, "normalized": False}, True),
@@ -341,7 +341,7 @@ def test_words_are_not_remembered_where_they_look_around(tmp_path: Path):
         ({"vocab__txt": WORDPIECE, "tokenizer_config__json": {"tokenizer_class": "ElectraTokenizer"}}, ["a", "##b"]),
     ],
 )  # fmt: skip
-def test_the_kind_is_told_from_the_files(files: dict, tokens: list[str], tmp_path: Path):
+def test_the_files_tell_the_kind(files: dict, tokens: list[str], tmp_path: Path):
     assert Tokenizer.load(write(tmp_path / "t", **files)).tokenize("ab") == tokens
 
 
@@ -380,14 +380,14 @@ def test_a_tokenizer_json_of_another_kind_than_the_class(tmp_path: Path):
 @pytest.mark.parametrize(
     ("files", "option", "message"),
     [
-        ({"vocab__txt": WORDPIECE}, {"add_prefix_space": True}, "add_prefix_space=True cannot be put on it"),
+        ({"vocab__txt": WORDPIECE}, {"add_prefix_space": True}, "add_prefix_space=True cannot be applied"),
         ({"vocab__txt": WORDPIECE}, {"split_number_commas": True}, "BertTokenizer have no such choice"),
-        (byte_level_files(), {"cased": False}, "cased=False cannot be put on it: the rules of RobertaTokenizer"),
+        (byte_level_files(), {"cased": False}, "cased=False cannot be applied: the rules of RobertaTokenizer"),
         (byte_level_files(), {"strip_accents": True}, "strip_accents=True cannot"),
         (byte_level_files(), {"max_word_length": 200}, "max_word_length=200 cannot"),
     ],
 )
-def test_an_option_without_a_place_is_refused(files: dict, option: dict, message: str, tmp_path: Path):
+def test_an_option_that_cannot_apply_is_refused(files: dict, option: dict, message: str, tmp_path: Path):
     with pytest.raises(UserError, match=message):
         Tokenizer.load(write(tmp_path / "t", **files), **option)
 

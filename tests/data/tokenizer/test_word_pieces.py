@@ -10,7 +10,7 @@ _PIECES = [*"abc", *(f"@{c}" for c in "ab"), "ab", "abc", "@ba", "@cab", "bca", 
 
 
 @given(st.text(st.sampled_from("abc@x"), min_size=1, max_size=12), st.sampled_from([3, 10]))
-def test_the_longest_piece_that_fits_is_taken_again_and_again(word: str, longest: int):
+def test_words_are_split_by_longest_match_first(word: str, longest: int):
     ids = {piece: i for i, piece in enumerate(_PIECES)}
     model = models.WordPiece(ids, unk_token="[UNK]", max_input_chars_per_word=longest, continuing_subword_prefix="@")
     pieces = WordPieces(ids, unknown=ids["[UNK]"], max_word_length=longest, prefix="@")

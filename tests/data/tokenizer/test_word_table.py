@@ -1,4 +1,4 @@
-"""Words found in bytes by arithmetic: the same words that a regular expression finds, each under its own number."""
+"""Words found in bytes by arithmetic: the same words that a regular expression finds, each with its own number."""
 
 import re
 import string
@@ -52,7 +52,7 @@ def test_words_are_found_under_the_numbers_they_were_given():
 
 
 @pytest.mark.parametrize("probes", [0, 3])
-def test_where_all_words_have_one_place_some_are_not_kept_and_none_is_mistaken(probes: int, monkeypatch):
+def test_if_all_words_collide_some_are_not_kept_and_none_is_confused(probes: int, monkeypatch):
     monkeypatch.setattr(word_table, "_PROBES", probes)
     monkeypatch.setattr(WordTable, "_first_place", lambda self, keys: np.zeros(keys.shape[1], np.int64))
     keys, table = keys_of(some_words(50)), WordTable()

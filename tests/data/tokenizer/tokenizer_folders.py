@@ -1,4 +1,4 @@
-"""Folders with tokenizers of every kind, tiny ones made up here and the published ones of the real data."""
+"""Folders with tokenizers of every kind: tiny ones made here, and published ones from the real data."""
 
 import gzip
 import json
@@ -34,7 +34,7 @@ def byte_level_files(**changes: object) -> dict[str, object]:
 def spiece(
     pieces: list[str], *, special: int, user_defined: int = 0, trainer: dict | None = None, **normalizer
 ) -> bytes:
-    """A SentencePiece model: <unk> wherever it stands, `special` control pieces, user-defined ones, then words.
+    """A SentencePiece model: <unk> at its place, `special` control pieces, user-defined ones, then words.
 
     A word of n characters has the score n - 10 - its place / 997: longer ones win.
     """
@@ -59,7 +59,7 @@ def albert_spiece(**changes: Any) -> bytes:
 
 
 def fairseq_spiece() -> bytes:
-    """SentencePiece's own numbering, as XLM-R's and CamemBERT's models have it: <unk>, <s>, </s>, then words."""
+    """SentencePiece's own numbering, as in XLM-R's and CamemBERT's models: <unk>, <s>, </s>, then words."""
     return spiece(["<unk>", "<s>", "</s>", *FAIRSEQ_WORDS], special=3)
 
 

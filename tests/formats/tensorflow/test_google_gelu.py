@@ -1,4 +1,4 @@
-"""The GELU of a Google checkpoint: chosen in load and convert, told by the report, and by nothing else."""
+"""The GELU of a Google checkpoint: chosen in load and convert, and named in the report."""
 
 import json
 

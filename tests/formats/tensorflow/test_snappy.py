@@ -1,4 +1,4 @@
-"""Snappy: what pyarrow's compressor makes is read back, hand-made elements are, and damage is one line."""
+"""Snappy: reads the output of pyarrow's compressor and hand-made elements; damage is one line."""
 
 import random
 import tracemalloc

@@ -42,7 +42,7 @@ def one(path: Path, value: bytes, octets: bytes = SIX.tobytes()) -> Path:
 
 
 def refusal(path: Path) -> str:
-    """The one line with which a file is refused."""
+    """The one-line error for a bad file."""
     with pytest.raises(UserError) as caught:
         TorchBin(path)
     line = str(caught.value)
@@ -236,7 +236,7 @@ NO_TENSORS = {
 
 
 @pytest.mark.parametrize(("value", "found"), NO_TENSORS.values(), ids=NO_TENSORS)
-def test_whatever_is_no_tensor_is_refused(path, value, found):
+def test_anything_but_a_tensor_is_refused(path, value, found):
     one(path, make.dictionary({"w": make.tensor(STORED), "x": value}))
     assert found in refusal(path)
 

@@ -82,7 +82,7 @@ def legacy_file(path: Path, value: bytes, storages: dict[str, tuple[int, bytes]]
 
 
 def save(path: Path, arrays: dict[str, np.ndarray], legacy: bool = False) -> Path:
-    """The arrays, each whole in a storage of its own."""
+    """Saves the arrays, each in its own storage."""
     items, storages = {}, {}
     for index, (key, array) in enumerate(arrays.items()):
         stride = [step // array.itemsize for step in np.empty(array.shape, array.dtype).strides]

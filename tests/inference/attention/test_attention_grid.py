@@ -36,7 +36,7 @@ def test_a_diagonal_is_drawn_whole_where_there_are_more_tokens_than_pixels(tmp_p
 
 
 def first_run(there: np.ndarray) -> tuple[int, int]:
-    """Where the first of those that are there without a gap begins and ends: the first head's pixels."""
+    """Begin and end of the first run of true values: the first head's pixels."""
     first = int(np.argmax(there))
     return first, first + int(np.argmin(there[first:]))
 

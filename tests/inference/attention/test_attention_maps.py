@@ -81,7 +81,7 @@ def test_weights_that_are_not_finite_are_named_and_never_shown(folder: Path):
         ("hello", ["held"], "text_pair: expected a string if text is a string"),
     ],
 )
-def test_what_is_no_text_is_named(look: Attend, text: Any, pair: Any, message: str):
+def test_anything_but_text_is_named(look: Attend, text: Any, pair: Any, message: str):
     with pytest.raises(UserError) as caught:
         look(text, pair)
     assert str(caught.value).startswith(message)

@@ -69,7 +69,7 @@ class Tags(HTMLParser):
 
 
 def decoded(page_weights: dict) -> np.ndarray:
-    """By the words of `Coded`."""
+    """Decodes the page's data by the documentation of `Coded`."""
     raw = zlib.decompress(base64.b64decode(page_weights["data"]), -15)
     codes = np.frombuffer(raw, np.uint8).astype(np.int64)
     if page_weights["levels"] > 255:
@@ -165,7 +165,7 @@ def tab(tmp_path_factory) -> Iterator[Tab]:
 
 @pytest.fixture
 def opened(tab: Tab) -> Iterator[Open]:
-    """Opens a page at a place in it; whatever a test then does, nothing is asked for and nothing goes wrong."""
+    """Opens a page at a place in it; checks that it makes no request and raises no error during the test."""
     pages = set()
 
     def open_page(page: Path, place: str = "") -> Tab:
@@ -230,7 +230,7 @@ def text(tab: Tab, selector: str) -> str:
 
 
 def place(tab: Tab) -> dict[str, str]:
-    """What the address says."""
+    """The fields of the address."""
     return dict(part.split("=") for part in tab.value("location.hash.slice(1)").split("&"))
 
 
@@ -244,7 +244,7 @@ def focused(tab: Tab) -> str:
 
 
 def says(token: int, verb: str, weights: np.ndarray) -> str:
-    """The readout's words on the five largest weights."""
+    """The readout's text on the five largest weights."""
     largest = np.argsort(-weights, kind="stable")[:5]
     listed = ", ".join(f"{SHOWN[i]} ({i}) {weights[i]:.4f}" for i in largest)
     return f"{SHOWN[token]} ({token}) {verb} {listed}."
@@ -309,7 +309,7 @@ def test_the_mean_leaves_out_heads_that_were_pruned_and_the_other_side_shows_who
 
 @in_browser
 @pytest.mark.slow
-def test_a_place_that_is_not_there_is_no_mistake(page, opened: Open):
+def test_a_missing_position_is_no_mistake(page, opened: Open):
     tab = opened(page, "layer=9&head=x&token=-1&pair=zz&side=up")
     assert text(tab, ".name") == "Layer 0, head 0"
     assert list(tokens_of(tab, "to")) == list(range(len(TOKENS)))

@@ -1,4 +1,4 @@
-"""Compiled folders: the pipeline's numbers without its code, for three platforms, and nothing run that is not as written."""
+"""Compiled folders: the pipeline's numbers without its code, for three platforms; changed files are refused."""
 
 import json
 import os
@@ -67,7 +67,7 @@ def copy(made, tmp_path) -> Path:
 
 
 def batch_of(shape: tuple[int, int], masks: int | None, seed: int = 0) -> dict[str, np.ndarray]:
-    """Random ids, a part of them padding."""
+    """Random ids, some of them padding."""
     rng = np.random.default_rng(seed)
     lengths = rng.integers(3, shape[1] + 1, shape[0])
     real = (np.arange(shape[1]) < lengths[:, None]).astype(np.int32)
@@ -82,18 +82,18 @@ def batch_of(shape: tuple[int, int], masks: int | None, seed: int = 0) -> dict[s
 
 
 def by_the_pipeline(model: TaskModel, batch: dict[str, np.ndarray], **options: Any) -> tuple[np.ndarray, ...]:
-    """What the pipeline's own function gives, compiled for one device."""
+    """The results of the pipeline's own function, compiled for one device."""
     params = jax.device_put(jax.device_get(model.engine.programs.params), jax.devices()[0])
     return jax.device_get(jax.jit(lambda params, batch: model.apply(params, batch, **options))(params, batch))
 
 
 def change(folder: Path, **fields: Any) -> None:
-    """Other facts, with a sum that is right."""
+    """Changes facts and writes the right checksum."""
     write_facts(folder, replace(read_facts(folder), **fields))
 
 
 def change_sums(folder: Path) -> None:
-    """The files are taken as they are now, and as they were meant."""
+    """Writes the checksums of the files as they are now, so that they count as undamaged."""
     fields = json.loads((folder / "compiled.json").read_text())
     facts = _facts_of({name: value for name, value in fields.items() if name not in ("schema", "sha256")})
     write_facts(folder, replace(facts, files=sums_of(folder)))
@@ -283,7 +283,7 @@ def test_weights_that_the_programs_do_not_take_are_refused(copy):
 
 
 def test_facts_that_are_not_the_programs_are_refused(copy, capsys):
-    """Where the sum is right and what it stands over is wrong."""
+    """With a right checksum over wrong facts."""
     facts = read_facts(copy)
     (embeddings,) = facts.outputs
     change(copy, outputs=(embeddings._replace(axes=("rows", 9)),))
@@ -336,7 +336,7 @@ def test_batches_that_do_not_fit_are_refused_before_anything_is_compiled(made):
     assert not compiled._compiled
 
 
-def test_what_is_there_is_never_overwritten(made, tmp_path):
+def test_existing_files_are_never_overwritten(made, tmp_path):
     source, _ = made("embed")
     (tmp_path / "file").write_text("mine")
     (tmp_path / "empty").mkdir()
@@ -350,7 +350,7 @@ def test_what_is_there_is_never_overwritten(made, tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["empty", "file", "former", "link"]
 
 
-def test_what_makes_no_sense_is_said_and_leaves_nothing(made, tmp_path):
+def test_invalid_arguments_are_reported_and_write_nothing(made, tmp_path):
     source, _ = made("embed")
     for options, why in (
         ({"task": "multiple-choice"}, "task 'multiple-choice': expected one of embed"),
@@ -370,7 +370,7 @@ def test_what_makes_no_sense_is_said_and_leaves_nothing(made, tmp_path):
 
 
 def products_of(folder: Path) -> Counter[str]:
-    """How many products of a folder's one program end in which type."""
+    """How many products of a folder's only program have which result type."""
     (program,) = read_programs(folder, read_facts(folder)).values()
     return Counter(re.findall(r"dot_general.*-> tensor<[0-9x]*x(\w+)>", program.mlir_module()))
 

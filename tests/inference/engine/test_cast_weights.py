@@ -1,4 +1,4 @@
-"""Weights that are rounded once give what weights that are rounded in every call give, bit for bit."""
+"""Weights rounded once give the same bits as weights rounded in every call."""
 
 import jax
 import jax.numpy as jnp

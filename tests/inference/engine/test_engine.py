@@ -1,4 +1,4 @@
-"""The engine: few programs whatever comes, results in order and of each text alone, bounded memory, several devices."""
+"""The engine: few programs for any input, results in order and independent of other texts, bounded memory, devices."""
 
 import itertools
 
@@ -30,14 +30,14 @@ FAMILIES = {
 
 
 def examples(lengths, seed: int = 0) -> Encoded:
-    """Random ids, of which none is padding."""
+    """Random ids without padding."""
     ids = np.random.default_rng(seed).integers(2, 50, int(sum(lengths))).astype(np.int32)
     tokens = {"input_ids": ids, "token_type_ids": np.zeros_like(ids)}
     return Encoded(tokens, {"input_ids": 1, "token_type_ids": 0}, np.array(lengths, np.int64), {})
 
 
 def summed(params, batch):
-    """A model so small that its programs cost nothing: the sum of the rows of a table, of each sequence."""
+    """A model that compiles in no time: for each sequence, the sum of the table's rows."""
     x_BLD = params["table"][batch["input_ids"]]
     if "sequence_ids" in batch:
         return (pooled_sequences(x_BLD, batch["sequence_ids"], batch["starts"], "mean"),)
@@ -144,7 +144,7 @@ def test_packed_sequences_get_what_they_get_alone(family, one):
 
 @pytest.mark.slow
 def test_in_one_shape_a_text_s_result_does_not_depend_on_its_company(family, one):
-    """Bit for bit: at another place of the batch, beside other texts."""
+    """The same bits at another place in the batch and beside other texts."""
     apply, params = family
     engine = Engine(apply, params, longest=LONGEST, batch_size=4, per_token=True, devices=one)
     wanted = examples([11], seed=9)

@@ -1,4 +1,4 @@
-"""A stream of results: any iterable, taken in the caller's thread and a little ahead; every item has its result."""
+"""A stream of results: any iterable, read in the caller's thread and a little ahead; every item gets a result."""
 
 import itertools
 import threading

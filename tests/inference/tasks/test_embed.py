@@ -35,7 +35,7 @@ def model_of(folder):
 
 
 def by_definition(folder, text: str, kind: str) -> np.ndarray:
-    """Of one text, in float64 from the model's own hidden states."""
+    """The vector of one text, in float64 from the model's own hidden states."""
     apply, params, tokenizer = model_of(folder)
     inputs = tokenizer([text], max_length=LONGEST, padding="max_length")  # all in one shape: compiled once
     output = apply({"params": params}, **inputs)
@@ -107,7 +107,7 @@ def test_the_folder_says_how_it_pools_and_where_it_cuts(tmp_path, caplog):
 
 
 @pytest.mark.slow
-def test_what_cannot_be_a_vector_is_said_and_the_others_get_theirs(folder):
+def test_a_text_without_a_vector_is_reported_and_the_others_get_theirs(folder):
     embed = TextEmbedding(folder)
     bad = ["hello", "\ud800", 7, UserError("line 4 could not be read"), "world"]
     with pytest.raises(UserError, match="Unicode"):
@@ -133,7 +133,7 @@ def test_weights_that_are_nan_are_refused(folder):
 
 
 @pytest.mark.parametrize("suffix", [".npy", ".jsonl"])
-def test_a_file_of_vectors_is_gone_on_with_to_the_bit(tmp_path, suffix):
+def test_a_stopped_file_of_vectors_is_completed_to_the_same_bits(tmp_path, suffix):
     rng = np.random.default_rng(0)
     vectors = rng.normal(size=(23, 5)).astype(np.float32)
 
@@ -203,7 +203,7 @@ def test_embed_gives_json_or_the_error_in_its_place(folder, tmp_path, capsys):
 
 
 @pytest.mark.parametrize("suffix", [".npy", ".jsonl"])
-def test_embed_goes_on_where_it_was_stopped(folder, tmp_path, capsys, monkeypatch, suffix):
+def test_embed_resumes_where_it_was_stopped(folder, tmp_path, capsys, monkeypatch, suffix):
     lines = [b"hello " * (number % 5) + b"held" for number in range(14)]
     lines[9] = b"\xff"
     (tmp_path / "texts.txt").write_bytes(b"\n".join(lines) + b"\n")
@@ -236,7 +236,7 @@ def test_embed_goes_on_where_it_was_stopped(folder, tmp_path, capsys, monkeypatc
 
 
 @pytest.mark.parametrize("content", [b"", b'{"wid', b"[]", b"\xff"])
-def test_what_is_damaged_of_an_unfinished_file_is_said(tmp_path, content):
+def test_damage_to_an_unfinished_file_is_reported(tmp_path, content):
     def begin() -> None:
         with VectorFile(tmp_path / "v.npy", width=2, made_of={}, chunk=4) as file:
             file.append([np.zeros(2, np.float32)] * 4)

@@ -1,4 +1,4 @@
-"""What people really send: every text gets its answer or its own error, and the others of the batch are served."""
+"""Texts that people really send: each gets a result or its own error, and the others of the batch get results."""
 
 import gzip
 import json
@@ -77,7 +77,7 @@ def test_a_line_of_megabytes_is_answered_by_every_verb(folders, tmp_path, capsys
 
 @pytest.mark.slow
 def test_every_line_is_answered_or_said_to_have_no_answer(folders, tmp_path, capsys):
-    """By classify, tag and answer; of the first line what is said of it alone."""
+    """By classify, tag and answer; the first line gets the same result as alone."""
 
     def rows(verb: str, head: str, name: str) -> list:
         main([verb, str(folders[head]), str(tmp_path / name), "--json"])

@@ -1,4 +1,4 @@
-"""likelihood: one token hidden in each row, sums of log-probabilities, mistakes a text at a time, the verb."""
+"""likelihood: one token hidden in each row, sums of log-probabilities, an error for each bad text, the verb."""
 
 import io
 import json
@@ -40,7 +40,7 @@ def predict(folder: Path) -> Likelihood:
 
 @pytest.fixture(scope="module")
 def slow(loaded: Loaded) -> Callable[..., list[float]]:
-    """Log-probabilities of a text's tokens, a position and a row at a time, not padded; float64 after the logits."""
+    """Log-probabilities of a text's tokens, one position and row at a time, not padded; float64 after the logits."""
     tokenizer = loaded.tokenizer
     assert tokenizer is not None
     apply = jax.jit(lambda ids: BertForMaskedLM(loaded.config).apply({"params": loaded.params}, ids))
@@ -145,7 +145,7 @@ def test_special_tokens_of_a_text_are_not_asked_for_but_are_seen(predict, slow):
     assert predict("[UNK]")["tokens"] == 1  # it stands for a word
 
 
-def test_what_cannot_be_scored_is_said_and_the_others_are(predict):
+def test_texts_that_cannot_be_scored_are_reported_and_the_others_are_scored(predict):
     texts = [
         "hello", "", "  \t", "[CLS] [SEP]", "\0", "held\0held", "a\ud800b", None, "hello " * LONGEST, "o" * 10_000_000,
         "world",

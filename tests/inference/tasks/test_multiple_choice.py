@@ -41,7 +41,7 @@ def test_the_order_of_choices_does_not_matter(predict):
     np.testing.assert_allclose(backwards["scores"][::-1], predict(QUESTIONS[0])["scores"], rtol=1e-5)
 
 
-def test_what_is_no_question_is_said_and_the_others_are_answered(predict):
+def test_an_invalid_question_is_reported_and_the_others_are_answered(predict):
     text, choices = "o", ["hello", "held"]
     wrong = [
         (7, 'question 2: expected {"text": ..., "choices": [...]}, found 7'),

@@ -1,4 +1,4 @@
-"""next-sentence: labels and probabilities of pairs, mistakes a pair at a time, the verb."""
+"""next-sentence: labels and probabilities of pairs, an error for each bad pair, the verb."""
 
 import json
 from pathlib import Path
@@ -57,7 +57,7 @@ def test_one_pair_gives_one_result_and_a_mapping_is_a_pair(predict):
         predict(PAIRS, second)
 
 
-def test_what_is_no_pair_is_said_and_the_others_are_judged(predict):
+def test_an_invalid_pair_is_reported_and_the_others_are_judged(predict):
     wrong = [
         (("", "o"), "pair 2, the first text ('') has no token; expected at least one"),
         (("o", "\0"), r"pair 3, the second text ('\x00') has no token; expected at least one"),

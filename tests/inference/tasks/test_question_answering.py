@@ -45,7 +45,7 @@ def test_answers_are_slices_and_a_list_gives_what_its_questions_give_alone(predi
 
 @pytest.mark.slow
 def test_of_a_long_passage_the_best_slice_of_all_windows_wins(folder):
-    """Every slice of every window tried one by one, a start only in the window that shows it with the most context."""
+    """Tries every slice of every window; a slice starts only in the window where its start has the most context."""
     _, params, tokenizer, _ = loaded = load(folder)
     assert tokenizer is not None
     predict = QuestionAnswering(folder, stride=7, max_answer_len=3, n_best=1000)
@@ -107,7 +107,7 @@ def test_mistakes_are_one_clear_line(folder, predict):
 
 
 def test_questions_and_passages_beside_each_other(predict):
-    """As transformers 4 takes them: as many of both, or one passage for all."""
+    """As in transformers 4: equally many questions and passages, or one passage for all."""
     questions, contexts = ["hello?", "o"], ["held world.", CONTEXT]
     pairs = [{"question": question, "context": context} for question, context in zip(questions, contexts, strict=True)]
     assert predict(question=questions, context=contexts) == predict(pairs)
@@ -137,7 +137,7 @@ def test_answers_of_whole_words_on_demand(predict):
 
 
 @pytest.mark.slow
-def test_what_a_call_may_say_the_class_may_be_told(folder, predict):
+def test_options_of_a_call_can_be_set_in_the_constructor(folder, predict):
     asked = {"question": "o world held", "context": CONTEXT}
     said: dict[str, Any] = {
         "top_k": 5, "max_answer_len": 2, "max_question_len": 1, "doc_stride": 4, "handle_impossible_answer": True,
@@ -150,7 +150,7 @@ def test_what_a_call_may_say_the_class_may_be_told(folder, predict):
 
 
 @pytest.mark.slow
-def test_a_call_may_say_what_the_class_was_told(folder, predict):
+def test_a_call_overrides_the_options_of_the_constructor(folder, predict):
     asked = {"question": "o world held", "context": CONTEXT}
 
     def same(found, expected):

@@ -1,4 +1,4 @@
-"""summarise: centrality equal to PageRank by networkx, what is said already is not said again, sentences in place."""
+"""summarise: centrality equal to networkx's PageRank, no repetitions, sentences in their order."""
 
 import json
 import sys
@@ -57,7 +57,7 @@ def test_lengths_of_vectors_do_not_matter():
         np.testing.assert_allclose(ours, theirs, atol=1e-9)
 
 
-def test_what_is_said_already_is_not_chosen_again():
+def test_a_sentence_that_repeats_another_is_not_chosen():
     about_one = np.array([[1, 0, 0], [1, 0.1, 0], [1, 0, 0.1]])  # three ways to say the same
     vectors = np.concatenate([about_one, [[0.3, 1, 0]]])
     central, _ = key_sentences(vectors, 2, redundancy=0)
@@ -127,7 +127,7 @@ def test_how_many_is_a_number_or_a_share(predict):
             predict(DOCUMENT, **options)
 
 
-def test_a_document_without_sentences_is_said_and_the_others_are_summarised(predict, monkeypatch):
+def test_a_document_without_sentences_is_reported_and_the_others_are_summarised(predict, monkeypatch):
     documents: list[Any] = ["", " \n\t", "\0", "a\ud800", None, "Hello. " * 9, DOCUMENT]
     monkeypatch.setattr(of_class, "MOST_SENTENCES", 8)
     found = list(predict.stream(documents, on_error="return"))

@@ -1,4 +1,4 @@
-"""Which model a task takes from a source, and what it says of one that was made for another task."""
+"""Which model a task takes from a source, and its error for a model of another task."""
 
 import json
 import shutil

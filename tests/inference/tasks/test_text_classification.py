@@ -1,4 +1,4 @@
-"""text-classification: order, batches, what is cut, what a score is."""
+"""text-classification: order, batches, truncation, scores."""
 
 import logging
 
@@ -53,7 +53,7 @@ def test_classes_come_best_first_with_what_the_problem_makes_of_their_logits(tmp
 
 
 @pytest.mark.eight_devices
-def test_it_runs_where_it_is_told(folder, predict):
+def test_it_runs_on_the_given_device(folder, predict):
     second = jax.devices()[1]
     told = TextClassification(folder, batch_size=4, devices=[second])
     with jax.default_device(second):
@@ -66,7 +66,7 @@ def test_it_runs_where_it_is_told(folder, predict):
         TextClassification(folder, devices=[])
 
 
-def test_an_option_that_there_is_not_is_refused(predict):
+def test_an_unknown_option_is_refused(predict):
     with pytest.raises(TypeError, match="'topk'"):
         list(predict.stream(["hello"], topk=2))
 

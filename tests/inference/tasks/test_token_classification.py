@@ -124,7 +124,7 @@ def test_words_instead_of_texts_are_one_clear_line(predict):
         predict([["hello", "world"]])
 
 
-def test_a_word_that_is_none_is_named_with_its_text(predict):
+def test_an_invalid_word_is_named_with_its_text(predict):
     for wrong, message in (
         (["hello", "a\ud800"], r"text 2, word 2 is not valid Unicode: lone surrogate"),
         (["hello", 7], r"text 2, word 2: expected a string, found 7"),

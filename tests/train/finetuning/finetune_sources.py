@@ -15,23 +15,9 @@ from bert_jax.model.heads import HEADS
 
 GOOD, BAD = ("good", "fine", "great"), ("bad", "poor", "awful")
 REST = (
-    "the",
-    "film",
-    "was",
-    "a",
-    "day",
-    "trip",
-    "ann",
-    "bob",
-    "paris",
-    "rome",
-    "in",
-    "met",
-    "who",
-    "where",
-    "and",
+    "the", "film", "was", "a", "day", "trip", "ann", "bob", "paris", "rome", "in", "met", "who", "where", "and",
     ".",
-)
+)  # fmt: skip
 VOCABULARY = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *GOOD, *BAD, *REST)
 
 RECIPE = '''"""A recipe small enough for a test."""
@@ -64,8 +50,14 @@ def write_model(folder: Path, max_position_embeddings: int = 32) -> str:
     return str(save_pretrained(folder, config, params, tokenizer, head="pretraining"))
 
 
+def write_start(folder: Path) -> list[str]:
+    """`RECIPE` and a model; the words of a command line that start from them."""
+    (folder / "recipe.py").write_text(RECIPE)
+    return [str(folder / "recipe.py"), f"init={write_model(folder / 'model')}"]
+
+
 def sentences(count: int, seed: int) -> list[tuple[str, str]]:
-    """(text, "good" or "bad") by the one word that tells."""
+    """(text, "good" or "bad"): one word of each text decides the label."""
     rng = np.random.default_rng(seed)
     found = []
     for _ in range(count):
@@ -96,7 +88,7 @@ def write_tagged(path: Path, count: int, seed: int) -> Path:
 
 
 def write_squad(path: Path, count: int, seed: int, *, impossible: bool = False) -> Path:
-    """Who it was, ann or bob, in passages longer than a window."""
+    """Questions whether it was ann or bob, on passages longer than a window."""
     rng = np.random.default_rng(seed)
     paragraphs = []
     for number in range(count):
@@ -116,7 +108,7 @@ def write_squad(path: Path, count: int, seed: int, *, impossible: bool = False) 
 
 
 def write_choices(path: Path, count: int, seed: int, *, fewest: int = 3) -> Path:
-    """ARC's form; the right ending is the good one; questions have `fewest` to four endings."""
+    """ARC's format; the right ending is the good one; questions have `fewest` to four endings."""
     rng = np.random.default_rng(seed)
     lines = []
     for number in range(count):

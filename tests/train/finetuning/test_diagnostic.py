@@ -1,4 +1,4 @@
-"""GLUE's diagnostic set beside MNLI: where it is found, AX.tsv, its score, and that it chooses nothing."""
+"""GLUE's diagnostic set beside MNLI: where it is found, AX.tsv, its score, and that it never selects a model."""
 
 import gzip
 import json
@@ -13,7 +13,7 @@ from bert_jax.__main__ import main
 from bert_jax.data.tasks.published import GLUE, read_diagnostic
 from bert_jax.errors import UserError
 from bert_jax.evaluation.score import score
-from tests.train.finetuning.finetune_sources import RECIPE, write_model
+from tests.train.finetuning.finetune_sources import write_start
 from tests.train.finetuning.test_tasks import logits_of, opened, write_glue
 from train import finetune
 from train.run.stopping import EXIT_DONE
@@ -39,7 +39,7 @@ def write_published(path: Path, first: int = 0) -> Path:
 
 
 def write_full(path: Path, labels: list[str]) -> Path:
-    """diagnostic-full.tsv with the pairs over and over, one for each label."""
+    """diagnostic-full.tsv with the pairs repeated, one for each label."""
     path.parent.mkdir(exist_ok=True)
     head = "Lexical Semantics\tPredicate-Argument Structure\tLogic\tKnowledge\tDomain\tPremise\tHypothesis\tLabel\n"
     rows = ("\t".join(["", "", "Negation", "", "News", *PAIRS[n % 3], label]) + "\n" for n, label in enumerate(labels))
@@ -146,13 +146,10 @@ def test_the_published_set(mnli: Path, data_dir: Path, tmp_path: Path):
 
 @pytest.mark.slow
 def test_a_run_writes_and_scores_it_with_the_rest_of_the_submission(mnli: Path, tmp_path: Path):
-    (tmp_path / "recipe.py").write_text(RECIPE)
-    write_model(tmp_path / "model")
     full = write_full(mnli.parent / "diagnostic" / "diagnostic-full.tsv", [LABELS[n % 2] for n in range(20)])
     run = tmp_path / "run"
     words = ["task=mnli", f"data={mnli}", "epochs=2", "eval_every=1"]
-    argv = [str(tmp_path / "recipe.py"), f"init={tmp_path / 'model'}", f"run={run}", *words]
-    assert finetune.main(argv) == EXIT_DONE
+    assert finetune.main([*write_start(tmp_path), f"run={run}", *words]) == EXIT_DONE
     written = {path.name for path in (run / "predictions").iterdir()}
     assert {"MNLI-m.tsv", "MNLI-mm.tsv", "AX.tsv"} <= written
     reported = json.loads((run / "report/metrics.json").read_text())["scores"]["diagnostic"]

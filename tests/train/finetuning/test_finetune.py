@@ -22,12 +22,11 @@ from bert_jax.formats.load import load, load_arrays
 from bert_jax.formats.write import save_pretrained
 from bert_jax.training.checkpoint.checkpoints import Checkpoints
 from tests.train.finetuning.finetune_sources import (
-    RECIPE,
     sentences,
     write_choices,
     write_csv,
-    write_model,
     write_squad,
+    write_start,
     write_tagged,
 )
 from train import finetune
@@ -41,8 +40,7 @@ from train.run.stopping import EXIT_DONE, EXIT_PREEMPTED, exit_code
 @pytest.fixture(scope="module")
 def place(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("finetune")
-    (folder / "recipe.py").write_text(RECIPE)
-    write_model(folder / "model")
+    write_start(folder)
     write_csv(folder / "train.csv", sentences(64, seed=1))
     write_csv(folder / "dev.csv", sentences(21, seed=2))
     write_csv(folder / "test.csv", [(text,) for text, _ in sentences(9, seed=3)], header=("text",))
@@ -96,7 +94,7 @@ def test_a_table_becomes_a_model_with_its_labels_predictions_and_a_report(table:
 
 
 @pytest.mark.slow
-def test_a_stopped_run_goes_on_to_the_same_bits(place: Path, table: Path, monkeypatch):
+def test_a_stopped_run_resumes_to_the_same_bits(place: Path, table: Path, monkeypatch):
     for stop_at in (3, 32, 77):
         monkeypatch.setattr(
             stopping.StopRequest, "exit_code", lambda _, step, at=stop_at: EXIT_PREEMPTED if step == at else None
@@ -117,8 +115,8 @@ def test_a_stopped_run_goes_on_to_the_same_bits(place: Path, table: Path, monkey
 
 
 @pytest.mark.slow
-def test_what_is_said_of_the_model_holds_when_a_run_goes_on(place: Path, table: Path, capsys, monkeypatch):
-    """How to compute, too, which no published config says; and other words than the first time's are refused."""
+def test_options_of_the_model_hold_when_a_run_resumes(place: Path, table: Path, capsys, monkeypatch):
+    """Also options on how to compute, which published configs lack; options other than the first run's are refused."""
     words = [*files(place), "epochs=1", "model.dtype=bfloat16", "model.remat=full", "model.hidden_dropout_prob=0.2"]
     monkeypatch.setattr(stopping.StopRequest, "exit_code", lambda _, step: EXIT_PREEMPTED if step == 3 else None)
     assert run(place, "narrow", *words) == EXIT_PREEMPTED
@@ -132,7 +130,7 @@ def test_what_is_said_of_the_model_holds_when_a_run_goes_on(place: Path, table: 
 
 
 @pytest.mark.slow
-def test_a_run_whose_data_have_other_labels_now_does_not_go_on(place: Path, table: Path, capsys):
+def test_a_run_whose_data_have_other_labels_now_does_not_resume(place: Path, table: Path, capsys):
     shutil.copytree(table, place / "relabelled")
     words = [f"train={place / 'relabelled.csv'}", *files(place)[1:]]
     write_csv(place / "relabelled.csv", [(text, f"very {label}") for text, label in sentences(64, seed=1)])
@@ -144,7 +142,7 @@ def test_a_run_whose_data_have_other_labels_now_does_not_go_on(place: Path, tabl
 
 
 def test_the_scores_of_a_killed_run_are_read_as_far_as_they_were_written(tmp_path: Path):
-    """And a correlation that was no number stays the worst, as it was before the run was stopped."""
+    """A correlation that was not a number stays the worst score, as before the run was stopped."""
     rows = [
         {"kind": "eval", "step": 4, "spearman": None},
         {"kind": "train", "step": 6, "loss": 1.0},
@@ -265,7 +263,7 @@ def _mistake(capsys, place: Path, *words: str) -> str:
         (["init={}/model", "train={}/train.csv", "dev=0.1", "text=body"], "train.csv, line 2: has no column 'body'"),
         (["init={}/model", "train={}/test.csv", "dev=0.1"], "test.csv, line 2: has no column 'label'"),
         (["init={}/model", "train={}/one.csv", "dev=0.1"], "one.csv: 3 examples and only 'good' as a label"),
-        (["init={}/model", "train={}/train.csv", "dev={}/new.csv"], "new.csv, line 3: the label 'odd' is none of"),
+        (["init={}/model", "train={}/train.csv", "dev={}/new.csv"], "new.csv, line 3: the label 'odd' is not in"),
         (["init={}/model", "train={}/train.csv", "dev=0.1", "max_length=64"], "more than the 32 positions of"),
         (["init={}/model", "train={}/train.csv", "dev=0.1", "freeze=2"], "freeze: found '2'; expected embeddings, all"),
         (["init={}/model", "train={}/train.csv", "dev=0.1", "class_weights=1,2,3"], "expected 2 numbers for bad, good"),

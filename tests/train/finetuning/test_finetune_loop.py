@@ -1,4 +1,4 @@
-"""What the fine-tuning program shares with pretraining: programs compiled, meshes, options, how it ends."""
+"""What fine-tuning shares with pretraining: compiled programs, meshes, options, exit codes."""
 
 import json
 import os
@@ -13,7 +13,7 @@ import train.run.loop
 from bert_jax.formats.load import load_arrays
 from bert_jax.training.prediction import Predictor
 from bert_jax.tree import flatten
-from tests.train.finetuning.finetune_sources import RECIPE, sentences, write_csv, write_model
+from tests.train.finetuning.finetune_sources import sentences, write_csv, write_start
 from train import finetune
 from train.finetuning.job import FinetuningJob
 from train.run.directory import RunDirectory
@@ -26,8 +26,7 @@ pytestmark = pytest.mark.slow
 def place(tmp_path_factory) -> Path:
     """Texts of 5 to 29 tokens: batches of two lengths."""
     folder = tmp_path_factory.mktemp("loop")
-    (folder / "recipe.py").write_text(RECIPE)
-    write_model(folder / "model")
+    write_start(folder)
     for name, count, seed in (("train", 64, 1), ("dev", 21, 2)):
         rows = [
             ((" ".join([text] * 3) if i % 2 else text), label) for i, (text, label) in enumerate(sentences(count, seed))
@@ -69,7 +68,7 @@ def made(place: Path) -> tuple[Path, dict[str, Any]]:
 
 
 def test_a_program_is_compiled_for_each_length_once(made: tuple[Path, dict[str, Any]]):
-    """Over two epochs, two evaluations, and predictions of the best model in the end."""
+    """In a run of two epochs, two evaluations, and predictions of the best model at the end."""
     _, jitted = made
     assert {name: step._cache_size() for name, step in jitted.items()} == {"train": 2, "predict": 2}
 
@@ -86,7 +85,7 @@ def test_a_mesh_that_cuts_parameters_trains_the_same_model(place: Path, made: tu
 
 
 @pytest.mark.parametrize("said", ["freeze=embeddings", "freeze=1", "freeze=all"])
-def test_what_is_frozen_is_what_it_was(place: Path, said: str):
+def test_frozen_parameters_do_not_change(place: Path, said: str):
     name = said.replace("=", "-")
     assert finetune.main(words(place, name, said, "epochs=1")) == EXIT_DONE
     before, after = (
@@ -115,7 +114,7 @@ def test_lower_layers_learn_more_slowly(place: Path):
 
 
 def test_smoothed_labels_are_what_is_learnt(place: Path):
-    """The first loss, with nothing trained yet: (1 - s) of the label's own, s of the mean over both classes."""
+    """The first loss, before training: (1 - s) times the label's own loss plus s times the mean over both classes."""
 
     def first_loss(name: str, *more: str) -> float:
         still = ["batch=64", "eval_batch=64", "epochs=1", "log_every=1", "optimizer.learning_rate=0"]

@@ -1,4 +1,4 @@
-"""What a report says of outputs made by hand: counts, the worst errors and their text, what is marked, odd names."""
+"""Reports on outputs made by hand: counts, the worst errors and their texts, marked spans, odd names."""
 
 import json
 import warnings
@@ -21,7 +21,7 @@ TOKENIZER = Tokenizer.from_vocabulary(VOCABULARY, cased=False)
 
 
 def report(folder: Path, outputs: Callable[[Split], dict[str, np.ndarray]], **fields: Any) -> Path:
-    """The folder of a report on `dev`; no library has anything to warn of."""
+    """The folder of a report on `dev`, made without any library's warning."""
     said: dict[str, Any] = {"max_length": 16} | {name: str(value) for name, value in fields.items()}
     config = FinetuneConfig(**said)
     task = open_task(config, TOKENIZER)
@@ -110,7 +110,7 @@ def test_several_labels_an_example(tmp_path: Path):
 
 
 def test_choices(tmp_path: Path):
-    """The third question has two choices, so that its third number is none, however high its logit."""
+    """The third question has two choices, so its third logit does not count, however high."""
     lines = []
     for number, (endings, key) in enumerate([("good bad fine", "A"), ("poor great bad", "B"), ("awful good", "B")]):
         choices = [{"text": text, "label": "ABC"[i]} for i, text in enumerate(endings.split())]
@@ -186,7 +186,7 @@ def test_answers(tmp_path: Path):
 
 
 def test_the_scores_of_korquad_are_its_own(tmp_path: Path):
-    """bob for bob in: three characters of three and of five, where the words would be one of one and of two."""
+    """By characters "bob" for "bob in" matches three of three and of five; by words one of one and of two."""
     qas = [{"id": "a", "question": "who", "answers": [{"text": "bob in", "answer_start": 8}]}]
     squad = tmp_path / "squad.json"
     squad.write_text(json.dumps({"data": [{"paragraphs": [{"context": "ann met bob in", "qas": qas}]}]}))

@@ -1,4 +1,4 @@
-"""The page of spans: what is marked is the slice that was meant, whatever characters the text has."""
+"""The page of spans marks the right slices, whatever characters the text has."""
 
 import re
 from html import unescape
@@ -8,7 +8,7 @@ from train.finetuning.tasks.data import Span, SpanExample
 
 
 def parts(page: str, kind: str) -> tuple[str, list[str]]:
-    """The text of a line and its marked slices, without what they are called."""
+    """The text of a line and its marked slices, without their labels."""
     line = re.search(rf'<p class="{kind}"><b>{kind}</b>(.*?)</p>', page, re.DOTALL)
     assert line
     plain = re.sub(r"<small>.*?</small>", "", line[1])
@@ -29,5 +29,5 @@ def test_a_long_text_is_cut_to_what_lies_around_its_spans():
     text = "a" * 1000 + "HERE" + "b" * 1000
     page = span_page("t", [SpanExample("", text, (Span(1000, 1004),), ())])
     assert parts(page, "label") == ("… " + "a" * 300 + "HERE" + "b" * 300 + " …", ["HERE"])
-    assert parts(page, "prediction") == ("none", [])  # not the text again, in which nothing is marked
-    assert "src=" not in page and "href=" not in page  # nothing is fetched
+    assert parts(page, "prediction") == ("none", [])  # a text without marks is not repeated
+    assert "src=" not in page and "href=" not in page  # the page loads nothing from elsewhere

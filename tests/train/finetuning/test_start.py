@@ -1,4 +1,4 @@
-"""What a fine-tuning run starts from: the source's parameters to the bit, but for what is drawn anew."""
+"""What a fine-tuning run starts from: the source's exact parameters, except those that are initialised randomly."""
 
 import dataclasses
 import logging
@@ -37,7 +37,7 @@ def source(folder: Path, head: str = HEAD, **fields: Any) -> tuple[str, dict[str
 
 
 def begun(init: str, labels: tuple[str, ...], head: str = HEAD, **fields: Any) -> tuple[dict, dict]:
-    """The parameters that a run begins with, and those that were drawn for it, by path."""
+    """The parameters that a run begins with, and the random ones that were drawn for it, by path."""
     config = FinetuneConfig(init=init, max_length=8, **fields)
     said = frozenset({"model.num_hidden_layers"}) if "model" in fields else frozenset()
     config = dataclasses.replace(config, model=adopted_model(config, said, labels, None))
@@ -49,7 +49,7 @@ def begun(init: str, labels: tuple[str, ...], head: str = HEAD, **fields: Any) -
 
 
 def parts_drawn_anew(found: dict, theirs: dict, fresh: dict) -> set[str]:
-    """Of which parts each parameter is the drawn one; of all others it must be the source's."""
+    """The parts whose parameters are all random; all other parameters must be the source's."""
     anew = set()
     for path, value in found.items():
         if path in theirs and np.array_equal(value, theirs[path]):
@@ -99,7 +99,7 @@ def test_a_pretrained_model_gets_a_head_and_keeps_its_pooler(tmp_path):
     assert set(found) - set(theirs) == {"classifier/kernel", "classifier/bias"}
 
 
-def test_a_pooler_that_the_source_lacks_is_drawn_anew(tmp_path, caplog):
+def test_a_pooler_that_the_source_lacks_is_initialised_randomly(tmp_path, caplog):
     init, theirs = source(tmp_path / "model", "mlm")
     with caplog.at_level(logging.WARNING):
         found, fresh = begun(init, LABELS)
@@ -108,22 +108,22 @@ def test_a_pooler_that_the_source_lacks_is_drawn_anew(tmp_path, caplog):
 
 
 @pytest.mark.parametrize("model_type", ["roberta", "distilbert"])
-def test_a_family_without_a_pooler_has_a_layer_of_its_own_in_the_head(tmp_path, model_type):
+def test_a_family_without_a_pooler_has_a_dense_layer_in_the_head(tmp_path, model_type):
     init, theirs = source(tmp_path / "model", "mlm", model_type=model_type)
     found, fresh = begun(init, LABELS, reinit_layers=1)
     assert parts_drawn_anew(found, theirs, fresh) == {"classifier", "pre_classifier", "bert/encoder/layer_2"}
 
 
 @pytest.mark.parametrize(("head", "labels"), [("multiple-choice", 1), ("question-answering", 2)])
-def test_heads_that_have_no_classes_are_gone_on_with_whatever_labels_the_source_names(tmp_path, head, labels):
-    """A published model for such a task says what transformers says by default: two labels."""
+def test_heads_without_classes_are_kept_whatever_labels_the_source_names(tmp_path, head, labels):
+    """A published model for such a task has transformers' default of two labels."""
     names = tuple(f"LABEL_{number}" for number in range(labels))
     init, theirs = source(tmp_path / "model", head, labels=("LABEL_0", "LABEL_1"))
     found, fresh = begun(init, names, head)
     assert parts_drawn_anew(found, theirs, fresh) == set()
 
 
-def test_a_part_of_the_encoder_that_is_not_there_is_one_line(tmp_path):
+def test_a_missing_part_of_the_encoder_is_one_line(tmp_path):
     init, _ = source(tmp_path / "model")
     with pytest.raises(UserError) as error:
         begun(init, LABELS, model=BertConfig(num_hidden_layers=4))
@@ -141,13 +141,13 @@ def test_a_part_of_the_encoder_that_is_not_there_is_one_line(tmp_path):
         ),
     ],
 )
-def test_layers_that_are_not_there_or_shared_cannot_be_drawn_anew(tmp_path, fields, layers, says):
+def test_missing_or_shared_layers_cannot_be_initialised_randomly(tmp_path, fields, layers, says):
     init, _ = source(tmp_path / "model", **fields)
     with pytest.raises(UserError, match=says):
         begun(init, LABELS, reinit_layers=layers)
 
 
-def test_many_runs_have_heads_of_their_own_and_it_is_said_once(tmp_path, caplog):
+def test_many_runs_have_their_own_heads_and_report_it_once(tmp_path, caplog):
     init, theirs = source(tmp_path / "model", head="encoder")
     config = FinetuneConfig(init=init, max_length=8)
     config = dataclasses.replace(config, model=adopted_model(config, frozenset(), LABELS, None))

@@ -1,4 +1,4 @@
-"""Many seeds and rates in one program: each run is the run alone, and what they came to is told."""
+"""Many seeds and rates in one program: each run equals the run alone, and the results are reported."""
 
 import json
 from pathlib import Path
@@ -12,7 +12,7 @@ import pytest
 from bert_jax.formats.load import load
 from bert_jax.training.checkpoint.checkpoints import Checkpoints
 from bert_jax.training.many import runs_mesh
-from tests.train.finetuning.finetune_sources import RECIPE, sentences, write_csv, write_model
+from tests.train.finetuning.finetune_sources import sentences, write_csv, write_start
 from train import finetune
 from train.finetuning import sweep
 from train.finetuning.recipe import FinetuneConfig
@@ -26,15 +26,14 @@ from train.run.stopping import EXIT_DONE, EXIT_NOT_FINITE, EXIT_PREEMPTED, exit_
 def words(tmp_path_factory) -> list[str]:
     """A command line; batches are of two lengths, and runs with different seeds take them in different orders."""
     folder = tmp_path_factory.mktemp("sweep")
-    (folder / "recipe.py").write_text(RECIPE)
-    write_model(folder / "model")
+    start = write_start(folder)
     more = " the film was a day trip in rome and" * 2
     some = sentences(64, seed=1)
     write_csv(folder / "train.csv", [(text + more * (number < 24), label) for number, (text, label) in enumerate(some)])
     write_csv(folder / "dev.csv", sentences(21, seed=2))
     names = [f"{name}={folder / name}.csv" for name in ("train", "dev")]
     steps = ["epochs=8", "eval_every=16", "warmup=0", "max_length=32"]
-    return [str(folder / "recipe.py"), f"init={folder / 'model'}", *steps, *names]
+    return [*start, *steps, *names]
 
 
 MANY = ["seeds=2", "seed=2", "learning_rates=(1e-2,0.0)"]
@@ -58,7 +57,7 @@ def test_each_of_the_runs_equals_the_same_run_alone_dropout_on(words: list[str],
     assert json.loads(capsys.readouterr().out)["batches an epoch, by length"] == {"16": 5, "32": 3}
     alone = tmp_path / "alone"
     assert finetune.main([*words, "seed=3", f"run={alone}"]) == EXIT_DONE
-    one = jax.tree.map(lambda leaf: leaf[1], state_of(many))  # the second of: seed 2, seed 3, at the first rate
+    one = jax.tree.map(lambda leaf: leaf[1], state_of(many))  # the second of seeds 2 and 3, at the first rate
     for (path, ours), (_, theirs) in zip(
         jax.tree_util.tree_leaves_with_path(one), jax.tree_util.tree_leaves_with_path(state_of(alone)), strict=True
     ):
@@ -73,7 +72,7 @@ def test_each_of_the_runs_equals_the_same_run_alone_dropout_on(words: list[str],
 
 
 @pytest.mark.slow
-def test_what_the_runs_came_to_is_told(many: Path):
+def test_the_results_of_the_runs_are_reported(many: Path):
     found = json.loads((many / "sweep.json").read_text())
     assert [(one["seed"], one["learning_rate"]) for one in found["runs"]] == [(2, 0.01), (3, 0.01), (2, 0.0), (3, 0.0)]
     best = [one["best"] for one in found["runs"]]
@@ -82,7 +81,7 @@ def test_what_the_runs_came_to_is_told(many: Path):
         assert rate["mean"] == pytest.approx(np.mean(some))
         assert rate["standard_deviation"] == pytest.approx(np.std(some, ddof=1))
     assert found["best"]["accuracy"] == max(best) > 0.8
-    assert set(found["failed"]) >= {2, 3}  # at a rate of 0 the drawn head says one class for all
+    assert set(found["failed"]) >= {2, 3}  # at a rate of 0 the random head predicts one class for all
     assert (many / "runs.png").stat().st_size > 5_000
     assert "| 3 | 0.01 |" in (many / "sweep.md").read_text()
     assert load(many / "export").report.head == "sequence-classification"
@@ -104,7 +103,7 @@ def test_the_log_of_many_runs_has_the_losses_of_each_rate_and_the_speeds(many: P
 
 
 @pytest.mark.slow
-def test_stopped_runs_go_on_to_the_same_bits(words: list[str], many: Path, tmp_path: Path, monkeypatch):
+def test_stopped_runs_resume_to_the_same_bits(words: list[str], many: Path, tmp_path: Path, monkeypatch):
     run = tmp_path / "stopped"
     monkeypatch.setattr(stopping.StopRequest, "exit_code", lambda _, step: EXIT_PREEMPTED if step == 21 else None)
     assert finetune.main([*words, *MANY, f"run={run}"]) == EXIT_PREEMPTED
@@ -117,7 +116,7 @@ def test_stopped_runs_go_on_to_the_same_bits(words: list[str], many: Path, tmp_p
 
 
 def told(folder: Path, metric: str, runs: list[Run], curves: dict[int, list[float | None]]) -> tuple[str, dict]:
-    """The closing line and sweep.json of runs with these scores. `curves`: step -> score of each run."""
+    """The last line and sweep.json of runs with these scores. `curves`: step -> score of each run."""
     config, task = FinetuneConfig(task="stsb", seeds=3), SimpleNamespace(metric=metric)
     history = {
         step: {
@@ -133,7 +132,7 @@ def told(folder: Path, metric: str, runs: list[Run], curves: dict[int, list[floa
 
 
 def test_a_run_without_a_score_fails_alone(tmp_path: Path):
-    """The mean and the spread are those of the others, and the JSON is one that every reader takes."""
+    """The mean and the spread are over the others, and the JSON is valid for every reader."""
     runs = [Run(seed, 1e-3) for seed in range(3)]
     line, found = told(tmp_path, "spearman", runs, {8: [0.25, None, 0.5], 16: [0.5, None, None]})
     assert "0.5000 ± 0.0000 at 0.001; 1 failed" in line
@@ -144,7 +143,7 @@ def test_a_run_without_a_score_fails_alone(tmp_path: Path):
     assert "| no score |" in (tmp_path / "run/sweep.md").read_text()
 
 
-def test_each_learning_rate_has_a_mean_and_a_spread_of_its_own(tmp_path: Path):
+def test_each_learning_rate_has_its_own_mean_and_spread(tmp_path: Path):
     runs = [Run(seed, rate) for rate in (2e-5, 5e-5) for seed in range(3)]
     line, found = told(tmp_path, "accuracy", runs, {8: [0.7, 0.8, 0.9, 0.5, 0.5, 0.5]})
     assert [one["learning_rate"] for one in found["rates"]] == [2e-5, 5e-5]
@@ -209,8 +208,8 @@ BAD = ("max_skipped_in_a_row=3", "log_every=2")
 
 @pytest.mark.slow
 def test_all_runs_go_bad_and_end_as_one_run_does(words: list[str], tmp_path: Path, capsys):
-    """At 3.4e38 the first step overflows and changes nothing; the second, at a rate that is a 64th lower, leaves
-    numbers with which the third, the fourth and the fifth have no loss."""
+    """At 3.4e38 the first step overflows and changes nothing; the second, at a rate that is a 64th lower, makes
+    parameters with which the third, fourth and fifth have no finite loss."""
     run = tmp_path / "bad"
     many = ["seeds=2", "learning_rates=(1e30,3.4e38)", *BAD, f"run={run}"]
     assert exit_code(finetune.main, [*words, *many]) == EXIT_NOT_FINITE

@@ -1,4 +1,4 @@
-"""Many runs in one program, of every kind of task: each is the run alone; when one has not left the majority class."""
+"""Many runs in one program, for every kind of task: each equals the run alone; runs that predict one class for all."""
 
 import json
 from pathlib import Path
@@ -9,12 +9,11 @@ import pytest
 
 from bert_jax.training.checkpoint.checkpoints import Checkpoints
 from tests.train.finetuning.finetune_sources import (
-    RECIPE,
     sentences,
     write_choices,
     write_csv,
-    write_model,
     write_squad,
+    write_start,
     write_tagged,
 )
 from tests.train.finetuning.test_tasks import opened
@@ -27,8 +26,7 @@ from train.run.stopping import EXIT_DONE
 def place(tmp_path_factory) -> Path:
     """A model, and two files of every kind of task."""
     folder = tmp_path_factory.mktemp("kinds")
-    (folder / "recipe.py").write_text(RECIPE)
-    write_model(folder / "model")
+    write_start(folder)
     for name, seed, count in (("train", 1, 32), ("dev", 2, 9)):
         some = sentences(count, seed)
         write_csv(folder / f"class-{name}.csv", some)
@@ -42,7 +40,7 @@ def place(tmp_path_factory) -> Path:
 
 
 def fields(place: Path, kind: str) -> dict[str, str]:
-    """What a command line says of a kind of task."""
+    """The options of a command line for a kind of task."""
     found = {"kind": kind} if kind in ("class", "classes", "number") else {"task": kind}
     for name in ("train", "dev"):
         (path,) = place.glob(f"{kind}-{name}.*")
@@ -70,7 +68,7 @@ def test_each_of_the_runs_equals_the_same_run_alone(place: Path, tmp_path: Path,
     many, alone = (_params(tmp_path / run) for run in ("many", "alone"))
     for (path, ours), (_, theirs) in zip(many, alone, strict=True):
         if kind == "arc" and jax.tree_util.keystr(path) == "['classifier']['bias']":
-            continue  # the same for every choice, so its gradient is rounding alone, which Adam makes whole steps of
+            continue  # the same for every choice, so its gradient is only rounding, which Adam turns into full steps
         np.testing.assert_allclose(ours[1], theirs, rtol=0, atol=2e-4, err_msg=jax.tree_util.keystr(path))
     rows = [json.loads(line) for line in (tmp_path / "alone/metrics.jsonl").read_text().splitlines()]
     (theirs,) = [row for row in rows if row["kind"] == "eval"]
@@ -111,7 +109,7 @@ def test_texts_that_all_get_the_same(place: Path, kind: str, rows: list, expecte
 
 @pytest.mark.parametrize("tag", [None, "O", "B-LOC"])
 def test_words_that_all_get_the_same_tag(place: Path, tag: str | None):
-    """What stands at padding and at [CLS] does not matter. None: one word has another tag."""
+    """The tags at padding and at [CLS] do not matter. None: one word has another tag."""
     task = opened(**fields(place, "tag"))
     split = task.evaluations[0]
     chosen = np.full((9, 16), task.labels.index(tag or "O"))
@@ -124,7 +122,7 @@ def test_words_that_all_get_the_same_tag(place: Path, tag: str | None):
 def test_questions_that_all_get_the_same_choice(place: Path):
     task = opened(**fields(place, "arc"))
     split = task.evaluations[0]
-    rows = np.where(split.encoded.targets["is_choice"], [1, 0, 0, 0], 9)  # what is no choice is not chosen
+    rows = np.where(split.encoded.targets["is_choice"], [1, 0, 0, 0], 9)  # a missing choice is never chosen
     assert says_one_thing(task, split, _logits(rows.tolist()))
     rows[2, 1] = 2
     assert not says_one_thing(task, split, _logits(rows.tolist()))
@@ -132,7 +130,7 @@ def test_questions_that_all_get_the_same_choice(place: Path):
 
 @pytest.mark.parametrize("version", [1, 2])
 def test_questions_that_all_get_no_answer(place: Path, version: int):
-    """Where the first token, [CLS], is the best beginning and end of every window, nothing was found in any."""
+    """If [CLS], the first token, is the best beginning and end of every window, no window has an answer."""
     task = opened(**fields(place, f"squad{version}"))
     split = task.evaluations[0]
     logits = np.zeros((len(split.encoded), 16), np.float32)

@@ -1,4 +1,4 @@
-"""Tasks as they are opened, before anything is trained: splits, labels, what goes to benchmarks, bad files."""
+"""Opening tasks, before any training: splits, labels, files for benchmarks, bad files."""
 
 import json
 import logging
@@ -28,7 +28,7 @@ def opened(**fields: Any) -> Any:
 
 
 def logits_of(choices: np.ndarray, classes: int) -> dict[str, np.ndarray]:
-    """Outputs by which each example gets the class of its number."""
+    """Logits that give each example the class of its number."""
     return {"logits": np.eye(classes, dtype=np.float32)[choices] * 3}
 
 
@@ -74,7 +74,7 @@ def write_glue(folder: Path, task: str) -> Path:
 
 @pytest.mark.parametrize("task", GLUE_LINES)
 def test_predictions_for_glue_have_its_names_and_columns(task: str, tmp_path: Path):
-    """gluebenchmark.com, "submit": a tab-separated file a task with a header, ids, words of the labels."""
+    """gluebenchmark.com, "submit": one tab-separated file per task with a header, ids, and the names of the labels."""
     found = opened(task=task, data=write_glue(tmp_path, task))
     names = WORDS.get(task, ("0", "1"))
     choices = np.array([1, 0, len(names) - 1])
@@ -87,7 +87,7 @@ def test_predictions_for_glue_have_its_names_and_columns(task: str, tmp_path: Pa
     for file in files:
         rows = [line.split("\t") for line in file.read_text(encoding="utf-8").splitlines()]
         assert rows == [["index", "prediction"], *([str(100 + n), word] for n, word in enumerate(expected))]
-    # What is written for a dev file is scored by `score` as by the run.
+    # `score` gives the predictions for a dev file the same score as the run does.
     outputs = {"logits": outputs["logits"][: len(names)]}
     dev = found.evaluations[0]
     written = found.write_predictions(dev, outputs, tmp_path)[0]
@@ -138,7 +138,7 @@ def test_a_tag_that_only_held_out_sentences_have_is_a_tag(tmp_path):
         assert "B-RARE" in opened(task="tag", train=tagged, dev="0.5", split_seed=seed).labels
 
 
-def test_an_empty_text_of_a_table_of_ones_own_is_one_line(tmp_path):
+def test_an_empty_text_of_a_users_own_table_is_one_line(tmp_path):
     good = write_csv(tmp_path / "good.csv", [("the film", "good"), ("a day", "bad")])
     bad = write_csv(tmp_path / "bad.csv", [("the film", "good"), (" ", "bad")])
     for files in ({"train": bad, "dev": good}, {"train": good, "dev": bad}):
@@ -150,7 +150,7 @@ def test_an_empty_text_of_a_table_of_ones_own_is_one_line(tmp_path):
         opened(train=pairs, dev=pairs, pair="answer")
 
 
-def test_an_empty_text_of_a_published_set_is_a_row_and_is_told_of(tmp_path, caplog):
+def test_an_empty_text_of_a_published_set_is_a_row_and_is_reported(tmp_path, caplog):
     """NSMC has reviews without a word (https://github.com/e9t/nsmc)."""
     lines = "id\tdocument\tlabel\n7\tthe film\t1\n8\t \t0\n9\t\t0\n10\ta day\t1\n"
     (tmp_path / "ratings_train.txt").write_text(lines, encoding="utf-8")
@@ -187,7 +187,7 @@ def test_a_quote_in_a_tsv_is_a_character(tmp_path):
         ("", "is empty; expected a header"),
     ],
 )
-def test_a_table_that_is_none_is_one_line(tmp_path, text: str, says: str):
+def test_an_invalid_table_is_one_line(tmp_path, text: str, says: str):
     train = write_csv(tmp_path / "train.csv", [("the film", "good"), ("a day", "bad")])
     (tmp_path / "bad.csv").write_text(text, encoding="utf-8")
     for files in ({"train": tmp_path / "bad.csv", "dev": train}, {"train": train, "dev": tmp_path / "bad.csv"}):
@@ -200,12 +200,14 @@ def test_labels_of_dev_and_test_that_train_lacks_are_one_line(tmp_path):
     train = write_csv(tmp_path / "train.csv", [("the film", "good"), ("a day", "bad")])
     odd = write_csv(tmp_path / "odd.csv", [("the film", "good"), ("a day", "odd")])
     for files in ({"dev": odd}, {"dev": train, "test": odd}):
-        with pytest.raises(UserError, match=r"odd.csv, line 3: the label 'odd' is none of the training data's \(bad, "):
+        with pytest.raises(UserError, match=r"odd.csv, line 3: the label 'odd' is not in the training data \(bad, "):
             opened(train=train, **files)
     tags, new = tmp_path / "tags.txt", tmp_path / "new.txt"
     tags.write_text("ann\tB-PER\nmet\tO\n", encoding="utf-8")
     new.write_text("met\tO\nrome\tB-LOC\n", encoding="utf-8")
-    with pytest.raises(UserError, match=r"new.txt, sentence of line 1: 'rome' has the tag 'B-LOC', none of the train"):
+    with pytest.raises(
+        UserError, match=r"new.txt, sentence of line 1: 'rome' has the tag 'B-LOC', which is not in the train"
+    ):
         opened(task="tag", train=tags, dev=new)
 
 
@@ -217,12 +219,12 @@ def test_a_train_file_of_glue_with_one_label_is_one_line(tmp_path, task: str):
     with pytest.raises(UserError) as error:
         opened(task=task, data=data, train=tmp_path / "one.tsv")
     assert str(error.value).startswith(
-        f"{tmp_path / 'one.tsv'}: 2 examples and only {label!r} as a label; two at least"
+        f"{tmp_path / 'one.tsv'}: 2 examples and only {label!r} as a label; expected at least two"
     )
     assert len(opened(task=task, data=data, dev=tmp_path / "one.tsv").evaluations[0].examples) == 2
 
 
-# task -> columns of its table, two labels, and its one label as it is told
+# task -> columns of its table, two labels, and its one label as the message shows it
 TABLES = {
     "classify": ({}, ("text", "label"), ("good", "bad"), "'good'"),
     "several": ({"task": "classify", "kind": "classes"}, ("text", "label"), ("good|new", "new"), "'good|new'"),
@@ -240,7 +242,9 @@ def test_a_train_table_with_one_label_is_one_line(tmp_path, task: str):
     texts = ["the film"] * (len(header) - 1)
     two = write_csv(tmp_path / "two.csv", [(*texts, label) for label in labels], header)
     one = write_csv(tmp_path / "one.csv", [(*texts, labels[0])] * 3, header)
-    with pytest.raises(UserError, match=rf"one.csv: 3 examples and only {re.escape(shown)} as a label; two at least"):
+    with pytest.raises(
+        UserError, match=rf"one.csv: 3 examples and only {re.escape(shown)} as a label; expected at least two"
+    ):
         opened(**{"task": task, "train": one, "dev": two} | said)
     found = opened(**{"task": task, "train": two, "dev": one, "test": one} | said)
     assert len(found.evaluations[0].examples) == len(found.tests[0].examples) == 3
@@ -262,14 +266,14 @@ def test_kornli_is_learnt_from_both_of_its_train_files(tmp_path):
     assert both.train.targets["labels"].tolist() == [1, 1, 2, 0]
     assert len(opened(task="kornli", data=tmp_path, train=snli).train) == 2
     write("snli_1.0_train.ko.tsv", ("ann", "neutral"), ("bob", "odd"))
-    with pytest.raises(UserError, match=r"snli_1.0_train.ko.tsv, line 3: the label 'odd' is none of"):
+    with pytest.raises(UserError, match=r"snli_1.0_train.ko.tsv, line 3: the label 'odd' is not in"):
         opened(task="kornli", data=tmp_path)
     with pytest.raises(UserError, match=r"multinli.train.ko.tsv: 2 examples and only 'entailment' as a label"):
         opened(task="kornli", data=tmp_path, train=multinli)
 
 
 @pytest.mark.parametrize("word", ["1,inf", "1,nan", "1,-1", "1", "heavy"])
-def test_class_weights_that_are_none_are_one_line(tmp_path, word: str):
+def test_invalid_class_weights_are_one_line(tmp_path, word: str):
     train = write_csv(tmp_path / "train.csv", [("the film", "good"), ("a day", "bad")])
     with pytest.raises(UserError, match=r"class_weights: found"):
         opened(train=train, dev=train, class_weights=word)
@@ -361,7 +365,7 @@ def test_a_question_or_a_passage_without_a_word_is_one_line(tmp_path, field: str
 
 
 def test_the_questions_of_a_passage_are_all_held_out_or_none(tmp_path):
-    """Of passages that have both kinds of questions, one kind, or the other, the same share; no question is lost."""
+    """The same share of passages with answerable questions, unanswerable ones, or both; no question is lost."""
     kinds = {"both": [False, True], "yes": [False] * 3, "no": [True]}
     paragraphs = []
     for number in range(60):
@@ -398,7 +402,7 @@ def test_a_stride_of_a_whole_window_and_more_is_that_window(tmp_path):
 
 
 def test_the_stride_is_that_of_tags_too(tmp_path):
-    """Tokens between the beginnings of two windows; of which half a window where it is not said."""
+    """Tokens between the beginnings of two windows; by default half a window."""
     tags = tmp_path / "tags.txt"
     tags.write_text("ann\tB-PER\n" + "met\tO\n" * 21, encoding="utf-8")
     words, room = 22, 14
@@ -409,7 +413,7 @@ def test_the_stride_is_that_of_tags_too(tmp_path):
 
 
 @pytest.mark.parametrize("metric", ["loss", "mean_squared_error", "f2", "total", "best_f1_thresh"])
-def test_what_is_best_is_told_by_a_score_of_which_more_is_better(tmp_path, metric: str):
+def test_the_best_model_has_the_highest_score(tmp_path, metric: str):
     table = write_csv(tmp_path / "train.csv", [("the film", 1), ("a day", 0)])
     tags = write_tagged(tmp_path / "tags.txt", 9, seed=1)
     squad = write_squad(tmp_path / "squad.json", 6, seed=1, impossible=True)
@@ -425,7 +429,7 @@ def test_what_is_best_is_told_by_a_score_of_which_more_is_better(tmp_path, metri
             opened(**fields, metric=metric)
 
 
-def test_a_task_that_there_is_not_lists_those_that_there_are():
+def test_an_unknown_task_lists_the_known_ones():
     with pytest.raises(UserError) as error:
         opened(task="mrcp")
     assert all(name in str(error.value) for name in TASKS)

@@ -1,4 +1,4 @@
-"""Every task opens on the published files as the program opens it, with as many examples as their authors count."""
+"""The program opens the published files of every task, with as many examples as their authors count."""
 
 import gzip
 from pathlib import Path
@@ -23,7 +23,7 @@ def tokenizer(data_dir: Path, tmp_path_factory) -> Tokenizer:
 
 
 def opened(tokenizer: Tokenizer, data_dir: Path, task: str, **fields: Any) -> Any:
-    """`data`, `train`, `dev`, `test` below the folder of the data."""
+    """Opens a task; `data`, `train`, `dev` and `test` are paths below the folder of the data."""
     paths: dict[str, Any] = {name: str(data_dir / "finetune" / path) for name, path in fields.items()}
     config = FinetuneConfig(task=task, max_length=48, stride=24, max_question_length=16, **paths)
     return open_task(config, tokenizer)

@@ -1,4 +1,4 @@
-"""Files whose labels are kept back, through the program: what is handed in to a benchmark is whole and in its form."""
+"""Test files without labels: the program's predictions for a benchmark are complete and in its format."""
 
 import csv
 import json
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.train.finetuning.finetune_sources import RECIPE, write_choices, write_model, write_squad, write_tagged
+from tests.train.finetuning.finetune_sources import write_choices, write_squad, write_start, write_tagged
 from train import finetune
 from train.run.stopping import EXIT_DONE
 
@@ -16,13 +16,12 @@ pytestmark = pytest.mark.slow
 @pytest.fixture(scope="module")
 def place(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("unlabelled")
-    (folder / "recipe.py").write_text(RECIPE)
-    write_model(folder / "model")
+    write_start(folder)
     return folder
 
 
 def predictions(place: Path, task: str, write, suffix: str, test: str) -> Path:
-    """Where a run of `task` predicts `test`, which is the text of a file."""
+    """The folder of the predictions of a run of `task` for `test`, the text of a file."""
     files = {split: place / f"{task}-{split}.{suffix}" for split in ("train", "dev", "test")}
     write(files["train"], 16, seed=1)
     write(files["dev"], 9, seed=2)
@@ -31,7 +30,7 @@ def predictions(place: Path, task: str, write, suffix: str, test: str) -> Path:
     argv = [str(place / "recipe.py"), f"init={place / 'model'}", f"run={place / task}", f"task={task}", "epochs=2"]
     assert finetune.main([*argv, *words]) == EXIT_DONE
     scores = json.loads((place / task / "report/metrics.json").read_text())["scores"]
-    assert set(scores) == {"dev"}  # and nothing is said of what nothing is known of
+    assert set(scores) == {"dev"}  # and no score without labels
     return place / task / "predictions"
 
 
@@ -47,7 +46,7 @@ def test_words_without_tags_come_back_with_one_each(place: Path):
 
 
 def test_questions_without_answers_come_back_with_one_each(place: Path):
-    """What the official script takes: question id to answer, and to the odds that there is none."""
+    """The input of the official script: question id -> answer, and id -> the odds that there is none."""
     contexts = ["ann met bob", "the film was a day trip and who met ann in paris and rome was a day and bob"]
     qas = [{"id": f"q{number}", "question": question} for number, question in enumerate(["who", "where", "who met"])]
     paragraphs = [{"context": contexts[0], "qas": qas[:1]}, {"context": contexts[1], "qas": qas[1:]}]
@@ -66,7 +65,7 @@ def test_questions_without_answers_come_back_with_one_each(place: Path):
 
 
 def test_questions_without_keys_come_back_with_a_choice_each(place: Path):
-    """Ids and the numbers of the choices, of which there are not equally many."""
+    """Ids and numbers of the choices; the questions have different numbers of choices."""
     counts = {"Mercury_7": 3, "NYSEDREGENTS_2": 4, "MEA_5": 2}
     endings = ["good", "bad", "poor", "awful"]
     questions = [

@@ -1,4 +1,4 @@
-"""`python -m train.prepare`: the same bytes for any workers and after any kill, Google's script to the bit, and clear words."""
+"""`python -m train.prepare`: the same bytes for any workers and after any kill, Google's bits, and clear messages."""
 
 import gzip
 import hashlib
@@ -30,22 +30,9 @@ from train.run.stopping import exit_code
 
 ROOT = Path(__file__).resolve().parents[3]
 WORDS = [
-    "the",
-    "cat",
-    "dog",
-    "bird",
-    "sat",
-    "ran",
-    "flew",
-    "on",
-    "under",
-    "mat",
-    "tree",
-    "river",
-    "slowly",
-    "and",
+    "the", "cat", "dog", "bird", "sat", "ran", "flew", "on", "under", "mat", "tree", "river", "slowly", "and",
     "big",
-]
+]  # fmt: skip
 VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", ".", *WORDS, "##s", "##ing", "q", "##x"]
 
 
@@ -64,7 +51,7 @@ def make_documents(count: int, seed: int = 0) -> list[str]:
 
 
 def hashes(directory: Path) -> dict[str, str]:
-    """Of every file below, hidden ones too."""
+    """The sha256 of every file below, hidden ones too."""
     files = [path for path in directory.rglob("*") if path.is_file()]
     return {str(p.relative_to(directory)): hashlib.sha256(p.read_bytes()).hexdigest() for p in sorted(files)}
 
@@ -185,7 +172,7 @@ def arguments(options: dict) -> list[str]:
 
 
 @pytest.mark.slow
-def test_a_killed_run_goes_on_with_what_is_missing(options, tmp_path):
+def test_a_killed_run_resumes_with_the_missing_files(options, tmp_path):
     undisturbed = options | {"output": tmp_path / "undisturbed"}
     corpus = Path(options["inputs"][0])
     corpus.write_text("\n\n".join(make_documents(200)))
@@ -258,7 +245,7 @@ def test_an_output_that_is_not_ours_or_in_use_is_refused(options):
 
 
 def test_recipe_google_equals_googles_script_on_files_of_lines(tmp_path, vocab, capsys):
-    # A document goes on across the files; lines are sentences; special tokens are text; 120 letters are a word.
+    # A document continues in the next file; lines are sentences; special tokens are text; 120 letters are a word.
     lines = [line for text in make_documents(25) for line in [*text.split("\n"), ""]]
     lines += ["The cat [MASK] sat.", "\u200b", "q" + "x" * 119 + " dog.", "  big cats  ", "", " \t", "And the dog."]
     cut = 31
@@ -330,7 +317,7 @@ def google_expects(files: list[Path], published: Path, **settings) -> list[dict]
 
 @pytest.mark.slow
 def test_recipe_google_on_the_sample_of_the_bert_release(data_dir, published, tmp_path, capsys):
-    # The options of the release's README; all the rest as Google's script has it by default.
+    # The options of the release's README; the rest are the defaults of Google's script.
     files = [data_dir / "text" / "google-bert-sample_text.txt"]
     shown = examples_by_google(files, published, tmp_path / "out", capsys, "--dupe-factor", "5")
     assert shown == google_expects(files, published, length=128, predictions=20, dupes=5)
@@ -410,7 +397,7 @@ def test_show_gives_all_examples_in_the_order_of_the_index(options, capsys, obje
 
 
 @pytest.mark.parametrize(("objective", "passes"), [("nsp", 10), ("none", 1)])
-def test_how_often_the_text_is_gone_through_depends_on_the_objective(options, tmp_path, objective, passes):
+def test_the_number_of_passes_depends_on_the_objective(options, tmp_path, objective, passes):
     options |= {"objective": objective, "max_seq_length": (24,)}
     del options["dupe_factor"]
     manifest = made(**options)
@@ -451,13 +438,13 @@ def test_the_report_counts_what_is_there(options, capsys):
     assert json.loads(capsys.readouterr().out) == report
 
 
-def test_what_would_cost_a_week_is_said_at_once(options, capsys):
+def test_problems_of_the_text_are_reported_before_training(options, capsys):
     corpus = Path(options["inputs"][0])
     stuck = "\n\n".join(["The cat sat.", "The zebra sat.", "A dog ran."] * 20)
     corpus.write_text(stuck)
     main(arguments(options | {"held_out": 0.0}))
     err = capsys.readouterr().err
-    for words in ("blank line after every sentence", "% of the tokens are [UNK]", "have stood in the text before"):
+    for words in ("blank line after every sentence", "% of the tokens are [UNK]", "repeat another line"):
         assert f"warning: {words}" in err or words in err
 
 
@@ -473,7 +460,7 @@ def test_one_document_is_refused_or_goes_without_sentence_pairs(options, tmp_pat
     assert any("true neighbours" in warning for warning in google["report"]["warnings"])
 
 
-def test_a_held_out_split_too_small_for_pairs_is_left_out_and_said(options):
+def test_a_held_out_split_too_small_for_pairs_is_left_out_and_reported(options):
     texts = make_documents(400)
     one = next(text for text in texts if is_held_out(text, 0.2))
     rest = [text for text in texts if not is_held_out(text, 0.2)][:10]
@@ -527,7 +514,7 @@ def test_a_mistake_is_one_line_and_exit_code_2(tmp_path, vocab, corpus, capsys, 
     assert message in captured.err
 
 
-def test_a_mistake_in_the_text_is_told_from_a_worker_too(options, capsys):
+def test_a_worker_reports_a_mistake_in_the_text_too(options, capsys):
     Path(options["inputs"][0]).write_bytes(b"good\n\nbad \xff\n")
     for workers in ("1", "2"):
         assert exit_code(main, arguments(options | {"workers": workers})) == 2
@@ -536,7 +523,7 @@ def test_a_mistake_in_the_text_is_told_from_a_worker_too(options, capsys):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("workers", [1, 2])
-def test_a_full_disk_is_one_line_and_the_command_goes_on(options, workers):
+def test_a_full_disk_is_one_line_and_the_command_resumes(options, workers):
     Path(options["inputs"][0]).write_text("\n\n".join(make_documents(200)))
     options |= {"workers": workers, "shard_bytes": 40_000}
     limited = (

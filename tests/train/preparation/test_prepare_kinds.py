@@ -1,4 +1,4 @@
-"""Preparing text with RoBERTa's and ALBERT's tokenizers: batches that read like the text they were made from."""
+"""Preparing text with RoBERTa's and ALBERT's tokenizers: decoded batches read like the text they were made from."""
 
 import json
 from pathlib import Path
@@ -60,7 +60,7 @@ def test_rows_of_roberta_read_like_the_text(roberta: Path):
     batches = Batches(roberta, batch_size=4, max_seq_length=48, shuffle=False, seed=3)
     batch = batches.batch(0)
     ids, lengths = unmasked(batch), batch["attention_mask"].sum(axis=1)
-    assert len(batches) == 3  # a document each: it fits
+    assert len(batches) == 3  # one row per document: each fits
     texts = [tokenizer.decode(row[1 : n - 1]) for row, n in zip(ids[:3], lengths[:3], strict=True)]
     assert sorted(texts) == sorted(squeezed(text) for text in DOCUMENTS)
     for row, n in zip(ids[:3], lengths[:3], strict=True):

@@ -1,4 +1,4 @@
-"""`--vocab` with what exists: a folder, a run, prepared data, a published model; the tokenizer is theirs, casing too."""
+"""`--vocab` of a folder, a run, prepared data or a published model takes over their tokenizer with its casing."""
 
 import json
 import shutil
@@ -27,7 +27,7 @@ def corpus(tmp_path: Path) -> str:
 
 
 def folder(path: Path, *, only: str | None = None, **switches) -> Path:
-    """A model's folder with a tokenizer; `only` leaves of its vocabulary files this one."""
+    """A model's folder with a tokenizer; `only`: the one vocabulary file to keep."""
     Tokenizer.from_vocabulary(PIECES, **switches).save(path)
     (path / "config.json").write_text(json.dumps({"model_type": "bert", "vocab_size": 20}))
     for name in ("vocab.txt", "tokenizer.json"):
@@ -89,7 +89,7 @@ def test_a_published_models_tokenizer_without_its_weights(corpus, tmp_path, hub:
     assert from_folder["options"] == manifest["options"]
 
 
-def test_prepared_data_and_runs_keep_theirs_in_a_folder_of_its_own(corpus, tmp_path):
+def test_prepared_data_and_runs_have_a_tokenizer_folder(corpus, tmp_path):
     source = folder(tmp_path / "model", cased=True)
     first, _ = prepared(corpus, source, tmp_path / "first")
     second, _ = prepared(corpus, tmp_path / "first", tmp_path / "second")
@@ -107,7 +107,7 @@ def test_prepared_data_and_runs_keep_theirs_in_a_folder_of_its_own(corpus, tmp_p
         ("somebody/weights", "--vocab somebody/weights: has no tokenizer"),
     ],
 )
-def test_a_vocabulary_that_is_not_there_is_one_line(corpus, tmp_path, hub: HubServer, vocab, says):
+def test_a_missing_vocabulary_is_one_line(corpus, tmp_path, hub: HubServer, vocab, says):
     hub.publish("somebody/weights", {"config.json": b"{}", "model.safetensors": b""})
     with pytest.raises(UserError) as error:
         main([corpus, "--output", str(tmp_path / "out"), "--vocab", vocab])

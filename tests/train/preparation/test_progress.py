@@ -1,4 +1,4 @@
-"""Long work tells how far it is: a line a minute where nobody looks, a bar on a terminal."""
+"""Long work shows its progress: a bar on a terminal, otherwise one line per minute."""
 
 import io
 

@@ -1,4 +1,4 @@
-"""Prepared text and a small config for pretraining each family, with tokenizers made up for it."""
+"""Prepared text and a small config for pretraining each family, with tokenizers made for it."""
 
 from pathlib import Path
 from typing import Any
@@ -33,7 +33,7 @@ _OWN: dict[str, dict[str, Any]] = {
 
 
 def write_text(path: Path, documents: int = 40) -> Path:
-    """Documents of lines of sentences over few letters, which every tiny vocabulary can spell."""
+    """Documents of sentences with few letters, which every tiny vocabulary can spell."""
     rng = np.random.default_rng(0)
     texts = []
     for _ in range(documents):

@@ -48,7 +48,7 @@ def get_config():
 
 
 def write_model(folder: Path, config: BertConfig, tokenizer: Tokenizer, seed: int = 0) -> str:
-    """A masked LM with random weights, large enough to have opinions."""
+    """A masked LM with random weights, large enough to make its predictions differ."""
     config = config.replace(initializer_range=0.3)
     params = BertForMaskedLM(config).init(jax.random.key(seed), np.zeros((1, 1), np.int32))["params"]
     return str(save_pretrained(folder, config, jax.device_get(params), tokenizer, head="mlm"))

@@ -71,7 +71,7 @@ def test_held_out_data_is_opened_once_and_gives_the_same_batches_each_time():
         np.testing.assert_array_equal(host["input_ids"], device["input_ids"])
 
 
-def test_where_nothing_was_held_out_there_is_nothing_to_evaluate():
+def test_without_held_out_data_there_is_no_evaluation():
     class Data(RandomData):
         def evaluation_batches(self, config, phase):
             return None

@@ -1,4 +1,4 @@
-"""A pretraining run of Google's TF1 code goes on here: parameters, moments and step, and the update they lead to."""
+"""Continuing a pretraining run of Google's TF1 code: parameters, moments, step, and the next update."""
 
 import dataclasses
 import re
@@ -169,7 +169,7 @@ def test_what_does_not_fit_is_one_line(folder, variables, tmp_path):
         assert "\n" not in str(raised.value)
 
 
-def test_steps_that_cannot_be_gone_on_with_are_refused(folder, tmp_path, variables):
+def test_steps_that_cannot_be_continued_are_refused(folder, tmp_path, variables):
     step = int(variables["global_step"])
     with pytest.raises(UserError, match=rf"has made {step} steps, and the phases end at {step}: nothing is left"):
         start(folder, init_step=True, steps=step)
@@ -180,7 +180,7 @@ def test_steps_that_cannot_be_gone_on_with_are_refused(folder, tmp_path, variabl
 
 
 @pytest.mark.slow
-def test_the_program_goes_on_where_googles_stopped(folder, variables, tmp_path, capfd):
+def test_the_program_continues_where_googles_stopped(folder, variables, tmp_path, capfd):
     step = int(variables["global_step"])
     recipe = tmp_path / "recipe.py"
     recipe.write_text(

@@ -48,28 +48,9 @@ def get_config() -> PretrainConfig:
     )
 '''
 WORDS = [
-    "the",
-    "a",
-    "cat",
-    "dog",
-    "bird",
-    "sat",
-    "ran",
-    "flew",
-    "on",
-    "under",
-    "over",
-    "mat",
-    "tree",
-    "house",
-    "river",
-    "quickly",
-    "slowly",
-    "and",
-    "then",
-    "it",
-    "was",
-]
+    "the", "a", "cat", "dog", "bird", "sat", "ran", "flew", "on", "under", "over", "mat", "tree", "house", "river",
+    "quickly", "slowly", "and", "then", "it", "was",
+]  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -110,8 +91,8 @@ def straight(recipe: str, data: str, tmp_path_factory) -> Path:
     return run
 
 
-def test_phases_of_one_length_go_on_with_the_data_and_those_of_another_begin_it(data: str, tmp_path: Path):
-    """A batch ramp takes the rows and masks that one phase of its length would take, whatever lies between."""
+def test_phases_of_one_length_continue_the_data_and_those_of_another_begin_it(data: str, tmp_path: Path):
+    """A batch ramp takes the same rows and masks as one phase of its length, whatever phases come between."""
     source = PreparedData(data)
     phases = (Phase(32, 8, 5), Phase(48, 8, 3), Phase(32, 16, 4))
     config = PretrainConfig(optimizer=OptimizerConfig(warmup_steps=2), phases=phases, model=BertConfig.preset("tiny"))
@@ -195,7 +176,7 @@ def test_a_damaged_checkpoint_costs_the_steps_since_the_one_before(
 
 @pytest.mark.slow
 @pytest.mark.eight_devices
-def test_another_mesh_goes_on_with_the_same_weights(
+def test_another_mesh_resumes_with_the_same_weights(
     recipe: str, data: str, straight: Path, tmp_path: Path, monkeypatch
 ):
     run = tmp_path / "moved"
@@ -286,7 +267,7 @@ def test_raw_text_is_prepared_into_the_run(recipe: str, corpus: Path, tmp_path: 
 
 
 @pytest.mark.slow
-def test_other_data_is_evaluated_on_as_a_whole_and_none_held_out_is_said(
+def test_other_data_is_evaluated_as_a_whole_and_missing_held_out_data_is_reported(
     recipe, corpus: Path, data: str, tmp_path, capfd
 ):
     from train.prepare import main as prepare
@@ -369,7 +350,7 @@ def test_a_dry_run_for_programs_is_one_json_object_and_the_tables_are_for_people
     assert not (tmp_path / "none").exists()
 
 
-def test_what_a_run_came_to_is_told_in_json(tmp_path: Path):
+def test_the_result_of_a_run_is_printed_as_json(tmp_path: Path):
     nothing = {"checkpoint": None, "train": None, "eval": None, "export": None}
     assert RunDirectory(str(tmp_path)).summary(75) == {"run": str(tmp_path), "exit_code": 75, **nothing}
     rows = [{"kind": "train", "step": 1}, {"kind": "eval", "step": 1}, {"kind": "train", "step": 2, "loss": 3.5}]

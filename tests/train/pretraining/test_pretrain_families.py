@@ -1,4 +1,4 @@
-"""Pretraining RoBERTa, ALBERT and DistilBERT: the model that the data asks for, and the same steps on every mesh."""
+"""Pretraining RoBERTa, ALBERT and DistilBERT: the model that fits the data, and the same steps on every mesh."""
 
 from functools import cache
 from typing import Any
@@ -38,7 +38,7 @@ def test_roberta_takes_its_padding_and_corners_from_the_tokenizer(data_of):
     assert model.longest_input == model.max_position_embeddings - 2
 
 
-def test_what_the_command_line_says_of_the_model_stands(data_of):
+def test_the_command_line_overrides_the_model(data_of):
     config = small_config("roberta")
     config = small_config("roberta", model=config.model.replace(pad_token_id=3, vocab_size=64))
     model = fit_to_data(config, data_of("roberta"), frozenset({"model.pad_token_id", "model.vocab_size"}))
@@ -66,7 +66,7 @@ def test_random_tokens_without_pairs_are_all_of_the_first_type():
 
 
 def steps(family: str, data: PreparedData, devices: int, sizes: MeshConfig, **model: Any) -> Any:
-    """Three steps in two parts from prepared text, dropout on: metrics of each, last moments, an evaluation's sums."""
+    """Three steps with two accumulated parts each, dropout on: their metrics, the last moments, an evaluation's sums."""
     config = fitted(family, data, **model)
     mesh = make_mesh(sizes, jax.devices()[:devices])
     module = HEADS[head_for(data)](config.model)

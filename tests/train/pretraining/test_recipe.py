@@ -1,4 +1,4 @@
-"""The config of a run: overrides with the fields' own types, errors that name what would be right, JSON."""
+"""The config of a run: overrides with the fields' own types, errors that say what would be right, JSON."""
 
 import dataclasses
 import json

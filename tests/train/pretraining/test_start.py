@@ -1,4 +1,4 @@
-"""`init=SOURCE` before anything is trained: the architecture, the vocabulary, the parameters and heads that it lacks."""
+"""`init=SOURCE` before training: the architecture, the vocabulary, the parameters, and heads that the source lacks."""
 
 import logging
 from pathlib import Path
@@ -90,7 +90,7 @@ def test_a_source_without_sentence_pairs_wants_data_without(tmp_path):
         adopted_model(*args_of(one_type, data("sop")))
 
 
-def test_what_a_source_is_not_trained_on_is_said_before_text_is_prepared(tmp_path):
+def test_a_source_that_does_not_fit_the_task_is_refused_before_text_is_prepared(tmp_path):
     roberta = source(tmp_path / "roberta", "mlm", model_type="roberta", type_vocab_size=1, pad_token_id=1)
     run = RunDirectory(str(tmp_path / "run"))
     for words, says in [
@@ -160,7 +160,7 @@ def test_a_published_model_is_asked_for_config_and_tokenizer_first(tmp_path, hub
 
 @pytest.fixture(scope="module")
 def states():
-    """For an objective's head: shapes and layout of the parameters, and some drawn anew."""
+    """For an objective's head: shapes and layout of the parameters, and random values of them."""
     mesh, tx = make_mesh(MeshConfig()), make_optimizer(OptimizerConfig(warmup_steps=2, total_steps=20))
 
     def make(head: str):
@@ -184,7 +184,7 @@ def states():
         ("sequence-classification", "mlm", ("mlm_head",)),
     ],
 )
-def test_heads_that_the_source_lacks_are_drawn_anew_by_name(tmp_path, states, caplog, head, wanted, drawn):
+def test_heads_that_the_source_lacks_are_initialised_randomly_and_named(tmp_path, states, caplog, head, wanted, drawn):
     folder = source(tmp_path / "model", head)
     target, fresh = states[wanted]
     with caplog.at_level(logging.WARNING):

@@ -1,4 +1,4 @@
-"""The meter: metrics a step late, their means, speeds, operations, and what a device could do at most."""
+"""The meter: metrics one step late, their means, speeds, operations, and a device's peak."""
 
 import jax
 import jax.numpy as jnp
@@ -51,7 +51,7 @@ def test_speeds_leave_the_compilers_time_and_pauses_out(monkeypatch):
 
 
 def test_a_step_that_is_still_computed_counts_in_no_speed(monkeypatch):
-    """As where a run goes on a step before it logs: that line has no speeds, the next one has those of all others."""
+    """As when a run resumes one step before it logs: that line has no speeds, the next one has those of all steps."""
     clock = [0.0]
     monkeypatch.setattr("train.run.meter.time.monotonic", lambda: clock[0])
     meter = Meter(BertConfig.preset("tiny"), step=0)
@@ -109,5 +109,5 @@ def test_the_peak_of_a_device_is_its_share_of_what_the_data_sheet_says_of_the_ch
 
 
 @pytest.mark.parametrize("kind", ["cpu", "TPU v2", "TPU v4 lite", "TPU v50", "NVIDIA GeForce RTX 4090"])
-def test_of_a_device_that_is_not_known_there_is_no_peak(kind: str):
+def test_an_unknown_device_has_no_peak(kind: str):
     assert peak_flops(kind) is None

@@ -1,4 +1,4 @@
-"""The run directory: one live run at a time, one config for its whole life, a log that survives a resume."""
+"""The run directory: one live run at a time, one config for all of it, a log that survives a resume."""
 
 import json
 import subprocess
@@ -47,7 +47,7 @@ def test_another_config_is_refused_unless_the_fields_are_named(tmp_path: Path):
     assert run.saved_config()["seed"] == 7
 
 
-def test_a_run_from_before_a_field_existed_goes_on_with_its_default(tmp_path: Path):
+def test_a_run_from_before_a_field_existed_resumes_with_its_default(tmp_path: Path):
     run = RunDirectory(str(tmp_path))
     run.settle_config(PretrainConfig(), ())
     older = run.saved_config()

@@ -1,4 +1,4 @@
-"""Checkpoints in normal use: what comes back, onto which mesh, what is kept, and what is refused."""
+"""Checkpoints in normal use: restoring, on any mesh, which steps are kept, and errors."""
 
 import json
 import logging
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.eight_devices
 
 @flax.struct.dataclass
 class State:
-    """Built as the training state is: a dataclass with counters, a parameter tree and Optax's named tuples."""
+    """Like the training state: a dataclass with counters, a parameter tree and Optax's named tuples."""
 
     step: Any
     params: Any
@@ -253,7 +253,7 @@ def test_values_that_are_not_finite_are_refused_and_nothing_is_written(tmp_path)
     assert checkpoints.steps() == [3]
 
 
-def test_what_is_no_array_or_no_json_is_refused(tmp_path):
+def test_anything_but_arrays_and_json_is_refused(tmp_path):
     with Checkpoints(tmp_path) as checkpoints:
         with pytest.raises(TypeError, match="count is a int: a state holds arrays only"):
             checkpoints.save(1, {"count": 3}, {})
@@ -270,7 +270,7 @@ def test_what_is_no_array_or_no_json_is_refused(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_no_checkpoint_is_told_from_a_bad_one(tmp_path):
+def test_a_missing_checkpoint_and_a_bad_one_differ(tmp_path):
     state = make_state()
     for directory in (tmp_path, tmp_path / "missing"):
         assert Checkpoints(directory).steps() == []

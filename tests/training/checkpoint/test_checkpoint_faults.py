@@ -25,7 +25,7 @@ ROOT = Path(__file__).resolve().parents[3]
 
 
 def make_state(step: int) -> dict:
-    """What cannot be compressed, so that flipped bits land in the arrays' own bytes."""
+    """A state that cannot be compressed, so that flipped bits hit the arrays' own bytes."""
     draw = np.random.default_rng(step)
     weights = draw.normal(size=(64, 128)).astype(np.float32)
     return {
@@ -142,7 +142,7 @@ def test_a_step_copied_under_another_number_is_not_that_step(tmp_path):
     assert Checkpoints(tmp_path).restore_arrays().step == 1
 
 
-def test_after_falling_back_the_damaged_steps_are_saved_anew(tmp_path, caplog):
+def test_after_falling_back_the_damaged_steps_are_saved_again(tmp_path, caplog):
     save(tmp_path, 10, 20, 30)
     for step in (20, 30):
         (tmp_path / str(step) / "state" / "_METADATA").write_text("{}")

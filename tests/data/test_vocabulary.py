@@ -17,10 +17,10 @@ import numpy as np
 import pytest
 import tokenizers
 
+from bert_jax.data import vocabulary as learning
 from bert_jax.data.tokenizer.pipelines import bert_normalizer, bert_pre_tokenizer
 from bert_jax.data.tokenizer.tokenizer import Tokenizer
-from bert_jax.data.vocabulary import counts as word_counts
-from bert_jax.data.vocabulary.learn import (
+from bert_jax.data.vocabulary import (
     SPECIAL_TOKENS,
     count_words,
     fold_words,
@@ -53,7 +53,7 @@ def wiki(path: Path, characters: int) -> list[str]:
 
 
 def textbook_merges(words: dict[str, int], number: int, min_frequency: int) -> list[str]:
-    """Count every pair anew before every join: slow, and too simple to be wrong."""
+    """Count every pair again before every join: slow, and too simple to be wrong."""
     split = {w: [w[0], *("##" + c for c in w[1:])] for w in words}
     learned: list[str] = []
     known = {p for pieces in split.values() for p in pieces}
@@ -139,9 +139,9 @@ def test_special_tokens_can_be_ordinary_text():
 
 SCRIPT = """
 import hashlib, sys
-from bert_jax.data.vocabulary import counts as word_counts
-from bert_jax.data.vocabulary.learn import count_words, learn_vocabulary
-word_counts._CHUNK_CHARACTERS = 1000
+from bert_jax.data import vocabulary as learning
+from bert_jax.data.vocabulary import count_words, learn_vocabulary
+learning._CHUNK_CHARACTERS = 1000
 if __name__ == "__main__":
     import random
     rng = random.Random(0)
@@ -158,7 +158,7 @@ def test_the_bytes_do_not_depend_on_workers_runs_or_hash_seeds(tmp_path: Path):
     script.write_text(SCRIPT)
     digests = set()
     for workers, hash_seed in ((1, "0"), (1, "1"), (2, "2"), (3, "random")):
-        environment = os.environ | {"PYTHONHASHSEED": hash_seed, "PYTHONPATH": str(Path(__file__).parents[3])}
+        environment = os.environ | {"PYTHONHASHSEED": hash_seed, "PYTHONPATH": str(Path(__file__).parents[2])}
         command = [sys.executable, str(script), str(workers)]
         digests.add(subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stdout)
     assert len(digests) == 1
@@ -174,13 +174,13 @@ def test_the_order_of_the_text_does_not_matter(data_dir: Path):
 
 
 def test_workers_share_the_counting(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(word_counts, "_CHUNK_CHARACTERS", 100)
+    monkeypatch.setattr(learning, "_CHUNK_CHARACTERS", 100)
     texts = MIXED * 20
     assert count_words(iter(texts), workers=2) == count_words(texts)
 
 
 def test_memory_is_bounded_by_dropping_the_rarest(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture):
-    monkeypatch.setattr(word_counts, "_CHUNK_CHARACTERS", 1)
+    monkeypatch.setattr(learning, "_CHUNK_CHARACTERS", 1)
     texts = ["often often often seen seen rare1 rare2", "often rare3 rare4 seen rare5", "late late late"]
     with caplog.at_level(logging.WARNING):
         assert count_words(texts, max_words=4) == {"often": 4, "seen": 3, "late": 3}
@@ -225,7 +225,7 @@ def test_the_share_of_decomposing_letters():
     assert letters_that_decompose({"1": 3}) == 0.0
 
 
-def test_every_character_is_kept_unless_told_otherwise():
+def test_every_character_is_kept_by_default():
     counts = {"aab": 50, "ba": 49, "ñ": 1, "añb": 1}
     everything = learn_vocabulary(counts, size=40, cased=True)
     assert {"a", "b", "ñ", "##ñ"} <= set(everything.pieces)
@@ -254,7 +254,7 @@ def test_words_that_the_tokenizer_gives_up_on_teach_nothing():
     assert not [p for p in pieces if "x" in p]
 
 
-def test_chinese_characters_stand_alone_unless_told_otherwise():
+def test_chinese_characters_are_separate_words_by_default():
     text = ["中国 中国 中国"]
     alone = learn_vocabulary(count_words(text), size=30, cased=True)
     together = learn_vocabulary(
@@ -281,7 +281,7 @@ def test_special_tokens_come_first_in_the_order_given():
         ({"abc": 3}, {"character_coverage": 1.5}, "character_coverage"),
     ],
 )
-def test_what_cannot_be_learned_is_said(counts: dict[str, int], options: dict, message: str):
+def test_text_without_a_vocabulary_is_refused(counts: dict[str, int], options: dict, message: str):
     with pytest.raises(UserError, match=message):
         learn_vocabulary(counts, **({"size": 100, "cased": True} | options))
 

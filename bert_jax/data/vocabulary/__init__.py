@@ -1,4 +1,0 @@
-"""Words counted and a WordPiece vocabulary learnt from them.
-
-The same text gives the same bytes every time.
-"""
