@@ -32,17 +32,17 @@ Words:
     task=TASK              classify (your own table: text=, pair=, label= name its columns), tag (columns of words and
                            tags), cola sst2 mrpc stsb qqp mnli qnli rte wnli, snli, squad1 squad2, swag codah arc
                            hellaswag, wnut17, korquad nsmc korsts kornli klue-ner naver-ner
-    data=DIR               the task's own files; or train=FILE dev=FILE test=FILE;  dev=0.1 holds a tenth of train out
-    run=runs/NAME          where everything goes (default: config, task and date); the same command resumes it
-    allow_change=a,b       go on with a config that differs in these fields
-    any.field=value        any field of the config, as optimizer.learning_rate=2e-5, epochs=4 or freeze=embeddings
-    seeds=8                so many models with different seeds in one program; learning_rates='(2e-5,5e-5)' times those
-    --dry-run              read the data, say what would be trained, stop
-    --json                 one JSON object on stdout: what the run came to
+    data=DIR               the task's own files; or train=FILE dev=FILE test=FILE;  dev=0.1 holds out a tenth of train
+    run=runs/NAME          the run directory (default: config, task and date); the same command resumes it
+    allow_change=a,b       resume even though these fields of the config have changed
+    any.field=value        any field of the config, such as optimizer.learning_rate=2e-5, epochs=4 or freeze=embeddings
+    seeds=8                train 8 models with different seeds in one program;  learning_rates='(2e-5,5e-5)': 8 for each
+    --dry-run              read the data, print what would be trained, stop
+    --json                 print the result of the run as one JSON object on stdout
 
-The run directory has the best model by the task's metric in export/, predictions/ in the benchmark's own form, report/.
-Exit codes: 0 done; 2 a mistake in the input; 3 the numbers went bad; 75 stopped by SIGTERM after saving;
-130 stopped by Ctrl-C after saving; 1 a bug.
+The run directory gets the best model by the task's metric in export/, predictions/ in the benchmark's format, report/.
+Exit codes: 0 done; 2 a mistake in the input; 3 the loss or the gradients stayed non-finite; 75 stopped by SIGTERM after
+saving; 130 stopped by Ctrl-C after saving; 1 a bug.
 """
 
 
@@ -69,7 +69,7 @@ def main(argv: list[str]) -> int:
 
 
 def finetune_in(run: RunDirectory, launch: Launch) -> int:
-    """Reads the task, settles the config, and trains in `run`."""
+    """Reads the task, checks the config against the run's saved one, and trains in `run`."""
     from train.finetuning.job import FinetuningJob
     from train.run.loop import train
 
@@ -88,26 +88,26 @@ def finetune_in(run: RunDirectory, launch: Launch) -> int:
 
 
 def prepared(run: RunDirectory, launch: Launch) -> tuple[FinetuneConfig, TaskData, Tokenizer]:
-    """The config with everything that follows from source and data; the task; the tokenizer."""
+    """Returns the config, completed with what follows from source and data; the task; and the tokenizer."""
     from train.finetuning.tasks.table import open_task
 
     config: FinetuneConfig = launch.config
     if config.init is None:
         raise UserError("init: not given; say init=DIR or init=ORG/NAME, the model to fine-tune")
     if follows := launch.given & {"optimizer.total_steps", "optimizer.warmup_steps"}:
-        raise UserError(f"{min(follows)}: follows from the data; say epochs=, or warmup= for a share of the steps")
+        raise UserError(f"{min(follows)}: is computed from the data; set epochs=, or warmup= as a share of the steps")
     saved = run.config_to_resume()
     if not saved:
         check_source(config.init)
     source = str(run.path) if saved else config.init
     tokenizer = load_tokenizer(source)
     if tokenizer is None:
-        raise UserError(f"init: {config.init} has no tokenizer, and texts are to be encoded")
+        raise UserError(f"init: {config.init} has no tokenizer, which fine-tuning needs to encode its texts")
     task = open_task(config, tokenizer)
     own = BertConfig.from_json(saved["model"]) if saved else None
     if own and saved.get("task") == config.task and own.labels != task.labels:
         raise UserError(
-            f"{run.path}: was begun with the labels {', '.join(own.labels)}, and its data now have "
+            f"{run.path}: this run was started with the labels {', '.join(own.labels)}, and its data now has "
             f"{', '.join(task.labels)}; choose another run="
         )
     model = adopted_model(config, launch.given, task.labels, task.problem_type, own)

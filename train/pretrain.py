@@ -17,28 +17,28 @@ from train.run.start import recorded_origin
 from train.run.stopping import run_program
 
 USAGE = """
-Pretrains a BERT: masked language model and sentence pairs, sharded over all devices, resumable to the bit.
+Pretrains a BERT: masked language model and sentence pairs, sharded over all devices; resumed runs are bit-identical.
 
     python -m train.pretrain CONFIG.py [key=value ...] [--dry-run] [--json]
 
     python -m train.pretrain configs/tiny.py text='books/*.txt'            raw text, prepared first
     python -m train.pretrain configs/bert_base.py data=DIR run=runs/NAME   data made by python -m train.prepare
-    python -m train.pretrain configs/bert_base.py data=random --dry-run    shapes, memory, steps: before you pay
+    python -m train.pretrain configs/bert_base.py data=random --dry-run    shapes, memory, steps; trains nothing
 
 Words:
-    run=runs/NAME          where everything goes (default: the config's name and the date); the same command resumes it
-    data=DIR | text=GLOB   the training data;  eval_data=DIR  other held-out data than data's own
-    init=SOURCE            start from a run directory, a folder or a published model (google-bert/bert-base-uncased):
-                           its architecture is taken over;  init_optimizer=true  with its moments;
-                           init_step=true  and at its step
-    teacher=SOURCE         learn from such a model too (DistilBERT);  distillation.FIELD=value  its weights
-    allow_change=a,b       go on with a config that differs in these fields
-    any.field=value        any field of the config, as optimizer.learning_rate=2e-4 or phases='((128,256,10000),)'
-    --dry-run              resolve, check the data, compile one step, print shapes and memory, stop
-    --json                 one JSON object on stdout: the dry run's figures, or what the run came to
+    run=runs/NAME          the run directory (default: the config's name and the date); the same command resumes it
+    data=DIR | text=GLOB   the training data;  eval_data=DIR  evaluate on this data, not on the held-out part of data=
+    init=SOURCE            start from a run directory, a folder or a published model (google-bert/bert-base-uncased),
+                           with its architecture;  init_optimizer=true  also with its optimizer's moments;
+                           init_step=true  also at its step
+    teacher=SOURCE         also distil from such a model (DistilBERT);  distillation.FIELD=value  weights of the losses
+    allow_change=a,b       resume even though these fields of the config have changed
+    any.field=value        any field of the config, such as optimizer.learning_rate=2e-4 or phases='((128,256,10000),)'
+    --dry-run              resolve the config, check the data, compile one step, print shapes and memory, stop
+    --json                 print one JSON object on stdout: the dry run's figures, or the result of the run
 
-Exit codes: 0 done; 2 a mistake in the input; 3 the numbers went bad; 75 stopped by SIGTERM after saving;
-130 stopped by Ctrl-C after saving; 1 a bug.
+Exit codes: 0 done; 2 a mistake in the input; 3 the loss or the gradients stayed non-finite; 75 stopped by SIGTERM after
+saving; 130 stopped by Ctrl-C after saving; 1 a bug.
 """
 
 
@@ -68,7 +68,7 @@ def main(argv: list[str]) -> int:
 
 
 def pretrain_in(run: RunDirectory, launch: Launch) -> int:
-    """Prepares the text where that is asked for, settles config and vocabulary, and trains in `run`."""
+    """Prepares the text if `text=` is given, checks config and vocabulary, and trains in `run`."""
     from train.pretraining.job import PretrainingJob
     from train.run.loop import train
 
@@ -91,18 +91,18 @@ def pretrain_in(run: RunDirectory, launch: Launch) -> int:
 
 
 def prepare_text(run: RunDirectory, config: PretrainConfig, given: frozenset[str]) -> str:
-    """Turns `text=` into prepared data inside the run directory (once: a resumed run finds it); returns its path.
+    """Prepares `text=` inside the run directory and returns the path of the data; a resumed run reuses it.
 
-    With `init=` the tokenizer is the source's, and what the source cannot be trained on is said before the work.
+    With `init=` it uses the source's tokenizer, and checks first that the source can be trained on such data.
     """
     from train.prepare import PrepareOptions, prepare
 
     if run.is_remote:
         raise UserError(
-            f"text: {run.path} is on a bucket, and text is prepared on a local disk; run python -m train.prepare first "
-            "and give its output, or a copy of it on a bucket, as data="
+            f"text: {run.path} is on a bucket, and text can only be prepared on a local disk; run python -m "
+            "train.prepare first and give its output, or a copy of it on a bucket, as data="
         )
-    # A manifest is written last, so it stands for all of the data; the text itself may be gone by now.
+    # The manifest is written last, so the data is complete if it exists; the text itself is no longer needed then.
     if jax.process_index() == 0 and not (run.data / "manifest.json").exists():
         options = config.text_options
         vocab = options.vocab or config.init
@@ -135,7 +135,7 @@ def prepare_text(run: RunDirectory, config: PretrainConfig, given: frozenset[str
 
 
 def other_data(config: PretrainConfig, data: DataSource) -> DataSource:
-    """`eval_data=`; UserError where it was prepared with another vocabulary."""
+    """The data of `eval_data=`; raises UserError if it was prepared with another vocabulary."""
     held_out = open_data(dataclasses.replace(config, data=config.eval_data))
     if isinstance(held_out, PreparedData):
         held_out.evaluation_split = "train"  # all of it is held out from this run

@@ -1,4 +1,4 @@
-"""Where a fine-tuning run starts: the encoder of `init=SOURCE`, and a head drawn anew unless it is the task's."""
+"""Where a fine-tuning run starts: the encoder of `init=SOURCE`, with its head if it fits the task, or a random one."""
 
 import logging
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ logger = logging.getLogger(__name__)
 
 _HEADS = ("classifier", "qa_head", "pre_classifier")
 _POOLER = "bert/pooler"
-_WITHOUT_CLASSES = ("multiple-choice", "question-answering")  # whose config names labels that mean nothing
+_WITHOUT_CLASSES = ("multiple-choice", "question-answering")  # the labels in their configs mean nothing
 
 
 def adopted_model(
@@ -30,16 +30,16 @@ def adopted_model(
     problem_type: str | None,
     theirs: BertConfig | None = None,
 ) -> BertConfig:
-    """The architecture of `config.init` with the task's labels, and what the command line says of it.
+    """The architecture of `config.init` with the task's labels and the fields that the command line sets.
 
     Args:
         config: of the run.
-        given: the fields that were said on the command line.
+        given: the fields that the command line sets.
         labels, problem_type: the task's.
-        theirs: the architecture, where it is known already.
+        theirs: the source's architecture, if it is already known.
 
     Raises:
-        FileNotFoundError, UserError: as `load_config`; or rows that are longer than the model has positions.
+        FileNotFoundError, UserError: as `load_config`; or `max_length` is more than the model has positions.
     """
     model = overridden_model(theirs or load_config(str(config.init)), config.model, given)
     model = model.replace(labels=labels, problem_type=problem_type)
@@ -51,10 +51,10 @@ def adopted_model(
 
 
 def check_source(source: str) -> None:
-    """Before anything is written: whether `source` is of a family that there is, and has weights.
+    """Checks, before the run writes anything, that `source` is of a known family and has weights.
 
     Raises:
-        FileNotFoundError, UserError: as `load_arrays`.
+        FileNotFoundError, UserError: as `load_arrays`; or a run without a checkpoint.
     """
     opened = open_source(source, parts=("config", "weights"))
     _ = opened.config
@@ -67,10 +67,11 @@ def check_source(source: str) -> None:
 
 
 def starting_parameters(config: FinetuneConfig, head: str, target: Any, fresh: Sequence[Any]) -> list[Any]:
-    """The parameters of `config.init`, laid out as `target`, for each of the runs whose drawn parameters are `fresh`.
+    """The first parameters of each run, sharded as `target`: those of `config.init`, completed with the run's `fresh`.
 
-    These are taken for a head that the source lacks or that has other labels, for a pooler that it lacks, and for
-    the `reinit_layers` upper layers (https://arxiv.org/abs/2006.05987, section 4: with the pooler).
+    `fresh` has each run's randomly initialised parameters. They replace a head that the source lacks or has with other
+    labels, a pooler that it lacks, and the `reinit_layers` upper layers with the pooler
+    (https://arxiv.org/abs/2006.05987, section 4).
 
     Raises:
         FileNotFoundError, UserError: as `load_arrays`; a part of the encoder is missing or has another shape.
@@ -90,22 +91,26 @@ def starting_parameters(config: FinetuneConfig, head: str, target: Any, fresh: S
     if jax.process_index() == 0:
         named = opened.published or source
         if anew:
-            logger.warning("init: %s has no %s for this task: drawn anew", named, ", ".join(anew))
+            logger.warning("init: %s has no %s for this task: initialised randomly", named, ", ".join(anew))
         else:
-            logger.warning("init: %s has a head for this task: it is gone on with", named)
+            logger.warning("init: %s has a head for this task: training continues with it", named)
     from_fresh = [path for path in drawn if is_allowed(path, (*anew, *again))]
     own = [{path: flat[path] for path in from_fresh} for flat in map(flatten, fresh)]
     return [place_on_mesh(unflatten(found | parts), target, source) for parts in own]
 
 
 def upper_layers(config: FinetuneConfig) -> tuple[str, ...]:
-    """What `reinit_layers` draws anew: so many layers, and the pooler; UserError where there are not so many."""
+    """The parts that `reinit_layers` initialises randomly: upper layers and the pooler.
+
+    Raises:
+        UserError: the model has fewer layers, or its layers share their parameters.
+    """
     if not config.reinit_layers:
         return ()
     order = config.model.layer_order
     if config.reinit_layers > len(order) or len(set(order)) < len(order):
         raise UserError(
-            f"reinit_layers: found {config.reinit_layers}; this {config.model.model_type} has {len(set(order))} layers "
-            "of its own"
+            f"reinit_layers: found {config.reinit_layers}; this {config.model.model_type} has {len(order)} layers with "
+            f"{len(set(order))} sets of parameters; expected at most the number of layers, none of them shared"
         )
     return (_POOLER, *(f"bert/encoder/layer_{layer}" for layer in order[-config.reinit_layers :]))

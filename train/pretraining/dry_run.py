@@ -1,4 +1,4 @@
-"""`--dry-run`: what a run would be, and whether it fits, before anybody pays for it."""
+"""`--dry-run`: a run's shapes, memory, steps and epochs, to check before you start a long run."""
 
 import json
 import time
@@ -34,7 +34,7 @@ def dry_run(config: PretrainConfig, data: DataSource, *, as_json: bool = False) 
 
 
 def run_facts(config: PretrainConfig, data: DataSource) -> dict[str, Any]:
-    """The run in JSON values. Sizes are in bytes, of a single device where they say so; null is what is not known."""
+    """The run's figures as JSON values: sizes in bytes, per device if the name says so; null for what is unknown."""
     mesh = make_mesh(config.mesh)
     for phase in config.phases:
         check_sizes(config.model, mesh, batch_size=phase.batch, accumulation=config.accumulation)
@@ -85,10 +85,10 @@ def _phase_facts(config: PretrainConfig, data: DataSource, mesh, phase: Phase, a
 
 
 def print_tables(facts: dict[str, Any], out: Console) -> None:
-    """`run_facts` for people."""
+    """Prints the result of `run_facts` as tables."""
     table = Table(title="model and machine", show_header=False)
     table.add_row("parameters", f"{facts['parameters']:,}")
-    table.add_row("state in all (float32, with both moments)", size(facts["state_bytes"]))
+    table.add_row("whole state (float32, with both moments)", size(facts["state_bytes"]))
     table.add_row("devices", f"{facts['devices']} {facts['device_kind']}, mesh {facts['mesh']}")
     table.add_row("processes", str(facts["processes"]))
     out.print(table)
@@ -101,19 +101,19 @@ def _phase_table(phase: dict[str, Any]) -> Table:
     table = Table(title=title, show_header=False)
     for name, array in phase["inputs"].items():
         table.add_row(name, f"{array['dtype']} {array['shape']}")
-    table.add_row("tokens a step", f"{phase['tokens_per_step']:,}")
+    table.add_row("tokens per step", f"{phase['tokens_per_step']:,}")
     if phase["examples"]:
         table.add_row("examples", f"{phase['examples']:,}")
         table.add_row("epochs", f"{phase['epochs']:,.2f}")
-    table.add_row("products a step", f"{phase['flops_per_step'] / 1e12:,.3f} TFLOP")
+    table.add_row("matrix products per step", f"{phase['flops_per_step'] / 1e12:,.3f} TFLOP")
     if phase["device_bytes_temporaries"] is not None:
-        table.add_row("memory a device: state and batch", size(phase["device_bytes_state_and_batch"]))
-        table.add_row("memory a device: temporaries", size(phase["device_bytes_temporaries"]))
+        table.add_row("memory per device: state and batch", size(phase["device_bytes_state_and_batch"]))
+        table.add_row("memory per device: temporaries", size(phase["device_bytes_temporaries"]))
     return table
 
 
 def size(count: float) -> str:
-    """Bytes as people read them."""
+    """A number of bytes in readable units, such as "1.5 MB"."""
     for unit in ("B", "KB", "MB", "GB"):
         if count < 1000:
             return f"{count:,.1f} {unit}"

@@ -1,4 +1,4 @@
-"""Pretraining as the loop's job: phases of one length each, held-out masked LM and sentence pairs, an export."""
+"""The pretraining job: phases of one length each, evaluation of masked LM and sentence pairs, export."""
 
 import math
 from collections.abc import Callable, Generator, Iterable, Iterator
@@ -25,9 +25,9 @@ from train.run.start import origin
 
 
 class HeldOutBatches:
-    """(host batch, device batch) pairs: at every iteration the same first `eval_batches` of the held-out examples.
+    """Iterates over (host batch, device batch) pairs: always the first `eval_batches` batches of held-out examples.
 
-    The data is opened once, when this is made. Where nothing was held out it is empty.
+    Opens the data once, in the constructor. Is empty if nothing was held out.
     """
 
     def __init__(self, config: PretrainConfig, data: DataSource, mesh: jax.sharding.Mesh, phase: Phase):
@@ -48,11 +48,11 @@ class HeldOutBatches:
 class Unigram:
     """The baseline that knows only how often each token occurs in the training text.
 
-    Where a model that has learned nothing of context gets stuck: `-log p(token)` averaged over the masked tokens.
+    Its loss is `-log p(token)` averaged over the masked tokens. A model that ignores the context cannot do better.
     """
 
     def __init__(self, counts: np.ndarray):
-        """`counts`: int64 [V], occurrences in the training split; one is added to each, so that none is impossible."""
+        """`counts`: int64 [V], occurrences in the training split; adds one to each, so that no probability is 0."""
         smoothed = counts.astype(np.float64) + 1
         self.log_probability = np.log(smoothed / smoothed.sum())
         self.most_frequent = int(counts.argmax())
@@ -66,7 +66,7 @@ class Unigram:
 
 
 def label_sums(batch: dict[str, np.ndarray]) -> dict[str, float]:
-    """Counts of the two sentence-pair classes, for the majority baseline; nothing where there are no pairs."""
+    """Counts of the two sentence-pair classes, for the majority baseline; {} if there are no pairs."""
     labels = batch.get("next_sentence_label")
     return {} if labels is None else {"label_0": float((labels == 0).sum()), "label_1": float((labels == 1).sum())}
 
@@ -77,10 +77,10 @@ def evaluate(
     batches: Iterable[tuple[dict[str, np.ndarray], dict[str, Any]]],
     unigram: Unigram | None,
 ) -> dict[str, float]:
-    """Sums over (host batch, device batch) pairs, divided once at the end; keys as in metrics.jsonl.
+    """Evaluates a model on (host batch, device batch) pairs: adds up sums and divides once at the end.
 
-    Masked-LM loss in nats a masked token, its exponential (perplexity), accuracies as shares; an empty dict where
-    there are no batches.
+    Returns masked-LM loss in nats per masked token, its exponential (perplexity), and accuracies as shares, under the
+    keys of metrics.jsonl; {} if there are no batches.
     """
     total: dict[str, float] = {}
     for host, device in batches:
@@ -113,7 +113,7 @@ def evaluate(
 
 
 class PretrainingJob(ModelJob):
-    """A `Job`: masked LM, and sentence pairs where the data has them."""
+    """A `Job`: masked LM, and sentence pairs if the data has them."""
 
     def __init__(self, config: PretrainConfig, run: RunDirectory, data: DataSource, held_out: DataSource):
         mesh = make_mesh(config.mesh)
@@ -139,7 +139,7 @@ class PretrainingJob(ModelJob):
             log.say("the data has no held-out documents: there will be no evaluation (prepare with --held-out)")
 
     def batches(self, step: int) -> Generator[tuple[dict[str, jax.Array], float]]:
-        """Through all phases; each goes on with the data where an earlier one of its length ended."""
+        """Yields the batches of all phases; a phase continues in the data where an earlier one of its length ended."""
         while step < self.config.total_steps:
             start, phase = self.config.phase_at(step)
             host = self._data.batches(self.config, phase, first_row=self.config.rows_before(start, phase.length))
@@ -148,7 +148,7 @@ class PretrainingJob(ModelJob):
             step = start + phase.steps
 
     def summarise(self, rows: list[Metrics]) -> dict[str, float]:
-        """Figures on sentence pairs only where there are some."""
+        """As `ModelJob.summarise`, without the metrics of sentence pairs if the data has none."""
         found = super().summarise(rows)
         return {name: v for name, v in found.items() if self._data.objective != "none" or not name.startswith("nsp_")}
 
@@ -162,7 +162,7 @@ class PretrainingJob(ModelJob):
         return {"config": to_json(self.config), "data": self._data.fingerprint}
 
     def finish(self, params: Any, step: int, log: Log) -> None:
-        """Writes the run's `export/`: what transformers loads."""
+        """Writes the run's `export/`, a folder that transformers loads."""
         if not self.config.export_at_end or self._data.tokenizer is None:
             return
         whole = to_host(params)

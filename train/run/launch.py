@@ -1,4 +1,4 @@
-"""From a command line to a resolved config and a started JAX: what every training program shares."""
+"""How every training program starts: parse the command line, resolve the config, set up JAX."""
 
 import os
 import time
@@ -15,7 +15,7 @@ from train.run.stopping import EXIT_DONE, EXIT_USER_ERROR
 
 @dataclass(frozen=True)
 class Launch:
-    """A parsed command line: the config with its overrides, and the words that are not part of a config."""
+    """A parsed command line: the config with its overrides, and the options that are not part of it."""
 
     config: Any
     run: str
@@ -26,17 +26,18 @@ class Launch:
 
 
 def parse(argv: list[str], usage: str, kind: type) -> Launch:
-    """`CONFIG.py [key=value ...] [--dry-run] [--json]` -> Launch, with a config of the kind that the program takes.
+    """Parses `CONFIG.py [key=value ...] [--dry-run] [--json]`; the config must be of class `kind`.
 
     Raises:
-        UserError: whatever is wrong, in one line.
+        UserError: a word that is not understood, or what `load_recipe` and `override` raise.
+        SystemExit: no words, or --help; `usage` is printed.
     """
     if not argv or argv[0] in ("-h", "--help"):
         print(usage.strip())
         raise SystemExit(EXIT_DONE if argv else EXIT_USER_ERROR)
     path, *words = argv
     if "=" in path or path.startswith("-"):
-        raise UserError(f"{path}: the first word is the config file, as in configs/tiny.py")
+        raise UserError(f"{path}: the first word must be a config file, such as configs/tiny.py")
     config = load_recipe(path, kind)
     run, allow_change, dry_run, as_json = None, (), False, False
     fields: dict[str, str] = {}
@@ -62,10 +63,10 @@ def parse(argv: list[str], usage: str, kind: type) -> Launch:
 
 
 def start_jax() -> None:
-    """Settles what must be settled before JAX is used: memory, compiled programs, the other processes of the job.
+    """Sets up what JAX needs before its first use: memory, the cache of compiled programs, the processes of the job.
 
-    Those are joined where the environment names some. Cloud TPU pods, Slurm, Open MPI and GKE are found by
-    `jax.distributed.initialize()` itself; elsewhere set JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and JAX_PROCESS_ID.
+    If the environment names other processes, this one joins them. `jax.distributed.initialize()` recognises Cloud TPU
+    pods, Slurm, Open MPI and GKE; elsewhere set JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and JAX_PROCESS_ID.
     """
     import jax
 

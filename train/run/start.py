@@ -1,4 +1,4 @@
-"""What `init=SOURCE` means to every program: whose architecture, which parameters, and what is written down of it."""
+"""What `init=SOURCE` does in every program: give the architecture and the parameters; the run records its origin."""
 
 from typing import Any
 
@@ -11,18 +11,18 @@ from train.run.directory import RunDirectory
 
 
 def given_to_model(given: frozenset[str]) -> list[str]:
-    """The fields of the architecture among those of the command line; `COMPUTE_FIELDS` say how to compute."""
+    """The architecture fields that the command line sets; not `COMPUTE_FIELDS`, which only say how to compute."""
     names = (path.removeprefix("model.") for path in sorted(given) if path.startswith("model."))
     return [name for name in names if name not in COMPUTE_FIELDS]
 
 
 def overridden_model(theirs: BertConfig, own: BertConfig, given: frozenset[str]) -> BertConfig:
-    """The source's architecture with what the command line says of it; the `COMPUTE_FIELDS` are the run's own."""
+    """The source's architecture with the fields that the command line sets; the `COMPUTE_FIELDS` are the run's own."""
     return theirs.replace(**{name: getattr(own, name) for name in (*COMPUTE_FIELDS, *given_to_model(given))})
 
 
 def place_on_mesh(params: Any, target: Any, source: str) -> Any:
-    """Parameters from the host laid out as `target`.
+    """Puts parameters from the host on the devices, sharded as `target`.
 
     Raises:
         UserError: naming the first parameter that is missing or has another shape.
@@ -42,12 +42,12 @@ def place_on_mesh(params: Any, target: Any, source: str) -> Any:
 
 
 def origin(source: str) -> str | None:
-    """ "ORG/NAME@COMMIT" of a published model, None for a folder: with it a run can be repeated."""
+    """The "ORG/NAME@COMMIT" of a published model, with which the run can be repeated; None for a folder."""
     return open_source(source, parts=("config",)).published
 
 
 def recorded_origin(init: str | None, run: RunDirectory, *, resumed: bool) -> dict[str, Any]:
-    """What environment.json records of `init=`, for who repeats the run; a resumed run keeps its record."""
+    """The entry of environment.json for `init=`, so that the run can be repeated; a resumed run keeps its entry."""
     if init is None:
         return {}
     return {"init": run.saved_environment().get("init") if resumed else origin(init)}

@@ -79,9 +79,9 @@ def test_so_many_layers_at_the_top_are_drawn_anew_and_the_others_are_the_sources
 @pytest.mark.parametrize(
     ("labels", "anew", "says"),
     [
-        (LABELS, set(), "a head for this task: it is gone on with"),
-        (("good", "bad"), {"classifier"}, "no classifier for this task: drawn anew"),
-        (("bad", "fair", "good"), {"classifier"}, "no classifier for this task: drawn anew"),
+        (LABELS, set(), "a head for this task: training continues with it"),
+        (("good", "bad"), {"classifier"}, "no classifier for this task: initialised randomly"),
+        (("bad", "fair", "good"), {"classifier"}, "no classifier for this task: initialised randomly"),
     ],
 )
 def test_a_head_is_gone_on_with_where_the_labels_are_the_same(tmp_path, caplog, labels, anew, says):
@@ -133,12 +133,8 @@ def test_a_part_of_the_encoder_that_is_not_there_is_one_line(tmp_path):
 @pytest.mark.parametrize(
     ("fields", "layers", "says"),
     [
-        ({}, 4, "reinit_layers: found 4; this bert has 3 layers of its own"),
-        (
-            {"model_type": "albert", "embedding_size": 4},
-            1,
-            "reinit_layers: found 1; this albert has 1 layers of its own",
-        ),
+        ({}, 4, "reinit_layers: found 4; this bert has 3 layers with 3 sets of parameters"),
+        ({"model_type": "albert", "embedding_size": 4}, 1, "this albert has 3 layers with 1 sets of parameters"),
     ],
 )
 def test_layers_that_are_not_there_or_shared_cannot_be_drawn_anew(tmp_path, fields, layers, says):
@@ -159,4 +155,4 @@ def test_many_runs_have_heads_of_their_own_and_it_is_said_once(tmp_path, caplog)
         np.testing.assert_array_equal(params["classifier/kernel"], own["classifier/kernel"])
         np.testing.assert_array_equal(params["bert/pooler/kernel"], theirs["pooler/kernel"])
     (said,) = [record.message for record in caplog.records]
-    assert said.endswith("has no classifier for this task: drawn anew")
+    assert said.endswith("has no classifier for this task: initialised randomly")

@@ -315,7 +315,7 @@ def test_a_question_without_an_answer_is_for_squad2(tmp_path):
 CHOICES = '{"question": {"stem": "who", "choices": [{"text": "a", "label": "A"}, {"text": "b", "label": "B"}]}'
 PASSAGE = '{"data": [{"paragraphs": [{"context": "ann met bob", "qas": [{"id": "q1", "question": "who"'
 ANSWER = ', "answers": [{"text": "bob", "answer_start": 8}]'
-SAID = "not every question says which choice is right"
+SAID = "some questions have no label; expected the right choice"
 
 # task -> suffix, a file of its form, the same as a test set has it, and what is said of that in the place of dev
 UNLABELLED = {
@@ -323,7 +323,7 @@ UNLABELLED = {
     "sst2": ("tsv", "text\tlabel\na\t0\nb\t1\n", "id\ttext\n0\ta\n1\tb\n", "line 2: the label is 'a'; sst2 has 0, 1"),
     "tag": ("txt", "ann\tB-PER\nmet\tO\n", "ann\nmet\n", "line 1: 'ann' has one column; expected a word, a tab"),
     "squad1": ("json", f"{PASSAGE}{ANSWER}}}]}}]}}]}}", f"{PASSAGE}}}]}}]}}]}}", "question q1: has no answer; where qu"),
-    "squad2": ("json", f"{PASSAGE}{ANSWER}}}]}}]}}]}}", f"{PASSAGE}}}]}}]}}]}}", "no question has an answer, or says"),
+    "squad2": ("json", f"{PASSAGE}{ANSWER}}}]}}]}}]}}", f"{PASSAGE}}}]}}]}}]}}", "no question has an answer or is_impossible"),
     "arc": ("jsonl", f'{CHOICES}, "answerKey": "B"}}', f"{CHOICES}}}", SAID),
     "codah": ("tsv", "o\twho\tann\tbob\tparis\trome\t1\n", "o\twho\tann\tbob\tparis\trome\t\n", SAID),
     "swag": ("csv", "sent1,sent2,ending0,ending1,ending2,ending3,label\nwho,was,a,b,c,d,1\n",
@@ -421,7 +421,7 @@ def test_what_is_best_is_told_by_a_score_of_which_more_is_better(tmp_path, metri
     }
     for right, fields in kinds.items():
         assert opened(**fields, metric=right).metric == right
-        with pytest.raises(UserError, match=f"metric: found {metric!r}; of .* there is .*{right}"):
+        with pytest.raises(UserError, match=f"metric: found {metric!r}; expected one of .*{right}"):
             opened(**fields, metric=metric)
 
 

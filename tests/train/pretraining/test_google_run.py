@@ -171,11 +171,11 @@ def test_what_does_not_fit_is_one_line(folder, variables, tmp_path):
 
 def test_steps_that_cannot_be_gone_on_with_are_refused(folder, tmp_path, variables):
     step = int(variables["global_step"])
-    with pytest.raises(UserError, match=rf"has made {step} steps, and the phases end at {step}: nothing is left"):
+    with pytest.raises(UserError, match=rf"is at step {step}, and the phases end at step {step}: nothing is left"):
         start(folder, init_step=True, steps=step)
-    with pytest.raises(UserError, match="init_step: goes on with another run's optimizer; say init=RUN"):
+    with pytest.raises(UserError, match="init_step: needs another run's optimizer state; say init=RUN"):
         start(folder, init_step=True, init_optimizer=False)
-    with pytest.raises(UserError, match="is no run directory and holds no TF1 checkpoint"):
+    with pytest.raises(UserError, match="is not a run directory and has no TF1 checkpoint"):
         start(folder, init=str(tmp_path))
 
 

@@ -317,7 +317,7 @@ def test_data_from_afar_is_copied_once_and_verified(data: str, tmp_path: Path):
     written = (copy / "manifest.json").stat().st_mtime_ns
     assert local_copy(data, cache=tmp_path / "cache") == str(copy)
     assert (copy / "manifest.json").stat().st_mtime_ns == written
-    with pytest.raises(UserError, match="no prepared data"):
+    with pytest.raises(UserError, match="not prepared data"):
         local_copy(str(tmp_path), cache=tmp_path / "cache")
     broken = tmp_path / "broken"
     shutil.copytree(data, broken)

@@ -86,7 +86,7 @@ def test_a_source_without_sentence_pairs_wants_data_without(tmp_path):
         adopted_model(*args_of(roberta, data()))
     assert adopted_model(*args_of(roberta, data("none"))).model_type == "roberta"
     one_type = source(tmp_path / "one-type", type_vocab_size=1)
-    with pytest.raises(UserError, match=r"knows 1 token type, and pairs need 2; .* --objective none, not sop"):
+    with pytest.raises(UserError, match=r"has 1 token type, and sentence pairs need 2; .* --objective none, not sop"):
         adopted_model(*args_of(one_type, data("sop")))
 
 
@@ -196,7 +196,7 @@ def test_heads_that_the_source_lacks_are_drawn_anew_by_name(tmp_path, states, ca
         np.testing.assert_array_equal(leaf, expected, err_msg=path)
         assert leaf.sharding == flatten(target)[path].sharding
     if drawn:
-        assert f"has no {', '.join(drawn)}: drawn anew, not trained" in caplog.text
+        assert f"has no {', '.join(drawn)}: initialised randomly" in caplog.text
     else:
         assert caplog.text == ""
 

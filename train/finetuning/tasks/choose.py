@@ -1,4 +1,4 @@
-"""Multiple choice: SWAG, CODAH, ARC and its like, HellaSwag."""
+"""Multiple choice: SWAG, CODAH, ARC and sets in its format, HellaSwag."""
 
 import csv
 from collections.abc import Hashable, Sequence
@@ -38,7 +38,7 @@ _FILES = {
 
 
 class ChoiceTask:
-    """A `TaskData`: which of the endings of a question is right."""
+    """A `TaskData`: choose the right ending of a question."""
 
     head = "multiple-choice"
     labels: tuple[str, ...] = ("LABEL_0",)
@@ -47,7 +47,7 @@ class ChoiceTask:
     def __init__(self, config: FinetuneConfig, tokenizer: Tokenizer, form: str):
         files = task_files(config, _FILES[form])
         if config.class_weights != "none":
-            raise UserError("class_weights: choices have no classes")
+            raise UserError("class_weights: multiple choice has no classes; leave it out")
         self.metric = checked_metric(config.metric or "accuracy", ["accuracy"], config.task)
         self.objective = OneLabel(None, config.label_smoothing)
         self._read, self._tokenizer, self._length = CHOICE_READERS[form], tokenizer, config.max_length
@@ -59,7 +59,7 @@ class ChoiceTask:
         self.tests = tuple(self._split(name, path, self._some(path)) for name, path in files.test)
         for path, encoded in ((files.train, self.train), *((s.path, s.encoded) for s in self.evaluations)):
             if "labels" not in encoded.targets:
-                raise UserError(f"{path}: not every question says which choice is right")
+                raise UserError(f"{path}: some questions have no label; expected the right choice of each")
 
     def _some(self, path: Path) -> list[Choices]:
         if not (found := list(self._read(path))):

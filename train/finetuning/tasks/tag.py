@@ -1,4 +1,4 @@
-"""Token classification: names of people, places and the like in sentences whose words carry tags."""
+"""Token classification: names of people, places and the like, in sentences with a tag for each word."""
 
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from pathlib import Path
@@ -32,7 +32,7 @@ Reader = Callable[[Path], Iterable[TaggedSentence]]
 
 
 class TagTask:
-    """A `TaskData`: a tag for each word."""
+    """A `TaskData`: predict a tag for each word."""
 
     head = "token-classification"
     problem_type = None
@@ -72,7 +72,7 @@ class TagTask:
         return Split(name, path, sentences, tagged.encoded, "labels" in tagged.encoded.tokens, tagged)
 
     def score(self, split: Split, outputs: Outputs) -> Scores:
-        """conlleval's figures in percent, of all entities and of each type; the share of right tags."""
+        """conlleval's scores in percent, over all entities and for each type; and the share of right tags."""
         return _scores([sentence.tags for sentence in split.examples], self._tags(split, outputs))
 
     def _tags(self, split: Split, outputs: Outputs) -> list[list[str]]:
@@ -96,7 +96,7 @@ class TagTask:
         return found
 
     def mistakes(self, split: Split, outputs: Outputs) -> list[dict[str, Any]]:
-        """Sentences with wrong tags, those with the most of them first."""
+        """Sentences with wrong tags, those with the most wrong tags first."""
         found = []
         for sentence, said in zip(split.examples, self._tags(split, outputs), strict=True):
             wrong = sum(a != b for a, b in zip(sentence.tags, said, strict=True))
@@ -114,7 +114,7 @@ class TagTask:
 
 
 def _scores(gold: list[Any], found: list[Any]) -> Scores:
-    """Of tags, a list a sentence."""
+    """Scores of predicted tags, a list per sentence, against gold tags."""
     result = {}
     for type_, (precision, recall, f1, *_) in metrics.entity_scores(gold, found).items():
         stem = "" if type_ == "overall" else f"{type_}_"
@@ -124,7 +124,7 @@ def _scores(gold: list[Any], found: list[Any]) -> Scores:
 
 
 def _has_one_column(path: Path) -> bool:
-    """Whether a file has words alone, as a test file whose tags are kept back."""
+    """Whether a file has only words, like a test file whose tags are not published."""
     first = next((line for _, line in read_lines(path) if line.strip()), "")
     return len(first.split()) == 1
 
@@ -134,12 +134,12 @@ def _has_entity(sentence: TaggedSentence) -> bool:
 
 
 def _marked(words: tuple[str, ...], tags: Any) -> str:
-    """The entities alone: "PER: Ada Lovelace; LOC: London"."""
+    """The entities as text: "PER: Ada Lovelace; LOC: London"."""
     return "; ".join(f"{e.type}: {' '.join(words[e.first : e.last + 1])}" for e in metrics.entities(tags)) or "none"
 
 
 def _spans(words: tuple[str, ...], tags: Any) -> tuple[Span, ...]:
-    """The entities in the words joined by blanks."""
+    """The entities as spans of the text in which spaces join the words."""
     ends = np.cumsum([len(word) + 1 for word in words]) - 1
     return tuple(
         Span(int(ends[e.first]) - len(words[e.first]), int(ends[e.last]), e.type) for e in metrics.entities(tags)
