@@ -274,7 +274,7 @@ def _mistake(capsys, place: Path, *words: str) -> str:
             ["init={}/model", "train={}/train.csv", "dev=0.1", "reinit_layers=2"],
             "reinit_layers: found 2; this bert has 1",
         ),
-        (["init={}/model", "data={}/model", "task=rte"], "model holds no train.tsv"),
+        (["init={}/model", "data={}/model", "task=rte"], "model has no train.tsv"),
         (["init={}/gpt2", "train={}/train.csv", "dev=0.1"], "gpt2/config.json: model_type='gpt2' is not supported"),
         (["init={}/bare", "train={}/train.csv", "dev=0.1"], "bare: contains no weights"),
         (["init={}/nowhere", "train={}/train.csv", "dev=0.1"], "nowhere: no such folder"),
