@@ -5,7 +5,6 @@ another (https://arxiv.org/abs/1810.04805, section 4.1; https://arxiv.org/abs/20
 """
 
 import dataclasses
-import json
 import math
 from collections.abc import Generator, Sequence
 from typing import Any, NamedTuple
@@ -17,7 +16,7 @@ import numpy as np
 from bert_jax.data.tasks.encoded import evaluation_batches
 from bert_jax.data.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import UserError
-from bert_jax.files import write_json, write_whole
+from bert_jax.files import json_text, write_json, write_whole
 from bert_jax.training.many import (
     compile_many_predict_step,
     compile_many_train_step,
@@ -144,7 +143,7 @@ class SweepJob:
         not_finite = self._gone_bad(state.skipped_in_a_row).tolist()
         self._history[step] = {"step": step, "scores": scores, "constant": constant, "not_finite": not_finite}
         log.record("eval", step, _scores_over_runs(scores, self._task.metric, self.runs))
-        rows = (json.dumps(self._history[at], allow_nan=False) + "\n" for at in sorted(self._history))
+        rows = (json_text(self._history[at]) + "\n" for at in sorted(self._history))
         write_whole(self._run.path / "runs.jsonl", "".join(rows))
         self.keep_best(state.params, step, self._history)
         return False
@@ -255,7 +254,7 @@ def write_sweep(
         ],
         "steps": steps,
     }
-    write_json(run.path / "sweep.json", json.loads(json.dumps(facts, allow_nan=False)))
+    write_json(run.path / "sweep.json", facts)
     (run.path / "sweep.md").write_text(_page(facts))
     if not run.is_remote:
         _draw(run, facts)
