@@ -18,6 +18,7 @@ from rich.console import Console
 from rich.table import Table
 
 from bert_jax.errors import UserError
+from bert_jax.files import read_json_lines
 from train.run.stopping import run_program
 
 _NOT_PROSE_FOLDERS = {
@@ -142,8 +143,7 @@ def report(seconds: float) -> None:
     """Prints the held-out scores beside their baselines, a few filled masks, and what to try next."""
     from bert_jax.inference.pipeline import pipeline
 
-    rows = [json.loads(line) for line in (RUN / "metrics.jsonl").read_text().splitlines()]
-    last = [row for row in rows if row["kind"] == "eval"][-1]
+    last = [row for row in read_json_lines(RUN / "metrics.jsonl") if row["kind"] == "eval"][-1]
     out = Console(highlight=False)
     table = Table(title=f"held-out documents after {last['step']:,} steps ({seconds:.0f} s in all)")
     for column in ("", "this model", "baseline", "what the baseline is"):

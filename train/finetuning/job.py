@@ -11,6 +11,7 @@ import jax
 
 from bert_jax.data.tasks.encoded import BUCKETS, Encoded, LengthBatches, evaluation_batches
 from bert_jax.data.tokenizer.tokenizer import Tokenizer
+from bert_jax.files import read_json_lines
 from bert_jax.formats.card import training_facts
 from bert_jax.formats.load import load_arrays
 from bert_jax.formats.write import save_pretrained
@@ -25,7 +26,6 @@ from train.finetuning.start import starting_parameters, upper_layers
 from train.finetuning.tasks.data import Outputs, Split, TaskData
 from train.run.config import to_json
 from train.run.directory import RunDirectory
-from train.run.log import read_rows
 from train.run.loop import Log, ModelJob, prefetched_batches
 from train.run.start import place_on_mesh
 
@@ -189,5 +189,5 @@ def write_export(
 
 def _scores_so_far(run: RunDirectory, figure: str) -> dict[int, float]:
     """Step -> score of the run's earlier evaluations; -inf for a score that was NaN."""
-    rows = [row for row in read_rows(run.path / "metrics.jsonl") if row["kind"] == "eval" and figure in row]
+    rows = [row for row in read_json_lines(run.path / "metrics.jsonl") if row["kind"] == "eval" and figure in row]
     return {row["step"]: -math.inf if row[figure] is None else row[figure] for row in rows}

@@ -16,7 +16,7 @@ import numpy as np
 from bert_jax.data.tasks.encoded import evaluation_batches
 from bert_jax.data.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import UserError
-from bert_jax.files import json_text, write_json, write_whole
+from bert_jax.files import json_text, read_json_lines, write_json, write_whole
 from bert_jax.training.many import (
     compile_many_predict_step,
     compile_many_train_step,
@@ -33,7 +33,6 @@ from train.finetuning.recipe import FinetuneConfig
 from train.finetuning.start import starting_parameters
 from train.finetuning.tasks.data import Outputs, Split, TaskData
 from train.run.directory import RunDirectory
-from train.run.log import read_rows
 from train.run.loop import Log, Metrics, prefetched_batches
 
 
@@ -81,7 +80,7 @@ class SweepJob:
         self._dropout_keys = jnp.stack(keys)
         self._peaks = jnp.array([one.learning_rate for one in self.runs], jnp.float32)
         self._orders = {one.seed: order_of(dataclasses.replace(config, seed=one.seed), task.train) for one in self.runs}
-        self._history = {row["step"]: row for row in read_rows(run.path / "runs.jsonl")}
+        self._history = {row["step"]: row for row in read_json_lines(run.path / "runs.jsonl")}
 
     def first_state(self) -> TrainState:
         fresh = [init_state(key, self._alone.model, self._tx) for key in self._init_keys]

@@ -15,7 +15,15 @@ from typing import Any
 from etils import epath
 
 from bert_jax.errors import UserError
-from bert_jax.files import check_reachable, copy_folder, is_remote, json_text, read_object, write_json
+from bert_jax.files import (
+    check_reachable,
+    copy_folder,
+    is_remote,
+    json_text,
+    read_json_lines,
+    read_object,
+    write_json,
+)
 from bert_jax.training.checkpoint.checkpoints import Checkpoints
 from train.run.config import differing_fields, to_json
 
@@ -112,9 +120,7 @@ class RunDirectory:
 
         checkpoint: the newest saved step. train, eval: the last row of each kind in metrics.jsonl.
         """
-        metrics = self.path / "metrics.jsonl"
-        rows = [json.loads(line) for line in metrics.read_text().splitlines()] if metrics.exists() else []
-        last = {row["kind"]: row for row in rows}
+        last = {row["kind"]: row for row in read_json_lines(self.path / "metrics.jsonl")}
         with Checkpoints(self.checkpoints) as checkpoints:
             steps = checkpoints.steps()
         return {

@@ -15,8 +15,7 @@ from etils import epath
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from bert_jax.errors import UserError
-from bert_jax.files import copy_folder, is_remote, parse_json
+from bert_jax.files import copy_folder, is_remote
 
 
 def draw_curves(records: list[dict], path: epath.Path) -> None:
@@ -224,22 +223,6 @@ def open_log(directory: epath.Path, *, start_step: int, total_steps: int) -> Run
     if jax.process_index() == 0:
         return RunLog(directory, start_step=start_step, total_steps=total_steps)
     return SilentLog()
-
-
-def read_rows(path: epath.Path) -> list[dict[str, Any]]:
-    """Reads a file with one JSON object per line; skips a last line that a killed run left unfinished.
-
-    Returns [] if there is no file. Raises UserError if another line is not JSON.
-    """
-    lines = path.read_text().splitlines() if path.exists() else []
-    rows = []
-    for number, line in enumerate(lines, 1):
-        try:
-            rows.append(parse_json(line, f"{path}, line {number}"))
-        except UserError:
-            if number < len(lines):
-                raise
-    return rows
 
 
 class _Lines:
