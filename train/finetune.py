@@ -3,19 +3,15 @@
 import dataclasses
 import json
 
-import jax
-
 from bert_jax.config import BertConfig
 from bert_jax.data.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import UserError
-from bert_jax.files import write_json
 from bert_jax.formats.load import load_tokenizer
 from train.finetuning.recipe import FinetuneConfig
 from train.finetuning.start import adopted_model, check_source
 from train.finetuning.tasks.data import TaskData
-from train.run.directory import RunDirectory, environment
-from train.run.launch import Launch, parse, start_jax
-from train.run.start import recorded_origin
+from train.run.directory import RunDirectory
+from train.run.launch import Launch, in_run_directory, parse, record_start, start_jax
 from train.run.stopping import EXIT_DONE, run_program
 
 USAGE = """
@@ -49,23 +45,15 @@ saving; 130 stopped by Ctrl-C after saving; 1 a bug.
 def main(argv: list[str]) -> int:
     launch = parse(argv, USAGE, FinetuneConfig)
     start_jax()
-    run = RunDirectory(launch.run)
-    if launch.dry_run:
-        from train.finetuning.job import FinetuningJob
+    if not launch.dry_run:
+        return in_run_directory(launch, finetune_in)
+    from train.finetuning.job import FinetuningJob
 
-        config, task, tokenizer = prepared(run, launch)
-        facts = FinetuningJob(config, run, task, tokenizer).plan()
-        print(json.dumps(facts) if launch.as_json else "\n".join(f"{name}: {value}" for name, value in facts.items()))
-        return EXIT_DONE
-    if jax.process_index() == 0:
-        run.acquire()
-    try:
-        code = finetune_in(run, launch)
-        if launch.as_json and jax.process_index() == 0:
-            print(json.dumps(run.summary(code)))
-        return code
-    finally:
-        run.release()
+    run = RunDirectory(launch.run)
+    config, task, tokenizer = prepared(run, launch)
+    facts = FinetuningJob(config, run, task, tokenizer).plan()
+    print(json.dumps(facts) if launch.as_json else "\n".join(f"{name}: {value}" for name, value in facts.items()))
+    return EXIT_DONE
 
 
 def finetune_in(run: RunDirectory, launch: Launch) -> int:
@@ -75,11 +63,7 @@ def finetune_in(run: RunDirectory, launch: Launch) -> int:
 
     config, task, tokenizer = prepared(run, launch)
     job = FinetuningJob(config, run, task, tokenizer)
-    if jax.process_index() == 0:
-        run.settle_config(config, launch.allow_change)
-        started_from = recorded_origin(config.init, run, resumed=bool(run.config_to_resume()))
-        write_json(run.path / "environment.json", environment() | started_from)
-        run.write_folder(run.tokenizer, tokenizer.save)
+    record_start(run, launch, config, tokenizer, resumed=bool(run.config_to_resume()))
     if config.seeds > 1 or config.learning_rates:
         from train.finetuning.sweep import SweepJob
 

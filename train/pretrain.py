@@ -1,19 +1,16 @@
 """The pretraining program: from a config file and `key=value` words to a finished run directory."""
 
 import dataclasses
-import json
 from pathlib import Path
 
 import jax
 
 from bert_jax.errors import UserError
-from bert_jax.files import write_json
 from train.pretraining.recipe import PretrainConfig
 from train.pretraining.source import DataSource, PreparedData, RandomData, open_data
 from train.pretraining.start import adopted_model, check_vocabulary, with_model_for
-from train.run.directory import RunDirectory, environment
-from train.run.launch import Launch, parse, start_jax
-from train.run.start import recorded_origin
+from train.run.directory import RunDirectory
+from train.run.launch import Launch, in_run_directory, parse, record_start, start_jax
 from train.run.stopping import run_program
 
 USAGE = """
@@ -55,16 +52,7 @@ def main(argv: list[str]) -> int:
         if config.init is not None:
             check_vocabulary(config.init, data)
         return dry_run(config, data, as_json=launch.as_json)
-    run = RunDirectory(launch.run)
-    if jax.process_index() == 0:
-        run.acquire()
-    try:
-        code = pretrain_in(run, launch)
-        if launch.as_json and jax.process_index() == 0:
-            print(json.dumps(run.summary(code)))
-        return code
-    finally:
-        run.release()
+    return in_run_directory(launch, pretrain_in)
 
 
 def pretrain_in(run: RunDirectory, launch: Launch) -> int:
@@ -81,12 +69,7 @@ def pretrain_in(run: RunDirectory, launch: Launch) -> int:
     if config.init is not None and not saved:
         check_vocabulary(config.init, data)
     held_out = data if config.eval_data is None else other_data(config, data)
-    if jax.process_index() == 0:
-        run.settle_config(config, launch.allow_change)
-        started_from = recorded_origin(config.init, run, resumed=bool(saved))
-        write_json(run.path / "environment.json", environment() | started_from)
-        if data.tokenizer is not None:
-            run.write_folder(run.tokenizer, data.tokenizer.save)
+    record_start(run, launch, config, data.tokenizer, resumed=bool(saved))
     return train(PretrainingJob(config, run, data, held_out), run)
 
 

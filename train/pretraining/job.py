@@ -20,8 +20,8 @@ from train.pretraining.source import DataSource, head_for
 from train.pretraining.start import first_state, objective_of, pretraining_of
 from train.run.config import to_json
 from train.run.directory import RunDirectory
+from train.run.launch import origin
 from train.run.loop import Log, Metrics, ModelJob, prefetched_batches
-from train.run.start import origin
 
 
 class HeldOutBatches:

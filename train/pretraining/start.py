@@ -36,7 +36,7 @@ from bert_jax.training.step import TrainState
 from bert_jax.tree import flatten, unflatten
 from train.pretraining.recipe import PretrainConfig
 from train.pretraining.source import DataSource, head_for
-from train.run.start import given_to_model, overridden_model, place_on_mesh
+from train.run.launch import given_to_model, overridden_model, place_on_mesh
 
 logger = logging.getLogger(__name__)
 

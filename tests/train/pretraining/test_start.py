@@ -24,7 +24,7 @@ from train.pretraining.recipe import Phase, PretrainConfig
 from train.pretraining.start import adopted_model, check_vocabulary, initial_parameters
 from train.run.config import override
 from train.run.directory import RunDirectory
-from train.run.start import origin
+from train.run.launch import origin
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "[unused1]", "the", "The", "cat", "sat", "##s", "."]
 MODEL = tiny.CONFIG.replace(vocab_size=16, layer_norm_eps=1e-5)
