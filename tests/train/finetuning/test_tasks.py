@@ -183,7 +183,7 @@ def test_a_quote_in_a_tsv_is_a_character(tmp_path):
         ('text,label\n"the film,good\n', 'not CSV (unexpected end of data); quote cells with ", double a " within'),
         ("text,label\nthe film,good,bad\n", "line 2: 3 cells, but the header has 2"),
         ("text,label\nthe film,\n", "line 2: 'label' is ''; expected the name of a class"),
-        ("text,label\n", "holds no examples"),
+        ("text,label\n", "has no examples"),
         ("", "is empty; expected a header"),
     ],
 )

@@ -23,6 +23,7 @@ from train.finetuning.tasks.data import (
     SpanExample,
     Split,
     checked_metric,
+    read_splits,
     task_files,
     with_held_out,
 )
@@ -49,11 +50,8 @@ class AnswerTask:
     problem_type = None
 
     def __init__(self, config: FinetuneConfig, tokenizer: Tokenizer, version: int, rules: AnswerRules):
-        names = FileNames(
-            (f"train-v{version}.{'1' if version == 1 else '0'}", "train"),
-            ((f"dev-v{version}.{'1' if version == 1 else '0'}", "dev"),),
-        )
-        files = task_files(config, names)
+        release = {1: "v1.1", 2: "v2.0"}[version]
+        files = task_files(config, FileNames((f"train-{release}", "train"), ((f"dev-{release}", "dev"),)))
         if config.class_weights != "none" or config.label_smoothing:
             raise UserError("class_weights, label_smoothing: need one class per example; leave them out for answers")
         self._config, self._tokenizer, self._rules = config, tokenizer, rules
@@ -62,10 +60,7 @@ class AnswerTask:
         self.objective = AnswerSpan()
         train, held = self._read_train(files.train)
         self.train = self._split("train", files.train, train).encoded
-        dev = [(name, path, self._read_labelled(path)) for name, path in files.dev]
-        dev += [("dev", files.train, held)] if held else []
-        self.evaluations = tuple(self._split(name, path, found) for name, path, found in dev)
-        self.tests = tuple(self._split(name, path, _read(path)) for name, path in files.test)
+        self.evaluations, self.tests = read_splits(files, held, self._read_labelled, _read, self._split)
         ids = [question.id for question in self.evaluations[0].examples]
         nothing_said = self._scores(
             self.evaluations[0], dict.fromkeys(ids, ""), dict.fromkeys(ids, ""), dict.fromkeys(ids, 0.0)
@@ -222,7 +217,7 @@ class AnswerTask:
 
 def _read(path: Path) -> list[PassageQuestion]:
     if not (questions := list(read_squad(path))):
-        raise UserError(f"{path}: holds no questions")
+        raise UserError(f"{path}: has no questions")
     return questions
 
 

@@ -21,6 +21,7 @@ from train.finetuning.tasks.data import (
     SpanExample,
     Split,
     checked_metric,
+    read_splits,
     task_files,
     with_held_out,
 )
@@ -53,17 +54,14 @@ class ChoiceTask:
         self._read, self._tokenizer, self._length = CHOICE_READERS[form], tokenizer, config.max_length
         train, held = with_held_out(config, self._some(files.train), lambda question: question.label)
         self.train = self._split("train", files.train, train).encoded
-        dev = [(name, path, self._some(path)) for name, path in files.dev]
-        dev += [("dev", files.train, held)] if held else []
-        self.evaluations = tuple(self._split(name, path, found) for name, path, found in dev)
-        self.tests = tuple(self._split(name, path, self._some(path)) for name, path in files.test)
+        self.evaluations, self.tests = read_splits(files, held, self._some, self._some, self._split)
         for path, encoded in ((files.train, self.train), *((s.path, s.encoded) for s in self.evaluations)):
             if "labels" not in encoded.targets:
                 raise UserError(f"{path}: some questions have no label; expected the right choice of each")
 
     def _some(self, path: Path) -> list[Choices]:
         if not (found := list(self._read(path))):
-            raise UserError(f"{path}: holds no questions")
+            raise UserError(f"{path}: has no questions")
         return found
 
     def _split(self, name: str, path: Path, questions: list[Choices]) -> Split:

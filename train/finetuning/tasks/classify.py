@@ -35,6 +35,7 @@ from train.finetuning.tasks.data import (
     Split,
     beside,
     checked_metric,
+    read_splits,
     task_files,
     with_held_out,
 )
@@ -110,13 +111,10 @@ class ClassifyTask:
         }[layout.kind]
         self.train = self._split("train", files.train, train).encoded
         self.objective = self._objective(config)
-        dev = [(name, path, _some(layout.read, path)) for name, path in files.dev]
-        dev += [("dev", files.train, held)] if held else []
-        self.evaluations = tuple(self._split(name, path, found) for name, path, found in dev)
-        test = [(name, path, _some(layout.read_test, path)) for name, path in files.test]
+        read, read_test = partial(_some, layout.read), partial(_some, layout.read_test)
+        self.evaluations, self.tests = read_splits(files, held, read, read_test, self._split)
         if (extra := layout.extra) and (path := beside(config.data, extra.name, extra.files)):
-            test.append((extra.name, path, _some(extra.read, path)))
-        self.tests = tuple(self._split(name, path, found) for name, path, found in test)
+            self.tests += (self._split(extra.name, path, _some(extra.read, path)),)
         nothing_said = np.zeros((len(self.evaluations[0].examples), len(self.labels)), np.float32)
         scores = self.score(self.evaluations[0], {"logits": nothing_said})
         self.metric = checked_metric(config.metric or layout.metric, scores, config.task)
@@ -303,7 +301,7 @@ def _some(read: Reader, path: Path) -> list[LabelledText]:
     """The examples of a file; raises UserError if there are none, and logs a warning with the number of empty texts."""
     examples = read(path)
     if not examples:
-        raise UserError(f"{path}: holds no examples")
+        raise UserError(f"{path}: has no examples")
     if lines := [example.line for example in examples if _has_empty_text(example)]:
         texts = "1 text is" if len(lines) == 1 else f"{len(lines):,} texts are"
         logger.warning("%s: %s empty, the first in line %s", path, texts, lines[0])

@@ -200,6 +200,27 @@ def task_files(config: FinetuneConfig, names: FileNames) -> TaskFiles:
     return TaskFiles(train[0][1], dev, looked_for("test", names.test), more)
 
 
+def read_splits(
+    files: TaskFiles,
+    held: list[Any],
+    read: Callable[[Path], list[Any]],
+    read_test: Callable[[Path], list[Any]],
+    encode: Callable[[str, Path, list[Any]], Split],
+) -> tuple[tuple[Split, ...], tuple[Split, ...]]:
+    """The evaluations and the tests of a task.
+
+    Args:
+        files: of the run.
+        held: what dev=SHARE holds out of the training examples, which is then the split "dev".
+        read, read_test: return the examples of a file, with labels and of a test file.
+        encode: name, file and examples -> split.
+    """
+    dev = [(name, path, read(path)) for name, path in files.dev]
+    dev += [("dev", files.train, held)] if held else []
+    test = ((name, path, read_test(path)) for name, path in files.test)
+    return tuple(encode(*split) for split in dev), tuple(encode(*split) for split in test)
+
+
 def beside(data: str | None, folder: str, names: Sequence[str]) -> Path | None:
     """The first of `names` in data=, or in a folder called `folder` next to it; None if there is none."""
     if data is None:

@@ -24,6 +24,7 @@ from train.finetuning.tasks.data import (
     SpanExample,
     Split,
     checked_metric,
+    read_splits,
     task_files,
     with_held_out,
 )
@@ -46,18 +47,15 @@ class TagTask:
         self.train = self._split("train", files.train, train).encoded
         weights = class_weights(config.class_weights, self.train.tokens["labels"], self.labels)
         self.objective = OneLabel(None if weights is None else jnp.asarray(weights), config.label_smoothing)
-        dev = [(name, path, self._some(path)) for name, path in files.dev]
-        dev += [("dev", files.train, held)] if held else []
-        self.evaluations = tuple(self._split(name, path, found) for name, path, found in dev)
-        tests = ((name, path, self._some(path, tagged=not _has_one_column(path))) for name, path in files.test)
-        self.tests = tuple(self._split(name, path, found) for name, path, found in tests)
+        self.evaluations, self.tests = read_splits(files, held, self._some, self._some_to_predict, self._split)
         gold = [list(sentence.tags) for sentence in self.evaluations[0].examples]
         self.metric = checked_metric(config.metric or "f1", _scores(gold, gold), config.task)
 
-    def _some(self, path: Path, *, tagged: bool = True) -> list[TaggedSentence]:
-        if not (found := list(self._read(path) if tagged else read_conll(path, tag=None))):
-            raise UserError(f"{path}: holds no sentences")
-        return found
+    def _some(self, path: Path) -> list[TaggedSentence]:
+        return _checked(path, self._read(path))
+
+    def _some_to_predict(self, path: Path) -> list[TaggedSentence]:
+        return _checked(path, read_conll(path, tag=None) if _has_one_column(path) else self._read(path))
 
     def _split(self, name: str, path: Path, sentences: list[TaggedSentence]) -> Split:
         tagged = encode_tagged(
@@ -121,6 +119,12 @@ def _scores(gold: list[Any], found: list[Any]) -> Scores:
         result |= {f"{stem}f1": f1, f"{stem}precision": precision, f"{stem}recall": recall}
     right = [a == b for tags, said in zip(gold, found, strict=True) for a, b in zip(tags, said, strict=True)]
     return result | {"tag_accuracy": float(np.mean(right))}
+
+
+def _checked(path: Path, sentences: Iterable[TaggedSentence]) -> list[TaggedSentence]:
+    if not (found := list(sentences)):
+        raise UserError(f"{path}: has no sentences")
+    return found
 
 
 def _has_one_column(path: Path) -> bool:
