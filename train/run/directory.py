@@ -7,7 +7,7 @@ import platform
 import socket
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -86,24 +86,21 @@ class RunDirectory:
             write(local)
             copy_folder(local, folder)
 
-    @contextmanager
-    def on_disk(self) -> Iterator[Path]:
+    def on_disk(self) -> AbstractContextManager[Path]:
         """Context manager: a local folder with the run's small files, the directory itself or a temporary copy."""
-        if not self.is_remote:
-            yield Path(self.path)
-            return
-        with tempfile.TemporaryDirectory() as scratch:
-            copy_folder(self.path, scratch, skip=("checkpoints", "data", "export", "tensorboard"))
-            yield Path(scratch)
+        return self._on_disk(self.path, skip=("checkpoints", "data", "export", "tensorboard"))
+
+    def export_on_disk(self) -> AbstractContextManager[Path]:
+        """Context manager: `export/` as a local folder, itself or a temporary copy."""
+        return self._on_disk(self.export)
 
     @contextmanager
-    def export_on_disk(self) -> Iterator[Path]:
-        """Context manager: `export/` as a local folder, itself or a temporary copy."""
+    def _on_disk(self, folder: epath.Path, *, skip: tuple[str, ...] = ()) -> Iterator[Path]:
         if not self.is_remote:
-            yield Path(self.export)
+            yield Path(folder)
             return
         with tempfile.TemporaryDirectory() as scratch:
-            copy_folder(self.export, scratch)
+            copy_folder(folder, scratch, skip=skip)
             yield Path(scratch)
 
     def saved_config(self) -> dict[str, Any] | None:

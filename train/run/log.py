@@ -52,30 +52,14 @@ def draw_curves(records: list[dict], path: epath.Path) -> None:
 
 def _draw_pretraining(loss, accuracy, train: list[dict], evaluations: list[dict]) -> None:
     _line(loss, train, "mlm_loss", "training", color="tab:blue", alpha=0.5)
-    _line(loss, evaluations, "mlm_loss", "held-out", color="tab:blue", marker="o", markersize=3)
+    _line(loss, evaluations, "mlm_loss", "held-out", color="tab:blue", **_POINTS)
     _line(loss, evaluations, "unigram_loss", "unigram baseline", color="gray", linestyle="--")
     loss.set_title("masked LM loss (nats per masked token)")
     _line(accuracy, train, "mlm_accuracy", "masked LM, training", color="tab:blue", alpha=0.5)
-    _line(
-        accuracy,
-        evaluations,
-        "mlm_accuracy",
-        "masked LM, held-out",
-        color="tab:blue",
-        marker="o",
-        markersize=3,
-    )
+    _line(accuracy, evaluations, "mlm_accuracy", "masked LM, held-out", color="tab:blue", **_POINTS)
     _line(accuracy, evaluations, "unigram_accuracy", "most frequent token", color="tab:blue", linestyle="--")
     _line(accuracy, train, "nsp_accuracy", "next sentence, training", color="tab:orange", alpha=0.5)
-    _line(
-        accuracy,
-        evaluations,
-        "nsp_accuracy",
-        "next sentence, held-out",
-        color="tab:orange",
-        marker="o",
-        markersize=3,
-    )
+    _line(accuracy, evaluations, "nsp_accuracy", "next sentence, held-out", color="tab:orange", **_POINTS)
     _line(accuracy, evaluations, "majority_accuracy", "majority class", color="tab:orange", linestyle="--")
     accuracy.set_title("accuracy")
     accuracy.set_ylim(0, 1)
@@ -84,13 +68,13 @@ def _draw_pretraining(loss, accuracy, train: list[dict], evaluations: list[dict]
 def _draw_task(loss, score, train: list[dict], evaluations: list[dict]) -> None:
     """Draws the loss and every score of the first evaluated file; divides scores in percent by 100."""
     _line(loss, train, "loss", "training", color="tab:blue", alpha=0.5)
-    _line(loss, evaluations, "loss", "held-out", color="tab:blue", marker="o", markersize=3)
+    _line(loss, evaluations, "loss", "held-out", color="tab:blue", **_POINTS)
     loss.set_title("loss")
     names = [name for name in (evaluations[0] if evaluations else {}) if name in _SCORES]
     for name in names:
         scale = 100 if max(row[name] or 0 for row in evaluations) > 1 else 1
         rows = [row | {name: row[name] / scale} for row in evaluations if row.get(name) is not None]
-        _line(score, rows, name, name.replace("_", " "), marker="o", markersize=3)
+        _line(score, rows, name, name.replace("_", " "), **_POINTS)
     score.set_title("held-out scores")
 
 
@@ -98,6 +82,9 @@ _SCORES = (
     *("accuracy", "f1", "macro_f1", "micro_f1", "matthews_correlation", "spearman", "pearson"),
     *("exact_match", "exact", "precision", "recall", "tag_accuracy"),
 )
+
+
+_POINTS = {"marker": "o", "markersize": 3}
 
 
 def _line(axes, rows: list[dict], name: str, label: str, **style) -> None:
