@@ -7,6 +7,7 @@ from bert_jax.config import BertConfig
 from bert_jax.data.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import UserError
 from bert_jax.formats.load import load_tokenizer
+from bert_jax.formats.source import Source, open_source
 from train.finetuning.recipe import FinetuneConfig
 from train.finetuning.start import adopted_model, check_source
 from train.finetuning.tasks.data import TaskData
@@ -50,8 +51,8 @@ def main(argv: list[str]) -> int:
     from train.finetuning.job import FinetuningJob
 
     run = RunDirectory(launch.run)
-    config, task, tokenizer = prepared(run, launch)
-    facts = FinetuningJob(config, run, task, tokenizer).plan()
+    config, task, tokenizer, source = prepared(run, launch)
+    facts = FinetuningJob(config, run, task, tokenizer, source).plan()
     print(json.dumps(facts) if launch.as_json else "\n".join(f"{name}: {value}" for name, value in facts.items()))
     return EXIT_DONE
 
@@ -61,9 +62,9 @@ def finetune_in(run: RunDirectory, launch: Launch) -> int:
     from train.finetuning.job import FinetuningJob
     from train.run.loop import train
 
-    config, task, tokenizer = prepared(run, launch)
-    job = FinetuningJob(config, run, task, tokenizer)
-    record_start(run, launch, config, tokenizer, resumed=bool(run.config_to_resume()))
+    config, task, tokenizer, source = prepared(run, launch)
+    job = FinetuningJob(config, run, task, tokenizer, source)
+    record_start(run, launch, config, tokenizer, source)
     if config.seeds > 1 or config.learning_rates:
         from train.finetuning.sweep import SweepJob
 
@@ -71,8 +72,11 @@ def finetune_in(run: RunDirectory, launch: Launch) -> int:
     return train(job, run)
 
 
-def prepared(run: RunDirectory, launch: Launch) -> tuple[FinetuneConfig, TaskData, Tokenizer]:
-    """Returns the config, completed with what follows from source and data; the task; and the tokenizer."""
+def prepared(run: RunDirectory, launch: Launch) -> tuple[FinetuneConfig, TaskData, Tokenizer, Source | None]:
+    """Returns the config, completed with what follows from source and data; the task; the tokenizer; and the source.
+
+    The source is the opened `init=`; None for a resumed run, which has its own config and tokenizer.
+    """
     from train.finetuning.tasks.table import open_task
 
     config: FinetuneConfig = launch.config
@@ -81,21 +85,21 @@ def prepared(run: RunDirectory, launch: Launch) -> tuple[FinetuneConfig, TaskDat
     if follows := launch.given & {"optimizer.total_steps", "optimizer.warmup_steps"}:
         raise UserError(f"{min(follows)}: is computed from the data; set epochs=, or warmup= as a share of the steps")
     saved = run.config_to_resume()
-    if not saved:
-        check_source(config.init)
-    source = str(run.path) if saved else config.init
-    tokenizer = load_tokenizer(source)
+    source = None if saved else open_source(config.init)
+    if source is not None:
+        check_source(source)
+    tokenizer = load_tokenizer(str(run.path) if source is None else source)
     if tokenizer is None:
         raise UserError(f"init: {config.init} has no tokenizer, which fine-tuning needs to encode its texts")
     task = open_task(config, tokenizer)
-    own = BertConfig.from_json(saved["model"]) if saved else None
-    if own and saved.get("task") == config.task and own.labels != task.labels:
+    start = BertConfig.from_json(saved["model"]) if source is None else source.config
+    if source is None and saved.get("task") == config.task and start.labels != task.labels:
         raise UserError(
-            f"{run.path}: this run was started with the labels {', '.join(own.labels)}, and its data now has "
+            f"{run.path}: this run was started with the labels {', '.join(start.labels)}, and its data now has "
             f"{', '.join(task.labels)}; choose another run="
         )
-    model = adopted_model(config, launch.given, task.labels, task.problem_type, own)
-    return dataclasses.replace(config, model=model).for_examples(len(task.train)), task, tokenizer
+    model = adopted_model(config, launch.given, task.labels, task.problem_type, start)
+    return dataclasses.replace(config, model=model).for_examples(len(task.train)), task, tokenizer, source
 
 
 if __name__ == "__main__":

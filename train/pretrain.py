@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from bert_jax.errors import UserError
+from bert_jax.formats.source import Source, open_source
 from bert_jax.model.heads import HEADS
 from bert_jax.training.optimizer import make_optimizer, make_schedule
 from bert_jax.training.sharding import batch_shardings, check_sizes, make_mesh
@@ -59,10 +60,10 @@ def main(argv: list[str]) -> int:
     if launch.dry_run:
         if launch.config.data is None and launch.config.text is not None:
             raise UserError("--dry-run prepares no text: say data=DIR (made by python -m train.prepare) or data=random")
-        data = open_data(launch.config)
-        config = with_model_for(launch.config, data, launch.given)
-        if config.init is not None:
-            check_vocabulary(config.init, data)
+        data, source = open_data(launch.config), open_init(launch.config)
+        config = with_model_for(launch.config, data, launch.given, source)
+        if source is not None:
+            check_vocabulary(source, data)
         return dry_run(config, data, as_json=launch.as_json)
     return in_run_directory(launch, pretrain_in)
 
@@ -72,20 +73,25 @@ def pretrain_in(run: RunDirectory, launch: Launch) -> int:
     from train.pretraining.job import PretrainingJob
     from train.run.loop import train
 
-    config = launch.config
+    config, saved = launch.config, run.config_to_resume()
+    source = None if saved else open_init(config)
     if config.text is not None and config.data is None:
-        config = dataclasses.replace(config, data=prepare_text(run, config, launch.given))
+        config = dataclasses.replace(config, data=prepare_text(run, config, launch.given, source))
     data = open_data(config)
-    saved = run.config_to_resume()
-    config = with_model_for(config, data, launch.given, saved)
-    if config.init is not None and not saved:
-        check_vocabulary(config.init, data)
+    config = with_model_for(config, data, launch.given, source, saved)
+    if source is not None:
+        check_vocabulary(source, data)
     held_out = data if config.eval_data is None else other_data(config, data)
-    record_start(run, launch, config, data.tokenizer, resumed=bool(saved))
-    return train(PretrainingJob(config, run, data, held_out), run)
+    record_start(run, launch, config, data.tokenizer, source)
+    return train(PretrainingJob(config, run, data, held_out, source), run)
 
 
-def prepare_text(run: RunDirectory, config: PretrainConfig, given: frozenset[str]) -> str:
+def open_init(config: PretrainConfig) -> Source | None:
+    """The source of `init=`, so far without the weights of a published model, which come when all else is checked."""
+    return None if config.init is None else open_source(config.init, parts=("config", "tokenizer"))
+
+
+def prepare_text(run: RunDirectory, config: PretrainConfig, given: frozenset[str], source: Source | None) -> str:
     """Prepares `text=` inside the run directory and returns the path of the data; a resumed run reuses it.
 
     With `init=` it uses the source's tokenizer, and checks first that the source can be trained on such data.
@@ -101,8 +107,8 @@ def prepare_text(run: RunDirectory, config: PretrainConfig, given: frozenset[str
     if jax.process_index() == 0 and not (run.data / "manifest.json").exists():
         options = config.text_options
         vocab = options.vocab or config.init
-        if config.init is not None:
-            adopted_model(config, RandomData(config.model.vocab_size, options.objective), given)
+        if source is not None:
+            adopted_model(config, RandomData(config.model.vocab_size, options.objective), given, source.config)
         prepare(
             PrepareOptions(
                 inputs=(str(config.text),),

@@ -3,7 +3,7 @@
 import dataclasses
 import math
 from collections import Counter
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from bert_jax.data.tokenizer.tokenizer import Tokenizer
 from bert_jax.files import read_json_lines
 from bert_jax.formats.card import training_facts
 from bert_jax.formats.load import load_arrays
+from bert_jax.formats.source import Source
 from bert_jax.formats.write import save_pretrained
 from bert_jax.model.heads import HEADS
 from bert_jax.training.optimizer import layer_rates, make_optimizer, make_schedule, with_rates
@@ -33,7 +34,10 @@ from train.run.loop import Log, ModelJob, prefetched_batches
 class FinetuningJob(ModelJob):
     """A `Job`: fine-tunes a pretrained model on a task."""
 
-    def __init__(self, config: FinetuneConfig, run: RunDirectory, task: TaskData, tokenizer: Tokenizer):
+    def __init__(
+        self, config: FinetuneConfig, run: RunDirectory, task: TaskData, tokenizer: Tokenizer, source: Source | None
+    ):
+        """`source`: the opened `init=`; None in a resumed run."""
         mesh = make_mesh(config.mesh)
         check_sizes(config.model, mesh, batch_size=config.batch, accumulation=config.accumulation)
         check_sizes(config.model, mesh, batch_size=config.eval_batch)
@@ -43,14 +47,19 @@ class FinetuningJob(ModelJob):
         super().__init__(
             config, mesh, HEADS[task.head](config.model), task.objective, tx, make_schedule(config.optimizer)
         )
-        self._run, self._task, self._tokenizer = run, task, tokenizer
+        self._run, self._task, self._tokenizer, self._source = run, task, tokenizer, source
         self._predict = Predictor(self.model, mesh, self.objective)
         self._history = _scores_so_far(run, task.metric)
 
     def first_state(self) -> TrainState:
         state = self.fresh_state()
-        (params,) = starting_parameters(self.config, self._task.head, self.target.params, [state.params])
+        (params,) = self.starting_parameters(self.target.params, [state.params])
         return dataclasses.replace(state, params=params)
+
+    def starting_parameters(self, target: Any, fresh: Sequence[Any]) -> list[Any]:
+        """As `train.finetuning.start.starting_parameters`, for a run that is not resumed."""
+        assert self._source is not None
+        return starting_parameters(self.config, self._source, self._task.head, target, fresh)
 
     def on_start(self, log: Log, *, resumed: bool) -> None:
         splits = (*self._task.evaluations, *self._task.tests)

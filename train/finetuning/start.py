@@ -8,9 +8,9 @@ import jax
 
 from bert_jax.config import BertConfig
 from bert_jax.errors import UserError
-from bert_jax.formats.load import load_arrays, load_config
+from bert_jax.formats.load import load_arrays
 from bert_jax.formats.read import OpenModel, is_allowed
-from bert_jax.formats.source import open_source
+from bert_jax.formats.source import Source
 from bert_jax.training.checkpoint.step_directory import StepDirectory
 from bert_jax.tree import flatten, unflatten
 from train.finetuning.recipe import FinetuneConfig
@@ -28,7 +28,7 @@ def adopted_model(
     given: frozenset[str],
     labels: tuple[str, ...],
     problem_type: str | None,
-    theirs: BertConfig | None = None,
+    theirs: BertConfig,
 ) -> BertConfig:
     """The architecture of `config.init` with the task's labels and the fields that the command line sets.
 
@@ -36,12 +36,12 @@ def adopted_model(
         config: of the run.
         given: the fields that the command line sets.
         labels, problem_type: the task's.
-        theirs: the source's architecture, if it is already known.
+        theirs: the source's architecture.
 
     Raises:
-        FileNotFoundError, UserError: as `load_config`; or `max_length` is more than the model has positions.
+        UserError: `max_length` is more than the model has positions.
     """
-    model = overridden_model(theirs or load_config(str(config.init)), config.model, given)
+    model = overridden_model(theirs, config.model, given)
     model = model.replace(labels=labels, problem_type=problem_type)
     if config.max_length > model.longest_input:
         raise UserError(
@@ -50,24 +50,25 @@ def adopted_model(
     return model
 
 
-def check_source(source: str) -> None:
+def check_source(source: Source) -> None:
     """Checks, before the run writes anything, that `source` is of a known family and has weights.
 
     Raises:
         FileNotFoundError, UserError: as `load_arrays`; or a run without a checkpoint.
     """
-    opened = open_source(source, parts=("config", "weights"))
-    _ = opened.config
-    if opened.is_run:
-        if not StepDirectory(opened.folder / "checkpoints").steps():
+    _ = source.config
+    if source.is_run:
+        if not StepDirectory(source.folder / "checkpoints").steps():
             raise FileNotFoundError(f"init: {source} is a run without a checkpoint; wait for its first, or resume it")
     else:
-        with OpenModel(opened, head="encoder"):
+        with OpenModel(source, head="encoder"):
             pass
 
 
-def starting_parameters(config: FinetuneConfig, head: str, target: Any, fresh: Sequence[Any]) -> list[Any]:
-    """The first parameters of each run, sharded as `target`: those of `config.init`, completed with the run's `fresh`.
+def starting_parameters(
+    config: FinetuneConfig, source: Source, head: str, target: Any, fresh: Sequence[Any]
+) -> list[Any]:
+    """The first parameters of each run, sharded as `target`: those of the source, completed with the run's `fresh`.
 
     `fresh` has each run's randomly initialised parameters. They replace a head that the source lacks or has with other
     labels, a pooler that it lacks, and the `reinit_layers` upper layers with the pooler
@@ -76,10 +77,8 @@ def starting_parameters(config: FinetuneConfig, head: str, target: Any, fresh: S
     Raises:
         FileNotFoundError, UserError: as `load_arrays`; a part of the encoder is missing or has another shape.
     """
-    source = str(config.init)
-    opened = open_source(source, parts=("config", "weights"))
-    known = head in _WITHOUT_CLASSES or opened.config.labels == config.model.labels
-    _, params, report = load_arrays(opened, head=head, labels=config.model.labels)
+    known = head in _WITHOUT_CLASSES or source.config.labels == config.model.labels
+    _, params, report = load_arrays(source, head=head, labels=config.model.labels)
     found, drawn = flatten(params), flatten(fresh[0])
     anew = [name for name in _HEADS if any(is_allowed(path, (name,)) for path in drawn)]
     if known and all(path in found for path in drawn if is_allowed(path, tuple(anew))):
@@ -89,14 +88,13 @@ def starting_parameters(config: FinetuneConfig, head: str, target: Any, fresh: S
     report.check(tuple(anew))
     again = upper_layers(config)
     if jax.process_index() == 0:
-        named = opened.published or source
         if anew:
-            logger.warning("init: %s has no %s for this task: initialised randomly", named, ", ".join(anew))
+            logger.warning("init: %s has no %s for this task: initialised randomly", source.name, ", ".join(anew))
         else:
-            logger.warning("init: %s has a head for this task: training continues with it", named)
+            logger.warning("init: %s has a head for this task: training continues with it", source.name)
     from_fresh = [path for path in drawn if is_allowed(path, (*anew, *again))]
     own = [{path: flat[path] for path in from_fresh} for flat in map(flatten, fresh)]
-    return [place_on_mesh(unflatten(found | parts), target, source) for parts in own]
+    return [place_on_mesh(unflatten(found | parts), target, source.name) for parts in own]
 
 
 def upper_layers(config: FinetuneConfig) -> tuple[str, ...]:

@@ -30,7 +30,6 @@ from bert_jax.training.prediction import Collected
 from bert_jax.training.step import TrainState, abstract_state, init_state
 from train.finetuning.job import FinetuningJob, buckets_of, order_of, rates_of_layers, write_export
 from train.finetuning.recipe import FinetuneConfig
-from train.finetuning.start import starting_parameters
 from train.finetuning.tasks.data import Outputs, Split, TaskData
 from train.run.directory import RunDirectory
 from train.run.loop import Log, Metrics, prefetched_batches
@@ -85,7 +84,7 @@ class SweepJob:
     def first_state(self) -> TrainState:
         fresh = [init_state(key, self._alone.model, self._tx) for key in self._init_keys]
         drawn = [state.params for state in fresh]
-        params = starting_parameters(self.config, self._task.head, self._one.params, drawn)
+        params = self._alone.starting_parameters(self._one.params, drawn)
         states = [dataclasses.replace(state, params=own) for state, own in zip(fresh, params, strict=True)]
         return stacked(states, self.mesh)
 

@@ -10,6 +10,7 @@ import jax
 import numpy as np
 
 from bert_jax.formats.card import training_facts
+from bert_jax.formats.source import Source
 from bert_jax.formats.write import save_pretrained
 from bert_jax.model.heads import HEADS
 from bert_jax.training.optimizer import make_optimizer, make_schedule
@@ -20,7 +21,6 @@ from train.pretraining.source import DataSource, head_for
 from train.pretraining.start import first_state, objective_of, pretraining_of
 from train.run.config import to_json
 from train.run.directory import RunDirectory
-from train.run.launch import origin
 from train.run.loop import Log, Metrics, ModelJob, prefetched_batches
 
 
@@ -115,27 +115,35 @@ def evaluate(
 class PretrainingJob(ModelJob):
     """A `Job`: masked LM, and sentence pairs if the data has them."""
 
-    def __init__(self, config: PretrainConfig, run: RunDirectory, data: DataSource, held_out: DataSource):
+    def __init__(
+        self,
+        config: PretrainConfig,
+        run: RunDirectory,
+        data: DataSource,
+        held_out: DataSource,
+        source: Source | None = None,
+    ):
+        """`source`: the opened `init=`, unless the run is resumed."""
         mesh = make_mesh(config.mesh)
         for phase in config.phases:
             check_sizes(config.model, mesh, batch_size=phase.batch, accumulation=config.accumulation)
         model, objective = HEADS[head_for(data)](config.model), objective_of(config, data, mesh)
         tx, schedule = make_optimizer(config.optimizer), make_schedule(config.optimizer)
         super().__init__(config, mesh, model, objective, tx, schedule)
-        self._run, self._data = run, data
+        self._run, self._data, self._source = run, data, source
         self._eval_step = compile_eval_step(model, mesh=mesh, pretraining=pretraining_of(config, mesh))
         self._unigram = None if data.unigram_counts is None else Unigram(data.unigram_counts)
         self._held_out_of = cache(lambda phase: HeldOutBatches(config, held_out, mesh, phase))
 
     def first_state(self) -> TrainState:
-        return first_state(self.config, self.target, self.fresh_state)
+        return first_state(self.config, self.target, self.fresh_state, self._source)
 
     def on_start(self, log: Log, *, resumed: bool) -> None:
-        config, model = self.config, self.config.model
-        if config.init is not None and not resumed:
+        model = self.config.model
+        if self._source is not None and not resumed:
             size = f"{model.num_hidden_layers} layers of {model.hidden_size}, {model.vocab_size:,} tokens"
-            log.say(f"model and parameters of {origin(config.init) or config.init}: {model.model_type}, {size}")
-        if not self._held_out_of(config.phases[-1]):
+            log.say(f"model and parameters of {self._source.name}: {model.model_type}, {size}")
+        if not self._held_out_of(self.config.phases[-1]):
             log.say("the data has no held-out documents: there will be no evaluation (prepare with --held-out)")
 
     def batches(self, step: int) -> Generator[tuple[dict[str, jax.Array], float]]:

@@ -18,10 +18,10 @@ from etils import epath
 from bert_jax.config import BertConfig
 from bert_jax.data.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import UserError
-from bert_jax.formats.load import load_arrays, load_config, load_tokenizer
+from bert_jax.formats.load import load_arrays, load_tokenizer
 from bert_jax.formats.names.parameters import family_of, head_in, parameters_of
 from bert_jax.formats.read import from_stored, is_allowed
-from bert_jax.formats.source import open_source
+from bert_jax.formats.source import Source, open_source
 from bert_jax.formats.stored import Stored
 from bert_jax.formats.tensorflow.bundle import Tf1Checkpoint, is_checkpoint
 from bert_jax.formats.tensorflow.google import optimizer_state
@@ -46,7 +46,11 @@ _HEADS = ("mlm_head", "nsp_head", "bert/pooler")
 
 
 def with_model_for(
-    config: PretrainConfig, data: DataSource, given: frozenset[str], saved: Mapping[str, Any] | None = None
+    config: PretrainConfig,
+    data: DataSource,
+    given: frozenset[str],
+    source: Source | None = None,
+    saved: Mapping[str, Any] | None = None,
 ) -> PretrainConfig:
     """Returns the config with its final model: fitted to the data's vocabulary, or that of `init=`.
 
@@ -54,10 +58,13 @@ def with_model_for(
         config: of the run.
         data: what it trains on.
         given: the fields that the command line sets.
+        source: the opened `init=`; None in a resumed run.
         saved: the saved config of a resumed run, which keeps its model even if the source of `init=` has changed.
     """
-    if config.init is not None:
-        model = adopted_model(config, data, given, BertConfig.from_json(saved["model"]) if saved else None)
+    if source is not None:
+        model = adopted_model(config, data, given, source.config)
+    elif config.init is not None and saved:
+        model = adopted_model(config, data, given, BertConfig.from_json(saved["model"]))
     else:
         model = fit_to_data(config, data, given)
     if data.tokenizer is not None and model.vocab_size < data.vocab_size:
@@ -100,23 +107,20 @@ def fit_to_data(config: PretrainConfig, data: DataSource, given: frozenset[str])
     return model
 
 
-def adopted_model(
-    config: PretrainConfig, data: DataSource, given: frozenset[str], theirs: BertConfig | None = None
-) -> BertConfig:
+def adopted_model(config: PretrainConfig, data: DataSource, given: frozenset[str], theirs: BertConfig) -> BertConfig:
     """The architecture of `config.init`, with the fields that the command line sets; the config file's is ignored.
 
     Args:
         config: of the run.
         data: its objective decides which heads the model has.
         given: the fields that the command line sets.
-        theirs: the source's architecture, if it is already known.
+        theirs: the source's architecture.
 
     Raises:
-        FileNotFoundError, UserError: as `load_config`; the source cannot be trained with the objective; or the command
-            line asks for parameters that the source lacks or has in another shape.
+        UserError: the source cannot be trained with the objective; or the command line asks for parameters that the
+            source lacks or has in another shape.
     """
-    source = str(config.init)
-    theirs = theirs or load_config(source)
+    source = config.init
     if data.objective != "none":
         mend = f"prepare the text with --objective none, not {data.objective}"
         if head_for(data) not in family_of(theirs).heads:
@@ -141,7 +145,7 @@ def adopted_model(
     return model
 
 
-def check_vocabulary(source: str, data: DataSource, *, field: str = "init") -> None:
+def check_vocabulary(source: Source, data: DataSource, *, field: str = "init") -> None:
     """Raises UserError unless the data was prepared with the source's vocabulary and casing.
 
     New words in place of [unused] pieces are allowed, and so are the tokenizer settings that only `--recipe google`
@@ -154,15 +158,16 @@ def check_vocabulary(source: str, data: DataSource, *, field: str = "init") -> N
         theirs = load_tokenizer(source)
     except UserError:  # the files do not say how they are cased (Google's do not): assume our casing
         theirs = load_tokenizer(source, cased=ours.cased)
+    named = source.name
     if theirs is None:
-        logger.warning("%s: %s has no tokenizer, so whether the data fits its vocabulary is unknown", field, source)
+        logger.warning("%s: %s has no tokenizer, so whether the data fits its vocabulary is unknown", field, named)
         return
-    mend = f"prepare the text with --vocab {source}"
+    mend = f"prepare the text with --vocab {named}"
     for number, (mine, piece) in enumerate(zip(ours.vocabulary, theirs.vocabulary, strict=False)):
         if mine != piece and not _UNUSED.fullmatch(piece):
-            raise UserError(f"{field}: token {number} is {mine!r} in the data and {piece!r} in {source}; {mend}")
+            raise UserError(f"{field}: token {number} is {mine!r} in the data and {piece!r} in {named}; {mend}")
     if (found := _casing(ours)) != (expected := _casing(theirs)):
-        raise UserError(f"{field}: the data was prepared {found}, and {source} is {expected}; {mend}")
+        raise UserError(f"{field}: the data was prepared {found}, and {named} is {expected}; {mend}")
 
 
 def _casing(tokenizer: Tokenizer) -> str:
@@ -170,20 +175,28 @@ def _casing(tokenizer: Tokenizer) -> str:
     return f"{cased}, accents {'stripped' if tokenizer.strip_accents else 'kept'}"
 
 
-def first_state(config: PretrainConfig, target: TrainState, fresh: Callable[[], TrainState]) -> TrainState:
-    """The state of a run without checkpoints. `target`: its shapes and shardings; `fresh` makes a random state.
+def first_state(
+    config: PretrainConfig, target: TrainState, fresh: Callable[[], TrainState], source: Source | None
+) -> TrainState:
+    """The state of a run without checkpoints.
 
     With `init_optimizer=true` it has the source's optimizer moments and count of updates too. The step, and with it the
     schedule and the position in the data, still starts at 0, unless `init_step=true` takes the source's.
+
+    Args:
+        config: of the run.
+        target: shapes and shardings of the state.
+        fresh: makes a random state.
+        source: the opened `init=`.
     """
     if config.init_step and not (config.init and config.init_optimizer):
         raise UserError("init_step: needs another run's optimizer state; say init=RUN init_optimizer=true too")
-    if config.init is None:
+    if source is None:
         return fresh()
     if not config.init_optimizer:
         state = fresh()
-        return dataclasses.replace(state, params=initial_parameters(config, target.params, state.params))
-    state = _with_optimizer(config, config.init, target, fresh)
+        return dataclasses.replace(state, params=initial_parameters(source, target.params, state.params))
+    state = _with_optimizer(config, source, target, fresh)
     step = state.step if config.init_step else jnp.zeros_like(state.step)
     if int(step) >= config.total_steps:
         raise UserError(
@@ -199,25 +212,22 @@ def first_state(config: PretrainConfig, target: TrainState, fresh: Callable[[], 
     )
 
 
-def initial_parameters(config: PretrainConfig, target: Any, fresh: Any) -> Any:
-    """The parameters of `config.init`, sharded as `target`; a head that it lacks entirely is taken from `fresh`.
+def initial_parameters(source: Source, target: Any, fresh: Any) -> Any:
+    """The parameters of a source, sharded as `target`; a head that it lacks entirely is taken from `fresh`.
 
     Raises:
         FileNotFoundError, UserError: as `load_arrays`; any other parameter is missing, or has another shape.
     """
-    source = str(config.init)
-    opened = open_source(source, parts=("config", "weights"))
     head = "pretraining" if "nsp_head" in target else "mlm"
-    _, params, report = load_arrays(opened, head=head)
+    _, params, report = load_arrays(source.with_weights(), head=head)
     lacking = tuple(name for name in _HEADS if _lacks(name, report.loaded, report.missing))
     report.check(lacking)
-    named = opened.published or source
     found = flatten(params)
     if lacking:
         found |= {path: leaf for path, leaf in flatten(fresh).items() if is_allowed(path, lacking)}
         if jax.process_index() == 0:
-            logger.warning("init: %s has no %s: initialised randomly", named, ", ".join(lacking))
-    return place_on_mesh(unflatten(found), target, named)
+            logger.warning("init: %s has no %s: initialised randomly", source.name, ", ".join(lacking))
+    return place_on_mesh(unflatten(found), target, source.name)
 
 
 def _lacks(head: str, loaded: tuple[str, ...], missing: tuple[str, ...]) -> bool:
@@ -226,27 +236,28 @@ def _lacks(head: str, loaded: tuple[str, ...], missing: tuple[str, ...]) -> bool
 
 
 def _with_optimizer(
-    config: PretrainConfig, source: str, target: TrainState, fresh: Callable[[], TrainState]
+    config: PretrainConfig, source: Source, target: TrainState, fresh: Callable[[], TrainState]
 ) -> TrainState:
-    checkpoints = epath.Path(source) / "checkpoints"
+    checkpoints = epath.Path(source.folder) / "checkpoints"
     if checkpoints.exists():
         with Checkpoints(checkpoints) as earlier:
             return earlier.restore(target).state
-    if is_checkpoint(source):
-        return google_state(config, target, fresh())
+    if is_checkpoint(source.folder):
+        return google_state(config, source, target, fresh())
     raise UserError(
-        f"init_optimizer: {source} is not a run directory and has no TF1 checkpoint, so it has no optimizer state"
+        f"init_optimizer: {source.name} is not a run directory and has no TF1 checkpoint, so it has no optimizer state"
     )
 
 
-def google_state(config: PretrainConfig, target: TrainState, fresh: TrainState) -> TrainState:
+def google_state(config: PretrainConfig, source: Source, target: TrainState, fresh: TrainState) -> TrainState:
     """The training state in a TF1 checkpoint: `step` and the optimizer's count are its `global_step`.
 
     Google's optimizers have no bias correction, so their updates do not depend on the count; a config with bias
     correction divides the moments by 1 - b ** global_step, as if it had made all those steps.
 
     Args:
-        config: `init` names the folder.
+        config: of the run.
+        source: the folder with the checkpoint.
         target: shapes and shardings.
         fresh: a state from which the other fields are taken.
 
@@ -254,15 +265,15 @@ def google_state(config: PretrainConfig, target: TrainState, fresh: TrainState) 
         FileNotFoundError, UserError: as `Tf1Checkpoint`; there are no moments; or parameters or moments do not fit the
             model.
     """
-    source, model = str(config.init), config.model
+    folder, model = source.folder, config.model
     head = head_in(flatten(target.params), model)
-    with Tf1Checkpoint(source) as stored, open_google(source, model.model_type) as parameters:
+    with Tf1Checkpoint(folder) as stored, open_google(folder, model.model_type) as parameters:
         step, m, v = optimizer_state(stored, model.model_type)
         if step is None and (config.optimizer.bias_correction or config.init_step):
             field = "init_step" if config.init_step else "optimizer.bias_correction"
             raise UserError(f"{field}: {stored.path} has no global_step, so its number of steps is unknown")
         trees = {
-            what: place_on_mesh(_complete_tree(what, tensors, model, head), target.params, source)
+            what: place_on_mesh(_complete_tree(what, tensors, model, head), target.params, source.name)
             for what, tensors in (("parameter", parameters), ("moment adam_m", m), ("moment adam_v", v))
         }
     count = jax.device_put(np.int32(step or 0), target.step.sharding)
@@ -301,11 +312,12 @@ def objective_of(config: PretrainConfig, data: DataSource, mesh: jax.sharding.Me
         raise UserError(
             f"teacher: cannot distil sentence pairs; prepare the text with --objective none, not {data.objective}"
         )
-    teacher = load_config(config.teacher).replace(dtype=config.model.dtype)
+    source = open_source(config.teacher, parts=("config", "tokenizer"))
+    teacher = source.config.replace(dtype=config.model.dtype)
     check_teacher(config.model, teacher, weights, length=max(phase.length for phase in config.phases))
-    check_vocabulary(config.teacher, data, field="teacher")
+    check_vocabulary(source, data, field="teacher")
     if read:
-        _, params, report = load_arrays(config.teacher, head="mlm")
+        _, params, report = load_arrays(source.with_weights(), head="mlm")
         report.check()
         params = jax.device_put(params, state_shardings(params, mesh))
     else:

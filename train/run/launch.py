@@ -17,7 +17,7 @@ from bert_jax.config import COMPUTE_FIELDS, BertConfig
 from bert_jax.data.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import UserError
 from bert_jax.files import write_json
-from bert_jax.formats.source import open_source
+from bert_jax.formats.source import Source
 from bert_jax.runtime.compilation_cache import keep_compiled_programs
 from bert_jax.runtime.cpu import keep_freed_memory
 from train.run.config import load_recipe, override
@@ -109,10 +109,16 @@ def in_run_directory(launch: Launch, work: Callable[[RunDirectory, Launch], int]
         run.release()
 
 
-def record_start(run: RunDirectory, launch: Launch, config: Any, tokenizer: Tokenizer | None, *, resumed: bool) -> None:
+def record_start(
+    run: RunDirectory, launch: Launch, config: Any, tokenizer: Tokenizer | None, source: Source | None
+) -> None:
     """Writes config.json, environment.json and tokenizer/ of a run, on process 0.
 
-    environment.json has the origin of `init=`, so that the run can be repeated; a resumed run keeps its entry.
+    environment.json has the "ORG/NAME@COMMIT" of a published model, so that the run can be repeated.
+
+    Args:
+        run, launch, config, tokenizer: of the run.
+        source: the opened `init=`; None for a resumed run, which keeps its entry in environment.json.
 
     Raises:
         UserError: the config differs from the run's own in a field that `allow_change` does not name.
@@ -122,7 +128,7 @@ def record_start(run: RunDirectory, launch: Launch, config: Any, tokenizer: Toke
     run.settle_config(config, launch.allow_change)
     facts = environment()
     if config.init is not None:
-        facts["init"] = run.saved_environment().get("init") if resumed else origin(config.init)
+        facts["init"] = run.saved_environment().get("init") if source is None else source.published
     write_json(run.path / "environment.json", facts)
     if tokenizer is not None:
         run.write_folder(run.tokenizer, tokenizer.save)
@@ -157,8 +163,3 @@ def place_on_mesh(params: Any, target: Any, source: str) -> Any:
         return jax.device_put(leaf, want.sharding)
 
     return jax.tree_util.tree_map_with_path(one, target)
-
-
-def origin(source: str) -> str | None:
-    """The "ORG/NAME@COMMIT" of a published model, with which the run can be repeated; None for a folder."""
-    return open_source(source, parts=("config",)).published

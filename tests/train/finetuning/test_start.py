@@ -13,6 +13,7 @@ import pytest
 from bert_jax.config import BertConfig
 from bert_jax.errors import UserError
 from bert_jax.formats.names.parameters import parameters_of
+from bert_jax.formats.source import open_source
 from bert_jax.formats.write import save_pretrained
 from bert_jax.tree import flatten, unflatten
 from tests.training.test_layer_rates import SIZES
@@ -38,13 +39,13 @@ def source(folder: Path, head: str = HEAD, **fields: Any) -> tuple[str, dict[str
 
 def begun(init: str, labels: tuple[str, ...], head: str = HEAD, **fields: Any) -> tuple[dict, dict]:
     """The parameters that a run begins with, and those that were drawn for it, by path."""
-    config = FinetuneConfig(init=init, max_length=8, **fields)
+    config, opened = FinetuneConfig(init=init, max_length=8, **fields), open_source(init)
     said = frozenset({"model.num_hidden_layers"}) if "model" in fields else frozenset()
-    config = dataclasses.replace(config, model=adopted_model(config, said, labels, None))
+    config = dataclasses.replace(config, model=adopted_model(config, said, labels, None, opened.config))
     fresh = jax.tree.map(jnp.asarray, unflatten(drawn(config.model, head, seed=2)))
     here = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
     target = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=here), fresh)
-    (params,) = starting_parameters(config, head, target, [fresh])
+    (params,) = starting_parameters(config, opened, head, target, [fresh])
     return flatten(jax.device_get(params)), flatten(jax.device_get(fresh))
 
 
@@ -145,12 +146,12 @@ def test_layers_that_are_not_there_or_shared_cannot_be_drawn_anew(tmp_path, fiel
 
 def test_many_runs_have_heads_of_their_own_and_it_is_said_once(tmp_path, caplog):
     init, theirs = source(tmp_path / "model", head="encoder")
-    config = FinetuneConfig(init=init, max_length=8)
-    config = dataclasses.replace(config, model=adopted_model(config, frozenset(), LABELS, None))
+    config, opened = FinetuneConfig(init=init, max_length=8), open_source(init)
+    config = dataclasses.replace(config, model=adopted_model(config, frozenset(), LABELS, None, opened.config))
     fresh = [jax.tree.map(jnp.asarray, unflatten(drawn(config.model, HEAD, seed=seed))) for seed in (2, 3)]
     here = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
     target = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=here), fresh[0])
-    begun = [flatten(params) for params in starting_parameters(config, HEAD, target, fresh)]
+    begun = [flatten(params) for params in starting_parameters(config, opened, HEAD, target, fresh)]
     for params, own in zip(begun, map(flatten, fresh), strict=True):
         np.testing.assert_array_equal(params["classifier/kernel"], own["classifier/kernel"])
         np.testing.assert_array_equal(params["bert/pooler/kernel"], theirs["pooler/kernel"])

@@ -16,6 +16,7 @@ from bert_jax.config import BertConfig
 from bert_jax.errors import UserError
 from bert_jax.training.checkpoint.checkpoints import Checkpoints
 from bert_jax.training.optimizer import OptimizerConfig
+from tests.opened_files import opened_by
 from train import pretrain
 from train.pretraining import job as pretraining
 from train.pretraining.recipe import Phase, PretrainConfig
@@ -218,6 +219,17 @@ def test_numbers_that_go_bad_stop_the_run_and_are_never_saved(recipe: str, data:
     assert code == EXIT_NOT_FINITE
     with Checkpoints(run / "checkpoints") as checkpoints:
         assert checkpoints.steps() == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("place", [".", "export"])
+def test_a_start_from_a_source_reads_its_config_once(recipe, data, straight: Path, tmp_path, place):
+    source = straight / place
+    words = [f"data={data}", f"run={tmp_path / 'run'}", f"init={source}", "phases=((32, 8, 2),)", "save_every=2"]
+    codes = []
+    counts = opened_by(lambda: codes.append(pretrain.main([recipe, *words, "optimizer.warmup_steps=1"])), source)
+    assert codes == [EXIT_DONE]
+    assert counts["config.json"] == 1, counts
 
 
 @pytest.mark.slow
