@@ -19,7 +19,7 @@ class FinetuneConfig:
     `model` is the source's. The run evaluates and saves once per epoch unless eval_every and save_every give steps.
 
     task                 a name in `train.finetuning.tasks.table.TASKS`
-    data                 a folder with the task's files under their published names
+    data                 a folder with the task's files, under their published names or as train, dev and test
     train, dev, test     files to use instead; dev may be a share of train ("0.1"), the same share of each class
     split_seed           seed of the choice that dev=SHARE makes: the same examples whatever `seed` is
     text, pair, label    columns of a table (task=classify); id: the column with the ids for the predictions

@@ -79,20 +79,20 @@ def starting_parameters(
     """
     known = head in _WITHOUT_CLASSES or source.config.labels == config.model.labels
     _, params, report = load_arrays(source, head=head, labels=config.model.labels)
-    found, drawn = flatten(params), flatten(fresh[0])
-    anew = [name for name in _HEADS if any(is_allowed(path, (name,)) for path in drawn)]
-    if known and all(path in found for path in drawn if is_allowed(path, tuple(anew))):
-        anew = []
+    found, wanted = flatten(params), flatten(fresh[0])
+    randomised = [name for name in _HEADS if any(is_allowed(path, (name,)) for path in wanted)]
+    if known and all(path in found for path in wanted if is_allowed(path, tuple(randomised))):
+        randomised = []
     if any(is_allowed(path, (_POOLER,)) for path in report.missing):
-        anew.append(_POOLER)
-    report.check(tuple(anew))
-    again = upper_layers(config)
+        randomised.append(_POOLER)
+    report.check(tuple(randomised))
+    upper = upper_layers(config)
     if jax.process_index() == 0:
-        if anew:
-            logger.warning("init: %s has no %s for this task: initialised randomly", source.name, ", ".join(anew))
+        if randomised:
+            logger.warning("init: %s has no %s for this task: initialised randomly", source.name, ", ".join(randomised))
         else:
             logger.warning("init: %s has a head for this task: training continues with it", source.name)
-    from_fresh = [path for path in drawn if is_allowed(path, (*anew, *again))]
+    from_fresh = [path for path in wanted if is_allowed(path, (*randomised, *upper))]
     own = [{path: flat[path] for path in from_fresh} for flat in map(flatten, fresh)]
     return [place_on_mesh(unflatten(found | parts), target, source.name) for parts in own]
 

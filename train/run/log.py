@@ -171,8 +171,8 @@ class RunLog:
     def draw(self) -> None:
         """Draws `curves.png` from the records so far, and writes TensorBoard's events to disk.
 
-        Draws at most a twentieth of the run's time, because a drawing takes most of a second, as long as hundreds of
-        steps of a small model. Closing the log draws the last records.
+        It spends at most a twentieth of the run's time on drawing: one drawing takes most of a second, as long as
+        hundreds of steps of a small model. Closing the log draws the last records.
         """
         began = time.monotonic()
         if began >= self._next_drawing:
