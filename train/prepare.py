@@ -54,7 +54,7 @@ def parser() -> argparse.ArgumentParser:
     add("--recipe", default="default", choices=RECIPES, help="google: the same data as create_pretraining_data.py")
     add("--objective", default="nsp", choices=OBJECTIVES)
     add("--max-seq-length", metavar="L[,L]", type=_numbers, default=None, help="default: 128")
-    add("--max-predictions", metavar="P[,P]", type=_numbers, help="default: the length times --masked-lm-prob")
+    add("--max-predictions", metavar="P[,P]", type=_numbers, help="default: --masked-lm-prob of L, rounded up")
     add("--masked-lm-prob", metavar="SHARE", type=float, default=0.15)
     add("--short-seq-prob", metavar="SHARE", type=float, default=0.1)
     add("--dupe-factor", metavar="N", type=int, help="passes over the text; default: 10; 1 for objective none")

@@ -87,7 +87,7 @@ def pretrain_in(run: RunDirectory, launch: Launch) -> int:
 
 
 def open_init(config: PretrainConfig) -> Source | None:
-    """The source of `init=`, so far without the weights of a published model, which come when all else is checked."""
+    """Opens the source of `init=`; the weights of a published model are only downloaded once all else is checked."""
     return None if config.init is None else open_source(config.init, parts=("config", "tokenizer"))
 
 
