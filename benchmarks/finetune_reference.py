@@ -31,6 +31,7 @@ from benchmarks.finetune_side import Theirs
 from bert_jax.data.tasks.encoded import Encoded, evaluation_batches
 from bert_jax.data.tokenizer.tokenizer import Tokenizer
 from bert_jax.formats.load import load_tokenizer
+from bert_jax.formats.source import open_source
 from bert_jax.formats.write import save_pretrained
 from bert_jax.model.heads import HEADS
 from bert_jax.training.optimizer import OptimizerConfig, make_optimizer, make_schedule
@@ -61,10 +62,11 @@ def recipe(task: str, data: str, init: str, words: dict[str, str], *, dropout: b
 
 def opened(config: FinetuneConfig, given: frozenset[str]) -> tuple[FinetuneConfig, TaskData, Tokenizer]:
     """The task, and the config completed by it."""
-    tokenizer = load_tokenizer(str(config.init))
+    source = open_source(str(config.init))
+    tokenizer = load_tokenizer(source)
     assert tokenizer is not None
     task = open_task(config, tokenizer)
-    model = adopted_model(config, given, task.labels, task.problem_type)
+    model = adopted_model(config, given, task.labels, task.problem_type, source.config)
     return dataclasses.replace(config, model=model).for_examples(len(task.train)), task, tokenizer
 
 
@@ -78,7 +80,8 @@ class Ours:
         init_key, self._key = jax.random.split(jax.random.key(config.seed))
         fresh = init_state(init_key, self._model, tx, mesh=self._mesh)
         target = abstract_state(self._model, tx, mesh=self._mesh)
-        (params,) = starting_parameters(config, task.head, target.params, [fresh.params])
+        source = open_source(str(config.init))
+        (params,) = starting_parameters(config, source, task.head, target.params, [fresh.params])
         self._state = dataclasses.replace(fresh, params=params)
         self._step = compile_train_step(self._model, tx, schedule, mesh=self._mesh, objective=task.objective)
         self._predict = Predictor(self._model, self._mesh, task.objective)

@@ -64,6 +64,25 @@ def read_object(path: "Path | epath.Path", hint: str = "", *, optional: bool = F
     return value
 
 
+def read_json_lines(path: "Path | epath.Path") -> list[Any]:
+    """The values in a file with one JSON value per line; [] if there is no file.
+
+    Skips a last line that is not JSON, which a killed program left unfinished.
+
+    Raises:
+        UserError: another line is not JSON.
+    """
+    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+    values = []
+    for number, line in enumerate(lines, 1):
+        try:
+            values.append(parse_json(line, f"{path}, line {number}"))
+        except UserError:
+            if number < len(lines):
+                raise
+    return values
+
+
 def json_text(value: Any, *, indent: int | None = None) -> str:
     """`value` as JSON; NaN and the infinities become null, because JSON cannot express them (RFC 8259, section 6)."""
     return json.dumps(_finite(value), ensure_ascii=False, indent=indent, allow_nan=False)

@@ -9,8 +9,8 @@ Expected:  the authors' development sets (google-research/albert README, v1 base
            SQuAD 1.1 89.3 F1 / 82.3 EM, SQuAD 2.0 80.0 F1 / 77.1 EM, 80.1 on average
 
 125,000 steps of 4,096 sequences of 512 tokens, peak learning rate 1.76e-3 after 3,125 steps (the warm-up of Google's
-script), linear decay, dropout 0.1. Up to three whole words that follow each other are masked together. The second
-release trains without dropout, for 10 million steps and on more text: preset albert-base-v2.
+script), linear decay, dropout 0.1. Up to three consecutive whole words are masked together. The second release trains
+without dropout, for 10 million steps and on more text: preset albert-base-v2.
 """
 
 from bert_jax.config import BertConfig

@@ -8,7 +8,7 @@ Expected:  the reference trains BERT-large with it (SQuAD 1.1 F1 of 91.5 at a ba
            https://arxiv.org/abs/1904.00962, tables 1 and 4); for base, the scores in configs/bert_base.py are the goal
 
 7,038 steps of 65,536 sequences, peak learning rate 6e-3 after a warm-up over 28.43 % of them, then (1 - k / N) ** 0.5.
-The second phase has its own schedule, and so is its own run.
+The second phase has its own schedule, so it is a separate run.
 """
 
 from bert_jax.config import BertConfig

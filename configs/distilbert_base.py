@@ -9,11 +9,11 @@ Time:      the paper's: about 90 hours. Not run here: see --dry-run for what a s
 Expected:  the authors' development sets: GLUE 77.0 on average (CoLA 51.3, MNLI 82.1, MRPC 87.5, QNLI 89.2, QQP 88.5,
            RTE 59.9, SST-2 91.3, STS-B 86.9, WNLI 56.3); SQuAD 1.1 86.9 F1 after a second distillation
 
-5 KL at temperature 2 + 2 masked LM + 1 cosine, batches of about 4,000, dropout 0.1; Adam as in the authors' code: peak
-5e-4 after 5 % of the steps, linear decay, b2 0.98, no weight decay, gradients clipped at 5. They train for three
-epochs, which for 8 million rows is 6,000 steps; set `phases` for your text. Their code masks rare words more often;
-this recipe does not. Logits of student and teacher at every position take much memory: use `accumulation`, or
-`distillation.restrict_ce_to_mask=true` for fewer logits.
+The loss is 5 x KL at temperature 2 + 2 x masked LM + 1 x cosine; batches of about 4,000, dropout 0.1; Adam as in the
+authors' code: peak 5e-4 after 5 % of the steps, linear decay, b2 0.98, no weight decay, gradients clipped at 5. They
+train for three epochs, which for 8 million rows is 6,000 steps; set `phases` for your text. Their code masks rare words
+more often; this recipe does not. Logits of student and teacher at every position take much memory: use `accumulation`,
+or `distillation.restrict_ce_to_mask=true` for fewer logits.
 """
 
 from bert_jax.config import BertConfig

@@ -1,7 +1,7 @@
 """SWAG with the paper's numbers: choose which of four endings continues a sentence.
 
 Command:   python -m train.finetune configs/finetune_swag.py init=google-bert/bert-base-uncased data=swag
-           data= holds train.csv and val.csv as published; task=codah, arc or hellaswag for those
+           data= contains train.csv and val.csv as published; task=codah, arc or hellaswag for those sets
 Hardware:  1 GPU or TPU chip for base
 Time:      73,546 questions, about 13,800 steps of 16 x 4 rows; not measured
 Expected:  accuracy on the dev set: base 81.6, large 86.6; on the test set: large 86.3

@@ -10,7 +10,8 @@ Expected:  the authors' development sets (fairseq's README): MNLI 87.6, QNLI 92.
            MRPC 90.2, CoLA 63.6, STS-B 91.2; after 160 GB of text
 
 500,000 steps of 8,192 sequences of 512 tokens, peak learning rate 6e-4 after 24,000 steps, then linear decay; Adam's
-b2 is 0.98, without clipping. Masks are fairseq's: right in number on average, and `<s>` and `</s>` may be masked.
+b2 is 0.98, without clipping. Masks are drawn as in fairseq: their share is 15 % only on average, and `<s>` and `</s>`
+may be masked.
 """
 
 from bert_jax.config import BertConfig

@@ -1,1 +1,1 @@
-"""The programs, run from a checkout: prepare text, pretrain."""
+"""The programs, run from a checkout: prepare text, pretrain, fine-tune, and a demo."""

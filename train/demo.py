@@ -1,7 +1,7 @@
 """`make demo`: from the text inside Python itself to a small BERT that fills masks, in a few minutes on two cores.
 
-The language reference ships as `pydoc_data.topics`, and the standard library's modules carry docstrings. Both are
-cleaned of code and markup here and become documents: one a topic, one a module.
+The language reference ships as `pydoc_data.topics`, and the standard library's modules have docstrings. This program
+removes code and markup from both and makes one document per topic and one per module.
 """
 
 import ast
@@ -18,6 +18,7 @@ from rich.console import Console
 from rich.table import Table
 
 from bert_jax.errors import UserError
+from bert_jax.files import read_json_lines
 from train.run.stopping import run_program
 
 _NOT_PROSE_FOLDERS = {
@@ -41,7 +42,7 @@ _SENTENCE_END = re.compile(r"""[.!?:]["')\]]*$""")
 
 
 def _prose(block: str) -> str | None:
-    """The block as one line of prose, or None where it is code, a table, a heading or a signature."""
+    """The block as one line of prose; None if it is code, a table, a heading or a signature."""
     if ">>>" in block or "::=" in block:
         return None
     text = " ".join(line.strip() for line in block.splitlines())
@@ -55,7 +56,7 @@ def _prose(block: str) -> str | None:
 
 
 def _paragraphs(text: str) -> Iterator[str]:
-    """Blocks between blank lines that stand at the text's own margin: what is indented further is code."""
+    """Yields the prose of the blocks between blank lines; skips indented blocks, which are code, except list items."""
     for block in re.split(r"\n\s*\n", text):
         if block[:1].isspace() and not _LIST_ITEM.match(block):
             continue
@@ -73,7 +74,7 @@ def _docstrings(source: bytes) -> Iterator[str]:
 
 
 def documents() -> Iterator[tuple[str, list[str]]]:
-    """Yields (name, paragraphs), topics first, then modules by path: one order for one version of Python."""
+    """Yields (name, paragraphs): topics by name, then modules by path. The order is fixed for a version of Python."""
     from pydoc_data.topics import topics
 
     for name, text in sorted(topics.items()):
@@ -85,15 +86,16 @@ def documents() -> Iterator[tuple[str, list[str]]]:
             continue
         try:
             paragraphs = [p for text in _docstrings(path.read_bytes()) for p in _paragraphs(text)]
-        except (SyntaxError, ValueError):  # a few files exist to be wrong
+        except (SyntaxError, ValueError):  # a few files are invalid on purpose
             continue
         yield module.as_posix(), paragraphs
 
 
 def write_corpus(path: Path) -> int:
-    """Writes the documents as JSON lines ({"title", "text"}, one paragraph a line of text); returns the bytes of text.
+    """Writes the documents as JSON lines ({"title", "text"}, one line of `text` per paragraph).
 
-    A paragraph that has been seen before is left out: the reference repeats itself between topics.
+    Writes each paragraph once, since the reference repeats paragraphs between topics, and skips documents with fewer
+    than two new ones. Returns the size of the texts in bytes.
     """
     seen: set[str] = set()
     size = 0
@@ -119,7 +121,7 @@ TEXTS = (
 
 
 def main(argv: list[str]) -> int:
-    """Corpus, vocabulary, examples, training, and a report on stdout."""
+    """Writes the corpus, learns a vocabulary, makes examples, trains, and prints a report on stdout."""
     if argv:
         raise UserError(f"{argv[0]}: the demo takes no arguments; python -m train.pretrain does")
     from train.pretrain import main as pretrain
@@ -130,7 +132,7 @@ def main(argv: list[str]) -> int:
     if not corpus.exists():
         size = write_corpus(corpus)
         print(f"   {size / 1e6:.2f} MB of English prose in {corpus}", file=sys.stderr)
-    print("2. vocabulary, examples and training; the same command goes on where it was stopped", file=sys.stderr)
+    print("2. vocabulary, examples and training; if stopped, the same command continues from there", file=sys.stderr)
     code = pretrain(["configs/demo.py", f"text={corpus}", f"run={RUN}"])
     if code == 0:
         report(time.monotonic() - started)
@@ -138,11 +140,10 @@ def main(argv: list[str]) -> int:
 
 
 def report(seconds: float) -> None:
-    """Prints the held-out figures beside their baselines, a few filled masks, and what to try next."""
+    """Prints the held-out scores beside their baselines, a few filled masks, and what to try next."""
     from bert_jax.inference.pipeline import pipeline
 
-    rows = [json.loads(line) for line in (RUN / "metrics.jsonl").read_text().splitlines()]
-    last = [row for row in rows if row["kind"] == "eval"][-1]
+    last = [row for row in read_json_lines(RUN / "metrics.jsonl") if row["kind"] == "eval"][-1]
     out = Console(highlight=False)
     table = Table(title=f"held-out documents after {last['step']:,} steps ({seconds:.0f} s in all)")
     for column in ("", "this model", "baseline", "what the baseline is"):
@@ -155,11 +156,11 @@ def report(seconds: float) -> None:
     table.add_row("next sentence accuracy", pairs, majority, "the more frequent answer")
     out.print(table)
     if last["nsp_accuracy"] <= last["majority_accuracy"] + 0.02:
-        out.print("Next sentence was not learned in so few steps: it stays near the baseline.")
+        out.print("The model has not learned next sentence prediction in so few steps: it stays near the baseline.")
     for text, answers in zip(TEXTS, pipeline("fill-mask", RUN)(list(TEXTS), top_k=4), strict=True):
         guesses = ", ".join(f"{answer['token_str']} {answer['score']:.0%}" for answer in answers)
         out.print(f"  {text}  ->  {guesses}", markup=False, soft_wrap=True)
-    out.print("So small a model, after so few steps, knows which words go together and little of grammar yet.")
+    out.print("After so few steps, so small a model knows which words occur together, but little grammar.")
     python = os.path.relpath(sys.executable)
     out.print(
         f"\nThe curves: {RUN}/curves.png\n\nTry next:\n"

@@ -3,19 +3,16 @@
 import dataclasses
 import json
 
-import jax
-
 from bert_jax.config import BertConfig
 from bert_jax.data.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import UserError
-from bert_jax.files import write_json
 from bert_jax.formats.load import load_tokenizer
+from bert_jax.formats.source import Source, open_source
 from train.finetuning.recipe import FinetuneConfig
 from train.finetuning.start import adopted_model, check_source
 from train.finetuning.tasks.data import TaskData
-from train.run.directory import RunDirectory, environment
-from train.run.launch import Launch, parse, start_jax
-from train.run.start import recorded_origin
+from train.run.directory import RunDirectory
+from train.run.launch import Launch, in_run_directory, parse, record_start, start_jax
 from train.run.stopping import EXIT_DONE, run_program
 
 USAGE = """
@@ -32,54 +29,42 @@ Words:
     task=TASK              classify (your own table: text=, pair=, label= name its columns), tag (columns of words and
                            tags), cola sst2 mrpc stsb qqp mnli qnli rte wnli, snli, squad1 squad2, swag codah arc
                            hellaswag, wnut17, korquad nsmc korsts kornli klue-ner naver-ner
-    data=DIR               the task's own files; or train=FILE dev=FILE test=FILE;  dev=0.1 holds a tenth of train out
-    run=runs/NAME          where everything goes (default: config, task and date); the same command resumes it
-    allow_change=a,b       go on with a config that differs in these fields
-    any.field=value        any field of the config, as optimizer.learning_rate=2e-5, epochs=4 or freeze=embeddings
-    seeds=8                so many models with different seeds in one program; learning_rates='(2e-5,5e-5)' times those
-    --dry-run              read the data, say what would be trained, stop
-    --json                 one JSON object on stdout: what the run came to
+    data=DIR               the task's own files; or train=FILE dev=FILE test=FILE;  dev=0.1 holds out a tenth of train
+    run=runs/NAME          the run directory (default: config, task and date); the same command resumes it
+    allow_change=a,b       resume even though these fields of the config have changed
+    any.field=value        any field of the config, such as optimizer.learning_rate=2e-5, epochs=4 or freeze=embeddings
+    seeds=8                train 8 models with different seeds in one program;  learning_rates='(2e-5,5e-5)': 8 for each
+    --dry-run              read the data, print what would be trained, stop
+    --json                 print the result of the run as one JSON object on stdout
 
-The run directory has the best model by the task's metric in export/, predictions/ in the benchmark's own form, report/.
-Exit codes: 0 done; 2 a mistake in the input; 3 the numbers went bad; 75 stopped by SIGTERM after saving;
-130 stopped by Ctrl-C after saving; 1 a bug.
+The run directory gets the best model by the task's metric in export/, predictions/ in the benchmark's format, report/.
+Exit codes: 0 done; 2 a mistake in the input; 3 the loss or the gradients stayed non-finite; 75 stopped by SIGTERM after
+saving; 130 stopped by Ctrl-C after saving; 1 a bug.
 """
 
 
 def main(argv: list[str]) -> int:
     launch = parse(argv, USAGE, FinetuneConfig)
     start_jax()
-    run = RunDirectory(launch.run)
-    if launch.dry_run:
-        from train.finetuning.job import FinetuningJob
+    if not launch.dry_run:
+        return in_run_directory(launch, finetune_in)
+    from train.finetuning.job import FinetuningJob
 
-        config, task, tokenizer = prepared(run, launch)
-        facts = FinetuningJob(config, run, task, tokenizer).plan()
-        print(json.dumps(facts) if launch.as_json else "\n".join(f"{name}: {value}" for name, value in facts.items()))
-        return EXIT_DONE
-    if jax.process_index() == 0:
-        run.acquire()
-    try:
-        code = finetune_in(run, launch)
-        if launch.as_json and jax.process_index() == 0:
-            print(json.dumps(run.summary(code)))
-        return code
-    finally:
-        run.release()
+    run = RunDirectory(launch.run)
+    config, task, tokenizer, source = prepared(run, launch)
+    facts = FinetuningJob(config, run, task, tokenizer, source).plan()
+    print(json.dumps(facts) if launch.as_json else "\n".join(f"{name}: {value}" for name, value in facts.items()))
+    return EXIT_DONE
 
 
 def finetune_in(run: RunDirectory, launch: Launch) -> int:
-    """Reads the task, settles the config, and trains in `run`."""
+    """Reads the task, checks the config against the run's saved one, and trains in `run`."""
     from train.finetuning.job import FinetuningJob
     from train.run.loop import train
 
-    config, task, tokenizer = prepared(run, launch)
-    job = FinetuningJob(config, run, task, tokenizer)
-    if jax.process_index() == 0:
-        run.settle_config(config, launch.allow_change)
-        started_from = recorded_origin(config.init, run, resumed=bool(run.config_to_resume()))
-        write_json(run.path / "environment.json", environment() | started_from)
-        run.write_folder(run.tokenizer, tokenizer.save)
+    config, task, tokenizer, source = prepared(run, launch)
+    job = FinetuningJob(config, run, task, tokenizer, source)
+    record_start(run, launch, config, tokenizer, source)
     if config.seeds > 1 or config.learning_rates:
         from train.finetuning.sweep import SweepJob
 
@@ -87,31 +72,34 @@ def finetune_in(run: RunDirectory, launch: Launch) -> int:
     return train(job, run)
 
 
-def prepared(run: RunDirectory, launch: Launch) -> tuple[FinetuneConfig, TaskData, Tokenizer]:
-    """The config with everything that follows from source and data; the task; the tokenizer."""
+def prepared(run: RunDirectory, launch: Launch) -> tuple[FinetuneConfig, TaskData, Tokenizer, Source | None]:
+    """Returns the config, completed with what follows from source and data; the task; the tokenizer; and the source.
+
+    The source is the opened `init=`; None for a resumed run, which has its own config and tokenizer.
+    """
     from train.finetuning.tasks.table import open_task
 
     config: FinetuneConfig = launch.config
     if config.init is None:
         raise UserError("init: not given; say init=DIR or init=ORG/NAME, the model to fine-tune")
     if follows := launch.given & {"optimizer.total_steps", "optimizer.warmup_steps"}:
-        raise UserError(f"{min(follows)}: follows from the data; say epochs=, or warmup= for a share of the steps")
+        raise UserError(f"{min(follows)}: is computed from the data; set epochs=, or warmup= as a share of the steps")
     saved = run.config_to_resume()
-    if not saved:
-        check_source(config.init)
-    source = str(run.path) if saved else config.init
-    tokenizer = load_tokenizer(source)
+    source = None if saved else open_source(config.init)
+    if source is not None:
+        check_source(source)
+    tokenizer = load_tokenizer(str(run.path) if source is None else source)
     if tokenizer is None:
-        raise UserError(f"init: {config.init} has no tokenizer, and texts are to be encoded")
+        raise UserError(f"init: {config.init} has no tokenizer, which fine-tuning needs to encode its texts")
     task = open_task(config, tokenizer)
-    own = BertConfig.from_json(saved["model"]) if saved else None
-    if own and saved.get("task") == config.task and own.labels != task.labels:
+    start = BertConfig.from_json(saved["model"]) if source is None else source.config
+    if source is None and saved.get("task") == config.task and start.labels != task.labels:
         raise UserError(
-            f"{run.path}: was begun with the labels {', '.join(own.labels)}, and its data now have "
+            f"{run.path}: this run was started with the labels {', '.join(start.labels)}, and its data now has "
             f"{', '.join(task.labels)}; choose another run="
         )
-    model = adopted_model(config, launch.given, task.labels, task.problem_type, own)
-    return dataclasses.replace(config, model=model).for_examples(len(task.train)), task, tokenizer
+    model = adopted_model(config, launch.given, task.labels, task.problem_type, start)
+    return dataclasses.replace(config, model=model).for_examples(len(task.train)), task, tokenizer, source
 
 
 if __name__ == "__main__":

@@ -1,10 +1,10 @@
-"""Raw text -> what pretraining reads: a vocabulary, token shards, examples, and a report on what the text is like.
+"""Turns raw text into what pretraining reads: a vocabulary, token shards, examples, and a report on the text.
 
     python -m train.prepare INPUT... --output DIR (--vocab FILE|DIR|HUB_ID | --vocab-size N) [options]
     python -m train.prepare --check DIR [--json]             verify every hash, print the report
     python -m train.prepare --show DIR [--limit N] [--json]  print examples as the model sees them
 
-Killed, it goes on where it stopped when the same command is given again. docs/prepare.md explains the options.
+If it is killed, the same command continues where it stopped. docs/prepare.md explains the options.
 """
 
 import argparse
@@ -40,29 +40,29 @@ def parser() -> argparse.ArgumentParser:
     add("--output", metavar="DIR", type=Path)
     add("--check", metavar="DIR", type=Path, help="verify a prepared directory and print its report")
     add("--show", metavar="DIR", type=Path, help="print examples of a prepared directory")
-    add("--limit", metavar="N", type=int, help="--show: only so many")
-    add("--split", default="train", choices=("train", "held-out"), help="--show: of which split")
+    add("--limit", metavar="N", type=int, help="--show: print at most N examples")
+    add("--split", default="train", choices=("train", "held-out"), help="--show: the split to print (default: train)")
     add("--json", action="store_true", help="results as JSON on stdout")
     add("--format", choices=FORMATS, help="default: .jsonl and .parquet by suffix, else text")
-    add("--field", default="text", help="where a JSON object or a Parquet row has its text (default: text)")
-    add("--language", default="en", help="whose abbreviations do not end a sentence (default: en)")
-    add("--vocab", metavar="FILE|DIR|HUB_ID", help="a vocabulary's file, or a model's folder, run or hub id")
+    add("--field", default="text", help="the field of a JSON object or a Parquet row with the text (default: text)")
+    add("--language", default="en", help="the language whose abbreviations do not end a sentence (default: en)")
+    add("--vocab", metavar="FILE|DIR|HUB_ID", help="a vocabulary file, or the folder, run or hub id of a model")
     add("--vocab-size", metavar="N", type=int, help="learn a vocabulary of N pieces from the text")
     add("--cased", action="store_true", default=None, dest="cased")
     add("--uncased", action="store_false", default=None, dest="cased")
     add("--strip-accents", action=argparse.BooleanOptionalAction, default=None)
-    add("--recipe", default="default", choices=RECIPES, help="google: create_pretraining_data.py to the bit")
+    add("--recipe", default="default", choices=RECIPES, help="google: the same data as create_pretraining_data.py")
     add("--objective", default="nsp", choices=OBJECTIVES)
     add("--max-seq-length", metavar="L[,L]", type=_numbers, default=None, help="default: 128")
-    add("--max-predictions", metavar="P[,P]", type=_numbers, help="default: the masked share, rounded up")
+    add("--max-predictions", metavar="P[,P]", type=_numbers, help="default: --masked-lm-prob of L, rounded up")
     add("--masked-lm-prob", metavar="SHARE", type=float, default=0.15)
     add("--short-seq-prob", metavar="SHARE", type=float, default=0.1)
     add("--dupe-factor", metavar="N", type=int, help="passes over the text; default: 10; 1 for objective none")
     add("--whole-word-masking", action="store_true")
     add("--held-out", metavar="SHARE", type=float, help="default: 0.005; 0 for recipe google")
     add("--seed", metavar="N", type=int, help="default: 0; 12345 for recipe google")
-    add("--workers", metavar="N", type=int, help="processes; default: the cores there are")
-    add("--shard-bytes", metavar="N", type=int, default=16 << 20, help="text a shard (default: 16 MiB)")
+    add("--workers", metavar="N", type=int, help="processes; default: the available cores")
+    add("--shard-bytes", metavar="N", type=int, default=16 << 20, help="text per shard (default: 16 MiB)")
     return p
 
 
@@ -78,16 +78,16 @@ def main(argv: Sequence[str]) -> int:
     words = parser().parse_args(argv)
     if words.show or words.check:
         if words.inputs or words.output or (words.show and words.check):
-            raise UserError("--check DIR and --show DIR stand alone, without INPUT, --output or each other")
+            raise UserError("--check DIR and --show DIR cannot be combined with INPUT, --output or each other")
         if words.show:
             length = words.max_seq_length[0] if words.max_seq_length else None
             show(words.show, split=words.split, max_seq_length=length, limit=words.limit, as_json=words.json)
             return 0
         manifest = check(words.check)
-        print_report(manifest, title=f"{words.check}: every file is as it was written")
+        print_report(manifest, title=f"{words.check}: every file matches its hash")
         return _answer(manifest, as_json=words.json)
     if not words.inputs or words.output is None:
-        raise UserError("say what to prepare and where to: INPUT... --output DIR (or --check DIR, --show DIR)")
+        raise UserError("no INPUT or no --output: say INPUT... --output DIR (or --check DIR, or --show DIR)")
     fields: dict[str, Any] = {
         name: value for name, value in vars(words).items() if name in PrepareOptions.__dataclass_fields__
     }
@@ -97,7 +97,7 @@ def main(argv: Sequence[str]) -> int:
     done = (words.output / MANIFEST).exists()
     manifest = prepare(PrepareOptions(**fields))
     if done:
-        print_report(manifest, title=f"{words.output}: was done before")
+        print_report(manifest, title=f"{words.output}: was already prepared")
     return _answer(manifest, as_json=words.json)
 
 

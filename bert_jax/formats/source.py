@@ -66,6 +66,17 @@ class Source:
         except UserError as error:
             raise UserError(f"{self.config_file}{', model' if self.is_run else ''}: {error}") from None
 
+    @property
+    def name(self) -> str:
+        """What to call it in messages: `published`, or else the folder."""
+        return self.published or str(self)
+
+    def with_weights(self) -> "Source":
+        """Itself, once its weights are on this machine: downloads those of a published model, of the same commit."""
+        if self.published is not None:
+            fetch(self.published, parts=("config", "weights"))
+        return self
+
     def best(self, step: int | None = None) -> "Source":
         """For a fine-tuning run without `step`, its `export/` (the best model so far) if there is one; else itself."""
         exported = self.folder / "export"

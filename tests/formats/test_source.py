@@ -1,12 +1,7 @@
 """What a user's string names is determined once: its kind is recognised, and no file is opened twice."""
 
 import json
-import os
-import sys
-from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -17,6 +12,7 @@ from bert_jax.formats.load import load_arrays, load_config, load_tokenizer
 from bert_jax.formats.source import Source, open_source
 from bert_jax.formats.write import save_pretrained
 from tests import tiny
+from tests.opened_files import opened_by
 from tests.run_directory import write_run
 
 CONFIG = tiny.CONFIG.replace(vocab_size=8)
@@ -35,27 +31,6 @@ def places(tmp_path_factory) -> dict[str, Path]:
         "shards": save_pretrained(root / "shards", CONFIG, params, tokenizer, max_shard_size=500),
         "google": save_pretrained(root / "google", CONFIG, params, tokenizer, tf1=True),
     }
-
-
-_watched: list[Counter[str]] = []
-
-
-def _note(event: str, arguments: tuple[Any, ...]) -> None:
-    if event == "open" and _watched and isinstance(arguments[0], str | bytes | os.PathLike):
-        _watched[-1][os.fsdecode(arguments[0])] += 1
-
-
-sys.addaudithook(_note)  # sees open, io.open, os.open and pathlib's; it cannot be taken away again
-
-
-def opened_by(call: Callable[[], Any], folder: Path) -> Counter[str]:
-    """How often `call` opens each file below a folder."""
-    _watched.append(Counter())
-    try:
-        call()
-    finally:
-        found = _watched.pop()
-    return Counter({path[len(f"{folder}/") :]: count for path, count in found.items() if path.startswith(f"{folder}/")})
 
 
 @pytest.mark.parametrize("place", ["run", "hf", "shards", "google"])

@@ -202,7 +202,7 @@ def test_raw_text_is_cut_by_the_sources_tokenizer_and_missing_heads_are_new(
     words = [recipe, f"init={folder}", f"text={corpus}", f"run={run}"]
     assert pretrain.main([*words, "text_options.held_out=0.15", "text_options.workers=1"]) == EXIT_DONE
     assert Tokenizer.load(run / "tokenizer").fingerprint == Tokenizer.load(folder).fingerprint
-    assert f"{folder} has no {drawn}: drawn anew, not trained" in caplog.text
+    assert f"{folder} has no {drawn}: initialised randomly" in caplog.text
     first = records(run, "train")[0]
     with silence(caplog):
         assert masked_loss(run / "export", "BertForPreTraining", str(run / "data")) < first["mlm_loss"] - 1
@@ -223,7 +223,7 @@ def test_roberta_continues_without_pairs(corpus, recipe, tmp_path, caplog):
     words = [recipe, f"init={folder}", f"text={corpus}", f"run={run}", "text_options.held_out=0.15"]
     words += ["text_options.objective=none", "text_options.workers=1", "phases=((32, 16, 30),)"]
     assert pretrain.main(words) == EXIT_DONE
-    assert "drawn anew" not in caplog.text
+    assert "initialised randomly" not in caplog.text
     data = str(run / "data")
     before = masked_loss(folder, "RobertaForMaskedLM", data)
     with silence(caplog):

@@ -107,7 +107,7 @@ def test_what_jax_will_run_on_is_known_before_it_starts(monkeypatch):
 def test_importing_the_programs_does_not_start_jax():
     """Its threads would already have their own arenas, and it would be too late to join other processes."""
     code = (
-        "import train.pretrain, train.pretraining.job, train.run.loop, train.pretraining.dry_run, train.demo, train.finetune, train.finetuning.sweep; "
+        "import train.pretrain, train.pretraining.job, train.run.loop, train.demo, train.finetune, train.finetuning.sweep; "
         "from jax._src import xla_bridge; "
         "print(xla_bridge.backends_are_initialized())"
     )

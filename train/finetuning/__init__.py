@@ -1,4 +1,4 @@
-"""What `python -m train.finetune` is made of.
+"""The parts of `python -m train.finetune`.
 
-`job.py` is what the loop runs, `tasks/` what can be learnt.
+`job.py` is the job that the loop trains; `tasks/` has the tasks.
 """

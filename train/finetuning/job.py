@@ -1,9 +1,9 @@
-"""Fine-tuning as the loop's job: batches by length, the official scores, the best model so far as an export."""
+"""The fine-tuning job: batches by length, official scores, export of the best model so far."""
 
 import dataclasses
 import math
 from collections import Counter
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +11,10 @@ import jax
 
 from bert_jax.data.tasks.encoded import BUCKETS, Encoded, LengthBatches, evaluation_batches
 from bert_jax.data.tokenizer.tokenizer import Tokenizer
+from bert_jax.files import read_json_lines
 from bert_jax.formats.card import training_facts
 from bert_jax.formats.load import load_arrays
+from bert_jax.formats.source import Source
 from bert_jax.formats.write import save_pretrained
 from bert_jax.model.heads import HEADS
 from bert_jax.training.optimizer import layer_rates, make_optimizer, make_schedule, with_rates
@@ -25,15 +27,17 @@ from train.finetuning.start import starting_parameters, upper_layers
 from train.finetuning.tasks.data import Outputs, Split, TaskData
 from train.run.config import to_json
 from train.run.directory import RunDirectory
-from train.run.log import read_rows
+from train.run.launch import place_on_mesh
 from train.run.loop import Log, ModelJob, prefetched_batches
-from train.run.start import place_on_mesh
 
 
 class FinetuningJob(ModelJob):
-    """A `Job`: a task, learnt from a pretrained model."""
+    """A `Job`: fine-tunes a pretrained model on a task."""
 
-    def __init__(self, config: FinetuneConfig, run: RunDirectory, task: TaskData, tokenizer: Tokenizer):
+    def __init__(
+        self, config: FinetuneConfig, run: RunDirectory, task: TaskData, tokenizer: Tokenizer, source: Source | None
+    ):
+        """`source`: the opened `init=`; None in a resumed run."""
         mesh = make_mesh(config.mesh)
         check_sizes(config.model, mesh, batch_size=config.batch, accumulation=config.accumulation)
         check_sizes(config.model, mesh, batch_size=config.eval_batch)
@@ -43,25 +47,30 @@ class FinetuningJob(ModelJob):
         super().__init__(
             config, mesh, HEADS[task.head](config.model), task.objective, tx, make_schedule(config.optimizer)
         )
-        self._run, self._task, self._tokenizer = run, task, tokenizer
+        self._run, self._task, self._tokenizer, self._source = run, task, tokenizer, source
         self._predict = Predictor(self.model, mesh, self.objective)
         self._history = _scores_so_far(run, task.metric)
 
     def first_state(self) -> TrainState:
         state = self.fresh_state()
-        (params,) = starting_parameters(self.config, self._task.head, self.target.params, [state.params])
+        (params,) = self.starting_parameters(self.target.params, [state.params])
         return dataclasses.replace(state, params=params)
+
+    def starting_parameters(self, target: Any, fresh: Sequence[Any]) -> list[Any]:
+        """As `train.finetuning.start.starting_parameters`, for a run that is not resumed."""
+        assert self._source is not None
+        return starting_parameters(self.config, self._source, self._task.head, target, fresh)
 
     def on_start(self, log: Log, *, resumed: bool) -> None:
         splits = (*self._task.evaluations, *self._task.tests)
         sizes = ", ".join(f"{len(split.examples):,} of {split.name}" for split in splits)
         log.say(
-            f"{self.config.task}: {len(self._task.train):,} rows to learn from, {sizes or 'nothing'} to predict; "
-            f"{len(self._task.labels)} labels; best is the highest {self._task.metric}"
+            f"{self.config.task}: {len(self._task.train):,} training examples, {sizes or 'nothing'} to predict; "
+            f"{len(self._task.labels)} labels; the best model has the highest {self._task.metric}"
         )
 
     def plan(self) -> dict[str, Any]:
-        """What the run would be, in JSON values."""
+        """What `--dry-run` prints of the run, as JSON values."""
         config, task = self.config, self._task
         order = order_of(config, task.train)
         lengths = Counter(order.batch(step).length for step in range(min(config.total_steps, order.steps_per_epoch)))
@@ -88,15 +97,16 @@ class FinetuningJob(ModelJob):
         yield from prefetched_batches(source, step, config.total_steps)
 
     def evaluate(self, state: TrainState, step: int, log: Log) -> bool:
-        """Logs the scores of each file with labels, the first's under their own names; exports the best model so far.
+        """Logs the scores of each labelled file, and exports the model if it is the best so far.
 
-        A score that is not a number (a correlation of equal predictions) is the worst.
+        The scores of all files but the first have the file's name as a prefix. NaN (a correlation of equal
+        predictions) counts as the worst score.
         """
         found: dict[str, float] = {}
         for number, split in enumerate(self._task.evaluations):
             scores = self._scores(state.params, split)
             found |= scores if number == 0 else {f"{split.name}_{name}": value for name, value in scores.items()}
-        log.record("eval", step, found)  # before the export, whose card tells it
+        log.record("eval", step, found)  # before the export: its model card has the scores
         score = found[self._task.metric] if math.isfinite(found[self._task.metric]) else -math.inf
         is_best = not self._history or score > max(self._history.values())
         self._history[step] = score
@@ -105,7 +115,7 @@ class FinetuningJob(ModelJob):
         return self._is_over()
 
     def _is_over(self) -> bool:
-        """Whether the best of the evaluations lies more than `early_stop` of them back."""
+        """Whether the last `early_stop` evaluations brought no better score."""
         patience = self.config.early_stop
         scores = list(self._history.values())
         return bool(patience and scores) and len(scores) - 1 - scores.index(max(scores)) >= patience
@@ -115,7 +125,7 @@ class FinetuningJob(ModelJob):
         return ({} if loss is None else {"loss": loss}) | self._task.score(split, outputs)
 
     def outputs(self, params: Any, split: Split) -> tuple[Outputs, float | None]:
-        """The model's logits for each example of a file once, and its loss where it has labels."""
+        """The model's outputs for each example of a file, and its loss there (None without labels)."""
         plans = evaluation_batches(split.encoded.lengths, self.config.eval_batch, buckets=buckets_of(self.config))
         return self._predict(params, split.encoded, plans)
 
@@ -123,7 +133,7 @@ class FinetuningJob(ModelJob):
         return {"config": to_json(self.config), "data": self._tokenizer.fingerprint}
 
     def finish(self, params: Any, step: int, log: Log) -> None:
-        """Predictions and the report, by the best model. `params`: arrays or their shapes, for the layout alone."""
+        """Writes predictions and report of the best model. `params`: arrays or shapes; only their sharding is used."""
         with self._run.export_on_disk() as folder:
             _, best, report = load_arrays(folder, head=self._task.head)
             placed = place_on_mesh(best, params, str(self._run.export))
@@ -142,7 +152,7 @@ class FinetuningJob(ModelJob):
 
         self._run.write_folder(self._run.path / "predictions", write_predictions)
         self._run.write_folder(self._run.path / "report", report_on)
-        log.say(f"the best model, of step {report.step:,}, is in {self._run.export}; what it gets wrong in report/")
+        log.say(f"the best model, of step {report.step:,}, is in {self._run.export}; its mistakes are in report/")
 
     def _export(self, params: Any, step: int) -> None:
         whole = to_host(params)
@@ -151,11 +161,11 @@ class FinetuningJob(ModelJob):
         if jax.process_count() > 1:
             from jax.experimental import multihost_utils
 
-            multihost_utils.sync_global_devices("exported")  # in the end every process reads it
+            multihost_utils.sync_global_devices("exported")  # because `finish` reads the export in every process
 
 
 def rates_of_layers(config: FinetuneConfig) -> Callable[[str], float] | None:
-    """`layer_rates` of freeze= and layer_decay=; None where every layer learns alike."""
+    """`layer_rates` for freeze= and layer_decay=; None if all layers learn at the same rate."""
     if config.freeze is None and config.layer_decay == 1:
         return None
     return layer_rates(config.model, freeze=config.freeze, decay=config.layer_decay)
@@ -169,14 +179,14 @@ def buckets_of(config: FinetuneConfig) -> tuple[int, ...]:
 
 
 def order_of(config: FinetuneConfig, examples: Encoded) -> LengthBatches:
-    """Which examples each step learns from."""
+    """The order of the training batches: which examples are in each."""
     return LengthBatches(examples.lengths, config.batch, buckets=buckets_of(config), seed=config.seed)
 
 
 def write_export(
     run: RunDirectory, config: FinetuneConfig, task: TaskData, tokenizer: Tokenizer, params: Any, step: int
 ) -> None:
-    """The run's `export/`: a model with the task's head and label names, as transformers loads it."""
+    """Writes the run's `export/`: the model with the task's head and label names, in a form that transformers loads."""
     with run.on_disk() as folder:
         card = training_facts(folder, step)
 
@@ -187,6 +197,6 @@ def write_export(
 
 
 def _scores_so_far(run: RunDirectory, figure: str) -> dict[int, float]:
-    """Step -> score of the run's earlier evaluations; what was no number is the worst."""
-    rows = [row for row in read_rows(run.path / "metrics.jsonl") if row["kind"] == "eval" and figure in row]
+    """Step -> score of the run's earlier evaluations; -inf for a score that was NaN."""
+    rows = [row for row in read_json_lines(run.path / "metrics.jsonl") if row["kind"] == "eval" and figure in row]
     return {row["step"]: -math.inf if row[figure] is None else row[figure] for row in rows}

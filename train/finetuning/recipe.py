@@ -1,4 +1,4 @@
-"""What a fine-tuning run is made of: one frozen dataclass and its checks."""
+"""The config of a fine-tuning run: one frozen dataclass and its checks."""
 
 import dataclasses
 from dataclasses import dataclass, field
@@ -13,34 +13,34 @@ from bert_jax.training.sharding import MeshConfig
 @dataclass(frozen=True)
 class FinetuneConfig:
     """A fine-tuning run. The defaults are the paper's (https://arxiv.org/abs/1810.04805, A.3), with Adam's bias
-    correction, without which small sets are unstable (https://arxiv.org/abs/2006.05987).
+    correction, without which training on small sets is unstable (https://arxiv.org/abs/2006.05987).
 
-    `optimizer.total_steps` and `warmup_steps` follow from `epochs`, `batch`, `warmup` and the size of the data;
-    `model` is the source's. Evaluations and checkpoints come once an epoch unless a number of steps is said.
+    `optimizer.total_steps` and `warmup_steps` are computed from `epochs`, `batch`, `warmup` and the size of the data;
+    `model` is the source's. The run evaluates and saves once per epoch unless eval_every and save_every give steps.
 
     task                 a name in `train.finetuning.tasks.table.TASKS`
-    data                 a folder in the task's own layout
-    train, dev, test     files instead; dev may be a share of train ("0.1"), held out with the same shares of classes
-    split_seed           of what dev=SHARE holds out: the same examples whatever `seed` is
-    text, pair, label    columns of a table (task=classify); id: a column for the predictions' names
+    data                 a folder with the task's files, under their published names or as train, dev and test
+    train, dev, test     files to use instead; dev may be a share of train ("0.1"), the same share of each class
+    split_seed           seed of the choice that dev=SHARE makes: the same examples whatever `seed` is
+    text, pair, label    columns of a table (task=classify); id: the column with the ids for the predictions
     kind                 what the label column holds: "class", "classes" (several) or "number"
     init                 a run directory, a folder or a hub id
-    max_length           tokens of a row; stride: tokens between the beginnings of two windows of a longer text, at most
-                         a window; None: 128 where answers are looked for, half a window where words have tags
-    document_context     task=tag: rows are filled with the sentences around (section 5.3)
-    epochs, batch        the passes over the training examples, and how many there are in a step
-    warmup               share of the steps
-    accumulation         parts that a batch is taken in, one after the other
-    freeze, layer_decay  see `training.layer_rates`
-    reinit_layers        so many layers at the top, and the pooler, are drawn anew
+    max_length           tokens per row; stride: tokens between the starts of two windows of a longer text, at most a
+                         window's length; None: 128 for question answering, half a window for tags
+    document_context     task=tag: fill rows with the neighbouring sentences (section 5.3)
+    epochs, batch        passes over the training examples; examples per step
+    warmup               share of the steps in which the learning rate rises
+    accumulation         number of parts of a batch that are computed one after the other
+    freeze, layer_decay  see `bert_jax.training.optimizer.layer_rates`
+    reinit_layers        initialise this many upper layers, and the pooler, randomly
     class_weights        "none", "balanced" (N / (C * count)), or a number for each class ("1,2.5,1")
-    label_smoothing      see `training.objectives`
-    null_answers         squad: questions may have no answer; null_threshold: above it none is given
-    metric               which of the scores tells what is best; None: the task's
-    early_stop           so many evaluations without a better one end the run; 0: never
-    pad                  "bucket": a batch is padded to one of a few lengths, "max": always to max_length
-    seed                 of the head, the order and dropout
-    seeds                so many runs with seeds from `seed` on, for each of `learning_rates`, all in one program
+    label_smoothing      see `bert_jax.training.objectives`
+    null_answers         squad: questions may have no answer; null_threshold: predict none if its score exceeds this
+    metric               the score that selects the best model; None: the task's own
+    early_stop           end the run after this many evaluations without a better score; 0: never
+    pad                  "bucket": pad a batch to one of a few lengths; "max": always to max_length
+    seed                 of the head, the order of the examples and dropout
+    seeds                number of runs, with seeds from `seed` on, for each of `learning_rates`, all in one program
     """
 
     task: str = "classify"
@@ -100,11 +100,11 @@ class FinetuneConfig:
         if not isinstance(self.learning_rates, tuple) or not all(_is_rate(rate) for rate in self.learning_rates):
             raise UserError(f"learning_rates: found {self.learning_rates!r}; expected numbers as in (2e-5,3e-5)")
         if (self.seeds > 1 or self.learning_rates) and self.early_stop:
-            raise UserError("early_stop: many runs at once go on to the end; leave it out")
+            raise UserError("early_stop: seeds and learning_rates train all runs to the end; leave it out")
         if (self.seeds > 1 or self.learning_rates) and (self.mesh.fsdp, self.mesh.tensor) != (1, 1):
             name, size = ("fsdp", self.mesh.fsdp) if self.mesh.fsdp != 1 else ("tensor", self.mesh.tensor)
             raise UserError(
-                f"mesh.{name}: found {size}; of many runs at once each is whole on its device; leave it out"
+                f"mesh.{name}: found {size}; seeds and learning_rates keep each model whole on a device; leave it out"
             )
         for name in ("accumulation", "log_every", "seeds"):
             _check(getattr(self, name) >= 1, name, getattr(self, name), "at least 1")
@@ -121,7 +121,7 @@ class FinetuneConfig:
         return self.optimizer.total_steps
 
     def for_examples(self, count: int) -> "FinetuneConfig":
-        """The config with all steps in numbers, for `count` training examples."""
+        """The config for `count` training examples: epochs and shares become numbers of steps."""
         an_epoch = -(-count // self.batch)
         total = max(1, round(self.epochs * an_epoch))
         optimizer = dataclasses.replace(self.optimizer, total_steps=total, warmup_steps=round(self.warmup * total))

@@ -1,4 +1,4 @@
-"""`report/` of a fine-tuning run: the scores, who is taken for whom, and the worst mistakes with their text."""
+"""`report/` of a fine-tuning run: the scores, confusion matrices, and the worst mistakes with their text."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,18 +13,18 @@ from bert_jax.files import json_text
 from train.finetuning.recipe import FinetuneConfig
 from train.finetuning.tasks.data import Outputs, Span, SpanExample, Split, TaskData
 
-LEGIBLE = 30  # more counts in a row, or characters in a name, would not be read
-_NAMED = 90  # more names would not be read on an axis
+LEGIBLE = 30  # the most counts in a row, or characters in a name, that are legible
+_NAMED = 90  # the most names that are legible on an axis
 
 
 def draw_counts(path: Path, rows: Sequence[str], columns: Sequence[str], counts: np.ndarray, corner: str) -> None:
-    """A PNG of counts, coloured by their share of the row.
+    """Draws a PNG of counts, coloured by their share of the row.
 
     Args:
         path: the file.
-        rows, columns: their names; of very many the axes have the numbers, from 0.
+        rows, columns: their names; an axis with very many shows their numbers, from 0.
         counts: int [R, C].
-        corner: what rows and columns are, as "label \\ prediction".
+        corner: what rows and columns are, such as "label \\ prediction".
     """
     shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
     height, width = (2.5 + 0.45 * min(len(names), _NAMED) for names in (rows, columns))
@@ -47,7 +47,7 @@ def draw_counts(path: Path, rows: Sequence[str], columns: Sequence[str], counts:
 
 
 def draw_numbers(path: Path, labels: np.ndarray, predictions: np.ndarray) -> None:
-    """A PNG of a point for each example, [N] and [N], and the line on which predictions are right."""
+    """Draws a PNG with a point for each example (labels and predictions: [N]) and the line of right predictions."""
     figure, axes = _figure(5.5, 5)
     axes.axline((labels[0], labels[0]), slope=1, color="gray", linewidth=1)
     axes.scatter(labels, predictions, s=12, alpha=0.5)
@@ -58,7 +58,7 @@ def draw_numbers(path: Path, labels: np.ndarray, predictions: np.ndarray) -> Non
 
 
 def drawn(names: Sequence[str]) -> list[str]:
-    """Names as they stand in a picture: "#3" for the fourth if it is long or the font lacks one of its characters."""
+    """Names for a picture: "#3" replaces the fourth if it is too long or the font lacks one of its characters."""
     from matplotlib.font_manager import FontProperties, findfont, get_font
 
     font = get_font(findfont(FontProperties()))
@@ -77,9 +77,9 @@ def _figure(width: float, height: float) -> tuple[Any, Any]:
     return figure, figure.subplots()
 
 
-_LISTED = 20  # mistakes in the page; all of them are in mistakes.jsonl
+_LISTED = 20  # mistakes in report.md; SPLIT-mistakes.jsonl has all of them
 _PAGE = 100  # texts on the page of spans
-_PARTS = 5  # of the examples of a regression, by their labels
+_PARTS = 5  # rows of a regression's table of errors
 
 
 def write_report(
@@ -90,16 +90,16 @@ def write_report(
     *,
     best_step: int | None,
 ) -> None:
-    """Writes metrics.json, report.md and, of each split, SPLIT-mistakes.jsonl and what shows them by the kind of task.
+    """Writes metrics.json, report.md and, for each labelled split, SPLIT-mistakes.jsonl and pictures.
 
-    Of classes, tags and choices that is SPLIT-confusion.png, of several labels too, a row a label; of numbers
-    SPLIT-numbers.png; of answers and tags SPLIT-spans.html. A score that is no number is null in metrics.json.
+    Classes, tags and choices get SPLIT-confusion.png, and so do several labels per example, with one row per label;
+    numbers get SPLIT-numbers.png; answers and tags get SPLIT-spans.html. A NaN score is null in metrics.json.
 
     Args:
-        folder: made if need be; files of these names are replaced.
+        folder: made if needed; files of these names are replaced.
         config, task: of the run.
-        outputs: of the best model, for each split its logits and its loss.
-        best_step: after how many steps that model was taken.
+        outputs: the best model's outputs and loss for each split.
+        best_step: the step of the best model.
     """
     folder.mkdir(parents=True, exist_ok=True)
     labelled = [split for split in (*task.evaluations, *task.tests) if split.labelled]
@@ -118,9 +118,9 @@ def write_report(
             labels, predictions = split.encoded.targets["labels"], found["logits"][:, 0]
             page += _numbers_section(folder / f"{split.name}-numbers.png", labels, predictions)
         if spans := task.span_mistakes(split, found):
-            html = span_page(f"{config.task}, {split.name}: what is wrong", spans[:_PAGE])
+            html = span_page(f"{config.task}, {split.name}: mistakes", spans[:_PAGE])
             (folder / f"{split.name}-spans.html").write_text(html, encoding="utf-8")
-            page += [f"Where it looked: [{split.name}-spans.html]({split.name}-spans.html)", ""]
+            page += [f"The mistakes marked in their texts: [{split.name}-spans.html]({split.name}-spans.html)", ""]
         page += _mistakes_table(mistakes)
     facts = {"task": config.task, "init": config.init, "best_step": best_step, "metric": task.metric, "scores": scores}
     (folder / "metrics.json").write_text(json_text(facts, indent=1) + "\n", encoding="utf-8")
@@ -128,7 +128,7 @@ def write_report(
 
 
 class _Counts(NamedTuple):
-    """int64 [R, C] with what its rows and columns are called; `corner` says what they are, "row \\ column"."""
+    """Counts, int64 [R, C], with the names of rows and columns; `corner` says what these are, "row \\ column"."""
 
     rows: list[str]
     columns: list[str]
@@ -144,7 +144,10 @@ def _section(split: Split, scores: Mapping[str, float], mistakes: list[dict[str,
 
 
 def _counts(task: TaskData, split: Split, outputs: Outputs) -> _Counts | None:
-    """Labels by predictions; of several labels how often each was right and wrong; None of numbers and answers."""
+    """Counts of labels by predictions; for several labels per example, right and wrong counts of each label.
+
+    None for numbers and answers.
+    """
     targets = split.encoded.targets
     if task.problem_type == "multi_label_classification":
         return _right_and_wrong(list(task.labels), targets["labels"] > 0, outputs["logits"] > 0)
@@ -165,7 +168,7 @@ def _counts(task: TaskData, split: Split, outputs: Outputs) -> _Counts | None:
 
 
 def _right_and_wrong(names: list[str], gold: np.ndarray, found: np.ndarray) -> _Counts:
-    """Of each of the labels, bool [N, C], the examples of each of the four kinds."""
+    """For each label, the numbers of true and false positives and negatives; `gold`, `found`: bool [N, C]."""
     counts = np.stack([gold & found, gold & ~found, ~gold & found, ~gold & ~found], axis=-1).sum(axis=0)
     columns = ["true positives", "false negatives", "false positives", "true negatives"]
     return _Counts(names, columns, counts, "label \\ examples")
@@ -187,7 +190,7 @@ def _counts_section(picture: Path, table: _Counts) -> list[str]:
 
 
 def _numbers_section(picture: Path, labels: np.ndarray, predictions: np.ndarray) -> list[str]:
-    """Parts of equal size from the smallest labels to the largest."""
+    """Draws the picture, and tabulates the errors in parts of equal size, from the smallest labels to the largest."""
     draw_numbers(picture, labels, predictions)
     lines = ["| labels | examples | mean label | mean prediction | mean squared error |", "|---|---:|---:|---:|---:|"]
     for part in np.array_split(np.argsort(labels, kind="stable"), min(_PARTS, len(labels))):
@@ -203,7 +206,7 @@ def _mistakes_table(mistakes: list[dict[str, Any]]) -> list[str]:
     if not mistakes:
         return []
     lines = ["The worst of them:" if len(mistakes) <= _LISTED else f"The worst {_LISTED} of {len(mistakes):,}:", ""]
-    lines += ["| text | label | prediction | how wrong |", "|---|---|---|---:|"]
+    lines += ["| text | label | prediction | loss |", "|---|---|---|---:|"]
     for mistake in mistakes[:_LISTED]:
         text = mistake["text"] + (f" / {mistake['pair']}" if "pair" in mistake else "")
         cells = (_cell(text, 200), _cell(mistake["label"]), _cell(mistake["prediction"]))
@@ -237,8 +240,8 @@ mark small {{ font-size: .7em; margin-left: .3em; opacity: .8 }}
 
 
 def span_page(title: str, examples: Iterable[SpanExample]) -> str:
-    """One self-contained HTML page: each text with the right spans, and again with those that were said; "none" where
-    there are none."""
+    """One self-contained HTML page: each text with the right spans marked, and again with the predicted ones ("none" if
+    there are none)."""
     return _HEAD.format(title=escape(title)) + "".join(map(_span_section, examples)) + "</html>\n"
 
 
@@ -252,7 +255,7 @@ def _span_section(example: SpanExample) -> str:
 
 
 def _marked(text: str, spans: Sequence[Span]) -> str:
-    """The text as HTML with its spans marked, cut to what lies around them."""
+    """The text around the spans as HTML, with the spans marked."""
     if not spans:
         return "<i>none</i>"
     spans = sorted(spans)

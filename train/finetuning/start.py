@@ -1,4 +1,4 @@
-"""Where a fine-tuning run starts: the encoder of `init=SOURCE`, and a head drawn anew unless it is the task's."""
+"""Where a fine-tuning run starts: the encoder of `init=SOURCE`, with its head if it fits the task, or a random one."""
 
 import logging
 from collections.abc import Sequence
@@ -8,19 +8,19 @@ import jax
 
 from bert_jax.config import BertConfig
 from bert_jax.errors import UserError
-from bert_jax.formats.load import load_arrays, load_config
+from bert_jax.formats.load import load_arrays
 from bert_jax.formats.read import OpenModel, is_allowed
-from bert_jax.formats.source import open_source
+from bert_jax.formats.source import Source
 from bert_jax.training.checkpoint.step_directory import StepDirectory
 from bert_jax.tree import flatten, unflatten
 from train.finetuning.recipe import FinetuneConfig
-from train.run.start import overridden_model, place_on_mesh
+from train.run.launch import overridden_model, place_on_mesh
 
 logger = logging.getLogger(__name__)
 
 _HEADS = ("classifier", "qa_head", "pre_classifier")
 _POOLER = "bert/pooler"
-_WITHOUT_CLASSES = ("multiple-choice", "question-answering")  # whose config names labels that mean nothing
+_WITHOUT_CLASSES = ("multiple-choice", "question-answering")  # the labels in their configs mean nothing
 
 
 def adopted_model(
@@ -28,20 +28,20 @@ def adopted_model(
     given: frozenset[str],
     labels: tuple[str, ...],
     problem_type: str | None,
-    theirs: BertConfig | None = None,
+    theirs: BertConfig,
 ) -> BertConfig:
-    """The architecture of `config.init` with the task's labels, and what the command line says of it.
+    """The architecture of `config.init` with the task's labels and the fields that the command line sets.
 
     Args:
         config: of the run.
-        given: the fields that were said on the command line.
+        given: the fields that the command line sets.
         labels, problem_type: the task's.
-        theirs: the architecture, where it is known already.
+        theirs: the source's architecture.
 
     Raises:
-        FileNotFoundError, UserError: as `load_config`; or rows that are longer than the model has positions.
+        UserError: `max_length` is more than the model has positions.
     """
-    model = overridden_model(theirs or load_config(str(config.init)), config.model, given)
+    model = overridden_model(theirs, config.model, given)
     model = model.replace(labels=labels, problem_type=problem_type)
     if config.max_length > model.longest_input:
         raise UserError(
@@ -50,62 +50,65 @@ def adopted_model(
     return model
 
 
-def check_source(source: str) -> None:
-    """Before anything is written: whether `source` is of a family that there is, and has weights.
+def check_source(source: Source) -> None:
+    """Checks, before the run writes anything, that `source` is of a known family and has weights.
 
     Raises:
-        FileNotFoundError, UserError: as `load_arrays`.
+        FileNotFoundError, UserError: as `load_arrays`; or a run without a checkpoint.
     """
-    opened = open_source(source, parts=("config", "weights"))
-    _ = opened.config
-    if opened.is_run:
-        if not StepDirectory(opened.folder / "checkpoints").steps():
+    _ = source.config
+    if source.is_run:
+        if not StepDirectory(source.folder / "checkpoints").steps():
             raise FileNotFoundError(f"init: {source} is a run without a checkpoint; wait for its first, or resume it")
     else:
-        with OpenModel(opened, head="encoder"):
+        with OpenModel(source, head="encoder"):
             pass
 
 
-def starting_parameters(config: FinetuneConfig, head: str, target: Any, fresh: Sequence[Any]) -> list[Any]:
-    """The parameters of `config.init`, laid out as `target`, for each of the runs whose drawn parameters are `fresh`.
+def starting_parameters(
+    config: FinetuneConfig, source: Source, head: str, target: Any, fresh: Sequence[Any]
+) -> list[Any]:
+    """The first parameters of each run, sharded as `target`: those of the source, completed with the run's `fresh`.
 
-    These are taken for a head that the source lacks or that has other labels, for a pooler that it lacks, and for
-    the `reinit_layers` upper layers (https://arxiv.org/abs/2006.05987, section 4: with the pooler).
+    `fresh` has each run's randomly initialised parameters. They replace a head that the source lacks or has with other
+    labels, a pooler that it lacks, and the `reinit_layers` upper layers with the pooler
+    (https://arxiv.org/abs/2006.05987, section 4).
 
     Raises:
         FileNotFoundError, UserError: as `load_arrays`; a part of the encoder is missing or has another shape.
     """
-    source = str(config.init)
-    opened = open_source(source, parts=("config", "weights"))
-    known = head in _WITHOUT_CLASSES or opened.config.labels == config.model.labels
-    _, params, report = load_arrays(opened, head=head, labels=config.model.labels)
-    found, drawn = flatten(params), flatten(fresh[0])
-    anew = [name for name in _HEADS if any(is_allowed(path, (name,)) for path in drawn)]
-    if known and all(path in found for path in drawn if is_allowed(path, tuple(anew))):
-        anew = []
+    known = head in _WITHOUT_CLASSES or source.config.labels == config.model.labels
+    _, params, report = load_arrays(source, head=head, labels=config.model.labels)
+    found, wanted = flatten(params), flatten(fresh[0])
+    randomised = [name for name in _HEADS if any(is_allowed(path, (name,)) for path in wanted)]
+    if known and all(path in found for path in wanted if is_allowed(path, tuple(randomised))):
+        randomised = []
     if any(is_allowed(path, (_POOLER,)) for path in report.missing):
-        anew.append(_POOLER)
-    report.check(tuple(anew))
-    again = upper_layers(config)
+        randomised.append(_POOLER)
+    report.check(tuple(randomised))
+    upper = upper_layers(config)
     if jax.process_index() == 0:
-        named = opened.published or source
-        if anew:
-            logger.warning("init: %s has no %s for this task: drawn anew", named, ", ".join(anew))
+        if randomised:
+            logger.warning("init: %s has no %s for this task: initialised randomly", source.name, ", ".join(randomised))
         else:
-            logger.warning("init: %s has a head for this task: it is gone on with", named)
-    from_fresh = [path for path in drawn if is_allowed(path, (*anew, *again))]
+            logger.warning("init: %s has a head for this task: training continues with it", source.name)
+    from_fresh = [path for path in wanted if is_allowed(path, (*randomised, *upper))]
     own = [{path: flat[path] for path in from_fresh} for flat in map(flatten, fresh)]
-    return [place_on_mesh(unflatten(found | parts), target, source) for parts in own]
+    return [place_on_mesh(unflatten(found | parts), target, source.name) for parts in own]
 
 
 def upper_layers(config: FinetuneConfig) -> tuple[str, ...]:
-    """What `reinit_layers` draws anew: so many layers, and the pooler; UserError where there are not so many."""
+    """The parts that `reinit_layers` initialises randomly: upper layers and the pooler.
+
+    Raises:
+        UserError: the model has fewer layers, or its layers share their parameters.
+    """
     if not config.reinit_layers:
         return ()
     order = config.model.layer_order
     if config.reinit_layers > len(order) or len(set(order)) < len(order):
         raise UserError(
-            f"reinit_layers: found {config.reinit_layers}; this {config.model.model_type} has {len(set(order))} layers "
-            "of its own"
+            f"reinit_layers: found {config.reinit_layers}; this {config.model.model_type} has {len(order)} layers with "
+            f"{len(set(order))} sets of parameters; expected at most the number of layers, none of them shared"
         )
     return (_POOLER, *(f"bert/encoder/layer_{layer}" for layer in order[-config.reinit_layers :]))

@@ -1,11 +1,10 @@
 """Fine-tuning with many seeds and learning rates at once: one program trains them all, side by side.
 
-Small sets are unstable: the same recipe learns the task with one seed and the majority class with another
-(https://arxiv.org/abs/1810.04805, section 4.1; https://arxiv.org/abs/2006.04884).
+Training on small sets is unstable: the same recipe learns the task with one seed and only the majority class with
+another (https://arxiv.org/abs/1810.04805, section 4.1; https://arxiv.org/abs/2006.04884).
 """
 
 import dataclasses
-import json
 import math
 from collections.abc import Generator, Sequence
 from typing import Any, NamedTuple
@@ -17,7 +16,7 @@ import numpy as np
 from bert_jax.data.tasks.encoded import evaluation_batches
 from bert_jax.data.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import UserError
-from bert_jax.files import write_json, write_whole
+from bert_jax.files import json_text, read_json_lines, write_json, write_whole
 from bert_jax.training.many import (
     compile_many_predict_step,
     compile_many_train_step,
@@ -31,15 +30,13 @@ from bert_jax.training.prediction import Collected
 from bert_jax.training.step import TrainState, abstract_state, init_state
 from train.finetuning.job import FinetuningJob, buckets_of, order_of, rates_of_layers, write_export
 from train.finetuning.recipe import FinetuneConfig
-from train.finetuning.start import starting_parameters
 from train.finetuning.tasks.data import Outputs, Split, TaskData
 from train.run.directory import RunDirectory
-from train.run.log import read_rows
 from train.run.loop import Log, Metrics, prefetched_batches
 
 
 class Run(NamedTuple):
-    """What tells one run from the others."""
+    """What differs between the runs."""
 
     seed: int
     learning_rate: float
@@ -52,19 +49,21 @@ def runs_of(config: FinetuneConfig) -> list[Run]:
 
 
 class SweepJob:
-    """A `Job`: `config.seeds` models for each learning rate. Their states have an axis of runs, R, in front.
+    """A `Job`: trains `config.seeds` models for each learning rate. Arrays of its state start with an axis R, the runs.
 
-    The best model of all goes to export/, what each run did to runs.jsonl, sweep.json, sweep.md and runs.png.
+    It writes the best model of all to export/, and each run's scores to runs.jsonl, sweep.json, sweep.md and runs.png.
     """
 
     def __init__(self, alone: FinetuningJob, run: RunDirectory, task: TaskData, tokenizer: Tokenizer):
-        """`alone`: the same task as one run; it makes the best model's predictions and report.
+        """`alone`: the job of a single run of the task; it writes the best model's predictions and report.
 
         Raises:
             UserError: there are several processes.
         """
         if jax.process_count() > 1:
-            raise UserError("seeds, learning_rates: many runs at once go over the devices of one process")
+            raise UserError(
+                f"seeds, learning_rates: found {jax.process_count()} processes; expected one, with all the devices"
+            )
         config = alone.config
         self.config, self._alone, self._run, self._task, self._tokenizer = config, alone, run, task, tokenizer
         self.runs = runs_of(config)
@@ -80,12 +79,12 @@ class SweepJob:
         self._dropout_keys = jnp.stack(keys)
         self._peaks = jnp.array([one.learning_rate for one in self.runs], jnp.float32)
         self._orders = {one.seed: order_of(dataclasses.replace(config, seed=one.seed), task.train) for one in self.runs}
-        self._history = {row["step"]: row for row in read_rows(run.path / "runs.jsonl")}
+        self._history = {row["step"]: row for row in read_json_lines(run.path / "runs.jsonl")}
 
     def first_state(self) -> TrainState:
         fresh = [init_state(key, self._alone.model, self._tx) for key in self._init_keys]
         drawn = [state.params for state in fresh]
-        params = starting_parameters(self.config, self._task.head, self._one.params, drawn)
+        params = self._alone.starting_parameters(self._one.params, drawn)
         states = [dataclasses.replace(state, params=own) for state, own in zip(fresh, params, strict=True)]
         return stacked(states, self.mesh)
 
@@ -108,7 +107,7 @@ class SweepJob:
         return {name: np.stack([batch[name] for batch in batches]) for name in batches[0]}
 
     def summarise(self, rows: list[Metrics]) -> dict[str, float]:
-        """The mean loss of each run's good steps, over the runs; a run without any counts as not finite."""
+        """Each run's mean loss over its finite steps, summarised over the runs; NaN for a run without finite steps."""
         losses, good = (np.stack([row[name] for row in rows]) for name in ("loss", "finite"))
         count = good.sum(axis=0)
         means = np.where(good > 0, losses, 0).sum(axis=0) / np.where(count > 0, count, np.nan)
@@ -118,20 +117,20 @@ class SweepJob:
         if not self._gone_bad(metrics["skipped_in_a_row"]).all():
             return None
         return (
-            f"in each of the {len(self.runs)} runs {self.config.max_skipped_in_a_row} steps or more in a row up to "
-            f"step {step:,} had numbers that are not finite; earlier checkpoints are kept. Lower "
+            f"in each of the {len(self.runs)} runs {self.config.max_skipped_in_a_row} or more steps in a row up to "
+            f"step {step:,} had a non-finite loss or gradient; earlier checkpoints are kept. Lower "
             f"{'learning_rates' if self.config.learning_rates else 'optimizer.learning_rate'}"
         )
 
     def _gone_bad(self, skipped_in_a_row: Any) -> np.ndarray:
-        """bool [R]: which runs' numbers went bad and do not come back."""
+        """bool [R]: which runs have at least `max_skipped_in_a_row` non-finite steps in a row."""
         return np.asarray(skipped_in_a_row) >= self.config.max_skipped_in_a_row
 
     def evaluate(self, state: TrainState, step: int, log: Log) -> bool:
-        """Logs each run's scores on the first file with labels, in runs.jsonl too; exports the best model so far.
+        """Logs the runs' scores on the first labelled file, adds them to runs.jsonl, and exports the best model so far.
 
-        A row of runs.jsonl has, of each run: scores, null where one is no number; constant, whether the run says the
-        same of all its examples; not_finite, whether its numbers went bad.
+        A row of runs.jsonl has lists with an entry per run: scores, null for NaN; constant, whether the run predicts
+        the same for all examples; not_finite, whether it failed by `_gone_bad`.
         """
         split = self._task.evaluations[0]
         scores, constant = [], []
@@ -142,7 +141,7 @@ class SweepJob:
         not_finite = self._gone_bad(state.skipped_in_a_row).tolist()
         self._history[step] = {"step": step, "scores": scores, "constant": constant, "not_finite": not_finite}
         log.record("eval", step, _scores_over_runs(scores, self._task.metric, self.runs))
-        rows = (json.dumps(self._history[at], allow_nan=False) + "\n" for at in sorted(self._history))
+        rows = (json_text(self._history[at]) + "\n" for at in sorted(self._history))
         write_whole(self._run.path / "runs.jsonl", "".join(rows))
         self.keep_best(state.params, step, self._history)
         return False
@@ -160,7 +159,7 @@ class SweepJob:
         return found
 
     def keep_best(self, params: Any, step: int, history: dict[int, dict[str, Any]]) -> None:
-        """Exports the best model of all runs and evaluations, if it is one of these."""
+        """Exports the best model of all runs and evaluations, if it is that of this step."""
         best_step, number = best_of(history, self._task.metric)
         if best_step == step:
             write_export(self._run, self.config, self._task, self._tokenizer, one_of(params, number), step)
@@ -169,18 +168,18 @@ class SweepJob:
         return self._alone.facts()
 
     def finish(self, params: Any, step: int, log: Log) -> None:
-        """Says what the runs came to; predictions and the report are the best model's."""
+        """Writes and logs the results of the runs; writes the best model's predictions and report."""
         log.say(write_sweep(self._run, self.config, self._task, self.runs, self._history))
         self._alone.finish(self._alone.target.params, step, log)
 
 
 def says_one_thing(task: TaskData, split: Split, outputs: Outputs) -> bool:
-    """Whether every example gets the same prediction: such a model has not left the majority class."""
+    """Whether every example gets the same prediction: such a model has learnt only the majority class."""
     return len(set(task.decisions(split, outputs))) == 1
 
 
 def _scores_over_runs(scores: list[dict[str, float | None]], metric: str, runs: list[Run]) -> dict[str, float]:
-    """The best of the runs, their means and deviations, for the log."""
+    """The best score of the runs, and mean and deviation of score and loss, for the log."""
     values = np.array([one[metric] for one in scores], np.float64)
     finite = values[np.isfinite(values)]
     found = {f"{metric}_best": float(finite.max())} if len(finite) else {}
@@ -191,7 +190,7 @@ def _scores_over_runs(scores: list[dict[str, float | None]], metric: str, runs: 
 
 
 def _over_runs(name: str, values: np.ndarray, runs: list[Run]) -> dict[str, float]:
-    """Mean and deviation of the runs of each learning rate that have a number; of how many it is none."""
+    """For each learning rate: mean and deviation over the runs with a finite value, and the number of other runs."""
     found: dict[str, float] = {}
     rates = rates_of(runs)
     for rate in rates:
@@ -214,8 +213,9 @@ def write_sweep(
 ) -> str:
     """Writes sweep.json, sweep.md and runs.png into the run directory.
 
-    A run has failed if in the end it says the same of every example, its numbers are not finite, or it never had a
-    score (a correlation of equal predictions); the last is in neither mean nor deviation.
+    A run has failed if at its last evaluation it predicts the same for every example or its loss or gradients are not
+    finite, or if it never had a score (a correlation of equal predictions). Mean and deviation leave out runs without a
+    score.
 
     Args:
         run, config, task: of the runs.
@@ -223,8 +223,8 @@ def write_sweep(
         history: step -> {"scores", "constant", "not_finite"} of each run, as runs.jsonl has them.
 
     Returns:
-        One line: for each learning rate mean ± standard deviation (n - 1) over the runs of their best evaluation, how
-        many failed, the best.
+        One line for the log: for each learning rate mean ± standard deviation (n - 1) of the runs' best scores; how
+        many runs failed; the best run.
     """
     metric, steps = task.metric, sorted(history)
     curves = [[history[step]["scores"][number][metric] for step in steps] for number in range(len(runs))]
@@ -252,22 +252,22 @@ def write_sweep(
         ],
         "steps": steps,
     }
-    write_json(run.path / "sweep.json", json.loads(json.dumps(facts, allow_nan=False)))
+    write_json(run.path / "sweep.json", facts)
     (run.path / "sweep.md").write_text(_page(facts))
     if not run.is_remote:
         _draw(run, facts)
     overall = ", ".join(f"{_spread(one)} at {one['learning_rate']:g}" for one in facts["rates"])
     winning = f"seed {runs[winner].seed} at {runs[winner].learning_rate:g}: {_number(best[winner])}"
     return (
-        f"{metric} of {len(runs)} runs: {overall}; {len(facts['failed'])} failed; the best, {winning}; its model is in "
-        f"{run.export}"
+        f"{metric} of {len(runs)} runs: {overall}; {len(facts['failed'])} failed; the best is {winning}; its model is "
+        f"in {run.export}"
     )
 
 
 def best_of(history: dict[int, dict[str, Any]], metric: str, numbers: Sequence[int] | None = None) -> tuple[int, int]:
-    """Step and run of the best evaluation: the highest score; of equal ones the earliest, and then the first run's.
+    """Step and run number of the highest score; of equal scores the earliest, then that of the first run.
 
-    `numbers`: of the runs that are asked about; None: all. A score that is no number is worse than any other.
+    `numbers`: the runs to look at; None: all. A score of None is lower than any other.
     """
 
     def score(at: tuple[int, int]) -> float:
@@ -275,16 +275,16 @@ def best_of(history: dict[int, dict[str, Any]], metric: str, numbers: Sequence[i
         return -math.inf if found is None else found
 
     every = [(step, number) for step in sorted(history) for number in range(len(history[step]["scores"]))]
-    return max((at for at in every if numbers is None or at[1] in numbers), key=score)  # of equal ones the first
+    return max((at for at in every if numbers is None or at[1] in numbers), key=score)  # the first of equal scores
 
 
 def rates_of(runs: list[Run]) -> list[float]:
-    """The learning rates, each once, in the order in which they were given."""
+    """The distinct learning rates, in the given order."""
     return list(dict.fromkeys(one.learning_rate for one in runs))
 
 
 def mean_and_spread(values: Sequence[float | None] | np.ndarray) -> tuple[float | None, float | None]:
-    """Mean and standard deviation (n - 1; of one value 0) of those that are finite; None where there are none."""
+    """Mean and standard deviation (n - 1; 0 for one value) of the finite values; None if there are none."""
     numbers = np.array(values, np.float64)
     finite = numbers[np.isfinite(numbers)]
     if not len(finite):
@@ -305,7 +305,7 @@ def _of_rate(rate: float, runs: list[Run], best: list[float | None], failed: lis
 
 
 def _failure(last: dict[str, Any], number: int, best: float | None) -> str | None:
-    """Why a run has failed, by its last evaluation; None if it has not."""
+    """Why run `number` has failed, given the row of the last evaluation; None if it has not."""
     if last["not_finite"][number]:
         return "not finite"
     if best is None:

@@ -1,4 +1,4 @@
-"""What `python -m train.prepare` is made of.
+"""The parts of `python -m train.prepare`.
 
-Imports no JAX.
+Nothing here imports JAX.
 """

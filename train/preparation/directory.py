@@ -1,4 +1,4 @@
-"""Preparing a directory from start to end: one writer at a time; unfinished work is resumed, finished work is kept."""
+"""Prepares a directory from start to end: one writer at a time; resumes unfinished work and keeps finished work."""
 
 import os
 import shutil
@@ -41,10 +41,11 @@ _UNFINISHED = "unfinished.json"
 def prepare(options: PrepareOptions) -> dict[str, Any]:
     """Prepares the text in `options.output`, prints the report and returns the manifest.
 
-    Where the same has been done before it returns at once and prints nothing.
+    If the same text was already prepared there with the same options, it returns at once and prints nothing.
 
-    Raises UserError for whatever the user can mend: in the options, the text, the vocabulary, or an output directory
-    that was made with other options or is being written by another process.
+    Raises:
+        UserError: a mistake in the options, the text or the vocabulary; or the output directory was made with other
+            options, or another process is writing it.
     """
     options = options.resolved()
     output = options.output
@@ -75,11 +76,11 @@ def prepare(options: PrepareOptions) -> dict[str, Any]:
 
 @contextmanager
 def _locked(output: Path) -> Iterator[None]:
-    """Holds the output directory for this process."""
+    """Context manager that locks the output directory for this process."""
     try:
         output.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise UserError(f"--output {output}: cannot be made ({error.strerror})") from None
+        raise UserError(f"--output {output}: cannot be created ({error.strerror})") from None
     try:
         import fcntl
     except ImportError:  # Windows: no lock
@@ -96,11 +97,14 @@ def _locked(output: Path) -> Iterator[None]:
 
 
 def _begin(output: Path, identity: dict[str, Any]) -> dict[str, Any]:
-    """Notes down what is being made, or checks that it is what a run before this one began; its vocabulary's report."""
+    """Records the options in the directory, or checks that they are those of the unfinished work there.
+
+    Returns the report on the vocabulary of the unfinished work; {} if it has not learnt one.
+    """
     unfinished = output / _UNFINISHED
     if not unfinished.exists():
         if any(path.name != f".{_UNFINISHED}" for path in output.iterdir() if not path.name.endswith(".tmp")):
-            raise UserError(f"--output {output}: is not empty, and nothing was being prepared there; choose another")
+            raise UserError(f"--output {output}: is not empty and has no unfinished work; choose another directory")
         write_json(unfinished, {"options": identity, "vocabulary": {}})
     record = read_object(unfinished)
     _refuse_other_options(output, record["options"], identity)
@@ -122,7 +126,7 @@ def _refuse_other_options(output: Path, made: dict[str, Any], wanted: dict[str, 
 def _tokenizer(
     options: PrepareOptions, sources: Sequence[CorpusFile], identity: dict[str, Any], learnt: dict[str, Any]
 ) -> tuple[Tokenizer, dict[str, Any]]:
-    """DIR/tokenizer, made if it is not there, and the report of the vocabulary's learner."""
+    """Returns the tokenizer in DIR/tokenizer, made if missing, and the report on learning its vocabulary."""
     directory = options.output / "tokenizer"
     if not directory.exists():
         tokenizer, learnt = make_tokenizer(options, sources)
@@ -196,7 +200,7 @@ def _report(
         )
     if plan.dropped:
         warnings.append(
-            f"the held-out split got only {plan.dropped} document, too little for pairs: left out; raise --held-out"
+            f"left out the held-out split: too few documents with words ({plan.dropped} in all); raise --held-out"
         )
     elif options.held_out and not report["held-out"]["documents"]:
         warnings.append("no document fell into the held-out split: raise --held-out to have something to evaluate on")
@@ -204,7 +208,7 @@ def _report(
 
 
 def check(directory: Path) -> dict[str, Any]:
-    """The manifest, once every file is found to be what was written; UserError naming what is not."""
+    """Verifies the hash of every file and returns the manifest; raises UserError naming the damaged files."""
     problems = verify(directory)
     if problems:
         more = f" (and {len(problems) - 1} more: {'; '.join(problems[1:4])})" if len(problems) > 1 else ""

@@ -1,4 +1,4 @@
-"""What a worker does when text is prepared: tokenise one shard, index one shard. Runs in processes without JAX."""
+"""The jobs of the workers that prepare text: tokenise one shard, index one shard. They run in processes without JAX."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -30,10 +30,10 @@ _SENTENCES_AT_ONCE = 20_000
 
 @dataclass(frozen=True)
 class TokeniseJob:
-    """Make the shard `directory` from `documents` (None: it is there already, only describe it).
+    """Make the shard `directory` from `documents` (None: the shard exists, only describe it).
 
-    one_sentence_a_line: lines are sentences; otherwise they are split, by the rules of `language`.
-    google_rules: words are cut by the rules of Google's tokenization.py, not by those of `tokenizers`.
+    one_sentence_a_line: each line is a sentence; otherwise texts are split by the rules of `language`.
+    google_rules: words are split by the rules of Google's tokenization.py, not by those of `tokenizers`.
     """
 
     directory: Path
@@ -46,7 +46,7 @@ class TokeniseJob:
 
 @dataclass(frozen=True)
 class ShardResult:
-    """A shard's manifest entry and its statistics; `split` is the folder it lies in."""
+    """A shard's manifest entry and its statistics; `split` is the name of the folder that contains it."""
 
     split: str
     entry: dict[str, Any]
@@ -55,7 +55,7 @@ class ShardResult:
 
 @dataclass(frozen=True)
 class IndexJob:
-    """Make the index `file` of examples of one shard, unless it is there already."""
+    """Make the index `file` of examples of one shard, unless it exists."""
 
     shard: Path
     number: int
@@ -109,7 +109,7 @@ def index(job: IndexJob) -> IndexResult:
 
 @lru_cache(maxsize=1)
 def _tokenizer(directory: Path) -> Tokenizer:
-    """Kept from one shard to the next: it remembers words."""
+    """Cached between shards, because the tokenizer caches words."""
     return Tokenizer.load(directory)
 
 
@@ -134,9 +134,10 @@ def _encode(job: TokeniseJob, documents: Iterable[str], tokenizer: Tokenizer) ->
 def _sentences(
     job: TokeniseJob, documents: Iterable[str], document_lengths: list[int], *, keep_spaces: bool
 ) -> Iterator[str]:
-    """The sentences of all documents in order; notes down how many each has.
+    """Yields the sentences of all documents in order; appends each document's number of them to `document_lengths`.
 
-    keep_spaces: end to end the sentences of a document are its text again, any white space between two being one space.
+    keep_spaces: a sentence keeps one space for the white space before it, so that the sentences of a document,
+    concatenated, are its text again.
     """
     for text in documents:
         if job.one_sentence_a_line:

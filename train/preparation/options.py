@@ -1,4 +1,4 @@
-"""The options of preparing text: their defaults, their checks, and which of them decide the result."""
+"""The options of preparing text: their defaults, their checks, and which of them the result depends on."""
 
 import math
 import os
@@ -17,9 +17,9 @@ from bert_jax.formats.hub_files import TOKENIZER, has_vocabulary, is_hub_id
 
 
 def find_vocabulary(vocab: str) -> Path:
-    """The file or folder that a tokenizer is read from; that of a published model is downloaded if need be.
+    """The file or folder to read a tokenizer from; downloads that of a published model if needed.
 
-    A run directory and prepared data keep theirs in `tokenizer/`. Raises UserError where there is none.
+    For a run directory or prepared data it is the folder's `tokenizer/`. Raises UserError if there is none.
     """
     path = Path(vocab).expanduser()
     if path.is_file():
@@ -36,7 +36,7 @@ def find_vocabulary(vocab: str) -> Path:
 
 
 def describe_vocabulary(path: Path) -> str:
-    """The fingerprint of the files at `path`: of one file, or of those in a folder that a tokenizer is read from."""
+    """Names and hashes of the tokenizer files at `path`: a folder, or a file (with its tokenizer_config.json)."""
     folder = path if path.is_dir() else path.parent
     files = [folder / name for name in _IN_ORDER if (folder / name).is_file()]
     if not path.is_dir():
@@ -56,8 +56,7 @@ HELD_OUT, SEED, GOOGLE_SEED = 0.005, 0, 12345
 class PrepareOptions:
     """What `prepare` does; the fields are the options of `python -m train.prepare`, explained in docs/prepare.md.
 
-    None means: a default, filled in by `resolved`. Raises UserError, naming the option, for a value
-    that makes no sense.
+    None means the default, which `resolved` fills in. Raises UserError, naming the option, for an invalid value.
     """
 
     inputs: tuple[str, ...]
@@ -90,11 +89,11 @@ class PrepareOptions:
         if (self.vocab is None) == (self.vocab_size is None):
             found = "neither" if self.vocab is None else "both"
             raise UserError(
-                f"--vocab, --vocab-size: found {found}; say --vocab FILE|DIR|HUB_ID for a vocabulary that exists "
+                f"--vocab, --vocab-size: found {found}; say --vocab FILE|DIR|HUB_ID for an existing vocabulary "
                 "or --vocab-size N to learn one from the text"
             )
         if self.recipe == "google" and self.objective != "nsp":
-            raise UserError(f"--recipe google is for --objective nsp, found {self.objective}; use the default recipe")
+            raise UserError(f"--recipe google: needs --objective nsp, found {self.objective}; use the default recipe")
         self._check_numbers()
 
     def _check_numbers(self) -> None:
@@ -118,7 +117,7 @@ class PrepareOptions:
                 raise _wrong(self, name, f"{least} or more")
 
     def resolved(self) -> "PrepareOptions":
-        """With the defaults in the place of None (where None is not itself a choice), the vocabulary found."""
+        """Returns the options with defaults in place of None (unless None is itself a choice) and `vocab` as a path."""
         google = self.recipe == "google"
         predictions = self.max_predictions or tuple(
             max(1, math.ceil(round(length * self.masked_lm_prob, 6))) for length in self.max_seq_length
@@ -136,11 +135,11 @@ class PrepareOptions:
 
     @property
     def plain_format(self) -> str:
-        """How a file is read whose suffix says nothing."""
+        """The format of a file whose suffix does not tell it."""
         return "lines" if self.recipe == "google" else "text"
 
     def settings(self) -> dict[str, Any]:
-        """The manifest's `settings`: what readers of the data need, and how it came about."""
+        """The manifest's `settings`: what readers of the data need, and how it was made."""
         assert self.max_predictions is not None
         lengths = [str(length) for length in self.max_seq_length]
         return {
@@ -159,12 +158,12 @@ class PrepareOptions:
         }
 
     def identity(self, sources: Sequence[CorpusFile]) -> dict[str, Any]:
-        """All that the result depends on, as JSON values: two runs with the same values make the same bytes."""
+        """Everything that the result depends on, as JSON values: runs with equal values write the same bytes."""
         if self.vocab is None:
             vocabulary = {"vocab_size": self.vocab_size}
         else:
             vocabulary = {"vocab": describe_vocabulary(Path(self.vocab))}
-        # Google's rules ask Python what a character is; `tokenizers` brings tables of its own.
+        # Google's rules classify characters with Python's Unicode tables; `tokenizers` has its own.
         tables = {"unicode_version": unicodedata.unidata_version} if self.recipe == "google" else {}
         return {
             "recipe": self.recipe,

@@ -1,4 +1,4 @@
-"""Prepared data for people to look at: the report on the text, and examples as the model sees them."""
+"""Prints prepared data: the report on the text, and examples as the model sees them."""
 
 import json
 from collections.abc import Iterator
@@ -61,11 +61,11 @@ _ONES = {"nsp": "with a random second sentence", "sop": "swapped or random"}
 _TEXT_ROWS = (
     ("documents", "documents", "{:,}"),
     ("sentences", "sentences", "{:,}"),
-    ("sentences a document, median", "sentences_per_document_median", "{:,.1f}"),
+    ("sentences per document, median", "sentences_per_document_median", "{:,.1f}"),
     ("tokens", "tokens", "{:,}"),
     ("[UNK]", "unk_rate", "{:.3%}"),
     ("duplicate lines", "duplicate_lines", "{:.1%}"),
-    ("unigram entropy, nats (where a stuck loss sits)", "unigram_entropy", "{:.3f}"),
+    ("unigram entropy, nats (loss without context)", "unigram_entropy", "{:.3f}"),
 )
 _EXAMPLE_ROWS = (
     ("examples of length {length}", "examples", "{:,}"),
@@ -81,8 +81,9 @@ _ROWS_AT_ONCE = 256
 def show(directory: Path, *, split: str, max_seq_length: int | None, limit: int | None, as_json: bool) -> None:
     """Prints examples on stdout, in the order of the index; masks are those of epoch 0 under the data's seed.
 
-    max_seq_length: None is the first length that the data was prepared for. limit: None prints all. as_json: a line an
-    example with tokens, token_type_ids, mlm_positions, mlm_labels, next_sentence_label (null for objective none).
+    max_seq_length: None takes the first length that the data was prepared for. limit: None prints all. as_json: prints
+    one line per example with tokens, token_type_ids, mlm_positions, mlm_labels and next_sentence_label (null for
+    objective none).
     """
     if limit is not None and limit < 0:
         raise UserError(f"--limit: found {limit}, expected 0 or more")
@@ -127,7 +128,7 @@ def read_instances(
 
 
 def _places(directory: Path, manifest: dict[str, Any], split: str, length: int) -> Iterator[tuple[Any, Any]]:
-    """For each example where A and B come from: (name, document number) each; B None where there is none."""
+    """Yields where A and B of each example come from: (shard name, document number) each; None for a missing B."""
     parts = manifest["splits"][split]
     shards = [(entry["name"], open_shard(directory / split / entry["name"])) for entry in parts["shards"]]
     for part in parts["examples"][str(length)]:
@@ -156,7 +157,7 @@ def _pair(places: Any, instance: dict[str, Any], objective: str) -> str:
 
 
 def _marked(instance: dict[str, Any], mask_token: str) -> list[str]:
-    """The tokens; replaced ones that look like any other in braces, so that they are seen."""
+    """The tokens, with braces around those that masking replaced by random tokens."""
     tokens = list(instance["tokens"])
     for position, label in zip(instance["mlm_positions"], instance["mlm_labels"], strict=True):
         if tokens[position] not in (mask_token, label):

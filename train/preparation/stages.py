@@ -32,7 +32,7 @@ _SECONDS_BETWEEN_LINES = 60.0
 class ProgressReport:
     """`with ProgressReport("tokenising", total=bytes, unit="MB", scale=1e6) as report: report.advance(n)`.
 
-    Rates and totals are printed in `unit`, each worth `scale` of what `advance` counts.
+    `total` and `advance` count in the same unit; `scale` of these are one `unit` of the printed rate.
     """
 
     def __init__(self, what: str, *, total: float, unit: str, scale: float = 1.0, stream: TextIO | None = None):
@@ -61,11 +61,11 @@ class ProgressReport:
             self._bar.stop()
 
     def advance(self, amount: float) -> None:
-        """Counts `amount` as done, and tells it if it is time to."""
+        """Adds `amount` to what is done, and shows the progress if it is time."""
         self.reach(self._done + amount, self._total)
 
     def reach(self, done: float, total: float) -> None:
-        """So much is done, of so much in all."""
+        """Sets how much is done and the total, and shows the progress if it is time."""
         self._done, self._total = done, total
         now = time.monotonic()
         if self._bar:
@@ -88,7 +88,7 @@ _MASKS = ("mask_positions", "mask_inputs", "mask_count")
 
 @dataclass
 class PreparedSplit:
-    """A split as the stages leave it: manifest entries of its shards and indices, and what was counted."""
+    """The result of the stages for a split: its statistics, and the manifest entries of its shards and indices."""
 
     statistics: SplitStatistics
     shards: list[dict[str, Any]] = field(default_factory=list)
@@ -96,13 +96,13 @@ class PreparedSplit:
 
 
 def is_held_out(text: str, share: float) -> bool:
-    """Whether a document belongs to the held-out split: decided by its text alone."""
+    """Whether a document belongs to the held-out split: depends only on its text."""
     digest = hashlib.blake2b(text.encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big") < share * 2**64
 
 
 def open_corpus(options: PrepareOptions, sources: Sequence[CorpusFile], report: ProgressReport | None = None) -> Corpus:
-    """The documents of the sources. For recipe google they are read as Google's script does, and never cut."""
+    """The documents of the sources. For recipe google it reads them as Google's script does, and never cuts them."""
     google = options.recipe == "google"
     return Corpus(
         sources,
@@ -114,7 +114,10 @@ def open_corpus(options: PrepareOptions, sources: Sequence[CorpusFile], report: 
 
 
 def make_tokenizer(options: PrepareOptions, sources: Sequence[CorpusFile]) -> tuple[Tokenizer, dict[str, Any]]:
-    """The tokenizer that exists, or one whose vocabulary is learnt from the train split; and the learner's report."""
+    """Loads the tokenizer of `vocab`, or learns a vocabulary from the train split; returns it and the learner's report.
+
+    The report is {} for a loaded tokenizer.
+    """
     google = options.recipe == "google"
     switches: dict[str, Any] = {"max_word_length": 200, "literal_special_tokens": False} if google else {}
     if options.vocab is not None:
@@ -141,31 +144,31 @@ def make_tokenizer(options: PrepareOptions, sources: Sequence[CorpusFile]) -> tu
 
 
 def _check_kind(tokenizer: Tokenizer, options: PrepareOptions) -> None:
-    """Raise UserError where the recipe or the objective is not for this kind of tokenizer."""
+    """Raises UserError if the recipe or the objective does not support this kind of tokenizer."""
     if options.recipe == "google" and tokenizer.max_word_length is None:
-        raise UserError(f"--recipe google is for BERT's vocabularies (WordPiece), --vocab {options.vocab} is none")
+        raise UserError(f"--recipe google: needs a WordPiece vocabulary (BERT's), --vocab {options.vocab} is not one")
     pair = options.objective != "none"
     added, expected = tokenizer.special_tokens_added(pair=pair), 3 if pair else 2
     if added != expected:
         layout = "[CLS] a [SEP] b [SEP]" if pair else "[CLS] a [SEP]"
         advice = "; RoBERTa is trained with --objective none" if pair else ""
         raise UserError(
-            f"--objective {options.objective} makes rows {layout}, the tokenizer of --vocab {options.vocab} puts "
+            f"--objective {options.objective}: makes rows {layout}, but the tokenizer of --vocab {options.vocab} adds "
             f"{added} special tokens to {'a pair' if pair else 'a text'}{advice}"
         )
 
 
 def save_tokenizer(tokenizer: Tokenizer, directory: Path) -> None:
-    """`tokenizer.save`, whole or not at all."""
+    """Saves the tokenizer atomically: the directory is complete or absent."""
     with new_directory(directory) as temporary:
         tokenizer.save(temporary.path)
 
 
 class ShardPlan:
-    """Which documents make which shard: it depends on the documents and the options, never on the workers.
+    """Divides documents into shards, by the documents and the options alone; the number of workers has no effect.
 
-    A shard is closed once it has `shard_bytes` of text, and only when two documents with words are left for the
-    next, so that each has at least two.
+    A shard is complete once it has `shard_bytes` of text and two documents with words follow, so that every shard has
+    at least two.
     """
 
     def __init__(self, *, held_out: float, shard_bytes: int, needs_two: bool):
@@ -175,8 +178,8 @@ class ShardPlan:
     def shards(self, corpus: Corpus) -> Iterator[tuple[str, int, list[str]]]:
         """Yields (split, number within the split, documents).
 
-        Raises UserError where the train split ends up with no words, or with one document where two are needed. A
-        held-out split with too little for a shard is left out, its documents counted in `dropped`.
+        Raises UserError if the train split has no words, or only one document where two are needed. A held-out split
+        that is too small for a shard is left out, and `dropped` counts its documents.
         """
         filling = {split: _Filling(self._shard_bytes) for split in SPLITS}
         numbers = dict.fromkeys(SPLITS, 0)
@@ -197,16 +200,16 @@ class ShardPlan:
 
 def _too_little(documents: int, with_words: int) -> str:
     if not with_words:
-        return f"no words for the train split ({documents} documents in the text): the corpus is empty, or held out"
-    one = "the corpus is one document" if documents == 1 else "the train split is one document"
+        return f"the train split has no words ({documents} documents in all): the text is empty, or all held out"
+    one = "the text is one document" if documents == 1 else "the train split is one document"
     return (
         f"{one}: next-sentence prediction draws random sentences from a second one. Separate documents by blank "
-        "lines, or go without it: --objective none"
+        "lines, or train without it: --objective none"
     )
 
 
 class _Filling:
-    """Documents of one split on their way into shards."""
+    """Collects documents of one split until they fill a shard."""
 
     def __init__(self, limit: int):
         self._limit = limit
@@ -215,7 +218,7 @@ class _Filling:
         self._bytes = self._with_words = 0
 
     def add(self, text: str) -> list[str] | None:
-        """Takes a document; gives a shard's documents when they are complete."""
+        """Adds a document; returns the documents of a shard when one is complete, else None."""
         done = None
         self._next.append(text)
         self._bytes += len(text.encode())
@@ -237,12 +240,12 @@ class _Filling:
 def tokenise_corpus(
     options: PrepareOptions, sources: Sequence[CorpusFile], tokenizer: Tokenizer, workers: Workers
 ) -> tuple[dict[str, PreparedSplit], Corpus, ShardPlan]:
-    """Stage 1, the dear one: text -> token shards. Shards that are there already are kept."""
+    """Stage 1, the slowest: text -> token shards. Keeps the shards that exist."""
     assert options.held_out is not None
     formats = {source.format for source in sources}
     if "lines" in formats and len(formats) > 1:
         raise UserError(
-            f"the input mixes the formats {', '.join(sorted(formats))}; say --format, or prepare them apart"
+            f"the input mixes the formats {', '.join(sorted(formats))}; say --format, or prepare them separately"
         )
     plan = ShardPlan(
         held_out=options.held_out,
@@ -272,7 +275,7 @@ def tokenise_corpus(
 
 
 def index_examples(options: PrepareOptions, splits: dict[str, PreparedSplit], workers: Workers) -> None:
-    """Stage 2: token shards -> examples of each length, one file a shard."""
+    """Stage 2: token shards -> examples of each length, one file per shard."""
     assert options.seed is not None and options.dupe_factor is not None
     jobs = [
         (split, length, number, _index_file(options, split, length, number))
@@ -299,7 +302,7 @@ def index_examples(options: PrepareOptions, splits: dict[str, PreparedSplit], wo
 
 
 def index_google(options: PrepareOptions, splits: dict[str, PreparedSplit], tokenizer: Tokenizer) -> None:
-    """Stage 2 of recipe google: one index over all shards with its masks, in one process, as Google's script runs."""
+    """Stage 2 of recipe google: one index of all shards with its masks, made in one process as Google's script does."""
     assert options.seed is not None and options.max_predictions is not None and options.dupe_factor is not None
     vocabulary = GoogleTokenizer(tokenizer).vocabulary
     for split in SPLITS:

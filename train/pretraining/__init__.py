@@ -1,4 +1,4 @@
-"""What `python -m train.pretrain` is made of.
+"""The parts of `python -m train.pretrain`.
 
-`job.py` is what the loop runs.
+`job.py` is the job that the loop trains; `start.py` says where a run starts.
 """

@@ -1,4 +1,4 @@
-"""Pretraining as the loop's job: phases of one length each, held-out masked LM and sentence pairs, an export."""
+"""The pretraining job: phases of one length each, evaluation of masked LM and sentence pairs, export."""
 
 import math
 from collections.abc import Callable, Generator, Iterable, Iterator
@@ -10,6 +10,7 @@ import jax
 import numpy as np
 
 from bert_jax.formats.card import training_facts
+from bert_jax.formats.source import Source
 from bert_jax.formats.write import save_pretrained
 from bert_jax.model.heads import HEADS
 from bert_jax.training.optimizer import make_optimizer, make_schedule
@@ -21,13 +22,12 @@ from train.pretraining.start import first_state, objective_of, pretraining_of
 from train.run.config import to_json
 from train.run.directory import RunDirectory
 from train.run.loop import Log, Metrics, ModelJob, prefetched_batches
-from train.run.start import origin
 
 
 class HeldOutBatches:
-    """(host batch, device batch) pairs: at every iteration the same first `eval_batches` of the held-out examples.
+    """Iterates over (host batch, device batch) pairs: always the first `eval_batches` batches of held-out examples.
 
-    The data is opened once, when this is made. Where nothing was held out it is empty.
+    Opens the data once, in the constructor. Is empty if nothing was held out.
     """
 
     def __init__(self, config: PretrainConfig, data: DataSource, mesh: jax.sharding.Mesh, phase: Phase):
@@ -48,11 +48,11 @@ class HeldOutBatches:
 class Unigram:
     """The baseline that knows only how often each token occurs in the training text.
 
-    Where a model that has learned nothing of context gets stuck: `-log p(token)` averaged over the masked tokens.
+    Its loss is `-log p(token)` averaged over the masked tokens. A model that ignores the context cannot do better.
     """
 
     def __init__(self, counts: np.ndarray):
-        """`counts`: int64 [V], occurrences in the training split; one is added to each, so that none is impossible."""
+        """`counts`: int64 [V], occurrences in the training split; adds one to each, so that no probability is 0."""
         smoothed = counts.astype(np.float64) + 1
         self.log_probability = np.log(smoothed / smoothed.sum())
         self.most_frequent = int(counts.argmax())
@@ -66,7 +66,7 @@ class Unigram:
 
 
 def label_sums(batch: dict[str, np.ndarray]) -> dict[str, float]:
-    """Counts of the two sentence-pair classes, for the majority baseline; nothing where there are no pairs."""
+    """Counts of the two sentence-pair classes, for the majority baseline; {} if there are no pairs."""
     labels = batch.get("next_sentence_label")
     return {} if labels is None else {"label_0": float((labels == 0).sum()), "label_1": float((labels == 1).sum())}
 
@@ -77,10 +77,10 @@ def evaluate(
     batches: Iterable[tuple[dict[str, np.ndarray], dict[str, Any]]],
     unigram: Unigram | None,
 ) -> dict[str, float]:
-    """Sums over (host batch, device batch) pairs, divided once at the end; keys as in metrics.jsonl.
+    """Evaluates a model on (host batch, device batch) pairs: adds up sums and divides once at the end.
 
-    Masked-LM loss in nats a masked token, its exponential (perplexity), accuracies as shares; an empty dict where
-    there are no batches.
+    Returns masked-LM loss in nats per masked token, its exponential (perplexity), and accuracies as shares, under the
+    keys of metrics.jsonl; {} if there are no batches.
     """
     total: dict[str, float] = {}
     for host, device in batches:
@@ -113,33 +113,41 @@ def evaluate(
 
 
 class PretrainingJob(ModelJob):
-    """A `Job`: masked LM, and sentence pairs where the data has them."""
+    """A `Job`: masked LM, and sentence pairs if the data has them."""
 
-    def __init__(self, config: PretrainConfig, run: RunDirectory, data: DataSource, held_out: DataSource):
+    def __init__(
+        self,
+        config: PretrainConfig,
+        run: RunDirectory,
+        data: DataSource,
+        held_out: DataSource,
+        source: Source | None = None,
+    ):
+        """`source`: the opened `init=`, unless the run is resumed."""
         mesh = make_mesh(config.mesh)
         for phase in config.phases:
             check_sizes(config.model, mesh, batch_size=phase.batch, accumulation=config.accumulation)
         model, objective = HEADS[head_for(data)](config.model), objective_of(config, data, mesh)
         tx, schedule = make_optimizer(config.optimizer), make_schedule(config.optimizer)
         super().__init__(config, mesh, model, objective, tx, schedule)
-        self._run, self._data = run, data
+        self._run, self._data, self._source = run, data, source
         self._eval_step = compile_eval_step(model, mesh=mesh, pretraining=pretraining_of(config, mesh))
         self._unigram = None if data.unigram_counts is None else Unigram(data.unigram_counts)
         self._held_out_of = cache(lambda phase: HeldOutBatches(config, held_out, mesh, phase))
 
     def first_state(self) -> TrainState:
-        return first_state(self.config, self.target, self.fresh_state)
+        return first_state(self.config, self.target, self.fresh_state, self._source)
 
     def on_start(self, log: Log, *, resumed: bool) -> None:
-        config, model = self.config, self.config.model
-        if config.init is not None and not resumed:
+        model = self.config.model
+        if self._source is not None and not resumed:
             size = f"{model.num_hidden_layers} layers of {model.hidden_size}, {model.vocab_size:,} tokens"
-            log.say(f"model and parameters of {origin(config.init) or config.init}: {model.model_type}, {size}")
-        if not self._held_out_of(config.phases[-1]):
+            log.say(f"model and parameters of {self._source.name}: {model.model_type}, {size}")
+        if not self._held_out_of(self.config.phases[-1]):
             log.say("the data has no held-out documents: there will be no evaluation (prepare with --held-out)")
 
     def batches(self, step: int) -> Generator[tuple[dict[str, jax.Array], float]]:
-        """Through all phases; each goes on with the data where an earlier one of its length ended."""
+        """Yields the batches of all phases; a phase continues in the data where an earlier one of its length ended."""
         while step < self.config.total_steps:
             start, phase = self.config.phase_at(step)
             host = self._data.batches(self.config, phase, first_row=self.config.rows_before(start, phase.length))
@@ -148,7 +156,7 @@ class PretrainingJob(ModelJob):
             step = start + phase.steps
 
     def summarise(self, rows: list[Metrics]) -> dict[str, float]:
-        """Figures on sentence pairs only where there are some."""
+        """As `ModelJob.summarise`, without the metrics of sentence pairs if the data has none."""
         found = super().summarise(rows)
         return {name: v for name, v in found.items() if self._data.objective != "none" or not name.startswith("nsp_")}
 
@@ -162,7 +170,7 @@ class PretrainingJob(ModelJob):
         return {"config": to_json(self.config), "data": self._data.fingerprint}
 
     def finish(self, params: Any, step: int, log: Log) -> None:
-        """Writes the run's `export/`: what transformers loads."""
+        """Writes the run's `export/`, a folder that transformers loads."""
         if not self.config.export_at_end or self._data.tokenizer is None:
             return
         whole = to_host(params)

@@ -1,4 +1,4 @@
-"""What a pretraining run is made of: one frozen dataclass and its checks."""
+"""The config of a pretraining run: one frozen dataclass and its checks."""
 
 import dataclasses
 import itertools
@@ -14,7 +14,7 @@ from bert_jax.training.sharding import MeshConfig
 
 
 class Phase(NamedTuple):
-    """A stretch of the run with one sequence length (paper, A.2: 128 for 90 % of the steps, then 512)."""
+    """A part of the run with one sequence length (paper, A.2: 128 for 90 % of the steps, then 512)."""
 
     length: int
     batch: int
@@ -27,7 +27,7 @@ class TextConfig:
 
     format: str | None = None
     field: str = "text"
-    vocab: str | None = None  # None: that of init=, or one of vocab_size pieces learnt from the text
+    vocab: str | None = None  # None: the vocabulary of init=, or vocab_size pieces learnt from the text
     vocab_size: int = 30_000
     cased: bool | None = None  # None: uncased, or what `vocab` says
     strip_accents: bool | None = None
@@ -42,8 +42,8 @@ class TextConfig:
 class PretrainConfig:
     """A pretraining run. `phases` gives lengths, batch sizes and steps; one schedule spans them all.
 
-    `optimizer.total_steps` is the sum of the phases' steps and need not be said; `model.vocab_size` follows the
-    data's tokenizer unless it is given. Every number of steps counts optimizer steps (consumed batches).
+    `optimizer.total_steps` is always the sum of the phases' steps; `model.vocab_size` is that of the data's tokenizer
+    unless it is given. Every number of steps counts optimizer steps (consumed batches).
     """
 
     model: BertConfig = field(default_factory=BertConfig)
@@ -51,19 +51,19 @@ class PretrainConfig:
     phases: tuple[Phase, ...] = (Phase(128, 256, 900_000), Phase(512, 256, 100_000))
     masking: MaskingConfig | None = None  # None: as the data was prepared
     mesh: MeshConfig = field(default_factory=MeshConfig)
-    accumulation: int = 1  # micro-batches a step
-    fused_loss: bool = True  # masked LM's loss without all logits at once; not with mesh.tensor > 1 or a teacher
+    accumulation: int = 1  # micro-batches per step
+    fused_loss: bool = True  # never hold all masked-LM logits at once; has no effect with mesh.tensor > 1 or a teacher
     seed: int = 0
 
     data: str | None = None  # a prepared directory, or "random"
     text: str | None = None  # files or a glob, prepared into the run directory first
     text_options: TextConfig = field(default_factory=TextConfig)
     eval_data: str | None = None  # a prepared directory; None: the held-out part of `data`
-    init: str | None = None  # a run directory, a folder or a hub id; its architecture is taken over
-    init_optimizer: bool = False  # with its moments: of a run directory or of a TF1 checkpoint
-    init_step: bool = False  # and at its step, not at 0
-    teacher: str | None = None  # a run directory, a folder or a hub id to distil from, beside masked LM
-    distillation: DistillationConfig | None = None  # with a teacher; None: DistilBERT's weights
+    init: str | None = None  # a run directory, a folder or a hub id to start from, with its architecture
+    init_optimizer: bool = False  # take its optimizer's moments too, of a run directory or a TF1 checkpoint
+    init_step: bool = False  # with init_optimizer: continue at its step, not at 0
+    teacher: str | None = None  # a run directory, a folder or a hub id to distil from, in addition to masked LM
+    distillation: DistillationConfig | None = None  # the weights of the losses with a teacher; None: DistilBERT's
 
     log_every: int = 50
     eval_every: int = 1_000
@@ -84,15 +84,15 @@ class PretrainConfig:
         if self.init is None and longest > self.model.longest_input:  # with init= the model is the source's
             raise UserError(
                 f"phases: length {longest} is more than model.max_position_embeddings = "
-                f"{self.model.max_position_embeddings} has room for; raise the one or lower the other"
+                f"{self.model.max_position_embeddings} allows; lower the length or raise max_position_embeddings"
             )
         for phase in phases:
             if phase.batch % self.accumulation:
                 raise UserError(
-                    f"accumulation: {self.accumulation} does not divide the batch of {phase.batch} of {tuple(phase)}"
+                    f"accumulation: found {self.accumulation}; expected a divisor of the batch in {tuple(phase)}"
                 )
         if self.distillation is not None and self.teacher is None:
-            raise UserError("distillation: weights for learning from a teacher, and there is none; say teacher=SOURCE")
+            raise UserError("distillation: has no effect without a teacher; say teacher=SOURCE or leave it out")
         if self.keep < 2:
             raise UserError(f"keep: found {self.keep}; at least 2, so that a damaged checkpoint has one before it")
         for name in (
@@ -120,7 +120,7 @@ class PretrainConfig:
         raise ValueError(f"step {step} lies beyond the run's {start} steps")
 
     def rows_before(self, start: int, length: int) -> int:
-        """How many rows of `length` the phases take that end at step `start` or earlier."""
+        """How many rows of `length` are used by the phases that end at step `start` or earlier."""
         ends = itertools.accumulate(phase.steps for phase in self.phases)
         return sum(
             phase.batch * phase.steps
@@ -129,7 +129,7 @@ class PretrainConfig:
         )
 
     def implied(self, changes: dict[str, Any]) -> dict[str, dict[str, str]]:
-        """The optimizer's checks need the steps that new phases have (`train.run.config.override`)."""
+        """`optimizer.total_steps` of changed phases, for the optimizer's checks (see `train.run.config.override`)."""
         return {"optimizer": {"total_steps": str(_steps(changes["phases"]))}} if "phases" in changes else {}
 
 

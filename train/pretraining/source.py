@@ -54,7 +54,7 @@ class PreparedData:
         shuffle: bool = True,
         first_row: int = 0,
     ) -> Batches:
-        """Those of a phase; `first_row`: the rows that earlier phases of its length took."""
+        """The batches of a phase; `first_row`: how many rows earlier phases of the same length used."""
         return Batches(
             self.path,
             split=split,
@@ -67,7 +67,7 @@ class PreparedData:
         )
 
     def evaluation_batches(self, config: PretrainConfig, phase: Phase) -> tuple[Batches, int] | None:
-        """Batches in the order of the index, and how many there are; None where nothing was held out."""
+        """Batches in the order of the index, and how many to evaluate; None if nothing was held out."""
         examples = self.examples(phase.length, self.evaluation_split)
         if examples == 0:
             return None
@@ -108,10 +108,10 @@ DataSource = PreparedData | RandomData
 
 
 def local_copy(directory: str, cache: Path | None = None) -> str:
-    """`directory` itself, or where it is on a bucket ("gs://...") a verified copy of it on this machine's disk.
+    """Returns `directory`, or for one on a bucket ("gs://...") the path of a verified copy on the local disk.
 
-    Batches read a few bytes at a time from memory maps, which a bucket does not offer. The copy lies under `cache`
-    (default ~/.cache/bert_jax) and is made once; the manifest comes last and stands for all of it.
+    Batches read a few bytes at a time from memory maps, which a bucket does not offer. The copy is made once, under
+    `cache` (default ~/.cache/bert_jax); its manifest is written last, so a copy with a manifest is complete.
     """
     check_reachable(directory)
     source = epath.Path(directory)
@@ -119,7 +119,7 @@ def local_copy(directory: str, cache: Path | None = None) -> str:
         return directory
     manifest = source / MANIFEST
     if not manifest.exists():
-        raise UserError(f"{directory}: no {MANIFEST} there, so it is no prepared data")
+        raise UserError(f"{directory}: has no {MANIFEST}, so it is not prepared data")
     content = manifest.read_bytes()
     target = (cache or Path.home() / ".cache" / "bert_jax") / hashlib.sha256(content).hexdigest()[:16]
     if not (target / MANIFEST).exists():
@@ -134,12 +134,12 @@ def local_copy(directory: str, cache: Path | None = None) -> str:
 
 
 def head_for(data: DataSource) -> str:
-    """The model that an objective trains: without sentence pairs there is nothing to learn for a pooler."""
+    """The head to train for the data's objective: without sentence pairs a pooler would learn nothing."""
     return "mlm" if data.objective == "none" else "pretraining"
 
 
 def open_data(config: PretrainConfig) -> DataSource:
-    """The data that `config.data` names; UserError where it lacks a length that a phase needs."""
+    """Opens the data that `config.data` names; raises UserError if it lacks a length that a phase needs."""
     if config.data == "random":
         return RandomData(config.model.vocab_size, config.text_options.objective)
     if config.data is None:
@@ -149,7 +149,7 @@ def open_data(config: PretrainConfig) -> DataSource:
         if data.examples(phase.length) == 0:
             have = ", ".join(map(str, data.lengths))
             raise UserError(
-                f"{data.path}: has no examples of length {phase.length}, which phases asks for; it has {have}; prepare "
+                f"{data.path}: has no examples of length {phase.length}, which a phase needs; it has {have}; prepare "
                 f"it with --max-seq-length {','.join(str(p.length) for p in config.phases)} or change phases"
             )
     return data

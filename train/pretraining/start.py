@@ -1,7 +1,7 @@
 """Where a pretraining run starts: the model it trains, its first state, and the teacher it learns from.
 
-The model is the config's, fitted to the data; with `init=SOURCE` the source's; of a resumed run the saved one. The
-state is drawn anew, or is another run's, a folder's, a published model's, or that of a run of Google's TF1 code.
+The model is the config's, fitted to the data, or with `init=SOURCE` the source's; a resumed run keeps its saved one.
+The state is initialised randomly, or comes from another run, a folder, a published model, or Google's TF1 code.
 """
 
 import dataclasses
@@ -18,10 +18,10 @@ from etils import epath
 from bert_jax.config import BertConfig
 from bert_jax.data.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import UserError
-from bert_jax.formats.load import load_arrays, load_config, load_tokenizer
+from bert_jax.formats.load import load_arrays, load_tokenizer
 from bert_jax.formats.names.parameters import family_of, head_in, parameters_of
 from bert_jax.formats.read import from_stored, is_allowed
-from bert_jax.formats.source import open_source
+from bert_jax.formats.source import Source, open_source
 from bert_jax.formats.stored import Stored
 from bert_jax.formats.tensorflow.bundle import Tf1Checkpoint, is_checkpoint
 from bert_jax.formats.tensorflow.google import optimizer_state
@@ -36,28 +36,35 @@ from bert_jax.training.step import TrainState
 from bert_jax.tree import flatten, unflatten
 from train.pretraining.recipe import PretrainConfig
 from train.pretraining.source import DataSource, head_for
-from train.run.start import given_to_model, overridden_model, place_on_mesh
+from train.run.launch import given_to_model, overridden_model, place_on_mesh
 
 logger = logging.getLogger(__name__)
 
 _UNUSED = re.compile(r"\[unused\d+\]")
-# What a source may lack: an encoder has no heads, a masked LM neither pooler nor sentence-pair head.
+# What a source may lack: an encoder has no heads, a masked LM has neither pooler nor sentence-pair head.
 _HEADS = ("mlm_head", "nsp_head", "bert/pooler")
 
 
 def with_model_for(
-    config: PretrainConfig, data: DataSource, given: frozenset[str], saved: Mapping[str, Any] | None = None
+    config: PretrainConfig,
+    data: DataSource,
+    given: frozenset[str],
+    source: Source | None = None,
+    saved: Mapping[str, Any] | None = None,
 ) -> PretrainConfig:
-    """The config whose model fits the data's vocabulary, or is the one that `init=` starts from.
+    """Returns the config with its final model: fitted to the data's vocabulary, or that of `init=`.
 
     Args:
         config: of the run.
         data: what it trains on.
-        given: the fields of the command line.
-        saved: the config of a run that is resumed: it goes on with its model, whatever became of `init=` since.
+        given: the fields that the command line sets.
+        source: the opened `init=`; None in a resumed run.
+        saved: the saved config of a resumed run, which keeps its model even if the source of `init=` has changed.
     """
-    if config.init is not None:
-        model = adopted_model(config, data, given, BertConfig.from_json(saved["model"]) if saved else None)
+    if source is not None:
+        model = adopted_model(config, data, given, source.config)
+    elif config.init is not None and saved:
+        model = adopted_model(config, data, given, BertConfig.from_json(saved["model"]))
     else:
         model = fit_to_data(config, data, given)
     if data.tokenizer is not None and model.vocab_size < data.vocab_size:
@@ -69,60 +76,57 @@ def with_model_for(
 
 
 def fit_to_data(config: PretrainConfig, data: DataSource, given: frozenset[str]) -> BertConfig:
-    """`config.model` with what follows from the data's tokenizer and was not given on the command line.
+    """`config.model` with the fields that follow from the data's tokenizer, unless the command line sets them.
 
-    RoBERTa's positions follow from `pad_token_id`, so it must be the tokenizer's; the other families keep theirs for
-    whoever reads the exported config.
+    RoBERTa's positions depend on `pad_token_id`, so it must be the tokenizer's; for the other families it only matters
+    to programs that read the exported config.
 
     Raises:
-        UserError: the family has no model for the data's objective, or too few positions for a phase.
+        UserError: the family cannot be trained with the data's objective, or has too few positions for a phase.
     """
     follows: dict[str, Any] = {"vocab_size": data.vocab_size}
     if (tokenizer := data.tokenizer) is not None:
         if tokenizer.has_special("pad"):
             follows["pad_token_id"] = tokenizer.pad_token_id
-        if config.model.family in ("roberta", "albert"):  # transformers' classes of the others have no such fields
+        if config.model.family in ("roberta", "albert"):  # transformers' configs of the others lack these fields
             follows |= {"bos_token_id": tokenizer.cls_token_id, "eos_token_id": tokenizer.sep_token_id}
     model = config.model.replace(**{name: v for name, v in follows.items() if f"model.{name}" not in given})
     if data.objective != "none" and (head_for(data) not in family_of(model).heads or model.type_vocab_size < 2):
         raise UserError(
-            f"model.model_type: {model.model_type} with {model.type_vocab_size} token types is not trained with "
+            f"model.model_type: {model.model_type} with {model.type_vocab_size} token types cannot be trained with "
             f"sentence pairs; prepare the text with --objective none, not {data.objective} (data=random: "
             "text_options.objective=none)"
         )
     longest = max(phase.length for phase in config.phases)
     if longest > model.longest_input:
         raise UserError(
-            f"phases: length {longest} is more than the {model.longest_input} positions that "
-            f"model.max_position_embeddings = {model.max_position_embeddings} leaves a {model.model_type} whose "
-            f"[PAD] is {model.pad_token_id}; raise the one or lower the other"
+            f"phases: length {longest} is more than the {model.longest_input} positions of a {model.model_type} with "
+            f"model.max_position_embeddings = {model.max_position_embeddings} and pad_token_id = "
+            f"{model.pad_token_id}; lower the length or raise max_position_embeddings"
         )
     return model
 
 
-def adopted_model(
-    config: PretrainConfig, data: DataSource, given: frozenset[str], theirs: BertConfig | None = None
-) -> BertConfig:
-    """The architecture of `config.init`, whatever the config file's model is, with what the command line says of it.
+def adopted_model(config: PretrainConfig, data: DataSource, given: frozenset[str], theirs: BertConfig) -> BertConfig:
+    """The architecture of `config.init`, with the fields that the command line sets; the config file's is ignored.
 
     Args:
         config: of the run.
-        data: its objective decides which heads there are.
-        given: the fields that were said on the command line.
-        theirs: the source's architecture, where it is known already.
+        data: its objective decides which heads the model has.
+        given: the fields that the command line sets.
+        theirs: the source's architecture.
 
     Raises:
-        FileNotFoundError, UserError: as `load_config`; the source has no model for the objective; or the command line
-            asks for parameters that the source does not have, by number or by shape.
+        UserError: the source cannot be trained with the objective; or the command line asks for parameters that the
+            source lacks or has in another shape.
     """
-    source = str(config.init)
-    theirs = theirs or load_config(source)
+    source = config.init
     if data.objective != "none":
         mend = f"prepare the text with --objective none, not {data.objective}"
         if head_for(data) not in family_of(theirs).heads:
             raise UserError(f"init: {source} ({theirs.model_type}) is trained without sentence pairs; {mend}")
         if (types := theirs.type_vocab_size) < 2:
-            raise UserError(f"init: {source} knows {types} token type, and pairs need 2; {mend}")
+            raise UserError(f"init: {source} has {types} token type, and sentence pairs need 2; {mend}")
     model = overridden_model(theirs, config.model, given)
     longest = max(phase.length for phase in config.phases)
     if longest > model.longest_input:
@@ -136,33 +140,34 @@ def adopted_model(
             found = f"one of {have[path].shape}" if path in have else "none"
             raise UserError(
                 f"{', '.join(f'model.{name}' for name in given_to_model(given))}: needs {path} of shape "
-                f"{wanted.shape}, and {source} has {found}; leave it out, the architecture is that of init="
+                f"{wanted.shape}, and {source} has {found}; leave it out to keep the architecture of init="
             )
     return model
 
 
-def check_vocabulary(source: str, data: DataSource, *, field: str = "init") -> None:
-    """UserError unless the data was prepared with the source's vocabulary, in its casing.
+def check_vocabulary(source: Source, data: DataSource, *, field: str = "init") -> None:
+    """Raises UserError unless the data was prepared with the source's vocabulary and casing.
 
-    Words of one's own in the place of [unused] pieces are all right, and so is what only Google's rules treat
-    otherwise. A source without a tokenizer is warned about.
+    New words in place of [unused] pieces are allowed, and so are the tokenizer settings that only `--recipe google`
+    changes. Logs a warning if the source has no tokenizer.
     """
     ours = data.tokenizer
     if ours is None:
         return
     try:
         theirs = load_tokenizer(source)
-    except UserError:  # files that leave the casing open, as Google's do: taken to be cased as ours
+    except UserError:  # the files do not say how they are cased (Google's do not): assume our casing
         theirs = load_tokenizer(source, cased=ours.cased)
+    named = source.name
     if theirs is None:
-        logger.warning("%s: %s has no tokenizer, so nothing tells whether the data was prepared for it", field, source)
+        logger.warning("%s: %s has no tokenizer, so whether the data fits its vocabulary is unknown", field, named)
         return
-    mend = f"prepare the text with --vocab {source}"
+    mend = f"prepare the text with --vocab {named}"
     for number, (mine, piece) in enumerate(zip(ours.vocabulary, theirs.vocabulary, strict=False)):
         if mine != piece and not _UNUSED.fullmatch(piece):
-            raise UserError(f"{field}: token {number} is {mine!r} in the data and {piece!r} in {source}; {mend}")
+            raise UserError(f"{field}: token {number} is {mine!r} in the data and {piece!r} in {named}; {mend}")
     if (found := _casing(ours)) != (expected := _casing(theirs)):
-        raise UserError(f"{field}: the data was prepared {found}, and {source} is {expected}; {mend}")
+        raise UserError(f"{field}: the data was prepared {found}, and {named} is {expected}; {mend}")
 
 
 def _casing(tokenizer: Tokenizer) -> str:
@@ -170,109 +175,116 @@ def _casing(tokenizer: Tokenizer) -> str:
     return f"{cased}, accents {'stripped' if tokenizer.strip_accents else 'kept'}"
 
 
-def first_state(config: PretrainConfig, target: TrainState, fresh: Callable[[], TrainState]) -> TrainState:
-    """The state of a run that has no checkpoint yet. `target`: its shapes and shardings; `fresh` draws one.
+def first_state(
+    config: PretrainConfig, target: TrainState, fresh: Callable[[], TrainState], source: Source | None
+) -> TrainState:
+    """The state of a run without checkpoints.
 
-    With `init_optimizer=true` the optimizer's moments and its count of updates come along. The step, and with it the
-    schedule and the place in the data, starts at 0 all the same, unless `init_step=true` asks for the other run's.
+    With `init_optimizer=true` it has the source's optimizer moments and count of updates too. The step, and with it the
+    schedule and the position in the data, still starts at 0, unless `init_step=true` takes the source's.
+
+    Args:
+        config: of the run.
+        target: shapes and shardings of the state.
+        fresh: makes a random state.
+        source: the opened `init=`.
     """
     if config.init_step and not (config.init and config.init_optimizer):
-        raise UserError("init_step: goes on with another run's optimizer; say init=RUN init_optimizer=true with it")
-    if config.init is None:
+        raise UserError("init_step: needs another run's optimizer state; say init=RUN init_optimizer=true too")
+    if source is None:
         return fresh()
     if not config.init_optimizer:
         state = fresh()
-        return dataclasses.replace(state, params=initial_parameters(config, target.params, state.params))
-    state = _with_optimizer(config, config.init, target, fresh)
+        return dataclasses.replace(state, params=initial_parameters(source, target.params, state.params))
+    state = _with_optimizer(config, source, target, fresh)
     step = state.step if config.init_step else jnp.zeros_like(state.step)
     if int(step) >= config.total_steps:
         raise UserError(
-            f"init_step: {config.init} has made {int(step)} steps, and the phases end at {config.total_steps}: "
+            f"init_step: {config.init} is at step {int(step)}, and the phases end at step {config.total_steps}: "
             "nothing is left to do; give the last phase more steps"
         )
     return dataclasses.replace(
         state,
         step=step,
-        skipped_total=jnp.zeros_like(step),  # arrays of their own, since a step is given the memory of each
+        skipped_total=jnp.zeros_like(step),  # separate arrays, since the training step donates each of them
         skipped_in_a_row=jnp.zeros_like(step),
         last_skipped_step=jnp.full_like(step, -1),
     )
 
 
-def initial_parameters(config: PretrainConfig, target: Any, fresh: Any) -> Any:
-    """The parameters of `config.init`, laid out as `target`; those of heads that it lacks as a whole are `fresh`'s.
+def initial_parameters(source: Source, target: Any, fresh: Any) -> Any:
+    """The parameters of a source, sharded as `target`; a head that it lacks entirely is taken from `fresh`.
 
     Raises:
-        FileNotFoundError, UserError: as `load_arrays`; anything else is missing, or has another shape.
+        FileNotFoundError, UserError: as `load_arrays`; any other parameter is missing, or has another shape.
     """
-    source = str(config.init)
-    opened = open_source(source, parts=("config", "weights"))
     head = "pretraining" if "nsp_head" in target else "mlm"
-    _, params, report = load_arrays(opened, head=head)
+    _, params, report = load_arrays(source.with_weights(), head=head)
     lacking = tuple(name for name in _HEADS if _lacks(name, report.loaded, report.missing))
     report.check(lacking)
-    named = opened.published or source
     found = flatten(params)
     if lacking:
         found |= {path: leaf for path, leaf in flatten(fresh).items() if is_allowed(path, lacking)}
         if jax.process_index() == 0:
-            logger.warning("init: %s has no %s: drawn anew, not trained", named, ", ".join(lacking))
-    return place_on_mesh(unflatten(found), target, named)
+            logger.warning("init: %s has no %s: initialised randomly", source.name, ", ".join(lacking))
+    return place_on_mesh(unflatten(found), target, source.name)
 
 
 def _lacks(head: str, loaded: tuple[str, ...], missing: tuple[str, ...]) -> bool:
-    """Whether all of it is missing: a head of which a part is there is damaged."""
+    """Whether the source lacks the whole head; one that has only a part of it is damaged."""
     return any(is_allowed(path, (head,)) for path in missing) and not any(is_allowed(p, (head,)) for p in loaded)
 
 
 def _with_optimizer(
-    config: PretrainConfig, source: str, target: TrainState, fresh: Callable[[], TrainState]
+    config: PretrainConfig, source: Source, target: TrainState, fresh: Callable[[], TrainState]
 ) -> TrainState:
-    checkpoints = epath.Path(source) / "checkpoints"
+    checkpoints = epath.Path(source.folder) / "checkpoints"
     if checkpoints.exists():
         with Checkpoints(checkpoints) as earlier:
             return earlier.restore(target).state
-    if is_checkpoint(source):
-        return google_state(config, target, fresh())
+    if is_checkpoint(source.folder):
+        return google_state(config, source, target, fresh())
     raise UserError(
-        f"init_optimizer: {source} is no run directory and holds no TF1 checkpoint, so it has no optimizer state"
+        f"init_optimizer: {source.name} is not a run directory and has no TF1 checkpoint, so it has no optimizer state"
     )
 
 
-def google_state(config: PretrainConfig, target: TrainState, fresh: TrainState) -> TrainState:
-    """The state at which a TF1 folder stopped: `step` and the optimizer's count are its `global_step`.
+def google_state(config: PretrainConfig, source: Source, target: TrainState, fresh: TrainState) -> TrainState:
+    """The training state in a TF1 checkpoint: `step` and the optimizer's count are its `global_step`.
 
-    Google's optimizers correct no bias, so their moments mean the same at every count; a config with bias correction
-    divides them by 1 - b ** global_step, as if it had made all those steps.
+    Google's optimizers have no bias correction, so their updates do not depend on the count; a config with bias
+    correction divides the moments by 1 - b ** global_step, as if it had made all those steps.
 
     Args:
-        config: `init` names the folder.
+        config: of the run.
+        source: the folder with the checkpoint.
         target: shapes and shardings.
-        fresh: a state whose other fields are kept.
+        fresh: a state from which the other fields are taken.
 
     Raises:
-        FileNotFoundError, UserError: as `Tf1Checkpoint`; no moments; parameters or moments that do not fit the model.
+        FileNotFoundError, UserError: as `Tf1Checkpoint`; there are no moments; or parameters or moments do not fit the
+            model.
     """
-    source, model = str(config.init), config.model
+    folder, model = source.folder, config.model
     head = head_in(flatten(target.params), model)
-    with Tf1Checkpoint(source) as stored, open_google(source, model.model_type) as parameters:
+    with Tf1Checkpoint(folder) as stored, open_google(folder, model.model_type) as parameters:
         step, m, v = optimizer_state(stored, model.model_type)
         if step is None and (config.optimizer.bias_correction or config.init_step):
             field = "init_step" if config.init_step else "optimizer.bias_correction"
-            raise UserError(f"{field}: {stored.path} has no global_step, so how many steps were made is not known")
+            raise UserError(f"{field}: {stored.path} has no global_step, so its number of steps is unknown")
         trees = {
-            what: place_on_mesh(_complete_tree(what, tensors, model, head), target.params, source)
+            what: place_on_mesh(_complete_tree(what, tensors, model, head), target.params, source.name)
             for what, tensors in (("parameter", parameters), ("moment adam_m", m), ("moment adam_v", v))
         }
     count = jax.device_put(np.int32(step or 0), target.step.sharding)
     moments = MomentsState(jnp.copy(count), trees["moment adam_m"], trees["moment adam_v"])
-    opt_state = fresh.opt_state.copy()  # an OrderedDict, which a dict is not to JAX
+    opt_state = fresh.opt_state.copy()  # stays an OrderedDict; to JAX a dict would be another tree
     opt_state["moments"] = moments
     return dataclasses.replace(fresh, step=count, params=trees["parameter"], opt_state=opt_state)
 
 
 def _complete_tree(what: str, tensors: Stored, model: BertConfig, head: str) -> dict[str, Any]:
-    """Tensors under Hugging Face's names -> our tree; all of them must be there."""
+    """Converts tensors under Hugging Face's names to our tree; raises UserError if one is missing or does not fit."""
     flat, report = from_stored(tensors, model, head)
     if report.mismatched:
         raise UserError(f"{tensors.path}, {what} of {report.mismatched[0]}")
@@ -282,29 +294,30 @@ def _complete_tree(what: str, tensors: Stored, model: BertConfig, head: str) -> 
 
 
 def objective_of(config: PretrainConfig, data: DataSource, mesh: jax.sharding.Mesh, *, read: bool = True) -> Objective:
-    """What the run minimises: `Pretraining()`, or with `teacher=SOURCE` `Distillation`, the teacher read once.
+    """What the run minimises: `Pretraining()`, or with `teacher=SOURCE` `Distillation`, for which it loads the teacher.
 
     Args:
         config: of the run.
         data: what it trains on; its vocabulary must be the teacher's.
-        mesh: where the teacher is put, by the same table as the student.
-        read: False for shapes in the place of the teacher's parameters, to compile for.
+        mesh: where the teacher is put, sharded by the same table as the student.
+        read: False uses shapes in place of the teacher's parameters, which is enough to compile.
 
     Raises:
-        FileNotFoundError, UserError: there is no such teacher, it lacks a masked-LM head, or it cannot teach.
+        FileNotFoundError, UserError: there is no such teacher, it lacks a masked-LM head, or it does not fit the model.
     """
     if config.teacher is None:
         return pretraining_of(config, mesh)
     weights = config.distillation or DistillationConfig()
     if data.objective != "none":
         raise UserError(
-            f"teacher: sentence pairs are not distilled; prepare the text with --objective none, not {data.objective}"
+            f"teacher: cannot distil sentence pairs; prepare the text with --objective none, not {data.objective}"
         )
-    teacher = load_config(config.teacher).replace(dtype=config.model.dtype)
+    source = open_source(config.teacher, parts=("config", "tokenizer"))
+    teacher = source.config.replace(dtype=config.model.dtype)
     check_teacher(config.model, teacher, weights, length=max(phase.length for phase in config.phases))
-    check_vocabulary(config.teacher, data, field="teacher")
+    check_vocabulary(source, data, field="teacher")
     if read:
-        _, params, report = load_arrays(config.teacher, head="mlm")
+        _, params, report = load_arrays(source.with_weights(), head="mlm")
         report.check()
         params = jax.device_put(params, state_shardings(params, mesh))
     else:
@@ -316,5 +329,5 @@ def objective_of(config: PretrainConfig, data: DataSource, mesh: jax.sharding.Me
 
 
 def pretraining_of(config: PretrainConfig, mesh: jax.sharding.Mesh) -> Pretraining:
-    """Masked LM and sentence pairs, what a run without a teacher minimises and every run is evaluated by."""
+    """Masked LM and sentence pairs: what a run without a teacher minimises, and what every run is evaluated on."""
     return Pretraining(fused_loss_on(mesh) if config.fused_loss else None)

@@ -1,4 +1,4 @@
-"""What every training program shares: the loop, the run directory, the log, how it stops.
+"""What all training programs share: start and stop, the loop, the run directory, the log.
 
-Nothing here knows what is trained.
+Nothing here depends on what is trained.
 """

@@ -1,4 +1,4 @@
-"""The config of a run, whatever it trains: read from a file, overridden by `key=value`, compared, written as JSON."""
+"""Configs of any kind of run: read from a file, override with `key=value`, compare, convert to JSON."""
 
 import ast
 import dataclasses
@@ -37,10 +37,11 @@ def differing_fields(old: dict, new: dict, prefix: str = "") -> list[str]:
 
 
 def override(config: Any, words: dict[str, str]) -> Any:
-    """`config` with the field at each dotted path set to its text, read as the field's own type.
+    """Returns `config` with the field at each dotted path set to the given text, parsed as the field's type.
 
-    All of them are checked together, so their order does not matter. A config's `implied(changes)`, where it has one,
-    says which fields of its parts follow from its own changed ones: part -> field -> text.
+    All changes are applied before the checks, so their order does not matter. If a config has a method
+    `implied(changes)`, it returns fields of nested configs that follow from its own changed fields: name of the nested
+    config -> field -> text.
 
     Raises:
         UserError: an unknown field (naming the nearest ones), or a value of another type.
@@ -91,7 +92,7 @@ def _unknown(config: Any, path: str) -> str:
     near = [k for k, name in names.items() if last in (name, "".join(word[0] for word in name.split("_")))]
     near += [k for k in difflib.get_close_matches(path, known, n=3, cutoff=0.5) if k not in near]
     hint = f"; did you mean {' or '.join(near[:3])}?" if near else ""
-    return f"{path} is no field of the config{hint}"
+    return f"{path} is not a field of the config{hint}"
 
 
 def _parse(text: str, hint: Any, path: str) -> Any:
@@ -130,7 +131,11 @@ def _parse(text: str, hint: Any, path: str) -> Any:
 
 
 def load_recipe(path: str, kind: type) -> Any:
-    """Runs the config file and returns what its `get_config()` gives, of the `kind` that a program takes."""
+    """Runs the config file and returns the result of its `get_config()`, which must be of class `kind`.
+
+    Raises:
+        UserError: no such file, no `get_config()`, or a config of another class.
+    """
     import importlib.util
 
     file = Path(path)

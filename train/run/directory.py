@@ -1,4 +1,4 @@
-"""The run directory `runs/NAME`: what lies where, one process group at a time, one config for its whole life."""
+"""The run directory `runs/NAME`: its paths, a lock that admits one run at a time, and a config that stays the same."""
 
 import fcntl
 import json
@@ -7,7 +7,7 @@ import platform
 import socket
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,15 @@ from typing import Any
 from etils import epath
 
 from bert_jax.errors import UserError
-from bert_jax.files import check_reachable, copy_folder, is_remote, json_text, read_object, write_json
+from bert_jax.files import (
+    check_reachable,
+    copy_folder,
+    is_remote,
+    json_text,
+    read_json_lines,
+    read_object,
+    write_json,
+)
 from bert_jax.training.checkpoint.checkpoints import Checkpoints
 from train.run.config import differing_fields, to_json
 
@@ -23,9 +31,9 @@ from train.run.config import differing_fields, to_json
 class RunDirectory:
     """Paths of a run, its lock and its config.
 
-    config.json, environment.json, checkpoints/STEP/, metrics.jsonl, tensorboard/, curves.png, run.log, tokenizer/,
-    data/ (where the run prepared its own text) and export/. A bucket's path (gs://...) works for all but the lock,
-    which a bucket does not offer, and text=, which is prepared on a local disk.
+    The directory contains config.json, environment.json, checkpoints/STEP/, metrics.jsonl, tensorboard/, curves.png,
+    run.log, tokenizer/, data/ (if the run prepared its own text) and export/. It may be on a bucket (gs://...): then it
+    has no lock, which buckets do not offer, and text= is refused, which needs a local disk.
     """
 
     def __init__(self, path: str):
@@ -43,7 +51,7 @@ class RunDirectory:
         return is_remote(self.path)
 
     def acquire(self) -> None:
-        """Makes the directory and locks it; UserError, naming host and process, where another run is live in it."""
+        """Creates and locks the directory; raises UserError, naming host and process, if another run holds the lock."""
         self.path.mkdir(parents=True, exist_ok=True)
         if self.is_remote:
             return
@@ -55,7 +63,7 @@ class RunDirectory:
             holder = file.read().strip() or "an unnamed process"
             file.close()
             raise UserError(
-                f"{self.path}: a run is live here ({holder}); wait for it, stop it, or choose another run="
+                f"{self.path}: another run uses this directory ({holder}); wait for it, stop it, or choose another run="
             ) from None
         file.truncate(0)
         file.write(f"process {os.getpid()} on host {socket.gethostname()}")
@@ -69,7 +77,7 @@ class RunDirectory:
             self._lock = None
 
     def write_folder(self, folder: epath.Path, write: Callable[[Path], object]) -> None:
-        """`write(path)` makes a local folder; on a bucket it is made on this machine's disk and copied there."""
+        """Calls `write(path)` to write `folder`; for a bucket `path` is a temporary local folder, then copied there."""
         if not self.is_remote:
             write(Path(folder))
             return
@@ -78,43 +86,38 @@ class RunDirectory:
             write(local)
             copy_folder(local, folder)
 
-    @contextmanager
-    def on_disk(self) -> Iterator[Path]:
-        """The run's small files as a local folder: the directory itself, or a copy for the time of a `with`."""
-        if not self.is_remote:
-            yield Path(self.path)
-            return
-        with tempfile.TemporaryDirectory() as scratch:
-            copy_folder(self.path, scratch, skip=("checkpoints", "data", "export", "tensorboard"))
-            yield Path(scratch)
+    def on_disk(self) -> AbstractContextManager[Path]:
+        """Context manager: a local folder with the run's small files, the directory itself or a temporary copy."""
+        return self._on_disk(self.path, skip=("checkpoints", "data", "export", "tensorboard"))
+
+    def export_on_disk(self) -> AbstractContextManager[Path]:
+        """Context manager: `export/` as a local folder, itself or a temporary copy."""
+        return self._on_disk(self.export)
 
     @contextmanager
-    def export_on_disk(self) -> Iterator[Path]:
-        """`export/` as a local folder: itself, or a copy for the time of a `with`."""
+    def _on_disk(self, folder: epath.Path, *, skip: tuple[str, ...] = ()) -> Iterator[Path]:
         if not self.is_remote:
-            yield Path(self.export)
+            yield Path(folder)
             return
         with tempfile.TemporaryDirectory() as scratch:
-            copy_folder(self.export, scratch)
+            copy_folder(folder, scratch, skip=skip)
             yield Path(scratch)
 
     def saved_config(self) -> dict[str, Any] | None:
-        """config.json of an earlier start of this run, or None."""
+        """The config.json that an earlier start of this run wrote; None if there is none."""
         return read_object(self.config, "restore it or start a fresh run=") if self.config.exists() else None
 
     def config_to_resume(self) -> dict[str, Any]:
-        """The saved config of a run that has checkpoints: it goes on from there, without `init=`; else {}."""
+        """The saved config if the run has checkpoints, from which it resumes without reading `init=`; otherwise {}."""
         with Checkpoints(self.checkpoints) as checkpoints:
             return (self.saved_config() or {}) if checkpoints.steps() else {}
 
     def summary(self, exit_code: int) -> dict[str, Any]:
-        """What `--json` prints: where the run lies and where it stands; null for what it has not got (yet).
+        """What `--json` prints: the run's path, progress and last metrics; null for what does not exist (yet).
 
-        checkpoint: the newest step that is saved. train, eval: the last row of each kind in metrics.jsonl.
+        checkpoint: the newest saved step. train, eval: the last row of each kind in metrics.jsonl.
         """
-        metrics = self.path / "metrics.jsonl"
-        rows = [json.loads(line) for line in metrics.read_text().splitlines()] if metrics.exists() else []
-        last = {row["kind"]: row for row in rows}
+        last = {row["kind"]: row for row in read_json_lines(self.path / "metrics.jsonl")}
         with Checkpoints(self.checkpoints) as checkpoints:
             steps = checkpoints.steps()
         return {
@@ -127,7 +130,7 @@ class RunDirectory:
         }
 
     def saved_environment(self) -> dict[str, Any]:
-        """environment.json of the last start of this run; {} where there is none that can be read."""
+        """environment.json of the last start of this run; {} if it is missing or unreadable."""
         path = self.path / "environment.json"
         try:
             return read_object(path, optional=True)
@@ -135,13 +138,13 @@ class RunDirectory:
             return {}
 
     def settle_config(self, config: Any, allow_change: tuple[str, ...]) -> None:
-        """Writes config.json; refuses one that differs from the run's own in other fields than `allow_change` names."""
+        """Writes config.json; raises UserError if it differs from the saved one in a field not in `allow_change`."""
         new = _as_saved(config)
         old = self.saved_config()
         if old is not None:
             if old.keys().isdisjoint({"task"} & new.keys()) and "task" in {*old, *new}:
-                raise UserError(f"{self.config}: a run of another program is here; choose another run=")
-            # A field that is younger than the run had its default then.
+                raise UserError(f"{self.config}: belongs to a run of another program; choose another run=")
+            # A field that was added to the code after the run started had its default value then.
             old = _over(_as_saved(type(config)()), old)
             changed = differing_fields(old, new)
             refused = [name for name in changed if not any(name == a or name.startswith(f"{a}.") for a in allow_change)]
@@ -149,7 +152,7 @@ class RunDirectory:
                 changes = "; ".join(f"{name}: {_at(old, name)!r} became {_at(new, name)!r}" for name in refused)
                 raise UserError(
                     f"{self.config}: this run was started with another config ({changes}); "
-                    f"say allow_change={','.join(refused)} to go on with the new one, or choose another run="
+                    f"say allow_change={','.join(refused)} to continue with the new one, or choose another run="
                 )
         write_json(self.config, new)
 
@@ -159,7 +162,7 @@ def _as_saved(config: Any) -> dict[str, Any]:
 
 
 def _over(defaults: dict, given: dict) -> dict:
-    """`given`, and what it lacks from `defaults`, nested objects likewise."""
+    """`given`, with missing keys taken from `defaults`, in nested objects too."""
     both = {
         k: _over(defaults[k], v) for k, v in given.items() if isinstance(v, dict) and isinstance(defaults.get(k), dict)
     }

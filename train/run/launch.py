@@ -1,21 +1,33 @@
-"""From a command line to a resolved config and a started JAX: what every training program shares."""
+"""How every training program starts: parse the command line, set up JAX, hold the run directory, and use `init=SOURCE`.
 
+A source gives the run its architecture and parameters; the run records its origin.
+"""
+
+import json
 import os
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import jax
+
+from bert_jax.config import COMPUTE_FIELDS, BertConfig
+from bert_jax.data.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import UserError
+from bert_jax.files import write_json
+from bert_jax.formats.source import Source
 from bert_jax.runtime.compilation_cache import keep_compiled_programs
 from bert_jax.runtime.cpu import keep_freed_memory
 from train.run.config import load_recipe, override
+from train.run.directory import RunDirectory, environment
 from train.run.stopping import EXIT_DONE, EXIT_USER_ERROR
 
 
 @dataclass(frozen=True)
 class Launch:
-    """A parsed command line: the config with its overrides, and the words that are not part of a config."""
+    """A parsed command line: the config with its overrides, and the options that are not part of it."""
 
     config: Any
     run: str
@@ -26,17 +38,18 @@ class Launch:
 
 
 def parse(argv: list[str], usage: str, kind: type) -> Launch:
-    """`CONFIG.py [key=value ...] [--dry-run] [--json]` -> Launch, with a config of the kind that the program takes.
+    """Parses `CONFIG.py [key=value ...] [--dry-run] [--json]`; the config must be of class `kind`.
 
     Raises:
-        UserError: whatever is wrong, in one line.
+        UserError: a word that is not understood, or what `load_recipe` and `override` raise.
+        SystemExit: no words, or --help; `usage` is printed.
     """
     if not argv or argv[0] in ("-h", "--help"):
         print(usage.strip())
         raise SystemExit(EXIT_DONE if argv else EXIT_USER_ERROR)
     path, *words = argv
     if "=" in path or path.startswith("-"):
-        raise UserError(f"{path}: the first word is the config file, as in configs/tiny.py")
+        raise UserError(f"{path}: the first word must be a config file, such as configs/tiny.py")
     config = load_recipe(path, kind)
     run, allow_change, dry_run, as_json = None, (), False, False
     fields: dict[str, str] = {}
@@ -62,13 +75,11 @@ def parse(argv: list[str], usage: str, kind: type) -> Launch:
 
 
 def start_jax() -> None:
-    """Settles what must be settled before JAX is used: memory, compiled programs, the other processes of the job.
+    """Sets up what JAX needs before its first use: memory, the cache of compiled programs, the processes of the job.
 
-    Those are joined where the environment names some. Cloud TPU pods, Slurm, Open MPI and GKE are found by
-    `jax.distributed.initialize()` itself; elsewhere set JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and JAX_PROCESS_ID.
+    If the environment names other processes, this one joins them. `jax.distributed.initialize()` recognises Cloud TPU
+    pods, Slurm, Open MPI and GKE; elsewhere set JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and JAX_PROCESS_ID.
     """
-    import jax
-
     keep_freed_memory()
     keep_compiled_programs()
     hosts = os.environ.get("TPU_WORKER_HOSTNAMES", "").split(",")
@@ -82,3 +93,73 @@ def start_jax() -> None:
                 "process_id": int(os.environ.get("JAX_PROCESS_ID", "0")),
             }
         jax.distributed.initialize(**explicit, heartbeat_timeout_seconds=60, shutdown_timeout_seconds=60)
+
+
+def in_run_directory(launch: Launch, work: Callable[[RunDirectory, Launch], int]) -> int:
+    """Locks the run directory while `work` trains in it; returns the exit code, and prints the summary for --json."""
+    run = RunDirectory(launch.run)
+    if jax.process_index() == 0:
+        run.acquire()
+    try:
+        code = work(run, launch)
+        if launch.as_json and jax.process_index() == 0:
+            print(json.dumps(run.summary(code)))
+        return code
+    finally:
+        run.release()
+
+
+def record_start(
+    run: RunDirectory, launch: Launch, config: Any, tokenizer: Tokenizer | None, source: Source | None
+) -> None:
+    """Writes config.json, environment.json and tokenizer/ of a run, on process 0.
+
+    environment.json has the "ORG/NAME@COMMIT" of a published model, so that the run can be repeated.
+
+    Args:
+        run, launch, config, tokenizer: of the run.
+        source: the opened `init=`; None for a resumed run, which keeps its entry in environment.json.
+
+    Raises:
+        UserError: the config differs from the run's own in a field that `allow_change` does not name.
+    """
+    if jax.process_index() != 0:
+        return
+    run.settle_config(config, launch.allow_change)
+    facts = environment()
+    if config.init is not None:
+        facts["init"] = run.saved_environment().get("init") if source is None else source.published
+    write_json(run.path / "environment.json", facts)
+    if tokenizer is not None:
+        run.write_folder(run.tokenizer, tokenizer.save)
+
+
+def given_to_model(given: frozenset[str]) -> list[str]:
+    """The architecture fields that the command line sets; not `COMPUTE_FIELDS`, which only say how to compute."""
+    names = (path.removeprefix("model.") for path in sorted(given) if path.startswith("model."))
+    return [name for name in names if name not in COMPUTE_FIELDS]
+
+
+def overridden_model(theirs: BertConfig, own: BertConfig, given: frozenset[str]) -> BertConfig:
+    """The source's architecture with the fields that the command line sets; the `COMPUTE_FIELDS` are the run's own."""
+    return theirs.replace(**{name: getattr(own, name) for name in (*COMPUTE_FIELDS, *given_to_model(given))})
+
+
+def place_on_mesh(params: Any, target: Any, source: str) -> Any:
+    """Puts parameters from the host on the devices, sharded as `target`.
+
+    Raises:
+        UserError: naming the first parameter that is missing or has another shape.
+    """
+    found = {jax.tree_util.keystr(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(params)}
+
+    def one(path, want):
+        name = jax.tree_util.keystr(path)
+        leaf = found.get(name)
+        if leaf is None:
+            raise UserError(f"init: {source} has no parameter {name}, which this run's model needs")
+        if leaf.shape != want.shape:
+            raise UserError(f"init: {source} has {name} of shape {leaf.shape}; this run's model needs {want.shape}")
+        return jax.device_put(leaf, want.sharding)
+
+    return jax.tree_util.tree_map_with_path(one, target)

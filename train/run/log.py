@@ -1,4 +1,4 @@
-"""What a run tells: a line on the console, `metrics.jsonl`, TensorBoard's event files, `curves.png`."""
+"""The log of a run: lines on the console, `metrics.jsonl`, TensorBoard's event files, `curves.png`."""
 
 import io
 import json
@@ -15,12 +15,11 @@ from etils import epath
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from bert_jax.errors import UserError
-from bert_jax.files import copy_folder, is_remote, parse_json
+from bert_jax.files import copy_folder, is_remote
 
 
 def draw_curves(records: list[dict], path: epath.Path) -> None:
-    """Draws the records of `metrics.jsonl` into the PNG `path`; no file where fewer than two training rows exist."""
+    """Draws the records of `metrics.jsonl` into the PNG `path`, if there are at least two training rows."""
     train = [row for row in records if row["kind"] == "train"]
     evaluations = [row for row in records if row["kind"] == "eval"]
     if len(train) < 2:
@@ -53,45 +52,29 @@ def draw_curves(records: list[dict], path: epath.Path) -> None:
 
 def _draw_pretraining(loss, accuracy, train: list[dict], evaluations: list[dict]) -> None:
     _line(loss, train, "mlm_loss", "training", color="tab:blue", alpha=0.5)
-    _line(loss, evaluations, "mlm_loss", "held-out", color="tab:blue", marker="o", markersize=3)
+    _line(loss, evaluations, "mlm_loss", "held-out", color="tab:blue", **_POINTS)
     _line(loss, evaluations, "unigram_loss", "unigram baseline", color="gray", linestyle="--")
-    loss.set_title("masked LM loss (nats a masked token)")
+    loss.set_title("masked LM loss (nats per masked token)")
     _line(accuracy, train, "mlm_accuracy", "masked LM, training", color="tab:blue", alpha=0.5)
-    _line(
-        accuracy,
-        evaluations,
-        "mlm_accuracy",
-        "masked LM, held-out",
-        color="tab:blue",
-        marker="o",
-        markersize=3,
-    )
+    _line(accuracy, evaluations, "mlm_accuracy", "masked LM, held-out", color="tab:blue", **_POINTS)
     _line(accuracy, evaluations, "unigram_accuracy", "most frequent token", color="tab:blue", linestyle="--")
     _line(accuracy, train, "nsp_accuracy", "next sentence, training", color="tab:orange", alpha=0.5)
-    _line(
-        accuracy,
-        evaluations,
-        "nsp_accuracy",
-        "next sentence, held-out",
-        color="tab:orange",
-        marker="o",
-        markersize=3,
-    )
+    _line(accuracy, evaluations, "nsp_accuracy", "next sentence, held-out", color="tab:orange", **_POINTS)
     _line(accuracy, evaluations, "majority_accuracy", "majority class", color="tab:orange", linestyle="--")
     accuracy.set_title("accuracy")
     accuracy.set_ylim(0, 1)
 
 
 def _draw_task(loss, score, train: list[dict], evaluations: list[dict]) -> None:
-    """The loss, and every score of the first file that is evaluated; those in percent as shares."""
+    """Draws the loss and every score of the first evaluated file; divides scores in percent by 100."""
     _line(loss, train, "loss", "training", color="tab:blue", alpha=0.5)
-    _line(loss, evaluations, "loss", "held-out", color="tab:blue", marker="o", markersize=3)
+    _line(loss, evaluations, "loss", "held-out", color="tab:blue", **_POINTS)
     loss.set_title("loss")
     names = [name for name in (evaluations[0] if evaluations else {}) if name in _SCORES]
     for name in names:
         scale = 100 if max(row[name] or 0 for row in evaluations) > 1 else 1
         rows = [row | {name: row[name] / scale} for row in evaluations if row.get(name) is not None]
-        _line(score, rows, name, name.replace("_", " "), marker="o", markersize=3)
+        _line(score, rows, name, name.replace("_", " "), **_POINTS)
     score.set_title("held-out scores")
 
 
@@ -101,6 +84,9 @@ _SCORES = (
 )
 
 
+_POINTS = {"marker": "o", "markersize": 3}
+
+
 def _line(axes, rows: list[dict], name: str, label: str, **style) -> None:
     points = [(row["step"], row[name]) for row in rows if row.get(name) is not None]
     if points:
@@ -108,10 +94,10 @@ def _line(axes, rows: list[dict], name: str, label: str, **style) -> None:
 
 
 class RunLog:
-    """Writes each record of metrics everywhere it belongs; a context manager, for process 0.
+    """Writes each record of metrics to the console, `metrics.jsonl` and TensorBoard; a context manager, for process 0.
 
-    A record is a flat dict of numbers with `step` and `kind` ("train" or "eval"). After a resume from `start_step`,
-    records of later steps are dropped first: those steps happen again.
+    A record is a flat dict of numbers with `step` and `kind` ("train" or "eval"). A run that resumes from `start_step`
+    first drops the records of later steps, because it repeats those steps.
     """
 
     def __init__(self, directory: epath.Path, *, start_step: int, total_steps: int, stream: TextIO | None = None):
@@ -122,7 +108,7 @@ class RunLog:
         self._next_drawing = time.monotonic() + 10
         self.records = [json.loads(line) for line in self._metrics.lines]
         self._events = directory / "tensorboard"
-        # A bucket cannot append: events are written on this machine's disk and copied there at times.
+        # Files on a bucket cannot grow, so events are written to the local disk and copied at each `draw`.
         self._scratch = tempfile.TemporaryDirectory() if is_remote(directory) else None
         self._tensorboard = _tensorboard(self._scratch.name if self._scratch else self._events, start_step)
         self._console = Console(file=stream or sys.stderr, highlight=False)
@@ -166,7 +152,7 @@ class RunLog:
             self._progress.update(self._task, completed=step)
 
     def record(self, kind: str, step: int, values: dict[str, float]) -> None:
-        """Stores the values; off a terminal the console shows at most one training line a minute."""
+        """Stores the values; a console that is not a terminal gets at most one training line per minute."""
         row: dict[str, Any] = {"kind": kind, "step": step}
         row |= {k: (v if math.isfinite(v) else None) for k, v in values.items()}
         self.records.append(row)
@@ -183,9 +169,10 @@ class RunLog:
             )
 
     def draw(self) -> None:
-        """Draws `curves.png` from the records so far, in at most a twentieth of the run's time.
+        """Draws `curves.png` from the records so far, and writes TensorBoard's events to disk.
 
-        Drawing takes most of a second, as long as hundreds of steps of a small model. Closing the log draws the last.
+        It spends at most a twentieth of the run's time on drawing: one drawing takes most of a second, as long as
+        hundreds of steps of a small model. Closing the log draws the last records.
         """
         began = time.monotonic()
         if began >= self._next_drawing:
@@ -202,7 +189,7 @@ class RunLog:
 
 
 class SilentLog:
-    """What the other processes of a job hold: the same methods, nothing written."""
+    """The log of the other processes of a job: the same methods, which write nothing."""
 
     def __enter__(self) -> "SilentLog":
         return self
@@ -219,27 +206,14 @@ class SilentLog:
 
 
 def open_log(directory: epath.Path, *, start_step: int, total_steps: int) -> RunLog | SilentLog:
-    """The run's log on process 0, silence elsewhere."""
+    """A `RunLog` on process 0, a `SilentLog` on the others."""
     if jax.process_index() == 0:
         return RunLog(directory, start_step=start_step, total_steps=total_steps)
     return SilentLog()
 
 
-def read_rows(path: epath.Path) -> list[dict[str, Any]]:
-    """The objects of a file with one a line, less a last line that a killed run left unfinished; [] without a file."""
-    lines = path.read_text().splitlines() if path.exists() else []
-    rows = []
-    for number, line in enumerate(lines, 1):
-        try:
-            rows.append(parse_json(line, f"{path}, line {number}"))
-        except UserError:
-            if number < len(lines):
-                raise
-    return rows
-
-
 class _Lines:
-    """A text file that grows by lines: appended to on a disk, written whole on a bucket, which cannot append."""
+    """A text file that grows line by line; on a bucket, which cannot append, each new line rewrites the file."""
 
     def __init__(self, path: epath.Path, keep: Callable[[str], bool] = lambda line: True):
         self._path = path
@@ -266,7 +240,7 @@ class _Lines:
 def _step_of(line: str) -> float:
     try:
         return json.loads(line)["step"]
-    except (json.JSONDecodeError, KeyError):  # the last line of a killed run
+    except (json.JSONDecodeError, KeyError):  # a line that a killed run left unfinished
         return math.inf
 
 
@@ -278,7 +252,7 @@ def _tensorboard(directory: str | os.PathLike[str], start_step: int):
     return SummaryWriter(os.fspath(directory), purge_step=start_step + 1)
 
 
-_MOST = 6  # scores of a task on the console: its main ones come first, those of each type of entity after them
+_MOST = 6  # the most scores of a task in a console line; a task lists its main scores first
 _LEFT_OUT = ("skipped_in_a_row", "finite")
 _FIRST = (
     *("loss", "mlm_loss", "unigram_loss", "mlm_perplexity", "mlm_accuracy", "unigram_accuracy"),
@@ -291,7 +265,7 @@ _LAST = (
 
 
 def _in_order(values: dict[str, float]) -> list[str]:
-    """What a line on the console shows, the same order every time; skipped steps only where there are some."""
+    """The names of the values in a console line, in a fixed order; `skipped_total` only if it is not 0."""
     between = tuple(name for name in values if name not in (*_FIRST, *_LAST, *_LEFT_OUT))
     names = (*_FIRST, *between[:_MOST], *_LAST)
     return [name for name in names if name in values and (name != "skipped_total" or values[name])]

@@ -1,4 +1,4 @@
-"""The training loop, top to bottom: state, restore, steps, evaluations, checkpoints. What is trained is a `Job`."""
+"""The training loop, top to bottom: state, restore, steps, evaluations, checkpoints. It trains a `Job`."""
 
 from collections.abc import Generator
 from contextlib import ExitStack, closing
@@ -28,11 +28,11 @@ Metrics = dict[str, np.ndarray]
 
 
 class Job(Protocol):
-    """What the loop trains. `ModelJob` has what jobs of one model share.
+    """What the loop trains. `ModelJob` implements what jobs with one model share.
 
     Attributes:
-        config: its `model`, and how long and how often: total_steps, log_every, eval_every, save_every (optimizer
-            steps), keep (checkpoints).
+        config: has `model`; total_steps, log_every, eval_every and save_every, in optimizer steps; keep, the number of
+            checkpoints.
         mesh: the devices.
     """
 
@@ -41,48 +41,48 @@ class Job(Protocol):
 
     @property
     def target(self) -> TrainState:
-        """The state's shapes and layouts."""
+        """The shapes and shardings of the state."""
         ...
 
     def first_state(self) -> TrainState:
-        """The state of a run that has no checkpoint yet."""
+        """The state of a run without checkpoints."""
         ...
 
     def train_step(self, state: TrainState, batch: Batch) -> tuple[TrainState, dict[str, jax.Array]]:
-        """The next state, and metrics; the state is donated. Of the metrics the loop itself reads none."""
+        """Returns the next state and metrics, which only the job's own methods read; donates `state`."""
         ...
 
     def on_start(self, log: Log, *, resumed: bool) -> None:
-        """Says what the run is about; `resumed`: it goes on from a checkpoint."""
+        """Logs what the run trains; `resumed`: it continues from a checkpoint."""
         ...
 
     def batches(self, step: int) -> Generator[tuple[Batch, float]]:
-        """(global batch, seconds waited for it) from batch number `step` to the last."""
+        """Yields (global batch, seconds waited for it) from batch number `step` to the last."""
         ...
 
     def summarise(self, rows: list[Metrics]) -> dict[str, float]:
-        """What is logged of the metrics of several steps."""
+        """The values to log for several steps, given the metrics of each."""
         ...
 
     def why_stop(self, metrics: Metrics, step: int) -> str | None:
-        """Why these metrics, of the step up to `step`, say that the numbers went bad for good; None: they did not."""
+        """The reason to stop the run as failed, given the metrics of step number `step`; None to continue."""
         ...
 
     def evaluate(self, state: TrainState, step: int, log: Log) -> bool:
-        """Logs the figures after `step` steps, keeps what they say is best; whether more steps are of no use."""
+        """Logs the scores after `step` steps and keeps the best model; returns True to end the training early."""
         ...
 
     def facts(self) -> dict[str, Any]:
-        """What a checkpoint says of itself, in JSON values."""
+        """What each checkpoint records about the run, as JSON values."""
         ...
 
     def finish(self, params: Any, step: int, log: Log) -> None:
-        """What is left to do when the last step is saved."""
+        """Called after the last step is saved: writes exports, predictions or reports."""
         ...
 
 
 class ModelJob:
-    """One model on a mesh: its first state, its step, and what is logged of it. Jobs inherit from it."""
+    """A base class of jobs: one model on a mesh, with its first state, its training step and its logged metrics."""
 
     def __init__(
         self,
@@ -93,7 +93,7 @@ class ModelJob:
         tx: optax.GradientTransformationExtraArgs,
         schedule: Schedule,
     ):
-        """`config`: besides what the loop reads its seed, accumulation and max_skipped_in_a_row."""
+        """`config`: has what the loop reads, and seed, accumulation and max_skipped_in_a_row."""
         self.config, self.mesh, self.model, self.objective, self._tx = config, mesh, model, objective, tx
         self._init_key, self._dropout_key = jax.random.split(jax.random.key(config.seed))
         self.target = abstract_state(model, tx, mesh=mesh)
@@ -102,7 +102,7 @@ class ModelJob:
         )
 
     def fresh_state(self) -> TrainState:
-        """A state drawn anew from the run's seed."""
+        """A randomly initialised state, from the run's seed."""
         return init_state(self._init_key, self.model, self._tx, mesh=self.mesh)
 
     def train_step(self, state: TrainState, batch: Batch) -> tuple[TrainState, dict[str, jax.Array]]:
@@ -115,13 +115,13 @@ class ModelJob:
         if (skipped := int(metrics["skipped_in_a_row"])) < self.config.max_skipped_in_a_row:
             return None
         return (
-            f"{skipped} steps in a row up to step {step:,} had a loss or a gradient that is not finite; earlier "
-            "checkpoints are kept. Lower optimizer.learning_rate"
+            f"{skipped} steps in a row up to step {step:,} had a non-finite loss or gradient; earlier checkpoints are "
+            "kept. Lower optimizer.learning_rate"
         )
 
 
 def prefetched_batches(source: StepSource, first: int, stop: int) -> Generator[tuple[Any, float]]:
-    """(batch, seconds waited for it) of the steps from `first` up to, not including, `stop`, prefetched by a thread."""
+    """Yields (batch, seconds waited for it) for the steps in range(first, stop); a thread prefetches the batches."""
     with Prefetch(source, first, stop) as prefetched:
         waited = 0.0
         for batch in prefetched:
@@ -130,7 +130,7 @@ def prefetched_batches(source: StepSource, first: int, stop: int) -> Generator[t
 
 
 def train(job: Job, run: RunDirectory) -> int:
-    """Trains to the job's end, from the newest good checkpoint of `run` if it has one; returns the exit code.
+    """Trains to the job's end, from the newest undamaged checkpoint of `run` if it has one; returns the exit code.
 
     Raises:
         UserError: a checkpoint cannot be written.
@@ -189,14 +189,14 @@ def _train(job: Job, run: RunDirectory) -> int:
 
         checkpoints.wait()
         if code != EXIT_DONE:
-            log.say(f"stopped and saved at step {step:,}; the same command goes on from here")
+            log.say(f"stopped and saved at step {step:,}; the same command continues from here")
         else:
             job.finish(state.params, step, log)
         return code
 
 
 def describe(mesh: jax.sharding.Mesh, state: Any) -> str:
-    """One line: parameters, devices and their layout."""
+    """One line: number of parameters, devices and mesh."""
     count = sum(leaf.size for leaf in jax.tree.leaves(state.params))
     layout = " x ".join(f"{name} {size}" for name, size in mesh.shape.items() if size > 1) or "one device"
     return f"{count:,} parameters on {mesh.size} {jax.devices()[0].device_kind} ({layout})"

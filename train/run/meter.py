@@ -1,4 +1,4 @@
-"""The step's metrics, fetched one step late; their means between two lines of the log, and the speeds beside them."""
+"""Fetches each step's metrics one step late; computes their means between two lines of the log, and the speeds."""
 
 import math
 import time
@@ -10,9 +10,10 @@ import numpy as np
 
 from bert_jax.config import BertConfig
 
-# bfloat16 operations a second of one device as JAX counts them (v3 and TPU7x: two a chip), from the makers' data
-# sheets: https://docs.cloud.google.com/tpu/docs/v5p, .../tpu7x and their neighbours; Nvidia's without sparsity. TPUs go
-# by JAX's whole device_kind, where "TPU v5" is v5p and "TPU v5 lite" v5e; of GPUs it goes on with memory and plug.
+# Peak bfloat16 operations per second of one JAX device (a v3 or TPU7x chip has two), from the makers' data sheets:
+# https://docs.cloud.google.com/tpu/docs/v5p, .../tpu7x and their neighbours; Nvidia's without sparsity. A TPU's key is
+# JAX's whole device_kind, where "TPU v5" is v5p and "TPU v5 lite" v5e; a GPU's device_kind starts with the key, and
+# ends in its memory and form factor.
 _TPU_FLOPS = {
     "TPU v3": 61.5e12,
     "TPU v4": 275e12,
@@ -29,13 +30,13 @@ _LAST_VALUES = ("learning_rate", "skipped_total", "skipped_in_a_row")
 
 
 def peak_flops(device_kind: str) -> float | None:
-    """bfloat16 operations a second of a device by JAX's name for it; None where it is not known."""
+    """Peak bfloat16 operations per second of a device, by JAX's name for it; None if unknown."""
     gpu = next((flops for name, flops in _GPU_FLOPS.items() if device_kind.startswith(name)), None)
     return _TPU_FLOPS.get(device_kind, gpu)
 
 
 def train_flops(config: BertConfig, length: int, predictions: int) -> float:
-    """Floating-point operations of forward and backward (3 x forward) for one sequence, products only."""
+    """Floating-point operations of forward and backward pass (3 x forward) for one sequence, matrix products only."""
     d, f, e, v = config.hidden_size, config.intermediate_size, config.embedding_width, config.vocab_size
     layer = 2 * length * (4 * d * d + 2 * d * f) + 4 * length * length * d
     projection = 2 * length * e * d if config.family == "albert" else 0
@@ -43,7 +44,7 @@ def train_flops(config: BertConfig, length: int, predictions: int) -> float:
 
 
 def mean_of_good_steps(rows: list[dict[str, np.ndarray]]) -> dict[str, float]:
-    """The mean of each metric, a number each, over the steps that were not skipped; of rates and counts the last."""
+    """The mean of each scalar metric over the steps that were not skipped; the last value for `_LAST_VALUES`."""
     kept = [row for row in rows if row["finite"]] or rows
     return {
         name: float(value if name in _LAST_VALUES else np.mean([row[name] for row in kept]))
@@ -53,7 +54,7 @@ def mean_of_good_steps(rows: list[dict[str, np.ndarray]]) -> dict[str, float]:
 
 
 class _Work(NamedTuple):
-    """What a step computes, and how many seconds it stood still for its input."""
+    """What a step computes, and how many seconds it waited for its input."""
 
     sequences: int
     tokens: int
@@ -62,10 +63,10 @@ class _Work(NamedTuple):
 
 
 class Meter:
-    """Holds the newest step's metrics while the device works on them.
+    """Collects metrics and measures speed. Fetches a step's metrics only once the next step has been dispatched.
 
     Attributes:
-        step: the last one that was fetched.
+        step: the last step whose metrics were fetched.
         newest: its metrics, float64; None before the first.
     """
 
@@ -87,7 +88,7 @@ class Meter:
     def push(self, metrics: dict[str, Any], batch: dict[str, Any], waited: float) -> None:
         """Takes the metrics of the step just dispatched and fetches those of the step before it.
 
-        `waited`: seconds that the step stood still for its input.
+        `waited`: seconds that the step waited for its input.
         """
         self.flush()
         *rows, length = batch["input_ids"].shape
@@ -97,7 +98,7 @@ class Meter:
         self._late = metrics, _Work(sequences, sequences * length, flops, waited)
 
     def flush(self) -> None:
-        """Fetches what is still on its way; waits for the device."""
+        """Fetches the metrics of the last dispatched step; waits for the device."""
         if self._late is not None:
             metrics, work = self._late
             self.newest = {name: np.asarray(value, np.float64) for name, value in jax.device_get(metrics).items()}
@@ -105,7 +106,7 @@ class Meter:
             self._rows.append(self.newest)
             if self._compiled:
                 self._work.append(work)
-            else:  # the first step is mostly the compiler's time
+            else:  # the first step mostly compiles, so it does not count
                 self._compiled = True
                 self._since = time.monotonic()
             self.step += 1
@@ -113,7 +114,7 @@ class Meter:
     def summary(
         self, total_steps: int, summarise: Callable[[list[dict[str, np.ndarray]]], dict[str, float]]
     ) -> dict[str, float]:
-        """`summarise` of the metrics fetched since the last time; rates a second, padding included; ETA in seconds."""
+        """`summarise` of the metrics fetched since the last call; rates per second, with padding; ETA in seconds."""
         seconds = max(time.monotonic() - self._since, 1e-9)
         result = summarise(self._rows)
         if self._work:
@@ -128,7 +129,7 @@ class Meter:
         return result
 
     def pause(self) -> "_Pause":
-        """Context manager that keeps what happens inside it (an evaluation, a save) out of the speeds."""
+        """Context manager that leaves the time spent inside it (an evaluation, a save) out of the speeds."""
         return _Pause(self)
 
     def shift(self, seconds: float) -> None:

@@ -1,4 +1,4 @@
-"""How a program ends: exit codes, and SIGTERM or Ctrl-C as a request to save and stop that all processes agree on."""
+"""How a program ends: exit codes, and requests to save and stop (SIGTERM, Ctrl-C) that all processes agree on."""
 
 import logging
 import os
@@ -13,26 +13,27 @@ EXIT_DONE, EXIT_USER_ERROR, EXIT_NOT_FINITE, EXIT_PREEMPTED, EXIT_INTERRUPTED = 
 
 
 def run_program(main: Callable[[list[str]], int]) -> None:
-    """Ends the process with the exit code of `main` on the command line's arguments."""
-    # force: some import of ours may have set up logging already.
+    """Runs `main` on the command line's arguments and ends the process with its exit code."""
+    # force: an imported library may have set up logging already.
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(message)s", force=True)
-    logging.getLogger("absl").setLevel(logging.WARNING)  # Orbax narrates through it
+    logging.getLogger("absl").setLevel(logging.WARNING)  # Orbax logs its progress through it
     sys.exit(exit_code(main, sys.argv[1:]))
 
 
 def exit_code(main: Callable[[list[str]], int], argv: list[str]) -> int:
-    """What `main(argv)` returns; or the code for what it raises, which stderr gets in one line.
+    """Runs `main(argv)` and returns its exit code; turns an exception into one line on stderr and an exit code.
 
-    A user's mistake, a full disk or a missing permission is 2, Ctrl-C is 130; a bug is not caught here.
+    UserError and OSError (a full disk, a missing permission) give 2, Ctrl-C gives 130. Other exceptions are bugs and
+    are not caught.
     """
     try:
         code = main(argv)
         sys.stdout.flush()
         return code
     except KeyboardInterrupt:
-        print("interrupted; the same command goes on where this stopped", file=sys.stderr)
+        print("interrupted; the same command continues where this one stopped", file=sys.stderr)
         return EXIT_INTERRUPTED
-    except BrokenPipeError:  # the reader has seen enough
+    except BrokenPipeError:  # the reader of stdout has closed it, as `head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_DONE
     except (UserError, OSError) as error:
@@ -41,10 +42,10 @@ def exit_code(main: Callable[[list[str]], int], argv: list[str]) -> int:
 
 
 class StopRequest:
-    """Context manager: while it is active, the first SIGTERM or Ctrl-C only asks; a second Ctrl-C ends at once.
+    """Context manager: while active, SIGTERM or Ctrl-C only requests a stop; a second Ctrl-C interrupts at once.
 
-    In a job of several processes SIGTERM belongs to JAX's preemption service, which makes all of them agree on one
-    step; a Python handler of our own would disable it.
+    In a job of several processes JAX's preemption service handles SIGTERM and makes all processes agree on one step; a
+    Python handler of our own would disable it.
     """
 
     def __init__(self):
@@ -52,7 +53,7 @@ class StopRequest:
         self._previous: dict[int, object] = {}
 
     def __enter__(self) -> "StopRequest":
-        import jax  # not at the top: preparing text ends by the same codes, and loads no JAX
+        import jax  # not at the top: train.prepare imports this file and must not load JAX
 
         if threading.current_thread() is threading.main_thread():
             self._previous[signal.SIGINT] = signal.signal(signal.SIGINT, self._interrupt)
@@ -73,7 +74,7 @@ class StopRequest:
         self._code = EXIT_PREEMPTED
 
     def exit_code(self, step: int) -> int | None:
-        """The exit code to stop with after `step`, or None to go on. Every process must ask at every step."""
+        """The exit code to stop with after `step`; None to continue. Every process must call this after every step."""
         import jax
 
         if jax.process_count() > 1:

@@ -156,14 +156,14 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         STARTING,
-        "from_fresh = [path for path in drawn if is_allowed(path, (*anew, *again))]",
-        "from_fresh = [path for path in drawn if is_allowed(path, (*anew,))]",
+        "from_fresh = [path for path in wanted if is_allowed(path, (*randomised, *upper))]",
+        "from_fresh = [path for path in wanted if is_allowed(path, (*randomised,))]",
         "upper layers that were to be drawn anew are the source's",
         (f"{OF_STARTING}::test_so_many_layers_at_the_top_are_drawn_anew_and_the_others_are_the_sources",),
     ),
     Mutant(
         STARTING,
-        "known = head in _WITHOUT_CLASSES or opened.config.labels == config.model.labels",
+        "known = head in _WITHOUT_CLASSES or source.config.labels == config.model.labels",
         "known = True",
         "a classifier of other labels is gone on with",
         (f"{OF_STARTING}::test_a_head_is_gone_on_with_where_the_labels_are_the_same",),

@@ -103,7 +103,7 @@ def test_it_never_chooses_the_best_model(mnli: Path):
     found = opened(task="mnli", data=mnli)
     assert [split.name for split in found.evaluations] == ["dev_matched", "dev_mismatched"]
     assert found.metric == "accuracy"
-    with pytest.raises(UserError, match="metric: found 'matthews_correlation'; of mnli there is accuracy"):
+    with pytest.raises(UserError, match="metric: found 'matthews_correlation'; expected one of accuracy"):
         opened(task="mnli", data=mnli, metric="matthews_correlation")
 
 

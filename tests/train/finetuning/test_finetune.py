@@ -138,7 +138,7 @@ def test_a_run_whose_data_have_other_labels_now_does_not_resume(place: Path, tab
     words[1] = f"dev={place / 'redone.csv'}"
     argv = [str(place / "recipe.py"), f"init={place / 'model'}", f"run={place / 'relabelled'}", *words]
     assert exit_code(finetune.main, argv) == 2
-    assert "was begun with the labels bad, good, and its data now have very bad, very good" in capsys.readouterr().err
+    assert "was started with the labels bad, good, and its data now has very bad, very good" in capsys.readouterr().err
 
 
 def test_the_scores_of_a_killed_run_are_read_as_far_as_they_were_written(tmp_path: Path):
@@ -163,7 +163,7 @@ def test_a_run_ends_when_it_gets_no_better_and_a_share_of_train_is_held_out(plac
     assert run(place, "early", *words) == EXIT_DONE
     found = records(place / "early")
     assert [row["step"] for row in found] == [6, 12, 18]  # the first is the best, and two were no better
-    assert "48 rows to learn from, 16 of dev" in (place / "early/run.log").read_text()
+    assert "48 training examples, 16 of dev" in (place / "early/run.log").read_text()
     assert load(place / "early/export").report.step == 6
     assert run(place, "early", *words) == EXIT_DONE  # nothing is left to do, and nothing is done
     assert records(place / "early") == found
@@ -255,7 +255,7 @@ def _mistake(capsys, place: Path, *words: str) -> str:
     ("words", "says"),
     [
         (["train={}/train.csv", "dev={}/dev.csv"], "init: not given"),
-        (["init={}/model", "task=glue"], "task: found 'glue'; there is classify, cola"),
+        (["init={}/model", "task=glue"], "task: found 'glue'; expected one of classify, cola"),
         (["init={}/model"], "train: not given; say train=FILE"),
         (["init={}/model", "train={}/none.csv"], "train: {}/none.csv: no such file"),
         (["init={}/model", "train={}/train.csv"], "dev: not given; say dev=FILE, or dev=0.1"),
@@ -272,14 +272,14 @@ def _mistake(capsys, place: Path, *words: str) -> str:
             ["init={}/model", "train={}/train.csv", "dev=0.1", "reinit_layers=2"],
             "reinit_layers: found 2; this bert has 1",
         ),
-        (["init={}/model", "data={}/model", "task=rte"], "model holds no train.tsv"),
+        (["init={}/model", "data={}/model", "task=rte"], "model has no train.tsv"),
         (["init={}/gpt2", "train={}/train.csv", "dev=0.1"], "gpt2/config.json: model_type='gpt2' is not supported"),
         (["init={}/bare", "train={}/train.csv", "dev=0.1"], "bare: contains no weights"),
         (["init={}/nowhere", "train={}/train.csv", "dev=0.1"], "nowhere: no such folder"),
         (["init={}/young", "train={}/train.csv", "dev=0.1"], "init: {}/young is a run without a checkpoint; wait for"),
         (
             ["init={}/model", "train={}/train.csv", "dev=0.1", "optimizer.warmup_steps=9"],
-            "optimizer.warmup_steps: follows from the data; say epochs=, or warmup=",
+            "optimizer.warmup_steps: is computed from the data; set epochs=, or warmup=",
         ),
     ],
     ids=lambda value: value if isinstance(value, str) else None,

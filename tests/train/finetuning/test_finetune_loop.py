@@ -150,5 +150,5 @@ def test_a_run_of_the_other_program_is_not_touched(place: Path, capsys):
     other.mkdir()
     (other / "config.json").write_text(json.dumps({"model": {}, "phases": []}))
     assert exit_code(finetune.main, words(place, "pretraining")) == 2
-    assert "a run of another program is here; choose another run=" in capsys.readouterr().err
+    assert "belongs to a run of another program; choose another run=" in capsys.readouterr().err
     assert RunDirectory(other).saved_config() == {"model": {}, "phases": []}

@@ -13,6 +13,7 @@ import pytest
 from bert_jax.config import BertConfig
 from bert_jax.errors import UserError
 from bert_jax.formats.names.parameters import parameters_of
+from bert_jax.formats.source import open_source
 from bert_jax.formats.write import save_pretrained
 from bert_jax.tree import flatten, unflatten
 from tests.training.test_layer_rates import SIZES
@@ -38,13 +39,13 @@ def source(folder: Path, head: str = HEAD, **fields: Any) -> tuple[str, dict[str
 
 def begun(init: str, labels: tuple[str, ...], head: str = HEAD, **fields: Any) -> tuple[dict, dict]:
     """The parameters that a run begins with, and the random ones that were drawn for it, by path."""
-    config = FinetuneConfig(init=init, max_length=8, **fields)
+    config, opened = FinetuneConfig(init=init, max_length=8, **fields), open_source(init)
     said = frozenset({"model.num_hidden_layers"}) if "model" in fields else frozenset()
-    config = dataclasses.replace(config, model=adopted_model(config, said, labels, None))
+    config = dataclasses.replace(config, model=adopted_model(config, said, labels, None, opened.config))
     fresh = jax.tree.map(jnp.asarray, unflatten(drawn(config.model, head, seed=2)))
     here = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
     target = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=here), fresh)
-    (params,) = starting_parameters(config, head, target, [fresh])
+    (params,) = starting_parameters(config, opened, head, target, [fresh])
     return flatten(jax.device_get(params)), flatten(jax.device_get(fresh))
 
 
@@ -79,9 +80,9 @@ def test_so_many_layers_at_the_top_are_drawn_anew_and_the_others_are_the_sources
 @pytest.mark.parametrize(
     ("labels", "anew", "says"),
     [
-        (LABELS, set(), "a head for this task: it is gone on with"),
-        (("good", "bad"), {"classifier"}, "no classifier for this task: drawn anew"),
-        (("bad", "fair", "good"), {"classifier"}, "no classifier for this task: drawn anew"),
+        (LABELS, set(), "a head for this task: training continues with it"),
+        (("good", "bad"), {"classifier"}, "no classifier for this task: initialised randomly"),
+        (("bad", "fair", "good"), {"classifier"}, "no classifier for this task: initialised randomly"),
     ],
 )
 def test_a_head_is_gone_on_with_where_the_labels_are_the_same(tmp_path, caplog, labels, anew, says):
@@ -133,12 +134,8 @@ def test_a_missing_part_of_the_encoder_is_one_line(tmp_path):
 @pytest.mark.parametrize(
     ("fields", "layers", "says"),
     [
-        ({}, 4, "reinit_layers: found 4; this bert has 3 layers of its own"),
-        (
-            {"model_type": "albert", "embedding_size": 4},
-            1,
-            "reinit_layers: found 1; this albert has 1 layers of its own",
-        ),
+        ({}, 4, "reinit_layers: found 4; this bert has 3 layers with 3 sets of parameters"),
+        ({"model_type": "albert", "embedding_size": 4}, 1, "this albert has 3 layers with 1 sets of parameters"),
     ],
 )
 def test_missing_or_shared_layers_cannot_be_initialised_randomly(tmp_path, fields, layers, says):
@@ -149,14 +146,14 @@ def test_missing_or_shared_layers_cannot_be_initialised_randomly(tmp_path, field
 
 def test_many_runs_have_their_own_heads_and_report_it_once(tmp_path, caplog):
     init, theirs = source(tmp_path / "model", head="encoder")
-    config = FinetuneConfig(init=init, max_length=8)
-    config = dataclasses.replace(config, model=adopted_model(config, frozenset(), LABELS, None))
+    config, opened = FinetuneConfig(init=init, max_length=8), open_source(init)
+    config = dataclasses.replace(config, model=adopted_model(config, frozenset(), LABELS, None, opened.config))
     fresh = [jax.tree.map(jnp.asarray, unflatten(drawn(config.model, HEAD, seed=seed))) for seed in (2, 3)]
     here = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
     target = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=here), fresh[0])
-    begun = [flatten(params) for params in starting_parameters(config, HEAD, target, fresh)]
+    begun = [flatten(params) for params in starting_parameters(config, opened, HEAD, target, fresh)]
     for params, own in zip(begun, map(flatten, fresh), strict=True):
         np.testing.assert_array_equal(params["classifier/kernel"], own["classifier/kernel"])
         np.testing.assert_array_equal(params["bert/pooler/kernel"], theirs["pooler/kernel"])
     (said,) = [record.message for record in caplog.records]
-    assert said.endswith("has no classifier for this task: drawn anew")
+    assert said.endswith("has no classifier for this task: initialised randomly")

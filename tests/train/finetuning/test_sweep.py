@@ -193,8 +193,11 @@ def test_runs_are_shared_out_evenly():
     [
         ("learning_rates=2e-5", "learning_rates: found 2e-05; expected numbers as in (2e-5,3e-5)"),
         ("seeds=0", "seeds: found 0; expected at least 1"),
-        ("seeds=2 mesh.fsdp=2", "mesh.fsdp: found 2; of many runs at once each is whole on its device; leave it out"),
-        ("learning_rates=(2e-5,) mesh.tensor=-1", "mesh.tensor: found -1; of many runs at once each is whole on"),
+        (
+            "seeds=2 mesh.fsdp=2",
+            "mesh.fsdp: found 2; seeds and learning_rates keep each model whole on a device; leave",
+        ),
+        ("learning_rates=(2e-5,) mesh.tensor=-1", "mesh.tensor: found -1; seeds and learning_rates keep each"),
     ],
 )
 def test_a_mistake_is_one_line(words: list[str], capsys, word: str, says: str):
@@ -214,7 +217,9 @@ def test_all_runs_go_bad_and_end_as_one_run_does(words: list[str], tmp_path: Pat
     many = ["seeds=2", "learning_rates=(1e30,3.4e38)", *BAD, f"run={run}"]
     assert exit_code(finetune.main, [*words, *many]) == EXIT_NOT_FINITE
     (line,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("stopping: ")]
-    assert line.startswith("stopping: in each of the 4 runs 3 steps or more in a row up to step 5 had numbers")
+    assert line.startswith(
+        "stopping: in each of the 4 runs 3 or more steps in a row up to step 5 had a non-finite loss"
+    )
     with Checkpoints(run / "checkpoints") as checkpoints:
         assert checkpoints.steps() == []
     assert not (run / "sweep.json").exists()

@@ -183,7 +183,7 @@ def test_a_quote_in_a_tsv_is_a_character(tmp_path):
         ('text,label\n"the film,good\n', 'not CSV (unexpected end of data); quote cells with ", double a " within'),
         ("text,label\nthe film,good,bad\n", "line 2: 3 cells, but the header has 2"),
         ("text,label\nthe film,\n", "line 2: 'label' is ''; expected the name of a class"),
-        ("text,label\n", "holds no examples"),
+        ("text,label\n", "has no examples"),
         ("", "is empty; expected a header"),
     ],
 )
@@ -319,7 +319,7 @@ def test_a_question_without_an_answer_is_for_squad2(tmp_path):
 CHOICES = '{"question": {"stem": "who", "choices": [{"text": "a", "label": "A"}, {"text": "b", "label": "B"}]}'
 PASSAGE = '{"data": [{"paragraphs": [{"context": "ann met bob", "qas": [{"id": "q1", "question": "who"'
 ANSWER = ', "answers": [{"text": "bob", "answer_start": 8}]'
-SAID = "not every question says which choice is right"
+SAID = "some questions have no label; expected the right choice"
 
 # task -> suffix, a file of its form, the same as a test set has it, and what is said of that in the place of dev
 UNLABELLED = {
@@ -327,7 +327,7 @@ UNLABELLED = {
     "sst2": ("tsv", "text\tlabel\na\t0\nb\t1\n", "id\ttext\n0\ta\n1\tb\n", "line 2: the label is 'a'; sst2 has 0, 1"),
     "tag": ("txt", "ann\tB-PER\nmet\tO\n", "ann\nmet\n", "line 1: 'ann' has one column; expected a word, a tab"),
     "squad1": ("json", f"{PASSAGE}{ANSWER}}}]}}]}}]}}", f"{PASSAGE}}}]}}]}}]}}", "question q1: has no answer; where qu"),
-    "squad2": ("json", f"{PASSAGE}{ANSWER}}}]}}]}}]}}", f"{PASSAGE}}}]}}]}}]}}", "no question has an answer, or says"),
+    "squad2": ("json", f"{PASSAGE}{ANSWER}}}]}}]}}]}}", f"{PASSAGE}}}]}}]}}]}}", "no question has an answer or is_impossible"),
     "arc": ("jsonl", f'{CHOICES}, "answerKey": "B"}}', f"{CHOICES}}}", SAID),
     "codah": ("tsv", "o\twho\tann\tbob\tparis\trome\t1\n", "o\twho\tann\tbob\tparis\trome\t\n", SAID),
     "swag": ("csv", "sent1,sent2,ending0,ending1,ending2,ending3,label\nwho,was,a,b,c,d,1\n",
@@ -425,7 +425,7 @@ def test_the_best_model_has_the_highest_score(tmp_path, metric: str):
     }
     for right, fields in kinds.items():
         assert opened(**fields, metric=right).metric == right
-        with pytest.raises(UserError, match=f"metric: found {metric!r}; of .* there is .*{right}"):
+        with pytest.raises(UserError, match=f"metric: found {metric!r}; expected one of .*{right}"):
             opened(**fields, metric=metric)
 
 

@@ -210,7 +210,7 @@ def test_a_finished_output_is_kept(options, capsys):
     made(**options)
     before = {p: p.stat().st_mtime_ns for p in options["output"].rglob("*")}
     assert main(arguments(options)) == 0
-    assert "was done before" in capsys.readouterr().err
+    assert "was already prepared" in capsys.readouterr().err
     changes = {
         "seed": 3,
         "dupe_factor": 3,
@@ -451,7 +451,7 @@ def test_problems_of_the_text_are_reported_before_training(options, capsys):
 def test_one_document_is_refused_or_goes_without_sentence_pairs(options, tmp_path):
     corpus = Path(options["inputs"][0])
     corpus.write_text("The cat sat. The dog ran.\nThe bird flew.\n")
-    with pytest.raises(UserError, match=r"the corpus is one document: .*--objective none"):
+    with pytest.raises(UserError, match=r"the text is one document: .*--objective none"):
         made(**options)
     alone = made(**options | {"objective": "none", "held_out": 0.0, "output": tmp_path / "none"})
     assert alone["report"]["train"]["documents"] == 1
@@ -467,7 +467,10 @@ def test_a_held_out_split_too_small_for_pairs_is_left_out_and_reported(options):
     Path(options["inputs"][0]).write_text("\n\n".join([*rest[:5], one, *rest[5:]]))
     manifest = made(**options)
     assert manifest["splits"]["held-out"] == {"shards": [], "examples": {"24": [], "40": []}}
-    assert any("held-out split got only 1 document" in warning for warning in manifest["report"]["warnings"])
+    assert any(
+        "held-out split: too few documents with words (1 in all)" in warning
+        for warning in manifest["report"]["warnings"]
+    )
 
 
 def test_a_changed_byte_fails_the_check(options, capsys):
@@ -486,8 +489,8 @@ def test_a_changed_byte_fails_the_check(options, capsys):
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        ([], "say what to prepare"),
-        (["IN"], "say what to prepare"),
+        ([], "no INPUT or no --output"),
+        (["IN"], "no INPUT or no --output"),
         (["IN", "--output", "OUT"], "--vocab, --vocab-size: found neither"),
         (["IN", "--output", "OUT", "--vocab", "V", "--vocab-size", "9"], "found both"),
         (["IN", "--output", "OUT", "--vocab", "no/where"], "--vocab no/where: no such local folder"),
@@ -497,12 +500,12 @@ def test_a_changed_byte_fails_the_check(options, capsys):
         (["IN", "--output", "OUT", "--vocab", "V", "--max-predictions", "3,4"], "--max-predictions: found 3,4, expected a number for each"),
         (["IN", "--output", "OUT", "--vocab", "V", "--held-out", "5"], "--held-out: found 5.0, expected a share"),
         (["IN", "--output", "OUT", "--vocab", "V", "--masked-lm-prob", "0"], "--masked-lm-prob: found 0.0"),
-        (["IN", "--output", "OUT", "--vocab", "V", "--recipe", "google", "--objective", "sop"], "--recipe google is for"),
+        (["IN", "--output", "OUT", "--vocab", "V", "--recipe", "google", "--objective", "sop"], "--recipe google: needs"),
         (["IN", "--output", "OUT", "--vocab", "V", "--recipe", "gogle"], "invalid choice: 'gogle'"),
         (["IN", "--output", "OUT", "--vocab-size", "7"], "a vocabulary of 7 is too small"),
         (["--check", "NO"], "NO: no such folder"),
         (["--show", "NO", "--limit", "-1"], "--limit: found -1"),
-        (["IN", "--check", "NO"], "stand alone"),
+        (["IN", "--check", "NO"], "cannot be combined"),
     ],
 )  # fmt: skip
 def test_a_mistake_is_one_line_and_exit_code_2(tmp_path, vocab, corpus, capsys, flags, message):
@@ -554,7 +557,7 @@ def test_ctrl_c_ends_with_130_and_the_command_goes_on(options, tmp_path):
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert err.endswith("interrupted; the same command goes on where this stopped\n")
+    assert err.endswith("interrupted; the same command continues where this one stopped\n")
     assert "Traceback" not in err
     made(**options)
 

@@ -155,9 +155,9 @@ def test_the_mask_is_shown_as_such(roberta: Path, capsys):
 @pytest.mark.parametrize(
     ("files", "options", "message"),
     [
-        (byte_level_files(), {}, r"--objective nsp makes rows .CLS. a .SEP. b .SEP., .*4 special tokens to a pair"),
+        (byte_level_files(), {}, r"--objective nsp: makes rows .CLS. a .SEP. b .SEP., .*4 special tokens to a pair"),
         (byte_level_files(), {"objective": "sop"}, "RoBERTa is trained with --objective none"),
-        ({"spiece__model": albert_spiece()}, {"recipe": "google"}, "--recipe google is for BERT's vocabularies"),
+        ({"spiece__model": albert_spiece()}, {"recipe": "google"}, "--recipe google: needs a WordPiece vocabulary"),
     ],
 )
 def test_recipes_that_are_not_for_the_tokenizer(files: dict, options: dict, message: str, tmp_path: Path):

@@ -11,6 +11,7 @@ import pytest
 from bert_jax.config import BertConfig
 from bert_jax.errors import UserError
 from bert_jax.formats.names.parameters import to_stored
+from bert_jax.formats.source import open_source
 from bert_jax.formats.tensorflow.bundle import Tf1Checkpoint, write_bundle
 from bert_jax.formats.tensorflow.names import is_of_optimizer, to_tf1
 from bert_jax.model.heads import BertForMaskedLM, BertForPreTraining
@@ -46,7 +47,7 @@ def start(folder, *, model=BertForPreTraining, optimizer=GOOGLE, steps=10_000, *
     tx = make_optimizer(config.optimizer)
     target = abstract_state(model(architecture), tx)
     zeros = jax.tree.map(lambda x: jax.device_put(np.zeros(x.shape, x.dtype), x.sharding), target)
-    state = first_state(config, target, lambda: zeros)
+    state = first_state(config, target, lambda: zeros, open_source(str(config.init)))
     assert jax.tree.structure(state) == jax.tree.structure(target)
     leaves = jax.tree.leaves(state)
     assert all(leaf.sharding == want.sharding for leaf, want in zip(leaves, jax.tree.leaves(target), strict=True))
@@ -171,11 +172,11 @@ def test_what_does_not_fit_is_one_line(folder, variables, tmp_path):
 
 def test_steps_that_cannot_be_continued_are_refused(folder, tmp_path, variables):
     step = int(variables["global_step"])
-    with pytest.raises(UserError, match=rf"has made {step} steps, and the phases end at {step}: nothing is left"):
+    with pytest.raises(UserError, match=rf"is at step {step}, and the phases end at step {step}: nothing is left"):
         start(folder, init_step=True, steps=step)
-    with pytest.raises(UserError, match="init_step: goes on with another run's optimizer; say init=RUN"):
+    with pytest.raises(UserError, match="init_step: needs another run's optimizer state; say init=RUN"):
         start(folder, init_step=True, init_optimizer=False)
-    with pytest.raises(UserError, match="is no run directory and holds no TF1 checkpoint"):
+    with pytest.raises(UserError, match="is not a run directory and has no TF1 checkpoint"):
         start(folder, init=str(tmp_path))
 
 

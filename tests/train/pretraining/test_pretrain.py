@@ -16,6 +16,7 @@ from bert_jax.config import BertConfig
 from bert_jax.errors import UserError
 from bert_jax.training.checkpoint.checkpoints import Checkpoints
 from bert_jax.training.optimizer import OptimizerConfig
+from tests.opened_files import opened_by
 from train import pretrain
 from train.pretraining import job as pretraining
 from train.pretraining.recipe import Phase, PretrainConfig
@@ -202,6 +203,17 @@ def test_numbers_that_go_bad_stop_the_run_and_are_never_saved(recipe: str, data:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("place", [".", "export"])
+def test_a_start_from_a_source_reads_its_config_once(recipe, data, straight: Path, tmp_path, place):
+    source = straight / place
+    words = [f"data={data}", f"run={tmp_path / 'run'}", f"init={source}", "phases=((32, 8, 2),)", "save_every=2"]
+    codes = []
+    counts = opened_by(lambda: codes.append(pretrain.main([recipe, *words, "optimizer.warmup_steps=1"])), source)
+    assert codes == [EXIT_DONE]
+    assert counts["config.json"] == 1, counts
+
+
+@pytest.mark.slow
 def test_init_starts_from_another_run_with_or_without_its_moments(recipe, data, straight: Path, tmp_path, monkeypatch):
     seen = []
     first_state = pretraining.first_state
@@ -298,7 +310,7 @@ def test_data_from_afar_is_copied_once_and_verified(data: str, tmp_path: Path):
     written = (copy / "manifest.json").stat().st_mtime_ns
     assert local_copy(data, cache=tmp_path / "cache") == str(copy)
     assert (copy / "manifest.json").stat().st_mtime_ns == written
-    with pytest.raises(UserError, match="no prepared data"):
+    with pytest.raises(UserError, match="not prepared data"):
         local_copy(str(tmp_path), cache=tmp_path / "cache")
     broken = tmp_path / "broken"
     shutil.copytree(data, broken)

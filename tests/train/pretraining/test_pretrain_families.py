@@ -48,7 +48,7 @@ def test_the_command_line_overrides_the_model(data_of):
 def test_positions_that_only_roberta_lacks_are_one_line(data_of):
     config = small_config("roberta")
     config = small_config("roberta", model=config.model.replace(max_position_embeddings=LENGTH + 1))
-    with pytest.raises(UserError, match=rf"length {LENGTH} is more than the {LENGTH - 1} positions.* \[PAD\] is 1"):
+    with pytest.raises(UserError, match=rf"length {LENGTH} is more than the {LENGTH - 1} positions.* pad_token_id = 1"):
         fit_to_data(config, data_of("roberta"), frozenset())
 
 

@@ -40,9 +40,9 @@ def test_an_override_reads_the_value_as_the_fields_own_type(path, text, read):
 @pytest.mark.parametrize(
     ("path", "text", "words"),
     [
-        ("optimizer.learnign_rate", "1", ("is no field", "optimizer.learning_rate")),
-        ("optimizer.lr", "1", ("is no field", "did you mean optimizer.learning_rate")),
-        ("learning_rate", "1", ("is no field", "optimizer.learning_rate")),
+        ("optimizer.learnign_rate", "1", ("is not a field", "optimizer.learning_rate")),
+        ("optimizer.lr", "1", ("is not a field", "did you mean optimizer.learning_rate")),
+        ("learning_rate", "1", ("is not a field", "optimizer.learning_rate")),
         ("optimizer.learning_rate", "fast", ("optimizer.learning_rate", "'fast'", "number")),
         ("eval_every", "2.5", ("eval_every", "'2.5'", "whole number")),
         ("init_optimizer", "maybe", ("init_optimizer", "'maybe'", "true or false")),
@@ -50,7 +50,7 @@ def test_an_override_reads_the_value_as_the_fields_own_type(path, text, read):
         ("phases", "128", ("phases",)),
         ("phases", "((128, 0, 9),)", ("phases", "at least 1")),
         ("phases", "((1024, 8, 9),)", ("phases", "max_position_embeddings")),
-        ("accumulation", "3", ("accumulation", "does not divide")),
+        ("accumulation", "3", ("accumulation", "expected a divisor of the batch")),
         ("keep", "1", ("keep", "at least 2")),
         ("model", "tiny", ("model", "one by one")),
     ],

@@ -11,6 +11,7 @@ import pytest
 from bert_jax.config import BertConfig
 from bert_jax.data.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import UserError
+from bert_jax.formats.source import open_source
 from bert_jax.formats.write import save_pretrained
 from bert_jax.model.heads import HEADS
 from bert_jax.training.optimizer import OptimizerConfig, make_optimizer
@@ -19,12 +20,11 @@ from bert_jax.training.step import abstract_state
 from bert_jax.tree import flatten
 from tests import tiny
 from tests.hub_server import HubServer
-from train.pretrain import prepare_text
+from train.pretrain import open_init, prepare_text
 from train.pretraining.recipe import Phase, PretrainConfig
 from train.pretraining.start import adopted_model, check_vocabulary, initial_parameters
 from train.run.config import override
 from train.run.directory import RunDirectory
-from train.run.start import origin
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "[unused1]", "the", "The", "cat", "sat", "##s", "."]
 MODEL = tiny.CONFIG.replace(vocab_size=16, layer_norm_eps=1e-5)
@@ -56,10 +56,12 @@ def tokenizer(pieces: list[str] = PIECES, **switches) -> Tokenizer:
 def test_the_architecture_is_the_sources_and_how_to_compute_the_configs(tmp_path):
     folder = source(tmp_path / "model")
     config, given = recipe(folder, "model.remat=full")
-    assert adopted_model(config, data(), given) == MODEL.replace(dtype="bfloat16", remat="full")
+    assert adopted_model(config, data(), given, open_source(folder).config) == MODEL.replace(
+        dtype="bfloat16", remat="full"
+    )
     config, given = recipe(folder, "model.hidden_dropout_prob=0", "model.layer_norm_eps=1e-12")
     wanted = MODEL.replace(dtype="bfloat16", hidden_dropout_prob=0.0, layer_norm_eps=1e-12)
-    assert adopted_model(config, data(), given) == wanted
+    assert adopted_model(config, data(), given, open_source(folder).config) == wanted
 
 
 @pytest.mark.parametrize(
@@ -75,7 +77,7 @@ def test_what_contradicts_the_source_is_one_line(tmp_path, words, options, says)
     folder = source(tmp_path / "model")
     config, given = recipe(folder, *words, **options)
     with pytest.raises(UserError) as error:
-        adopted_model(config, data(), given)
+        adopted_model(config, data(), given, open_source(folder).config)
     assert says.format(folder) in str(error.value)
     assert "\n" not in str(error.value)
 
@@ -86,7 +88,7 @@ def test_a_source_without_sentence_pairs_wants_data_without(tmp_path):
         adopted_model(*args_of(roberta, data()))
     assert adopted_model(*args_of(roberta, data("none"))).model_type == "roberta"
     one_type = source(tmp_path / "one-type", type_vocab_size=1)
-    with pytest.raises(UserError, match=r"knows 1 token type, and pairs need 2; .* --objective none, not sop"):
+    with pytest.raises(UserError, match=r"has 1 token type, and sentence pairs need 2; .* --objective none, not sop"):
         adopted_model(*args_of(one_type, data("sop")))
 
 
@@ -98,13 +100,13 @@ def test_a_source_that_does_not_fit_the_task_is_refused_before_text_is_prepared(
         (["text=nowhere", "text_options.objective=none", "phases=((99, 8, 9),)"], "length 99 is more than the 22"),
     ]:
         with pytest.raises(UserError, match=says):
-            prepare_text(run, *recipe(roberta, *words))
+            prepare_text(run, *recipe(roberta, *words), open_source(roberta))
     assert not run.data.exists()
 
 
 def args_of(folder: Path, of: SimpleNamespace) -> tuple:
     config, given = recipe(folder)
-    return config, of, given
+    return config, of, given, open_source(folder).config
 
 
 @pytest.mark.parametrize(
@@ -122,10 +124,10 @@ def args_of(folder: Path, of: SimpleNamespace) -> tuple:
 def test_the_data_must_have_been_prepared_with_the_sources_vocabulary(tmp_path, prepared, says):
     folder = source(tmp_path / "model", tokenizer=tokenizer())
     if says is None:
-        check_vocabulary(str(folder), data(tokenizer=prepared))
+        check_vocabulary(open_source(folder), data(tokenizer=prepared))
         return
     with pytest.raises(UserError, match=f"{says}.*prepare the text with --vocab") as error:
-        check_vocabulary(str(folder), data(tokenizer=prepared))
+        check_vocabulary(open_source(folder), data(tokenizer=prepared))
     assert "\n" not in str(error.value)
 
 
@@ -133,29 +135,30 @@ def test_a_vocabulary_alone_does_not_tell_its_casing(tmp_path):
     folder = source(tmp_path / "model")
     (folder / "vocab.txt").write_text("".join(f"{piece}\n" for piece in PIECES))
     for cased in (True, False):
-        check_vocabulary(str(folder), data(tokenizer=tokenizer(cased=cased)))
+        check_vocabulary(open_source(folder), data(tokenizer=tokenizer(cased=cased)))
     with pytest.raises(UserError, match="token 8 is"):
-        check_vocabulary(str(folder), data(tokenizer=tokenizer([*PIECES[:8], "dog", *PIECES[9:]])))
+        check_vocabulary(open_source(folder), data(tokenizer=tokenizer([*PIECES[:8], "dog", *PIECES[9:]])))
 
 
 def test_a_source_without_a_tokenizer_is_warned_about(tmp_path, caplog):
     folder = source(tmp_path / "model")
-    check_vocabulary(str(folder), data(tokenizer=tokenizer()))
+    check_vocabulary(open_source(folder), data(tokenizer=tokenizer()))
     assert "has no tokenizer" in caplog.text
     caplog.clear()
-    check_vocabulary(str(folder), data())  # random tokens
+    check_vocabulary(open_source(folder), data())  # random tokens
     assert caplog.text == ""
 
 
 def test_a_published_model_is_asked_for_config_and_tokenizer_first(tmp_path, hub: HubServer):
     folder = source(tmp_path / "model", tokenizer=tokenizer())
     commit = hub.publish("somebody/bert", {path.name: path.read_bytes() for path in folder.iterdir()})
-    config, given = recipe("somebody/bert")
-    assert adopted_model(config, data(), given).hidden_size == MODEL.hidden_size
-    check_vocabulary("somebody/bert", data(tokenizer=tokenizer()))
+    published = open_init(recipe("somebody/bert")[0])
+    assert published is not None and published.config.hidden_size == MODEL.hidden_size
+    check_vocabulary(published, data(tokenizer=tokenizer()))
     assert "model.safetensors" not in hub.asked()
-    assert origin("somebody/bert") == f"somebody/bert@{commit}"
-    assert origin(str(folder)) is None
+    assert published.name == published.published == f"somebody/bert@{commit}"
+    assert published.with_weights() is published
+    assert "model.safetensors" in hub.asked()
 
 
 @pytest.fixture(scope="module")
@@ -188,7 +191,7 @@ def test_heads_that_the_source_lacks_are_initialised_randomly_and_named(tmp_path
     folder = source(tmp_path / "model", head)
     target, fresh = states[wanted]
     with caplog.at_level(logging.WARNING):
-        found = flatten(initial_parameters(recipe(folder)[0], target, fresh))
+        found = flatten(initial_parameters(open_source(folder), target, fresh))
     theirs = flatten(source_arrays(folder, wanted))
     assert found.keys() == flatten(target).keys()
     for path, leaf in found.items():
@@ -196,7 +199,7 @@ def test_heads_that_the_source_lacks_are_initialised_randomly_and_named(tmp_path
         np.testing.assert_array_equal(leaf, expected, err_msg=path)
         assert leaf.sharding == flatten(target)[path].sharding
     if drawn:
-        assert f"has no {', '.join(drawn)}: drawn anew, not trained" in caplog.text
+        assert f"has no {', '.join(drawn)}: initialised randomly" in caplog.text
     else:
         assert caplog.text == ""
 
@@ -216,5 +219,5 @@ def test_half_a_head_or_anything_else_that_is_missing_is_an_error(tmp_path, stat
     del tensors[gone]
     save_file(tensors, folder / "model.safetensors")
     with pytest.raises(UserError, match="missing: ") as error:
-        initial_parameters(recipe(folder)[0], *states["pretraining"])
+        initial_parameters(open_source(folder), *states["pretraining"])
     assert "\n" not in str(error.value)

@@ -100,3 +100,13 @@ def test_drawing_the_curves_takes_a_small_share_of_the_time_and_closing_draws_th
             log.record("train", step, {"loss": 1.0})
             log.draw()
     assert drawn == [10, 50, 90, 100]
+
+
+def test_the_summary_skips_a_line_that_a_killed_run_left_unfinished(tmp_path: Path):
+    rows = '{"kind": "train", "step": 2}\n{"kind": "eval", "step": 2}\n{"kind": "train", "step": 4}\n'
+    (tmp_path / "metrics.jsonl").write_text(rows + '{"kind": "ev')
+    summary = RunDirectory(str(tmp_path)).summary(75)
+    assert (summary["train"]["step"], summary["eval"]["step"]) == (4, 2)
+    (tmp_path / "metrics.jsonl").write_text('{"kind": "ev\n' + rows)
+    with pytest.raises(UserError, match=r"metrics\.jsonl, line 1: not JSON"):
+        RunDirectory(str(tmp_path)).summary(75)

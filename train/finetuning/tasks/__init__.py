@@ -1,4 +1,4 @@
-"""The tasks that a model can be fine-tuned on, one file a kind.
+"""The tasks that a model can be fine-tuned on, one file per kind.
 
-A new task is a line in `table.py`.
+A new task is an entry in `table.py`.
 """

@@ -1,4 +1,4 @@
-"""Question answering: SQuAD 1.1 and 2.0, and what has their form (KorQuAD, XQuAD)."""
+"""Question answering: SQuAD 1.1 and 2.0, and other sets in their format (KorQuAD, XQuAD)."""
 
 import json
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
@@ -23,6 +23,7 @@ from train.finetuning.tasks.data import (
     SpanExample,
     Split,
     checked_metric,
+    read_splits,
     task_files,
     with_held_out,
 )
@@ -31,7 +32,7 @@ _STRIDE = 128  # run_squad.py's doc_stride
 
 
 class AnswerRules(NamedTuple):
-    """How a benchmark scores where all questions have answers; F1 of an answer and a gold one, which tells mistakes."""
+    """A benchmark's score for questions that all have answers; and F1 of two answers, which identifies mistakes."""
 
     score: Callable[[Iterable[metrics.Question], Mapping[str, str]], Scores]
     f1: Callable[[str, str], float]
@@ -42,30 +43,24 @@ KORQUAD = AnswerRules(metrics.korquad, metrics.character_f1)
 
 
 class AnswerTask:
-    """A `TaskData`: where in a passage the answer to a question stands, if it is there at all."""
+    """A `TaskData`: find the answer to a question in a passage, if the passage has it."""
 
     head = "question-answering"
     labels: tuple[str, ...] = ("LABEL_0", "LABEL_1")
     problem_type = None
 
     def __init__(self, config: FinetuneConfig, tokenizer: Tokenizer, version: int, rules: AnswerRules):
-        names = FileNames(
-            (f"train-v{version}.{'1' if version == 1 else '0'}", "train"),
-            ((f"dev-v{version}.{'1' if version == 1 else '0'}", "dev"),),
-        )
-        files = task_files(config, names)
+        release = {1: "v1.1", 2: "v2.0"}[version]
+        files = task_files(config, FileNames((f"train-{release}", "train"), ((f"dev-{release}", "dev"),)))
         if config.class_weights != "none" or config.label_smoothing:
-            raise UserError("class_weights, label_smoothing: only where an example has one class")
+            raise UserError("class_weights, label_smoothing: need one class per example; leave them out for answers")
         self._config, self._tokenizer, self._rules = config, tokenizer, rules
         self._last: tuple[Outputs, list[Answers]] | None = None
         self._null_answers = config.null_answers or version == 2
         self.objective = AnswerSpan()
         train, held = self._read_train(files.train)
         self.train = self._split("train", files.train, train).encoded
-        dev = [(name, path, self._read_labelled(path)) for name, path in files.dev]
-        dev += [("dev", files.train, held)] if held else []
-        self.evaluations = tuple(self._split(name, path, found) for name, path, found in dev)
-        self.tests = tuple(self._split(name, path, _read(path)) for name, path in files.test)
+        self.evaluations, self.tests = read_splits(files, held, self._read_labelled, _read, self._split)
         ids = [question.id for question in self.evaluations[0].examples]
         nothing_said = self._scores(
             self.evaluations[0], dict.fromkeys(ids, ""), dict.fromkeys(ids, ""), dict.fromkeys(ids, 0.0)
@@ -73,9 +68,9 @@ class AnswerTask:
         self.metric = checked_metric(config.metric or "f1", nothing_said, config.task)
 
     def _read_train(self, path: Path) -> tuple[list[PassageQuestion], list[PassageQuestion]]:
-        """What is learnt from, and what `dev=SHARE` holds out: all questions of a passage, or none.
+        """The training questions, and those that `dev=SHARE` holds out: all questions of a passage, or none.
 
-        Passages whose questions all have answers, those whose have none, and those of both are held out alike.
+        It holds out the same share of passages whose questions all have answers, all have none, and have both.
         """
         questions = [question for question in self._read_labelled(path) if question.answers or question.is_impossible]
         kinds: dict[str, set[bool]] = {}
@@ -86,7 +81,7 @@ class AnswerTask:
         return [one for one in questions if one.context not in held], [one for one in questions if one.context in held]
 
     def _read_labelled(self, path: Path) -> list[PassageQuestion]:
-        """Questions to learn from or to score by."""
+        """Reads questions for training or scoring; raises UserError if one has no answer that it needs."""
         questions = _read(path)
         for one in questions:
             for name, text in (("question", one.question), ("context", one.context)):
@@ -99,7 +94,7 @@ class AnswerTask:
                 )
         if not any(one.answers or one.is_impossible for one in questions):
             raise UserError(
-                f"{path}: no question has an answer, or says that it is_impossible; test=FILE needs neither"
+                f"{path}: no question has an answer or is_impossible; a file without answers can only be test=FILE"
             )
         return questions
 
@@ -132,11 +127,18 @@ class AnswerTask:
         )
 
     def _scores(self, split: Split, said: dict[str, str], best: dict[str, str], odds: dict[str, float]) -> Scores:
-        """Of what is said; and what any threshold could have made of the best text of each question and of `odds`."""
+        """Scores of the predicted texts; with null answers also the best scores at any threshold on `odds`.
+
+        Args:
+            split: the questions.
+            said: question id -> predicted text, "" for none.
+            best: question id -> the best text, never none.
+            odds: question id -> how much better no answer scores than `best`.
+        """
         gold = _gold(split.examples)
         if not self._null_answers:
             return self._rules.score(gold, said)
-        # The official script takes the best text of each question, and finds the best threshold itself.
+        # As in the official script: take the best text of each question, then search for the best threshold.
         swept = metrics.squad2(gold, best, odds, self._config.null_threshold)
         return metrics.squad2(gold, said) | {name: v for name, v in swept.items() if name.startswith("best_")}
 
@@ -145,7 +147,7 @@ class AnswerTask:
         return self._config.null_threshold if self._null_answers else None
 
     def _answers(self, split: Split, outputs: Outputs) -> list[Answers]:
-        """The n best of each question. Those of the last outputs are kept: scores, files and report want the same."""
+        """The n best answers to each question. Caches those of the last outputs for scores, files and report."""
         if self._last is None or self._last[0] is not outputs:
             found = best_answers(
                 split.windows,
@@ -159,7 +161,7 @@ class AnswerTask:
         return self._last[1]
 
     def decisions(self, split: Split, outputs: Outputs) -> Sequence[Hashable]:
-        """Texts; "" also where questions have answers, and yet none was as good as there being none."""
+        """Predicted texts; "" if no answer scores higher, even in a set where all questions have answers."""
         return [answer.text(self._config.null_threshold) for answer in self._answers(split, outputs)]
 
     def write_predictions(self, split: Split, outputs: Outputs, folder: Path) -> list[Path]:
@@ -201,7 +203,7 @@ class AnswerTask:
         return sorted(found, key=lambda one: -one["loss"])
 
     def span_mistakes(self, split: Split, outputs: Outputs) -> list[SpanExample]:
-        """Questions whose answer has no word in common with a right one, in the order of the file."""
+        """Questions whose predicted answer shares no word with a right one, in the order of the file."""
         found = []
         for question, answer in zip(split.examples, self._answers(split, outputs), strict=True):
             said = answer.text(self._threshold)
@@ -215,12 +217,12 @@ class AnswerTask:
 
 def _read(path: Path) -> list[PassageQuestion]:
     if not (questions := list(read_squad(path))):
-        raise UserError(f"{path}: holds no questions")
+        raise UserError(f"{path}: has no questions")
     return questions
 
 
 def _listed(answers: Answers, null_answers: bool) -> list[dict[str, Any]]:
-    """The n best of a question, best first, and where there may be no answer that one, "" with no place, among them."""
+    """The n best answers to a question, best first; with `null_answers` no answer ("") is among them."""
     found: list[dict[str, Any]] = [
         {"text": one.text, "probability": one.probability, "score": one.score, "start": one.start, "end": one.end}
         for one in answers.candidates

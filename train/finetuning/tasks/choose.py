@@ -1,4 +1,4 @@
-"""Multiple choice: SWAG, CODAH, ARC and its like, HellaSwag."""
+"""Multiple choice: SWAG, CODAH, ARC and sets in its format, HellaSwag."""
 
 import csv
 from collections.abc import Hashable, Sequence
@@ -21,6 +21,7 @@ from train.finetuning.tasks.data import (
     SpanExample,
     Split,
     checked_metric,
+    read_splits,
     task_files,
     with_held_out,
 )
@@ -38,7 +39,7 @@ _FILES = {
 
 
 class ChoiceTask:
-    """A `TaskData`: which of the endings of a question is right."""
+    """A `TaskData`: choose the right ending of a question."""
 
     head = "multiple-choice"
     labels: tuple[str, ...] = ("LABEL_0",)
@@ -47,23 +48,20 @@ class ChoiceTask:
     def __init__(self, config: FinetuneConfig, tokenizer: Tokenizer, form: str):
         files = task_files(config, _FILES[form])
         if config.class_weights != "none":
-            raise UserError("class_weights: choices have no classes")
+            raise UserError("class_weights: multiple choice has no classes; leave it out")
         self.metric = checked_metric(config.metric or "accuracy", ["accuracy"], config.task)
         self.objective = OneLabel(None, config.label_smoothing)
         self._read, self._tokenizer, self._length = CHOICE_READERS[form], tokenizer, config.max_length
         train, held = with_held_out(config, self._some(files.train), lambda question: question.label)
         self.train = self._split("train", files.train, train).encoded
-        dev = [(name, path, self._some(path)) for name, path in files.dev]
-        dev += [("dev", files.train, held)] if held else []
-        self.evaluations = tuple(self._split(name, path, found) for name, path, found in dev)
-        self.tests = tuple(self._split(name, path, self._some(path)) for name, path in files.test)
+        self.evaluations, self.tests = read_splits(files, held, self._some, self._some, self._split)
         for path, encoded in ((files.train, self.train), *((s.path, s.encoded) for s in self.evaluations)):
             if "labels" not in encoded.targets:
-                raise UserError(f"{path}: not every question says which choice is right")
+                raise UserError(f"{path}: some questions have no label; expected the right choice of each")
 
     def _some(self, path: Path) -> list[Choices]:
         if not (found := list(self._read(path))):
-            raise UserError(f"{path}: holds no questions")
+            raise UserError(f"{path}: has no questions")
         return found
 
     def _split(self, name: str, path: Path, questions: list[Choices]) -> Split:

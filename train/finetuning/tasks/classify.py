@@ -1,4 +1,4 @@
-"""Sequence classification: GLUE's nine tasks, their like in Korean and in SNLI, and a user's own tables."""
+"""Sequence classification: GLUE's nine tasks, SNLI, similar sets in Korean, and a user's own tables."""
 
 import csv
 import logging
@@ -35,6 +35,7 @@ from train.finetuning.tasks.data import (
     Split,
     beside,
     checked_metric,
+    read_splits,
     task_files,
     with_held_out,
 )
@@ -46,13 +47,13 @@ Score = Callable[[np.ndarray, np.ndarray], Scores]
 
 
 class ExtraSet(NamedTuple):
-    """A set beside a task's own, predicted by the best model and never what chooses it.
+    """A set besides a task's own. The best model predicts it, and its scores never select the model.
 
     Attributes:
-        name: of its figures and predictions, and of the folder that may hold it beside the task's own.
-        files: what it is called, without suffix, in the order in which it is looked for.
-        read: of its file, with labels or without.
-        score: of labels and predictions, ids.
+        name: the name of its scores and predictions, and of the folder that may contain it beside the task's own.
+        files: possible file names without suffix; the first that exists is used.
+        read: reads its file, with labels or without.
+        score: scores predictions; arguments: labels and predictions, as ids.
     """
 
     name: str
@@ -62,17 +63,17 @@ class ExtraSet(NamedTuple):
 
 
 class Layout(NamedTuple):
-    """How a task's files are called and read.
+    """The names of a task's files, how to read them, and how to score predictions.
 
     Attributes:
-        files: their names.
-        read, read_test: of a file with labels, and of a test file.
+        files: the names.
+        read, read_test: read a file with labels, and a test file.
         kind: of the labels: "class", "classes", "number".
         labels: in the order of their ids; empty: those of the training data.
-        metric: which score counts.
-        score: of labels and predictions, ids or numbers; None: `table_scores`.
-        submissions: split -> name of the benchmark's submission file; it then has GLUE's two columns.
-        extra: what is predicted besides the test files.
+        metric: the score that selects the best model.
+        score: scores predictions; arguments: labels and predictions, as ids or numbers; None: `table_scores`.
+        submissions: split -> name of the benchmark's submission file, which has GLUE's two columns.
+        extra: a set to predict besides the test files.
     """
 
     files: FileNames
@@ -87,7 +88,7 @@ class Layout(NamedTuple):
 
 
 class ClassifyTask:
-    """A `TaskData`: one text or two, and a class, several classes, or a number."""
+    """A `TaskData`: predict a class, several classes or a number for one text or two."""
 
     head = "sequence-classification"
 
@@ -99,7 +100,7 @@ class ClassifyTask:
         if missing := next((example for example in examples if example.label is None), None):
             raise UserError(f"{files.train}, line {missing.line}: has no label")
         self.labels = self._labels(examples, files.train)
-        for path, some in sources[1:]:  # so that the error on an unknown label names its own file
+        for path, some in sources[1:]:  # so that an error about an unknown label names the right file
             self._targets(path, some)
         rare_together = layout.kind != "class"
         train, held = with_held_out(config, examples, lambda example: example.label, rare_together=rare_together)
@@ -110,13 +111,10 @@ class ClassifyTask:
         }[layout.kind]
         self.train = self._split("train", files.train, train).encoded
         self.objective = self._objective(config)
-        dev = [(name, path, _some(layout.read, path)) for name, path in files.dev]
-        dev += [("dev", files.train, held)] if held else []
-        self.evaluations = tuple(self._split(name, path, found) for name, path, found in dev)
-        test = [(name, path, _some(layout.read_test, path)) for name, path in files.test]
+        read, read_test = partial(_some, layout.read), partial(_some, layout.read_test)
+        self.evaluations, self.tests = read_splits(files, held, read, read_test, self._split)
         if (extra := layout.extra) and (path := beside(config.data, extra.name, extra.files)):
-            test.append((extra.name, path, _some(extra.read, path)))
-        self.tests = tuple(self._split(name, path, found) for name, path, found in test)
+            self.tests += (self._split(extra.name, path, _some(extra.read, path)),)
         nothing_said = np.zeros((len(self.evaluations[0].examples), len(self.labels)), np.float32)
         scores = self.score(self.evaluations[0], {"logits": nothing_said})
         self.metric = checked_metric(config.metric or layout.metric, scores, config.task)
@@ -150,7 +148,8 @@ class ClassifyTask:
             weights = class_weights(config.class_weights, self.train.targets["labels"], self.labels)
             return OneLabel(None if weights is None else jnp.asarray(weights), config.label_smoothing)
         if config.class_weights != "none" or config.label_smoothing:
-            raise UserError("class_weights, label_smoothing: only where an example has one class")
+            kind = self._layout.kind
+            raise UserError(f"class_weights, label_smoothing: need labels of kind class, found {kind}; leave them out")
         return SeveralLabels() if self._layout.kind == "classes" else Regression()
 
     def score(self, split: Split, outputs: Outputs) -> Scores:
@@ -162,7 +161,7 @@ class ClassifyTask:
         return table_scores(self._layout.kind, gold, found)
 
     def _predictions(self, outputs: Outputs) -> np.ndarray:
-        """Ids int [N], 0 or 1 [N, C], or numbers [N]."""
+        """By kind: class ids, int [N]; 0 or 1 for each class, [N, C]; or numbers, [N]."""
         logits = outputs["logits"]
         if self._layout.kind == "class":
             return logits.argmax(axis=1)
@@ -173,7 +172,7 @@ class ClassifyTask:
             return self.labels[int(prediction)]
         if self._layout.kind == "classes":
             return "|".join(name for name, chosen in zip(self.labels, prediction, strict=True) if chosen)
-        return np.format_float_positional(np.float32(prediction), trim="-")  # as many digits as tell it from others
+        return np.format_float_positional(np.float32(prediction), trim="-")  # the fewest digits that identify it
 
     def decisions(self, split: Split, outputs: Outputs) -> Sequence[Hashable]:
         return [self._as_text(found) for found in self._predictions(outputs)]
@@ -212,7 +211,7 @@ class ClassifyTask:
 
 
 def class_weights(word: str, labels: np.ndarray, names: tuple[str, ...]) -> np.ndarray | None:
-    """float32 [C] of `class_weights=`: "balanced" is N / (C * count), as scikit-learn's."""
+    """The weights that `class_weights=` names, float32 [C]; "balanced" is N / (C * count), as in scikit-learn."""
     if word == "none":
         return None
     if word == "balanced":
@@ -228,7 +227,7 @@ def class_weights(word: str, labels: np.ndarray, names: tuple[str, ...]) -> np.n
 
 
 def glue_layout(task: str) -> Layout:
-    """A task of GLUE in the folder of its own download."""
+    """The layout of a GLUE task: files named as in its download."""
     glue = GLUE[task]
 
     def read(path: Path, *, labelled: bool) -> list[LabelledText]:
@@ -272,13 +271,13 @@ _SUBMISSIONS = {
 def table_layout(
     columns: Columns, files: FileNames, *, labels: tuple[str, ...] = (), empty_texts: bool = False
 ) -> Layout:
-    """A table with named columns, read as `read_agreed`.
+    """The layout of a table with named columns, which `read_agreed` reads.
 
     Args:
-        columns: which are what.
-        files: their names.
+        columns: the names of the columns.
+        files: the names of the files.
         labels: in the order of their ids; empty: those of the training data.
-        empty_texts: a published set may have texts without a word. Otherwise, where there are labels, one is an error.
+        empty_texts: allow empty texts, as some published sets have; otherwise one in a file with labels is an error.
     """
 
     def read(path: Path) -> list[LabelledText]:
@@ -299,10 +298,10 @@ def table_layout(
 
 
 def _some(read: Reader, path: Path) -> list[LabelledText]:
-    """The examples of a file, one at least; a warning counts those that are empty."""
+    """The examples of a file; raises UserError if there are none, and logs a warning with the number of empty texts."""
     examples = read(path)
     if not examples:
-        raise UserError(f"{path}: holds no examples")
+        raise UserError(f"{path}: has no examples")
     if lines := [example.line for example in examples if _has_empty_text(example)]:
         texts = "1 text is" if len(lines) == 1 else f"{len(lines):,} texts are"
         logger.warning("%s: %s empty, the first in line %s", path, texts, lines[0])

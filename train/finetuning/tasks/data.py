@@ -1,4 +1,4 @@
-"""What fine-tuning needs of a task: its files, examples as rows of a model, scores of predictions, files for those."""
+"""What fine-tuning needs of a task: find its files, encode examples, score predictions, write them to files."""
 
 import os
 from collections import Counter
@@ -23,15 +23,15 @@ SUFFIXES = (".tsv", ".csv", ".jsonl", ".json", ".txt", ".conll", "")
 
 @dataclass(frozen=True)
 class Split:
-    """A file of examples to evaluate or to predict: as they were read, and as the model reads them.
+    """A file of examples to evaluate or to predict: as read, and encoded for the model.
 
     Attributes:
-        name: "dev", "dev_mismatched", "test" ...: what its figures and its predictions are called by.
+        name: "dev", "dev_mismatched", "test" ...: the name of its scores and its predictions.
         path: the file.
-        examples: as its reader gave them.
+        examples: as its reader returned them.
         encoded: their rows.
-        labelled: whether there is something to score them by.
-        windows: what leads from rows back to examples, where an example may have several.
+        labelled: whether they have labels to score against.
+        windows: maps rows back to examples, for tasks in which an example may have several rows.
     """
 
     name: str
@@ -43,7 +43,7 @@ class Split:
 
 
 class Span(NamedTuple):
-    """Characters [start, end) of a text, and what they are called ("" for answers)."""
+    """Characters [start, end) of a text, and their name ("" for answers)."""
 
     start: int
     end: int
@@ -51,7 +51,7 @@ class Span(NamedTuple):
 
 
 class SpanExample(NamedTuple):
-    """A text with the spans that are right and those that were said; `title` is the question, if there is one."""
+    """A text with the right spans and the predicted ones; `title` is the question, if there is one."""
 
     title: str
     text: str
@@ -65,11 +65,11 @@ class TaskData(Protocol):
     Attributes:
         head: the key of `HEADS`.
         labels, problem_type: of the model's config.
-        objective: what is minimised.
-        metric: the score that tells which model is best; larger is better.
-        train: what is learnt from.
-        evaluations: what is scored while training, with labels; the first is the one that counts.
-        tests: what is predicted in the end, and scored where it has labels.
+        objective: what to minimise.
+        metric: the score that selects the best model; larger is better.
+        train: the training examples.
+        evaluations: labelled files to score during training; the first selects the best model.
+        tests: files to predict at the end, and to score if they have labels.
     """
 
     @property
@@ -90,42 +90,42 @@ class TaskData(Protocol):
     def tests(self) -> tuple[Split, ...]: ...
 
     def score(self, split: Split, outputs: Outputs) -> Scores:
-        """The scores of a file with labels, by the official rules."""
+        """The scores of a labelled file, by the official rules."""
         ...
 
     def decisions(self, split: Split, outputs: Outputs) -> Sequence[Hashable]:
-        """What the model says of each example of a file; of tags, of each word."""
+        """The model's prediction for each example of a file; for tags, for each word."""
         ...
 
     def write_predictions(self, split: Split, outputs: Outputs, folder: Path) -> list[Path]:
-        """Files in the form in which the benchmark takes predictions; which ones."""
+        """Writes files in the benchmark's format for predictions; returns their paths."""
         ...
 
     def mistakes(self, split: Split, outputs: Outputs) -> list[dict[str, Any]]:
-        """The examples of a file with labels that were got wrong, the worst first: text, label, prediction, score."""
+        """The wrongly predicted examples of a labelled file, the worst first: text, label, prediction, loss."""
         ...
 
     def span_mistakes(self, split: Split, outputs: Outputs) -> list[SpanExample]:
-        """The same where what is looked for are parts of a text; [] where it is not."""
+        """The wrongly predicted examples with their spans, for tasks that look for parts of a text; else []."""
         ...
 
 
 def checked_metric(name: str, scores: Iterable[str], task: str) -> str:
-    """The name of the score that tells what is best; UserError if it is none of those of which more is better."""
+    """Returns `name`; raises UserError if it is not one of the task's `scores` of which larger values are better."""
     known = [score for score in scores if not score.endswith(("mean_squared_error", "total", "_thresh"))]
     if name not in known:
-        raise UserError(f"metric: found {name!r}; of {task} there is {', '.join(known)}")
+        raise UserError(f"metric: found {name!r}; expected one of {', '.join(known)} for task={task}")
     return name
 
 
 def find_file(folder: str, names: Iterable[str]) -> Path | None:
-    """The first of `names`, with a suffix of `SUFFIXES` and perhaps .gz or .zst, in a folder; None if there is none.
+    """The first of `names` in a folder, with a suffix of `SUFFIXES` and perhaps .gz or .zst; None if there is none.
 
     Raises:
         UserError: there is no such folder.
     """
     if not Path(folder).is_dir():
-        raise UserError(f"data: {folder} is no folder")
+        raise UserError(f"data: {folder} is not a folder")
     for name in names:
         for suffix in SUFFIXES:
             for packed in ("", ".gz", ".zst"):
@@ -143,7 +143,7 @@ def given_file(field: str, value: str) -> Path:
 
 
 def share_of(dev: str | None) -> float | None:
-    """`dev=0.1` as a number; None where it is a path or nothing."""
+    """The number in `dev=0.1`; None if dev is a path or not given."""
     try:
         return None if dev is None else float(dev)
     except ValueError:
@@ -151,9 +151,9 @@ def share_of(dev: str | None) -> float | None:
 
 
 class FileNames(NamedTuple):
-    """What a task's files are called, without suffix, in the order in which they are looked for.
+    """Possible names of a task's files, without suffix; the first that exists is used.
 
-    `more`: what is learnt from besides the first of `train`, where it is there.
+    `dev` and `test` have one tuple of names per file. `more`: further training files, used if they exist.
     """
 
     train: tuple[str, ...] = ("train",)
@@ -163,7 +163,7 @@ class FileNames(NamedTuple):
 
 
 class TaskFiles(NamedTuple):
-    """Paths by role; `dev` and `test` with the name that their figures are called by; `more` as in `FileNames`."""
+    """Paths by role; `dev` and `test` with the names of their scores; `more` as in `FileNames`."""
 
     train: Path
     dev: tuple[tuple[str, Path], ...]
@@ -172,10 +172,10 @@ class TaskFiles(NamedTuple):
 
 
 def task_files(config: FinetuneConfig, names: FileNames) -> TaskFiles:
-    """The files of a run: train=, dev=, test= before what is in data=.
+    """The files of a run: those of train=, dev= and test=, otherwise those in data=.
 
     Raises:
-        UserError: there is nothing to learn from, or nothing to evaluate on.
+        UserError: there is no training file, or no file to evaluate on.
     """
 
     def looked_for(field: str, groups: Sequence[Sequence[str]]) -> tuple[tuple[str, Path], ...]:
@@ -189,38 +189,59 @@ def task_files(config: FinetuneConfig, names: FileNames) -> TaskFiles:
 
     train = looked_for("train", [names.train])
     if not train:
-        where = f"{config.data} holds no {names.train[0]}.tsv (.csv, .jsonl ...)" if config.data else "not given"
+        where = f"{config.data} has no {names.train[0]}.tsv (.csv, .jsonl ...)" if config.data else "not given"
         raise UserError(f"train: {where}; say train=FILE, or data=DIR of a folder that has it")
     dev = looked_for("dev", names.dev)
     if not dev and share_of(config.dev) is None:
-        where = f"{config.data} holds no {names.dev[0][0]} file" if config.data else "not given"
+        where = f"{config.data} has no {names.dev[0][0]} file" if config.data else "not given"
         raise UserError(f"dev: {where}; say dev=FILE, or dev=0.1 to hold out a tenth of train")
     beside_it = [find_file(config.data, [name]) for name in names.more] if config.data and config.train is None else []
     more = tuple(path for path in beside_it if path is not None and path != train[0][1])
     return TaskFiles(train[0][1], dev, looked_for("test", names.test), more)
 
 
+def read_splits(
+    files: TaskFiles,
+    held: list[Any],
+    read: Callable[[Path], list[Any]],
+    read_test: Callable[[Path], list[Any]],
+    encode: Callable[[str, Path, list[Any]], Split],
+) -> tuple[tuple[Split, ...], tuple[Split, ...]]:
+    """The evaluations and the tests of a task.
+
+    Args:
+        files: of the run.
+        held: what dev=SHARE holds out of the training examples, which is then the split "dev".
+        read, read_test: return the examples of a file, with labels and of a test file.
+        encode: name, file and examples -> split.
+    """
+    dev = [(name, path, read(path)) for name, path in files.dev]
+    dev += [("dev", files.train, held)] if held else []
+    test = ((name, path, read_test(path)) for name, path in files.test)
+    return tuple(encode(*split) for split in dev), tuple(encode(*split) for split in test)
+
+
 def beside(data: str | None, folder: str, names: Sequence[str]) -> Path | None:
-    """A file that data= holds, or a folder called `folder` next to it; None if neither does or there is no data=."""
+    """The first of `names` in data=, or in a folder called `folder` next to it; None if there is none."""
     if data is None:
         return None
     if own := find_file(data, names):
         return own
-    neighbour = os.path.normpath(os.path.join(data, os.pardir, folder))  # of a symbolic link: beside the link
+    neighbour = os.path.normpath(os.path.join(data, os.pardir, folder))  # if data= is a symbolic link: next to the link
     return find_file(neighbour, names) if os.path.isdir(neighbour) else None
 
 
 def with_held_out(
     config: FinetuneConfig, train: list[Any], group_of: Callable[[Any], object], *, rare_together: bool = False
 ) -> tuple[list[Any], list[Any]]:
-    """train without what `dev=SHARE` holds out of it, and that; all of it and nothing where dev is no share.
+    """Splits `train` into what is kept and what `dev=SHARE` holds out; keeps everything if dev is not a share.
 
     Args:
         config: of the run.
         train: examples.
-        group_of: an example's class: of each the same share is held out, and never all of it.
-        rare_together: classes of which the share is less than one example count as one: numbers, of which no two may be
-            the same, and sets of labels.
+        group_of: returns an example's class; the same share of each class is held out, and never all of it.
+        rare_together: treat all classes whose share is less than one example as one class; for numbers, which may all
+            differ, and for sets of labels.
     """
     share = share_of(config.dev)
     if share is None:

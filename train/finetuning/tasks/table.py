@@ -1,4 +1,4 @@
-"""The tasks that `python -m train.finetune task=NAME` knows: one entry each. A new task is a new line here."""
+"""The tasks that `python -m train.finetune task=NAME` knows. To add a task, add an entry here."""
 
 from collections.abc import Callable
 
@@ -96,11 +96,11 @@ TASKS: dict[str, Task] = {
 
 
 def open_task(config: FinetuneConfig, tokenizer: Tokenizer) -> TaskData:
-    """The task of a run, its files read and encoded.
+    """Opens the task of a run: reads and encodes its files.
 
     Raises:
-        FileNotFoundError, UserError: no such task, or files that are missing or not of its form.
+        FileNotFoundError, UserError: no such task, or its files are missing or have another format.
     """
     if config.task not in TASKS:
-        raise UserError(f"task: found {config.task!r}; there is {', '.join(TASKS)}")
+        raise UserError(f"task: found {config.task!r}; expected one of {', '.join(TASKS)}")
     return TASKS[config.task](config, tokenizer)

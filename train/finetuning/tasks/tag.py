@@ -1,4 +1,4 @@
-"""Token classification: names of people, places and the like in sentences whose words carry tags."""
+"""Token classification: names of people, places and the like, in sentences with a tag for each word."""
 
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from pathlib import Path
@@ -24,6 +24,7 @@ from train.finetuning.tasks.data import (
     SpanExample,
     Split,
     checked_metric,
+    read_splits,
     task_files,
     with_held_out,
 )
@@ -32,7 +33,7 @@ Reader = Callable[[Path], Iterable[TaggedSentence]]
 
 
 class TagTask:
-    """A `TaskData`: a tag for each word."""
+    """A `TaskData`: predict a tag for each word."""
 
     head = "token-classification"
     problem_type = None
@@ -46,18 +47,15 @@ class TagTask:
         self.train = self._split("train", files.train, train).encoded
         weights = class_weights(config.class_weights, self.train.tokens["labels"], self.labels)
         self.objective = OneLabel(None if weights is None else jnp.asarray(weights), config.label_smoothing)
-        dev = [(name, path, self._some(path)) for name, path in files.dev]
-        dev += [("dev", files.train, held)] if held else []
-        self.evaluations = tuple(self._split(name, path, found) for name, path, found in dev)
-        tests = ((name, path, self._some(path, tagged=not _has_one_column(path))) for name, path in files.test)
-        self.tests = tuple(self._split(name, path, found) for name, path, found in tests)
+        self.evaluations, self.tests = read_splits(files, held, self._some, self._some_to_predict, self._split)
         gold = [list(sentence.tags) for sentence in self.evaluations[0].examples]
         self.metric = checked_metric(config.metric or "f1", _scores(gold, gold), config.task)
 
-    def _some(self, path: Path, *, tagged: bool = True) -> list[TaggedSentence]:
-        if not (found := list(self._read(path) if tagged else read_conll(path, tag=None))):
-            raise UserError(f"{path}: holds no sentences")
-        return found
+    def _some(self, path: Path) -> list[TaggedSentence]:
+        return _checked(path, self._read(path))
+
+    def _some_to_predict(self, path: Path) -> list[TaggedSentence]:
+        return _checked(path, read_conll(path, tag=None) if _has_one_column(path) else self._read(path))
 
     def _split(self, name: str, path: Path, sentences: list[TaggedSentence]) -> Split:
         tagged = encode_tagged(
@@ -72,7 +70,7 @@ class TagTask:
         return Split(name, path, sentences, tagged.encoded, "labels" in tagged.encoded.tokens, tagged)
 
     def score(self, split: Split, outputs: Outputs) -> Scores:
-        """conlleval's figures in percent, of all entities and of each type; the share of right tags."""
+        """conlleval's scores in percent, over all entities and for each type; and the share of right tags."""
         return _scores([sentence.tags for sentence in split.examples], self._tags(split, outputs))
 
     def _tags(self, split: Split, outputs: Outputs) -> list[list[str]]:
@@ -96,7 +94,7 @@ class TagTask:
         return found
 
     def mistakes(self, split: Split, outputs: Outputs) -> list[dict[str, Any]]:
-        """Sentences with wrong tags, those with the most of them first."""
+        """Sentences with wrong tags, those with the most wrong tags first."""
         found = []
         for sentence, said in zip(split.examples, self._tags(split, outputs), strict=True):
             wrong = sum(a != b for a, b in zip(sentence.tags, said, strict=True))
@@ -114,7 +112,7 @@ class TagTask:
 
 
 def _scores(gold: list[Any], found: list[Any]) -> Scores:
-    """Of tags, a list a sentence."""
+    """Scores of predicted tags, a list per sentence, against gold tags."""
     result = {}
     for type_, (precision, recall, f1, *_) in metrics.entity_scores(gold, found).items():
         stem = "" if type_ == "overall" else f"{type_}_"
@@ -123,8 +121,14 @@ def _scores(gold: list[Any], found: list[Any]) -> Scores:
     return result | {"tag_accuracy": float(np.mean(right))}
 
 
+def _checked(path: Path, sentences: Iterable[TaggedSentence]) -> list[TaggedSentence]:
+    if not (found := list(sentences)):
+        raise UserError(f"{path}: has no sentences")
+    return found
+
+
 def _has_one_column(path: Path) -> bool:
-    """Whether a file has words alone, as a test file whose tags are kept back."""
+    """Whether a file has only words, like a test file whose tags are not published."""
     first = next((line for _, line in read_lines(path) if line.strip()), "")
     return len(first.split()) == 1
 
@@ -134,12 +138,12 @@ def _has_entity(sentence: TaggedSentence) -> bool:
 
 
 def _marked(words: tuple[str, ...], tags: Any) -> str:
-    """The entities alone: "PER: Ada Lovelace; LOC: London"."""
+    """The entities as text: "PER: Ada Lovelace; LOC: London"."""
     return "; ".join(f"{e.type}: {' '.join(words[e.first : e.last + 1])}" for e in metrics.entities(tags)) or "none"
 
 
 def _spans(words: tuple[str, ...], tags: Any) -> tuple[Span, ...]:
-    """The entities in the words joined by blanks."""
+    """The entities as spans of the text in which spaces join the words."""
     ends = np.cumsum([len(word) + 1 for word in words]) - 1
     return tuple(
         Span(int(ends[e.first]) - len(words[e.first]), int(ends[e.last]), e.type) for e in metrics.entities(tags)
