@@ -230,7 +230,7 @@ def test_a_loaded_model_and_a_run_by_googles_rules_work(folder, predict, tmp_pat
     assert_same(pipeline("fill-mask", loaded)("the [MASK]"), predict("the [MASK]"))
     literal = Tokenizer.from_vocabulary(PIECES, cased=False, literal_special_tokens=False)
     copy = save_pretrained(tmp_path / "google", CONFIG, loaded.params, literal)
-    assert load(copy).tokenizer.literal_special_tokens  # whoever loads the folder asks with [MASK] too
+    assert load(copy).tokenizer.literal_special_tokens  # the folder is loaded for questions with [MASK] too
     assert_same(bert_jax.pipeline("fill-mask", copy)("the [MASK]"), predict("the [MASK]"))
 
 

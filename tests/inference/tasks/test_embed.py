@@ -1,4 +1,4 @@
-"""Vectors of texts: pooled as the definitions say, the same packed or not; to files that can be gone on with; nearest."""
+"""Vectors of texts: pooled as the definitions say, the same packed or not; written to resumable files; nearest neighbours."""
 
 import functools
 import json
