@@ -32,10 +32,12 @@ MAY_IMPORT = {
     "inference": LEAVES | {"runtime", "model", "data", "formats", "training", "inference"},
     "cli": LEAVES | {"runtime", "model", "data", "formats", "training", "inference", "surgery", "evaluation", "cli"},
 }
-# Files that need more than their room: what turns a folder into JAX arrays, and what runs a model to score it.
+# Files that need more than their room: what turns a folder into JAX arrays, what runs a model to score it, and a
+# tokenizer's `from_pretrained`.
 EXCEPTIONS = {
     "formats/load.py": {"model", "training"},
     "evaluation/blimp.py": {"inference", "formats"},
+    "data/tokenizer/tokenizer.py": {"formats"},  # from_pretrained, when it is called
 }
 NUMPY_ONLY = ("data", "formats", "surgery", "evaluation", "errors", "files", "tree", "config", "config_json", "presets")
 HEAVY = {"jax", "jaxlib", "flax", "optax", "orbax", "torch", "transformers", "tensorflow"}

@@ -162,7 +162,8 @@ def _same_bits(a: np.ndarray, b: np.ndarray) -> bool:
 
 
 def _longest(config: BertConfig, tokenizer: "Tokenizer | None") -> int:
-    return min(config.longest_input, (tokenizer and tokenizer.max_length) or config.longest_input)
+    known = None if tokenizer is None else tokenizer.max_length
+    return config.longest_input if known is None else min(config.longest_input, known)
 
 
 def _save_tokenizer(tokenizer: "Tokenizer", folder: Path, config: BertConfig) -> None:

@@ -17,6 +17,12 @@ from bert_jax.data.tokenizer.words import continuations
 from bert_jax.errors import UserError
 
 
+def _one_row(ids: Any) -> Any:
+    """Ids [L] of [L] or [1, L], which is what a tokenizer returns for one text."""
+    array = np.asarray(ids)
+    return array[0] if array.ndim == 2 and len(array) == 1 else ids
+
+
 @dataclass(frozen=True)
 class TokenizerParts:
     """A tokenizer, as its files describe it.
@@ -61,14 +67,42 @@ class TokenIds:
         self.literal_special_tokens = parts.literal_special_tokens
 
     def decode(self, ids: Sequence[int] | np.ndarray, skip_special_tokens: bool = False) -> str:
-        """The text of ids [L], as transformers returns it. WordPiece joins "##" pieces to the piece before them and
-        removes spaces before , . ! ? and n't; the other models put spaces where their pieces have them.
+        """The text of ids [L] (or of one row [1, L]), as transformers returns it.
 
-        Except for RoBERTa this is lossy: case, accents and spacing are not restored. Raises UserError for an id outside
-        the vocabulary.
+        WordPiece joins "##" pieces to the piece before them and removes spaces before , . ! ? and n't; the other models
+        put spaces where their pieces have them. Except for RoBERTa this is lossy: case, accents and spacing are not
+        restored. Raises UserError for an id outside the vocabulary.
         """
         with library_errors("ids on which the decoder of tokenizer.json fails"):
-            return self._backend.decode(self._valid(ids), skip_special_tokens=skip_special_tokens)
+            return self._backend.decode(self._valid(_one_row(ids)), skip_special_tokens=skip_special_tokens)
+
+    def batch_decode(self, rows: Sequence[Sequence[int]] | np.ndarray, skip_special_tokens: bool = False) -> list[str]:
+        """The text of each row of ids: an array [B, L], or lists of any lengths."""
+        return [self.decode(row, skip_special_tokens) for row in rows]
+
+    def convert_tokens_to_ids(self, tokens: str | Sequence[str]) -> int | list[int]:
+        """The id of a piece, or the ids of several; what is not in the vocabulary gets the id of [UNK].
+
+        `tokens_to_ids` refuses such pieces instead.
+        """
+        if isinstance(tokens, str):
+            return self._id_or_unknown(tokens)
+        return [self._id_or_unknown(token) for token in tokens]
+
+    def _id_or_unknown(self, token: str) -> int:
+        found = self._ids.get(token)
+        return self.unk_token_id if found is None else found
+
+    def convert_ids_to_tokens(
+        self, ids: int | Sequence[int] | np.ndarray, skip_special_tokens: bool = False
+    ) -> str | list[str]:
+        """The piece of an id, or the pieces of ids [L]. Raises UserError for an id outside the vocabulary."""
+        if np.ndim(ids) == 0:
+            return self.ids_to_tokens(np.reshape(ids, 1))[0]
+        kept = _one_row(ids)
+        if skip_special_tokens:
+            kept = [i for i in kept if i not in self.all_special_ids]
+        return self.ids_to_tokens(kept)
 
     def tokens_to_ids(self, tokens: Sequence[str]) -> list[int]:
         """Ids of pieces. Raises UserError for one that is not in the vocabulary."""
@@ -100,6 +134,18 @@ class TokenIds:
     def vocab_size(self) -> int:
         """Number of ids: a model's token table needs at least as many rows."""
         return len(self.vocabulary)
+
+    def __len__(self) -> int:
+        return self.vocab_size
+
+    @property
+    def model_max_length(self) -> int | None:
+        """`max_length`, under the name it has in transformers."""
+        return self.max_length
+
+    def get_vocab(self) -> dict[str, int]:
+        """Piece -> id."""
+        return {piece: i for i, piece in enumerate(self.vocabulary)}
 
     def check_vocab_size(self, model_vocab_size: int) -> None:
         """Raise UserError if a model with so many rows in its token table cannot take this tokenizer's ids."""
@@ -136,14 +182,30 @@ class TokenIds:
     def all_special_ids(self) -> list[int]:
         """Ids of the special tokens in transformers' order, then of other tokens that the files mark as special."""
         added = [i for i, t in sorted(self._backend.get_added_tokens_decoder().items()) if t.special]
-        family, tokens = self._parts.family, self._parts.special_tokens
-        ends = () if family is None or family.model == "WordPiece" else ("cls", "sep")  # first, as bos and eos
+        tokens = self._parts.special_tokens
+        ends = () if self._is_wordpiece else ("cls", "sep")  # first, as bos and eos
         roles = [self._ids[tokens[role]] for role in (*ends, *ROLES) if role in tokens]
         return list(dict.fromkeys(roles + added))
+
+    @property
+    def all_special_tokens(self) -> list[str]:
+        """The pieces of `all_special_ids`."""
+        return self.ids_to_tokens(self.all_special_ids)
+
+    @property
+    def special_tokens_map(self) -> dict[str, str]:
+        """Role -> token, as in special_tokens_map.json: {"unk_token": "[UNK]", ...}."""
+        ends = () if self._is_wordpiece else ("cls", "sep")  # the first and the last token of a text are these too
+        found = {f"{alias}_token": self._special(role) for alias, role in zip(("bos", "eos"), ends, strict=False)}
+        return found | {f"{role}_token": self._special(role) for role in ROLES if self.has_special(role)}
 
     def has_special(self, role: str) -> bool:
         """Whether the vocabulary has a special token of a role: "unk", "sep", "pad", "cls" or "mask"."""
         return role in self._parts.special_tokens
+
+    @property
+    def _is_wordpiece(self) -> bool:
+        return self._parts.family is None or self._parts.family.model == "WordPiece"
 
     def _special(self, role: str) -> str:
         if role not in self._parts.special_tokens:

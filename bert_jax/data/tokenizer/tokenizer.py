@@ -21,9 +21,9 @@ from bert_jax.data.tokenizer.words import word_encoder, word_splitter
 from bert_jax.errors import UserError
 
 
-def option(name: str, value: str | bool, allowed: Sequence[str], alias: dict[bool, str]) -> str:
-    """The option's value, checked; `alias` translates True and False, which transformers accepts too."""
-    value = alias[value] if isinstance(value, bool) else value
+def option(name: str, value: str | bool, allowed: Sequence[str], alias: Mapping[str | bool, str]) -> str:
+    """The option's value, checked; `alias` translates what transformers calls it."""
+    value = str(alias.get(value, value))
     if value not in allowed:
         raise UserError(f"{name}={value!r}: expected one of {', '.join(allowed)}")
     return value
@@ -66,23 +66,37 @@ def check_texts(texts: Sequence[Any]) -> None:
                 raise UserError(f"text {number} is not valid Unicode: lone surrogate {where}") from None
 
 
-def width(lengths_B: np.ndarray, padding: str, limit: int | None) -> int:
-    """The width L of rows with these lengths under a padding rule."""
+def width(lengths_B: np.ndarray, padding: str, limit: int | None, multiple: int | None = None) -> int:
+    """The width L of rows with these lengths under a padding rule, a multiple of `multiple`."""
     longest = int(lengths_B.max(initial=0))
+    if multiple is not None and padding == "longest":
+        return -(-longest // multiple) * multiple
     if padding == "max_length":
         if limit is None:
             raise UserError("padding='max_length' needs max_length: no file of this tokenizer says the model's")
-        return limit
-    if padding == "none" and (lengths_B != longest).any():
-        raise UserError(
-            f"rows of different lengths ({int(lengths_B.min())} to {longest} tokens) do not form an array: "
-            "pass padding='longest' or 'max_length'"
-        )
+        return limit if multiple is None else -(-limit // multiple) * multiple
     return longest
+
+
+def as_lists(rows: Mapping[str, np.ndarray], lengths_B: np.ndarray) -> dict[str, list[list[int]]]:
+    """Rows of different lengths, each without its padding."""
+    return {name: [row[:n].tolist() for row, n in zip(array, lengths_B, strict=True)] for name, array in rows.items()}
+
+
+def check_return_tensors(kind: str | None) -> None:
+    """UserError for a `return_tensors` other than "np"."""
+    if kind not in (None, "np"):
+        raise UserError(
+            f"return_tensors={kind!r}: this tokenizer returns NumPy arrays, which JAX takes; use 'np' or leave it out"
+        )
 
 
 _FAILED = "a text on which the rules of tokenizer.json fail"
 _PADDINGS = ("none", "longest", "max_length")
+_AS_IN_TRANSFORMERS = {
+    "padding": {True: "longest", False: "none", "do_not_pad": "none"},
+    "truncation": {True: "longest_first", False: "none", "do_not_truncate": "none"},
+}
 
 
 class Tokenizer(TokenIds):
@@ -149,6 +163,35 @@ class Tokenizer(TokenIds):
             raise UserError(f"{path}: {error}") from None
         return tokenizer
 
+    @classmethod
+    def from_pretrained(
+        cls,
+        source: str | Path,
+        *,
+        cased: bool | None = None,
+        revision: str | None = None,
+        token: str | bool | None = None,
+    ) -> "Tokenizer":
+        """Load the tokenizer of a published model, a folder or a run directory.
+
+        Args:
+            source: a hub id ("google-bert/bert-base-cased"), a folder or a run directory.
+            cased: as for `load`.
+            revision: branch, tag or commit of a published model.
+            token: for a private model. None: HF_TOKEN, or the login stored by `hf auth login`.
+
+        Raises:
+            FileNotFoundError, UserError: as `bert_jax.load`; the source has no tokenizer.
+        """
+        from bert_jax.formats.load import load_tokenizer
+
+        found = load_tokenizer(source, cased=cased, revision=revision, token=token)
+        if found is None:
+            raise UserError(
+                f"{source}: has no tokenizer (expected tokenizer.json, vocab.txt, or vocab.json and merges.txt)"
+            )
+        return found
+
     @staticmethod
     def is_in(folder: str | Path) -> bool:
         """Whether a folder has a vocabulary that `load` can read."""
@@ -201,6 +244,10 @@ class Tokenizer(TokenIds):
         """
         write_tokenizer(directory, self._parts)
 
+    def save_pretrained(self, directory: str | Path) -> None:
+        """`save`, under the name it has in transformers."""
+        self.save(directory)
+
     def with_words(self, words: Sequence[str], *, into_unused: bool = False) -> tuple["Tokenizer", list[str]]:
         """A tokenizer in which each of `words` is one token, and the pieces that are new.
 
@@ -234,14 +281,17 @@ class Tokenizer(TokenIds):
         return_offsets_mapping: bool = False,
         return_special_tokens_mask: bool = False,
         return_word_ids: bool = False,
-    ) -> dict[str, np.ndarray]:
+        return_tensors: str | None = None,
+        pad_to_multiple_of: int | None = None,
+    ) -> dict[str, Any]:
         """Encode texts, or pairs of texts, as rows of ids: [CLS] a [SEP] or [CLS] a [SEP] b [SEP]; for RoBERTa
         <s> a </s> or <s> a </s></s> b </s>.
 
         Args:
             text: one text, a list of texts, or a list of (a, b).
             pair: the second segment(s): a text if `text` is one, a list as long as `text` if it is a list.
-            padding: "none" (all rows must have the same length), "longest" (of this batch) or "max_length".
+            padding: "longest" (of this batch), "max_length", or "none". True and False, "do_not_pad" and below
+                "do_not_truncate" are understood as in transformers.
             truncation: which segment to cut at its end: "longest_first", "only_first" or "only_second"; or "none": a
                 row that is too long is an error.
             max_length: tokens per row, special tokens included. None: the model's (`self.max_length`).
@@ -249,20 +299,25 @@ class Tokenizer(TokenIds):
             return_token_type_ids, return_attention_mask, return_offsets_mapping, return_special_tokens_mask,
                 return_word_ids: which arrays to return beside `input_ids`. By default token type ids are returned if
                 the model takes them (`takes_token_types`).
+            return_tensors: "np": arrays even without padding, or an error if the rows differ in length.
+            pad_to_multiple_of: pad to the next multiple of this many tokens.
 
         Returns:
-            int32 arrays [B, L], B = 1 for a single text: `input_ids`; `token_type_ids` 0 in a, 1 in b and its [SEP]
+            int32 arrays [B, L], B = 1 for a single text; without padding lists of lists if the rows differ in length.
+            `input_ids`; `token_type_ids` 0 in a, 1 in b and its [SEP]
             (RoBERTa: all 0); `attention_mask` 0 at padding, else 1; `special_tokens_mask` 1 at special tokens and
             padding, else 0; `word_ids` the number of the word in its segment, with punctuation marks as words, and -1
             at special tokens and padding; `offset_mapping` [B, L, 2], where in its segment's string a token begins and
             ends, in characters.
 
         Raises:
-            UserError: rows of different length without padding; text that is not valid Unicode (lone surrogates); more
-                than two segments; a text that is too long and must not be truncated; an unknown option.
+            UserError: rows of different length with return_tensors="np" and no padding; text that is not valid Unicode
+                (lone surrogates); more than two segments; a text that is too long and must not be truncated; an unknown
+                option.
         """
-        padding = option("padding", padding, _PADDINGS, {True: "longest", False: "none"})
-        truncation = option("truncation", truncation, TRUNCATIONS, {True: "longest_first", False: "none"})
+        padding = option("padding", padding, _PADDINGS, _AS_IN_TRANSFORMERS["padding"])
+        truncation = option("truncation", truncation, TRUNCATIONS, _AS_IN_TRANSFORMERS["truncation"])
+        check_return_tensors(return_tensors)
         texts_S = segments(text, pair)
         limit = self.max_length if max_length is None else max_length
         slots = self.layouts[len(texts_S) - 1] if add_special_tokens else _BARE[len(texts_S) - 1]
@@ -272,8 +327,15 @@ class Tokenizer(TokenIds):
         encoded_S = [self._encode_segment(texts, return_offsets_mapping, return_word_ids) for texts in texts_S]
         room = None if limit is None else limit - added
         kept_SB = kept_lengths(np.stack([s.lengths for s in encoded_S]), room, truncation)
-        row_width = width(kept_SB.sum(axis=0) + added, padding, limit)
-        padded = (kept_SB.sum(axis=0) + added < row_width).any()
+        lengths_B = kept_SB.sum(axis=0) + added
+        row_width = width(lengths_B, padding, limit, pad_to_multiple_of)
+        ragged = padding == "none" and (lengths_B < row_width).any()
+        if ragged and return_tensors is not None:
+            raise UserError(
+                f"rows of different lengths ({lengths_B.min()} to {row_width} tokens) do not form an array: "
+                "pass padding='longest' or 'max_length'"
+            )
+        padded = (lengths_B < row_width).any() and not ragged
         pads = {"input_ids": self.pad_token_id if padded else 0, "offset_mapping": 0, "word_ids": -1}
         rows = assemble(slots, encoded_S, kept_SB, pads, row_width)
         wanted = {
@@ -281,7 +343,12 @@ class Tokenizer(TokenIds):
             "attention_mask": return_attention_mask,
             "special_tokens_mask": return_special_tokens_mask,
         }
-        return {name: array for name, array in rows.items() if wanted.get(name, True)}
+        rows = {name: array for name, array in rows.items() if wanted.get(name, True)}
+        return as_lists(rows, lengths_B) if ragged else rows
+
+    def encode(self, text: str, pair: str | None = None, **options: Any) -> list[int]:
+        """The ids of one text or of one pair, special tokens included. Options: as for a call."""
+        return self(text, pair, **options)["input_ids"][0].tolist()
 
     def encode_flat(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
         """The fast path: the concatenated ids of all texts, int32, and each text's number of ids, int64.

@@ -253,7 +253,7 @@ def test_mistakes_in_a_call_are_reported(small: Tokenizer):
         with pytest.raises(UserError, match=message):
             small(*args, **options)
 
-    says("rows of different lengths.*padding='longest'", ["a", "a b"])
+    says("rows of different lengths.*padding='longest'", ["a", "a b"], return_tensors="np")
     says("lone surrogate '.ud800' at character 2", ["ok", "a \ud800"], padding=True)
     says("lone surrogate", "a \ud800", return_offsets_mapping=True)
     says("3 segments", [("a", "b", "c")])
@@ -276,8 +276,8 @@ def test_mistakes_in_a_call_are_reported(small: Tokenizer):
         small.ids_to_tokens([1, 23])
     with pytest.raises(UserError, match="id -100 is outside"):
         small.decode(np.array([1, -100]))
-    with pytest.raises(UserError, match=r"found shape \[1, 2\]"):
-        small.decode(np.array([[1, 2]]))
+    with pytest.raises(UserError, match=r"found shape \[2, 2\]"):
+        small.decode(np.array([[1, 2], [3, 4]]))
     with pytest.raises(UserError, match="vocab_size=22"):
         small.check_vocab_size(22)
     small.check_vocab_size(23)
