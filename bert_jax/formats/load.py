@@ -40,6 +40,15 @@ class Loaded(NamedTuple):
 
         return HEADS[self.report.head](self.config)
 
+    def num_parameters(self) -> int:
+        """How many numbers `params` hold; tied parameters count once, as in transformers."""
+        return sum(leaf.size for leaf in flatten(self.params).values())
+
+    def __repr__(self) -> str:
+        tokens = "no tokenizer" if self.tokenizer is None else f"tokenizer of {self.tokenizer.vocab_size:,} tokens"
+        kind = f"{self.config.model_type}, {self.report.head}"
+        return f"Loaded({self.report.source}: {kind}, {self.num_parameters():,} parameters, {tokens})"
+
 
 def load(
     source: AnySource,

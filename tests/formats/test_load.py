@@ -257,3 +257,9 @@ def test_mistakes_are_one_clear_line(run, export, tmp_path, params):
 def test_the_host_copy_touches_no_device(export):
     arrays = flatten(load_arrays(export).params)
     assert all(type(array) is np.ndarray and array.dtype == np.float32 for array in arrays.values())
+
+
+def test_what_is_loaded_shows_itself_in_one_line(run: Path, export: Path):
+    count = sum(leaf.size for leaf in flatten(load(export).params).values())
+    assert repr(load(export)) == f"Loaded({export}: bert, pretraining, {count:,} parameters, tokenizer of 14 tokens)"
+    assert "\n" not in repr(load(run)) and len(repr(load(run))) < 250

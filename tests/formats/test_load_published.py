@@ -56,6 +56,15 @@ def test_config_and_tokenizer_come_without_the_weights(hub: HubServer, files):
     assert "model.safetensors" not in hub.asked()
 
 
+def test_a_tokenizer_comes_from_the_hub_by_the_name_that_transformers_uses(hub: HubServer, folder, files):
+    hub.publish(REPO, files)
+    assert Tokenizer.from_pretrained(REPO).fingerprint == Tokenizer.load(folder).fingerprint
+    assert "model.safetensors" not in hub.asked()
+    hub.publish("somebody/weights", {name: files[name] for name in ("config.json", "model.safetensors")})
+    with pytest.raises(UserError, match=r"^somebody/weights: has no tokenizer"):
+        Tokenizer.from_pretrained("somebody/weights")
+
+
 def test_a_published_model_without_a_tokenizer_has_none(hub: HubServer, files):
     hub.publish(REPO, {name: files[name] for name in ("config.json", "model.safetensors")})
     assert load(REPO).tokenizer is None

@@ -91,9 +91,9 @@ def assert_same_outputs(folder: Path, model, config: BertConfig, head: str) -> N
 @pytest.mark.parametrize(("model_type", "head"), CASES)
 def test_we_load_what_transformers_writes_and_compute_the_same(model_type, head, tmp_path):
     model = their_model(model_type, head)
-    assert_same_outputs(
-        write_folder("model.safetensors", model, tmp_path / "m"), model, config_of(model_type, head), head
-    )
+    folder = write_folder("model.safetensors", model, tmp_path / "m")
+    assert_same_outputs(folder, model, config_of(model_type, head), head)
+    assert load(folder).num_parameters() == model.num_parameters()
 
 
 @pytest.mark.parametrize(("model_type", "head"), CASES)

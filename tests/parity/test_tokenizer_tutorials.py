@@ -119,3 +119,16 @@ def test_a_snippet_gives_what_it_gives_in_transformers(name: str, folder: Path, 
 def test_other_tensors_are_refused_in_one_line(kind: str, folder: Path):
     with pytest.raises(UserError, match=f"return_tensors='{kind}': .*NumPy arrays.* use 'np' or leave it out"):
         Tokenizer.from_pretrained(folder)("a", return_tensors=kind)
+
+
+def test_the_special_tokens_of_roberta_are_transformers_own(data_dir: Path, tmp_path: Path):
+    import transformers
+
+    for name in ("vocab.json", "merges.txt"):
+        stored = data_dir / "checkpoints" / "vocab" / f"distilroberta-base-{name}.gz"
+        (tmp_path / name).write_bytes(gzip.decompress(stored.read_bytes()))
+    theirs = transformers.RobertaTokenizer(vocab=str(tmp_path / "vocab.json"), merges=str(tmp_path / "merges.txt"))
+    ours = Tokenizer.from_pretrained(tmp_path)
+    assert ours.special_tokens_map == theirs.special_tokens_map
+    assert ours.all_special_tokens == theirs.all_special_tokens
+    assert len(ours) == len(theirs)
