@@ -21,7 +21,7 @@ from bert_jax.training.sharding import batch_shardings, check_sizes, make_mesh
 from bert_jax.training.step import abstract_state, compile_train_step
 from train.pretraining.recipe import Phase, PretrainConfig
 from train.pretraining.source import DataSource, PreparedData, RandomData, head_for, open_data
-from train.pretraining.start import adopted_model, check_vocabulary, objective_of, with_model_for
+from train.pretraining.start import adopted_model, check_vocabulary, objective_of, with_first_rows, with_model_for
 from train.run.config import to_json
 from train.run.directory import RunDirectory
 from train.run.launch import Launch, in_run_directory, parse, record_start, start_jax
@@ -42,7 +42,7 @@ Words:
     data=DIR | text=GLOB   the training data;  eval_data=DIR  evaluate on this data, not on the held-out part of data=
     init=SOURCE            start from a run directory, a folder or a published model (google-bert/bert-base-uncased),
                            with its architecture;  init_optimizer=true  also with its optimizer's moments;
-                           init_step=true  also at its step
+                           init_step=true  also at its step;  init_data=true  continue after the rows that it used
     teacher=SOURCE         also distil from such a model (DistilBERT);  distillation.FIELD=value  weights of the losses
     allow_change=a,b       resume even though these fields of the config have changed
     any.field=value        any field of the config, such as optimizer.learning_rate=2e-4 or phases='((128,256,10000),)'
@@ -79,6 +79,7 @@ def pretrain_in(run: RunDirectory, launch: Launch) -> int:
         config = dataclasses.replace(config, data=prepare_text(run, config, launch.given, source))
     data = open_data(config)
     config = with_model_for(config, data, launch.given, source, saved)
+    config = with_first_rows(config, data, source, saved)
     if source is not None:
         check_vocabulary(source, data)
     held_out = data if config.eval_data is None else other_data(config, data)

@@ -1,7 +1,7 @@
 """The config of a pretraining run: one frozen dataclass and its checks."""
 
 import dataclasses
-import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -62,6 +62,8 @@ class PretrainConfig:
     init: str | None = None  # a run directory, a folder or a hub id to start from, with its architecture
     init_optimizer: bool = False  # take its optimizer's moments too, of a run directory or a TF1 checkpoint
     init_step: bool = False  # with init_optimizer: continue at its step, not at 0
+    init_data: bool = False  # of a run on the same data: continue in it after the rows that this run used
+    first_rows: tuple[tuple[int, int], ...] = ()  # (length, rows to leave out at the start); init_data=true sets it
     teacher: str | None = None  # a run directory, a folder or a hub id to distil from, in addition to masked LM
     distillation: DistillationConfig | None = None  # the weights of the losses with a teacher; None: DistilBERT's
 
@@ -119,18 +121,23 @@ class PretrainConfig:
             start += phase.steps
         raise ValueError(f"step {step} lies beyond the run's {start} steps")
 
-    def rows_before(self, start: int, length: int) -> int:
-        """How many rows of `length` are used by the phases that end at step `start` or earlier."""
-        ends = itertools.accumulate(phase.steps for phase in self.phases)
-        return sum(
-            phase.batch * phase.steps
-            for phase, end in zip(self.phases, ends, strict=True)
-            if end <= start and phase.length == length
-        )
+    def rows_before(self, step: int, length: int) -> int:
+        """Where batch number `step` is in the data: rows of `length` used so far, by this run and those before it."""
+        return dict(self.first_rows).get(length, 0) + rows_used(self.phases, step).get(length, 0)
 
     def implied(self, changes: dict[str, Any]) -> dict[str, dict[str, str]]:
         """`optimizer.total_steps` of changed phases, for the optimizer's checks (see `train.run.config.override`)."""
         return {"optimizer": {"total_steps": str(_steps(changes["phases"]))}} if "phases" in changes else {}
+
+
+def rows_used(phases: Sequence[Phase], step: int) -> dict[int, int]:
+    """Length -> how many rows of it the first `step` steps of these phases use."""
+    used: dict[int, int] = {}
+    for phase in phases:
+        done = min(step, phase.steps)
+        used[phase.length] = used.get(phase.length, 0) + phase.batch * done
+        step -= done
+    return used
 
 
 def _steps(phases: Any) -> int:

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from pathlib import Path
 
 import jax
@@ -108,6 +109,80 @@ def test_phases_of_one_length_continue_the_data_and_those_of_another_begin_it(da
             np.testing.assert_array_equal(np.concatenate([batch[name] for batch in taken]), expected, err_msg=name)
     resumed = [np.asarray(batch["input_ids"]) for batch, _ in job.batches(10)]
     np.testing.assert_array_equal(resumed, [batch["input_ids"] for batch in made[10:]])
+
+
+def originals(batch: dict[str, np.ndarray]) -> list[bytes]:
+    """Each row of a batch as it was before masking."""
+    ids = batch["input_ids"].copy()
+    row, place = np.nonzero(batch["mlm_weights"])
+    ids[row, batch["mlm_positions"][row, place]] = batch["mlm_labels"][row, place]
+    return [a.tobytes() + b.tobytes() for a, b in zip(ids, batch["token_type_ids"], strict=True)]
+
+
+def test_an_epoch_over_three_phases_resumes_and_four_processes_holds_every_example_once(data: str):
+    source = PreparedData(data)
+    count = source.examples(32)
+    first, second = count // 8 // 3, count // 8 // 6
+    rest = count - 8 * first - 16 * second
+    phases = (Phase(32, 8, first), Phase(48, 8, 2), Phase(32, 16, second), Phase(32, 4, rest // 4))
+    config = PretrainConfig(optimizer=OptimizerConfig(warmup_steps=2), phases=phases, model=BertConfig.preset("tiny"))
+    seen: Counter[bytes] = Counter()
+    for step in range(config.total_steps):  # nothing is kept from step to step, as if each were a resume
+        start, phase = config.phase_at(step)
+        batches = source.batches(config, phase, first_row=config.rows_before(start, phase.length))
+        for process in range(4 if phase.length == 32 else 0):
+            share = phase.batch // 4
+            seen.update(originals(batches.batch(step - start, rows=slice(process * share, (process + 1) * share))))
+    in_order = source.batches(config, Phase(32, count, 1), shuffle=False).batch(0)
+    missing = Counter(originals(in_order)) - seen
+    assert seen.total() == count - rest % 4
+    assert missing.total() == rest % 4 and not seen - Counter(originals(in_order))
+
+
+def batches_of(config: PretrainConfig, data: str, length: int) -> np.ndarray:
+    """The first batch of a run's first phase of this length."""
+    start = next(sum(p.steps for p in config.phases[:i]) for i, p in enumerate(config.phases) if p.length == length)
+    _, phase = config.phase_at(start)
+    return PreparedData(data).batches(config, phase, first_row=config.rows_before(start, length)).batch(0)["input_ids"]
+
+
+@pytest.mark.slow
+def test_a_run_from_another_continues_in_its_data(recipe: str, data: str, straight: Path, tmp_path: Path, caplog):
+    words = [
+        recipe,
+        f"data={data}",
+        f"init={straight}",
+        "phases=((32, 8, 2), (48, 8, 1))",
+        "eval_every=9",
+        "save_every=1",
+    ]
+    assert pretrain.main([*words, f"run={tmp_path / 'again'}"]) == EXIT_DONE
+    assert "sees the same rows again, in the same order; say init_data=true" in caplog.text
+    run = tmp_path / "next"
+    caplog.clear()
+    assert pretrain.main([*words, f"run={run}", "init_data=true"]) == EXIT_DONE
+    assert "same rows" not in caplog.text
+    saved = json.loads((run / "config.json").read_text())
+    assert saved["first_rows"] == [[32, 64], [48, 32]]  # 8 steps and 4 steps of 8 rows
+    before = PretrainConfig(phases=((32, 8, 20), (48, 8, 20)), optimizer=OptimizerConfig(warmup_steps=2))
+    after = PretrainConfig(
+        phases=((32, 8, 2), (48, 8, 1)), optimizer=OptimizerConfig(warmup_steps=2), first_rows=((32, 64), (48, 32))
+    )
+    for length, steps in ((32, 8), (48, 4)):
+        whole = PreparedData(data).batches(before, Phase(length, 8, 20))
+        np.testing.assert_array_equal(batches_of(after, data, length), whole.batch(steps)["input_ids"])
+    assert pretrain.main([*words, f"run={run}", "init_data=true"]) == EXIT_DONE  # a resume keeps what is recorded
+    third = tmp_path / "third"
+    assert pretrain.main([words[0], words[1], f"init={run}", *words[3:], f"run={third}", "init_data=true"]) == EXIT_DONE
+    assert json.loads((third / "config.json").read_text())["first_rows"] == [[32, 80], [48, 40]]
+    for word, says in (
+        ("seed=1", "init_data: its seed is 0 and this run's is 1"),
+        ("init_optimizer=true init_step=true", "init_data: init_step=true continues in the data already"),
+        (f"init={straight / 'export'}", "is not a pretraining run"),
+    ):
+        with pytest.raises(UserError, match=says):
+            pretrain.main([*words, f"run={tmp_path / 'wrong'}", "init_data=true", *word.split()])
+        assert not (tmp_path / "wrong" / "config.json").exists()
 
 
 def arrays_of(run: Path) -> tuple[int, list[np.ndarray]]:
