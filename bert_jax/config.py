@@ -50,9 +50,10 @@ class BertConfig:
 
     Attributes:
         vocab_size: V, rows of the token table.
-        hidden_size: D; must be a multiple of `num_attention_heads`.
+        hidden_size: D; must be a multiple of `num_attention_heads`, unless `head_size` is given.
         num_hidden_layers: N.
         num_attention_heads: H.
+        head_size: K, the size of one attention head; None means D / H. transformers has no other sizes.
         intermediate_size: F, width of the feed-forward.
         hidden_act: one of `HIDDEN_ACTS`, for the feed-forward and the masked-LM head; "gelu" is the exact form (erf).
         hidden_dropout_prob: rate after the embeddings, the attention output and the feed-forward output (DistilBERT
@@ -129,6 +130,7 @@ class BertConfig:
     qa_dropout: float = 0.1
     seq_classif_dropout: float = 0.2
     sinusoidal_pos_embds: bool = False
+    head_size: int | None = None
 
     def __post_init__(self):
         _check(self)
@@ -141,7 +143,7 @@ class BertConfig:
     @property
     def head_dim(self) -> int:
         """K, the size of one attention head."""
-        return self.hidden_size // self.num_attention_heads
+        return self.head_size or self.hidden_size // self.num_attention_heads
 
     @property
     def embedding_width(self) -> int:
@@ -274,7 +276,7 @@ _CHOICES: dict[str, tuple[str | None, ...]] = {
     "problem_type": (*PROBLEM_TYPES, None),
 }
 
-_MAYBE_COUNTS = {"bos_token_id": 0, "eos_token_id": 0, "embedding_size": 1, "num_hidden_groups": 1}
+_MAYBE_COUNTS = {"bos_token_id": 0, "eos_token_id": 0, "embedding_size": 1, "num_hidden_groups": 1, "head_size": 1}
 _FLAGS = ("is_decoder", "add_cross_attention", "tie_word_embeddings", "sinusoidal_pos_embds")
 
 
@@ -288,7 +290,8 @@ def _check(config: BertConfig) -> None:
     is_token = _is_int(config.pad_token_id) and 0 <= config.pad_token_id < config.vocab_size
     _require(config, "pad_token_id", is_token, f"a token id below vocab_size={config.vocab_size}")
     heads = config.num_attention_heads
-    _require(config, "hidden_size", config.hidden_size % heads == 0, f"a multiple of num_attention_heads={heads}")
+    divides = config.head_size is not None or config.hidden_size % heads == 0
+    _require(config, "hidden_size", divides, f"a multiple of num_attention_heads={heads}, or head_size with it")
     are_names = isinstance(config.labels, tuple) and all(isinstance(label, str) for label in config.labels)
     _require(config, "labels", bool(are_names and config.labels), "a tuple of at least one name")
     one_class = config.problem_type == "single_label_classification" and config.num_labels == 1

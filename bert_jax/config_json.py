@@ -74,6 +74,7 @@ _OPTIONAL = (
     "tie_word_embeddings",
     "chunk_size_feed_forward",
     "problem_type",
+    "head_size",
 )
 # Prefix of the names of transformers' classes -> model_type.
 _CLASSES = {

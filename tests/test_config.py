@@ -109,7 +109,8 @@ def test_every_config_is_hashable():
 def test_head_dim_is_derived_and_replace_checks():
     assert BertConfig().head_dim == 64
     assert BertConfig().replace(num_attention_heads=6).head_dim == 128
-    with pytest.raises(UserError, match="multiple of num_attention_heads=7"):
+    assert BertConfig(num_attention_heads=7, head_size=32).head_dim == 32
+    with pytest.raises(UserError, match="multiple of num_attention_heads=7, or head_size with it"):
         BertConfig().replace(num_attention_heads=7)
 
 

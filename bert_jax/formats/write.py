@@ -1,6 +1,7 @@
 """Write a folder that transformers loads without warnings, and read it back to check it before it gets its name."""
 
 import json
+import logging
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -24,6 +25,9 @@ from bert_jax.tree import as_numpy
 
 if TYPE_CHECKING:
     from bert_jax.data.tokenizer.tokenizer import Tokenizer
+
+
+logger = logging.getLogger(__name__)
 
 
 def save_pretrained(
@@ -78,6 +82,8 @@ def save_pretrained(
     most = shard_bytes(max_shard_size)
     _check_form(config, head, sentence_transformers, tf1)
     _check_values(flat, config, tokenizer)
+    if config.head_dim * config.num_attention_heads != config.hidden_size:
+        logger.warning("head_size=%d: transformers has no such option and cannot load this folder", config.head_dim)
     tensors = to_stored(flat, config, head)
     with new_folder(directory) as folder:
         if tf1:

@@ -284,3 +284,14 @@ def test_the_card_says_what_is_known_and_claims_nothing_else(tmp_path, params):
     assert "Not recorded." in text
     text = (save_pretrained(tmp_path / "o", CONFIG, params, None, card="Trained *well*.") / "README.md").read_text()
     assert "Trained *well*." in text
+
+
+def test_a_head_size_of_its_own_is_written_and_read_with_a_warning(tmp_path, caplog):
+    config = tiny.CONFIG.replace(num_attention_heads=3, head_size=8)
+    params = tiny.random_params(config, 1, "encoder")
+    folder = save_pretrained(tmp_path / "m", config, params, None, head="encoder")
+    assert "head_size=8: transformers has no such option" in caplog.text
+    assert json.loads((folder / "config.json").read_text())["head_size"] == 8
+    assert read_model(folder).config == config
+    with pytest.raises(UserError, match="head_size=8: Google's code always has None"):
+        save_pretrained(tmp_path / "g", config, tiny.random_params(config, 1), None, tf1=True)

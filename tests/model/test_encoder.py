@@ -10,6 +10,7 @@ import pytest
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from bert_jax.errors import UserError
+from bert_jax.formats.names.parameters import parameters_of
 from bert_jax.model.attention import padding_mask
 from bert_jax.model.encoder import Bert, EncoderLayer, stack_layers, unstack_layers
 from tests import tiny
@@ -109,6 +110,20 @@ def test_embeddings_may_stand_in_for_ids(params):
         run(MODEL, params, input_ids=IDS, token_type_ids=TYPES).last_hidden_state,
         run(MODEL, params, inputs_embeds=words, token_type_ids=TYPES).last_hidden_state,
     )
+
+
+@pytest.mark.slow
+def test_heads_of_another_size_are_those_that_are_left_where_others_are_pruned():
+    """Two heads of 4 in a model 16 wide: a model of four such heads, of which two are gone in each layer."""
+    left = CONFIG.replace(num_attention_heads=4, pruned_heads=((0, (2, 3)), (1, (2, 3))))
+    few = CONFIG.replace(num_attention_heads=2, head_size=4)
+    params = wide_params(Bert(left))
+    shapes = jax.eval_shape(lambda: Bert(few).init(jax.random.key(0), IDS))["params"]
+    assert jax.tree.map(jnp.shape, params) == jax.tree.map(jnp.shape, shapes)
+    expected, found = (run(Bert(config), params, input_ids=IDS, attention_mask=MASK) for config in (left, few))
+    np.testing.assert_array_equal(found.last_hidden_state, expected.last_hidden_state)
+    same = CONFIG.replace(head_size=CONFIG.head_dim)
+    assert parameters_of(same, "encoder") == parameters_of(CONFIG, "encoder")
 
 
 @pytest.mark.slow

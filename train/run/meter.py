@@ -38,7 +38,8 @@ def peak_flops(device_kind: str) -> float | None:
 def train_flops(config: BertConfig, length: int, predictions: int) -> float:
     """Floating-point operations of forward and backward pass (3 x forward) for one sequence, matrix products only."""
     d, f, e, v = config.hidden_size, config.intermediate_size, config.embedding_width, config.vocab_size
-    layer = 2 * length * (4 * d * d + 2 * d * f) + 4 * length * length * d
+    a = config.num_attention_heads * config.head_dim
+    layer = 2 * length * (4 * d * a + 2 * d * f) + 4 * length * length * a
     projection = 2 * length * e * d if config.family == "albert" else 0
     return 3.0 * (projection + len(config.layer_order) * layer + 2 * predictions * (d * e + e * v))
 
