@@ -59,7 +59,7 @@ def parser() -> argparse.ArgumentParser:
     add("--short-seq-prob", metavar="SHARE", type=float, default=0.1)
     add("--dupe-factor", metavar="N", type=int, help="passes over the text; default: 10; 1 for objective none")
     add("--whole-word-masking", action="store_true")
-    add("--held-out", metavar="SHARE", type=float, help="default: 0.005; 0 for recipe google")
+    add("--held-out", metavar="SHARE", type=float, help="default: 0.005, more of a small text; 0 for recipe google")
     add("--seed", metavar="N", type=int, help="default: 0; 12345 for recipe google")
     add("--workers", metavar="N", type=int, help="processes; default: the available cores")
     add("--shard-bytes", metavar="N", type=int, default=16 << 20, help="text per shard (default: 16 MiB)")

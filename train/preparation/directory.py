@@ -4,6 +4,7 @@ import os
 import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from train.preparation.show import print_report
 from train.preparation.stages import (
     PreparedSplit,
     ShardPlan,
+    held_out_share,
     index_examples,
     index_google,
     make_tokenizer,
@@ -50,6 +52,8 @@ def prepare(options: PrepareOptions) -> dict[str, Any]:
     options = options.resolved()
     output = options.output
     sources = find_sources(options.inputs, format=options.format, plain_format=options.plain_format, exclude=output)
+    if options.held_out is None:
+        options = replace(options, held_out=held_out_share(options, sources))
     identity = options.identity(sources)
     with _locked(output):
         if (output / MANIFEST).exists():

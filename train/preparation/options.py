@@ -117,7 +117,10 @@ class PrepareOptions:
                 raise _wrong(self, name, f"{least} or more")
 
     def resolved(self) -> "PrepareOptions":
-        """Returns the options with defaults in place of None (unless None is itself a choice) and `vocab` as a path."""
+        """Returns the options with defaults in place of None (unless None is itself a choice) and `vocab` as a path.
+
+        `held_out` may stay None: its default depends on the text (`stages.held_out_share`).
+        """
         google = self.recipe == "google"
         predictions = self.max_predictions or tuple(
             max(1, math.ceil(round(length * self.masked_lm_prob, 6))) for length in self.max_seq_length
@@ -126,7 +129,7 @@ class PrepareOptions:
             self,
             max_predictions=predictions,
             dupe_factor=default_dupe_factor(self.objective) if self.dupe_factor is None else self.dupe_factor,
-            held_out=(0.0 if google else HELD_OUT) if self.held_out is None else self.held_out,
+            held_out=0.0 if google and self.held_out is None else self.held_out,
             seed=(GOOGLE_SEED if google else SEED) if self.seed is None else self.seed,
             workers=self.workers or available_cores(),
             cased=bool(self.cased) if self.vocab is None else self.cased,

@@ -1,6 +1,8 @@
 """The stages of preparing text and their progress: tokenizer, token shards, example indices. Each resumes."""
 
 import hashlib
+import itertools
+import math
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -24,7 +26,7 @@ from bert_jax.data.vocabulary import SPECIAL_TOKENS, count_words, learn_vocabula
 from bert_jax.data.workers import Workers
 from bert_jax.errors import UserError
 from train.preparation.jobs import IndexJob, IndexResult, ShardResult, TokeniseJob
-from train.preparation.options import PrepareOptions
+from train.preparation.options import HELD_OUT, PrepareOptions
 
 _SECONDS_BETWEEN_LINES = 60.0
 
@@ -83,6 +85,10 @@ class ProgressReport:
         return f"{self._what}: {share:.0%}, {self._rate(now)}, {left / 60:.0f} min left"
 
 
+# A corpus whose documents are as many has enough of them in the default share, whatever their length.
+_ENOUGH_DOCUMENTS = 50
+# 500 masked tokens at 15 %, of 5 characters each.
+_ENOUGH_CHARS = 500 / 0.15 * 5
 _MASKS = ("mask_positions", "mask_inputs", "mask_count")
 
 
@@ -97,8 +103,32 @@ class PreparedSplit:
 
 def is_held_out(text: str, share: float) -> bool:
     """Whether a document belongs to the held-out split: depends only on its text."""
-    digest = hashlib.blake2b(text.encode(), digest_size=8).digest()
-    return int.from_bytes(digest, "big") < share * 2**64
+    return _place(text) < share * 2**64
+
+
+def _place(text: str) -> int:
+    """A document's place among 2**64, from a hash of its text."""
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big")
+
+
+def held_out_share(options: PrepareOptions, sources: Sequence[CorpusFile]) -> float:
+    """The default share of held-out documents: `HELD_OUT`, or more of a corpus that has few documents.
+
+    From ten documents on, at least two are held out, and then more until they have text for about 500 masked tokens or
+    are a tenth of all documents.
+    """
+    found: list[tuple[int, int]] = []
+    with ProgressReport("counting documents", total=_size(sources), unit="MB", scale=1e6) as report:
+        for text in open_corpus(options, sources, report):
+            found.append((_place(text), len(text)))
+            if len(found) * HELD_OUT >= _ENOUGH_DOCUMENTS:
+                return HELD_OUT
+    if len(found) < 10:
+        return HELD_OUT
+    places, lengths = zip(*sorted(found), strict=True)
+    enough = 1 + sum(chars < _ENOUGH_CHARS for chars in itertools.accumulate(lengths))
+    number = max(2, min(enough, math.ceil(len(found) / 10)))
+    return max(HELD_OUT, math.ceil(places[number - 1] / 2**64 * 1e6 + 1) / 1e6)
 
 
 def open_corpus(options: PrepareOptions, sources: Sequence[CorpusFile], report: ProgressReport | None = None) -> Corpus:

@@ -34,7 +34,7 @@ class TextConfig:
     objective: str = "nsp"
     short_seq_prob: float = 0.1
     dupe_factor: int | None = None  # None: 10; 1 for objective "none"
-    held_out: float = 0.005
+    held_out: float | None = None  # None: 0.005, more of a small text
     workers: int | None = None
 
 

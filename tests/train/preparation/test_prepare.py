@@ -19,12 +19,12 @@ import numpy as np
 import pytest
 
 from bert_jax.data.pretraining.shards import open_shard
-from bert_jax.data.text.corpus import split_sentences
+from bert_jax.data.text.corpus import find_sources, split_sentences
 from bert_jax.data.text.lines import read_lines
 from bert_jax.data.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import UserError
 from tests.data.pretraining.google_script import google_instances, google_lines, google_pieces
-from train.preparation.stages import is_held_out
+from train.preparation.stages import held_out_share, is_held_out
 from train.prepare import PrepareOptions, main, prepare
 from train.run.stopping import exit_code
 
@@ -118,6 +118,21 @@ def test_a_document_stays_on_its_side_whatever_else_is_in_the_corpus():
     assert 300 < len(held_out) < 500
     assert all(is_held_out(text, 0.2) for text in held_out)
     assert not any(is_held_out(text, 0.0) for text in texts)
+
+
+def test_by_default_a_small_corpus_holds_out_enough_to_evaluate_on(options, tmp_path):
+    """At least two of ten documents or more, and no more than a tenth unless that is two."""
+    del options["held_out"]
+    for count, short, least, most in ((9, True, 0, 1), (10, True, 2, 3), (60, True, 6, 8), (60, False, 2, 4)):
+        texts = [text if short else "\n".join([text] * 100) for text in make_documents(count, seed=count)]
+        (tmp_path / "small.txt").write_text("\n\n".join(texts) + "\n")
+        sources = find_sources([tmp_path / "small.txt"])
+        share = held_out_share(PrepareOptions(**options).resolved(), sources)
+        assert least <= sum(is_held_out(text, share) for text in texts) <= most, (count, share)
+    manifest = made(**options)
+    assert manifest["settings"]["held_out"] > 0.02
+    assert manifest["report"]["held-out"]["documents"] >= 2
+    assert not [warning for warning in manifest["report"]["warnings"] if "held-out" in warning]
 
 
 @pytest.mark.slow
