@@ -30,7 +30,7 @@ def get_config():
 TEXTS = ["hello world.", "a lord told the world.", "hello"]
 
 
-@pytest.mark.parametrize("family", ["roberta", "albert", "distilbert"])
+@pytest.mark.parametrize("family", ["roberta", pytest.param("albert", marks=pytest.mark.exhaustive), "distilbert"])
 def test_a_run_is_exported_for_transformers(family: str, tmp_path: Path, caplog, capsys):
     data, run, recipe = prepare_for(family, tmp_path / "prepared"), tmp_path / "run", tmp_path / "recipe.py"
     recipe.write_text(RECIPE.format(family=family))

@@ -102,7 +102,7 @@ def test_the_loss_of_a_step_is_transformers_own(family: str, tmp_path: Path):
     assert_same_gradients(config.model, head, gradients, model)
 
 
-@pytest.mark.parametrize("restrict", [False, True])
+@pytest.mark.parametrize("restrict", [pytest.param(False, marks=pytest.mark.exhaustive), True])
 def test_a_step_of_distillation_is_the_one_of_distilberts_code(restrict: bool, tmp_path: Path):
     """The losses of its `Distiller.step`: torch's own KLDivLoss, CrossEntropyLoss and CosineEmbeddingLoss."""
     data = PreparedData(str(prepare_for("distilbert", tmp_path / "prepared")))

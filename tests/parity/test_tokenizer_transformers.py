@@ -88,8 +88,8 @@ def test_without_special_tokens():
     ("language", "cased", "strip_accents", "literal_special_tokens"),
     [
         ("en", False, None, True),
-        ("en", True, None, True),
-        ("ko", False, None, True),
+        pytest.param("en", True, None, True, marks=pytest.mark.exhaustive),
+        pytest.param("ko", False, None, True, marks=pytest.mark.exhaustive),
         ("ko", True, None, True),
         ("en", False, False, True),
         ("en", False, None, False),

@@ -217,13 +217,11 @@ def test_without_the_cosine_a_teacher_may_be_wider():
     config = DistillationConfig(alpha_cos=0.0)
     wide = TEACHER.replace(hidden_size=32)
     check_teacher(STUDENT, wide, config, length=L)
-    params = BertForMaskedLM(wide).init(KEY, jnp.zeros((1, 1), jnp.int32))["params"]
+    params = jax.jit(BertForMaskedLM(wide).init)(KEY, jnp.zeros((1, 1), jnp.int32))["params"]
     model = BertForMaskedLM(STUDENT)
     state = init_state(jax.random.key(0), model, TX)
-    _, metrics = train_step(
-        state, make_batch(), KEY, Distillation(params, BertForMaskedLM(wide), config),
-        model=model, tx=TX, schedule=SCHEDULE,
-    )  # fmt: skip
+    step = jax.jit(functools.partial(train_step, model=model, tx=TX, schedule=SCHEDULE))
+    _, metrics = step(state, make_batch(), KEY, Distillation(params, BertForMaskedLM(wide), config))
     np.testing.assert_allclose(metrics["loss"], 5 * metrics["kl_loss"] + 2 * metrics["mlm_loss"], rtol=1e-5)
 
 

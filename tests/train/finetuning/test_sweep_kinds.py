@@ -55,8 +55,8 @@ def fields(place: Path, kind: str) -> dict[str, str]:
         ("classes", []),
         ("tag", []),
         ("squad2", []),
-        ("arc", []),
-        ("class", ["freeze=embeddings", "layer_decay=0.5"]),
+        pytest.param("arc", [], marks=pytest.mark.exhaustive),
+        pytest.param("class", ["freeze=embeddings", "layer_decay=0.5"], marks=pytest.mark.exhaustive),
     ],
     ids=lambda value: value if isinstance(value, str) else None,
 )

@@ -315,7 +315,12 @@ def test_init_starts_from_another_run_with_or_without_its_moments(recipe, data, 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("number", "code"), [(signal.SIGTERM, EXIT_PREEMPTED), (signal.SIGINT, EXIT_INTERRUPTED), (signal.SIGKILL, -9)]
+    ("number", "code"),
+    [
+        (signal.SIGTERM, EXIT_PREEMPTED),
+        pytest.param(signal.SIGINT, EXIT_INTERRUPTED, marks=pytest.mark.exhaustive),
+        (signal.SIGKILL, -9),
+    ],
 )
 def test_a_signal_saves_and_the_same_command_goes_on(recipe: str, data: str, tmp_path: Path, number, code):
     run = tmp_path / "run"
