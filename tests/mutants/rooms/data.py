@@ -231,4 +231,11 @@ MUTANTS: tuple[Mutant, ...] = (
         "the first place of padding is attended to",
         ("tests/data/tasks/test_encoded.py::test_rows_are_the_tokenizers",),
     ),
+    Mutant(
+        "bert_jax/data/tokenizer/ids.py",
+        "return self.unk_token_id if found is None else found",
+        "return found",
+        "a token outside the vocabulary has no id",
+        ("tests/parity/test_tokenizer_tutorials.py::test_a_snippet_gives_what_it_gives_in_transformers",),
+    ),
 )

@@ -170,10 +170,24 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         STAGES,
-        'return int.from_bytes(digest, "big") < share * 2**64',
-        'return int.from_bytes(digest, "big") < share * 2**63',
+        "return _place(text) < share * 2**64",
+        "return _place(text) < share * 2**63",
         "half as many documents are held out",
         (f"{OF_PREPARING}::test_a_document_stays_on_its_side_whatever_else_is_in_the_corpus",),
+    ),
+    Mutant(
+        "train/preparation/stages.py",
+        "math.ceil(len(found) / 10)",
+        "math.ceil(len(found) / 100)",
+        "a small text holds out too little to evaluate on",
+        (f"{OF_PREPARING}::test_by_default_a_small_corpus_holds_out_enough_to_evaluate_on",),
+    ),
+    Mutant(
+        "train/pretraining/recipe.py",
+        "return dict(self.first_rows).get(length, 0) + rows_used",
+        "return rows_used",
+        "a run from another sees the same rows again",
+        ("tests/train/pretraining/test_pretrain.py::test_a_run_from_another_continues_in_its_data",),
     ),
     Mutant(
         STAGES,
