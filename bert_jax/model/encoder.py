@@ -1,7 +1,9 @@
 """The encoder: one layer, the loop over layers (with remat), the pooler, and `Bert`, which combines them."""
 
+import dataclasses
+import functools
 from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import flax.linen as nn
 import jax
@@ -24,6 +26,26 @@ _REMAT = {
 
 def identity(x: Array) -> Array:
     return x
+
+
+Call = TypeVar("Call", bound=Callable[..., Any])
+
+
+def tuple_on_request(call: Call) -> Call:
+    """Lets a model's `__call__` take `return_dict=False`: it then returns the output's fields as a tuple.
+
+    Fields that are None are left out, and the order is transformers'.
+    """
+
+    @functools.wraps(call)
+    def wrapped(self: nn.Module, *inputs: Any, return_dict: bool = True, **options: Any) -> Any:
+        output = call(self, *inputs, **options)
+        if return_dict:
+            return output
+        values = (getattr(output, field.name) for field in dataclasses.fields(output))
+        return tuple(value for value in values if value is not None)
+
+    return wrapped  # pyright: ignore[reportReturnType]
 
 
 @struct.dataclass
@@ -243,6 +265,7 @@ class Bert(nn.Module):
         if self.has_pooler:
             self.pooler = Pooler(self.config, self.config.hidden_size)
 
+    @tuple_on_request
     def __call__(
         self,
         input_ids: Array | None = None,
@@ -278,6 +301,8 @@ class Bert(nn.Module):
                 cache, the output is NaN.
             deterministic: False applies dropout, and needs `rngs={"dropout": key}`.
             output_hidden_states, output_attentions: also return these for every layer.
+            return_dict: False returns a tuple of the output's fields, without those that are None. Under `jit` it is a
+                static argument. The heads' models take it too.
 
         Raises:
             UserError: the shapes do not match, both or neither of `input_ids` and `inputs_embeds` are given, the input

@@ -14,7 +14,7 @@ from jax.typing import DTypeLike
 from bert_jax.config import BertConfig
 from bert_jax.errors import UserError
 from bert_jax.model.decoder import KeyValueCache
-from bert_jax.model.encoder import Bert, identity
+from bert_jax.model.encoder import Bert, identity, tuple_on_request
 from bert_jax.model.layers import Activation, Dense, LayerNorm, dropout, product, weight_init
 from bert_jax.model.task_heads import (
     BertForMultipleChoice,
@@ -151,6 +151,7 @@ class BertForPreTraining(nn.Module):
         self.mlm_head = MaskedLMHead(self.config)
         self.nsp_head = NextSentenceHead(self.config)
 
+    @tuple_on_request
     def __call__(
         self,
         *inputs: Array,
@@ -183,6 +184,7 @@ class BertForMaskedLM(nn.Module):
         self.bert = Bert(self.config, self.constrain, add_pooler=False)
         self.mlm_head = MaskedLMHead(self.config)
 
+    @tuple_on_request
     def __call__(
         self, *inputs: Array, mlm_positions: Array | None = None, decode: bool = True, **options: Any
     ) -> PreTrainingOutput:
@@ -207,6 +209,7 @@ class BertForNextSentencePrediction(nn.Module):
         self.bert = Bert(self.config, self.constrain)
         self.nsp_head = NextSentenceHead(self.config)
 
+    @tuple_on_request
     def __call__(self, *inputs: Array, **options: Any) -> PreTrainingOutput:
         output: Any = self.bert(*inputs, **options)
         return PreTrainingOutput(
@@ -233,6 +236,7 @@ class BertLMHeadModel(nn.Module):
         self.bert = Bert(self.config, self.constrain, add_pooler=False)
         self.mlm_head = MaskedLMHead(self.config)
 
+    @tuple_on_request
     def __call__(self, *inputs: Array, positions: Array | None = None, **options: Any) -> CausalLMOutput:
         output: Any = self.bert(*inputs, **options)
         undecoded = self.mlm_head(output.last_hidden_state, self.bert.embeddings.word_embeddings, positions)

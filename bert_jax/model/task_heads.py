@@ -15,7 +15,7 @@ from jax import Array
 
 from bert_jax.config import BertConfig
 from bert_jax.errors import UserError
-from bert_jax.model.encoder import Bert, BertOutput, identity
+from bert_jax.model.encoder import Bert, BertOutput, identity, tuple_on_request
 from bert_jax.model.layers import Dense, DropoutKey, dropout, key_words
 
 
@@ -67,6 +67,7 @@ class BertForSequenceClassification(nn.Module):
             self.pre_classifier = Dense(config, config.hidden_size)
         self.classifier = Dense(config, config.num_labels, out_dtype=jnp.float32)
 
+    @tuple_on_request
     def __call__(self, *inputs: Array, deterministic: bool = True, **options: Any) -> ClassifierOutput:
         output: Any = self.bert(*inputs, deterministic=deterministic, **options)
         rate = self.config.seq_classif_dropout if self.config.family == "distilbert" else classifier_rate(self.config)
@@ -89,6 +90,7 @@ class BertForMultipleChoice(nn.Module):
         self.pre_classifier = Dense(config, config.hidden_size) if config.family == "distilbert" else None
         self.classifier = Dense(config, 1, out_dtype=jnp.float32)
 
+    @tuple_on_request
     def __call__(
         self,
         input_ids: Array | None = None,
@@ -126,6 +128,7 @@ class BertForTokenClassification(nn.Module):
         self.bert = Bert(self.config, self.constrain, add_pooler=False)
         self.classifier = Dense(self.config, self.config.num_labels, out_dtype=jnp.float32)
 
+    @tuple_on_request
     def __call__(self, *inputs: Array, deterministic: bool = True, **options: Any) -> ClassifierOutput:
         output: Any = self.bert(*inputs, deterministic=deterministic, **options)
         key = dropout_key(self, deterministic)
@@ -146,6 +149,7 @@ class BertForQuestionAnswering(nn.Module):
         self.bert = Bert(self.config, self.constrain, add_pooler=False)
         self.qa_head = Dense(self.config, 2, out_dtype=jnp.float32)
 
+    @tuple_on_request
     def __call__(self, *inputs: Array, deterministic: bool = True, **options: Any) -> QuestionAnsweringOutput:
         output: Any = self.bert(*inputs, deterministic=deterministic, **options)
         x_BLD = output.last_hidden_state

@@ -260,3 +260,15 @@ def test_an_untied_decoder_is_a_table_of_its_own():
 def test_masked_positions_of_another_batch_are_refused():
     with pytest.raises(UserError, match=r"\(2, 3\).*\(3, 10, 32\)"):
         jax.eval_shape(lambda: BertForMaskedLM(CONFIG).init(jax.random.key(0), IDS, mlm_positions=POSITIONS[:2]))
+
+
+@pytest.mark.parametrize("head", ["encoder", "mlm", "pretraining", "question-answering"])
+def test_a_tuple_on_request_holds_the_fields_that_are_there_in_their_order(head):
+    model = HEADS[head](CONFIG)
+    options = {"output_hidden_states": True, "output_attentions": True}
+    shapes = jax.eval_shape(lambda: model.init(jax.random.key(0), IDS))
+    output = jax.eval_shape(lambda tree: model.apply(tree, IDS, **options), shapes)
+    found = jax.eval_shape(lambda tree: model.apply(tree, IDS, **options, return_dict=False), shapes)
+    assert isinstance(found, tuple)
+    assert found == tuple(value for value in vars(output).values() if value is not None)
+    assert found[-2:] == (output.hidden_states, output.attentions)

@@ -2,6 +2,7 @@
 
 import functools
 import logging
+from functools import partial
 from pathlib import Path
 
 import jax
@@ -83,7 +84,7 @@ def assert_same_outputs(folder: Path, model, config: BertConfig, head: str) -> N
     assert loaded.report.head == head
     assert not loaded.report.missing + loaded.report.mismatched + loaded.report.unexpected
     inputs = make_inputs(config, head)
-    ours = jax.tree.leaves(jax.jit(loaded.model.apply)({"params": loaded.params}, **inputs))
+    ours = jax.jit(partial(loaded.model.apply, return_dict=False))({"params": loaded.params}, **inputs)
     for mine, theirs in zip(ours, their_outputs(model, inputs), strict=True):
         np.testing.assert_allclose(mine, theirs, rtol=1e-4, atol=1e-4)
 
