@@ -8,7 +8,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 import jax
 from etils import epath
@@ -17,18 +17,30 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from bert_jax.files import copy_folder, is_remote
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
 
 def draw_curves(records: list[dict], path: epath.Path) -> None:
     """Draws the records of `metrics.jsonl` into the PNG `path`, if there are at least two training rows."""
-    train = [row for row in records if row["kind"] == "train"]
-    evaluations = [row for row in records if row["kind"] == "eval"]
-    if len(train) < 2:
+    if sum(row["kind"] == "train" for row in records) < 2:
         return
     from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+    figure = curves_of(records)
+    FigureCanvasAgg(figure)
+    png = io.BytesIO()
+    figure.savefig(png, dpi=110, format="png")
+    path.write_bytes(png.getvalue())
+
+
+def curves_of(records: list[dict]) -> "Figure":
+    """The picture: loss, scores, learning rate and gradient norm by step, with the baselines as dashed lines."""
     from matplotlib.figure import Figure
 
+    train = [row for row in records if row["kind"] == "train"]
+    evaluations = [row for row in records if row["kind"] == "eval"]
     figure = Figure(figsize=(11, 7), layout="constrained")
-    FigureCanvasAgg(figure)
     ((loss, score), (rate, norm)) = figure.subplots(2, 2)
     if any("mlm_loss" in row for row in train):
         _draw_pretraining(loss, score, train, evaluations)
@@ -45,22 +57,21 @@ def draw_curves(records: list[dict], path: epath.Path) -> None:
     for axes, place in ((loss, "upper right"), (score, "best")):
         if axes.get_legend_handles_labels()[0]:
             axes.legend(fontsize="small", loc=place, ncols=2)
-    png = io.BytesIO()
-    figure.savefig(png, dpi=110, format="png")
-    path.write_bytes(png.getvalue())
+    return figure
 
 
 def _draw_pretraining(loss, accuracy, train: list[dict], evaluations: list[dict]) -> None:
     _line(loss, train, "mlm_loss", "training", color="tab:blue", alpha=0.5)
     _line(loss, evaluations, "mlm_loss", "held-out", color="tab:blue", **_POINTS)
-    _line(loss, evaluations, "unigram_loss", "unigram baseline", color="gray", linestyle="--")
+    last = max(row["step"] for row in train)
+    _baseline(loss, evaluations, "unigram_loss", "unigram baseline", last, color="gray")
     loss.set_title("masked LM loss (nats per masked token)")
     _line(accuracy, train, "mlm_accuracy", "masked LM, training", color="tab:blue", alpha=0.5)
     _line(accuracy, evaluations, "mlm_accuracy", "masked LM, held-out", color="tab:blue", **_POINTS)
-    _line(accuracy, evaluations, "unigram_accuracy", "most frequent token", color="tab:blue", linestyle="--")
+    _baseline(accuracy, evaluations, "unigram_accuracy", "most frequent token", last, color="tab:blue")
     _line(accuracy, train, "nsp_accuracy", "next sentence, training", color="tab:orange", alpha=0.5)
     _line(accuracy, evaluations, "nsp_accuracy", "next sentence, held-out", color="tab:orange", **_POINTS)
-    _line(accuracy, evaluations, "majority_accuracy", "majority class", color="tab:orange", linestyle="--")
+    _baseline(accuracy, evaluations, "majority_accuracy", "majority class", last, color="tab:orange")
     accuracy.set_title("accuracy")
     accuracy.set_ylim(0, 1)
 
@@ -91,6 +102,13 @@ def _line(axes, rows: list[dict], name: str, label: str, **style) -> None:
     points = [(row["step"], row[name]) for row in rows if row.get(name) is not None]
     if points:
         axes.plot(*zip(*points, strict=True), label=label, **style)
+
+
+def _baseline(axes, rows: list[dict], name: str, label: str, last: int, **style) -> None:
+    """Draws a baseline from step 0 to `last`, so that it is there with a single evaluation too."""
+    if known := [row for row in rows if row.get(name) is not None]:
+        ends = (known[0] | {"step": 0}, known[-1] | {"step": last})
+        _line(axes, [ends[0], *known, ends[1]], name, label, linestyle="--", **style)
 
 
 class RunLog:

@@ -5,6 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from bert_jax.errors import UserError
@@ -12,7 +13,7 @@ from train.pretraining.recipe import PretrainConfig
 from train.run import log as log_module
 from train.run.config import override
 from train.run.directory import RunDirectory
-from train.run.log import RunLog
+from train.run.log import RunLog, curves_of
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -110,3 +111,14 @@ def test_the_summary_skips_a_line_that_a_killed_run_left_unfinished(tmp_path: Pa
     (tmp_path / "metrics.jsonl").write_text('{"kind": "ev\n' + rows)
     with pytest.raises(UserError, match=r"metrics\.jsonl, line 1: not JSON"):
         RunDirectory(str(tmp_path)).summary(75)
+
+
+@pytest.mark.slow
+def test_baselines_are_drawn_over_the_whole_picture_with_one_evaluation_too():
+    rows: list[dict] = [{"kind": "train", "step": step, "mlm_loss": 9.0} for step in (10, 20, 30)]
+    rows.append({"kind": "eval", "step": 20, "mlm_loss": 8.0, "unigram_loss": 7.0, "unigram_accuracy": 0.05})
+    loss, accuracy, *_ = curves_of(rows).axes
+    drawn = {line.get_label(): line.get_xydata() for axes in (loss, accuracy) for line in axes.lines}
+    assert np.asarray(drawn["unigram baseline"]).tolist() == [[0, 7], [20, 7], [30, 7]]
+    assert np.asarray(drawn["most frequent token"])[:, 0].tolist() == [0, 20, 30]
+    assert "majority class" not in drawn
