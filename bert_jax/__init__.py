@@ -13,6 +13,7 @@ NumPy, does not load JAX.
 """
 
 from importlib import import_module
+from importlib.metadata import version
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -89,6 +90,8 @@ __all__ = [
 
 
 def __getattr__(name: str):
+    if name == "__version__":
+        return version("bert-jax")
     if name not in _HOME:
         raise AttributeError(f"module 'bert_jax' has no attribute {name!r}")
     return getattr(import_module(f"bert_jax.{_HOME[name]}"), name)

@@ -9,6 +9,8 @@ import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
+from importlib.metadata import version
+from pathlib import Path
 from typing import NoReturn
 
 from bert_jax.cli.arguments import Verb
@@ -60,6 +62,22 @@ class _Parser(argparse.ArgumentParser):
         self.exit(EXIT_USER_ERROR, f"{self.prog}: {message} (see {self.prog} --help)\n")
 
 
+class _Version(argparse.Action):
+    """Prints the versions of what decides a result; reads them from the installed packages, so it imports no JAX."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> NoReturn:
+        python = ".".join(map(str, sys.version_info[:3]))
+        parser.exit(
+            EXIT_DONE,
+            f"bert-jax {version('bert-jax')} (jax {version('jax')}, flax {version('flax')}, Python {python})\n",
+        )
+
+
+def _program() -> str:
+    """What the user typed: the console script, or python -m bert_jax."""
+    return "bert-jax" if Path(sys.argv[0]).stem == "bert-jax" else "python -m bert_jax"
+
+
 def verb_of(name: str) -> Verb:
     """Import a verb's file and return the verb."""
     name = _ALIASES.get(name, name)
@@ -69,7 +87,10 @@ def verb_of(name: str) -> Verb:
 def make_parser(only: str | None = None) -> argparse.ArgumentParser:
     """Build the parser for all verbs, or for `only` one (then only its file is imported); it sets `arguments.verb`."""
     form = argparse.RawTextHelpFormatter
-    parser = _Parser(prog="python -m bert_jax", description=_ABOUT, formatter_class=form)
+    parser = _Parser(prog=_program(), description=_ABOUT, formatter_class=form)
+    parser.add_argument(
+        "--version", action=_Version, nargs=0, help="print the versions of bert-jax, JAX, Flax and Python"
+    )
     verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
     for name in _FILES if only is None else [_ALIASES.get(only, only)]:
         verb = verb_of(name)

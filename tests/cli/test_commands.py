@@ -7,11 +7,14 @@ import shutil
 import signal
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
+import jax
 import numpy as np
 import pytest
 
+import bert_jax
 from bert_jax.__main__ import _ALIASES, _FILES, main
 from bert_jax.cli import info
 from bert_jax.cli import streaming as serve
@@ -308,3 +311,24 @@ def test_the_guide_runs_as_written(run, tmp_path, monkeypatch, capsys):
     names = run_blocks(blocks)
     assert names["again"].report.fresh
     assert {"my-bert", "my-encoder", "my-copy"} <= set(os.listdir(tmp_path))
+
+
+def test_the_version_is_that_of_the_project_and_names_what_it_runs_on(capsys):
+    project = tomllib.loads((Path(__file__).resolve().parents[2] / "pyproject.toml").read_text())["project"]
+    with pytest.raises(SystemExit) as end:
+        main(["--version"])
+    assert end.value.code == 0
+    line = capsys.readouterr().out
+    assert line.startswith(f"bert-jax {project['version']} (jax {jax.__version__}, flax ")
+    assert bert_jax.__version__ == project["version"]
+
+
+def test_help_names_the_program_as_it_was_called(capsys, monkeypatch):
+    for called, shown in (
+        ("/usr/bin/bert-jax", "usage: bert-jax "),
+        ("bert_jax/__main__.py", "usage: python -m bert_jax "),
+    ):
+        monkeypatch.setattr("sys.argv", [called])
+        with pytest.raises(SystemExit):
+            main(["--help"])
+        assert capsys.readouterr().out.startswith(shown)
