@@ -67,10 +67,8 @@ class _Version(argparse.Action):
 
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> NoReturn:
         python = ".".join(map(str, sys.version_info[:3]))
-        parser.exit(
-            EXIT_DONE,
-            f"bert-jax {version('bert-jax')} (jax {version('jax')}, flax {version('flax')}, Python {python})\n",
-        )
+        print(f"bert-jax {version('bert-jax')} (jax {version('jax')}, flax {version('flax')}, Python {python})")
+        parser.exit(EXIT_DONE)
 
 
 def _program() -> str:
@@ -88,9 +86,7 @@ def make_parser(only: str | None = None) -> argparse.ArgumentParser:
     """Build the parser for all verbs, or for `only` one (then only its file is imported); it sets `arguments.verb`."""
     form = argparse.RawTextHelpFormatter
     parser = _Parser(prog=_program(), description=_ABOUT, formatter_class=form)
-    parser.add_argument(
-        "--version", action=_Version, nargs=0, help="print the versions of bert-jax, JAX, Flax and Python"
-    )
+    parser.add_argument("--version", action=_Version, nargs=0, help="print the versions in use")
     verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
     for name in _FILES if only is None else [_ALIASES.get(only, only)]:
         verb = verb_of(name)
