@@ -223,8 +223,8 @@ def with_first_rows(
 
 def _difference(config: PretrainConfig, data: DataSource, theirs: Mapping[str, Any]) -> str | None:
     """Why another run's rows are not this run's; None if they are the same in the same order."""
-    if theirs["seed"] != config.seed:
-        return f"its seed is {theirs['seed']} and this run's is {config.seed}"
+    if theirs.get("seed") != config.seed:
+        return f"its seed is {theirs.get('seed')} and this run's is {config.seed}"
     if not isinstance(data, PreparedData) or theirs["data"] in (None, "random"):
         same = theirs["data"] == config.data
     else:

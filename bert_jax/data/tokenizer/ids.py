@@ -19,7 +19,10 @@ from bert_jax.errors import UserError
 
 def _one_row(ids: Any) -> Any:
     """Ids [L] of [L] or [1, L], which is what a tokenizer returns for one text."""
-    array = np.asarray(ids)
+    try:
+        array = np.asarray(ids)
+    except ValueError:  # rows of different lengths
+        raise UserError("expected the ids of one text, found several rows; use batch_decode for those") from None
     return array[0] if array.ndim == 2 and len(array) == 1 else ids
 
 

@@ -278,6 +278,8 @@ def test_mistakes_in_a_call_are_reported(small: Tokenizer):
         small.decode(np.array([1, -100]))
     with pytest.raises(UserError, match=r"found shape \[2, 2\]"):
         small.decode(np.array([[1, 2], [3, 4]]))
+    with pytest.raises(UserError, match="several rows; use batch_decode"):
+        small.decode([[1, 2], [3]])
     with pytest.raises(UserError, match="vocab_size=22"):
         small.check_vocab_size(22)
     small.check_vocab_size(23)
