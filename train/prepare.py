@@ -96,8 +96,7 @@ def main(argv: Sequence[str]) -> int:
     fields["inputs"] = tuple(words.inputs)
     done = (words.output / MANIFEST).exists()
     manifest = prepare(PrepareOptions(**fields))
-    if done:
-        print_report(manifest, title=f"{words.output}: was already prepared")
+    print_report(manifest, title=f"{words.output}: {'was already prepared' if done else 'done'}")
     return _answer(manifest, as_json=words.json)
 
 

@@ -25,7 +25,6 @@ from bert_jax.errors import UserError
 from bert_jax.files import read_object, write_json
 from bert_jax.formats.hub_files import published_as
 from train.preparation.options import PrepareOptions
-from train.preparation.show import print_report
 from train.preparation.stages import (
     PreparedSplit,
     ShardPlan,
@@ -41,9 +40,9 @@ _UNFINISHED = "unfinished.json"
 
 
 def prepare(options: PrepareOptions) -> dict[str, Any]:
-    """Prepares the text in `options.output`, prints the report and returns the manifest.
+    """Prepares the text in `options.output` and returns the manifest, which has the report.
 
-    If the same text was already prepared there with the same options, it returns at once and prints nothing.
+    If the same text was already prepared there with the same options, it returns at once.
 
     Raises:
         UserError: a mistake in the options, the text or the vocabulary; or the output directory was made with other
@@ -73,9 +72,7 @@ def prepare(options: PrepareOptions) -> dict[str, Any]:
         manifest["report"] = _report(options, tokenizer, splits, corpus, plan, learnt)
         write_manifest(output, manifest)
         (output / _UNFINISHED).unlink()
-    manifest = read_manifest(output)
-    print_report(manifest, title=f"{output}: done")
-    return manifest
+    return read_manifest(output)
 
 
 @contextmanager
@@ -124,7 +121,7 @@ def _refuse_other_options(output: Path, made: dict[str, Any], wanted: dict[str, 
             "the text itself" if name == "input" else f"{name} {made.get(name)!r} (now {wanted.get(name)!r})"
             for name in names
         )
-        raise UserError(f"--output {output}: holds data made with other options: {what}; choose another --output")
+        raise UserError(f"{output}: holds data made with other options: {what}; choose another directory")
 
 
 def _tokenizer(

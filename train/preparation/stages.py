@@ -5,7 +5,7 @@ import itertools
 import math
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -119,7 +119,7 @@ def held_out_share(options: PrepareOptions, sources: Sequence[CorpusFile]) -> fl
     """
     found: list[tuple[int, int]] = []
     with ProgressReport("counting documents", total=_size(sources), unit="MB", scale=1e6) as report:
-        for text in open_corpus(options, sources, report):
+        for text in open_corpus(options, sources, report.advance):
             found.append((_place(text), len(text)))
             if len(found) * HELD_OUT >= _ENOUGH_DOCUMENTS:
                 return HELD_OUT
@@ -131,15 +131,20 @@ def held_out_share(options: PrepareOptions, sources: Sequence[CorpusFile]) -> fl
     return max(HELD_OUT, math.ceil(places[number - 1] / 2**64 * 1e6 + 1) / 1e6)
 
 
-def open_corpus(options: PrepareOptions, sources: Sequence[CorpusFile], report: ProgressReport | None = None) -> Corpus:
-    """The documents of the sources. For recipe google it reads them as Google's script does, and never cuts them."""
+def open_corpus(
+    options: PrepareOptions, sources: Sequence[CorpusFile], progress: Callable[[int], None] = no_progress
+) -> Corpus:
+    """The documents of the sources. For recipe google it reads them as Google's script does, and never cuts them.
+
+    `progress` is called with the number of bytes read, as they are read.
+    """
     google = options.recipe == "google"
     return Corpus(
         sources,
         field=options.field,
         as_google=google,
         max_document_chars=1 << 62 if google else MAX_DOCUMENT_CHARS,
-        progress=report.advance if report else no_progress,
+        progress=progress,
     )
 
 
@@ -160,7 +165,9 @@ def make_tokenizer(options: PrepareOptions, sources: Sequence[CorpusFile]) -> tu
             raise UserError(f"--vocab {options.vocab}: {error}") from None
     assert options.vocab_size and options.workers and options.held_out is not None
     with ProgressReport("counting words", total=_size(sources), unit="MB", scale=1e6) as report:
-        texts = (text for text in open_corpus(options, sources, report) if not is_held_out(text, options.held_out))
+        texts = (
+            text for text in open_corpus(options, sources, report.advance) if not is_held_out(text, options.held_out)
+        )
         literal = () if google else SPECIAL_TOKENS
         counts = count_words(texts, special_tokens=literal, workers=options.workers)
     learnt = learn_vocabulary(
@@ -284,7 +291,7 @@ def tokenise_corpus(
     )
     splits = {split: PreparedSplit(SplitStatistics(tokenizer.vocab_size)) for split in SPLITS}
     with ProgressReport("tokenising", total=_size(sources), unit="MB", scale=1e6) as report:
-        corpus = open_corpus(options, sources, report)
+        corpus = open_corpus(options, sources, report.advance)
         job = partial(
             TokeniseJob,
             tokenizer=options.output / "tokenizer",

@@ -45,6 +45,21 @@ class PreparedData:
     def examples(self, length: int, split: str = "train") -> int:
         return sum(entry["rows"] for entry in self.manifest["splits"][split]["examples"].get(str(length), []))
 
+    @property
+    def size(self) -> int:
+        """Bytes of all its files."""
+        return sum(entry["bytes"] for _, entry in manifest_files(self.manifest))
+
+    @property
+    def passes(self) -> int:
+        """How many passes over the text its examples are."""
+        return self.manifest["settings"]["dupe_factor"]
+
+    def padding_share(self, length: int) -> float | None:
+        """The share of the positions of the training examples that is padding; None for data without a report."""
+        report = self.manifest.get("report", {}).get("train", {})
+        return report.get("examples", {}).get(str(length), {}).get("padding_share")
+
     def batches(
         self,
         config: PretrainConfig,

@@ -45,6 +45,7 @@ class RunDirectory:
         self.data = self.path / "data"
         self.export = self.path / "export"
         self._lock = None
+        self._made: list[epath.Path] = []
 
     @property
     def is_remote(self) -> bool:
@@ -52,9 +53,14 @@ class RunDirectory:
 
     def acquire(self) -> None:
         """Creates and locks the directory; raises UserError, naming host and process, if another run holds the lock."""
-        self.path.mkdir(parents=True, exist_ok=True)
         if self.is_remote:
+            self.path.mkdir(parents=True, exist_ok=True)
             return
+        folder = self.path
+        while not folder.exists():
+            self._made.append(folder)
+            folder = folder.parent
+        self.path.mkdir(parents=True, exist_ok=True)
         file = open(self.path / ".lock", "a+", encoding="utf-8")
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -75,6 +81,19 @@ class RunDirectory:
             self._lock.truncate(0)
             self._lock.close()
             self._lock = None
+
+    def discard_failed_start(self) -> None:
+        """Removes the directory if `acquire` created it and no step was trained; keeps completely prepared data.
+
+        For a start that failed because of the user's mistake: the corrected command then starts fresh.
+        """
+        if not self._made or (self.data / "manifest.json").exists() or read_json_lines(self.path / "metrics.jsonl"):
+            return
+        self.path.rmtree()
+        for folder in self._made[1:]:  # such as runs/, unless others have used it since
+            if any(folder.iterdir()):
+                return
+            folder.rmdir()
 
     def write_folder(self, folder: epath.Path, write: Callable[[Path], object]) -> None:
         """Calls `write(path)` to write `folder`; for a bucket `path` is a temporary local folder, then copied there."""

@@ -96,7 +96,10 @@ def start_jax() -> None:
 
 
 def in_run_directory(launch: Launch, work: Callable[[RunDirectory, Launch], int]) -> int:
-    """Locks the run directory while `work` trains in it; returns the exit code, and prints the summary for --json."""
+    """Locks the run directory while `work` trains in it; returns the exit code, and prints the summary for --json.
+
+    A start that fails because of the user's mistake, before its first step, leaves nothing behind.
+    """
     run = RunDirectory(launch.run)
     if jax.process_index() == 0:
         run.acquire()
@@ -105,6 +108,10 @@ def in_run_directory(launch: Launch, work: Callable[[RunDirectory, Launch], int]
         if launch.as_json and jax.process_index() == 0:
             print(json.dumps(run.summary(code)))
         return code
+    except (UserError, FileNotFoundError):
+        if jax.process_index() == 0:
+            run.discard_failed_start()
+        raise
     finally:
         run.release()
 

@@ -150,7 +150,10 @@ def _train(job: Job, run: RunDirectory) -> int:
         step = first_step = int(np.max(state.step))
 
         log = stack.enter_context(open_log(run.path, start_step=step, total_steps=config.total_steps))
-        log.say(f"{describe(job.mesh, state)}; {'resuming' if step else 'starting'} at step {step:,}")
+        if step >= config.total_steps:
+            log.say(f"finished: all {step:,} steps are done; to train on, start another run with init={run.path}")
+        else:
+            log.say(f"{describe(job.mesh, state)}; {'resuming' if step else 'starting'} at step {step:,}")
         if folder := cache_folder():
             log.say(f"compiled programs are kept in {folder}")
         job.on_start(log, resumed=resumed)

@@ -28,61 +28,6 @@ from train.run.directory import RunDirectory
 from train.run.stopping import EXIT_DONE, EXIT_INTERRUPTED, EXIT_NOT_FINITE, EXIT_PREEMPTED
 
 ROOT = Path(__file__).resolve().parents[3]
-RECIPE = '''"""A recipe small enough for a test, dropout on."""
-
-from bert_jax.config import BertConfig
-from bert_jax.training.optimizer import OptimizerConfig
-from train.pretraining.recipe import Phase, PretrainConfig
-
-
-def get_config() -> PretrainConfig:
-    return PretrainConfig(
-        model=BertConfig(
-            hidden_size=32, num_hidden_layers=1, num_attention_heads=2, intermediate_size=64, max_position_embeddings=48
-        ),
-        optimizer=OptimizerConfig(learning_rate=1e-3, warmup_steps=2),
-        phases=(Phase(32, 8, 8), Phase(48, 8, 4)),
-        log_every=2,
-        eval_every=6,
-        eval_batches=2,
-        save_every=3,
-        keep=2,
-    )
-'''
-WORDS = [
-    "the", "a", "cat", "dog", "bird", "sat", "ran", "flew", "on", "under", "over", "mat", "tree", "house", "river",
-    "quickly", "slowly", "and", "then", "it", "was",
-]  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def corpus(tmp_path_factory) -> Path:
-    """Sixty documents of sentences drawn from a small vocabulary."""
-    generator = np.random.default_rng(0)
-    path = tmp_path_factory.mktemp("text") / "corpus.txt"
-    documents = []
-    for _ in range(60):
-        lengths = generator.integers(4, 12, generator.integers(3, 9))
-        documents.append("\n".join(" ".join(generator.choice(WORDS, n)).capitalize() + "." for n in lengths))
-    path.write_text("\n\n".join(documents) + "\n")
-    return path
-
-
-@pytest.fixture(scope="module")
-def recipe(tmp_path_factory) -> str:
-    path = tmp_path_factory.mktemp("recipe") / "small.py"
-    path.write_text(RECIPE)
-    return str(path)
-
-
-@pytest.fixture(scope="module")
-def data(corpus: Path, tmp_path_factory) -> str:
-    from train.prepare import main
-
-    directory = tmp_path_factory.mktemp("prepared") / "data"
-    options = ["--vocab-size", "90", "--max-seq-length", "32,48", "--dupe-factor", "2", "--held-out", "0.1"]
-    assert main([str(corpus), "--output", str(directory), *options, "--workers", "1"]) in (0, None)
-    return str(directory)
 
 
 @pytest.fixture(scope="module")
@@ -399,49 +344,6 @@ def test_data_from_afar_is_copied_once_and_verified(data: str, tmp_path: Path):
         local_copy(str(broken), cache=tmp_path / "other")
 
 
-@pytest.mark.slow
-def test_a_dry_run_says_what_a_run_would_be_and_writes_nothing(recipe: str, data: str, tmp_path: Path, capsys):
-    assert pretrain.main([recipe, f"data={data}", f"run={tmp_path / 'none'}", "--dry-run"]) == EXIT_DONE
-    out = capsys.readouterr().out
-    for word in ("parameters", "int32 [8, 32]", "epochs", "temporaries", "length 48"):
-        assert word in out
-    assert not (tmp_path / "none").exists()
-    assert pretrain.main([recipe, "data=random", "phases=((16, 8, 20),)", "--dry-run"]) == EXIT_DONE
-    capsys.readouterr()
-    assert pretrain.main([recipe, f"data={data}", "--dry-run", "--json"]) == EXIT_DONE
-    facts = json.loads(capsys.readouterr().out)
-    counts = {phase["length"]: PreparedData(data).examples(phase["length"]) for phase in facts["phases"]}
-    assert {phase["length"]: phase["examples"] for phase in facts["phases"]} == counts
-    assert [phase["epochs"] for phase in facts["phases"]] == [8 * 8 / counts[32], 4 * 8 / counts[48]]
-    assert facts["config"]["model"]["vocab_size"] == PreparedData(data).vocab_size
-    assert facts["total_steps"] == 12
-
-
-@pytest.mark.slow
-@pytest.mark.eight_devices
-def test_a_dry_run_for_programs_is_one_json_object_and_the_tables_are_for_people(recipe: str, tmp_path: Path, capsys):
-    words = ["data=random", "phases=((16, 8, 20),)", "model.vocab_size=40", f"run={tmp_path / 'none'}"]
-    assert pretrain.main([recipe, *words, "--dry-run", "--json"]) == EXIT_DONE
-    printed = capsys.readouterr()
-    facts = json.loads(printed.out)
-    assert "parameters" in printed.err and "length 16" in printed.err
-    v, d, f, p = 40, 32, 64, 48
-    embeddings = v * d + p * d + 2 * d + 2 * d
-    layer = 4 * (d * d + d) + 2 * d + (d * f + f) + (f * d + d) + 2 * d
-    heads = (d * d + d) + (d * d + d + 2 * d + v) + (2 * d + 2)
-    assert facts["parameters"] == embeddings + layer + heads
-    assert facts["state_bytes"] // 4 // facts["parameters"] == 3  # the weights and two moments, float32
-    assert facts["mesh"]["data"] == facts["devices"] == 8
-    assert facts["config"]["model"]["vocab_size"] == v and facts["config"]["phases"] == [[16, 8, 20]]
-    (phase,) = facts["phases"]
-    assert (phase["length"], phase["batch"], phase["steps"], phase["tokens_per_step"]) == (16, 8, 20, 128)
-    assert phase["inputs"]["input_ids"] == {"dtype": "int32", "shape": [8, 16]}
-    assert phase["examples"] is phase["epochs"] is None
-    assert phase["compile_seconds"] > 0 and phase["device_bytes_temporaries"] > 0
-    assert phase["device_bytes_state_and_batch"] > facts["state_bytes"]  # every device holds the state
-    assert not (tmp_path / "none").exists()
-
-
 def test_the_result_of_a_run_is_printed_as_json(tmp_path: Path):
     nothing = {"checkpoint": None, "train": None, "eval": None, "export": None}
     assert RunDirectory(str(tmp_path)).summary(75) == {"run": str(tmp_path), "exit_code": 75, **nothing}
@@ -469,9 +371,49 @@ def test_the_result_of_a_run_is_printed_as_json(tmp_path: Path):
 def test_a_mistake_is_one_line_and_exit_code_2(recipe: str, data: str, tmp_path: Path, words, says):
     words = [word.replace("DATA", data) for word in words]
     with pytest.raises(UserError) as error:
-        pretrain.main([recipe, f"run={tmp_path / 'run'}", *words])
+        pretrain.main([recipe, f"run={tmp_path / 'runs' / 'a'}", *words])
     assert says in str(error.value)
     assert "\n" not in str(error.value)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.slow
+def test_a_start_that_fails_leaves_nothing_and_the_corrected_one_starts_fresh(recipe, tmp_path: Path, capsys):
+    lines = [
+        json.dumps({"text": f"It sat. The {word} ran.", "body": f"A {word} flew. It sat."}) for word in "abcdefghij"
+    ]
+    texts = tmp_path / "texts.jsonl"
+    texts.write_text("\n".join([*lines, "not JSON"]))
+    run = tmp_path / "runs" / "a"
+    words = [recipe, f"text={texts}", f"run={run}", "text_options.vocab_size=60", "phases=((32, 2, 3),)"]
+    with pytest.raises(UserError, match=r"texts\.jsonl, line 11: not JSON"):
+        pretrain.main(words)
+    assert [path.name for path in tmp_path.iterdir()] == ["texts.jsonl"]
+    texts.write_text("\n".join(lines))
+    with pytest.raises(UserError, match="nowhere"):  # found after the text is prepared, which is kept
+        pretrain.main([*words, "eval_data=/nowhere"])
+    with pytest.raises(UserError, match=r"made with other options: .*field 'text' .now 'body'.*choose another directory"):
+        pretrain.main([*words, "text_options.field=body"])
+    assert pretrain.main(words) == EXIT_DONE
+    capsys.readouterr()
+    assert pretrain.main(words) == EXIT_DONE
+    assert f"finished: all 3 steps are done; to train on, start another run with init={run}" in capsys.readouterr().err
+    assert pretrain.main([*words[:2], f"init={run}", f"run={run}2", "phases=((32, 2, 3),)"]) == EXIT_DONE
+
+
+def test_a_failed_start_removes_only_what_it_made(tmp_path: Path):
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    old, new, prepared, trained = (RunDirectory(str(path)) for path in (mine, mine / "a" / "b", mine / "c", mine / "d"))
+    for run in (old, new, prepared, trained):
+        run.acquire()
+    prepared.data.mkdir()
+    (prepared.data / "manifest.json").write_text("{}")
+    (trained.path / "metrics.jsonl").write_text('{"kind": "train", "step": 1}\n')
+    for run in (old, new, prepared, trained):
+        run.discard_failed_start()
+        run.release()
+    assert sorted(path.name for path in mine.iterdir()) == [".lock", "c", "d"]
 
 
 @pytest.mark.slow

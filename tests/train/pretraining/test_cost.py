@@ -1,0 +1,165 @@
+"""`--dry-run`: time, passes over the text, tokens, memory with advice that was tried, and disk."""
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from train import pretrain
+from train.pretraining import cost, text
+from train.pretraining.cost_report import cost_lines, duration
+from train.pretraining.source import PreparedData
+from train.run.stopping import EXIT_DONE
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+def facts_of(words: list[str], capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
+    capsys.readouterr()
+    assert pretrain.main([*words, "--dry-run", "--json"]) == EXIT_DONE
+    return json.loads(capsys.readouterr().out)
+
+
+@pytest.mark.slow
+def test_a_dry_run_says_what_a_run_costs_and_writes_nothing(recipe: str, data: str, tmp_path: Path, capsys):
+    words = [recipe, f"data={data}", f"run={tmp_path / 'none'}"]
+    assert pretrain.main([*words, "--dry-run"]) == EXIT_DONE
+    out = capsys.readouterr().out
+    for word in ("parameters", "int32 [8, 32]", "temporaries", "length 48"):
+        assert word in out
+    assert not (tmp_path / "none").exists()
+    prepared = PreparedData(data)
+    facts = facts_of(words, capsys)
+    counts = {phase["length"]: prepared.examples(phase["length"]) for phase in facts["phases"]}
+    assert {phase["length"]: phase["examples"] for phase in facts["phases"]} == counts
+    assert [phase["epochs"] for phase in facts["phases"]] == [8 * 8 / counts[32], 4 * 8 / counts[48]]
+    assert facts["text_passes"] == 2 * (8 * 8 / counts[32] + 4 * 8 / counts[48])  # --dupe-factor 2
+    assert facts["positions"] == 8 * 8 * 32 + 4 * 8 * 48
+    assert facts["config"]["model"]["vocab_size"] == prepared.vocab_size
+    assert facts["total_steps"] == 12
+    steps = sum(phase["steps"] * phase["step_seconds"] for phase in facts["phases"])
+    assert facts["seconds"] > steps > 0
+    assert facts["memory_before_bytes"] + facts["state_bytes"] < facts["memory_bytes"] < facts["memory_limit_bytes"]
+    assert facts["fits_with"] is None
+    # Checkpoints after steps 3, 6, 9 and 12, of which two are kept; while a third is written the oldest is there.
+    assert facts["disk"]["checkpoints"] == 3
+    assert facts["disk"]["total_bytes"] == 3 * facts["state_bytes"] + 4 * facts["parameters"]
+    assert facts["disk"]["free_bytes"] == pytest.approx(shutil.disk_usage(tmp_path).free, rel=0.1)
+    report = [describe_padding(prepared, length) for length in (32, 48)]
+    tokens = 8 * 8 * 32 * (1 - report[0]) + 4 * 8 * 48 * (1 - report[1])
+    assert f"{tokens / facts['positions']:.0%} of them tokens" in cost_lines(facts)["tokens"]
+
+
+def describe_padding(data: PreparedData, length: int) -> float:
+    return data.manifest["report"]["train"]["examples"][str(length)]["padding_share"]
+
+
+@pytest.mark.slow
+def test_what_does_not_fit_comes_with_settings_that_do(recipe: str, tmp_path: Path, capsys, monkeypatch):
+    words = [recipe, "data=random", "phases=((32, 64, 3),)", f"run={tmp_path / 'none'}"]
+    whole = facts_of(words, capsys)
+    (phase,) = whole["phases"]
+    room = phase["peak_bytes"] - whole["memory_before_bytes"] - phase["device_bytes_temporaries"] // 2
+    monkeypatch.setattr(cost.Machine, "limit", property(lambda self: self.before + room))
+    facts = facts_of(words, capsys)
+    assert facts["fits_with"]
+    line = cost_lines(facts)["memory"]
+    assert "is too much" in line
+    for setting in facts["fits_with"]:
+        assert " ".join(setting["words"]) in line
+        fitting = facts_of([*words, *setting["words"]], capsys)
+        assert fitting["fits_with"] is None and fitting["memory_bytes"] <= fitting["memory_limit_bytes"]
+    parts = int(re.findall(r"accumulation=(\d+)", line)[0])
+    assert facts_of([*words, f"accumulation={parts // 2}"], capsys)["fits_with"] is not None  # the fewest that fit
+    monkeypatch.setattr(cost.Machine, "limit", property(lambda self: self.before + 1))
+    lines = cost_lines(facts_of(words, capsys))
+    assert "no accumulation or remat fits either" in lines["memory"]
+    assert "does not fit into memory" in lines["time"]
+
+
+@pytest.mark.slow
+def test_text_is_prepared_for_a_dry_run_and_a_large_one_is_sampled(recipe, corpus: Path, tmp_path, capsys, monkeypatch):
+    texts = tmp_path / "texts"
+    texts.mkdir()
+    for number, document in enumerate(corpus.read_text().split("\n\n")):
+        (texts / f"{number:02}.txt").write_text(document)
+    words = [recipe, f"text={texts}", f"run={tmp_path / 'none'}", "text_options.vocab_size=90"]
+    words += ["phases=((32, 8, 3),)", "text_options.held_out=0", "text_options.workers=1"]
+    whole = facts_of(words, capsys)
+    monkeypatch.setattr(text, "SAMPLE_BYTES", 8000)
+    sampled = facts_of(words, capsys)
+    assert whole["sample_share"] == 1.0 and 0.05 < sampled["sample_share"] < 0.25  # eight of sixty files
+    assert "estimated from" in cost_lines(sampled)["passes"] and "estimated" not in cost_lines(whole)["passes"]
+    assert sampled["phases"][0]["examples"] == pytest.approx(whole["phases"][0]["examples"], rel=0.4)
+    assert sampled["disk"]["data_bytes"] > whole["disk"]["data_bytes"] / 2 > 0
+    assert whole["config"]["model"]["vocab_size"] == sampled["config"]["model"]["vocab_size"] == 90
+    assert whole["prepare_seconds"] > 0
+    assert [path.name for path in tmp_path.iterdir()] == ["texts"]
+
+
+def test_a_long_step_is_timed_on_fewer_rows_and_scaled(data: str, recipe: str, capsys, monkeypatch):
+    words = [recipe, f"data={data}", "phases=((32, 64, 3),)"]
+    (phase,) = facts_of(words, capsys)["phases"]
+    assert phase["timed_rows"] == 64
+    monkeypatch.setattr(cost, "_OPERATIONS", phase["flops_per_step"] / 4)
+    (fewer,) = facts_of(words, capsys)["phases"]
+    assert fewer["timed_rows"] == 16
+    assert fewer["flops_per_step"] == phase["flops_per_step"]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "says"),
+    [
+        (5, "5.0 seconds"),
+        (80, "80 seconds"),
+        (300, "5.0 minutes"),
+        (7200, "2.0 hours"),
+        (4e5, "4.6 days"),
+        (4e8, "12.7 years"),
+    ],
+)
+def test_times_are_in_the_unit_people_use(seconds: float, says: str):
+    assert duration(seconds) == says
+
+
+@pytest.mark.exhaustive
+def test_a_run_takes_the_memory_that_was_forecast(tmp_path: Path):
+    words = [sys.executable, "-m", "train.pretrain", "configs/mini.py", "data=random", "phases=((128, 64, 4),)"]
+    words += ["optimizer.warmup_steps=1", "save_every=2", f"run={tmp_path / 'run'}"]
+    dry = subprocess.run([*words, "--dry-run", "--json"], cwd=ROOT, capture_output=True, text=True, check=True)
+    measure = "import resource, sys; from train import pretrain; pretrain.main(sys.argv[1:]); "
+    measure += "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)"
+    run = subprocess.run(
+        [sys.executable, "-c", measure, *words[3:]], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert 1000 * int(run.stdout) == pytest.approx(json.loads(dry.stdout)["memory_bytes"], rel=0.15)
+
+
+@pytest.mark.slow
+@pytest.mark.eight_devices
+def test_a_dry_run_for_programs_is_one_json_object_and_the_tables_are_for_people(recipe: str, tmp_path: Path, capsys):
+    words = ["data=random", "phases=((16, 8, 20),)", "model.vocab_size=40", f"run={tmp_path / 'none'}"]
+    assert pretrain.main([recipe, *words, "--dry-run", "--json"]) == EXIT_DONE
+    printed = capsys.readouterr()
+    facts = json.loads(printed.out)
+    assert "parameters" in printed.err and "length 16" in printed.err
+    v, d, f, p = 40, 32, 64, 48
+    embeddings = v * d + p * d + 2 * d + 2 * d
+    layer = 4 * (d * d + d) + 2 * d + (d * f + f) + (f * d + d) + 2 * d
+    heads = (d * d + d) + (d * d + d + 2 * d + v) + (2 * d + 2)
+    assert facts["parameters"] == embeddings + layer + heads
+    assert facts["state_bytes"] // 4 // facts["parameters"] == 3  # the weights and two moments, float32
+    assert facts["mesh"]["data"] == facts["devices"] == 8
+    assert facts["config"]["model"]["vocab_size"] == v and facts["config"]["phases"] == [[16, 8, 20]]
+    (phase,) = facts["phases"]
+    assert (phase["length"], phase["batch"], phase["steps"], phase["tokens_per_step"]) == (16, 8, 20, 128)
+    assert phase["inputs"]["input_ids"] == {"dtype": "int32", "shape": [8, 16]}
+    assert phase["examples"] is phase["epochs"] is None
+    assert phase["compile_seconds"] > 0 and phase["device_bytes_temporaries"] > 0
+    assert phase["device_bytes_state_and_batch"] > facts["state_bytes"]  # every device holds the state
+    assert not (tmp_path / "none").exists()

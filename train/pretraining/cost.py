@@ -1,0 +1,314 @@
+"""What a pretraining run costs, before it starts: time, passes over the text, tokens, memory and disk, each in a line.
+
+The step of each phase is compiled, which gives its memory, and run a few times on real batches, which gives its time.
+"""
+
+import dataclasses
+import math
+import os
+import shutil
+import statistics
+import time
+from collections.abc import Iterator
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh
+
+from bert_jax.model.heads import HEADS
+from bert_jax.training.optimizer import make_optimizer, make_schedule
+from bert_jax.training.sharding import MeshBatches, MeshConfig, batch_shardings, check_sizes, make_mesh
+from bert_jax.training.step import abstract_state, compile_train_step, init_state
+from train.pretraining.recipe import Phase, PretrainConfig
+from train.pretraining.source import DataSource, PreparedData, head_for
+from train.pretraining.start import objective_of
+from train.pretraining.text import SampledText
+from train.run.config import to_json
+from train.run.meter import peak_flops, train_flops
+
+# A step is timed on fewer rows if its products are more than this many operations (on a device whose peak is known:
+# than this many seconds of it), and its time is scaled. On a CPU core or two it is a few seconds.
+_OPERATIONS, _SECONDS = 3e12, 3.0
+_TIMED_STEPS = 3
+_EVALUATION = 1 / 3  # of the time of a training step with as many rows: the forward pass alone
+
+
+class _Plan:
+    """A config's compiled steps on this machine's devices."""
+
+    def __init__(self, config: PretrainConfig, data: DataSource):
+        self.config, self.data = config, data
+        self.mesh: Mesh = make_mesh(config.mesh)
+        for phase in config.phases:
+            check_sizes(config.model, self.mesh, batch_size=phase.batch, accumulation=config.accumulation)
+        self.model = HEADS[head_for(data)](config.model)
+        self.tx = make_optimizer(config.optimizer)
+        self.state = abstract_state(self.model, self.tx, mesh=self.mesh)
+        self.state_bytes = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(self.state))
+        self.objective = objective_of(config, data, self.mesh, read=False)
+
+    def batches(self, phase: Phase) -> MeshBatches:
+        source = self.data.batches(self.config, phase)
+        return MeshBatches(source, phase.batch, batch_shardings(self.mesh))
+
+    def inputs(self, phase: Phase) -> dict[str, jax.ShapeDtypeStruct]:
+        """The shapes of a batch of the phase, and how its rows are split over the devices."""
+        row, sharding = self.data.batches(self.config, phase).batch(0, np.zeros(1, int)), batch_shardings(self.mesh)
+        return {
+            name: jax.ShapeDtypeStruct((phase.batch, *array.shape[1:]), array.dtype, sharding=sharding)
+            for name, array in row.items()
+        }
+
+    def compile(self, phase: Phase, accumulation: int) -> Any:
+        """The compiled step of a phase, for its batch and length."""
+        step = compile_train_step(
+            self.model,
+            self.tx,
+            make_schedule(self.config.optimizer),
+            mesh=self.mesh,
+            accumulation=accumulation,
+            objective=self.objective,
+        )
+        return step.lower(self.state, self.inputs(phase), jax.random.key(0), self.objective).compile()
+
+    def memory(self, compiled: Any) -> dict[str, int] | None:
+        """Bytes per device: what a step reads, its temporaries, and its results that need space of their own."""
+        found = compiled.memory_analysis()
+        if found is None:
+            return None
+        return {
+            "state_and_batch": found.argument_size_in_bytes,
+            "temporaries": found.temp_size_in_bytes,
+            "results": found.output_size_in_bytes - found.alias_size_in_bytes,
+        }
+
+    def flops(self, phase: Phase) -> float:
+        """Operations of the matrix products of a step."""
+        predictions = self.inputs(phase)["mlm_positions"].shape[1]
+        return train_flops(self.config.model, phase.length, predictions) * phase.batch
+
+    def timed_step(self, phase: Phase, compiled: Any, room: float | None) -> dict[str, Any]:
+        """Times a step of the phase: the compiled one, or if that takes long one of fewer rows, scaled.
+
+        `room`: bytes per device that the step may use. Returns the rows that were timed and the seconds of a whole
+        step; None for these if even one row per device does not fit.
+        """
+        rows, one_row = phase.batch, self.flops(phase) / phase.batch
+        if rows * one_row > self._operations():
+            least = self.mesh.shape["data"] * self.mesh.shape["fsdp"]
+            rows //= self.config.accumulation
+            while rows % (2 * least) == 0 and rows * one_row > self._operations():
+                rows //= 2
+            compiled = self.compile(phase._replace(batch=rows), 1)
+        memory = self.memory(compiled)
+        if memory is not None and room is not None and sum(memory.values()) > room:
+            return {"timed_rows": None, "step_seconds": None}
+        state = init_state(jax.random.key(0), self.model, self.tx, mesh=self.mesh)
+        objective = jax.tree.map(lambda x: jax.device_put(jnp.zeros(x.shape, x.dtype), x.sharding), self.objective)
+        batches, taken = self.batches(phase._replace(batch=rows)), []
+        for number in range(1 + _TIMED_STEPS):
+            batch = batches.batch(number)
+            started = time.monotonic()
+            state, metrics = compiled(state, batch, jax.random.key(0), objective)
+            jax.block_until_ready(metrics)
+            taken.append(time.monotonic() - started)
+        return {"timed_rows": rows, "step_seconds": statistics.median(taken[1:]) * phase.batch / rows}
+
+    def _operations(self) -> float:
+        peak = peak_flops(jax.devices()[0].device_kind)
+        return _SECONDS * peak * self.mesh.size if peak else _OPERATIONS
+
+
+class Machine:
+    """The memory of this machine, in bytes: of each accelerator, or on a CPU of the host, which its devices share."""
+
+    def __init__(self):
+        self.device = jax.local_devices()[0]
+        self.is_cpu = self.device.platform == "cpu"
+
+    @cached_property
+    def limit(self) -> int | None:
+        """What may be used: the container's or the machine's memory, or an accelerator's; None: unknown."""
+        if not self.is_cpu:
+            return (self.device.memory_stats() or {}).get("bytes_limit")
+        limits = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")] if hasattr(os, "sysconf") else []
+        for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
+            text = Path(path).read_text().strip() if Path(path).exists() else ""
+            limits += [int(text)] if text.isdigit() else []
+        return min(limits, default=None)
+
+    @cached_property
+    def before(self) -> int:
+        """What the process needs besides a step: 0 on an accelerator; on a CPU its size once a step is compiled."""
+        if not self.is_cpu or not Path("/proc/self/statm").exists():
+            return 0
+        return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+    def peak(self, memory: dict[str, int], state_bytes: int) -> int:
+        """The most that a run needs. On a CPU a checkpoint being written is a copy of the state in the same memory."""
+        step = sum(memory.values())
+        return self.before + step * jax.local_device_count() + state_bytes if self.is_cpu else step
+
+    def room(self) -> float | None:
+        """Bytes per device that a step may use."""
+        if self.limit is None:
+            return None
+        return (self.limit - self.before) / (jax.local_device_count() if self.is_cpu else 1)
+
+
+def run_facts(config: PretrainConfig, data: DataSource, directory: str) -> dict[str, Any]:
+    """The run's figures as JSON values: sizes in bytes, per device if the name says so; null for what is unknown.
+
+    directory: the run's, for the space on its disk.
+    """
+    plan, machine = _Plan(config, data), Machine()
+    parameters = sum(leaf.size for leaf in jax.tree.leaves(plan.state.params))
+    phases = [_phase_facts(plan, machine, phase) for phase in config.phases]
+    peaks = [phase["peak_bytes"] for phase in phases if phase["peak_bytes"] is not None]
+    seconds = [phase["seconds"] for phase in phases]
+    facts = {
+        "config": to_json(config),
+        "head": head_for(data),
+        "parameters": parameters,
+        "state_bytes": plan.state_bytes,
+        "mesh": dict(plan.mesh.shape),
+        "devices": plan.mesh.size,
+        "device_kind": jax.devices()[0].device_kind,
+        "processes": jax.process_count(),
+        "total_steps": config.total_steps,
+        "sample_share": data.share if isinstance(data, SampledText) else None,
+        "prepare_seconds": data.seconds if isinstance(data, SampledText) else None,
+        "seconds": None if None in seconds else sum(seconds),
+        "positions": sum(phase["positions"] for phase in phases),
+        "text_passes": _sum(phase["text_passes"] for phase in phases),
+        "memory_bytes": max(peaks, default=None),
+        "memory_limit_bytes": machine.limit,
+        "memory_before_bytes": machine.before,
+        "phases": phases,
+        "disk": _disk_facts(config, data, directory, plan.state_bytes, parameters),
+    }
+    too_big = machine.limit is not None and peaks and max(peaks) > machine.limit
+    worst = config.phases[max(range(len(phases)), key=lambda i: phases[i]["peak_bytes"] or 0)]
+    facts["fits_with"] = list(_settings_that_fit(plan, machine, worst)) if too_big else None
+    return facts
+
+
+def _sum(values: Iterator[float | None]) -> float | None:
+    found = list(values)
+    return None if None in found else sum(value for value in found if value is not None)
+
+
+def _phase_facts(plan: _Plan, machine: Machine, phase: Phase) -> dict[str, Any]:
+    config, data = plan.config, plan.data
+    started = time.monotonic()
+    compiled = plan.compile(phase, config.accumulation)
+    compile_seconds = time.monotonic() - started
+    memory = plan.memory(compiled)
+    timed = plan.timed_step(phase, compiled, machine.room())
+    step_seconds = timed["step_seconds"]
+    # An evaluation reads micro-batches: the rows of a step divided by `accumulation`.
+    found = data.evaluation_batches(config, phase._replace(batch=phase.batch // config.accumulation))
+    evaluations = math.ceil(phase.steps / config.eval_every)
+    evaluated = evaluations * (found[1] if found else 0) / config.accumulation * _EVALUATION
+    examples = data.examples(phase.length) or None
+    epochs = phase.steps * phase.batch / examples if examples else None
+    passes = data.passes if isinstance(data, PreparedData) else None
+    return {
+        **phase._asdict(),
+        "inputs": {
+            name: {"dtype": str(array.dtype), "shape": list(array.shape)} for name, array in plan.inputs(phase).items()
+        },
+        "tokens_per_step": phase.batch * phase.length,
+        "positions": phase.steps * phase.batch * phase.length,
+        "padding_share": data.padding_share(phase.length) if isinstance(data, PreparedData) else None,
+        "examples": examples,
+        "epochs": epochs,
+        "text_passes": epochs * passes if epochs is not None and passes else None,
+        "flops_per_step": plan.flops(phase),
+        "compile_seconds": compile_seconds,
+        **timed,
+        "seconds": None if step_seconds is None else (phase.steps + evaluated) * step_seconds + compile_seconds,
+        "device_bytes_state_and_batch": None if memory is None else memory["state_and_batch"],
+        "device_bytes_temporaries": None if memory is None else memory["temporaries"],
+        "peak_bytes": None if memory is None else machine.peak(memory, plan.state_bytes),
+    }
+
+
+def _disk_facts(
+    config: PretrainConfig, data: DataSource, directory: str, state_bytes: int, parameters: int
+) -> dict[str, Any]:
+    """Bytes that the run writes; `free`: on the disk of the run's directory, None for a bucket."""
+    own_data = data.size if isinstance(data, SampledText) else 0
+    # A new checkpoint is complete before the oldest is removed.
+    kept = min(config.keep, max(1, config.total_steps // config.save_every)) + 1
+    export = 4 * parameters if config.export_at_end and isinstance(data, PreparedData) else 0
+    return {
+        "checkpoints": kept,
+        "checkpoint_bytes": state_bytes,
+        "export_bytes": export,
+        "data_bytes": own_data,
+        "total_bytes": kept * state_bytes + export + own_data,
+        "free_bytes": _free(directory),
+    }
+
+
+def _free(directory: str) -> int | None:
+    if "://" in directory:
+        return None
+    path = Path(directory).absolute()
+    while not path.exists():
+        path = path.parent
+    return shutil.disk_usage(path).free
+
+
+def _settings_that_fit(plan: _Plan, machine: Machine, phase: Phase) -> Iterator[dict[str, Any]]:
+    """Settings with which the largest phase fits, each with its memory: the compiler's, since each is compiled.
+
+    They are more micro-batches, the fewest that fit; and if that needs fewer of them, layers recomputed in the backward
+    pass, or on several devices a state split over them.
+    """
+    config = plan.config
+    parts = [parts for parts in _accumulations(config, plan.mesh) if parts >= config.accumulation]
+    recomputed = dataclasses.replace(config, model=config.model.replace(remat="full"))
+    kinds = [(config, {}), (recomputed, {"model.remat": "full"})]
+    if plan.mesh.size > 1 and plan.mesh.shape["fsdp"] == plan.mesh.shape["tensor"] == 1:
+        words = {"mesh.data": 1, "mesh.fsdp": plan.mesh.size}
+        kinds.append((dataclasses.replace(config, mesh=MeshConfig(data=1, fsdp=plan.mesh.size)), words))
+    for changed, words in kinds:
+        found = _fewest_parts(changed, plan.data, machine, phase, parts if words else parts[1:])
+        if found is not None:
+            fewest, peak = found
+            parts = [number for number in parts if number < fewest]
+            words = words | ({} if fewest == config.accumulation else {"accumulation": fewest})
+            yield {"words": [f"{name}={value}" for name, value in words.items()], "memory_bytes": peak}
+
+
+def _fewest_parts(
+    config: PretrainConfig, data: DataSource, machine: Machine, phase: Phase, accumulations: list[int]
+) -> tuple[int, int] | None:
+    """The smallest accumulation with which the phase fits, and its peak in bytes; None if none does.
+
+    After a setting that does not fit, it skips those that would not even if all temporaries shrank with their rows.
+    """
+    plan = _Plan(config, data)
+    temporaries_of_all = 0.0
+    for parts in accumulations:
+        if temporaries_of_all / parts > (machine.room() or 0):
+            continue
+        memory = plan.memory(plan.compile(phase, parts))
+        if memory is None or machine.limit is None:
+            return None
+        if (peak := machine.peak(memory, plan.state_bytes)) <= machine.limit:
+            return parts, peak
+        temporaries_of_all = parts * memory["temporaries"]
+    return None
+
+
+def _accumulations(config: PretrainConfig, mesh: Mesh) -> list[int]:
+    """The accumulations that divide the batch of every phase into parts with equal rows for every device."""
+    rows = math.gcd(*(phase.batch for phase in config.phases)) // (mesh.shape["data"] * mesh.shape["fsdp"])
+    return [parts for parts in range(1, rows + 1) if rows % parts == 0]

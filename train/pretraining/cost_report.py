@@ -1,0 +1,118 @@
+"""Prints what a pretraining run costs: the figures of `cost.run_facts`, a line each, and tables of the phases."""
+
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+
+def print_facts(facts: dict[str, Any], out: Console) -> None:
+    """Prints the result of `run_facts`: what the run costs, a line each, then tables of the model and the phases."""
+    for name, line in cost_lines(facts).items():
+        out.print(f"{name:<8} {line}", markup=False, soft_wrap=True)
+    table = Table(title="model and machine", show_header=False)
+    table.add_row("parameters", f"{facts['parameters']:,}")
+    table.add_row("whole state (float32, with both moments)", size(facts["state_bytes"]))
+    table.add_row("devices", f"{facts['devices']} {facts['device_kind']}, mesh {facts['mesh']}")
+    table.add_row("processes", str(facts["processes"]))
+    out.print(table)
+    for phase in facts["phases"]:
+        out.print(_phase_table(phase))
+
+
+def cost_lines(facts: dict[str, Any]) -> dict[str, str]:
+    """What the run costs: name -> a line for people."""
+    return {
+        "time": _time_line(facts),
+        "passes": _passes_line(facts),
+        "tokens": _tokens_line(facts),
+        "memory": _memory_line(facts),
+        "disk": _disk_line(facts["disk"]),
+    }
+
+
+def _time_line(facts: dict[str, Any]) -> str:
+    if facts["seconds"] is None:
+        return "unknown: a step does not fit into memory, so none was timed"
+    parts = []
+    for phase in facts["phases"]:
+        timed = "" if phase["timed_rows"] == phase["batch"] else f" (timed on {phase['timed_rows']} of its rows)"
+        parts.append(
+            f"{phase['steps']:,} steps of {phase['batch']} x {phase['length']} at {phase['step_seconds']:,.3g} s{timed}"
+        )
+    line = f"about {duration(facts['seconds'])} on this machine: {', '.join(parts)}, with evaluations and compiling"
+    if facts["prepare_seconds"] is not None:
+        line += f"; before that about {duration(facts['prepare_seconds'])} to prepare the text"
+    return line
+
+
+def _passes_line(facts: dict[str, Any]) -> str:
+    if facts["text_passes"] is None:
+        return "unknown for random data; say data=DIR or text=GLOB"
+    found = [f"{p['epochs']:,.2f} over {p['examples']:,} examples of {p['length']}" for p in facts["phases"]]
+    share = facts["sample_share"]
+    sampled = "" if share in (None, 1.0) else f", estimated from {share:.2g} of the text"
+    return f"{facts['text_passes']:,.1f} over the text ({', '.join(found)}){sampled}"
+
+
+def _tokens_line(facts: dict[str, Any]) -> str:
+    line = f"{facts['positions']:,} positions"
+    if all(phase["padding_share"] is not None for phase in facts["phases"]):
+        real = sum(phase["positions"] * (1 - phase["padding_share"]) for phase in facts["phases"])
+        line += f", {real / facts['positions']:.0%} of them tokens and the rest padding"
+    return line
+
+
+def _memory_line(facts: dict[str, Any]) -> str:
+    if facts["memory_bytes"] is None:
+        return "unknown: this backend does not say"
+    where = "" if facts["device_kind"] == "cpu" else " per device"
+    if facts["memory_limit_bytes"] is None:
+        return f"{size(facts['memory_bytes'])}{where}"
+    line = f"{size(facts['memory_bytes'])} of {size(facts['memory_limit_bytes'])}{where}"
+    if facts["fits_with"] is None:
+        return line
+    found = [f"{' '.join(setting['words'])} ({size(setting['memory_bytes'])})" for setting in facts["fits_with"]]
+    advice = f"{' or '.join(found)} fits" if found else "no accumulation or remat fits either"
+    return f"{line} is too much; {advice}"
+
+
+def _disk_line(disk: dict[str, Any]) -> str:
+    parts = [f"{disk['checkpoints']} checkpoints of {size(disk['checkpoint_bytes'])}"]
+    parts += [f"an export of {size(disk['export_bytes'])}"] if disk["export_bytes"] else []
+    parts += [f"data of {size(disk['data_bytes'])}"] if disk["data_bytes"] else []
+    line = f"{size(disk['total_bytes'])}: {', '.join(parts)}"
+    if disk["free_bytes"] is None:
+        return line
+    short = "; that is not enough" if disk["total_bytes"] > disk["free_bytes"] else ""
+    return f"{line}; {size(disk['free_bytes'])} are free{short}"
+
+
+def _phase_table(phase: dict[str, Any]) -> Table:
+    title = f"phase: length {phase['length']}, batch {phase['batch']}, {phase['steps']:,} steps"
+    table = Table(title=title, show_header=False)
+    for name, array in phase["inputs"].items():
+        table.add_row(name, f"{array['dtype']} {array['shape']}")
+    table.add_row("tokens per step", f"{phase['tokens_per_step']:,}")
+    table.add_row("matrix products per step", f"{phase['flops_per_step'] / 1e12:,.3f} TFLOP")
+    if phase["device_bytes_temporaries"] is not None:
+        table.add_row("memory per device: state and batch", size(phase["device_bytes_state_and_batch"]))
+        table.add_row("memory per device: temporaries", size(phase["device_bytes_temporaries"]))
+    return table
+
+
+def size(count: float) -> str:
+    """A number of bytes in readable units, such as "1.5 MB"."""
+    for unit in ("B", "KB", "MB", "GB"):
+        if count < 1000:
+            return f"{count:,.1f} {unit}"
+        count /= 1000
+    return f"{count:,.1f} TB"
+
+
+def duration(seconds: float) -> str:
+    """A time in the unit that people would use: "40 seconds", "12 minutes", "3.5 hours", "12 days"."""
+    for unit, length, most in (("seconds", 1, 90), ("minutes", 60, 90), ("hours", 3600, 72), ("days", 86400, 700)):
+        if seconds < most * length:
+            return f"{seconds / length:,.{0 if seconds >= 10 * length else 1}f} {unit}"
+    return f"{seconds / (365 * 86400):,.1f} years"

@@ -1,0 +1,136 @@
+"""`text=`: prepares raw text inside the run directory, or a sample of it to forecast what a run on it would cost."""
+
+import json
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import jax
+
+from bert_jax.data.text.corpus import CorpusFile, find_sources
+from bert_jax.errors import UserError
+from bert_jax.formats.source import Source
+from train.preparation.directory import prepare
+from train.preparation.options import HELD_OUT, PrepareOptions
+from train.preparation.show import print_report
+from train.preparation.stages import open_corpus
+from train.pretraining.recipe import PretrainConfig
+from train.pretraining.source import PreparedData, RandomData
+from train.pretraining.start import adopted_model
+from train.run.directory import RunDirectory
+
+# A sample of so much text takes a few seconds to prepare; a text that is no larger is prepared whole.
+SAMPLE_BYTES = 8 << 20
+
+
+def prepare_text(run: RunDirectory, config: PretrainConfig, given: frozenset[str], source: Source | None) -> str:
+    """Prepares `text=` inside the run directory and returns the path of the data; a resumed run reuses it.
+
+    With `init=` it uses the source's tokenizer, and checks first that the source can be trained on such data.
+    """
+    if run.is_remote:
+        raise UserError(
+            f"text: {run.path} is on a bucket, and text can only be prepared on a local disk; run python -m "
+            "train.prepare first and give its output, or a copy of it on a bucket, as data="
+        )
+    # The manifest is written last, so the data is complete if it exists, and the text itself is no longer needed.
+    # Without a config.json an earlier start failed after preparing: `prepare` then compares the options with its own.
+    if jax.process_index() == 0 and not ((run.data / "manifest.json").exists() and run.config.exists()):
+        _check_source(config, given, source)
+        manifest = prepare(_options(config, Path(run.data)))
+        print_report(manifest, title=f"{run.data}: done")
+    if jax.process_count() > 1:
+        from jax.experimental import multihost_utils
+
+        multihost_utils.sync_global_devices("text prepared")
+    return str(run.data)
+
+
+class SampledText(PreparedData):
+    """A prepared sample of `text=`; its numbers of examples and bytes are estimates for the whole text.
+
+    Attributes:
+        share: the sample's share of the text.
+        seconds: how long the whole text would take to prepare.
+        vocab_size: that of the whole text's vocabulary; the sample's own may be smaller.
+    """
+
+    def __init__(self, directory: Path, *, share: float, seconds: float, vocab_size: int | None):
+        super().__init__(str(directory))
+        self.share, self.seconds = share, seconds
+        self.vocab_size = max(vocab_size or 0, self.vocab_size)
+
+    def examples(self, length: int, split: str = "train") -> int:
+        return round(super().examples(length, split) / self.share)
+
+    @property
+    def size(self) -> int:
+        return round(super().size / self.share)
+
+
+@contextmanager
+def sampled_text(config: PretrainConfig, given: frozenset[str], source: Source | None) -> Iterator[SampledText]:
+    """Context manager: `text=` prepared in a temporary folder, whole or as a sample from all over it."""
+    _check_source(config, given, source)
+    with TemporaryDirectory() as scratch:
+        folder = Path(scratch)
+        options = _options(config, folder / "data")
+        sources = find_sources(options.inputs, format=options.format, plain_format=options.plain_format)
+        started, share = time.monotonic(), 1.0
+        if sum(source.path.stat().st_size for source in sources) > SAMPLE_BYTES:
+            share = _write_sample(folder / "sample.jsonl", options, sources)
+            held_out = HELD_OUT if options.held_out is None else options.held_out
+            sample = (str(folder / "sample.jsonl"),)
+            options = replace(options, inputs=sample, format="jsonl", field="text", held_out=held_out)
+        prepare(options)
+        seconds = (time.monotonic() - started) / share
+        yield SampledText(options.output, share=share, seconds=seconds, vocab_size=options.vocab_size)
+
+
+def _write_sample(path: Path, options: PrepareOptions, sources: Sequence[CorpusFile]) -> float:
+    """Writes documents from up to eight files spread over the corpus; returns their share of the corpus in bytes."""
+    chosen = [sources[i * len(sources) // 8] for i in range(8)] if len(sources) > 8 else list(sources)
+    budget = SAMPLE_BYTES / len(chosen)
+    read: list[int] = []  # numbers of bytes, which for compressed files are fewer than those of their text
+    with path.open("w", encoding="utf-8") as file:
+        for source in chosen:
+            written = 0
+            for text in open_corpus(options, [source], read.append):
+                file.write(json.dumps({"text": text}) + "\n")
+                written += len(text.encode())
+                if written >= budget:
+                    break
+    return min(1.0, sum(read) / sum(source.path.stat().st_size for source in sources))
+
+
+def _check_source(config: PretrainConfig, given: frozenset[str], source: Source | None) -> None:
+    """Raises UserError if the source of `init=` cannot be trained on the data that `text_options` makes."""
+    if source is not None:
+        adopted_model(config, RandomData(config.model.vocab_size, config.text_options.objective), given, source.config)
+
+
+def _options(config: PretrainConfig, output: Path) -> PrepareOptions:
+    options = config.text_options
+    vocab = options.vocab or config.init
+    fields: dict[str, Any] = {
+        "inputs": (str(config.text),),
+        "output": output,
+        "format": options.format,
+        "field": options.field,
+        "vocab": vocab,
+        "vocab_size": None if vocab else options.vocab_size,
+        "cased": options.cased,
+        "strip_accents": options.strip_accents,
+        "objective": options.objective,
+        "max_seq_length": tuple(sorted({phase.length for phase in config.phases})),
+        "short_seq_prob": options.short_seq_prob,
+        "dupe_factor": options.dupe_factor,
+        "held_out": options.held_out,
+        "seed": config.seed,
+        "workers": options.workers,
+    }
+    return PrepareOptions(**fields)
