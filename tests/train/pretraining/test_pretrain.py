@@ -392,7 +392,9 @@ def test_a_start_that_fails_leaves_nothing_and_the_corrected_one_starts_fresh(re
     texts.write_text("\n".join(lines))
     with pytest.raises(UserError, match="nowhere"):  # found after the text is prepared, which is kept
         pretrain.main([*words, "eval_data=/nowhere"])
-    with pytest.raises(UserError, match=r"made with other options: .*field 'text' .now 'body'.*choose another directory"):
+    with pytest.raises(
+        UserError, match=r"made with other options: .*field 'text' .now 'body'.*choose another directory"
+    ):
         pretrain.main([*words, "text_options.field=body"])
     assert pretrain.main(words) == EXIT_DONE
     capsys.readouterr()
