@@ -23,10 +23,11 @@ import numpy as np
 from bert_jax.data.pretraining.examples import build_index
 from bert_jax.data.pretraining.report import survey_index, survey_shard
 from bert_jax.data.pretraining.shards import Shard, pack_flat, save_shard, token_dtype, write_array
-from bert_jax.data.text.corpus import Corpus, find_sources, split_sentences
+from bert_jax.data.text.corpus import Corpus, split_sentences
+from bert_jax.data.text.sources import find_sources
 from bert_jax.data.tokenizer.tokenizer import Tokenizer
 from tests.data.pretraining.google_script import google_instances, google_pieces
-from train.preparation.stages import is_held_out
+from train.preparation.held_out import is_held_out
 
 _SENTENCES_AT_ONCE = 20_000
 

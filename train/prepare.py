@@ -15,7 +15,8 @@ from typing import Any
 
 from bert_jax.data.pretraining.examples import OBJECTIVES
 from bert_jax.data.pretraining.shards import MANIFEST
-from bert_jax.data.text.corpus import FORMATS
+from bert_jax.data.text.documents import RULES
+from bert_jax.data.text.sources import FORMATS
 from bert_jax.errors import UserError
 from train.preparation.directory import check, prepare
 from train.preparation.options import RECIPES, PrepareOptions
@@ -43,8 +44,20 @@ def parser() -> argparse.ArgumentParser:
     add("--limit", metavar="N", type=int, help="--show: print at most N examples")
     add("--split", default="train", choices=("train", "held-out"), help="--show: the split to print (default: train)")
     add("--json", action="store_true", help="results as JSON on stdout")
-    add("--format", choices=FORMATS, help="default: .jsonl and .parquet by suffix, else text")
-    add("--field", default="text", help="the field of a JSON object or a Parquet row with the text (default: text)")
+    add("--format", choices=FORMATS, help="default: .jsonl, .parquet and .md by suffix, else text")
+    add(
+        "--field",
+        metavar="NAME[,NAME]",
+        default="text",
+        help="the fields of a JSON object or a Parquet row with the text (default: text)",
+    )
+    add("--unwrap", action="store_true", help="join the lines of paragraphs that are wrapped at a column")
+    add(
+        "--documents",
+        metavar="RULE",
+        help=f"what a document of a plain file is: {RULES}\n"
+        "(default: paragraphs; with --unwrap: chapters; of Markdown: files)",
+    )
     add("--language", default="en", help="the language whose abbreviations do not end a sentence (default: en)")
     add("--vocab", metavar="FILE|DIR|HUB_ID", help="a vocabulary file, or the folder, run or hub id of a model")
     add("--vocab-size", metavar="N", type=int, help="learn a vocabulary of N pieces from the text")

@@ -18,25 +18,33 @@ from bert_jax.data.pretraining.shards import (
     write_array,
     write_manifest,
 )
-from bert_jax.data.text.corpus import Corpus, CorpusFile, find_sources
+from bert_jax.data.text.corpus import Corpus
+from bert_jax.data.text.sources import PLAIN, CorpusFile, find_sources
 from bert_jax.data.tokenizer.tokenizer import Tokenizer
 from bert_jax.data.workers import Workers
 from bert_jax.errors import UserError
 from bert_jax.files import read_object, write_json
 from bert_jax.formats.hub_files import published_as
+from train.preparation.held_out import LEAST_CHARS, with_held_out
 from train.preparation.options import PrepareOptions
+from train.preparation.show import print_warning
 from train.preparation.stages import (
     PreparedSplit,
+    ProgressReport,
     ShardPlan,
-    held_out_share,
     index_examples,
     index_google,
     make_tokenizer,
+    open_corpus,
     save_tokenizer,
+    size_of,
     tokenise_corpus,
 )
+from train.preparation.wrapping import warnings_about_lines
 
 _UNFINISHED = "unfinished.json"
+# Preparing more takes long enough for a warning that comes with the report to come too late.
+_LONG_BYTES = 16 << 20
 
 
 def prepare(options: PrepareOptions) -> dict[str, Any]:
@@ -48,11 +56,23 @@ def prepare(options: PrepareOptions) -> dict[str, Any]:
         UserError: a mistake in the options, the text or the vocabulary; or the output directory was made with other
             options, or another process is writing it.
     """
+    try:
+        return _prepare(options)
+    except UserError as error:
+        raise UserError(options.spelled(str(error))) from None
+
+
+def _prepare(options: PrepareOptions) -> dict[str, Any]:
+    by_default = options.held_out is None
     options = options.resolved()
     output = options.output
     sources = find_sources(options.inputs, format=options.format, plain_format=options.plain_format, exclude=output)
+    if options.documents is not None and not any(source.format in PLAIN for source in sources):
+        raise UserError(
+            "--documents: is for plain text and Markdown; a JSON object or a row is a document; leave it out"
+        )
     if options.held_out is None:
-        options = replace(options, held_out=held_out_share(options, sources))
+        options = _with_recorded_held_out(options) or _with_default_held_out(options, sources)
     identity = options.identity(sources)
     with _locked(output):
         if (output / MANIFEST).exists():
@@ -60,6 +80,10 @@ def prepare(options: PrepareOptions) -> dict[str, Any]:
             _refuse_other_options(output, manifest.get("options", {}), identity)
             return manifest
         learnt = _begin(output, identity)
+        wrapped = warnings_about_lines(options, sources)
+        if size_of(sources) > _LONG_BYTES:
+            for warning in wrapped:
+                print_warning(options.spelled(warning))
         tokenizer, learnt = _tokenizer(options, sources, identity, learnt)
         assert options.workers
         with Workers(options.workers) as workers:
@@ -69,10 +93,26 @@ def prepare(options: PrepareOptions) -> dict[str, Any]:
         if options.recipe == "google":
             index_google(options, splits, tokenizer)
         manifest = _manifest(options, identity, tokenizer, splits, learnt)
-        manifest["report"] = _report(options, tokenizer, splits, corpus, plan, learnt)
+        report = _report(options, tokenizer, splits, corpus, plan, learnt, by_default=by_default)
+        manifest["report"] = report | {"warnings": [options.spelled(text) for text in wrapped + report["warnings"]]}
         write_manifest(output, manifest)
         (output / _UNFINISHED).unlink()
     return read_manifest(output)
+
+
+def _with_recorded_held_out(options: PrepareOptions) -> PrepareOptions | None:
+    """With the default that finished or unfinished work in the output has: it was chosen for the same text."""
+    for name in (MANIFEST, _UNFINISHED):
+        if (options.output / name).exists():
+            made = read_object(options.output / name).get("options", {})
+            if isinstance(made.get("held_out"), float):
+                return replace(options, held_out=made["held_out"], held_out_tail=made.get("held_out_tail", 0.0))
+    return None
+
+
+def _with_default_held_out(options: PrepareOptions, sources: Sequence[CorpusFile]) -> PrepareOptions:
+    with ProgressReport("counting documents", total=size_of(sources), unit="MB", scale=1e6) as report:
+        return with_held_out(options, open_corpus(options, sources, report.advance))
 
 
 @contextmanager
@@ -186,6 +226,8 @@ def _report(
     corpus: Corpus,
     plan: ShardPlan,
     learnt: dict[str, Any],
+    *,
+    by_default: bool,
 ) -> dict[str, Any]:
     report: dict[str, Any] = {}
     for name, split in splits.items():
@@ -198,13 +240,22 @@ def _report(
     if corpus.cut:
         warnings.append(
             f"{corpus.cut} documents were so long that they were cut into several: separate documents by blank lines"
+            + (", or say what a document is with --documents" if options.unwrap or options.documents else "")
         )
     if plan.dropped:
         warnings.append(
             f"left out the held-out split: too few documents with words ({plan.dropped} in all); raise --held-out"
         )
+    elif options.held_out_tail:
+        of = "the document" if corpus.documents == 1 else f"each of the {corpus.documents} documents"
+        report["held_out_note"] = f"held out: the last {options.held_out_tail:.1%} of {of}"
     elif options.held_out and not report["held-out"]["documents"]:
         warnings.append("no document fell into the held-out split: raise --held-out to have something to evaluate on")
+    elif by_default and options.recipe != "google" and not report["held-out"]["documents"]:
+        warnings.append(
+            f"the text has fewer than {LEAST_CHARS:,} characters, too little to hold a part of it out: training goes "
+            "without evaluation. Add text, or prepare other text with this vocabulary and train with eval_data=DIR"
+        )
     return report | {"vocabulary": learnt or None, "warnings": warnings}
 
 

@@ -1,7 +1,9 @@
 """The options of preparing text: their defaults, their checks, and which of them the result depends on."""
 
+import glob
 import math
 import os
+import re
 import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -10,7 +12,8 @@ from typing import Any
 
 from bert_jax.data.pretraining.examples import OBJECTIVES, default_dupe_factor
 from bert_jax.data.pretraining.shards import describe_file
-from bert_jax.data.text.corpus import FORMATS, CorpusFile
+from bert_jax.data.text.documents import DocumentRule
+from bert_jax.data.text.sources import FORMATS, CorpusFile
 from bert_jax.errors import UserError
 from bert_jax.formats.hub import fetch
 from bert_jax.formats.hub_files import TOKENIZER, has_vocabulary, is_hub_id
@@ -48,6 +51,13 @@ _FIRST = ("vocab.txt", "tokenizer.json", "tokenizer_config.json", "special_token
 _IN_ORDER = (*_FIRST, *(name for name in TOKENIZER if name not in _FIRST))
 
 
+def inputs_in(text: str) -> tuple[str, ...]:
+    """The inputs of `text=`: files, folders and globs with commas between them; a file may have commas in its name."""
+    if Path(text).expanduser().exists() or glob.glob(text, recursive=True):
+        return (text,)
+    return tuple(part.strip() for part in text.split(",") if part.strip())
+
+
 RECIPES = ("default", "google")
 HELD_OUT, SEED, GOOGLE_SEED = 0.005, 0, 12345
 
@@ -63,6 +73,8 @@ class PrepareOptions:
     output: Path
     format: str | None = None
     field: str = "text"
+    unwrap: bool = False
+    documents: str | None = None
     language: str = "en"
     vocab: str | None = None
     vocab_size: int | None = None
@@ -77,9 +89,11 @@ class PrepareOptions:
     dupe_factor: int | None = None
     whole_word_masking: bool = False
     held_out: float | None = None
+    held_out_tail: float = 0.0  # the share of each document at its end, by default of a text of few documents
     seed: int | None = None
     workers: int | None = None
     shard_bytes: int = 16 << 20
+    for_run: bool = False  # train.pretrain prepares text=: messages name the options as its fields
 
     def __post_init__(self):
         object.__setattr__(self, "output", Path(self.output))
@@ -94,7 +108,23 @@ class PrepareOptions:
             )
         if self.recipe == "google" and self.objective != "nsp":
             raise UserError(f"--recipe google: needs --objective nsp, found {self.objective}; use the default recipe")
+        self._check_documents()
         self._check_numbers()
+
+    def _check_documents(self) -> None:
+        if self.unwrap and (self.recipe == "google" or self.format == "lines"):
+            what = "--format lines" if self.format == "lines" else f"--recipe {self.recipe}"
+            raise UserError(f"--unwrap: joins lines, but {what} takes every line for a sentence; leave one of them out")
+        if self.documents is None:
+            return
+        if self.recipe == "google":
+            raise UserError(
+                "--documents: --recipe google reads documents as Google's script does; leave one of them out"
+            )
+        try:
+            DocumentRule(self.documents)
+        except UserError as error:
+            raise UserError(f"--documents: {error}") from None
 
     def _check_numbers(self) -> None:
         shortest = 3 if self.objective == "none" else 5
@@ -119,7 +149,7 @@ class PrepareOptions:
     def resolved(self) -> "PrepareOptions":
         """Returns the options with defaults in place of None (unless None is itself a choice) and `vocab` as a path.
 
-        `held_out` may stay None: its default depends on the text (`stages.held_out_share`).
+        `held_out` may stay None: its default depends on the text (`held_out.with_held_out`).
         """
         google = self.recipe == "google"
         predictions = self.max_predictions or tuple(
@@ -141,6 +171,14 @@ class PrepareOptions:
         """The format of a file whose suffix does not tell it."""
         return "lines" if self.recipe == "google" else "text"
 
+    def spelled(self, message: str) -> str:
+        """A message that names options, in the syntax of the program that the user called."""
+        if not self.for_run:
+            return message
+        for option, field in _AS_FIELDS:
+            message = option.sub(field, message)
+        return message
+
     def settings(self) -> dict[str, Any]:
         """The manifest's `settings`: what readers of the data need, and how it was made."""
         assert self.max_predictions is not None
@@ -154,8 +192,11 @@ class PrepareOptions:
             "short_seq_prob": self.short_seq_prob,
             "dupe_factor": self.dupe_factor,
             "held_out": self.held_out,
+            **({"held_out_tail": self.held_out_tail} if self.held_out_tail else {}),
             "format": self.format,
             "field": self.field,
+            **({"unwrap": True} if self.unwrap else {}),
+            **({"documents": self.documents} if self.documents else {}),
             "language": self.language,
             "shard_bytes": self.shard_bytes,
         }
@@ -179,6 +220,19 @@ class PrepareOptions:
             "strip_accents": self.strip_accents,
             "input": [{"name": source.path.name, "format": source.format, **_describe(source)} for source in sources],
         }
+
+
+_VALUE = r"[a-z0-9]+(?::\S+)?(?=[\s,;.)]|$)"
+_AS_FIELDS = (
+    (re.compile(r"--unwrap\b(?!:)"), "text_options.unwrap=true"),
+    (re.compile(r"--(un)?cased\b"), lambda found: f"text_options.cased={'false' if found[1] else 'true'}"),
+    (re.compile(rf"--(objective|format|rows|documents) (?!or\b|and\b|to\b)({_VALUE})"), r"text_options.\1=\2"),
+    (re.compile(r"--vocab (FILE\|DIR\|HUB_ID)"), r"text_options.vocab=\1"),
+    (re.compile(r"--vocab-size N\b"), "text_options.vocab_size=N"),
+    (re.compile(r"another --output\b"), "another run="),
+    (re.compile(r"--output (?=\S)"), ""),
+    (re.compile(r"--([a-z][a-z-]*)"), lambda found: f"text_options.{found[1].replace('-', '_')}"),
+)  # fmt: skip
 
 
 def available_cores() -> int:

@@ -44,8 +44,15 @@ def print_report(manifest: dict[str, Any], *, title: str) -> None:
         f"{manifest['objective']}, recipe {manifest['recipe']}, seed {manifest['seed']}",
         markup=False, soft_wrap=True,
     )  # fmt: skip
+    if "held_out_note" in report:
+        console.print(report["held_out_note"], markup=False, soft_wrap=True)
     for warning in report["warnings"]:
-        console.print("warning:", warning, style="yellow", markup=False, soft_wrap=True)
+        print_warning(warning)
+
+
+def print_warning(warning: str) -> None:
+    """Prints a warning on stderr."""
+    Console(stderr=True, highlight=False).print("warning:", warning, style="yellow", markup=False, soft_wrap=True)
 
 
 def _origin(tokenizer: dict[str, Any]) -> str:

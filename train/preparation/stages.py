@@ -1,8 +1,5 @@
 """The stages of preparing text and their progress: tokenizer, token shards, example indices. Each resumes."""
 
-import hashlib
-import itertools
-import math
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -18,15 +15,17 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 from bert_jax.data.pretraining.google_recipe import google_instances
 from bert_jax.data.pretraining.report import SplitStatistics, survey_index
 from bert_jax.data.pretraining.shards import SPLITS, describe_file, new_directory, open_shard, write_array
-from bert_jax.data.text.corpus import MAX_DOCUMENT_CHARS, Corpus, CorpusFile
+from bert_jax.data.text.corpus import MAX_DOCUMENT_CHARS, Corpus
 from bert_jax.data.text.lines import no_progress
+from bert_jax.data.text.sources import CorpusFile
 from bert_jax.data.tokenizer.google import GoogleTokenizer
 from bert_jax.data.tokenizer.tokenizer import Tokenizer
 from bert_jax.data.vocabulary import SPECIAL_TOKENS, count_words, learn_vocabulary
 from bert_jax.data.workers import Workers
 from bert_jax.errors import UserError
+from train.preparation.held_out import in_splits
 from train.preparation.jobs import IndexJob, IndexResult, ShardResult, TokeniseJob
-from train.preparation.options import HELD_OUT, PrepareOptions
+from train.preparation.options import PrepareOptions
 
 _SECONDS_BETWEEN_LINES = 60.0
 
@@ -85,10 +84,6 @@ class ProgressReport:
         return f"{self._what}: {share:.0%}, {self._rate(now)}, {left / 60:.0f} min left"
 
 
-# A corpus whose documents are as many has enough of them in the default share, whatever their length.
-_ENOUGH_DOCUMENTS = 50
-# 500 masked tokens at 15 %, of 5 characters each.
-_ENOUGH_CHARS = 500 / 0.15 * 5
 _MASKS = ("mask_positions", "mask_inputs", "mask_count")
 
 
@@ -99,36 +94,6 @@ class PreparedSplit:
     statistics: SplitStatistics
     shards: list[dict[str, Any]] = field(default_factory=list)
     examples: dict[int, list[IndexResult]] = field(default_factory=dict)
-
-
-def is_held_out(text: str, share: float) -> bool:
-    """Whether a document belongs to the held-out split: depends only on its text."""
-    return _place(text) < share * 2**64
-
-
-def _place(text: str) -> int:
-    """A document's place among 2**64, from a hash of its text."""
-    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big")
-
-
-def held_out_share(options: PrepareOptions, sources: Sequence[CorpusFile]) -> float:
-    """The default share of held-out documents: `HELD_OUT`, or more of a corpus that has few documents.
-
-    From ten documents on, at least two are held out, and then more until they have text for about 500 masked tokens or
-    are a tenth of all documents.
-    """
-    found: list[tuple[int, int]] = []
-    with ProgressReport("counting documents", total=_size(sources), unit="MB", scale=1e6) as report:
-        for text in open_corpus(options, sources, report.advance):
-            found.append((_place(text), len(text)))
-            if len(found) * HELD_OUT >= _ENOUGH_DOCUMENTS:
-                return HELD_OUT
-    if len(found) < 10:
-        return HELD_OUT
-    places, lengths = zip(*sorted(found), strict=True)
-    enough = 1 + sum(chars < _ENOUGH_CHARS for chars in itertools.accumulate(lengths))
-    number = max(2, min(enough, math.ceil(len(found) / 10)))
-    return max(HELD_OUT, math.ceil(places[number - 1] / 2**64 * 1e6 + 1) / 1e6)
 
 
 def open_corpus(
@@ -142,6 +107,8 @@ def open_corpus(
     return Corpus(
         sources,
         field=options.field,
+        documents=options.documents,
+        unwrap=options.unwrap,
         as_google=google,
         max_document_chars=1 << 62 if google else MAX_DOCUMENT_CHARS,
         progress=progress,
@@ -164,10 +131,9 @@ def make_tokenizer(options: PrepareOptions, sources: Sequence[CorpusFile]) -> tu
         except FileNotFoundError as error:
             raise UserError(f"--vocab {options.vocab}: {error}") from None
     assert options.vocab_size and options.workers and options.held_out is not None
-    with ProgressReport("counting words", total=_size(sources), unit="MB", scale=1e6) as report:
-        texts = (
-            text for text in open_corpus(options, sources, report.advance) if not is_held_out(text, options.held_out)
-        )
+    with ProgressReport("counting words", total=size_of(sources), unit="MB", scale=1e6) as report:
+        documents = open_corpus(options, sources, report.advance)
+        texts = (text for split, text in in_splits(options, documents) if split == "train")
         literal = () if google else SPECIAL_TOKENS
         counts = count_words(texts, special_tokens=literal, workers=options.workers)
     learnt = learn_vocabulary(
@@ -208,8 +174,9 @@ class ShardPlan:
     at least two.
     """
 
-    def __init__(self, *, held_out: float, shard_bytes: int, needs_two: bool):
-        self._held_out, self._shard_bytes, self._needs_two = held_out, shard_bytes, needs_two
+    def __init__(self, options: PrepareOptions):
+        self._options = options
+        self._needs_two = options.objective != "none" and options.recipe != "google"
         self.dropped = 0
 
     def shards(self, corpus: Corpus) -> Iterator[tuple[str, int, list[str]]]:
@@ -218,10 +185,9 @@ class ShardPlan:
         Raises UserError if the train split has no words, or only one document where two are needed. A held-out split
         that is too small for a shard is left out, and `dropped` counts its documents.
         """
-        filling = {split: _Filling(self._shard_bytes) for split in SPLITS}
+        filling = {split: _Filling(self._options.shard_bytes) for split in SPLITS}
         numbers = dict.fromkeys(SPLITS, 0)
-        for text in corpus:
-            split = SPLITS[is_held_out(text, self._held_out)]
+        for split, text in in_splits(self._options, corpus):
             if done := filling[split].add(text):
                 yield split, numbers[split], done
                 numbers[split] += 1
@@ -232,16 +198,20 @@ class ShardPlan:
             elif split != "train":
                 self.dropped = len(last)
             else:
-                raise UserError(_too_little(corpus.documents, with_words))
+                raise UserError(_too_little(self._options, corpus.documents, with_words))
 
 
-def _too_little(documents: int, with_words: int) -> str:
+def _too_little(options: PrepareOptions, documents: int, with_words: int) -> str:
     if not with_words:
         return f"the train split has no words ({documents} documents in all): the text is empty, or all held out"
     one = "the text is one document" if documents == 1 else "the train split is one document"
+    if options.unwrap or options.documents:
+        mend = "Say what a document is, as in --documents paragraphs or --documents heading:CHAPTER"
+    else:
+        mend = "Separate documents by blank lines"
     return (
-        f"{one}: next-sentence prediction draws random sentences from a second one. Separate documents by blank "
-        "lines, or train without it: --objective none"
+        f"{one}: next-sentence prediction draws random sentences from a second one. {mend}, or train without it: "
+        "--objective none"
     )
 
 
@@ -284,13 +254,9 @@ def tokenise_corpus(
         raise UserError(
             f"the input mixes the formats {', '.join(sorted(formats))}; say --format, or prepare them separately"
         )
-    plan = ShardPlan(
-        held_out=options.held_out,
-        shard_bytes=options.shard_bytes,
-        needs_two=options.objective != "none" and options.recipe != "google",
-    )
+    plan = ShardPlan(options)
     splits = {split: PreparedSplit(SplitStatistics(tokenizer.vocab_size)) for split in SPLITS}
-    with ProgressReport("tokenising", total=_size(sources), unit="MB", scale=1e6) as report:
+    with ProgressReport("tokenising", total=size_of(sources), unit="MB", scale=1e6) as report:
         corpus = open_corpus(options, sources, report.advance)
         job = partial(
             TokeniseJob,
@@ -380,5 +346,5 @@ def _index_file(options: PrepareOptions, split: str, length: int, number: int) -
     return folder / f"{number:05d}.npy"
 
 
-def _size(sources: Sequence[CorpusFile]) -> int:
+def size_of(sources: Sequence[CorpusFile]) -> int:
     return sum(source.path.stat().st_size for source in sources)

@@ -27,6 +27,8 @@ class TextConfig:
 
     format: str | None = None
     field: str = "text"
+    unwrap: bool = False  # join the lines of paragraphs that are wrapped at a column
+    documents: str | None = None  # None: paragraphs; with unwrap: chapters
     vocab: str | None = None  # None: the vocabulary of init=, or vocab_size pieces learnt from the text
     vocab_size: int = 30_000
     cased: bool | None = None  # None: uncased, or what `vocab` says
@@ -56,7 +58,7 @@ class PretrainConfig:
     seed: int = 0
 
     data: str | None = None  # a prepared directory, or "random"
-    text: str | None = None  # files or a glob, prepared into the run directory first
+    text: str | None = None  # files, folders and globs with commas between them, prepared into the run directory first
     text_options: TextConfig = field(default_factory=TextConfig)
     eval_data: str | None = None  # a prepared directory; None: the held-out part of `data`
     init: str | None = None  # a run directory, a folder or a hub id to start from, with its architecture

@@ -11,11 +11,11 @@ from typing import Any
 
 import jax
 
-from bert_jax.data.text.corpus import CorpusFile, find_sources
+from bert_jax.data.text.sources import CorpusFile, find_sources
 from bert_jax.errors import UserError
 from bert_jax.formats.source import Source
 from train.preparation.directory import prepare
-from train.preparation.options import HELD_OUT, PrepareOptions
+from train.preparation.options import HELD_OUT, PrepareOptions, inputs_in
 from train.preparation.show import print_report
 from train.preparation.stages import open_corpus
 from train.pretraining.recipe import PretrainConfig
@@ -85,7 +85,8 @@ def sampled_text(config: PretrainConfig, given: frozenset[str], source: Source |
             share = _write_sample(folder / "sample.jsonl", options, sources)
             held_out = HELD_OUT if options.held_out is None else options.held_out
             sample = (str(folder / "sample.jsonl"),)
-            options = replace(options, inputs=sample, format="jsonl", field="text", held_out=held_out)
+            options = replace(options, inputs=sample, format="jsonl", field="text", unwrap=False, documents=None)
+            options = replace(options, held_out=held_out)
         prepare(options)
         seconds = (time.monotonic() - started) / share
         yield SampledText(options.output, share=share, seconds=seconds, vocab_size=options.vocab_size)
@@ -117,10 +118,12 @@ def _options(config: PretrainConfig, output: Path) -> PrepareOptions:
     options = config.text_options
     vocab = options.vocab or config.init
     fields: dict[str, Any] = {
-        "inputs": (str(config.text),),
+        "inputs": inputs_in(str(config.text)),
         "output": output,
         "format": options.format,
         "field": options.field,
+        "unwrap": options.unwrap,
+        "documents": options.documents,
         "vocab": vocab,
         "vocab_size": None if vocab else options.vocab_size,
         "cased": options.cased,
@@ -132,5 +135,6 @@ def _options(config: PretrainConfig, output: Path) -> PrepareOptions:
         "held_out": options.held_out,
         "seed": config.seed,
         "workers": options.workers,
+        "for_run": True,
     }
     return PrepareOptions(**fields)

@@ -1,93 +1,20 @@
-"""Files -> documents -> sentences: plain text, one sentence per line, JSON lines and Parquet, compressed or not."""
+"""Files -> documents -> sentences: plain text, Markdown, JSON lines and Parquet, compressed or not."""
 
-import glob
 import itertools
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
 
+from bert_jax.data.text.documents import DocumentRule
 from bert_jax.data.text.lines import no_progress, read_lines
+from bert_jax.data.text.markdown import markdown_lines
+from bert_jax.data.text.sources import PLAIN, CorpusFile
+from bert_jax.data.text.wrapped import unwrap
 from bert_jax.errors import UserError
 
-FORMATS = ("lines", "text", "jsonl", "parquet")
 MAX_DOCUMENT_CHARS = 8 << 20
 _PARQUET_ROWS = 256
-
-
-class CorpusFile(NamedTuple):
-    """A file of the corpus and how it is read: one of FORMATS."""
-
-    path: Path
-    format: str
-
-
-def find_sources(
-    inputs: Sequence[str | Path], *, format: str | None = None, plain_format: str = "text", exclude: Path | None = None
-) -> list[CorpusFile]:
-    """Files, folders (all files below them) and globs -> the files, each once.
-
-    They come in the order given, those of one folder or glob by name.
-
-    format: applies to all files. None: .jsonl and .parquet by their suffix (before .gz or .zst), others `plain_format`.
-    exclude: a folder whose files are not part of the corpus (the output, which may be inside an input). Hidden
-    files below a folder are skipped.
-
-    Raises UserError if an input matches nothing, or if a suffix does not determine the format.
-    """
-    if format is not None and format not in FORMATS:
-        raise UserError(f"format: found {format!r}, expected one of {', '.join(FORMATS)}")
-    skip = exclude.resolve() if exclude else None
-    found: dict[Path, CorpusFile] = {}
-    for name in inputs:
-        paths = [path for path in _expand(str(name)) if skip is None or skip not in path.resolve().parents]
-        if not paths:
-            raise UserError(
-                f"{name}: no such file, and no file matches it" if glob.has_magic(str(name)) else _missing(name)
-            )
-        for path in paths:
-            found.setdefault(path.resolve(), CorpusFile(path, format or _format_by_suffix(path, plain_format)))
-    if not found:
-        raise UserError("no input: name the files, folders or globs that hold the text")
-    return list(found.values())
-
-
-def _missing(name: str | Path) -> str:
-    return f"{name}: no files in this folder" if Path(name).is_dir() else f"{name}: no such file or folder"
-
-
-def _expand(name: str) -> list[Path]:
-    path = Path(name)
-    if path.exists():
-        paths = [path]
-    else:
-        paths = [Path(match) for match in sorted(glob.glob(name, recursive=True))]
-    files = []
-    for path in paths:
-        files += _files_below(path) if path.is_dir() else [path]
-    return files
-
-
-def _files_below(folder: Path) -> list[Path]:
-    """Sorted by name, without hidden files."""
-    return sorted(
-        path
-        for path in folder.rglob("*")
-        if path.is_file() and not any(part.startswith(".") for part in path.relative_to(folder).parts)
-    )
-
-
-def _format_by_suffix(path: Path, plain_format: str) -> str:
-    suffixes = [suffix.lower() for suffix in path.suffixes]
-    if suffixes and suffixes[-1] in (".gz", ".zst"):
-        suffixes.pop()
-    suffix = suffixes[-1] if suffixes else ""
-    if suffix == ".json":
-        raise UserError(
-            f"{path}: one JSON object per line (--format jsonl) or plain text (--format text)? The name does not tell"
-        )
-    return {".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet"}.get(suffix, plain_format)
 
 
 class Corpus:
@@ -95,11 +22,17 @@ class Corpus:
 
     A document is a str whose lines are separated by "\\n"; it has at least one character that is not white space.
 
-        text      blank lines separate documents
-        lines     the same, and every line is a sentence
-        jsonl     one JSON object per line, its text in `field`
-        parquet   one row per document, its text in the column `field` (needs the extra `parquet`)
+        text       lines; `documents` says where a document ends, by default at a blank line
+        lines      the same, and every line is a sentence
+        markdown   the same without markup; a file is a document by default
+        jsonl      one JSON object per line, its text in `field`
+        wikipedia  the same from WikiExtractor, without the title that its older versions put first
+        parquet    one row per document, its text in the column `field` (needs the extra `parquet`)
 
+    field: several names, separated by commas, give one document, a paragraph for each.
+    documents: a rule of `DocumentRule`, for text, lines and markdown.
+    unwrap: joins the lines of wrapped paragraphs (`wrapped.unwrap`) of all formats but lines and markdown, and
+    documents are chapters by default.
     as_google: reads text and lines as Google's create_pretraining_data.py does: a document may continue in the
     next file (by default a file ends its last document), every "\\r" is dropped, a byte-order mark is text.
     `progress` is called with the number of bytes read, as they are read.
@@ -116,12 +49,16 @@ class Corpus:
         sources: Sequence[CorpusFile],
         *,
         field: str = "text",
+        documents: str | None = None,
+        unwrap: bool = False,
         as_google: bool = False,
         max_document_chars: int = MAX_DOCUMENT_CHARS,
         progress: Callable[[int], None] = no_progress,
     ):
         self._sources = sources
-        self._field = field
+        self._fields = tuple(field.split(","))
+        self._rule = documents
+        self._unwrap = unwrap
         self._as_google = as_google
         self._max_chars = max_document_chars
         self._progress = progress
@@ -143,24 +80,28 @@ class Corpus:
 
     def _documents(self) -> Iterator[Iterable[str]]:
         """Each document as its lines; consume them before asking for the next document."""
-        for plain, group in itertools.groupby(self._sources, key=lambda source: source.format in ("text", "lines")):
-            if not plain:
-                for path, form in group:
-                    read = _read_parquet if form == "parquet" else _read_jsonl
-                    yield from (text.split("\n") for text in read(path, self._field, self._progress))
+        for is_plain, group in itertools.groupby(self._sources, key=lambda source: source.format in PLAIN):
+            if not is_plain:
+                for source in group:
+                    for text in read_texts(source, self._fields, self._progress):
+                        lines = text.split("\n")
+                        yield unwrap(lines) if self._unwrap else lines
             elif self._as_google:
                 files = (read_lines(path, self._progress, as_tensorflow=True) for path, _ in group)
-                yield from _blocks(line for lines in files for _, line in lines)
+                yield from DocumentRule("paragraphs").divide(line for lines in files for _, line in lines)
             else:
-                for path, _ in group:
-                    yield from _blocks(line for _, line in read_lines(path, self._progress))
+                for source in group:
+                    yield from self._divided(source)
 
-
-def _blocks(lines: Iterable[str]) -> Iterator[Iterator[str]]:
-    """Stretches of lines that are not blank."""
-    for has_text, block in itertools.groupby(lines, key=lambda line: bool(line.strip())):
-        if has_text:
-            yield block
+    def _divided(self, source: CorpusFile) -> Iterator[Iterable[str]]:
+        """The documents of a plain file."""
+        lines = (line for _, line in read_lines(source.path, self._progress))
+        if source.format == "markdown":
+            return DocumentRule(self._rule or "files").divide(markdown_lines(lines))
+        if not self._unwrap or source.format == "lines":
+            return DocumentRule(self._rule or "paragraphs").divide(lines)
+        rule = DocumentRule(self._rule or "chapters")
+        return rule.divide(unwrap(lines, rule.is_boundary))
 
 
 def _pieces(lines: Iterable[str], max_chars: int) -> Iterator[str]:
@@ -178,7 +119,24 @@ def _pieces(lines: Iterable[str], max_chars: int) -> Iterator[str]:
         yield "\n".join(piece)
 
 
-def _read_jsonl(path: Path, field: str, progress: Callable[[int], None]) -> Iterator[str]:
+def read_texts(
+    source: CorpusFile, fields: Sequence[str], progress: Callable[[int], None] = no_progress
+) -> Iterator[str]:
+    """The text of each JSON object or row: its `fields`, with a blank line between them.
+
+    Raises UserError as `Corpus` does.
+    """
+    read = _read_parquet if source.format == "parquet" else _read_jsonl
+    for where, values in read(source.path, fields, progress):
+        texts = [_checked_text(values[field], field, where) for field in fields]
+        if source.format == "wikipedia":
+            texts = [text.removeprefix(f"{values.get('title')}\n") for text in texts]
+        yield "\n\n".join(texts)
+
+
+def _read_jsonl(
+    path: Path, fields: Sequence[str], progress: Callable[[int], None]
+) -> Iterator[tuple[str, dict[str, object]]]:
     for number, line in read_lines(path, progress):
         if not line.strip():
             continue
@@ -192,13 +150,16 @@ def _read_jsonl(path: Path, field: str, progress: Callable[[int], None]) -> Iter
         except (ValueError, RecursionError) as error:
             raise UserError(f"{where}: not JSON that can be read ({error})") from None
         if not isinstance(value, dict):
-            raise UserError(f"{where}: found {_kind(value)}, expected an object with the field {field!r}")
-        if field not in value:
-            raise UserError(f"{where}: no field {field!r}; the object has {_some_names(value)}")
-        yield _checked_text(value[field], field, where)
+            raise UserError(f"{where}: found {_kind(value)}, expected an object with the field {fields[0]!r}")
+        for field in fields:
+            if field not in value:
+                raise UserError(f"{where}: no field {field!r}; the object has {_some_names(value)}")
+        yield where, value
 
 
-def _read_parquet(path: Path, field: str, progress: Callable[[int], None]) -> Iterator[str]:
+def _read_parquet(
+    path: Path, fields: Sequence[str], progress: Callable[[int], None]
+) -> Iterator[tuple[str, dict[str, object]]]:
     try:
         import pyarrow
         from pyarrow import parquet
@@ -208,18 +169,20 @@ def _read_parquet(path: Path, field: str, progress: Callable[[int], None]) -> It
     try:
         with parquet.ParquetFile(path) as file:
             names = file.schema_arrow.names
-            if field not in names:
-                raise UserError(f"{path}: no column {field!r}; the file has {_some_names(names)}")
+            for field in fields:
+                if field not in names:
+                    raise UserError(f"{path}: no column {field!r}; the file has {_some_names(names)}")
             size, rows = path.stat().st_size, max(file.metadata.num_rows, 1)
-            for batch in file.iter_batches(batch_size=_PARQUET_ROWS, columns=[field]):
-                for value in batch.column(0).to_pylist():
+            for batch in file.iter_batches(batch_size=_PARQUET_ROWS, columns=list(fields)):
+                for value in batch.to_pylist():
                     row += 1
-                    yield _checked_text(value, field, f"{path}, row {row}")
+                    yield f"{path}, row {row}", value
                 progress(size * batch.num_rows // rows)
     except (pyarrow.ArrowException, OSError) as error:
         raise UserError(f"{path}, after row {row}: cannot be read as Parquet ({str(error).splitlines()[0]})") from None
     except UnicodeDecodeError:
-        raise UserError(f"{path}, after row {row}: the column {field!r} has text that is not UTF-8") from None
+        named = f"column {fields[0]!r} has" if len(fields) == 1 else f"columns {', '.join(map(repr, fields))} have"
+        raise UserError(f"{path}, after row {row}: the {named} text that is not UTF-8") from None
 
 
 def _checked_text(value: object, field: str, where: str) -> str:

@@ -90,6 +90,15 @@ def _raw_lines(path: Path, progress: Callable[[int], None]) -> Iterator[tuple[in
         raise UserError(f"{path}: cannot be read ({error.strerror or error})") from None
 
 
+def read_head(path: Path, size: int = 4096) -> bytes:
+    """The first bytes of a file's text, decompressed; b"" if the file cannot be read: `read_lines` says why."""
+    try:
+        with _open(path, no_progress) as file:
+            return file.read(size)
+    except (OSError, EOFError, zlib.error, _ZstdDamage, UserError):
+        return b""
+
+
 def compression_of(path: Path) -> str:
     """ "gzip", "zstd" or "", by the first bytes; UserError if the file name promises another compression."""
     try:

@@ -9,7 +9,8 @@ import pytest
 import zstandard
 
 from bert_jax.data.text import corpus as sentences_module
-from bert_jax.data.text.corpus import Corpus, find_sources, split_sentences
+from bert_jax.data.text.corpus import Corpus, split_sentences
+from bert_jax.data.text.sources import find_sources
 from bert_jax.errors import UserError
 
 TWO_DOCUMENTS = "The cat sat. It slept.\nThen it ate.\n\n  \nA dog came.\n"

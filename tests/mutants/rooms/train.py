@@ -176,7 +176,7 @@ MUTANTS: tuple[Mutant, ...] = (
         (f"{OF_PREPARING}::test_a_document_stays_on_its_side_whatever_else_is_in_the_corpus",),
     ),
     Mutant(
-        "train/preparation/stages.py",
+        "train/preparation/held_out.py",
         "math.ceil(len(found) / 10)",
         "math.ceil(len(found) / 100)",
         "a small text holds out too little to evaluate on",

@@ -19,12 +19,12 @@ import numpy as np
 import pytest
 
 from bert_jax.data.pretraining.shards import open_shard
-from bert_jax.data.text.corpus import find_sources, split_sentences
+from bert_jax.data.text.corpus import split_sentences
 from bert_jax.data.text.lines import read_lines
 from bert_jax.data.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import UserError
 from tests.data.pretraining.google_script import google_instances, google_lines, google_pieces
-from train.preparation.stages import held_out_share, is_held_out
+from train.preparation.held_out import is_held_out, with_held_out
 from train.prepare import PrepareOptions, main, prepare
 from train.run.stopping import exit_code
 
@@ -123,11 +123,9 @@ def test_a_document_stays_on_its_side_whatever_else_is_in_the_corpus():
 def test_by_default_a_small_corpus_holds_out_enough_to_evaluate_on(options, tmp_path):
     """At least two of ten documents or more, and no more than a tenth unless that is two."""
     del options["held_out"]
-    for count, short, least, most in ((9, True, 0, 1), (10, True, 2, 3), (60, True, 6, 8), (60, False, 2, 4)):
+    for count, short, least, most in ((10, True, 2, 3), (60, True, 6, 8), (60, False, 2, 4)):
         texts = [text if short else "\n".join([text] * 100) for text in make_documents(count, seed=count)]
-        (tmp_path / "small.txt").write_text("\n\n".join(texts) + "\n")
-        sources = find_sources([tmp_path / "small.txt"])
-        share = held_out_share(PrepareOptions(**options).resolved(), sources)
+        share = with_held_out(PrepareOptions(**options), texts).held_out
         assert least <= sum(is_held_out(text, share) for text in texts) <= most, (count, share)
     manifest = made(**options)
     assert manifest["settings"]["held_out"] > 0.02

@@ -1,0 +1,179 @@
+"""Which files are the corpus, and what they are: by suffix and first bytes. Files that are not text are named."""
+
+import glob
+import re
+import zipfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from bert_jax.data.text.lines import read_head
+from bert_jax.errors import UserError
+
+FORMATS = ("lines", "text", "markdown", "jsonl", "wikipedia", "parquet")
+PLAIN = ("text", "lines", "markdown")  # their files are divided into documents
+_BY_SUFFIX = {
+    ".jsonl": "jsonl",
+    ".ndjson": "jsonl",
+    ".parquet": "parquet",
+    ".md": "markdown",
+    ".markdown": "markdown",
+}
+
+
+class CorpusFile(NamedTuple):
+    """A file of the corpus and how it is read: one of FORMATS."""
+
+    path: Path
+    format: str
+
+
+def find_sources(
+    inputs: Sequence[str | Path], *, format: str | None = None, plain_format: str = "text", exclude: Path | None = None
+) -> list[CorpusFile]:
+    """Files, folders (all files below them) and globs -> the files, each once.
+
+    They come in the order given, those of one folder or glob by name.
+
+    format: applies to all files. None: .jsonl, .parquet and .md by their suffix (before .gz or .zst), WikiExtractor's
+    JSON by its first bytes, others `plain_format`.
+    exclude: a folder whose files are not part of the corpus (the output, which may be inside an input). Hidden
+    files below a folder are skipped.
+
+    Raises UserError if an input matches nothing, if a file is not text (a PDF, a web page, an archive), or if its
+    format cannot be determined.
+    """
+    if format is not None and format not in FORMATS:
+        raise UserError(f"format: found {format!r}, expected one of {', '.join(FORMATS)}")
+    skip = exclude.resolve() if exclude else None
+    found: dict[Path, CorpusFile] = {}
+    for name in inputs:
+        paths = [path for path in _expand(str(name)) if skip is None or skip not in path.resolve().parents]
+        if not paths:
+            raise UserError(
+                f"{name}: no such file, and no file matches it" if glob.has_magic(str(name)) else _missing(name)
+            )
+        for path in paths:
+            if path.resolve() not in found:
+                found[path.resolve()] = CorpusFile(path, _format_of(path, format, plain_format))
+    if not found:
+        raise UserError("no input: name the files, folders or globs that hold the text")
+    return list(found.values())
+
+
+def _missing(name: str | Path) -> str:
+    return f"{name}: no files in this folder" if Path(name).is_dir() else f"{name}: no such file or folder"
+
+
+def _expand(name: str) -> list[Path]:
+    path = Path(name).expanduser()
+    if path.exists():
+        paths = [path]
+    else:
+        paths = [Path(match) for match in sorted(glob.glob(str(path), recursive=True))]
+    files = []
+    for path in paths:
+        files += _files_below(path) if path.is_dir() else [path]
+    return files
+
+
+def _files_below(folder: Path) -> list[Path]:
+    """Sorted by name, without hidden files."""
+    return sorted(
+        path
+        for path in folder.rglob("*")
+        if path.is_file() and not any(part.startswith(".") for part in path.relative_to(folder).parts)
+    )
+
+
+def _format_of(path: Path, format: str | None, plain_format: str) -> str:
+    """The format of one file; UserError if it is not text in that format."""
+    suffixes = [suffix.lower() for suffix in path.suffixes]
+    if suffixes and suffixes[-1] in (".gz", ".zst"):
+        suffixes.pop()
+    suffix = suffixes[-1] if suffixes else ""
+    if format is None and suffix == ".json":
+        raise UserError(
+            f"{path}: one JSON object per line (--format jsonl) or plain text (--format text)? The name does not tell"
+        )
+    wanted = format or _BY_SUFFIX.get(suffix, plain_format)
+    if wanted == "parquet":
+        return wanted
+    head = read_head(path)
+    for is_such, what, mend in _NOT_TEXT:
+        if is_such(head):
+            raise UserError(f"{path}: {what}, not text; {mend.format(name=path.name, stem=path.stem)}, or leave it out")
+    if head.startswith(b"PK\x03\x04"):
+        what, mend = _in_zip(path)
+        raise UserError(f"{path}: {what}, not text; {mend.format(name=path.name, stem=path.stem)}, or leave it out")
+    if format is None and wanted == plain_format and _JSON_OBJECT.match(head):
+        if not _WIKIPEDIA.match(head):
+            raise UserError(f"{path}: holds JSON objects; say --format jsonl if it has one per line")
+        return "wikipedia"
+    if format is None and head.startswith(b"<doc id="):
+        raise UserError(f"{path}: WikiExtractor's pages in <doc> elements; extract them with its option --json")
+    return wanted
+
+
+def _in_zip(path: Path) -> tuple[str, str]:
+    """What a ZIP archive is, and what to do with it."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            names = archive.namelist()
+            kind = archive.read("mimetype").decode(errors="replace") if "mimetype" in names else ""
+    except (zipfile.BadZipFile, OSError, NotImplementedError, RuntimeError):
+        names, kind = [], ""
+    if "epub" in kind:
+        return "an EPUB book", _PANDOC
+    if "opendocument.text" in kind:
+        return "an OpenDocument text", _PANDOC
+    if any(name.startswith("word/") for name in names):
+        return "a Word document", _PANDOC
+    return "a ZIP archive", "unpack it: unzip '{name}'"
+
+
+def _starts(*heads: bytes) -> Callable[[bytes], bool]:
+    return lambda head: head.startswith(heads)
+
+
+def _is_web_page(head: bytes) -> bool:
+    start = head.lstrip(b"\xef\xbb\xbf \t\r\n").lower()
+    return start.startswith((b"<!doctype html", b"<html")) or (start.startswith(b"<?xml") and b"<html" in start)
+
+
+def _is_binary(head: bytes) -> bool:
+    """Text has no zero bytes to speak of, and UTF-16 without a byte-order mark has many."""
+    return head.count(0) * 10 > len(head) and not head.startswith((b"\xff\xfe", b"\xfe\xff"))
+
+
+_PANDOC = "convert it: pandoc -t plain --wrap=none '{name}' -o '{stem}.txt'"
+# (what the first bytes say, what that is, what to do)
+_NOT_TEXT = (
+    (_starts(b"%PDF-"), "a PDF", "convert it: pdftotext '{name}' '{stem}.txt'"),
+    (_is_web_page, "a web page (HTML)", "convert it: pandoc -f html -t plain --wrap=none '{name}' -o '{stem}.txt'"),
+    (_starts(b"{\\rtf"), "a rich-text document (RTF)", _PANDOC),
+    (
+        _starts(b"\xd0\xcf\x11\xe0"),
+        "an old Word or Office document",
+        "convert it: soffice --headless --convert-to txt:Text '{name}'",
+    ),
+    (
+        _starts(b"<mediawiki"),
+        "a dump of a wiki (XML)",
+        "extract its text: python -m wikiextractor.WikiExtractor --json '{name}'",
+    ),
+    (_starts(b"BZh"), "compressed with bzip2", "unpack it: bunzip2 '{name}'"),
+    (_starts(b"\xfd7zXZ\0"), "compressed with xz", "unpack it: unxz '{name}'"),
+    (_starts(b"7z\xbc\xaf\x27\x1c", b"Rar!"), "an archive", "unpack it"),
+    (lambda head: head[257:262] == b"ustar", "a tar archive", "unpack it: tar -xf '{name}'"),
+    (_starts(b"PAR1"), "a Parquet file", "read it with --format parquet"),
+    (
+        _starts(b"\x89PNG", b"\xff\xd8\xff", b"GIF8", b"RIFF", b"II*\0", b"MM\0*"),
+        "a picture or a recording",
+        "convert it to text",
+    ),
+    (_starts(b"SQLite format 3"), "a database", "export its text"),
+    (_is_binary, "a binary file, or UTF-16 without a byte-order mark", "convert it to UTF-8"),
+)  # fmt: skip
+_JSON_OBJECT = re.compile(rb'(?:\xef\xbb\xbf)?\s*\{\s*"[^"\n]*"\s*:')
+_WIKIPEDIA = re.compile(rb'(?:\xef\xbb\xbf)?\s*\{"id": *"[^\n]*"url": *"[^\n]*"title": *"')
