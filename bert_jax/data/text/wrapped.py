@@ -58,12 +58,12 @@ def find_column(lines: Sequence[str]) -> Column | None:
         for pair in itertools.pairwise(block)
         if _is_prose(pair[0]) and _is_prose(pair[1]) and _indent(pair[1]) == 0
     ]
-    if len(pairs) < _LEAST_PAIRS:
+    if len(pairs) < max(_LEAST_PAIRS, sum(bool(line.strip()) for line in lines) / 4):
         return None
     if sum(_ends_sentence(a) for a, _ in pairs) > len(pairs) / 2:
         return None
     low, high = (sum(starts(b) for _, b in pairs) for starts in (_starts_low, _starts_high))
-    if high > low:
+    if high > low and high + low > len(pairs) / 2:
         return None
     found = [_best_width(pairs, wide, slack=0) for wide in (False, True)]
     column, share = max(found, key=lambda one: one[1])
