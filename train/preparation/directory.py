@@ -69,7 +69,7 @@ def _prepare(options: PrepareOptions) -> dict[str, Any]:
     sources = find_sources(options.inputs, format=options.format, plain_format=options.plain_format, exclude=output)
     if options.documents is not None and not any(source.format in PLAIN for source in sources):
         raise UserError(
-            "--documents: is for plain text and Markdown; a JSON object or a row is a document; leave it out"
+            "--documents: divides plain text and Markdown, but a JSON object or a row is a document; leave it out"
         )
     if options.held_out is None:
         options = _with_recorded_held_out(options) or _with_default_held_out(options, sources)

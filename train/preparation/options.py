@@ -118,9 +118,7 @@ class PrepareOptions:
         if self.documents is None:
             return
         if self.recipe == "google":
-            raise UserError(
-                "--documents: --recipe google reads documents as Google's script does; leave one of them out"
-            )
+            raise UserError("--documents: --recipe google ends documents as Google's script does; leave one out")
         try:
             DocumentRule(self.documents)
         except UserError as error:

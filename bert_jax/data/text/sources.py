@@ -102,10 +102,9 @@ def _format_of(path: Path, format: str | None, plain_format: str) -> str:
     head = read_head(path)
     for is_such, what, mend in _NOT_TEXT:
         if is_such(head):
+            if is_such is _is_zip:
+                what, mend = _in_zip(path)
             raise UserError(f"{path}: {what}, not text; {mend.format(name=path.name, stem=path.stem)}, or leave it out")
-    if head.startswith(b"PK\x03\x04"):
-        what, mend = _in_zip(path)
-        raise UserError(f"{path}: {what}, not text; {mend.format(name=path.name, stem=path.stem)}, or leave it out")
     if format is None and wanted == plain_format and _JSON_OBJECT.match(head):
         if not _WIKIPEDIA.match(head):
             raise UserError(f"{path}: holds JSON objects; say --format jsonl if it has one per line")
@@ -136,6 +135,9 @@ def _starts(*heads: bytes) -> Callable[[bytes], bool]:
     return lambda head: head.startswith(heads)
 
 
+_is_zip = _starts(b"PK\x03\x04")
+
+
 def _is_web_page(head: bytes) -> bool:
     start = head.lstrip(b"\xef\xbb\xbf \t\r\n").lower()
     return start.startswith((b"<!doctype html", b"<html")) or (start.startswith(b"<?xml") and b"<html" in start)
@@ -151,6 +153,7 @@ _PANDOC = "convert it: pandoc -t plain --wrap=none '{name}' -o '{stem}.txt'"
 _NOT_TEXT = (
     (_starts(b"%PDF-"), "a PDF", "convert it: pdftotext '{name}' '{stem}.txt'"),
     (_is_web_page, "a web page (HTML)", "convert it: pandoc -f html -t plain --wrap=none '{name}' -o '{stem}.txt'"),
+    (_is_zip, "a ZIP archive", ""),
     (_starts(b"{\\rtf"), "a rich-text document (RTF)", _PANDOC),
     (
         _starts(b"\xd0\xcf\x11\xe0"),

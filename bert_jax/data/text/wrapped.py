@@ -210,7 +210,7 @@ def _is_prose(line: str) -> bool:
     line = line.strip()
     if line[0] in ">|+\t" or "\t" in line or "  " in line or ". ." in line or "....." in line:
         return line[0] != ">" and not _TABLE.search(line)
-    return bool(_WORD_CHARACTER.search(line))
+    return bool(_WORD_CHARACTER.search(line)) or line[0] in "。！？」』）”"
 
 
 def _ends_sentence(line: str) -> bool:
@@ -270,11 +270,10 @@ def joined(a: str, b: str) -> str:
 class _Hyphens:
     """How the two parts of a word at a line's break are joined, by the words in a sample of the text.
 
-    1. The spelling that the sample has more often inside its lines: "example" or "exam-ple".
-    2. If it has neither: a text whose line breaks do not cut words keeps the hyphen. A text whose line breaks do loses
-       it, unless both parts are words of the sample, or one has a hyphen already, or the second has a capital.
-
-    Line breaks cut words if, of the words at the breaks, more are known without the hyphen than with it.
+    - A text whose line breaks do not cut words keeps every hyphen. Line breaks cut words if, of the words at the
+      breaks that the sample also has inside its lines, as many are without the hyphen there as with it.
+    - In a text that cuts words, the sample's spelling decides: "example" or "exam-ple". If it has neither, the hyphen
+      goes, unless both parts are words of the sample, or one has a hyphen already, or the second has a capital.
     """
 
     def __init__(self, sample: Sequence[str]):
@@ -293,7 +292,7 @@ class _Hyphens:
             if "--" in line or "—" in line:
                 dashes.update(space == "" for space in re.findall(r"(?:--|—)( ?)(?=\w)", line))
         cases = [self._known(*parts) for parts in broken if len(parts) == 2]
-        self._cut_words = cases.count("joined") > cases.count("hyphenated")
+        self._cut_words = cases.count("joined") >= max(1, cases.count("hyphenated"))
         self._tight_dashes = dashes[True] >= dashes[False]
 
     def _known(self, left: str, right: str) -> str:
@@ -312,8 +311,8 @@ class _Hyphens:
             return self._join_words(a, b, left.group(), right.group())
         if self._tight_dashes and (re.search(r"\w(?:--|—)$", a) or re.match(r"(?:--|—)\w", b)):
             return a + b
-        if re.search(r"\d[-–]$", a) and b[0].isdigit():
-            return a + b
+        if re.search(r"\w[-–]$", a) and b[0].isalnum() and not (right and right.group() in _DANGLING):
+            return a + b  # "32-bit", "1914–18"
         return joined(a, b)
 
     def _join_words(self, a: str, b: str, left: str, right: str) -> str:

@@ -1,0 +1,233 @@
+"""Folders, globs and files become the corpus; a file that is not text is named, with what to do about it."""
+
+import gzip
+import io
+import json
+import tarfile
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from bert_jax.data.text.corpus import Corpus
+from bert_jax.data.text.sources import find_sources
+from bert_jax.errors import UserError
+
+
+def zipped(**files: str) -> bytes:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        for name, content in files.items():
+            archive.writestr(name.replace("__", "/"), content)
+    return buffer.getvalue()
+
+
+def tarred() -> bytes:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as archive:
+        archive.addfile(tarfile.TarInfo("a.txt"))
+    return buffer.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("a.pdf", b"%PDF-1.7\n%\xe2\xe3\xcf\xd3\n", r"a PDF, not text; convert it: pdftotext 'a\.pdf' 'a\.txt'"),
+        ("a.txt", b"%PDF-1.4\n", r"a PDF, not text"),
+        ("a.docx", zipped(word__document="<w/>"), r"a Word document, not text; .*pandoc .*'a\.docx' -o 'a\.txt'"),
+        ("a.epub", zipped(mimetype="application/epub+zip"), "an EPUB book, not text"),
+        ("a.odt", zipped(mimetype="application/vnd.oasis.opendocument.text"), "an OpenDocument text, not text"),
+        ("a.zip", zipped(a="text"), r"a ZIP archive, not text; unpack it: unzip 'a\.zip'"),
+        ("a.txt", b"PK\x03\x04 cut off", "a ZIP archive"),
+        ("a.tar.gz", gzip.compress(tarred()), r"a tar archive, not text; unpack it: tar -xf 'a\.tar\.gz'"),
+        ("a.html", b"\n<!DOCTYPE html>\n<html>", r"a web page \(HTML\), not text; convert it: pandoc -f html"),
+        ("a.txt", b'<?xml version="1.0"?>\n<html xmlns="http://www.w3.org/1999/xhtml">', "a web page"),
+        ("a.rtf", b"{\\rtf1\\ansi", "a rich-text document"),
+        ("a.doc", b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1", "an old Word or Office document"),
+        ("wiki.xml", b'<mediawiki xmlns="http', r"a dump of a wiki \(XML\), .*wikiextractor"),
+        ("a.bz2", b"BZh91AY&SY", r"compressed with bzip2, not text; unpack it: bunzip2 'a\.bz2'"),
+        ("a.xz", b"\xfd7zXZ\0", "compressed with xz"),
+        ("a.bin", b"PAR1", "a Parquet file, not text; read it with --format parquet"),
+        ("a.txt", "a plain word".encode("utf-16-le"), "UTF-16 without a byte-order mark"),
+        ("a.png", b"\x89PNG\r\n", "a picture"),
+        ("a.txt", b'{"text": "One."}\n{"text": "Two."}\n', "holds JSON objects; say --format jsonl"),
+        ("wiki_00", b'<doc id="12" url="" title="A">\nA\n', r"WikiExtractor's pages in <doc> elements; .*--json"),
+    ],
+)  # fmt: skip
+def test_what_is_not_text_is_named_in_one_line(tmp_path, name, content, message):
+    (tmp_path / "books").mkdir()
+    (tmp_path / "books" / "0.txt").write_text("A text.\n")
+    (tmp_path / "books" / name).write_bytes(content)
+    with pytest.raises(UserError, match=message) as error:
+        find_sources([tmp_path / "books"])
+    assert str(error.value).startswith(str(tmp_path / "books" / name))
+    assert "\n" not in str(error.value)
+
+
+def test_text_that_only_looks_like_something_else_is_text(tmp_path):
+    for number, content in enumerate(
+        ("<3 hearts.\n", "%PDF is a format.\n", "{braces} in prose\n", "\0One zero byte, " * 3)
+    ):
+        (tmp_path / f"{number}.txt").write_text(content)
+    assert [source.format for source in find_sources([tmp_path])] == ["text"] * 4
+
+
+def test_a_folder_a_glob_and_a_double_star_name_files_in_order(tmp_path):
+    for name in ("b/2.txt", "b/1.txt", "a.txt", "b/c/3.txt", "b/c/4.log"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(name)
+
+    def names(*inputs: str) -> list[str]:
+        return [str(s.path.relative_to(tmp_path)) for s in find_sources([str(tmp_path / name) for name in inputs])]
+
+    assert names("b") == ["b/1.txt", "b/2.txt", "b/c/3.txt", "b/c/4.log"]
+    assert names("**/*.txt") == ["a.txt", "b/1.txt", "b/2.txt", "b/c/3.txt"]
+    assert names("b/*.txt", "a.txt", "b") == ["b/1.txt", "b/2.txt", "a.txt", "b/c/3.txt", "b/c/4.log"]
+
+
+def test_files_of_wikiextractor_are_recognised_and_lose_titles_and_redirects(tmp_path):
+    pages = [
+        {
+            "id": "12",
+            "revid": "1",
+            "url": "https://x?curid=12",
+            "title": "Anarchism",
+            "text": "Anarchism\n\nIt is.\nSo.",
+        },
+        {"id": "13", "revid": "2", "url": "https://x?curid=13", "title": "AfghanistanHistory", "text": ""},
+        {"id": "14", "revid": "3", "url": "https://x?curid=14", "title": "Autism", "text": "Autism is a condition."},
+    ]
+    lines = "".join(json.dumps(page) + "\n" for page in pages)
+    (tmp_path / "AA").mkdir()
+    (tmp_path / "AA" / "wiki_00").write_text(lines)
+    (tmp_path / "AA" / "wiki_01.gz").write_bytes(gzip.compress(lines.encode()))
+    sources = find_sources([tmp_path])
+    assert [source.format for source in sources] == ["wikipedia", "wikipedia"]
+    assert list(Corpus(sources)) == ["It is.\nSo.", "Autism is a condition."] * 2
+    both = Corpus(find_sources([tmp_path / "AA" / "wiki_00"]), field="title,text")
+    assert list(both)[::2] == ["Anarchism\nIt is.\nSo.", "Autism\nAutism is a condition."]
+
+
+def test_several_fields_are_paragraphs_of_one_document(tmp_path):
+    (tmp_path / "a.jsonl").write_text('{"body": "One.\\nTwo.", "id": 1, "title": "A title"}\n')
+    assert list(Corpus(find_sources([tmp_path]), field="title,body")) == ["A title\nOne.\nTwo."]
+    with pytest.raises(UserError, match=r"a\.jsonl, line 1: no field 'text'; the object has body, id, title"):
+        list(Corpus(find_sources([tmp_path]), field="title,text"))
+    pyarrow = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    path = tmp_path / "a.parquet"
+    parquet.write_table(pyarrow.table({"body": ["One."], "n": [1], "title": ["A title"]}), path)
+    assert list(Corpus(find_sources([path]), field="title,body")) == ["A title\nOne."]
+    with pytest.raises(UserError, match=r"a\.parquet, row 1: the field 'n' is a number"):
+        list(Corpus(find_sources([path]), field="title,n"))
+
+
+MARKDOWN = """\
+---
+title: front matter
+---
+# The *keeper*
+
+The lighthouse keeper [kept](https://rock.example) a **book**
+in which he wrote `down` every ship &amp; its hour.
+<br>
+![a picture](lamp.png)
+
+```python
+import ships
+```
+
+- one lamp
+- two
+  lamps
+
+| ship | hour |
+|------|------|
+| red  | nine |
+
+<div>boilerplate</div>
+
+## The schooner
+
+> She came by.
+
+    indented code
+
+She ~~sank~~ left.\\
+Nobody stood at the wheel.
+
+海は広い
+そして青い。
+"""
+
+
+@pytest.mark.parametrize("newline", ["\n", "\r\n"])
+def test_markdown_keeps_the_words_and_loses_the_markup(tmp_path, newline):
+    (tmp_path / "a.md").write_bytes(MARKDOWN.replace("\n", newline).encode())
+    (document,) = Corpus(find_sources([tmp_path]))
+    assert document.split("\n") == [
+        "The keeper",
+        "The lighthouse keeper kept a book in which he wrote down every ship & its hour.",
+        "one lamp",
+        "two lamps",
+        "ship hour",
+        "red nine",
+        "The schooner",
+        "She came by.",
+        "She sank left.",
+        "Nobody stood at the wheel.",
+        "海は広いそして青い。",
+    ]
+    with_rule = "\n\n".join(f"# Part {n}\n\n{'A sentence of some length. ' * 10}" for n in range(3))
+    (tmp_path / "a.md").write_text(with_rule)
+    assert len(list(Corpus(find_sources([tmp_path])))) == 1
+    assert len(list(Corpus(find_sources([tmp_path]), documents="chapters"))) == 3
+    (tmp_path / "b.txt").write_text("# Part\n")
+    assert list(Corpus(find_sources([tmp_path / "b.txt"], format="markdown"))) == ["Part"]
+
+
+PARTS = "HEAD 1\n\n\nOne one.\n\nTwo.\n\n\n\nHEAD 2\nThree.\n----\nFour.\n"
+
+
+@pytest.mark.parametrize(
+    ("rule", "documents"),
+    [
+        ("paragraphs", ["HEAD 1", "One one.", "Two.", "HEAD 2\nThree.\n----\nFour."]),
+        ("files", ["HEAD 1\nOne one.\nTwo.\nHEAD 2\nThree.\n----\nFour."]),
+        ("blank-lines:2", ["HEAD 1", "One one.\nTwo.", "HEAD 2\nThree.\n----\nFour."]),
+        ("blank-lines:3", ["HEAD 1\nOne one.\nTwo.", "HEAD 2\nThree.\n----\nFour."]),
+        ("separator:-+", ["HEAD 1\nOne one.\nTwo.\nHEAD 2\nThree.", "Four."]),
+        ("heading:HEAD [0-9]", ["HEAD 1\nOne one.\nTwo.", "HEAD 2\nThree.\n----\nFour."]),
+        ("chapters", ["HEAD 1\nOne one.\nTwo.\nHEAD 2\nThree.\n----\nFour."]),
+    ],
+)
+def test_a_rule_says_what_a_document_is(tmp_path, rule, documents):
+    (tmp_path / "a.txt").write_text(PARTS)
+    assert list(Corpus(find_sources([tmp_path]), documents=rule)) == documents
+
+
+def test_a_chapter_takes_its_heading_with_it(tmp_path):
+    first, second = ("A sentence of a chapter. " * 20).strip(), ("Another sentence. " * 20).strip()
+    (tmp_path / "a.txt").write_text(f"TITLE\n\n\nCHAPTER 1\n\n\n{first}\n\n{first}\n\n\n\nCHAPTER 2\n\n\n{second}\n")
+    assert list(Corpus(find_sources([tmp_path]), documents="chapters")) == [
+        f"TITLE\nCHAPTER 1\n{first}\n{first}",
+        f"CHAPTER 2\n{second}",
+    ]
+
+
+def test_a_line_that_separates_documents_is_never_joined_to_the_line_before_it(tmp_path):
+    row = "so that the text has a column at which all of its lines have been wrapped,"
+    text = f"{row}\nwhich takes two lines\n\n" * 12 + f"{row}\n<|endoftext|>\nThe next document."
+    (tmp_path / "a.txt").write_text(text)
+    rule = r"separator:<\|endoftext\|>"
+    assert len(list(Corpus(find_sources([tmp_path]), documents=rule, unwrap=True))) == 2
+
+
+def test_jsonl_texts_are_unwrapped_one_by_one(tmp_path: Path):
+    row = "so that the text has a column at which all of its lines have been wrapped,"
+    texts = [f"{row}\nwhich takes two lines\n\n" * 12, "One.\nTwo."]
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    wrapped, verse = Corpus(find_sources([tmp_path]), unwrap=True)
+    assert wrapped.split("\n") == [f"{row} which takes two lines"] * 12
+    assert verse == texts[1]

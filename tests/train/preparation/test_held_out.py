@@ -1,0 +1,88 @@
+"""What is held out of few documents, and that data made before stays accepted."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from bert_jax.data.text.corpus import split_sentences
+from bert_jax.files import write_json
+from tests.train.preparation.test_prepare import VOCABULARY, documents_of, make_documents
+from train.preparation.held_out import in_splits, with_held_out
+from train.prepare import PrepareOptions, prepare
+
+
+@pytest.fixture
+def options(tmp_path: Path) -> dict:
+    (tmp_path / "vocab.txt").write_text("".join(f"{piece}\n" for piece in VOCABULARY))
+    return {
+        "inputs": (str(tmp_path / "books"),),
+        "output": tmp_path / "out",
+        "vocab": str(tmp_path / "vocab.txt"),
+        "documents": "files",
+        "max_seq_length": (40,),
+        "dupe_factor": 1,
+        "workers": 1,
+    }
+
+
+def long_text(sentences: int, seed: int, newline: str = "\n") -> str:
+    return newline.join(make_documents(sentences // 5, seed=seed)).replace("\n", newline)
+
+
+def write_books(tmp_path: Path, *texts: str) -> None:
+    (tmp_path / "books").mkdir()
+    for number, text in enumerate(texts):
+        (tmp_path / "books" / f"{number}.txt").write_text(text)
+
+
+@pytest.mark.parametrize("newline", ["\n", " "])
+@pytest.mark.parametrize("books", [1, 2, 9])
+def test_the_end_of_each_of_few_documents_is_held_out_at_a_sentence(options, newline, books):
+    texts = [long_text(1500 if books == 1 else 600, seed, newline) for seed in range(books)]
+    chosen = with_held_out(PrepareOptions(**options), texts)
+    assert chosen.held_out == 0.0
+    parts: dict[str, list[str]] = {"train": [], "held-out": []}
+    for split, text in in_splits(chosen, texts):
+        parts[split].append(text)
+    assert [head + tail for head, tail in zip(parts["train"], parts["held-out"], strict=True)] == texts
+    for head, tail, text in zip(parts["train"], parts["held-out"], texts, strict=True):
+        assert split_sentences(head) + split_sentences(tail) == split_sentences(text)
+    held = sum(map(len, parts["held-out"]))
+    wanted = min(500 / 0.15 * 5, sum(map(len, texts)) / 10)  # text for 500 masked tokens, at most a tenth
+    assert 0.9 * wanted - 100 * books < held <= wanted + 1
+
+
+def test_a_corpus_of_few_documents_is_evaluated_on_their_ends(options, tmp_path, capsys):
+    write_books(tmp_path, *(long_text(600, seed) for seed in range(3)))
+    manifest = prepare(PrepareOptions(**options))
+    report = manifest["report"]
+    assert report["train"]["documents"] == report["held-out"]["documents"] == 3
+    assert report["held-out"]["tokens"] * 0.15 > 100
+    assert manifest["settings"]["held_out_tail"] == 0.1
+    assert "held out: the last 10.0% of each of the 3 documents" in capsys.readouterr().err
+    train, held_out = (documents_of(options["output"], manifest, split) for split in ("train", "held-out"))
+    assert all(len(a) > 5 * len(b) > 0 for a, b in zip(train, held_out, strict=True))
+    assert prepare(PrepareOptions(**options)) == manifest
+
+
+def test_a_text_too_short_to_hold_a_part_out_says_so(options, tmp_path):
+    write_books(tmp_path, *(long_text(30, seed) for seed in range(3)))
+    manifest = prepare(PrepareOptions(**options))
+    assert manifest["splits"]["held-out"]["shards"] == []
+    (warning,) = [text for text in manifest["report"]["warnings"] if "evaluation" in text]
+    assert "fewer than 10,000 characters" in warning and "eval_data=DIR" in warning
+
+
+def test_the_same_command_accepts_data_that_was_made_with_an_earlier_default(options, tmp_path):
+    """An earlier version held a share of whole documents out, and knew neither of the newer settings."""
+    del options["documents"]
+    write_books(tmp_path, *("\n\n".join(make_documents(2, seed)) for seed in range(4)))
+    manifest = prepare(PrepareOptions(**options | {"held_out": 0.005}))
+    assert {"unwrap", "documents", "held_out_tail"}.isdisjoint({**manifest["options"], **manifest["settings"]})
+    assert prepare(PrepareOptions(**options)) == manifest
+    unfinished = tmp_path / "unfinished"
+    unfinished.mkdir()
+    write_json(unfinished / "unfinished.json", {"options": manifest["options"], "vocabulary": {}})
+    again = prepare(PrepareOptions(**options | {"output": unfinished}))
+    assert json.loads(json.dumps(again["splits"])) == manifest["splits"]
