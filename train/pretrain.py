@@ -121,6 +121,7 @@ def prepare_text(run: RunDirectory, config: PretrainConfig, given: frozenset[str
                 cased=options.cased,
                 strip_accents=options.strip_accents,
                 objective=options.objective,
+                rows=options.rows,
                 max_seq_length=tuple(sorted({phase.length for phase in config.phases})),
                 short_seq_prob=options.short_seq_prob,
                 dupe_factor=options.dupe_factor,

@@ -349,9 +349,9 @@ def records_so_far(run: Path) -> list[str]:
 def test_raw_text_is_prepared_into_the_run(recipe: str, corpus: Path, tmp_path: Path, capsys):
     run = tmp_path / "from-text"
     words = [f"text={corpus}", f"run={run}", "text_options.vocab_size=90", "text_options.held_out=0.1"]
-    words += ["phases=((32, 8, 3),)", "export_at_end=false", "text_options.objective=none"]
+    words += ["phases=((32, 8, 3),)", "export_at_end=false", "text_options.objective=none", "text_options.rows=blocks"]
     assert pretrain.main([recipe, *words, "--json"]) == EXIT_DONE
-    assert (run / "data" / "manifest.json").exists()
+    assert json.loads((run / "data" / "manifest.json").read_text())["settings"]["rows"] == "blocks"
     assert "nsp_accuracy" not in records(run, "eval")[-1]
     told = json.loads(capsys.readouterr().out)
     assert (told["run"], told["exit_code"], told["checkpoint"], told["export"]) == (str(run), 0, 3, None)
