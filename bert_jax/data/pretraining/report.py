@@ -30,16 +30,21 @@ class ShardStatistics:
 
 def survey_shard(shard: TokenShard, vocab_size: int) -> ShardStatistics:
     """The statistics of a shard; needs about 10 bytes of memory per token."""
-    tokens, sentences = np.asarray(shard.tokens), np.asarray(shard.sentences)
     sizes = np.minimum(np.diff(shard.documents), _LONGEST_DOCUMENT)
+    return ShardStatistics(
+        unigrams=np.bincount(np.asarray(shard.tokens), minlength=vocab_size).astype(np.int64),
+        document_sizes=np.bincount(sizes).astype(np.int64),
+        sentence_hashes=sentence_hashes(shard),
+    )
+
+
+def sentence_hashes(shard: TokenShard, *, shortest: int = 1) -> np.ndarray:
+    """Hashes of the sentences of at least `shortest` tokens: uint64, ascending, one per distinct sentence."""
+    tokens, sentences = np.asarray(shard.tokens), np.asarray(shard.sentences)
     starts = range(0, len(sentences) - 1, _SENTENCES_AT_ONCE)
     hashes = [np.empty(0, np.uint64)]
     hashes += (_hash_sentences(tokens, sentences[start : start + _SENTENCES_AT_ONCE + 1]) for start in starts)
-    return ShardStatistics(
-        unigrams=np.bincount(tokens, minlength=vocab_size).astype(np.int64),
-        document_sizes=np.bincount(sizes).astype(np.int64),
-        sentence_hashes=np.unique(np.concatenate(hashes)),
-    )
+    return np.unique(np.concatenate(hashes)[np.diff(sentences) >= shortest])
 
 
 def _hash_sentences(tokens: np.ndarray, sentences: np.ndarray) -> np.ndarray:
