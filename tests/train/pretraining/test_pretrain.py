@@ -18,7 +18,8 @@ from bert_jax.errors import UserError
 from bert_jax.training.checkpoint.checkpoints import Checkpoints
 from bert_jax.training.optimizer import OptimizerConfig
 from tests.opened_files import opened_by
-from train import pretrain
+from train import doctor, pretrain
+from train.diagnosis.evidence import Evidence
 from train.pretraining import job as pretraining
 from train.pretraining.recipe import Phase, PretrainConfig
 from train.pretraining.source import PreparedData
@@ -343,6 +344,16 @@ def test_a_signal_saves_and_the_same_command_goes_on(recipe: str, data: str, tmp
 
 def records_so_far(run: Path) -> list[str]:
     return (run / "metrics.jsonl").read_text().splitlines()
+
+
+@pytest.mark.slow
+def test_the_doctor_reads_a_run_and_has_no_alarm(straight: Path, capsys):
+    evidence = Evidence(str(straight))
+    assert evidence.step == records(straight, "train")[-1]["step"] > 0
+    assert evidence.warm_up > 0 and evidence.data_path is not None
+    assert all(row["mlm_loss"] > 0 and row["grad_norm"] > 0 for row in evidence.train)
+    assert doctor.main([str(straight), "--json"]) == EXIT_DONE
+    assert json.loads(capsys.readouterr().out)["findings"] == []
 
 
 @pytest.mark.slow
