@@ -1,7 +1,7 @@
 r"""RoBERTa-base (https://arxiv.org/abs/1907.11692): masked LM alone, on much more text, in large batches.
 
-Command:   python -m train.prepare TEXT --vocab FacebookAI/roberta-base --objective none --max-seq-length 512 \
-               --output DATA
+Command:   python -m train.prepare TEXT --vocab FacebookAI/roberta-base --objective none --rows full-sentences \
+               --max-seq-length 512 --output DATA
            python -m train.pretrain configs/roberta_base.py data=DATA run=runs/roberta
 Hardware:  the paper's: machines of 8 V100 (32 GB), mixed precision; it does not say how many for base (the large
            model's first 100,000 steps took 1,024 V100 about a day). accumulation splits the batch to fit yours
@@ -10,8 +10,9 @@ Expected:  the authors' development sets (fairseq's README): MNLI 87.6, QNLI 92.
            MRPC 90.2, CoLA 63.6, STS-B 91.2; after 160 GB of text
 
 500,000 steps of 8,192 sequences of 512 tokens, peak learning rate 6e-4 after 24,000 steps, then linear decay; Adam's
-b2 is 0.98, without clipping. Masks are drawn as in fairseq: their share is 15 % only on average, and `<s>` and `</s>`
-may be masked.
+b2 is 0.98, without clipping. A row holds whole sentences and runs on over documents, with `</s>` between two (the
+paper's FULL-SENTENCES). Masks are drawn as in fairseq: their share is 15 % only on average, and `<s>` and `</s>` may be
+masked.
 """
 
 from bert_jax.config import BertConfig
@@ -34,7 +35,7 @@ def get_config() -> PretrainConfig:
         phases=(Phase(length=512, batch=8_192, steps=500_000),),
         masking=MaskingConfig(strategy="roberta"),
         accumulation=32,
-        text_options=TextConfig(vocab="FacebookAI/roberta-base", objective="none"),
+        text_options=TextConfig(vocab="FacebookAI/roberta-base", objective="none", rows="full-sentences"),
         log_every=100,
         eval_every=5_000,
         save_every=1_000,

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from bert_jax.data.pretraining.examples import OBJECTIVES
+from bert_jax.data.pretraining.examples import OBJECTIVES, ROWS
 from bert_jax.data.pretraining.shards import MANIFEST
 from bert_jax.data.text.documents import RULES
 from bert_jax.data.text.sources import FORMATS
@@ -66,6 +66,7 @@ def parser() -> argparse.ArgumentParser:
     add("--strip-accents", action=argparse.BooleanOptionalAction, default=None)
     add("--recipe", default="default", choices=RECIPES, help="google: the same data as create_pretraining_data.py")
     add("--objective", default="nsp", choices=OBJECTIVES)
+    add("--rows", default=ROWS[0], choices=ROWS, help="for --objective none: what fills a row (default: doc-sentences)")
     add("--max-seq-length", metavar="L[,L]", type=_numbers, default=None, help="default: 128")
     add("--max-predictions", metavar="P[,P]", type=_numbers, help="default: --masked-lm-prob of L, rounded up")
     add("--masked-lm-prob", metavar="SHARE", type=float, default=0.15)

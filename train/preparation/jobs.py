@@ -61,6 +61,7 @@ class IndexJob:
     number: int
     file: Path
     objective: str
+    rows: str
     max_seq_length: int
     short_seq_prob: float
     dupe_factor: int
@@ -96,6 +97,7 @@ def index(job: IndexJob) -> IndexResult:
             shard,
             shard_number=job.number,
             objective=job.objective,
+            rows=job.rows,
             max_seq_length=job.max_seq_length,
             short_seq_prob=job.short_seq_prob,
             dupe_factor=job.dupe_factor,

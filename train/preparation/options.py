@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from bert_jax.data.pretraining.examples import OBJECTIVES, default_dupe_factor
+from bert_jax.data.pretraining.examples import OBJECTIVES, ROWS, default_dupe_factor
 from bert_jax.data.pretraining.shards import describe_file
 from bert_jax.data.text.documents import DocumentRule
 from bert_jax.data.text.sources import FORMATS, CorpusFile
@@ -82,6 +82,7 @@ class PrepareOptions:
     strip_accents: bool | None = None
     recipe: str = "default"
     objective: str = "nsp"
+    rows: str = ROWS[0]
     max_seq_length: tuple[int, ...] = (128,)
     max_predictions: tuple[int, ...] | None = None
     masked_lm_prob: float = 0.15
@@ -97,7 +98,8 @@ class PrepareOptions:
 
     def __post_init__(self):
         object.__setattr__(self, "output", Path(self.output))
-        for name, kind in [("recipe", RECIPES), ("objective", OBJECTIVES), ("format", (*FORMATS, None))]:
+        choices = {"recipe": RECIPES, "objective": OBJECTIVES, "rows": ROWS, "format": (*FORMATS, None)}
+        for name, kind in choices.items():
             if getattr(self, name) not in kind:
                 raise _wrong(self, name, f"one of {', '.join(filter(None, kind))}")
         if (self.vocab is None) == (self.vocab_size is None):
@@ -109,6 +111,10 @@ class PrepareOptions:
         if self.recipe == "google" and self.objective != "nsp":
             raise UserError(f"--recipe google: needs --objective nsp, found {self.objective}; use the default recipe")
         self._check_documents()
+        if self.rows != ROWS[0] and self.objective != "none":
+            raise UserError(
+                f"--rows {self.rows}: needs --objective none, found {self.objective}, which makes sentence pairs"
+            )
         self._check_numbers()
 
     def _check_documents(self) -> None:
@@ -187,6 +193,7 @@ class PrepareOptions:
             "masked_lm_prob": self.masked_lm_prob,
             "whole_word_masking": self.whole_word_masking,
             "static_masks": self.recipe == "google",
+            **({"rows": self.rows} if self.rows != ROWS[0] else {}),
             "short_seq_prob": self.short_seq_prob,
             "dupe_factor": self.dupe_factor,
             "held_out": self.held_out,

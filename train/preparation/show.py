@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from bert_jax.data.pretraining.batches import Batches
+from bert_jax.data.pretraining.examples import ROWS
 from bert_jax.data.pretraining.shards import Shard, open_shard, read_manifest
 from bert_jax.data.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import UserError
@@ -41,7 +42,7 @@ def print_report(manifest: dict[str, Any], *, title: str) -> None:
         f"vocabulary{_origin(tokenizer)}: {tokenizer['vocab_size']:,} pieces, "
         f"{'cased' if tokenizer['cased'] else 'uncased'}, accents "
         f"{'stripped' if tokenizer['strip_accents'] else 'kept'}{_why_accents(report)}; objective "
-        f"{manifest['objective']}, recipe {manifest['recipe']}, seed {manifest['seed']}",
+        f"{manifest['objective']}{_rows(manifest)}, recipe {manifest['recipe']}, seed {manifest['seed']}",
         markup=False, soft_wrap=True,
     )  # fmt: skip
     if "held_out_note" in report:
@@ -57,6 +58,10 @@ def print_warning(warning: str) -> None:
 
 def _origin(tokenizer: dict[str, Any]) -> str:
     return f" of {tokenizer['published']}" if tokenizer.get("published") else ""
+
+
+def _rows(manifest: dict[str, Any]) -> str:
+    return f" ({manifest['settings'].get('rows', ROWS[0])})" if manifest["objective"] == "none" else ""
 
 
 def _why_accents(report: dict[str, Any]) -> str:
@@ -135,24 +140,28 @@ def read_instances(
 
 
 def _places(directory: Path, manifest: dict[str, Any], split: str, length: int) -> Iterator[tuple[Any, Any]]:
-    """Yields where A and B of each example come from: (shard name, document number) each; None for a missing B."""
+    """Yields where A and B of each example come from: (shard name, its first and last document) each.
+
+    B is None where it is missing.
+    """
     parts = manifest["splits"][split]
     shards = [(entry["name"], open_shard(directory / split / entry["name"])) for entry in parts["shards"]]
     for part in parts["examples"][str(length)]:
         for row in np.load(directory / split / part["file"]):
             has_b = row["b_end"] > row["b_start"]
-            a, b = ((shards[row[f"{x}_shard"]], int(row[f"{x}_start"])) for x in "ab")
+            a, b = ((shards[row[f"{x}_shard"]], int(row[f"{x}_start"]), int(row[f"{x}_end"])) for x in "ab")
             yield _place(*a), _place(*b) if has_b else None
 
 
-def _place(named_shard: tuple[str, Shard], token: int) -> tuple[str, int]:
+def _place(named_shard: tuple[str, Shard], start: int, end: int) -> tuple[str, int, int]:
     name, shard = named_shard
-    sentence = np.searchsorted(shard.sentences, token, side="right") - 1
-    return name, int(np.searchsorted(shard.documents, sentence, side="right") - 1)
+    sentences = np.searchsorted(shard.sentences, (start, end - 1), side="right") - 1
+    first, last = (np.searchsorted(shard.documents, sentences, side="right") - 1).tolist()
+    return name, first, last
 
 
 def _pair(places: Any, instance: dict[str, Any], objective: str) -> str:
-    a, b = (f"document {place[1]} of {place[0]}" if place else "" for place in places)
+    a, b = (_documents(*place) if place else "" for place in places)
     if not b:
         return f"A from {a}"
     follows = instance["next_sentence_label"] == 0
@@ -161,6 +170,10 @@ def _pair(places: Any, instance: dict[str, Any], objective: str) -> str:
     else:
         relation = "B follows A" if follows else "B is random"
     return f"label {instance['next_sentence_label']} ({relation}); A from {a}, B from {b}"
+
+
+def _documents(shard: str, first: int, last: int) -> str:
+    return f"document {first} of {shard}" if first == last else f"documents {first} to {last} of {shard}"
 
 
 def _marked(instance: dict[str, Any], mask_token: str) -> list[str]:

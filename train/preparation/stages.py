@@ -289,6 +289,7 @@ def index_examples(options: PrepareOptions, splits: dict[str, PreparedSplit], wo
     make = partial(
         IndexJob,
         objective=options.objective,
+        rows=options.rows,
         short_seq_prob=options.short_seq_prob,
         dupe_factor=options.dupe_factor,
         seed=options.seed,

@@ -34,6 +34,7 @@ class TextConfig:
     cased: bool | None = None  # None: uncased, or what `vocab` says
     strip_accents: bool | None = None
     objective: str = "nsp"
+    rows: str = "doc-sentences"  # for objective "none": doc-sentences, full-sentences or blocks
     short_seq_prob: float = 0.1
     dupe_factor: int | None = None  # None: 10; 1 for objective "none"
     held_out: float | None = None  # None: 0.005, more of a small text

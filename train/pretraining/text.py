@@ -129,6 +129,7 @@ def _options(config: PretrainConfig, output: Path) -> PrepareOptions:
         "cased": options.cased,
         "strip_accents": options.strip_accents,
         "objective": options.objective,
+        "rows": options.rows,
         "max_seq_length": tuple(sorted({phase.length for phase in config.phases})),
         "short_seq_prob": options.short_seq_prob,
         "dupe_factor": options.dupe_factor,

@@ -170,7 +170,14 @@ class Batches:
         rows = self._rows.gather(examples_B)
         if self._rows.static_predictions is None:
             keys_B = row_keys(self._mask_seed, epochs_B, examples_B)
-            masked = mask_rows(rows.input_ids, rows.lengths, keys_B, self.masking, self._vocabulary)._asdict()
+            masked = mask_rows(
+                rows.input_ids,
+                rows.lengths,
+                keys_B,
+                self.masking,
+                self._vocabulary,
+                separated_documents=self._rows.has_separators,
+            )._asdict()
         else:
             masked = self._static(rows, examples_B)
         batch = {

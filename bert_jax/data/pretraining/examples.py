@@ -4,7 +4,9 @@ An example never copies tokens. The index needs only the lengths of sentences, s
 small rows per example, and the indices for lengths 128 and 512 share the same tokens.
 """
 
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -24,11 +26,16 @@ EXAMPLE = np.dtype(
 )
 """A row of an index: A is `tokens[a_start:a_end]` of shard `a_shard`, B likewise; `b_start == b_end` means no B.
 
+If A runs on into the next document (`ROWS`), a [SEP] stands between the two: readers insert it (`document_bounds`).
+
 label: objective nsp, 0 = B follows A, 1 = B is random; objective sop, 0 = in order, 1 = swapped (or, where a
 chunk was a single sentence, B is random); objective none, 0.
 """
 
 OBJECTIVES = ("nsp", "sop", "none")
+
+ROWS = ("doc-sentences", "full-sentences", "blocks")
+"""What fills a row without sentence pairs (objective "none"); `build_index` explains them."""
 
 
 class TokenShard(Protocol):
@@ -67,6 +74,12 @@ def bounds_of(shard: TokenShard) -> Bounds:
     )
 
 
+def document_bounds(shard: TokenShard) -> np.ndarray:
+    """Where one document with tokens ends and the next begins: offsets into tokens, integers [D - 1], ascending."""
+    inner = np.unique(np.asarray(shard.sentences[shard.documents]))
+    return inner[1:-1]
+
+
 def default_dupe_factor(objective: str) -> int:
     """10 as in BERT; 1 for "none", where later passes soon cut as the first did (masks are new each epoch anyway)."""
     return 1 if objective == "none" else 10
@@ -78,6 +91,7 @@ def build_index(
     shard_number: int,
     objective: str,
     max_seq_length: int,
+    rows: str = "doc-sentences",
     short_seq_prob: float = 0.1,
     dupe_factor: int | None = None,
     seed: int = 0,
@@ -90,11 +104,16 @@ def build_index(
         document of the same shard, all equally likely, and never from A's own.
         "sop": ALBERT's (google-research/albert): A and B are always consecutive and half of the pairs are
         swapped; a chunk of a single sentence still gets a random B and label 1.
-        "none": whole sentences of one document up to the length, one slice and no B: DOC-SENTENCES of RoBERTa
-        §4.2 (fairseq `complete_doc`). No example crosses documents. A sentence longer than the length is cut into
-        pieces, so nothing is lost. As in RoBERTa no sequence is short on purpose: `short_seq_prob` has no effect.
-        Passes after the first begin each document with a slice of random length, so their cuts differ from the
-        first pass's until two happen to coincide; the masks always differ.
+        "none": one slice and no B, filled as `rows` says. As in RoBERTa no sequence is short on purpose:
+        `short_seq_prob` has no effect.
+    rows
+        For objective "none" (RoBERTa §4.2). A sentence longer than the length is cut into pieces, so nothing is lost.
+        "doc-sentences": whole sentences of one document up to the length (fairseq `complete_doc`).
+        "full-sentences": whole sentences up to the length, from one document or several that follow one another in the
+        shard, with a [SEP] between two documents that counts towards the length (fairseq `complete`).
+        "blocks": the same stream cut wherever a row is full, also inside a sentence (fairseq `none`).
+        Passes after the first begin with a slice of random length (doc-sentences: each document does), so their cuts
+        differ from the first pass's until two happen to coincide; the masks always differ.
     max_seq_length
         Tokens of a sequence with its special tokens ([CLS] A [SEP] B [SEP]: three, or two where there is no B).
     short_seq_prob
@@ -110,7 +129,7 @@ def build_index(
     Raises UserError on a setting out of range, and for nsp and sop on a shard with fewer than two documents.
     """
     dupe_factor = default_dupe_factor(objective) if dupe_factor is None else dupe_factor
-    _check(objective, max_seq_length, short_seq_prob, dupe_factor, seed)
+    _check(objective, max_seq_length, rows, short_seq_prob, dupe_factor, seed)
     bounds = bounds_of(shard)
     if bounds.sentences[-1] > np.iinfo(np.uint32).max:
         raise UserError(f"shard {shard_number}: {bounds.sentences[-1]} tokens, but a shard may hold at most 4294967295")
@@ -122,7 +141,11 @@ def build_index(
         )
     draws = _Draws((seed, shard_number, OBJECTIVES.index(objective), max_seq_length))
     if objective == "none":
-        spans = _full_sentences(bounds, draws, max_seq_length - 2, dupe_factor)
+        if rows == "doc-sentences":
+            spans = _within_documents(bounds, draws, max_seq_length - 2, dupe_factor)
+        else:
+            whole = rows == "full-sentences"
+            spans = _across_documents(bounds, draws, max_seq_length - 2, dupe_factor, whole_sentences=whole)
     else:
         max_tokens = max_seq_length - 3
         spans = _pairs(bounds, draws, max_tokens, short_seq_prob, dupe_factor, swap=objective == "sop")
@@ -143,12 +166,14 @@ def tokens_of(
 ) -> tuple[np.ndarray, np.ndarray]:
     """The tokens of one example: (input_ids, token_type_ids), int32 [length] each, without padding or masks.
 
-    row: an EXAMPLE; shards: by shard number. The tokens are [CLS] A [SEP] B [SEP], of type 0 up to the first [SEP] and
-    1 after it; without a B they are [CLS] A [SEP], all of type 0.
+    row: an EXAMPLE; shards: by shard number. The tokens are [CLS] A [SEP] B [SEP], of type 0 up to A's [SEP] and 1
+    after it; without a B they are [CLS] A [SEP], all of type 0, with a [SEP] between any two documents of A.
     """
-    a = shards[int(row["a_shard"])].tokens[int(row["a_start"]) : int(row["a_end"])]
+    shard, a_start, a_end = shards[int(row["a_shard"])], int(row["a_start"]), int(row["a_end"])
     b_start, b_end = int(row["b_start"]), int(row["b_end"])
-    parts = [[cls_token_id], a, [sep_token_id]]
+    parts: list[Any] = [[cls_token_id]]
+    for document in split_documents(shard.tokens, document_bounds(shard), a_start, a_end):
+        parts += [document, [sep_token_id]]
     second = 0
     if b_end > b_start:
         b = shards[int(row["b_shard"])].tokens[b_start:b_end]
@@ -158,6 +183,13 @@ def tokens_of(
     token_type_ids = np.zeros(len(input_ids), np.int32)
     token_type_ids[len(input_ids) - second :] = 1
     return input_ids, token_type_ids
+
+
+def split_documents(tokens: np.ndarray, bounds: np.ndarray, start: int, end: int) -> list[np.ndarray]:
+    """`tokens[start:end]` as one array for each document in it; `bounds`: see `document_bounds`."""
+    first, last = bounds.searchsorted((start, end - 1), side="right").tolist()
+    edges = [start, *bounds[first:last].tolist(), end]
+    return [tokens[i:j] for i, j in pairwise(edges)]
 
 
 class Spans(NamedTuple):
@@ -237,7 +269,7 @@ def _truncate(spans: Spans, draws: "_Draws", max_tokens: int) -> Spans:
     return Spans(a_start, a_start + a_kept, b_start, b_start + b_kept, spans.label)
 
 
-def _full_sentences(bounds: Bounds, draws: "_Draws", max_tokens: int, dupe_factor: int) -> Spans:
+def _within_documents(bounds: Bounds, draws: "_Draws", max_tokens: int, dupe_factor: int) -> Spans:
     """One slice per example: as many whole sentences of a document as fit, or a piece of one that does not fit."""
     sentences, documents = bounds
     count = len(documents) - 1
@@ -255,6 +287,40 @@ def _full_sentences(bounds: Bounds, draws: "_Draws", max_tokens: int, dupe_facto
         at, end = stop[more], end[more]
         budget = np.full(len(at), max_tokens)
     a_start, a_end = (np.concatenate(field) for field in zip(*turns, strict=True))
+    nothing = np.zeros_like(a_start)
+    return Spans(a_start, a_end, nothing, nothing, nothing)
+
+
+def _across_documents(
+    bounds: Bounds, draws: "_Draws", max_tokens: int, dupe_factor: int, *, whole_sentences: bool
+) -> Spans:
+    """One slice per example of the shard's stream of documents, in which a [SEP] takes a place between any two.
+
+    So token t of document d is at place t + d of the stream. A slice ends after the last sentence that fits; without
+    `whole_sentences`, or where not even one fits, it ends inside the next sentence.
+    """
+    sentences, documents = bounds
+    document = np.repeat(np.arange(len(documents) - 1), np.diff(documents))
+    starts, ends = (sentences[:-1] + document).tolist(), (sentences[1:] + document).tolist()
+    first_budgets = [max_tokens, *(1 + draws.below(np.full(dupe_factor - 1, max_tokens))).tolist()]
+    stops, passes = [], []
+    for budget in first_budgets:
+        at = fit = 0
+        while True:
+            limit, budget = at + budget, max_tokens
+            fit = bisect_right(ends, limit, lo=fit)  # the number of sentences that end by then
+            if fit == len(ends):
+                break
+            if limit <= starts[fit] or (whole_sentences and fit and ends[fit - 1] > at):
+                at = starts[fit]
+            else:
+                at = limit
+            stops.append(at - int(document[fit]))
+        stops.append(int(sentences[-1]))
+        passes.append(len(stops))
+    a_end = np.array(stops, np.int64)
+    a_start = np.concatenate([[0], a_end[:-1]])
+    a_start[passes[:-1]] = 0
     nothing = np.zeros_like(a_start)
     return Spans(a_start, a_end, nothing, nothing, nothing)
 
@@ -299,9 +365,13 @@ class _Draws:
         return np.argsort(self.words(count), kind="stable")
 
 
-def _check(objective: str, max_seq_length: int, short_seq_prob: float, dupe_factor: int, seed: int) -> None:
+def _check(objective: str, max_seq_length: int, rows: str, short_seq_prob: float, dupe_factor: int, seed: int) -> None:
     if objective not in OBJECTIVES:
         raise UserError(f"objective: found {objective!r}, expected one of {', '.join(OBJECTIVES)}")
+    if rows not in ROWS:
+        raise UserError(f"rows: found {rows!r}, expected one of {', '.join(ROWS)}")
+    if rows != ROWS[0] and objective != "none":
+        raise UserError(f"rows: found {rows!r}, but objective {objective!r} makes pairs; it needs objective 'none'")
     shortest = 3 if objective == "none" else 5
     if max_seq_length < shortest:
         raise UserError(f"max_seq_length: found {max_seq_length}, objective {objective!r} needs at least {shortest}")

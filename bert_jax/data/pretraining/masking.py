@@ -135,6 +135,8 @@ def mask_rows(
     keys_B: np.ndarray,
     config: MaskingConfig,
     vocabulary: MaskingVocabulary,
+    *,
+    separated_documents: bool = False,
 ) -> MaskedInputs:
     """Choose and replace tokens.
 
@@ -147,6 +149,7 @@ def mask_rows(
         keys_B: uint64, see `row_keys`.
         config: with `max_predictions` set.
         vocabulary: see `MaskingVocabulary`.
+        separated_documents: a [SEP] inside a row stands between two documents, so no word goes on after it.
 
     Returns:
         The masked rows; `input_ids_BL` does not change.
@@ -156,7 +159,7 @@ def mask_rows(
     """
     if config.max_predictions is None:
         raise ValueError("mask_rows needs max_predictions")
-    positions_BP, chosen_BP = _choose(input_ids_BL, lengths_B, keys_B, config, vocabulary)
+    positions_BP, chosen_BP = _choose(input_ids_BL, lengths_B, keys_B, config, vocabulary, separated_documents)
     rows_B1 = np.arange(len(input_ids_BL))[:, None]
     labels_BP = input_ids_BL[rows_B1, positions_BP] * chosen_BP
     inputs_BP = _replacements(labels_BP, positions_BP, keys_B, config, vocabulary)
@@ -204,6 +207,7 @@ def _choose(
     keys_B: np.ndarray,
     config: MaskingConfig,
     vocabulary: MaskingVocabulary,
+    separated_documents: bool,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Positions in ascending order, int32 [B, P], and which of them count, bool [B, P]; the others are 0."""
     P, L = config.max_predictions, input_ids_BL.shape[1]
@@ -218,6 +222,8 @@ def _choose(
 
     if config.whole_word or config.ngram > 1:
         continues_BL = vocabulary.is_continuation_V[input_ids_BL] & config.whole_word
+        if separated_documents:
+            continues_BL[:, 1:] &= input_ids_BL[:, :-1] != vocabulary.sep_id
         counts_B = count_table(config.probability, P, L)[lengths_B]
         ngram_keys_B = derive(keys_B, _NGRAM)
         chosen_BL = choose_words(

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from bert_jax.data.pretraining.counter_hash import mix64
-from bert_jax.data.pretraining.examples import TokenShard
+from bert_jax.data.pretraining.examples import TokenShard, document_bounds
 
 _LONGEST_DOCUMENT = 100_000  # sentences; longer documents are counted as this long
 _SENTENCES_AT_ONCE = 2_000  # few enough for the temporary arrays to stay in the processor's cache
@@ -30,16 +30,21 @@ class ShardStatistics:
 
 def survey_shard(shard: TokenShard, vocab_size: int) -> ShardStatistics:
     """The statistics of a shard; needs about 10 bytes of memory per token."""
-    tokens, sentences = np.asarray(shard.tokens), np.asarray(shard.sentences)
     sizes = np.minimum(np.diff(shard.documents), _LONGEST_DOCUMENT)
+    return ShardStatistics(
+        unigrams=np.bincount(np.asarray(shard.tokens), minlength=vocab_size).astype(np.int64),
+        document_sizes=np.bincount(sizes).astype(np.int64),
+        sentence_hashes=sentence_hashes(shard),
+    )
+
+
+def sentence_hashes(shard: TokenShard, *, shortest: int = 1) -> np.ndarray:
+    """Hashes of the sentences of at least `shortest` tokens: uint64, ascending, one per distinct sentence."""
+    tokens, sentences = np.asarray(shard.tokens), np.asarray(shard.sentences)
     starts = range(0, len(sentences) - 1, _SENTENCES_AT_ONCE)
     hashes = [np.empty(0, np.uint64)]
     hashes += (_hash_sentences(tokens, sentences[start : start + _SENTENCES_AT_ONCE + 1]) for start in starts)
-    return ShardStatistics(
-        unigrams=np.bincount(tokens, minlength=vocab_size).astype(np.int64),
-        document_sizes=np.bincount(sizes).astype(np.int64),
-        sentence_hashes=np.unique(np.concatenate(hashes)),
-    )
+    return np.unique(np.concatenate(hashes)[np.diff(sentences) >= shortest])
 
 
 def _hash_sentences(tokens: np.ndarray, sentences: np.ndarray) -> np.ndarray:
@@ -121,10 +126,13 @@ class SplitStatistics:
 def survey_index(index: np.ndarray, shards: Mapping[int, TokenShard], max_seq_length: int) -> dict[str, int]:
     """Sums over an index (EXAMPLE [N]): rows, positions, real tokens, rows with label 1, rows cut inside a sentence.
 
+    Real tokens are those of the text and the special ones, also the [SEP] between the documents of a row.
+
     shards: number -> shard, for every shard that the rows point into.
     """
     a, b = index["a_end"] - index["a_start"], index["b_end"] - index["b_start"]
     cut = np.zeros(len(index), bool)
+    separators = 0
     for side in ("a", "b"):
         for number in np.unique(index[f"{side}_shard"]):
             rows = np.flatnonzero((index[f"{side}_shard"] == number) & ((a if side == "a" else b) > 0))
@@ -133,10 +141,13 @@ def survey_index(index: np.ndarray, shards: Mapping[int, TokenShard], max_seq_le
             inside[sentences] = False
             for edge in ("start", "end"):
                 cut[rows] |= inside[index[f"{side}_{edge}"][rows]]
+            bounds = document_bounds(shards[int(number)])
+            before = bounds.searchsorted(index[f"{side}_start"][rows], side="right")
+            separators += int((bounds.searchsorted(index[f"{side}_end"][rows]) - before).sum())
     return {
         "rows": len(index),
         "positions": len(index) * max_seq_length,
-        "tokens": int(a.sum(dtype=np.int64) + b.sum(dtype=np.int64)) + 2 * len(index) + int((b > 0).sum()),
+        "tokens": int(a.sum(dtype=np.int64) + b.sum(dtype=np.int64)) + 2 * len(index) + int((b > 0).sum()) + separators,
         "ones": int(index["label"].sum()),
         "cut": int(cut.sum()),
     }

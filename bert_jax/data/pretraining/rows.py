@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from bert_jax.data.pretraining.examples import EXAMPLE
+from bert_jax.data.pretraining.examples import EXAMPLE, ROWS, document_bounds, split_documents
 from bert_jax.data.pretraining.shards import open_shard
 from bert_jax.errors import UserError
 
@@ -21,6 +21,8 @@ _FIELDS = len(EXAMPLE.names or ())
 
 class Rows(NamedTuple):
     """[CLS] A [SEP] B [SEP], or [CLS] A [SEP] without a B, and padding after it.
+
+    Without a B, A may be of several documents, with a [SEP] between them.
 
     input_ids, token_type_ids, attention_mask: int32 [B, L]; lengths, labels: int32 [B].
     """
@@ -81,7 +83,10 @@ class PreparedRows:
         parts = _index_entries(directory, entry, split, max_seq_length)
         _allow_open_files(len(entry["shards"]) + 4 * len(parts))
         # Views without the memmap class: slicing them is five times cheaper.
-        self._tokens = [np.asarray(open_shard(self._where / shard["name"]).tokens) for shard in entry["shards"]]
+        self._shards = [self._where / shard["name"] for shard in entry["shards"]]
+        self._tokens = [np.asarray(open_shard(shard).tokens) for shard in self._shards]
+        self.has_separators: bool = manifest["settings"].get("rows", ROWS[0]) != ROWS[0]
+        self._bounds: dict[int, np.ndarray] = {}
         self._index = [self._open_index(part) for part in parts]
         self._offsets = np.cumsum([0] + [len(index) for index in self._index])
         if not len(self):
@@ -110,16 +115,20 @@ class PreparedRows:
         fields_7B = self._take(self._index, examples_B).T
         _, a_start_B, a_end_B, _, b_start_B, b_end_B, labels_B = fields_7B.astype(np.int64)
         tokens = self._tokens
+        a_lengths_B, b_lengths_B = a_end_B - a_start_B, b_end_B - b_start_B
         try:
-            pieces = [
-                piece
-                for s, i, j, t, k, l, _ in zip(*fields_7B.tolist(), strict=True)
-                for piece in (tokens[s][i:j], tokens[t][k:l])
-            ]
+            if self.has_separators:
+                pieces, separators_B = self._with_separators(fields_7B)
+                a_lengths_B += separators_B
+            else:
+                pieces = [
+                    piece
+                    for s, i, j, t, k, l, _ in zip(*fields_7B.tolist(), strict=True)
+                    for piece in (tokens[s][i:j], tokens[t][k:l])
+                ]
         except IndexError:
             pieces = []
         flat = np.concatenate(pieces) if pieces else np.empty(0, np.uint16)
-        a_lengths_B, b_lengths_B = a_end_B - a_start_B, b_end_B - b_start_B
         self._check(flat, a_lengths_B, b_lengths_B)
         return self._lay_out(flat, a_lengths_B, b_lengths_B, labels_B)
 
@@ -127,6 +136,25 @@ class PreparedRows:
         """The masks stored beside the index, for the given example numbers."""
         assert self._masks is not None
         return StaticMasks(*(self._take(parts, examples_B).astype(np.int32) for parts in self._masks))
+
+    def _with_separators(self, fields_7B: np.ndarray) -> tuple[list[np.ndarray], np.ndarray]:
+        """The slices of A with a [SEP] between documents, and the number of these in each row, int64 [B]."""
+        separator = np.array([self._sep_id], self._tokens[0].dtype)
+        pieces: list[np.ndarray] = []
+        separators = []
+        for s, i, j in fields_7B[:3].T.tolist():
+            first, *others = split_documents(self._tokens[s], self._bounds_of(s), i, j)
+            pieces.append(first)
+            for other in others:
+                pieces += (separator, other)
+            separators.append(len(others))
+        return pieces, np.array(separators, np.int64)
+
+    def _bounds_of(self, shard: int) -> np.ndarray:
+        """`document_bounds` of a shard; kept, at 8 bytes for each document of the shards that training has come to."""
+        if shard not in self._bounds:
+            self._bounds[shard] = document_bounds(open_shard(self._shards[shard]))
+        return self._bounds[shard]
 
     def _take(self, parts: list[np.ndarray], examples_B: np.ndarray) -> np.ndarray:
         """Rows `examples_B` of the concatenated `parts`, without concatenating them."""

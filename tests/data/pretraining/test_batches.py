@@ -28,6 +28,7 @@ def prepare(
     directory: Path,
     *,
     objective: str = "nsp",
+    rows: str = "doc-sentences",
     recipe: str = "default",
     lengths: tuple[int, ...] = (L,),
     shards: int = 3,
@@ -60,7 +61,7 @@ def prepare(
                     write_array(home / f"examples-{length}/00000.{name}.npy", getattr(made, name))
             else:
                 indices = [
-                    build_index(s, shard_number=i, objective=objective, max_seq_length=length, dupe_factor=2)
+                    build_index(s, shard_number=i, objective=objective, max_seq_length=length, rows=rows, dupe_factor=2)
                     for i, s in enumerate(opened)
                 ]
             for number, index in enumerate(indices):
@@ -77,6 +78,8 @@ def prepare(
         "whole_word_masking": whole_word,
         "static_masks": recipe == "google",
     }
+    if rows != "doc-sentences":
+        settings["rows"] = rows
     manifest = {"version": 1, "recipe": recipe, "objective": objective, "seed": 0, "settings": settings}
     tokenizer = {"vocab_size": len(PIECES), "files": {}}
     write_manifest(directory, manifest | {"tokenizer": tokenizer, "splits": splits})
@@ -138,9 +141,12 @@ def written_out(directory: Path, split: str = "train", length: int = L) -> list[
     return rows
 
 
-@pytest.mark.parametrize("objective", ["nsp", "sop", "none"])
-def test_rows_are_the_examples_of_the_index(tmp_path, objective):
-    path = prepare(tmp_path / "data", objective=objective)
+@pytest.mark.parametrize(
+    ("objective", "rows"),
+    [(o, "doc-sentences") for o in ("nsp", "sop", "none")] + [("none", "full-sentences"), ("none", "blocks")],
+)
+def test_rows_are_the_examples_of_the_index(tmp_path, objective, rows):
+    path = prepare(tmp_path / "data", objective=objective, rows=rows)
     batches = open_batches(path, 7, shuffle=False, pad_last=False)
     expected = written_out(path)
     assert len(batches) == len(expected)
@@ -159,6 +165,33 @@ def test_rows_are_the_examples_of_the_index(tmp_path, objective):
     assert (batch["attention_mask"] == (np.arange(L) < batch["attention_mask"].sum(axis=1)[:, None])).all()
     assert not batch["input_ids"][batch["attention_mask"] == 0].any()
     assert not batch["token_type_ids"][batch["attention_mask"] == 0].any()
+
+
+@pytest.mark.parametrize("masking", [{}, {"whole_word": True}, {"strategy": "bernoulli"}], ids=str)
+def test_no_mask_falls_on_a_separator_between_documents(tmp_path, masking):
+    path = prepare(tmp_path / "data", objective="none", rows="full-sentences")
+    batches = open_batches(path, 64, masking=MaskingConfig(probability=0.5, max_predictions=30, **masking))
+    separators = 0
+    for step in range(5):
+        batch = batches.batch(step)
+        assert not np.isin(batch["mlm_labels"][batch["mlm_weights"] > 0], (CLS, SEP)).any()
+        separators += sum(row.count(SEP) - 1 for row in unmasked(batch))
+    assert separators > 20
+
+
+def test_a_word_ends_with_its_document(tmp_path):
+    # Every piece continues a word, as the first word of a text does for RoBERTa: a row has one word for each document.
+    path = prepare(tmp_path / "data", objective="none", rows="full-sentences")
+    Tokenizer.from_vocabulary([*PIECES[:5], *(f"##{i}" for i in range(95))], cased=True).save(path / "tokenizer")
+    batches = open_batches(path, 64, masking=MaskingConfig(probability=0.5, max_predictions=30, whole_word=True))
+    batch = batches.batch(0)
+    some_words = 0
+    for ids, chosen in zip(unmasked(batch), map(np.sum, batch["mlm_weights"]), strict=True):
+        words = np.diff(np.flatnonzero(np.isin(ids, (CLS, SEP)))) - 1
+        sums = {sum(some) for n in range(len(words) + 1) for some in itertools.combinations(words.tolist(), n)}
+        assert chosen in sums
+        some_words += 0 < chosen < sum(words)
+    assert some_words > 10
 
 
 @pytest.mark.parametrize("batch_size", [1, 7, 16, 64, 1000])

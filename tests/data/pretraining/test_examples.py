@@ -100,7 +100,7 @@ def test_each_dupe_has_every_token_once_as_a_or_true_neighbour(lengths, options,
 
 @settings(max_examples=100, deadline=None)
 @given(CORPORA, SETTINGS)
-def test_full_sentences_lose_no_token_and_cut_only_what_does_not_fit(lengths, options):
+def test_sentences_of_a_document_lose_no_token_and_cut_only_what_does_not_fit(lengths, options):
     shard = make_shard(lengths)
     room = options["max_seq_length"] - 2
     index = build_index(shard, shard_number=0, objective="none", **(options | {"dupe_factor": 1}))
@@ -123,7 +123,7 @@ def test_full_sentences_lose_no_token_and_cut_only_what_does_not_fit(lengths, op
     assert (seen == options["dupe_factor"]).all()
 
 
-def test_full_sentences_are_long_and_dupes_cut_elsewhere():
+def test_sentences_of_a_document_fill_rows_and_dupes_cut_elsewhere():
     shard = prose(0, 60, mean_sentences=100)
     once = build_index(shard, shard_number=0, objective="none", max_seq_length=128, dupe_factor=1)
     often = build_index(shard, shard_number=0, objective="none", max_seq_length=128, dupe_factor=10)
@@ -131,6 +131,74 @@ def test_full_sentences_are_long_and_dupes_cut_elsewhere():
     assert set(map(bytes, once)) <= set(map(bytes, often))
     # passes that cut at the same place once agree from there on, so there are far fewer than ten times as many
     assert len(np.unique(often)) > 1.4 * len(once)
+
+
+SEPARATOR = -1
+
+
+def rows_across_documents(shard: Shard, room: int, first: int, *, whole_sentences: bool) -> list[list[int]]:
+    """RoBERTa §4.2 written out: fill a row sentence by sentence; `first` is the room of the first row."""
+    waiting = [(d, s.tolist()) for d in range(len(shard.documents) - 1) for s in shard.document(d)]
+    rows, row, last, left = [], [], None, first
+    while waiting:
+        document, sentence = waiting.pop(0)
+        separator = [SEPARATOR] if row and document != last else []
+        fits = max(left - len(row) - len(separator), 0)
+        if len(sentence) > fits:
+            if row and whole_sentences:
+                fits = 0
+            waiting.insert(0, (document, sentence[fits:]))
+            rows.append(row + (separator + sentence[:fits] if fits else []))
+            row, left = [], room
+        else:
+            row = row + separator + sentence
+        last = document
+    return [*rows, row]
+
+
+def spelled_out(index: np.ndarray, shard: Shard) -> list[list[int]]:
+    """The tokens of rows without their first and last, and with `SEPARATOR` for the others of [SEP]."""
+    rows = []
+    for row in index:
+        ids, types = tokens_of(row, {3: shard}, cls_token_id=-2, sep_token_id=SEPARATOR)
+        assert not types.any()
+        assert (ids[0], ids[-1]) == (-2, SEPARATOR)
+        rows.append(ids[1:-1].tolist())
+    return rows
+
+
+@settings(max_examples=150, deadline=None)
+@given(CORPORA, SETTINGS, st.sampled_from(["full-sentences", "blocks"]))
+def test_rows_across_documents_are_those_of_the_written_out_rule(lengths, options, rows):
+    shard, room = make_shard(lengths), options["max_seq_length"] - 2
+    index = build_index(shard, shard_number=3, objective="none", rows=rows, **options)
+    assert not (index["b_start"].any() or index["b_end"].any() or index["label"].any())
+    found = spelled_out(index, shard)
+    assert max(map(len, found)) <= room
+    firsts = [len(row) for row in found if row[0] == 0]
+    assert len(firsts) == options["dupe_factor"]
+    whole = rows == "full-sentences"
+    passes = [rows_across_documents(shard, room, first, whole_sentences=whole) for first in firsts]
+    assert sorted(found) == sorted(itertools.chain(*passes))
+    once = build_index(shard, shard_number=3, objective="none", rows=rows, **(options | {"dupe_factor": 1}))
+    once = spelled_out(np.sort(once, order="a_start"), shard)
+    assert once == rows_across_documents(shard, room, room, whole_sentences=whole)
+    bounds = set(shard.sentences[shard.documents].tolist())
+    for row in once:
+        for before, after in itertools.pairwise(row):
+            assert (SEPARATOR in (before, after)) or (after == before + 1 and after not in bounds)
+    assert [token for row in once for token in row if token != SEPARATOR] == shard.tokens.tolist()
+
+
+def test_blocks_have_no_holes_and_full_sentences_fewer_than_those_of_a_document():
+    shard = prose(1, 400)
+    filled = {}
+    for rows in ("doc-sentences", "full-sentences", "blocks"):
+        index = build_index(shard, shard_number=3, objective="none", max_seq_length=130, rows=rows)
+        filled[rows] = np.array([len(row) for row in spelled_out(index, shard)])
+    assert filled["doc-sentences"].mean() < filled["full-sentences"].mean() < 125
+    # one place stays empty where only a separator would fit, and the last row holds what is left
+    assert np.sort(filled["blocks"])[1] >= 127
 
 
 # ---- agreement with Google's algorithm, which test_google_recipe.py compares with the script's own output ----
@@ -353,6 +421,11 @@ def test_empty_sentences_and_documents_are_passed_over():
     solid = make_shard([[3, 4], [5]])
     options = {"shard_number": 0, "objective": "nsp", "max_seq_length": 8}
     assert (build_index(gaps, **options) == build_index(solid, **options)).all()
+    options |= {"objective": "none", "rows": "full-sentences", "max_seq_length": 40}
+    assert (build_index(gaps, **options) == build_index(solid, **options)).all()
+    (row,) = build_index(gaps, **options)
+    ids, _ = tokens_of(row, [gaps], cls_token_id=-2, sep_token_id=SEPARATOR)
+    assert ids.tolist() == [-2, *range(7), SEPARATOR, *range(7, 12), SEPARATOR]
 
 
 @pytest.mark.parametrize("objective", ["nsp", "sop"])
@@ -377,6 +450,8 @@ def test_the_text_gets_ten_passes_or_one_without_pairs(objective, passes):
 @pytest.mark.parametrize(
     ("change", "named"),
     [
+        ({"rows": "sentences"}, "rows: found 'sentences', expected one of doc-sentences, full-sentences, blocks"),
+        ({"rows": "blocks"}, "rows: found 'blocks', but objective 'nsp' makes pairs"),
         ({"objective": "mlm"}, "objective: found 'mlm', expected one of nsp, sop, none"),
         ({"max_seq_length": 4}, "max_seq_length: found 4"),
         ({"max_seq_length": 2, "objective": "none"}, "max_seq_length: found 2"),

@@ -83,6 +83,16 @@ def test_figures_of_an_index_counted_by_hand():
     }
 
 
+def test_separators_between_documents_count_as_tokens():
+    shard = pack_documents([[np.arange(4), np.arange(3)], [np.arange(5)], [np.arange(2)]], np.dtype("<u2"))
+    index = np.zeros(3, EXAMPLE)
+    for row, (start, end) in zip(index, [(4, 13), (0, 7), (7, 14)], strict=True):  # of three documents, one, two
+        row["a_start"], row["a_end"] = start, end
+    figures = survey_index(index, {0: shard}, max_seq_length=16)
+    assert figures["tokens"] == (9 + 2 + 2) + (7 + 2) + (7 + 1 + 2)
+    assert figures["cut"] == 1
+
+
 def test_each_problem_gives_its_warning():
     good = [[[10 * d + s, 5 + s] for s in range(4)] for d in range(1, 5)]
     balanced = {"128": {"label_1_share": 0.55}}

@@ -5,6 +5,7 @@ from tests.mutants.mutant import Mutant
 MASKING = "bert_jax/data/pretraining/masking.py"
 EXAMPLES = "bert_jax/data/pretraining/examples.py"
 HASH = "bert_jax/data/pretraining/counter_hash.py"
+ROWS = "bert_jax/data/pretraining/rows.py"
 BATCHES = "bert_jax/data/pretraining/batches.py"
 SHARDS = "bert_jax/data/pretraining/shards.py"
 OF_MASKING = "tests/data/pretraining/test_masking.py"
@@ -139,6 +140,34 @@ MUTANTS: tuple[Mutant, ...] = (
         "a_start = spans.a_start + 0 * draws.heads(a_length - a_kept)",
         "a long first sentence is cut at its end alone",
         (f"{OF_EXAMPLES}::test_overlong_pairs_lose_from_the_longer_side_at_both_ends",),
+    ),
+    Mutant(
+        EXAMPLES,
+        "starts, ends = (sentences[:-1] + document).tolist(), (sentences[1:] + document).tolist()",
+        "starts, ends = sentences[:-1].tolist(), sentences[1:].tolist()",
+        "the separators between documents do not count towards the length of a row",
+        (f"{OF_EXAMPLES}::test_rows_across_documents_are_those_of_the_written_out_rule",),
+    ),
+    Mutant(
+        EXAMPLES,
+        'first, last = bounds.searchsorted((start, end - 1), side="right").tolist()',
+        'first, last = bounds.searchsorted((start, end), side="right").tolist()',
+        "a row that ends with its document has a separator too many",
+        (f"{OF_EXAMPLES}::test_rows_across_documents_are_those_of_the_written_out_rule",),
+    ),
+    Mutant(
+        ROWS,
+        "pieces += (separator, other)",
+        "pieces += (other, separator)",
+        "batches put the separator after the next document",
+        (f"{OF_BATCHES}::test_rows_are_the_examples_of_the_index",),
+    ),
+    Mutant(
+        MASKING,
+        "continues_BL[:, 1:] &= input_ids_BL[:, :-1] != vocabulary.sep_id",
+        "continues_BL[:, 1:] &= True",
+        "a word goes on in the next document",
+        (f"{OF_BATCHES}::test_a_word_ends_with_its_document",),
     ),
     Mutant(
         EXAMPLES,

@@ -19,6 +19,9 @@ OF_EVALUATION = "tests/train/pretraining/test_evaluation.py"
 OF_FINETUNING = "tests/train/finetuning/test_finetune.py"
 OF_STARTING = "tests/train/finetuning/test_start.py"
 OF_PREPARING = "tests/train/preparation/test_prepare.py"
+DATA_RULES = "train/diagnosis/data_rules.py"
+METRIC_RULES = "train/diagnosis/metric_rules.py"
+OF_DOCTOR = "tests/train/doctor/test_doctor.py"
 
 MUTANTS: tuple[Mutant, ...] = (
     Mutant(
@@ -195,5 +198,54 @@ MUTANTS: tuple[Mutant, ...] = (
         "if self._full:",
         "the last shard may have one document, with no other to draw a sentence from",
         (f"{OF_PREPARING}::test_one_shard_of_one_document_never_comes_about",),
+    ),
+    Mutant(
+        DATA_RULES,
+        "if count > 1 and share <= LARGEST_DOCUMENT and not cut:",
+        "if count > 1 and not cut:",
+        "the doctor passes over a document that is most of the text",
+        (f"{OF_DOCTOR}::test_one_document_among_few_is_named",),
+    ),
+    Mutant(
+        DATA_RULES,
+        "if not cased and capitals > CAPITALS:",
+        "if cased and capitals > CAPITALS:",
+        "the doctor mistakes a cased vocabulary for an uncased one",
+        (f"{OF_DOCTOR}::test_no_alarm_on_healthy_data",),
+    ),
+    Mutant(
+        DATA_RULES,
+        "if share >= MASKED and hidden >= MASK_TOKENS:",
+        "if share >= MASKED:",
+        "the doctor passes over masks that show the token",
+        (f"{OF_DOCTOR}::test_masks_that_hide_nothing_are_named",),
+    ),
+    Mutant(
+        METRIC_RULES,
+        "if now.loss - best.loss > RISE:",
+        "if now.loss - best.loss > 10 * RISE:",
+        "the doctor passes over a loss that rises",
+        (f"{OF_DOCTOR}::test_a_wrong_learning_rate_is_named",),
+    ),
+    Mutant(
+        METRIC_RULES,
+        "and best.loss > unigram - BELOW_UNIGRAM",
+        "and best.loss > 0",
+        "the doctor calls any high rate too high, even if the model learns",
+        (f"{OF_DOCTOR}::test_no_alarm_on_healthy_runs",),
+    ),
+    Mutant(
+        METRIC_RULES,
+        "if now.step < run.warm_up + STEPS_AFTER_WARM_UP or left < ABOVE_UNIGRAM:",
+        "if left < ABOVE_UNIGRAM:",
+        "the doctor calls the rate too low during the warm-up",
+        (f"{OF_DOCTOR}::test_no_alarm_on_healthy_runs",),
+    ),
+    Mutant(
+        "train/doctor.py",
+        "return EXIT_FOUND if found else EXIT_DONE",
+        "return EXIT_DONE",
+        "the doctor's exit code does not tell that it found something",
+        (f"{OF_DOCTOR}::test_a_report_for_people_says_what_to_do",),
     ),
 )

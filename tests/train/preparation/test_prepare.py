@@ -420,6 +420,26 @@ def test_the_number_of_passes_depends_on_the_objective(options, tmp_path, object
     assert hashes(again["output"]) == hashes(options["output"])
 
 
+def test_rows_across_documents_are_shown_with_their_separators_and_padding(options, capsys):
+    options |= {"objective": "none", "max_seq_length": (40,), "shard_bytes": 100_000}
+    padding, documents = {}, {}
+    for rows in ("doc-sentences", "full-sentences", "blocks"):
+        output = options["output"].with_name(rows)
+        manifest = made(**(options | {"output": output, "rows": rows}))
+        assert f"objective none ({rows})" in capsys.readouterr().err
+        padding[rows] = manifest["report"]["train"]["examples"]["40"]["padding_share"]
+        assert main(["--show", str(output)]) == 0
+        shown = capsys.readouterr().out
+        documents[rows] = shown.count("A from documents ")
+        # prepared data from before there was this choice says nothing of it
+        assert manifest["settings"].get("rows") == (None if rows == "doc-sentences" else rows)
+        assert "rows" in manifest["options"] or rows == "doc-sentences"
+        for row in re.findall(r"A from documents (\d+) to (\d+) of .*\n(.*)", shown):
+            assert row[2].split().count("[SEP]") == int(row[1]) - int(row[0]) + 1
+    assert documents["doc-sentences"] == 0 < documents["full-sentences"]
+    assert padding["blocks"] < 0.03 < padding["full-sentences"] < padding["doc-sentences"]
+
+
 def test_show_for_people_says_what_was_masked_and_which_pair(options, capsys):
     made(**options)
     assert main(["--show", str(options["output"]), "--limit", "40"]) == 0
@@ -514,6 +534,7 @@ def test_a_changed_byte_fails_the_check(options, capsys):
         (["IN", "--output", "OUT", "--vocab", "V", "--held-out", "5"], "--held-out: found 5.0, expected a share"),
         (["IN", "--output", "OUT", "--vocab", "V", "--masked-lm-prob", "0"], "--masked-lm-prob: found 0.0"),
         (["IN", "--output", "OUT", "--vocab", "V", "--recipe", "google", "--objective", "sop"], "--recipe google: needs"),
+        (["IN", "--output", "OUT", "--vocab", "V", "--rows", "blocks"], "--rows blocks: needs --objective none"),
         (["IN", "--output", "OUT", "--vocab", "V", "--recipe", "gogle"], "invalid choice: 'gogle'"),
         (["IN", "--output", "OUT", "--vocab-size", "7"], "a vocabulary of 7 is too small"),
         (["--check", "NO"], "NO: no such folder"),

@@ -18,7 +18,8 @@ from bert_jax.errors import UserError
 from bert_jax.training.checkpoint.checkpoints import Checkpoints
 from bert_jax.training.optimizer import OptimizerConfig
 from tests.opened_files import opened_by
-from train import pretrain
+from train import doctor, pretrain
+from train.diagnosis.evidence import Evidence
 from train.pretraining import job as pretraining
 from train.pretraining.recipe import Phase, PretrainConfig
 from train.pretraining.source import PreparedData
@@ -291,12 +292,22 @@ def records_so_far(run: Path) -> list[str]:
 
 
 @pytest.mark.slow
+def test_the_doctor_reads_a_run_and_has_no_alarm(straight: Path, capsys):
+    evidence = Evidence(str(straight))
+    assert evidence.step == records(straight, "train")[-1]["step"] > 0
+    assert evidence.warm_up > 0 and evidence.data_path is not None
+    assert all(row["mlm_loss"] > 0 and row["grad_norm"] > 0 for row in evidence.train)
+    assert doctor.main([str(straight), "--json"]) == EXIT_DONE
+    assert json.loads(capsys.readouterr().out)["findings"] == []
+
+
+@pytest.mark.slow
 def test_raw_text_is_prepared_into_the_run(recipe: str, corpus: Path, tmp_path: Path, capsys):
     run = tmp_path / "from-text"
     words = [f"text={corpus}", f"run={run}", "text_options.vocab_size=90", "text_options.held_out=0.1"]
-    words += ["phases=((32, 8, 3),)", "export_at_end=false", "text_options.objective=none"]
+    words += ["phases=((32, 8, 3),)", "export_at_end=false", "text_options.objective=none", "text_options.rows=blocks"]
     assert pretrain.main([recipe, *words, "--json"]) == EXIT_DONE
-    assert (run / "data" / "manifest.json").exists()
+    assert json.loads((run / "data" / "manifest.json").read_text())["settings"]["rows"] == "blocks"
     assert "nsp_accuracy" not in records(run, "eval")[-1]
     told = json.loads(capsys.readouterr().out)
     assert (told["run"], told["exit_code"], told["checkpoint"], told["export"]) == (str(run), 0, 3, None)

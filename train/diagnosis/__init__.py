@@ -1,0 +1,4 @@
+"""The parts of `python -m train.doctor`.
+
+Nothing here imports JAX.
+"""

@@ -1,0 +1,116 @@
+"""What the doctor reads: the config and metrics of a run, and its prepared data."""
+
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bert_jax.data.pretraining.shards import MANIFEST, read_manifest
+from bert_jax.data.tokenizer.tokenizer import Tokenizer
+from bert_jax.errors import UserError
+from bert_jax.files import is_remote, read_json_lines, read_object
+
+WINDOW = 50  # steps to average the loss over
+_SHARDS_READ = 16  # of each split
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that is wrong. rule: its name in docs/pretraining.md; seen: the figures; do: commands and settings."""
+
+    rule: str
+    seen: str
+    means: str
+    do: str
+
+
+class DataEvidence:
+    """The prepared data of a run."""
+
+    def __init__(self, path: Path):
+        self.path = path
+        self.manifest = read_manifest(path)
+        self.report: dict[str, Any] = self.manifest.get("report", {})
+        self.train: dict[str, Any] = self.report.get("train", {})
+
+    @cached_property
+    def tokenizer(self) -> Tokenizer:
+        return Tokenizer.load(self.path / "tokenizer")
+
+    @cached_property
+    def unigram_counts(self) -> np.ndarray:
+        return np.load(self.path / "unigram_counts.npy")
+
+    def shards(self, split: str) -> list[Path]:
+        """At most `_SHARDS_READ` of the split's shards, evenly spread."""
+        names = [entry["name"] for entry in self.manifest["splits"][split]["shards"]]
+        return [self.path / split / name for name in names[:: max(1, -(-len(names) // _SHARDS_READ))]]
+
+
+@dataclass(frozen=True)
+class Point:
+    """The mean masked-LM loss of the training steps of a window, which ends with `step`."""
+
+    step: int
+    loss: float
+
+
+class Evidence:
+    """What a run directory says: `config.json`, `metrics.jsonl` and the prepared data, if it is here."""
+
+    def __init__(self, directory: str):
+        """Raises UserError if it is not the directory of a run."""
+        if is_remote(directory):
+            raise UserError(f"{directory}: is on a bucket; copy the run without its checkpoints to a local disk")
+        self.path = path = Path(directory)
+        if not (path / "config.json").exists():
+            what = "has no config.json" if path.is_dir() else "no such folder"
+            raise UserError(f"{path}: {what}; expected the directory of a run, such as runs/demo")
+        self.config = read_object(path / "config.json")
+        metrics = path / "metrics.jsonl"
+        rows = read_json_lines(metrics) if metrics.exists() else []
+        self.train = [row for row in rows if row["kind"] == "train"]
+        self.evaluations = [row for row in rows if row["kind"] == "eval"]
+        self.is_pretraining = "phases" in self.config
+
+    @property
+    def step(self) -> int:
+        """The last step with metrics."""
+        return max((row["step"] for row in (*self.train, *self.evaluations)), default=0)
+
+    @cached_property
+    def data_path(self) -> Path | None:
+        named = self.config.get("data")
+        places = [self.path / "data"] + ([Path(named)] if named else [])
+        return next((place for place in places if (place / MANIFEST).exists()), None)
+
+    @property
+    def warm_up(self) -> int:
+        """The step at which the learning rate reaches its peak."""
+        return self.config["optimizer"]["warmup_steps"]
+
+    @property
+    def phase_start(self) -> int:
+        """The first step of the phase that the run is in: a longer length or a larger batch has a loss of its own."""
+        start = 0
+        for _, _, steps in self.config["phases"]:
+            if self.step <= start + steps:
+                break
+            start += steps
+        return start
+
+    @cached_property
+    def curve(self) -> list[Point]:
+        """The training loss of the phase, averaged over windows of `WINDOW` steps or more."""
+        points, losses, last = [], [], self.phase_start
+        for row in self.train:
+            if row["step"] <= self.phase_start:
+                continue
+            losses.append(row.get("mlm_loss"))
+            if row["step"] - last >= WINDOW:
+                known = [loss for loss in losses if loss is not None]
+                points += [Point(row["step"], sum(known) / len(known))] if known else []
+                losses, last = [], row["step"]
+        return points

@@ -1,0 +1,98 @@
+"""What the metrics of a run may say is wrong: steps that are not finite, a rate too high or too low."""
+
+import math
+
+import numpy as np
+
+from train.diagnosis.evidence import Evidence, Finding
+
+SKIPPED = 0.001  # share of the steps
+RISE = 0.3  # nats above the lowest loss
+HIGH_RATE = 5e-3  # of AdamW, for a model 128 wide; less for a wider one in proportion
+USUAL_RATE = 1e-3  # likewise, to advise
+BELOW_UNIGRAM = 0.05  # nats; a loss that is lower shows that the model uses the context
+ABOVE_UNIGRAM = 0.25  # share of the way from the unigram line back to a random model
+STEPS_AFTER_WARM_UP = 100
+
+
+def find_in_metrics(run: Evidence, unigram: float | None) -> list[Finding]:
+    """The findings on the metrics of a run. unigram: loss of a model that knows only how frequent each token is."""
+    found = [_not_finite(run)]
+    if run.is_pretraining:
+        found += [_rate_too_high(run, unigram) or _rate_too_low(run, unigram)]
+    return [finding for finding in found if finding]
+
+
+def _not_finite(run: Evidence) -> Finding | None:
+    skipped = max((row.get("skipped_total") or 0 for row in run.train), default=0)
+    if skipped <= SKIPPED * run.step:
+        return None
+    return Finding(
+        "not finite",
+        f"{skipped:.0f} of {run.step:,} steps had a loss or gradient that is not finite, and changed nothing",
+        "The numbers overflow: the rate is too high, or the precision too low.",
+        f"In the command of a new run: {_rate(run, 0.5)}; or model.dtype=float32 if it is not",
+    )
+
+
+def _rate_too_high(run: Evidence, unigram: float | None) -> Finding | None:
+    if len(run.curve) < 2:
+        return None
+    now, best = run.curve[-1], min(run.curve, key=lambda point: point.loss)
+    optimizer = run.config["optimizer"]
+    highest = HIGH_RATE * 128 / run.config["model"]["hidden_size"]
+    if now.loss - best.loss > RISE:
+        seen = f"the training loss was {best.loss:.2f} at step {best.step:,} and is {now.loss:.2f} at step {now.step:,}"
+    elif (
+        unigram is not None
+        and optimizer["name"] == "adamw"
+        and optimizer["learning_rate"] > highest
+        and now.step >= run.warm_up + STEPS_AFTER_WARM_UP
+        and best.loss > unigram - BELOW_UNIGRAM
+    ):
+        seen = (
+            f"the training loss is {now.loss:.2f} at step {now.step:,}, no better than guessing frequent tokens "
+            f"({unigram:.2f}), at a rate of up to {optimizer['learning_rate']:g}; for this width the highest that is "
+            f"known to work is about {highest:.1g}"
+        )
+    else:
+        return None
+    norms = [row["grad_norm"] for row in run.train if row.get("grad_norm") is not None]
+    return Finding(
+        "rate too high",
+        f"{seen}; gradient norm {np.median(norms):.1f}, at most {max(norms):.1f}" if norms else seen,
+        "The updates are so large that the model cannot settle: it guesses frequent tokens, or does worse.",
+        f"In the command of a new run: {_rate(run, 0.2)} optimizer.warmup_steps={max(run.warm_up, _tenth(run))}",
+    )
+
+
+def _rate_too_low(run: Evidence, unigram: float | None) -> Finding | None:
+    """A rate that works brings the loss from ln(V) to the unigram line soon, whatever comes after."""
+    if unigram is None or run.config.get("init") is not None or len(run.curve) < 2:
+        return None
+    first, now = math.log(run.config["model"]["vocab_size"]), run.curve[-1]
+    left = (now.loss - unigram) / max(first - unigram, 1e-9)
+    if now.step < run.warm_up + STEPS_AFTER_WARM_UP or left < ABOVE_UNIGRAM:
+        return None
+    return Finding(
+        "rate too low",
+        f"the training loss is {now.loss:.2f} at step {now.step:,}, {now.step - run.warm_up:,} after the warm-up. "
+        f"A random model has {first:.2f}; one that knows how frequent each token is, {unigram:.2f}",
+        "At a rate that works, a model learns how frequent each token is in the first few hundred steps. At this one "
+        "the run takes many times as long as it should.",
+        f"In the command of a new run: {_rate(run, 10)}",
+    )
+
+
+def _tenth(run: Evidence) -> int:
+    return max(1, sum(steps for _, _, steps in run.config["phases"]) // 10)
+
+
+def _rate(run: Evidence, factor: float) -> str:
+    """The rate times `factor`, or the usual one if that is further away; a tenth of it for a model that exists."""
+    optimizer, width = run.config["optimizer"], run.config["model"]["hidden_size"]
+    rate = optimizer["learning_rate"] * factor
+    if optimizer["name"] == "adamw":
+        usual = USUAL_RATE * 128 / width / (1 if run.config.get("init") is None else 10)
+        rate = (min if factor < 1 else max)(rate, usual)
+    return f"optimizer.learning_rate={rate:.1g}"
