@@ -1,6 +1,5 @@
 """The log of a run: lines on the console, `metrics.jsonl`, TensorBoard's event files, `curves.png`."""
 
-import io
 import json
 import math
 import os
@@ -8,7 +7,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import Any, TextIO
 
 import jax
 from etils import epath
@@ -16,109 +15,28 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from bert_jax.files import copy_folder, is_remote
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-
-def draw_curves(records: list[dict], path: epath.Path) -> None:
-    """Draws the records of `metrics.jsonl` into the PNG `path`, if there are at least two training rows."""
-    if sum(row["kind"] == "train" for row in records) < 2:
-        return
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-
-    figure = curves_of(records)
-    FigureCanvasAgg(figure)
-    png = io.BytesIO()
-    figure.savefig(png, dpi=110, format="png")
-    path.write_bytes(png.getvalue())
-
-
-def curves_of(records: list[dict]) -> "Figure":
-    """The picture: loss, scores, learning rate and gradient norm by step, with the baselines as dashed lines."""
-    from matplotlib.figure import Figure
-
-    train = [row for row in records if row["kind"] == "train"]
-    evaluations = [row for row in records if row["kind"] == "eval"]
-    figure = Figure(figsize=(11, 7), layout="constrained")
-    ((loss, score), (rate, norm)) = figure.subplots(2, 2)
-    if any("mlm_loss" in row for row in train):
-        _draw_pretraining(loss, score, train, evaluations)
-    else:
-        _draw_task(loss, score, train, evaluations)
-    _line(rate, train, "learning_rate", "", color="tab:green")
-    rate.set_title("learning rate")
-    _line(norm, train, "grad_norm", "", color="tab:red")
-    norm.set_title("gradient norm before clipping")
-    norm.set_yscale("log")
-    for axes in (loss, score, rate, norm):
-        axes.set_xlabel("step")
-        axes.grid(alpha=0.3)
-    for axes, place in ((loss, "upper right"), (score, "best")):
-        if axes.get_legend_handles_labels()[0]:
-            axes.legend(fontsize="small", loc=place, ncols=2)
-    return figure
-
-
-def _draw_pretraining(loss, accuracy, train: list[dict], evaluations: list[dict]) -> None:
-    _line(loss, train, "mlm_loss", "training", color="tab:blue", alpha=0.5)
-    _line(loss, evaluations, "mlm_loss", "held-out", color="tab:blue", **_POINTS)
-    last = max(row["step"] for row in train)
-    _baseline(loss, evaluations, "unigram_loss", "unigram baseline", last, color="gray")
-    loss.set_title("masked LM loss (nats per masked token)")
-    _line(accuracy, train, "mlm_accuracy", "masked LM, training", color="tab:blue", alpha=0.5)
-    _line(accuracy, evaluations, "mlm_accuracy", "masked LM, held-out", color="tab:blue", **_POINTS)
-    _baseline(accuracy, evaluations, "unigram_accuracy", "most frequent token", last, color="tab:blue")
-    _line(accuracy, train, "nsp_accuracy", "next sentence, training", color="tab:orange", alpha=0.5)
-    _line(accuracy, evaluations, "nsp_accuracy", "next sentence, held-out", color="tab:orange", **_POINTS)
-    _baseline(accuracy, evaluations, "majority_accuracy", "majority class", last, color="tab:orange")
-    accuracy.set_title("accuracy")
-    accuracy.set_ylim(0, 1)
-
-
-def _draw_task(loss, score, train: list[dict], evaluations: list[dict]) -> None:
-    """Draws the loss and every score of the first evaluated file; divides scores in percent by 100."""
-    _line(loss, train, "loss", "training", color="tab:blue", alpha=0.5)
-    _line(loss, evaluations, "loss", "held-out", color="tab:blue", **_POINTS)
-    loss.set_title("loss")
-    names = [name for name in (evaluations[0] if evaluations else {}) if name in _SCORES]
-    for name in names:
-        scale = 100 if max(row[name] or 0 for row in evaluations) > 1 else 1
-        rows = [row | {name: row[name] / scale} for row in evaluations if row.get(name) is not None]
-        _line(score, rows, name, name.replace("_", " "), **_POINTS)
-    score.set_title("held-out scores")
-
-
-_SCORES = (
-    *("accuracy", "f1", "macro_f1", "micro_f1", "matthews_correlation", "spearman", "pearson"),
-    *("exact_match", "exact", "precision", "recall", "tag_accuracy"),
-)
-
-
-_POINTS = {"marker": "o", "markersize": 3}
-
-
-def _line(axes, rows: list[dict], name: str, label: str, **style) -> None:
-    points = [(row["step"], row[name]) for row in rows if row.get(name) is not None]
-    if points:
-        axes.plot(*zip(*points, strict=True), label=label, **style)
-
-
-def _baseline(axes, rows: list[dict], name: str, label: str, last: int, **style) -> None:
-    """Draws a baseline from step 0 to `last`, so that it is there with a single evaluation too."""
-    if known := [row for row in rows if row.get(name) is not None]:
-        ends = (known[0] | {"step": 0}, known[-1] | {"step": last})
-        _line(axes, [ends[0], *known, ends[1]], name, label, linestyle="--", **style)
+from train.run.curves import draw_curves
+from train.run.meter import Spent
 
 
 class RunLog:
     """Writes each record of metrics to the console, `metrics.jsonl` and TensorBoard; a context manager, for process 0.
 
-    A record is a flat dict of numbers with `step` and `kind` ("train" or "eval"). A run that resumes from `start_step`
-    first drops the records of later steps, because it repeats those steps.
+    A record is a flat dict of numbers with `step`, `kind` ("train" or "eval") and the fields of `Spent`. A run that
+    resumes from `start_step` first drops the records of later steps, because it repeats those steps.
     """
 
-    def __init__(self, directory: epath.Path, *, start_step: int, total_steps: int, stream: TextIO | None = None):
+    def __init__(
+        self,
+        directory: epath.Path,
+        *,
+        start_step: int,
+        total_steps: int,
+        spent: Callable[[int], Spent | None] = lambda step: None,
+        stream: TextIO | None = None,
+    ):
+        """`spent`: step -> what the run has used up to it; None if unknown."""
+        self._spent = spent
         self._metrics = _Lines(directory / "metrics.jsonl", keep=lambda line: _step_of(line) <= start_step)
         self._text = _Lines(directory / "run.log")
         self._curves = directory / "curves.png"
@@ -172,6 +90,8 @@ class RunLog:
     def record(self, kind: str, step: int, values: dict[str, float]) -> None:
         """Stores the values; a console that is not a terminal gets at most one training line per minute."""
         row: dict[str, Any] = {"kind": kind, "step": step}
+        if spent := self._spent(step):
+            row |= spent._asdict()
         row |= {k: (v if math.isfinite(v) else None) for k, v in values.items()}
         self.records.append(row)
         self._metrics.add(json.dumps(row))
@@ -223,11 +143,9 @@ class SilentLog:
     def draw(self) -> None: ...
 
 
-def open_log(directory: epath.Path, *, start_step: int, total_steps: int) -> RunLog | SilentLog:
-    """A `RunLog` on process 0, a `SilentLog` on the others."""
-    if jax.process_index() == 0:
-        return RunLog(directory, start_step=start_step, total_steps=total_steps)
-    return SilentLog()
+def open_log(directory: epath.Path, **options: Any) -> RunLog | SilentLog:
+    """A `RunLog` with these options on process 0, a `SilentLog` on the others."""
+    return RunLog(directory, **options) if jax.process_index() == 0 else SilentLog()
 
 
 class _Lines:

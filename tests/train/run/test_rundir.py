@@ -12,8 +12,9 @@ from bert_jax.errors import UserError
 from train.pretraining.recipe import PretrainConfig
 from train.run import log as log_module
 from train.run.config import override
+from train.run.curves import curves_of
 from train.run.directory import RunDirectory
-from train.run.log import RunLog, curves_of
+from train.run.log import RunLog
 
 ROOT = Path(__file__).resolve().parents[3]
 
