@@ -65,19 +65,29 @@ def _draw_pretraining(loss, accuracy, train: list[dict], evaluations: list[dict]
 
 
 def _draw_task(loss, score, train: list[dict], evaluations: list[dict]) -> None:
-    """Draws the loss and every score of the first evaluated file; divides scores in percent by 100."""
+    """Draws the loss, every score of the first evaluated file with its baseline, and which evaluation chose the model.
+
+    Divides scores in percent by 100.
+    """
     _line(loss, train, "loss", "training", color="tab:blue", alpha=0.5)
     _line(loss, evaluations, "loss", "held-out", color="tab:blue", **_POINTS)
     loss.set_title("loss")
-    names = [name for name in (evaluations[0] if evaluations else {}) if name in _SCORES]
-    for name in names:
-        scale = 100 if max(row[name] or 0 for row in evaluations) > 1 else 1
-        rows = [row | {name: row[name] / scale} for row in evaluations if row.get(name) is not None]
-        _line(score, rows, name, name.replace("_", " "), **_POINTS)
+    last = max(row["step"] for row in train)
+    _baseline(loss, evaluations, "baseline_mean_squared_error", "always the mean", last, color="gray")
+    names = [name for name in (evaluations[0] if evaluations else {}) if name in SCORES]
+    for number, name in enumerate(names):
+        both, colour = (name, f"baseline_{name}"), f"C{number % 10}"
+        scale = 100 if max(row.get(one) or 0 for row in evaluations for one in both) > 1 else 1
+        rows = [row | {one: row[one] / scale for one in both if row.get(one) is not None} for row in evaluations]
+        _line(score, rows, name, name.replace("_", " "), color=colour, **_POINTS)
+        _baseline(score, rows, f"baseline_{name}", f"{name.replace('_', ' ')}, baseline", last, color=colour)
     score.set_title("held-out scores")
+    if chosen := [row["step"] for row in evaluations if row.get("best")]:
+        for axes in (loss, score):
+            axes.axvline(chosen[-1], color="black", linestyle=":", label=f"the best model, step {chosen[-1]:,}")
 
 
-_SCORES = (
+SCORES = (
     *("accuracy", "f1", "macro_f1", "micro_f1", "matthews_correlation", "spearman", "pearson"),
     *("exact_match", "exact", "precision", "recall", "tag_accuracy"),
 )

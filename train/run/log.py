@@ -6,7 +6,7 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, TextIO
 
 import jax
@@ -17,6 +17,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from bert_jax.files import copy_folder, is_remote
 from train.run.curves import draw_curves
 from train.run.meter import Spent
+from train.run.track import Tracker
 
 
 class RunLog:
@@ -33,9 +34,11 @@ class RunLog:
         start_step: int,
         total_steps: int,
         spent: Callable[[int], Spent | None] = lambda step: None,
+        track: str | None = None,
+        config: Mapping[str, Any] | None = None,
         stream: TextIO | None = None,
     ):
-        """`spent`: step -> what the run has used up to it; None if unknown."""
+        """`spent`: step -> what the run has used up to it, None if unknown; `track`, `config`: for `Tracker`."""
         self._spent = spent
         self._metrics = _Lines(directory / "metrics.jsonl", keep=lambda line: _step_of(line) <= start_step)
         self._text = _Lines(directory / "run.log")
@@ -59,6 +62,7 @@ class RunLog:
             )
             self._progress = Progress(*columns, console=self._console)
             self._task = self._progress.add_task("training", total=total_steps, completed=start_step)
+        self._tracker = Tracker(track, directory, config or {}, self.say) if track else None
 
     def __enter__(self) -> "RunLog":
         if self._progress:
@@ -75,6 +79,8 @@ class RunLog:
             self._copy_events()
         if self._scratch:
             self._scratch.cleanup()
+        if self._tracker:
+            self._tracker.close(failed=error is not None)
         self._metrics.close()
         self._text.close()
 
@@ -97,14 +103,16 @@ class RunLog:
         self._metrics.add(json.dumps(row))
         if self._tensorboard:
             for name, value in values.items():
-                if math.isfinite(value):
+                if math.isfinite(value) and not isinstance(value, bool):
                     self._tensorboard.add_scalar(f"{kind}/{name}", value, step)
+        if self._tracker:
+            self._tracker.log(kind, step, row)
         now = time.monotonic()
         if kind != "train" or self._progress or now - self._last_line >= 60:
             self._last_line = now
-            self.say(
-                f"{kind:5} step {step:>8,}  " + "  ".join(_as_text(name, values[name]) for name in _in_order(values))
-            )
+            told = "  ".join(_beside_baseline(name, values) for name in _in_order(values))
+            best = "  <- the best so far" if values.get("best") else ""
+            self.say(f"{kind:5} step {step:>8,}  {told}{best}")
 
     def draw(self) -> None:
         """Draws `curves.png` from the records so far, and writes TensorBoard's events to disk.
@@ -189,7 +197,7 @@ def _tensorboard(directory: str | os.PathLike[str], start_step: int):
 
 
 _MOST = 6  # the most scores of a task in a console line; a task lists its main scores first
-_LEFT_OUT = ("skipped_in_a_row", "finite")
+_LEFT_OUT = ("skipped_in_a_row", "finite", "best")
 _FIRST = (
     *("loss", "mlm_loss", "unigram_loss", "mlm_perplexity", "mlm_accuracy", "unigram_accuracy"),
     *("kl_loss", "cosine_loss", "nsp_loss", "nsp_accuracy", "majority_accuracy"),
@@ -202,9 +210,19 @@ _LAST = (
 
 def _in_order(values: dict[str, float]) -> list[str]:
     """The names of the values in a console line, in a fixed order; `skipped_total` only if it is not 0."""
-    between = tuple(name for name in values if name not in (*_FIRST, *_LAST, *_LEFT_OUT))
+    shown = (name for name in values if not name.startswith("baseline_"))
+    between = tuple(name for name in shown if name not in (*_FIRST, *_LAST, *_LEFT_OUT))
     names = (*_FIRST, *between[:_MOST], *_LAST)
     return [name for name in names if name in values and (name != "skipped_total" or values[name])]
+
+
+def _beside_baseline(name: str, values: dict[str, float]) -> str:
+    """The value, and that of the baseline if there is one: "accuracy 90.0% (baseline 52.0%)"."""
+    text, baseline = _as_text(name, values[name]), values.get(f"baseline_{name}")
+    if baseline is None:
+        return text
+    alone = _as_text(name, baseline).removeprefix(f"{name} ") if math.isfinite(baseline) else "none"
+    return f"{text} (baseline {alone})"
 
 
 def _as_text(name: str, value: float) -> str:

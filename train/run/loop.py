@@ -17,6 +17,7 @@ from bert_jax.training.checkpoint.checkpoints import Checkpoints, NonFiniteError
 from bert_jax.training.objectives import Objective
 from bert_jax.training.schedules import Schedule
 from bert_jax.training.step import TrainState, abstract_state, compile_train_step, init_state
+from train.run.config import to_json
 from train.run.directory import RunDirectory
 from train.run.log import RunLog, SilentLog, open_log
 from train.run.meter import Meter, Spent, mean_of_good_steps
@@ -32,7 +33,7 @@ class Job(Protocol):
 
     Attributes:
         config: has `model`; total_steps, log_every, eval_every and save_every, in optimizer steps; keep, the number of
-            checkpoints.
+            checkpoints; track, a service that the metrics are sent to, or None.
         mesh: the devices.
     """
 
@@ -152,7 +153,14 @@ def _train(job: Job, run: RunDirectory) -> int:
         meter = Meter(config.model, step, job.mesh.size, _spent_before(restored))
 
         log = stack.enter_context(
-            open_log(run.path, start_step=step, total_steps=config.total_steps, spent=meter.spent)
+            open_log(
+                run.path,
+                start_step=step,
+                total_steps=config.total_steps,
+                spent=meter.spent,
+                track=config.track,
+                config=to_json(config),
+            )
         )
         if step >= config.total_steps:
             log.say(f"finished: all {step:,} steps are done; to train on, start another run with init={run.path}")
