@@ -16,7 +16,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from etils import epath
 from rich.console import Console
@@ -26,6 +26,9 @@ from bert_jax.errors import UserError
 from bert_jax.files import check_reachable, read_json_lines, read_object, write_whole
 from train.run.curves import SCORES
 from train.run.stopping import EXIT_DONE, run_program
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 AXES = {"step": "step", "tokens": "tokens (positions, padding included)", "seconds": "wall-clock seconds of training"}
 
@@ -83,19 +86,24 @@ class RunToCompare:
         chosen = [row for row in self.evaluations if row.get("best")]
         return (chosen or self.evaluations or [{}])[-1]
 
-    @cached_property
+    @property
     def held_out(self) -> str:
-        """What the run is evaluated on, as text that differs if that differs."""
+        """Where what the run is evaluated on comes from, for people."""
         config = self.config
         if self.task is None:
-            length, *_ = config["phases"][-1]
-            place = config.get("eval_data") or config.get("data") or str(self.path / "data")
-            manifest = epath.Path(place) / "manifest.json"
-            what = hashlib.sha256(manifest.read_bytes()).hexdigest()[:8] if manifest.exists() else place
-            return f"{place if what == place else f'{place} ({what})'}, length {length}"
-        shared = config.get("dev") is not None and not epath.Path(config["dev"]).exists()
+            return config.get("eval_data") or config.get("data") or str(self.path / "data")
+        shared = config.get("dev") is not None and not epath.Path(config["dev"]).exists()  # dev=0.1
         names = ("data", "dev", *(("train", "split_seed") if shared else ()))
         return ", ".join(f"{name}={config[name]}" for name in names if config.get(name) is not None)
+
+    @cached_property
+    def held_out_key(self) -> str:
+        """The same for equal held-out data, in another folder too if that was prepared by us."""
+        if self.task is not None:
+            return self.held_out
+        manifest = epath.Path(self.held_out) / "manifest.json"
+        content = manifest.read_bytes() if manifest.exists() else self.held_out.encode()
+        return f"{hashlib.sha256(content).hexdigest()}, length {self.config['phases'][-1][0]}"
 
     @cached_property
     def vocabulary(self) -> str:
@@ -139,7 +147,7 @@ def read_run(name: str) -> RunToCompare:
     if not (path / "config.json").exists():
         parent = path.parent
         others = [one.name for one in parent.iterdir() if (one / "config.json").exists()] if parent.exists() else []
-        near = difflib.get_close_matches(path.name, others, n=3, cutoff=0.5)
+        near = difflib.get_close_matches(path.name, others, n=3)
         hint = f"; did you mean {' or '.join(str(parent / one) for one in near)}?" if near else ""
         what = "has no config.json, so it is not a run directory" if path.exists() else "no such run directory"
         raise FileNotFoundError(f"{name}: {what}{hint}")
@@ -154,39 +162,36 @@ def read_run(name: str) -> RunToCompare:
 def differences(runs: Sequence[RunToCompare]) -> list[str]:
     """A line for each way in which the scores of the runs do not compare."""
 
-    def differing(what: str, of: Callable[[RunToCompare], str | None]) -> list[str]:
-        groups: dict[str | None, list[str]] = {}
-        for run in runs:
-            groups.setdefault(of(run), []).append(run.name)
-        told = "; ".join(f"{', '.join(names)}: {value}" for value, names in groups.items())
-        return [f"{what} ({told})"] if len(groups) > 1 else []
+    def differing(
+        what: str, of: Callable[[RunToCompare], str | None], told: Callable[[RunToCompare], str | None] | None = None
+    ) -> list[str]:
+        firsts = {of(run): run for run in reversed(runs)}
+        if len(firsts) < 2:
+            return []
+        return [f"{what} ({'; '.join(f'{run.name}: {(told or of)(run)}' for run in reversed(firsts.values()))})"]
 
-    return [
-        *differing("the runs have different tasks, so their scores do not compare", lambda run: run.task),
-        *differing("the runs are scored by different metrics", lambda run: run.metric),
-        *differing("the runs may be evaluated on different held-out data", lambda run: run.held_out),
-        *(
-            differing("the runs have different vocabularies, so losses a token do not compare", lambda r: r.vocabulary)
-            if runs[0].task is None
-            else []
-        ),
-    ]
+    found = differing("the runs have different tasks, so their scores do not compare", lambda run: run.task)
+    found += differing("the runs are scored by different metrics", lambda run: run.metric)
+    held_out = "the runs are evaluated on different held-out data"
+    found += differing(held_out, lambda run: run.held_out_key, lambda run: run.held_out)
+    if runs[0].task is None:
+        vocabularies = "the runs have different vocabularies, so their losses do not compare"
+        found += differing(vocabularies, lambda run: run.vocabulary)
+    return found
 
 
-def draw(runs: Sequence[RunToCompare], by: str) -> bytes:
-    """The picture, a PNG: losses and scores of the runs by step, tokens or seconds, with the baselines as dashed lines.
+def figure_of(runs: Sequence[RunToCompare], by: str) -> "Figure":
+    """The picture: losses and scores of the runs by step, tokens or seconds, with the baselines as dashed lines.
 
     Raises:
         UserError: a run was trained before metrics.jsonl had `by`.
     """
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     for run in runs:
         if by not in run.rows[-1]:
             raise UserError(f"{run.name}: its metrics have no {by}, as an older version trained it; say --by step")
     figure = Figure(figsize=(12, 5 + 0.2 * len(runs)), layout="constrained")
-    FigureCanvasAgg(figure)
     loss, score = figure.subplots(1, 2)
     label, scale = _unit(by, max(run.rows[-1][by] for run in runs))
     in_percent = max((run.score_of(row) or 0 for run in runs for row in run.evaluations), default=0) > 1
@@ -221,6 +226,13 @@ def draw(runs: Sequence[RunToCompare], by: str) -> bytes:
     if any(run.final.get("best") for run in runs):
         loss.plot([], [], "*", color="white", markeredgecolor="black", markersize=11, label="chose the model")
     figure.legend(fontsize="small", loc="outside lower left", ncols=2)
+    return figure
+
+
+def _png(figure: "Figure") -> bytes:
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+    FigureCanvasAgg(figure)
     png = io.BytesIO()
     figure.savefig(png, dpi=110, format="png")
     return png.getvalue()
@@ -301,7 +313,7 @@ def main(argv: Sequence[str]) -> int:
     pretraining = [run.name for run in runs if run.task is None]
     if tuned := [run.name for run in runs if run.task is not None and pretraining]:
         raise UserError(f"{pretraining[0]} is a pretraining run and {tuned[0]} a fine-tuning run; compare one kind")
-    picture, notes = draw(runs, words.by), differences(runs)
+    picture, notes = _png(figure_of(runs, words.by)), differences(runs)
     write_whole(output, picture)
     rows = [run.facts() for run in runs]
     for note in notes:
