@@ -187,6 +187,7 @@ def figure_of(runs: Sequence[RunToCompare], by: str) -> "Figure":
         UserError: a run was trained before metrics.jsonl had `by`.
     """
     from matplotlib.figure import Figure
+    from matplotlib.ticker import EngFormatter
 
     for run in runs:
         if by not in run.rows[-1]:
@@ -213,16 +214,18 @@ def figure_of(runs: Sequence[RunToCompare], by: str) -> "Figure":
             score.plot(at, run.score_of(run.final), "*", color=style["color"], markeredgecolor="black", markersize=13)
     _baselines(loss, [(run, run.final.get("unigram_loss")) for run in runs])
     _baselines(score, [(run, run.baseline_of(run.final)) for run in runs])
-    metrics = " / ".join(dict.fromkeys(run.metric.replace("_", " ") for run in runs))
+    metrics = " / ".join(dict.fromkeys(run.metric.replace("mlm", "masked LM").replace("_", " ") for run in runs))
     loss.set_title("masked LM loss (nats per masked token)" if runs[0].task is None else "loss")
     score.set_title(f"held-out {metrics}{' (percent)' if in_percent else ''}")
     for axes in (loss, score):
         axes.set_xlabel(label)
+        axes.xaxis.set_major_formatter(EngFormatter(sep=""))
         axes.grid(alpha=0.3)
     for number, run in enumerate(runs):  # the legend has runs without an evaluation too
         if not run.evaluations:
             loss.plot([], [], color=f"C{number % 10}", label=f"{run.name} (no evaluation yet)")
     loss.plot([], [], color="gray", alpha=0.4, label="training batches (faint)")
+    loss.plot([], [], color="gray", linestyle="--", linewidth=1, label="baselines (dashed)")
     if any(run.final.get("best") for run in runs):
         loss.plot([], [], "*", color="white", markeredgecolor="black", markersize=11, label="chose the model")
     figure.legend(fontsize="small", loc="outside lower left", ncols=2)
@@ -245,7 +248,6 @@ def _baselines(axes, values: list[tuple[RunToCompare, float | None]]) -> None:
     for number, value in known[:1] if same else known:
         colour = "gray" if same else f"C{number % 10}"
         axes.axhline(value, color=colour, linestyle="--", linewidth=1)
-        axes.annotate("baseline", (1, value), xycoords=("axes fraction", "data"), ha="right", va="bottom", color=colour)
 
 
 def _unit(by: str, most: float) -> tuple[str, float]:
@@ -304,12 +306,12 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--overwrite", action="store_true", help="replace the picture if it exists")
     parser.add_argument("--json", action="store_true", help="the table as one JSON object on stdout")
     words = parser.parse_args(argv)
+    runs = [read_run(name) for name in dict.fromkeys(words.runs)]
     output = epath.Path(words.output)
     if output.suffix != ".png":
         raise UserError(f"--output: found {words.output}; expected a name that ends in .png")
     if output.exists() and not words.overwrite:
         raise UserError(f"{output}: exists; say --overwrite to replace it, or another --output")
-    runs = [read_run(name) for name in dict.fromkeys(words.runs)]
     pretraining = [run.name for run in runs if run.task is None]
     if tuned := [run.name for run in runs if run.task is not None and pretraining]:
         raise UserError(f"{pretraining[0]} is a pretraining run and {tuned[0]} a fine-tuning run; compare one kind")

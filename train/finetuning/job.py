@@ -168,7 +168,11 @@ class FinetuningJob(ModelJob):
 
         self._run.write_folder(self._run.path / "predictions", write_predictions)
         self._run.write_folder(self._run.path / "report", report_on)
-        log.say(f"the best model, of step {report.step:,}, is in {self._run.export}; its mistakes are in report/")
+        metric, best = self._task.metric, {row["step"]: row for row in evaluations}.get(report.step, {})
+        told = f"{metric} {score_text(best.get(metric))}, baseline {score_text(self._baselines.get(metric))}"
+        log.say(
+            f"the best model, of step {report.step:,} ({told}), is in {self._run.export}; its mistakes are in report/"
+        )
 
     def _export(self, params: Any, step: int) -> None:
         whole = to_host(params)

@@ -357,7 +357,7 @@ def _page(facts: dict[str, Any]) -> str:
         "|---:|---:|---:|---:|",
         *(f"| {one['learning_rate']:g} | {_spread(one)} | {one['runs']} | {one['failed']} |" for one in facts["rates"]),
         "",
-        "| seed | learning rate | best | at step | last | |",
+        "| seed | learning rate | best | at step | last | note |",
         "|---:|---:|---:|---:|---:|---|",
         *(
             f"| {one['seed']} | {one['learning_rate']:g} | {_number(one['best'])} | {one['best_step'] or ''} | "

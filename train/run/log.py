@@ -218,7 +218,7 @@ def _in_order(values: dict[str, float]) -> list[str]:
 
 def _beside_baseline(name: str, values: dict[str, float]) -> str:
     """The value, and that of the baseline if there is one: "accuracy 90.0% (baseline 52.0%)"."""
-    text, baseline = _as_text(name, values[name]), values.get(f"baseline_{name}")
+    text, baseline = _as_text(name, values[name]), values.get(f"baseline_{name.removesuffix('_best')}")
     if baseline is None:
         return text
     alone = _as_text(name, baseline).removeprefix(f"{name} ") if math.isfinite(baseline) else "none"
