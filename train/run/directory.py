@@ -32,8 +32,8 @@ class RunDirectory:
     """Paths of a run, its lock and its config.
 
     The directory contains config.json, environment.json, checkpoints/STEP/, metrics.jsonl, tensorboard/, curves.png,
-    run.log, tokenizer/, data/ (if the run prepared its own text) and export/. It may be on a bucket (gs://...): then it
-    has no lock, which buckets do not offer, and text= is refused, which needs a local disk.
+    run.log, track.json (with track=), tokenizer/, data/ (if the run prepared its own text) and export/. It may be on a
+    bucket (gs://...): then it has no lock, which buckets do not offer, and text= is refused, which needs a local disk.
     """
 
     def __init__(self, path: str):
