@@ -42,6 +42,7 @@ def curves_of(records: list[dict]) -> "Figure":
     for axes in (loss, score, rate, norm):
         axes.set_xlabel("step")
         axes.grid(alpha=0.3)
+        axes.set_visible(bool(axes.lines))
     for axes, place in ((loss, "upper right"), (score, "best")):
         if axes.get_legend_handles_labels()[0]:
             axes.legend(fontsize="small", loc=place, ncols=2)
@@ -67,20 +68,26 @@ def _draw_pretraining(loss, accuracy, train: list[dict], evaluations: list[dict]
 def _draw_task(loss, score, train: list[dict], evaluations: list[dict]) -> None:
     """Draws the loss, every score of the first evaluated file with its baseline, and which evaluation chose the model.
 
-    Divides scores in percent by 100.
+    Of many runs in one program it draws the best score of all, and means over the runs of each learning rate. Divides
+    scores in percent by 100.
     """
-    _line(loss, train, "loss", "training", color="tab:blue", alpha=0.5)
-    _line(loss, evaluations, "loss", "held-out", color="tab:blue", **_POINTS)
+    seen = list(dict.fromkeys(name for row in (*train[:1], *evaluations) for name in row))
+    for number, name in enumerate(name for name in seen if name == "loss" or name.startswith("loss_at_")):
+        rate = name.removeprefix("loss").replace("_at_", " at ")
+        _line(loss, train, name, f"training{rate}", color=f"C{number % 10}", alpha=0.5)
+        _line(loss, evaluations, name, f"held-out{rate}", color=f"C{number % 10}", **_POINTS)
     loss.set_title("loss")
     last = max(row["step"] for row in train)
     _baseline(loss, evaluations, "baseline_mean_squared_error", "always the mean", last, color="gray")
-    names = [name for name in (evaluations[0] if evaluations else {}) if name in SCORES]
+    names = [name for name in seen if name.removesuffix("_best").partition("_at_")[0] in SCORES]
     for number, name in enumerate(names):
-        both, colour = (name, f"baseline_{name}"), f"C{number % 10}"
+        alone, colour = name.removesuffix("_best"), f"C{number % 10}"
+        both = name, f"baseline_{alone}"
         scale = 100 if max(row.get(one) or 0 for row in evaluations for one in both) > 1 else 1
         rows = [row | {one: row[one] / scale for one in both if row.get(one) is not None} for row in evaluations]
         _line(score, rows, name, name.replace("_", " "), color=colour, **_POINTS)
-        _baseline(score, rows, f"baseline_{name}", f"{name.replace('_', ' ')}, baseline", last, color=colour)
+        if name in SCORES or name.endswith("_best"):
+            _baseline(score, rows, both[1], f"{alone.replace('_', ' ')}, baseline", last, color=colour)
     score.set_title("held-out scores")
     if chosen := [row["step"] for row in evaluations if row.get("best")]:
         for axes in (loss, score):
