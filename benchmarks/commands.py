@@ -159,7 +159,7 @@ def write_rows(path: Path, rows: list[dict[str, Any]]) -> None:
 _QUICK = "init=published epochs=1 batch=8 max_length=64"
 _RUNS = f"""\
 python -m train.demo
-python -m train.pretrain configs/tiny.py text='books/*.txt' phases='((64, 8, 20),)' optimizer.warmup_steps=2 run=runs/books
+python -m train.pretrain configs/tiny.py text=books optimizer.warmup_steps=2 phases='((64,8,20),)' run=runs/books
 python -m train.finetune configs/finetune.py train=mails.csv dev=0.1 text=body label=folder {_QUICK} run=runs/reviews
 python -m train.finetune configs/finetune_ner.py data=conll {_QUICK} run=runs/ner
 python -m train.finetune configs/finetune_squad.py data=squad {_QUICK} stride=16 run=runs/squad

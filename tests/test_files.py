@@ -1,5 +1,6 @@
 """A run whose directory and data are on a bucket: the real clients against an emulator of Google Cloud Storage."""
 
+import json
 import os
 import signal
 import socket
@@ -107,6 +108,13 @@ def test_a_stopped_run_on_a_bucket_resumes_to_the_bit_and_exports_as_a_local_run
     there = {path.name for path in (tmp_path / "copy").iterdir()}
     assert there >= {"config.json", "environment.json", "metrics.jsonl", "run.log", "curves.png", "tensorboard"}
     assert list((tmp_path / "copy" / "tensorboard").iterdir())
+
+    runs = ["gs://a-bucket/run", str(tmp_path / "run"), "--output", str(tmp_path / "compare.png"), "--json"]
+    command = [sys.executable, "-m", "train.compare", *runs]
+    compared = subprocess.run(command, env=storage, cwd=ROOT, capture_output=True, text=True)
+    assert compared.returncode == 0, compared.stderr
+    found = json.loads(compared.stdout)
+    assert found["runs"][0]["loss"] == found["runs"][1]["loss"] and found["notes"] == []
     assert not (ROOT / "gs:").exists(), "something took the bucket for a local folder"
 
 

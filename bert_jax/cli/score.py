@@ -13,7 +13,11 @@ _ABOUT = """\
 Score predictions by the official rules: those that train.finetune writes for any of its tasks, and the files that other
 programs write for SQuAD, KorQuAD, CoNLL and GLUE. For a table of your own use the task classify.
 
+A run directory, or a SPLIT.jsonl of its predictions/, has the gold labels with the predictions.
+
 examples:
+  python -m bert_jax score runs/mails
+  python -m bert_jax score mrpc runs/mrpc/predictions/dev.jsonl
   python -m bert_jax score squad1 dev-v1.1.json predictions.json
   python -m bert_jax score squad2 dev-v2.0.json predictions.json --na-prob-file null_odds.json --json
   python -m bert_jax score conll test.conll predicted.conll
@@ -23,9 +27,12 @@ examples:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("task", metavar="TASK", help="a task of train.finetune, conll, or ax (GLUE's diagnostic set)")
-    parser.add_argument("gold", metavar="GOLD", help="the labelled file")
-    parser.add_argument("predictions", metavar="PREDICTIONS", help="JSON, columns, or a table of id and prediction")
+    tasks = "a task of train.finetune, conll, or ax (GLUE's diagnostic set); or alone: a fine-tuning run"
+    parser.add_argument("task", metavar="TASK|RUN", help=tasks)
+    gold = "the labelled file; or, without PREDICTIONS, predictions/SPLIT.jsonl of a fine-tuning run"
+    parser.add_argument("gold", metavar="GOLD", nargs="?", help=gold)
+    predictions = "JSON, columns, or a table of id and prediction"
+    parser.add_argument("predictions", metavar="PREDICTIONS", nargs="?", help=predictions)
     parser.add_argument("--label", metavar="NAME", help="classify: the column of labels (default label)")
     parser.add_argument("--id", metavar="NAME", help="classify: the column of ids (default: row numbers)")
     parser.add_argument("--kind", choices=("class", "classes", "number"), help="classify: the kind of label")
@@ -36,12 +43,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """`score TASK GOLD PREDICTIONS`: prints the scores of the official script."""
+    """`score TASK GOLD PREDICTIONS`, `score TASK SPLIT.jsonl` or `score RUN`: prints the official script's scores."""
     from bert_jax.data.tasks.labelled_text import Columns
+    from bert_jax.evaluation.predictions import score_file, score_run
     from bert_jax.evaluation.score import score
 
     given = {"label": arguments.label, "id": arguments.id, "kind": arguments.kind}
     own = {name: value for name, value in given.items() if value is not None}
+    if arguments.predictions is None:
+        if own or arguments.na_prob_file:
+            raise UserError("--label, --id, --kind and --na-prob-file belong to GOLD PREDICTIONS; say both files")
+        if arguments.gold is None:
+            return _show(score_run(arguments.task), arguments.json)
+        return _show({"": score_file(arguments.task, Path(arguments.gold))}, arguments.json)
     if own and arguments.task != "classify":
         raise UserError(f"--label, --id, --kind are for classify only; {arguments.task} has its own columns")
     scores = score(
@@ -52,12 +66,19 @@ def run(arguments: argparse.Namespace) -> None:
         no_answer_threshold=arguments.na_prob_thresh,
         columns=Columns(None, **own) if own else None,
     )
-    if arguments.json:
-        write(json_text(scores))
-    else:
+    return _show({"": scores}, arguments.json)
+
+
+def _show(splits: dict[str, dict[str, float]], as_json: bool) -> None:
+    """Prints the scores of each split under its name; those of a file, whose name is "", alone."""
+    if as_json:
+        write(json_text(splits.get("", splits)))
+        return
+    for split, scores in splits.items():
         width = max(map(len, scores))
         shown = {name: f"{value:.15g}" if math.isfinite(value) else "none" for name, value in scores.items()}
-        write("\n".join(f"{name:{width}}  {value}" for name, value in shown.items()))
+        lines = [f"{name:{width}}  {value}" for name, value in shown.items()]
+        write("\n".join([f"{split}:", *(f"  {line}" for line in lines)] if split else lines))
 
 
 VERBS = {"score": Verb(_ABOUT, add_arguments, run, runs_model=False)}

@@ -15,14 +15,14 @@ from bert_jax.data.tasks.tags import TaggedSentence, read_conll, read_klue_ner, 
 from bert_jax.errors import UserError
 
 _ANSWERS = {"squad1": metrics.squad1, "korquad": metrics.korquad}
-_TAGS = {
+TAGS = {
     "conll": read_conll,
     "tag": read_conll,
     "wnut17": read_conll,
     "klue-ner": read_klue_ner,
     "naver-ner": read_naver_ner,
 }
-KINDS = ("squad1", "squad2", "korquad", *_TAGS, *GLUE, "ax", *PUBLISHED_TABLES, "classify", *CHOICE_READERS)
+KINDS = ("squad1", "squad2", "korquad", *TAGS, *GLUE, "ax", *PUBLISHED_TABLES, "classify", *CHOICE_READERS)
 
 Scores = dict[str, float]
 
@@ -71,8 +71,8 @@ def score(
             return _ANSWERS[kind](questions, answers)
         scores = _by_id(no_answer_scores, (int, float), "a number") if no_answer_scores else None
         return metrics.squad2(questions, answers, scores, no_answer_threshold)
-    if kind in _TAGS:
-        return _conll(list(_TAGS[kind](gold)), gold, predictions)
+    if kind in TAGS:
+        return _conll(list(TAGS[kind](gold)), gold, predictions)
     if kind in CHOICE_READERS:
         return _choices(kind, gold, predictions)
     if kind in GLUE or kind == "ax":

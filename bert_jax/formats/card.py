@@ -128,7 +128,7 @@ def training_facts(run: str | os.PathLike[str], step: int | None) -> dict[str, A
         facts |= {
             f"held-out {name} (step {last['step']:,})": f"{value:.4g}"
             for name, value in last.items()
-            if isinstance(value, float)
+            if isinstance(value, float) and name not in ("seconds", "cpu_seconds")
         }
     environment = _object(folder / "environment.json")
     if environment.get("init"):

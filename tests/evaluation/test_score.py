@@ -274,3 +274,60 @@ def test_what_does_not_fit_is_one_line(tmp_path, capsys):
     packed.write_bytes(gzip.compress(b'["a"]'))
     with pytest.raises(UserError, match="found list; expected a JSON object that maps question id to a string"):
         score("squad2", tmp_path / "d.json", packed)
+
+
+def write_rows(path: Path, rows: list[Any]) -> Path:
+    return write(path, "".join(json.dumps(row) + "\n" for row in rows))
+
+
+def test_predictions_with_their_gold_labels_need_no_other_file(tmp_path: Path, capsys):
+    gold, found = ["a", "b", "c", "a", "b"], ["a", "b", "a", "c", "b"]
+    rows = [
+        {"id": str(n), "text": "t", "gold": g, "label": f} for n, (g, f) in enumerate(zip(gold, found, strict=True))
+    ]
+    assert main(["score", "classify", str(write_rows(tmp_path / "dev.jsonl", rows)), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == pytest.approx(
+        {
+            "accuracy": sk.accuracy_score(gold, found),
+            "macro_f1": sk.f1_score(gold, found, average="macro", zero_division=0),
+            "matthews_correlation": sk.matthews_corrcoef(gold, found),
+        }
+    )
+    sets = [[["a"], ["a", "b"]], [[], ["b"]], [["a", "b"], ["a", "b"]]]
+    file = write_rows(tmp_path / "sets.jsonl", [{"id": "0", "gold": g, "label": f} for g, f in sets])
+    binary = MultiLabelBinarizer().fit([["a", "b"]])
+    truth, guess = (binary.transform([pair[side] for pair in sets]) for side in (0, 1))
+    assert main(["score", "classify", str(file), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == pytest.approx(
+        {
+            "micro_f1": sk.f1_score(truth, guess, average="micro"),
+            "accuracy": sk.accuracy_score(truth, guess),
+            "macro_f1": sk.f1_score(truth, guess, average="macro"),
+        }
+    )
+
+
+def test_what_is_no_run_and_no_predictions_of_one_is_one_line(tmp_path: Path, capsys):
+    run = tmp_path / "run"
+    (run / "predictions").mkdir(parents=True)
+    write(run / "config.json", json.dumps({"task": "rte"}))
+    unlabelled = write_rows(run / "predictions/test.jsonl", [{"id": "0", "text": "t", "label": "a"}])
+    (tmp_path / "young").mkdir()
+    write(tmp_path / "young/config.json", json.dumps({"task": "rte"}))
+    (tmp_path / "pretraining").mkdir()
+    write(tmp_path / "pretraining/config.json", json.dumps({"phases": []}))
+    for words, says in (
+        (["rte"], "rte: no such run directory; to score other files say TASK GOLD PREDICTIONS"),
+        ([str(tmp_path / "young")], "young: has no predictions/*.jsonl; a run writes them when it ends"),
+        ([str(tmp_path / "pretraining")], "pretraining: not a fine-tuning run"),
+        ([str(run)], "run: the predictions have no gold labels"),
+        (["rte", str(unlabelled)], "test.jsonl, line 1: has no 'gold'; expected an object with gold and label"),
+        (["rte", str(tmp_path / "dev.tsv")], "dev.tsv: no such file"),
+        (["rte", str(write(tmp_path / "d.tsv", "a"))], "d.tsv: found no PREDICTIONS beside it; say GOLD PREDICTIONS"),
+        (["rte", str(write(tmp_path / "e.jsonl", ""))], "e.jsonl: is empty"),
+        (["rt", str(unlabelled)], "'rt' is not a task"),
+        ([str(run), "--kind", "class"], "--label, --id, --kind and --na-prob-file belong to GOLD PREDICTIONS"),
+    ):
+        assert main(["score", *words]) == 2
+        found = capsys.readouterr().err.strip()
+        assert says in found and len(found.splitlines()) == 1, found

@@ -11,7 +11,7 @@ import jax
 
 from bert_jax.data.tasks.encoded import BUCKETS, Encoded, LengthBatches, evaluation_batches
 from bert_jax.data.tokenizer.tokenizer import Tokenizer
-from bert_jax.files import read_json_lines
+from bert_jax.files import json_text, read_json_lines
 from bert_jax.formats.card import training_facts
 from bert_jax.formats.load import load_arrays
 from bert_jax.formats.source import Source
@@ -22,7 +22,7 @@ from bert_jax.training.prediction import PlannedBatches, Predictor
 from bert_jax.training.sharding import MeshBatches, batch_shardings, check_sizes, make_mesh, to_host
 from bert_jax.training.step import TrainState
 from train.finetuning.recipe import FinetuneConfig
-from train.finetuning.report import write_report
+from train.finetuning.report import score_text, write_report
 from train.finetuning.start import starting_parameters, upper_layers
 from train.finetuning.tasks.data import Outputs, Split, TaskData
 from train.run.config import to_json
@@ -50,6 +50,7 @@ class FinetuningJob(ModelJob):
         self._run, self._task, self._tokenizer, self._source = run, task, tokenizer, source
         self._predict = Predictor(self.model, mesh, self.objective)
         self._history = _scores_so_far(run, task.metric)
+        self._baselines = baselines_of(task)
 
     def first_state(self) -> TrainState:
         state = self.fresh_state()
@@ -68,6 +69,8 @@ class FinetuningJob(ModelJob):
             f"{self.config.task}: {len(self._task.train):,} training examples, {sizes or 'nothing'} to predict; "
             f"{len(self._task.labels)} labels; the best model has the highest {self._task.metric}"
         )
+        scores = (f"{name} {score_text(value)}" for name, value in self._baselines.items())
+        log.say(f"baseline: {self._task.baseline}: {', '.join(scores)}")
 
     def plan(self) -> dict[str, Any]:
         """What `--dry-run` prints of the run, as JSON values."""
@@ -99,17 +102,18 @@ class FinetuningJob(ModelJob):
     def evaluate(self, state: TrainState, step: int, log: Log) -> bool:
         """Logs the scores of each labelled file, and exports the model if it is the best so far.
 
-        The scores of all files but the first have the file's name as a prefix. NaN (a correlation of equal
-        predictions) counts as the worst score.
+        The scores of all files but the first have the file's name as a prefix; `baseline_NAME` is the baseline of the
+        score NAME, and `best` says whether this is the best evaluation so far. NaN (a correlation of equal predictions)
+        counts as the worst score.
         """
         found: dict[str, float] = {}
-        for number, split in enumerate(self._task.evaluations):
-            scores = self._scores(state.params, split)
-            found |= scores if number == 0 else {f"{split.name}_{name}": value for name, value in scores.items()}
-        log.record("eval", step, found)  # before the export: its model card has the scores
+        for split, prefix in _prefixes(self._task):
+            found |= {f"{prefix}{name}": value for name, value in self._scores(state.params, split).items()}
         score = found[self._task.metric] if math.isfinite(found[self._task.metric]) else -math.inf
         is_best = not self._history or score > max(self._history.values())
         self._history[step] = score
+        baselines = {f"baseline_{name}": value for name, value in self._baselines.items()}
+        log.record("eval", step, found | baselines | {"best": is_best})  # before the export: its card has the scores
         if is_best:
             self._export(state.params, step)
         return self._is_over()
@@ -133,7 +137,17 @@ class FinetuningJob(ModelJob):
         return {"config": to_json(self.config), "data": self._tokenizer.fingerprint}
 
     def finish(self, params: Any, step: int, log: Log) -> None:
-        """Writes predictions and report of the best model. `params`: arrays or shapes; only their sharding is used."""
+        """Writes predictions and report of the best model."""
+        self.write_results(params, log, _evaluations(self._run))
+
+    def write_results(self, params: Any, log: Log, evaluations: Sequence[dict[str, Any]]) -> None:
+        """Writes predictions and report of the model in export/.
+
+        Args:
+            params: arrays or shapes of the model's parameters; only their sharding is used.
+            log: takes the last line.
+            evaluations: step and scores of each evaluation from which the model was chosen.
+        """
         with self._run.export_on_disk() as folder:
             _, best, report = load_arrays(folder, head=self._task.head)
             placed = place_on_mesh(best, params, str(self._run.export))
@@ -146,13 +160,19 @@ class FinetuningJob(ModelJob):
             folder.mkdir(parents=True, exist_ok=True)
             for split in splits:
                 self._task.write_predictions(split, outputs[split.name][0], folder)
+                lines = (json_text(row) + "\n" for row in self._task.rows(split, outputs[split.name][0]))
+                (folder / f"{split.name}.jsonl").write_text("".join(lines), encoding="utf-8")
 
         def report_on(folder: Path) -> None:
-            write_report(folder, self.config, self._task, outputs, best_step=report.step)
+            write_report(folder, self.config, self._task, outputs, best_step=report.step, evaluations=list(evaluations))
 
         self._run.write_folder(self._run.path / "predictions", write_predictions)
         self._run.write_folder(self._run.path / "report", report_on)
-        log.say(f"the best model, of step {report.step:,}, is in {self._run.export}; its mistakes are in report/")
+        metric, best = self._task.metric, {row["step"]: row for row in evaluations}.get(report.step, {})
+        told = f"{metric} {score_text(best.get(metric))}, baseline {score_text(self._baselines.get(metric))}"
+        log.say(
+            f"the best model, of step {report.step:,} ({told}), is in {self._run.export}; its mistakes are in report/"
+        )
 
     def _export(self, params: Any, step: int) -> None:
         whole = to_host(params)
@@ -196,7 +216,25 @@ def write_export(
     run.write_folder(run.export, write)
 
 
+def baselines_of(task: TaskData) -> dict[str, float]:
+    """The baseline of each score of the evaluated files, under the names that their scores have in metrics.jsonl."""
+    return {
+        f"{prefix}{name}": value
+        for split, prefix in _prefixes(task)
+        for name, value in task.baseline_scores(split).items()
+    }
+
+
+def _prefixes(task: TaskData) -> list[tuple[Split, str]]:
+    """The evaluated files, and what the names of their scores begin with: nothing for the first."""
+    return [(split, f"{split.name}_" if number else "") for number, split in enumerate(task.evaluations)]
+
+
+def _evaluations(run: RunDirectory) -> list[dict[str, Any]]:
+    return [row for row in read_json_lines(run.path / "metrics.jsonl") if row["kind"] == "eval"]
+
+
 def _scores_so_far(run: RunDirectory, figure: str) -> dict[int, float]:
     """Step -> score of the run's earlier evaluations; -inf for a score that was NaN."""
-    rows = [row for row in read_json_lines(run.path / "metrics.jsonl") if row["kind"] == "eval" and figure in row]
+    rows = [row for row in _evaluations(run) if figure in row]
     return {row["step"]: -math.inf if row[figure] is None else row[figure] for row in rows}

@@ -40,6 +40,7 @@ class FinetuneConfig:
     early_stop           end the run after this many evaluations without a better score; 0: never
     pad                  "bucket": pad a batch to one of a few lengths; "max": always to max_length
     seed                 of the head, the order of the examples and dropout
+    track                also send the metrics to Weights & Biases ("wandb") or MLflow ("mlflow")
     seeds                number of runs, with seeds from `seed` on, for each of `learning_rates`, all in one program
     """
 
@@ -87,6 +88,7 @@ class FinetuneConfig:
     eval_every: int = 0
     save_every: int = 0
     keep: int = 2
+    track: Literal["wandb", "mlflow"] | None = None
     max_skipped_in_a_row: int = 20
 
     def __post_init__(self):

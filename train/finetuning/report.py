@@ -89,6 +89,7 @@ def write_report(
     outputs: Mapping[str, tuple[Outputs, float | None]],
     *,
     best_step: int | None,
+    evaluations: Sequence[Mapping[str, Any]] = (),
 ) -> None:
     """Writes metrics.json, report.md and, for each labelled split, SPLIT-mistakes.jsonl and pictures.
 
@@ -100,18 +101,23 @@ def write_report(
         config, task: of the run.
         outputs: the best model's outputs and loss for each split.
         best_step: the step of the best model.
+        evaluations: step and scores of each evaluation from which the best model was chosen.
     """
     folder.mkdir(parents=True, exist_ok=True)
     labelled = [split for split in (*task.evaluations, *task.tests) if split.labelled]
-    scores = {}
-    page = [f"# {config.task}, from {config.init}", "", f"The best model is that of step {best_step:,}.", ""]
+    scores, baselines = {}, {}
+    page = [f"# {config.task}, from {config.init}", ""]
+    page += [f"The best model is that of step {best_step:,}, by {task.metric}.", ""]
+    page += _evaluations_table(evaluations, task.metric, best_step)
+    page += [f"The baseline of each score: {task.baseline}.", ""]
     for split in labelled:
         found, loss = outputs[split.name]
         scores[split.name] = ({} if loss is None else {"loss": loss}) | task.score(split, found)
+        baselines[split.name] = task.baseline_scores(split)
         mistakes = task.mistakes(split, found)
         lines = (json_text(mistake) + "\n" for mistake in mistakes)
         (folder / f"{split.name}-mistakes.jsonl").write_text("".join(lines), encoding="utf-8")
-        page += _section(split, scores[split.name], mistakes)
+        page += _section(split, scores[split.name], baselines[split.name], mistakes)
         if counts := _counts(task, split, found):
             page += _counts_section(folder / f"{split.name}-confusion.png", counts)
         if task.problem_type == "regression":
@@ -123,6 +129,7 @@ def write_report(
             page += [f"The mistakes marked in their texts: [{split.name}-spans.html]({split.name}-spans.html)", ""]
         page += _mistakes_table(mistakes)
     facts = {"task": config.task, "init": config.init, "best_step": best_step, "metric": task.metric, "scores": scores}
+    facts |= {"baseline": task.baseline, "baseline_scores": baselines}
     (folder / "metrics.json").write_text(json_text(facts, indent=1) + "\n", encoding="utf-8")
     (folder / "report.md").write_text("\n".join(page) + "\n", encoding="utf-8")
 
@@ -136,10 +143,32 @@ class _Counts(NamedTuple):
     corner: str = "label \\ prediction"
 
 
-def _section(split: Split, scores: Mapping[str, float], mistakes: list[dict[str, Any]]) -> list[str]:
-    rows = ((name, f"{value:.4f}" if math.isfinite(value) else "none") for name, value in scores.items())
+def score_text(value: float | None) -> str:
+    """A score for people; "none" for NaN."""
+    return f"{value:.4f}" if value is not None and math.isfinite(value) else "none"
+
+
+def _evaluations_table(rows: Sequence[Mapping[str, Any]], metric: str, best_step: int | None) -> list[str]:
+    """The evaluations during training, with a mark at the one that chose the model."""
+    if not rows:
+        return []
+    names = [name for name in dict.fromkeys((metric, "loss")) if name in rows[0]]
+    lines = [f"| step | {' | '.join(names)} | |", f"|---:|{'---:|' * len(names)}---|"]
+    for row in rows:
+        mark = "chosen" if row["step"] == best_step else ""
+        lines.append(f"| {row['step']:,} | {' | '.join(score_text(row.get(name)) for name in names)} | {mark} |")
+    return [*lines, ""]
+
+
+def _section(
+    split: Split, scores: Mapping[str, float], baselines: Mapping[str, float], mistakes: list[dict[str, Any]]
+) -> list[str]:
+    rows = (
+        f"| {name} | {score_text(value)} | {score_text(baselines[name]) if name in baselines else ''} |"
+        for name, value in scores.items()
+    )
     lines = [f"## {split.name}", "", f"{len(split.examples):,} examples of `{split.path.name}`.", ""]
-    lines += ["| score | |", "|---|---:|", *(f"| {name} | {value} |" for name, value in rows), ""]
+    lines += ["| score | this model | baseline |", "|---|---:|---:|", *rows, ""]
     return lines if mistakes else [*lines, "No mistakes.", ""]
 
 

@@ -6,6 +6,7 @@ another (https://arxiv.org/abs/1810.04805, section 4.1; https://arxiv.org/abs/20
 
 import dataclasses
 import math
+from collections import Counter
 from collections.abc import Generator, Sequence
 from typing import Any, NamedTuple
 
@@ -129,6 +130,8 @@ class SweepJob:
     def evaluate(self, state: TrainState, step: int, log: Log) -> bool:
         """Logs the runs' scores on the first labelled file, adds them to runs.jsonl, and exports the best model so far.
 
+        The log also has the baseline of the score, and `best`: whether one of these models is the best so far.
+
         A row of runs.jsonl has lists with an entry per run: scores, null for NaN; constant, whether the run predicts
         the same for all examples; not_finite, whether it failed by `_gone_bad`.
         """
@@ -140,11 +143,18 @@ class SweepJob:
             constant.append(says_one_thing(self._task, split, one.outputs))
         not_finite = self._gone_bad(state.skipped_in_a_row).tolist()
         self._history[step] = {"step": step, "scores": scores, "constant": constant, "not_finite": not_finite}
-        log.record("eval", step, _scores_over_runs(scores, self._task.metric, self.runs))
+        best = {"best": best_of(self._history, self._task.metric)[0] == step}
+        baseline = self._baseline()
+        told = {} if baseline is None else {f"baseline_{self._task.metric}": baseline}
+        log.record("eval", step, _scores_over_runs(scores, self._task.metric, self.runs) | told | best)
         rows = (json_text(self._history[at]) + "\n" for at in sorted(self._history))
         write_whole(self._run.path / "runs.jsonl", "".join(rows))
         self.keep_best(state.params, step, self._history)
         return False
+
+    def _baseline(self) -> float | None:
+        found = self._task.baseline_scores(self._task.evaluations[0]).get(self._task.metric, math.nan)
+        return found if math.isfinite(found) else None
 
     def _collected(self, params: Any, split: Split) -> list[Collected]:
         buckets = buckets_of(self.config)
@@ -169,8 +179,10 @@ class SweepJob:
 
     def finish(self, params: Any, step: int, log: Log) -> None:
         """Writes and logs the results of the runs; writes the best model's predictions and report."""
-        log.say(write_sweep(self._run, self.config, self._task, self.runs, self._history))
-        self._alone.finish(self._alone.target.params, step, log)
+        log.say(write_sweep(self._run, self.config, self._task, self.runs, self._history, self._baseline()))
+        _, winner = best_of(self._history, self._task.metric)
+        curve = [{"step": at} | self._history[at]["scores"][winner] for at in sorted(self._history)]
+        self._alone.write_results(self._alone.target.params, log, curve)
 
 
 def says_one_thing(task: TaskData, split: Split, outputs: Outputs) -> bool:
@@ -210,17 +222,19 @@ def write_sweep(
     task: TaskData,
     runs: list[Run],
     history: dict[int, dict[str, Any]],
+    baseline: float | None,
 ) -> str:
     """Writes sweep.json, sweep.md and runs.png into the run directory.
 
     A run has failed if at its last evaluation it predicts the same for every example or its loss or gradients are not
-    finite, or if it never had a score (a correlation of equal predictions). Mean and deviation leave out runs without a
-    score.
+    finite, if it never had a score (a correlation of equal predictions), or if its best score is no better than the
+    baseline. Mean and deviation leave out runs without a score.
 
     Args:
         run, config, task: of the runs.
         runs: seed and learning rate of each.
         history: step -> {"scores", "constant", "not_finite"} of each run, as runs.jsonl has them.
+        baseline: the score of `task.baseline`; None if it has none.
 
     Returns:
         One line for the log: for each learning rate mean ± standard deviation (n - 1) of the runs' best scores; how
@@ -230,12 +244,13 @@ def write_sweep(
     curves = [[history[step]["scores"][number][metric] for step in steps] for number in range(len(runs))]
     best_steps = [best_of(history, metric, [number])[0] for number in range(len(runs))]
     best = [history[step]["scores"][number][metric] for number, step in enumerate(best_steps)]
-    failed = [_failure(history[steps[-1]], number, best[number]) for number in range(len(runs))]
+    failed = [_failure(history[steps[-1]], number, best[number], baseline) for number in range(len(runs))]
     step, winner = best_of(history, metric)
     facts = {
         "task": config.task,
         "init": config.init,
         "metric": metric,
+        "baseline": {"what": task.baseline, metric: baseline},
         "rates": [_of_rate(rate, runs, best, failed) for rate in rates_of(runs)],
         "best": {**runs[winner]._asdict(), "step": step, metric: best[winner]},
         "failed": [number for number, why in enumerate(failed) if why],
@@ -259,8 +274,8 @@ def write_sweep(
     overall = ", ".join(f"{_spread(one)} at {one['learning_rate']:g}" for one in facts["rates"])
     winning = f"seed {runs[winner].seed} at {runs[winner].learning_rate:g}: {_number(best[winner])}"
     return (
-        f"{metric} of {len(runs)} runs: {overall}; {len(facts['failed'])} failed; the best is {winning}; its model is "
-        f"in {run.export}"
+        f"{metric} of {len(runs)} runs (baseline {_number(baseline)}): {overall}; {_reasons(facts)}; "
+        f"the best is {winning}; its model is in {run.export}"
     )
 
 
@@ -304,13 +319,22 @@ def _of_rate(rate: float, runs: list[Run], best: list[float | None], failed: lis
     }
 
 
-def _failure(last: dict[str, Any], number: int, best: float | None) -> str | None:
+def _failure(last: dict[str, Any], number: int, best: float | None, baseline: float | None) -> str | None:
     """Why run `number` has failed, given the row of the last evaluation; None if it has not."""
     if last["not_finite"][number]:
-        return "not finite"
+        return "diverged: not finite"
     if best is None:
         return "no score"
-    return "one prediction for all" if last["constant"][number] else None
+    if last["constant"][number]:
+        return "one prediction for all"
+    return "no better than the baseline" if baseline is not None and best <= baseline else None
+
+
+def _reasons(facts: dict[str, Any]) -> str:
+    """How many runs failed, and why: "3 failed (2 one prediction for all, 1 diverged: not finite)"."""
+    counts = Counter(one["failed"] for one in facts["runs"] if one["failed"])
+    why = ", ".join(f"{count} {reason}" for reason, count in counts.most_common())
+    return f"{counts.total()} failed" + (f" ({why})" if why else "")
 
 
 def _number(score: float | None) -> str:
@@ -325,41 +349,74 @@ def _page(facts: dict[str, Any]) -> str:
     lines = [
         f"# {facts['task']}, from {facts['init']}: {len(facts['runs'])} runs",
         "",
-        f"{facts['metric']}, mean ± standard deviation over each run's best evaluation:",
+        f"{facts['metric']}, mean ± standard deviation over each run's best evaluation. {_reasons(facts)}.",
+        "",
+        f"Baseline ({facts['baseline']['what']}): {_number(facts['baseline'][facts['metric']])}.",
         "",
         f"| learning rate | {facts['metric']} | runs | failed |",
         "|---:|---:|---:|---:|",
         *(f"| {one['learning_rate']:g} | {_spread(one)} | {one['runs']} | {one['failed']} |" for one in facts["rates"]),
         "",
-        "| seed | learning rate | best | at step | last | failed |",
+        "| seed | learning rate | best | at step | last | note |",
         "|---:|---:|---:|---:|---:|---|",
         *(
             f"| {one['seed']} | {one['learning_rate']:g} | {_number(one['best'])} | {one['best_step'] or ''} | "
-            f"{_number(one['last'])} | {one['failed'] or ''} |"
+            f"{_number(one['last'])} | {_mark(facts, one)} |"
             for one in facts["runs"]
         ),
     ]
     return "\n".join([*lines, "", "![curves](runs.png)", ""])
 
 
+def _mark(facts: dict[str, Any], run: dict[str, Any]) -> str:
+    """What the table says of a run: that its model was chosen, why it failed, or nothing."""
+    chosen = all(run[name] == facts["best"][name] for name in Run._fields)
+    why = [f"failed: {run['failed']}"] if run["failed"] else []
+    return "; ".join(["chosen", *why] if chosen else why)
+
+
+_MARKERS = ("X", "v", "s", "P", "D")  # one for each reason to fail
+
+
 def _draw(run: RunDirectory, facts: dict[str, Any]) -> None:
+    """Draws each run's scores. Failed runs are dashed and end in a mark; the legend says why each kind failed.
+
+    A run without any score has its mark at the bottom.
+    """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(8, 5), layout="constrained")
+    figure = Figure(figsize=(9, 6), layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.subplots()
+    steps, metric, best = facts["steps"], facts["metric"], facts["best"]
     rates = sorted({one["learning_rate"] for one in facts["runs"]})
+    colours = {rate: f"C{number % 10}" for number, rate in enumerate(rates)}
     for one in facts["runs"]:
-        style = "--" if one["failed"] else "-"
-        colour = f"C{rates.index(one['learning_rate']) % 10}"
-        curve = np.array(one["curve"], np.float64)
-        axes.plot(facts["steps"], curve, style, color=colour, marker="o", markersize=3, alpha=0.7)
-    for number, rate in enumerate(rates):
-        axes.plot([], [], color=f"C{number % 10}", label=f"learning rate {rate:g}")
-    axes.plot([], [], "--", color="gray", label="failed")
+        style = {"linestyle": "--" if one["failed"] else "-", "color": colours[one["learning_rate"]], "alpha": 0.7}
+        axes.plot(steps, np.array(one["curve"], np.float64), marker="o", markersize=3, **style)
+    for rate in rates:
+        axes.plot([], [], color=colours[rate], label=f"learning rate {rate:g}")
+    if (baseline := facts["baseline"][metric]) is not None:
+        axes.axhline(baseline, color="gray", linestyle=":", label=f"baseline: {facts['baseline']['what']}")
+    if best[metric] is not None:
+        winner = f"the best model: seed {best['seed']} at {best['learning_rate']:g}, step {best['step']:,}"
+        axes.plot(best["step"], best[metric], "*", color="black", markersize=14, zorder=4, label=winner)
+    bottom = axes.get_ylim()[0]
+    for number, why in enumerate(dict.fromkeys(one["failed"] for one in facts["runs"] if one["failed"])):
+        marker = _MARKERS[number % len(_MARKERS)]
+        some = [one for one in facts["runs"] if one["failed"] == why]
+        for one in some:
+            scored = [(step, score) for step, score in zip(steps, one["curve"], strict=True) if score is not None]
+            at, score = scored[-1] if scored else (steps[-1], bottom)
+            axes.plot(at, score, marker, color=colours[one["learning_rate"]], markeredgecolor="black", markersize=9)
+        named = ", ".join(f"{one['seed']} at {one['learning_rate']:g}" for one in some[:4])
+        more = f" and {len(some) - 4} more" if len(some) > 4 else ""
+        label = f"failed, {why}: seed {named}{more}"
+        axes.plot([], [], marker, color="white", markeredgecolor="black", markersize=9, label=label)
     axes.set_xlabel("step")
-    axes.set_ylabel(facts["metric"].replace("_", " "))
+    axes.set_ylabel(metric.replace("_", " "))
+    axes.set_title(f"{facts['task']}: {len(facts['runs'])} runs, {len(facts['failed'])} failed")
     axes.grid(alpha=0.3)
-    axes.legend(fontsize="small")
+    figure.legend(fontsize="small", loc="outside lower left")
     figure.savefig(str(run.path / "runs.png"), dpi=110)

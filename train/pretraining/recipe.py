@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from bert_jax.config import BertConfig
 from bert_jax.data.pretraining.masking import MaskingConfig
@@ -77,6 +77,7 @@ class PretrainConfig:
     keep: int = 3
     max_skipped_in_a_row: int = 20  # non-finite steps after which the run stops with exit code 3
     export_at_end: bool = True
+    track: Literal["wandb", "mlflow"] | None = None  # also send the metrics to Weights & Biases or MLflow
 
     def __post_init__(self):
         total = _steps(self.phases)

@@ -32,8 +32,8 @@ class RunDirectory:
     """Paths of a run, its lock and its config.
 
     The directory contains config.json, environment.json, checkpoints/STEP/, metrics.jsonl, tensorboard/, curves.png,
-    run.log, tokenizer/, data/ (if the run prepared its own text) and export/. It may be on a bucket (gs://...): then it
-    has no lock, which buckets do not offer, and text= is refused, which needs a local disk.
+    run.log, track.json (with track=), tokenizer/, data/ (if the run prepared its own text) and export/. It may be on a
+    bucket (gs://...): then it has no lock, which buckets do not offer, and text= is refused, which needs a local disk.
     """
 
     def __init__(self, path: str):
@@ -165,7 +165,7 @@ class RunDirectory:
                 raise UserError(f"{self.config}: belongs to a run of another program; choose another run=")
             # A field that was added to the code after the run started had its default value then.
             old = _over(_as_saved(type(config)()), old)
-            changed = differing_fields(old, new)
+            changed = [name for name in differing_fields(old, new) if name not in _FREE]
             refused = [name for name in changed if not any(name == a or name.startswith(f"{a}.") for a in allow_change)]
             if refused:
                 changes = "; ".join(f"{name}: {_at(old, name)!r} became {_at(new, name)!r}" for name in refused)
@@ -174,6 +174,9 @@ class RunDirectory:
                     f"say allow_change={','.join(refused)} to continue with the new one, or choose another run="
                 )
         write_json(self.config, new)
+
+
+_FREE = ("track",)  # fields that change nothing about the model, so a resumed run may have others
 
 
 def _as_saved(config: Any) -> dict[str, Any]:

@@ -23,6 +23,7 @@ from bert_jax.runtime.cpu import keep_freed_memory
 from train.run.config import load_recipe, override
 from train.run.directory import RunDirectory, environment
 from train.run.stopping import EXIT_DONE, EXIT_USER_ERROR
+from train.run.track import check_tracker
 
 
 @dataclass(frozen=True)
@@ -41,7 +42,7 @@ def parse(argv: list[str], usage: str, kind: type) -> Launch:
     """Parses `CONFIG.py [key=value ...] [--dry-run] [--json]`; the config must be of class `kind`.
 
     Raises:
-        UserError: a word that is not understood, or what `load_recipe` and `override` raise.
+        UserError: a word that is not understood, or what `load_recipe`, `override` and `check_tracker` raise.
         SystemExit: no words, or --help; `usage` is printed.
     """
     if not argv or argv[0] in ("-h", "--help"):
@@ -68,6 +69,7 @@ def parse(argv: list[str], usage: str, kind: type) -> Launch:
         else:
             fields[key] = value
     config = override(config, fields)
+    check_tracker(config.track)
     task = getattr(config, "task", None)
     name = "-".join(part for part in (Path(path).stem, task, time.strftime("%Y-%m-%d")) if part)
     run = run or f"runs/{name}"

@@ -1,14 +1,13 @@
 """The log of a run: lines on the console, `metrics.jsonl`, TensorBoard's event files, `curves.png`."""
 
-import io
 import json
 import math
 import os
 import sys
 import tempfile
 import time
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TextIO
+from collections.abc import Callable, Mapping
+from typing import Any, TextIO
 
 import jax
 from etils import epath
@@ -16,109 +15,31 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from bert_jax.files import copy_folder, is_remote
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-
-def draw_curves(records: list[dict], path: epath.Path) -> None:
-    """Draws the records of `metrics.jsonl` into the PNG `path`, if there are at least two training rows."""
-    if sum(row["kind"] == "train" for row in records) < 2:
-        return
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-
-    figure = curves_of(records)
-    FigureCanvasAgg(figure)
-    png = io.BytesIO()
-    figure.savefig(png, dpi=110, format="png")
-    path.write_bytes(png.getvalue())
-
-
-def curves_of(records: list[dict]) -> "Figure":
-    """The picture: loss, scores, learning rate and gradient norm by step, with the baselines as dashed lines."""
-    from matplotlib.figure import Figure
-
-    train = [row for row in records if row["kind"] == "train"]
-    evaluations = [row for row in records if row["kind"] == "eval"]
-    figure = Figure(figsize=(11, 7), layout="constrained")
-    ((loss, score), (rate, norm)) = figure.subplots(2, 2)
-    if any("mlm_loss" in row for row in train):
-        _draw_pretraining(loss, score, train, evaluations)
-    else:
-        _draw_task(loss, score, train, evaluations)
-    _line(rate, train, "learning_rate", "", color="tab:green")
-    rate.set_title("learning rate")
-    _line(norm, train, "grad_norm", "", color="tab:red")
-    norm.set_title("gradient norm before clipping")
-    norm.set_yscale("log")
-    for axes in (loss, score, rate, norm):
-        axes.set_xlabel("step")
-        axes.grid(alpha=0.3)
-    for axes, place in ((loss, "upper right"), (score, "best")):
-        if axes.get_legend_handles_labels()[0]:
-            axes.legend(fontsize="small", loc=place, ncols=2)
-    return figure
-
-
-def _draw_pretraining(loss, accuracy, train: list[dict], evaluations: list[dict]) -> None:
-    _line(loss, train, "mlm_loss", "training", color="tab:blue", alpha=0.5)
-    _line(loss, evaluations, "mlm_loss", "held-out", color="tab:blue", **_POINTS)
-    last = max(row["step"] for row in train)
-    _baseline(loss, evaluations, "unigram_loss", "unigram baseline", last, color="gray")
-    loss.set_title("masked LM loss (nats per masked token)")
-    _line(accuracy, train, "mlm_accuracy", "masked LM, training", color="tab:blue", alpha=0.5)
-    _line(accuracy, evaluations, "mlm_accuracy", "masked LM, held-out", color="tab:blue", **_POINTS)
-    _baseline(accuracy, evaluations, "unigram_accuracy", "most frequent token", last, color="tab:blue")
-    _line(accuracy, train, "nsp_accuracy", "next sentence, training", color="tab:orange", alpha=0.5)
-    _line(accuracy, evaluations, "nsp_accuracy", "next sentence, held-out", color="tab:orange", **_POINTS)
-    _baseline(accuracy, evaluations, "majority_accuracy", "majority class", last, color="tab:orange")
-    accuracy.set_title("accuracy")
-    accuracy.set_ylim(0, 1)
-
-
-def _draw_task(loss, score, train: list[dict], evaluations: list[dict]) -> None:
-    """Draws the loss and every score of the first evaluated file; divides scores in percent by 100."""
-    _line(loss, train, "loss", "training", color="tab:blue", alpha=0.5)
-    _line(loss, evaluations, "loss", "held-out", color="tab:blue", **_POINTS)
-    loss.set_title("loss")
-    names = [name for name in (evaluations[0] if evaluations else {}) if name in _SCORES]
-    for name in names:
-        scale = 100 if max(row[name] or 0 for row in evaluations) > 1 else 1
-        rows = [row | {name: row[name] / scale} for row in evaluations if row.get(name) is not None]
-        _line(score, rows, name, name.replace("_", " "), **_POINTS)
-    score.set_title("held-out scores")
-
-
-_SCORES = (
-    *("accuracy", "f1", "macro_f1", "micro_f1", "matthews_correlation", "spearman", "pearson"),
-    *("exact_match", "exact", "precision", "recall", "tag_accuracy"),
-)
-
-
-_POINTS = {"marker": "o", "markersize": 3}
-
-
-def _line(axes, rows: list[dict], name: str, label: str, **style) -> None:
-    points = [(row["step"], row[name]) for row in rows if row.get(name) is not None]
-    if points:
-        axes.plot(*zip(*points, strict=True), label=label, **style)
-
-
-def _baseline(axes, rows: list[dict], name: str, label: str, last: int, **style) -> None:
-    """Draws a baseline from step 0 to `last`, so that it is there with a single evaluation too."""
-    if known := [row for row in rows if row.get(name) is not None]:
-        ends = (known[0] | {"step": 0}, known[-1] | {"step": last})
-        _line(axes, [ends[0], *known, ends[1]], name, label, linestyle="--", **style)
+from train.run.curves import draw_curves
+from train.run.meter import Spent
+from train.run.track import Tracker
 
 
 class RunLog:
     """Writes each record of metrics to the console, `metrics.jsonl` and TensorBoard; a context manager, for process 0.
 
-    A record is a flat dict of numbers with `step` and `kind` ("train" or "eval"). A run that resumes from `start_step`
-    first drops the records of later steps, because it repeats those steps.
+    A record is a flat dict of numbers with `step`, `kind` ("train" or "eval") and the fields of `Spent`. A run that
+    resumes from `start_step` first drops the records of later steps, because it repeats those steps.
     """
 
-    def __init__(self, directory: epath.Path, *, start_step: int, total_steps: int, stream: TextIO | None = None):
+    def __init__(
+        self,
+        directory: epath.Path,
+        *,
+        start_step: int,
+        total_steps: int,
+        spent: Callable[[int], Spent | None] = lambda step: None,
+        track: str | None = None,
+        config: Mapping[str, Any] | None = None,
+        stream: TextIO | None = None,
+    ):
+        """`spent`: step -> what the run has used up to it, None if unknown; `track`, `config`: for `Tracker`."""
+        self._spent = spent
         self._metrics = _Lines(directory / "metrics.jsonl", keep=lambda line: _step_of(line) <= start_step)
         self._text = _Lines(directory / "run.log")
         self._curves = directory / "curves.png"
@@ -141,6 +62,7 @@ class RunLog:
             )
             self._progress = Progress(*columns, console=self._console)
             self._task = self._progress.add_task("training", total=total_steps, completed=start_step)
+        self._tracker = Tracker(track, directory, config or {}, self.say) if track else None
 
     def __enter__(self) -> "RunLog":
         if self._progress:
@@ -157,6 +79,8 @@ class RunLog:
             self._copy_events()
         if self._scratch:
             self._scratch.cleanup()
+        if self._tracker:
+            self._tracker.close(failed=error is not None)
         self._metrics.close()
         self._text.close()
 
@@ -172,19 +96,23 @@ class RunLog:
     def record(self, kind: str, step: int, values: dict[str, float]) -> None:
         """Stores the values; a console that is not a terminal gets at most one training line per minute."""
         row: dict[str, Any] = {"kind": kind, "step": step}
+        if spent := self._spent(step):
+            row |= spent._asdict()
         row |= {k: (v if math.isfinite(v) else None) for k, v in values.items()}
         self.records.append(row)
         self._metrics.add(json.dumps(row))
         if self._tensorboard:
             for name, value in values.items():
-                if math.isfinite(value):
+                if math.isfinite(value) and not isinstance(value, bool):
                     self._tensorboard.add_scalar(f"{kind}/{name}", value, step)
+        if self._tracker:
+            self._tracker.log(kind, step, row)
         now = time.monotonic()
         if kind != "train" or self._progress or now - self._last_line >= 60:
             self._last_line = now
-            self.say(
-                f"{kind:5} step {step:>8,}  " + "  ".join(_as_text(name, values[name]) for name in _in_order(values))
-            )
+            told = "  ".join(_beside_baseline(name, values) for name in _in_order(values))
+            best = "  <- the best so far" if values.get("best") else ""
+            self.say(f"{kind:5} step {step:>8,}  {told}{best}")
 
     def draw(self) -> None:
         """Draws `curves.png` from the records so far, and writes TensorBoard's events to disk.
@@ -223,11 +151,9 @@ class SilentLog:
     def draw(self) -> None: ...
 
 
-def open_log(directory: epath.Path, *, start_step: int, total_steps: int) -> RunLog | SilentLog:
-    """A `RunLog` on process 0, a `SilentLog` on the others."""
-    if jax.process_index() == 0:
-        return RunLog(directory, start_step=start_step, total_steps=total_steps)
-    return SilentLog()
+def open_log(directory: epath.Path, **options: Any) -> RunLog | SilentLog:
+    """A `RunLog` with these options on process 0, a `SilentLog` on the others."""
+    return RunLog(directory, **options) if jax.process_index() == 0 else SilentLog()
 
 
 class _Lines:
@@ -271,7 +197,7 @@ def _tensorboard(directory: str | os.PathLike[str], start_step: int):
 
 
 _MOST = 6  # the most scores of a task in a console line; a task lists its main scores first
-_LEFT_OUT = ("skipped_in_a_row", "finite")
+_LEFT_OUT = ("skipped_in_a_row", "finite", "best")
 _FIRST = (
     *("loss", "mlm_loss", "unigram_loss", "mlm_perplexity", "mlm_accuracy", "unigram_accuracy"),
     *("kl_loss", "cosine_loss", "nsp_loss", "nsp_accuracy", "majority_accuracy"),
@@ -284,9 +210,19 @@ _LAST = (
 
 def _in_order(values: dict[str, float]) -> list[str]:
     """The names of the values in a console line, in a fixed order; `skipped_total` only if it is not 0."""
-    between = tuple(name for name in values if name not in (*_FIRST, *_LAST, *_LEFT_OUT))
+    shown = (name for name in values if not name.startswith("baseline_"))
+    between = tuple(name for name in shown if name not in (*_FIRST, *_LAST, *_LEFT_OUT))
     names = (*_FIRST, *between[:_MOST], *_LAST)
     return [name for name in names if name in values and (name != "skipped_total" or values[name])]
+
+
+def _beside_baseline(name: str, values: dict[str, float]) -> str:
+    """The value, and that of the baseline if there is one: "accuracy 90.0% (baseline 52.0%)"."""
+    text, baseline = _as_text(name, values[name]), values.get(f"baseline_{name.removesuffix('_best')}")
+    if baseline is None:
+        return text
+    alone = _as_text(name, baseline).removeprefix(f"{name} ") if math.isfinite(baseline) else "none"
+    return f"{text} (baseline {alone})"
 
 
 def _as_text(name: str, value: float) -> str:

@@ -13,13 +13,14 @@ from jax.sharding import Mesh
 from bert_jax.data.prefetch import Prefetch, StepSource
 from bert_jax.errors import UserError
 from bert_jax.runtime.compilation_cache import cache_folder
-from bert_jax.training.checkpoint.checkpoints import Checkpoints, NonFiniteError, SaveError
+from bert_jax.training.checkpoint.checkpoints import Checkpoints, NonFiniteError, Restored, SaveError
 from bert_jax.training.objectives import Objective
 from bert_jax.training.schedules import Schedule
 from bert_jax.training.step import TrainState, abstract_state, compile_train_step, init_state
+from train.run.config import to_json
 from train.run.directory import RunDirectory
 from train.run.log import RunLog, SilentLog, open_log
-from train.run.meter import Meter, mean_of_good_steps
+from train.run.meter import Meter, Spent, mean_of_good_steps
 from train.run.stopping import EXIT_DONE, EXIT_NOT_FINITE, StopRequest
 
 Log = RunLog | SilentLog
@@ -32,7 +33,7 @@ class Job(Protocol):
 
     Attributes:
         config: has `model`; total_steps, log_every, eval_every and save_every, in optimizer steps; keep, the number of
-            checkpoints.
+            checkpoints; track, a service that the metrics are sent to, or None.
         mesh: the devices.
     """
 
@@ -146,10 +147,21 @@ def _train(job: Job, run: RunDirectory) -> int:
     with ExitStack() as stack:
         checkpoints = stack.enter_context(Checkpoints(run.checkpoints, keep=config.keep))
         resumed = bool(checkpoints.steps())
-        state = checkpoints.restore(job.target).state if resumed else job.first_state()
+        restored = checkpoints.restore(job.target) if resumed else None
+        state = restored.state if restored else job.first_state()
         step = first_step = int(np.max(state.step))
+        meter = Meter(config.model, step, job.mesh.size, _spent_before(restored))
 
-        log = stack.enter_context(open_log(run.path, start_step=step, total_steps=config.total_steps))
+        log = stack.enter_context(
+            open_log(
+                run.path,
+                start_step=step,
+                total_steps=config.total_steps,
+                spent=meter.spent,
+                track=config.track,
+                config=to_json(config),
+            )
+        )
         if step >= config.total_steps:
             log.say(f"finished: all {step:,} steps are done; to train on, start another run with init={run.path}")
         else:
@@ -157,24 +169,29 @@ def _train(job: Job, run: RunDirectory) -> int:
         if folder := cache_folder():
             log.say(f"compiled programs are kept in {folder}")
         job.on_start(log, resumed=resumed)
-        meter = Meter(config.model, step, job.mesh.size)
         stop = stack.enter_context(StopRequest())
         feed = stack.enter_context(closing(job.batches(step)))
         code = EXIT_DONE
+
+        def log_if_due() -> None:
+            if meter.step % config.log_every == 0 or meter.step == config.total_steps:
+                log.record("train", meter.step, meter.summary(config.total_steps, job.summarise))
+
         for batch, waited in feed:
             state, metrics = job.train_step(state, batch)
             step += 1
             last = step == config.total_steps
             meter.push(metrics, batch, waited)
-            if last:
+            code = stop.exit_code(step) or EXIT_DONE
+            if meter.step > first_step:
+                log_if_due()
+            if last or code != EXIT_DONE:
                 meter.flush()
-            if meter.step > first_step and (meter.step % config.log_every == 0 or last):
-                log.record("train", meter.step, meter.summary(config.total_steps, job.summarise))
+                log_if_due()
             if meter.newest and (why := job.why_stop(meter.newest, meter.step)):
                 log.say(f"stopping: {why}")
                 return EXIT_NOT_FINITE
 
-            code = stop.exit_code(step) or EXIT_DONE
             with meter.pause():
                 over = last
                 if step % config.eval_every == 0 or last:
@@ -182,7 +199,7 @@ def _train(job: Job, run: RunDirectory) -> int:
                     log.draw()
                 if step % config.save_every == 0 or over or code != EXIT_DONE:
                     try:
-                        checkpoints.save(step, state, job.facts())
+                        checkpoints.save(step, state, job.facts() | _facts_of(meter.spent(step)))
                     except NonFiniteError as error:
                         log.say(f"stopping: {error}; earlier checkpoints are kept. Lower optimizer.learning_rate")
                         return EXIT_NOT_FINITE
@@ -196,6 +213,18 @@ def _train(job: Job, run: RunDirectory) -> int:
         else:
             job.finish(state.params, step, log)
         return code
+
+
+def _spent_before(restored: Restored | None) -> Spent | None:
+    """What the run had used at its checkpoint; None if an older version, which did not record it, wrote that."""
+    if restored is None:
+        return Spent()
+    found = restored.metadata.get("spent")
+    return None if found is None else Spent(**found)
+
+
+def _facts_of(spent: Spent | None) -> dict[str, Any]:
+    return {} if spent is None else {"spent": spent._asdict()}
 
 
 def describe(mesh: jax.sharding.Mesh, state: Any) -> str:

@@ -1,4 +1,5 @@
-"""Fetches each step's metrics one step late; computes their means between two lines of the log, and the speeds."""
+"""Fetches each step's metrics one step late; computes their means between two lines of the log, the speeds, and what
+the run has used since its first step."""
 
 import math
 import time
@@ -63,6 +64,23 @@ class _Work(NamedTuple):
     waited: float
 
 
+class Spent(NamedTuple):
+    """What a run has used since its first step; a run that resumes adds to what its checkpoint records.
+
+    Attributes:
+        tokens: positions of all training batches, with padding: the sum of batch size times length, as papers count.
+        seconds: wall-clock time of the training loop, with compiling, evaluations and saves.
+        cpu_seconds: processor time of this process (process 0 logs its own), user and system, of all threads.
+    """
+
+    tokens: int = 0
+    seconds: float = 0.0
+    cpu_seconds: float = 0.0
+
+
+_NOTHING = Spent()
+
+
 class Meter:
     """Collects metrics and measures speed. Fetches a step's metrics only once the next step has been dispatched.
 
@@ -71,8 +89,12 @@ class Meter:
         newest: its metrics, float64; None before the first.
     """
 
-    def __init__(self, config: BertConfig, step: int, devices: int = 1):
+    def __init__(self, config: BertConfig, step: int, devices: int = 1, before: Spent | None = _NOTHING):
+        """`before`: what the run had used when it was at `step`; None if nobody knows."""
         self._config = config
+        self._before = before
+        self._tokens = {step: before.tokens if before else 0}  # after each of the last two steps
+        self._began = time.monotonic(), time.process_time()
         peak = peak_flops(jax.devices()[0].device_kind)
         self._peak = peak * devices if peak else None
         self._late: tuple[dict[str, Any], _Work] | None = None
@@ -96,6 +118,8 @@ class Meter:
         sequences = math.prod(rows)
         predictions = batch["mlm_positions"].shape[1] if "mlm_positions" in batch else 0
         flops = sequences * train_flops(self._config, length, predictions)
+        newest = max(self._tokens)
+        self._tokens = {newest: self._tokens[newest], newest + 1: self._tokens[newest] + sequences * length}
         self._late = metrics, _Work(sequences, sequences * length, flops, waited)
 
     def flush(self) -> None:
@@ -128,6 +152,17 @@ class Meter:
             result["eta_seconds"] = (total_steps - self.step) * seconds / len(self._work)
         self._clear()
         return result
+
+    def spent(self, step: int) -> Spent | None:
+        """What the run has used up to now, with the tokens of its first `step` steps; None if nobody knows.
+
+        `step`: the last step dispatched, or the one before it.
+        """
+        if self._before is None:
+            return None
+        wall, processor = time.monotonic() - self._began[0], time.process_time() - self._began[1]
+        seconds, cpu_seconds = self._before.seconds + wall, self._before.cpu_seconds + processor
+        return Spent(self._tokens[step], round(seconds, 3), round(cpu_seconds, 3))
 
     def pause(self) -> "_Pause":
         """Context manager that leaves the time spent inside it (an evaluation, a save) out of the speeds."""

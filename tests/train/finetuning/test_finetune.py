@@ -3,6 +3,7 @@
 import csv
 import json
 import math
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,8 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
+from sklearn import metrics as sk
+from sklearn.dummy import DummyClassifier
 
 from bert_jax.__main__ import main as bert_jax_main
 from bert_jax.config import BertConfig
@@ -20,6 +23,7 @@ from bert_jax.evaluation.score import score
 from bert_jax.formats.convert import convert
 from bert_jax.formats.load import load, load_arrays
 from bert_jax.formats.write import save_pretrained
+from bert_jax.inference.pipeline import pipeline
 from bert_jax.training.checkpoint.checkpoints import Checkpoints
 from tests.train.finetuning.finetune_sources import (
     sentences,
@@ -33,6 +37,7 @@ from train import finetune
 from train.finetuning.job import _scores_so_far
 from train.finetuning.recipe import FinetuneConfig
 from train.run import stopping
+from train.run.curves import curves_of
 from train.run.directory import RunDirectory
 from train.run.stopping import EXIT_DONE, EXIT_PREEMPTED, exit_code
 
@@ -51,9 +56,13 @@ def run(place: Path, name: str, *words: str) -> int:
     return finetune.main([str(place / "recipe.py"), f"init={place / 'model'}", f"run={place / name}", *words])
 
 
-def records(folder: Path, kind: str = "eval") -> list[dict]:
+def records(folder: Path, kind: str | None = "eval") -> list[dict]:
     rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    return [row for row in rows if row["kind"] == kind]
+    return [row for row in rows if kind in (row["kind"], None)]
+
+
+def untimed(rows: list[dict]) -> list[dict]:
+    return [{name: v for name, v in row.items() if name not in ("seconds", "cpu_seconds")} for row in rows]
 
 
 @pytest.fixture(scope="module")
@@ -87,10 +96,64 @@ def test_a_table_becomes_a_model_with_its_labels_predictions_and_a_report(table:
     assert np.mean(right) > 0.8
 
     page = (table / "report/report.md").read_text()
+    assert f"| {scores['best_step']} | {scores['scores']['dev']['accuracy']:.4f} |" in page
+    (chosen,) = [line for line in page.splitlines() if line.endswith("| chosen |")]
+    assert chosen.startswith(f"| {scores['best_step']} | ")
+    assert [row["step"] for row in records(table) if row["best"]][-1] == scores["best_step"]
     assert "dev-confusion.png" in page and (table / "report/dev-confusion.png").stat().st_size > 5_000
     mistakes = (table / "report/dev-mistakes.jsonl").read_text().splitlines()
     assert len(mistakes) == round(21 * (1 - scores["scores"]["dev"]["accuracy"]))
     assert (table / "curves.png").exists()
+
+
+@pytest.mark.slow
+def test_every_score_stands_beside_that_of_the_majority_class(table: Path):
+    """scikit-learn's classifier that always answers the most frequent training label."""
+    train, dev = ([label for _, label in sentences(count, seed)] for count, seed in ((64, 1), (21, 2)))
+    said = DummyClassifier(strategy="most_frequent").fit(np.zeros((64, 1)), train).predict(np.zeros((21, 1)))
+    expected = {
+        "accuracy": sk.accuracy_score(dev, said),
+        "macro_f1": sk.f1_score(dev, said, average="macro"),
+        "matthews_correlation": sk.matthews_corrcoef(dev, said),
+    }
+    for row in records(table):
+        assert {name: row[f"baseline_{name}"] for name in expected} == pytest.approx(expected)
+    log, page = ((table / name).read_text() for name in ("run.log", "report/report.md"))
+    assert (
+        f"baseline: always {str(said[0])!r}, the most frequent label of train: accuracy {expected['accuracy']:.4f}"
+        in log
+    )
+    assert f"(baseline {expected['accuracy']:.1%})" in log and log.count("<- the best so far") >= 1
+    assert re.search(rf"\| accuracy \| [01]\.\d{{4}} \| {expected['accuracy']:.4f} \|", page)
+    drawn = {line.get_label(): line for line in curves_of(records(table, None)).axes[1].lines}
+    assert set(drawn["accuracy, baseline"].get_ydata()) == {expected["accuracy"]}
+    best = json.loads((table / "report/metrics.json").read_text())["best_step"]
+    assert set(drawn[f"the best model, step {best}"].get_xdata()) == {best}
+
+
+@pytest.mark.slow
+def test_predictions_have_text_gold_label_and_probability(table: Path):
+    """The pipeline gives the same labels and probabilities for the same texts."""
+    rows = predictions(table, "dev")
+    assert [(row["text"], row["gold"]) for row in rows] == sentences(21, seed=2)
+    found = pipeline("text-classification", table)([row["text"] for row in rows])
+    assert [row["label"] for row in rows] == [one["label"] for one in found]
+    assert [row["probability"] for row in rows] == pytest.approx([one["score"] for one in found], abs=1e-5)
+    assert all(sum(row["probabilities"].values()) == pytest.approx(1) for row in rows)
+    unlabelled = predictions(table, "test")
+    assert [row["text"] for row in unlabelled] == [text for text, _ in sentences(9, seed=3)]
+    assert not any("gold" in row for row in unlabelled)
+
+
+def predictions(folder: Path, split: str) -> list[dict]:
+    lines = (folder / f"predictions/{split}.jsonl").read_text(encoding="utf-8").splitlines()
+    return [json.loads(line) for line in lines]
+
+
+def scored_again(capsys, *words: str) -> dict[str, Any]:
+    capsys.readouterr()
+    assert bert_jax_main(["score", *words, "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
 
 
 @pytest.mark.slow
@@ -109,7 +172,7 @@ def test_a_stopped_run_resumes_to_the_same_bits(place: Path, table: Path, monkey
 
     for a, b in zip(arrays(place / "stopped"), arrays(table), strict=True):
         np.testing.assert_array_equal(a, b)
-    assert records(place / "stopped") == records(table)
+    assert untimed(records(place / "stopped")) == untimed(records(table))
     for name in ("export/model.safetensors", "report/metrics.json", "predictions/test-predictions.csv"):
         assert (place / "stopped" / name).read_bytes() == (table / name).read_bytes(), name
 
@@ -164,6 +227,10 @@ def test_a_run_ends_when_it_gets_no_better_and_a_share_of_train_is_held_out(plac
     found = records(place / "early")
     assert [row["step"] for row in found] == [6, 12, 18]  # the first is the best, and two were no better
     assert "48 training examples, 16 of dev" in (place / "early/run.log").read_text()
+    train = sentences(64, seed=1)
+    held = predictions(place / "early", "dev")  # the split, with the numbers of its lines in train
+    assert len({row["id"] for row in held}) == 16
+    assert [(row["text"], row["gold"]) for row in held] == [train[int(row["id"])] for row in held]
     assert load(place / "early/export").report.step == 6
     assert run(place, "early", *words) == EXIT_DONE  # nothing is left to do, and nothing is done
     assert records(place / "early") == found
@@ -174,7 +241,7 @@ def test_a_run_ends_when_it_gets_no_better_and_a_share_of_train_is_held_out(plac
     ("task", "metric", "least"),
     [("number", "spearman", 0.8), ("classes", "micro_f1", 0.95), ("tag", "f1", 80.0), ("arc", "accuracy", 0.8)],
 )
-def test_every_kind_of_task_is_learnt(place: Path, task: str, metric: str, least: float):
+def test_every_kind_of_task_is_learnt(place: Path, capsys, task: str, metric: str, least: float):
     words = {
         "number": lambda: _table(place, "number", lambda label: 1.5 if label == "good" else -1.5),
         "classes": lambda: _table(place, "classes", lambda label: f"{label}|always"),
@@ -192,6 +259,11 @@ def test_every_kind_of_task_is_learnt(place: Path, task: str, metric: str, least
     shared = found["scores"]["dev"].keys() & said.keys()
     assert metric in shared and (task == "tag" or shared | {"loss"} == found["scores"]["dev"].keys())
     assert {name: said[name] for name in shared} == pytest.approx({n: found["scores"]["dev"][n] for n in shared})
+    again = scored_again(capsys, str(place / task))
+    del found["scores"]["dev"]["loss"]
+    assert again == {"dev": pytest.approx(found["scores"]["dev"])}
+    kind = task if columns is None else "classify"
+    assert scored_again(capsys, kind, str(place / task / "predictions/dev.jsonl")) == again["dev"]
     if task == "tag":
         mistakes = (place / "tag/report/dev-mistakes.jsonl").read_text()
         assert (place / "tag/report/dev-spans.html").exists() == bool(mistakes)
@@ -200,7 +272,7 @@ def test_every_kind_of_task_is_learnt(place: Path, task: str, metric: str, least
 
 @pytest.mark.slow
 @pytest.mark.parametrize("version", [pytest.param(1, marks=pytest.mark.exhaustive), 2])
-def test_answers_are_found_in_passages_longer_than_a_window(place: Path, version: int):
+def test_answers_are_found_in_passages_longer_than_a_window(place: Path, capsys, version: int):
     task = f"squad{version}"
     for split, seed, count in (("train", 1, 96), ("dev", 2, 20)):
         write_squad(place / f"{task}-{split}.json", count, seed, impossible=version == 2)
@@ -212,6 +284,9 @@ def test_answers_are_found_in_passages_longer_than_a_window(place: Path, version
     said = score(task, gold, folder / "dev-predictions.json")
     names = ("exact_match", "f1") if version == 1 else ("exact", "f1", "HasAns_f1", "NoAns_f1")
     assert {name: said[name] for name in names} == pytest.approx({name: found[name] for name in names})
+    assert scored_again(capsys, str(place / task))["dev"] == pytest.approx(
+        {name: value for name, value in found.items() if name != "loss"}
+    )
     assert (folder / "dev-null_odds.json").exists() == (version == 2)
     answers = json.loads((folder / "dev-predictions.json").read_text())
     assert bert_jax_main(["answer", str(place / task), str(gold), "--output", str(place / f"{task}.json")]) == 0
@@ -228,6 +303,10 @@ def test_answers_are_found_in_passages_longer_than_a_window(place: Path, version
         assert [row["probability"] for row in rows] == pytest.approx((chances / chances.sum()).tolist(), abs=1e-9)
         assert all(contexts[id][row["start"] : row["end"]] == row["text"] for row in rows)
         assert ("" in [row["text"] for row in rows]) == (version == 2)
+    for row in predictions(place / task, "dev"):
+        best = next(one for one in listed[row["id"]] if one["text"] == row["label"] == answers[row["id"]])
+        assert row["probability"] == pytest.approx(best["probability"]) and row["text"] == contexts[row["id"]]
+        assert row["text"][row.get("start", 0) : row.get("end", 0)] == row["label"]
 
 
 def _table(place: Path, name: str, label_of) -> list[str]:

@@ -8,6 +8,7 @@ from typing import Any, cast
 import jax
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 
 from bert_jax.formats.load import load
 from bert_jax.training.checkpoint.checkpoints import Checkpoints
@@ -115,19 +116,26 @@ def test_stopped_runs_resume_to_the_same_bits(words: list[str], many: Path, tmp_
         assert (run / name).read_bytes() == (many / name).read_bytes(), name
 
 
-def told(folder: Path, metric: str, runs: list[Run], curves: dict[int, list[float | None]]) -> tuple[str, dict]:
+def told(
+    folder: Path,
+    metric: str,
+    runs: list[Run],
+    curves: dict[int, list[float | None]],
+    baseline: float | None = None,
+    **flags: list[bool],
+) -> tuple[str, dict]:
     """The last line and sweep.json of runs with these scores. `curves`: step -> score of each run."""
-    config, task = FinetuneConfig(task="stsb", seeds=3), SimpleNamespace(metric=metric)
+    config, task = FinetuneConfig(task="stsb", seeds=3), SimpleNamespace(metric=metric, baseline="always 'good'")
     history = {
         step: {
             "scores": [{metric: score} for score in scores],
-            "constant": [False] * len(runs),
-            "not_finite": [False] * len(runs),
+            "constant": flags.get("constant", [False] * len(runs)),
+            "not_finite": flags.get("not_finite", [False] * len(runs)),
         }
         for step, scores in curves.items()
     }
     (folder / "run").mkdir()
-    line = write_sweep(RunDirectory(str(folder / "run")), config, cast(Any, task), runs, history)
+    line = write_sweep(RunDirectory(str(folder / "run")), config, cast(Any, task), runs, history, baseline)
     return line, json.loads((folder / "run/sweep.json").read_text(), parse_constant=pytest.fail)
 
 
@@ -135,12 +143,12 @@ def test_a_run_without_a_score_fails_alone(tmp_path: Path):
     """The mean and the spread are over the others, and the JSON is valid for every reader."""
     runs = [Run(seed, 1e-3) for seed in range(3)]
     line, found = told(tmp_path, "spearman", runs, {8: [0.25, None, 0.5], 16: [0.5, None, None]})
-    assert "0.5000 ± 0.0000 at 0.001; 1 failed" in line
+    assert "0.5000 ± 0.0000 at 0.001; 1 failed (1 no score)" in line
     assert found["failed"] == [1]
     assert found["rates"] == [{"learning_rate": 1e-3, "runs": 3, "failed": 1, "mean": 0.5, "standard_deviation": 0.0}]
     assert [one["best"] for one in found["runs"]] == [0.5, None, 0.5]
     assert [one["last"] for one in found["runs"]] == [0.5, None, None]
-    assert "| no score |" in (tmp_path / "run/sweep.md").read_text()
+    assert "| failed: no score |" in (tmp_path / "run/sweep.md").read_text()
 
 
 def test_each_learning_rate_has_its_own_mean_and_spread(tmp_path: Path):
@@ -150,9 +158,38 @@ def test_each_learning_rate_has_its_own_mean_and_spread(tmp_path: Path):
     assert [one["mean"] for one in found["rates"]] == pytest.approx([0.8, 0.5])
     assert [one["standard_deviation"] for one in found["rates"]] == pytest.approx([0.1, 0])  # n - 1
     assert "mean" not in found and "standard_deviation" not in found  # of different recipes there is none
-    assert "accuracy of 6 runs: 0.8000 ± 0.1000 at 2e-05, 0.5000 ± 0.0000 at 5e-05; 0 failed" in line
+    assert "accuracy of 6 runs (baseline none): 0.8000 ± 0.1000 at 2e-05, 0.5000 ± 0.0000 at 5e-05; 0 failed" in line
     page = (tmp_path / "run/sweep.md").read_text()
     assert "| 2e-05 | 0.8000 ± 0.1000 |" in page and "| 5e-05 | 0.5000 ± 0.0000 |" in page
+
+
+def test_picture_and_table_of_a_sweep_say_why_a_run_failed(tmp_path: Path, monkeypatch):
+    figures = []
+    monkeypatch.setattr(Figure, "savefig", lambda self, *_, **__: figures.append(self))
+    runs = [Run(seed, rate) for rate in (2e-5, 3e-4) for seed in range(3)]
+    curves: dict[int, list[float | None]] = {8: [0.7, 0.6, 0.5, 0.4, None, 0.6], 16: [0.9, 0.5, 0.6, 0.4, None, None]}
+    flags = {"constant": [False, True, False, False, False, False], "not_finite": [False] * 5 + [True]}
+    line, found = told(tmp_path, "accuracy", runs, curves, 0.6, **flags)
+    reasons = [None, "one prediction for all", *["no better than the baseline"] * 2, "no score", "diverged: not finite"]
+    assert [one["failed"] for one in found["runs"]] == reasons
+    assert found["baseline"] == {"what": "always 'good'", "accuracy": 0.6}
+    assert "(baseline 0.6000)" in line and "5 failed (2 no better than the baseline, 1 one prediction for all" in line
+    page = (tmp_path / "run/sweep.md").read_text()
+    assert "Baseline (always 'good'): 0.6000." in page and "5 failed (2 no better than" in page
+    rows = [
+        row.strip("| ").split(" | ")[-1] for row in page.splitlines() if row.startswith(("| 0 |", "| 1 |", "| 2 |"))
+    ]
+    assert rows == ["chosen", *(f"failed: {why}" for why in reasons[1:])]
+    (figure,) = figures
+    legend = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert "failed, no better than the baseline: seed 2 at 2e-05, 0 at 0.0003" in legend
+    assert "failed, diverged: not finite: seed 2 at 0.0003" in legend
+    assert "the best model: seed 0 at 2e-05, step 16" in legend
+    (axes,) = figure.axes
+    (level,) = [one for one in axes.lines if one.get_label().startswith("baseline")]
+    assert level.get_label() == "baseline: always 'good'" and set(level.get_ydata()) == {0.6}
+    marks = [tuple(np.ravel(one.get_xydata())) for one in axes.lines if one.get_marker() in sweep._MARKERS]
+    assert {(16, 0.5), (16, 0.6), (16, 0.4), (8, 0.6)} < {mark for mark in marks if mark}
 
 
 @pytest.mark.parametrize(
@@ -232,7 +269,7 @@ def test_a_run_whose_numbers_go_bad_fails_alone(words: list[str], tmp_path: Path
     many = ["seeds=2", "learning_rates=(1e-2,3.4e38)", *BAD, f"run={run}"]
     assert exit_code(finetune.main, [*words, *many]) == EXIT_DONE
     found = json.loads((run / "sweep.json").read_text(), parse_constant=pytest.fail)
-    assert [one["failed"] for one in found["runs"]] == [None, None, "not finite", "not finite"]
+    assert [one["failed"] for one in found["runs"]] == [None, None, *["diverged: not finite"] * 2]
     assert found["best"]["learning_rate"] == 1e-2
     for line in (run / "runs.jsonl").read_text().splitlines():
         json.loads(line, parse_constant=pytest.fail)

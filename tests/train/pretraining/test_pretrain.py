@@ -176,6 +176,11 @@ def test_three_resumes_equal_never_having_stopped(recipe: str, data: str, straig
     for a, b in zip(ours, theirs, strict=True):
         np.testing.assert_array_equal(a, b)
     assert [row["mlm_loss"] for row in records(run, "eval")] == [row["mlm_loss"] for row in records(straight, "eval")]
+    for kind in ("train", "eval"):
+        assert [row["tokens"] for row in records(run, kind)] == [row["tokens"] for row in records(straight, kind)]
+    rows = sorted(records(run, "train") + records(run, "eval"), key=lambda row: row["seconds"])
+    assert [row["step"] for row in rows] == sorted(row["step"] for row in rows)
+    assert all(row["cpu_seconds"] > 0 for row in rows)
 
 
 @pytest.mark.slow

@@ -7,7 +7,7 @@ import pytest
 
 from bert_jax.config import BertConfig
 from bert_jax.model.heads import BertForPreTraining
-from train.run.meter import Meter, mean_of_good_steps, peak_flops, train_flops
+from train.run.meter import Meter, Spent, mean_of_good_steps, peak_flops, train_flops
 
 
 def test_metrics_are_fetched_one_step_late_and_averaged_over_good_steps(monkeypatch):
@@ -64,6 +64,31 @@ def test_a_step_that_is_still_computed_counts_in_no_speed(monkeypatch):
         clock[0] += 1.0
         meter.push(metrics, batch, waited=0.0)
     assert meter.summary(100, mean_of_good_steps)["sequences_per_second"] == pytest.approx(2.0)
+
+
+def test_what_a_run_has_used_goes_on_where_its_checkpoint_was(monkeypatch):
+    """Tokens are batch times length with padding; a step's count is asked for before and after the next is dispatched."""
+    clock = {"monotonic": 100.0, "process_time": 7.0}
+    for name in clock:
+        monkeypatch.setattr(f"train.run.meter.time.{name}", lambda name=name: clock[name])
+    metrics = {"loss": 1.0, "finite": 1, "skipped_in_a_row": 0, "learning_rate": 0.0}
+
+    def push(meter: Meter, *shape: int) -> None:
+        meter.push(metrics, {"input_ids": np.zeros(shape)}, waited=0.0)
+        clock["monotonic"] += 2.0
+        clock["process_time"] += 3.0
+
+    first = Meter(BertConfig.preset("tiny"), step=0)
+    push(first, 2, 8)
+    push(first, 2, 16)
+    assert first.spent(1) == Spent(16, 4.0, 6.0)
+    assert first.spent(2) == Spent(16 + 32, 4.0, 6.0)
+    clock.update(monotonic=1000.0, process_time=0.5)  # another process, later
+    second = Meter(BertConfig.preset("tiny"), 2, before=Spent(48, 4.0, 6.0))
+    assert second.spent(2) == Spent(48, 4.0, 6.0)
+    push(second, 3, 2, 4)  # two rows of four for each of three examples
+    assert second.spent(3) == Spent(48 + 24, 6.0, 9.0)
+    assert Meter(BertConfig.preset("tiny"), 2, before=None).spent(2) is None
 
 
 @pytest.mark.parametrize(

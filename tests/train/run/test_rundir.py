@@ -12,8 +12,9 @@ from bert_jax.errors import UserError
 from train.pretraining.recipe import PretrainConfig
 from train.run import log as log_module
 from train.run.config import override
+from train.run.curves import curves_of
 from train.run.directory import RunDirectory
-from train.run.log import RunLog, curves_of
+from train.run.log import RunLog
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -122,3 +123,24 @@ def test_baselines_are_drawn_over_the_whole_picture_with_one_evaluation_too():
     assert np.asarray(drawn["unigram baseline"]).tolist() == [[0, 7], [20, 7], [30, 7]]
     assert np.asarray(drawn["most frequent token"])[:, 0].tolist() == [0, 20, 30]
     assert "majority class" not in drawn
+
+
+@pytest.mark.slow
+def test_the_curves_of_many_runs_have_the_losses_of_each_rate_and_the_best_score_beside_the_baseline():
+    rows: list[dict] = []
+    for step in (10, 20, 30):
+        rows.append({"kind": "train", "step": step, "loss_at_0.1": 0.7, "loss_at_0.2": 0.9})
+        scores = {
+            "accuracy_best": 0.5 + step / 100,
+            "accuracy_at_0.1": 0.5,
+            "baseline_accuracy": 0.4,
+            "best": step < 30,
+        }
+        rows.append({"kind": "eval", "step": step} | scores)
+    loss, score, rate, norm = curves_of(rows).axes
+    drawn = {line.get_label(): np.asarray(line.get_xydata()).tolist() for line in (*loss.lines, *score.lines)}
+    assert drawn["training at 0.2"] == [[10, 0.9], [20, 0.9], [30, 0.9]]
+    assert drawn["accuracy best"] == [[10, 0.6], [20, 0.7], [30, 0.8]]
+    assert drawn["accuracy, baseline"] == [[0, 0.4], [10, 0.4], [20, 0.4], [30, 0.4], [30, 0.4]]
+    assert drawn["the best model, step 20"][0][0] == 20
+    assert not rate.get_visible() and not norm.get_visible()  # which many runs do not log

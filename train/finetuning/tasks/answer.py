@@ -12,6 +12,7 @@ from bert_jax.data.tasks.encoded import Encoded
 from bert_jax.data.tasks.passages import PassageQuestion, Passages, answer_positions, encode_passages, read_squad
 from bert_jax.data.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import UserError
+from bert_jax.evaluation.predictions import squad2_scores
 from bert_jax.inference.tasks.question_answering import Answers, best_answers
 from bert_jax.training.objectives import AnswerSpan
 from train.finetuning.recipe import FinetuneConfig
@@ -48,6 +49,7 @@ class AnswerTask:
     head = "question-answering"
     labels: tuple[str, ...] = ("LABEL_0", "LABEL_1")
     problem_type = None
+    baseline = "no answer to any question"
 
     def __init__(self, config: FinetuneConfig, tokenizer: Tokenizer, version: int, rules: AnswerRules):
         release = {1: "v1.1", 2: "v2.0"}[version]
@@ -61,11 +63,7 @@ class AnswerTask:
         train, held = self._read_train(files.train)
         self.train = self._split("train", files.train, train).encoded
         self.evaluations, self.tests = read_splits(files, held, self._read_labelled, _read, self._split)
-        ids = [question.id for question in self.evaluations[0].examples]
-        nothing_said = self._scores(
-            self.evaluations[0], dict.fromkeys(ids, ""), dict.fromkeys(ids, ""), dict.fromkeys(ids, 0.0)
-        )
-        self.metric = checked_metric(config.metric or "f1", nothing_said, config.task)
+        self.metric = checked_metric(config.metric or "f1", self._nothing_said(self.evaluations[0]), config.task)
 
     def _read_train(self, path: Path) -> tuple[list[PassageQuestion], list[PassageQuestion]]:
         """The training questions, and those that `dev=SHARE` holds out: all questions of a passage, or none.
@@ -126,21 +124,17 @@ class AnswerTask:
             {id: answer.no_answer_score for id, answer in answers.items()},
         )
 
-    def _scores(self, split: Split, said: dict[str, str], best: dict[str, str], odds: dict[str, float]) -> Scores:
-        """Scores of the predicted texts; with null answers also the best scores at any threshold on `odds`.
+    def _nothing_said(self, split: Split) -> Scores:
+        ids = [question.id for question in split.examples]
+        return self._scores(split, dict.fromkeys(ids, ""), dict.fromkeys(ids, ""), dict.fromkeys(ids, 0.0))
 
-        Args:
-            split: the questions.
-            said: question id -> predicted text, "" for none.
-            best: question id -> the best text, never none.
-            odds: question id -> how much better no answer scores than `best`.
-        """
+    def baseline_scores(self, split: Split) -> Scores:
+        return {name: v for name, v in self._nothing_said(split).items() if name in ("exact", "exact_match", "f1")}
+
+    def _scores(self, split: Split, said: dict[str, str], best: dict[str, str], odds: dict[str, float]) -> Scores:
+        """Scores of the predicted texts; with null answers as `squad2_scores`."""
         gold = _gold(split.examples)
-        if not self._null_answers:
-            return self._rules.score(gold, said)
-        # As in the official script: take the best text of each question, then search for the best threshold.
-        swept = metrics.squad2(gold, best, odds, self._config.null_threshold)
-        return metrics.squad2(gold, said) | {name: v for name, v in swept.items() if name.startswith("best_")}
+        return squad2_scores(gold, said, best, odds) if self._null_answers else self._rules.score(gold, said)
 
     @property
     def _threshold(self) -> float | None:
@@ -164,6 +158,20 @@ class AnswerTask:
         """Predicted texts; "" if no answer scores higher, even in a set where all questions have answers."""
         return [answer.text(self._config.null_threshold) for answer in self._answers(split, outputs)]
 
+    def rows(self, split: Split, outputs: Outputs) -> list[dict[str, Any]]:
+        rows = []
+        for question, answer in zip(split.examples, self._answers(split, outputs), strict=True):
+            said = answer.text(self._threshold)
+            listed = {one["text"]: one for one in _listed(answer, self._null_answers)}.get(said)
+            gold = {"gold": [one.text for one in question.answers]} if split.labelled else {}
+            found: dict[str, Any] = {"label": said, "probability": listed["probability"] if listed else None}
+            if said and listed:
+                found |= {"start": listed["start"], "end": listed["end"]}
+            if self._null_answers:
+                found |= {"best": answer.text(), "no_answer_score": _finite(answer.no_answer_score)}
+            rows.append({"id": question.id, "question": question.question, "text": question.context} | gold | found)
+        return rows
+
     def write_predictions(self, split: Split, outputs: Outputs, folder: Path) -> list[Path]:
         answers = self._answers(split, outputs)
         ids = [question.id for question in split.examples]
@@ -175,7 +183,7 @@ class AnswerTask:
         }
         if self._null_answers:
             odds = {id: answer.no_answer_score for id, answer in zip(ids, answers, strict=True)}
-            files["null_odds"] = {id: score if np.isfinite(score) else 1e9 for id, score in odds.items()}
+            files["null_odds"] = {id: _finite(score) for id, score in odds.items()}
         written = []
         for name, content in files.items():
             written.append(folder / f"{split.name}-{name}.json")
@@ -231,6 +239,11 @@ def _listed(answers: Answers, null_answers: bool) -> list[dict[str, Any]]:
         share = max(0.0, 1 - sum(one["probability"] for one in found))
         found.append({"text": "", "probability": share, "score": answers.null_score, "start": 0, "end": 0})
     return sorted(found, key=lambda one: -one["score"])
+
+
+def _finite(score: float) -> float:
+    """The score as JSON can hold it."""
+    return float(score) if np.isfinite(score) else 1e9
 
 
 def _encoded(passages: Passages, pad: int, start: np.ndarray, end: np.ndarray) -> Encoded:

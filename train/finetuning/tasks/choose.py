@@ -59,6 +59,9 @@ class ChoiceTask:
             if "labels" not in encoded.targets:
                 raise UserError(f"{path}: some questions have no label; expected the right choice of each")
 
+        self._most = int(np.bincount(self.train.targets["labels"]).argmax())
+        self.baseline = f"always choice {self._most}, the most frequent right one in train (they count from 0)"
+
     def _some(self, path: Path) -> list[Choices]:
         if not (found := list(self._read(path))):
             raise UserError(f"{path}: has no questions")
@@ -71,8 +74,22 @@ class ChoiceTask:
     def score(self, split: Split, outputs: Outputs) -> Scores:
         return {"accuracy": metrics.accuracy(split.encoded.targets["labels"], _chosen(split, outputs))}
 
+    def baseline_scores(self, split: Split) -> Scores:
+        is_choice = split.encoded.targets["is_choice"]
+        return self.score(split, {"logits": np.arange(is_choice.shape[1]) == np.full((len(is_choice), 1), self._most)})
+
     def decisions(self, split: Split, outputs: Outputs) -> Sequence[Hashable]:
         return _chosen(split, outputs).tolist()
+
+    def rows(self, split: Split, outputs: Outputs) -> list[dict[str, Any]]:
+        logits, rows = _logits(split, outputs), []
+        chances = np.exp(logits - np.logaddexp.reduce(logits, axis=1, keepdims=True)).tolist()
+        for question, said, row in zip(split.examples, _chosen(split, outputs).tolist(), chances, strict=True):
+            texts = {"id": question.id, "text": question.first[0], "choices": list(question.second)}
+            gold = {} if question.label is None else {"gold": question.label}
+            found = {"label": said, "probability": row[said], "probabilities": row[: len(question.first)]}
+            rows.append(texts | gold | found)
+        return rows
 
     def write_predictions(self, split: Split, outputs: Outputs, folder: Path) -> list[Path]:
         path = folder / f"{split.name}-predictions.csv"
@@ -86,7 +103,7 @@ class ChoiceTask:
 
     def mistakes(self, split: Split, outputs: Outputs) -> list[dict[str, Any]]:
         gold, found = split.encoded.targets["labels"], _chosen(split, outputs)
-        logits = np.where(split.encoded.targets["is_choice"], outputs["logits"].astype(np.float64), -np.inf)
+        logits = _logits(split, outputs)
         losses = np.logaddexp.reduce(logits, axis=1) - logits[np.arange(len(gold)), gold]
         return [
             {
@@ -101,5 +118,10 @@ class ChoiceTask:
         ]
 
 
+def _logits(split: Split, outputs: Outputs) -> np.ndarray:
+    """float64 [N, choices]; minus infinity where a question has no such choice."""
+    return np.where(split.encoded.targets["is_choice"], outputs["logits"].astype(np.float64), -np.inf)
+
+
 def _chosen(split: Split, outputs: Outputs) -> np.ndarray:
-    return np.where(split.encoded.targets["is_choice"], outputs["logits"], -np.inf).argmax(axis=1)
+    return _logits(split, outputs).argmax(axis=1)

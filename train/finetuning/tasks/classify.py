@@ -115,9 +115,24 @@ class ClassifyTask:
         self.evaluations, self.tests = read_splits(files, held, read, read_test, self._split)
         if (extra := layout.extra) and (path := beside(config.data, extra.name, extra.files)):
             self.tests += (self._split(extra.name, path, _some(extra.read, path)),)
-        nothing_said = np.zeros((len(self.evaluations[0].examples), len(self.labels)), np.float32)
-        scores = self.score(self.evaluations[0], {"logits": nothing_said})
+        self.baseline, self._constant = self._usual(self.train.targets["labels"])
+        scores = self.baseline_scores(self.evaluations[0])
         self.metric = checked_metric(config.metric or layout.metric, scores, config.task)
+
+    def _usual(self, labels: np.ndarray) -> tuple[str, np.ndarray]:
+        """The most frequent label of `labels`, or their mean: in words, and as logits [C]."""
+        if self._layout.kind == "number":
+            return f"always {labels.mean():.4g}, the mean of train", labels.mean(keepdims=True)
+        if self._layout.kind == "classes":
+            sets, counts = np.unique(labels, axis=0, return_counts=True)
+            most = sets[counts.argmax()]
+            return f"always {self._as_text(most) or 'none'!r}, the most frequent labels of train", 2 * most - 1
+        most = np.bincount(labels[labels >= 0], minlength=len(self.labels)).argmax()
+        words = f"always {self.labels[most]!r}, the most frequent label of train"
+        return words, np.eye(len(self.labels), dtype=np.float32)[most]
+
+    def baseline_scores(self, split: Split) -> Scores:
+        return self.score(split, {"logits": np.tile(self._constant, (len(split.examples), 1))})
 
     def _labels(self, train: list[LabelledText], path: Path) -> tuple[str, ...]:
         check_labels_differ(train, str(path))
@@ -176,6 +191,31 @@ class ClassifyTask:
 
     def decisions(self, split: Split, outputs: Outputs) -> Sequence[Hashable]:
         return [self._as_text(found) for found in self._predictions(outputs)]
+
+    def rows(self, split: Split, outputs: Outputs) -> list[dict[str, Any]]:
+        gold = split.encoded.targets["labels"] if split.labelled else [None] * len(split.examples)
+        found = self._predictions(outputs)
+        chances = _chances(self._layout.kind, outputs["logits"].astype(np.float64))
+        rows = []
+        for example, right, said, row in zip(split.examples, gold, found, chances, strict=True):
+            one: dict[str, Any] = {"id": example.id, "text": example.text}
+            if example.pair is not None:
+                one["pair"] = example.pair
+            if right is not None:
+                one["gold"] = self._as_json(right)
+            one["label"] = self._as_json(said)
+            if self._layout.kind == "class":
+                one["probability"] = row[said]
+            if self._layout.kind != "number":
+                one["probabilities"] = dict(zip(self.labels, row, strict=True))
+            rows.append(one)
+        return rows
+
+    def _as_json(self, prediction: Any) -> str | list[str] | float:
+        if self._layout.kind == "classes":
+            return [name for name, chosen in zip(self.labels, prediction, strict=True) if chosen]
+        text = self._as_text(prediction)
+        return float(text) if self._layout.kind == "number" else text
 
     def write_predictions(self, split: Split, outputs: Outputs, folder: Path) -> list[Path]:
         rows = [
@@ -314,6 +354,15 @@ def _has_empty_text(example: LabelledText) -> bool:
 
 def _differ(gold: np.ndarray, found: np.ndarray) -> np.ndarray:
     return (gold != found).any(axis=1) if gold.ndim == 2 else gold != found
+
+
+def _chances(kind: str, logits: np.ndarray) -> list[list[float]]:
+    """The probability of each label for each example; empty lists for numbers."""
+    if kind == "number":
+        return [[]] * len(logits)
+    if kind == "classes":
+        return np.exp(-np.logaddexp(0, -logits)).tolist()
+    return np.exp(logits - np.logaddexp.reduce(logits, axis=1, keepdims=True)).tolist()
 
 
 def _surprise(kind: str, logits: np.ndarray, gold: np.ndarray) -> np.ndarray:

@@ -67,6 +67,8 @@ class TaskData(Protocol):
         labels, problem_type: of the model's config.
         objective: what to minimise.
         metric: the score that selects the best model; larger is better.
+        baseline: what a model says that has learnt nothing from the texts, such as "always 'good', the most frequent
+            label of train".
         train: the training examples.
         evaluations: labelled files to score during training; the first selects the best model.
         tests: files to predict at the end, and to score if they have labels.
@@ -83,6 +85,8 @@ class TaskData(Protocol):
     @property
     def metric(self) -> str: ...
     @property
+    def baseline(self) -> str: ...
+    @property
     def train(self) -> Encoded: ...
     @property
     def evaluations(self) -> tuple[Split, ...]: ...
@@ -93,8 +97,17 @@ class TaskData(Protocol):
         """The scores of a labelled file, by the official rules."""
         ...
 
+    def baseline_scores(self, split: Split) -> Scores:
+        """The scores of always giving the answer that `baseline` names; NaN for a correlation."""
+        ...
+
     def decisions(self, split: Split, outputs: Outputs) -> Sequence[Hashable]:
         """The model's prediction for each example of a file; for tags, for each word."""
+        ...
+
+    def rows(self, split: Split, outputs: Outputs) -> list[dict[str, Any]]:
+        """An object of JSON values for each example: its id, its texts, gold (if the file has labels), label and
+        probability, from which `bert_jax.evaluation.predictions` computes the same scores."""
         ...
 
     def write_predictions(self, split: Split, outputs: Outputs, folder: Path) -> list[Path]:

@@ -13,6 +13,7 @@ from bert_jax.data.tasks.tags import TaggedSentence, read_conll, write_conll
 from bert_jax.data.text.lines import read_lines
 from bert_jax.data.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import UserError
+from bert_jax.evaluation.predictions import tag_scores
 from bert_jax.training.objectives import OneLabel
 from train.finetuning.recipe import FinetuneConfig
 from train.finetuning.tasks.classify import class_weights
@@ -49,7 +50,10 @@ class TagTask:
         self.objective = OneLabel(None if weights is None else jnp.asarray(weights), config.label_smoothing)
         self.evaluations, self.tests = read_splits(files, held, self._some, self._some_to_predict, self._split)
         gold = [list(sentence.tags) for sentence in self.evaluations[0].examples]
-        self.metric = checked_metric(config.metric or "f1", _scores(gold, gold), config.task)
+        self.metric = checked_metric(config.metric or "f1", tag_scores(gold, gold), config.task)
+        labels = self.train.tokens["labels"]
+        self._most = self.labels[np.bincount(labels[labels >= 0]).argmax()]
+        self.baseline = f"always {self._most!r}, the most frequent tag of train"
 
     def _some(self, path: Path) -> list[TaggedSentence]:
         return _checked(path, self._read(path))
@@ -71,7 +75,12 @@ class TagTask:
 
     def score(self, split: Split, outputs: Outputs) -> Scores:
         """conlleval's scores in percent, over all entities and for each type; and the share of right tags."""
-        return _scores([sentence.tags for sentence in split.examples], self._tags(split, outputs))
+        return tag_scores([sentence.tags for sentence in split.examples], self._tags(split, outputs))
+
+    def baseline_scores(self, split: Split) -> Scores:
+        gold = [sentence.tags for sentence in split.examples]
+        found = tag_scores(gold, [[self._most] * len(tags) for tags in gold])
+        return {name: found[name] for name in ("f1", "precision", "recall", "tag_accuracy")}
 
     def _tags(self, split: Split, outputs: Outputs) -> list[list[str]]:
         ids, lengths = outputs["logits"].argmax(axis=-1), split.encoded.row_lengths
@@ -79,6 +88,24 @@ class TagTask:
 
     def decisions(self, split: Split, outputs: Outputs) -> Sequence[Hashable]:
         return [tag for tags in self._tags(split, outputs) for tag in tags]
+
+    def rows(self, split: Split, outputs: Outputs) -> list[dict[str, Any]]:
+        rows = []
+        told = zip(split.examples, self._tags(split, outputs), self._chances(split, outputs), strict=True)
+        for number, (sentence, tags, chances) in enumerate(told):
+            gold = {} if sentence.tags is None else {"gold": list(sentence.tags)}
+            found = {"label": tags, "probability": chances}
+            rows.append({"id": str(number), "words": list(sentence.words)} | gold | found)
+        return rows
+
+    def _chances(self, split: Split, outputs: Outputs) -> list[list[float]]:
+        """The probability of each predicted tag: a list per sentence, an entry per word."""
+        logits = outputs["logits"].astype(np.float64)
+        likeliest = np.exp(logits.max(axis=-1) - np.logaddexp.reduce(logits, axis=-1))
+        tokens = [row[:length] for row, length in zip(likeliest, split.encoded.row_lengths, strict=True)]
+        windows = split.windows
+        words = np.concatenate(tokens)[windows.positions[windows.first_pieces]]
+        return [some.tolist() for some in np.split(words, np.cumsum(windows.word_counts)[:-1])]
 
     def write_predictions(self, split: Split, outputs: Outputs, folder: Path) -> list[Path]:
         path = folder / f"{split.name}-predictions.conll"
@@ -109,16 +136,6 @@ class TagTask:
                     }
                 )
         return sorted(found, key=lambda one: -one["loss"])
-
-
-def _scores(gold: list[Any], found: list[Any]) -> Scores:
-    """Scores of predicted tags, a list per sentence, against gold tags."""
-    result = {}
-    for type_, (precision, recall, f1, *_) in metrics.entity_scores(gold, found).items():
-        stem = "" if type_ == "overall" else f"{type_}_"
-        result |= {f"{stem}f1": f1, f"{stem}precision": precision, f"{stem}recall": recall}
-    right = [a == b for tags, said in zip(gold, found, strict=True) for a, b in zip(tags, said, strict=True)]
-    return result | {"tag_accuracy": float(np.mean(right))}
 
 
 def _checked(path: Path, sentences: Iterable[TaggedSentence]) -> list[TaggedSentence]:

@@ -1,0 +1,149 @@
+"""Scores the `predictions/SPLIT.jsonl` of fine-tuning runs, which hold text, gold, label and probability together."""
+
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from bert_jax import evaluation as metrics
+from bert_jax.data.tasks.multiple_choice import CHOICE_READERS
+from bert_jax.data.tasks.published import GLUE
+from bert_jax.errors import UserError
+from bert_jax.evaluation.score import KINDS, TAGS, Scores, diagnostic_scores, glue_scores, table_scores
+from bert_jax.files import check_reachable, is_remote, read_json_lines, read_object
+
+
+def score_run(run: "str | os.PathLike[str]") -> dict[str, Scores]:
+    """The scores of each labelled split that a fine-tuning run predicted with its best model, under the run's names.
+
+    Args:
+        run: the run directory, local or on a bucket.
+
+    Raises:
+        FileNotFoundError: there is no such run, or it has not written its predictions yet.
+        UserError: it is no fine-tuning run, or none of its splits has labels.
+    """
+    from etils import epath  # imported here because scoring files needs no buckets
+
+    check_reachable(run)
+    folder = epath.Path(run) if is_remote(run) else Path(run)
+    if not (folder / "config.json").exists():
+        raise FileNotFoundError(f"{folder}: no such run directory; to score other files say TASK GOLD PREDICTIONS")
+    config = read_object(folder / "config.json")
+    if "task" not in config:
+        raise UserError(f"{folder}: not a fine-tuning run; only these have predictions")
+    files = sorted((folder / "predictions").glob("*.jsonl")) if (folder / "predictions").exists() else []
+    if not files:
+        raise FileNotFoundError(f"{folder}: has no predictions/*.jsonl; a run writes them when it ends")
+    rows = {path.name.removesuffix(".jsonl"): (path, read_json_lines(path)) for path in files}
+    found = {
+        name: score_rows("ax" if (config["task"], name) == ("mnli", "diagnostic") else config["task"], some, str(path))
+        for name, (path, some) in rows.items()
+        if some and "gold" in some[0]
+    }
+    if not found:
+        raise UserError(f"{folder}: the predictions have no gold labels, so there is nothing to score")
+    return found
+
+
+def score_file(task: str, path: Path) -> Scores:
+    """The scores of a SPLIT.jsonl of a run of `task`, as `score_rows`.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        UserError: an unknown task, a file that is not JSON lines, or what `score_rows` raises.
+    """
+    if task not in KINDS:
+        raise UserError(f"{task!r} is not a task; expected one of {', '.join(KINDS)}")
+    if not path.is_file():
+        raise FileNotFoundError(f"{path}: no such file")
+    if path.suffix != ".jsonl":
+        raise UserError(f"{path}: found no PREDICTIONS beside it; say GOLD PREDICTIONS, or SPLIT.jsonl of a run alone")
+    return score_rows(task, read_json_lines(path), str(path))
+
+
+def score_rows(task: str, rows: Sequence[Any], source: str) -> Scores:
+    """The scores of the lines of a SPLIT.jsonl, with the same names and numbers as in the run's report.
+
+    Args:
+        task: the run's; "ax" for GLUE's diagnostic set.
+        rows: the lines' objects.
+        source: the file, for messages.
+
+    Raises:
+        UserError: a line lacks a field, or there are none.
+    """
+    if not rows:
+        raise UserError(f"{source}: is empty; expected the predictions of a fine-tuning run, an object in each line")
+    gold, found = ([_field(rows, number, name, source) for number in range(len(rows))] for name in ("gold", "label"))
+    try:
+        return _scores_of(task)(gold, found, rows)
+    except (TypeError, ValueError, AttributeError, KeyError) as error:
+        raise UserError(f"{source}: not what a run of task={task} writes ({error!r}); say the run's own task") from None
+
+
+def _field(rows: Sequence[Any], number: int, name: str, source: str) -> Any:
+    row = rows[number]
+    if not isinstance(row, dict) or name not in row:
+        needed = "expected an object with gold and label, as in predictions/dev.jsonl of a fine-tuning run"
+        raise UserError(f"{source}, line {number + 1}: has no {name!r}; {needed}")
+    return row[name]
+
+
+def _scores_of(task: str) -> Callable[[list[Any], list[Any], Sequence[dict[str, Any]]], Scores]:
+    if task in ("squad1", "squad2", "korquad"):
+        return lambda gold, found, rows: _answers(task, rows)
+    if task in TAGS:
+        return lambda gold, found, rows: tag_scores(gold, found)
+    if task in CHOICE_READERS:
+        return lambda gold, found, rows: {"accuracy": metrics.accuracy(gold, found)}
+    if task == "ax":
+        return lambda gold, found, rows: diagnostic_scores(gold, found)
+    if task in GLUE:
+        return lambda gold, found, rows: glue_scores(task, gold, found)
+    return lambda gold, found, rows: _table(gold, found)
+
+
+def _table(gold: list[Any], found: list[Any]) -> Scores:
+    """A label that is a list stands for several, and a number for a number."""
+    if isinstance(gold[0], list):
+        names = sorted({name for some in (*gold, *found) for name in some}) or [""]
+        return table_scores("classes", *([[name in some for name in names] for some in side] for side in (gold, found)))
+    return table_scores("class" if isinstance(gold[0], str) else "number", gold, found)
+
+
+def _answers(task: str, rows: Sequence[dict[str, Any]]) -> Scores:
+    gold = [metrics.Question(row["id"], tuple(row["gold"])) for row in rows]
+    said = {row["id"]: row["label"] for row in rows}
+    if "no_answer_score" not in rows[0]:
+        return (metrics.korquad if task == "korquad" else metrics.squad1)(gold, said)
+    best, odds = ({row["id"]: row[name] for row in rows} for name in ("best", "no_answer_score"))
+    return squad2_scores(gold, said, best, odds)
+
+
+def squad2_scores(
+    gold: Sequence[metrics.Question], said: dict[str, str], best: dict[str, str], odds: dict[str, float]
+) -> Scores:
+    """SQuAD 2.0's scores of the predicted texts, and its best scores at any threshold on `odds`.
+
+    As in the official script: take the best text of each question, then search for the best threshold.
+
+    Args:
+        gold: the questions.
+        said: question id -> predicted text, "" for none.
+        best: question id -> the best text, never none.
+        odds: question id -> how much better no answer scores than `best`.
+    """
+    swept = metrics.squad2(gold, best, odds)
+    return metrics.squad2(gold, said) | {name: value for name, value in swept.items() if name.startswith("best_")}
+
+
+def tag_scores(gold: Sequence[Sequence[str]], found: Sequence[Sequence[str]]) -> Scores:
+    """Scores of predicted tags, a list per sentence, against gold tags: conlleval's in percent, over all entities and
+    for each type, and the share of right tags as tag_accuracy."""
+    result = {}
+    for type_, (precision, recall, f1, *_) in metrics.entity_scores(gold, found).items():
+        stem = "" if type_ == "overall" else f"{type_}_"
+        result |= {f"{stem}f1": f1, f"{stem}precision": precision, f"{stem}recall": recall}
+    flat = [[tag for tags in side for tag in tags] for side in (gold, found)]
+    return result | {"tag_accuracy": metrics.accuracy(*flat)}

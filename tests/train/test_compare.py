@@ -1,0 +1,146 @@
+"""`python -m train.compare`: curves and final scores of several runs, and what keeps them from being compared."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from train import compare
+from train.compare import differences, figure_of, read_run
+from train.run.stopping import exit_code
+
+
+def write_run(folder: Path, config: dict[str, Any], rows: list[dict[str, Any]], vocabulary: str = "a b") -> str:
+    """A run directory as far as a comparison reads it."""
+    (folder / "tokenizer").mkdir(parents=True)
+    (folder / "tokenizer/vocab.txt").write_text(vocabulary)
+    (folder / "config.json").write_text(json.dumps(config))
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return str(folder)
+
+
+def pretraining(folder: Path, *, tokens: int, losses: list[float], data: str = "data", **more: Any) -> str:
+    """A run that has seen `tokens` a step, in half a second, and was evaluated every ten steps."""
+    rows = []
+    for number, loss in enumerate(losses, 1):
+        at = {"step": 10 * number, "tokens": 10 * number * tokens, "seconds": 5.0 * number, "cpu_seconds": 6.0 * number}
+        rows.append({"kind": "train"} | at | {"mlm_loss": loss + 0.5})
+        rows.append({"kind": "eval"} | at | {"mlm_loss": loss, "unigram_loss": 7.0, "mlm_accuracy": 1 / loss})
+    return write_run(folder, {"phases": [[64, 8, 30]], "data": data}, rows, **more)
+
+
+def fine_tuning(folder: Path, task: str, scores: list[float], metric: str = "accuracy", dev: str = "dev.tsv") -> str:
+    rows, best = [], -1.0
+    for number, score in enumerate(scores, 1):
+        at = {"step": number, "tokens": number * 256, "seconds": 1.0 * number, "cpu_seconds": 2.0}
+        rows.append({"kind": "train"} | at | {"loss": 0.7})
+        told = {"loss": 1.0, metric: score, f"baseline_{metric}": 0.5, "best": score > best}
+        rows.append({"kind": "eval"} | at | told)
+        best = max(best, score)
+    return write_run(folder, {"task": task, "metric": None, "dev": dev}, rows)
+
+
+@pytest.fixture
+def short(tmp_path: Path) -> str:
+    return pretraining(tmp_path / "short", tokens=512, losses=[8.0, 6.0, 5.0])
+
+
+@pytest.fixture
+def long(tmp_path: Path) -> str:
+    return pretraining(tmp_path / "long", tokens=1024, losses=[8.0, 5.5])
+
+
+def test_the_table_has_the_last_scores_of_pretraining_runs(short: str, long: str, tmp_path: Path, capsys):
+    picture = tmp_path / "both.png"
+    assert compare.main([short, long, "--output", str(picture), "--json"]) == 0
+    told = capsys.readouterr()
+    found = json.loads(told.out)
+    rows = [(row["step"], row["tokens"], row["seconds"], row["loss"], row["unigram_loss"]) for row in found["runs"]]
+    assert rows == [(30, 30 * 512, 15.0, 5.0, 7.0), (20, 20 * 1024, 10.0, 5.5, 7.0)]
+    assert found["notes"] == [] and told.err == ""
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    assert compare.main([short, long, "--output", str(picture), "--overwrite"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[-1] == f"curves: {picture}"
+    (row,) = [line for line in lines if "15,360" in line]
+    assert "5.0000" in row and "7.0000" in row and "0:00:15" in row
+
+
+def test_of_fine_tuning_runs_it_has_the_evaluation_that_chose_the_model(tmp_path: Path, capsys):
+    first = fine_tuning(tmp_path / "first", "rte", [0.6, 0.9, 0.7])
+    second = fine_tuning(tmp_path / "second", "rte", [0.5, 0.4])
+    assert compare.main([first, second, "--output", str(tmp_path / "c.png"), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)["runs"]
+    assert [(row["evaluated at"], row["score"], row["baseline"]) for row in found] == [(2, 0.9, 0.5), (1, 0.5, 0.5)]
+    _, score = figure_of([read_run(first), read_run(second)], "step").axes
+    stars = [tuple(np.ravel(line.get_xydata())) for line in score.lines if line.get_marker() == "*"]
+    assert stars == [(2, 0.9), (1, 0.5)]
+
+
+@pytest.mark.parametrize(
+    ("by", "short_at", "long_at"),
+    [
+        ("step", [10, 20, 30], [10, 20]),
+        ("tokens", [5120, 10240, 15360], [10240, 20480]),
+        ("seconds", [5, 10, 15], [5, 10]),
+    ],
+)
+def test_curves_are_drawn_by_step_tokens_or_seconds(short: str, long: str, by: str, short_at: list, long_at: list):
+    loss, score = figure_of([read_run(short), read_run(long)], by).axes
+    drawn = {line.get_label(): np.asarray(line.get_xydata()).tolist() for line in loss.lines}
+    assert drawn[short] == [list(pair) for pair in zip(short_at, [8.0, 6.0, 5.0], strict=True)]
+    assert drawn[long] == [list(pair) for pair in zip(long_at, [8.0, 5.5], strict=True)]
+    assert 7.0 in [line.get_ydata()[0] for line in loss.lines if line.get_linestyle() == "--"]  # the unigram loss
+    assert [line.get_xdata()[-1] for line in score.lines] == [short_at[-1], long_at[-1]]
+
+
+def test_what_keeps_scores_from_being_compared_is_said(short: str, tmp_path: Path, capsys):
+    other = pretraining(tmp_path / "other", tokens=512, losses=[4.0], data="elsewhere", vocabulary="c d e")
+    assert compare.main([short, other, "--output", str(tmp_path / "c.png")]) == 0
+    first, second = capsys.readouterr().err.splitlines()
+    assert first == f"note: the runs are evaluated on different held-out data ({short}: data; {other}: elsewhere)"
+    assert second.startswith("note: the runs have different vocabularies, so their losses do not compare (")
+    tuned = [
+        fine_tuning(tmp_path / task, task, [0.5], metric, dev)
+        for task, metric, dev in (("rte", "accuracy", "a"), ("cola", "matthews_correlation", "b"))
+    ]
+    tasks, metrics, data = differences([read_run(run) for run in tuned])
+    assert f"different tasks, so their scores do not compare ({tuned[0]}: rte; {tuned[1]}: cola)" in tasks
+    assert "different metrics" in metrics and "dev=a" in data
+
+
+def test_the_same_data_in_two_places_is_the_same(tmp_path: Path):
+    """A manifest has the hashes of all files of prepared data."""
+    for name in ("here", "there"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "manifest.json").write_text('{"files": "hashes"}')
+    runs = [pretraining(tmp_path / f"r-{n}", tokens=1, losses=[1.0], data=str(tmp_path / n)) for n in ("here", "there")]
+    assert differences([read_run(run) for run in runs]) == []
+
+
+def test_a_mistake_is_one_line_and_no_picture(short: str, tmp_path: Path, capsys):
+    tuned = fine_tuning(tmp_path / "rte", "rte", [0.5])
+    old = write_run(tmp_path / "old", {"phases": [[64, 8, 30]]}, [{"kind": "train", "step": 1, "mlm_loss": 1.0}])
+    young = write_run(tmp_path / "young", {"phases": [[64, 8, 30]]}, [])
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model/config.json").write_text('{"model_type": "bert"}')
+    (tmp_path / "there.png").write_text("a picture")
+    picture = tmp_path / "c.png"
+    for words, says in (
+        ([short, tuned], f"{short} is a pretraining run and {tuned} a fine-tuning run; compare one kind"),
+        ([f"{tmp_path}/shrot"], f"{tmp_path}/shrot: no such run directory; did you mean {short}?"),
+        ([f"{tmp_path}/nothing"], f"{tmp_path}/nothing: no such run directory"),
+        ([str(tmp_path / "model")], "model: its config.json is not that of a run"),
+        ([young], f"{young}: has no metrics yet"),
+        ([old, "--by", "tokens"], f"{old}: its metrics have no tokens, as an older version trained it; say --by step"),
+        ([short, "--by", "hours"], "invalid choice: 'hours'"),
+        ([short, "--output", "c.svg"], "--output: found c.svg; expected a name that ends in .png"),
+        ([short, "--output", str(tmp_path / "there.png")], "there.png: exists; say --overwrite to replace it"),
+        ([], "the following arguments are required: RUN"),
+    ):
+        assert exit_code(compare.main, ["--output", str(picture), *words]) == 2
+        found = capsys.readouterr().err.strip()
+        assert says in found and len(found.splitlines()) == 1, found
+    assert not picture.exists() and (tmp_path / "there.png").read_text() == "a picture"
