@@ -172,7 +172,7 @@ MUTANTS: tuple[Mutant, ...] = (
         (f"{OF_STARTING}::test_a_head_is_gone_on_with_where_the_labels_are_the_same",),
     ),
     Mutant(
-        STAGES,
+        "train/preparation/held_out.py",
         "return _place(text) < share * 2**64",
         "return _place(text) < share * 2**63",
         "half as many documents are held out",
