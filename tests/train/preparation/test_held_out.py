@@ -9,6 +9,7 @@ from bert_jax.data.text.corpus import split_sentences
 from bert_jax.files import write_json
 from tests.train.preparation.test_prepare import VOCABULARY, documents_of, make_documents
 from train.preparation.held_out import in_splits, with_held_out
+from train.preparation.show import print_report
 from train.prepare import PrepareOptions, prepare
 
 
@@ -60,6 +61,7 @@ def test_a_corpus_of_few_documents_is_evaluated_on_their_ends(options, tmp_path,
     assert report["train"]["documents"] == report["held-out"]["documents"] == 3
     assert report["held-out"]["tokens"] * 0.15 > 100
     assert manifest["settings"]["held_out_tail"] == 0.1
+    print_report(manifest, title="done")
     assert "held out: the last 10.0% of each of the 3 documents" in capsys.readouterr().err
     train, held_out = (documents_of(options["output"], manifest, split) for split in ("train", "held-out"))
     assert all(len(a) > 5 * len(b) > 0 for a, b in zip(train, held_out, strict=True))

@@ -13,6 +13,7 @@ from bert_jax.errors import UserError
 from tests.hub_server import HubServer
 from train.preparation.directory import prepare
 from train.preparation.options import PrepareOptions, find_vocabulary
+from train.preparation.show import print_report
 from train.prepare import main
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "The", "café", "cafe", "opened", "closed", "again", "."]
@@ -79,6 +80,7 @@ def test_a_published_models_tokenizer_without_its_weights(corpus, tmp_path, hub:
     manifest, found = prepared(corpus, "bert-base-cased", tmp_path / "out")
     assert found == CASED
     assert manifest["tokenizer"]["published"] == f"google-bert/bert-base-cased@{commit}"
+    print_report(manifest, title="done")
     assert commit in capfd.readouterr().err
     assert not any(name.startswith(("model", "pytorch")) for name in hub.asked())
     hub.stop()
