@@ -14,7 +14,47 @@ OF_BATCHES = "tests/data/pretraining/test_batches.py"
 OF_PERMUTATION = "tests/data/pretraining/test_permutation.py"
 SHARES = f"{OF_MASKING}::test_one_in_ten_stays_one_in_ten_is_random_and_the_rest_is_mask"
 
+WRAPPED = "bert_jax/data/text/wrapped.py"
+OF_WRAPPED = "tests/data/text/test_wrapped.py"
+OF_SOURCES = "tests/data/text/test_sources.py"
+A_BOOK = f"{OF_WRAPPED}::test_a_wrapped_book_gives_back_its_paragraphs_and_keeps_all_else_as_lines"
+
 MUTANTS: tuple[Mutant, ...] = (
+    Mutant(
+        WRAPPED,
+        "return None if column is None else column.width - _widths(a, b, column.wide)[1] - 1",
+        "return None if column is None else column.width - _widths(a, b, column.wide)[0] - 1",
+        "a line counts as full only if it is as long as the column",
+        (A_BOOK,),
+    ),
+    Mutant(
+        WRAPPED,
+        "if high > low and high + low > len(pairs) / 2:",
+        "if False:",
+        "verse counts as wrapped",
+        (f"{OF_WRAPPED}::test_a_text_without_a_column_stays_as_it_is",),
+    ),
+    Mutant(
+        WRAPPED,
+        'return "joined" if difference > 0',
+        'return "joined" if difference > 99',
+        "words stay cut where the printer cut them",
+        (f"{OF_WRAPPED}::test_a_word_cut_by_a_hyphen_is_written_as_elsewhere_in_the_text",),
+    ),
+    Mutant(
+        "bert_jax/data/text/furniture.py",
+        "            inside = False",
+        "            inside = True",
+        "Project Gutenberg's footer is learnt as part of the book",
+        (A_BOOK,),
+    ),
+    Mutant(
+        "bert_jax/data/text/documents.py",
+        "chars >= self._least_chars",
+        "chars >= 1",
+        "a heading is a document of its own",
+        (f"{OF_SOURCES}::test_a_chapter_takes_its_heading_with_it",),
+    ),
     Mutant(
         MASKING,
         "action_BP < np.uint32(0.8 * 2**32)",

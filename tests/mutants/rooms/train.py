@@ -11,6 +11,7 @@ RECIPE = "train/pretraining/recipe.py"
 CONFIG = "train/run/config.py"
 FINETUNING = "train/finetuning/job.py"
 STARTING = "train/finetuning/start.py"
+HOLDING_OUT = "train/preparation/held_out.py"
 STAGES = "train/preparation/stages.py"
 OF_RUNS = "tests/train/pretraining/test_pretrain.py"
 OF_RECIPE = "tests/train/pretraining/test_recipe.py"
@@ -172,14 +173,21 @@ MUTANTS: tuple[Mutant, ...] = (
         (f"{OF_STARTING}::test_a_head_is_gone_on_with_where_the_labels_are_the_same",),
     ),
     Mutant(
-        "train/preparation/held_out.py",
+        HOLDING_OUT,
         "return _place(text) < share * 2**64",
         "return _place(text) < share * 2**63",
         "half as many documents are held out",
         (f"{OF_PREPARING}::test_a_document_stays_on_its_side_whatever_else_is_in_the_corpus",),
     ),
     Mutant(
-        "train/preparation/held_out.py",
+        HOLDING_OUT,
+        "min(0.1, _ENOUGH_CHARS / chars)",
+        "min(0.1, 0.1 * _ENOUGH_CHARS / chars)",
+        "the ends of few documents are too short to evaluate on",
+        ("tests/train/preparation/test_held_out.py::test_the_end_of_each_of_few_documents_is_held_out_at_a_sentence",),
+    ),
+    Mutant(
+        HOLDING_OUT,
         "math.ceil(len(found) / 10)",
         "math.ceil(len(found) / 100)",
         "a small text holds out too little to evaluate on",

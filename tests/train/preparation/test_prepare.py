@@ -9,6 +9,7 @@ import re
 import signal
 import subprocess
 import sys
+import textwrap
 import time
 import unicodedata
 from functools import partial
@@ -636,13 +637,16 @@ def test_hostile_text_is_prepared_to_the_last_line(data_dir, vocab, tmp_path):
 def test_the_commands_of_the_guide_run(tmp_path, vocab, monkeypatch, capsys):
     texts = make_documents(40)
     (tmp_path / "books").mkdir()
+    (tmp_path / "gutenberg").mkdir()
     for number in range(4):
+        book = "\n\n\n".join(textwrap.fill(text, 72) for text in texts)
+        (tmp_path / "gutenberg" / f"{number}.txt").write_text(book)
         (tmp_path / "books" / f"{number}.txt").write_text("\n\n".join(texts[number::4]))
         lines = "".join(json.dumps({"text": text}) + "\n" for text in texts[number::4])
         (tmp_path / f"wiki-{number}.jsonl.gz").write_bytes(gzip.compress(lines.encode()))
     (guide,) = re.findall(r"```bash\n(.*?)```", (ROOT / "docs" / "prepare.md").read_text(), re.DOTALL)
     commands = [line.split()[3:] for line in guide.splitlines() if line.startswith("python -m train.prepare ")]
-    assert len(commands) == 4
+    assert len(commands) == 5
     monkeypatch.chdir(tmp_path)
     for command in commands:
         assert exit_code(main, [*command, "--workers", "1"]) == 0
