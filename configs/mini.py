@@ -17,5 +17,5 @@ def get_config() -> PretrainConfig:
         model=BertConfig.preset("mini", dtype="bfloat16"),
         optimizer=OptimizerConfig(learning_rate=4e-4, warmup_steps=2_500),
         phases=(Phase(length=128, batch=64, steps=50_000),),
-        text_options=TextConfig(vocab_size=30_000, held_out=0.01),
+        text_options=TextConfig(vocab_size=30_000),
     )

@@ -17,5 +17,5 @@ def get_config() -> PretrainConfig:
         model=BertConfig.preset("tiny", dtype="bfloat16"),
         optimizer=OptimizerConfig(learning_rate=5e-4, warmup_steps=1_000),
         phases=(Phase(length=128, batch=64, steps=20_000),),
-        text_options=TextConfig(vocab_size=16_000, held_out=0.01),
+        text_options=TextConfig(vocab_size=16_000),
     )

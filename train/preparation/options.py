@@ -98,6 +98,14 @@ class PrepareOptions:
 
     def __post_init__(self):
         object.__setattr__(self, "output", Path(self.output))
+        try:
+            self._check_choices()
+            self._check_documents()
+            self._check_numbers()
+        except UserError as error:
+            raise UserError(self.spelled(str(error))) from None
+
+    def _check_choices(self) -> None:
         choices = {"recipe": RECIPES, "objective": OBJECTIVES, "rows": ROWS, "format": (*FORMATS, None)}
         for name, kind in choices.items():
             if getattr(self, name) not in kind:
@@ -110,12 +118,10 @@ class PrepareOptions:
             )
         if self.recipe == "google" and self.objective != "nsp":
             raise UserError(f"--recipe google: needs --objective nsp, found {self.objective}; use the default recipe")
-        self._check_documents()
         if self.rows != ROWS[0] and self.objective != "none":
             raise UserError(
                 f"--rows {self.rows}: needs --objective none, found {self.objective}, which makes sentence pairs"
             )
-        self._check_numbers()
 
     def _check_documents(self) -> None:
         if self.unwrap and (self.recipe == "google" or self.format == "lines"):
@@ -229,7 +235,7 @@ class PrepareOptions:
 
 _VALUE = r"[a-z0-9]+(?::\S+)?(?=[\s,;.)]|$)"
 _AS_FIELDS = (
-    (re.compile(r"--unwrap\b(?!:)"), "text_options.unwrap=true"),
+    (re.compile(r"(?<!leave )--unwrap\b(?!:)"), "text_options.unwrap=true"),
     (re.compile(r"--(un)?cased\b"), lambda found: f"text_options.cased={'false' if found[1] else 'true'}"),
     (re.compile(rf"--(objective|format|rows|documents) (?!or\b|and\b|to\b)({_VALUE})"), r"text_options.\1=\2"),
     (re.compile(r"--vocab (FILE\|DIR\|HUB_ID)"), r"text_options.vocab=\1"),

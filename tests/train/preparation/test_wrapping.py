@@ -66,6 +66,8 @@ def test_train_pretrain_names_its_own_fields(tmp_path):
     one = written(tmp_path / "one.txt", PARAGRAPHS[0])
     with pytest.raises(UserError, match=r"as in text_options.documents=paragraphs .* it: text_options.objective=none$"):
         prepare(PrepareOptions(**options, inputs=(str(one),)))
+    with pytest.raises(UserError, match=r"^text_options.documents: found 'pages', expected"):
+        PrepareOptions(**options, inputs=(str(one),), documents="pages")
     pages = written(tmp_path / "pages", '{"text": "One."}\n')
     with pytest.raises(UserError, match=r"holds JSON objects; say text_options.format=jsonl if"):
         prepare(PrepareOptions(**options, inputs=(str(pages),)))
