@@ -13,7 +13,7 @@ from bert_jax.errors import UserError
 from bert_jax.files import write_json
 from train import demo, doctor, prepare
 from train.diagnosis import data_rules, metric_rules
-from train.preparation.stages import is_held_out
+from train.preparation.held_out import is_held_out
 from train.pretraining.recipe import PretrainConfig
 from train.run.config import override
 
