@@ -175,11 +175,15 @@ def _masks(data: DataEvidence, masking: dict[str, Any] | None, length: int) -> F
 
 
 def _prepare(data: DataEvidence, words: str = "", vocabulary: str | None = None) -> str:
-    """The command to prepare the text again, with the same vocabulary unless another is given."""
-    tokenizer = data.manifest["tokenizer"]
+    """The command to prepare the text again, with the same options except `words` and another vocabulary."""
+    tokenizer, settings = data.manifest["tokenizer"], data.manifest["settings"]
     if vocabulary is None and tokenizer.get("learnt"):
-        vocab = f"--vocab-size {tokenizer['vocab_size']}"
+        vocab = f"--vocab-size {tokenizer['vocab_size']}" + (" --cased" if tokenizer["cased"] else "")
     else:
         published = (tokenizer.get("published") or "VOCAB").partition("@")[0]
         vocab = f"--vocab {vocabulary or published}"
-    return " ".join(filter(None, ("python -m train.prepare TEXT --output DATA", vocab, words)))
+    lengths = ",".join(map(str, settings["max_seq_lengths"]))
+    objective = f"--objective {data.manifest['objective']}" if data.manifest["objective"] != "nsp" else ""
+    rows = f"--rows {settings['rows']}" if "rows" in settings else ""
+    same = (vocab, f"--max-seq-length {lengths}", objective, rows, words)
+    return " ".join(filter(None, ("python -m train.prepare TEXT --output DATA", *same)))

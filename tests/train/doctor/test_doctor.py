@@ -12,7 +12,8 @@ from bert_jax.data.pretraining.shards import read_manifest
 from bert_jax.errors import UserError
 from bert_jax.files import write_json
 from train import demo, doctor, prepare
-from train.preparation.stages import is_held_out
+from train.diagnosis import data_rules, metric_rules
+from train.preparation.held_out import is_held_out
 from train.pretraining.recipe import PretrainConfig
 from train.run.config import override
 
@@ -201,6 +202,23 @@ def test_a_run_that_has_just_begun_and_one_of_another_kind_get_notes(folder, tmp
     (run / "metrics.jsonl").write_text('{"kind": "train", "step": 9, "loss": 0.5, "skipped_total": 0.0}\n')
     assert doctor.main([str(run)]) == 0
     assert "not a pretraining run" in capsys.readouterr().out
+
+
+def test_the_guide_has_the_thresholds():
+    guide = (Path(__file__).parents[3] / "docs" / "pretraining.md").read_text()
+    table = {line.split("|")[1].strip(): line for line in re.findall(r"^\|.*\|$", guide, re.MULTILINE)}
+    for rule, share in {
+        "one document": data_rules.LARGEST_DOCUMENT,
+        "casing": data_rules.CAPITALS,
+        "unknown tokens": data_rules.UNKNOWN,
+        "duplicates": data_rules.DUPLICATES,
+        "held-out text is known": data_rules.OVERLAP,
+        "masks missing": data_rules.MASKED,
+        "not finite": metric_rules.SKIPPED,
+        "rate too high": metric_rules.RISE,
+        "rate too low": metric_rules.ABOVE_UNIGRAM,
+    }.items():
+        assert f"{share} nats" in table[rule] or f"{share * 100:g} %" in table[rule], rule
 
 
 @pytest.mark.parametrize(

@@ -26,6 +26,7 @@ from bert_jax.data.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import UserError
 from tests.data.pretraining.google_script import google_instances, google_lines, google_pieces
 from train.preparation.held_out import is_held_out, with_held_out
+from train.preparation.show import print_report
 from train.prepare import PrepareOptions, main, prepare
 from train.run.stopping import exit_code
 
@@ -427,6 +428,7 @@ def test_rows_across_documents_are_shown_with_their_separators_and_padding(optio
     for rows in ("doc-sentences", "full-sentences", "blocks"):
         output = options["output"].with_name(rows)
         manifest = made(**(options | {"output": output, "rows": rows}))
+        print_report(manifest, title="done")
         assert f"objective none ({rows})" in capsys.readouterr().err
         padding[rows] = manifest["report"]["train"]["examples"]["40"]["padding_share"]
         assert main(["--show", str(output)]) == 0
