@@ -24,7 +24,7 @@ from rich.table import Table
 
 from bert_jax.errors import UserError
 from bert_jax.files import check_reachable, read_json_lines, read_object, write_whole
-from train.run.curves import SCORES
+from train.run.curves import SCORES, has_glyphs
 from train.run.stopping import EXIT_DONE, run_program
 
 if TYPE_CHECKING:
@@ -202,12 +202,13 @@ def figure_of(runs: Sequence[RunToCompare], by: str) -> "Figure":
         if points:
             axes.plot(*zip(*points, strict=True), **style)
 
+    labels = [run.name if has_glyphs(run.name) else f"run {number}" for number, run in enumerate(runs, 1)]
     for number, run in enumerate(runs):
         style = {"color": f"C{number % 10}", "linestyle": ("-", "-.", ":")[number // 10 % 3]}
         points = style | {"marker": "o", "markersize": 3}
         train = [row for row in run.rows if row["kind"] == "train"]
         line(loss, run, train, lambda row, run=run: row.get(run.loss), alpha=0.25, **style)
-        line(loss, run, run.evaluations, lambda row, run=run: row.get(run.loss), label=run.name, **points)
+        line(loss, run, run.evaluations, lambda row, run=run: row.get(run.loss), label=labels[number], **points)
         line(score, run, run.evaluations, run.score_of, **points)
         if run.final.get("best") and by in run.final:
             at = run.final[by] / scale
@@ -223,12 +224,13 @@ def figure_of(runs: Sequence[RunToCompare], by: str) -> "Figure":
         axes.grid(alpha=0.3)
     for number, run in enumerate(runs):  # the legend has runs without an evaluation too
         if not run.evaluations:
-            loss.plot([], [], color=f"C{number % 10}", label=f"{run.name} (no evaluation yet)")
+            loss.plot([], [], color=f"C{number % 10}", label=f"{labels[number]} (no evaluation yet)")
     loss.plot([], [], color="gray", alpha=0.4, label="training batches (faint)")
     loss.plot([], [], color="gray", linestyle="--", linewidth=1, label="baselines (dashed)")
     if any(run.final.get("best") for run in runs):
         loss.plot([], [], "*", color="white", markeredgecolor="black", markersize=11, label="chose the model")
-    figure.legend(fontsize="small", loc="outside lower left", ncols=2)
+    for text in figure.legend(fontsize="small", loc="outside lower left", ncols=2).get_texts():
+        text.set_parse_math(False)  # a name may have a dollar sign
     return figure
 
 

@@ -34,10 +34,12 @@ Words:
     allow_change=a,b       resume even though these fields of the config have changed
     any.field=value        any field of the config, such as optimizer.learning_rate=2e-5, epochs=4 or freeze=embeddings
     seeds=8                train 8 models with different seeds in one program;  learning_rates='(2e-5,5e-5)': 8 for each
+    track=wandb|mlflow     also send the metrics to Weights & Biases or MLflow
     --dry-run              read the data, print what would be trained, stop
     --json                 print the result of the run as one JSON object on stdout
 
-The run directory gets the best model by the task's metric in export/, predictions/ in the benchmark's format, report/.
+The run directory gets the best model by the task's metric in export/, report/, and predictions/ in the benchmark's
+format and with text, gold, label and probability (python -m bert_jax score RUN reads these back).
 Exit codes: 0 done; 2 a mistake in the input; 3 the loss or the gradients stayed non-finite; 75 stopped by SIGTERM after
 saving; 130 stopped by Ctrl-C after saving; 1 a bug.
 """

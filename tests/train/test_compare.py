@@ -1,6 +1,7 @@
 """`python -m train.compare`: curves and final scores of several runs, and what keeps them from being compared."""
 
 import json
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -92,8 +93,19 @@ def test_curves_are_drawn_by_step_tokens_or_seconds(short: str, long: str, by: s
     drawn = {line.get_label(): np.asarray(line.get_xydata()).tolist() for line in loss.lines}
     assert drawn[short] == [list(pair) for pair in zip(short_at, [8.0, 6.0, 5.0], strict=True)]
     assert drawn[long] == [list(pair) for pair in zip(long_at, [8.0, 5.5], strict=True)]
-    assert 7.0 in [line.get_ydata()[0] for line in loss.lines if line.get_linestyle() == "--"]  # the unigram loss
+    dashed = [np.asarray(line.get_ydata()).tolist() for line in loss.lines if line.get_linestyle() == "--"]
+    assert [7.0, 7.0] in dashed  # the unigram loss
     assert [line.get_xdata()[-1] for line in score.lines] == [short_at[-1], long_at[-1]]
+
+
+def test_names_that_the_font_lacks_are_drawn_by_their_number(tmp_path: Path):
+    runs = [read_run(pretraining(tmp_path / name, tokens=1, losses=[2.0])) for name in ("a$b$_{", "한국어")]
+    figure = figure_of(runs, "step")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        figure.canvas.draw()
+    drawn = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert drawn[:2] == [runs[0].name, "run 2"]
 
 
 def test_what_keeps_scores_from_being_compared_is_said(short: str, tmp_path: Path, capsys):

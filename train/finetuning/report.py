@@ -12,6 +12,7 @@ from bert_jax.evaluation import confusion_matrix
 from bert_jax.files import json_text
 from train.finetuning.recipe import FinetuneConfig
 from train.finetuning.tasks.data import Outputs, Span, SpanExample, Split, TaskData
+from train.run.curves import has_glyphs
 
 LEGIBLE = 30  # the most counts in a row, or characters in a name, that are legible
 _NAMED = 90  # the most names that are legible on an axis
@@ -59,13 +60,7 @@ def draw_numbers(path: Path, labels: np.ndarray, predictions: np.ndarray) -> Non
 
 def drawn(names: Sequence[str]) -> list[str]:
     """Names for a picture: "#3" replaces the fourth if it is too long or the font lacks one of its characters."""
-    from matplotlib.font_manager import FontProperties, findfont, get_font
-
-    font = get_font(findfont(FontProperties()))
-    return [
-        name if len(name) <= LEGIBLE and all(font.get_char_index(ord(c)) for c in name) else f"#{number}"
-        for number, name in enumerate(names)
-    ]
+    return [name if len(name) <= LEGIBLE and has_glyphs(name) else f"#{number}" for number, name in enumerate(names)]
 
 
 def _figure(width: float, height: float) -> tuple[Any, Any]:

@@ -32,6 +32,7 @@ from bert_jax.training.step import TrainState, abstract_state, init_state
 from train.finetuning.job import FinetuningJob, buckets_of, order_of, rates_of_layers, write_export
 from train.finetuning.recipe import FinetuneConfig
 from train.finetuning.tasks.data import Outputs, Split, TaskData
+from train.run.curves import has_glyphs
 from train.run.directory import RunDirectory
 from train.run.loop import Log, Metrics, prefetched_batches
 
@@ -398,7 +399,9 @@ def _draw(run: RunDirectory, facts: dict[str, Any]) -> None:
     for rate in rates:
         axes.plot([], [], color=colours[rate], label=f"learning rate {rate:g}")
     if (baseline := facts["baseline"][metric]) is not None:
-        axes.axhline(baseline, color="gray", linestyle=":", label=f"baseline: {facts['baseline']['what']}")
+        what = facts["baseline"]["what"]
+        label = f"baseline: {what}" if has_glyphs(what) else "baseline"
+        axes.axhline(baseline, color="gray", linestyle=":", label=label)
     if best[metric] is not None:
         winner = f"the best model: seed {best['seed']} at {best['learning_rate']:g}, step {best['step']:,}"
         axes.plot(best["step"], best[metric], "*", color="black", markersize=14, zorder=4, label=winner)
@@ -418,5 +421,6 @@ def _draw(run: RunDirectory, facts: dict[str, Any]) -> None:
     axes.set_ylabel(metric.replace("_", " "))
     axes.set_title(f"{facts['task']}: {len(facts['runs'])} runs, {len(facts['failed'])} failed")
     axes.grid(alpha=0.3)
-    figure.legend(fontsize="small", loc="outside lower left")
+    for text in figure.legend(fontsize="small", loc="outside lower left").get_texts():
+        text.set_parse_math(False)  # a label may have a dollar sign
     figure.savefig(str(run.path / "runs.png"), dpi=110)

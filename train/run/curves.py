@@ -114,3 +114,11 @@ def _baseline(axes, rows: list[dict], name: str, label: str, last: int, **style)
     if known := [row for row in rows if row.get(name) is not None]:
         ends = (known[0] | {"step": 0}, known[-1] | {"step": last})
         _line(axes, [ends[0], *known, ends[1]], name, label, linestyle="--", **style)
+
+
+def has_glyphs(text: str) -> bool:
+    """Whether the font of the pictures has all characters of a text, such as a label or the name of a run."""
+    from matplotlib.font_manager import FontProperties, findfont, get_font
+
+    font = get_font(findfont(FontProperties()))
+    return all(font.get_char_index(ord(character)) for character in text)

@@ -192,6 +192,14 @@ def test_picture_and_table_of_a_sweep_say_why_a_run_failed(tmp_path: Path, monke
     assert {(16, 0.5), (16, 0.6), (16, 0.4), (8, 0.6)} < {mark for mark in marks if mark}
 
 
+@pytest.mark.parametrize("baseline", ["always '좋음'", "always '$5^_'"])
+def test_a_sweep_of_any_labels_is_drawn_without_a_warning(tmp_path: Path, baseline: str):
+    task = SimpleNamespace(metric="f1", baseline=baseline)
+    history = {8: {"scores": [{"f1": 0.5}], "constant": [True], "not_finite": [False]}}
+    write_sweep(RunDirectory(str(tmp_path)), FinetuneConfig(), cast(Any, task), [Run(0, 1e-3)], history, 0.4)
+    assert (tmp_path / "runs.png").stat().st_size > 5_000
+
+
 @pytest.mark.parametrize(
     ("curves", "step", "number"),
     [
