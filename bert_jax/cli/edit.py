@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from bert_jax.cli.arguments import Verb, add_json, add_source_and_target, add_step, numbers
+from bert_jax.cli.arguments import Verb, add_json, add_source_and_target, add_step, check_target, numbers
 from bert_jax.cli.streaming import say, to_json, write
 from bert_jax.errors import UserError
 
@@ -44,6 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """`edit SRC DST`: writes a model with fewer layers or heads, more words, longer inputs."""
+    check_target(arguments)
     written, changes, new_tokens = edit(
         arguments.source,
         arguments.directory,

@@ -58,6 +58,11 @@ class Report:
     fresh: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
+    def __repr__(self) -> str:
+        lists = {name: getattr(self, name) for name in ("loaded", "missing", "unexpected", "mismatched", "fresh")}
+        counts = ", ".join(f"{len(paths)} {name}" for name, paths in lists.items() if paths)
+        return f"Report({self.source}: head {self.head}; {counts or 'nothing loaded'})"
+
     def problems(self, allow_missing: tuple[str, ...] = ()) -> list[str]:
         """One line for each problem that makes the load unusable, except those that `allow_missing` covers."""
         missing = [path for path in self.missing if not is_allowed(path, allow_missing)]

@@ -17,6 +17,7 @@ from bert_jax.data.text.sources import FORMATS, CorpusFile
 from bert_jax.errors import UserError
 from bert_jax.formats.hub import fetch
 from bert_jax.formats.hub_files import TOKENIZER, has_vocabulary, is_hub_id
+from bert_jax.shown import ShownConfig
 
 
 def find_vocabulary(vocab: str) -> Path:
@@ -62,8 +63,8 @@ RECIPES = ("default", "google")
 HELD_OUT, SEED, GOOGLE_SEED = 0.005, 0, 12345
 
 
-@dataclass(frozen=True)
-class PrepareOptions:
+@dataclass(frozen=True, repr=False)
+class PrepareOptions(ShownConfig):
     """What `prepare` does; the fields are the options of `python -m train.prepare`, explained in docs/prepare.md.
 
     None means the default, which `resolved` fills in. Raises UserError, naming the option, for an invalid value.
