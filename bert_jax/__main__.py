@@ -11,7 +11,7 @@ from importlib.metadata import version
 from typing import NoReturn
 
 from bert_jax.cli.arguments import Parser
-from bert_jax.cli.program import begin, command_line, error_line, in_own_words
+from bert_jax.cli.program import as_options, begin, command_line, error_line, in_own_words
 from bert_jax.cli.streaming import results_to
 from bert_jax.cli.training import PROGRAMS, checkout, programs, start
 from bert_jax.cli.verbs import ALIASES, FILES, GROUPS, first_sentence, verb_of
@@ -94,14 +94,17 @@ def run(argv: Sequence[str]) -> int:
     begin(f"{command_line()} {name}")
     if name in PROGRAMS:
         return start(name, words, f"{command_line()} {name}")
-    arguments = make_parser(name).parse_intermixed_args(words)
-    verb = verb_of(name)
+    parser, verb = make_parser(name), verb_of(name)
+    arguments = parser.parse_intermixed_args(words)
     if verb.runs_model:
         from bert_jax.runtime.cpu import use_all_cores
 
         use_all_cores()
-    with results_to(getattr(arguments, "output", None), overwrite=getattr(arguments, "overwrite", False)):
-        verb.run(arguments)
+    try:
+        with results_to(getattr(arguments, "output", None), overwrite=getattr(arguments, "overwrite", False)):
+            verb.run(arguments)
+    except UserError as error:
+        raise UserError(as_options(str(error), parser.options() | dict(verb.keywords))) from error
     return EXIT_DONE
 
 

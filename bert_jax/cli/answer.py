@@ -137,4 +137,6 @@ def _show(rows: list[dict[str, Any]]) -> str:
     return "\t".join(f"{row['score']:.4f}\t{' '.join(row['answer'].split())}" for row in rows)
 
 
-VERBS = {"answer": Verb(_ABOUT, add_arguments, run)}
+_KEYWORDS = {"max_seq_len": "--max-length", "max_answer_len": "--max-answer-length", "doc_stride": "--stride"}
+
+VERBS = {"answer": Verb(_ABOUT, add_arguments, run, keywords=_KEYWORDS)}

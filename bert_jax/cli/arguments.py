@@ -4,8 +4,9 @@
 """
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple, NoReturn
 
 from bert_jax.errors import UserError, did_you_mean
@@ -25,12 +26,14 @@ class Verb(NamedTuple):
         add_arguments: adds the verb's arguments to a parser.
         run: runs the verb. It imports what it needs itself, so that help is instant.
         runs_model: whether JAX is set to use every CPU core as a device before `run`.
+        keywords: the library's keyword -> the option, where they have other names; for error messages.
     """
 
     about: str
     add_arguments: Callable[[argparse.ArgumentParser], None]
     run: Callable[[argparse.Namespace], None]
     runs_model: bool = True
+    keywords: Mapping[str, str] = MappingProxyType({})
 
 
 class Parser(argparse.ArgumentParser):
@@ -38,6 +41,10 @@ class Parser(argparse.ArgumentParser):
 
     def __init__(self, **options: Any):
         super().__init__(formatter_class=argparse.RawTextHelpFormatter, **options)
+
+    def options(self) -> dict[str, str]:
+        """The name of each option's value -> the option: "batch_size" -> "--batch-size"."""
+        return {action.dest: action.option_strings[-1] for action in self._actions if action.option_strings}
 
     def error(self, message: str) -> NoReturn:
         _, colon, words = message.partition("unrecognized arguments: ")

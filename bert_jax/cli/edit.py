@@ -171,4 +171,6 @@ def _heads(text: str) -> tuple[int, tuple[int, ...]]:
     return int(layer), numbers(heads)
 
 
-VERBS = {"edit": Verb(_ABOUT, add_arguments, run, runs_model=False)}
+_KEYWORDS = {"layers": "--keep-layers", "pruned": "--prune-heads"}
+
+VERBS = {"edit": Verb(_ABOUT, add_arguments, run, runs_model=False, keywords=_KEYWORDS)}

@@ -54,4 +54,4 @@ def _show(text: str, result: list[Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
-VERBS = {"fill-mask": Verb(_ABOUT, add_arguments, run)}
+VERBS = {"fill-mask": Verb(_ABOUT, add_arguments, run, keywords={"truncation": "--truncate"})}

@@ -4,8 +4,11 @@ One program has several names: `bert-jax pretrain`, `python -m bert_jax pretrain
 in the code say `python -m bert_jax VERB` and `python -m train.NAME`; `in_own_words` turns them into what users type.
 """
 
+import ast
+import contextlib
 import re
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 from bert_jax.cli.training import PROGRAMS
@@ -35,6 +38,30 @@ def in_own_words(text: str) -> str:
     if own_name().startswith("python -m train."):
         return text
     return _TRAINING.sub(rf"{command_line()} \1", text).replace("python -m bert_jax", command_line())
+
+
+def as_options(text: str, options: Mapping[str, str]) -> str:
+    """The text with Python's keywords as options of a verb: "batch_size=0" becomes "--batch-size 0".
+
+    Args:
+        text: a message of the library.
+        options: keyword -> option.
+    """
+
+    def option(found: re.Match[str]) -> str:
+        name, value = found.groups()
+        if name not in options:
+            return found[0]
+        with contextlib.suppress(ValueError, SyntaxError):
+            value = ast.literal_eval(value)
+        if value is True:
+            return options[name]
+        return f"{options[name]} {','.join(map(str, value)) if isinstance(value, tuple | list) else value}"
+
+    return _KEYWORD.sub(option, text)
+
+
+_KEYWORD = re.compile(r"(?<![\w.])([a-z_]+)=(\([^()]*\)|\[[^\[\]]*\]|'[^']*'|[^\s,;:()'\[\]]+)")
 
 
 def error_line(error: object) -> str:

@@ -238,8 +238,8 @@ def test_fill_mask_answers_the_texts_beside_one_that_has_no_mask(export, capsys)
         (["info", "{tmp}"], "config.json"),
         (["export", "{run}", "{tmp}"], "{tmp}: holds 'mine.txt'"),
         (["export", "{run}", "{tmp}/x", "--step", "7"], "7"),
-        (["convert", "{run}", "{tmp}/x", "--head", "qa"], "head='qa': bert has pretraining"),
-        (["convert", "{run}", "{tmp}/x", "--max-shard-size", "many"], "max_shard_size='many'"),
+        (["convert", "{run}", "{tmp}/x", "--head", "qa"], "--head qa: bert has pretraining"),
+        (["convert", "{run}", "{tmp}/x", "--max-shard-size", "many"], "--max-shard-size many"),
         (["convert", "{run}", "{tmp}/x", "--to", "tf1", "--pooling", "mean"], "a folder has one form"),
     ],
 )

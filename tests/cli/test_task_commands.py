@@ -284,7 +284,7 @@ def test_every_verb_loads_its_model_with_the_products_type_that_is_asked_for(arg
         (["classify", "{sequence-classification}", "{tmp}/table.csv", "--text", "t"], "line 2: has no column 't'"),
         (["classify", "{sequence-classification}", "{tmp}/texts.txt", "--pair", "b"], "--pair b: name the column"),
         (["classify", "{sequence-classification}", "{tmp}/texts.txt", "--top-k", "0"], "--top-k 0"),
-        (["classify", "{sequence-classification}", "{tmp}/texts.txt", "--batch-size", "0"], "batch_size=0"),
+        (["classify", "{sequence-classification}", "{tmp}/texts.txt", "--batch-size", "0"], "--batch-size 0"),
         (["tag", "{token-classification}", "--conll"], "--conll: name the file"),
         (["tag", "{token-classification}", "{tmp}/texts.txt", "--conll", "--split", "spaces"], "--split spaces"),
         (["answer", "{question-answering}", "{tmp}/table.csv"], "line 2: has no string 'question'; it has 'a', 'b'"),

@@ -15,6 +15,7 @@ from bert_jax.data.pretraining.shards import describe_file
 from bert_jax.data.text.documents import DocumentRule
 from bert_jax.data.text.sources import FORMATS, CorpusFile
 from bert_jax.errors import UserError
+from bert_jax.files import near_path
 from bert_jax.formats.hub import fetch
 from bert_jax.formats.hub_files import TOKENIZER, has_vocabulary, is_hub_id
 from bert_jax.shown import ShownConfig
@@ -32,7 +33,7 @@ def find_vocabulary(vocab: str) -> Path:
         names = [child.name for child in path.iterdir()]
         return path / "tokenizer" if "tokenizer" in names and not has_vocabulary(names) else path
     if not is_hub_id(vocab):
-        raise UserError(f"--vocab {vocab}: no such file or folder")
+        raise UserError(f"--vocab {vocab}: no such file or folder{near_path(vocab)}")
     try:
         return fetch(vocab, parts=("tokenizer",))
     except (FileNotFoundError, UserError) as error:

@@ -187,7 +187,8 @@ class FillMask(TaskModel):
             return ids
         if cut_at is None:
             raise UserError(
-                f"{shown} has {len(ids)} tokens; the model takes at most {self.longest}: shorten it or use truncation"
+                f"{shown} has {len(ids)} tokens; the model takes at most {self.longest}: shorten it, "
+                "or say truncation=True"
             )
         ids = np.append(ids[: cut_at - 1], ids[-1])
         if int((ids == self.tokenizer.mask_token_id).sum()) < masks:

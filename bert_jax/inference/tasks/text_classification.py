@@ -124,7 +124,8 @@ class TextClassification(TaskModel):
             if total > self.longest:
                 name = f"text {number} ({shortened(text)})"
                 raise UserError(
-                    f"{name} has {total} tokens; the model takes at most {self.longest}: shorten it or use truncation"
+                    f"{name} has {total} tokens; the model takes at most {self.longest}: shorten it, "
+                    "or say truncation=True"
                 )
 
     def _describe(self, logits_C: np.ndarray, top_k: int, function_to_apply: str) -> list[dict[str, Any]]:
