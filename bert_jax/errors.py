@@ -13,7 +13,9 @@ class UserError(ValueError):
 
 def did_you_mean(word: str, known: Iterable[str], *, cutoff: float = 0.6) -> str:
     """The end of a message on an unknown word: "; did you mean X or Y?", or "" if none of `known` is near."""
-    near = difflib.get_close_matches(word, list(known), n=3, cutoff=cutoff)
+    known = list(known)
+    near = difflib.get_close_matches(word, known, n=3, cutoff=cutoff)
+    near = near or [name for name in known if len(word) > 1 and name.startswith(word)][:3]
     return f"; did you mean {' or '.join(near)}?" if near else ""
 
 

@@ -36,6 +36,7 @@ def error_of(capsys, *argv: str) -> str:
     [
         ("fil-mask x", "bert-jax: error: 'fil-mask' is not a verb; did you mean fill-mask? (see bert-jax --help)"),
         ("pretrane x", "did you mean pretrain or prepare?"),
+        ("fil", "did you mean fill-mask?"),
         ("xyzzy", "bert-jax: error: 'xyzzy' is not a verb (see bert-jax --help)"),
         ("classify x --top-kk 3", "bert-jax classify: error: '--top-kk' is not an option; did you mean --top-k? (see bert-jax classify --help)"),
         ("classify x t --dtype float23", "did you mean float32"),
