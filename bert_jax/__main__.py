@@ -1,126 +1,126 @@
-"""The command line, `python -m bert_jax VERB` (console script: bert-jax): arguments, exit codes, one-line errors.
+"""The command line, `bert-jax VERB` or `python -m bert_jax VERB`: the verbs, exit codes, one-line errors.
 
 Results go to stdout, everything else to stderr. A verb's imports run only when the verb does, so that help is instant.
 """
 
-import argparse
 import logging
 import os
 import sys
 from collections.abc import Sequence
-from importlib import import_module
 from importlib.metadata import version
-from pathlib import Path
 from typing import NoReturn
 
-from bert_jax.cli.arguments import Verb
-from bert_jax.errors import UserError
+from bert_jax.cli.arguments import Parser
+from bert_jax.cli.program import as_options, begin, command_line, error_line, in_own_words
+from bert_jax.cli.streaming import results_to
+from bert_jax.cli.training import PROGRAMS, checkout, programs, start
+from bert_jax.cli.verbs import ALIASES, FILES, GROUPS, first_sentence, verb_of
+from bert_jax.errors import UserError, did_you_mean
 
 EXIT_DONE, EXIT_USER_ERROR, EXIT_INTERRUPTED, EXIT_PIPE_CLOSED = 0, 2, 130, 141
 
 _ABOUT = """\
-Inspect, run and convert a BERT model: a run directory of train.pretrain, a folder in any published format, or the name
-of a published model, which is downloaded on first use.
-
-examples:
-  python -m bert_jax fill-mask runs/demo "Python is a [MASK] language."
-  python -m bert_jax fill-mask google-bert/bert-base-uncased "The capital of France is [MASK]."
-  python -m bert_jax classify runs/reviews texts.txt
-  python -m bert_jax info runs/demo
-  python -m bert_jax export runs/demo my-bert
-  python -m bert_jax convert my-bert for-google --to tf1
+Train, inspect, run and convert a BERT model: a run directory, a folder in any published format, or the name of a
+published model, which is downloaded on first use.
 """
 
-_FILES = {
-    "fill-mask": "fill_mask",
-    "classify": "classify",
-    "tag": "tag",
-    "answer": "answer",
-    "embed": "embed",
-    "similar": "embed",
-    "attend": "attend",
-    "export-compiled": "compiled",
-    "run-compiled": "compiled",
-    "likelihood": "likelihood",
-    "evaluate-blimp": "likelihood",
-    "next-sentence": "next_sentence",
-    "summarise": "summarise",
-    "choose": "choose",
-    "info": "info",
-    "convert": "convert",
-    "score": "score",
-    "edit": "edit",
-}
-"""Verb -> its file in bert_jax/cli, in the order in which the help lists them."""
-_ALIASES = {"export": "convert"}
+_EXAMPLES = """
+examples:
+  python -m bert_jax fill-mask google-bert/bert-base-uncased "The capital of France is [MASK]."
+  python -m bert_jax pretrain configs/tiny.py text='books/*.txt' run=runs/books
+  python -m bert_jax fill-mask runs/books "The [MASK] was open."
+  python -m bert_jax finetune configs/finetune.py init=runs/books train=mails.csv dev=0.1 label=folder run=runs/mails
+  python -m bert_jax classify runs/mails "Please send me the invoice."
+  python -m bert_jax export runs/books my-bert
+
+`python -m bert_jax VERB --help` explains a verb.
+"""
 
 
-class _Parser(argparse.ArgumentParser):
-    """argparse with one-line errors."""
-
-    def error(self, message: str) -> NoReturn:
-        self.exit(EXIT_USER_ERROR, f"{self.prog}: {message} (see {self.prog} --help)\n")
-
-
-class _Version(argparse.Action):
-    """Prints the versions of what decides a result; reads them from the installed packages, so it imports no JAX."""
-
-    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> NoReturn:
-        python = ".".join(map(str, sys.version_info[:3]))
-        print(f"bert-jax {version('bert-jax')} (jax {version('jax')}, flax {version('flax')}, Python {python})")
-        parser.exit(EXIT_DONE)
-
-
-def _program() -> str:
-    """What the user typed: the console script, or python -m bert_jax."""
-    return "bert-jax" if Path(sys.argv[0]).stem == "bert-jax" else "python -m bert_jax"
-
-
-def verb_of(name: str) -> Verb:
-    """Import a verb's file and return the verb."""
-    name = _ALIASES.get(name, name)
-    return import_module(f"bert_jax.cli.{_FILES[name]}").VERBS[name]
-
-
-def make_parser(only: str | None = None) -> argparse.ArgumentParser:
-    """Build the parser for all verbs, or for `only` one (then only its file is imported); it sets `arguments.verb`."""
-    form = argparse.RawTextHelpFormatter
-    parser = _Parser(prog=_program(), description=_ABOUT, formatter_class=form)
-    parser.add_argument("--version", action=_Version, nargs=0, help="print the versions in use")
-    verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
-    for name in _FILES if only is None else [_ALIASES.get(only, only)]:
-        verb = verb_of(name)
-        first = verb.about.split(".", 1)[0].split(":", 1)[0].replace("\n", " ")
-        aliases = [alias for alias, other in _ALIASES.items() if other == name]
-        verb.add_arguments(
-            verbs.add_parser(name, aliases=aliases, help=first, description=verb.about, formatter_class=form)
-        )
+def make_parser(name: str) -> Parser:
+    """The parser of one verb."""
+    verb = verb_of(name)
+    parser = Parser(prog=f"{command_line()} {name}", description=in_own_words(verb.about))
+    verb.add_arguments(parser)
     return parser
 
 
-def run(argv: Sequence[str]) -> None:
-    """Run a verb and let its errors propagate.
+def overview() -> str:
+    """What --help prints: the verbs in groups, one line each."""
+    lines = {group: {name: first_sentence(name) for name in verbs} for group, verbs in GROUPS.items()}
+    training = "train a model" if checkout() else "train a model (needs the source: clone it, or unpack it)"
+    lines = {training: programs()} | lines
+    lines = {group: {_with_alias(name): line for name, line in verbs.items()} for group, verbs in lines.items()}
+    width = max(len(name) for verbs in lines.values() for name in verbs) + 2
+    shown = [
+        f"\n{group}:\n" + "".join(f"  {name:<{width}}{_lowered(line)}\n" for name, line in verbs.items())
+        for group, verbs in lines.items()
+    ]
+    usage = f"usage: {command_line()} VERB ...\n       {command_line()} --version\n\n"
+    return usage + _ABOUT + "".join(shown) + in_own_words(_EXAMPLES)
+
+
+def _with_alias(name: str) -> str:
+    return ", ".join([name, *(alias for alias, other in ALIASES.items() if other == name)])
+
+
+def _lowered(line: str) -> str:
+    return line[:1].lower() + line[1:]
+
+
+def version_line() -> str:
+    """The versions of what decides a result; read from the installed packages, so this imports no JAX."""
+    python = ".".join(map(str, sys.version_info[:3]))
+    return f"bert-jax {version('bert-jax')} (jax {version('jax')}, flax {version('flax')}, Python {python})"
+
+
+def run(argv: Sequence[str]) -> int:
+    """Run a verb, let its errors propagate, and return the exit code.
 
     Raises:
-        SystemExit: after printing help, or if the arguments are wrong.
+        UserError: the words are wrong, or what the verb raises.
     """
-    arguments = make_parser(argv[0] if argv and argv[0] in (*_FILES, *_ALIASES) else None).parse_args(argv)
-    verb = verb_of(arguments.verb)
+    begin(command_line())
+    name, *words = argv or [""]
+    if name in ("-h", "--help", "help"):
+        print(overview(), end="")
+        return EXIT_DONE
+    if name == "--version":
+        print(version_line())
+        return EXIT_DONE
+    known = (*FILES, *ALIASES, *PROGRAMS)
+    if name not in known:
+        _refuse(name, known)
+    begin(f"{command_line()} {name}")
+    if name in PROGRAMS:
+        return start(name, words, f"{command_line()} {name}")
+    parser, verb = make_parser(name), verb_of(name)
+    arguments = parser.parse_intermixed_args(words)
     if verb.runs_model:
         from bert_jax.runtime.cpu import use_all_cores
 
         use_all_cores()
-    verb.run(arguments)
+    try:
+        with results_to(getattr(arguments, "output", None), overwrite=getattr(arguments, "overwrite", False)):
+            verb.run(arguments)
+    except UserError as error:
+        raise UserError(as_options(str(error), parser.options() | dict(verb.keywords))) from error
+    return EXIT_DONE
+
+
+def _refuse(name: str, known: Sequence[str]) -> NoReturn:
+    what = f"{name!r} is not a verb" + did_you_mean(name, known) if name else "no verb"
+    raise UserError(f"{what} (see {command_line()} --help)")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a verb; return 0 = done, 2 = user's mistake (one line, no traceback), 130 = Ctrl-C, 141 = closed pipe."""
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s: %(message)s")
     try:
-        run(sys.argv[1:] if argv is None else argv)
+        code = run(sys.argv[1:] if argv is None else argv)
         sys.stdout.flush()
     except (UserError, FileNotFoundError, NotADirectoryError, PermissionError) as error:
-        print("error: " + " ".join(str(error).split("\n")), file=sys.stderr)
+        print(error_line(error), file=sys.stderr)
         return EXIT_USER_ERROR
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
@@ -129,7 +129,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         # The reader has closed the pipe (`| head`); without this Python prints a second error when it closes stdout.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_PIPE_CLOSED
-    return EXIT_DONE
+    return code
 
 
 if __name__ == "__main__":

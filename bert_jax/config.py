@@ -1,7 +1,6 @@
 """`BertConfig`, which describes an architecture, and the checks of its fields."""
 
 import dataclasses
-import difflib
 import re
 from dataclasses import dataclass
 from os import PathLike
@@ -9,9 +8,10 @@ from pathlib import Path
 from typing import Any, Self, TypeGuard
 
 from bert_jax.config_json import fields_of, json_of
-from bert_jax.errors import UserError
+from bert_jax.errors import UserError, did_you_mean
 from bert_jax.files import read_object
 from bert_jax.presets import PRESETS
+from bert_jax.shown import ShownConfig
 
 # The keys of transformers' ACT2FN; model/layers.py has the functions.
 HIDDEN_ACTS = (
@@ -39,8 +39,8 @@ PROBLEM_TYPES = ("regression", "single_label_classification", "multi_label_class
 CONFIG_FILES = ("config.json", "bert_config.json", "albert_config.json")
 
 
-@dataclass(frozen=True)
-class BertConfig:
+@dataclass(frozen=True, repr=False)
+class BertConfig(ShownConfig):
     """The architecture of one BERT, RoBERTa, ALBERT or DistilBERT.
 
     Field names are those of a Hugging Face `config.json`. The defaults are those of BERT-base uncased
@@ -51,8 +51,8 @@ class BertConfig:
     Attributes:
         vocab_size: V, rows of the token table.
         hidden_size: D; must be a multiple of `num_attention_heads`, unless `head_size` is given.
-        num_hidden_layers: N.
-        num_attention_heads: H.
+        num_hidden_layers: N, the number of layers.
+        num_attention_heads: H, the number of attention heads of a layer.
         head_size: K, the size of one attention head; None means D / H. transformers has no other sizes.
         intermediate_size: F, width of the feed-forward.
         hidden_act: one of `HIDDEN_ACTS`, for the feed-forward and the masked-LM head; "gelu" is the exact form (erf).
@@ -377,7 +377,6 @@ def _is_number(value: Any) -> TypeGuard[float]:
 
 
 def _nearest(name: str, names: dict[str, Any]) -> str:
-    close = difflib.get_close_matches(name, names, n=3)
     if re.fullmatch(r"L-\d+_H-\d+", name):
         return "the small models are L-2 … L-12 (even) by H-128, H-256, H-512, H-768"
-    return f"did you mean {' or '.join(close)}?" if close else f"expected one of {', '.join(names)}"
+    return did_you_mean(name, names).removeprefix("; ") or f"expected one of {', '.join(names)}"

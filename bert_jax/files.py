@@ -4,6 +4,7 @@ A path here is a local path or an `etils.epath.Path`, which may be in a bucket (
 """
 
 import contextlib
+import difflib
 import hashlib
 import json
 import math
@@ -176,6 +177,26 @@ def writable(path: str | os.PathLike[str]) -> Path:
     if not path.absolute().parent.is_dir():
         raise FileNotFoundError(f"{path}: its folder does not exist")
     return path
+
+
+def near_path(path: str | os.PathLike[str]) -> str:
+    """The end of a message that a local path does not exist: " (did you mean PATH?)" if one is near, else "".
+
+    The first part of the path that does not exist is compared with what its folder holds; the rest must exist.
+    """
+    path = Path(path)
+    there = next((folder for folder in path.parents if folder.is_dir()), None)
+    if there is None or path.exists():
+        return ""
+    first, *rest = path.relative_to(there).parts
+    stem, suffix = Path(first).stem, Path(first).suffix
+    try:
+        stems = [entry.stem for entry in there.iterdir() if entry.suffix == suffix]
+    except OSError:
+        return ""
+    near = (there.joinpath(name + suffix, *rest) for name in difflib.get_close_matches(stem, stems, n=3))
+    found = [str(candidate) for candidate in near if candidate.exists()]
+    return f" (did you mean {' or '.join(found)}?)" if found else ""
 
 
 def is_remote(path: str | os.PathLike[str]) -> bool:

@@ -7,7 +7,6 @@ last evaluation (pretraining) or of the one that chose the model (fine-tuning). 
 in what makes scores comparable: the task, the held-out data, the vocabulary.
 """
 
-import argparse
 import difflib
 import hashlib
 import io
@@ -22,6 +21,8 @@ from etils import epath
 from rich.console import Console
 from rich.table import Table
 
+from bert_jax.cli.arguments import Parser
+from bert_jax.cli.program import in_own_words
 from bert_jax.errors import UserError
 from bert_jax.files import check_reachable, read_json_lines, read_object, write_whole
 from train.run.curves import SCORES, has_glyphs
@@ -292,16 +293,9 @@ def _duration(seconds: float | None) -> str:
     return f"{minutes // 60}:{minutes % 60:02}:{seconds:02}"
 
 
-class _CompareParser(argparse.ArgumentParser):
-    def error(self, message: str):  # one line and exit code 2, as for every mistake
-        raise UserError(f"{message} (python -m train.compare --help lists the options)")
-
-
 def main(argv: Sequence[str]) -> int:
     """Runs the command line; returns the exit code, raises UserError for the user's mistakes."""
-    parser = _CompareParser(
-        prog="python -m train.compare", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
+    parser = Parser(prog=in_own_words("python -m train.compare"), description=in_own_words(__doc__ or ""))
     parser.add_argument("runs", nargs="+", metavar="RUN", help="a run directory")
     parser.add_argument("--by", choices=tuple(AXES), default="step", help="the horizontal axis (default: step)")
     parser.add_argument("--output", metavar="FILE", default="compare.png", help="the picture (default: compare.png)")

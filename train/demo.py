@@ -17,6 +17,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from bert_jax.cli.program import command_line
 from bert_jax.errors import UserError
 from bert_jax.files import read_json_lines
 from train.run.stopping import run_program
@@ -133,7 +134,7 @@ def main(argv: list[str]) -> int:
         size = write_corpus(corpus)
         print(f"   {size / 1e6:.2f} MB of English prose in {corpus}", file=sys.stderr)
     print("2. vocabulary, examples and training; if stopped, the same command continues from there", file=sys.stderr)
-    code = pretrain(["configs/demo.py", f"text={corpus}", f"run={RUN}"])
+    code = pretrain([str(Path(__file__).parents[1] / "configs/demo.py"), f"text={corpus}", f"run={RUN}"])
     if code == 0:
         report(time.monotonic() - started)
     return code
@@ -161,12 +162,15 @@ def report(seconds: float) -> None:
         guesses = ", ".join(f"{answer['token_str']} {answer['score']:.0%}" for answer in answers)
         out.print(f"  {text}  ->  {guesses}", markup=False, soft_wrap=True)
     out.print("After so few steps, so small a model knows which words occur together, but little grammar.")
-    python = os.path.relpath(sys.executable)
+    python = f"{os.path.relpath(sys.executable)} -m"
+    own, pretrain = f"{python} bert_jax", f"{python} train.pretrain"
+    if command_line() == "bert-jax":
+        own, pretrain = "bert-jax", "bert-jax pretrain"
     out.print(
         f"\nThe curves: {RUN}/curves.png\n\nTry next:\n"
-        f'  {python} -m bert_jax fill-mask {RUN} "The file is opened for [MASK]."\n'
-        f"  {python} -m bert_jax info {RUN}\n"
-        f"  {python} -m train.pretrain configs/tiny.py text='YOUR/*.txt' run=runs/mine",
+        f'  {own} fill-mask {RUN} "The file is opened for [MASK]."\n'
+        f"  {own} info {RUN}\n"
+        f"  {pretrain} configs/tiny.py text='YOUR/*.txt' run=runs/mine",
         markup=False,
         soft_wrap=True,
     )

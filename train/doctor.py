@@ -6,6 +6,7 @@ from dataclasses import asdict
 
 from rich.console import Console
 
+from bert_jax.cli.program import in_own_words
 from bert_jax.errors import UserError
 from train.diagnosis.data_rules import find_in_data
 from train.diagnosis.evidence import DataEvidence, Evidence, Finding
@@ -54,7 +55,7 @@ def main(argv: Sequence[str]) -> int:
     """Runs the command line; returns the exit code, raises UserError for the user's mistakes."""
     words = [word for word in argv if word != "--json"]
     if not words or {"-h", "--help"} & set(words):
-        print(USAGE.strip())
+        print(in_own_words(USAGE.strip()))
         return EXIT_DONE if words else EXIT_USER_ERROR
     if len(words) > 1 or words[0].startswith("-"):
         raise UserError(f"{words[-1]}: expected RUN [--json], one run directory")

@@ -18,7 +18,7 @@ from train.run.stopping import EXIT_DONE, run_program
 USAGE = """
 Fine-tunes a pretrained BERT on a task, and scores it as the task's official script does.
 
-    python -m train.finetune CONFIG.py init=SOURCE task=TASK data=DIR [key=value ...] [--dry-run] [--json]
+    python -m train.finetune CONFIG.py init=SOURCE task=TASK data=DIR [FIELD=VALUE ...] [--dry-run] [--json] [--fields]
 
     python -m train.finetune configs/finetune.py init=google-bert/bert-base-uncased task=mrpc data=glue/MRPC
     python -m train.finetune configs/finetune.py init=runs/demo train=mails.csv dev=0.1 text=body label=folder
@@ -32,9 +32,10 @@ Words:
     data=DIR               the task's own files; or train=FILE dev=FILE test=FILE;  dev=0.1 holds out a tenth of train
     run=runs/NAME          the run directory (default: config, task and date); the same command resumes it
     allow_change=a,b       resume even though these fields of the config have changed
-    any.field=value        any field of the config, such as optimizer.learning_rate=2e-5, epochs=4 or freeze=embeddings
+    FIELD=VALUE            any field of the config, such as optimizer.learning_rate=2e-5, epochs=4 or freeze=embeddings
     seeds=8                train 8 models with different seeds in one program;  learning_rates='(2e-5,5e-5)': 8 for each
     track=wandb|mlflow     also send the metrics to Weights & Biases or MLflow
+    --fields               list all fields, with their values in this config, types and meanings
     --dry-run              read the data, print what would be trained, stop
     --json                 print the result of the run as one JSON object on stdout
 

@@ -13,6 +13,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from bert_jax.cli.arguments import Parser
+from bert_jax.cli.program import in_own_words
 from bert_jax.data.pretraining.examples import OBJECTIVES, ROWS
 from bert_jax.data.pretraining.shards import MANIFEST
 from bert_jax.data.text.documents import RULES
@@ -26,16 +28,9 @@ from train.run.stopping import run_program
 __all__ = ["PrepareOptions", "main", "prepare"]
 
 
-class _PrepareParser(argparse.ArgumentParser):
-    def error(self, message: str):  # one line and exit code 2, as for every mistake
-        raise UserError(f"{message} (python -m train.prepare --help lists the options)")
-
-
 def parser() -> argparse.ArgumentParser:
     """The command line."""
-    p = _PrepareParser(
-        prog="python -m train.prepare", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
+    p = Parser(prog=in_own_words("python -m train.prepare"), description=in_own_words(__doc__ or ""))
     add = p.add_argument
     add("inputs", nargs="*", metavar="INPUT", help="files, folders, globs; plain, .gz or .zst")
     add("--output", metavar="DIR", type=Path)
@@ -89,7 +84,7 @@ def _numbers(text: str) -> tuple[int, ...]:
 
 def main(argv: Sequence[str]) -> int:
     """Runs the command line; returns the exit code, raises UserError for the user's mistakes."""
-    words = parser().parse_args(argv)
+    words = parser().parse_intermixed_args(argv)
     if words.show or words.check:
         if words.inputs or words.output or (words.show and words.check):
             raise UserError("--check DIR and --show DIR cannot be combined with INPUT, --output or each other")

@@ -24,7 +24,7 @@ from train.run.stopping import EXIT_DONE, run_program
 USAGE = """
 Pretrains a BERT: masked language model and sentence pairs, sharded over all devices; resumed runs are bit-identical.
 
-    python -m train.pretrain CONFIG.py [key=value ...] [--dry-run] [--json]
+    python -m train.pretrain CONFIG.py [FIELD=VALUE ...] [--dry-run] [--json] [--fields]
 
     python -m train.pretrain configs/tiny.py text='books/*.txt'            raw text, prepared first
     python -m train.pretrain configs/bert_base.py data=DIR run=runs/NAME   data made by python -m train.prepare
@@ -38,7 +38,8 @@ Words:
                            init_step=true  also at its step;  init_data=true  continue after the rows that it used
     teacher=SOURCE         also distil from such a model (DistilBERT);  distillation.FIELD=value  weights of the losses
     allow_change=a,b       resume even though these fields of the config have changed
-    any.field=value        any field of the config, such as optimizer.learning_rate=2e-4 or phases='((128,256,10000),)'
+    FIELD=VALUE            any field of the config, such as optimizer.learning_rate=2e-4 or phases='((128,256,10000),)'
+    --fields               list all fields, with their values in this config, types and meanings
     --dry-run              print what the run would cost (time, passes over the text, memory, disk) and stop: it times
                            a few steps, and of text= prepares a sample; run it on the machine that will train
     --json                 print one JSON object on stdout: the dry run's figures, or the result of the run

@@ -6,15 +6,17 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from bert_jax.cli.arguments import FINE_TUNED, Verb, add_json, add_running, add_source, running
-from bert_jax.cli.streaming import file_of, say, to_json, write
+from bert_jax.cli.arguments import FINE_TUNED, Verb, add_results, add_running, add_source, running
+from bert_jax.cli.program import error_line
+from bert_jax.cli.streaming import new_file, refuse_unanswered, say, to_json, write
+from bert_jax.cli.texts import document_of, table_of, texts_of
 from bert_jax.errors import UserError, errors_in_place
-from bert_jax.files import writable
 
 _ABOUT = """\
 Answer questions about passages with a model fine-tuned for it; each answer is a slice of its passage.
 
 examples:
+  python -m bert_jax answer runs/squad "When did it open?" --context article.txt
   python -m bert_jax answer runs/squad dev-v1.1.json --output predictions.json     SQuAD's format: {id: answer}
   python -m bert_jax answer my-bert dev-v2.0.json --null-threshold 0 --null-odds odds.json
   python -m bert_jax answer my-bert questions.jsonl --json                         columns question and context
@@ -27,8 +29,9 @@ _N_BEST = 20  # probabilities are normalised over so many answers, as in run_squ
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_source(parser, FINE_TUNED)
-    parser.add_argument("file", metavar="FILE", help="SQuAD's .json, or a table with the columns question and context")
-    parser.add_argument("--output", metavar="PATH", help="write the answers to this file; default: stdout")
+    file = "SQuAD's .json, or a table with the columns question and context; with --context: the question"
+    parser.add_argument("file", metavar="FILE|TEXT", help=file)
+    parser.add_argument("--context", metavar="TEXT|FILE", help="the passage of the question: a text, a file, or -")
     parser.add_argument("--top-k", type=int, default=1, metavar="K", help="answers per question (default 1)")
     threshold = 'answer "" if its score exceeds that of the best answer by more than T'
     parser.add_argument("--null-threshold", type=float, metavar="T", help=threshold)
@@ -39,20 +42,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     longest = "the longest answer, in tokens (default: the run's, or 30)"
     parser.add_argument("--max-answer-length", type=int, metavar="N", help=longest)
     add_running(parser)
-    add_json(parser, "one JSON object per question: id, score, start, end, answer; with --top-k a list of them")
+    add_results(parser, "one JSON object per question: id, score, start, end, answer; with --top-k a list of them")
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """`answer DIR FILE`: writes {id: answer} for a file in SQuAD's format, or one line per row of a table."""
-    path = file_of(arguments.file)
+    """`answer DIR FILE`: writes {id: answer} for a file in SQuAD's format, or one line per row of a table.
+
+    `answer DIR QUESTION --context PASSAGE`: one line for each question on one passage.
+    """
+    context: str | None = arguments.context
+    path = table_of(arguments.file) if context is None else None
+    as_squad = path is not None and _is_squad(path)
     if not 1 <= arguments.top_k <= _N_BEST:
         raise UserError(f"--top-k {arguments.top_k}: expected 1 to {_N_BEST}")
-    if arguments.top_k > 1 and _is_squad(path) and not arguments.json:
+    if arguments.top_k > 1 and as_squad and not arguments.json:
         raise UserError(f"--top-k {arguments.top_k}: {{id: answer}} has one answer per question; add --json")
-    for written in (arguments.output, arguments.null_odds):
-        if written:
-            writable(written)
-    questions = list(_questions(path))
+    odds_file = arguments.null_odds and new_file(arguments.null_odds, overwrite=arguments.overwrite)
+    questions = list(_questions(path) if path else _on(context or "", arguments.file))
     from bert_jax.inference.tasks.question_answering import QuestionAnswering
 
     predict = QuestionAnswering(
@@ -70,8 +76,8 @@ def run(arguments: argparse.Namespace) -> None:
         name = str(number) if isinstance(question, UserError) else question["id"]
         if isinstance(answers, UserError):
             wrong += 1
-            if not arguments.json:
-                say(f"error: {answers}")
+            if not arguments.json and len(questions) > 1:
+                say(error_line(answers))
             found.append([{"id": name, "answer": "", "score": 0.0, "error": str(answers)}])
             continue
         best = predict.describe(answers, arguments.top_k)
@@ -79,18 +85,23 @@ def run(arguments: argparse.Namespace) -> None:
         odds[name] = min(answers.no_answer_score, _CERTAIN)
     if arguments.json:
         text = "\n".join(to_json(rows if arguments.top_k > 1 else rows[0]) for rows in found)
-    elif _is_squad(path):
+    elif as_squad:
         text = json.dumps({rows[0]["id"]: rows[0]["answer"] for rows in found}, ensure_ascii=False, indent=1)
     else:
         text = "\n".join(map(_show, found))
-    if arguments.null_odds:
-        Path(arguments.null_odds).write_text(json.dumps(odds, indent=1) + "\n", encoding="utf-8")
-    if arguments.output:
-        Path(arguments.output).write_text(text + "\n", encoding="utf-8")
-    else:
-        write(text)
-    if wrong:
-        raise UserError(f"{wrong} of {len(found)} questions could not be answered; the others were")
+    if odds_file:
+        odds_file.write_text(json.dumps(odds, indent=1) + "\n", encoding="utf-8")
+    write(text)
+    first = found[0][0].get("error") if found else None
+    refuse_unanswered(wrong, len(found), "questions", first and UserError(first))
+
+
+def _on(context: str, questions: str) -> Iterator[dict[str, str] | UserError]:
+    """Yields id, question and context of each question that the argument gives, all on one passage."""
+    passage = document_of(context)
+    for number, question in enumerate(texts_of([questions])):
+        wrong = next((one for one in (question, passage) if isinstance(one, UserError)), None)
+        yield wrong or {"id": str(number), "question": str(question), "context": str(passage)}
 
 
 def _questions(path: Path) -> Iterator[dict[str, str] | UserError]:
@@ -126,4 +137,6 @@ def _show(rows: list[dict[str, Any]]) -> str:
     return "\t".join(f"{row['score']:.4f}\t{' '.join(row['answer'].split())}" for row in rows)
 
 
-VERBS = {"answer": Verb(_ABOUT, add_arguments, run)}
+_KEYWORDS = {"max_seq_len": "--max-length", "max_answer_len": "--max-answer-length", "doc_stride": "--stride"}
+
+VERBS = {"answer": Verb(_ABOUT, add_arguments, run, keywords=_KEYWORDS)}

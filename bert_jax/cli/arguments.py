@@ -1,12 +1,21 @@
-"""What a verb of the command line is, the arguments that several verbs share, and types for comma-separated values."""
+"""What a verb of the command line is, the arguments that several verbs share, and types for comma-separated values.
+
+`TEXTS` is the rule by which every verb reads texts; `bert_jax.cli.texts` applies it.
+"""
 
 import argparse
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, NamedTuple, NoReturn
+
+from bert_jax.errors import UserError, did_you_mean
 
 SOURCE = "a run directory, a folder in any published format, or a published model's id (ORG/NAME[@REVISION])"
 FINE_TUNED = "a fine-tuning run (its best model), a folder in any published format, or a published model's id"
-LINES = "one text per line; default: stdin"
+TEXT = "a text, a file with it, or - for stdin"
+TEXTS = """texts, files with one text per line, or - for stdin, which is the default. An argument
+is a file if it exists, or if it has no space and has a / or a suffix such as .txt"""
 
 
 class Verb(NamedTuple):
@@ -17,12 +26,40 @@ class Verb(NamedTuple):
         add_arguments: adds the verb's arguments to a parser.
         run: runs the verb. It imports what it needs itself, so that help is instant.
         runs_model: whether JAX is set to use every CPU core as a device before `run`.
+        keywords: the library's keyword -> the option, where they have other names; for error messages.
     """
 
     about: str
     add_arguments: Callable[[argparse.ArgumentParser], None]
     run: Callable[[argparse.Namespace], None]
     runs_model: bool = True
+    keywords: Mapping[str, str] = MappingProxyType({})
+
+
+class Parser(argparse.ArgumentParser):
+    """argparse whose errors are UserErrors that name what is near to an unknown option or choice."""
+
+    def __init__(self, **options: Any):
+        super().__init__(formatter_class=argparse.RawTextHelpFormatter, **options)
+
+    def options(self) -> dict[str, str]:
+        """The name of each option's value -> the option: "batch_size" -> "--batch-size"."""
+        return {action.dest: action.option_strings[-1] for action in self._actions if action.option_strings}
+
+    def error(self, message: str) -> NoReturn:
+        _, colon, words = message.partition("unrecognized arguments: ")
+        if colon:
+            word = next((word for word in words.split() if word.startswith("-")), words).split("=")[0]
+            options = [name for name in self._option_string_actions if name.startswith("--")]
+            what = f"{word!r} is not an option" if word.startswith("-") else f"{words!r} is one argument too many"
+            message = what + (did_you_mean(word, options) if word.startswith("-") else "")
+        raise UserError(f"{message} (see {self.prog} --help)")
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        if action.choices is not None and value not in action.choices:
+            known = [str(choice) for choice in action.choices]
+            near = did_you_mean(str(value), known) or f"; expected one of {', '.join(known)}"
+            raise argparse.ArgumentError(action, f"invalid choice: {str(value)!r}{near}")
 
 
 def add_source(parser: argparse.ArgumentParser, what: str = SOURCE) -> None:
@@ -31,14 +68,25 @@ def add_source(parser: argparse.ArgumentParser, what: str = SOURCE) -> None:
 
 
 def add_source_and_target(parser: argparse.ArgumentParser, target: str = "the folder to write") -> None:
-    """Adds SRC, a model, and DST, the folder to write, as `arguments.source` and `arguments.directory`."""
+    """Adds SRC, a model, DST, the folder to write, as `arguments.source` and `arguments.directory`, and --overwrite."""
     parser.add_argument("source", metavar="SRC", help=SOURCE)
     parser.add_argument("directory", metavar="DST", help=target)
+    add_overwrite(parser, "replace an earlier export at DST")
 
 
-def add_lines(parser: argparse.ArgumentParser, what: str = LINES) -> None:
-    """Adds FILE ("-" is stdin, the default) as `arguments.file`."""
-    parser.add_argument("file", metavar="FILE", nargs="?", default="-", help=what)
+def check_target(arguments: argparse.Namespace) -> None:
+    """Raises UserError if DST exists, unless it is empty, or an earlier export and --overwrite is given."""
+    from bert_jax.formats.new_folder import refuse_foreign
+
+    target = Path(arguments.directory)
+    refuse_foreign(target)
+    if target.is_dir() and any(target.iterdir()) and not arguments.overwrite:
+        raise UserError(f"{target}: already has an export; --overwrite replaces it")
+
+
+def add_texts(parser: argparse.ArgumentParser, what: str = TEXTS) -> None:
+    """Adds the texts to read as `arguments.texts`, a list of words to which `bert_jax.cli.texts` applies the rule."""
+    parser.add_argument("texts", metavar="TEXT|FILE", nargs="*", default=["-"], help=what)
 
 
 def add_running(parser: argparse.ArgumentParser) -> None:
@@ -61,6 +109,21 @@ def add_pooling(parser: argparse.ArgumentParser) -> None:
 def add_json(parser: argparse.ArgumentParser, what: str) -> None:
     """Adds --json; `what` says what it writes."""
     parser.add_argument("--json", action="store_true", help=what)
+
+
+def add_results(parser: argparse.ArgumentParser, json: str) -> None:
+    """Adds --json, --output and --overwrite, for a verb that prints results; `json` says what --json writes.
+
+    `bert_jax.cli.streaming.results_to` sends the results to the file.
+    """
+    add_json(parser, json)
+    parser.add_argument("--output", metavar="FILE", help="write the results to this file; default: stdout")
+    add_overwrite(parser, "replace the file if it exists")
+
+
+def add_overwrite(parser: argparse.ArgumentParser, what: str) -> None:
+    """Adds --overwrite; without it nothing is replaced."""
+    parser.add_argument("--overwrite", action="store_true", help=what)
 
 
 def add_step(parser: argparse.ArgumentParser) -> None:

@@ -3,9 +3,10 @@
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from bert_jax.cli.arguments import Verb, add_dtype, add_json, add_source
-from bert_jax.cli.streaming import say, to_json, write
-from bert_jax.files import writable
+from bert_jax.cli.arguments import TEXT, Verb, add_dtype, add_results, add_source
+from bert_jax.cli.streaming import new_file, say, to_json, write
+from bert_jax.cli.texts import document_of
+from bert_jax.errors import UserError
 
 if TYPE_CHECKING:
     from bert_jax.inference.attention.maps import AttentionMaps
@@ -25,23 +26,24 @@ _COLUMNS = ("special", "previous", "itself", "next")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_source(parser)
-    parser.add_argument("text", metavar="TEXT", help="the text; it is not truncated")
-    parser.add_argument("--pair", metavar="TEXT", help="a second text")
+    parser.add_argument("text", metavar="TEXT|FILE", help=f"{TEXT}; it is not truncated")
+    parser.add_argument("--pair", metavar="TEXT|FILE", help="a second text")
     parser.add_argument("--html", metavar="PATH", help="write an HTML page to browse layers and heads")
     parser.add_argument("--png", metavar="PATH", help="write all heads as a grid of heat maps")
     parser.add_argument("--npz", metavar="PATH", help="write tokens and weights [layers, heads, L, L] for numpy.load")
     add_dtype(parser)
-    add_json(parser, "one JSON object: tokens, and the table's rows as heads")
+    add_results(parser, "one JSON object: tokens, and the table's rows as heads")
 
 
 def run(arguments: argparse.Namespace) -> None:
     """`attend DIR TEXT`: prints one line per head and writes the files named by the options."""
     for written in (arguments.html, arguments.png, arguments.npz):
         if written:
-            writable(written)
+            new_file(written, overwrite=arguments.overwrite)
+    text, pair = _one(arguments.text), None if arguments.pair is None else _one(arguments.pair)
     from bert_jax.inference.attention.maps import Attend
 
-    maps = Attend(arguments.source, dtype=arguments.dtype)(arguments.text, arguments.pair)
+    maps = Attend(arguments.source, dtype=arguments.dtype)(text, pair)
     for path, save in (
         (arguments.html, maps.save_html),
         (arguments.png, maps.save_png),
@@ -59,6 +61,13 @@ def run(arguments: argparse.Namespace) -> None:
         shares = (f"{row[name]:.4f}" for name in _COLUMNS)
         lines.append("\t".join((str(row["layer"]), str(row["head"]), *shares, row["most"])))
     write("\n".join(lines))
+
+
+def _one(word: str) -> str:
+    found = document_of(word)
+    if isinstance(found, UserError):
+        raise found
+    return found
 
 
 def summary(maps: "AttentionMaps") -> list[dict[str, Any]]:

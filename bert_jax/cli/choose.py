@@ -2,8 +2,9 @@
 
 import argparse
 
-from bert_jax.cli.arguments import FINE_TUNED, Verb, add_json, add_running, add_source, running
-from bert_jax.cli.streaming import answered_by, file_of, serve
+from bert_jax.cli.arguments import FINE_TUNED, Verb, add_results, add_running, add_source, running
+from bert_jax.cli.streaming import answered_by, serve
+from bert_jax.cli.texts import table_of
 from bert_jax.data.tasks.multiple_choice import CHOICE_READERS
 from bert_jax.errors import errors_in_place
 
@@ -21,12 +22,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", metavar="FILE", help="questions with their choices")
     parser.add_argument("--format", choices=tuple(CHOICE_READERS), default="swag", help="FILE's format: default swag")
     add_running(parser)
-    add_json(parser, "one JSON object per question: id, choice, score, scores")
+    add_results(parser, "one JSON object per question: id, choice, score, scores")
 
 
 def run(arguments: argparse.Namespace) -> None:
     """`choose DIR FILE`: prints the number of the best choice of each question."""
-    path = file_of(arguments.file)
+    path = table_of(arguments.file)
     questions = errors_in_place(lambda wrong: CHOICE_READERS[arguments.format](path, wrong))
     from bert_jax.inference.tasks.multiple_choice import MultipleChoice
 
@@ -36,6 +37,7 @@ def run(arguments: argparse.Namespace) -> None:
         lambda _, found: f"{found['choice']}\t{found['score']:.4f}",
         as_json=arguments.json,
         in_json=lambda question, found: {"id": question.id} | found,
+        items="questions",
     )
 
 

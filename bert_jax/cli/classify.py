@@ -5,8 +5,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from bert_jax.cli.arguments import FINE_TUNED, Verb, add_json, add_lines, add_running, add_source, running
-from bert_jax.cli.streaming import answered_by, file_of, lines_of, serve
+from bert_jax.cli.arguments import FINE_TUNED, Verb, add_results, add_running, add_source, add_texts, running
+from bert_jax.cli.streaming import answered_by, serve
+from bert_jax.cli.texts import table_of, texts_of
 from bert_jax.errors import UserError, errors_in_place
 
 _ABOUT = """\
@@ -14,6 +15,7 @@ Label each text, or pair of texts, with a model fine-tuned for it. Prints the la
 a regression. Texts that are too long are truncated at the end, as in fine-tuning, and a warning says so.
 
 examples:
+  python -m bert_jax classify runs/reviews "I love it." "I want my money back."
   python -m bert_jax classify runs/reviews texts.txt                  one text and one result per line
   python -m bert_jax classify my-bert pairs.tsv --text premise --pair hypothesis --top-k 3
   python -m bert_jax classify my-bert --json < texts.txt              one JSON list per text: label, score
@@ -22,16 +24,16 @@ examples:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_source(parser, FINE_TUNED)
-    add_lines(parser, "one text per line, or a table; default: stdin")
+    add_texts(parser)
     parser.add_argument("--text", metavar="COL", help="FILE is a .csv, .tsv or .jsonl table; this column has the texts")
     parser.add_argument("--pair", metavar="COL", help="this column has the second text of each pair")
     parser.add_argument("--top-k", type=int, default=1, metavar="K", help="labels per text (default 1)")
     add_running(parser)
-    add_json(parser, "one JSON list per text: label, score")
+    add_results(parser, "one JSON list per text: label, score")
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """`classify DIR [FILE]`: prints the best labels of each text."""
+    """`classify DIR [TEXT|FILE ...]`: prints the best labels of each text."""
     if arguments.top_k < 1:
         raise UserError(f"--top-k {arguments.top_k}: expected at least 1")
     texts = _texts(arguments)
@@ -40,7 +42,8 @@ def run(arguments: argparse.Namespace) -> None:
     predict = TextClassification(arguments.source, **running(arguments))
 
     def show(_: Any, found: Any) -> str:
-        return "\t".join(f"{row['label']}\t{row['score']:.4f}" for row in found)
+        untrained = "\tuntrained" if found[0].get("untrained") else ""
+        return "\t".join(f"{row['label']}\t{row['score']:.4f}" for row in found) + untrained
 
     serve(
         answered_by(predict, texts, top_k=arguments.top_k),
@@ -53,14 +56,19 @@ def _texts(arguments: argparse.Namespace) -> Iterator[Any]:
     from bert_jax.data.tasks.labelled_text import Columns, read_table
 
     if arguments.text:
-        path, columns = file_of(arguments.file), Columns(arguments.text, arguments.pair, label=None)
+        if len(arguments.texts) > 1:
+            raise UserError(f"--text {arguments.text}: expected one table, found {len(arguments.texts)} arguments")
+        path, columns = table_of(arguments.texts[0]), Columns(arguments.text, arguments.pair, label=None)
         rows = errors_in_place(lambda wrong: read_table(path, columns, wrong))
         return map(_text_of, rows)
     if arguments.pair:
         raise UserError(f"--pair {arguments.pair}: name the column of the first texts too, --text COL")
-    if Path(arguments.file.removesuffix(".gz").removesuffix(".zst")).suffix in (".csv", ".tsv", ".jsonl", ".json"):
-        raise UserError(f"{arguments.file}: this is a table; name the column with the texts, --text COL")
-    return lines_of(arguments.file)
+    texts = texts_of(arguments.texts)
+    for word in arguments.texts:
+        plain = word.removesuffix(".gz").removesuffix(".zst")
+        if Path(word).is_file() and Path(plain).suffix in (".csv", ".tsv", ".jsonl", ".json"):
+            raise UserError(f"{word}: this is a table; name the column with the texts, --text COL")
+    return texts
 
 
 def _text_of(row: Any) -> Any:

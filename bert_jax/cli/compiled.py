@@ -10,13 +10,15 @@ from bert_jax.cli.arguments import (
     Verb,
     add_dtype,
     add_json,
-    add_lines,
+    add_results,
     add_source,
     add_source_and_target,
+    add_texts,
     names,
     numbers,
 )
-from bert_jax.cli.streaming import lines_of, say, serve, to_json, write
+from bert_jax.cli.streaming import say, serve, to_json, write
+from bert_jax.cli.texts import texts_of
 from bert_jax.errors import UserError
 from bert_jax.inference.compiled.facts import TASKS, USUAL_PLATFORMS
 
@@ -25,8 +27,8 @@ if TYPE_CHECKING:
     from bert_jax.inference.compiled.run import Compiled
 
 _EXPORT = """\
-Export a model for one task as a folder of compiled programs, one per shape, and its weights. The programs, made by
-jax.export, run without the model's code on every platform that --platforms names. Nothing is overwritten.
+Export a model for one task as a folder of compiled programs: one per shape, with its weights. The programs, made by
+jax.export, run without the model's code on every platform that --platforms names.
 
 examples:
   python -m bert_jax export-compiled my-bert compiled --task embed
@@ -38,7 +40,7 @@ Run a folder of export-compiled on texts, after checking all its files. Prints o
 that compiled.json names. A text longer than the longest program is truncated.
 
 examples:
-  echo "a text" | python -m bert_jax run-compiled compiled
+  python -m bert_jax run-compiled compiled "a text"
   python -m bert_jax run-compiled compiled pairs.tsv           two texts per line with a tab between
 """
 
@@ -46,7 +48,7 @@ _AT_ONCE = 64  # lines per call of the programs
 
 
 def _add_export_arguments(parser: argparse.ArgumentParser) -> None:
-    add_source_and_target(parser, "the folder to write; it must not exist")
+    add_source_and_target(parser)
     parser.add_argument("--task", choices=TASKS, required=True, help="what the programs compute")
     parser.add_argument("--lengths", type=numbers, metavar="L,...", help="tokens per row (default 32,128,512)")
     batches = "rows per batch; one program for each length and batch size (default 1,8)"
@@ -62,11 +64,14 @@ def _add_export_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _add_run_arguments(parser: argparse.ArgumentParser) -> None:
     add_source(parser, "a folder of export-compiled")
-    add_lines(parser)
+    add_texts(parser)
+    add_results(parser, "write each error to stdout too, as a JSON object")
 
 
 def _export(arguments: argparse.Namespace) -> None:
     """`export-compiled SRC DST`: writes a folder of programs."""
+    if Path(arguments.directory).exists() and not arguments.overwrite:
+        raise UserError(f"{arguments.directory}: already exists; --overwrite replaces an earlier export")
     from bert_jax.inference.compiled.export import export_compiled
     from bert_jax.inference.compiled.facts import read_facts
 
@@ -81,6 +86,7 @@ def _export(arguments: argparse.Namespace) -> None:
         pooling=arguments.pooling,
         masks=arguments.masks,
         top_k=arguments.top_k,
+        overwrite=arguments.overwrite,
         progress=lambda done, count: say(f"program {done} of {count}"),
     )
     facts = read_facts(written)
@@ -96,15 +102,19 @@ def _export(arguments: argparse.Namespace) -> None:
 
 
 def _run(arguments: argparse.Namespace) -> None:
-    """`run-compiled DIR [FILE]`: prints the output arrays of each line."""
+    """`run-compiled DIR [TEXT|FILE ...]`: prints the output arrays of each line."""
     from bert_jax.data.tokenizer.tokenizer import Tokenizer
     from bert_jax.inference.compiled.run import load_compiled
 
+    texts = texts_of(arguments.texts)
     compiled = load_compiled(arguments.source, cache=True)
     tokenizer = Tokenizer.load(Path(arguments.source))
 
-    shown = ((None, found) for found in _outputs(compiled, tokenizer, lines_of(arguments.file)))
-    serve(shown, lambda _, found: to_json({name: array.tolist() for name, array in found.items()}), as_json=False)
+    def in_json(_: None, found: Any) -> dict[str, Any]:
+        return {name: array.tolist() for name, array in found.items()}
+
+    shown = ((None, found) for found in _outputs(compiled, tokenizer, texts))
+    serve(shown, lambda _, found: to_json(in_json(_, found)), as_json=arguments.json, in_json=in_json)
 
 
 def _outputs(compiled: "Compiled", tokenizer: "Tokenizer", lines: Iterable[str | UserError]) -> Iterator[Any]:

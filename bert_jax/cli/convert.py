@@ -2,12 +2,13 @@
 
 import argparse
 
-from bert_jax.cli.arguments import Verb, add_source_and_target, add_step, names
-from bert_jax.cli.streaming import say, write
+from bert_jax.cli.arguments import Verb, add_json, add_source_and_target, add_step, check_target, names
+from bert_jax.cli.streaming import say, to_json, write
 
 _ABOUT = """\
 Write a model in the format that other programs expect. The folder is read back and compared bit by bit before it is
-renamed to DST. An earlier export there is replaced; any other folder is refused. This verb is also called `export`.
+renamed to DST. With --overwrite an earlier export there is replaced; any other folder is refused. This verb is also
+called `export`.
 
   hf                     config.json, model.safetensors, the tokenizer's files, a model card: for transformers etc.
   tf1                    bert_config.json, bert_model.ckpt.*, vocab.txt: for Google's code (BERT and ALBERT)
@@ -36,10 +37,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--gelu", choices=("erf", "tanh"), help="what gelu means in Google's own folders: default erf")
     shards = "split weights that are larger into several files (default 5GB)"
     parser.add_argument("--max-shard-size", default="5GB", metavar="SIZE", help=shards)
+    add_json(parser, "one JSON object: directory, head, step, notes, unexpected")
 
 
 def run(arguments: argparse.Namespace) -> None:
     """`convert SRC DST`, `export RUN DIR`: writes a folder for other programs."""
+    check_target(arguments)
     from bert_jax.formats.convert import convert
 
     written, report, has_tokenizer = convert(
@@ -61,7 +64,11 @@ def run(arguments: argparse.Namespace) -> None:
     if report.unexpected:
         say(f"left out, because head {report.head} does not have them: {', '.join(report.unexpected)}")
     say(f"wrote {written} (head {report.head}" + ("" if report.step is None else f", step {report.step:,}") + ")")
-    write(str(written))
+    if not arguments.json:
+        write(str(written))
+        return
+    told = {"directory": str(written), "head": report.head, "step": report.step, "notes": list(report.notes)}
+    write(to_json(told | {"unexpected": list(report.unexpected)}))
 
 
 VERBS = {"convert": Verb(_ABOUT, add_arguments, run, runs_model=False)}

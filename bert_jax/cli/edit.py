@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from bert_jax.cli.arguments import Verb, add_json, add_source_and_target, add_step, numbers
+from bert_jax.cli.arguments import Verb, add_json, add_source_and_target, add_step, check_target, numbers
 from bert_jax.cli.streaming import say, to_json, write
 from bert_jax.errors import UserError
 
@@ -44,6 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """`edit SRC DST`: writes a model with fewer layers or heads, more words, longer inputs."""
+    check_target(arguments)
     written, changes, new_tokens = edit(
         arguments.source,
         arguments.directory,
@@ -170,4 +171,6 @@ def _heads(text: str) -> tuple[int, tuple[int, ...]]:
     return int(layer), numbers(heads)
 
 
-VERBS = {"edit": Verb(_ABOUT, add_arguments, run, runs_model=False)}
+_KEYWORDS = {"layers": "--keep-layers", "pruned": "--prune-heads"}
+
+VERBS = {"edit": Verb(_ABOUT, add_arguments, run, runs_model=False, keywords=_KEYWORDS)}

@@ -12,8 +12,20 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from bert_jax.cli.arguments import Verb, add_json, add_lines, add_pooling, add_running, add_source, running
-from bert_jax.cli.streaming import answered_by, lines_of, say, serve, to_json
+from bert_jax.cli.arguments import (
+    Verb,
+    add_json,
+    add_overwrite,
+    add_pooling,
+    add_results,
+    add_running,
+    add_source,
+    add_texts,
+    running,
+)
+from bert_jax.cli.program import error_line
+from bert_jax.cli.streaming import answered_by, new_file, say, serve, to_json
+from bert_jax.cli.texts import is_text, lines_of, texts_of
 from bert_jax.errors import UserError
 from bert_jax.files import read_object, sync, write_json
 
@@ -23,23 +35,24 @@ if TYPE_CHECKING:
     from bert_jax.inference.tasks.embed import TextEmbedding
 
 _EMBED = """\
-Compute a vector for each line of a file. Pooling is as the model's folder says (modules.json), else the mean, scaled to
+Compute a vector for each text. Pooling is as the model's folder says (modules.json), else the mean, scaled to
 length one.
 
---output X.npy gets float32 [lines, D], written as they are computed; after an interruption the same command continues
+--output X.npy gets float32 [texts, D], written as they are computed; after an interruption the same command continues
 where it stopped. A line that is not UTF-8 becomes a row of NaN (null in a .jsonl file), and its error goes to stderr.
 Without --output, each line of stdout is a JSON list.
 
 examples:
   python -m bert_jax embed sentence-transformers/all-MiniLM-L6-v2 texts.txt --output texts.npy
   python -m bert_jax embed my-bert texts.txt --pooling cls
-  echo "a text" | python -m bert_jax embed my-bert
+  python -m bert_jax embed my-bert "a text" "another text"
 """
 
 _SIMILAR = """\
-Find the lines of one file that are nearest to each line of another, by the cosine of their vectors.
+Find the lines of a file that are nearest to each query, by the cosine of their vectors. Lines count from 1.
 
 examples:
+  python -m bert_jax similar my-vectors "How do I change my password?" answers.txt
   python -m bert_jax similar my-vectors questions.txt answers.txt --top-k 3
   python -m bert_jax similar my-vectors questions.txt answers.txt --json
 """
@@ -50,9 +63,10 @@ _HEADER = 128  # bytes of a .npy file before its numbers
 
 def _add_embed_arguments(parser: argparse.ArgumentParser) -> None:
     add_source(parser)
-    add_lines(parser)
+    add_texts(parser)
     output = "write to this .npy or .jsonl file, or resume it; default: stdout"
-    parser.add_argument("--output", metavar="PATH", help=output)
+    parser.add_argument("--output", dest="vectors", metavar="FILE", help=output)
+    add_overwrite(parser, "replace the file if it exists")
     add_json(parser, "write each error to stdout in place of the vector, as a JSON object")
     add_pooling(parser)
     add_running(parser)
@@ -60,23 +74,24 @@ def _add_embed_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _add_similar_arguments(parser: argparse.ArgumentParser) -> None:
     add_source(parser)
-    parser.add_argument("file", metavar="QUERIES", help="one text per line; - is stdin")
-    parser.add_argument("corpus", metavar="CORPUS", help="one text per line")
+    queries = "a text, a file with one text per line, or - for stdin"
+    parser.add_argument("queries", metavar="TEXT|FILE", help=queries)
+    parser.add_argument("corpus", metavar="CORPUS", help="a file with one text per line, or -")
     parser.add_argument("--top-k", type=int, default=5, metavar="K", help="lines per query (default 5)")
-    add_json(parser, "one JSON list per query: corpus_id, score, text")
+    add_results(parser, "one JSON list per query: line, score, text")
     add_pooling(parser)
     add_running(parser)
 
 
 def _embed(arguments: argparse.Namespace) -> None:
-    """`embed DIR [FILE]`: writes a vector for each line."""
-    if arguments.output and arguments.file == "-":
+    """`embed DIR [TEXT|FILE ...]`: writes a vector for each text."""
+    if arguments.vectors and "-" in arguments.texts:
         raise UserError("--output: name the input file too (stdin cannot be resumed)")
-    if arguments.output and arguments.json:
+    if arguments.vectors and arguments.json:
         raise UserError("--json: leave it out with --output, whose name says the format, .npy or .jsonl")
-    lines = lines_of(arguments.file)
+    lines = texts_of(arguments.texts)
     model = _model(arguments)
-    if arguments.output:
+    if arguments.vectors:
         _to_file(model, lines, arguments)
         return
     serve(
@@ -88,24 +103,30 @@ def _embed(arguments: argparse.Namespace) -> None:
 
 
 def _similar(arguments: argparse.Namespace) -> None:
-    """`similar DIR QUERIES CORPUS`: prints the nearest lines of the corpus for each query."""
+    """`similar DIR TEXT|FILE CORPUS`: prints the nearest lines of the corpus for each query."""
     from bert_jax.inference.tasks.embed import similar, vectors_or_nan
 
-    queries, corpus = (list(lines_of(name)) for name in (arguments.file, arguments.corpus))
+    if arguments.queries == arguments.corpus == "-":
+        raise UserError("stdin can be the queries or the corpus; name a file for the other")
+    queries, corpus = list(texts_of([arguments.queries])), list(lines_of(arguments.corpus))
     model = _model(arguments)
     results = similar(partial(vectors_or_nan, model), queries, corpus, arguments.top_k)
     unread = [line for line in corpus if isinstance(line, UserError)]
     for line in unread:
-        say(f"error: {line}")
+        say(error_line(line))
 
     def show(query: str, found: list[dict[str, Any]]) -> str:
         return "\n".join([query, *(f"  {row['score']:.4f}  {row['corpus_id'] + 1}  {row['text']}" for row in found)])
 
     pairs = zip(queries, results, strict=True)
     answered = ((query, query if isinstance(query, UserError) else found) for query, found in pairs)
-    serve(answered, show, as_json=arguments.json)
+    serve(answered, show, as_json=arguments.json, in_json=lambda _, found: [_with_line(row) for row in found])
     if unread:
-        raise UserError(f"{len(unread)} of {len(corpus)} lines of {arguments.corpus} have no vector; the others do")
+        raise UserError(f"{len(unread)} of {len(corpus)} lines of {arguments.corpus} have no vector")
+
+
+def _with_line(row: dict[str, Any]) -> dict[str, Any]:
+    return {"line": row["corpus_id"] + 1, "score": row["score"], "text": row["text"]}
 
 
 def _model(arguments: argparse.Namespace) -> "TextEmbedding":
@@ -115,16 +136,15 @@ def _model(arguments: argparse.Namespace) -> "TextEmbedding":
 
 
 def _to_file(model: "TextEmbedding", lines: Iterable[str | UserError], arguments: argparse.Namespace) -> None:
-    found, wrong = Path(arguments.file).stat(), 0
+    wrong = 0
     made_of = {
         "model": model.fingerprint,
         "pooling": model.pooling,
         "dtype": arguments.dtype,
-        "file": os.fspath(Path(arguments.file).absolute()),
-        "bytes": found.st_size,
-        "changed": found.st_mtime_ns,
+        "texts": [word if is_text(word) else _described(Path(word)) for word in arguments.texts],
     }
-    with VectorFile(arguments.output, width=model.width, made_of=made_of, chunk=_AT_ONCE) as file:
+    facts: dict[str, Any] = {"width": model.width, "made_of": made_of, "chunk": _AT_ONCE}
+    with VectorFile(arguments.vectors, overwrite=arguments.overwrite, **facts) as file:
         if file.rows:
             say(f"resuming after line {file.rows:,}")
         first, begin, told = file.rows, time.monotonic(), time.monotonic()
@@ -134,7 +154,7 @@ def _to_file(model: "TextEmbedding", lines: Iterable[str | UserError], arguments
             for result in some:
                 if isinstance(result, UserError):
                     wrong += 1
-                    say(f"error: {result}")
+                    say(error_line(result))
             file.append([None if isinstance(result, UserError) else result for result in some])
             if time.monotonic() - told > 10:
                 told = time.monotonic()
@@ -143,7 +163,12 @@ def _to_file(model: "TextEmbedding", lines: Iterable[str | UserError], arguments
         path = file.finish()
         say(f"wrote {path}: {file.rows:,} vectors of {model.width}, pooling {model.pooling}")
     if wrong:
-        raise UserError(f"{wrong} of {file.rows:,} lines have no vector; their rows are NaN (.jsonl: null)")
+        raise UserError(f"{wrong} of {file.rows:,} texts have no vector; their rows are NaN (.jsonl: null)")
+
+
+def _described(file: Path) -> dict[str, Any]:
+    found = file.stat()
+    return {"file": os.fspath(file.absolute()), "bytes": found.st_size, "changed": found.st_mtime_ns}
 
 
 class VectorFile:
@@ -162,6 +187,7 @@ class VectorFile:
         width: D.
         made_of: JSON values that must not change between two attempts.
         chunk: rows per `append`, except the last.
+        overwrite: replace `path` if it exists.
 
     Attributes:
         rows: the number of rows written so far.
@@ -171,15 +197,19 @@ class VectorFile:
             something else; PATH.part.json is damaged.
     """
 
-    def __init__(self, path: str | os.PathLike[str], *, width: int, made_of: Mapping[str, Any], chunk: int):
-        self.path = Path(path)
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        width: int,
+        made_of: Mapping[str, Any],
+        chunk: int,
+        overwrite: bool = False,
+    ):
+        self.path = new_file(path, overwrite=overwrite)
         self._is_npy = self.path.suffix == ".npy"
         if self.path.suffix not in (".npy", ".jsonl"):
             raise UserError(f"{path}: expected a name ending in .npy or .jsonl")
-        if not self.path.absolute().parent.is_dir():
-            raise UserError(f"{path}: its folder does not exist")
-        if self.path.exists():
-            raise UserError(f"{path}: already exists; remove it or name another file")
         self._part = self.path.with_name(self.path.name + ".part")
         self._facts = self.path.with_name(self.path.name + ".part.json")
         self._row_bytes = 4 * width

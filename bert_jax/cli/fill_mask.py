@@ -1,11 +1,11 @@
 """The verb fill-mask: the most probable tokens for each mask of a text."""
 
 import argparse
-import sys
 from typing import Any
 
-from bert_jax.cli.arguments import Verb, add_json, add_running, add_source, names, running
-from bert_jax.cli.streaming import answered_by, lines_of, serve
+from bert_jax.cli.arguments import Verb, add_results, add_running, add_source, add_texts, names, running
+from bert_jax.cli.streaming import answered_by, serve
+from bert_jax.cli.texts import texts_of
 from bert_jax.errors import UserError
 
 _ABOUT = """\
@@ -14,34 +14,30 @@ Predict the most probable tokens for each mask of each text: [MASK], or the mask
 examples:
   python -m bert_jax fill-mask runs/demo "Python is a [MASK] language."
   python -m bert_jax fill-mask my-bert "The [MASK] sat on the [MASK]." --top-k 3
-  python -m bert_jax fill-mask my-bert --json < texts.txt        one text per line, one JSON list per line
+  python -m bert_jax fill-mask my-bert texts.txt --json          one text per line, one JSON list per line
 """
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_source(parser)
-    texts = "texts with [MASK]; default: one per line from stdin"
-    parser.add_argument("texts", metavar="TEXT", nargs="*", help=texts)
+    add_texts(parser)
     parser.add_argument("--top-k", type=int, default=5, metavar="K", help="tokens per [MASK] (default 5)")
     parser.add_argument("--targets", type=names, metavar="WORD,...", help="score only these tokens of the vocabulary")
     truncate = "truncate texts that are too long; default: report them as errors"
     parser.add_argument("--truncate", action="store_true", help=truncate)
     add_running(parser)
-    add_json(parser, "one JSON list per text: score, token, token_str, sequence")
+    add_results(parser, "one JSON list per text: score, token, token_str, sequence")
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """`fill-mask DIR TEXT...`: prints the predictions for each text."""
+    """`fill-mask DIR [TEXT|FILE ...]`: prints the predictions for each text."""
     if arguments.top_k < 1:
         raise UserError(f"--top-k {arguments.top_k}: expected at least 1")
-    if not arguments.texts and sys.stdin.isatty():
-        raise UserError('no text: give one, such as "The [MASK] sat.", or pipe in one per line')
-    texts = arguments.texts or lines_of("-")
+    texts = texts_of(arguments.texts)
     from bert_jax.inference.pipeline import FillMask
 
     predict = FillMask(arguments.source, truncation=arguments.truncate, **running(arguments))
-    on_error = "raise" if len(arguments.texts) == 1 else "return"
-    results = answered_by(predict, texts, on_error=on_error, top_k=arguments.top_k, targets=arguments.targets or None)
+    results = answered_by(predict, texts, top_k=arguments.top_k, targets=arguments.targets or None)
     serve(results, _show, as_json=arguments.json)
 
 
@@ -58,4 +54,4 @@ def _show(text: str, result: list[Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
-VERBS = {"fill-mask": Verb(_ABOUT, add_arguments, run)}
+VERBS = {"fill-mask": Verb(_ABOUT, add_arguments, run, keywords={"truncation": "--truncate"})}

@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from bert_jax.cli.arguments import Verb, add_json, add_source, add_step
+from bert_jax.cli.arguments import Verb, add_results, add_source, add_step
 from bert_jax.cli.streaming import write
 from bert_jax.config import BertConfig
 
@@ -26,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_source(parser)
     add_step(parser)
     parser.add_argument("--layers", action="store_true", help="list every layer; default: one line for equal layers")
-    add_json(parser, "one JSON object")
+    add_results(parser, "one JSON object")
 
 
 def run(arguments: argparse.Namespace) -> None:

@@ -5,8 +5,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from bert_jax.cli.arguments import Verb, add_json, add_lines, add_running, add_source, running
-from bert_jax.cli.streaming import answered_by, lines_of, serve, to_json, write
+from bert_jax.cli.arguments import Verb, add_results, add_running, add_source, add_texts, running
+from bert_jax.cli.streaming import answered_by, serve, to_json, write
+from bert_jax.cli.texts import texts_of
 from bert_jax.errors import UserError
 
 _LIKELIHOOD = """\
@@ -14,6 +15,7 @@ Score each text with a masked model. Prints the pseudo-log-likelihood (mask each
 logarithms of the tokens' probabilities), the number of tokens and the pseudo-perplexity.
 
 examples:
+  python -m bert_jax likelihood my-bert "The cat sat." "The cat sit."
   python -m bert_jax likelihood my-bert texts.txt              one text and one result per line
   python -m bert_jax likelihood my-bert texts.txt --tokens     each token's log-probability too
   python -m bert_jax likelihood my-bert --json < texts.txt     one JSON object per text: pll, tokens, pppl
@@ -32,9 +34,9 @@ examples:
 
 def _add_likelihood_arguments(parser: argparse.ArgumentParser) -> None:
     add_source(parser)
-    add_lines(parser)
+    add_texts(parser)
     parser.add_argument("--tokens", action="store_true", help="print each token's log-probability too")
-    add_json(parser, "one JSON object per text: pll, tokens, pppl")
+    add_results(parser, "one JSON object per text: pll, tokens, pppl")
     _add_model_arguments(parser)
 
 
@@ -43,7 +45,7 @@ def _add_blimp_arguments(parser: argparse.ArgumentParser) -> None:
     data = "BLiMP's folder, a tar archive of it (.tar, .tar.gz, .tar.zst), or a folder with that archive"
     parser.add_argument("data", metavar="DATA", help=data)
     parser.add_argument("--limit", type=int, metavar="N", help="score only the first N pairs of each set")
-    add_json(parser, "one JSON object: accuracy, phenomena, fields, sets ...")
+    add_results(parser, "one JSON object: accuracy, phenomena, fields, sets ...")
     _add_model_arguments(parser)
 
 
@@ -54,8 +56,8 @@ def _add_model_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _likelihood(arguments: argparse.Namespace) -> None:
-    """`likelihood DIR [FILE]`: prints pseudo-log-likelihood, tokens, pseudo-perplexity and text, one line per text."""
-    texts = lines_of(arguments.file)
+    """`likelihood DIR [TEXT|FILE ...]`: prints pseudo-log-likelihood, tokens, pseudo-perplexity and text, in a line."""
+    texts = texts_of(arguments.texts)
     from bert_jax.inference.tasks.likelihood import Likelihood
 
     predict = Likelihood(arguments.source, **running(arguments))

@@ -1,52 +1,70 @@
 """The verb next-sentence: predicts whether the second text of each pair follows the first."""
 
 import argparse
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from bert_jax.cli.arguments import Verb, add_json, add_running, add_source, running
-from bert_jax.cli.streaming import answered_by, lines_of, serve
+from bert_jax.cli.arguments import Verb, add_results, add_running, add_source, running
+from bert_jax.cli.streaming import answered_by, serve
+from bert_jax.cli.texts import is_text, lines_of
 from bert_jax.errors import UserError
 from bert_jax.files import parse_json
 
 _ABOUT = """\
-Predict whether the second text of each pair follows the first, and the probability that it does. The model is a BERT
-with its pretrained next-sentence head.
+Predict whether the second text of each pair follows the first. Prints is_next or not_next, and its probability. The
+model is a BERT with its pretrained next-sentence head.
 
 examples:
+  python -m bert_jax next-sentence my-bert "He opened the door." "The room was dark."
   python -m bert_jax next-sentence my-bert pairs.tsv           two texts per line with a tab between
   python -m bert_jax next-sentence my-bert pairs.jsonl --json  {"text": ..., "text_pair": ...} on each line
-  python -m bert_jax next-sentence my-bert - < pairs.tsv
+  python -m bert_jax next-sentence my-bert < pairs.tsv
 """
+
+
+_PAIRS = """two texts, or files with one pair per line, tab-separated or .jsonl, or - for stdin, tab-separated, which
+is the default. An argument is a file if it exists, or if it has no space and has a / or a suffix such as .txt"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_source(parser)
-    parser.add_argument("file", metavar="FILE", help="pairs: tab-separated, or .jsonl; - is stdin, tab-separated")
+    parser.add_argument("pairs", metavar="TEXT|FILE", nargs="*", default=["-"], help=_PAIRS)
     add_running(parser)
-    add_json(parser, "one JSON object per pair: label, is_next")
+    add_results(parser, "one JSON object per pair: label, score, is_next")
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """`next-sentence DIR FILE`: prints a label and the probability of "is_next", one line per pair."""
-    pairs = pairs_of(arguments.file)
+    """`next-sentence DIR [TEXT TEXT | FILE ...]`: prints a label and its probability, one line per pair."""
+    pairs = pairs_of(arguments.pairs)
     from bert_jax.inference.tasks.next_sentence import NextSentence
 
     predict = NextSentence(arguments.source, **running(arguments))
     serve(
         answered_by(predict, pairs),
-        lambda _, found: f"{found['label']}\t{found['is_next']:.4f}",
+        lambda _, found: f"{found['label']}\t{found['score']:.4f}",
         as_json=arguments.json,
+        items="pairs",
     )
 
 
-def pairs_of(name: str) -> Iterator[Any]:
-    """Yields a pair for each line of a file, or an error in place of a line that is not a pair.
+def pairs_of(words: Sequence[str]) -> Iterator[Any]:
+    """The pairs of two texts, or of the lines of files, with an error in place of a line that is not a pair.
 
     Raises:
         FileNotFoundError: there is no such file.
+        UserError: the arguments are neither two texts nor files.
     """
+    texts = [word for word in words if is_text(word)]
+    if not texts:
+        return chain.from_iterable([_lines(name) for name in words])
+    if len(texts) != 2 or len(words) != 2:
+        raise UserError(f"{texts[0]!r:.60}: expected two texts, or files with one pair per line")
+    return iter([tuple(texts)])
+
+
+def _lines(name: str) -> Iterator[Any]:
     plain = name.removesuffix(".gz").removesuffix(".zst")
     parse = _of_object if Path(plain).suffix == ".jsonl" else _of_cells
     return _parsed(lines_of(name), parse, name)

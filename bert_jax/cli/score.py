@@ -4,7 +4,7 @@ import argparse
 import math
 from pathlib import Path
 
-from bert_jax.cli.arguments import Verb, add_json
+from bert_jax.cli.arguments import Verb, add_results
 from bert_jax.cli.streaming import write
 from bert_jax.errors import UserError
 from bert_jax.files import json_text
@@ -39,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--na-prob-file", metavar="FILE", help="squad2: no-answer scores, JSON {id: score}")
     threshold = 'squad2: an answer whose no-answer score is above T counts as "" (default 1)'
     parser.add_argument("--na-prob-thresh", type=float, default=1.0, metavar="T", help=threshold)
-    add_json(parser, "one JSON object")
+    add_results(parser, "one JSON object")
 
 
 def run(arguments: argparse.Namespace) -> None:

@@ -1,48 +1,22 @@
-"""Reads lines and writes one result per line, in order; reports an item that fails and continues with the next."""
+"""Writes one result per item, in order; reports an item that fails and continues with the next."""
 
+import contextlib
 import json
+import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from bert_jax.data.text.lines import read_what_is_text, what_is_text
+from bert_jax.cli.program import error_line
 from bert_jax.errors import UserError
+from bert_jax.files import writable
 
 CHUNK = 256  # items per call of a pipeline
 
 
-def lines_of(name: str) -> Iterator[str | UserError]:
-    """The lines of a file, or of stdin for "-", with an error in place of each line that is not UTF-8.
-
-    Raises:
-        FileNotFoundError: there is no such file.
-        UserError: stdin is a terminal.
-    """
-    if name == "-":
-        if sys.stdin.isatty():
-            raise UserError("no input: name a file with one text per line, or pipe one in")
-        lines: Iterable[str | UserError] = what_is_text(sys.stdin.buffer, "stdin")
-    else:
-        if not Path(name).is_file():
-            raise FileNotFoundError(f"{name}: no such file")
-        lines = read_what_is_text(Path(name))
-    return (line if isinstance(line, UserError) else line.removesuffix("\r") for line in lines)
-
-
-def file_of(name: str) -> Path:
-    """The path of a table, which cannot be read from stdin.
-
-    Raises:
-        FileNotFoundError: there is no such file.
-        UserError: it is "-".
-    """
-    if name == "-":
-        raise UserError("a table cannot be read from stdin; name the file")
-    path = Path(name)
-    if not path.is_file():
-        raise FileNotFoundError(f"{name}: no such file")
-    return path
+class Unanswered(UserError):
+    """Some items have an error in place of a result; all results were written."""
 
 
 def answered_by(predict: Any, items: Iterable[Any], **options: Any) -> Iterator[tuple[Any, Any]]:
@@ -56,32 +30,107 @@ def serve(
     *,
     as_json: bool,
     in_json: Callable[[Any, Any], Any] = lambda item, result: result,
+    items: str = "texts",
 ) -> None:
     """Writes one result per line to stdout.
 
-    In place of an error it writes {"error": ...} if `as_json`, else an empty line, and the error to stderr.
+    In place of an error it writes {"error": ...} if `as_json`, else an empty line, and the error to stderr. If a single
+    item fails, the exception alone says so, and there is no empty line.
 
     Args:
         results: (item, result or UserError).
         show: (item, result) -> the text to write.
         as_json: write JSON instead.
         in_json: (item, result) -> the value to write as JSON.
+        items: what the items are called, for the message.
 
     Raises:
-        UserError: after all results, if there were errors; it says how many.
+        Unanswered: after all results, if there were errors; as `check_answered`.
     """
-    count = wrong = 0
+    count, wrong = 0, 0
+    first: UserError | None = None
+    waiting: UserError | None = None
     for item, result in results:
         count += 1
+        if waiting is not None:
+            _say_in_place(waiting)
+            waiting = None
         if not isinstance(result, UserError):
             write(to_json(in_json(item, result)) if as_json else show(item, result))
             continue
         wrong += 1
-        write(to_json({"error": str(result)}) if as_json else "")
-        if not as_json:
-            say(f"error: {result}")
+        first = result if count == 1 else first
+        if as_json:
+            write(to_json({"error": str(result)}))
+        elif count == 1:
+            waiting = result  # if there is no second item, its error is all that there is to say
+        else:
+            _say_in_place(result)
+    refuse_unanswered(wrong, count, items, first)
+
+
+def _say_in_place(error: UserError) -> None:
+    write("")
+    say(error_line(error))
+
+
+def refuse_unanswered(wrong: int, count: int, items: str, first: UserError | None) -> None:
+    """Raises Unanswered if `wrong` is not 0: with the error of the one item that there is, or else with the numbers.
+
+    Args:
+        wrong: the number of items with an error.
+        count: the number of all items.
+        items: what they are called.
+        first: the error of the first item, if it has one.
+    """
+    if count == 1 and first is not None:
+        raise Unanswered(str(first))
     if wrong:
-        raise UserError(f"{wrong} of {count} could not be answered; the others were")
+        raise Unanswered(f"{wrong} of {count:,} {items} could not be answered")
+
+
+@contextlib.contextmanager
+def results_to(path: str | None, *, overwrite: bool) -> Iterator[None]:
+    """While active, what goes to stdout goes to a file, which gets its name when everything is written.
+
+    Args:
+        path: the file; None: stdout stays.
+        overwrite: whether an existing file is replaced.
+
+    Raises:
+        FileNotFoundError: its folder does not exist.
+        UserError: it exists, and `overwrite` is False.
+    """
+    if path is None:
+        yield
+        return
+    target = new_file(path, overwrite=overwrite)
+    part = target.with_name(target.name + ".part")
+    try:
+        with part.open("w", encoding="utf-8") as file, contextlib.redirect_stdout(file):
+            yield
+    except Unanswered:
+        os.replace(part, target)
+        raise
+    except BaseException:
+        part.unlink(missing_ok=True)
+        raise
+    os.replace(part, target)
+
+
+def new_file(path: str | os.PathLike[str], *, overwrite: bool) -> Path:
+    """The path of a file to write.
+
+    Raises:
+        FileNotFoundError: its folder does not exist.
+        UserError: it is a folder; or it exists, and `overwrite` is False.
+    """
+    target = writable(path)
+    if target.is_dir():
+        raise UserError(f"{path}: is a folder; expected a file to write")
+    if target.exists() and not overwrite:
+        raise UserError(f"{path}: already exists; --overwrite replaces it")
+    return target
 
 
 def to_json(value: Any) -> str:

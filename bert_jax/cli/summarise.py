@@ -1,11 +1,11 @@
 """The verb summarise: selects the key sentences of documents."""
 
 import argparse
-from collections.abc import Iterator
 from typing import Any
 
-from bert_jax.cli.arguments import Verb, add_json, add_pooling, add_running, add_source, running
-from bert_jax.cli.streaming import lines_of, serve
+from bert_jax.cli.arguments import Verb, add_pooling, add_results, add_running, add_source, running
+from bert_jax.cli.streaming import serve
+from bert_jax.cli.texts import document_of, is_text
 from bert_jax.errors import UserError
 
 _ABOUT = """\
@@ -19,47 +19,42 @@ examples:
 """
 
 
+_DOCUMENTS = """documents: texts, files, or - for stdin, which is the default. An argument
+is a file if it exists, or if it has no space and has a / or a suffix such as .txt"""
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_source(parser)
-    parser.add_argument("files", metavar="FILE", nargs="+", help="one document per file; - is stdin")
+    parser.add_argument("documents", metavar="TEXT|FILE", nargs="*", default=["-"], help=_DOCUMENTS)
     parser.add_argument("--sentences", type=int, metavar="N", help="sentences per document (default 3)")
     parser.add_argument("--ratio", type=float, metavar="R", help="or the share of its sentences: 0.1 is a tenth")
     language = "the text's language, ISO 639-1; its abbreviations end no sentence (default en)"
     parser.add_argument("--language", default="en", metavar="CODE", help=language)
     add_pooling(parser)
     add_running(parser)
-    add_json(parser, "one JSON list per document: sentence, start, end, score")
+    add_results(parser, "one JSON list per document: sentence, start, end, score")
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """`summarise DIR FILE...`: prints sentences, one per line, with a blank line between documents."""
-    documents = [lines_of(name) for name in arguments.files]
+    """`summarise DIR [TEXT|FILE ...]`: prints sentences, one per line, with a blank line between documents."""
+    names = ["" if is_text(word) else f"{word}: " for word in arguments.documents]
     from bert_jax.inference.tasks.summarise import REDUNDANCY, Summarise, check_options
 
     check_options(arguments.sentences, arguments.ratio, REDUNDANCY)
     predict = Summarise(arguments.source, pooling=arguments.pooling, language=arguments.language, **running(arguments))
-    found = predict.stream(
-        map(_document, documents), on_error="return", sentences=arguments.sentences, ratio=arguments.ratio
-    )
-    last = arguments.files[-1]
+    documents = map(document_of, arguments.documents)
+    found = predict.stream(documents, on_error="return", sentences=arguments.sentences, ratio=arguments.ratio)
+    last = len(names) - 1
     serve(
-        ((name, _named(name, one)) for name, one in zip(arguments.files, found, strict=True)),
-        lambda name, one: _show(one) + ("" if name == last else "\n"),
+        ((number, _named(names[number], one)) for number, one in enumerate(found)),
+        lambda number, one: _show(one) + ("" if number == last else "\n"),
         as_json=arguments.json,
+        items="documents",
     )
-
-
-def _document(lines: Iterator[str | UserError]) -> str | UserError:
-    found = []
-    for line in lines:
-        if isinstance(line, UserError):
-            return line
-        found.append(line)
-    return "\n".join(found)
 
 
 def _named(name: str, found: Any) -> Any:
-    return UserError(f"{name}: {found}") if isinstance(found, UserError) else found
+    return UserError(f"{name}{found}") if isinstance(found, UserError) else found
 
 
 def _show(found: list[dict[str, Any]]) -> str:

@@ -5,8 +5,9 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import Any
 
-from bert_jax.cli.arguments import FINE_TUNED, Verb, add_json, add_lines, add_running, add_source, running
-from bert_jax.cli.streaming import CHUNK, answered_by, file_of, lines_of, serve
+from bert_jax.cli.arguments import FINE_TUNED, Verb, add_results, add_running, add_source, add_texts, running
+from bert_jax.cli.streaming import CHUNK, answered_by, serve
+from bert_jax.cli.texts import table_of, texts_of
 from bert_jax.errors import UserError, errors_in_place
 
 _ABOUT = """\
@@ -14,6 +15,7 @@ Find the entities of each text and their character positions, with a model fine-
 truncated: a long text is read in windows.
 
 examples:
+  python -m bert_jax tag runs/ner "Marie Curie was born in Warsaw."
   python -m bert_jax tag runs/ner news.txt                            one text per line
   python -m bert_jax tag my-bert --json < news.txt                    one JSON list per text: entity_group, score ...
   python -m bert_jax tag my-bert test.conll --conll > predicted.conll one word and its tag per line
@@ -22,23 +24,23 @@ examples:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_source(parser, FINE_TUNED)
-    add_lines(parser)
+    add_texts(parser)
     parser.add_argument("--conll", action="store_true", help="FILE has CoNLL's columns, one word per line in the first")
     aggregation = "which of a word's sub-tokens decide its tag: default first"
     parser.add_argument("--aggregation", choices=("first", "max", "average"), default="first", help=aggregation)
     split = "the units that get a tag, as in training: default words, with punctuation split off"
     parser.add_argument("--split", choices=("words", "spaces", "characters"), default="words", help=split)
     add_running(parser)
-    add_json(parser, "one JSON list per text: entity_group, score, word, start, end")
+    add_results(parser, "one JSON list per text: entity_group, score, word, start, end")
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """`tag DIR [FILE]`: prints the entities of each text, or with --conll the tag of each word."""
-    if arguments.conll and arguments.file == "-":
+    """`tag DIR [TEXT|FILE ...]`: prints the entities of each text, or with --conll the tag of each word."""
+    if arguments.conll and (len(arguments.texts) > 1 or arguments.texts == ["-"]):
         raise UserError("--conll: name the file; columns cannot be read from stdin")
     if arguments.conll and arguments.split != "words":
         raise UserError(f"--split {arguments.split}: leave it out with --conll, whose file has the words")
-    lines = [] if arguments.conll else lines_of(arguments.file)
+    lines = [] if arguments.conll else texts_of(arguments.texts)
     from bert_jax.data.tasks.tags import read_conll
     from bert_jax.inference.tasks.token_classification import TokenClassification
 
@@ -51,13 +53,13 @@ def run(arguments: argparse.Namespace) -> None:
     if not arguments.conll:
         serve(answered_by(predict, lines), _show_entities, as_json=arguments.json)
         return
-    path = file_of(arguments.file)
+    path = table_of(arguments.texts[0])
     sentences = errors_in_place(lambda wrong: read_conll(path, tag=None, wrong=wrong))
 
     def of_words(words: list[tuple[str, ...]]) -> list[Any]:
         return predict(words, is_split_into_words=True) if arguments.json else predict.tags(words)
 
-    serve(_tagged(sentences, of_words), _show_tags, as_json=arguments.json)
+    serve(_tagged(sentences, of_words), _show_tags, as_json=arguments.json, items="sentences")
 
 
 def _tagged(

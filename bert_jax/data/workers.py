@@ -86,7 +86,7 @@ class Workers:
             code = process.wait()
             raise UserError(
                 f"a worker process ended with code {code}"
-                + (", most likely for lack of memory; fewer --workers need less" if code == -signal.SIGKILL else "")
+                + (", most likely for lack of memory; fewer workers need less" if code == -signal.SIGKILL else "")
             ) from None
         self._idle.append(process)
         if good:

@@ -17,7 +17,7 @@ import numpy as np
 
 from bert_jax.data.text.lines import compression_of, read_lines, what_is_text
 from bert_jax.errors import UserError
-from bert_jax.files import parse_json
+from bert_jax.files import near_path, parse_json
 from bert_jax.inference.tasks.likelihood import Likelihood
 from bert_jax.inference.tasks.task_source import check_text
 
@@ -62,7 +62,7 @@ def read_blimp(path: Path, limit: int | None = None) -> list[PairSet]:
     if limit is not None and limit < 1:
         raise UserError(f"limit={limit}: expected at least 1 pair of each set")
     if not path.exists():
-        raise FileNotFoundError(f"{path}: no such file or folder")
+        raise FileNotFoundError(f"{path}: no such file or folder{near_path(path)}")
     sets: dict[str, PairSet] = {}
     for name, where, lines in _in_folder(path) if path.is_dir() else _in_archive(path):
         one = _pair_set(name, where, lines, limit)

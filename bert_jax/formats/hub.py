@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from bert_jax.errors import UserError
-from bert_jax.files import file_digest
+from bert_jax.files import file_digest, near_path
 from bert_jax.formats.hub_files import (
     LEAST_TOKENIZER,
     PARTS,
@@ -128,7 +128,7 @@ def _cached(repo: str, file: str, revision: str, cache: Path) -> Path | Literal[
 def _nowhere(source: HubId, missing: list[str], cache: Path) -> str:
     if missing:
         return f"{source}: the copy in {cache} lacks {', '.join(missing[:4])}"
-    return f"{source}: no such local folder, and no complete copy in {cache}"
+    return f"{source}: no such local folder{near_path(source.repo)}, and no complete copy in {cache}"
 
 
 class _Hub:
@@ -230,8 +230,8 @@ class _Hub:
             ) from None
         except errors.RepositoryNotFoundError:
             raise FileNotFoundError(
-                f"{self.source}: no such local folder, and {self.endpoint} has no such model; if the model is private, "
-                "set HF_TOKEN to a token that may read it"
+                f"{self.source}: no such local folder{near_path(repo)}, and {self.endpoint} has no such model; if the "
+                "model is private, set HF_TOKEN to a token that may read it"
             ) from None
         except errors.RevisionNotFoundError:
             raise UserError(f"{repo}: has no revision {self.source.revision!r} at {self.endpoint}") from None

@@ -14,6 +14,7 @@ from bert_jax.formats.names.parameters import head_in, is_encoder, parameters_of
 from bert_jax.formats.read import OpenModel, ReadModel, Report, is_allowed, read_model
 from bert_jax.formats.source import AnySource, Source, open_source
 from bert_jax.formats.tensorflow.google import Gelu
+from bert_jax.shown import facts_table
 from bert_jax.tree import flatten, unflatten
 
 if TYPE_CHECKING:
@@ -48,6 +49,18 @@ class Loaded(NamedTuple):
         tokens = "no tokenizer" if self.tokenizer is None else f"tokenizer of {self.tokenizer.vocab_size:,} tokens"
         kind = f"{self.config.model_type}, {self.report.head}"
         return f"Loaded({self.report.source}: {kind}, {self.num_parameters():,} parameters, {tokens})"
+
+    def _repr_html_(self) -> str:
+        facts = {
+            "model": f"{self.config.model_type}, head {self.report.head}",
+            "layers": self.config.num_hidden_layers,
+            "hidden size": self.config.hidden_size,
+            "parameters": f"{self.num_parameters():,}",
+            "step": "not recorded" if self.report.step is None else f"{self.report.step:,}",
+            "tokenizer": "none" if self.tokenizer is None else repr(self.tokenizer),
+        }
+        fresh = {"initialised randomly": ", ".join(_tops(list(self.report.fresh)))} if self.report.fresh else {}
+        return facts_table(f"Loaded: {self.report.source}", facts | fresh)
 
 
 def load(

@@ -55,7 +55,7 @@ def new_folder(directory: str | os.PathLike[str]) -> Iterator[Path]:
     if "://" in os.fspath(directory):
         raise UserError(f"{directory}: bert_jax cannot export to a bucket; name a local folder, and copy it from there")
     target = Path(directory)
-    _refuse_foreign(target)
+    refuse_foreign(target)
     target.parent.mkdir(parents=True, exist_ok=True)
     draft = target.parent / f".{target.name}.writing-{uuid.uuid4().hex[:8]}"
     try:
@@ -71,7 +71,8 @@ def write_text(path: Path, text: str) -> None:
     path.write_bytes(text.encode())
 
 
-def _refuse_foreign(target: Path) -> None:
+def refuse_foreign(target: Path) -> None:
+    """Raise a UserError if the place has something that is not a former export."""
     if not os.path.lexists(target):
         return
     if not target.is_dir() or target.is_symlink():

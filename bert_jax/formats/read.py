@@ -58,6 +58,11 @@ class Report:
     fresh: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
+    def __repr__(self) -> str:
+        lists = {name: getattr(self, name) for name in ("loaded", "missing", "unexpected", "mismatched", "fresh")}
+        counts = ", ".join(f"{len(paths)} {name}" for name, paths in lists.items() if paths)
+        return f"Report({self.source}: head {self.head}; {counts or 'nothing loaded'})"
+
     def problems(self, allow_missing: tuple[str, ...] = ()) -> list[str]:
         """One line for each problem that makes the load unusable, except those that `allow_missing` covers."""
         missing = [path for path in self.missing if not is_allowed(path, allow_missing)]
@@ -65,7 +70,7 @@ class Report:
         if missing:
             shown = ", ".join(missing[:3]) + (f" and {len(missing) - 3} more" if len(missing) > 3 else "")
             parts = ", ".join(sorted({repr(_part(path)) for path in missing}))
-            lines.append(f"missing: {shown} (to initialise them randomly, name them in allow_missing: ({parts},))")
+            lines.append(f"missing: {shown} (to initialise them randomly, say allow_missing=({parts},))")
         return lines
 
     def check(self, allow_missing: tuple[str, ...] = ()) -> None:
@@ -323,7 +328,7 @@ def select(tensors: Stored, config: BertConfig, head: str) -> Selection:
         if original in used and not _equal(tensors, stored[copy], stored[original]):
             mismatched.append(
                 f"{stored[copy]}: differs from {stored[original]}, to which config.json ties it (to use the latter for "
-                f"both, name {stored[copy]!r} in allow_missing; to keep both, set tie_word_embeddings: false there)"
+                f"both, say allow_missing=({stored[copy]!r},); to keep both, set tie_word_embeddings: false there)"
             )
     loaded = tuple(source.path for source in sources)
     unexpected = tuple(sorted(key for name, key in stored.items() if name not in used))

@@ -2,9 +2,10 @@
 
 import os
 from collections.abc import Callable
+from inspect import signature
 from typing import Any
 
-from bert_jax.errors import UserError
+from bert_jax.errors import UserError, did_you_mean
 from bert_jax.formats.load import Loaded
 from bert_jax.inference.tasks.embed import TextEmbedding
 from bert_jax.inference.tasks.fill_mask import FillMask
@@ -13,6 +14,7 @@ from bert_jax.inference.tasks.multiple_choice import MultipleChoice
 from bert_jax.inference.tasks.next_sentence import NextSentence
 from bert_jax.inference.tasks.question_answering import QuestionAnswering
 from bert_jax.inference.tasks.summarise import Summarise
+from bert_jax.inference.tasks.task_model import Running
 from bert_jax.inference.tasks.text_classification import TextClassification
 from bert_jax.inference.tasks.token_classification import TokenClassification
 
@@ -42,8 +44,14 @@ def pipeline(task: str, source: "str | os.PathLike[str] | Loaded", **options: An
 
     Raises:
         FileNotFoundError, UserError: as `load`.
-        UserError: the task is unknown, or the model does not have the task's head.
+        UserError: the task or an option is unknown, or the model does not have the task's head.
     """
-    if task not in TASKS:
-        raise UserError(f"task {task!r}: expected one of {', '.join(TASKS)}")
+    if not isinstance(task, str) or task not in TASKS:
+        near = did_you_mean(task, TASKS) if isinstance(task, str) else ""
+        raise UserError(f"task {task!r}" + (near or f": expected one of {', '.join(TASKS)}"))
+    known = [name for name in signature(TASKS[task]).parameters if name not in ("source", "running")]
+    known += Running.__annotations__
+    if unknown := [name for name in options if name not in known]:
+        near = did_you_mean(unknown[0], known) or f"; expected some of {', '.join(known)}"
+        raise UserError(f"{task} has no option {unknown[0]!r}{near}")
     return TASKS[task](source, **options)

@@ -17,13 +17,14 @@ from bert_jax.errors import UserError
 from bert_jax.model.encoder import identity
 from bert_jax.model.heads import BertForMaskedLM, PreTrainingOutput, gather_positions
 from bert_jax.model.losses import pretraining_denominators, pretraining_loss, pretraining_sums
+from bert_jax.shown import ShownConfig
 from bert_jax.training.objectives import Batch, Metrics, Sums, mean_metrics
 from bert_jax.training.sharding import check_sizes, gather_under_fsdp
 from bert_jax.training.step import apply_to, on_mesh
 
 
-@dataclass(frozen=True)
-class DistillationConfig:
+@dataclass(frozen=True, repr=False)
+class DistillationConfig(ShownConfig):
     """The weights of DistilBERT's three losses, under the names of its own code (distiller.py of transformers).
 
     temperature          T: both distributions are softmax(logits / T)

@@ -11,27 +11,29 @@ import optax
 
 from bert_jax.config import BertConfig
 from bert_jax.errors import UserError
+from bert_jax.shown import ShownConfig
 from bert_jax.training.schedules import Schedule, warmup_then_constant, warmup_then_polynomial
 from bert_jax.training.sharding import path_string
 
 EpsPlacement = Literal["outside", "inside", "hat"]
 
 
-@dataclass(frozen=True)
-class OptimizerConfig:
+@dataclass(frozen=True, repr=False)
+class OptimizerConfig(ShownConfig):
     """How parameters are updated. The defaults are Google's pretraining (`optimization.py` of google-research/bert).
 
     name                 "adamw", or "lamb": AdamW's direction with a trust ratio per tensor (arXiv 1904.00962, Alg. 2)
     learning_rate        peak of the schedule
     warmup_steps         steps of linear warm-up
-    total_steps          step at which the decay ends
+    total_steps          step at which the decay ends; the training programs compute it
     schedule             "linear" (`power` must be 1), "polynomial" or "constant" after warm-up
     power                exponent of the polynomial
     end_learning_rate    learning rate at the end of the decay and after it
     decay_from           "start" (Google, NVIDIA) or "warmup" (transformers): see `schedules.warmup_then_polynomial`
     warmup               "ramp" or "product" (ELECTRA)
     first_count          0 (Google, transformers) or 1 (NVIDIA's PolyWarmUpScheduler)
-    b1, b2, eps          Adam's
+    b1, b2               Adam's: decay rates of the first and the second moment
+    eps                  Adam's: added to the root of the second moment
     eps_placement        "outside": m / (sqrt(v) + eps); "inside": m / sqrt(v + eps);
                          "hat": with bias correction eps is added to the *uncorrected* sqrt(v) (Keras, TF1 Adam,
                          transformers' former AdamW); without bias correction the same as "outside"

@@ -16,13 +16,14 @@ from bert_jax.errors import UserError
 from bert_jax.model.fused_loss import ROWS_AT_ONCE, fused_cross_entropy
 from bert_jax.model.heads import Undecoded
 from bert_jax.model.losses import FusedLoss
+from bert_jax.shown import ShownConfig
 
 AXES = ("data", "fsdp", "tensor")
 BATCH_AXES = ("data", "fsdp")
 
 
-@dataclass(frozen=True)
-class MeshConfig:
+@dataclass(frozen=True, repr=False)
+class MeshConfig(ShownConfig):
     """Sizes of the mesh axes; one of them may be -1, which means all remaining devices.
 
     data     number of copies of the parameters; each copy gets its own rows of the batch

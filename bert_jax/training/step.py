@@ -1,5 +1,6 @@
 """One training step as a pure function: `TrainState` and its initialisation, `train_step`, `eval_step`, compilation."""
 
+import math
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -46,6 +47,14 @@ class TrainState:
     skipped_total: Array
     skipped_in_a_row: Array
     last_skipped_step: Array
+
+    def __repr__(self) -> str:
+        count = sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(self.params))
+        try:
+            step = f"step {int(self.step):,}, "
+        except (TypeError, RuntimeError):  # abstract, traced, or on other processes' devices
+            step = ""
+        return f"TrainState({step}{count:,} parameters)"
 
 
 def init_state(

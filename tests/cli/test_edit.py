@@ -61,7 +61,7 @@ def test_a_distilbert_of_some_layers(source, tmp_path, capsys):
     ("options", "line"),
     [
         ("", "no change given"),
-        ("--keep-layers 0,7", "layers=[0, 7]: expected ascending numbers from 0 to 2"),
+        ("--keep-layers 0,7", "--keep-layers 0,7: expected ascending numbers from 0 to 2"),
         ("--keep-layers 0;2", "expected whole numbers with commas between, such as 0,2,4"),
         ("--prune-heads 1", "expected a layer and its heads, such as 0:1,3"),
         ("--prune-heads 5:0", "heads of layer 5"),

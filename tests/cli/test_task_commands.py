@@ -210,7 +210,7 @@ def test_a_bad_row_is_said_in_its_place_and_the_others_are_answered(
     rows = json_lines(out)
     assert [isinstance(row, dict) and "error" in row for row in rows] == [False, True, False]
     assert f"{name}, {message}" in rows[1]["error"]
-    assert err.startswith("error: 1 of 3 ") and err.count("\n") == 1
+    assert err.startswith(f"python -m bert_jax {verb}: error: 1 of 3 ") and err.count("\n") == 1
     if verb == "choose" and name == "c.csv":
         assert [row["id"] for row in rows if "error" not in row] == ["0", "2"]  # rows, as the file numbers them
 
@@ -227,9 +227,11 @@ def test_a_failure_is_a_line_of_its_own_on_stderr(folders, tmp_path, capsys):
     out, err = capsys.readouterr()
     assert len(out.splitlines()) == 4
     said = err.splitlines()
-    assert [line.split(" (")[0] for line in said[:3]] == [f"error: question {n}: its context" for n in (1, 3, 4)]
+    assert [line.split(" (")[0] for line in said[:3]] == [
+        f"python -m bert_jax answer: error: question {n}: its context" for n in (1, 3, 4)
+    ]
     assert all("has no token; expected a passage with the answer" in line for line in said[:3])
-    assert said[3:] == ["error: 3 of 4 questions could not be answered; the others were"]
+    assert said[3:] == ["python -m bert_jax answer: error: 3 of 4 questions could not be answered"]
 
 
 def test_answer_gives_the_n_best(folders, tmp_path, capsys):
@@ -282,7 +284,7 @@ def test_every_verb_loads_its_model_with_the_products_type_that_is_asked_for(arg
         (["classify", "{sequence-classification}", "{tmp}/table.csv", "--text", "t"], "line 2: has no column 't'"),
         (["classify", "{sequence-classification}", "{tmp}/texts.txt", "--pair", "b"], "--pair b: name the column"),
         (["classify", "{sequence-classification}", "{tmp}/texts.txt", "--top-k", "0"], "--top-k 0"),
-        (["classify", "{sequence-classification}", "{tmp}/texts.txt", "--batch-size", "0"], "batch_size=0"),
+        (["classify", "{sequence-classification}", "{tmp}/texts.txt", "--batch-size", "0"], "--batch-size 0"),
         (["tag", "{token-classification}", "--conll"], "--conll: name the file"),
         (["tag", "{token-classification}", "{tmp}/texts.txt", "--conll", "--split", "spaces"], "--split spaces"),
         (["answer", "{question-answering}", "{tmp}/table.csv"], "line 2: has no string 'question'; it has 'a', 'b'"),
@@ -300,5 +302,5 @@ def test_mistakes_are_one_line_and_exit_code_2(argv, message, folders, tmp_path,
     out, err = capsys.readouterr()
     assert out == ""
     assert message in err
-    assert err.startswith("error: ")
+    assert err.startswith(f"python -m bert_jax {argv[0]}: error: ")
     assert err.count("\n") == 1

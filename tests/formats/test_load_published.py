@@ -114,7 +114,11 @@ def test_the_commands_take_a_hub_id(hub: HubServer, folder, files, tmp_path, cap
     hub.stop()
     assert main(["fill-mask", REPO, "the [MASK] sat."]) == 0
     assert main(["info", "nobody/nothing"]) == 2
-    assert capsys.readouterr().err.splitlines()[-1].startswith("error: nobody/nothing: no such local folder")
+    assert (
+        capsys.readouterr()
+        .err.splitlines()[-1]
+        .startswith("python -m bert_jax info: error: nobody/nothing: no such local folder")
+    )
 
 
 def test_the_guides_python_runs(hub: HubServer, files):

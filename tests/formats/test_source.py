@@ -83,7 +83,7 @@ def test_of_a_fine_tuning_run_the_export_is_taken_unless_a_checkpoint_is_asked_f
 
 
 def test_what_says_too_little_is_one_line(places, tmp_path):
-    with pytest.raises(FileNotFoundError, match=r"absent: no such folder \(expected a run directory, a folder or a"):
+    with pytest.raises(FileNotFoundError, match=r"absent: no such folder; expected a run directory, a folder or a"):
         open_source(tmp_path / "absent")
     with pytest.raises(UserError, match="bert_jax cannot load from a bucket"):
         open_source("gs://bucket/run")

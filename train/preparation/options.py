@@ -15,8 +15,10 @@ from bert_jax.data.pretraining.shards import describe_file
 from bert_jax.data.text.documents import DocumentRule
 from bert_jax.data.text.sources import FORMATS, CorpusFile
 from bert_jax.errors import UserError
+from bert_jax.files import near_path
 from bert_jax.formats.hub import fetch
 from bert_jax.formats.hub_files import TOKENIZER, has_vocabulary, is_hub_id
+from bert_jax.shown import ShownConfig
 
 
 def find_vocabulary(vocab: str) -> Path:
@@ -31,7 +33,7 @@ def find_vocabulary(vocab: str) -> Path:
         names = [child.name for child in path.iterdir()]
         return path / "tokenizer" if "tokenizer" in names and not has_vocabulary(names) else path
     if not is_hub_id(vocab):
-        raise UserError(f"--vocab {vocab}: no such file or folder")
+        raise UserError(f"--vocab {vocab}: no such file or folder{near_path(vocab)}")
     try:
         return fetch(vocab, parts=("tokenizer",))
     except (FileNotFoundError, UserError) as error:
@@ -62,8 +64,8 @@ RECIPES = ("default", "google")
 HELD_OUT, SEED, GOOGLE_SEED = 0.005, 0, 12345
 
 
-@dataclass(frozen=True)
-class PrepareOptions:
+@dataclass(frozen=True, repr=False)
+class PrepareOptions(ShownConfig):
     """What `prepare` does; the fields are the options of `python -m train.prepare`, explained in docs/prepare.md.
 
     None means the default, which `resolved` fills in. Raises UserError, naming the option, for an invalid value.

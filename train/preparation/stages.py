@@ -130,6 +130,8 @@ def make_tokenizer(options: PrepareOptions, sources: Sequence[CorpusFile]) -> tu
             return (Tokenizer.load(options.vocab, **given, **switches) if google else tokenizer), {}
         except FileNotFoundError as error:
             raise UserError(f"--vocab {options.vocab}: {error}") from None
+        except UserError as error:
+            raise UserError(str(error).replace("cased=True or cased=False", "--cased or --uncased")) from error
     assert options.vocab_size and options.workers and options.held_out is not None
     with ProgressReport("counting words", total=size_of(sources), unit="MB", scale=1e6) as report:
         documents = open_corpus(options, sources, report.advance)

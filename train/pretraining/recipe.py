@@ -8,6 +8,7 @@ from typing import Any, Literal, NamedTuple
 from bert_jax.config import BertConfig
 from bert_jax.data.pretraining.masking import MaskingConfig
 from bert_jax.errors import UserError
+from bert_jax.shown import ShownConfig
 from bert_jax.training.distillation import DistillationConfig
 from bert_jax.training.optimizer import OptimizerConfig
 from bert_jax.training.sharding import MeshConfig
@@ -21,32 +22,72 @@ class Phase(NamedTuple):
     steps: int
 
 
-@dataclass(frozen=True)
-class TextConfig:
-    """How `text=` becomes prepared data; the fields are the options of `python -m train.prepare`."""
+@dataclass(frozen=True, repr=False)
+class TextConfig(ShownConfig):
+    """How `text=` becomes prepared data; the fields are the options of `python -m train.prepare`.
+
+    format           of the files: "text", "jsonl", "parquet" ...; None: by the suffix
+    field            the field of a JSON object or a Parquet row with the text
+    unwrap           join the lines of paragraphs that are wrapped at a column
+    documents        "paragraphs", "chapters", "files", ... (python -m train.prepare --help); None: paragraphs; with
+                     unwrap: chapters
+    vocab            a vocabulary file, or a folder, run or hub id with one; None: that of init=, or one learnt
+                     from the text
+    vocab_size       number of pieces to learn from the text
+    cased            keep upper case; None: uncased, or what `vocab` says
+    strip_accents    None: as `cased` implies, or what `vocab` says
+    objective        of sentence pairs: "nsp", "sop" or "none"
+    rows             for objective "none": "doc-sentences", "full-sentences" or "blocks"
+    short_seq_prob   share of the examples that are shortened, so that the model sees short inputs
+    dupe_factor      examples are made from the text this many times; None: 10; 1 for objective "none"
+    held_out         share of the documents to evaluate on; None: 0.005, more of a small text
+    workers          processes; None: the available cores
+    """
 
     format: str | None = None
     field: str = "text"
-    unwrap: bool = False  # join the lines of paragraphs that are wrapped at a column
-    documents: str | None = None  # None: paragraphs; with unwrap: chapters
-    vocab: str | None = None  # None: the vocabulary of init=, or vocab_size pieces learnt from the text
+    unwrap: bool = False
+    documents: str | None = None
+    vocab: str | None = None
     vocab_size: int = 30_000
-    cased: bool | None = None  # None: uncased, or what `vocab` says
+    cased: bool | None = None
     strip_accents: bool | None = None
     objective: str = "nsp"
-    rows: str = "doc-sentences"  # for objective "none": doc-sentences, full-sentences or blocks
+    rows: str = "doc-sentences"
     short_seq_prob: float = 0.1
-    dupe_factor: int | None = None  # None: 10; 1 for objective "none"
-    held_out: float | None = None  # None: 0.005, more of a small text
+    dupe_factor: int | None = None
+    held_out: float | None = None
     workers: int | None = None
 
 
-@dataclass(frozen=True)
-class PretrainConfig:
+@dataclass(frozen=True, repr=False)
+class PretrainConfig(ShownConfig):
     """A pretraining run. `phases` gives lengths, batch sizes and steps; one schedule spans them all.
 
     `optimizer.total_steps` is always the sum of the phases' steps; `model.vocab_size` is that of the data's tokenizer
     unless it is given. Every number of steps counts optimizer steps (consumed batches).
+
+    phases                (length, batch, steps) of each part of the run, such as ((128, 256, 9000), (512, 64, 1000))
+    accumulation          micro-batches per step: the batch is computed in this many parts
+    fused_loss            never hold all masked-LM logits at once; has no effect with mesh.tensor > 1 or a teacher
+    seed                  of the parameters, the data and dropout
+    data                  a prepared directory, or "random"
+    text                  files, folders and globs with commas between them, prepared into the run directory first
+    eval_data             a prepared directory; None: the held-out part of `data`
+    init                  a run directory, a folder or a hub id to start from, with its architecture
+    init_optimizer        take its optimizer's moments too, of a run directory or a TF1 checkpoint
+    init_step             with init_optimizer: continue at its step, not at 0
+    init_data             of a run on the same data: continue in it after the rows that this run used
+    first_rows            (length, rows to leave out at the start) of each length; init_data=true sets it
+    teacher               a run directory, a folder or a hub id to distil from, in addition to masked LM
+    log_every             steps between two lines of the log
+    eval_every            steps between two evaluations
+    eval_batches          batches of an evaluation
+    save_every            steps between two checkpoints
+    keep                  checkpoints to keep, the newest ones; at least 2
+    max_skipped_in_a_row  non-finite steps after which the run stops with exit code 3
+    export_at_end         write the model to export/ at the end, for transformers and the verbs
+    track                 also send the metrics to Weights & Biases ("wandb") or MLflow ("mlflow")
     """
 
     model: BertConfig = field(default_factory=BertConfig)
@@ -54,20 +95,20 @@ class PretrainConfig:
     phases: tuple[Phase, ...] = (Phase(128, 256, 900_000), Phase(512, 256, 100_000))
     masking: MaskingConfig | None = None  # None: as the data was prepared
     mesh: MeshConfig = field(default_factory=MeshConfig)
-    accumulation: int = 1  # micro-batches per step
-    fused_loss: bool = True  # never hold all masked-LM logits at once; has no effect with mesh.tensor > 1 or a teacher
+    accumulation: int = 1
+    fused_loss: bool = True
     seed: int = 0
 
-    data: str | None = None  # a prepared directory, or "random"
-    text: str | None = None  # files, folders and globs with commas between them, prepared into the run directory first
+    data: str | None = None
+    text: str | None = None
     text_options: TextConfig = field(default_factory=TextConfig)
-    eval_data: str | None = None  # a prepared directory; None: the held-out part of `data`
-    init: str | None = None  # a run directory, a folder or a hub id to start from, with its architecture
-    init_optimizer: bool = False  # take its optimizer's moments too, of a run directory or a TF1 checkpoint
-    init_step: bool = False  # with init_optimizer: continue at its step, not at 0
-    init_data: bool = False  # of a run on the same data: continue in it after the rows that this run used
-    first_rows: tuple[tuple[int, int], ...] = ()  # (length, rows to leave out at the start); init_data=true sets it
-    teacher: str | None = None  # a run directory, a folder or a hub id to distil from, in addition to masked LM
+    eval_data: str | None = None
+    init: str | None = None
+    init_optimizer: bool = False
+    init_step: bool = False
+    init_data: bool = False
+    first_rows: tuple[tuple[int, int], ...] = ()
+    teacher: str | None = None
     distillation: DistillationConfig | None = None  # the weights of the losses with a teacher; None: DistilBERT's
 
     log_every: int = 50
@@ -75,9 +116,9 @@ class PretrainConfig:
     eval_batches: int = 50
     save_every: int = 1_000
     keep: int = 3
-    max_skipped_in_a_row: int = 20  # non-finite steps after which the run stops with exit code 3
+    max_skipped_in_a_row: int = 20
     export_at_end: bool = True
-    track: Literal["wandb", "mlflow"] | None = None  # also send the metrics to Weights & Biases or MLflow
+    track: Literal["wandb", "mlflow"] | None = None
 
     def __post_init__(self):
         total = _steps(self.phases)

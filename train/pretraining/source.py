@@ -164,7 +164,8 @@ def open_data(config: PretrainConfig) -> DataSource:
         if data.examples(phase.length) == 0:
             have = ", ".join(map(str, data.lengths))
             raise UserError(
-                f"{data.path}: has no examples of length {phase.length}, which a phase needs; it has {have}; prepare "
-                f"it with --max-seq-length {','.join(str(p.length) for p in config.phases)} or change phases"
+                f"{data.path}: has no examples of length {phase.length}, which a phase needs; it has {have}; run "
+                f"python -m train.prepare with --max-seq-length {','.join(str(p.length) for p in config.phases)}, or "
+                "change phases"
             )
     return data

@@ -44,6 +44,9 @@ logger = logging.getLogger(__name__)
 
 _UNUSED = re.compile(r"\[unused\d+\]")
 # What a source may lack: an encoder has no heads, a masked LM has neither pooler nor sentence-pair head.
+_WITHOUT_PAIRS = (
+    "say text_options.objective=none (with text= or data=random), or run python -m train.prepare with --objective none"
+)
 _HEADS = ("mlm_head", "nsp_head", "bert/pooler")
 
 
@@ -96,8 +99,7 @@ def fit_to_data(config: PretrainConfig, data: DataSource, given: frozenset[str])
     if data.objective != "none" and (head_for(data) not in family_of(model).heads or model.type_vocab_size < 2):
         raise UserError(
             f"model.model_type: {model.model_type} with {model.type_vocab_size} token types cannot be trained with "
-            f"sentence pairs; prepare the text with --objective none, not {data.objective} (data=random: "
-            "text_options.objective=none)"
+            f"sentence pairs; found data with objective {data.objective}: {_WITHOUT_PAIRS}"
         )
     longest = max(phase.length for phase in config.phases)
     if longest > model.longest_input:
@@ -124,7 +126,7 @@ def adopted_model(config: PretrainConfig, data: DataSource, given: frozenset[str
     """
     source = config.init
     if data.objective != "none":
-        mend = f"prepare the text with --objective none, not {data.objective}"
+        mend = f"found data with objective {data.objective}: {_WITHOUT_PAIRS}"
         if head_for(data) not in family_of(theirs).heads:
             raise UserError(f"init: {source} ({theirs.model_type}) is trained without sentence pairs; {mend}")
         if (types := theirs.type_vocab_size) < 2:
@@ -368,7 +370,7 @@ def objective_of(config: PretrainConfig, data: DataSource, mesh: jax.sharding.Me
     weights = config.distillation or DistillationConfig()
     if data.objective != "none":
         raise UserError(
-            f"teacher: cannot distil sentence pairs; prepare the text with --objective none, not {data.objective}"
+            f"teacher: cannot distil sentence pairs; found data with objective {data.objective}: {_WITHOUT_PAIRS}"
         )
     source = open_source(config.teacher, parts=("config", "tokenizer"))
     teacher = source.config.replace(dtype=config.model.dtype)

@@ -2,13 +2,14 @@
 
 import ast
 import dataclasses
-import difflib
+import os
 import types
 import typing
 from pathlib import Path
 from typing import Any
 
-from bert_jax.errors import UserError
+from bert_jax.errors import UserError, did_you_mean
+from bert_jax.files import near_path
 
 
 def to_json(config: Any) -> dict[str, Any]:
@@ -59,14 +60,15 @@ def _replace(config: Any, words: dict[tuple[str, ...], str], prefix: str) -> Any
     }
     implied = config.implied(changes) if hasattr(config, "implied") else {}
     for name in dict.fromkeys(path[0] for path in words if len(path) > 1):
-        inner = getattr(config, name) or _dataclass_type(hints[name])()
+        inner = getattr(config, name) or nested_in(hints[name])()
         inside = {path[1:]: text for path, text in words.items() if path[0] == name and len(path) > 1}
         inside |= {(field,): text for field, text in implied.get(name, {}).items()}
         changes[name] = _replace(inner, inside, f"{prefix}{name}.")
     return dataclasses.replace(config, **changes)
 
 
-def _dataclass_type(hint: Any) -> Any:
+def nested_in(hint: Any) -> Any:
+    """The class of the config that a field holds, from the field's type; None if it holds none."""
     options = typing.get_args(hint) if _is_union(hint) else (hint,)
     return next((o for o in options if dataclasses.is_dataclass(o)), None)
 
@@ -78,7 +80,7 @@ def _is_union(hint: Any) -> bool:
 def _all_paths(config: Any, prefix: str = "") -> list[str]:
     paths = []
     for name, hint in typing.get_type_hints(type(config)).items():
-        inner = _dataclass_type(hint)
+        inner = nested_in(hint)
         paths.append(prefix + name)
         if inner:
             paths += _all_paths(getattr(config, name) or inner(), f"{prefix}{name}.")
@@ -90,9 +92,8 @@ def _unknown(config: Any, path: str) -> str:
     last = path.rpartition(".")[2]
     names = {k: k.rpartition(".")[2] for k in known}
     near = [k for k, name in names.items() if last in (name, "".join(word[0] for word in name.split("_")))]
-    near += [k for k in difflib.get_close_matches(path, known, n=3, cutoff=0.5) if k not in near]
-    hint = f"; did you mean {' or '.join(near[:3])}?" if near else ""
-    return f"{path} is not a field of the config{hint}"
+    hint = f"; did you mean {' or '.join(near[:3])}?" if near else did_you_mean(path, known, cutoff=0.5)
+    return f"{path} is not a field of the config{hint or '; --fields lists them'}"
 
 
 def _parse(text: str, hint: Any, path: str) -> Any:
@@ -140,9 +141,12 @@ def load_recipe(path: str, kind: type) -> Any:
 
     file = Path(path)
     if not file.is_file():
-        near = sorted(p.as_posix() for p in (Path(__file__).parents[2] / "configs").glob("*.py"))
-        names = ", ".join(Path(p).name for p in near)
-        raise UserError(f"{path}: no such config file; configs/ has {names}")
+        configs = Path(__file__).parents[2] / "configs"
+        names = ", ".join(sorted(p.name for p in configs.glob("*.py")))
+        near = near_path(file) or near_path(configs / file.name)
+        if not near and (configs / file.name).is_file():
+            near = f" (did you mean {configs / file.name}?)"
+        raise UserError(f"{path}: no such config file{near or f'; {os.path.relpath(configs)}/ has {names}'}")
     spec = importlib.util.spec_from_file_location(f"recipe_{file.stem}", file)
     assert spec and spec.loader
     module = importlib.util.module_from_spec(spec)

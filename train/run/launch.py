@@ -5,6 +5,7 @@ A source gives the run its architecture and parameters; the run records its orig
 
 import json
 import os
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,17 +14,21 @@ from typing import Any
 
 import jax
 
+from bert_jax.cli.program import in_own_words
 from bert_jax.config import COMPUTE_FIELDS, BertConfig
 from bert_jax.data.tokenizer.tokenizer import Tokenizer
-from bert_jax.errors import UserError
+from bert_jax.errors import UserError, did_you_mean
 from bert_jax.files import write_json
 from bert_jax.formats.source import Source
 from bert_jax.runtime.compilation_cache import keep_compiled_programs
 from bert_jax.runtime.cpu import keep_freed_memory
 from train.run.config import load_recipe, override
 from train.run.directory import RunDirectory, environment
+from train.run.fields import fields_of, print_fields
 from train.run.stopping import EXIT_DONE, EXIT_USER_ERROR
 from train.run.track import check_tracker
+
+_OPTIONS = ("--dry-run", "--json", "--fields", "--help")
 
 
 @dataclass(frozen=True)
@@ -39,29 +44,32 @@ class Launch:
 
 
 def parse(argv: list[str], usage: str, kind: type) -> Launch:
-    """Parses `CONFIG.py [key=value ...] [--dry-run] [--json]`; the config must be of class `kind`.
+    """Parses `CONFIG.py [key=value ...] [--dry-run] [--json] [--fields]`; the config must be of class `kind`.
 
     Raises:
         UserError: a word that is not understood, or what `load_recipe`, `override` and `check_tracker` raise.
-        SystemExit: no words, or --help; `usage` is printed.
+        SystemExit: --help or --fields, which print; or no words.
     """
-    if not argv or argv[0] in ("-h", "--help"):
-        print(usage.strip())
+    if not argv or "-h" in argv or "--help" in argv:
+        print(in_own_words(usage.strip()), file=sys.stdout if argv else sys.stderr)
         raise SystemExit(EXIT_DONE if argv else EXIT_USER_ERROR)
+    if argv[0] == "--fields":
+        raise UserError("--fields: name the config whose fields to list, such as configs/tiny.py --fields")
     path, *words = argv
     if "=" in path or path.startswith("-"):
         raise UserError(f"{path}: the first word must be a config file, such as configs/tiny.py")
     config = load_recipe(path, kind)
-    run, allow_change, dry_run, as_json = None, (), False, False
+    run, allow_change, options = None, (), set()
     fields: dict[str, str] = {}
     for word in words:
         key, equals, value = word.partition("=")
-        if word == "--dry-run":
-            dry_run = True
-        elif word == "--json":
-            as_json = True
+        if word in _OPTIONS:
+            options.add(word)
+        elif word.startswith("-"):
+            near = did_you_mean(word, _OPTIONS) or f"; expected {', '.join(_OPTIONS)} or FIELD=VALUE"
+            raise UserError(f"{word!r} is not an option{near}")
         elif not equals:
-            raise UserError(f"{word}: expected key=value (or --dry-run, --json)")
+            raise UserError(f"{word}: expected FIELD=VALUE; {_as_word(config, word)}")
         elif key == "run":
             run = value
         elif key == "allow_change":
@@ -69,11 +77,22 @@ def parse(argv: list[str], usage: str, kind: type) -> Launch:
         else:
             fields[key] = value
     config = override(config, fields)
+    if "--fields" in options:
+        print_fields(config, as_json="--json" in options)
+        raise SystemExit(EXIT_DONE)
     check_tracker(config.track)
     task = getattr(config, "task", None)
     name = "-".join(part for part in (Path(path).stem, task, time.strftime("%Y-%m-%d")) if part)
     run = run or f"runs/{name}"
-    return Launch(config, run, allow_change, dry_run, as_json, frozenset(fields))
+    return Launch(config, run, allow_change, "--dry-run" in options, "--json" in options, frozenset(fields))
+
+
+def _as_word(config: Any, word: str) -> str:
+    """What would be right in place of a word without "="."""
+    names = [field.path for field in fields_of(config)]
+    if word in ("run", *names):
+        return f"say {word}=VALUE"
+    return "put texts with spaces in quotes" + did_you_mean(word, ["run", *names])
 
 
 def start_jax() -> None:

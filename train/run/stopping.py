@@ -6,7 +6,9 @@ import signal
 import sys
 import threading
 from collections.abc import Callable
+from pathlib import Path
 
+from bert_jax.cli.program import begin, error_line
 from bert_jax.errors import UserError
 
 EXIT_DONE, EXIT_USER_ERROR, EXIT_NOT_FINITE, EXIT_PREEMPTED, EXIT_INTERRUPTED = 0, 2, 3, 75, 130
@@ -14,18 +16,28 @@ EXIT_DONE, EXIT_USER_ERROR, EXIT_NOT_FINITE, EXIT_PREEMPTED, EXIT_INTERRUPTED = 
 
 def run_program(main: Callable[[list[str]], int]) -> None:
     """Runs `main` on the command line's arguments and ends the process with its exit code."""
-    # force: an imported library may have set up logging already.
-    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(message)s", force=True)
-    logging.getLogger("absl").setLevel(logging.WARNING)  # Orbax logs its progress through it
+    set_up_logging()
     sys.exit(exit_code(main, sys.argv[1:]))
 
 
-def exit_code(main: Callable[[list[str]], int], argv: list[str]) -> int:
+def set_up_logging() -> None:
+    """Warnings go to stderr, one line each."""
+    # force: an imported library may have set up logging already.
+    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(message)s", force=True)
+    logging.getLogger("absl").setLevel(logging.WARNING)  # Orbax logs its progress through it
+
+
+def exit_code(main: Callable[[list[str]], int], argv: list[str], called: str | None = None) -> int:
     """Runs `main(argv)` and returns its exit code; turns an exception into one line on stderr and an exit code.
+
+    `called` is what the user typed to start the program, which help and errors say: "bert-jax pretrain",
+    "python -m train.pretrain"; None: the latter.
 
     UserError and OSError (a full disk, a missing permission) give 2, Ctrl-C gives 130. Other exceptions are bugs and
     are not caught.
     """
+    module = main.__module__ if main.__module__ != "__main__" else f"train.{Path(sys.argv[0]).stem}"
+    begin(called or f"python -m {module}")
     try:
         code = main(argv)
         sys.stdout.flush()
@@ -37,7 +49,7 @@ def exit_code(main: Callable[[list[str]], int], argv: list[str]) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_DONE
     except (UserError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(error_line(error), file=sys.stderr)
         return EXIT_USER_ERROR
 
 

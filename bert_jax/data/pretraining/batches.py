@@ -250,7 +250,7 @@ def _resolve(
     if rows.static_predictions is not None and wanted != prepared:
         raise UserError(
             f"{directory}: its masks are static, made with {prepared}; {wanted} was asked for. Leave masking unset, or "
-            "prepare the data with --recipe default, whose masks are drawn in training"
+            "run python -m train.prepare with --recipe default, whose masks are drawn in training"
         )
     if width > max_seq_length:
         raise UserError(f"max_predictions is {width}, but a row has {max_seq_length} tokens at most")

@@ -22,6 +22,7 @@ import numpy as np
 
 from bert_jax.data.pretraining.counter_hash import below, bits32, derive
 from bert_jax.errors import UserError
+from bert_jax.shown import ShownConfig
 
 if TYPE_CHECKING:
     from bert_jax.data.tokenizer.tokenizer import Tokenizer
@@ -34,12 +35,12 @@ _SELECT, _NUMBER, _ACTION, _REPLACEMENT, _NGRAM = range(5)
 _NEVER = np.uint32(0xFFFFFFFF)
 
 
-@dataclass(frozen=True)
-class MaskingConfig:
+@dataclass(frozen=True, repr=False)
+class MaskingConfig(ShownConfig):
     """How tokens are chosen for the masked-language-model objective.
 
     Attributes:
-        strategy: "count", "bernoulli" or "roberta", see the module's docstring.
+        strategy: "count" (BERT), "bernoulli" or "roberta": how the tokens are drawn; see the module's docstring.
         probability: share of a row's tokens to predict.
         max_predictions: P, the most predictions a row can have. None: as many as the data was prepared for (`Batches`).
         whole_word: choose whole words; a continuing piece ("##...", for RoBERTa one without "Ġ") belongs to the word

@@ -257,6 +257,7 @@ def _index_entries(directory: Path, entry: dict[str, Any], split: str, max_seq_l
         have = ", ".join(map(str, lengths)) or "none"
         raise UserError(
             f"{directory}: the {split} split has no examples of length {max_seq_length}; it has {have}. Ask for one of "
-            f"these, or prepare it with --max-seq-length {','.join(map(str, sorted({*lengths, max_seq_length})))}"
+            "these, or run python -m train.prepare with --max-seq-length "
+            f"{','.join(map(str, sorted({*lengths, max_seq_length})))}"
         )
     return entry["examples"][str(max_seq_length)]

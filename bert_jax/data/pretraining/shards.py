@@ -30,7 +30,7 @@ from typing import Any
 import numpy as np
 
 from bert_jax.errors import UserError
-from bert_jax.files import file_digest, json_text, read_json, sync, write_synced, write_whole
+from bert_jax.files import file_digest, json_text, near_path, read_json, sync, write_synced, write_whole
 
 MANIFEST = "manifest.json"
 VERSION = 1
@@ -232,7 +232,7 @@ def _checksum(manifest: Mapping[str, Any]) -> str:
 
 def _why_no_manifest(directory: Path) -> str:
     if not directory.is_dir():
-        return f"{directory}: no such folder"
+        return f"{directory}: no such folder{near_path(directory)}"
     if any((directory / split).is_dir() for split in SPLITS):
         return f"{directory}: its preparation did not finish; run the same train.prepare command again to resume it"
     return f"{directory}: has no {MANIFEST}; a folder made by python -m train.prepare has one"

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from bert_jax.data.text.lines import read_head
 from bert_jax.errors import UserError
+from bert_jax.files import near_path
 
 FORMATS = ("lines", "text", "markdown", "jsonl", "wikipedia", "parquet")
 PLAIN = ("text", "lines", "markdown")  # their files are divided into documents
@@ -62,7 +63,9 @@ def find_sources(
 
 
 def _missing(name: str | Path) -> str:
-    return f"{name}: no files in this folder" if Path(name).is_dir() else f"{name}: no such file or folder"
+    if Path(name).is_dir():
+        return f"{name}: no files in this folder"
+    return f"{name}: no such file or folder{near_path(name)}"
 
 
 def _expand(name: str) -> list[Path]:

@@ -29,6 +29,7 @@ from bert_jax.data.tokenizer.readers import (
 )
 from bert_jax.data.tokenizer.settings import Beside, Settings, read_beside
 from bert_jax.errors import UserError
+from bert_jax.files import near_path
 
 
 def has_tokenizer(folder: Path) -> bool:
@@ -55,7 +56,7 @@ def read_tokenizer(
     """
     path = Path(path)
     if not path.exists():
-        raise FileNotFoundError(f"no tokenizer at {path}: no such file or folder")
+        raise FileNotFoundError(f"no tokenizer at {path}: no such file or folder{near_path(path)}")
     beside = read_beside(path if path.is_dir() else path.parent, settings, model)
     parts, config = _read(path, beside), beside.settings.config
     refuse_unheeded(parts.backend, parts.family, path, settings)

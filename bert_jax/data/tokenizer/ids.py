@@ -202,6 +202,12 @@ class TokenIds:
         found = {f"{alias}_token": self._special(role) for alias, role in zip(("bos", "eos"), ends, strict=False)}
         return found | {f"{role}_token": self._special(role) for role in ROLES if self.has_special(role)}
 
+    def __repr__(self) -> str:
+        family = self._parts.family
+        case = family.model if family and not self._is_wordpiece else "cased" if self.cased else "uncased"
+        length = "" if self.max_length is None else f", at most {self.max_length:,} in a row"
+        return f"Tokenizer({self.vocab_size:,} tokens, {case}{length})"
+
     def has_special(self, role: str) -> bool:
         """Whether the vocabulary has a special token of a role: "unk", "sep", "pad", "cls" or "mask"."""
         return role in self._parts.special_tokens

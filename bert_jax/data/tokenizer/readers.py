@@ -83,8 +83,8 @@ def guess_cased(path: Path, pieces: Sequence[str]) -> bool:
     capital = next((piece for piece in pieces if piece != piece.lower() and not _is_marker(piece)), None)
     if capital is not None:
         raise UserError(
-            f"{path}: has capital letters (piece {capital!r}) and no tokenizer_config.json says whether to "
-            "lower-case text: choose cased (--cased, cased=True) or uncased (--uncased, cased=False)"
+            f"{path}: has capital letters (piece {capital!r}), and no tokenizer_config.json says whether to lower-case "
+            "text: say cased=True or cased=False, or write do_lower_case there"
         )
     return False
 

@@ -126,6 +126,9 @@ class Attend:
         self._model = HEADS[HEAD_OF[_TASK]](self.config)
         self._weights = jax.jit(self._apply)
 
+    def __repr__(self) -> str:
+        return f"Attend({self.source}: {self.config.model_type}, texts of up to {self.longest:,} tokens)"
+
     def __call__(self, text: str | Sequence[str], text_pair: str | Sequence[str] | None = None) -> Any:
         """Computes the attention weights for texts.
 

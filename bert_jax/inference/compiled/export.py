@@ -1,6 +1,8 @@
 """Writes a task's model as programs of jax.export with their weights: a folder that runs without this package."""
 
 import os
+import shutil
+import uuid
 import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -24,6 +26,7 @@ from bert_jax.inference import pipeline as pipelines
 from bert_jax.inference.compiled import facts as compiled_facts
 from bert_jax.inference.compiled.facts import (
     CARD,
+    FACTS,
     MASKS,
     PROGRAMS,
     ROWS,
@@ -60,6 +63,7 @@ def export_compiled(
     pooling: str | None = None,
     masks: int = 8,
     top_k: int = 8,
+    overwrite: bool = False,
     progress: Callable[[int, int], None] | None = None,
 ) -> Path:
     """Writes a folder with one program for each shape, and the weights once.
@@ -72,7 +76,7 @@ def export_compiled(
 
     Args:
         source: a run directory, a folder, a hub id, or what `load` returned, with the head of the task.
-        directory: the folder to write; it must not exist.
+        directory: the folder to write.
         task: a key of `TASKS`.
         lengths: tokens per row; None: 32, 128 and 512, each lowered to the model's limit if that is less.
         batch_sizes: rows per batch; there is one program for each length and batch size.
@@ -82,6 +86,7 @@ def export_compiled(
         pooling: for embed; see `TextEmbedding`.
         masks: for fill-mask, the number of mask positions per row.
         top_k: for fill-mask, the number of tokens per mask.
+        overwrite: replace `directory` if it is a folder that this function wrote; else it must not exist.
         progress: called with (programs done, total programs) after each.
 
     Returns:
@@ -92,7 +97,10 @@ def export_compiled(
             have the task's head, or a parameter is not finite.
     """
     target = Path(directory)
-    _refuse_taken(target)
+    replaced = overwrite and _is_compiled(target)
+    if not replaced:
+        _refuse_taken(target)
+    written = target.with_name(f".{target.name}.new-{uuid.uuid4().hex[:8]}") if replaced else target
     platforms = _checked_platforms(platforms, dtype)
     if task not in TASKS:
         raise UserError(f"task {task!r}: expected one of {', '.join(TASKS)}")
@@ -117,7 +125,7 @@ def export_compiled(
         **_beside(task, model, masks),
     )
     function = _function(task, model, outputs, platforms)
-    with new_folder(target) as folder:
+    with new_folder(written) as folder:
         with zipfile.ZipFile(folder / PROGRAMS, "w", zipfile.ZIP_DEFLATED) as file:
             for number, shape in enumerate(shapes):
                 program = _exported(function, weights, facts, shape)
@@ -131,8 +139,20 @@ def export_compiled(
         write_text(folder / CARD, _card(target.resolve().name, facts))
         write_facts(folder, replace(facts, files=sums_of(folder)))
         _read_back(folder, weights)
-        _refuse_taken(target)
+        if not replaced:
+            _refuse_taken(target)
+    if replaced:
+        shutil.rmtree(target)
+        os.rename(written, target)
     return target
+
+
+def _is_compiled(target: Path) -> bool:
+    """Whether a folder has the files that `export_compiled` wrote, and no others."""
+    try:
+        return {path.name for path in target.iterdir()} == {*read_facts(target).files, FACTS}
+    except (OSError, UserError):
+        return False
 
 
 def _refuse_taken(target: Path) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from bert_jax.errors import UserError
-from bert_jax.files import file_digest, read_json
+from bert_jax.files import file_digest, near_path, read_json
 
 SCHEMA = 1
 FACTS, PROGRAMS, WEIGHTS, CARD = "compiled.json", "programs.zip", "weights.safetensors", "README.md"
@@ -111,7 +111,9 @@ def read_facts(directory: str | os.PathLike[str]) -> Facts:
     path = Path(directory) / FACTS
     if not path.is_file():
         what = (
-            "has no compiled.json; expected a folder of export-compiled" if path.parent.is_dir() else "no such folder"
+            "has no compiled.json; expected a folder of export-compiled"
+            if path.parent.is_dir()
+            else "no such folder" + near_path(path.parent)
         )
         raise UserError(f"{directory}: {what}")
     fields = read_json(path, "it is damaged; export again")

@@ -17,7 +17,7 @@ from bert_jax.formats.load import Loaded
 from bert_jax.formats.sentence_transformers import NORMALIZED, check_pooling, max_length_of, pooling_of
 from bert_jax.formats.source import Source, open_source
 from bert_jax.inference.tasks.task_model import EncodedItems, Running, TaskModel, model_inputs
-from bert_jax.inference.tasks.task_source import check_text
+from bert_jax.inference.tasks.task_source import check_count, check_text, items_of
 from bert_jax.tree import sha256_of_parameters
 
 POOLED = "pooled"  # the pooler's output; sentence-transformers has no such pooling
@@ -86,7 +86,7 @@ class TextEmbedding(TaskModel):
             float32 [D] for a text; [N, D], in order, for a list.
         """
         single = isinstance(texts, str)
-        vectors = list(self.stream([texts] if single else list(texts)))
+        vectors = list(self.stream([texts] if single else items_of(texts)))
         return vectors[0] if single else np.stack(vectors) if vectors else np.zeros((0, self.width), np.float32)
 
     @cached_property
@@ -189,8 +189,7 @@ def similar(
     Raises:
         UserError: `top_k` is below 1, or the corpus is empty.
     """
-    if top_k < 1:
-        raise UserError(f"top_k={top_k}: expected at least 1")
+    check_count("top_k", top_k)
     if not corpus:
         raise UserError("the corpus has no texts; expected at least one")
     scores, rows = nearest(embed(list(queries)), embed(list(corpus)), top_k)

@@ -24,9 +24,11 @@ from bert_jax.inference.tasks.task_model import (
     model_inputs,
 )
 from bert_jax.inference.tasks.task_source import (
+    check_count,
     check_max_length,
     check_text,
     is_cut,
+    items_of,
     literal_tokenizer,
     opened,
     shortened,
@@ -107,12 +109,11 @@ class FillMask(TaskModel):
         """
         single = isinstance(texts, str)
         options: dict[str, Any] = {"top_k": top_k, "targets": targets, "tokenizer_kwargs": tokenizer_kwargs}
-        results = Results(self.stream([texts] if single else list(texts), **options))
+        results = Results(self.stream([texts] if single else items_of(texts), **options))
         return first_of(results) if single else results
 
     def check_options(self, *, top_k: int, targets: Any, tokenizer_kwargs: Mapping[str, Any]) -> None:
-        if top_k < 1:
-            raise UserError(f"top_k={top_k}: expected at least 1")
+        check_count("top_k", top_k)
         self._wanted(targets)
         if targets is not self.settled.get("targets"):
             self._warn_of_other_tokens(targets)
@@ -186,7 +187,8 @@ class FillMask(TaskModel):
             return ids
         if cut_at is None:
             raise UserError(
-                f"{shown} has {len(ids)} tokens; the model takes at most {self.longest}: shorten it or use truncation"
+                f"{shown} has {len(ids)} tokens; the model takes at most {self.longest}: shorten it, "
+                "or say truncation=True"
             )
         ids = np.append(ids[: cut_at - 1], ids[-1])
         if int((ids == self.tokenizer.mask_token_id).sum()) < masks:

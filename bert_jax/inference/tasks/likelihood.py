@@ -14,7 +14,7 @@ from bert_jax.data.tasks.encoded import Batch, Encoded
 from bert_jax.errors import UserError
 from bert_jax.formats.load import Loaded
 from bert_jax.inference.tasks.task_model import EncodedItems, Results, Running, TaskModel, model_inputs
-from bert_jax.inference.tasks.task_source import check_text, shortened
+from bert_jax.inference.tasks.task_source import check_text, items_of, shortened
 
 
 class Hidden(NamedTuple):
@@ -147,7 +147,7 @@ class Likelihood(TaskModel):
         """
         single = isinstance(texts, str)
         options: dict[str, Any] = {"per_token": per_token, "within_word_l2r": within_word_l2r}
-        results = Results(self.stream([texts] if single else list(texts), **options))
+        results = Results(self.stream([texts] if single else items_of(texts), **options))
         return results[0] if single else results
 
     def encode(self, items: list[str], first: int, *, within_word_l2r: bool, **options: Any) -> EncodedItems:

@@ -10,7 +10,7 @@ import numpy as np
 from bert_jax.data.tasks.multiple_choice import Choices
 from bert_jax.errors import UserError
 from bert_jax.inference.tasks.task_model import EncodedItems, Results, TaskModel, softmax
-from bert_jax.inference.tasks.task_source import check_text
+from bert_jax.inference.tasks.task_source import check_text, items_of
 
 Question = Choices | Mapping[str, Any]
 
@@ -46,7 +46,9 @@ class MultipleChoice(TaskModel):
             UserError: a question is not of that form, or has no choices.
         """
         single = isinstance(questions, Choices | Mapping)
-        results = Results(self.stream([questions] if single else list(questions)))
+        results = Results(
+            self.stream([questions] if single else items_of(questions, "a question or a list of questions"))
+        )
         return results[0] if single else results
 
     def encode(self, items: list[Question], first: int, **options: Any) -> EncodedItems:

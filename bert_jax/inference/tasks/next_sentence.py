@@ -7,7 +7,7 @@ import numpy as np
 
 from bert_jax.errors import UserError
 from bert_jax.inference.tasks.task_model import EncodedItems, Results, TaskModel, softmax
-from bert_jax.inference.tasks.task_source import check_text, shortened
+from bert_jax.inference.tasks.task_source import check_text, items_of, shortened
 
 LABELS = ("is_next", "not_next")  # in the order of the logits, as in transformers' BertForNextSentencePrediction
 
@@ -37,7 +37,8 @@ class NextSentence(TaskModel):
             text_pair: the second text, if `text` is the first.
 
         Returns:
-            For each pair a dict: `label` ("is_next" or "not_next"), `is_next` (float, the probability).
+            For each pair a dict: `label` ("is_next" or "not_next"), `score` (float, the probability of the label) and
+            `is_next` (float, the probability that the second text follows).
 
         Raises:
             UserError: a text has no token (it is empty, for example), or an item is not a pair.
@@ -48,7 +49,7 @@ class NextSentence(TaskModel):
             return next(self.stream([(text, text_pair)]))
         if text_pair is not None:
             raise UserError("text_pair: expected only with a single text; for several, pass a list of pairs")
-        return Results(self.stream(list(text)))
+        return Results(self.stream(items_of(text, "two texts or a list of pairs")))
 
     def encode(self, items: list[Pair], first: int, **options: Any) -> EncodedItems:
         pairs = [_both(item, f"pair {first + number + 1}") for number, item in enumerate(items)]
@@ -61,7 +62,7 @@ class NextSentence(TaskModel):
 
     def results(self, facts: list[Any], outputs: list[tuple[np.ndarray, ...]], **options: Any) -> list[Any]:
         rows = [softmax(logits_2) for (logits_2,) in outputs]
-        return [{"label": LABELS[int(row.argmax())], "is_next": float(row[0])} for row in rows]
+        return [{"label": LABELS[int(r.argmax())], "score": float(r.max()), "is_next": float(r[0])} for r in rows]
 
 
 def _both(pair: Any, name: str) -> tuple[str, str]:

@@ -14,7 +14,7 @@ from bert_jax.errors import UserError
 from bert_jax.formats.load import Loaded
 from bert_jax.formats.source import Source
 from bert_jax.inference.tasks.task_model import EncodedItems, Results, Running, TaskModel, first_of
-from bert_jax.inference.tasks.task_source import check_text, opened, settings_of_run, shortened
+from bert_jax.inference.tasks.task_source import check_text, items_of, opened, settings_of_run, shortened
 
 _AT_ONCE = 64  # questions whose windows are in memory together
 _LEAST = {"top_k": 1, "max_answer_len": 1, "max_question_len": 1, "max_seq_len": 1, "doc_stride": 0}
@@ -173,7 +173,12 @@ class QuestionAnswering(TaskModel):
             "handle_impossible_answer": handle_impossible_answer,
             "align_to_words": align_to_words,
         }
-        results = Results(self.stream([asked] if single else list(asked), **options))
+        results = Results(
+            self.stream(
+                [asked] if single else items_of(asked, '{"question": ..., "context": ...} or a list of such dicts'),
+                **options,
+            )
+        )
         return first_of(results) if single else results
 
     def answers(self, questions: Iterable[Question | UserError], on_error: str = "raise") -> Iterator[Any]:
@@ -182,8 +187,9 @@ class QuestionAnswering(TaskModel):
 
     def check_options(self, **options: Any) -> None:
         for name, least in _LEAST.items():
-            if options[name] is not None and options[name] < least:
-                raise UserError(f"{name}={options[name]}: expected at least {least}")
+            value = options[name]
+            if value is not None and (not isinstance(value, int | np.integer) or value < least):
+                raise UserError(f"{name}={value!r}: expected a whole number, at least {least}")
 
     def stream(
         self, items: Iterable[Any], *, chunk: int = _AT_ONCE, on_error: str = "raise", **options: Any
@@ -231,7 +237,8 @@ class QuestionAnswering(TaskModel):
 
     def describe(self, found: Answers, top_k: int = 1) -> Any:
         """The best answers as dicts, as `__call__` returns them; `null_threshold` decides whether "" comes first."""
-        return _described(found, top_k, self._null_threshold if self.settled["handle_impossible_answer"] else None)
+        threshold = self._null_threshold if self.settled["handle_impossible_answer"] else None
+        return self.marked(_described(found, top_k, threshold))
 
 
 def best_answers(

@@ -11,7 +11,7 @@ from bert_jax.errors import UserError
 from bert_jax.formats.load import Loaded
 from bert_jax.inference.tasks.embed import TextEmbedding
 from bert_jax.inference.tasks.task_model import ON_ERROR, Results, Running, first_of
-from bert_jax.inference.tasks.task_source import check_text, shortened
+from bert_jax.inference.tasks.task_source import check_text, items_of, shortened
 
 DAMPING = 0.85  # as in TextRank, section 2
 REDUNDANCY = 0.3
@@ -52,6 +52,9 @@ class Summarise:
         self.embed = TextEmbedding(source, pooling=pooling, **running)
         self._language = language
 
+    def __repr__(self) -> str:
+        return f"Summarise({self.embed!r})"
+
     @property
     def compilations(self) -> int:
         """The number of compiled programs."""
@@ -87,7 +90,8 @@ class Summarise:
         """
         single = isinstance(documents, str)
         options: dict[str, Any] = {"sentences": sentences, "ratio": ratio, "redundancy": redundancy}
-        results = Results(self.stream([documents] if single else documents, **options))
+        items = [documents] if single else items_of(documents, "a document or a list of documents")
+        results = Results(self.stream(items, **options))
         return first_of(results) if single else results
 
     def stream(

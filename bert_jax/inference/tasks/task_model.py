@@ -20,9 +20,11 @@ from bert_jax.formats.load import Loaded
 from bert_jax.formats.source import AnySource
 from bert_jax.inference.engine.engine import Engine
 from bert_jax.inference.engine.programs import cast_weights
-from bert_jax.inference.tasks.task_source import HEAD_OF, longest_row, model_for
+from bert_jax.inference.tasks.task_source import HEAD_OF, check_count, longest_row, model_for, untrained_parts
 from bert_jax.model.heads import HEADS
 from bert_jax.runtime.compilation_cache import keep_compiled_programs
+from bert_jax.shown import facts_table
+from bert_jax.tree import parameter_count
 
 logger = logging.getLogger(__name__)
 
@@ -86,7 +88,10 @@ class TaskModel:
         per_token: whether the outputs are per token.
         choices: rows per example, if batches have an axis for them; else None.
         config, tokenizer: the model's.
+        parameters: the number of its parameters, without those that the task does not need.
         source: where the model was read from.
+        untrained: parts of the head that were never trained, such as "classifier"; each dict of a result then has
+            "untrained": True.
         engine: the `Engine`.
     """
 
@@ -95,6 +100,7 @@ class TaskModel:
     packing: bool = False
     per_token: bool = False
     choices: int | None = None
+    untrained: tuple[str, ...] = ()
 
     def __init__(
         self,
@@ -105,14 +111,19 @@ class TaskModel:
         cache: bool = False,
         devices: Sequence[Any] | None = None,
     ):
-        if batch_size is not None and batch_size < 1:
-            raise UserError(f"batch_size={batch_size}: expected at least 1")
+        if batch_size is not None:
+            check_count("batch_size", batch_size)
         if cache:
             keep_compiled_programs()
         loaded, self.tokenizer = model_for(self.task, source, dtype=dtype)
         self.config = loaded.config
         self.source = loaded.report.source
+        self.untrained = untrained_parts(self.task, loaded)
+        if self.untrained:
+            parts = ", ".join(self.untrained)
+            logger.warning("%s: untrained %s: its answers mean nothing before it is fine-tuned", self.source, parts)
         self.longest = min(self.longest, longest_row(self.config, self.tokenizer))
+        self.parameters = parameter_count(loaded.params)
         config, params = cast_weights(self.config, loaded.params)
         self._model = HEADS[HEAD_OF[self.task]](config)
         self.engine = Engine(
@@ -187,9 +198,33 @@ class TaskModel:
             one = kept.popleft()
             results = iter(() if one.rows is NOTHING else self.results(one.rows.facts, outputs, **options))
             for number, item in enumerate(one.chunk.items):
-                yield item, one.wrong[number] if number in one.wrong else next(results)
+                yield item, one.wrong[number] if number in one.wrong else self.marked(next(results))
             if one.chunk.failure is not None:
                 raise one.chunk.failure
+
+    def marked(self, result: Any) -> Any:
+        """A result whose dicts say "untrained": True if the head is."""
+        if not self.untrained:
+            return result
+        if isinstance(result, dict):
+            return {**result, "untrained": True}
+        return [self.marked(one) for one in result] if isinstance(result, list) else result
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.source}: {', '.join(self._facts().values())})"
+
+    def _repr_html_(self) -> str:
+        return facts_table(f"{type(self).__name__}: {self.source}", self._facts())
+
+    def _facts(self) -> dict[str, str]:
+        untrained = {"head": f"untrained {', '.join(self.untrained)}"} if self.untrained else {}
+        return {
+            "model": self.config.model_type,
+            "size": f"{self.parameters:,} parameters",
+            "rows": f"at most {self.longest:,} tokens",
+            "matrix products": self.config.dtype,
+            **untrained,
+        }
 
     def settle(self, **options: Any) -> None:
         """Checks the options of calls and stores them as defaults."""

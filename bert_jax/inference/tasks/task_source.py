@@ -1,7 +1,9 @@
 """Loads the model for a task, and checks the texts and options that users pass to a pipeline."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
+
+import numpy as np
 
 from bert_jax.config import BertConfig
 from bert_jax.data.tokenizer.tokenizer import Tokenizer
@@ -33,6 +35,23 @@ def check_max_length(max_length: int | None, least: int) -> None:
     """Raises UserError if `max_length` is below `least`, the number of special tokens that each row needs."""
     if max_length is not None and max_length < least:
         raise UserError(f"max_length={max_length}: expected at least {least}, the special tokens of each row")
+
+
+def check_count(name: str, value: Any) -> None:
+    """Raises UserError unless `value`, the option `name`, is a whole number of at least 1."""
+    if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < 1:
+        raise UserError(f"{name}={value!r}: expected a whole number, at least 1")
+
+
+def items_of(given: Any, what: str = "a text or a list of texts") -> list[Any]:
+    """The items of a list, or of another iterable, that a user passes to a pipeline.
+
+    Raises:
+        UserError: it is no such thing; the message says that `what` is expected.
+    """
+    if not isinstance(given, Iterable) or isinstance(given, str | bytes | Mapping):
+        raise UserError(f"expected {what}, found {type(given).__name__} ({given!r:.40})")
+    return list(given)
 
 
 def check_text(text: Any, name: str) -> str:
@@ -152,6 +171,26 @@ def literal_tokenizer(tokenizer: Tokenizer, source: Source | Loaded) -> Tokenize
 def longest_row(config: BertConfig, tokenizer: Tokenizer) -> int:
     """The number of tokens of the longest row that both the model and its tokenizer accept."""
     return min(tokenizer.max_length or config.longest_input, config.longest_input)
+
+
+def untrained_parts(task: str, loaded: Loaded) -> tuple[str, ...]:
+    """The parts of a fine-tuned task's head that no training has changed: ("classifier",), or () if it looks trained.
+
+    These are parts that `load` initialised randomly, and a classifier whose biases are all 0, as all programs
+    initialise them: the first step of training changes every one. (The gradient of question answering's and multiple
+    choice's biases is 0, so nothing is known of theirs.)
+    """
+    if task not in FINE_TUNED:
+        return ()
+    head = {path: leaf for path, leaf in flatten(loaded.params).items() if not path.startswith(ENCODER)}
+    fresh = [path for path in loaded.report.fresh if path in head]
+    biases = [path for path in head if path.endswith("bias")]
+    if task in _HAS_TRAINED_BIASES and biases and not any(np.any(np.asarray(head[path])) for path in biases):
+        fresh += biases
+    return tuple(dict.fromkeys(path.split("/", 1)[0] for path in fresh))
+
+
+_HAS_TRAINED_BIASES = ("text-classification", "token-classification")
 
 
 def _check_source(task: str, source: Source) -> None:

@@ -10,7 +10,7 @@ from bert_jax.config import BertConfig
 from bert_jax.errors import UserError
 from bert_jax.formats.load import Loaded
 from bert_jax.inference.tasks.task_model import EncodedItems, Results, Running, TaskModel, first_of, softmax
-from bert_jax.inference.tasks.task_source import check_max_length, check_text, is_cut, shortened
+from bert_jax.inference.tasks.task_source import check_count, check_max_length, check_text, is_cut, items_of, shortened
 
 FUNCTIONS = ("softmax", "sigmoid", "none")
 NOT_SAID: Any = ...  # the default of top_k, whose None means all labels
@@ -91,7 +91,7 @@ class TextClassification(TaskModel):
             "truncation": truncation,
             "max_length": max_length,
         }
-        results = Results(self.stream([texts] if single else list(texts), **options))
+        results = Results(self.stream([texts] if single else items_of(texts), **options))
         in_list = isinstance(texts, str) and top_k is NOT_SAID
         return first_of(results) if single and not in_list else results
 
@@ -102,8 +102,8 @@ class TextClassification(TaskModel):
         check_max_length(max_length, self.tokenizer.special_tokens_added(pair=True))
         if function_to_apply.lower() not in FUNCTIONS:
             raise UserError(f"function_to_apply={function_to_apply!r}: expected one of {', '.join(FUNCTIONS)}")
-        if top_k is not NOT_SAID and top_k < 1:
-            raise UserError(f"top_k={top_k}: expected at least 1")
+        if top_k is not NOT_SAID:
+            check_count("top_k", top_k)
 
     def encode(self, items: list[Text], first: int, **options: Any) -> EncodedItems:
         pairs = [_both(text, first + number) for number, text in enumerate(items)]
@@ -124,7 +124,8 @@ class TextClassification(TaskModel):
             if total > self.longest:
                 name = f"text {number} ({shortened(text)})"
                 raise UserError(
-                    f"{name} has {total} tokens; the model takes at most {self.longest}: shorten it or use truncation"
+                    f"{name} has {total} tokens; the model takes at most {self.longest}: shorten it, "
+                    "or say truncation=True"
                 )
 
     def _describe(self, logits_C: np.ndarray, top_k: int, function_to_apply: str) -> list[dict[str, Any]]:

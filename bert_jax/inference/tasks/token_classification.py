@@ -14,7 +14,7 @@ from bert_jax.data.tokenizer.words import SPLITS
 from bert_jax.errors import UserError
 from bert_jax.formats.load import Loaded
 from bert_jax.inference.tasks.task_model import EncodedItems, Results, Running, TaskModel, first_of, softmax
-from bert_jax.inference.tasks.task_source import check_text
+from bert_jax.inference.tasks.task_source import check_text, items_of
 
 OUTSIDE = "O"
 OF_PIECES, OF_WORDS = ("none", "simple"), ("first", "max", "average")
@@ -131,7 +131,7 @@ class TokenClassification(TaskModel):
             "is_split_into_words": is_split_into_words,
             "delimiter": delimiter,
         }
-        results = Results(self.stream([given] if single or words_of_one else list(given), **options))
+        results = Results(self.stream([given] if single or words_of_one else items_of(given), **options))
         return first_of(results) if single else results
 
     def tags(self, sentences: Sequence[Words]) -> list[list[Tag]]:

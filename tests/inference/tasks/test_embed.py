@@ -173,8 +173,11 @@ def test_embed_writes_a_row_a_line_and_says_which_lines_have_none(folder, tmp_pa
     argv = ["embed", str(folder), str(tmp_path / "texts.txt")]
     assert main([*argv, "--output", str(tmp_path / "v.npy")]) == 2
     said = capsys.readouterr().err
-    assert f"error: {tmp_path / 'texts.txt'}, line 3: byte 0xff at position 1 is not UTF-8" in said
-    assert "1 of 4 lines have no vector" in said
+    assert (
+        f"python -m bert_jax embed: error: {tmp_path / 'texts.txt'}, line 3: byte 0xff at position 1 is not UTF-8"
+        in said
+    )
+    assert "1 of 4 texts have no vector" in said
     vectors = np.load(tmp_path / "v.npy")
     expected = TextEmbedding(folder)(["hello world", "", "held"])
     np.testing.assert_allclose(vectors[[0, 1, 3]], expected, atol=1e-6)
@@ -197,7 +200,7 @@ def test_embed_gives_json_or_the_error_in_its_place(folder, tmp_path, capsys):
     first, error, second = (json.loads(line) for line in out.splitlines())
     np.testing.assert_allclose([first, second], TextEmbedding(folder)(["hello world", "held"]), atol=1e-6)
     assert "texts.txt, line 2: byte 0xff" in error["error"]
-    assert err == "error: 1 of 3 could not be answered; the others were\n"
+    assert err == "python -m bert_jax embed: error: 1 of 3 texts could not be answered\n"
     assert main([*argv, "--output", str(tmp_path / "v.npy")]) == 2
     assert "--json: leave it out with --output" in capsys.readouterr().err
 
@@ -289,7 +292,7 @@ def test_similar_finds_the_text_itself_first(folder, tmp_path, capsys):
         (tmp_path / name).write_text("\n".join(lines) + "\n", encoding="utf-8")
     assert main(["similar", str(folder), str(tmp_path / "q"), str(tmp_path / "c"), "--top-k", "2", "--json"]) == 0
     rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert [[row["corpus_id"] for row in one] for one in rows] == [[row["corpus_id"] for row in one] for one in found]
+    assert [[row["line"] for row in one] for one in rows] == [[row["corpus_id"] + 1 for row in one] for one in found]
     with pytest.raises(UserError, match="the corpus has no texts"):
         next(similar(TextEmbedding(folder), ["a"], []))
 
@@ -301,10 +304,10 @@ def test_similar_says_which_lines_are_bad_and_finds_the_others(folder, tmp_path,
     assert main([*argv, "--top-k", "3"]) == 2
     out, err = capsys.readouterr()
     rows = [json.loads(line) for line in out.splitlines()]
-    assert [[row["corpus_id"] for row in rows[i]] for i in (0, 2)] == [[2, 0], [0, 2]]
+    assert [[row["line"] for row in rows[i]] for i in (0, 2)] == [[3, 1], [1, 3]]
     assert f"{tmp_path / 'q'}, line 2: byte 0xff" in rows[1]["error"]
-    assert f"error: {tmp_path / 'c'}, line 2: byte 0xfe" in err.splitlines()[0]
-    assert "1 of 3 could not be answered" in err.splitlines()[1]
+    assert f"python -m bert_jax similar: error: {tmp_path / 'c'}, line 2: byte 0xfe" in err.splitlines()[0]
+    assert "1 of 3 texts could not be answered" in err.splitlines()[1]
     (tmp_path / "q").write_bytes(b"hello world\n")
     assert main(argv) == 2
     assert "1 of 3 lines of" in capsys.readouterr().err.splitlines()[-1]

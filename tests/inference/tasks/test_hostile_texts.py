@@ -64,7 +64,7 @@ def test_a_line_of_megabytes_is_answered_by_every_verb(folders, tmp_path, capsys
     (tmp_path / "q.jsonl").write_text(json.dumps({"question": "held", "context": word}) + "\n")
     (alone,) = rows("classify", "sequence-classification", "short")
     assert rows("classify", "sequence-classification", "words")[1][0]["label"] == alone[0]["label"]
-    assert [found[0]["corpus_id"] for found in rows("similar", "pretraining", "words", "words")] == [0, 1]
+    assert [found[0]["line"] for found in rows("similar", "pretraining", "words", "words")] == [1, 2]
     ((sentence, *_),) = rows("summarise", "pretraining", "words")
     assert (words + "\nheld")[sentence["start"] : sentence["end"]] == sentence["sentence"]
     (alone,) = rows("tag", "token-classification", "short")
@@ -169,7 +169,7 @@ def test_a_file_with_bad_lines_is_answered_line_by_line(folders, tmp_path, capsy
     rows = [json.loads(line) for line in out.splitlines()]
     assert [isinstance(row, dict) for row in rows] == [False, True, False, False]
     assert "texts.txt.gz, line 2: byte 0xc3 at position 1 is not UTF-8" in rows[1]["error"]
-    assert err.strip() == "error: 1 of 4 could not be answered; the others were"
+    assert err.strip() == "python -m bert_jax classify: error: 1 of 4 texts could not be answered"
     assert main(argv) == 2
     out, err = capsys.readouterr()
     assert [bool(line) for line in out.splitlines()] == [True, False, True, True]

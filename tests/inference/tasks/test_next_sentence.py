@@ -95,16 +95,18 @@ def run(*argv: object) -> None:
 
 def test_the_verb_reads_columns_and_objects(folder, predict, tmp_path, capsys):
     expected = predict(PAIRS)
+    for row in expected:
+        assert row["score"] == pytest.approx(row["is_next"] if row["label"] == "is_next" else 1 - row["is_next"])
     (tmp_path / "pairs.tsv").write_text("".join(f"{a}\t{b}\n" for a, b in PAIRS))
     run(folder, tmp_path / "pairs.tsv")
     rows = [line.split("\t") for line in capsys.readouterr().out.splitlines()]
     assert [row[0] for row in rows] == [row["label"] for row in expected]
-    assert [float(row[1]) for row in rows] == pytest.approx([row["is_next"] for row in expected], abs=1e-3)
+    assert [float(row[1]) for row in rows] == pytest.approx([row["score"] for row in expected], abs=1e-3)
 
     objects = [json.dumps({"id": 1, "text": a, "text_pair": b}) for a, b in PAIRS]
     wrong = ["", "{", "[]", json.dumps({"text": "o", "text_pair": None})]
     (tmp_path / "pairs.jsonl").write_text("\n".join([objects[0], *wrong, *objects[1:]]) + "\n")
-    with pytest.raises(UserError, match="4 of 7 could not be answered"):
+    with pytest.raises(UserError, match="4 of 7 pairs could not be answered"):
         run(folder, tmp_path / "pairs.jsonl", "--json")
     found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [set(row) for row in found[1:5]] == [{"error"}] * 4

@@ -8,26 +8,27 @@ CLASSIFY = "bert_jax/cli/classify.py"
 EDIT = "bert_jax/cli/edit.py"
 OF_COMMANDS = "tests/cli/test_commands.py"
 OF_TASKS = "tests/cli/test_task_commands.py"
+OF_TEXTS = "tests/cli/test_texts.py"
 
 MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         STREAMING,
-        'raise UserError(f"{wrong} of {count} could not be answered; the others were")',
+        'raise Unanswered(f"{wrong} of {count:,} {items} could not be answered")',
         "pass",
         "a command with lines that could not be answered ends with 0",
         (f"{OF_TASKS}::test_a_bad_row_is_said_in_its_place_and_the_others_are_answered",),
     ),
     Mutant(
         STREAMING,
-        'write(to_json({"error": str(result)}) if as_json else "")',
+        'write(to_json({"error": str(result)}))',
         "pass",
         "results after a bad line stand beside the wrong lines",
         (f"{OF_TASKS}::test_a_bad_row_is_said_in_its_place_and_the_others_are_answered",),
     ),
     Mutant(
         STREAMING,
-        'say(f"error: {result}")',
-        'write(f"error: {result}")',
+        "    say(error_line(error))",
+        "    write(error_line(error))",
         "errors stand among the results",
         (f"{OF_TASKS}::test_a_failure_is_a_line_of_its_own_on_stderr",),
     ),
@@ -72,6 +73,48 @@ MUTANTS: tuple[Mutant, ...] = (
         "        return EXIT_DONE",
         "a user's mistake ends with 0",
         (f"{OF_COMMANDS}::test_mistakes_are_one_line_and_exit_code_2",),
+    ),
+    Mutant(
+        STREAMING,
+        "if target.exists() and not overwrite:",
+        "if False:",
+        "results replace a file of the user's",
+        (f"{OF_TEXTS}::test_results_go_to_a_file_which_is_replaced_only_on_request",),
+    ),
+    Mutant(
+        "bert_jax/cli/arguments.py",
+        "if target.is_dir() and any(target.iterdir()) and not arguments.overwrite:",
+        "if False:",
+        "an earlier export is replaced without being asked",
+        (f"{OF_TEXTS}::test_an_export_and_vectors_are_replaced_only_on_request",),
+    ),
+    Mutant(
+        "bert_jax/cli/texts.py",
+        "    if looks_like_a_path:",
+        "    if False:",
+        "a mistyped file name is classified as a text",
+        (f"{OF_TEXTS}::test_an_argument_is_a_file_if_it_exists_or_looks_like_one",),
+    ),
+    Mutant(
+        "bert_jax/inference/tasks/task_source.py",
+        "        fresh += biases",
+        "        pass",
+        "a classifier that was never trained looks like one that was",
+        (f"{OF_TEXTS}::test_a_head_that_was_never_trained_says_so_in_its_answers",),
+    ),
+    Mutant(
+        "bert_jax/cli/program.py",
+        'return f"{own_name()}: error: "',
+        'return "error: "',
+        "errors do not name the program",
+        ("tests/cli/test_program.py::test_an_error_begins_with_the_program_and_says_what_is_near",),
+    ),
+    Mutant(
+        "bert_jax/cli/embed.py",
+        '"line": row["corpus_id"] + 1',
+        '"line": row["corpus_id"]',
+        "similar counts lines from 0 in JSON and from 1 elsewhere",
+        (f"{OF_TEXTS}::test_verbs_of_pairs_questions_and_documents_take_texts_too",),
     ),
     Mutant(
         "bert_jax/__main__.py",

@@ -204,8 +204,8 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "bert_jax/inference/tasks/next_sentence.py",
-        '"is_next": float(row[0])',
-        '"is_next": float(row[1])',
+        '"is_next": float(r[0])',
+        '"is_next": float(r[1])',
         "that B follows A is told by the other logit",
         ("tests/inference/tasks/test_next_sentence.py::test_a_pair_has_the_probability_that_the_models_head_gives_it",),
     ),

@@ -518,7 +518,7 @@ def test_a_changed_byte_fails_the_check(options, capsys):
     capsys.readouterr()
     assert exit_code(main, ["--check", str(options["output"])]) == 2
     err = capsys.readouterr().err
-    assert err.startswith(f"error: damaged: {file}: ")
+    assert err.startswith(f"python -m train.prepare: error: damaged: {file}: ")
     assert err.count("\n") == 1
 
 
@@ -573,7 +573,9 @@ def test_a_full_disk_is_one_line_and_the_command_resumes(options, workers):
     command = [sys.executable, "-c", limited, *arguments(options)]
     done = subprocess.run(command, cwd=ROOT, stderr=subprocess.PIPE, text=True)
     assert done.returncode == 2
-    assert re.fullmatch(r"error: .*/out/train/.*: cannot be written to \(File too large\)\n", done.stderr)
+    assert re.fullmatch(
+        r"python -m train.prepare: error: .*/out/train/.*: cannot be written to \(File too large\)\n", done.stderr
+    )
     assert not (options["output"] / "manifest.json").exists()
     made(**options)
 

@@ -147,7 +147,7 @@ def test_a_student_that_does_not_fit_is_one_line(data: PreparedData, teacher: st
 
 def test_pairs_are_not_distilled(teacher: str, tmp_path: Path):
     pairs = PreparedData(str(prepare_for("bert", tmp_path)))
-    with pytest.raises(UserError, match="--objective none, not nsp"):
+    with pytest.raises(UserError, match=r"objective nsp: say text_options\.objective=none"):
         objective_of(config_with(teacher), pairs, make_mesh(MeshConfig()))
 
 

@@ -55,7 +55,7 @@ def test_positions_that_only_roberta_lacks_are_one_line(data_of):
 @pytest.mark.parametrize("family", ["roberta", "distilbert"])
 def test_pairs_are_not_for_families_without_them(family):
     config = small_config(family)
-    with pytest.raises(UserError, match="--objective none, not nsp"):
+    with pytest.raises(UserError, match=r"objective nsp: say text_options\.objective=none"):
         fit_to_data(config, RandomData(50, "nsp"), frozenset())
 
 

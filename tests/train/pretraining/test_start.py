@@ -84,11 +84,17 @@ def test_what_contradicts_the_source_is_one_line(tmp_path, words, options, says)
 
 def test_a_source_without_sentence_pairs_wants_data_without(tmp_path):
     roberta = source(tmp_path / "roberta", "mlm", model_type="roberta", type_vocab_size=1, pad_token_id=1)
-    with pytest.raises(UserError, match=r"\(roberta\) is trained without sentence pairs; .* --objective none, not nsp"):
+    with pytest.raises(
+        UserError,
+        match=r"\(roberta\) is trained without sentence pairs; found data with objective nsp: say text_options.objective=none",
+    ):
         adopted_model(*args_of(roberta, data()))
     assert adopted_model(*args_of(roberta, data("none"))).model_type == "roberta"
     one_type = source(tmp_path / "one-type", type_vocab_size=1)
-    with pytest.raises(UserError, match=r"has 1 token type, and sentence pairs need 2; .* --objective none, not sop"):
+    with pytest.raises(
+        UserError,
+        match=r"has 1 token type, and sentence pairs need 2; found data with objective sop: say text_options.objective=none",
+    ):
         adopted_model(*args_of(one_type, data("sop")))
 
 

@@ -1,0 +1,101 @@
+"""What a verb reads: arguments that are texts, files of texts or stdin, told apart by one rule for all verbs.
+
+An argument is a file if it exists; so is one without a space that has a slash or ends in a suffix such as .txt, so that
+a mistyped name is an error and never becomes a text. Any other argument is a text.
+"""
+
+import os
+import re
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+from bert_jax.data.text.lines import read_what_is_text, what_is_text
+from bert_jax.errors import UserError
+from bert_jax.files import near_path
+
+_SUFFIX = re.compile(r"\w\.[A-Za-z][A-Za-z0-9]{0,6}$")
+
+
+def is_text(word: str) -> bool:
+    """Whether an argument is a text, by the rule above.
+
+    Raises:
+        FileNotFoundError: it is the name of a file that does not exist.
+        UserError: it is a folder.
+    """
+    if word == "-":
+        return False
+    try:
+        is_file, is_folder = Path(word).is_file(), Path(word).is_dir()
+    except (OSError, ValueError):  # a text that is too long for a name, or has a zero byte
+        return True
+    if is_file:
+        return False
+    if is_folder:
+        raise UserError(f"{word}: is a folder; expected a file with one text per line, or a text")
+    looks_like_a_path = not re.search(r"\s", word) and (os.sep in word or _SUFFIX.search(word) is not None)
+    if looks_like_a_path:
+        raise FileNotFoundError(
+            f"{word}: no such file{near_path(word)}; a text that looks like a file goes in by a pipe"
+        )
+    return True
+
+
+def texts_of(words: Sequence[str]) -> Iterator[str | UserError]:
+    """The texts that the arguments give, in order, with an error in place of each line that is not UTF-8.
+
+    Raises:
+        FileNotFoundError, UserError: as `is_text` and `lines_of`, before the first text.
+    """
+    parts = [[word] if is_text(word) else lines_of(word) for word in words]
+    return (text for part in parts for text in part)
+
+
+def lines_of(name: str) -> Iterator[str | UserError]:
+    """The lines of a file, or of stdin for "-", with an error in place of each line that is not UTF-8.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        UserError: stdin is a terminal.
+    """
+    if name == "-":
+        if sys.stdin.isatty():
+            raise UserError("no texts: give a text, name a file with one text per line, or pipe one in")
+        lines: Iterable[str | UserError] = what_is_text(sys.stdin.buffer, "stdin")
+    else:
+        lines = read_what_is_text(file_of(name))
+    return (line if isinstance(line, UserError) else line.removesuffix("\r") for line in lines)
+
+
+def document_of(word: str) -> str | UserError:
+    """One text: the argument, or all lines of the file or stdin that it names; or the error of a line of it."""
+    if is_text(word):
+        return word
+    lines = list(lines_of(word))
+    wrong = next((line for line in lines if isinstance(line, UserError)), None)
+    return wrong or "\n".join(line for line in lines if isinstance(line, str))
+
+
+def file_of(name: str) -> Path:
+    """The path of a file that must exist.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+    """
+    path = Path(name)
+    if not path.is_file():
+        raise FileNotFoundError(f"{name}: no such file{near_path(name)}")
+    return path
+
+
+def table_of(name: str) -> Path:
+    """The path of a table, which cannot be read from stdin.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        UserError: it is "-".
+    """
+    if name == "-":
+        raise UserError("a table cannot be read from stdin; name the file")
+    return file_of(name)
