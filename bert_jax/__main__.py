@@ -48,6 +48,7 @@ _FILES = {
     "choose": "choose",
     "info": "info",
     "convert": "convert",
+    "push": "push",
     "score": "score",
     "edit": "edit",
 }
