@@ -10,6 +10,7 @@ from bert_jax.files import read_json_lines, read_object
 
 _OPTIMIZER = ("name", "learning_rate", "warmup_steps", "schedule", "weight_decay")
 _UNIGRAM, _MAJORITY = "unigram_", "majority_"
+_COSTS = ("tokens", "seconds", "cpu_seconds")
 _LABELS = {
     "mlm_loss": "masked-LM loss, nats",
     "mlm_accuracy": "masked-LM accuracy",
@@ -54,7 +55,7 @@ def last_evaluation(run: str | os.PathLike[str], step: int | None) -> Evaluation
         tuple(
             RecordedScore(name, _LABELS.get(name, name), value, *_baseline(name, values, is_task=is_task))
             for name, value in values.items()
-            if not name.startswith((_UNIGRAM, _MAJORITY))
+            if not name.startswith((_UNIGRAM, _MAJORITY)) and name not in _COSTS
         ),
     )
 
