@@ -5,6 +5,7 @@ it is becomes a page: README.md is the front page, a source file that some page 
 the public names of `bert_jax` become the reference, from their docstrings. Links to anything else end the build.
 """
 
+import json
 import re
 import shutil
 import subprocess
@@ -15,7 +16,7 @@ import bert_jax
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = ROOT / "build" / "pages"
-TOP = ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md", "benchmarks/RESULTS.md")
+TOP = ("README.md", "README.ko.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md", "benchmarks/RESULTS.md")
 REFERENCE = {
     "loading": ("Loading and saving", ("load", "save_pretrained", "formats.load.Loaded", "formats.convert.convert")),
     "model": (
@@ -79,10 +80,9 @@ def gather() -> None:
         if path.suffix in (".png", ".svg"):
             (PAGES / place_of(path)).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(path, PAGES / place_of(path))
-        elif path.suffix == ".py":
-            _write(
-                place_of(path), f"# `{path.relative_to(ROOT)}`\n\n````python\n{path.read_text(encoding='utf-8')}````\n"
-            )
+        else:
+            code = _cells(path) if path.suffix == ".ipynb" else path.read_text(encoding="utf-8")
+            _write(place_of(path), f"# `{path.relative_to(ROOT)}`\n\n````python\n{code}````\n")
     for name, (title, members) in REFERENCE.items():
         _write(Path("reference") / f"{name}.md", "\n".join([f"# {title}\n", *(f"::: {home_of(m)}\n" for m in members)]))
 
@@ -112,6 +112,17 @@ def _relinked(source: Path, linked: set[Path]) -> str:
 def _between(source: Path, target: Path) -> str:
     start, end = place_of(source).parent, place_of(target)
     return Path(*[".."] * len(start.parts), end).as_posix() if start.parts else end.as_posix()
+
+
+def _cells(notebook: Path) -> str:
+    """The code of a notebook, with its text as comments."""
+    cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
+    texts = ["".join(cell["source"]) for cell in cells]
+    parts = [
+        text if cell["cell_type"] == "code" else "\n".join(f"# {line}".rstrip() for line in text.splitlines())
+        for cell, text in zip(cells, texts, strict=True)
+    ]
+    return "\n\n".join(parts) + "\n"
 
 
 def _write(place: Path, text: str) -> None:

@@ -10,6 +10,7 @@ from tests.guide import blocks_of, run_blocks
 ROOT = Path(__file__).resolve().parents[1]
 DOCUMENTS = [
     ROOT / "README.md",
+    ROOT / "README.ko.md",
     ROOT / "ARCHITECTURE.md",
     ROOT / "CONTRIBUTING.md",
     *sorted((ROOT / "docs").rglob("*.md")),

@@ -65,7 +65,9 @@ def test_the_reference_documents_every_public_name_and_what_it_names_exists():
             assert getattr(importlib.import_module(module), name).__doc__, path
 
 
-def test_links_to_code_lead_to_a_page_that_shows_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_every_link_leads_to_a_page_and_those_to_code_to_one_that_shows_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     import docs.build_site as build
 
     monkeypatch.setattr(build, "PAGES", tmp_path)
@@ -78,3 +80,6 @@ def test_links_to_code_lead_to_a_page_that_shows_it(tmp_path: Path, monkeypatch:
     assert (tmp_path / "benchmarks" / "wikipedia.png").is_file()
     index = (tmp_path / "index.md").read_text(encoding="utf-8")
     assert "](docs/pretraining.md#what-a-healthy-curve-looks-like)" in index
+    for path in tmp_path.rglob("*.md"):
+        links = [link for link in _LINK.findall(prose(path)) if not urlsplit(link).scheme]
+        assert [link for link in links if not (path.parent / (urlsplit(link).path or path.name)).is_file()] == [], path
