@@ -12,18 +12,22 @@ INTERPRETER := $(BIN)/python$(VERSION)
 TRAIN := $(VENV)/.train-$(VERSION)
 CHECK := $(VENV)/.check-$(VERSION)
 DEV := $(VENV)/.dev-$(VERSION)
+DOCS := $(VENV)/.docs-$(VERSION)
 # Two processes, a file of tests on one of them: most of the time is one thread compiling.
 PARALLEL := --numprocesses 2 --dist loadfile
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints/$(CONSTRAINTS).txt
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test exhaustive mutants check fast lint types format clean
+.PHONY: help demo docs test exhaustive mutants check fast lint types format clean
 
 help:  ## what there is
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
 demo: $(TRAIN)  ## vocabulary, examples and a small BERT from the text inside Python itself (about 4 minutes)
 	$(BIN)/python -m train.demo
+
+docs: $(DOCS)  ## the documentation site, in site/; a link to a page or heading that does not exist is an error
+	$(BIN)/python -m docs.build_site
 
 test: $(if $(PARITY),$(DEV),$(CHECK))  ## the whole test suite; parity with transformers on Python 3.11, or with PARITY=yes
 	$(BIN)/python -m pytest $(PARALLEL)
@@ -49,14 +53,14 @@ types: $(CHECK)  ## pyright
 format: $(CHECK)  ## let ruff mend what it can
 	$(BIN)/ruff check --fix . && $(BIN)/ruff format .
 
-clean:  ## remove the virtual environments and what the demo made
-	rm -rf .venv .venv-3.* .venv-oldest runs/demo
+clean:  ## remove the virtual environments, the site and what the demo made
+	rm -rf .venv .venv-3.* .venv-oldest runs/demo build site
 
 $(INTERPRETER):
 	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(0 if v >= (3, 11) else f"bert_jax needs Python 3.11 or newer; $(PYTHON) is {v.major}.{v.minor}. Say which one to use: make PYTHON=python3.13 ...")'
 	$(PYTHON) -m venv --clear $(VENV)
 
-$(TRAIN) $(CHECK) $(DEV): pyproject.toml constraints/$(CONSTRAINTS).txt | $(INTERPRETER)
+$(TRAIN) $(CHECK) $(DEV) $(DOCS): pyproject.toml constraints/$(CONSTRAINTS).txt | $(INTERPRETER)
 
 $(TRAIN):
 	@echo "installing bert_jax and what training needs into $(VENV)"
@@ -72,3 +76,8 @@ $(DEV):
 	@echo "installing bert_jax and what the tests need (PyTorch and transformers among it) into $(VENV)"
 	$(PIP) --editable '.[dev]'
 	@touch $@ $(CHECK) $(TRAIN)
+
+$(DOCS):
+	@echo "installing bert_jax and what builds its documentation into $(VENV)"
+	$(PIP) --editable '.[docs]'
+	@touch $@

@@ -10,9 +10,10 @@ from tests.guide import blocks_of, run_blocks
 ROOT = Path(__file__).resolve().parents[1]
 DOCUMENTS = [
     ROOT / "README.md",
+    ROOT / "README.ko.md",
     ROOT / "ARCHITECTURE.md",
     ROOT / "CONTRIBUTING.md",
-    *sorted((ROOT / "docs").glob("*.md")),
+    *sorted((ROOT / "docs").rglob("*.md")),
 ]
 TABLE = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8").split("## Where would I look")[1]
 ROWS = [[cell.strip() for cell in line.split("|")[1:-1]] for line in TABLE.splitlines() if line.startswith("| ")][1:]

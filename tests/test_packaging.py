@@ -16,8 +16,8 @@ from packaging.version import Version
 ROOT = Path(__file__).resolve().parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 PYTHONS = [line.split()[-1] for line in PROJECT["classifiers"] if re.search(r":: 3\.\d+$", line)]
-# Not in the oldest set: accelerators, rivals, linters, and references for which one version is known to be good.
-UNTESTED = {"cuda", "tpu", "beam", "benchmarks", "parity", "lint", "dev"}
+# Not in the oldest set: accelerators, rivals, linters, the site, and references for which one version is known to be good.
+UNTESTED = {"cuda", "tpu", "beam", "benchmarks", "parity", "lint", "docs", "dev"}
 
 
 def ranges(extras: set[str]) -> dict[str, Requirement]:

@@ -26,6 +26,7 @@ GROUPS = {
     "look at a model, change it, write it": {
         "info": "info",
         "convert": "convert",
+        "push": "push",
         "edit": "edit",
         "export-compiled": "compiled",
     },

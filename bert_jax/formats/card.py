@@ -1,15 +1,11 @@
 """The model card: the README.md of an exported folder. It says what the model is, and how it was trained."""
 
-import json
-import os
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from bert_jax.config import BertConfig
-from bert_jax.errors import UserError
-from bert_jax.files import read_object
 from bert_jax.formats.names.parameters import architecture_of
+from bert_jax.formats.training_record import table
 
 _FRONT_MATTER = """---
 {library}{task}tags:
@@ -92,70 +88,7 @@ def _warnings(config: BertConfig) -> list[str]:
 
 
 def _training(card: Mapping[str, Any] | str | None) -> str:
-    if isinstance(card, str):
-        return card.strip() + "\n"
-    if not card:
-        return "Not recorded.\n"
-    rows = [f"| {_cell(key)} | {_cell(value)} |" for key, value in card.items()]
-    return "\n".join(["| what | value |", "|---|---|", *rows, ""])
-
-
-def _cell(value: Any) -> str:
-    return str(value).replace("|", "\\|").replace("\n", " ")
-
-
-def training_facts(run: str | os.PathLike[str], step: int | None) -> dict[str, Any]:
-    """The facts that a run directory records about its training, for a card; no paths.
-
-    Args:
-        run: the run directory; config.json, metrics.jsonl and environment.json are read if they exist.
-        step: the exported step. The facts include the last evaluation up to it; None: the last of all.
-    """
-    folder = Path(run)
-    config = _object(folder / "config.json")
-    facts: dict[str, Any] = {} if step is None else {"step": f"{step:,}"}
-    phases = config.get("phases")
-    if isinstance(phases, list):
-        facts["phases (sequence length, batch, steps)"] = "; ".join(", ".join(map(str, phase)) for phase in phases)
-    for section, names in (("optimizer", _OPTIMIZER), ("model", ("dtype",)), ("", ("seed",))):
-        fields = config.get(section, {}) if section else config
-        if isinstance(fields, Mapping):
-            facts |= {f"{section} {name}".strip(): fields[name] for name in names if fields.get(name) is not None}
-    evaluations = [row for row in _rows(folder / "metrics.jsonl") if row.get("kind") == "eval"]
-    evaluations = [row for row in evaluations if step is None or row.get("step", 0) <= step]
-    if evaluations:
-        last = evaluations[-1]
-        facts |= {
-            f"held-out {name} (step {last['step']:,})": f"{value:.4g}"
-            for name, value in last.items()
-            if isinstance(value, float) and name not in ("seconds", "cpu_seconds")
-        }
-    environment = _object(folder / "environment.json")
-    if environment.get("init"):
-        facts["started from"] = environment["init"]
-    if "device_kind" in environment:
-        facts["devices"] = f"{environment.get('devices', 1)} {environment['device_kind']}"
-    return facts
-
-
-_OPTIMIZER = ("name", "learning_rate", "warmup_steps", "schedule", "weight_decay")
-
-
-def _object(path: Path) -> dict[str, Any]:
-    try:
-        return read_object(path)
-    except (OSError, UserError):
-        return {}
-
-
-def _rows(path: Path) -> list[dict[str, Any]]:
-    rows = []
-    for line in path.read_text(encoding="utf-8").splitlines() if path.is_file() else []:
-        try:
-            rows.append(json.loads(line))
-        except ValueError:  # a killed run leaves its last line incomplete
-            continue
-    return rows
+    return card.strip() + "\n" if isinstance(card, str) else table(card or {})
 
 
 _LOADING = {
@@ -188,3 +121,8 @@ import bert_jax
 config, params, tokenizer, report = bert_jax.load("DIR")
 ```
 """
+
+
+def card_of_published(text: str, repo: str) -> str:
+    """A card of ours with the name of the published model, `repo`, where it says DIR; any other text unchanged."""
+    return text.replace(", `DIR` being this folder", "").replace('"DIR"', f'"{repo}"')

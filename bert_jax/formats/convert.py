@@ -5,13 +5,13 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from bert_jax.formats.card import training_facts
 from bert_jax.formats.load import load, load_arrays, load_tokenizer
 from bert_jax.formats.names.parameters import find_head
 from bert_jax.formats.read import ReadModel, Report
 from bert_jax.formats.sentence_transformers import max_length_of, pooling_of
 from bert_jax.formats.source import AnySource, Source, open_source
 from bert_jax.formats.tensorflow.google import Gelu
+from bert_jax.formats.training_record import training_record
 from bert_jax.formats.write import save_pretrained
 
 FORMS = ("hf", "tf1", "sentence-transformers")
@@ -64,7 +64,7 @@ def convert(
         if (length := max_length_of(opened.folder)) is not None:
             options["max_length"] = length
     tokenizer = load_tokenizer(opened, **options)
-    card = training_facts(opened.folder, report.step) if opened.is_run else None
+    card = training_record(opened.folder, report.step) if opened.is_run else None
     if opened.published:
         card = {"converted from": opened.published}
     written = save_pretrained(

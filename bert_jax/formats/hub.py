@@ -1,4 +1,4 @@
-"""Find a published model: a hub id -> a local folder with every file that a load needs, from the cache or the network.
+"""Published models: a hub id -> a local folder with every file that a load needs; and the upload of such a folder.
 
 This is the only file that imports `huggingface_hub`. Cached files are used without a request to the hub: a branch stays
 at the commit that was downloaded first, until `hf download ORG/NAME` moves it. Every downloaded file is checked against
@@ -10,26 +10,31 @@ import hashlib
 import logging
 import os
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from bert_jax.errors import UserError
 from bert_jax.files import file_digest, near_path
 from bert_jax.formats.hub_files import (
+    DEFAULT_REVISION,
     LEAST_TOKENIZER,
     PARTS,
     TOKENIZER_SETTINGS,
     CachedFiles,
     HubId,
     has_vocabulary,
+    is_read_by_a_load,
     parse_hub_id,
     wanted_files,
 )
 
 if TYPE_CHECKING:
-    from huggingface_hub.hf_api import RepoSibling
+    from huggingface_hub import HfApi
+    from huggingface_hub.hf_api import ModelInfo, RepoSibling
+
+    from bert_jax.formats.training_record import Evaluation
 
 logger = logging.getLogger(__name__)
 
@@ -271,3 +276,154 @@ def _damage(path: Path, file: "RepoSibling") -> str | None:
     else:
         return None
     return None if found == expected else f"hash {found[:12]}, expected {expected[:12]}"
+
+
+class Pushed(NamedTuple):
+    """What an upload did: the model's full name and branch, the new commit and its page, whether the repository is new,
+    and the files of the former model that it deleted.
+    """
+
+    repo: str
+    branch: str
+    commit: str
+    url: str
+    created: bool
+    deleted: tuple[str, ...]
+
+
+def upload(
+    files: Mapping[str, Path],
+    repo_id: str,
+    *,
+    message: str,
+    private: bool = False,
+    overwrite: bool = False,
+    token: str | None = None,
+    endpoint: str | None = None,
+) -> Pushed:
+    """Upload a model in one commit, to a new repository if there is none, and compare what the hub lists with `files`.
+
+    Args:
+        files: name in the repository -> the file on this machine.
+        repo_id: "ORG/NAME", or "ORG/NAME@BRANCH"; the branch is created if it does not exist.
+        message: of the commit.
+        private: create the repository as a private one.
+        overwrite: replace the model of a repository that has files already. Those of its files that a load would read
+            and that `files` lacks are deleted; all others stay. The hub keeps the earlier commits.
+        token: None: HF_TOKEN, or the token that `hf auth login` stored.
+        endpoint: URL of the hub; None: HF_ENDPOINT, or https://huggingface.co.
+
+    Raises:
+        UserError: there is no token, the hub refuses it or cannot be reached, the repository has files and `overwrite`
+            is false, it is public and `private` is true, or what the hub lists afterwards differs from `files`.
+    """
+    from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi, constants, get_token
+
+    target, endpoint = parse_hub_id(repo_id), endpoint or constants.ENDPOINT
+    if constants.HF_HUB_OFFLINE:
+        raise UserError(f"{target}: cannot be pushed offline; unset HF_HUB_OFFLINE")
+    if (token := token or get_token()) is None:
+        raise UserError(f"no token for {endpoint}: run `hf auth login`, or set HF_TOKEN to a token that may write")
+    api = HfApi(endpoint=endpoint, token=token)
+    with _push_explained(target, endpoint):
+        info, created = _open_repository(api, target, private)
+        there = [file.rfilename for file in info.siblings or () if file.rfilename != ".gitattributes"]
+        if there and not overwrite:
+            raise UserError(
+                f"{target}: already has {len(there)} files ({', '.join(there[:3])}{' ...' if len(there) > 3 else ''}); "
+                "--overwrite replaces the model in a new commit, or choose another name"
+            )
+        stale = tuple(name for name in there if name not in files and is_read_by_a_load(name))
+        commit = api.create_commit(
+            target.repo,
+            [
+                *(CommitOperationAdd(name, path) for name, path in files.items()),
+                *(CommitOperationDelete(name) for name in stale),
+            ],
+            commit_message=message,
+            revision=target.revision,
+            parent_commit=info.sha,
+        )
+        listed = api.model_info(target.repo, revision=commit.oid, files_metadata=True).siblings or ()
+    found = {file.rfilename: file for file in listed}
+    for name, path in files.items():
+        problem = _damage(path, found[name]) if name in found else "it is missing"
+        if problem:
+            raise UserError(f"{target}: {name} on the hub differs from {path} ({problem}); push again with --overwrite")
+    return Pushed(target.repo, target.revision, commit.oid, f"{endpoint}/{target.repo}", created, stale)
+
+
+def _open_repository(api: "HfApi", target: HubId, private: bool) -> "tuple[ModelInfo, bool]":
+    """The state of the branch to push to, and whether the repository was created; creates what does not exist."""
+    from huggingface_hub import errors
+
+    created = False
+    try:
+        info = api.model_info(target.repo)
+        if private and not info.private:
+            raise UserError(f"{target.repo}: exists and is public; make it private in its settings, or drop --private")
+    except errors.RepositoryNotFoundError:
+        api.create_repo(target.repo, private=private or None, exist_ok=True)
+        created = True
+    if target.revision != DEFAULT_REVISION:
+        api.create_branch(target.repo, branch=target.revision, exist_ok=True)
+    return api.model_info(target.repo, revision=target.revision), created
+
+
+@contextmanager
+def _push_explained(target: HubId, endpoint: str) -> Iterator[None]:
+    """Turn the client's exceptions during an upload into one-line errors."""
+    from huggingface_hub import errors
+    from huggingface_hub.errors import HTTPError  # pyright: ignore[reportPrivateImportUsage]
+
+    try:
+        yield
+    except errors.HfHubHTTPError as error:
+        status, said = error.response.status_code, error.server_message or ""
+        if status in (401, 403):
+            raise UserError(
+                f"{target}: {endpoint} refuses the token (HTTP {status}): it needs write access to "
+                f"{target.repo.split('/')[0]}; make one at {endpoint}/settings/tokens, then `hf auth login`"
+            ) from None
+        if status in (409, 412):
+            raise UserError(f"{target}: changed during the push (HTTP {status}); push again") from None
+        raise UserError(
+            f"{target}: {endpoint} answered HTTP {status} {' '.join(said.split())[:200]}".rstrip()
+        ) from None
+    except ValueError as error:  # the hub's opinion of the card's metadata
+        raise UserError(f"{target}: {endpoint}: {' '.join(str(error).split())[:300]}") from None
+    except (HTTPError, RuntimeError, OSError) as error:
+        cause = error.__cause__ or error
+        line = " ".join(str(cause).split())[:200]
+        raise UserError(f"{endpoint} cannot be reached ({type(cause).__name__}: {line}); no file was changed") from None
+
+
+def with_metadata(card: str, repo: str, *, license: str | None, evaluation: "Evaluation | None") -> str:
+    """A model card with a licence and the scores in its metadata, where the hub's pages and search read them.
+
+    Args:
+        card: the text of README.md; other fields of its metadata stay.
+        repo: "ORG/NAME"
+        license: one of the hub's names, such as "apache-2.0"; None: as in `card`.
+        evaluation: the scores on held-out text; None: as in `card`.
+    """
+    from huggingface_hub import EvalResult, ModelCard
+
+    found = ModelCard(card, ignore_metadata_errors=True)
+    fields: Any = found.data
+    if license is not None:
+        fields.license = license
+    if evaluation is not None:
+        fields.model_name = repo.split("/")[1]
+        fields.eval_results = [
+            EvalResult(
+                task_type=fields.get("pipeline_tag") or "fill-mask",
+                dataset_type="held-out",
+                dataset_name="text held out from the training data",
+                metric_type=score.name,
+                metric_name=score.label,
+                metric_value=float(f"{score.value:.4g}"),
+            )
+            for score in evaluation.scores
+        ]
+    return str(found)

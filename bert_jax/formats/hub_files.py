@@ -197,6 +197,12 @@ def wanted_files(listed: Iterable[str], parts: Iterable[str], source: str, get: 
 _OTHER_WEIGHTS = {".h5", ".ot", ".onnx", ".bin", ".safetensors", ".msgpack", ".ckpt", ".gguf", ".index"}
 
 
+def is_read_by_a_load(name: str) -> bool:
+    """Whether some library that loads a published model reads the file of this name: config, weights, tokenizer."""
+    weights = "/" not in name and Path(name).suffix in _OTHER_WEIGHTS
+    return weights or name in (CONFIG, *WEIGHTS, *TOKENIZER, *POOLING)
+
+
 class CachedFiles:
     """The files that a cache has of one commit of a model, and those that it lacks.
 

@@ -85,7 +85,8 @@ def test_the_card_tells_the_training_and_no_paths(export):
     assert "| step | 30 |" in card
     assert "128, 8, 30" in card
     assert "0.001" in card
-    assert "| held-out mlm_loss (step 20) | 4.5 |" in card  # the one of step 99 came after
+    assert "at step 20" in card  # the evaluation of step 99 came after
+    assert "| masked-LM loss, nats | 4.5 | | |" in card
     assert "secret" not in card
 
 

@@ -12,9 +12,9 @@ import jax
 from bert_jax.data.tasks.encoded import BUCKETS, Encoded, LengthBatches, evaluation_batches
 from bert_jax.data.tokenizer.tokenizer import Tokenizer
 from bert_jax.files import json_text, read_json_lines
-from bert_jax.formats.card import training_facts
 from bert_jax.formats.load import load_arrays
 from bert_jax.formats.source import Source
+from bert_jax.formats.training_record import training_record
 from bert_jax.formats.write import save_pretrained
 from bert_jax.model.heads import HEADS
 from bert_jax.training.optimizer import layer_rates, make_optimizer, make_schedule, with_rates
@@ -208,7 +208,7 @@ def write_export(
 ) -> None:
     """Writes the run's `export/`: the model with the task's head and label names, in a form that transformers loads."""
     with run.on_disk() as folder:
-        card = training_facts(folder, step)
+        card = training_record(folder, step)
 
     def write(folder: Path) -> None:
         save_pretrained(folder, config.model, params, tokenizer, head=task.head, step=step, card=card)

@@ -9,8 +9,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from bert_jax.formats.card import training_facts
 from bert_jax.formats.source import Source
+from bert_jax.formats.training_record import training_record
 from bert_jax.formats.write import save_pretrained
 from bert_jax.model.heads import HEADS
 from bert_jax.training.optimizer import make_optimizer, make_schedule
@@ -178,7 +178,7 @@ class PretrainingJob(ModelJob):
             return
         run = self._run
         with run.on_disk() as folder:
-            card = training_facts(folder, step)
+            card = training_record(folder, step)
 
         def write(folder: Path) -> None:
             head, tokenizer = head_for(self._data), self._data.tokenizer

@@ -10,6 +10,10 @@ TORCH = "bert_jax/formats/torch/bin.py"
 TF1_NAMES = "bert_jax/formats/tensorflow/names.py"
 READ = "bert_jax/formats/read.py"
 WRITE = "bert_jax/formats/write.py"
+HUB = "bert_jax/formats/hub.py"
+HUB_FILES = "bert_jax/formats/hub_files.py"
+TRAINING_RECORD = "bert_jax/formats/training_record.py"
+OF_PUSH = "tests/formats/test_push.py"
 OF_NAMES = "tests/formats/test_names.py"
 OF_READ = "tests/formats/test_read.py"
 OF_WRITE = "tests/formats/test_write.py"
@@ -234,5 +238,33 @@ MUTANTS: tuple[Mutant, ...] = (
         'exported = self.folder / "exported"',
         "of a fine-tuning run the last checkpoint is loaded and not the best model",
         ("tests/inference/tasks/test_task_source.py::test_of_a_fine_tuning_run_its_export_is_taken",),
+    ),
+    Mutant(
+        HUB,
+        "if there and not overwrite:",
+        "if not there and not overwrite:",
+        "a push replaces a model without being asked to",
+        (f"{OF_PUSH}::test_a_repository_with_files_is_replaced_only_on_request",),
+    ),
+    Mutant(
+        HUB,
+        "parent_commit=info.sha,",
+        "parent_commit=None,",
+        "a push overtakes another one",
+        (f"{OF_PUSH}::test_a_push_that_another_overtakes_is_refused",),
+    ),
+    Mutant(
+        HUB_FILES,
+        "return weights or name in (CONFIG, *WEIGHTS, *TOKENIZER, *POOLING)",
+        "return name in (CONFIG, *WEIGHTS, *TOKENIZER, *POOLING)",
+        "shards of the former model stay on the hub",
+        (f"{OF_PUSH}::test_a_repository_with_files_is_replaced_only_on_request",),
+    ),
+    Mutant(
+        TRAINING_RECORD,
+        'rows = [row for row in rows if step is None or row.get("step", 0) <= step]',
+        "",
+        "a card has the scores of a later step",
+        ("tests/cli/test_commands.py::test_the_card_tells_the_training_and_no_paths",),
     ),
 )

@@ -1,0 +1,108 @@
+"""What `python -m bert_jax push` uploads: the files of a model, and a card that holds its scores."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import NamedTuple
+
+from bert_jax.errors import UserError
+from bert_jax.formats.card import card_of_published, model_card
+from bert_jax.formats.convert import convert
+from bert_jax.formats.hub import with_metadata
+from bert_jax.formats.hub_files import parse_hub_id
+from bert_jax.formats.load import load_arrays
+from bert_jax.formats.new_folder import CARD, CARD_MARK, write_text
+from bert_jax.formats.source import AnySource, Source, open_source
+from bert_jax.formats.training_record import last_evaluation
+
+
+class Parcel(NamedTuple):
+    """A model that is ready to be uploaded.
+
+    Attributes:
+        files: name in the repository -> the file on this machine.
+        card: the text of its README.md.
+        head: the head that the files are for.
+        step: the training step; None if it is not recorded.
+    """
+
+    files: dict[str, Path]
+    card: str
+    head: str
+    step: int | None
+
+    @property
+    def size(self) -> int:
+        """In bytes."""
+        return sum(path.stat().st_size for path in self.files.values())
+
+
+@contextmanager
+def packed(source: AnySource, repo: str, *, step: int | None = None, license: str | None = None) -> Iterator[Parcel]:
+    """Yield the files to upload. They are temporary: the export of a run, and the card of any model.
+
+    A run is exported anew. Of a folder, every file is taken that is not hidden, after its weights have been read; its
+    own README.md stays, apart from the licence.
+
+    Args:
+        source: a run directory (of a fine-tuning run, its best model), or a folder that transformers loads.
+        repo: "ORG/NAME" or "ORG/NAME@BRANCH", where the card says that the model is.
+        step: of a run directory, the checkpoint to take; None: the newest.
+        license: the hub's name of a licence, such as "apache-2.0", for the card's metadata.
+
+    Raises:
+        FileNotFoundError, UserError: as `convert`; `repo` has no organisation; or `source` is in Google's form.
+    """
+    full = _full_name(repo)
+    opened = open_source(source)
+    with TemporaryDirectory(prefix="bert_jax-push-") as scratch:
+        if opened.is_run:
+            folder, report, _ = convert(opened, Path(scratch) / full.split("/")[1], step=step)
+            card, evaluation = (folder / CARD).read_text(encoding="utf-8"), last_evaluation(opened.folder, report.step)
+        else:
+            if step is not None:
+                raise UserError(f"--step {step}: {source} is a folder, not a run directory, and has one model")
+            folder, evaluation = _checked(opened).folder, None
+            config, _, report = load_arrays(opened)
+            report.check()
+            own = folder / CARD
+            known = {"converted from": opened.published} if opened.published else None
+            card = own.read_text(encoding="utf-8") if own.is_file() else model_card(config, report.head, known, name="")
+        if CARD_MARK in card:
+            card = _titled(card_of_published(card, full), full.split("/")[1])
+        card = with_metadata(card, full, license=license, evaluation=evaluation)
+        write_text(Path(scratch) / CARD, card)
+        yield Parcel(_files(folder) | {CARD: Path(scratch) / CARD}, card, report.head, report.step)
+
+
+def _full_name(repo: str) -> str:
+    if "/" not in repo or Path(repo).is_absolute() or repo.startswith((".", "~")):
+        raise UserError(
+            f"{repo!r}: expected ORG/NAME (or ORG/NAME@BRANCH), where ORG is your user name or organisation"
+        )
+    return parse_hub_id(repo).repo
+
+
+def _checked(source: Source) -> Source:
+    if source.kind == "google":
+        raise UserError(
+            f"{source}: is in the form of Google's code, which transformers cannot load; "
+            f"first: python -m bert_jax convert {source} DST"
+        )
+    return source
+
+
+def _titled(card: str, name: str) -> str:
+    """A card of ours whose first heading is the model's published name, not that of a folder on this machine."""
+    front, _, rest = card.partition("\n# ")
+    return f"{front}\n# {name}\n{rest.partition(chr(10))[2]}"
+
+
+def _files(folder: Path) -> dict[str, Path]:
+    found = {path.relative_to(folder): path for path in sorted(folder.rglob("*")) if path.is_file()}
+    return {
+        name.as_posix(): path
+        for name, path in found.items()
+        if not any(part.startswith(".") or part == "__pycache__" for part in name.parts)
+    }
