@@ -29,7 +29,9 @@ def find_in_data(data: DataEvidence, masking: dict[str, Any] | None, length: int
 
     Data without a report, made by another program, is only checked for masks.
     """
-    rules = (_documents, _short_documents, _casing, _unknown_tokens, _duplicates, _overlap) if data.report else ()
+    rules = (
+        (_documents, _wrapped, _short_documents, _casing, _unknown_tokens, _duplicates, _overlap) if data.report else ()
+    )
     found = [*(rule(data) for rule in rules), _masks(data, masking, length)]
     return [finding for finding in found if finding]
 
@@ -41,16 +43,29 @@ def _documents(data: DataEvidence) -> Finding | None:
         largest, total = max(largest, int(sizes.max())), total + int(sizes.sum())
     count, cut = data.train["documents"], [w for w in data.report["warnings"] if "were so long that they were cut" in w]
     share = largest / total
-    if count > 1 and share <= LARGEST_DOCUMENT and not cut:
+    large = share > LARGEST_DOCUMENT and data.manifest["objective"] != "none"
+    if count > 1 and not large and not cut:
         return None
     one = "the train split is one document"
     seen = one if count == 1 else f"one of {count:,} documents has {share:.0%} of the text"
     return Finding(
         "one document",
-        cut[0] if cut and share <= LARGEST_DOCUMENT else seen,
-        "The text does not say where its documents end. Sentence pairs are then nearly all from the same document, and "
-        "little or nothing can be held out for evaluation.",
+        cut[0] if cut and not large else seen,
+        "The text does not say where its documents end, so nearly all sentences seem to belong together: there is no "
+        "other document to draw a random second sentence from, or to evaluate on.",
         f"Put a blank line between documents, or give one file or one JSON object each; then {_prepare(data)}",
+    )
+
+
+def _wrapped(data: DataEvidence) -> Finding | None:
+    ruined = [warning for warning in data.report["warnings"] if "every line counts as a sentence" in warning]
+    if not ruined:
+        return None
+    return Finding(
+        "wrapped lines",
+        ruined[0].partition(". ")[0],
+        "The lines are cut at a column, so the model sees pieces of sentences.",
+        f"Join the lines of each paragraph: {_prepare(data, '--unwrap')}",
     )
 
 

@@ -209,7 +209,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         DATA_RULES,
-        "if count > 1 and share <= LARGEST_DOCUMENT and not cut:",
+        "if count > 1 and not large and not cut:",
         "if count > 1 and not cut:",
         "the doctor passes over a document that is most of the text",
         (f"{OF_DOCTOR}::test_one_document_among_few_is_named",),

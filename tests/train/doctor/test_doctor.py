@@ -3,6 +3,7 @@
 import itertools
 import json
 import re
+import textwrap
 from pathlib import Path
 
 import numpy as np
@@ -121,6 +122,14 @@ def test_one_document_among_few_is_named(folder, documents, tmp_path, capsys):
     (found,) = diagnosis(run_on(tmp_path, data), capsys).values()
     assert found["rule"] == "one document"
     assert re.search(r"one of \d documents has [789]\d%", found["seen"])
+
+
+def test_wrapped_text_is_named(folder, documents, tmp_path, capsys):
+    wrapped = ["\n".join(textwrap.wrap(" ".join(text.splitlines()), 72)) for text in documents]
+    data = make(tmp_path / "wrapped", wrapped, "--vocab", str(folder / "uncased"))
+    (found,) = diagnosis(run_on(tmp_path, data), capsys).values()
+    assert found["rule"] == "wrapped lines"
+    assert re.search(r"wrapped.txt is wrapped at column 7\d", found["seen"])
 
 
 def test_a_vocabulary_in_the_other_casing_is_named(folder, documents, tmp_path, capsys):
