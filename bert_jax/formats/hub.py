@@ -331,7 +331,7 @@ def upload(
         if there and not overwrite:
             raise UserError(
                 f"{target}: already has {len(there)} files ({', '.join(there[:3])}{' ...' if len(there) > 3 else ''}); "
-                "--overwrite replaces the model in a new commit, or choose another name"
+                "overwrite=True replaces the model in a new commit, or choose another name"
             )
         stale = tuple(name for name in there if name not in files and is_read_by_a_load(name))
         commit = api.create_commit(
@@ -349,7 +349,8 @@ def upload(
     for name, path in files.items():
         problem = _damage(path, found[name]) if name in found else "it is missing"
         if problem:
-            raise UserError(f"{target}: {name} on the hub differs from {path} ({problem}); push again with --overwrite")
+            advice = "push again with overwrite=True"
+            raise UserError(f"{target}: {name} on the hub differs from {path} ({problem}); {advice}")
     return Pushed(target.repo, target.revision, commit.oid, f"{endpoint}/{target.repo}", created, stale)
 
 
@@ -361,7 +362,8 @@ def _open_repository(api: "HfApi", target: HubId, private: bool) -> "tuple[Model
     try:
         info = api.model_info(target.repo)
         if private and not info.private:
-            raise UserError(f"{target.repo}: exists and is public; make it private in its settings, or drop --private")
+            advice = "make it private in its settings, or drop private=True"
+            raise UserError(f"{target.repo}: exists and is public; {advice}")
     except errors.RepositoryNotFoundError:
         api.create_repo(target.repo, private=private or None, exist_ok=True)
         created = True

@@ -62,7 +62,7 @@ def packed(source: AnySource, repo: str, *, step: int | None = None, license: st
             card, evaluation = (folder / CARD).read_text(encoding="utf-8"), last_evaluation(opened.folder, report.step)
         else:
             if step is not None:
-                raise UserError(f"--step {step}: {source} is a folder, not a run directory, and has one model")
+                raise UserError(f"step={step}: {source} is a folder, not a run directory, and has one model")
             folder, evaluation = _checked(opened).folder, None
             config, _, report = load_arrays(opened)
             report.check()
