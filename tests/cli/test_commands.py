@@ -123,7 +123,7 @@ def test_convert_to_vectors_takes_the_encoder_alone(run, tmp_path, capsys):
 def test_convert_draws_a_classifier_if_asked(export, tmp_path, capsys):
     argv = ["convert", str(export), str(tmp_path / "x"), "--head", "sequence-classification", "--num-labels", "3"]
     assert main(argv) == 2
-    assert "allow_missing" in capsys.readouterr().err
+    assert "--allow-missing classifier" in capsys.readouterr().err
     assert main([*argv, "--allow-missing", "classifier"]) == 0
     assert "mlm_head" not in str(load(tmp_path / "x").params.keys())
     assert load(tmp_path / "x").config.num_labels == 3
