@@ -212,7 +212,7 @@ def test_the_verb_writes_a_line_a_text(folder, predict, tmp_path, capsys, monkey
     assert [line.split("\t")[1] for line in lines if line.startswith("  ")] == tokens
 
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"hello\n\n\xff\nhelds\n")))
-    with pytest.raises(UserError, match="2 of 4 could not be answered; the others were"):
+    with pytest.raises(UserError, match="2 of 4 texts could not be answered"):
         run(folder, "--json", "--tokens", "--within-word")
     found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [set(row) for row in found[1:3]] == [{"error"}] * 2
