@@ -151,7 +151,7 @@ def test_a_repository_with_files_is_replaced_only_on_request(run, hub, tmp_path,
     hub.publish(REPO, old | {"photo.jpg": b"cat"})
     before = dict(files_of(hub))
     said = refusal(capsys, str(run), REPO)
-    assert said.startswith(f"error: {REPO}: already has 4 files") and "--overwrite" in said
+    assert f"error: {REPO}: already has 4 files" in said and "--overwrite" in said
     assert files_of(hub) == before
     assert main(["push", str(run), REPO, "--overwrite"]) == 0
     assert "deleted there" in capsys.readouterr().err
