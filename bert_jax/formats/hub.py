@@ -380,6 +380,8 @@ def _push_explained(target: HubId, endpoint: str) -> Iterator[None]:
 
     try:
         yield
+    except UserError:
+        raise
     except errors.HfHubHTTPError as error:
         status, said = error.response.status_code, error.server_message or ""
         if status in (401, 403):

@@ -151,7 +151,7 @@ def test_a_repository_with_files_is_replaced_only_on_request(run, hub, tmp_path,
     hub.publish(REPO, old | {"photo.jpg": b"cat"})
     before = dict(files_of(hub))
     said = refusal(capsys, str(run), REPO)
-    assert "already has 4 files" in said and "--overwrite" in said
+    assert f"error: {REPO}: already has 4 files" in said and "--overwrite" in said
     assert files_of(hub) == before
     assert main(["push", str(run), REPO, "--overwrite"]) == 0
     assert "deleted there" in capsys.readouterr().err
@@ -172,7 +172,7 @@ def test_a_private_push_creates_a_private_repository_and_refuses_a_public_one(ru
     assert main(["push", str(run), REPO, "--private"]) == 0
     assert hub.models[REPO].private
     hub.publish("somebody/open", {".gitattributes": b""})
-    assert "exists and is public" in refusal(capsys, str(run), "somebody/open", "--private")
+    assert "error: somebody/open: exists and is public" in refusal(capsys, str(run), "somebody/open", "--private")
     assert list(files_of(hub, "somebody/open")) == [".gitattributes"]
 
 
