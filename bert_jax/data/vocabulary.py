@@ -358,9 +358,8 @@ def learn_vocabulary(
     known = [*special_tokens, *(c for c in sorted(alphabet) if c not in special_tokens), *_continuing(words)]
     if len(known) > size:
         raise UserError(
-            f"a vocabulary of {size} is too small: {len(special_tokens)} special tokens and an alphabet of "
-            f"{len(known) - len(special_tokens)} pieces need {len(known)}; ask for more, or for a smaller "
-            f"character_coverage (now {character_coverage})"
+            f"a vocabulary of {size} pieces is too small: {len(special_tokens)} special tokens and an alphabet of "
+            f"{len(known) - len(special_tokens)} need {len(known)}"
         )
     pieces = tuple(known + learn_pieces(words, known, size - len(known), min_frequency))
     if len(pieces) < size:

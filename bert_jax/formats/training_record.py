@@ -9,7 +9,7 @@ from bert_jax.errors import UserError
 from bert_jax.files import read_json_lines, read_object
 
 _OPTIMIZER = ("name", "learning_rate", "warmup_steps", "schedule", "weight_decay")
-_UNIGRAM, _MAJORITY = "unigram_", "majority_"
+_OF_BASELINES = ("unigram_", "majority_", "baseline_")
 _COSTS = ("tokens", "seconds", "cpu_seconds")
 _LABELS = {
     "mlm_loss": "masked-LM loss, nats",
@@ -49,19 +49,19 @@ def last_evaluation(run: str | os.PathLike[str], step: int | None) -> Evaluation
     if not rows:
         return None
     values = {name: value for name, value in rows[-1].items() if isinstance(value, float)}
-    is_task = "mlm_loss" not in values  # then majority_accuracy is the baseline of the task's own accuracy
     return Evaluation(
         rows[-1]["step"],
         tuple(
-            RecordedScore(name, _LABELS.get(name, name), value, *_baseline(name, values, is_task=is_task))
+            RecordedScore(name, _LABELS.get(name, name), value, *_baseline(name, values))
             for name, value in values.items()
-            if not name.startswith((_UNIGRAM, _MAJORITY)) and name not in _COSTS
+            if not name.startswith(_OF_BASELINES) and name not in _COSTS
         ),
     )
 
 
-def _baseline(name: str, values: Mapping[str, float], *, is_task: bool) -> tuple[float | None, str | None]:
-    key, label = (_MAJORITY + name, "always the most frequent label") if is_task else _BASELINES.get(name, ("", ""))
+def _baseline(name: str, values: Mapping[str, float]) -> tuple[float | None, str | None]:
+    """The baseline of a score and what it is; a fine-tuning run records that of NAME as baseline_NAME."""
+    key, label = _BASELINES.get(name, (f"baseline_{name}", "the most frequent answer of the training data"))
     return (values[key], label) if key in values else (None, None)
 
 

@@ -110,10 +110,10 @@ def test_the_hubs_own_reader_finds_licence_and_scores_in_the_card(run, hub):
 def test_a_fine_tuned_models_card_has_the_score_beside_the_majority_class(tmp_path, params, tokenizer):
     config = {"model": CONFIG.to_json(), "task": "classify"}
     run = write_run(tmp_path / "mails", config, params, tokenizer, steps=(5, 9))
-    row = {"kind": "eval", "step": 9, "accuracy": 0.875, "majority_accuracy": 0.5, "f1": 0.75}
+    row = {"kind": "eval", "step": 9, "accuracy": 0.875, "baseline_accuracy": 0.5, "f1": 0.75}
     (run / "metrics.jsonl").write_text(json.dumps(row))
     with packed(run, REPO) as parcel:
-        assert "| accuracy | 0.875 | 0.5 | always the most frequent label |" in parcel.card
+        assert "| accuracy | 0.875 | 0.5 | the most frequent answer of the training data |" in parcel.card
         assert "| f1 | 0.75 | | |" in parcel.card
 
 

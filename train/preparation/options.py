@@ -244,6 +244,7 @@ _AS_FIELDS = (
     (re.compile(r"--vocab-size N\b"), "text_options.vocab_size=N"),
     (re.compile(r"another --output\b"), "another run="),
     (re.compile(r"--output (?=\S)"), ""),
+    (re.compile(r"--max-seq-length\b"), "phases"),
     (re.compile(r"--([a-z][a-z-]*)"), lambda found: f"text_options.{found[1].replace('-', '_')}"),
 )  # fmt: skip
 

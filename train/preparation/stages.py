@@ -138,13 +138,16 @@ def make_tokenizer(options: PrepareOptions, sources: Sequence[CorpusFile]) -> tu
         texts = (text for split, text in in_splits(options, documents) if split == "train")
         literal = () if google else SPECIAL_TOKENS
         counts = count_words(texts, special_tokens=literal, workers=options.workers)
-    learnt = learn_vocabulary(
-        counts,
-        size=options.vocab_size,
-        cased=bool(options.cased),
-        strip_accents=options.strip_accents,
-        max_word_length=switches.get("max_word_length", 100),
-    )
+    try:
+        learnt = learn_vocabulary(
+            counts,
+            size=options.vocab_size,
+            cased=bool(options.cased),
+            strip_accents=options.strip_accents,
+            max_word_length=switches.get("max_word_length", 100),
+        )
+    except UserError as error:
+        raise UserError(f"--vocab-size {options.vocab_size}: {error}") from None
     return learnt.tokenizer(**switches), learnt.report
 
 

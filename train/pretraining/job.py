@@ -144,7 +144,9 @@ class PretrainingJob(ModelJob):
             size = f"{model.num_hidden_layers} layers of {model.hidden_size}, {model.vocab_size:,} tokens"
             log.say(f"model and parameters of {self._source.name}: {model.model_type}, {size}")
         if not self._held_out_of(self.config.phases[-1]):
-            log.say("the data has no held-out documents: there will be no evaluation (prepare with --held-out)")
+            of_text = "start another run with text_options.held_out=0.1"
+            again = of_text if self.config.text else "prepare it with --held-out 0.1"
+            log.say(f"the data has no held-out documents: there will be no evaluation; {again}")
 
     def batches(self, step: int) -> Generator[tuple[dict[str, jax.Array], float]]:
         """Yields the batches of all phases; a phase continues in the data where an earlier one of its length ended."""

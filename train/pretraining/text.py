@@ -1,11 +1,10 @@
 """`text=`: prepares raw text inside the run directory, or a sample of it to forecast what a run on it would cost."""
 
 import json
-import re
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -17,9 +16,10 @@ from bert_jax.errors import UserError
 from bert_jax.formats.source import Source
 from train.preparation.directory import prepare
 from train.preparation.options import HELD_OUT, PrepareOptions, inputs_in
-from train.preparation.show import print_report
+from train.preparation.show import print_report, print_warning
 from train.preparation.stages import open_corpus
-from train.pretraining.recipe import PretrainConfig, TextConfig
+from train.preparation.wrapping import warnings_about_lines
+from train.pretraining.recipe import PretrainConfig
 from train.pretraining.source import PreparedData, RandomData
 from train.pretraining.start import adopted_model
 from train.run.directory import RunDirectory
@@ -42,32 +42,13 @@ def prepare_text(run: RunDirectory, config: PretrainConfig, given: frozenset[str
     # Without a config.json an earlier start failed after preparing: `prepare` then compares the options with its own.
     if jax.process_index() == 0 and not ((run.data / "manifest.json").exists() and run.config.exists()):
         _check_source(config, given, source)
-        with in_fields():
-            manifest = prepare(_options(config, Path(run.data)))
+        manifest = prepare(_options(config, Path(run.data)))
         print_report(manifest, title=f"{run.data}: done")
     if jax.process_count() > 1:
         from jax.experimental import multihost_utils
 
         multihost_utils.sync_global_devices("text prepared")
     return str(run.data)
-
-
-@contextmanager
-def in_fields() -> Iterator[None]:
-    """While active, errors name fields of the run's config in place of options of train.prepare."""
-    own = {field.name for field in fields(TextConfig)}
-
-    def field(option: re.Match[str]) -> str:
-        name, space = option.groups()
-        name = name.replace("-", "_")
-        path = {"max_seq_length": "phases"}.get(name, f"text_options.{name}" if name in own else name)
-        return path + ("=" if space else "")
-
-    try:
-        yield
-    except UserError as error:
-        text = str(error).replace("--cased or --uncased", "text_options.cased=true or text_options.cased=false")
-        raise UserError(re.sub(r"--([a-z][a-z-]*)( (?=\S))?", field, text)) from error
 
 
 class SampledText(PreparedData):
@@ -107,8 +88,10 @@ def sampled_text(config: PretrainConfig, given: frozenset[str], source: Source |
             sample = (str(folder / "sample.jsonl"),)
             options = replace(options, inputs=sample, format="jsonl", field="text", unwrap=False, documents=None)
             options = replace(options, held_out=held_out)
-        with in_fields():
-            prepare(options)
+        manifest = prepare(options)
+        about_lines = warnings_about_lines(_options(config, folder / "data"), sources) if share < 1 else []
+        for warning in (*map(options.spelled, about_lines), *manifest["report"]["warnings"]):
+            print_warning(warning)
         seconds = (time.monotonic() - started) / share
         yield SampledText(options.output, share=share, seconds=seconds, vocab_size=options.vocab_size)
 
