@@ -275,7 +275,7 @@ def test_special_tokens_come_first_in_the_order_given():
     ("counts", "options", "message"),
     [
         ({}, {}, "the text is empty"),
-        ({"abc": 3}, {"size": 8}, "need 10; ask"),
+        ({"abc": 3}, {"size": 8}, "an alphabet of 5 need 10$"),
         ({"abc": 3}, {"special_tokens": ("[UNK]", "[CLS]")}, r"no \[SEP\]"),
         ({"abc": 3}, {"special_tokens": (*SPECIAL_TOKENS, "[UNK]")}, "twice"),
         ({"abc": 3}, {"character_coverage": 1.5}, "character_coverage"),

@@ -2,7 +2,7 @@
 
     python -m tests.train.doctor.record WORK
 
-It trains in WORK and writes the config and the metrics of each run to tests/train/doctor/runs/, without the speeds. It takes
+It trains in WORK and writes the config and the metrics of each run to tests/train/doctor/recorded/, without the speeds. It takes
 some ten minutes on two cores. A run named after a fault has this fault; the others are healthy.
 """
 
@@ -14,7 +14,7 @@ from bert_jax.files import read_json_lines
 from train import prepare, pretrain
 from train.demo import write_corpus
 
-RUNS = Path(__file__).parent / "runs"
+RUNS = Path(__file__).parent / "recorded"
 KEPT = (
     "kind", "step", "learning_rate", "mlm_loss", "mlm_accuracy", "unigram_loss", "grad_norm", "nsp_accuracy",
     "majority_accuracy", "skipped_total",

@@ -18,7 +18,7 @@ from train.preparation.held_out import is_held_out
 from train.pretraining.recipe import PretrainConfig
 from train.run.config import override
 
-RUNS = Path(__file__).parent / "runs"
+RUNS = Path(__file__).parent / "recorded"
 COMMON = ["--max-seq-length", "64", "--dupe-factor", "2", "--held-out", "0.1", "--workers", "1"]
 
 

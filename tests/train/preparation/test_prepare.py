@@ -539,7 +539,7 @@ def test_a_changed_byte_fails_the_check(options, capsys):
         (["IN", "--output", "OUT", "--vocab", "V", "--recipe", "google", "--objective", "sop"], "--recipe google: needs"),
         (["IN", "--output", "OUT", "--vocab", "V", "--rows", "blocks"], "--rows blocks: needs --objective none"),
         (["IN", "--output", "OUT", "--vocab", "V", "--recipe", "gogle"], "invalid choice: 'gogle'"),
-        (["IN", "--output", "OUT", "--vocab-size", "7"], "a vocabulary of 7 is too small"),
+        (["IN", "--output", "OUT", "--vocab-size", "7"], "--vocab-size 7: a vocabulary of 7 pieces is too small"),
         (["--check", "NO"], "NO: no such folder"),
         (["--show", "NO", "--limit", "-1"], "--limit: found -1"),
         (["IN", "--check", "NO"], "cannot be combined"),
