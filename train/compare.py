@@ -7,7 +7,6 @@ last evaluation (pretraining) or of the one that chose the model (fine-tuning). 
 in what makes scores comparable: the task, the held-out data, the vocabulary.
 """
 
-import difflib
 import hashlib
 import io
 import json
@@ -24,7 +23,7 @@ from rich.table import Table
 from bert_jax.cli.arguments import Parser
 from bert_jax.cli.program import in_own_words
 from bert_jax.errors import UserError
-from bert_jax.files import check_reachable, read_json_lines, read_object, write_whole
+from bert_jax.files import check_reachable, near_path, read_json_lines, read_object, write_whole
 from train.run.curves import SCORES, has_glyphs
 from train.run.stopping import EXIT_DONE, run_program
 
@@ -146,12 +145,9 @@ def read_run(name: str) -> RunToCompare:
     check_reachable(name)
     path = epath.Path(name)
     if not (path / "config.json").exists():
-        parent = path.parent
-        others = [one.name for one in parent.iterdir() if (one / "config.json").exists()] if parent.exists() else []
-        near = difflib.get_close_matches(path.name, others, n=3)
-        hint = f"; did you mean {' or '.join(str(parent / one) for one in near)}?" if near else ""
-        what = "has no config.json, so it is not a run directory" if path.exists() else "no such run directory"
-        raise FileNotFoundError(f"{name}: {what}{hint}")
+        if path.exists():
+            raise FileNotFoundError(f"{name}: has no config.json, so it is not a run directory")
+        raise FileNotFoundError(f"{name}: no such run directory{near_path(name)}")
     config = read_object(path / "config.json")
     if "task" not in config and "phases" not in config:
         raise UserError(f"{name}: its config.json is not that of a run; expected a directory that a run= named")

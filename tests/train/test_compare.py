@@ -142,7 +142,7 @@ def test_a_mistake_is_one_line_and_no_picture(short: str, tmp_path: Path, capsys
     picture = tmp_path / "c.png"
     for words, says in (
         ([short, tuned], f"{short} is a pretraining run and {tuned} a fine-tuning run; compare one kind"),
-        ([f"{tmp_path}/shrot"], f"{tmp_path}/shrot: no such run directory; did you mean {short}?"),
+        ([f"{tmp_path}/shrot"], f"{tmp_path}/shrot: no such run directory (did you mean {short}?)"),
         ([f"{tmp_path}/nothing"], f"{tmp_path}/nothing: no such run directory"),
         ([str(tmp_path / "model")], "model: its config.json is not that of a run"),
         ([young], f"{young}: has no metrics yet"),
