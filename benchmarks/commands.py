@@ -43,7 +43,7 @@ _NOT_RUN = {
     "make": "sets up an environment; the table of RESULTS.md has its time",
     "pip install": "needs a package index; every `make` target does it",
 }
-_MADE_BY = {"README.md": ("my-bert",), "docs/export.md": ("my-bert", "my-encoder")}
+_MADE_BY = {"README.md": ("my-bert", "runs/books"), "docs/export.md": ("my-bert", "my-encoder")}
 
 
 def commands_of(document: Path) -> list[str]:

@@ -163,9 +163,12 @@ def open_data(config: PretrainConfig) -> DataSource:
     for phase in config.phases:
         if data.examples(phase.length) == 0:
             have = ", ".join(map(str, data.lengths))
+            lengths = ",".join(str(length) for length in sorted({phase.length for phase in config.phases}))
+            mend = (
+                "choose another run=" if config.text else f"run python -m train.prepare with --max-seq-length {lengths}"
+            )
             raise UserError(
-                f"{data.path}: has no examples of length {phase.length}, which a phase needs; it has {have}; run "
-                f"python -m train.prepare with --max-seq-length {','.join(str(p.length) for p in config.phases)}, or "
-                "change phases"
+                f"{data.path}: has no examples of length {phase.length}, which a phase needs; it has {have}; {mend}, "
+                "or change phases"
             )
     return data
