@@ -257,7 +257,7 @@ def add_words(parts: TokenizerParts, words: Sequence[str], *, into_unused: bool)
     if into_unused and len(unused) < len(new):
         raise UserError(
             f"{len(new)} new words, but the vocabulary has {len(unused)} [unusedN] places: "
-            "add fewer words, or append them"
+            "add fewer words, or append them (without into_unused=True)"
         )
     if not new:
         return parts, new
