@@ -62,8 +62,8 @@ def runnable(command: str) -> str:
     """The command with this machine's Python and the names that stand for published models and placeholders."""
     for pattern, name in _NAMES.items():
         command = re.sub(pattern, name, command)
-    command = re.sub(r"^bert-jax\b", "python -m bert_jax", command)
-    return re.sub(r"^python\b", sys.executable, command)
+    command = re.sub(r"(?<![\w/.-])bert-jax(?= )", "python -m bert_jax", command)
+    return re.sub(r"(?<![\w/.-])python(?= )", sys.executable, command)
 
 
 def run(command: str, folder: Path, environment: dict[str, str], seconds: float) -> tuple[str, float, str]:
@@ -111,12 +111,14 @@ def write_materials(folder: Path) -> None:
     (folder / "wiki-0.jsonl.gz").write_bytes(gzip.compress(rows))
     for name in ("texts.txt", "questions.txt", "report.txt", "new.txt"):
         (folder / name).write_text("\n".join(lines) + "\n", encoding="utf-8")
+    first_hour = (ROOT / "docs/first-hour.md").read_text(encoding="utf-8")
+    (folder / "packages.py").write_text(first_hour.split("`packages.py`:")[1].split("```python\n")[1].split("```")[0])
     (folder / "terms.txt").write_text("myocarditis\nangioplasty\n", encoding="utf-8")
     pairs = list(zip(lines[::2], lines[1::2], strict=False))
     (folder / "pairs.tsv").write_text("".join(f"{a}\t{b}\n" for a, b in [("premise", "hypothesis"), *pairs]))
     write_rows(folder / "pairs.jsonl", [{"text": a, "text_pair": b} for a, b in pairs])
     write_rows(folder / "questions.jsonl", [{"question": "What is read?", "context": line} for line in lines])
-    choices = {"text": ["a file", "a door"], "label": ["A", "B"]}
+    choices = [{"text": "a file", "label": "A"}, {"text": "a door", "label": "B"}]
     write_rows(folder / "test.jsonl", [{"id": "1", "question": {"stem": "What is read?", "choices": choices}}])
     shutil.copy(folder / "squad/dev-v1.1.json", folder / "dev-v1.1.json")
     shutil.copy(folder / "squad2/dev-v2.0.json", folder / "dev.json")
@@ -167,6 +169,7 @@ _QUICK = "init=published epochs=1 batch=8 max_length=64"
 _RUNS = f"""\
 python -m train.demo
 python -m train.pretrain configs/tiny.py text=books optimizer.warmup_steps=2 phases='((64,8,20),)' run=runs/books
+python -m train.pretrain configs/tiny.py text=books optimizer.warmup_steps=2 phases='((64,8,20),)' run=runs/try
 python -m train.finetune configs/finetune.py train=mails.csv dev=0.1 text=body label=folder {_QUICK} run=runs/reviews
 python -m train.finetune configs/finetune_ner.py data=conll {_QUICK} run=runs/ner
 python -m train.finetune configs/finetune_squad.py data=squad {_QUICK} stride=16 run=runs/squad
