@@ -28,6 +28,13 @@ def places(tmp_path_factory) -> dict[str, str]:
         {"context": "hello world", "qas": [{"id": "a", "question": "o", "answers": []}]}]}]}))  # fmt: skip
     (folder / "texts.txt").write_text("hello\nheld\n")
     (folder / "taken").write_text("mine")
+    (folder / "rows.json").write_text('{"text": "hello"}\n{"text": "held"}\n')
+    (folder / "rows.jsonl").write_text('{"text": "hello"}\n{"text": "held"}\n')
+    (folder / "old.png").write_text("mine")
+    (folder / "run").mkdir()
+    (folder / "run" / "config.json").write_text('{"phases": [[16, 2, 4]]}')
+    rows = ({"kind": "train", "step": step, "mlm_loss": 3.0, "mlm_accuracy": 0.1} for step in (1, 2))
+    (folder / "run" / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     (folder / "words.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nHello\n")
     heads = ("pretraining", "sequence-classification", "question-answering", "token-classification")
     models = {name.split("-")[0]: str(export(folder / name, name)) for name in heads}
@@ -35,8 +42,22 @@ def places(tmp_path_factory) -> dict[str, str]:
     return {"tmp": str(folder)} | models
 
 
+def corrected(words: list[str], advised: str, places: dict[str, str]) -> list[str]:
+    """The words with those that a message advises; "!WORD" leaves out the words that begin so."""
+    said = advised.format(**places).split()
+    left_out = tuple(word[1:] for word in said if word.startswith("!"))
+    kept = [word for word in words if not (left_out and word.startswith(left_out))]
+    return kept + [word for word in said if not word.startswith("!")]
+
+
 OF_VERBS = [
     # what is typed, part of the message, the words that it advises
+    ("tag {token} --conll", "name the file", "{tmp}/columns.conll"),
+    ("tag {token} {tmp}/columns.conll --conll --split spaces", "leave it out", "!--split !spaces"),
+    ("embed {pretraining} --output {tmp}/a.npy", "name the input file too", "{tmp}/texts.txt"),
+    ("embed {pretraining} {tmp}/texts.txt --json --output {tmp}/b.npy", "leave it out", "!--json"),
+    ("fill-mask {pretraining} [MASK] --top-k 0", "expected at least 1", "!--top-k !0 --top-k 1"),
+    ("classify {sequence} hello --tpo-k 1", "did you mean --top-k?", "!--tpo-k !1 --top-k 1"),
     ("classify {sequence} {tmp}/table.csv", "--text COL", "--text body"),
     ("classify {sequence} {tmp}/table.csv --pair other", "--text COL", "--text body"),
     ("classify {sequence} hello --output {tmp}/taken", "--overwrite replaces it", "--overwrite"),
@@ -52,7 +73,7 @@ def test_what_a_verb_advises_is_accepted(typed, message, advised, places, capsys
     argv = [word.replace("_", " ") if word.startswith("hello_") else word.format(**places) for word in typed.split()]
     assert main(argv) == 2
     assert message in capsys.readouterr().err
-    code = main([*argv, *advised.split()])
+    code = main(corrected(argv, advised, places))
     assert message not in capsys.readouterr().err
     assert code == 0 or typed.startswith("fill-mask")  # its mask is what --truncate would remove
 
@@ -83,6 +104,7 @@ def test_keywords_become_options():
         assert as_options(text, options) == told
 
 
+OF_TEXT = "{{tmp}}/texts.txt --output {{tmp}}/prepared-{} --vocab-size 40 --workers 1"
 OF_PROGRAMS = [
     ("pretrain", "configs/tiny.py", "say data=DIR", "data=random --fields"),
     ("pretrain", "configs/tiny.py teacher=x data=random", "text_options.objective=none", "text_options.objective=none"),
@@ -90,12 +112,27 @@ OF_PROGRAMS = [
     ("pretrain", "configs/tiny.py distillation.alpha_cos=2", "say teacher=SOURCE", "teacher=x --fields"),
     ("finetune", "configs/finetune.py task=mrpc", "say init=DIR", "init=x --fields"),
     ("pretrain", "configs/tiny.py optimizer.learning_rte=1", "did you mean optimizer.learning_rate", "--fields"),
+    ("pretrain", "configs/tiny.py data=random phases=((9999,8,2000),)", "lower the length", "!phases phases=((64,8,2000),) --fields"),
+    ("pretrain", "configs/tiny.py data=random accumulation=7", "expected a divisor", "!accumulation accumulation=8 --fields"),
+    ("finetune", "configs/finetune.py init={sequence} train={tmp}/table.csv text=body --dry-run", "dev=0.1", "dev=0.5"),
+    ("finetune", "configs/finetune.py init={sequence} train={tmp}/table.csv text=body dev=0.5 optimizer.warmup_steps=3 --dry-run",
+     "set epochs=, or warmup=", "!optimizer.warmup_steps warmup=0.1"),
+    ("compare", "{tmp}/run --output {tmp}/c.txt", "ends in .png", "!--output !{tmp}/c.txt --output {tmp}/c.png"),
+    ("compare", "{tmp}/run --by tokens --output {tmp}/d.png", "say --by step", "!--by !tokens --by step"),
+    ("compare", "{tmp}/run --output {tmp}/old.png", "--overwrite", "--overwrite"),
+    ("prepare", OF_TEXT.format("a") + " --rows blocks", "needs --objective none", "--objective none"),
+    ("prepare", OF_TEXT.format("b") + " --unwrap --format lines", "leave one of them out", "!--unwrap"),
+    ("prepare", OF_TEXT.format("c") + " --recipe google --objective none", "use the default recipe", "!--recipe !google"),
+    ("prepare", OF_TEXT.format("d") + " --recipe google --documents files", "leave one out", "!--documents !files"),
+    ("prepare", OF_TEXT.format("e").replace("texts.txt", "rows.json"), "--format jsonl", "--format jsonl"),
+    ("prepare", OF_TEXT.format("f").replace("texts.txt", "rows.jsonl") + " --documents files", "leave it out", "!--documents !files"),
     ("prepare", "{tmp}/texts.txt", "--output DIR", "--output {tmp}/prepared"),
     ("prepare", "{tmp}/texts.txt --output {tmp}/prepared", "--vocab-size N", "--vocab-size 40"),
     ("prepare", "{tmp}/texts.txt --output {tmp}/cased --vocab {tmp}/words.txt", "say --cased or --uncased", "--cased"),
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("program", "typed", "message", "advised"), OF_PROGRAMS, ids=lambda text: text[:40])
 def test_what_a_training_program_advises_is_accepted(
     program, typed, message, advised, places, capsys, monkeypatch, tmp_path
@@ -105,13 +142,14 @@ def test_what_a_training_program_advises_is_accepted(
     run = import_module(f"train.{program}").main
     monkeypatch.chdir(ROOT)
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    words = [*typed.format(**places).split(), *([] if program == "prepare" else [f"run={tmp_path / 'run'}"])]
+    run_directory = [f"run={tmp_path / 'run'}"] if program in ("pretrain", "finetune") else []
+    words = [*typed.format(**places).split(), *run_directory]
     assert exit_code(run, words) == 2
     assert message in capsys.readouterr().err
     if "did you mean" in message:
         words = [word.replace("learning_rte", "learning_rate") for word in words]
     with pytest.raises(SystemExit) if "--fields" in advised else _nothing():
-        exit_code(run, [*words, *advised.format(**places).split()])
+        exit_code(run, corrected(words, advised, places))
     assert message not in capsys.readouterr().err
 
 
