@@ -83,11 +83,14 @@ class RunDirectory:
             self._lock = None
 
     def discard_failed_start(self) -> None:
-        """Removes the directory if `acquire` created it and no step was trained; keeps completely prepared data.
+        """Removes the directory if `acquire` created it; keeps prepared data, and a run with metrics or checkpoints.
 
         For a start that failed because of the user's mistake: the corrected command then starts fresh.
         """
         if not self._made or (self.data / "manifest.json").exists() or read_json_lines(self.path / "metrics.jsonl"):
+            return
+        # Checkpoints may come before the first row of metrics, and a save that fails is the user's to mend too.
+        if self.checkpoints.exists() and any(self.checkpoints.iterdir()):
             return
         self.path.rmtree()
         for folder in self._made[1:]:  # such as runs/, unless others have used it since

@@ -422,16 +422,19 @@ def test_a_start_that_fails_leaves_nothing_and_the_corrected_one_starts_fresh(re
 def test_a_failed_start_removes_only_what_it_made(tmp_path: Path):
     mine = tmp_path / "mine"
     mine.mkdir()
-    old, new, prepared, trained = (RunDirectory(str(path)) for path in (mine, mine / "a" / "b", mine / "c", mine / "d"))
-    for run in (old, new, prepared, trained):
+    old, new, prepared, trained, saved = (
+        RunDirectory(str(path)) for path in (mine, mine / "a" / "b", mine / "c", mine / "d", mine / "e")
+    )
+    for run in (old, new, prepared, trained, saved):
         run.acquire()
     prepared.data.mkdir()
     (prepared.data / "manifest.json").write_text("{}")
+    (saved.checkpoints / "10").mkdir(parents=True)
     (trained.path / "metrics.jsonl").write_text('{"kind": "train", "step": 1}\n')
-    for run in (old, new, prepared, trained):
+    for run in (old, new, prepared, trained, saved):
         run.discard_failed_start()
         run.release()
-    assert sorted(path.name for path in mine.iterdir()) == [".lock", "c", "d"]
+    assert sorted(path.name for path in mine.iterdir()) == [".lock", "c", "d", "e"]
 
 
 @pytest.mark.slow
