@@ -46,7 +46,7 @@ _NOT_RUN = {
     "init=google-bert init_optimizer": "needs a checkpoint of Google's code with its moments; a test makes one",
 }
 _MADE_BY = {
-    "README.md": ("my-bert", "runs/books"),
+    "README.md": ("my-bert", "runs/books", "runs/try"),
     "docs/export.md": ("my-bert", "my-encoder"),
     "docs/inference-tasks.md": ("predictions.json",),
 }

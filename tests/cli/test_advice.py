@@ -1,6 +1,7 @@
 """Messages advise in the syntax of the program that prints them, and what they advise is accepted."""
 
 import ast
+import io
 import json
 import re
 from pathlib import Path
@@ -10,11 +11,11 @@ import pytest
 from bert_jax.__main__ import main, make_parser
 from bert_jax.cli.program import as_options
 from bert_jax.cli.verbs import FILES
+from tests.advice import corrected, filled, not_run
 from tests.inference.tasks.task_folders import export
 from train.preparation.options import PrepareOptions
 from train.pretraining.recipe import PretrainConfig
 from train.run.config import override
-from train.run.stopping import exit_code
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -28,26 +29,14 @@ def places(tmp_path_factory) -> dict[str, str]:
         {"context": "hello world", "qas": [{"id": "a", "question": "o", "answers": []}]}]}]}))  # fmt: skip
     (folder / "texts.txt").write_text("hello\nheld\n")
     (folder / "taken").write_text("mine")
-    (folder / "rows.json").write_text('{"text": "hello"}\n{"text": "held"}\n')
-    (folder / "rows.jsonl").write_text('{"text": "hello"}\n{"text": "held"}\n')
-    (folder / "old.png").write_text("mine")
-    (folder / "run").mkdir()
-    (folder / "run" / "config.json").write_text('{"phases": [[16, 2, 4]]}')
-    rows = ({"kind": "train", "step": step, "mlm_loss": 3.0, "mlm_accuracy": 0.1} for step in (1, 2))
-    (folder / "run" / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    (folder / "words.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nHello\n")
+    (folder / "gold.csv").write_text("text,label\nhello,x\nheld,y\n")
+    (folder / "found.csv").write_text("id,prediction\n0,x\n1,x\n")
+    (folder / "answers.jsonl").write_text('{"id": "a", "gold": ["hello"], "label": "hello"}\n')
     heads = ("pretraining", "sequence-classification", "question-answering", "token-classification")
     models = {name.split("-")[0]: str(export(folder / name, name)) for name in heads}
     main(["convert", models["pretraining"], str(folder / "done"), "--head", "encoder"])
+    main(["convert", models["pretraining"], str(folder / "tf1"), "--to", "tf1"])
     return {"tmp": str(folder)} | models
-
-
-def corrected(words: list[str], advised: str, places: dict[str, str]) -> list[str]:
-    """The words with those that a message advises; "!WORD" leaves out the words that begin so."""
-    said = advised.format(**places).split()
-    left_out = tuple(word[1:] for word in said if word.startswith("!"))
-    kept = [word for word in words if not (left_out and word.startswith(left_out))]
-    return kept + [word for word in said if not word.startswith("!")]
 
 
 OF_VERBS = [
@@ -65,17 +54,46 @@ OF_VERBS = [
     ("convert {pretraining} {tmp}/done --head encoder", "--overwrite replaces it", "--overwrite"),
     ("convert {pretraining} {tmp}/new --head sequence-classification", "--allow-missing classifier", "--allow-missing classifier"),
     ("fill-mask {pretraining} " + "hello_" * 40 + "[MASK]", "--truncate", "--truncate"),
+    ("fill-mask {pretraining}", "give a text", "hello_[MASK]"),
+    ("fill-mask {pretraining} hello", "put one in place of a word", "!hello hello_[MASK]"),
+    ("classify {sequence} - --text body", "name the file", "!- !body {tmp}/table.csv --text body"),
+    ("similar {pretraining} - -", "name a file for the other", "!- hello {tmp}/texts.txt"),
+    ("edit {pretraining} {tmp}/edited", "name layers, heads, words or positions", "--keep-layers 0"),
+    ("score classify {tmp}/gold.csv --label label", "say both files", "{tmp}/found.csv"),
+    ("score classify {tmp}/gold.csv", "say GOLD PREDICTIONS", "{tmp}/found.csv"),
+    ("score cola {tmp}/answers.jsonl", "say the run's own task", "!cola !{tmp}/answers squad1 {tmp}/answers.jsonl"),
+    ("push {tmp}/tf1 me/it", "python -m bert_jax convert", "!push !{tmp}/tf1 !me/it convert {tmp}/tf1 {tmp}/hf"),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize(("typed", "message", "advised"), OF_VERBS, ids=lambda text: text[:40])
-def test_what_a_verb_advises_is_accepted(typed, message, advised, places, capsys):
-    argv = [word.replace("_", " ") if word.startswith("hello_") else word.format(**places) for word in typed.split()]
-    assert main(argv) == 2
+def test_what_a_verb_advises_is_accepted(typed, message, advised, places, capsys, monkeypatch):
+    monkeypatch.setattr("sys.stdin", Terminal())
+    words = filled(typed, places)
+    assert main(words) == 2
     assert message in capsys.readouterr().err
-    code = main(corrected(argv, advised, places))
+    code = main(corrected(words, filled(advised, places)))
     assert message not in capsys.readouterr().err
-    assert code == 0 or typed.startswith("fill-mask")  # its mask is what --truncate would remove
+    assert code == 0 or "--truncate" in advised  # which would remove the mask of this text
+
+
+@pytest.mark.slow
+def test_an_earlier_export_of_programs_is_replaced_as_advised(places, capsys):
+    words = filled(
+        "export-compiled {sequence} {tmp}/made --task text-classification --lengths 8 --batch-sizes 1 --platforms cpu",
+        places,
+    )
+    assert main(words) == 0
+    assert main(words) == 2
+    assert "--overwrite replaces an earlier export" in capsys.readouterr().err
+    assert main([*words, "--overwrite"]) == 0
+
+
+class Terminal(io.StringIO):
+    """A stdin that nobody has redirected."""
+
+    def isatty(self) -> bool:
+        return True
 
 
 @pytest.mark.parametrize(
@@ -104,61 +122,6 @@ def test_keywords_become_options():
         assert as_options(text, options) == told
 
 
-OF_TEXT = "{{tmp}}/texts.txt --output {{tmp}}/prepared-{} --vocab-size 40 --workers 1"
-OF_PROGRAMS = [
-    ("pretrain", "configs/tiny.py", "say data=DIR", "data=random --fields"),
-    ("pretrain", "configs/tiny.py teacher=x data=random", "text_options.objective=none", "text_options.objective=none"),
-    ("pretrain", "configs/tiny.py init_step=true data=random", "say init=RUN init_optimizer=true", "init=x init_optimizer=true --fields"),
-    ("pretrain", "configs/tiny.py distillation.alpha_cos=2", "say teacher=SOURCE", "teacher=x --fields"),
-    ("finetune", "configs/finetune.py task=mrpc", "say init=DIR", "init=x --fields"),
-    ("pretrain", "configs/tiny.py optimizer.learning_rte=1", "did you mean optimizer.learning_rate", "--fields"),
-    ("pretrain", "configs/tiny.py data=random phases=((9999,8,2000),)", "lower the length", "!phases phases=((64,8,2000),) --fields"),
-    ("pretrain", "configs/tiny.py data=random accumulation=7", "expected a divisor", "!accumulation accumulation=8 --fields"),
-    ("finetune", "configs/finetune.py init={sequence} train={tmp}/table.csv text=body --dry-run", "dev=0.1", "dev=0.5"),
-    ("finetune", "configs/finetune.py init={sequence} train={tmp}/table.csv text=body dev=0.5 optimizer.warmup_steps=3 --dry-run",
-     "set epochs=, or warmup=", "!optimizer.warmup_steps warmup=0.1"),
-    ("compare", "{tmp}/run --output {tmp}/c.txt", "ends in .png", "!--output !{tmp}/c.txt --output {tmp}/c.png"),
-    ("compare", "{tmp}/run --by tokens --output {tmp}/d.png", "say --by step", "!--by !tokens --by step"),
-    ("compare", "{tmp}/run --output {tmp}/old.png", "--overwrite", "--overwrite"),
-    ("prepare", OF_TEXT.format("a") + " --rows blocks", "needs --objective none", "--objective none"),
-    ("prepare", OF_TEXT.format("b") + " --unwrap --format lines", "leave one of them out", "!--unwrap"),
-    ("prepare", OF_TEXT.format("c") + " --recipe google --objective none", "use the default recipe", "!--recipe !google"),
-    ("prepare", OF_TEXT.format("d") + " --recipe google --documents files", "leave one out", "!--documents !files"),
-    ("prepare", OF_TEXT.format("e").replace("texts.txt", "rows.json"), "--format jsonl", "--format jsonl"),
-    ("prepare", OF_TEXT.format("f").replace("texts.txt", "rows.jsonl") + " --documents files", "leave it out", "!--documents !files"),
-    ("prepare", "{tmp}/texts.txt", "--output DIR", "--output {tmp}/prepared"),
-    ("prepare", "{tmp}/texts.txt --output {tmp}/prepared", "--vocab-size N", "--vocab-size 40"),
-    ("prepare", "{tmp}/texts.txt --output {tmp}/cased --vocab {tmp}/words.txt", "say --cased or --uncased", "--cased"),
-]  # fmt: skip
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("program", "typed", "message", "advised"), OF_PROGRAMS, ids=lambda text: text[:40])
-def test_what_a_training_program_advises_is_accepted(
-    program, typed, message, advised, places, capsys, monkeypatch, tmp_path
-):
-    from importlib import import_module
-
-    run = import_module(f"train.{program}").main
-    monkeypatch.chdir(ROOT)
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    run_directory = [f"run={tmp_path / 'run'}"] if program in ("pretrain", "finetune") else []
-    words = [*typed.format(**places).split(), *run_directory]
-    assert exit_code(run, words) == 2
-    assert message in capsys.readouterr().err
-    if "did you mean" in message:
-        words = [word.replace("learning_rte", "learning_rate") for word in words]
-    with pytest.raises(SystemExit) if "--fields" in advised else _nothing():
-        exit_code(run, corrected(words, advised, places))
-    assert message not in capsys.readouterr().err
-
-
-class _nothing:
-    def __enter__(self): ...
-
-    def __exit__(self, *_): ...
-
-
 @pytest.mark.parametrize(
     ("said", "told", "word"),
     [
@@ -173,6 +136,16 @@ def test_a_run_on_text_names_fields_in_place_of_the_options_of_prepare(said, tol
     assert options.spelled(said) == told
     name, value = word.split("=", 1)
     override(PretrainConfig(), {name: value, "optimizer.warmup_steps": "10"})
+
+
+def test_the_advice_of_each_message_of_a_verb_is_run():
+    tried = [message for _, message, _ in OF_VERBS]
+    elsewhere = {
+        "--overwrite replaces an earlier export": "the test above",
+        "remove it to start again": "tests/cli/test_embed.py",
+        "remove both to start again": "tests/cli/test_embed.py",
+    }
+    assert not_run(sorted((ROOT / "bert_jax/cli").glob("*.py")), [*tried, *elsewhere]) == []
 
 
 def test_each_option_that_a_message_names_is_one_of_the_programs_that_print_it():

@@ -67,6 +67,11 @@ def _prepare(options: PrepareOptions) -> dict[str, Any]:
     options = options.resolved()
     output = options.output
     sources = find_sources(options.inputs, format=options.format, plain_format=options.plain_format, exclude=output)
+    formats = {source.format for source in sources}
+    if "lines" in formats and len(formats) > 1:
+        raise UserError(
+            f"the input mixes the formats {', '.join(sorted(formats))}; say --format, or prepare them separately"
+        )
     if options.documents is not None and not any(source.format in PLAIN for source in sources):
         raise UserError(
             "--documents: divides plain text and Markdown, but a JSON object or a row is a document; leave it out"
@@ -84,7 +89,11 @@ def _prepare(options: PrepareOptions) -> dict[str, Any]:
         if size_of(sources) > _LONG_BYTES:
             for warning in wrapped:
                 print_warning(options.spelled(warning))
-        tokenizer, learnt = _tokenizer(options, sources, identity, learnt)
+        try:
+            tokenizer, learnt = _tokenizer(options, sources, identity, learnt)
+        except UserError:
+            (output / _UNFINISHED).unlink()  # so that the mended command finds an empty directory
+            raise
         assert options.workers
         with Workers(options.workers) as workers:
             splits, corpus, plan = tokenise_corpus(options, sources, tokenizer, workers)

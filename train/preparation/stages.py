@@ -254,11 +254,6 @@ def tokenise_corpus(
 ) -> tuple[dict[str, PreparedSplit], Corpus, ShardPlan]:
     """Stage 1, the slowest: text -> token shards. Keeps the shards that exist."""
     assert options.held_out is not None
-    formats = {source.format for source in sources}
-    if "lines" in formats and len(formats) > 1:
-        raise UserError(
-            f"the input mixes the formats {', '.join(sorted(formats))}; say --format, or prepare them separately"
-        )
     plan = ShardPlan(options)
     splits = {split: PreparedSplit(SplitStatistics(tokenizer.vocab_size)) for split in SPLITS}
     with ProgressReport("tokenising", total=size_of(sources), unit="MB", scale=1e6) as report:
@@ -266,7 +261,7 @@ def tokenise_corpus(
         job = partial(
             TokeniseJob,
             tokenizer=options.output / "tokenizer",
-            one_sentence_a_line="lines" in formats,
+            one_sentence_a_line=any(source.format == "lines" for source in sources),
             google_rules=options.recipe == "google",
             language=options.language,
         )
