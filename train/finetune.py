@@ -36,7 +36,7 @@ Words:
     seeds=8                train 8 models with different seeds in one program;  learning_rates='(2e-5,5e-5)': 8 for each
     track=wandb|mlflow     also send the metrics to Weights & Biases or MLflow
     --fields               list all fields, with their values in this config, types and meanings
-    --dry-run              read the data, print what would be trained, stop
+    --dry-run              read the data, time a step, print what would be trained and how long it takes, stop
     --json                 print the result of the run as one JSON object on stdout
 
 The run directory gets the best model by the task's metric in export/, report/, and predictions/ in the benchmark's
@@ -51,11 +51,15 @@ def main(argv: list[str]) -> int:
     start_jax()
     if not launch.dry_run:
         return in_run_directory(launch, finetune_in)
+    from train.finetuning.cost import run_seconds
     from train.finetuning.job import FinetuningJob
+    from train.pretraining.cost_report import duration
 
     run = RunDirectory(launch.run)
     config, task, tokenizer, source = prepared(run, launch)
-    facts = FinetuningJob(config, run, task, tokenizer, source).plan()
+    job = FinetuningJob(config, run, task, tokenizer, source)
+    facts, seconds = job.plan(), run_seconds(job, task)
+    facts |= {"seconds": seconds} if launch.as_json else {"time": f"about {duration(seconds)} on this machine"}
     print(json.dumps(facts) if launch.as_json else "\n".join(f"{name}: {value}" for name, value in facts.items()))
     return EXIT_DONE
 

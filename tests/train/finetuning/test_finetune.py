@@ -6,6 +6,7 @@ import math
 import re
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -34,6 +35,7 @@ from tests.train.finetuning.finetune_sources import (
     write_tagged,
 )
 from train import finetune
+from train.finetuning import cost
 from train.finetuning.job import _scores_so_far
 from train.finetuning.recipe import FinetuneConfig
 from train.run import stopping
@@ -392,12 +394,16 @@ def test_a_run_directory_is_not_used_again_for_another_task(place: Path, table: 
     assert (table / "config.json").read_bytes() == before
 
 
-def test_a_dry_run_tells_the_plan_and_writes_nothing(place: Path, capsys):
+def test_a_dry_run_tells_the_plan_and_the_time_and_writes_nothing(place: Path, capsys, monkeypatch):
+    clock = iter((0.0, 10.0, 12.0))  # compiling takes ten seconds, and a step of 8 x 16 tokens two
+    monkeypatch.setattr(cost, "time", SimpleNamespace(monotonic=lambda: next(clock)))
     assert run(place, "dry", *files(place), "--dry-run", "--json") == EXIT_DONE
     plan = json.loads(capsys.readouterr().out)
     assert (plan["rows"], plan["total_steps"], plan["warmup_steps"]) == (64, 160, 16)
     assert plan["labels"] == ["bad", "good"]
     assert plan["batches an epoch, by length"] == {"16": 8}
+    batches = -(-plan["evaluations"]["dev"] // 8)
+    assert plan["seconds"] == pytest.approx(2 * (160 + 5 * batches / 3))  # an evaluation after each of 32 steps
     assert not (place / "dry").exists()
 
 
