@@ -25,9 +25,10 @@ def get_config() -> PretrainConfig:
         optimizer=OptimizerConfig(name="lamb", learning_rate=1.76e-3, warmup_steps=3_125),
         phases=(Phase(length=512, batch=4_096, steps=125_000),),
         masking=MaskingConfig(whole_word=True, ngram=3),
-        accumulation=16,
+        tokens_per_device=8_192,
         text_options=TextConfig(vocab="albert/albert-base-v1", objective="sop"),
         log_every=100,
         eval_every=2_500,
+        eval_batches=4,
         save_every=1_000,
     )

@@ -2,7 +2,8 @@
 
 Command:   python -m train.pretrain configs/bert_base_lamb.py data=DATA run=runs/lamb-1
            python -m train.pretrain configs/bert_base_lamb_512.py data=DATA init=runs/lamb-1 run=runs/lamb-2
-Hardware:  8 GPUs in the reference (DeepLearningExamples, PyTorch BERT); accumulation splits the batch to fit yours
+Hardware:  8 GPUs in the reference (DeepLearningExamples, PyTorch BERT); on any number of devices, each computes
+           8,192 tokens at a time (tokens_per_device), in as many parts as that takes
 Time:      not run here: see --dry-run for what a step costs on your machine
 Expected:  the reference trains BERT-large with it (SQuAD 1.1 F1 of 91.5 at a batch of 32,768 in the LAMB paper,
            https://arxiv.org/abs/1904.00962, tables 1 and 4); for base, the scores in configs/bert_base.py are the goal
@@ -31,9 +32,10 @@ def get_config() -> PretrainConfig:
             bias_correction=True,
         ),
         phases=(Phase(length=128, batch=65_536, steps=STEPS),),
-        accumulation=64,
+        tokens_per_device=8_192,
         text_options=TextConfig(vocab_size=30_522, dupe_factor=5),
         log_every=10,
         eval_every=500,
+        eval_batches=1,
         save_every=100,
     )

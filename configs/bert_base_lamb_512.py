@@ -1,7 +1,8 @@
 """BERT with very large batches: NVIDIA's LAMB recipe, phase 2 of 2 (sequences of 512 tokens).
 
 Command:   python -m train.pretrain configs/bert_base_lamb_512.py data=DATA init=runs/lamb-1 run=runs/lamb-2
-Hardware:  8 GPUs in the reference (DeepLearningExamples, PyTorch BERT); accumulation splits the batch to fit yours
+Hardware:  8 GPUs in the reference (DeepLearningExamples, PyTorch BERT); on any number of devices, each computes
+           8,192 tokens at a time (tokens_per_device), in as many parts as that takes
 Time:      not run here: see --dry-run for what a step costs on your machine
 Expected:  as configs/bert_base_lamb.py, whose run it continues
 
@@ -28,9 +29,10 @@ def get_config() -> PretrainConfig:
             bias_correction=True,
         ),
         phases=(Phase(length=512, batch=32_768, steps=STEPS),),
-        accumulation=128,
+        tokens_per_device=8_192,
         text_options=TextConfig(vocab_size=30_522, dupe_factor=5),
         log_every=10,
         eval_every=200,
+        eval_batches=1,
         save_every=50,
     )

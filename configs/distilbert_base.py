@@ -12,8 +12,8 @@ Expected:  the authors' development sets: GLUE 77.0 on average (CoLA 51.3, MNLI 
 The loss is 5 x KL at temperature 2 + 2 x masked LM + 1 x cosine; batches of about 4,000, dropout 0.1; Adam as in the
 authors' code: peak 5e-4 after 5 % of the steps, linear decay, b2 0.98, no weight decay, gradients clipped at 5. They
 train for three epochs, which for 8 million rows is 6,000 steps; set `phases` for your text. Their code masks rare words
-more often; this recipe does not. Logits of student and teacher at every position take much memory: use `accumulation`,
-or `distillation.restrict_ce_to_mask=true` for fewer logits.
+more often; this recipe does not. Logits of student and teacher at every position take much memory: lower
+`tokens_per_device`, or use `distillation.restrict_ce_to_mask=true` for fewer logits.
 """
 
 from bert_jax.config import BertConfig
@@ -37,9 +37,10 @@ def get_config() -> PretrainConfig:
         ),
         phases=(Phase(length=512, batch=4_096, steps=STEPS),),
         teacher="google-bert/bert-base-uncased",
-        accumulation=64,
+        tokens_per_device=4_096,
         text_options=TextConfig(vocab="google-bert/bert-base-uncased", objective="none"),
         log_every=10,
         eval_every=500,
+        eval_batches=4,
         save_every=100,
     )

@@ -4,7 +4,7 @@ Command:   python -m train.prepare TEXT --vocab FacebookAI/roberta-base --object
                --max-seq-length 512 --output DATA
            python -m train.pretrain configs/roberta_base.py data=DATA run=runs/roberta
 Hardware:  the paper's: machines of 8 V100 (32 GB), mixed precision; it does not say how many for base (the large
-           model's first 100,000 steps took 1,024 V100 about a day). accumulation splits the batch to fit yours
+           model's first 100,000 steps took 1,024 V100 about a day). tokens_per_device splits the batch to fit yours
 Time:      not known for base. Not run here: see --dry-run for what a step costs on your machine
 Expected:  the authors' development sets (fairseq's README): MNLI 87.6, QNLI 92.8, QQP 91.9, RTE 78.7, SST-2 94.8,
            MRPC 90.2, CoLA 63.6, STS-B 91.2; after 160 GB of text
@@ -34,9 +34,10 @@ def get_config() -> PretrainConfig:
         ),
         phases=(Phase(length=512, batch=8_192, steps=500_000),),
         masking=MaskingConfig(strategy="roberta"),
-        accumulation=32,
+        tokens_per_device=8_192,
         text_options=TextConfig(vocab="FacebookAI/roberta-base", objective="none", rows="full-sentences"),
         log_every=100,
         eval_every=5_000,
+        eval_batches=2,
         save_every=1_000,
     )

@@ -1,5 +1,6 @@
 """Sharding: the mesh, the table from parameter path to PartitionSpec, shardings of any tree, sharded batches."""
 
+import collections
 import math
 import re
 from collections.abc import Callable, Sequence
@@ -8,6 +9,7 @@ from typing import Any, Protocol
 
 import jax
 import numpy as np
+from jax.experimental import mesh_utils
 from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
@@ -40,20 +42,62 @@ def make_mesh(config: MeshConfig | None = None, devices: Sequence[Any] | None = 
     """A mesh with the axes data, fsdp, tensor (of type Auto: the compiler shards what the table does not determine).
 
     `devices` is a sequence of jax.Device; None means all devices of all processes. Raises UserError if the product of
-    the sizes is not the number of devices.
+    the sizes is not the number of devices, or if data is not a multiple of the number of slices (see `on_slices`).
     """
     config = config or MeshConfig()
     devices = jax.devices() if devices is None else devices
+    placed = on_slices(mesh_sizes(config, len(devices)), devices)
+    return Mesh(placed, AXES, axis_types=(AxisType.Auto,) * 3)
+
+
+def mesh_sizes(config: MeshConfig, count: int) -> tuple[int, int, int]:
+    """The sizes of data, fsdp and tensor on `count` devices; raises UserError if their product is another number."""
     sizes = [config.data, config.fsdp, config.tensor]
-    asked = f"mesh data={config.data}, fsdp={config.fsdp}, tensor={config.tensor}"
+    asked = _named(config)
     if any(size < 1 and size != -1 for size in sizes) or sizes.count(-1) > 1:
         raise UserError(f"{asked}: sizes must be at least 1; one of them may be -1 (all remaining devices)")
     known = math.prod(size for size in sizes if size != -1)
     if -1 in sizes:
-        sizes[sizes.index(-1)] = len(devices) // known
-    if math.prod(sizes) != len(devices):
-        raise UserError(f"{asked}: the product of the sizes must be the number of devices, which is {len(devices)}")
-    return jax.make_mesh(tuple(sizes), AXES, axis_types=(AxisType.Auto,) * 3, devices=devices)
+        sizes[sizes.index(-1)] = count // known
+    if math.prod(sizes) != count:
+        raise UserError(f"{asked}: the product of the sizes must be the number of devices, which is {count}")
+    data, fsdp, tensor = sizes
+    return data, fsdp, tensor
+
+
+def _named(config: MeshConfig) -> str:
+    return f"mesh data={config.data}, fsdp={config.fsdp}, tensor={config.tensor}"
+
+
+def on_slices(sizes: tuple[int, int, int], devices: Sequence[Any]) -> np.ndarray:
+    """The devices as an array [data, fsdp, tensor] in which fsdp and tensor never leave a slice.
+
+    A slice is what a fast network joins: a slice of a TPU pod, or the GPUs of a node. Several slices share a slower
+    network, which then only carries the sums of gradients over data, once a step. JAX orders the devices within a
+    slice by its links.
+
+    Raises UserError if data is not a multiple of the number of slices, or if their numbers of devices differ.
+    """
+    members = collections.Counter(getattr(device, "slice_index", 0) for device in devices)
+    if len(members) == 1:
+        return mesh_utils.create_device_mesh(sizes, devices, allow_split_physical_axes=True)
+    data, fsdp, tensor = sizes
+    slices, smallest, largest = len(members), min(members.values()), max(members.values())
+    asked = _named(MeshConfig(*sizes))
+    if smallest != largest:
+        raise UserError(f"{asked}: found slices of {smallest} to {largest} devices; all must have the same number")
+    if data % slices:
+        raise UserError(
+            f"{asked}: the devices are in {slices} slices of {largest}, and fsdp and tensor must stay within a slice; "
+            f"say mesh.data=-1, with mesh.fsdp x mesh.tensor one of: {_divisors(largest, largest)}"
+        )
+    inside, between = (data // slices, fsdp, tensor), (slices, 1, 1)
+    return mesh_utils.create_hybrid_device_mesh(inside, between, devices, allow_split_physical_axes=True)
+
+
+def batch_pieces(mesh: Mesh) -> int:
+    """The number of parts that the rows of a batch are split into, data x fsdp; the devices of tensor share a part."""
+    return math.prod(mesh.shape[axis] for axis in BATCH_AXES)
 
 
 @dataclass(frozen=True)
@@ -245,7 +289,7 @@ def check_sizes(config: BertConfig, mesh: Mesh, *, batch_size: int | None = None
     if heads % tensor:
         fits = _divisors(heads, mesh.size)
         raise UserError(f"num_attention_heads={heads} cannot be split into tensor={tensor}; sizes that fit: {fits}")
-    pieces = accumulation * math.prod(mesh.shape[axis] for axis in BATCH_AXES)
+    pieces = accumulation * batch_pieces(mesh)
     if batch_size is not None and batch_size % pieces:
         below = batch_size // pieces * pieces
         near = ", ".join(str(size) for size in (below, below + pieces) if size)

@@ -31,6 +31,7 @@ from bert_jax.training.sharding import (
     check_sizes,
     fused_loss_on,
     make_mesh,
+    on_slices,
     partition_spec,
     path_string,
     replicated,
@@ -234,6 +235,58 @@ def test_mesh_takes_the_remaining_devices_and_is_of_type_auto():
 def test_mesh_that_does_not_fit_is_refused(config, message):
     with pytest.raises(UserError, match=message):
         make_mesh(config)
+
+
+@dataclasses.dataclass(frozen=True)
+class FakeDevice:
+    """What JAX reads of a device to place it: on a GPU its number, on a TPU also its place in the slice."""
+
+    id: int
+    slice_index: int
+    platform: str
+    device_kind: str
+    coords: tuple[int, int, int]
+    core_on_chip: int = 0
+    process_index: int = 0
+
+
+def devices_in_slices(slices: int, platform: str) -> list[FakeDevice]:
+    """Slices of 2 x 4 chips of TPU v4, or nodes of eight GPUs; a list that alternates between them."""
+    kind = {"tpu": "TPU v4", "gpu": "NVIDIA H100"}[platform]
+    of_slice = [
+        [FakeDevice(8 * s + n, s, platform, kind, (n % 2, n // 2, 0), process_index=2 * s + n // 4) for n in range(8)]
+        for s in range(slices)
+    ]
+    return [device for together in zip(*of_slice, strict=True) for device in together]
+
+
+@pytest.mark.parametrize("platform", ["tpu", "gpu"])
+@pytest.mark.parametrize(("slices", "sizes"), [(2, (16, 1, 1)), (2, (4, 2, 2)), (4, (4, 8, 1)), (3, (6, 2, 2))])
+def test_only_data_goes_over_the_network_between_slices(platform: str, slices: int, sizes: tuple[int, int, int]):
+    devices = devices_in_slices(slices, platform)
+    mesh = on_slices(sizes, devices)
+    assert mesh.shape == sizes
+    assert set(mesh.ravel()) == set(devices)
+    indices = np.vectorize(lambda device: device.slice_index)(mesh)
+    for row in indices:
+        assert len(set(row.ravel())) == 1  # the devices that share a row of data
+    assert sorted(indices[:, 0, 0]) == indices[:, 0, 0].tolist()  # the data rows of a slice are neighbours
+
+
+def test_a_mesh_that_would_leave_its_slice_is_refused():
+    devices = devices_in_slices(2, "tpu")
+    for sizes in ((1, 16, 1), (1, 8, 2), (3, 1, 1)):
+        with pytest.raises(UserError, match=r"in 2 slices of 8, .*: 1, 2, 4, 8$") as error:
+            on_slices(sizes, devices)
+        assert "\n" not in str(error.value)
+    with pytest.raises(UserError, match="slices of 7 to 8 devices; all must have the same number"):
+        on_slices((15, 1, 1), devices[:-1])
+
+
+@pytest.mark.parametrize("sizes", [(8, 1, 1), (2, 2, 2), (1, 4, 2)])
+def test_a_single_slice_is_placed_as_jax_places_it(sizes: tuple[int, int, int]):
+    theirs = jax.make_mesh(sizes, AXES, axis_types=(AxisType.Auto,) * 3)
+    assert make_mesh(MeshConfig(*sizes)) == theirs  # devices, names and types: so the same compiled programs
 
 
 # --- the same numbers on every mesh, dropout on ---

@@ -21,7 +21,7 @@ from jax.sharding import Mesh
 
 from bert_jax.model.heads import HEADS
 from bert_jax.training.optimizer import make_optimizer, make_schedule
-from bert_jax.training.sharding import MeshBatches, MeshConfig, batch_shardings, check_sizes, make_mesh
+from bert_jax.training.sharding import MeshBatches, MeshConfig, batch_pieces, batch_shardings, check_sizes, make_mesh
 from bert_jax.training.step import abstract_state, compile_train_step, init_state
 from train.pretraining.recipe import Phase, PretrainConfig
 from train.pretraining.source import DataSource, PreparedData, head_for
@@ -44,12 +44,17 @@ class _Plan:
         self.config, self.data = config, data
         self.mesh: Mesh = make_mesh(config.mesh)
         for phase in config.phases:
-            check_sizes(config.model, self.mesh, batch_size=phase.batch, accumulation=config.accumulation)
+            self.parts_of(phase)
+        check_sizes(config.model, self.mesh)
         self.model = HEADS[head_for(data)](config.model)
         self.tx = make_optimizer(config.optimizer)
         self.state = abstract_state(self.model, self.tx, mesh=self.mesh)
         self.state_bytes = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(self.state))
         self.objective = objective_of(config, data, self.mesh, read=False)
+
+    def parts_of(self, phase: Phase) -> int:
+        """The number of parts in which a step of the phase is computed."""
+        return self.config.parts_of(phase.length, phase.batch, batch_pieces(self.mesh))
 
     def batches(self, phase: Phase) -> MeshBatches:
         source = self.data.batches(self.config, phase)
@@ -99,8 +104,8 @@ class _Plan:
         """
         rows, one_row = phase.batch, self.flops(phase) / phase.batch
         if rows * one_row > self._operations():
-            least = self.mesh.shape["data"] * self.mesh.shape["fsdp"]
-            rows //= self.config.accumulation
+            least = batch_pieces(self.mesh)
+            rows //= self.parts_of(phase)
             while rows % (2 * least) == 0 and rows * one_row > self._operations():
                 rows //= 2
             compiled = self.compile(phase._replace(batch=rows), 1)
@@ -205,20 +210,22 @@ def _sum(values: Iterator[float | None]) -> float | None:
 def _phase_facts(plan: _Plan, machine: Machine, phase: Phase) -> dict[str, Any]:
     config, data = plan.config, plan.data
     started = time.monotonic()
-    compiled = plan.compile(phase, config.accumulation)
+    parts = plan.parts_of(phase)
+    compiled = plan.compile(phase, parts)
     compile_seconds = time.monotonic() - started
     memory = plan.memory(compiled)
     timed = plan.timed_step(phase, compiled, machine.room())
     step_seconds = timed["step_seconds"]
-    # An evaluation reads micro-batches: the rows of a step divided by `accumulation`.
-    found = data.evaluation_batches(config, phase._replace(batch=phase.batch // config.accumulation))
+    found = data.evaluation_batches(config, phase)
     evaluations = math.ceil(phase.steps / config.eval_every)
-    evaluated = evaluations * (found[1] if found else 0) / config.accumulation * _EVALUATION
+    evaluated = evaluations * (found[1] if found else 0) * _EVALUATION
     examples = data.examples(phase.length) or None
     epochs = phase.steps * phase.batch / examples if examples else None
     passes = data.passes if isinstance(data, PreparedData) else None
     return {
         **phase._asdict(),
+        "parts": parts,
+        "device_rows": phase.batch // parts // batch_pieces(plan.mesh),
         "inputs": {
             name: {"dtype": str(array.dtype), "shape": list(array.shape)} for name, array in plan.inputs(phase).items()
         },
@@ -272,18 +279,19 @@ def _settings_that_fit(plan: _Plan, machine: Machine, phase: Phase) -> Iterator[
     pass, or on several devices a state split over them.
     """
     config = plan.config
-    parts = [parts for parts in _accumulations(config, plan.mesh) if parts >= config.accumulation]
+    now = plan.parts_of(phase)
+    parts = [number for number in _accumulations(config, plan.mesh) if number >= now]
     recomputed = dataclasses.replace(config, model=config.model.replace(remat="full"))
     kinds = [(config, {}), (recomputed, {"model.remat": "full"})]
     if plan.mesh.size > 1 and plan.mesh.shape["fsdp"] == plan.mesh.shape["tensor"] == 1:
         words = {"mesh.data": 1, "mesh.fsdp": plan.mesh.size}
         kinds.append((dataclasses.replace(config, mesh=MeshConfig(data=1, fsdp=plan.mesh.size)), words))
     for changed, words in kinds:
-        found = _fewest_parts(changed, plan.data, machine, phase, parts if words else parts[1:])
+        found = _fewest_parts(changed, plan.data, machine, phase, [number for number in parts if words or number > now])
         if found is not None:
             fewest, peak = found
             parts = [number for number in parts if number < fewest]
-            words = words | ({} if fewest == config.accumulation else {"accumulation": fewest})
+            words = words | ({} if fewest == now else {"accumulation": fewest})
             yield {"words": [f"{name}={value}" for name, value in words.items()], "memory_bytes": peak}
 
 
@@ -310,5 +318,5 @@ def _fewest_parts(
 
 def _accumulations(config: PretrainConfig, mesh: Mesh) -> list[int]:
     """The accumulations that divide the batch of every phase into parts with equal rows for every device."""
-    rows = math.gcd(*(phase.batch for phase in config.phases)) // (mesh.shape["data"] * mesh.shape["fsdp"])
+    rows = math.gcd(*(phase.batch for phase in config.phases)) // batch_pieces(mesh)
     return [parts for parts in range(1, rows + 1) if rows % parts == 0]

@@ -94,6 +94,7 @@ def _phase_table(phase: dict[str, Any]) -> Table:
     for name, array in phase["inputs"].items():
         table.add_row(name, f"{array['dtype']} {array['shape']}")
     table.add_row("tokens per step", f"{phase['tokens_per_step']:,}")
+    table.add_row("rows of a device at a time", f"{phase['device_rows']:,}, in {phase['parts']:,} parts")
     table.add_row("matrix products per step", f"{phase['flops_per_step'] / 1e12:,.3f} TFLOP")
     if phase["device_bytes_temporaries"] is not None:
         table.add_row("memory per device: state and batch", size(phase["device_bytes_state_and_batch"]))

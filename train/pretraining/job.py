@@ -1,5 +1,6 @@
 """The pretraining job: phases of one length each, evaluation of masked LM and sentence pairs, export."""
 
+import dataclasses
 import math
 from collections.abc import Callable, Generator, Iterable, Iterator
 from functools import cache
@@ -14,26 +15,29 @@ from bert_jax.formats.training_record import training_record
 from bert_jax.formats.write import save_pretrained
 from bert_jax.model.heads import HEADS
 from bert_jax.training.optimizer import make_optimizer, make_schedule
-from bert_jax.training.sharding import MeshBatches, batch_shardings, check_sizes, make_mesh, to_host
+from bert_jax.training.sharding import MeshBatches, batch_pieces, batch_shardings, check_sizes, make_mesh, to_host
 from bert_jax.training.step import TrainState, compile_eval_step
 from train.pretraining.recipe import Phase, PretrainConfig
 from train.pretraining.source import DataSource, head_for
 from train.pretraining.start import first_state, objective_of, pretraining_of
 from train.run.config import to_json
 from train.run.directory import RunDirectory
-from train.run.loop import Log, Metrics, ModelJob, prefetched_batches
+from train.run.loop import Batch, Log, Metrics, ModelJob, prefetched_batches
 
 
 class HeldOutBatches:
     """Iterates over (host batch, device batch) pairs: always the first `eval_batches` batches of held-out examples.
 
+    Each comes in the parts in which a training step computes a batch, so the examples do not depend on the devices.
     Opens the data once, in the constructor. Is empty if nothing was held out.
     """
 
     def __init__(self, config: PretrainConfig, data: DataSource, mesh: jax.sharding.Mesh, phase: Phase):
-        micro = phase._replace(batch=phase.batch // config.accumulation)
+        parts = config.parts_of(phase.length, phase.batch, batch_pieces(mesh))
+        micro = phase._replace(batch=phase.batch // parts)
         self._count = 0
-        if (found := data.evaluation_batches(config, micro)) is not None:
+        counted = dataclasses.replace(config, eval_batches=config.eval_batches * parts)
+        if (found := data.evaluation_batches(counted, micro)) is not None:
             self._source, self._count = found
             self._on_mesh = MeshBatches(self._source, micro.batch, batch_shardings(mesh))
 
@@ -126,7 +130,8 @@ class PretrainingJob(ModelJob):
         """`source`: the opened `init=`, unless the run is resumed."""
         mesh = make_mesh(config.mesh)
         for phase in config.phases:
-            check_sizes(config.model, mesh, batch_size=phase.batch, accumulation=config.accumulation)
+            config.parts_of(phase.length, phase.batch, batch_pieces(mesh))
+        check_sizes(config.model, mesh)
         model, objective = HEADS[head_for(data)](config.model), objective_of(config, data, mesh)
         tx, schedule = make_optimizer(config.optimizer), make_schedule(config.optimizer)
         super().__init__(config, mesh, model, objective, tx, schedule)
@@ -143,10 +148,20 @@ class PretrainingJob(ModelJob):
         if self._source is not None and not resumed:
             size = f"{model.num_hidden_layers} layers of {model.hidden_size}, {model.vocab_size:,} tokens"
             log.say(f"model and parameters of {self._source.name}: {model.model_type}, {size}")
+        for phase in self.config.phases:
+            pieces = batch_pieces(self.mesh)
+            parts = self.config.parts_of(phase.length, phase.batch, pieces)
+            rows = phase.batch // parts // pieces
+            at_once = f", {rows:,} on a device at a time in {parts:,} parts" if parts > 1 else f", {rows:,} on a device"
+            log.say(f"a step has {phase.batch:,} rows of {phase.length}{at_once}")
         if not self._held_out_of(self.config.phases[-1]):
             of_text = "start another run with text_options.held_out=0.1"
             again = of_text if self.config.text else "prepare it with --held-out 0.1"
             log.say(f"the data has no held-out documents: there will be no evaluation; {again}")
+
+    def parts_of(self, batch: Batch) -> int:
+        rows, length = batch["input_ids"].shape
+        return self.config.parts_of(length, rows, batch_pieces(self.mesh))
 
     def batches(self, step: int) -> Generator[tuple[dict[str, jax.Array], float]]:
         """Yields the batches of all phases; a phase continues in the data where an earlier one of its length ended."""

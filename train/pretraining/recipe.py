@@ -3,6 +3,7 @@
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any, Literal, NamedTuple
 
 from bert_jax.config import BertConfig
@@ -68,7 +69,9 @@ class PretrainConfig(ShownConfig):
     unless it is given. Every number of steps counts optimizer steps (consumed batches).
 
     phases                (length, batch, steps) of each part of the run, such as ((128, 256, 9000), (512, 64, 1000))
-    accumulation          micro-batches per step: the batch is computed in this many parts
+    tokens_per_device     the most positions (rows x length) that a device computes at a time: a batch with more of them
+                          for each device is computed in parts; None: no limit
+    accumulation          the number of parts, the same in all phases; None: the fewest that tokens_per_device allows
     fused_loss            never hold all masked-LM logits at once; has no effect with mesh.tensor > 1 or a teacher
     seed                  of the parameters, the data and dropout
     data                  a prepared directory, or "random"
@@ -95,7 +98,8 @@ class PretrainConfig(ShownConfig):
     phases: tuple[Phase, ...] = (Phase(128, 256, 900_000), Phase(512, 256, 100_000))
     masking: MaskingConfig | None = None  # None: as the data was prepared
     mesh: MeshConfig = field(default_factory=MeshConfig)
-    accumulation: int = 1
+    tokens_per_device: int | None = None
+    accumulation: int | None = None
     fused_loss: bool = True
     seed: int = 0
 
@@ -133,11 +137,10 @@ class PretrainConfig(ShownConfig):
                 f"phases: length {longest} is more than model.max_position_embeddings = "
                 f"{self.model.max_position_embeddings} allows; lower the length or raise max_position_embeddings"
             )
-        for phase in phases:
-            if phase.batch % self.accumulation:
-                raise UserError(
-                    f"accumulation: found {self.accumulation}; expected a divisor of the batch in {tuple(phase)}"
-                )
+        if self.tokens_per_device is not None and self.tokens_per_device < longest:
+            raise UserError(
+                f"tokens_per_device: found {self.tokens_per_device}; at least {longest}, the length of one row"
+            )
         if self.distillation is not None and self.teacher is None:
             raise UserError("distillation: has no effect without a teacher; say teacher=SOURCE or leave it out")
         if self.keep < 2:
@@ -147,11 +150,18 @@ class PretrainConfig(ShownConfig):
             "eval_every",
             "eval_batches",
             "save_every",
-            "accumulation",
             "max_skipped_in_a_row",
         ):
             if getattr(self, name) < 1:
                 raise UserError(f"{name}: found {getattr(self, name)}; at least 1")
+        if self.accumulation is not None:
+            if self.accumulation < 1:
+                raise UserError(f"accumulation: found {self.accumulation}; at least 1")
+            for phase in phases:
+                if phase.batch % self.accumulation:
+                    raise UserError(
+                        f"accumulation: found {self.accumulation}; expected a divisor of the batch in {tuple(phase)}"
+                    )
 
     @property
     def total_steps(self) -> int:
@@ -170,6 +180,32 @@ class PretrainConfig(ShownConfig):
         """Where batch number `step` is in the data: rows of `length` used so far, by this run and those before it."""
         return dict(self.first_rows).get(length, 0) + rows_used(self.phases, step).get(length, 0)
 
+    def parts_of(self, length: int, batch: int, pieces: int) -> int:
+        """The number of parts in which a batch is computed, one after the other, on `pieces` devices with rows of it.
+
+        The fewest with which no device computes more than `tokens_per_device` positions at a time, or `accumulation`.
+
+        Args:
+            length, batch: of a phase.
+            pieces: the mesh's data x fsdp (`sharding.batch_pieces`).
+
+        Raises:
+            UserError: the batch, or a device's part of it, cannot be split evenly; it names what can.
+        """
+        if batch % pieces:
+            raise UserError(_does_not_divide(batch, pieces))
+        rows = batch // pieces
+        parts = _divisors(rows)
+        if self.accumulation is not None:
+            if self.accumulation not in parts:
+                raise UserError(
+                    f"accumulation: found {self.accumulation}; each of {pieces:,} devices has {rows} rows of a batch "
+                    f"of {batch:,}; expected one of {', '.join(map(str, parts))}, or leave it out"
+                )
+            return self.accumulation
+        most = rows if self.tokens_per_device is None else max(1, self.tokens_per_device // length)
+        return next(number for number in parts if rows // number <= most)
+
     def implied(self, changes: dict[str, Any]) -> dict[str, dict[str, str]]:
         """`optimizer.total_steps` of changed phases, for the optimizer's checks (see `train.run.config.override`)."""
         return {"optimizer": {"total_steps": str(_steps(changes["phases"]))}} if "phases" in changes else {}
@@ -183,6 +219,27 @@ def rows_used(phases: Sequence[Phase], step: int) -> dict[int, int]:
         used[phase.length] = used.get(phase.length, 0) + phase.batch * done
         step -= done
     return used
+
+
+@cache
+def _divisors(size: int) -> tuple[int, ...]:
+    return tuple(number for number in range(1, size + 1) if size % number == 0)
+
+
+def devices_that_fit(batch: int, pieces: int) -> int:
+    """The largest number up to `pieces` over which a batch can be split evenly."""
+    return max(number for number in _divisors(batch) if number <= pieces)
+
+
+def _does_not_divide(batch: int, pieces: int) -> str:
+    below = batch // pieces * pieces
+    batches = " or ".join(f"{size:,}" for size in (below, below + pieces) if size)
+    devices = devices_that_fit(batch, pieces)
+    larger = " (configs/bert_base_lamb.py is a recipe for large batches)" if pieces > batch else ""
+    return (
+        f"phases: a batch of {batch:,} rows cannot be split evenly over {pieces:,} devices (mesh.data x mesh.fsdp); "
+        f"nearest that fit: {devices:,} devices, or a batch of {batches}{larger}"
+    )
 
 
 def _steps(phases: Any) -> int:

@@ -179,7 +179,8 @@ class RunDirectory:
         write_json(self.config, new)
 
 
-_FREE = ("track",)  # fields that change nothing about the model, so a resumed run may have others
+# Fields that say where metrics go, or suit the run to a machine: a resumed run may have others.
+_FREE = ("track", "accumulation", "tokens_per_device")
 
 
 def _as_saved(config: Any) -> dict[str, Any]:

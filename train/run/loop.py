@@ -2,6 +2,7 @@
 
 from collections.abc import Generator
 from contextlib import ExitStack, closing
+from functools import cache
 from typing import Any, Protocol
 
 import flax.linen as nn
@@ -94,20 +95,25 @@ class ModelJob:
         tx: optax.GradientTransformationExtraArgs,
         schedule: Schedule,
     ):
-        """`config`: has what the loop reads, and seed, accumulation and max_skipped_in_a_row."""
+        """`config`: has what the loop reads, and seed and max_skipped_in_a_row."""
         self.config, self.mesh, self.model, self.objective, self._tx = config, mesh, model, objective, tx
         self._init_key, self._dropout_key = jax.random.split(jax.random.key(config.seed))
         self.target = abstract_state(model, tx, mesh=mesh)
-        self._train_step = compile_train_step(
-            model, tx, schedule, mesh=mesh, accumulation=config.accumulation, objective=objective
+        self._step_in_parts = cache(
+            lambda parts: compile_train_step(model, tx, schedule, mesh=mesh, accumulation=parts, objective=objective)
         )
+
+    def parts_of(self, batch: Batch) -> int:
+        """The number of parts in which a batch is computed, one after the other."""
+        return self.config.accumulation
 
     def fresh_state(self) -> TrainState:
         """A randomly initialised state, from the run's seed."""
         return init_state(self._init_key, self.model, self._tx, mesh=self.mesh)
 
     def train_step(self, state: TrainState, batch: Batch) -> tuple[TrainState, dict[str, jax.Array]]:
-        return self._train_step(state, batch, self._dropout_key, self.objective)
+        step = self._step_in_parts(self.parts_of(batch))
+        return step(state, batch, self._dropout_key, self.objective)
 
     def summarise(self, rows: list[Metrics]) -> dict[str, float]:
         return mean_of_good_steps(rows)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from bert_jax.data.prefetch import Prefetch as Prefetch
-from bert_jax.data.pretraining.counter_hash import derive, permute
+from bert_jax.data.pretraining.counter_hash import below, bits32, derive, permute
 from bert_jax.data.pretraining.masking import (
     MaskingConfig,
     MaskingVocabulary,
@@ -288,18 +288,24 @@ class RandomBatches:
 
         With sentence pairs, the second half of each row has token type 1.
         """
-        generator = np.random.default_rng((self._seed, step))
-        size, length, predictions = self.batch_size, self._length, self._predictions
-        keys = generator.random((size, length), dtype=np.float32)
+        length, predictions = self._length, self._predictions
+        rows_B = np.arange(self.batch_size)
+        if rows is not None:
+            rows_B = rows_B[rows]
+        keys_B = derive(self._seed, step, rows_B)
+
+        def bits(purpose: int, width: int) -> np.ndarray:
+            return bits32(derive(keys_B, purpose)[:, None], np.arange(width))
+
         is_b_L = np.arange(length) >= (length // 2 if self._next_sentence else length)
         batch = {
-            "input_ids": generator.integers(0, self._vocab_size, (size, length), np.int32),
-            "token_type_ids": np.broadcast_to(is_b_L.astype(np.int32), (size, length)),
-            "attention_mask": np.ones((size, length), np.int32),
-            "mlm_positions": np.sort(np.argsort(keys, axis=1)[:, :predictions], axis=1).astype(np.int32),
-            "mlm_labels": generator.integers(0, self._vocab_size, (size, predictions), np.int32),
-            "mlm_weights": np.ones((size, predictions), np.float32),
+            "input_ids": below(bits(0, length), self._vocab_size).astype(np.int32),
+            "token_type_ids": np.broadcast_to(is_b_L.astype(np.int32), (len(rows_B), length)),
+            "attention_mask": np.ones((len(rows_B), length), np.int32),
+            "mlm_positions": np.sort(np.argsort(bits(1, length), axis=1)[:, :predictions], axis=1).astype(np.int32),
+            "mlm_labels": below(bits(2, predictions), self._vocab_size).astype(np.int32),
+            "mlm_weights": np.ones((len(rows_B), predictions), np.float32),
         }
         if self._next_sentence:
-            batch["next_sentence_label"] = generator.integers(0, 2, (size,), np.int32)
-        return batch if rows is None else {name: array[rows] for name, array in batch.items()}
+            batch["next_sentence_label"] = below(bits(3, 1)[:, 0], 2).astype(np.int32)
+        return batch

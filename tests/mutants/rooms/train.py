@@ -15,6 +15,7 @@ HOLDING_OUT = "train/preparation/held_out.py"
 STAGES = "train/preparation/stages.py"
 OF_RUNS = "tests/train/pretraining/test_pretrain.py"
 OF_RECIPE = "tests/train/pretraining/test_recipe.py"
+OF_SCALE = "tests/train/pretraining/test_scale.py"
 OF_METER = "tests/train/run/test_meter.py"
 OF_EVALUATION = "tests/train/pretraining/test_evaluation.py"
 OF_FINETUNING = "tests/train/finetuning/test_finetune.py"
@@ -199,6 +200,41 @@ MUTANTS: tuple[Mutant, ...] = (
         "return rows_used",
         "a run from another sees the same rows again",
         ("tests/train/pretraining/test_pretrain.py::test_a_run_from_another_continues_in_its_data",),
+    ),
+    Mutant(
+        RECIPE,
+        "if rows // number <= most)",
+        "if rows // number < most)",
+        "a device computes half of what it may",
+        (f"{OF_SCALE}::test_parts_said_outright_or_not_at_all_are_not_derived",),
+    ),
+    Mutant(
+        RECIPE,
+        "max(1, self.tokens_per_device // length)",
+        "max(1, self.tokens_per_device // 128)",
+        "long rows take more memory than the recipe allows",
+        (f"{OF_SCALE}::test_a_published_recipe_keeps_its_batch_on_every_number_of_devices",),
+    ),
+    Mutant(
+        "train/pretraining/job.py",
+        "eval_batches=config.eval_batches * parts",
+        "eval_batches=config.eval_batches",
+        "the number of devices decides what is evaluated",
+        (f"{OF_SCALE}::test_what_is_evaluated_does_not_depend_on_the_parts",),
+    ),
+    Mutant(
+        "train/run/directory.py",
+        '("track", "accumulation", "tokens_per_device")',
+        '("track",)',
+        "a run cannot be resumed with other parts",
+        (f"{OF_SCALE}::test_a_run_may_go_on_with_other_parts",),
+    ),
+    Mutant(
+        "bert_jax/data/pretraining/batches.py",
+        "keys_B = derive(self._seed, step, rows_B)",
+        "keys_B = derive(self._seed, step, np.arange(len(rows_B)))",
+        "a process makes other random rows than the batch has",
+        ("tests/training/test_mesh_batches.py::test_random_batches_are_a_function_of_seed_step_and_row",),
     ),
     Mutant(
         STAGES,

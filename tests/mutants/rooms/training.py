@@ -185,6 +185,20 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         SHARDING,
+        "inside, between = (data // slices, fsdp, tensor), (slices, 1, 1)",
+        "inside, between = (data, fsdp // slices, tensor), (1, slices, 1)",
+        "the parameters are gathered over the network between slices",
+        (f"{OF_SHARDING}::test_only_data_goes_over_the_network_between_slices",),
+    ),
+    Mutant(
+        SHARDING,
+        "    if data % slices:",
+        "    if False:",
+        "a mesh that leaves its slice ends in an error of JAX",
+        (f"{OF_SHARDING}::test_a_mesh_that_would_leave_its_slice_is_refused",),
+    ),
+    Mutant(
+        SHARDING,
         '"mlm_head/bias": -math.inf}',
         '"mlm_head/bias": 0.0}',
         "words that only pad the vocabulary take part in the softmax",

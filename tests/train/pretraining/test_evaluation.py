@@ -64,7 +64,7 @@ def test_held_out_data_is_opened_once_and_gives_the_same_batches_each_time():
     held_out = HeldOutBatches(config, Data(50, "nsp"), make_mesh(MeshConfig()), config.phases[0])
     first, second = list(held_out), list(held_out)
     assert opened == [Phase(16, 8, 9)]
-    assert len(held_out) == len(first) == 3
+    assert len(held_out) == len(first) == 6  # three batches of 16, in two parts each
     for (host, device), (again, _) in zip(first, second, strict=True):
         assert host["input_ids"].shape == (8, 16)
         np.testing.assert_array_equal(host["input_ids"], again["input_ids"])

@@ -1,0 +1,25 @@
+# Training on a host of a TPU pod. Everything is installed here: the container builds and downloads nothing at its start.
+#
+#     docker build -t bert_jax .                              TPU; on GPUs: --build-arg EXTRAS=train,cuda,gcs
+#     docker run --rm bert_jax train.scale configs/bert_base.py
+#     docker run --rm --privileged --network=host bert_jax train.pretrain configs/bert_base.py data=gs://... run=gs://...
+FROM python:3.11-slim-bookworm
+
+ARG EXTRAS=train,tpu,gcs
+ENV PYTHONUNBUFFERED=1
+WORKDIR /bert_jax
+
+# The dependencies in a layer of their own, which a change of the code leaves as it is.
+COPY pyproject.toml README.md LICENSE ./
+COPY constraints/newest.txt constraints/newest.txt
+RUN mkdir bert_jax && touch bert_jax/__init__.py \
+    && pip install --no-cache-dir --only-binary=:all: --constraint constraints/newest.txt hatchling editables \
+    && pip install --no-cache-dir --prefer-binary --no-build-isolation --constraint constraints/newest.txt --editable ".[$EXTRAS]"
+
+COPY bert_jax bert_jax
+COPY train train
+COPY configs configs
+RUN python -m compileall -q bert_jax train configs
+
+ENTRYPOINT ["python", "-m"]
+CMD ["train.pretrain", "--help"]

@@ -1,0 +1,33 @@
+#!/usr/bin/env bash
+# A TPU pod from the queue: asks, waits, trains, asks again whenever the pod is taken away, and gives it back at the end.
+# Leave it running (in tmux, say) on a machine of yours. The variables are those of launch/tpu_vm.sh; SPOT=yes for spot.
+#
+#     NAME=bert ZONE=us-west4-a SPOT=yes launch/queued_resource.sh configs/bert_base.py data=gs://... run=gs://...
+set -euo pipefail
+: "${NAME:?say NAME=..., the name of the TPU pod}" "${ZONE:?say ZONE=..., such as us-west4-a}"
+(($#)) || { echo "say what to train: $0 configs/bert_base.py data=... run=..." >&2 && exit 2; }
+queue=(gcloud compute tpus queued-resources) here=$(dirname "$0") started=no
+
+state() { "${queue[@]}" describe "$NAME" --zone="$ZONE" --format='value(state.state)' 2>/dev/null || echo NONE; }
+give_back() { "${queue[@]}" delete "$NAME" --zone="$ZONE" --force --quiet; }
+
+while true; do
+  case $(state) in
+  NONE)
+    "${queue[@]}" create "$NAME" --node-id="$NAME" --zone="$ZONE" --accelerator-type="${TYPE:-v5litepod-16}" \
+      --runtime-version="${VERSION:-v2-alpha-tpuv5-lite}" ${SPOT:+--spot}
+    started=no
+    ;;
+  ACTIVE)
+    if [ "$started" = no ]; then
+      "$here/tpu_vm.sh" setup && "$here/tpu_vm.sh" start "$@" && started=yes
+    elif code=$("$here/tpu_vm.sh" code) && [ -n "$code" ]; then
+      echo "the run ended with exit code $code"
+      give_back
+      exit "$code"
+    fi
+    ;;
+  SUSPENDED | FAILED) give_back ;; # taken away, or never there: the next round asks again
+  esac
+  sleep "${POLL:-60}"
+done

@@ -1,0 +1,43 @@
+#!/usr/bin/env bash
+# Repeats a training command until it is done: launch/restart.sh .venv/bin/python -m train.pretrain CONFIG.py run=RUN ...
+# The command resumes by itself. Exit codes 0 (done), 2 (a mistake in the input), 3 (the loss stayed non-finite) and 130
+# (Ctrl-C) end the loop; all others start the command again: 75 (stopped, or another host was lost) and aborts among
+# them. After five runs in a row that each ended within five minutes it gives up. SIGTERM goes to the command, which
+# saves; then the loop ends too. RESTART_CODE=FILE: writes the last exit code there.
+set -u
+pause=${RESTART_PAUSE:-10} quick=${RESTART_QUICK:-300} most=5
+
+command=0 stopping=no short=0
+forward() {
+  stopping=yes
+  kill -s "$1" "$command" 2>/dev/null
+}
+trap 'forward TERM' TERM
+trap 'forward INT' INT
+
+end() {
+  [ -z "${RESTART_CODE:-}" ] || echo "$code" >"$RESTART_CODE"
+  exit "$code"
+}
+
+while true; do
+  started=$SECONDS
+  "$@" &
+  command=$!
+  wait "$command"
+  code=$?
+  while kill -0 "$command" 2>/dev/null; do # a signal ends `wait` before the command
+    wait "$command"
+    code=$?
+  done
+  case $code in 0 | 2 | 3 | 130) end ;; esac
+  [ "$stopping" = yes ] && end
+  if ((SECONDS - started < quick)); then short=$((short + 1)); else short=0; fi
+  if ((short >= most)); then
+    echo "restart.sh: exit code $code, the $most. time in a row within $quick s: giving up" >&2
+    end
+  fi
+  echo "restart.sh: exit code $code; starting again in $pause s" >&2
+  sleep "$pause"
+  [ "$stopping" = yes ] && end
+done

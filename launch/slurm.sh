@@ -1,0 +1,24 @@
+#!/usr/bin/env bash
+# Nodes of GPUs under Slurm, one process for each GPU: sbatch launch/slurm.sh configs/bert_base.py data=DIR run=DIR
+# The checkout, its .venv (pip install -c constraints/newest.txt -e '.[train,cuda]'), data and run lie on a file system
+# that all nodes share. The job is queued again until the run is done.
+#SBATCH --job-name=bert
+#SBATCH --nodes=2
+#SBATCH --ntasks-per-node=8
+#SBATCH --gpus-per-node=8
+#SBATCH --cpus-per-task=8
+#SBATCH --time=24:00:00
+#SBATCH --signal=TERM@300
+#SBATCH --requeue
+#SBATCH --open-mode=append
+#SBATCH --output=slurm-%j.log
+set -u
+# Five minutes before the time limit, and when the job is preempted, every process gets SIGTERM, saves and ends with 75.
+srun --kill-on-bad-exit=0 .venv/bin/python -m train.pretrain "$@"
+code=$?
+case $code in 0 | 2 | 3 | 130) exit "$code" ;; esac
+if ((${SLURM_RESTART_COUNT:-0} < 50)); then
+  echo "exit code $code: queued again" >&2
+  scontrol requeue "$SLURM_JOB_ID"
+fi
+exit "$code"

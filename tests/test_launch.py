@@ -1,0 +1,431 @@
+"""The files in launch/ and the Dockerfile: run with stand-ins for gcloud, srun and the program, and read by their own tools.
+
+No TPU, no cluster and no container engine takes part. With BERT_JAX_LAUNCH_TOOLS, an environment with shellcheck,
+hadolint, SkyPilot and the schema of JobSet (CONTRIBUTING.md says how to make it), these judge the files too.
+"""
+
+import ast
+import json
+import math
+import os
+import re
+import signal
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from train.pretraining.recipe import PretrainConfig
+from train.run import stopping
+from train.run.launch import parse
+
+ROOT = Path(__file__).resolve().parents[1]
+LAUNCH = ROOT / "launch"
+SCRIPTS = sorted(LAUNCH.glob("*.sh"))
+# A restart would end in the same way; all other codes are worth one.
+FINAL = {stopping.EXIT_DONE, stopping.EXIT_USER_ERROR, stopping.EXIT_NOT_FINITE, stopping.EXIT_INTERRUPTED}
+
+
+def executable(path: Path, text: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    path.chmod(0o755)
+    return path
+
+
+def run(command: list[Any], folder: Path, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Runs a script with the programs in `folder`/bin in place of the real ones."""
+    environment = os.environ | {"PATH": f"{folder / 'bin'}:{os.environ['PATH']}"} | variables
+    return subprocess.run(
+        [str(word) for word in command], env=environment, capture_output=True, text=True, timeout=60, check=False
+    )
+
+
+def lines(path: Path) -> list[str]:
+    return path.read_text().splitlines() if path.exists() else []
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.name)
+def test_a_script_is_bash_that_parses_and_can_be_called(script: Path):
+    assert script.read_text().startswith("#!/usr/bin/env bash\n")
+    assert os.access(script, os.X_OK)
+    subprocess.run(["bash", "-n", script], check=True)
+
+
+def test_the_guides_commands_name_configs_and_fields_that_exist():
+    guide = (ROOT / "docs" / "pods.md").read_text()
+    commands = re.findall(r"(?:start|queued_resource\.sh|slurm\.sh|train\.pretrain) (configs/[^\n#\"]+)", guide)
+    assert len(commands) == 4
+    for words in commands:
+        assert parse(words.split(), "", PretrainConfig).config.data
+    for path in re.findall(r"`(launch/[\w.]+)`", guide):
+        assert (ROOT / path).is_file(), path
+
+
+def test_the_guide_says_which_codes_end_a_run():
+    guide = (ROOT / "docs" / "pods.md").read_text()
+    rows = re.findall(r"^\| ([\d, ]+) \| .* \| (no|yes)\b", guide, re.MULTILINE)
+    assert {int(code) for codes, again in rows if again == "no" for code in codes.split(",")} == FINAL
+    assert stopping.EXIT_PREEMPTED in {
+        int(code) for codes, again in rows if again == "yes" for code in codes.split(",")
+    }
+
+
+# --- starting again ---
+
+COUNTING = """#!/bin/bash
+# Ends with the next code of the file `codes`; notes each start.
+echo "$@" >> starts
+code=$(head -n 1 codes) && sed -i 1d codes
+exit "${code:-0}"
+"""
+
+
+@pytest.mark.parametrize(
+    ("codes", "starts", "last"),
+    [
+        ([75, 134, 137, 1, 0], 5, 0),
+        *(([75, code, 0], 2, code) for code in sorted(FINAL - {0})),
+        ([75] * 9, 5, 75),  # it gives up: nothing lasts
+    ],
+)
+def test_the_loop_starts_again_for_every_code_that_is_worth_it(tmp_path: Path, codes, starts: int, last: int):
+    program = executable(tmp_path / "program", COUNTING)
+    (tmp_path / "codes").write_text("".join(f"{code}\n" for code in codes))
+    ended = subprocess.run(
+        [LAUNCH / "restart.sh", program, "a word", "run=x"],
+        cwd=tmp_path,
+        env=os.environ | {"RESTART_PAUSE": "0", "RESTART_CODE": str(tmp_path / "code")},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert ended.returncode == last
+    assert lines(tmp_path / "starts") == ["a word run=x"] * starts
+    assert (tmp_path / "code").read_text() == f"{last}\n"
+
+
+def test_a_run_that_lasts_is_started_again_without_end(tmp_path: Path):
+    program = executable(tmp_path / "program", COUNTING)
+    (tmp_path / "codes").write_text("75\n" * 9 + "0\n")
+    variables = {"RESTART_PAUSE": "0", "RESTART_QUICK": "0"}  # every run counts as one that lasted
+    ended = subprocess.run(
+        [LAUNCH / "restart.sh", program], cwd=tmp_path, env=os.environ | variables, capture_output=True, check=False
+    )
+    assert (ended.returncode, len(lines(tmp_path / "starts"))) == (0, 10)
+
+
+def test_sigterm_reaches_the_program_and_nothing_starts_again(tmp_path: Path):
+    program = executable(
+        tmp_path / "program",
+        "#!/bin/bash\ntrap 'sleep 0.3; echo saved > saved; exit 75' TERM\necho start >> starts\nwhile :; do sleep 0.05; done\n",
+    )
+    loop = subprocess.Popen([LAUNCH / "restart.sh", program], cwd=tmp_path, stderr=subprocess.DEVNULL)
+    while not lines(tmp_path / "starts"):
+        time.sleep(0.02)
+    loop.send_signal(signal.SIGTERM)
+    assert loop.wait(30) == 75
+    assert lines(tmp_path / "saved") == ["saved"] and lines(tmp_path / "starts") == ["start"]
+
+
+@pytest.mark.parametrize("name", ["restart.sh", "slurm.sh"])
+def test_the_codes_that_end_it_are_those_of_the_programs(name: str):
+    (codes,) = re.findall(r"case \$code in ([\d |]+)\)", (LAUNCH / name).read_text())
+    assert {int(code) for code in codes.split("|")} == FINAL
+
+
+# --- TPU VMs ---
+
+# Notes each call; `ssh` runs its command in the home of one host, or of all. Prints the next line of `states` for
+# `describe`, and fails when there is none.
+GCLOUD = """#!/bin/bash
+cd "$FAKE"
+printf '%s\\n' "$*" >> calls
+for word in "$@"; do case $word in --worker=all) hosts="0 1" ;; --worker=*) hosts=${word#*=} ;; esac
+  case $word in --command=*) command=${word#*=} ;; esac; done
+case " $* " in
+*" ssh "*) for host in $hosts; do (export HOME=$FAKE/host-$host; cd "$HOME" && bash -c "$command"); done ;;
+*" describe "*) state=$(head -n 1 states) && sed -i 1d states && [ "$state" != NONE ] && echo "$state" ;;
+esac
+"""
+# What the pages of gcloud list: cloud.google.com/sdk/gcloud/reference/compute/tpus/tpu-vm and .../queued-resources.
+FLAGS = {
+    "tpu-vm create": {"--zone", "--accelerator-type", "--version", "--spot"},
+    "tpu-vm ssh": {"--zone", "--worker", "--command"},
+    "tpu-vm scp": {"--zone", "--worker"},
+    "tpu-vm delete": {"--zone", "--quiet"},
+    "queued-resources create": {"--zone", "--node-id", "--accelerator-type", "--runtime-version", "--spot"},
+    "queued-resources describe": {"--zone", "--format"},
+    "queued-resources delete": {"--zone", "--force", "--quiet"},
+}
+
+
+@pytest.fixture
+def pod(tmp_path: Path) -> Path:
+    """Two hosts behind a stand-in for gcloud, on which `setup` has been done."""
+    executable(tmp_path / "bin" / "gcloud", GCLOUD)
+    for host in ("host-0", "host-1"):
+        home = tmp_path / host / "bert_jax"
+        executable(home / ".venv" / "bin" / "python", f"#!/bin/bash\n{COUNTING.split(chr(10), 2)[2]}")
+        (home / "launch").mkdir()
+        (home / "launch" / "restart.sh").symlink_to(LAUNCH / "restart.sh")
+        (home / "codes").write_text("75\n0\n")
+    return tmp_path
+
+
+def on_pod(pod: Path, script: str, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    named = {"NAME": "bert", "ZONE": "us-west4-a", "FAKE": str(pod), "RESTART_PAUSE": "0", "POLL": "0"}
+    return run([LAUNCH / script, *words], pod, **(named | variables))
+
+
+def check_calls(pod: Path) -> list[str]:
+    """The calls of gcloud, each without its flags, which must be those that it has."""
+    calls = []
+    for line in (pod / "calls").read_text().split("compute tpus ")[1:]:
+        kind = " ".join(line.split()[:2])
+        assert set(re.findall(r"(?<= )--[a-z-]+(?==| |$)", line.split("--command=")[0])) <= FLAGS[kind], line
+        calls.append(kind)
+    return calls
+
+
+def wait_for_lines(path: Path) -> list[str]:
+    deadline = time.monotonic() + 30
+    while not lines(path) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return lines(path)
+
+
+def test_a_tpu_vm_is_created_set_up_started_read_and_deleted_by_ssh(pod: Path):
+    assert on_pod(pod, "tpu_vm.sh", "create", SPOT="yes").returncode == 0
+    assert lines(pod / "calls")[-1] == (
+        "compute tpus tpu-vm create bert --zone=us-west4-a --accelerator-type=v5litepod-16 "
+        "--version=v2-alpha-tpuv5-lite --spot"
+    )
+    assert on_pod(pod, "tpu_vm.sh", "code").stdout == ""
+    started = on_pod(pod, "tpu_vm.sh", "start", "configs/tiny.py", "phases=((128, 64, 9),)", "run=gs://b/run")
+    assert started.returncode == 0, started.stderr
+    for host in ("host-0", "host-1"):  # 75, then 0: two starts, with the words as they were given
+        assert wait_for_lines(pod / host / "run.code") == ["0"]
+        words = "-m train.pretrain configs/tiny.py phases=((128, 64, 9),) run=gs://b/run"
+        assert lines(pod / host / "bert_jax" / "starts") == [words] * 2
+        assert "exit code 75; starting again" in (pod / host / "run.log").read_text()
+    assert on_pod(pod, "tpu_vm.sh", "code").stdout == "0\n"
+    assert on_pod(pod, "tpu_vm.sh", "delete").returncode == 0
+    assert check_calls(pod) == ["tpu-vm create", *["tpu-vm ssh"] * 3, "tpu-vm delete"]
+    assert on_pod(pod, "tpu_vm.sh", "start").returncode == on_pod(pod, "tpu_vm.sh").returncode == 2
+    assert "say ZONE=" in on_pod(pod, "tpu_vm.sh", "create", ZONE="").stderr
+
+
+def test_set_up_copies_the_last_commit_and_installs_what_is_pinned(pod: Path):
+    repository = pod / "checkout"
+    commands = (
+        ["init", "-q"],
+        ["-c", "user.name=a", "-c", "user.email=a@b", "commit", "-q", "--allow-empty", "-m", "m"],
+    )
+    repository.mkdir()
+    for command in commands:
+        subprocess.run(["git", *command], cwd=repository, check=True)
+    executable(pod / "bin" / "gcloud", '#!/bin/bash\nprintf "%s\\n" "$*" >> "$FAKE/calls"\n')
+    environment = os.environ | {
+        "PATH": f"{pod / 'bin'}:{os.environ['PATH']}",
+        "FAKE": str(pod),
+        "NAME": "b",
+        "ZONE": "z",
+    }
+    subprocess.run([LAUNCH / "tpu_vm.sh", "setup"], cwd=repository, env=environment, check=True)
+    assert check_calls(pod) == ["tpu-vm scp", "tpu-vm ssh"]
+    calls = (pod / "calls").read_text()
+    assert "bert_jax.tar.gz b: --zone=z --worker=all" in calls
+    assert "--constraint constraints/newest.txt" in calls and "--python 3.11" in calls
+
+
+def test_a_pod_from_the_queue_is_asked_for_again_until_the_run_is_done(pod: Path):
+    states = ["NONE", "PROVISIONING", "ACTIVE", "SUSPENDED", "NONE", "WAITING_FOR_RESOURCES", *["ACTIVE"] * 2000]
+    (pod / "states").write_text("".join(f"{state}\n" for state in states))
+    (pod / "bin" / "git").symlink_to("/bin/true")
+    for host in ("host-0", "host-1"):
+        # `setup` finds a .venv and the archive; both of its installers do nothing.
+        executable(pod / host / ".local" / "bin" / "uv", "#!/bin/bash\n")
+        executable(pod / "bin" / "python3", "#!/bin/bash\n")
+        executable(pod / "bin" / "tar", "#!/bin/bash\n")
+    ended = on_pod(pod, "queued_resource.sh", "configs/tiny.py", "run=gs://b/run")
+    assert ended.returncode == 0, ended.stderr
+    assert "the run ended with exit code 0" in ended.stdout
+    calls = [call for call in check_calls(pod) if call.endswith(("create", "delete"))]
+    assert calls == ["queued-resources create", "queued-resources delete"] * 2
+    assert on_pod(pod, "queued_resource.sh").returncode == 2
+
+
+# --- Slurm ---
+
+# https://slurm.schedmd.com/sbatch.html
+SBATCH = {
+    "job-name", "nodes", "ntasks-per-node", "gpus-per-node", "cpus-per-task", "time", "signal", "requeue", "open-mode",
+    "output",
+}  # fmt: skip
+
+
+def directives() -> dict[str, str]:
+    found = re.findall(r"^#SBATCH --([a-z-]+)(?:=(\S+))?$", (LAUNCH / "slurm.sh").read_text(), re.MULTILINE)
+    return dict(found)
+
+
+def test_slurm_starts_a_process_for_each_gpu_and_warns_it_before_the_end():
+    found = directives()
+    assert set(found) <= SBATCH
+    assert found["ntasks-per-node"] == found["gpus-per-node"]  # JAX gives each process the GPU of its local number
+    assert re.fullmatch(r"TERM@\d+", found["signal"])  # to the processes, not to the script
+    text = (LAUNCH / "slurm.sh").read_text()
+    assert text.rindex("#SBATCH") < text.index("\nset -u")  # directives after a command are not read
+
+
+@pytest.mark.parametrize(("code", "again"), [(0, False), (2, False), (75, True), (134, True)])
+def test_slurm_queues_what_was_stopped_again(tmp_path: Path, code: int, again: bool):
+    executable(tmp_path / "bin" / "srun", f'#!/bin/bash\necho "$@" > {tmp_path}/srun\nexit {code}\n')
+    executable(tmp_path / "bin" / "scontrol", f'#!/bin/bash\necho "$@" > {tmp_path}/scontrol\n')
+    words = ["configs/tiny.py", "phases=((128, 64, 9),)"]
+    assert run([LAUNCH / "slurm.sh", *words], tmp_path, SLURM_JOB_ID="7").returncode == code
+    assert lines(tmp_path / "srun")[0].endswith("train.pretrain configs/tiny.py phases=((128, 64, 9),)")
+    assert lines(tmp_path / "scontrol") == (["requeue 7"] if again else [])
+    (tmp_path / "scontrol").unlink(missing_ok=True)
+    run([LAUNCH / "slurm.sh", *words], tmp_path, SLURM_JOB_ID="7", SLURM_RESTART_COUNT="50")
+    assert not lines(tmp_path / "scontrol")
+
+
+# --- GKE, SkyPilot ---
+
+
+def test_the_jobset_asks_for_whole_slices_and_restarts_what_is_worth_it():
+    jobset = yaml.safe_load((LAUNCH / "jobset.yaml").read_text())
+    (slices,) = jobset["spec"]["replicatedJobs"]
+    job = slices["template"]["spec"]
+    pod = job["template"]["spec"]
+    (container,) = pod["containers"]
+    chips = math.prod(int(size) for size in pod["nodeSelector"]["cloud.google.com/gke-tpu-topology"].split("x"))
+    on_host = container["resources"]["limits"]["google.com/tpu"]
+    assert container["resources"]["requests"] == container["resources"]["limits"]
+    assert job["parallelism"] == job["completions"] == chips / on_host
+    (rule,) = job["podFailurePolicy"]["rules"]
+    assert rule["onExitCodes"]["containerName"] == container["name"]
+    assert set(rule["onExitCodes"]["values"]) == FINAL - {stopping.EXIT_DONE, stopping.EXIT_INTERRUPTED}
+    assert pod["restartPolicy"] == "Never"  # what podFailurePolicy needs
+    (policy,) = jobset["spec"]["failurePolicy"]["rules"]
+    assert (policy["action"], policy["onJobFailureReasons"]) == ("FailJobSet", ["PodFailurePolicy"])
+    program, *words = container["args"]
+    assert program == "train.pretrain"
+    assert parse(words, "", PretrainConfig).run == "gs://BUCKET/runs/base"
+
+
+def test_the_skypilot_task_names_a_config_and_restarts_what_is_worth_it():
+    task = yaml.safe_load((LAUNCH / "skypilot.yaml").read_text())
+    codes = task["resources"]["job_recovery"]["recover_on_exit_codes"]
+    assert stopping.EXIT_PREEMPTED in codes and not FINAL & set(codes)
+    variables = {"CONFIG": task["envs"]["CONFIG"], "BUCKET": "b"}
+    printed = subprocess.run(
+        ["bash", "-c", task["run"].replace(".venv/bin/python -m train.pretrain", "printf '%s\\n'")],
+        env=os.environ | variables, capture_output=True, text=True, check=True,
+    ).stdout.splitlines()  # fmt: skip
+    launch = parse(printed, "", PretrainConfig)
+    assert (launch.config.data, launch.run) == ("gs://b/data", "gs://b/runs/bert")
+    subprocess.run(["bash", "-n", "-c", task["setup"]], check=True)
+
+
+# --- the image ---
+
+
+def instructions() -> list[tuple[str, str]]:
+    text = re.sub(r"^#.*\n", "", (ROOT / "Dockerfile").read_text(), flags=re.MULTILINE).replace("\\\n", " ")
+    return [tuple(line.split(maxsplit=1)) for line in text.splitlines() if line.strip()]  # type: ignore[misc]
+
+
+def test_the_image_holds_everything_before_it_starts():
+    steps = instructions()
+    assert steps[0][0] == "FROM" and "-slim" in steps[0][1]
+    installing = [step for kind, step in steps if kind == "RUN" and "pip install" in step]
+    assert installing and all(
+        "--constraint constraints/newest.txt" in part for step in installing for part in step.split("pip install")[1:]
+    )
+    entry = json.loads(dict(steps)["ENTRYPOINT"])  # a list: no shell between the engine's SIGTERM and Python
+    command = json.loads(dict(steps)["CMD"])
+    assert entry == ["python", "-m"] and (ROOT / f"{command[0].replace('.', '/')}.py").exists()
+
+
+def test_the_image_gets_the_code_and_nothing_else():
+    copied = [step.split()[:-1] for kind, step in instructions() if kind == "COPY"]
+    sources = {source for step in copied for source in step}
+    ignored = lines(ROOT / ".dockerignore")
+    let_through = {line[1:] for line in ignored if line.startswith("!")}
+    assert "*" in ignored and let_through == sources
+    assert all((ROOT / source).exists() for source in sources)
+    assert {"bert_jax", "train", "configs"} <= sources  # what `python -m train.pretrain configs/...` needs
+
+
+# --- their own tools ---
+
+TOOLS = Path(os.environ.get("BERT_JAX_LAUNCH_TOOLS", ""))
+needs_tools = pytest.mark.skipif(not os.environ.get("BERT_JAX_LAUNCH_TOOLS"), reason="BERT_JAX_LAUNCH_TOOLS is not set")
+
+
+@needs_tools
+@pytest.mark.exhaustive
+def test_shellcheck_finds_nothing():
+    subprocess.run([TOOLS / "bin" / "shellcheck", *SCRIPTS], check=True)
+
+
+@needs_tools
+@pytest.mark.exhaustive
+def test_hadolint_finds_nothing():
+    subprocess.run([TOOLS / "bin" / "hadolint", ROOT / "Dockerfile"], check=True)
+
+
+@needs_tools
+@pytest.mark.exhaustive
+def test_skypilot_reads_its_task(tmp_path: Path):
+    code = (
+        "import sys, sky; t = sky.Task.from_yaml_config(__import__('yaml').safe_load(open(sys.argv[1])), "
+        "env_overrides=[('BUCKET', 'b')]); (r,) = t.resources; print([r.accelerators, r.use_spot, r.job_recovery])"
+    )
+    printed = subprocess.run(
+        [TOOLS / "bin" / "python", "-c", code, LAUNCH / "skypilot.yaml"],
+        env=os.environ | {"HOME": str(tmp_path)}, cwd=ROOT, capture_output=True, text=True, check=True,
+    ).stdout  # fmt: skip
+    accelerators, spot, recovery = ast.literal_eval(printed)
+    assert accelerators == {"tpu-v5litepod-16": 1} and spot
+    assert recovery["strategy"] == "EAGER_NEXT_REGION"
+
+
+def closed(schema: Any) -> Any:
+    """The schema with unknown fields refused, as an API server does that is asked for strict validation."""
+    if isinstance(schema, list):
+        return [closed(part) for part in schema]
+    if not isinstance(schema, dict):
+        return schema
+    inside = {name: closed(part) for name, part in schema.items()}
+    if isinstance(schema.get("properties"), dict) and not schema.get("x-kubernetes-preserve-unknown-fields"):
+        inside.setdefault("additionalProperties", False)
+    return inside
+
+
+@needs_tools
+@pytest.mark.exhaustive
+def test_the_jobset_is_one_by_its_published_schema(tmp_path: Path):
+    definition = yaml.load((TOOLS / "jobsets.yaml").read_text(), yaml.CSafeLoader)
+    jobset = yaml.safe_load((LAUNCH / "jobset.yaml").read_text())
+    (version,) = [v for v in definition["spec"]["versions"] if jobset["apiVersion"].endswith(f"/{v['name']}")]
+    schema = tmp_path / "schema.json"
+    schema.write_text(json.dumps(closed(version["schema"]["openAPIV3Schema"])))
+    code = "import sys, yaml, jsonschema; jsonschema.validate(*(yaml.safe_load(open(path)) for path in sys.argv[1:]))"
+
+    def validate(content: dict[str, Any]) -> subprocess.CompletedProcess[str]:
+        path = tmp_path / "jobset.json"
+        path.write_text(json.dumps(content))
+        command = [TOOLS / "bin" / "python", "-c", code, path, schema]
+        return subprocess.run(command, capture_output=True, text=True, check=False)
+
+    assert validate(jobset).returncode == 0
+    jobset["spec"]["failurePolicy"]["maxRestart"] = 3
+    assert "'maxRestart' was unexpected" in validate(jobset).stderr

@@ -1,0 +1,72 @@
+"""How a recipe's batch is split over 1 to 4,096 devices: rows of a device at a time, and parts of a step.
+
+    python -m train.scale [CONFIG.py ...] [--devices 1,8,16,256,4096] [FIELD=VALUE ...]
+
+It needs none of the devices. Without a config it takes every pretraining recipe in configs/. FIELD=VALUE changes the
+config, as for train.pretrain: mesh.fsdp=4, tokens_per_device=16384. A cell such as "16 x 8" means that each device
+computes 16 rows at a time, and that a step has 8 such parts. "at most 256" means that train.pretrain refuses this
+number of devices, and that 256 is the nearest that fits.
+"""
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from bert_jax.cli.arguments import Parser
+from bert_jax.cli.program import in_own_words
+from bert_jax.errors import UserError
+from bert_jax.training.sharding import mesh_sizes
+from train.pretraining.recipe import PretrainConfig, devices_that_fit
+from train.run.config import load_recipe, override
+from train.run.stopping import EXIT_DONE, run_program
+
+CONFIGS = Path(__file__).resolve().parents[1] / "configs"
+DEVICES = (1, 8, 16, 256, 4096)
+
+
+def recipes() -> list[Path]:
+    """The pretraining recipes in configs/."""
+    return sorted(path for path in CONFIGS.glob("*.py") if "-> PretrainConfig" in path.read_text(encoding="utf-8"))
+
+
+def table_of(configs: dict[str, PretrainConfig], devices: Sequence[int]) -> list[str]:
+    """The lines of a Markdown table: a row for each phase of each recipe, a column for each number of devices."""
+    head = ["recipe", "rows x length", "tokens a batch", "tokens a device at a time", *(f"{n:,}" for n in devices)]
+    lines = [head, ["---", "---", *["---:"] * (2 + len(devices))]]
+    for name, config in configs.items():
+        for length, batch, _ in config.phases:
+            most = "all" if config.tokens_per_device is None else f"{config.tokens_per_device:,}"
+            cells = [_cell(config, length, batch, count) for count in devices]
+            lines.append([name, f"{batch:,} x {length}", f"{batch * length:,}", most, *cells])
+    return [f"| {' | '.join(cells)} |" for cells in lines]
+
+
+def _cell(config: PretrainConfig, length: int, batch: int, devices: int) -> str:
+    data, fsdp, tensor = mesh_sizes(config.mesh, devices)
+    pieces = data * fsdp
+    if batch % pieces:
+        return f"at most {devices_that_fit(batch, pieces) * tensor:,}"
+    parts = config.parts_of(length, batch, pieces)
+    return f"{batch // pieces // parts:,} x {parts:,}"
+
+
+def main(argv: Sequence[str]) -> int:
+    """Prints the table; returns the exit code, raises UserError for the user's mistakes."""
+    parser = Parser(prog=in_own_words("python -m train.scale"), description=in_own_words(__doc__ or ""))
+    parser.add_argument("words", nargs="*", metavar="CONFIG.py | FIELD=VALUE")
+    parser.add_argument(
+        "--devices", default=",".join(map(str, DEVICES)), help="numbers of devices, with commas between"
+    )
+    given = parser.parse_args(argv)
+    if not re.fullmatch(r"[1-9]\d*(,[1-9]\d*)*", given.devices):
+        raise UserError(f"--devices: found {given.devices!r}; expected whole numbers such as 8,256")
+    devices = [int(count) for count in given.devices.split(",")]
+    fields = dict(word.split("=", 1) for word in given.words if "=" in word)
+    paths = [Path(word) for word in given.words if "=" not in word] or recipes()
+    configs = {path.name: override(load_recipe(str(path), PretrainConfig), fields) for path in paths}
+    print("\n".join(table_of(configs, devices)))
+    return EXIT_DONE
+
+
+if __name__ == "__main__":
+    run_program(main)
