@@ -21,7 +21,7 @@ from bert_jax.errors import UserError
 from bert_jax.formats.names import parameters as names
 from bert_jax.model.fused_loss import fused_cross_entropy
 from bert_jax.model.heads import HEADS, BertForPreTraining, Undecoded
-from bert_jax.training.objectives import Pretraining
+from bert_jax.training.objectives import OneLabel, Pretraining
 from bert_jax.training.optimizer import make_optimizer, make_schedule
 from bert_jax.training.sharding import (
     AXES,
@@ -128,6 +128,8 @@ def test_every_leaf_of_every_family_and_head_matches_exactly_one_row(family):
 def test_every_row_of_the_table_is_some_leafs():
     paths = [path_string(path) for path, _ in jax.tree_util.tree_leaves_with_path(abstract_state(MODEL, TX))]
     paths += [path for (_, head), config in ROWS_OF.items() for path in names.parameters_of(config, head)]
+    objective = jax.tree_util.tree_leaves_with_path(OneLabel(np.ones(2, np.float32)))
+    paths += [path_string(path) for path, _ in objective]
     used = {rule_of(path) for path in paths}
     assert used == {rule.pattern for rule in PARTITION_TABLE}
 
