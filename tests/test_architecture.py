@@ -29,7 +29,7 @@ MAY_IMPORT = {
     "surgery": LEAVES | {"surgery", "data.tokenizer"},
     "formats": LEAVES | {"formats", "data.tokenizer"},
     "evaluation": LEAVES | {"evaluation", "data"},
-    "training": LEAVES | {"model", "data", "training"},
+    "training": LEAVES | {"runtime", "model", "data", "training"},
     "inference": LEAVES | {"runtime", "model", "data", "formats", "training", "inference"},
     "cli": LEAVES | {"runtime", "model", "data", "formats", "training", "inference", "surgery", "evaluation", "cli"},
 }

@@ -8,6 +8,7 @@ from bert_jax.data.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import UserError
 from bert_jax.formats.load import load_tokenizer
 from bert_jax.formats.source import Source, open_source
+from bert_jax.runtime.hosts import is_first, on_first_process
 from train.finetuning.recipe import FinetuneConfig
 from train.finetuning.start import adopted_model, check_source
 from train.finetuning.tasks.data import TaskData
@@ -41,14 +42,15 @@ Words:
 
 The run directory gets the best model by the task's metric in export/, report/, and predictions/ in the benchmark's
 format and with text, gold, label and probability (python -m bert_jax score RUN reads these back).
+On several hosts, start the same command on all (python -m train.pretrain --help says how they find each other).
 Exit codes: 0 done; 2 a mistake in the input; 3 the loss or the gradients stayed non-finite; 75 stopped by SIGTERM after
-saving; 130 stopped by Ctrl-C after saving; 1 a bug.
+saving, or another host was lost; 130 stopped by Ctrl-C after saving; 1 a bug.
 """
 
 
 def main(argv: list[str]) -> int:
     launch = parse(argv, USAGE, FinetuneConfig)
-    start_jax()
+    launch = start_jax(launch)
     if not launch.dry_run:
         return in_run_directory(launch, finetune_in)
     from train.finetuning.cost import run_seconds
@@ -60,7 +62,8 @@ def main(argv: list[str]) -> int:
     job = FinetuningJob(config, run, task, tokenizer, source)
     facts, seconds = job.plan(), run_seconds(job, task)
     facts |= {"seconds": seconds} if launch.as_json else {"time": f"about {duration(seconds)} on this machine"}
-    print(json.dumps(facts) if launch.as_json else "\n".join(f"{name}: {value}" for name, value in facts.items()))
+    if is_first():
+        print(json.dumps(facts) if launch.as_json else "\n".join(f"{name}: {value}" for name, value in facts.items()))
     return EXIT_DONE
 
 
@@ -91,7 +94,7 @@ def prepared(run: RunDirectory, launch: Launch) -> tuple[FinetuneConfig, TaskDat
         raise UserError("init: not given; say init=DIR or init=ORG/NAME, the model to fine-tune")
     if follows := launch.given & {"optimizer.total_steps", "optimizer.warmup_steps"}:
         raise UserError(f"{min(follows)}: is computed from the data; set epochs=, or warmup= as a share of the steps")
-    saved = run.config_to_resume()
+    saved = on_first_process(run.config_to_resume)
     source = None if saved else open_source(config.init)
     if source is not None:
         check_source(source)

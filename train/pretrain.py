@@ -6,11 +6,11 @@ With `--dry-run` it only prints what the run would cost: time, passes over the t
 import dataclasses
 import json
 
-import jax
 from rich.console import Console
 
 from bert_jax.errors import UserError
 from bert_jax.formats.source import Source, open_source
+from bert_jax.runtime.hosts import is_first, on_first_process
 from train.pretraining.cost import run_facts
 from train.pretraining.cost_report import print_facts
 from train.pretraining.recipe import PretrainConfig
@@ -44,14 +44,17 @@ Words:
                            a few steps, and of text= prepares a sample; run it on the machine that will train
     --json                 print one JSON object on stdout: the dry run's figures, or the result of the run
 
+On several hosts, start the same command on all; TPU VMs, GKE, Slurm and Open MPI are recognised. Elsewhere say
+--coordinator-address=HOST:PORT --num-processes=N --process-id=I, or set JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and
+JAX_PROCESS_ID. --join-seconds=300 is how long to wait for the others, --heartbeat-seconds=60 for a silent one.
 Exit codes: 0 done; 2 a mistake in the input; 3 the loss or the gradients stayed non-finite; 75 stopped by SIGTERM after
-saving; 130 stopped by Ctrl-C after saving; 1 a bug.
+saving, or another host was lost; 130 stopped by Ctrl-C after saving; 1 a bug.
 """
 
 
 def main(argv: list[str]) -> int:
     launch = parse(argv, USAGE, PretrainConfig)
-    start_jax()
+    launch = start_jax(launch)
     if launch.dry_run:
         source = open_init(launch.config)
         if launch.config.data is None and launch.config.text is not None:
@@ -66,7 +69,7 @@ def pretrain_in(run: RunDirectory, launch: Launch) -> int:
     from train.pretraining.job import PretrainingJob
     from train.run.loop import train
 
-    config, saved = launch.config, run.config_to_resume()
+    config, saved = launch.config, on_first_process(run.config_to_resume)
     source = None if saved else open_init(config)
     if config.text is not None and config.data is None:
         config = dataclasses.replace(config, data=prepare_text(run, config, launch.given, source))
@@ -104,7 +107,7 @@ def dry_run(launch: Launch, data: DataSource, source: Source | None) -> int:
     if source is not None:
         check_vocabulary(source, data)
     facts = run_facts(config, data, launch.run)
-    if jax.process_index() == 0:
+    if is_first():
         print_facts(facts, Console(stderr=launch.as_json, highlight=False))
         if launch.as_json:
             print(json.dumps(facts))

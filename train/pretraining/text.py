@@ -9,11 +9,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-import jax
-
 from bert_jax.data.text.sources import CorpusFile, find_sources
 from bert_jax.errors import UserError
 from bert_jax.formats.source import Source
+from bert_jax.runtime.hosts import on_first_process
 from train.preparation.directory import prepare
 from train.preparation.options import HELD_OUT, PrepareOptions, inputs_in
 from train.preparation.show import print_report, print_warning
@@ -38,16 +37,17 @@ def prepare_text(run: RunDirectory, config: PretrainConfig, given: frozenset[str
             f"text: {run.path} is on a bucket, and text can only be prepared on a local disk; run python -m "
             "train.prepare first and give its output, or a copy of it on a bucket, as data="
         )
-    # The manifest is written last, so the data is complete if it exists, and the text itself is no longer needed.
-    # Without a config.json an earlier start failed after preparing: `prepare` then compares the options with its own.
-    if jax.process_index() == 0 and not ((run.data / "manifest.json").exists() and run.config.exists()):
-        _check_source(config, given, source)
-        manifest = prepare(_options(config, Path(run.data)))
-        print_report(manifest, title=f"{run.data}: done")
-    if jax.process_count() > 1:
-        from jax.experimental import multihost_utils
 
-        multihost_utils.sync_global_devices("text prepared")
+    def prepare_missing() -> None:
+        # The manifest is written last, so the data is complete if it exists, and the text itself is no longer needed.
+        # Without a config.json an earlier start failed after preparing: `prepare` then compares the options with its
+        # own.
+        if not ((run.data / "manifest.json").exists() and run.config.exists()):
+            _check_source(config, given, source)
+            manifest = prepare(_options(config, Path(run.data)))
+            print_report(manifest, title=f"{run.data}: done")
+
+    on_first_process(prepare_missing)
     return str(run.data)
 
 

@@ -87,13 +87,14 @@ class RunDirectory:
 
         For a start that failed because of the user's mistake: the corrected command then starts fresh.
         """
-        if not self._made or (self.data / "manifest.json").exists() or read_json_lines(self.path / "metrics.jsonl"):
+        made, self._made = self._made, []  # only once: two threads may end the run
+        if not made or (self.data / "manifest.json").exists() or read_json_lines(self.path / "metrics.jsonl"):
             return
         # Checkpoints may come before the first row of metrics, and a save that fails is the user's to mend too.
         if self.checkpoints.exists() and any(self.checkpoints.iterdir()):
             return
         self.path.rmtree()
-        for folder in self._made[1:]:  # such as runs/, unless others have used it since
+        for folder in made[1:]:  # such as runs/, unless others have used it since
             if any(folder.iterdir()):
                 return
             folder.rmdir()
@@ -202,22 +203,27 @@ def _at(tree: dict, name: str) -> Any:
     return value
 
 
-def environment() -> dict[str, Any]:
-    """Versions and devices of this process, for environment.json."""
-    import jax
-
+def package_versions() -> dict[str, str | None]:
+    """Package -> its version, for those that the numbers depend on; None if it is not installed."""
     packages = ("bert-jax", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy", "tokenizers")
-    versions = {}
+    versions: dict[str, str | None] = {}
     for name in packages:
         try:
             versions[name] = version(name)
         except PackageNotFoundError:
             versions[name] = None
+    return versions
+
+
+def environment() -> dict[str, Any]:
+    """Versions and devices of this process, for environment.json."""
+    import jax
+
     devices = jax.devices()
     return {
         "python": platform.python_version(),
         "platform": platform.platform(),
-        "packages": versions,
+        "packages": package_versions(),
         "backend": jax.default_backend(),
         "device_kind": devices[0].device_kind,
         "devices": len(devices),

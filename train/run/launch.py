@@ -1,29 +1,33 @@
-"""How every training program starts: parse the command line, set up JAX, hold the run directory, and use `init=SOURCE`.
+"""How every training program starts: parse the command line, join the other processes of the job, set up JAX, hold the
+run directory, and use `init=SOURCE`.
 
 A source gives the run its architecture and parameters; the run records its origin.
 """
 
+import hashlib
 import json
-import os
 import sys
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import jax
+from etils import epath
 
-from bert_jax.cli.program import in_own_words
+from bert_jax.cli.program import error_line, in_own_words
 from bert_jax.config import COMPUTE_FIELDS, BertConfig
 from bert_jax.data.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import UserError, did_you_mean
 from bert_jax.files import write_json
 from bert_jax.formats.source import Source
+from bert_jax.runtime import hosts
+from bert_jax.runtime.cluster import OPTIONS as HOST_OPTIONS
 from bert_jax.runtime.compilation_cache import keep_compiled_programs
 from bert_jax.runtime.cpu import keep_freed_memory
-from train.run.config import load_recipe, override
-from train.run.directory import RunDirectory, environment
+from train.run.config import load_recipe, override, to_json
+from train.run.directory import RunDirectory, environment, package_versions
 from train.run.fields import fields_of, print_fields
 from train.run.stopping import EXIT_DONE, EXIT_USER_ERROR
 from train.run.track import check_tracker
@@ -41,6 +45,8 @@ class Launch:
     dry_run: bool
     as_json: bool
     given: frozenset[str]  # the overridden fields
+    named: bool = True  # the command line names the run; otherwise its name has the date
+    hosts: Mapping[str, str] = field(default_factory=dict)  # option of `HOST_OPTIONS` -> its text
 
 
 def parse(argv: list[str], usage: str, kind: type) -> Launch:
@@ -60,13 +66,19 @@ def parse(argv: list[str], usage: str, kind: type) -> Launch:
         raise UserError(f"{path}: the first word must be a config file, such as configs/tiny.py")
     config = load_recipe(path, kind)
     run, allow_change, options = None, (), set()
+    of_hosts: dict[str, str] = {}
     fields: dict[str, str] = {}
     for word in words:
         key, equals, value = word.partition("=")
         if word in _OPTIONS:
             options.add(word)
+        elif key in HOST_OPTIONS and value:
+            of_hosts[key] = value
+        elif key in HOST_OPTIONS:
+            raise UserError(f"{word}: expected {key}=VALUE")
         elif word.startswith("-"):
-            near = did_you_mean(word, _OPTIONS) or f"; expected {', '.join(_OPTIONS)} or FIELD=VALUE"
+            near = did_you_mean(key, (*_OPTIONS, *HOST_OPTIONS))
+            near = near or f"; expected {', '.join(_OPTIONS)} or FIELD=VALUE"
             raise UserError(f"{word!r} is not an option{near}")
         elif not equals:
             raise UserError(f"{word}: expected FIELD=VALUE; {_as_word(config, word)}")
@@ -83,8 +95,14 @@ def parse(argv: list[str], usage: str, kind: type) -> Launch:
     check_tracker(config.track)
     task = getattr(config, "task", None)
     name = "-".join(part for part in (Path(path).stem, task, time.strftime("%Y-%m-%d")) if part)
-    run = run or f"runs/{name}"
-    return Launch(config, run, allow_change, "--dry-run" in options, "--json" in options, frozenset(fields))
+    return Launch(
+        config,
+        run or f"runs/{name}",
+        allow_change,
+        *("--dry-run" in options, "--json" in options, frozenset(fields)),
+        named=bool(run),
+        hosts=of_hosts,
+    )
 
 
 def _as_word(config: Any, word: str) -> str:
@@ -95,52 +113,95 @@ def _as_word(config: Any, word: str) -> str:
     return "put texts with spaces in quotes" + did_you_mean(word, ["run", *names])
 
 
-def start_jax() -> None:
+def start_jax(launch: Launch) -> Launch:
     """Sets up what JAX needs before its first use: memory, the cache of compiled programs, the processes of the job.
 
-    If the environment names other processes, this one joins them. `jax.distributed.initialize()` recognises Cloud TPU
-    pods, Slurm, Open MPI and GKE; elsewhere set JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and JAX_PROCESS_ID.
+    If this process is one of several (`find_place`), it joins the others. Then all compare what they are about to run.
+
+    Returns:
+        The launch; its run's name, if the command line gives none, is that of the first process.
+
+    Raises:
+        JobEnded: not all processes come in time.
+        UserError: the processes differ in the command line, the data, the code or the versions of packages.
     """
     keep_freed_memory()
     keep_compiled_programs()
-    hosts = os.environ.get("TPU_WORKER_HOSTNAMES", "").split(",")
-    counts = (os.environ.get(name, "1") for name in ("SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE", "JAX_NUM_PROCESSES"))
-    if len(hosts) > 1 or os.environ.get("JAX_COORDINATOR_ADDRESS") or any(count not in ("", "1") for count in counts):
-        explicit = {}
-        if os.environ.get("JAX_NUM_PROCESSES"):
-            explicit = {
-                "coordinator_address": os.environ.get("JAX_COORDINATOR_ADDRESS"),
-                "num_processes": int(os.environ["JAX_NUM_PROCESSES"]),
-                "process_id": int(os.environ.get("JAX_PROCESS_ID", "0")),
-            }
-        jax.distributed.initialize(**explicit, heartbeat_timeout_seconds=60, shutdown_timeout_seconds=60)
+    hosts.join(launch.hosts, error_line=error_line)
+    if hosts.in_a_job():
+        hosts.same_everywhere(what_runs(launch))
+    return launch if launch.named else replace(launch, run=hosts.on_first_process(lambda: launch.run))
+
+
+def what_runs(launch: Launch) -> dict[str, Any]:
+    """What all processes of a job must have in common, by name, as JSON values.
+
+    These are the config with its overrides, the options, the manifest of prepared data, the versions of packages and
+    the source files of this project.
+    """
+    return {
+        **json.loads(json.dumps(to_json(launch.config))),
+        "run": launch.run if launch.named else None,
+        "allow_change": list(launch.allow_change),
+        "--dry-run": launch.dry_run,
+        "--json": launch.as_json,
+        **{
+            f"{name}/manifest.json": _sum_of(epath.Path(place) / "manifest.json")
+            for name in ("data", "eval_data")
+            if (place := getattr(launch.config, name, None)) not in (None, "random")
+        },
+        "package": package_versions(),
+        "source": {
+            str(path.relative_to(_ROOT)): _sum_of(path)
+            for folder in ("bert_jax", "train")
+            for path in sorted((_ROOT / folder).rglob("*.py"))
+        },
+    }
+
+
+_ROOT = Path(__file__).parents[2]
+
+
+def _sum_of(path: Any) -> str | None:
+    """The first digits of a file's SHA-256; None if there is no such file."""
+    try:
+        return hashlib.sha256(path.read_bytes()).hexdigest()[:12]
+    except FileNotFoundError:
+        return None
 
 
 def in_run_directory(launch: Launch, work: Callable[[RunDirectory, Launch], int]) -> int:
     """Locks the run directory while `work` trains in it; returns the exit code, and prints the summary for --json.
 
-    A start that fails because of the user's mistake, before its first step, leaves nothing behind.
+    A start that fails because of the user's mistake, before its first step, leaves nothing behind. In a job of several
+    processes the first one does all this.
     """
     run = RunDirectory(launch.run)
-    if jax.process_index() == 0:
-        run.acquire()
+
+    def discard(code: int, line: str) -> None:
+        if code == EXIT_USER_ERROR and hosts.is_first():
+            run.discard_failed_start()
+
+    hosts.on_first_process(run.acquire)
+    withdraw = hosts.before_ending(discard)
     try:
         code = work(run, launch)
-        if launch.as_json and jax.process_index() == 0:
+        if launch.as_json and hosts.is_first():
             print(json.dumps(run.summary(code)))
         return code
     except (UserError, FileNotFoundError):
-        if jax.process_index() == 0:
+        if hosts.is_first():
             run.discard_failed_start()
         raise
     finally:
+        withdraw()
         run.release()
 
 
 def record_start(
     run: RunDirectory, launch: Launch, config: Any, tokenizer: Tokenizer | None, source: Source | None
 ) -> None:
-    """Writes config.json, environment.json and tokenizer/ of a run, on process 0.
+    """Writes config.json, environment.json and tokenizer/ of a run, on the first process.
 
     environment.json has the "ORG/NAME@COMMIT" of a published model, so that the run can be repeated.
 
@@ -151,9 +212,9 @@ def record_start(
     Raises:
         UserError: the config differs from the run's own in a field that `allow_change` does not name.
     """
-    if jax.process_index() != 0:
+    hosts.on_first_process(lambda: run.settle_config(config, launch.allow_change))
+    if not hosts.is_first():
         return
-    run.settle_config(config, launch.allow_change)
     facts = environment()
     if config.init is not None:
         facts["init"] = run.saved_environment().get("init") if source is None else source.published

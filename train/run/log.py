@@ -84,6 +84,13 @@ class RunLog:
         self._metrics.close()
         self._text.close()
 
+    def end(self, line: str) -> None:
+        """Keeps a line in `run.log`, and what is not on disk yet, of a run that another process ends."""
+        self._text.add(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {line}")
+        if self._tensorboard:
+            self._tensorboard.flush()
+            self._copy_events()
+
     def say(self, line: str) -> None:
         """One line for people, on the console and in `run.log`."""
         self._console.print(line, markup=False, soft_wrap=True)
@@ -141,6 +148,8 @@ class SilentLog:
         return self
 
     def __exit__(self, *_) -> None: ...
+
+    def end(self, line: str) -> None: ...
 
     def say(self, line: str) -> None: ...
 

@@ -14,6 +14,7 @@ from jax.sharding import Mesh
 from bert_jax.data.prefetch import Prefetch, StepSource
 from bert_jax.errors import UserError
 from bert_jax.runtime.compilation_cache import cache_folder
+from bert_jax.runtime.hosts import before_ending, on_first_process
 from bert_jax.training.checkpoint.checkpoints import Checkpoints, NonFiniteError, Restored, SaveError
 from bert_jax.training.objectives import Objective
 from bert_jax.training.schedules import Schedule
@@ -152,7 +153,7 @@ def _train(job: Job, run: RunDirectory) -> int:
     config = job.config
     with ExitStack() as stack:
         checkpoints = stack.enter_context(Checkpoints(run.checkpoints, keep=config.keep))
-        resumed = bool(checkpoints.steps())
+        resumed = on_first_process(lambda: bool(checkpoints.steps()))
         restored = checkpoints.restore(job.target) if resumed else None
         state = restored.state if restored else job.first_state()
         step = first_step = int(np.max(state.step))
@@ -168,6 +169,7 @@ def _train(job: Job, run: RunDirectory) -> int:
                 config=to_json(config),
             )
         )
+        stack.callback(before_ending(lambda code, line: log.end(line)))
         if step >= config.total_steps:
             log.say(f"finished: all {step:,} steps are done; to train on, start another run with init={run.path}")
         else:

@@ -19,10 +19,10 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.experimental import multihost_utils
 from orbax.checkpoint import v1 as orbax
 
 from bert_jax.errors import UserError
+from bert_jax.runtime import hosts
 from bert_jax.training.checkpoint.manifest import (
     MANIFEST,
     LeafType,
@@ -316,20 +316,5 @@ _SHARED_ERRORS = (UserError, FileNotFoundError, SaveError, ValueError, RuntimeEr
 
 
 def on_first_process(decide: Callable[[], Any]) -> Any:
-    """Calls `decide` on process 0; every process returns its result (a step's number or None) or raises its error."""
-    if jax.process_count() == 1:
-        return decide()
-    number, failure = 0, None
-    if jax.process_index() == 0:
-        try:
-            number = decide() or 0
-        except Exception as error:
-            failure = error
-            kinds = (index for index, kind in enumerate(_SHARED_ERRORS) if isinstance(error, kind))
-            number = -1 - next(kinds, len(_SHARED_ERRORS) - 1)
-    number = int(multihost_utils.broadcast_one_to_all(np.int32(number)))
-    if failure is not None:
-        raise failure
-    if number < 0:
-        raise _SHARED_ERRORS[-1 - number]("process 0 failed; its log has the error")
-    return number
+    """`bert_jax.runtime.hosts.on_first_process`, with the errors of checkpoints."""
+    return hosts.on_first_process(decide, errors=_SHARED_ERRORS)

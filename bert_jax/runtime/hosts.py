@@ -1,0 +1,246 @@
+"""The processes of a job: join them, decide on one of them, compare what they have, and end together.
+
+A program calls `join()` before it uses JAX's devices, and `leave()` when it is done. In between, the first process
+decides what depends on a disk (`on_first_process`), and `fail()` ends all processes with one line. If a process is
+lost, the others end with `EXIT_LOST`. In a process that is alone, all of these do nothing.
+"""
+
+import ctypes
+import faulthandler
+import json
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NoReturn
+
+import numpy as np
+
+from bert_jax.errors import UserError
+from bert_jax.runtime.cluster import find_place
+from bert_jax.runtime.line import EXIT_LOST, JobEnded, Line
+
+__all__ = ["EXIT_LOST", "JobEnded", "before_ending", "fail", "join", "leave", "on_first_process", "same_everywhere"]
+
+_line: Line | None = None
+_ending = threading.Lock()  # held by whoever ends this process
+_last_acts: list[Callable[[int, str], object]] = []
+
+
+def join(options: Mapping[str, str] | None = None, *, error_line: Callable[[object], str] = str) -> None:
+    """Joins this process to the others of its job, if it has any; call it before anything that starts JAX's backend.
+
+    Args:
+        options: as `find_place`.
+        error_line: makes the line that is printed when another process is lost from the reason.
+
+    Raises:
+        UserError: as `find_place`.
+        JobEnded: not all processes come in time, or they were told different things.
+    """
+    global _line
+    place = find_place(options)
+    if place is None:
+        return
+    import jax
+
+    line = Line(place, _end, error_line)
+    line.open()
+    _line = line
+    _survive_abort()
+    # The line notices a lost process first and says who it was; JAX's service would abort this one without a reason.
+    jax.distributed.initialize(
+        place.coordinator,
+        place.count,
+        place.number,
+        local_device_ids=place.devices,
+        cluster_detection_method="deactivate",
+        initialization_timeout=place.join_seconds,
+        heartbeat_timeout_seconds=place.heartbeat_seconds + 30,
+        shutdown_timeout_seconds=60,
+        coordinator_bind_address=place.bind,
+    )
+
+
+def _survive_abort() -> None:
+    """Delays an abort by six seconds, in which this process can end in order.
+
+    When the first process is killed, JAX's service aborts the others within milliseconds, and nothing in JAX's Python
+    interface prevents that. The handler of SIGABRT is C's `sleep`, called with the signal's number, in the thread that
+    aborts; meanwhile the line notices the loss, says so and ends the process. Any other abort comes six seconds later.
+    """
+    if not faulthandler.is_enabled():
+        libc = ctypes.CDLL(None)
+        libc.signal.argtypes = (ctypes.c_int, ctypes.c_void_p)
+        libc.signal(int(signal.SIGABRT), ctypes.cast(libc.sleep, ctypes.c_void_p))
+
+
+def in_a_job() -> bool:
+    """Whether `join` has found other processes."""
+    return _line is not None
+
+
+def own_name() -> str:
+    """This process as the others' messages name it."""
+    assert _line is not None
+    return str(_line)
+
+
+def is_first() -> bool:
+    """Whether this process decides and writes for its job; True if it is alone."""
+    if _line is not None:
+        return _line.is_first
+    import jax
+
+    return jax.process_index() == 0
+
+
+def on_first_process(
+    decide: Callable[[], Any], *, errors: Sequence[type[Exception]] = (UserError, FileNotFoundError, OSError)
+) -> Any:
+    """Calls `decide` on the first process; every process returns its JSON value or raises its error. All must call it.
+
+    Args:
+        decide: takes as long as it likes.
+        errors: the types of error that all processes raise; of an error of several types, the first counts. Any other
+            error is a bug, which the first process alone raises, and the end of that one ends all.
+    """
+    told: dict[str, Any] | None = None
+    failure: Exception | None = None
+    if is_first():
+        try:
+            told = {"value": decide()}
+        except Exception as error:
+            failure = error
+            kind = next((index for index, kind in enumerate(errors) if isinstance(error, kind)), None)
+            if kind is None and _line is not None:
+                raise
+            told = {"error": kind, "message": str(error)}
+    answer = _broadcast(told) if _line is None else _line.tell(told)
+    if failure is not None:
+        raise failure
+    if "error" in answer:
+        kind = answer["error"]
+        raise (RuntimeError if kind is None else errors[kind])(answer["message"])
+    return answer["value"]
+
+
+def _broadcast(told: dict[str, Any] | None) -> dict[str, Any]:
+    """The first process's object on all, over JAX's devices, for programs that joined by `jax.distributed` itself."""
+    import jax
+    from jax.experimental import multihost_utils
+
+    if jax.process_count() == 1:
+        assert told is not None
+        return json.loads(json.dumps(told))
+    text = json.dumps(told).encode()
+    size = int(multihost_utils.broadcast_one_to_all(np.int32(len(text))))
+    room = np.zeros(size, np.uint8)
+    if told is not None:
+        room[:] = np.frombuffer(text, np.uint8)
+    return json.loads(bytes(np.asarray(multihost_utils.broadcast_one_to_all(room), np.uint8)))
+
+
+def gathered(value: Any) -> list[Any]:
+    """The JSON values of all processes, in their order, on the first; [] on the others. All must call it."""
+    return [value] if _line is None else _line.gather(value)
+
+
+def same_everywhere(facts: Mapping[str, Any]) -> None:
+    """Ends with one line if the processes have different facts. All must call it.
+
+    Args:
+        facts: name -> JSON value; nested objects have dotted names in the message.
+
+    Raises:
+        UserError: on all processes, with both values of each fact that differs in the first process that differs.
+    """
+    if _line is None:
+        return
+    found = gathered(dict(facts))
+
+    def compare() -> None:
+        for number, theirs in enumerate(found[1:], 1):
+            if differing := [*_differences(found[0], theirs)]:
+                shown = "; ".join(
+                    f"{name}: process 0 has {a}, process {number} has {b}" for name, a, b in differing[:3]
+                )
+                more = f" (and {len(differing) - 3} more differences)" if len(differing) > 3 else ""
+                raise UserError(f"the processes must run the same: {shown}{more}")
+
+    on_first_process(compare)
+
+
+def _differences(ours: Any, theirs: Any, name: str = "") -> list[tuple[str, str, str]]:
+    if isinstance(ours, dict) and isinstance(theirs, dict):
+        keys = [*ours, *(key for key in theirs if key not in ours)]
+        parts = (_differences(ours.get(key), theirs.get(key), f"{name}.{key}" if name else key) for key in keys)
+        return [difference for part in parts for difference in part]
+    return [] if ours == theirs else [(name, _shown(ours), _shown(theirs))]
+
+
+def _shown(value: Any) -> str:
+    return "none" if value is None else value if isinstance(value, str) else json.dumps(value)
+
+
+def before_ending(act: Callable[[int, str], object]) -> Callable[[], None]:
+    """Has `act(code, line)` called if another process ends this one; returns a function that withdraws it."""
+    _last_acts.append(act)
+    return lambda: _last_acts.remove(act)
+
+
+def _end(code: int, line: str) -> bool:
+    """Prints the line and lets the last acts run; False if this process is ending already. For the line's thread."""
+    if not _ending.acquire(blocking=False):
+        return False
+    _tell(line)
+
+    def act() -> None:
+        for last in reversed(_last_acts[:]):
+            try:
+                last(code, line)
+            except Exception as error:  # the next one still runs
+                _tell(f"while ending: {error}")
+
+    thread = threading.Thread(target=act, daemon=True)
+    thread.start()
+    thread.join(10)  # a disk may hang
+    return True
+
+
+def _tell(line: str) -> None:
+    sys.stderr.write(f"{line}\n")
+    sys.stderr.flush()
+
+
+def fail(code: int, line: str, *, others: tuple[int, str] | None = None) -> NoReturn:
+    """Prints `line` and ends this process with `code`, and all others with the same or with the two in `others`.
+
+    If another process ends the job at the same time, this one ends as that one says.
+    """
+    assert _line is not None
+    if not _ending.acquire(blocking=False):
+        time.sleep(60)  # the line's thread ends this process
+    _tell(line.rstrip())
+    _line.end(*(others or (code, line)))
+    sys.stdout.flush()
+    os._exit(code)  # the normal end would wait for the others, which have left
+
+
+def await_end_by_another(seconds: float = 3) -> None:
+    """Waits a little: what failed here may have failed because another process is lost, which then ends this one."""
+    time.sleep(seconds)
+
+
+def leave() -> None:
+    """Waits until all processes are done, and takes this one out of the job."""
+    global _line
+    if _line is None:
+        return
+    _line.goodbye()
+    import jax
+
+    jax.distributed.shutdown()
+    _line = None

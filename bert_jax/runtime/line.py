@@ -1,0 +1,360 @@
+"""`Line`: each process of a job in touch with the first, from before JAX joins them to the end.
+
+JAX's own coordination service cannot name the processes that do not come, says nothing of why one left, and aborts all
+others when one is lost. So every process keeps a TCP connection with the first, on the coordinator's own port. There
+the first listens until all have come; then JAX's service takes over the port. Messages are JSON objects, one a line.
+"""
+
+import contextlib
+import json
+import os
+import selectors
+import socket
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from bert_jax.runtime.cluster import Place
+
+EXIT_LOST = 75  # EX_TEMPFAIL: the same command may succeed
+_CONNECT_SECONDS = 5
+_END_SECONDS = 5  # how long the first process waits for the others to end, and they for its answer
+
+
+class JobEnded(Exception):
+    """The job ended before it began: `code` to exit with, and the line that says why."""
+
+    def __init__(self, code: int, line: str):
+        super().__init__(line)
+        self.code = code
+
+
+class _Peer:
+    """The other end of a connection."""
+
+    def __init__(self, connection: socket.socket, number: int | None = None, name: str = ""):
+        self.connection, self.number, self.name = connection, number, name
+        self.silent = 0.0  # seconds
+        self.done = False  # it said goodbye
+        self._unread = b""
+        self._sending = threading.Lock()
+
+    def __str__(self) -> str:
+        return f"process {self.number} on {self.name}" if self.name else f"process {self.number}"
+
+    def send(self, message: dict[str, Any]) -> None:
+        """A peer that is gone is noticed where it is read from."""
+        with self._sending, contextlib.suppress(OSError):
+            self.connection.sendall(json.dumps(message).encode() + b"\n")
+
+    def is_gone(self) -> bool:
+        try:
+            return self.connection.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT) == b""
+        except BlockingIOError:
+            return False
+        except OSError:
+            return True
+
+    def read(self) -> list[dict[str, Any]] | None:
+        """The messages that have come; None at the connection's end, or if the other end is no `Line`."""
+        try:
+            found = self.connection.recv(1 << 20)
+            *lines, self._unread = (self._unread + found).split(b"\n")
+            messages = [json.loads(line) for line in lines]
+        except (OSError, ValueError):
+            return None
+        return messages if found and all(isinstance(message, dict) for message in messages) else None
+
+
+class Line:
+    """This process's connection with the first process of the job; the first's, with all others.
+
+    `open()` returns when all are there. Then a thread listens. When another process ends the job or is lost, it calls
+    `on_end(code, line)` and ends this process with that code, unless that returns False because the process is ending
+    already.
+    """
+
+    def __init__(self, place: Place, on_end: Callable[[int, str], bool], error_line: Callable[[object], str]):
+        self.number, self.count = place.number, place.count
+        self._place, self._on_end, self._error_line = place, on_end, error_line
+        self._name = socket.gethostname()
+        self._heartbeat = float(place.heartbeat_seconds)
+        self._selector = selectors.DefaultSelector()
+        self._peers: dict[int, _Peer] = {}
+        self._news = threading.Condition()
+        self._values: dict[int, dict[int, Any]] = {}  # turn -> number of a process -> its value
+        self._decisions: dict[int, dict[str, Any]] = {}
+        self._turn = 0
+        self._ended = False  # somebody has ended the job
+        self._answered = threading.Event()  # the first process knows that this one has ended it
+        self._over = False  # all have said goodbye
+        self._last_tick = time.monotonic()
+        self._next_beat = 0.0
+        self._thread = threading.Thread(target=self._listen, name="line", daemon=True)
+
+    def __str__(self) -> str:
+        return f"process {self.number} on {self._name}"
+
+    @property
+    def is_first(self) -> bool:
+        return self.number == 0
+
+    def open(self) -> None:
+        """Waits until all processes are there, then listens in a thread.
+
+        Raises:
+            JobEnded: some do not come in time, or they were told different things.
+        """
+        if self.is_first:
+            self._await_all()
+        else:
+            self._reach_first()
+        self._last_tick = time.monotonic()
+        self._thread.start()
+
+    # The roll call ----------------------------------------------------------------------------------------------------
+
+    def _await_all(self) -> None:
+        deadline = time.monotonic() + self._place.join_seconds
+        with self._listener() as listener:
+            self._selector.register(listener, selectors.EVENT_READ)
+            while len(self._peers) < self.count - 1:
+                if time.monotonic() > deadline:
+                    missing = [number for number in range(1, self.count) if number not in self._peers]
+                    who = f"process{'es' if len(missing) > 1 else ''} {', '.join(map(str, missing[:8]))}"
+                    more = f" and {len(missing) - 8} more" if len(missing) > 8 else ""
+                    self._refuse(
+                        EXIT_LOST,
+                        f"{who}{more} of {self.count} did not come to {self._place.coordinator} within "
+                        f"{self._place.join_seconds} s; start the same command on every host",
+                    )
+                for key, _ in self._selector.select(min(1.0, self._heartbeat / 4)):
+                    if key.fileobj is listener:
+                        connection, _ = listener.accept()
+                        connection.settimeout(self._heartbeat)
+                        self._selector.register(connection, selectors.EVENT_READ, _Peer(connection))
+                    else:
+                        self._greet(key.data)
+                self._beat()
+            self._selector.unregister(listener)
+        for peer in self._peers.values():
+            peer.silent = 0.0
+            peer.send({"welcome": self._name, "heartbeat": self._heartbeat})
+
+    def _listener(self) -> socket.socket:
+        host, _, port = (self._place.bind or f"[::]:{self._place.coordinator.rpartition(':')[2]}").rpartition(":")
+        host = host.strip("[]")
+        try:
+            if host == "::":
+                both = socket.has_dualstack_ipv6()
+                family = socket.AF_INET6 if both else socket.AF_INET
+                return socket.create_server(("", int(port)), family=family, dualstack_ipv6=both, backlog=1024)
+            family = socket.AF_INET6 if ":" in host else socket.AF_INET
+            return socket.create_server((host, int(port)), family=family, backlog=1024)
+        except OSError as error:
+            raise JobEnded(2, f"cannot listen on {host}:{port} as the first process: {error.strerror}") from None
+
+    def _greet(self, peer: _Peer) -> None:
+        messages = peer.read()
+        if messages is None:  # a stranger, or a process that is started again
+            self._drop(peer)
+            return
+        for message in messages:
+            number, count = message.get("hello"), message.get("count")
+            if not isinstance(number, int):
+                continue
+            peer.number, peer.name = number, str(message.get("name", ""))
+            twin = self._peers.get(number)
+            if twin is not None and twin.is_gone():  # the process is started again
+                self._drop(twin)
+                twin = None
+            self._peers[number] = peer
+            if count != self.count:
+                self._refuse(2, f"the number of processes: process 0 has {self.count}, {peer} has {count}")
+            if twin is not None or not 0 < number < self.count:
+                other = twin or f"process 0 on {self._name}"
+                self._refuse(2, f"two processes have the number {number}: {other} and {peer}", twin)
+
+    def _refuse(self, code: int, line: str, *more: _Peer | None) -> None:
+        for peer in (*self._peers.values(), *more):
+            if peer is not None:
+                peer.send({"end": code, "line": line})
+        self._await_goodbyes()
+        raise JobEnded(code, line)
+
+    def _reach_first(self) -> None:
+        deadline = time.monotonic() + self._place.join_seconds
+        host, _, port = self._place.coordinator.rpartition(":")
+        why = "no answer"
+        while time.monotonic() < deadline:
+            try:
+                connection = socket.create_connection((host.strip("[]"), int(port)), timeout=_CONNECT_SECONDS)
+            except OSError as error:
+                why = error.strerror or str(error)
+            else:
+                connection.settimeout(self._heartbeat)
+                peer = _Peer(connection, 0)
+                self._selector.register(connection, selectors.EVENT_READ, peer)
+                peer.send({"hello": self.number, "count": self.count, "name": self._name})
+                if self._is_welcome(peer):
+                    self._peers[0] = peer
+                    return
+                why = "something else listens there, or the first process started again"
+                self._drop(peer)
+            time.sleep(0.5)
+        raise JobEnded(
+            EXIT_LOST,
+            f"process 0 did not answer at {self._place.coordinator} within {self._place.join_seconds} s ({why}); start "
+            "the same command on every host",
+        )
+
+    def _is_welcome(self, peer: _Peer) -> bool:
+        """Waits for the first process to say that all are there; False if the connection ends or goes silent."""
+        silent_since = time.monotonic()
+        while time.monotonic() - silent_since < self._heartbeat:
+            if not self._selector.select(1.0):
+                continue
+            messages = peer.read()
+            if messages is None:
+                return False
+            silent_since = time.monotonic()
+            for message in messages:
+                if "end" in message:
+                    raise JobEnded(message["end"], message["line"])
+                if "welcome" in message:
+                    peer.name, self._heartbeat = message["welcome"], message["heartbeat"]
+                    return True
+        return False
+
+    # What they agree on -----------------------------------------------------------------------------------------------
+
+    def gather(self, value: Any) -> list[Any]:
+        """The JSON values of all processes on the first, in their order; [] on the others. All must call it."""
+        self._turn += 1
+        if not self.is_first:
+            self._peers[0].send({"turn": self._turn, "value": value})
+            return []
+        self._wait(lambda: len(self._values.get(self._turn, ())) == self.count - 1)
+        found = self._values.pop(self._turn)
+        return [value, *(found[number] for number in range(1, self.count))]
+
+    def tell(self, message: dict[str, Any] | None) -> dict[str, Any]:
+        """The first process's JSON object on all of them, which must all call it; the others give None."""
+        self._turn += 1
+        if not self.is_first:
+            self._wait(lambda: self._turn in self._decisions)
+            return self._decisions.pop(self._turn)
+        assert message is not None
+        self._send_all({"turn": self._turn, "decision": message})
+        return json.loads(json.dumps(message))
+
+    def _wait(self, ready: Callable[[], bool]) -> None:
+        with self._news:
+            while not ready():
+                self._news.wait(1.0)  # a limit, so that Ctrl-C gets through; who waits for a lost process is ended
+
+    def _send_all(self, message: dict[str, Any]) -> None:
+        for peer in list(self._peers.values()):  # the thread may drop one meanwhile
+            peer.send(message)
+
+    # The end ----------------------------------------------------------------------------------------------------------
+
+    def goodbye(self) -> None:
+        """Waits until all processes have called it: nothing is left to do for any."""
+        if self.is_first:
+            self._wait(lambda: all(peer.done for peer in list(self._peers.values())))
+        self._send_all({"bye": True})
+        self._over = True
+        if not self.is_first:
+            self._wait(lambda: self._peers[0].done)
+
+    def end(self, code: int, line: str) -> None:
+        """Ends the other processes with this code and this line; the caller must then end this one.
+
+        Returns when the others have ended, on the first process; when that one knows, on the others; or after seconds.
+        """
+        self._ended = True
+        self._send_all({"end": code, "line": line})
+        if self.is_first:
+            self._thread.join(_END_SECONDS)
+        else:
+            self._answered.wait(_END_SECONDS)
+
+    def _await_goodbyes(self) -> None:
+        """Waits until all connections have ended, for at most some seconds."""
+        deadline = time.monotonic() + _END_SECONDS
+        while self._peers and time.monotonic() < deadline:
+            for key, _ in self._selector.select(0.2):
+                if isinstance(key.data, _Peer) and key.data.read() is None:
+                    self._drop(key.data)
+
+    def _listen(self) -> None:
+        while not self._over or not all(peer.done for peer in self._peers.values()):
+            for key, _ in self._selector.select(min(1.0, self._heartbeat / 8)):
+                peer = key.data
+                messages = peer.read()
+                if messages is None:
+                    self._drop(peer)
+                    self._lost(peer, "has left without a word: it was killed, or its machine is gone")
+                    continue
+                peer.silent = 0.0
+                for message in messages:
+                    self._take(peer, message)
+            if self._ended and not self._peers:
+                return
+            self._beat()
+            for peer in list(self._peers.values()):
+                if peer.silent > self._heartbeat and not peer.done:
+                    self._drop(peer)
+                    self._lost(peer, f"has been silent for {self._heartbeat:g} s: it hangs, or its network is gone")
+
+    def _beat(self) -> None:
+        """Sends a sign of life when one is due, and counts for how long each peer has been silent.
+
+        A pause of this process itself (its machine slept) is no silence of the others.
+        """
+        now = time.monotonic()
+        passed = min(now - self._last_tick, self._heartbeat / 4)
+        self._last_tick = now
+        for peer in self._peers.values():
+            peer.silent += passed
+        if now >= self._next_beat:
+            self._next_beat = now + self._heartbeat / 4
+            self._send_all({"beat": True})
+
+    def _take(self, peer: _Peer, message: dict[str, Any]) -> None:
+        if "end" in message:
+            self._come_to_end(message["end"], message["line"])
+            return
+        with self._news:
+            if "value" in message:
+                assert peer.number is not None
+                self._values.setdefault(message["turn"], {})[peer.number] = message["value"]
+            elif "decision" in message:
+                self._decisions[message["turn"]] = message["decision"]
+            elif "bye" in message:
+                peer.done = True
+            self._news.notify_all()
+
+    def _lost(self, peer: _Peer, why: str) -> None:
+        if not peer.done:
+            line = self._error_line(f"{peer} {why}; the same command continues from the last checkpoint")
+            self._come_to_end(EXIT_LOST, line)
+
+    def _come_to_end(self, code: int, line: str) -> None:
+        self._answered.set()
+        if self._ended:
+            return
+        self._ended = True
+        self._send_all({"end": code, "line": line})  # the first process tells the others
+        if self._on_end(code, line):
+            if self.is_first:  # it ends last: JAX aborts the others when its service is gone
+                self._await_goodbyes()
+            os._exit(code)
+
+    def _drop(self, peer: _Peer) -> None:
+        self._selector.unregister(peer.connection)
+        peer.connection.close()
+        if self._peers.get(-1 if peer.number is None else peer.number) is peer:
+            del self._peers[peer.number]  # type: ignore[arg-type]
