@@ -13,7 +13,7 @@ from train.finetuning.recipe import FinetuneConfig
 from train.finetuning.start import adopted_model, check_source
 from train.finetuning.tasks.data import TaskData
 from train.run.directory import RunDirectory
-from train.run.launch import Launch, in_run_directory, parse, record_start, start_jax
+from train.run.launch import Launch, in_run_directory, record_start, start
 from train.run.stopping import EXIT_DONE, run_program
 
 USAGE = """
@@ -49,8 +49,7 @@ saving, or another host was lost; 130 stopped by Ctrl-C after saving; 1 a bug.
 
 
 def main(argv: list[str]) -> int:
-    launch = parse(argv, USAGE, FinetuneConfig)
-    launch = start_jax(launch)
+    launch = start(argv, USAGE, FinetuneConfig)
     if not launch.dry_run:
         return in_run_directory(launch, finetune_in)
     from train.finetuning.cost import run_seconds

@@ -18,7 +18,7 @@ from train.pretraining.source import DataSource, PreparedData, open_data
 from train.pretraining.start import check_vocabulary, with_first_rows, with_model_for
 from train.pretraining.text import prepare_text, sampled_text
 from train.run.directory import RunDirectory
-from train.run.launch import Launch, in_run_directory, parse, record_start, start_jax
+from train.run.launch import Launch, in_run_directory, record_start, start
 from train.run.stopping import EXIT_DONE, run_program
 
 USAGE = """
@@ -53,8 +53,7 @@ saving, or another host was lost; 130 stopped by Ctrl-C after saving; 1 a bug.
 
 
 def main(argv: list[str]) -> int:
-    launch = parse(argv, USAGE, PretrainConfig)
-    launch = start_jax(launch)
+    launch = start(argv, USAGE, PretrainConfig)
     if launch.dry_run:
         source = open_init(launch.config)
         if launch.config.data is None and launch.config.text is not None:

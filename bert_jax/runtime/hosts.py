@@ -6,6 +6,7 @@ lost, the others end with `EXIT_LOST`. In a process that is alone, all of these 
 """
 
 import ctypes
+import dataclasses
 import faulthandler
 import json
 import os
@@ -41,11 +42,13 @@ def join(options: Mapping[str, str] | None = None, *, error_line: Callable[[obje
         JobEnded: not all processes come in time, or they were told different things.
     """
     global _line
+    import jax
+
+    if _line is not None or jax.distributed.is_initialized():
+        return
     place = find_place(options)
     if place is None:
         return
-    import jax
-
     line = Line(place, _end, error_line)
     line.open()
     _line = line
@@ -62,6 +65,30 @@ def join(options: Mapping[str, str] | None = None, *, error_line: Callable[[obje
         shutdown_timeout_seconds=60,
         coordinator_bind_address=place.bind,
     )
+
+
+def refuse(options: Mapping[str, str], reason: str, error_line: Callable[[object], str]) -> bool:
+    """Prints the error of this process, which cannot start, and ends the processes of its job that wait for it.
+
+    Waits a minute for them at most.
+
+    Args:
+        options, error_line: as for `join`; if the options are wrong too, the others learn nothing.
+        reason: of the error.
+
+    Returns:
+        False if this process is alone; then nothing is printed.
+    """
+    try:
+        place = find_place(options)
+    except UserError:
+        return False
+    if place is None or _line is not None:
+        return False
+    _tell(error_line(reason))
+    place = dataclasses.replace(place, join_seconds=min(place.join_seconds, 60))
+    Line(place, _end, error_line).refuse(reason)
+    return True
 
 
 def _survive_abort() -> None:

@@ -8,6 +8,7 @@ the first listens until all have come; then JAX's service takes over the port. M
 import contextlib
 import json
 import os
+import select
 import selectors
 import socket
 import threading
@@ -19,6 +20,7 @@ from bert_jax.runtime.cluster import Place
 
 EXIT_LOST = 75  # EX_TEMPFAIL: the same command may succeed
 _CONNECT_SECONDS = 5
+_LATE_SECONDS = 60  # how long the first process waits to tell late ones that the job has ended
 _END_SECONDS = 5  # how long the first process waits for the others to end, and they for its answer
 
 
@@ -49,10 +51,9 @@ class _Peer:
             self.connection.sendall(json.dumps(message).encode() + b"\n")
 
     def is_gone(self) -> bool:
+        readable, _, _ = select.select([self.connection], [], [], 0)
         try:
-            return self.connection.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT) == b""
-        except BlockingIOError:
-            return False
+            return bool(readable) and self.connection.recv(1, socket.MSG_PEEK) == b""
         except OSError:
             return True
 
@@ -82,6 +83,7 @@ class Line:
         self._heartbeat = float(place.heartbeat_seconds)
         self._selector = selectors.DefaultSelector()
         self._peers: dict[int, _Peer] = {}
+        self._come: list[_Peer] = []  # to the roll call of the first process
         self._news = threading.Condition()
         self._values: dict[int, dict[int, Any]] = {}  # turn -> number of a process -> its value
         self._decisions: dict[int, dict[str, Any]] = {}
@@ -104,43 +106,64 @@ class Line:
         """Waits until all processes are there, then listens in a thread.
 
         Raises:
-            JobEnded: some do not come in time, or they were told different things.
+            JobEnded: some do not come in time, they were told different things, or one came only to `refuse`.
         """
-        if self.is_first:
-            self._await_all()
-        else:
-            self._reach_first()
+        with contextlib.ExitStack() as failed:
+            failed.callback(self._close)
+            if self.is_first:
+                self._await_all()
+            else:
+                self._reach_first({})
+            failed.pop_all()
         self._last_tick = time.monotonic()
         self._thread.start()
 
+    def refuse(self, line: str) -> None:
+        """Comes to the roll call in place of `open()` only to end it for all with code 2: this process cannot start."""
+        with contextlib.suppress(JobEnded):
+            if self.is_first:
+                self._await_all(line)
+            else:
+                self._reach_first({"end": 2, "line": line})
+        self._close()
+
     # The roll call ----------------------------------------------------------------------------------------------------
 
-    def _await_all(self) -> None:
+    def _await_all(self, why_not: str | None = None) -> None:
+        """The first process's part; with `why_not` it tells each of the others, and ends all."""
+        end = None if why_not is None else (2, why_not)
         deadline = time.monotonic() + self._place.join_seconds
         with self._listener() as listener:
             self._selector.register(listener, selectors.EVENT_READ)
-            while len(self._peers) < self.count - 1:
-                if time.monotonic() > deadline:
-                    missing = [number for number in range(1, self.count) if number not in self._peers]
-                    who = f"process{'es' if len(missing) > 1 else ''} {', '.join(map(str, missing[:8]))}"
-                    more = f" and {len(missing) - 8} more" if len(missing) > 8 else ""
-                    self._refuse(
-                        EXIT_LOST,
-                        f"{who}{more} of {self.count} did not come to {self._place.coordinator} within "
-                        f"{self._place.join_seconds} s; start the same command on every host",
-                    )
+            while len(self._come) < self.count - 1 and time.monotonic() < deadline:
                 for key, _ in self._selector.select(min(1.0, self._heartbeat / 4)):
                     if key.fileobj is listener:
                         connection, _ = listener.accept()
                         connection.settimeout(self._heartbeat)
                         self._selector.register(connection, selectors.EVENT_READ, _Peer(connection))
-                    else:
-                        self._greet(key.data)
+                    elif (found := self._greet(key.data)) and end is None:
+                        end = found
+                        # Who comes late shall hear of it too.
+                        deadline = min(deadline, time.monotonic() + _LATE_SECONDS)
                 self._beat()
             self._selector.unregister(listener)
-        for peer in self._peers.values():
+        if missing := [number for number in range(1, self.count) if number not in self._peers]:
+            who = f"process{'es' if len(missing) > 1 else ''} {', '.join(map(str, missing[:8]))}"
+            more = f" and {len(missing) - 8} more" if len(missing) > 8 else ""
+            end = end or (
+                EXIT_LOST,
+                f"{who}{more} of {self.count} did not come to {self._place.coordinator} within "
+                f"{self._place.join_seconds} s; start the same command on every host",
+            )
+        for peer in self._come:
             peer.silent = 0.0
-            peer.send({"welcome": self._name, "heartbeat": self._heartbeat})
+            if end is None:
+                peer.send({"welcome": self._name, "heartbeat": self._heartbeat})
+            else:
+                peer.send({"end": end[0], "line": end[1]})
+        if end is not None:
+            self._await_goodbyes()
+            raise JobEnded(*end)
 
     def _listener(self) -> socket.socket:
         host, _, port = (self._place.bind or f"[::]:{self._place.coordinator.rpartition(':')[2]}").rpartition(":")
@@ -155,35 +178,32 @@ class Line:
         except OSError as error:
             raise JobEnded(2, f"cannot listen on {host}:{port} as the first process: {error.strerror}") from None
 
-    def _greet(self, peer: _Peer) -> None:
+    def _greet(self, peer: _Peer) -> tuple[int, str] | None:
+        """Takes what a process says that comes; returns code and reason if that is the end of the job."""
         messages = peer.read()
         if messages is None:  # a stranger, or a process that is started again
             self._drop(peer)
-            return
+            return None
         for message in messages:
             number, count = message.get("hello"), message.get("count")
             if not isinstance(number, int):
                 continue
             peer.number, peer.name = number, str(message.get("name", ""))
             twin = self._peers.get(number)
-            if twin is not None and twin.is_gone():  # the process is started again
+            if twin is not None and twin.is_gone():
                 self._drop(twin)
                 twin = None
+            self._come.append(peer)
             self._peers[number] = peer
+            if "end" in message:
+                return message["end"], message["line"]
             if count != self.count:
-                self._refuse(2, f"the number of processes: process 0 has {self.count}, {peer} has {count}")
+                return 2, f"the number of processes: process 0 has {self.count}, {peer} has {count}"
             if twin is not None or not 0 < number < self.count:
-                other = twin or f"process 0 on {self._name}"
-                self._refuse(2, f"two processes have the number {number}: {other} and {peer}", twin)
+                return 2, f"two processes have the number {number}: {twin or self} and {peer}"
+        return None
 
-    def _refuse(self, code: int, line: str, *more: _Peer | None) -> None:
-        for peer in (*self._peers.values(), *more):
-            if peer is not None:
-                peer.send({"end": code, "line": line})
-        self._await_goodbyes()
-        raise JobEnded(code, line)
-
-    def _reach_first(self) -> None:
+    def _reach_first(self, more: dict[str, Any]) -> None:
         deadline = time.monotonic() + self._place.join_seconds
         host, _, port = self._place.coordinator.rpartition(":")
         why = "no answer"
@@ -196,7 +216,7 @@ class Line:
                 connection.settimeout(self._heartbeat)
                 peer = _Peer(connection, 0)
                 self._selector.register(connection, selectors.EVENT_READ, peer)
-                peer.send({"hello": self.number, "count": self.count, "name": self._name})
+                peer.send({"hello": self.number, "count": self.count, "name": self._name, **more})
                 if self._is_welcome(peer):
                     self._peers[0] = peer
                     return
@@ -266,8 +286,8 @@ class Line:
             self._wait(lambda: all(peer.done for peer in list(self._peers.values())))
         self._send_all({"bye": True})
         self._over = True
-        if not self.is_first:
-            self._wait(lambda: self._peers[0].done)
+        self._thread.join()
+        self._close()
 
     def end(self, code: int, line: str) -> None:
         """Ends the other processes with this code and this line; the caller must then end this one.
@@ -284,7 +304,7 @@ class Line:
     def _await_goodbyes(self) -> None:
         """Waits until all connections have ended, for at most some seconds."""
         deadline = time.monotonic() + _END_SECONDS
-        while self._peers and time.monotonic() < deadline:
+        while (self._peers or self._come) and time.monotonic() < deadline:
             for key, _ in self._selector.select(0.2):
                 if isinstance(key.data, _Peer) and key.data.read() is None:
                     self._drop(key.data)
@@ -339,7 +359,11 @@ class Line:
 
     def _lost(self, peer: _Peer, why: str) -> None:
         if not peer.done:
-            line = self._error_line(f"{peer} {why}; the same command continues from the last checkpoint")
+            if (stood_still := time.monotonic() - self._last_tick) > self._heartbeat:
+                what = f"this process itself stood still for {stood_still:.0f} s, and the others went on without it"
+            else:
+                what = f"{peer} {why}"
+            line = self._error_line(f"{what}; the same command continues from the last checkpoint")
             self._come_to_end(EXIT_LOST, line)
 
     def _come_to_end(self, code: int, line: str) -> None:
@@ -353,8 +377,15 @@ class Line:
                 self._await_goodbyes()
             os._exit(code)
 
+    def _close(self) -> None:
+        for key in list(self._selector.get_map().values()):
+            key.fileobj.close()  # type: ignore[union-attr]
+        self._selector.close()
+
     def _drop(self, peer: _Peer) -> None:
         self._selector.unregister(peer.connection)
         peer.connection.close()
+        if peer in self._come:
+            self._come.remove(peer)
         if self._peers.get(-1 if peer.number is None else peer.number) is peer:
             del self._peers[peer.number]  # type: ignore[arg-type]

@@ -20,7 +20,7 @@ from bert_jax.cli.program import error_line, in_own_words
 from bert_jax.config import COMPUTE_FIELDS, BertConfig
 from bert_jax.data.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import UserError, did_you_mean
-from bert_jax.files import write_json
+from bert_jax.files import check_reachable, write_json
 from bert_jax.formats.source import Source
 from bert_jax.runtime import hosts
 from bert_jax.runtime.cluster import OPTIONS as HOST_OPTIONS
@@ -113,6 +113,22 @@ def _as_word(config: Any, word: str) -> str:
     return "put texts with spaces in quotes" + did_you_mean(word, ["run", *names])
 
 
+def start(argv: list[str], usage: str, kind: type) -> Launch:
+    """`parse`, then `start_jax`; if this process cannot even parse, the others of its job end with its error.
+
+    Raises:
+        JobEnded, UserError, SystemExit: as those two; SystemExit(2) after the error of such a process.
+    """
+    try:
+        launch = parse(argv, usage, kind)
+    except UserError as error:
+        options = dict(word.split("=", 1) for word in argv if word.startswith(tuple(f"{o}=" for o in HOST_OPTIONS)))
+        if hosts.refuse(options, str(error), error_line):
+            raise SystemExit(EXIT_USER_ERROR) from error
+        raise
+    return start_jax(launch)
+
+
 def start_jax(launch: Launch) -> Launch:
     """Sets up what JAX needs before its first use: memory, the cache of compiled programs, the processes of the job.
 
@@ -148,7 +164,7 @@ def what_runs(launch: Launch) -> dict[str, Any]:
         **{
             f"{name}/manifest.json": _sum_of(epath.Path(place) / "manifest.json")
             for name in ("data", "eval_data")
-            if (place := getattr(launch.config, name, None)) not in (None, "random")
+            if (place := getattr(launch.config, name, None)) not in (None, "random") and check_reachable(place) is None
         },
         "package": package_versions(),
         "source": {
@@ -210,8 +226,11 @@ def record_start(
         source: the opened `init=`; None for a resumed run, which keeps its entry in environment.json.
 
     Raises:
-        UserError: the config differs from the run's own in a field that `allow_change` does not name.
+        UserError: the config differs from the run's own in a field that `allow_change` does not name, or between the
+            processes of the job.
     """
+    published = None if source is None else source.published
+    hosts.same_everywhere(json.loads(json.dumps(to_json(config))) | {"commit of init": published})
     hosts.on_first_process(lambda: run.settle_config(config, launch.allow_change))
     if not hosts.is_first():
         return

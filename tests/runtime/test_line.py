@@ -1,0 +1,253 @@
+"""The roll call of a job's processes, what they agree on, and how the end of one ends all. Processes are threads here."""
+
+import json
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from bert_jax.runtime.cluster import Place
+from bert_jax.runtime.line import EXIT_LOST, JobEnded, Line
+from tests.hosts import free_port
+
+
+class Job:
+    """The lines of a job's processes in this one process; `ends` has what each was told at the end."""
+
+    def __init__(self, *, heartbeat: int = 60, join: int = 20):
+        self.address, self.heartbeat, self.join = f"127.0.0.1:{free_port()}", heartbeat, join
+        self.ends: dict[int, tuple[int, str]] = {}
+        self._lines: list[Line] = []
+
+    def close(self) -> None:
+        for line in self._lines:
+            for peer in list(line._peers.values()):
+                peer.done = True
+            line._over = True
+        for line in self._lines:
+            if line._thread.ident is not None:
+                line._thread.join()
+            if line._selector.get_map():
+                line._close()
+
+    def line(self, number: int, count: int, *, address: str | None = None) -> Line:
+        def on_end(code: int, line: str) -> bool:
+            self.ends[number] = (code, line)
+            return False  # a real process ends here
+
+        address = address or self.address
+        place = Place(address, address, count, number, None, self.join, self.heartbeat)
+        line = Line(place, on_end, lambda reason: f"program: error: {reason}")
+        self._lines.append(line)
+        return line
+
+    def open(self, count: int) -> list[Line]:
+        lines = [self.line(number, count) for number in range(count)]
+        each(*(line.open for line in lines))
+        return lines
+
+    def wait_for_ends(self, count: int) -> dict[int, tuple[int, str]]:
+        deadline = time.monotonic() + 30
+        while len(self.ends) < count and time.monotonic() < deadline:
+            time.sleep(0.01)
+        return self.ends
+
+
+@pytest.fixture
+def new_job() -> Iterator[Callable[..., Job]]:
+    jobs: list[Job] = []
+
+    def make(**options: int) -> Job:
+        jobs.append(Job(**options))
+        return jobs[-1]
+
+    yield make
+    for job in jobs:
+        job.close()
+
+
+def each(*acts: Callable[[], Any]) -> list[Any]:
+    """What the acts, each in a thread, returned or raised."""
+    results: list[Any] = [None] * len(acts)
+
+    def run(number: int, act: Callable[[], Any]) -> None:
+        try:
+            results[number] = act()
+        except Exception as error:
+            results[number] = error
+
+    threads = [threading.Thread(target=run, args=(number, act)) for number, act in enumerate(acts)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    return results
+
+
+def vanish(line: Line) -> None:
+    """What the kernel does for a process that is killed."""
+    line._ended = True  # it can tell nobody any more
+    for peer in list(line._peers.values()):
+        peer.connection.shutdown(socket.SHUT_RDWR)
+
+
+def test_values_reach_the_first_in_order_and_its_decisions_reach_all(new_job):
+    lines = new_job().open(3)
+    assert each(*(lambda line=line: line.gather({"number": line.number}) for line in lines)) == [
+        [{"number": 0}, {"number": 1}, {"number": 2}],
+        [],
+        [],
+    ]
+    told = {"steps": [1, 2], "name": "ein Lauf – é"}
+    assert each(lambda: lines[0].tell(told), lambda: lines[1].tell(None), lambda: lines[2].tell(None)) == [told] * 3
+    long = {"text": "x" * 3_000_000}  # more than a socket takes at once
+    assert each(lambda: lines[0].tell(long), lambda: lines[1].tell(None), lambda: lines[2].tell(None)) == [long] * 3
+    assert each(*(line.goodbye for line in lines)) == [None] * 3
+
+
+def test_the_first_process_names_those_that_do_not_come(new_job):
+    job = new_job(join=1)
+    lines = [job.line(number, 5) for number in (0, 2)]
+    first, other = each(*(line.open for line in lines))
+    assert isinstance(first, JobEnded) and isinstance(other, JobEnded)
+    assert (first.code, str(first)) == (other.code, str(other))
+    assert first.code == EXIT_LOST
+    assert str(first).startswith(f"processes 1, 3, 4 of 5 did not come to {job.address} within 1 s")
+
+
+def test_a_process_says_when_the_first_does_not_answer(new_job):
+    job = new_job(join=1)
+    (error,) = each(job.line(1, 2).open)
+    assert isinstance(error, JobEnded) and error.code == EXIT_LOST
+    assert str(error).startswith(f"process 0 did not answer at {job.address} within 1 s (Connection refused)")
+
+
+def test_a_process_waits_while_another_program_has_the_port(new_job):
+    job = new_job(join=2, heartbeat=1)
+    with socket.create_server(("127.0.0.1", int(job.address.partition(":")[2]))) as stranger:
+
+        def greet() -> None:
+            connection, _ = stranger.accept()
+            connection.sendall(b"PRI * HTTP/2.0\r\n\r\n")  # as the service of another job
+            connection.close()
+
+        threading.Thread(target=greet, daemon=True).start()
+        (error,) = each(job.line(1, 2).open)
+        (taken,) = each(job.line(0, 2).open)
+    assert "something else listens there" in str(error)
+    assert isinstance(taken, JobEnded) and taken.code == 2
+    assert str(taken).startswith(f"cannot listen on {job.address} as the first process: Address already in use")
+
+
+def test_strangers_do_not_disturb_the_roll_call(new_job):
+    job = new_job()
+    first = job.line(0, 2)
+    waiting = threading.Thread(target=first.open)
+    waiting.start()
+    for said in (b"GET / HTTP/1.1\r\n\r\n", b'{"hello": {}}\n', b"[]\n", b""):
+        stranger = reach(job.address)
+        stranger.sendall(said)
+        stranger.close()
+    other = job.line(1, 2)
+    assert each(other.open) == [None]
+    waiting.join(20)
+    assert each(lambda: first.tell({"a": 1}), lambda: other.tell(None)) == [{"a": 1}] * 2
+
+
+def reach(address: str) -> socket.socket:
+    host, port = address.split(":")
+    for _ in range(200):
+        try:
+            return socket.create_connection((host, int(port)))
+        except OSError:
+            time.sleep(0.05)
+    raise TimeoutError(address)
+
+
+@pytest.mark.parametrize(
+    ("places", "line"),
+    [
+        ([(0, 2), (1, 3)], "the number of processes: process 0 has 2, process 1 on HOST has 3"),
+        ([(0, 3), (1, 3), (1, 3)], "two processes have the number 1: process 1 on HOST and process 1 on HOST"),
+    ],
+)
+def test_processes_that_were_told_different_things_all_end(new_job, places, line):
+    job = new_job()
+    found = each(*(job.line(number, count).open for number, count in places))
+    assert [(error.code, str(error).replace(socket.gethostname(), "HOST")) for error in found] == [(2, line)] * len(
+        found
+    )
+
+
+@pytest.mark.parametrize("refuser", [0, 1])
+def test_a_process_that_cannot_start_ends_those_that_wait(new_job, refuser):
+    job = new_job()
+    lines = [job.line(number, 3) for number in range(3)]
+    acts = [line.open for line in lines]
+    acts[refuser] = lambda: lines[refuser].refuse("no such config")
+    found = each(*acts)
+    assert found[refuser] is None
+    others = [error for number, error in enumerate(found) if number != refuser]
+    assert [(error.code, str(error)) for error in others] == [(2, "no such config")] * 2
+
+
+def test_a_process_that_is_started_again_joins_the_roll_call(new_job):
+    job = new_job()
+    first, again, third = (job.line(number, 3) for number in range(3))
+    waiting = threading.Thread(target=first.open)
+    waiting.start()
+    killed = reach(job.address)
+    killed.sendall(json.dumps({"hello": 1, "count": 3, "name": "host"}).encode() + b"\n")
+    killed.close()
+    assert each(again.open, third.open) == [None, None]
+    waiting.join(20)
+    assert each(lambda: first.gather("a"), lambda: again.gather("b"), lambda: third.gather("c"))[0] == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize("who", [0, 1])
+def test_the_end_of_one_is_the_end_of_all_with_its_code_and_line(new_job, who):
+    job = new_job()
+    lines = job.open(3)
+    threading.Thread(target=lines[who].end, args=(2, "program: error: data: no such file")).start()
+    ends = job.wait_for_ends(2)
+    assert ends == {number: (2, "program: error: data: no such file") for number in range(3) if number != who}
+
+
+@pytest.mark.parametrize("who", [0, 2])
+def test_a_process_that_vanishes_ends_all_others(new_job, who):
+    job = new_job()
+    lines = job.open(3)
+    name = f"process {who} on {socket.gethostname()}"
+    vanish(lines[who])
+    ends = job.wait_for_ends(2)
+    for number in {0, 1, 2} - {who}:
+        code, line = ends[number]
+        assert code == EXIT_LOST
+        assert line.startswith(f"program: error: {name} has left without a word")
+
+
+@pytest.mark.parametrize("who", [0, 1])
+def test_a_silent_process_counts_as_lost_after_the_heartbeat(new_job, who, monkeypatch):
+    job = new_job(heartbeat=1)
+    lines = job.open(2)
+    silenced = lines[who]
+    monkeypatch.setattr(silenced, "_beat", lambda: None)
+    code, line = job.wait_for_ends(1)[1 - who]
+    assert code == EXIT_LOST
+    assert line.startswith(f"program: error: process {who} on {socket.gethostname()} has been silent for 1 s")
+
+
+def test_processes_that_are_busy_for_longer_than_the_heartbeat_stay(new_job):
+    job = new_job(heartbeat=1)
+    lines = job.open(2)
+
+    def decide() -> dict[str, Any]:
+        time.sleep(2.5)
+        return lines[0].tell({"prepared": True})
+
+    assert each(decide, lambda: lines[1].tell(None)) == [{"prepared": True}] * 2
+    assert each(*(line.goodbye for line in lines)) == [None] * 2
+    assert job.ends == {}
