@@ -150,11 +150,9 @@ class Line:
         if missing := [number for number in range(1, self.count) if number not in self._peers]:
             who = f"process{'es' if len(missing) > 1 else ''} {', '.join(map(str, missing[:8]))}"
             more = f" and {len(missing) - 8} more" if len(missing) > 8 else ""
-            end = end or (
-                EXIT_LOST,
-                f"{who}{more} of {self.count} did not come to {self._place.coordinator} within "
-                f"{self._place.join_seconds} s; start the same command on every host",
-            )
+            limit = f"within {self._place.join_seconds} s; start the same command on every host"
+            why = f"{who}{more} of {self.count} did not come to {self._place.coordinator} {limit}"
+            end = end or (EXIT_LOST, why)
         for peer in self._come:
             peer.silent = 0.0
             if end is None:
