@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-ROOMS = ("model", "data", "training", "formats", "inference", "evaluation", "train", "surgery", "cli")
+ROOMS = ("model", "data", "training", "formats", "inference", "evaluation", "train", "surgery", "cli", "runtime")
 
 
 @dataclass(frozen=True)

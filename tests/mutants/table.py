@@ -1,7 +1,7 @@
 """All mutants, room after room."""
 
 from tests.mutants.mutant import Mutant
-from tests.mutants.rooms import cli, data, evaluation, formats, inference, model, surgery, train, training
+from tests.mutants.rooms import cli, data, evaluation, formats, inference, model, runtime, surgery, train, training
 
 MUTANTS: tuple[Mutant, ...] = (
     *model.MUTANTS,
@@ -13,4 +13,5 @@ MUTANTS: tuple[Mutant, ...] = (
     *train.MUTANTS,
     *surgery.MUTANTS,
     *cli.MUTANTS,
+    *runtime.MUTANTS,
 )

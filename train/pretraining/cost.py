@@ -20,6 +20,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from bert_jax.model.heads import HEADS
+from bert_jax.runtime.hosts import on_first_process
 from bert_jax.training.optimizer import make_optimizer, make_schedule
 from bert_jax.training.sharding import MeshBatches, MeshConfig, batch_pieces, batch_shardings, check_sizes, make_mesh
 from bert_jax.training.step import abstract_state, compile_train_step, init_state
@@ -129,7 +130,10 @@ class _Plan:
 
 
 class Machine:
-    """The memory of this machine, in bytes: of each accelerator, or on a CPU of the host, which its devices share."""
+    """The memory of this machine, in bytes: of each accelerator, or on a CPU of the host, which its devices share.
+
+    In a job of several processes these are the first one's, because they decide which steps all of them time.
+    """
 
     def __init__(self):
         self.device = jax.local_devices()[0]
@@ -138,6 +142,9 @@ class Machine:
     @cached_property
     def limit(self) -> int | None:
         """What may be used: the container's or the machine's memory, or an accelerator's; None: unknown."""
+        return on_first_process(self._limit)
+
+    def _limit(self) -> int | None:
         if not self.is_cpu:
             return (self.device.memory_stats() or {}).get("bytes_limit")
         limits = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")] if hasattr(os, "sysconf") else []
@@ -149,6 +156,9 @@ class Machine:
     @cached_property
     def before(self) -> int:
         """What the process needs besides a step: 0 on an accelerator; on a CPU its size once a step is compiled."""
+        return on_first_process(self._before)
+
+    def _before(self) -> int:
         if not self.is_cpu or not Path("/proc/self/statm").exists():
             return 0
         return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")

@@ -1,0 +1,69 @@
+"""Mutants of what the processes of a job do together."""
+
+from tests.mutants.mutant import Mutant
+
+CLUSTER = "bert_jax/runtime/cluster.py"
+LINE = "bert_jax/runtime/line.py"
+HOSTS = "bert_jax/runtime/hosts.py"
+OF_JOINING = "tests/train/hosts/test_joining.py"
+OF_LINE = "tests/runtime/test_line.py"
+OF_AGREEING = "tests/train/hosts/test_agreeing.py"
+
+MUTANTS: tuple[Mutant, ...] = (
+    Mutant(
+        CLUSTER,
+        "if number is not None and count is not None and number >= count:",
+        "if number is not None and count is not None and number > count:",
+        "a process whose number is the count waits for a job that never forms",
+        (f"{OF_JOINING}::test_settings_that_are_wrong_or_incomplete_are_one_line",),
+    ),
+    Mutant(
+        CLUSTER,
+        'on_tpu = "TPU_SKIP_MDS_QUERY" not in os.environ',
+        "on_tpu = False",
+        "with JAX_PLATFORMS=cpu one host of a pod waits for the others",
+        (f"{OF_JOINING}::test_one_process_of_a_pod_can_be_alone",),
+    ),
+    Mutant(
+        CLUSTER,
+        "return self._options[name][1] if name in self._options else os.environ.get(name) or None",
+        "return os.environ.get(name) or (self._options[name][1] if name in self._options else None)",
+        "a variable overrides the command line",
+        (f"{OF_JOINING}::test_options_come_before_variables_and_these_before_what_is_found",),
+    ),
+    Mutant(
+        LINE,
+        "if twin is not None or not 0 < number < self.count:",
+        "if not 0 < number < self.count:",
+        "two processes with one number join as one",
+        (f"{OF_LINE}::test_processes_that_were_told_different_things_all_end",),
+    ),
+    Mutant(
+        LINE,
+        'self._send_all({"end": code, "line": line})  # the first process tells the others',
+        "pass",
+        "the end of one process reaches only the first",
+        (f"{OF_LINE}::test_the_end_of_one_is_the_end_of_all_with_its_code_and_line",),
+    ),
+    Mutant(
+        LINE,
+        "peer.silent += passed",
+        "peer.silent += 0",
+        "a process that hangs keeps the others waiting",
+        (f"{OF_LINE}::test_a_silent_process_counts_as_lost_after_the_heartbeat",),
+    ),
+    Mutant(
+        LINE,
+        "self._next_beat = now + self._heartbeat / 4",
+        "self._next_beat = now + self._heartbeat * 4",
+        "a process that is busy counts as lost",
+        (f"{OF_LINE}::test_processes_that_are_busy_for_longer_than_the_heartbeat_stay",),
+    ),
+    Mutant(
+        HOSTS,
+        "on_first_process(compare)",
+        "None",
+        "processes with different configs train together",
+        (f"{OF_AGREEING}::test_the_first_process_decides_for_all",),
+    ),
+)
