@@ -79,11 +79,11 @@ def each(*acts: Callable[[], Any]) -> list[Any]:
         except Exception as error:
             results[number] = error
 
-    threads = [threading.Thread(target=run, args=(number, act)) for number, act in enumerate(acts)]
+    threads = [threading.Thread(target=run, args=(number, act), daemon=True) for number, act in enumerate(acts)]
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(30)
     return results
 
 
@@ -145,7 +145,7 @@ def test_a_process_waits_while_another_program_has_the_port(new_job):
 def test_strangers_do_not_disturb_the_roll_call(new_job):
     job = new_job()
     first = job.line(0, 2)
-    waiting = threading.Thread(target=first.open)
+    waiting = threading.Thread(target=first.open, daemon=True)
     waiting.start()
     for said in (b"GET / HTTP/1.1\r\n\r\n", b'{"hello": {}}\n', b"[]\n", b""):
         stranger = reach(job.address)
@@ -197,7 +197,7 @@ def test_a_process_that_cannot_start_ends_those_that_wait(new_job, refuser):
 def test_a_process_that_is_started_again_joins_the_roll_call(new_job):
     job = new_job()
     first, again, third = (job.line(number, 3) for number in range(3))
-    waiting = threading.Thread(target=first.open)
+    waiting = threading.Thread(target=first.open, daemon=True)
     waiting.start()
     killed = reach(job.address)
     killed.sendall(json.dumps({"hello": 1, "count": 3, "name": "host"}).encode() + b"\n")

@@ -12,9 +12,9 @@ OF_AGREEING = "tests/train/hosts/test_agreeing.py"
 MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         CLUSTER,
-        "if number is not None and count is not None and number >= count:",
-        "if number is not None and count is not None and number > count:",
-        "a process whose number is the count waits for a job that never forms",
+        "if not text.isdecimal() or int(text) < at_least:",
+        "if not text.isdecimal():",
+        "a job of no processes is taken for a job",
         (f"{OF_JOINING}::test_settings_that_are_wrong_or_incomplete_are_one_line",),
     ),
     Mutant(
