@@ -8,6 +8,7 @@ import pytest
 
 from tests.hosts import End, Hosts
 
+HEARTBEAT = 20
 WORDS = [
     *(
         "-m",
@@ -23,7 +24,7 @@ WORDS = [
         "model.intermediate_size=24",
         "model.vocab_size=90",
         "optimizer.schedule=constant",
-        "--heartbeat-seconds=10",
+        f"--heartbeat-seconds={HEARTBEAT}",
     ),
 ]
 
@@ -168,12 +169,12 @@ def test_a_process_that_dies_or_hangs_ends_all_and_the_next_start_goes_on_to_the
         hosts.signal(lost, getattr(signal, how))
         others = [process for number, process in enumerate(hosts.processes) if number != lost]
         for process in others:
-            process.wait(10 + 15)  # the heartbeat and 15 s
+            process.wait(HEARTBEAT + 15)
         assert [process.returncode for process in others] == [75] * (count - 1)
         hosts.signal(lost, signal.SIGCONT)
         ends = hosts.wait()
     assert ends[lost].code == (-9 if how == "SIGKILL" else 75)
-    why = "has left without a word" if how == "SIGKILL" else "has been silent for 10 s"
+    why = "has left without a word" if how == "SIGKILL" else f"has been silent for {HEARTBEAT} s"
     for number, end in enumerate(ends):
         if number != lost:
             (line,) = told(end)
@@ -187,7 +188,8 @@ def test_a_process_that_dies_or_hangs_ends_all_and_the_next_start_goes_on_to_the
         changed = (f"phases=((32, 8, {last}),)", "allow_change=phases,optimizer.total_steps")
         words = [word for word in words_for(directory) if not word.startswith("phases")]
         with Hosts(count, [*words, *changed], tmp_path / "logs", devices=2) as hosts:
-            assert [end.code for end in hosts.wait()] == [0] * count
+            ends = hosts.wait()
+            assert [end.code for end in ends] == [0] * count, ends
     again, expected = (
         {row["step"]: row["loss"] for row in rows_of(at) if row["kind"] == "train"} for at in (run, whole)
     )
