@@ -130,7 +130,7 @@ def on_first_process(
     """Calls `decide` on the first process; every process returns its JSON value or raises its error. All must call it.
 
     Args:
-        decide: takes as long as it likes.
+        decide: takes as long as it likes; it must not be what starts JAX's backend, which all processes start together.
         errors: the types of error that all processes raise; of an error of several types, the first counts. Any other
             error is a bug, which the first process alone raises, and the end of that one ends all.
     """

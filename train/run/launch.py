@@ -146,6 +146,9 @@ def start_jax(launch: Launch) -> Launch:
     hosts.join(launch.hosts, error_line=error_line)
     if hosts.in_a_job():
         hosts.same_everywhere(what_runs(launch))
+        # JAX's backend must start on all processes together: they tell each other their devices then, and give up after
+        # two minutes. So it does not start while one waits for another's decision.
+        jax.devices()
     return launch if launch.named else replace(launch, run=hosts.on_first_process(lambda: launch.run))
 
 

@@ -5,6 +5,8 @@ import os
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import jax
 import pytest
@@ -12,6 +14,7 @@ import pytest
 from bert_jax.errors import UserError
 from bert_jax.runtime import hosts
 from bert_jax.runtime.cluster import Place, find_place
+from tests.hosts import Hosts, free_port
 from train import pretrain
 from train.run.stopping import exit_code
 
@@ -47,10 +50,9 @@ def environment(monkeypatch):
     return set_all
 
 
-@pytest.fixture
-def metadata(monkeypatch, environment):
-    """A Google metadata server on the loopback, for a machine with TPU chips; its `attributes` are to be filled in."""
-    attributes: dict[str, str] = {}
+@contextmanager
+def metadata_server(attributes: dict[str, str]) -> Iterator[str]:
+    """A Google metadata server on the loopback, with these attributes of the instance; yields its address."""
 
     class Server(http.server.BaseHTTPRequestHandler):
         def do_GET(self):
@@ -62,16 +64,24 @@ def metadata(monkeypatch, environment):
         def log_message(self, *_):
             pass
 
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Server) as server:
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+        yield f"127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+@pytest.fixture
+def metadata(monkeypatch, environment):
+    """The attributes of a machine with TPU chips, to be filled in."""
     monkeypatch.setattr("jax._src.clusters.cloud_tpu_cluster.running_in_cloud_tpu_vm", True)
     monkeypatch.setattr("jax._src.clusters.cluster.running_in_cloud_tpu_vm", True)
     monkeypatch.delenv("TPU_SKIP_MDS_QUERY")
     platforms = jax.config.jax_platforms
     jax.config.update("jax_platforms", "tpu,cpu")  # JAX sets it on such a machine
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Server) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        monkeypatch.setenv("GCE_METADATA_IP", f"127.0.0.1:{server.server_port}")
+    attributes: dict[str, str] = {}
+    with metadata_server(attributes) as address:
+        monkeypatch.setenv("GCE_METADATA_IP", address)
         yield attributes
-        server.shutdown()
     jax.config.update("jax_platforms", platforms)
 
 
@@ -249,3 +259,34 @@ assert not hosts.in_a_job() and not used, used
 """
     clean = {name: value for name, value in os.environ.items() if not name.startswith(VARIABLES)}
     subprocess.run([sys.executable, "-c", script], env=clean | {"JAX_PLATFORMS": "cpu"}, check=True)
+
+
+@pytest.mark.exhaustive
+def test_the_hosts_of_a_tpu_slice_join_with_nothing_said(tmp_path):
+    """Two real processes, each on a machine that seems to have TPU chips, each with a metadata server of its own."""
+    script = """
+import os
+import jax
+from jax._src.clusters import cloud_tpu_cluster, cluster
+cluster.running_in_cloud_tpu_vm = cloud_tpu_cluster.running_in_cloud_tpu_vm = True
+os.environ.pop("TPU_SKIP_MDS_QUERY")
+from bert_jax.runtime import hosts
+hosts.join()
+jax.config.update("jax_platforms", "cpu")
+jax.devices()
+print(hosts.on_first_process(jax.process_index), jax.process_index(), jax.process_count(), jax.device_count())
+hosts.leave()
+"""
+    facts = {"worker-network-endpoints": "127.0.0.1,127.0.0.2", "tpu-env": ""}
+    no_words = dict.fromkeys(("JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID", "JAX_PLATFORMS"), "")
+    said = no_words | {"JAX_COORDINATOR_PORT": str(free_port())}
+    first, second = ({**facts, "agent-worker-number": str(number)} for number in range(2))
+    with metadata_server(first) as one, metadata_server(second) as other:
+
+        def environment(number: int) -> dict[str, str]:
+            return said | {"GCE_METADATA_IP": (one, other)[number]}
+
+        with Hosts(2, ["-c", script], tmp_path, devices=2, environment=environment) as started:
+            ends = started.wait()
+    assert [end.code for end in ends] == [0, 0], ends
+    assert [end.out.strip().splitlines()[-1] for end in ends] == ["0 0 2 4", "0 1 2 4"]
