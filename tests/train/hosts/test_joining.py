@@ -76,7 +76,7 @@ def metadata(monkeypatch, environment):
     monkeypatch.setattr("jax._src.clusters.cloud_tpu_cluster.running_in_cloud_tpu_vm", True)
     monkeypatch.setattr("jax._src.clusters.cluster.running_in_cloud_tpu_vm", True)
     monkeypatch.delenv("TPU_SKIP_MDS_QUERY")
-    platforms = jax.config.jax_platforms
+    platforms = jax.config.jax_platforms  # type: ignore[attr-defined]
     jax.config.update("jax_platforms", "tpu,cpu")  # JAX sets it on such a machine
     attributes: dict[str, str] = {}
     with metadata_server(attributes) as address:
