@@ -1,7 +1,7 @@
 """BERT-large as published (https://arxiv.org/abs/1810.04805, section 3.1 and A.2): two phases, Google's AdamW.
 
 Command:   python -m train.pretrain configs/bert_large.py data=DATA run=runs/large
-Hardware:  the paper's: 16 Cloud TPUs (64 chips); if a step does not fit, use tokens_per_device=2048 or
+Hardware:  the paper's: 16 Cloud TPUs (64 chips); if a step does not fit, use tokens_per_device=1024 or
            mesh.fsdp=4
 Time:      the paper's: 4 days. Not run here: see --dry-run for what a step costs on your machine
 Expected:  the paper's, test sets: GLUE average 82.1; MNLI-m 86.7, QQP 72.1 F1, QNLI 92.7, SST-2 94.9, CoLA 60.5,
@@ -20,7 +20,7 @@ def get_config() -> PretrainConfig:
         model=BertConfig.preset("large-uncased", dtype="bfloat16"),
         optimizer=OptimizerConfig(learning_rate=1e-4, warmup_steps=10_000),
         phases=(Phase(length=128, batch=256, steps=900_000), Phase(length=512, batch=256, steps=100_000)),
-        tokens_per_device=4_096,
+        tokens_per_device=2_048,
         text_options=TextConfig(vocab_size=30_522),
         log_every=100,
         eval_every=10_000,

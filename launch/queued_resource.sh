@@ -10,24 +10,27 @@ queue=(gcloud compute tpus queued-resources) here=$(dirname "$0") started=no
 
 state() { "${queue[@]}" describe "$NAME" --zone="$ZONE" --format='value(state.state)' 2>/dev/null || echo NONE; }
 give_back() { "${queue[@]}" delete "$NAME" --zone="$ZONE" --force --quiet; }
+again() { echo "$1; the next round, in ${POLL:-60} s, tries again" >&2; }
 
 while true; do
   case $(state) in
   NONE)
     "${queue[@]}" create "$NAME" --node-id="$NAME" --zone="$ZONE" --accelerator-type="${TYPE:-v5litepod-16}" \
-      --runtime-version="${VERSION:-v2-alpha-tpuv5-lite}" ${SPOT:+--spot}
-    started=no
+      --runtime-version="${VERSION:-v2-alpha-tpuv5-lite}" ${SPOT:+--spot} || again "not asked for"
     ;;
   ACTIVE)
-    if [ "$started" = no ]; then
-      "$here/tpu_vm.sh" setup && "$here/tpu_vm.sh" start "$@" && started=yes
-    elif code=$("$here/tpu_vm.sh" code) && [ -n "$code" ]; then
+    if [ "$started" = no ] && ! "$here/tpu_vm.sh" running; then
+      if "$here/tpu_vm.sh" setup && "$here/tpu_vm.sh" start "$@"; then started=yes; else again "not started"; fi
+    elif started=yes && code=$("$here/tpu_vm.sh" code) && [ -n "$code" ]; then
       echo "the run ended with exit code $code"
-      give_back
+      give_back || echo "the pod still costs: gcloud compute tpus queued-resources delete $NAME --zone=$ZONE --force" >&2
       exit "$code"
     fi
     ;;
-  SUSPENDED | FAILED) give_back ;; # taken away, or never there: the next round asks again
+  SUSPENDED | FAILED) # taken away, or never there: it is asked for again
+    started=no
+    give_back || again "not given back"
+    ;;
   esac
   sleep "${POLL:-60}"
 done

@@ -5,7 +5,9 @@
 #     launch/tpu_vm.sh create                       SPOT=yes: cheaper, and may be taken away
 #     launch/tpu_vm.sh setup                        copies the last commit to every host and installs it there
 #     launch/tpu_vm.sh start configs/bert_base.py data=gs://BUCKET/data run=gs://BUCKET/runs/base
-#     launch/tpu_vm.sh log | code | stop | delete   follow the first host's log; how the run ended; save and stop
+#     launch/tpu_vm.sh log | running | code | stop | delete
+#                                                   follow the first host's log; 0 if a run is going on; how it ended;
+#                                                   save and stop; end the cost
 set -euo pipefail
 : "${NAME:?say NAME=..., the name of the TPU VM}" "${ZONE:?say ZONE=..., such as us-west4-a}"
 tpu_vm=(gcloud compute tpus tpu-vm)
@@ -13,6 +15,9 @@ tpu_vm=(gcloud compute tpus tpu-vm)
 on() { # on HOSTS COMMAND: runs a command on "all" hosts, or on one by its number
   "${tpu_vm[@]}" ssh "$NAME" --zone="$ZONE" --worker="$1" --command="$2"
 }
+
+# shellcheck disable=SC2016 # the hosts expand it
+running='kill -0 "$(cat ~/run.pid 2>/dev/null)" 2>/dev/null'
 
 case ${1:-} in
 create)
@@ -24,7 +29,8 @@ setup)
   trap 'rm -r "$folder"' EXIT
   git archive --format=tar.gz --output="$folder/bert_jax.tar.gz" HEAD
   "${tpu_vm[@]}" scp "$folder/bert_jax.tar.gz" "$NAME:" --zone="$ZONE" --worker=all
-  # shellcheck disable=SC2016 # the hosts expand it. The images have Python 3.10, and bert_jax needs 3.11 or newer: uv brings it.
+  # The images have Python 3.10, and bert_jax needs 3.11 or newer: uv brings it.
+  # shellcheck disable=SC2016 # the hosts expand it
   on all 'mkdir -p bert_jax && tar -xzf bert_jax.tar.gz -C bert_jax && cd bert_jax &&
     python3 -m pip install --quiet --user uv && uv=$HOME/.local/bin/uv &&
     { [ -x .venv/bin/python ] || $uv venv --quiet --python 3.11 .venv; } &&
@@ -34,15 +40,17 @@ start)
   shift
   (($#)) || { echo "say what to train: $0 start configs/bert_base.py data=... run=..." >&2 && exit 2; }
   printf -v words ' %q' "$@"
-  on all "cd bert_jax && rm -f ~/run.code && { RESTART_CODE=~/run.code nohup launch/restart.sh \
-    .venv/bin/python -m train.pretrain$words >>~/run.log 2>&1 </dev/null & }"
+  on all "$running && { echo 'a run is going on here; stop it first' >&2; exit 1; }
+    cd bert_jax && rm -f ~/run.code && { RESTART_CODE=~/run.code nohup launch/restart.sh \
+    .venv/bin/python -m train.pretrain$words >>~/run.log 2>&1 </dev/null & echo \$! >~/run.pid; }"
   ;;
+running) on 0 "$running" ;; # ends with 0 if a run is going on
 log) on 0 'tail -n 40 -F run.log' ;;
 code) on 0 'cat run.code 2>/dev/null || true' ;;
-stop) on all 'pkill -TERM -f "[l]aunch/restart.sh" || true' ;; # the brackets keep pkill from this very command
+stop) on all "$running && kill -TERM \$(cat ~/run.pid) || true" ;;
 delete) "${tpu_vm[@]}" delete "$NAME" --zone="$ZONE" --quiet ;;
 *)
-  sed -n '2,9s/^# \{0,1\}//p' "$0" >&2
+  sed -n '2,11s/^# \{0,1\}//p' "$0" >&2
   exit 2
   ;;
 esac

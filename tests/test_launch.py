@@ -140,16 +140,19 @@ def test_the_codes_that_end_it_are_those_of_the_programs(name: str):
 
 # --- TPU VMs ---
 
-# Notes each call; `ssh` runs its command in the home of one host, or of all. Prints the next line of `states` for
-# `describe`, and fails when there is none.
+# Notes each call; `ssh` runs its command in the home of one host, or of all; `describe` prints the next line of
+# `states`. NONE: there is no such pod. NET: there is one, but the network fails, so it cannot be created either.
 GCLOUD = """#!/bin/bash
 cd "$FAKE"
 printf '%s\\n' "$*" >> calls
 for word in "$@"; do case $word in --worker=all) hosts="0 1" ;; --worker=*) hosts=${word#*=} ;; esac
   case $word in --command=*) command=${word#*=} ;; esac; done
 case " $* " in
-*" ssh "*) for host in $hosts; do (export HOME=$FAKE/host-$host; cd "$HOME" && bash -c "$command"); done ;;
-*" describe "*) state=$(head -n 1 states) && sed -i 1d states && [ "$state" != NONE ] && echo "$state" ;;
+*" ssh "*) for host in $hosts; do (export HOME=$FAKE/host-$host; cd "$HOME" && bash -c "$command") || exit; done ;;
+*" describe "*)
+  state=$(head -n 1 states) && sed -i 1d states
+  case $state in NONE) exit 1 ;; NET) touch there && exit 1 ;; *) echo "$state" ;; esac ;;
+*" create "*) [ ! -e there ] || { rm there; exit 1; } ;;
 esac
 """
 # What the pages of gcloud list: cloud.google.com/sdk/gcloud/reference/compute/tpus/tpu-vm and .../queued-resources.
@@ -220,6 +223,24 @@ def test_a_tpu_vm_is_created_set_up_started_read_and_deleted_by_ssh(pod: Path):
     assert "say ZONE=" in on_pod(pod, "tpu_vm.sh", "create", ZONE="").stderr
 
 
+def test_a_run_on_a_tpu_vm_is_stopped_and_not_started_twice(pod: Path):
+    for host in ("host-0", "host-1"):
+        trap = "#!/bin/bash\ntrap 'exit 75' TERM\necho start >> starts\nwhile :; do sleep 0.05; done\n"
+        executable(pod / host / "bert_jax" / ".venv" / "bin" / "python", trap)
+    assert on_pod(pod, "tpu_vm.sh", "running").returncode == 1
+    assert on_pod(pod, "tpu_vm.sh", "start", "configs/tiny.py").returncode == 0
+    assert on_pod(pod, "tpu_vm.sh", "running").returncode == 0
+    twice = on_pod(pod, "tpu_vm.sh", "start", "configs/tiny.py")
+    assert (twice.returncode, twice.stderr) == (1, "a run is going on here; stop it first\n")
+    for host in ("host-0", "host-1"):
+        assert wait_for_lines(pod / host / "bert_jax" / "starts") == ["start"]
+    assert on_pod(pod, "tpu_vm.sh", "stop").returncode == 0
+    for host in ("host-0", "host-1"):
+        assert wait_for_lines(pod / host / "run.code") == ["75"]
+        assert lines(pod / host / "bert_jax" / "starts") == ["start"]
+    assert on_pod(pod, "tpu_vm.sh", "stop").returncode == 0  # nothing is left to stop
+
+
 def test_set_up_copies_the_last_commit_and_installs_what_is_pinned(pod: Path):
     repository = pod / "checkout"
     commands = (
@@ -244,7 +265,7 @@ def test_set_up_copies_the_last_commit_and_installs_what_is_pinned(pod: Path):
 
 
 def test_a_pod_from_the_queue_is_asked_for_again_until_the_run_is_done(pod: Path):
-    states = ["NONE", "PROVISIONING", "ACTIVE", "SUSPENDED", "NONE", "WAITING_FOR_RESOURCES", *["ACTIVE"] * 2000]
+    states = ["NONE", "PROVISIONING", "ACTIVE", "NET", "SUSPENDED", "NONE", "WAITING_FOR_RESOURCES", *["ACTIVE"] * 2000]
     (pod / "states").write_text("".join(f"{state}\n" for state in states))
     (pod / "bin" / "git").symlink_to("/bin/true")
     for host in ("host-0", "host-1"):
@@ -256,7 +277,9 @@ def test_a_pod_from_the_queue_is_asked_for_again_until_the_run_is_done(pod: Path
     assert ended.returncode == 0, ended.stderr
     assert "the run ended with exit code 0" in ended.stdout
     calls = [call for call in check_calls(pod) if call.endswith(("create", "delete"))]
-    assert calls == ["queued-resources create", "queued-resources delete"] * 2
+    create, delete = "queued-resources create", "queued-resources delete"
+    assert calls == [create, create, delete, create, delete]
+    assert "not asked for; the next round" in ended.stderr  # when the network failed
     assert on_pod(pod, "queued_resource.sh").returncode == 2
 
 

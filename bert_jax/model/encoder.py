@@ -16,7 +16,7 @@ from bert_jax.errors import UserError
 from bert_jax.model.attention import CrossAttention, LayerCache, Memory, SelfAttention
 from bert_jax.model.decoder import KeyValueCache, advance, attention_inputs, nan_if_full
 from bert_jax.model.embeddings import EMBEDDINGS_SITE, Embeddings
-from bert_jax.model.layers import Activation, Dense, DropoutKey, LayerNorm, dropout, key_words
+from bert_jax.model.layers import Activation, Dense, DropoutKey, LayerNorm, dropout
 
 _REMAT = {
     "full": jax.checkpoint_policies.nothing_saveable,
@@ -317,7 +317,7 @@ class Bert(nn.Module):
             config, rows, length, attention_mask, encoder_hidden_states, encoder_attention_mask, cache
         )
         # The key is converted to words once, so that no dropout site calls JAX's own generator.
-        dropout_key = None if deterministic else DropoutKey(key_words(self.make_rng("dropout")))
+        dropout_key = None if deterministic else DropoutKey.of(self.make_rng("dropout"))
         past = None if memory is None else memory.past
         x_BLE = self.embeddings(inputs, token_type_ids, position_ids, dropout_key, past)
         first_BLD, outputs = self.encoder(

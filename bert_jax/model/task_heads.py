@@ -16,7 +16,7 @@ from jax import Array
 from bert_jax.config import BertConfig
 from bert_jax.errors import UserError
 from bert_jax.model.encoder import Bert, BertOutput, identity, tuple_on_request
-from bert_jax.model.layers import Dense, DropoutKey, dropout, key_words
+from bert_jax.model.layers import Dense, DropoutKey, dropout
 
 
 @struct.dataclass
@@ -166,7 +166,7 @@ def classifier_rate(config: BertConfig) -> float:
 
 def dropout_key(module: nn.Module, deterministic: bool) -> DropoutKey | None:
     """The key for `layers.dropout` in a head. It differs from the encoder's key, so the sites start at 0 again."""
-    return None if deterministic else DropoutKey(key_words(module.make_rng("dropout")))
+    return None if deterministic else DropoutKey.of(module.make_rng("dropout"))
 
 
 def _summary(

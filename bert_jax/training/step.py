@@ -15,6 +15,7 @@ from jax.sharding import Mesh, SingleDeviceSharding
 
 from bert_jax.errors import UserError
 from bert_jax.model.encoder import identity
+from bert_jax.model.layers import rows_of_part
 from bert_jax.training.objectives import PRETRAINING, Batch, Metrics, Objective, Pretraining
 from bert_jax.training.schedules import Schedule
 from bert_jax.training.sharding import (
@@ -113,13 +114,13 @@ def train_step(
         batch: input_ids, token_type_ids, attention_mask int32 [B, L]; mlm_positions, mlm_labels int32 [B, P];
             mlm_weights float32 [B, P]; next_sentence_label int32 [B], or absent. Objectives of fine-tuning need other
             labels (see `objectives`).
-        key: the run's model key; dropout uses `fold_in(fold_in(key, state.step), micro_batch)`.
+        key: the run's model key; dropout uses `fold_in(fold_in(key, state.step), 0)`.
         objective: the loss to minimise, such as `Pretraining()` or a `distillation.Distillation`.
         model: a model with the objective's head, of any family: `BertForPreTraining` or `BertForMaskedLM` by default.
         tx, schedule: from `make_optimizer` and `make_schedule`; the schedule is used only for the metrics.
-        accumulation: the number of parts of the batch, which are computed one after the other. Without dropout the sum
-            of their gradients equals the gradient of the whole batch, since each part divides by the whole batch's
-            denominators.
+        accumulation: the number of parts of the batch, which are computed one after the other. The sum of their
+            gradients equals the gradient of the whole batch: each part divides by the whole batch's denominators, and
+            its rows have the dropout that they have in the whole batch.
         use_params: function from the stored parameters to those the model is applied to; on a mesh
             `gather_under_fsdp`.
 
@@ -134,6 +135,7 @@ def train_step(
     loss_of = partial(_loss, model=model, objective=objective, denominators=denominators, use_params=use_params)
     gradients_of = jax.value_and_grad(loss_of, has_aux=True)
     dropout_key = jax.random.fold_in(key, state.step)
+    dropout_key = jax.random.fold_in(dropout_key, 0)  # as always, so that a run goes on with the dropout it began with
     (loss, sums), grads = _accumulate(gradients_of, state.params, batch, dropout_key, accumulation)
 
     with jax.named_scope("update"):
@@ -186,12 +188,12 @@ def apply_to(model: nn.Module, params: Any, batch: Batch, **options: Any) -> Any
 
 
 def _accumulate(gradients_of: Callable[..., Any], params: Any, batch: Batch, key: Array, parts: int) -> Any:
-    """The sum of `gradients_of(params, part, key of the part)` over the parts of the batch, one after the other."""
+    """The sum of `gradients_of(params, part, key)` over the parts of the batch, one after the other."""
     rows = batch["input_ids"].shape[0]
     if rows % parts:
         raise UserError(f"a batch of {rows} rows cannot be split into accumulation={parts} equal parts")
     if parts == 1:
-        return gradients_of(params, batch, jax.random.fold_in(key, 0))
+        return gradients_of(params, batch, key)
 
     def split(x: Array) -> Array:
         # Neighbouring rows go to different parts, so that each device already has its rows of every part.
@@ -199,7 +201,8 @@ def _accumulate(gradients_of: Callable[..., Any], params: Any, batch: Batch, key
 
     def add(total: Any, part: tuple[Batch, Array]) -> tuple[Any, None]:
         micro_batch, number = part
-        gradients = gradients_of(params, micro_batch, jax.random.fold_in(key, number))
+        with rows_of_part(number, parts):
+            gradients = gradients_of(params, micro_batch, key)
         return jax.tree.map(jnp.add, total, gradients), None
 
     micro_batches = jax.tree.map(split, batch), jnp.arange(parts)

@@ -112,6 +112,13 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         LAYERS,
+        "row = row * jnp.uint32(parts) + part.astype(jnp.uint32)",
+        "row = row + part.astype(jnp.uint32) * 65_536",
+        "the number of parts, and with it that of the devices, changes the dropout",
+        ("tests/training/test_step.py::test_accumulation_equals_the_whole_batch",),
+    ),
+    Mutant(
+        LAYERS,
         "_mix(words ^ jnp.uint32(site))",
         "_mix(words ^ jnp.uint32(0))",
         "all dropouts of a model zero the same places",

@@ -136,8 +136,8 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         STEP,
-        "jax.random.fold_in(key, number)",
-        "jax.random.fold_in(key, 0)",
+        "with rows_of_part(number, parts):",
+        "with rows_of_part(number * 0, parts):",
         "each micro-batch drops the same",
         (f"{OF_STEP}::test_micro_batches_draw_different_dropout",),
     ),
