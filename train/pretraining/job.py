@@ -15,6 +15,7 @@ from bert_jax.formats.source import Source
 from bert_jax.formats.training_record import training_record
 from bert_jax.formats.write import save_pretrained
 from bert_jax.model.heads import HEADS
+from bert_jax.training.checkpoint.checkpoints import on_first_process
 from bert_jax.training.optimizer import make_optimizer, make_schedule
 from bert_jax.training.sharding import MeshBatches, batch_pieces, batch_shardings, check_sizes, make_mesh, to_host
 from bert_jax.training.step import TrainState, compile_eval_step
@@ -199,16 +200,17 @@ class PretrainingJob(ModelJob):
         """Writes the run's `export/`, a folder that transformers loads."""
         if not self.config.export_at_end or self._data.tokenizer is None:
             return
-        whole = to_host(params)
-        if jax.process_index() != 0:
-            return
-        run = self._run
-        with run.on_disk() as folder:
-            card = training_record(folder, step)
+        whole, run = to_host(params), self._run
 
-        def write(folder: Path) -> None:
-            head, tokenizer = head_for(self._data), self._data.tokenizer
-            save_pretrained(folder, self.config.model, whole, tokenizer, head=head, step=step, card=card)
+        def export() -> None:
+            with run.on_disk() as folder:
+                card = training_record(folder, step)
 
-        run.write_folder(run.export, write)
+            def write(folder: Path) -> None:
+                head, tokenizer = head_for(self._data), self._data.tokenizer
+                save_pretrained(folder, self.config.model, whole, tokenizer, head=head, step=step, card=card)
+
+            run.write_folder(run.export, write)
+
+        on_first_process(export)
         log.say(f"exported to {run.export}")

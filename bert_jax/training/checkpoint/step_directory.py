@@ -92,7 +92,8 @@ class StepDirectory:
             found = stamps_of(self.step_path(step))
         except (ManifestError, OSError):
             return False
-        return {name: stamp for name, stamp in found.items() if name != MANIFEST} == self._verified.get(step)
+        del found[MANIFEST]
+        return found == self._verified.get(step)
 
     def choose(self, step: int | None, misfits: Callable[[Manifest], list[str]]) -> int:
         """Returns the newest undamaged step, or `step` if that is undamaged; logs a warning for each damaged one.
