@@ -142,8 +142,8 @@ def test_fifty_steps_in_two_phases_are_those_of_one_process(folder: Path, pod):
 
 @pytest.mark.slow
 def test_each_process_makes_the_rows_of_its_devices_only(pod):
-    """Of 50 batches of 16 rows, and of two evaluations of three batches of 8, which accumulation makes of 16."""
-    assert [report["rows"] for report in pod["pod"]] == [{"train": 50 * 16 // 2, "held-out": 2 * 3 * 8 // 2}] * 2
+    """Half of 50 batches of 16 rows, and of two evaluations of three such batches."""
+    assert [report["rows"] for report in pod["pod"]] == [{"train": 50 * 16 // 2, "held-out": 2 * 3 * 16 // 2}] * 2
 
 
 @pytest.mark.slow
