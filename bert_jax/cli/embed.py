@@ -109,6 +109,7 @@ def _embed(arguments: argparse.Namespace) -> None:
         lambda _, vector: to_json(vector.tolist()),
         as_json=arguments.json,
         in_json=lambda _, vector: vector.tolist(),
+        is_part=rows is not None,
     )
 
 

@@ -248,7 +248,8 @@ def serve_shard(
 
     def serve_rows() -> None:
         own = islice(texts, rows.start, rows.stop)
-        serve(answered_by(predict, own, first=rows.start, **options), show, as_json=arguments.json)
+        results = answered_by(predict, own, first=rows.start, **options)
+        serve(results, show, as_json=arguments.json, is_part=True)
 
     if arguments.output is None:
         serve_rows()

@@ -75,6 +75,15 @@ def test_without_a_file_a_part_goes_to_stdout(folders, lines, capsys):
     assert capsys.readouterr().out == whole
 
 
+def test_a_part_with_one_text_that_fails_keeps_its_line(folders, lines, tmp_path, capsys):
+    lines.write_bytes(b"hello\n" * 4 + b"\xff\n")
+    argv = ["classify", str(folders["sequence-classification"]), str(lines), "--output"]
+    assert main([*argv, str(tmp_path / "whole.tsv")]) == 2
+    assert [main([*argv, str(tmp_path / "parts.tsv"), "--shard", f"{number}/2"]) for number in (1, 2)] == [0, 2]
+    assert (tmp_path / "parts.tsv").read_bytes() == (tmp_path / "whole.tsv").read_bytes()
+    assert (tmp_path / "whole.tsv").read_text().endswith("\n\n")
+
+
 def test_the_rows_of_a_table_have_parts_too(folders, lines, tmp_path, capsys):
     (tmp_path / "table.csv").write_text("a,b\n" + "".join(f"hello,{'held ' * (n % 3)}\n" for n in range(9)))
     argv = [

@@ -56,7 +56,7 @@ def on_hosts(count: int, folder: Path, programs: list[list[str]], devices: int =
     """The reports of `programs.py`: of each program, those of each process."""
     words = ["tests/train/hosts/programs.py", json.dumps(programs)]
     with Hosts(count, words, folder / "logs", devices=devices) as hosts:
-        ends = hosts.wait(600)
+        ends = hosts.wait(1800)
     assert [end.code for end in ends] == [0] * count, [end.out for end in ends]
     reports = [[json.loads(line) for line in end.out.splitlines() if line.startswith('{"code"')] for end in ends]
     return [list(of_program) for of_program in zip(*reports, strict=True)]
