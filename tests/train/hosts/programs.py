@@ -10,26 +10,14 @@ import json
 import sys
 from collections import Counter
 from importlib import import_module
-from importlib.util import find_spec
 from typing import Any
-
-import jax
 
 from bert_jax.data.pretraining.batches import Batches
 from bert_jax.errors import UserError
+from bert_jax.runtime import hosts
 from train.pretraining.source import PreparedData
 
 MADE: Counter[str] = Counter()
-
-
-def join_once() -> None:
-    join = jax.distributed.initialize
-
-    def initialize(*args: Any, **options: Any) -> None:
-        if not jax.distributed.is_initialized():
-            join(*args, **options)
-
-    jax.distributed.initialize = initialize
 
 
 def keep_compiled_programs_of_every_process() -> None:
@@ -76,10 +64,8 @@ def run(program: str, words: list[str]) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    join_once()
     keep_compiled_programs_of_every_process()
     count_rows()
     for name, *rest in json.loads(sys.argv[1]):
         print(json.dumps(run(name, rest)), flush=True)
-    if find_spec("bert_jax.runtime.hosts"):
-        import_module("bert_jax.runtime.hosts").leave()
+    hosts.leave()
