@@ -102,7 +102,7 @@ def run(side: str, config: PretrainConfig, data: PreparedData, seed: int, norm_i
     """Run all steps of one side from the initial weights of `seed`, then the held-out evaluation by both sides."""
     if side == CONTROL:
         config = dataclasses.replace(config, model=config.model.replace(**NO_DROPOUT))
-    batches, unigram = data.batches(config, config.phases[0]), Unigram(data.unigram_counts)
+    batches, unigram = data.batches(config, config.phases[0]), Unigram.of(data.unigram_counts)
     with tempfile.TemporaryDirectory() as root:
         ours = Ours(config, data, seed)
         ours.save(Path(root) / "start")
@@ -133,10 +133,10 @@ def run(side: str, config: PretrainConfig, data: PreparedData, seed: int, norm_i
     }
 
 
-def held_out_batches(config: PretrainConfig, data: PreparedData) -> Iterator[tuple[Batch, Batch]]:
+def held_out_batches(config: PretrainConfig, data: PreparedData) -> Iterator[Batch]:
     if found := data.evaluation_batches(config, config.phases[0]):
         batches, count = found
-        yield from ((batch, batch) for batch in map(batches.batch, range(count)))
+        yield from map(batches.batch, range(count))
 
 
 def report(sides: dict[str, list[dict[str, Any]]], dropout: bool) -> None:

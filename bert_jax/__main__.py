@@ -12,6 +12,7 @@ from typing import NoReturn
 
 from bert_jax.cli.arguments import Parser
 from bert_jax.cli.program import as_options, begin, command_line, error_line, in_own_words
+from bert_jax.cli.shards import own_shard
 from bert_jax.cli.streaming import results_to
 from bert_jax.cli.training import PROGRAMS, checkout, programs, start
 from bert_jax.cli.verbs import ALIASES, FILES, GROUPS, first_sentence, verb_of
@@ -101,7 +102,11 @@ def run(argv: Sequence[str]) -> int:
 
         use_all_cores()
     try:
-        with results_to(getattr(arguments, "output", None), overwrite=getattr(arguments, "overwrite", False)):
+        output = getattr(arguments, "output", None)
+        if hasattr(arguments, "shard"):
+            arguments.shard = own_shard(arguments.shard, output or getattr(arguments, "vectors", None), arguments.texts)
+            output = None if arguments.shard else output  # the verb writes its part
+        with results_to(output, overwrite=getattr(arguments, "overwrite", False)):
             verb.run(arguments)
     except UserError as error:
         raise UserError(as_options(str(error), parser.options() | dict(verb.keywords))) from error

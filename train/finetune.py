@@ -73,11 +73,11 @@ def finetune_in(run: RunDirectory, launch: Launch) -> int:
 
     config, task, tokenizer, source = prepared(run, launch)
     job = FinetuningJob(config, run, task, tokenizer, source)
-    record_start(run, launch, config, tokenizer, source)
     if config.seeds > 1 or config.learning_rates:
         from train.finetuning.sweep import SweepJob
 
-        return train(SweepJob(job, run, task, tokenizer), run)
+        job = SweepJob(job, run, task, tokenizer)
+    record_start(run, launch, config, tokenizer, source)
     return train(job, run)
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from bert_jax.cli.arguments import FINE_TUNED, Verb, add_results, add_running, add_source, add_texts, running
-from bert_jax.cli.streaming import answered_by, serve
+from bert_jax.cli.shards import add_shard, serve_shard
 from bert_jax.cli.texts import table_of, texts_of
 from bert_jax.errors import UserError, errors_in_place
 
@@ -19,6 +19,7 @@ examples:
   python -m bert_jax classify runs/reviews texts.txt                  one text and one result per line
   python -m bert_jax classify my-bert pairs.tsv --text premise --pair hypothesis --top-k 3
   python -m bert_jax classify my-bert --json < texts.txt              one JSON list per text: label, score
+  python -m bert_jax classify my-bert texts.txt --output out.tsv --shard 2/4    the second quarter of the texts
 """
 
 
@@ -30,6 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--top-k", type=int, default=1, metavar="K", help="labels per text (default 1)")
     add_running(parser)
     add_results(parser, "one JSON list per text: label, score")
+    add_shard(parser)
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -45,11 +47,7 @@ def run(arguments: argparse.Namespace) -> None:
         untrained = "\tuntrained" if found[0].get("untrained") else ""
         return "\t".join(f"{row['label']}\t{row['score']:.4f}" for row in found) + untrained
 
-    serve(
-        answered_by(predict, texts, top_k=arguments.top_k),
-        show,
-        as_json=arguments.json,
-    )
+    serve_shard(arguments, predict, texts, lambda: _texts(arguments), show, {"top_k": arguments.top_k})
 
 
 def _texts(arguments: argparse.Namespace) -> Iterator[Any]:

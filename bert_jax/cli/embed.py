@@ -5,7 +5,7 @@ import io
 import json
 import os
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -24,7 +24,8 @@ from bert_jax.cli.arguments import (
     running,
 )
 from bert_jax.cli.program import error_line
-from bert_jax.cli.streaming import answered_by, new_file, say, serve, to_json
+from bert_jax.cli.shards import Part, add_shard, count_of, described
+from bert_jax.cli.streaming import Unanswered, answered_by, new_file, say, serve, to_json
 from bert_jax.cli.texts import is_text, lines_of, texts_of
 from bert_jax.errors import UserError
 from bert_jax.files import read_object, sync, write_json
@@ -46,6 +47,7 @@ examples:
   python -m bert_jax embed sentence-transformers/all-MiniLM-L6-v2 texts.txt --output texts.npy
   python -m bert_jax embed my-bert texts.txt --pooling cls
   python -m bert_jax embed my-bert "a text" "another text"
+  python -m bert_jax embed my-bert texts.txt --output texts.npy --shard 2/4    the second quarter of the texts
 """
 
 _SIMILAR = """\
@@ -68,6 +70,7 @@ def _add_embed_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--output", dest="vectors", metavar="FILE", help=output)
     add_overwrite(parser, "replace the file if it exists")
     add_json(parser, "write each error to stdout in place of the vector, as a JSON object")
+    add_shard(parser)
     add_pooling(parser)
     add_running(parser)
 
@@ -90,15 +93,23 @@ def _embed(arguments: argparse.Namespace) -> None:
     if arguments.vectors and arguments.json:
         raise UserError("--json: leave it out with --output, whose name says the format, .npy or .jsonl")
     lines = texts_of(arguments.texts)
-    model = _model(arguments)
+    model, rows = _model(arguments), None
+    if arguments.shard:
+        total = count_of(texts_of(arguments.texts))
+        rows = arguments.shard.of(total, _AT_ONCE)
+        if arguments.vectors:
+            _to_part(model, islice(lines, rows.start, rows.stop), rows, total, arguments)
+            return
     if arguments.vectors:
         _to_file(model, lines, arguments)
         return
+    own = lines if rows is None else islice(lines, rows.start, rows.stop)
     serve(
-        answered_by(model, lines),
+        answered_by(model, own, first=rows.start if rows else 0),
         lambda _, vector: to_json(vector.tolist()),
         as_json=arguments.json,
         in_json=lambda _, vector: vector.tolist(),
+        is_part=rows is not None,
     )
 
 
@@ -135,7 +146,45 @@ def _model(arguments: argparse.Namespace) -> "TextEmbedding":
     return TextEmbedding(arguments.source, pooling=arguments.pooling, **running(arguments))
 
 
-def _to_file(model: "TextEmbedding", lines: Iterable[str | UserError], arguments: argparse.Namespace) -> None:
+def _to_part(
+    model: "TextEmbedding", lines: Iterable[str | UserError], rows: range, total: int, arguments: argparse.Namespace
+) -> None:
+    """Writes the vectors of the texts `rows` of `total` into the file of this part, and joins all parts."""
+    made_of = {"model": model.fingerprint, "pooling": model.pooling, "dtype": arguments.dtype, "width": model.width}
+    made_of |= {"texts": described(arguments.texts)}
+    part = Part(arguments.vectors, arguments.shard, total=total, made_of=made_of, overwrite=arguments.overwrite)
+    unanswered: UserError | None = None
+    if part.is_done:
+        say(f"{part.path} is complete already")
+    else:
+        try:
+            _to_file(model, lines, arguments, part.path, first=rows.start, complete=part.complete)
+        except Unanswered as error:
+            unanswered = error
+    if part.path.suffix == ".npy":
+        part.join(lambda rows: _npy_header(rows, model.width), _HEADER)
+    else:
+        part.join()
+    if unanswered is not None:
+        raise unanswered
+
+
+def _to_file(
+    model: "TextEmbedding",
+    lines: Iterable[str | UserError],
+    arguments: argparse.Namespace,
+    path: Path | None = None,
+    first: int = 0,
+    complete: Callable[[], None] = lambda: None,
+) -> None:
+    """Writes the vectors of lines into a file, or continues it.
+
+    Args:
+        model, lines, arguments: of the verb.
+        path: the file; None: --output.
+        first: the number of the first line, from 0, for messages.
+        complete: called when all vectors are written, before the file gets its name.
+    """
     wrong = 0
     made_of = {
         "model": model.fingerprint,
@@ -144,12 +193,12 @@ def _to_file(model: "TextEmbedding", lines: Iterable[str | UserError], arguments
         "texts": [word if is_text(word) else _described(Path(word)) for word in arguments.texts],
     }
     facts: dict[str, Any] = {"width": model.width, "made_of": made_of, "chunk": _AT_ONCE}
-    with VectorFile(arguments.vectors, overwrite=arguments.overwrite, **facts) as file:
+    with VectorFile(path or arguments.vectors, overwrite=arguments.overwrite or path is not None, **facts) as file:
         if file.rows:
-            say(f"resuming after line {file.rows:,}")
-        first, begin, told = file.rows, time.monotonic(), time.monotonic()
+            say(f"resuming after line {first + file.rows:,}")
+        before, begin, told = file.rows, time.monotonic(), time.monotonic()
         rest = islice(lines, file.rows, None)
-        results = model.stream(rest, chunk=_AT_ONCE, on_error="return", first=file.rows)
+        results = model.stream(rest, chunk=_AT_ONCE, on_error="return", first=first + file.rows)
         while some := list(islice(results, _AT_ONCE)):
             for result in some:
                 if isinstance(result, UserError):
@@ -158,12 +207,13 @@ def _to_file(model: "TextEmbedding", lines: Iterable[str | UserError], arguments
             file.append([None if isinstance(result, UserError) else result for result in some])
             if time.monotonic() - told > 10:
                 told = time.monotonic()
-                rate = (file.rows - first) / (told - begin)
+                rate = (file.rows - before) / (told - begin)
                 say(f"{file.rows:,} lines, {rate:,.0f} a second")
+        complete()
         path = file.finish()
         say(f"wrote {path}: {file.rows:,} vectors of {model.width}, pooling {model.pooling}")
     if wrong:
-        raise UserError(f"{wrong} of {file.rows:,} texts have no vector; their rows are NaN (.jsonl: null)")
+        raise Unanswered(f"{wrong} of {file.rows:,} texts have no vector; their rows are NaN (.jsonl: null)")
 
 
 def _described(file: Path) -> dict[str, Any]:

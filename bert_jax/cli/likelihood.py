@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from bert_jax.cli.arguments import Verb, add_results, add_running, add_source, add_texts, running
-from bert_jax.cli.streaming import answered_by, serve, to_json, write
+from bert_jax.cli.shards import add_shard, serve_shard
+from bert_jax.cli.streaming import to_json, write
 from bert_jax.cli.texts import texts_of
 from bert_jax.errors import UserError
 
@@ -19,6 +20,7 @@ examples:
   python -m bert_jax likelihood my-bert texts.txt              one text and one result per line
   python -m bert_jax likelihood my-bert texts.txt --tokens     each token's log-probability too
   python -m bert_jax likelihood my-bert --json < texts.txt     one JSON object per text: pll, tokens, pppl
+  python -m bert_jax likelihood my-bert texts.txt --output out.tsv --shard 2/4    the second quarter of the texts
 """
 
 _BLIMP = """\
@@ -37,6 +39,7 @@ def _add_likelihood_arguments(parser: argparse.ArgumentParser) -> None:
     add_texts(parser)
     parser.add_argument("--tokens", action="store_true", help="print each token's log-probability too")
     add_results(parser, "one JSON object per text: pll, tokens, pppl")
+    add_shard(parser)
     _add_model_arguments(parser)
 
 
@@ -61,8 +64,8 @@ def _likelihood(arguments: argparse.Namespace) -> None:
     from bert_jax.inference.tasks.likelihood import Likelihood
 
     predict = Likelihood(arguments.source, **running(arguments))
-    results = answered_by(predict, texts, per_token=arguments.tokens, within_word_l2r=arguments.within_word)
-    serve(results, _show, as_json=arguments.json)
+    options = {"per_token": arguments.tokens, "within_word_l2r": arguments.within_word}
+    serve_shard(arguments, predict, texts, lambda: texts_of(arguments.texts), _show, options)
 
 
 def _evaluate_blimp(arguments: argparse.Namespace) -> None:

@@ -31,11 +31,12 @@ def serve(
     as_json: bool,
     in_json: Callable[[Any, Any], Any] = lambda item, result: result,
     items: str = "texts",
+    is_part: bool = False,
 ) -> None:
     """Writes one result per line to stdout.
 
-    In place of an error it writes {"error": ...} if `as_json`, else an empty line, and the error to stderr. If a single
-    item fails, the exception alone says so, and there is no empty line.
+    In place of an error it writes {"error": ...} if `as_json`, else an empty line, and the error to stderr. If there is
+    a single item and it fails, the exception alone says so, and there is no empty line, unless it is a part of more.
 
     Args:
         results: (item, result or UserError).
@@ -43,6 +44,7 @@ def serve(
         as_json: write JSON instead.
         in_json: (item, result) -> the value to write as JSON.
         items: what the items are called, for the message.
+        is_part: the items are a part of more.
 
     Raises:
         Unanswered: after all results, if there were errors; as `check_answered`.
@@ -62,11 +64,11 @@ def serve(
         first = result if count == 1 else first
         if as_json:
             write(to_json({"error": str(result)}))
-        elif count == 1:
+        elif count == 1 and not is_part:
             waiting = result  # if there is no second item, its error is all that there is to say
         else:
             _say_in_place(result)
-    refuse_unanswered(wrong, count, items, first)
+    refuse_unanswered(wrong, count, items, None if is_part else first)
 
 
 def _say_in_place(error: UserError) -> None:

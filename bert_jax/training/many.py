@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 import flax.linen as nn
@@ -13,6 +13,7 @@ from jax import Array
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
+from bert_jax.errors import UserError
 from bert_jax.training.objectives import Batch, Metrics, Objective
 from bert_jax.training.optimizer import OptimizerConfig, make_optimizer, make_schedule, with_rates
 from bert_jax.training.prediction import predict_step
@@ -22,16 +23,41 @@ RUNS = "runs"
 
 
 def runs_mesh(runs: int, devices: Sequence[Any] | None = None) -> Mesh:
-    """A mesh with one axis, of the largest number of devices that divides the number of runs."""
-    found = list(jax.devices() if devices is None else devices)
-    count = next(n for n in range(min(len(found), runs), 0, -1) if runs % n == 0)
-    return Mesh(np.array(found[:count]), (RUNS,))
+    """A mesh with one axis: of each process as many devices, the most with which their number divides that of the runs.
+
+    Raises:
+        UserError: there are several processes, and their number does not divide that of the runs.
+    """
+    own: dict[int, list[Any]] = {}
+    for device in jax.devices() if devices is None else devices:
+        own.setdefault(device.process_index, []).append(device)
+    processes, fewest = len(own), min(map(len, own.values()))
+    count = next((n for n in range(fewest, 0, -1) if runs % (n * processes) == 0), None)
+    if count is None:
+        raise UserError(
+            f"seeds, learning_rates: {runs} runs cannot be split over {processes} processes; expected a multiple of "
+            f"{processes} runs, or one process with all the devices"
+        )
+    return Mesh(np.array([device for some in own.values() for device in some[:count]]), (RUNS,))
 
 
 def stacked(trees: Sequence[Any], mesh: Mesh) -> Any:
     """Stack trees of equal shapes into one, whose leaves [R, ...] are sharded over the mesh by run."""
+    return jax.tree.map(lambda *leaves: by_run(lambda run: np.asarray(leaves[run]), len(trees), mesh), *trees)
+
+
+def by_run(make: Callable[[int], np.ndarray], runs: int, mesh: Mesh) -> Array:
+    """The array [R, ...] of what `make` returns for each run; each process only makes that of its devices' runs."""
     layout = NamedSharding(mesh, P(RUNS))
-    return jax.tree.map(lambda *leaves: jax.device_put(jnp.stack(leaves), layout), *trees)
+
+    def of(index: tuple[Any, ...] | None) -> range:
+        return range(runs)[index[0] if index else slice(None)]
+
+    made = {run: make(run) for index in layout.addressable_devices_indices_map((runs,)).values() for run in of(index)}
+    shape = next(iter(made.values())).shape
+    return jax.make_array_from_callback(
+        (runs, *shape), layout, lambda index: np.stack([made[run] for run in of(index)])
+    )
 
 
 def stacked_shapes(tree: Any, runs: int, mesh: Mesh) -> Any:
@@ -41,8 +67,16 @@ def stacked_shapes(tree: Any, runs: int, mesh: Mesh) -> Any:
 
 
 def one_of(tree: Any, run: int) -> Any:
-    """One run's part of a stacked tree, as NumPy arrays on the host."""
-    return jax.tree.map(lambda leaf: np.asarray(leaf[run]), tree)
+    """One run's part of a stacked tree, as NumPy arrays on the host; with several processes, all must call it."""
+    return jax.device_get(_take(jax.tree.leaves(tree)[0].sharding.mesh)(tree, run))
+
+
+@lru_cache(maxsize=16)
+def _take(mesh: Mesh) -> Callable[[Any, int], Any]:
+    def take(tree: Any, run: int) -> Any:
+        return jax.tree.map(lambda leaf: leaf[run], tree)
+
+    return jax.jit(take, out_shardings=NamedSharding(mesh, P()))
 
 
 def compile_many_train_step(

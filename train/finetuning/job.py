@@ -17,6 +17,7 @@ from bert_jax.formats.source import Source
 from bert_jax.formats.training_record import training_record
 from bert_jax.formats.write import save_pretrained
 from bert_jax.model.heads import HEADS
+from bert_jax.training.checkpoint.checkpoints import on_first_process
 from bert_jax.training.optimizer import layer_rates, make_optimizer, make_schedule, with_rates
 from bert_jax.training.prediction import PlannedBatches, Predictor
 from bert_jax.training.sharding import MeshBatches, batch_shardings, check_sizes, make_mesh, to_host
@@ -153,8 +154,6 @@ class FinetuningJob(ModelJob):
             placed = place_on_mesh(best, params, str(self._run.export))
         splits = (*self._task.evaluations, *self._task.tests)
         outputs = {split.name: self.outputs(placed, split) for split in splits}
-        if jax.process_index() != 0:
-            return
 
         def write_predictions(folder: Path) -> None:
             folder.mkdir(parents=True, exist_ok=True)
@@ -166,8 +165,11 @@ class FinetuningJob(ModelJob):
         def report_on(folder: Path) -> None:
             write_report(folder, self.config, self._task, outputs, best_step=report.step, evaluations=list(evaluations))
 
-        self._run.write_folder(self._run.path / "predictions", write_predictions)
-        self._run.write_folder(self._run.path / "report", report_on)
+        def write() -> None:
+            self._run.write_folder(self._run.path / "predictions", write_predictions)
+            self._run.write_folder(self._run.path / "report", report_on)
+
+        on_first_process(write)
         metric, best = self._task.metric, {row["step"]: row for row in evaluations}.get(report.step, {})
         told = f"{metric} {score_text(best.get(metric))}, baseline {score_text(self._baselines.get(metric))}"
         log.say(
@@ -175,13 +177,7 @@ class FinetuningJob(ModelJob):
         )
 
     def _export(self, params: Any, step: int) -> None:
-        whole = to_host(params)
-        if jax.process_index() == 0:
-            write_export(self._run, self.config, self._task, self._tokenizer, whole, step)
-        if jax.process_count() > 1:
-            from jax.experimental import multihost_utils
-
-            multihost_utils.sync_global_devices("exported")  # because `finish` reads the export in every process
+        write_export(self._run, self.config, self._task, self._tokenizer, to_host(params), step)
 
 
 def rates_of_layers(config: FinetuneConfig) -> Callable[[str], float] | None:
@@ -206,14 +202,21 @@ def order_of(config: FinetuneConfig, examples: Encoded) -> LengthBatches:
 def write_export(
     run: RunDirectory, config: FinetuneConfig, task: TaskData, tokenizer: Tokenizer, params: Any, step: int
 ) -> None:
-    """Writes the run's `export/`: the model with the task's head and label names, in a form that transformers loads."""
-    with run.on_disk() as folder:
-        card = training_record(folder, step)
+    """Writes the run's `export/`: the model with the task's head and label names, in a form that transformers loads.
 
-    def write(folder: Path) -> None:
-        save_pretrained(folder, config.model, params, tokenizer, head=task.head, step=step, card=card)
+    All processes call it and process 0 writes, while the others wait, because all of them read the export at the end.
+    """
 
-    run.write_folder(run.export, write)
+    def export() -> None:
+        with run.on_disk() as folder:
+            card = training_record(folder, step)
+
+        def write(folder: Path) -> None:
+            save_pretrained(folder, config.model, params, tokenizer, head=task.head, step=step, card=card)
+
+        run.write_folder(run.export, write)
+
+    on_first_process(export)
 
 
 def baselines_of(task: TaskData) -> dict[str, float]:

@@ -8,17 +8,17 @@ import dataclasses
 import math
 from collections import Counter
 from collections.abc import Generator, Sequence
+from functools import cache
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from bert_jax.data.tasks.encoded import evaluation_batches
 from bert_jax.data.tokenizer.tokenizer import Tokenizer
-from bert_jax.errors import UserError
 from bert_jax.files import json_text, read_json_lines, write_json, write_whole
 from bert_jax.training.many import (
+    by_run,
     compile_many_predict_step,
     compile_many_train_step,
     one_of,
@@ -28,6 +28,7 @@ from bert_jax.training.many import (
 )
 from bert_jax.training.optimizer import make_optimizer
 from bert_jax.training.prediction import Collected
+from bert_jax.training.sharding import to_host
 from bert_jax.training.step import TrainState, abstract_state, init_state
 from train.finetuning.job import FinetuningJob, buckets_of, order_of, rates_of_layers, write_export
 from train.finetuning.recipe import FinetuneConfig
@@ -60,12 +61,8 @@ class SweepJob:
         """`alone`: the job of a single run of the task; it writes the best model's predictions and report.
 
         Raises:
-            UserError: there are several processes.
+            UserError: the runs cannot be split over the processes.
         """
-        if jax.process_count() > 1:
-            raise UserError(
-                f"seeds, learning_rates: found {jax.process_count()} processes; expected one, with all the devices"
-            )
         config = alone.config
         self.config, self._alone, self._run, self._task, self._tokenizer = config, alone, run, task, tokenizer
         self.runs = runs_of(config)
@@ -78,8 +75,10 @@ class SweepJob:
         )
         self._predict_step = compile_many_predict_step(alone.model, self.mesh)
         self._init_keys, keys = zip(*(jax.random.split(jax.random.key(one.seed)) for one in self.runs), strict=True)
-        self._dropout_keys = jnp.stack(keys)
-        self._peaks = jnp.array([one.learning_rate for one in self.runs], jnp.float32)
+        key_data = np.stack([jax.random.key_data(key) for key in keys])
+        self._dropout_keys = jax.random.wrap_key_data(by_run(lambda number: key_data[number], len(keys), self.mesh))
+        peaks = np.array([one.learning_rate for one in self.runs], np.float32)
+        self._peaks = by_run(lambda number: peaks[number], len(peaks), self.mesh)
         self._orders = {one.seed: order_of(dataclasses.replace(config, seed=one.seed), task.train) for one in self.runs}
         self._history = {row["step"]: row for row in read_json_lines(run.path / "runs.jsonl")}
 
@@ -101,12 +100,15 @@ class SweepJob:
         self._history = {at: row for at, row in self._history.items() if at <= step}
         yield from prefetched_batches(self, step, self.config.total_steps)
 
-    def batch(self, step: int) -> dict[str, np.ndarray]:
+    def batch(self, step: int) -> dict[str, jax.Array]:
         """Each run's own batch, all padded to the longest of them: [R, B, ...]."""
         plans = [self._orders[one.seed].batch(step) for one in self.runs]
         longest = max(plan.length for plan in plans)
-        batches = [self._task.train.batch(plan._replace(length=longest)) for plan in plans]
-        return {name: np.stack([batch[name] for batch in batches]) for name in batches[0]}
+        made = cache(lambda number: self._task.train.batch(plans[number]._replace(length=longest)))
+        first = jax.process_index() * len(plans) // jax.process_count()  # a run of this process
+        return {
+            name: by_run(lambda number, name=name: made(number)[name], len(plans), self.mesh) for name in made(first)
+        }
 
     def summarise(self, rows: list[Metrics]) -> dict[str, float]:
         """Each run's mean loss over its finite steps, summarised over the runs; NaN for a run without finite steps."""
@@ -142,14 +144,15 @@ class SweepJob:
             found = ({} if one.loss is None else {"loss": one.loss}) | self._task.score(split, one.outputs)
             scores.append({name: value if math.isfinite(value) else None for name, value in found.items()})
             constant.append(says_one_thing(self._task, split, one.outputs))
-        not_finite = self._gone_bad(state.skipped_in_a_row).tolist()
+        not_finite = self._gone_bad(to_host(state.skipped_in_a_row)).tolist()
         self._history[step] = {"step": step, "scores": scores, "constant": constant, "not_finite": not_finite}
         best = {"best": best_of(self._history, self._task.metric)[0] == step}
         baseline = self._baseline()
         told = {} if baseline is None else {f"baseline_{self._task.metric}": baseline}
         log.record("eval", step, _scores_over_runs(scores, self._task.metric, self.runs) | told | best)
-        rows = (json_text(self._history[at]) + "\n" for at in sorted(self._history))
-        write_whole(self._run.path / "runs.jsonl", "".join(rows))
+        if jax.process_index() == 0:
+            rows = (json_text(self._history[at]) + "\n" for at in sorted(self._history))
+            write_whole(self._run.path / "runs.jsonl", "".join(rows))
         self.keep_best(state.params, step, self._history)
         return False
 
@@ -180,7 +183,8 @@ class SweepJob:
 
     def finish(self, params: Any, step: int, log: Log) -> None:
         """Writes and logs the results of the runs; writes the best model's predictions and report."""
-        log.say(write_sweep(self._run, self.config, self._task, self.runs, self._history, self._baseline()))
+        if jax.process_index() == 0:
+            log.say(write_sweep(self._run, self.config, self._task, self.runs, self._history, self._baseline()))
         _, winner = best_of(self._history, self._task.metric)
         curve = [{"step": at} | self._history[at]["scores"][winner] for at in sorted(self._history)]
         self._alone.write_results(self._alone.target.params, log, curve)

@@ -5,15 +5,17 @@ import math
 from collections.abc import Callable, Generator, Iterable, Iterator
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from bert_jax.formats.source import Source
 from bert_jax.formats.training_record import training_record
 from bert_jax.formats.write import save_pretrained
 from bert_jax.model.heads import HEADS
+from bert_jax.training.checkpoint.checkpoints import on_first_process
 from bert_jax.training.optimizer import make_optimizer, make_schedule
 from bert_jax.training.sharding import MeshBatches, batch_pieces, batch_shardings, check_sizes, make_mesh, to_host
 from bert_jax.training.step import TrainState, compile_eval_step
@@ -26,10 +28,11 @@ from train.run.loop import Batch, Log, Metrics, ModelJob, prefetched_batches
 
 
 class HeldOutBatches:
-    """Iterates over (host batch, device batch) pairs: always the first `eval_batches` batches of held-out examples.
+    """Iterates over batches on the mesh: always the first `eval_batches` batches of held-out examples.
 
-    Each comes in the parts in which a training step computes a batch, so the examples do not depend on the devices.
-    Opens the data once, in the constructor. Is empty if nothing was held out.
+    Each comes in the parts in which a training step computes a batch, so the examples do not depend on the devices, and
+    each process makes only the rows that its devices hold. Opens the data once, in the constructor. Is empty if nothing
+    was held out.
     """
 
     def __init__(self, config: PretrainConfig, data: DataSource, mesh: jax.sharding.Mesh, phase: Phase):
@@ -38,61 +41,68 @@ class HeldOutBatches:
         self._count = 0
         counted = dataclasses.replace(config, eval_batches=config.eval_batches * parts)
         if (found := data.evaluation_batches(counted, micro)) is not None:
-            self._source, self._count = found
-            self._on_mesh = MeshBatches(self._source, micro.batch, batch_shardings(mesh))
+            source, self._count = found
+            self._on_mesh = MeshBatches(source, micro.batch, batch_shardings(mesh))
 
     def __len__(self) -> int:
         return self._count
 
-    def __iter__(self) -> Iterator[tuple[dict[str, np.ndarray], dict[str, jax.Array]]]:
-        for number in range(self._count):
-            yield self._source.batch(number), self._on_mesh.batch(number)
+    def __iter__(self) -> Iterator[dict[str, jax.Array]]:
+        return (self._on_mesh.batch(number) for number in range(self._count))
 
 
-class Unigram:
+class Unigram(NamedTuple):
     """The baseline that knows only how often each token occurs in the training text.
 
     Its loss is `-log p(token)` averaged over the masked tokens. A model that ignores the context cannot do better.
+
+    Attributes:
+        log_probability: float32 [V].
+        most_frequent: the id of the most frequent token.
     """
 
-    def __init__(self, counts: np.ndarray):
+    log_probability: np.ndarray
+    most_frequent: int
+
+    @classmethod
+    def of(cls, counts: np.ndarray) -> "Unigram":
         """`counts`: int64 [V], occurrences in the training split; adds one to each, so that no probability is 0."""
         smoothed = counts.astype(np.float64) + 1
-        self.log_probability = np.log(smoothed / smoothed.sum())
-        self.most_frequent = int(counts.argmax())
-
-    def sums(self, batch: dict[str, np.ndarray]) -> dict[str, float]:
-        labels, weights = batch["mlm_labels"], batch["mlm_weights"].astype(np.float64)
-        return {
-            "unigram_loss_sum": float(-(self.log_probability[labels] * weights).sum()),
-            "unigram_correct": float(((labels == self.most_frequent) * weights).sum()),
-        }
+        return cls(np.log(smoothed / smoothed.sum()).astype(np.float32), int(counts.argmax()))
 
 
-def label_sums(batch: dict[str, np.ndarray]) -> dict[str, float]:
-    """Counts of the two sentence-pair classes, for the majority baseline; {} if there are no pairs."""
-    labels = batch.get("next_sentence_label")
-    return {} if labels is None else {"label_0": float((labels == 0).sum()), "label_1": float((labels == 1).sum())}
+@jax.jit
+def baseline_sums(batch: dict[str, jax.Array], unigram: Unigram | None) -> dict[str, jax.Array]:
+    """What the baselines need of a batch, float32 scalars: sums over all its rows, wherever they are on the mesh.
+
+    For the unigram baseline its loss and correct predictions; for the majority baseline the counts of the two
+    sentence-pair classes, if there are pairs.
+    """
+    found = {}
+    if unigram is not None:
+        labels, weights = batch["mlm_labels"], batch["mlm_weights"]
+        found["unigram_loss_sum"] = -(jnp.asarray(unigram.log_probability)[labels] * weights).sum()
+        found["unigram_correct"] = ((labels == unigram.most_frequent) * weights).sum()
+    if (labels := batch.get("next_sentence_label")) is not None:
+        found |= {f"label_{label}": (labels == label).sum().astype(jnp.float32) for label in (0, 1)}
+    return found
 
 
 def evaluate(
     eval_step: Callable[[Any, dict[str, Any]], dict[str, Any]],
     params: Any,
-    batches: Iterable[tuple[dict[str, np.ndarray], dict[str, Any]]],
+    batches: Iterable[dict[str, Any]],
     unigram: Unigram | None,
 ) -> dict[str, float]:
-    """Evaluates a model on (host batch, device batch) pairs: adds up sums and divides once at the end.
+    """Evaluates a model on batches: adds up sums and divides once at the end.
 
     Returns masked-LM loss in nats per masked token, its exponential (perplexity), and accuracies as shares, under the
     keys of metrics.jsonl; {} if there are no batches.
     """
     total: dict[str, float] = {}
-    for host, device in batches:
-        parts = {name: float(value) for name, value in eval_step(params, device).items()} | label_sums(host)
-        if unigram:
-            parts |= unigram.sums(host)
-        for name, value in parts.items():
-            total[name] = total.get(name, 0.0) + value
+    for batch in batches:
+        for name, value in (eval_step(params, batch) | baseline_sums(batch, unigram)).items():
+            total[name] = total.get(name, 0.0) + float(value)
     if not total:
         return {}
     weight = max(total["mlm_weight"], 1.0)
@@ -137,7 +147,7 @@ class PretrainingJob(ModelJob):
         super().__init__(config, mesh, model, objective, tx, schedule)
         self._run, self._data, self._source = run, data, source
         self._eval_step = compile_eval_step(model, mesh=mesh, pretraining=pretraining_of(config, mesh))
-        self._unigram = None if data.unigram_counts is None else Unigram(data.unigram_counts)
+        self._unigram = None if data.unigram_counts is None else Unigram.of(data.unigram_counts)
         self._held_out_of = cache(lambda phase: HeldOutBatches(config, held_out, mesh, phase))
 
     def first_state(self) -> TrainState:
@@ -190,16 +200,17 @@ class PretrainingJob(ModelJob):
         """Writes the run's `export/`, a folder that transformers loads."""
         if not self.config.export_at_end or self._data.tokenizer is None:
             return
-        whole = to_host(params)
-        if jax.process_index() != 0:
-            return
-        run = self._run
-        with run.on_disk() as folder:
-            card = training_record(folder, step)
+        whole, run = to_host(params), self._run
 
-        def write(folder: Path) -> None:
-            head, tokenizer = head_for(self._data), self._data.tokenizer
-            save_pretrained(folder, self.config.model, whole, tokenizer, head=head, step=step, card=card)
+        def export() -> None:
+            with run.on_disk() as folder:
+                card = training_record(folder, step)
 
-        run.write_folder(run.export, write)
+            def write(folder: Path) -> None:
+                head, tokenizer = head_for(self._data), self._data.tokenizer
+                save_pretrained(folder, self.config.model, whole, tokenizer, head=head, step=step, card=card)
+
+            run.write_folder(run.export, write)
+
+        on_first_process(export)
         log.say(f"exported to {run.export}")

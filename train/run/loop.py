@@ -18,6 +18,7 @@ from bert_jax.runtime.hosts import before_ending, on_first_process
 from bert_jax.training.checkpoint.checkpoints import Checkpoints, NonFiniteError, Restored, SaveError
 from bert_jax.training.objectives import Objective
 from bert_jax.training.schedules import Schedule
+from bert_jax.training.sharding import to_host
 from bert_jax.training.step import TrainState, abstract_state, compile_train_step, init_state
 from train.run.config import to_json
 from train.run.directory import RunDirectory
@@ -156,7 +157,7 @@ def _train(job: Job, run: RunDirectory) -> int:
         resumed = on_first_process(lambda: bool(checkpoints.steps()))
         restored = checkpoints.restore(job.target) if resumed else None
         state = restored.state if restored else job.first_state()
-        step = first_step = int(np.max(state.step))
+        step = first_step = int(np.max(to_host(state.step)))
         meter = Meter(config.model, step, job.mesh.size, _spent_before(restored))
 
         log = stack.enter_context(

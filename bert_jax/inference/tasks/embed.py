@@ -1,13 +1,10 @@
 """embed: computes a vector for each text, pooled as its folder says (modules.json); similar: the nearest texts."""
 
-import hashlib
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cached_property
 from pathlib import Path
 from typing import Any, Unpack
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
@@ -18,7 +15,6 @@ from bert_jax.formats.sentence_transformers import NORMALIZED, check_pooling, ma
 from bert_jax.formats.source import Source, open_source
 from bert_jax.inference.tasks.task_model import EncodedItems, Running, TaskModel, model_inputs
 from bert_jax.inference.tasks.task_source import check_count, check_text, items_of
-from bert_jax.tree import sha256_of_parameters
 
 POOLED = "pooled"  # the pooler's output; sentence-transformers has no such pooling
 DEFAULT_POOLING = "mean" + NORMALIZED
@@ -88,12 +84,6 @@ class TextEmbedding(TaskModel):
         single = isinstance(texts, str)
         vectors = list(self.stream([texts] if single else items_of(texts)))
         return vectors[0] if single else np.stack(vectors) if vectors else np.zeros((0, self.width), np.float32)
-
-    @cached_property
-    def fingerprint(self) -> str:
-        """A sha256, in hex, of the parameters in the type that matrix products use, and of the tokenizer."""
-        sums = sha256_of_parameters(jax.device_get(self.engine.programs.params)), self.tokenizer.fingerprint
-        return hashlib.sha256("".join(sums).encode()).hexdigest()
 
     def encode(self, items: list[str], first: int, **options: Any) -> EncodedItems:
         texts = [check_text(text, f"text {first + number + 1}") for number, text in enumerate(items)]

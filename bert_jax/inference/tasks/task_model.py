@@ -1,10 +1,11 @@
 """The base class of pipelines: encodes items as rows of tokens, runs the engine, makes results of outputs, in order."""
 
 import copy
+import hashlib
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import partial
+from functools import cached_property, partial
 from html import escape
 from itertools import islice
 from typing import Any, NamedTuple, Self, TypedDict
@@ -24,7 +25,7 @@ from bert_jax.inference.tasks.task_source import HEAD_OF, check_count, longest_r
 from bert_jax.model.heads import HEADS
 from bert_jax.runtime.compilation_cache import keep_compiled_programs
 from bert_jax.shown import facts_table
-from bert_jax.tree import parameter_count
+from bert_jax.tree import parameter_count, sha256_of_parameters
 
 logger = logging.getLogger(__name__)
 
@@ -136,6 +137,12 @@ class TaskModel:
             devices=devices,
         )
         self.settled: dict[str, Any] = {}
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """A sha256, in hex, of the parameters in the type that matrix products use, and of the tokenizer."""
+        sums = sha256_of_parameters(jax.device_get(self.engine.programs.params)), self.tokenizer.fingerprint
+        return hashlib.sha256("".join(sums).encode()).hexdigest()
 
     def with_activations(self, dtype: str) -> Self:
         """A copy whose `apply` uses activations of this type on every backend. It shares this model's engine."""

@@ -1,11 +1,12 @@
 """`Checkpoints`: save a state asynchronously, verify it before use, delete old steps. The only file that imports Orbax.
 
 Orbax writes a step under a temporary name and renames it to DIRECTORY/STEP. Then a background thread syncs it to disk,
-hashes every file and writes `manifest.json` (manifest.py). This module ignores steps without a manifest, and only reads
-or retains steps that agree with their manifest.
+hashes every file (hashing.py) and writes `manifest.json` (manifest.py). This module ignores steps without a manifest,
+and only reads or retains steps that agree with their manifest.
 
-With several processes, all of them call every method together, on one shared file system. Only process 0 chooses,
-verifies, writes manifests and deletes. It broadcasts its decisions; the other processes wait for its manifests.
+With several processes, all of them call every method together, on one shared file system. Each hashes and syncs the
+files that it wrote. Only process 0 chooses, verifies, writes manifests and deletes. It broadcasts its decisions; the
+other processes wait for its manifests.
 """
 
 import json
@@ -23,6 +24,7 @@ from orbax.checkpoint import v1 as orbax
 
 from bert_jax.errors import UserError
 from bert_jax.runtime import hosts
+from bert_jax.training.checkpoint.hashing import POLL_SECONDS, hash_and_sync, receive, send, stamps_of
 from bert_jax.training.checkpoint.manifest import (
     MANIFEST,
     LeafType,
@@ -39,7 +41,6 @@ from bert_jax.tree import unflatten
 
 log = logging.getLogger(__name__)
 _ITEM = "state"
-_POLL_SECONDS = 0.2
 
 
 class NonFiniteError(SaveError):
@@ -69,8 +70,9 @@ class Checkpoints:
     Args:
       directory: The directory of the steps; the first save creates it, reading changes nothing in it. Only one program
         may save to it at a time; this class does not check that, the run's lock does.
-      keep: The number of verified steps to retain, at least 2. Before deleting older steps it reads and hashes the
-        retained ones again.
+      keep: The number of verified steps to retain, at least 2. Older steps are deleted only while this object has
+        read every byte of the retained ones, when it saved or chose them or now, and none of their files has changed
+        since.
       timeout_seconds: The time after which an unfinished save counts as failed.
     """
 
@@ -259,10 +261,7 @@ class Checkpoints:
         """Finishes a save in its own thread: waits for Orbax, writes the manifest, deletes old steps."""
         try:
             response.result(timeout=self._timeout_seconds)
-            if jax.process_index() == 0:
-                write_manifest(self._directory.step_path(step), step=step, metadata=metadata, tree=types)
-            else:
-                self._await_manifest(step)
+            self._write_manifest(step, metadata, types) if jax.process_index() == 0 else self._await_manifest(step)
         except BaseException as error:
             log.error("step %d was not saved to %s: %s", step, self._directory.path, first_line(error))
             self._error = error
@@ -271,14 +270,32 @@ class Checkpoints:
                 self._clean_up(step)
             return
         if jax.process_index() == 0:
-            self._directory.prune(step, self._keep)
+            self._directory.prune(self._keep)
+
+    def _write_manifest(self, step: int, metadata: dict[str, Any], types: dict[str, LeafType]) -> None:
+        """On process 0: hashes its files, waits for the sums of the others, writes the manifest."""
+        path = self._directory.step_path(step)
+        stamps = stamps_of(path)
+        files = hash_and_sync(path, 0) | receive(path, jax.process_count(), self._timeout_seconds)
+        write_manifest(path, step=step, metadata=metadata, tree=types, files=files)
+        self._directory.mark_verified(step, {name: stamps[name] for name in files})
 
     def _await_manifest(self, step: int) -> None:
+        """On the other processes: hashes their files, sends the sums to process 0, waits for the manifest."""
+        path, process = self._directory.step_path(step), jax.process_index()
+        try:
+            sums = hash_and_sync(path, process)
+        except OSError as error:
+            send(path, process, None, error=first_line(error))
+            raise
+        send(path, process, sums)
         deadline = time.monotonic() + self._timeout_seconds
-        while not (self._directory.step_path(step) / MANIFEST).exists():
+        while not (path / MANIFEST).exists():
+            if not path.exists():
+                raise SaveError("process 0 could not finish it; its log has the error")
             if time.monotonic() > deadline:
                 raise TimeoutError(f"process 0 did not write the manifest within {self._timeout_seconds} s")
-            time.sleep(_POLL_SECONDS)
+            time.sleep(POLL_SECONDS)
 
     def _clean_up(self, step: int) -> None:
         if jax.process_index() == 0:

@@ -7,7 +7,7 @@ and as good if all its files agree with it. This module does not use Orbax.
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -18,6 +18,7 @@ import numpy as np
 from etils import epath
 
 from bert_jax.files import file_digest, sync, write_whole
+from bert_jax.training.checkpoint.hashing import Sums, files_in, name_in
 
 
 class LeafType(NamedTuple):
@@ -57,23 +58,21 @@ class Manifest:
 
 
 def write_manifest(
-    directory: epath.Path, *, step: int, metadata: Mapping[str, Any], tree: Mapping[str, LeafType]
+    directory: epath.Path, *, step: int, metadata: Mapping[str, Any], tree: Mapping[str, LeafType], files: Sums
 ) -> Manifest:
-    """Hashes the files of a finished step, syncs them to disk, then writes the manifest.
+    """Writes the manifest of a finished step, whose files have been synced to disk.
 
     After a power cut the step either has its manifest, and then all files listed there are on the disk, or it has none.
-    On a local file system it fsyncs every file and directory; writes to a bucket need no fsync.
+
+    Args:
+      directory: The step's.
+      step, metadata, tree: See `Manifest`.
+      files: From `hash_and_sync`, of all processes.
 
     Raises:
-      OSError: A file could not be read, written or synced; the step then has no manifest.
+      OSError: The manifest could not be written or synced; the step then has none.
     """
-    files = {}
-    for path in sorted(_files(directory)):
-        files[_name(path, directory)] = file_digest(path)
-        sync(path)
-    for folder in _folders(directory):
-        sync(folder)
-    manifest = Manifest(step, dict(metadata), dict(tree), files)
+    manifest = Manifest(step, dict(metadata), dict(tree), dict(sorted(files.items())))
     write_whole(directory / MANIFEST, _encode(manifest))
     # The step's name is an entry of its parent directory, and that directory's name an entry of the next.
     sync(directory.parent)
@@ -117,7 +116,7 @@ def read_manifest(directory: epath.Path) -> Manifest:
 def find_damage(directory: epath.Path, manifest: Manifest) -> list[str]:
     """One line for each file that differs from the manifest, with what was found and expected; empty = good."""
     problems = []
-    present = {_name(path, directory): path for path in _files(directory)}
+    present = {name_in(path, directory): path for path in files_in(directory)}
     for name, (sha256, size) in manifest.files.items():
         if name not in present:
             problems.append(f"{name}: missing, {size} bytes expected")
@@ -157,25 +156,6 @@ def _content_hash(content: bytes, claimed: str) -> str:
 
 def _hash_field(sha256: str) -> bytes:
     return f'"sha256": "{sha256}"'.encode()
-
-
-def _files(directory: epath.Path) -> Iterator[epath.Path]:
-    for path in directory.iterdir():
-        if path.is_dir():
-            yield from _files(path)
-        else:
-            yield path
-
-
-def _folders(directory: epath.Path) -> Iterator[epath.Path]:
-    yield directory
-    for path in directory.iterdir():
-        if path.is_dir():
-            yield from _folders(path)
-
-
-def _name(path: epath.Path, directory: epath.Path) -> str:
-    return path.relative_to(directory).as_posix()
 
 
 def path_keys(path: tuple[Any, ...]) -> tuple[str, ...]:

@@ -14,6 +14,7 @@ from etils import epath
 
 from bert_jax.errors import UserError
 from bert_jax.files import is_remote, read_json
+from bert_jax.training.checkpoint.hashing import Stamp, stamps_of
 from bert_jax.training.checkpoint.manifest import MANIFEST, Manifest, ManifestError, find_damage, read_manifest
 
 log = logging.getLogger(__name__)
@@ -41,6 +42,7 @@ class StepDirectory:
         self.path = epath.Path(path) if is_remote(path) else epath.Path(path).resolve()
         self.damaged: set[int] = set()
         self._known: set[int] = set()
+        self._verified: dict[int, dict[str, Stamp]] = {}
         self._was_there = self.path.exists()
         self._swept = False
 
@@ -71,9 +73,27 @@ class StepDirectory:
         if wrong := misfits(manifest):
             raise UserError(f"checkpoint {self.step_path(step)} does not fit: {listed(wrong)}")
         try:
-            return find_damage(self.step_path(step), manifest)
+            stamps = stamps_of(self.step_path(step))
+            problems = find_damage(self.step_path(step), manifest)
         except OSError as error:
             return [f"cannot be read ({error})"]
+        if not problems:
+            self.mark_verified(step, {name: stamps[name] for name in manifest.files})
+        return problems
+
+    def mark_verified(self, step: int, stamps: dict[str, Stamp]) -> None:
+        """Remembers that every byte of a step was read, hashed and right; `stamps`: of its files before that."""
+        self._verified[step] = stamps
+
+    def _is_as_verified(self, step: int) -> bool:
+        """Whether every byte of a step was read before, and no file has been written to, added or removed since."""
+        try:
+            read_manifest(self.step_path(step))
+            found = stamps_of(self.step_path(step))
+        except (ManifestError, OSError):
+            return False
+        del found[MANIFEST]
+        return found == self._verified.get(step)
 
     def choose(self, step: int | None, misfits: Callable[[Manifest], list[str]]) -> int:
         """Returns the newest undamaged step, or `step` if that is undamaged; logs a warning for each damaged one.
@@ -130,17 +150,15 @@ class StepDirectory:
             log.warning("renaming %s, which is in the way of a save, to %s", self.step_path(step), aside)
             self.step_path(step).rename(aside)
 
-    def prune(self, written: int, keep: int) -> None:
+    def prune(self, keep: int) -> None:
         """Deletes the steps older than the newest `keep` good ones; deletes nothing if there are fewer good ones.
 
-        Args:
-          written: The step that was just written and hashed; the other retained steps are verified again.
-          keep: The number of good steps to retain.
+        It reads the retained steps, except those that it has read before and whose files have not changed since.
         """
         try:
             steps, good = self.steps(), []
             for step in reversed(steps):
-                problems = [] if step == written else self.problems(step)
+                problems = [] if self._is_as_verified(step) else self.problems(step)
                 if not problems:
                     good.append(step)
                 elif step not in self.damaged:
@@ -159,6 +177,7 @@ class StepDirectory:
         _remove_step(self.step_path(step))
         self.damaged.discard(step)
         self._known.discard(step)
+        self._verified.pop(step, None)
 
     def remove_unfinished(self, step: int) -> None:
         """Removes the files of a failed save, which may have failed because the disk is full."""

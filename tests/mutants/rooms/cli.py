@@ -9,8 +9,31 @@ EDIT = "bert_jax/cli/edit.py"
 OF_COMMANDS = "tests/cli/test_commands.py"
 OF_TASKS = "tests/cli/test_task_commands.py"
 OF_TEXTS = "tests/cli/test_texts.py"
+SHARDS = "bert_jax/cli/shards.py"
+OF_SHARDS = "tests/cli/test_shards.py"
 
 MUTANTS: tuple[Mutant, ...] = (
+    Mutant(
+        SHARDS,
+        "stop = ((self.number - end) * chunks // self.count * chunk for end in (1, 0))",
+        "stop = ((self.number - end) * total // self.count for end in (1, 0))",
+        "a part begins within a chunk, and its texts get other bits than in one process",
+        (f"{OF_SHARDS}::test_parts_are_whole_chunks_as_even_as_can_be_and_miss_nothing",),
+    ),
+    Mutant(
+        SHARDS,
+        "if facts.get(name) != self._facts.get(name):",
+        "if False:",
+        "parts that were made with different options are joined",
+        (f"{OF_SHARDS}::test_parts_of_different_things_are_not_joined",),
+    ),
+    Mutant(
+        SHARDS,
+        "self.path.exists() and self._found(shard) == self._facts",
+        "self.path.exists()",
+        "a part that was made of something else counts as complete",
+        (f"{OF_SHARDS}::test_parts_of_different_things_are_not_joined",),
+    ),
     Mutant(
         STREAMING,
         'raise Unanswered(f"{wrong} of {count:,} {items} could not be answered")',

@@ -112,8 +112,8 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         JOB,
-        "total[name] = total.get(name, 0.0) + value",
-        "total[name] = value",
+        "total[name] = total.get(name, 0.0) + float(value)",
+        "total[name] = float(value)",
         "an evaluation is of its last batch",
         (f"{OF_EVALUATION}::test_baselines_are_those_of_scikit_learn",),
     ),

@@ -220,10 +220,24 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         DIRECTORY,
-        "problems = [] if step == written else self.problems(step)",
+        "problems = [] if self._is_as_verified(step) else self.problems(step)",
         "problems = []",
         "damaged checkpoints count among those that are kept",
         (f"{OF_CHECKPOINTS}::test_an_older_step_stays_while_a_newer_one_is_damaged",),
+    ),
+    Mutant(
+        DIRECTORY,
+        "found == self._verified.get(step)",
+        "step in self._verified",
+        "a kept step is not read again when a file of it has changed",
+        (f"{OF_CHECKPOINTS}::test_a_run_reads_each_step_once_and_again_only_if_a_file_has_changed",),
+    ),
+    Mutant(
+        "bert_jax/training/checkpoint/hashing.py",
+        "raise OSError(f\"process {process}: {found['error']}\")",
+        "continue",
+        "a step is saved although a process could not read its files",
+        (f"{OF_FAULTS}::test_two_processes_save_and_restore_one_state",),
     ),
     Mutant(
         DIRECTORY,

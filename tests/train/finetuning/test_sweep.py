@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 
 from bert_jax.formats.load import load
 from bert_jax.training.checkpoint.checkpoints import Checkpoints
-from bert_jax.training.many import runs_mesh
+from bert_jax.training.many import runs_mesh, stacked
 from tests.train.finetuning.finetune_sources import sentences, write_csv, write_start
 from train import finetune
 from train.finetuning import sweep
@@ -219,7 +219,9 @@ def test_the_model_that_is_exported_is_the_one_that_is_named_the_best(
     history = {}
     for at, scores in curves.items():
         history[at] = {"scores": [{"f1": score} for score in scores]}
-        sweep.SweepJob.keep_best(cast(Any, some), {"bias": np.array([0.0, 1.0])}, at, history)
+        sweep.SweepJob.keep_best(
+            cast(Any, some), stacked([{"bias": np.array(run)} for run in (0.0, 1.0)], runs_mesh(2)), at, history
+        )
     _, found = told(tmp_path, "f1", [Run(seed, 1e-3) for seed in range(2)], curves)
     assert exported[-1] == (step, number)
     assert found["best"]["seed"] == number

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import os
 import warnings
 from typing import Any
 
@@ -15,6 +16,8 @@ from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from bert_jax.errors import UserError
+from bert_jax.files import file_digest
+from bert_jax.training.checkpoint import hashing, manifest
 from bert_jax.training.checkpoint.checkpoints import Checkpoints, NonFiniteError
 from tests.guide import blocks_of, run_blocks
 
@@ -225,6 +228,37 @@ def test_an_older_step_stays_while_a_newer_one_is_damaged(tmp_path, caplog):
     assert "state/_METADATA: missing" in caplog.text
     saved(tmp_path, 4, keep=2)
     assert Checkpoints(tmp_path).steps() == [3, 4]
+
+
+def test_a_run_reads_each_step_once_and_again_only_if_a_file_has_changed(tmp_path, monkeypatch, caplog):
+    read = []
+
+    def counted(path):
+        read.append(path.relative_to(tmp_path).as_posix())
+        return file_digest(path)
+
+    for module in (hashing, manifest):
+        monkeypatch.setattr(module, "file_digest", counted)
+    with Checkpoints(tmp_path, keep=3) as checkpoints:
+        for step in (1, 2, 3, 4):
+            checkpoints.save(step, make_state(step, step), {})
+        checkpoints.wait()
+        assert len(read) == len(set(read)) > 4 * 5
+
+        (data,) = (tmp_path / "3/state/d").iterdir()
+        before = data.stat()
+        content = bytearray(data.read_bytes())
+        content[len(content) // 2] ^= 1
+        with data.open("r+b") as file:  # the same file, as a program that writes to a wrong place would
+            file.write(content)
+        os.utime(data, ns=(before.st_atime_ns, before.st_mtime_ns))
+        read.clear()
+        checkpoints.save(5, make_state(5, 5), {})
+        checkpoints.wait()
+    assert f"3/{data.relative_to(tmp_path / '3').as_posix()}" in read
+    assert not any(name.startswith(("2/", "4/")) for name in read)
+    assert Checkpoints(tmp_path).steps() == [2, 3, 4, 5]
+    assert f"checkpoint {tmp_path / '3'} is damaged" in caplog.text
 
 
 def test_a_step_that_is_not_later_is_refused_until_the_later_ones_are_deleted(tmp_path):

@@ -509,6 +509,18 @@ def test_two_processes_save_and_restore_one_state(tmp_path):
         for leaf, expected in zip(jax.tree.leaves(restored.state), jax.tree.leaves(make_state(2))):
             for shard in leaf.addressable_shards:
                 np.testing.assert_array_equal(np.asarray(shard.data), np.asarray(expected)[shard.index])
+        from bert_jax.training.checkpoint import hashing
+        def fail(path):
+            raise OSError("cannot read")
+        digest, hashing.file_digest = hashing.file_digest, hashing.file_digest if rank == 0 else fail
+        with Checkpoints(directory, keep=2, timeout_seconds=60) as checkpoints:
+            checkpoints.restore(state)
+            checkpoints.save(5, state, {})
+            try:
+                checkpoints.wait()
+            except SaveError as error:
+                print(error)
+        hashing.file_digest = digest
         print("done", flush=True)
     """
     with socket.socket() as probe:
@@ -516,7 +528,11 @@ def test_two_processes_save_and_restore_one_state(tmp_path):
         port = str(probe.getsockname()[1])
     processes = [start(script, tmp_path, str(rank), port) for rank in range(2)]
     outcomes = [finish(process) for process in processes]
-    assert all(code == 0 and out.endswith("nothing yet\nrefused\ndone\n") for code, out, _ in outcomes), outcomes
+    for rank, (code, out, err) in enumerate(outcomes):
+        where = "process 1: " if rank == 0 else ""
+        failed = f"step 5 was not saved to {tmp_path}: OSError: {where}{'OSError: ' * (rank == 0)}cannot read"
+        assert (code, out.splitlines()[-4:]) == (0, ["nothing yet", "refused", failed, "done"]), err
+    assert not (tmp_path / "5").exists()
     restored = Checkpoints(tmp_path).restore_arrays()
     assert (restored.step, restored.metadata) == (2, {"processes": 2})
     assert_is_state_of(2, restored.state)

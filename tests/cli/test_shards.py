@@ -1,0 +1,211 @@
+"""Parts of a large file: together they are the whole, in order and to the bit, however they are made and restarted."""
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bert_jax.__main__ import main
+from bert_jax.cli import embed as embed_command
+from bert_jax.cli import shards, streaming
+from bert_jax.cli.embed import VectorFile
+from bert_jax.cli.shards import Share
+from tests.hosts import Hosts
+from tests.inference.tasks.task_folders import export
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory) -> dict[str, Path]:
+    heads = ("pretraining", "sequence-classification")
+    return {head: export(tmp_path_factory.mktemp("shards"), head) for head in heads}
+
+
+@pytest.fixture
+def lines(tmp_path: Path, monkeypatch) -> Path:
+    """Fourteen lines, of which number 10 is not UTF-8; all verbs take four at a time."""
+    for module, name in ((embed_command, "_AT_ONCE"), (shards, "CHUNK"), (streaming, "CHUNK")):
+        monkeypatch.setattr(module, name, 4)
+    found = [b"hello " * (number % 5) + b"held" for number in range(14)]
+    found[9] = b"\xff"
+    (tmp_path / "texts.txt").write_bytes(b"\n".join(found) + b"\n")
+    return tmp_path / "texts.txt"
+
+
+VERBS = {
+    "embed .npy": ("embed", "pretraining", "v.npy"),
+    "embed .jsonl": ("embed", "pretraining", "v.jsonl"),
+    "likelihood": ("likelihood", "pretraining", "v.tsv", "--tokens"),
+    "classify": ("classify", "sequence-classification", "v.jsonl", "--json"),
+}
+
+
+def words_of(verb: str, folders: dict[str, Path], texts: Path, output: Path) -> list[str]:
+    name, head, file, *options = VERBS[verb]
+    return [name, str(folders[head]), str(texts), "--output", str(output / file), *options]
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_the_parts_are_joined_to_the_file_that_one_process_writes(verb, folders, lines, tmp_path, capsys):
+    for name in ("one", "parts"):
+        (tmp_path / name).mkdir()
+    assert main(words_of(verb, folders, lines, tmp_path / "one")) == 2  # line 10
+    parts, file = tmp_path / "parts", VERBS[verb][2]
+    codes = {}
+    for number in (3, 1, 2):
+        codes[number] = main([*words_of(verb, folders, lines, parts), "--shard", f"{number}/3"])
+        if number != 2:
+            part = f"{Path(file).stem}-0000{number}-of-00003{Path(file).suffix}"
+            assert (parts / part).exists() and (parts / f"{part}.json").exists() and not (parts / file).exists()
+    assert codes == {1: 0, 2: 0, 3: 2}  # parts of 4, 4 and 6 lines
+    said = capsys.readouterr().err
+    assert "not yet complete: 1/3, 2/3\n" in said and "joined 3 parts" in said
+    assert [path.name for path in parts.iterdir()] == [file]
+    assert (parts / file).read_bytes() == (tmp_path / "one" / file).read_bytes()
+    if file.endswith(".npy"):
+        vectors = np.load(parts / file)
+        assert vectors.shape == (14, 8) and np.isnan(vectors[9]).all() and np.isfinite(np.delete(vectors, 9, 0)).all()
+
+
+def test_without_a_file_a_part_goes_to_stdout(folders, lines, capsys):
+    argv = ["likelihood", str(folders["pretraining"]), str(lines)]
+    assert main(argv) == 2
+    whole = capsys.readouterr().out
+    assert [main([*argv, "--shard", f"{number}/2"]) for number in (1, 2)] == [0, 2]
+    assert capsys.readouterr().out == whole
+
+
+def test_a_part_with_one_text_that_fails_keeps_its_line(folders, lines, tmp_path, capsys):
+    lines.write_bytes(b"hello\n" * 4 + b"\xff\n")
+    argv = ["classify", str(folders["sequence-classification"]), str(lines), "--output"]
+    assert main([*argv, str(tmp_path / "whole.tsv")]) == 2
+    assert [main([*argv, str(tmp_path / "parts.tsv"), "--shard", f"{number}/2"]) for number in (1, 2)] == [0, 2]
+    assert (tmp_path / "parts.tsv").read_bytes() == (tmp_path / "whole.tsv").read_bytes()
+    assert (tmp_path / "whole.tsv").read_text().endswith("\n\n")
+
+
+def test_the_rows_of_a_table_have_parts_too(folders, lines, tmp_path, capsys):
+    (tmp_path / "table.csv").write_text("a,b\n" + "".join(f"hello,{'held ' * (n % 3)}\n" for n in range(9)))
+    argv = [
+        "classify",
+        str(folders["sequence-classification"]),
+        str(tmp_path / "table.csv"),
+        "--text",
+        "a",
+        "--pair",
+        "b",
+    ]
+    assert main([*argv, "--output", str(tmp_path / "whole.tsv")]) == 0
+    for number in (1, 2):
+        assert main([*argv, "--output", str(tmp_path / "parts.tsv"), "--shard", f"{number}/2"]) == 0
+    assert (tmp_path / "parts.tsv").read_bytes() == (tmp_path / "whole.tsv").read_bytes()
+
+
+def test_a_part_that_was_stopped_goes_on_and_a_complete_one_is_not_made_again(
+    folders, lines, tmp_path, capsys, monkeypatch
+):
+    argv = words_of("embed .npy", folders, lines, tmp_path)
+    append, appended = VectorFile.append, []
+
+    def stopped_at_the_second(self, rows):
+        appended.append(len(rows))
+        if len(appended) == 2:
+            raise KeyboardInterrupt
+        append(self, rows)
+
+    assert main([*argv, "--shard", "1/2"]) == 0
+    monkeypatch.setattr(VectorFile, "append", stopped_at_the_second)
+    assert main([*argv, "--shard", "2/2"]) == 130
+    capsys.readouterr()
+    assert main([*argv, "--shard", "1/2"]) == 0
+    assert "v-00001-of-00002.npy is complete already" in capsys.readouterr().err
+    assert main([*argv, "--shard", "2/2"]) == 0
+    said = capsys.readouterr().err
+    assert "resuming after line 12\n" in said and "texts.txt, line 10" not in said
+    assert appended == [4, 2, 2]  # 8 lines were in the first part
+    shutil.move(tmp_path / "v.npy", tmp_path / "parts.npy")
+    assert main(argv) == 2
+    assert (tmp_path / "v.npy").read_bytes() == (tmp_path / "parts.npy").read_bytes()
+
+
+def test_parts_of_different_things_are_not_joined(folders, lines, tmp_path, capsys):
+    first = ["likelihood", str(folders["pretraining"]), str(lines), "--output", str(tmp_path / "v.tsv")]
+    assert main([*first, "--shard", "1/2"]) == 0
+    assert main([*first, "--within-word", "--shard", "1/2"]) == 2
+    assert "v-00001-of-00002.tsv: already exists; --overwrite replaces it" in capsys.readouterr().err
+    assert main([*first, "--within-word", "--shard", "2/2"]) == 2
+    said = capsys.readouterr().err.splitlines()[-1]
+    assert "v-00001-of-00002.tsv: was made with --within-word False, and" in said
+    assert {"v-00001-of-00002.tsv", "v-00002-of-00002.tsv"} < {path.name for path in tmp_path.iterdir()}
+    assert not (tmp_path / "v.tsv").exists()
+    assert main([*first, "--shard", "2/2", "--overwrite"]) == 2  # line 10
+    assert (tmp_path / "v.tsv").exists()
+
+
+@pytest.mark.parametrize(
+    ("number", "count", "first", "second"),
+    [
+        ("JAX_PROCESS_ID", "JAX_NUM_PROCESSES", "0", "1"),
+        ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "1", "0"),
+        ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "0", "1"),
+    ],
+)
+def test_a_process_of_a_job_knows_its_part(folders, lines, tmp_path, capsys, monkeypatch, number, count, first, second):
+    argv = ["likelihood", str(folders["pretraining"]), str(lines)]
+    monkeypatch.setenv(count, "2")
+    monkeypatch.setenv(number, first)
+    assert main(argv) == 2
+    assert "--output: not given; this is process" in capsys.readouterr().err
+    assert main([*argv, "--output", str(tmp_path / "v.tsv")]) == (0 if first == "0" else 2)
+    monkeypatch.setenv(number, second)
+    assert main([*argv, "--output", str(tmp_path / "v.tsv")]) == (0 if second == "0" else 2)
+    assert main([*argv, "--shard", "1/1", "--output", str(tmp_path / "alone.tsv")]) == 2
+    assert (tmp_path / "v.tsv").read_bytes() == (tmp_path / "alone.tsv").read_bytes()
+    monkeypatch.setenv(number, "2")
+    assert main([*argv, "--output", str(tmp_path / "x.tsv")]) == 2
+    assert f"{number}: found {count}=2 and {number}=2; expected a number from 0" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("shard", "message"),
+    [
+        ("0/4", "found 0/4; parts count from 1: expected 1/4 to 4/4"),
+        ("5/4", "found 5/4; parts count from 1: expected 1/4 to 4/4"),
+        ("2", "found '2'; expected I/N, such as 2/4"),
+        ("-1/4", "expected I/N, such as 2/4"),
+        ("a/b", "found 'a/b'; expected I/N, such as 2/4"),
+    ],
+)
+def test_a_part_that_does_not_exist_is_one_line(folders, lines, capsys, shard, message):
+    assert main(["likelihood", str(folders["pretraining"]), str(lines), f"--shard={shard}"]) == 2
+    out, err = capsys.readouterr()
+    assert out == "" and err.count("\n") == 1 and message in err
+
+
+def test_stdin_has_no_parts(folders, capsys):
+    assert main(["classify", str(folders["sequence-classification"]), "--shard", "1/2"]) == 2
+    assert "--shard 1/2: name the input file" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("chunk", [1, 4])
+def test_parts_are_whole_chunks_as_even_as_can_be_and_miss_nothing(chunk):
+    for total in range(60):
+        for count in range(1, 9):
+            parts = [Share(number, count).of(total, chunk) for number in range(1, count + 1)]
+            assert [row for part in parts for row in part] == list(range(total))
+            chunks = [-(-len(part) // chunk) for part in parts]
+            assert max(chunks) - min(chunks) <= 1
+            assert all(part.start % chunk == 0 for part in parts if len(part))
+
+
+@pytest.mark.slow
+def test_two_processes_of_a_job_embed_one_file(folders, tmp_path):
+    (tmp_path / "texts.txt").write_text("".join(f"{'hello ' * (n % 7)}world\n" for n in range(9000)))
+    argv = ["embed", str(folders["pretraining"]), str(tmp_path / "texts.txt"), "--output"]
+    with Hosts(2, ["-m", "bert_jax", *argv, str(tmp_path / "v.npy")], tmp_path / "logs", devices=1) as hosts:
+        ends = hosts.wait()
+    assert [end.code for end in ends] == [0, 0], ends
+    assert sum("joined 2 parts" in end.out for end in ends) >= 1
+    assert [path.name for path in tmp_path.glob("v*")] == ["v.npy"]
+    assert main([*argv, str(tmp_path / "alone.npy")]) == 0
+    assert (tmp_path / "v.npy").read_bytes() == (tmp_path / "alone.npy").read_bytes()

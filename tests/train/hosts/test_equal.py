@@ -1,0 +1,310 @@
+"""Training over several processes is training in one: the same batches, losses, scores, weights and files."""
+
+import json
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from bert_jax.__main__ import main as bert_jax
+from tests.conftest import see_devices
+from tests.hosts import Hosts
+from tests.train.finetuning.finetune_sources import sentences, write_csv, write_squad, write_start, write_tagged
+from tests.train.hosts.programs import run
+from tests.train.pretraining.family_runs import write_text
+
+RECIPE = '''"""Fifty steps in two phases, dropout on, float32, four heads."""
+
+from bert_jax.config import BertConfig
+from bert_jax.training.optimizer import OptimizerConfig
+from train.pretraining.recipe import Phase, PretrainConfig
+
+
+def get_config() -> PretrainConfig:
+    model = BertConfig(
+        hidden_size=32, num_hidden_layers=1, num_attention_heads=4, intermediate_size=64, max_position_embeddings=24,
+        dtype="float32",
+    )
+    return PretrainConfig(
+        model=model, optimizer=OptimizerConfig(learning_rate=1e-3, warmup_steps=5),
+        phases=(Phase(16, 16, 30), Phase(24, 16, 20)), log_every=1, eval_every=25, eval_batches=3, save_every=25,
+    )
+'''
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    """The recipe, and text prepared for both lengths."""
+    from train.prepare import main
+
+    folder = tmp_path_factory.mktemp("hosts")
+    (folder / "recipe.py").write_text(RECIPE)
+    options = ["--max-seq-length", "16,24", "--vocab-size", "45", "--held-out", "0.3", "--dupe-factor", "2"]
+    text = str(write_text(folder / "text.txt", documents=80))
+    assert main([text, "--output", str(folder / "data"), *options, "--workers", "1"]) in (0, None)
+    return folder
+
+
+def pretrain(folder: Path, name: str, *words: str) -> list[str]:
+    return ["pretrain", str(folder / "recipe.py"), f"data={folder / 'data'}", f"run={folder / name}", *words]
+
+
+def on_hosts(count: int, folder: Path, programs: list[list[str]], devices: int = 2) -> list[list[dict[str, Any]]]:
+    """The reports of `programs.py`: of each program, those of each process."""
+    words = ["tests/train/hosts/programs.py", json.dumps(programs)]
+    with Hosts(count, words, folder / "logs", devices=devices) as hosts:
+        ends = hosts.wait(1800)
+    assert [end.code for end in ends] == [0] * count, [end.out for end in ends]
+    reports = [[json.loads(line) for line in end.out.splitlines() if line.startswith('{"code"')] for end in ends]
+    return [list(of_program) for of_program in zip(*reports, strict=True)]
+
+
+def here(devices: int, program: list[str]) -> None:
+    """Runs a program in this process, on so many devices."""
+    with pytest.MonkeyPatch.context() as patch:
+        see_devices(patch, devices)
+        assert run(program[0], program[1:])["code"] == 0
+
+
+def rows_of(run: Path, kind: str) -> list[dict[str, Any]]:
+    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    return [row for row in rows if row["kind"] == kind]
+
+
+def assert_equal_runs(one: Path, other: Path, tolerance: float = 1e-5) -> None:
+    """The same losses at each step, and the same held-out figures."""
+    for kind, names in (("train", ("loss", "mlm_loss", "nsp_loss")), ("eval", ("mlm_loss", "nsp_loss"))):
+        ours, theirs = rows_of(one, kind), rows_of(other, kind)
+        assert [row["step"] for row in ours] == [row["step"] for row in theirs]
+        for name in names:
+            found, expected = ([row[name] for row in rows] for rows in (ours, theirs))
+            np.testing.assert_allclose(found, expected, rtol=0, atol=tolerance, err_msg=f"{kind} {name}")
+    for ours, theirs in zip(rows_of(one, "eval"), rows_of(other, "eval"), strict=True):
+        for name in ("unigram_accuracy", "majority_accuracy"):
+            assert ours[name] == theirs[name]
+        assert ours["unigram_loss"] == pytest.approx(theirs["unigram_loss"], rel=1e-6)
+
+
+# ---- what every `make test` runs: one start of two processes with two devices each
+
+DATA = ["mesh.data=4", "accumulation=2"]
+OTHER_MESH = ["mesh.data=2", "mesh.fsdp=2", "accumulation=2", "allow_change=mesh"]
+CLASSIFY = ["epochs=2", "eval_every=8", "log_every=1", "model.dtype=float32"]
+
+
+def finetune(folder: Path, name: str, *words: str, files: Sequence[str] = ("train", "dev", "test")) -> list[str]:
+    own = [f"{file}={folder / file}.csv" for file in files]
+    return ["finetune", str(folder / "recipe.py"), f"init={folder / 'model'}", f"run={folder / name}", *own, *words]
+
+
+@pytest.fixture(scope="module")
+def tables(tmp_path_factory) -> Path:
+    """A model, its recipe, and the files of tasks."""
+    folder = tmp_path_factory.mktemp("tables")
+    write_start(folder)
+    write_csv(folder / "train.csv", sentences(64, seed=1))
+    write_csv(folder / "dev.csv", sentences(21, seed=2))
+    write_csv(folder / "test.csv", [(text,) for text, _ in sentences(9, seed=3)], header=("text",))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def one(folder: Path, tables: Path) -> None:
+    """The runs of one process with four devices; "stopped" has its checkpoint of step 25 alone."""
+    here(4, pretrain(folder, "one", *DATA))
+    here(4, finetune(tables, "one", *CLASSIFY))
+    shutil.copytree(folder / "one", folder / "resumed")
+    shutil.rmtree(folder / "resumed/checkpoints/50")
+
+
+@pytest.fixture(scope="module")
+def pod(folder: Path, tables: Path, one: None) -> dict[str, list[dict[str, Any]]]:
+    """What two processes with two devices each report of each program."""
+    programs = {
+        "pod": pretrain(folder, "pod", *DATA),
+        "resumed": pretrain(folder, "resumed", *OTHER_MESH),
+        "classify": finetune(tables, "pod", *CLASSIFY),
+        "three": finetune(tables, "three", "seeds=3", files=("train", "dev")),
+    }
+    return dict(zip(programs, on_hosts(2, folder, list(programs.values())), strict=True))
+
+
+@pytest.mark.slow
+def test_fifty_steps_in_two_phases_are_those_of_one_process(folder: Path, pod):
+    assert [report["code"] for report in pod["pod"]] == [0, 0]
+    assert len(rows_of(folder / "pod", "train")) == 50
+    assert_equal_runs(folder / "pod", folder / "one")
+    assert len(list((folder / "pod").glob("*.jsonl"))) == 1
+
+
+@pytest.mark.slow
+def test_each_process_makes_the_rows_of_its_devices_only(pod):
+    """Half of 50 batches of 16 rows, and of two evaluations of three such batches."""
+    assert [report["rows"] for report in pod["pod"]] == [{"train": 50 * 16 // 2, "held-out": 2 * 3 * 16 // 2}] * 2
+
+
+@pytest.mark.slow
+def test_a_run_goes_on_with_more_processes_and_another_mesh(folder: Path, pod):
+    assert [report["code"] for report in pod["resumed"]] == [0, 0]
+    assert_equal_runs(folder / "resumed", folder / "one", tolerance=1e-4)
+    record = json.loads((folder / "resumed/checkpoints/50/manifest.json").read_text())
+    assert {f"state/ocdbt.process_{number}/manifest.ocdbt" for number in (0, 1)} < set(record["files"])
+
+
+@pytest.mark.slow
+def test_the_export_of_two_processes_is_that_of_one_from_the_same_checkpoint(folder: Path, pod, tmp_path, capsys):
+    for name in ("pod", "resumed"):
+        assert bert_jax(["export", str(folder / name), str(tmp_path / name)]) == 0
+        exported = (folder / name / "export/model.safetensors").read_bytes()
+        assert exported == (tmp_path / name / "model.safetensors").read_bytes()
+
+
+@pytest.mark.slow
+def test_fine_tuning_gives_the_scores_and_predictions_of_one_process(tables: Path, pod):
+    assert [report["code"] for report in pod["classify"]] == [0, 0]
+    assert_same_task(tables / "pod", tables / "one")
+
+
+@pytest.mark.slow
+def test_runs_that_cannot_be_shared_out_are_refused_before_anything_is_written(tables: Path, pod):
+    for report in pod["three"]:
+        assert report["code"] == 2
+        assert report["error"].startswith("seeds, learning_rates: 3 runs cannot be split over 2 processes; expected")
+    assert not (tables / "three").exists()
+
+
+def assert_same_task(ours: Path, theirs: Path) -> None:
+    """The same losses and scores at each step, the same predictions with the same probabilities, one file of each."""
+    for kind in ("train", "eval"):
+        for a, b in zip(rows_of(ours, kind), rows_of(theirs, kind), strict=True):
+            timed = ("seconds", "cpu_seconds", "input_wait", "eta_seconds", "sequences_per_second", "tokens_per_second")
+            a, b = ({name: value for name, value in row.items() if name not in timed} for row in (a, b))
+            assert a == pytest.approx(b, abs=1e-5)
+    names = sorted(path.name for path in (theirs / "predictions").iterdir())
+    assert sorted(path.name for path in (ours / "predictions").iterdir()) == names
+    for name in names:
+        a, b = ((run / "predictions" / name).read_text().splitlines() for run in (ours, theirs))
+        if name.endswith(".jsonl"):
+            for mine, other in zip(map(json.loads, a), map(json.loads, b), strict=True):
+                numbers = {name for name, value in other.items() if isinstance(value, float | dict | list)}
+                assert {k: v for k, v in mine.items() if k not in numbers} == {
+                    k: v for k, v in other.items() if k not in numbers
+                }
+                for number in numbers:
+                    assert np.allclose(_floats(mine[number]), _floats(other[number]), atol=1e-5)
+        elif name.endswith((".csv", ".tsv")):
+            assert a == b
+
+
+def _floats(value: Any) -> list[float]:
+    values = value.values() if isinstance(value, dict) else value if isinstance(value, list) else [value]
+    return [float(one) for one in values if isinstance(one, int | float)]
+
+
+# ---- every layout, task and start
+
+MESHES = {
+    "data 4": (2, ["mesh.data=4"]),
+    "fsdp 4": (2, ["mesh.data=1", "mesh.fsdp=4"]),
+    "tensor 4": (2, ["mesh.data=1", "mesh.tensor=4"]),
+    "data 2, fsdp 2": (2, ["mesh.data=2", "mesh.fsdp=2"]),
+    "fsdp 2, tensor 2": (2, ["mesh.data=1", "mesh.fsdp=2", "mesh.tensor=2"]),
+    "data 8": (4, ["mesh.data=8", "accumulation=2"]),
+    "fsdp 2, tensor 4": (4, ["mesh.data=1", "mesh.fsdp=2", "mesh.tensor=4"]),
+    "data 2, fsdp 2, tensor 2": (4, ["mesh.data=2", "mesh.fsdp=2", "mesh.tensor=2"]),
+}
+"""The number of processes, each with two devices; the words."""
+
+
+@pytest.fixture(scope="module")
+def meshes(folder: Path) -> dict[str, list[dict[str, Any]]]:
+    reports = {}
+    for count in (2, 4):
+        names = [name for name, (processes, _) in MESHES.items() if processes == count]
+        programs = [pretrain(folder, f"pod {name}", *MESHES[name][1]) for name in names]
+        reports |= dict(zip(names, on_hosts(count, folder, programs), strict=True))
+    return reports
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("name", MESHES)
+def test_every_mesh_over_processes_trains_as_one_process(folder: Path, meshes, name: str):
+    count, words = MESHES[name]
+    assert [report["code"] for report in meshes[name]] == [0] * count
+    here(2 * count, pretrain(folder, f"one {name}", *words))
+    assert_equal_runs(folder / f"pod {name}", folder / f"one {name}")
+    alone = [word for word in words if word.startswith("accumulation")]
+    here(1, pretrain(folder, f"alone {name}", *alone))
+    assert_equal_runs(folder / f"pod {name}", folder / f"alone {name}")
+
+
+@pytest.mark.exhaustive
+def test_other_starts_and_tasks_over_processes_are_those_of_one_process(folder: Path, tables: Path):
+    """init=, a teacher, many runs at once, tags, answers."""
+    write_squad(tables / "train.json", 24, 1)
+    write_squad(tables / "dev.json", 9, 2)
+    write_tagged(tables / "train.tags", 48, 1)
+    write_tagged(tables / "dev.tags", 15, 2)
+    here(4, pretrain(folder, "teacher", "mesh.data=4", "phases=((16,16,6),)", "save_every=6"))
+    some = ["mesh.data=2", "mesh.fsdp=2", "phases=((24,16,50),)"]
+    starts = {
+        "init": [*some, f"init={folder / 'teacher'}"],
+        "moments": [*some, f"init={folder / 'teacher'}", "init_optimizer=true"],
+    }
+    of_files = ["log_every=4", "model.dtype=float32", "epochs=2", "eval_every=4"]
+    tasks = {
+        "tag": [
+            "task=tag",
+            f"train={tables / 'train.tags'}",
+            f"dev={tables / 'dev.tags'}",
+            "mesh.fsdp=2",
+            "mesh.data=2",
+        ],
+        "answer": ["task=squad1", f"train={tables / 'train.json'}", f"dev={tables / 'dev.json'}"],
+        "many": [f"train={tables / 'train.csv'}", f"dev={tables / 'dev.csv'}", "seeds=2", "learning_rates=(1e-2,1e-3)"],
+    }
+
+    def programs(side: str) -> list[list[str]]:
+        return [
+            *(pretrain(folder, f"{side} {name}", *words) for name, words in starts.items()),
+            *(finetune(tables, f"{side} {name}", *words, *of_files, files=()) for name, words in tasks.items()),
+        ]
+
+    reports = on_hosts(2, folder, programs("pod"))
+    assert [report["code"] for of_program in reports for report in of_program] == [0] * 2 * len(reports), reports
+    for program in programs("one"):
+        here(4, program)
+    for name in starts:
+        assert_equal_runs(folder / f"pod {name}", folder / f"one {name}")
+    for name in tasks:
+        assert_same_task(tables / f"pod {name}", tables / f"one {name}")
+    for file in ("sweep.md", "runs.png"):
+        assert (tables / "pod many" / file).exists()
+    ours, theirs = (json.loads((tables / f"{side} many/sweep.json").read_text()) for side in ("pod", "one"))
+    for mine, other in zip(ours["runs"], theirs["runs"], strict=True):
+        assert mine == pytest.approx(other, abs=1e-5) if not isinstance(mine["curve"], list) else True
+        assert mine["curve"] == pytest.approx(other["curve"], abs=1e-5)
+        assert mine["failed"] == other["failed"]
+
+
+@pytest.mark.exhaustive
+def test_distillation_over_processes_is_that_of_one_process(tmp_path: Path):
+    """A teacher distils masked words alone, so the text is prepared without pairs."""
+    from train.prepare import main
+
+    (tmp_path / "recipe.py").write_text(RECIPE)
+    options = ["--max-seq-length", "16", "--vocab-size", "45", "--held-out", "0.3", "--objective", "none"]
+    text = str(write_text(tmp_path / "text.txt", documents=80))
+    assert main([text, "--output", str(tmp_path / "data"), *options, "--workers", "1"]) in (0, None)
+    phases = "phases=((16,16,50),)"
+    here(4, pretrain(tmp_path, "teacher", "mesh.data=4", phases))
+    words = [phases, f"teacher={tmp_path / 'teacher'}", "mesh.data=2", "mesh.fsdp=2"]
+    ((*reports,),) = on_hosts(2, tmp_path, [pretrain(tmp_path, "pod", *words)])
+    assert [report["code"] for report in reports] == [0, 0]
+    here(4, pretrain(tmp_path, "one", *words))
+    ours, theirs = ([row["loss"] for row in rows_of(tmp_path / side, "train")] for side in ("pod", "one"))
+    assert len(ours) == 50
+    np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-5)
