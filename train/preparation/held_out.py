@@ -32,8 +32,18 @@ def _place(text: str) -> int:
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big")
 
 
-def with_held_out(options: PrepareOptions, documents: Iterable[str]) -> PrepareOptions:
-    """The options with the default of `held_out` for this text.
+def measured(text: str) -> tuple[int, int]:
+    """A document's place among 2**64, and its number of characters: what `with_held_out` needs of it."""
+    return _place(text), len(text)
+
+
+def is_enough(documents: int) -> bool:
+    """Whether a corpus has so many documents that the default share holds enough of them out, whatever they are."""
+    return documents * HELD_OUT >= _ENOUGH_DOCUMENTS
+
+
+def with_held_out(options: PrepareOptions, documents: Iterable[tuple[int, int]]) -> PrepareOptions:
+    """The options with the default of `held_out` for a text; `documents` are `measured`, in any order.
 
     `HELD_OUT` of the documents, or more of a corpus that has few: of ten documents or more at least two, and then more
     until they have text for about 500 masked tokens or are a tenth of all. Of fewer documents the last part of each
@@ -41,9 +51,9 @@ def with_held_out(options: PrepareOptions, documents: Iterable[str]) -> PrepareO
     `LEAST_CHARS` characters.
     """
     found: list[tuple[int, int]] = []
-    for text in documents:
-        found.append((_place(text), len(text)))
-        if len(found) * HELD_OUT >= _ENOUGH_DOCUMENTS:
+    for document in documents:
+        found.append(document)
+        if is_enough(len(found)):
             return replace(options, held_out=HELD_OUT)
     if len(found) < FEW_DOCUMENTS:
         chars = sum(length for _, length in found)

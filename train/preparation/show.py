@@ -56,6 +56,11 @@ def print_warning(warning: str) -> None:
     Console(stderr=True, highlight=False).print("warning:", warning, style="yellow", markup=False, soft_wrap=True)
 
 
+def print_failure(message: str) -> None:
+    """Prints what is wrong with a file, one of several, on stderr."""
+    Console(stderr=True, highlight=False).print("failed:", message, style="red", markup=False, soft_wrap=True)
+
+
 def _origin(tokenizer: dict[str, Any]) -> str:
     return f" of {tokenizer['published']}" if tokenizer.get("published") else ""
 

@@ -68,10 +68,16 @@ class DistinctCounter:
         self._limit = limit
         self._bits = 0
         self._kept = np.empty(0, np.uint64)
+        self._new: list[np.ndarray] = []  # not sorted in yet, because sorting takes longer than all else here
 
     def add(self, hashes: np.ndarray) -> None:
         """Add hashes: uint64, any number, repeats allowed."""
-        self._kept = np.union1d(self._kept, self._sample(hashes))
+        self._new.append(self._sample(hashes))
+        if sum(map(len, self._new)) > self._limit:
+            self._merge()
+
+    def _merge(self) -> None:
+        self._kept, self._new = np.unique(np.concatenate([self._kept, *self._new])), []
         while len(self._kept) > self._limit:
             self._bits += 1
             self._kept = self._sample(self._kept)
@@ -81,6 +87,7 @@ class DistinctCounter:
 
     @property
     def count(self) -> int:
+        self._merge()
         return len(self._kept) << self._bits
 
 
