@@ -57,6 +57,12 @@ def parser() -> argparse.ArgumentParser:
         help=f"what a document of a plain file is: {RULES}\n"
         "(default: paragraphs; with --unwrap: chapters; of Markdown: files)",
     )
+    add(
+        "--dedupe",
+        metavar="WHAT",
+        help="remove documents that nearly repeat an earlier one (near), long lines that repeat\n"
+        "an earlier one (lines), or both (near,lines)",
+    )
     add("--language", default="en", help="the language whose abbreviations do not end a sentence (default: en)")
     add("--vocab", metavar="FILE|DIR|HUB_ID", help="a vocabulary file, or the folder, run or hub id of a model")
     add("--vocab-size", metavar="N", type=int, help="learn a vocabulary of N pieces from the text")

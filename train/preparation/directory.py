@@ -26,9 +26,11 @@ from bert_jax.errors import UserError
 from bert_jax.files import read_object, write_json
 from bert_jax.formats.hub_files import published_as
 from train.preparation.beam_runner import BeamPipelines
+from train.preparation.dedupe import remove_duplicates
 from train.preparation.held_out import LEAST_CHARS
 from train.preparation.jobs import UnitResult
 from train.preparation.options import PrepareOptions
+from train.preparation.removal import Removed
 from train.preparation.shard_plan import ShardPlan, plan_shards
 from train.preparation.show import print_warning
 from train.preparation.stages import (
@@ -86,6 +88,11 @@ def _prepare(options: PrepareOptions) -> dict[str, Any]:
             if not finished:
                 record.save()
         units = units_of(options, sources, facts)
+        if options.dedupe and not finished:
+            left = None if failures.messages else remove_duplicates(options, units, runner, failures)
+            if left is None:
+                raise failures.error(sources)
+            units = left
         if options.held_out is None:
             chosen = _with_recorded_held_out(options) or choose_held_out(options, units, runner, failures)
             if chosen is None:
@@ -126,6 +133,7 @@ def _prepare(options: PrepareOptions) -> dict[str, Any]:
         manifest["report"] = report | {"warnings": [options.spelled(text) for text in wrapped + report["warnings"]]}
         write_manifest(output, manifest)
         shutil.rmtree(output / "parts")
+        shutil.rmtree(output / "dedupe", ignore_errors=True)
         (output / _UNFINISHED).unlink()
     return read_manifest(output)
 
@@ -187,7 +195,7 @@ def _locked(output: Path) -> Iterator[None]:
 
 def _check_is_ours(output: Path) -> None:
     """Raises UserError if the directory has files but no unfinished work."""
-    ours = {INPUTS, _UNFINISHED}
+    ours = {INPUTS, _UNFINISHED, "dedupe"}
     names = {path.name for path in output.iterdir() if not path.name.endswith(".tmp")}
     if names and not names & ours:
         raise UserError(f"--output {output}: is not empty and has no unfinished work; choose another directory")
@@ -335,6 +343,11 @@ def _report(
             f"the text has fewer than {LEAST_CHARS:,} characters, too little to hold a part of it out: training goes "
             "without evaluation. Add text, or prepare other text with this vocabulary and train with eval_data=DIR"
         )
+    if options.dedupe:
+        removed = sum((result.removed for result in results), Removed())
+        kept = sum(part.bytes for result in results for part in result.parts)
+        share = removed.bytes / max(1, kept + removed.bytes)
+        report["removed"] = {"documents": removed.documents, "lines": removed.lines, "text_share": share}
     return report | {"vocabulary": learnt or None, "warnings": warnings}
 
 

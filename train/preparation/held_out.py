@@ -66,10 +66,14 @@ def with_held_out(options: PrepareOptions, documents: Iterable[tuple[int, int]])
     return replace(options, held_out=share)
 
 
-def in_splits(options: PrepareOptions, documents: Iterable[str]) -> Iterator[tuple[Split, str]]:
-    """Yields (split, text) of each document; a document whose end is held out comes as two."""
+def in_splits(options: PrepareOptions, documents: Iterable[tuple[str, str]]) -> Iterator[tuple[Split, str]]:
+    """Yields (split, text) of each document; a document whose end is held out comes as two.
+
+    documents: (text as it is in the file, text without the lines that are left out). The first decides the split, which
+    therefore does not depend on the rest of the corpus.
+    """
     assert options.held_out is not None
-    for text in documents:
+    for original, text in documents:
         if options.held_out_tail:
             by_sentence = None if options.plain_format == "lines" or options.format == "lines" else options.language
             cut = _tail_start(text, options.held_out_tail, by_sentence)
@@ -78,7 +82,7 @@ def in_splits(options: PrepareOptions, documents: Iterable[str]) -> Iterator[tup
             if cut < len(text):
                 yield "held-out", text[cut:]
         else:
-            split: Split = "held-out" if is_held_out(text, options.held_out) else "train"
+            split: Split = "held-out" if is_held_out(original, options.held_out) else "train"
             yield split, text
 
 

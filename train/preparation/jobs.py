@@ -4,7 +4,7 @@ A job's result depends on its fields and the files that they name, so it is the 
 """
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import lru_cache
 from itertools import islice
 from pathlib import Path
@@ -35,6 +35,7 @@ from bert_jax.errors import UserError
 from bert_jax.files import read_object, write_json
 from train.preparation.held_out import in_splits, is_enough, measured
 from train.preparation.options import PrepareOptions
+from train.preparation.removal import Removed, without_removed
 from train.preparation.units import Unit, unit_bytes
 
 _SENTENCES_AT_ONCE = 20_000
@@ -72,10 +73,11 @@ class Part(NamedTuple):
 
 @dataclass(frozen=True)
 class UnitResult:
-    """documents: how many the unit has; cut: how many of them were cut into several; parts: of both splits."""
+    """documents: how many the unit has, without those removed; cut: how many of them were cut into several."""
 
     documents: int
     cut: int
+    removed: Removed
     parts: tuple[Part, ...]
 
 
@@ -145,29 +147,55 @@ def open_corpus(
     )
 
 
+class UnitText:
+    """The documents of a unit, without what is removed: (text as it is in the file, text that is left) of each.
+
+    After the iteration, `documents` and `cut` count as those of `Corpus` do.
+    """
+
+    def __init__(self, job: UnitJob):
+        self._corpus = open_corpus(job.options, job.unit.sources, may_be_empty=True)
+        self._removal = job.unit.removal
+        self.removed = Removed()
+
+    def __iter__(self) -> Iterator[tuple[str, str]]:
+        if self._removal:
+            yield from without_removed(self._corpus, self._removal, self.removed)
+        else:
+            yield from ((text, text) for text in self._corpus)
+
+    @property
+    def documents(self) -> int:
+        return max(0, self._corpus.documents - self.removed.documents)
+
+    @property
+    def cut(self) -> int:
+        return self._corpus.cut
+
+
 def measure_documents(job: UnitJob) -> list[tuple[int, int]] | Failed:
     """`measured` of each document of a unit, or of so many that the default share is enough."""
 
-    def work(corpus: Corpus) -> list[tuple[int, int]]:
+    def work(documents: UnitText) -> list[tuple[int, int]]:
         found = []
-        for text in corpus:
-            found.append(measured(text))
+        for original, _ in documents:
+            found.append(measured(original))
             if is_enough(len(found)):
                 break
         return found
 
-    return _reading(job, work)
+    return reading(job, work)
 
 
 def count_unit(job: UnitJob) -> dict[str, int] | Failed:
     """The words of a unit's train split, counted."""
     literal = () if job.options.recipe == "google" else SPECIAL_TOKENS
 
-    def work(corpus: Corpus) -> dict[str, int]:
-        texts = (text for split, text in in_splits(job.options, corpus) if split == "train")
+    def work(documents: UnitText) -> dict[str, int]:
+        texts = (text for split, text in in_splits(job.options, documents) if split == "train")
         return count_words(texts, special_tokens=literal)
 
-    return _reading(job, work)
+    return reading(job, work)
 
 
 def tokenise_unit(job: UnitJob) -> UnitResult | Failed:
@@ -175,20 +203,20 @@ def tokenise_unit(job: UnitJob) -> UnitResult | Failed:
     folder = parts_folder(job.options, job.unit)
     tokenizer = _tokenizer(job.options.output / "tokenizer")
 
-    def work(corpus: Corpus) -> UnitResult:
+    def work(documents: UnitText) -> UnitResult:
         parts = []
         with new_directory(folder) as new:
-            for split, texts in _filled(in_splits(job.options, corpus), unit_bytes(job.options) // 4):
+            for split, texts in _filled(in_splits(job.options, documents), unit_bytes(job.options) // 4):
                 name = f"{split}-{len(parts):04d}"
                 save_shard(new.path / name, _encode(job, texts, tokenizer))
                 with_words = sum(any(map(str.isalnum, text)) for text in texts)
                 size = sum(len(text.encode()) for text in texts)
                 parts.append(Part(f"{folder.name}/{name}", split, len(texts), with_words, size))
-            sums = {"documents": corpus.documents, "cut": corpus.cut, "parts": [part._asdict() for part in parts]}
-            write_json(new.path / _SUMS, sums)
-        return UnitResult(corpus.documents, corpus.cut, tuple(parts))
+            result = UnitResult(documents.documents, documents.cut, documents.removed, tuple(parts))
+            write_json(new.path / _SUMS, asdict(result) | {"parts": [part._asdict() for part in parts]})
+        return result
 
-    return read_unit_result(folder) or _reading(job, work)
+    return read_unit_result(folder) or reading(job, work)
 
 
 def parts_folder(options: PrepareOptions, unit: Unit) -> Path:
@@ -201,13 +229,14 @@ def read_unit_result(folder: Path) -> UnitResult | None:
     if not (folder / _SUMS).exists():
         return None
     sums = read_object(folder / _SUMS)
-    return UnitResult(sums["documents"], sums["cut"], tuple(Part(**part) for part in sums["parts"]))
+    parts = tuple(Part(**part) for part in sums["parts"])
+    return UnitResult(sums["documents"], sums["cut"], Removed(**sums["removed"]), parts)
 
 
-def _reading(job: UnitJob, work: Callable[[Corpus], T]) -> T | Failed:
+def reading(job: UnitJob, work: Callable[[UnitText], T]) -> T | Failed:
     """What `work` makes of the unit's documents; or else, which of the unit's files cannot be read, and why."""
     try:
-        return work(open_corpus(job.options, job.unit.sources, may_be_empty=True))
+        return work(UnitText(job))
     except UserError:
         messages: dict[Path, str] = {}
         for source in job.unit.sources:

@@ -62,6 +62,7 @@ def inputs_in(text: str) -> tuple[str, ...]:
 
 RECIPES = ("default", "google")
 RUNNERS = ("pool", "beam")
+DUPLICATES = ("near", "lines")
 HELD_OUT, SEED, GOOGLE_SEED = 0.005, 0, 12345
 
 
@@ -78,6 +79,7 @@ class PrepareOptions(ShownConfig):
     field: str = "text"
     unwrap: bool = False
     documents: str | None = None
+    dedupe: str | None = None
     language: str = "en"
     vocab: str | None = None
     vocab_size: int | None = None
@@ -139,6 +141,12 @@ class PrepareOptions(ShownConfig):
             )
 
     def _check_documents(self) -> None:
+        if self.dedupe is not None:
+            kinds = self.dedupe.split(",")
+            if not set(kinds) <= set(DUPLICATES) or len(set(kinds)) < len(kinds):
+                raise _wrong(self, "dedupe", "near, lines or near,lines")
+            if self.recipe == "google":
+                raise UserError("--dedupe: --recipe google takes the text as it is; leave one of them out")
         if self.unwrap and (self.recipe == "google" or self.format == "lines"):
             what = "--format lines" if self.format == "lines" else f"--recipe {self.recipe}"
             raise UserError(f"--unwrap: joins lines, but {what} takes every line for a sentence; leave one of them out")
@@ -223,6 +231,7 @@ class PrepareOptions(ShownConfig):
             "field": self.field,
             **({"unwrap": True} if self.unwrap else {}),
             **({"documents": self.documents} if self.documents else {}),
+            **({"dedupe": self.dedupe} if self.dedupe else {}),
             "language": self.language,
             "shard_bytes": self.shard_bytes,
         }
@@ -255,7 +264,7 @@ _VALUE = r"[a-z0-9]+(?::\S+)?(?=[\s,;.)]|$)"
 _AS_FIELDS = (
     (re.compile(r"(?<!leave )--unwrap\b(?!:)"), "text_options.unwrap=true"),
     (re.compile(r"--(un)?cased\b"), lambda found: f"text_options.cased={'false' if found[1] else 'true'}"),
-    (re.compile(rf"--(objective|format|rows|documents) (?!or\b|and\b|to\b)({_VALUE})"), r"text_options.\1=\2"),
+    (re.compile(rf"--(objective|format|rows|documents|dedupe) (?!or\b|and\b|to\b)({_VALUE})"), r"text_options.\1=\2"),
     (re.compile(r"--vocab (FILE\|DIR\|HUB_ID)"), r"text_options.vocab=\1"),
     (re.compile(r"--vocab-size N\b"), "text_options.vocab_size=N"),
     (re.compile(r"another --output\b"), "another run="),

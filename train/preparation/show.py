@@ -47,6 +47,9 @@ def print_report(manifest: dict[str, Any], *, title: str) -> None:
     )  # fmt: skip
     if "held_out_note" in report:
         console.print(report["held_out_note"], markup=False, soft_wrap=True)
+    if removed := report.get("removed"):
+        what = f"{removed['documents']:,} documents and {removed['lines']:,} lines of others that repeat earlier ones"
+        console.print(f"removed: {what}, {removed['text_share']:.2%} of the text", soft_wrap=True)
     for warning in report["warnings"]:
         print_warning(warning)
 

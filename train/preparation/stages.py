@@ -126,10 +126,10 @@ def choose_held_out(
     found: list[tuple[int, int]] = []
     failed = Failed({})
     todo = iter(units)
-    with ProgressReport("counting documents", total=_total(units), unit="MB", scale=1e6) as report:
+    with ProgressReport("counting documents", total=total_bytes(units), unit="MB", scale=1e6) as report:
         for number in count():
             some = list(islice(todo, 16**number))
-            for unit, result in _over_units(options, some, runner, "measure_documents"):
+            for unit, result in over_units(options, some, runner, f"{_JOBS}:measure_documents"):
                 failed.messages.update(result.messages) if isinstance(result, Failed) else found.extend(result)
                 report.advance(unit.bytes)
             if not some or is_enough(len(found)):
@@ -141,11 +141,12 @@ def choose_held_out(
     return with_held_out(options, found)
 
 
-def _over_units(
+def over_units(
     options: PrepareOptions, units: Sequence[Unit], runner: Runner, function: str
 ) -> Iterator[tuple[Unit, Any]]:
+    """Yields (unit, result) of `function`, "package.module:name", which takes a `UnitJob`."""
     jobs = [UnitJob(unit, _without_inputs(options)) for unit in units]
-    return zip(units, runner.map(f"{_JOBS}:{function}", jobs), strict=True)
+    return zip(units, runner.map(function, jobs), strict=True)
 
 
 def _without_inputs(options: PrepareOptions) -> PrepareOptions:
@@ -173,10 +174,10 @@ def make_tokenizer(
         except UserError as error:
             raise UserError(str(error).replace("cased=True or cased=False", "--cased or --uncased")) from error
     assert options.vocab_size and options.held_out is not None
-    with ProgressReport("counting words", total=_total(units), unit="MB", scale=1e6) as report:
+    with ProgressReport("counting words", total=total_bytes(units), unit="MB", scale=1e6) as report:
 
         def parts() -> Iterator[dict[str, int]]:
-            for unit, result in _over_units(options, units, runner, "count_unit"):
+            for unit, result in over_units(options, units, runner, f"{_JOBS}:count_unit"):
                 if isinstance(result, Failed):
                     failures.add(result)
                 else:
@@ -226,8 +227,8 @@ def tokenise_units(
     """Stage 1, the slowest: text -> parts of shards. Keeps the parts that exist; each unit's result, in order."""
     results = {unit.key: done for unit in units if (done := read_unit_result(parts_folder(options, unit)))}
     new = list({unit.key: unit for unit in units if unit.key not in results}.values())
-    with ProgressReport("tokenising", total=_total(new), unit="MB", scale=1e6) as report:
-        for unit, result in _over_units(options, new, runner, "tokenise_unit"):
+    with ProgressReport("tokenising", total=total_bytes(new), unit="MB", scale=1e6) as report:
+        for unit, result in over_units(options, new, runner, f"{_JOBS}:tokenise_unit"):
             if isinstance(result, Failed):
                 failures.add(result)
             else:
@@ -336,5 +337,6 @@ def _bytes_of(source: CorpusFile) -> int:
         return 0
 
 
-def _total(units: Iterable[Unit]) -> int:
+def total_bytes(units: Iterable[Unit]) -> int:
+    """Bytes on disk of the units, for the progress."""
     return sum(unit.bytes for unit in units)

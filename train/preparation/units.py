@@ -18,6 +18,7 @@ from bert_jax.data.text.wrapped import Column
 from bert_jax.errors import UserError
 from bert_jax.files import file_digest, json_text, read_object, write_whole
 from train.preparation.options import PrepareOptions
+from train.preparation.removal import Removal
 from train.preparation.wrapping import column_of, may_be_wrapped
 
 INPUTS = "inputs.json"
@@ -52,11 +53,16 @@ class LookJob:
 
 @dataclass(frozen=True)
 class Unit:
-    """Text that one worker reads. key: names it by its content; bytes: those of it on disk, for the progress."""
+    """Text that one worker reads.
+
+    key: names it by what its result depends on, apart from the options; bytes: those of it on disk, for the progress;
+    removal: what is left out of it.
+    """
 
     sources: tuple[CorpusFile, ...]
     key: str
     bytes: int
+    removal: Removal | None = None
 
 
 def unit_bytes(options: PrepareOptions) -> int:
@@ -101,8 +107,7 @@ class InputRecord:
 
     def __init__(self, path: Path, options: PrepareOptions):
         self._path = path
-        # What the ranges and the column depend on.
-        self._made_for = [unit_bytes(options), options.documents, options.unwrap, options.recipe, options.field]
+        self._made_for = _documents_depend_on(options)
         record = read_object(path, optional=True)
         self._files: dict[str, Any] = record["files"] if record.get("made_for") == self._made_for else {}
 
@@ -127,16 +132,26 @@ class InputRecord:
         write_whole(self._path, json_text({"made_for": self._made_for, "files": self._files}) + "\n")
 
 
+def _documents_depend_on(options: PrepareOptions) -> list[Any]:
+    """The options that decide what the documents are, and how they are divided into units."""
+    return [unit_bytes(options), options.documents, options.unwrap, options.recipe, options.field]
+
+
+def key_of(*values: Any) -> str:
+    """A name for JSON values: equal for equal ones."""
+    return hashlib.sha256(json.dumps(values).encode()).hexdigest()[:24]
+
+
 def _name(source: CorpusFile) -> str:
     return f"{source.format} {source.path.resolve()}"
 
 
 def units_of(
-    options: PrepareOptions, sources: Sequence[CorpusFile], facts: Mapping[CorpusFile, FileFacts], salt: str = ""
+    options: PrepareOptions, sources: Sequence[CorpusFile], facts: Mapping[CorpusFile, FileFacts]
 ) -> list[Unit]:
     """The input in units, in its order; files without facts are left out.
 
-    Depends on the files and the options alone. salt: text that the units' keys depend on, besides their content.
+    Depends on the files and the options alone.
     """
     limit = unit_bytes(options)
     units: list[Unit] = []
@@ -146,7 +161,7 @@ def units_of(
     def close() -> None:
         nonlocal filled
         if pieces:
-            units.append(_unit(pieces, facts, salt))
+            units.append(_unit(options, pieces, facts))
         pieces.clear()
         filled = 0
 
@@ -174,7 +189,9 @@ def _pieces(source: CorpusFile, facts: FileFacts) -> Iterator[tuple[CorpusFile, 
         yield source._replace(start=start, stop=stop, lines_before=before), size
 
 
-def _unit(pieces: Iterable[tuple[CorpusFile, int]], facts: Mapping[CorpusFile, FileFacts], salt: str) -> Unit:
+def _unit(
+    options: PrepareOptions, pieces: Iterable[tuple[CorpusFile, int]], facts: Mapping[CorpusFile, FileFacts]
+) -> Unit:
     joined: list[CorpusFile] = []
     size = 0
     for piece, piece_bytes in pieces:
@@ -184,5 +201,4 @@ def _unit(pieces: Iterable[tuple[CorpusFile, int]], facts: Mapping[CorpusFile, F
         else:
             joined.append(piece)
     content = [(facts[CorpusFile(path, form)].sha256, form, start, stop) for path, form, start, stop, _ in joined]
-    key = hashlib.sha256(json.dumps([salt, content]).encode()).hexdigest()[:24]
-    return Unit(tuple(joined), key, size)
+    return Unit(tuple(joined), key_of(_documents_depend_on(options), content), size)

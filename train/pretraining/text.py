@@ -133,6 +133,7 @@ def _options(config: PretrainConfig, output: Path) -> PrepareOptions:
         "field": options.field,
         "unwrap": options.unwrap,
         "documents": options.documents,
+        "dedupe": options.dedupe,
         "vocab": vocab,
         "vocab_size": None if vocab else options.vocab_size,
         "cased": options.cased,

@@ -218,7 +218,7 @@ def warnings_about(text: Mapping[str, Any], examples: Mapping[str, Any], objecti
     if text["duplicate_lines"] > 0.2:
         found.append(
             f"{text['duplicate_lines']:.0%} of the lines repeat another line: duplicates make the loss stall; "
-            "remove them"
+            "--dedupe lines keeps the first of the long ones only"
         )
     for length, figures in examples.items():
         if objective == "nsp" and not 0.4 < figures["label_1_share"] < 0.75:

@@ -44,7 +44,7 @@ def test_the_end_of_each_of_few_documents_is_held_out_at_a_sentence(options, new
     chosen = with_held_out(PrepareOptions(**options), map(measured, texts))
     assert chosen.held_out == 0.0
     parts: dict[str, list[str]] = {"train": [], "held-out": []}
-    for split, text in in_splits(chosen, texts):
+    for split, text in in_splits(chosen, zip(texts, texts, strict=True)):
         parts[split].append(text)
     assert [head + tail for head, tail in zip(parts["train"], parts["held-out"], strict=True)] == texts
     for head, tail, text in zip(parts["train"], parts["held-out"], texts, strict=True):
