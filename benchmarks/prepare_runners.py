@@ -19,7 +19,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from benchmarks.prepare import children_of
+from benchmarks.prepare import children_of, resident_bytes
 from benchmarks.vocabulary import texts
 from bert_jax.data.pretraining.shards import manifest_files, read_manifest
 
@@ -67,13 +67,7 @@ def run(arguments: list[str], folder: Path) -> dict[str, float]:
     started, peak = time.monotonic(), 0
     process = subprocess.Popen([sys.executable, "-c", _MEASURED, str(folder / "cpu.json"), *arguments])
     while process.poll() is None:
-        resident = 0
-        for child in children_of(process.pid):
-            try:
-                resident += int(Path(f"/proc/{child}/statm").read_text().split()[1]) * 4096
-            except (OSError, IndexError):
-                continue
-        peak = max(peak, resident)
+        peak = max(peak, sum(map(resident_bytes, children_of(process.pid))))
         time.sleep(0.2)
     if process.returncode:
         sys.exit(f"preparing failed with code {process.returncode}")
@@ -109,10 +103,9 @@ def main() -> None:
             arguments = [str(folder / "text"), "--output", str(output), "--vocab", words.vocab, "--uncased", *more]
             figures = run([*arguments, *ways[way]], folder)
             cpu = figures["parent"] + figures["workers"]
-            rates = (
-                f"{size / 1e6 / figures['seconds']:.1f} | {size / 1e6 / cpu:.2f} | {figures['parent'] / size * 1e9:.1f}"
-            )
-            print(f"| {way} | {rates} | {figures['memory']:,.0f} | {digest(output)} |", flush=True)
+            rates = f"{size / 1e6 / figures['seconds']:.1f} | {size / 1e6 / cpu:.2f}"
+            parent = f"{figures['parent'] / size * 1e9:.1f}"
+            print(f"| {way} | {rates} | {parent} | {figures['memory']:,.0f} | {digest(output)} |", flush=True)
 
 
 if __name__ == "__main__":

@@ -44,7 +44,13 @@ def sentence_hashes(shard: TokenShard, *, shortest: int = 1) -> np.ndarray:
     starts = range(0, len(sentences) - 1, _SENTENCES_AT_ONCE)
     hashes = [np.empty(0, np.uint64)]
     hashes += (_hash_sentences(tokens, sentences[start : start + _SENTENCES_AT_ONCE + 1]) for start in starts)
-    return np.unique(np.concatenate(hashes)[np.diff(sentences) >= shortest])
+    return _distinct(np.concatenate(hashes)[np.diff(sentences) >= shortest])
+
+
+def _distinct(hashes: np.ndarray) -> np.ndarray:
+    """What np.unique returns: since NumPy 2.3 it takes many times as long for values that are hashes."""
+    hashes = np.sort(hashes)
+    return hashes[np.append(True, hashes[1:] != hashes[:-1])] if len(hashes) else hashes
 
 
 def _hash_sentences(tokens: np.ndarray, sentences: np.ndarray) -> np.ndarray:
@@ -77,7 +83,7 @@ class DistinctCounter:
             self._merge()
 
     def _merge(self) -> None:
-        self._kept, self._new = np.unique(np.concatenate([self._kept, *self._new])), []
+        self._kept, self._new = _distinct(np.concatenate([self._kept, *self._new])), []
         while len(self._kept) > self._limit:
             self._bits += 1
             self._kept = self._sample(self._kept)
