@@ -22,6 +22,7 @@ OF_METER = "tests/train/run/test_meter.py"
 OF_EVALUATION = "tests/train/pretraining/test_evaluation.py"
 OF_FINETUNING = "tests/train/finetuning/test_finetune.py"
 OF_STARTING = "tests/train/finetuning/test_start.py"
+OF_DEDUPE = "tests/train/preparation/test_dedupe.py"
 OF_INPUTS = "tests/train/preparation/test_inputs.py"
 OF_PREPARING = "tests/train/preparation/test_prepare.py"
 DATA_RULES = "train/diagnosis/data_rules.py"
@@ -245,6 +246,27 @@ MUTANTS: tuple[Mutant, ...] = (
         "if not self._next:",
         "the last shard may have one document, with no other to draw a sentence from",
         (f"{OF_PREPARING}::test_one_shard_of_one_document_never_comes_about",),
+    ),
+    Mutant(
+        "train/preparation/removal.py",
+        "if len(data) < LEAST_LINE_BYTES:",
+        "if not data:",
+        "short lines that repeat are removed, as people's answers in a dialogue",
+        (f"{OF_DEDUPE}::test_a_long_line_is_kept_where_it_comes_first_and_short_lines_stay",),
+    ),
+    Mutant(
+        "bert_jax/data/text/near_duplicates.py",
+        "(signatures == one).mean(axis=1) >= SIMILARITY",
+        "(signatures == one).mean(axis=1) >= 0.5",
+        "documents that share half of their words are removed",
+        ("tests/data/text/test_near_duplicates.py::test_what_is_removed_is_what_comparing_all_pairs_removes",),
+    ),
+    Mutant(
+        HOLDING_OUT,
+        '"held-out" if is_held_out(original, options.held_out)',
+        '"held-out" if is_held_out(text, options.held_out)',
+        "a document that loses lines changes its side",
+        (f"{OF_DEDUPE}::test_a_document_whose_lines_go_stays_on_its_side",),
     ),
     Mutant(
         UNITS,
