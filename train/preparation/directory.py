@@ -195,9 +195,8 @@ def _locked(output: Path) -> Iterator[None]:
 
 def _check_is_ours(output: Path) -> None:
     """Raises UserError if the directory has files but no unfinished work."""
-    ours = {INPUTS, _UNFINISHED, "dedupe"}
     names = {path.name for path in output.iterdir() if not path.name.endswith(".tmp")}
-    if names and not names & ours:
+    if names and not names & {INPUTS, _UNFINISHED}:
         raise UserError(f"--output {output}: is not empty and has no unfinished work; choose another directory")
 
 
@@ -259,6 +258,7 @@ def _tokenizer(
         tokenizer, learnt = made
         _record(options.output, identity, learnt, failures)
         save_tokenizer(tokenizer, directory)
+        shutil.rmtree(options.output / "counts", ignore_errors=True)
     tokenizer = Tokenizer.load(directory)
     for name in ("unk", "cls", "sep", "mask", "pad"):
         getattr(tokenizer, f"{name}_token_id")

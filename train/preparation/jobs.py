@@ -32,11 +32,11 @@ from bert_jax.data.tokenizer.google import GoogleTokenizer
 from bert_jax.data.tokenizer.tokenizer import Tokenizer
 from bert_jax.data.vocabulary import SPECIAL_TOKENS, count_words
 from bert_jax.errors import UserError
-from bert_jax.files import read_object, write_json
+from bert_jax.files import json_text, read_object, write_json, write_whole
 from train.preparation.held_out import in_splits, is_enough, measured
 from train.preparation.options import PrepareOptions
 from train.preparation.removal import Removed, without_removed
-from train.preparation.units import Unit, unit_bytes
+from train.preparation.units import Unit, key_of, unit_bytes
 
 _SENTENCES_AT_ONCE = 20_000
 _SUMS = "unit.json"
@@ -188,14 +188,20 @@ def measure_documents(job: UnitJob) -> list[tuple[int, int]] | Failed:
 
 
 def count_unit(job: UnitJob) -> dict[str, int] | Failed:
-    """The words of a unit's train split, counted."""
-    literal = () if job.options.recipe == "google" else SPECIAL_TOKENS
+    """The words of a unit's train split, counted; what was counted before is kept in `DIR/counts`."""
+    options = job.options
+    literal = () if options.recipe == "google" else SPECIAL_TOKENS
+    split_by = options.held_out, options.held_out_tail, options.language
+    file = options.output / "counts" / f"{key_of(job.unit.key, *split_by)}.json"
 
     def work(documents: UnitText) -> dict[str, int]:
-        texts = (text for split, text in in_splits(job.options, documents) if split == "train")
-        return count_words(texts, special_tokens=literal)
+        texts = (text for split, text in in_splits(options, documents) if split == "train")
+        counts = count_words(texts, special_tokens=literal)
+        file.parent.mkdir(exist_ok=True)
+        write_whole(file, json_text(counts))
+        return counts
 
-    return reading(job, work)
+    return read_object(file) if file.exists() else reading(job, work)
 
 
 def tokenise_unit(job: UnitJob) -> UnitResult | Failed:

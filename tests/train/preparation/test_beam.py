@@ -40,7 +40,8 @@ def by_beam(options: dict, *flags: str) -> subprocess.CompletedProcess[str]:
 @needs_beam
 @pytest.mark.slow
 def test_beam_and_the_pool_write_the_same_bytes_and_learn_the_same_vocabulary(options, tmp_path):
-    options |= {"vocab_size": 90}
+    options |= {"vocab_size": 90, "dedupe": "near,lines"}
+    (tmp_path / "texts" / "9.txt").write_text("\n\n".join(make_documents(9, seed=3)))
     made(**options | {"workers": 2, "output": tmp_path / "pool"})
     expected = hashes(tmp_path / "pool")
     assert sum(name.startswith("train/shard-") for name in expected) > 6

@@ -7,10 +7,12 @@ from pathlib import Path
 import pytest
 
 from bert_jax.data.text.sources import find_sources
+from bert_jax.data.vocabulary import count_words
 from bert_jax.data.workers import Workers
 from bert_jax.errors import UserError
 from bert_jax.files import read_object
 from tests.train.preparation.test_prepare import VOCABULARY, arguments, hashes, made, make_documents
+from train.preparation import jobs
 from train.preparation.stages import Failures, look_at
 from train.preparation.units import FileFacts, InputRecord, units_of
 from train.prepare import PrepareOptions, main
@@ -117,13 +119,27 @@ def test_a_broken_file_may_be_left_out_but_no_other(options, tmp_path):
     assert len(manifest["sources"]) == 11
 
 
-def test_a_broken_file_is_named_before_a_vocabulary_is_learnt_without_it(options, tmp_path):
-    (tmp_path / "texts" / "07.txt.gz").write_bytes(gzip.compress(b"Good.\n\nCaf\xe9.\n"))
+def test_a_broken_file_is_named_before_a_vocabulary_is_learnt_and_the_others_are_not_counted_again(
+    options, tmp_path, monkeypatch
+):
     learn = options | {"vocab": None, "vocab_size": 100}
+    whole = made(**learn | {"output": tmp_path / "whole"})
+    counted = []
+    monkeypatch.setattr(jobs, "count_words", lambda texts, **more: counted.append(1) or count_words(texts, **more))
+    broken = tmp_path / "texts" / "07.txt.gz"
+    data = broken.read_bytes()
+    broken.write_bytes(gzip.compress(b"Good.\n\nCaf\xe9.\n"))
     for more in (learn, learn | {"held_out": None}):
         with pytest.raises(UserError, match=r"07.txt.gz, line 3: byte 0xe9"):
             made(**more | {"output": tmp_path / f"out-{more['held_out']}"})
         assert not (tmp_path / f"out-{more['held_out']}" / "tokenizer").exists()
+    assert len(counted) > 4
+    counted.clear()
+    broken.write_bytes(data)
+    manifest = made(**learn | {"output": tmp_path / "out-0.1"})
+    assert manifest["tokenizer"] == whole["tokenizer"]
+    assert len(counted) == 1
+    assert not (tmp_path / "out-0.1" / "counts").exists()
 
 
 def test_a_file_with_a_new_time_is_read_again_and_one_with_a_new_text_refused(options, tmp_path):
@@ -131,7 +147,9 @@ def test_a_file_with_a_new_time_is_read_again_and_one_with_a_new_text_refused(op
     path = tmp_path / "texts" / "04.txt.gz"
     os.utime(path, ns=(1, 1))
     made(**options)
-    write(path, make_documents(4, seed=99))
+    data = bytearray(path.read_bytes())
+    data[4] ^= 1  # the time in the header: the size stays
+    path.write_bytes(data)
     with pytest.raises(UserError, match="made with other options: the text itself"):
         made(**options)
 
