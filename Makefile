@@ -13,12 +13,15 @@ TRAIN := $(VENV)/.train-$(VERSION)
 CHECK := $(VENV)/.check-$(VERSION)
 DEV := $(VENV)/.dev-$(VERSION)
 DOCS := $(VENV)/.docs-$(VERSION)
+BEAM := .venv-beam/.beam-$(VERSION)
+# The pins of newest.txt that are newer than Beam takes.
+BEAM_HAS_OLDER := pillow|protobuf|pyarrow|python-dateutil
 # Two processes, a file of tests on one of them: most of the time is one thread compiling.
 PARALLEL := --numprocesses 2 --dist loadfile
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints/$(CONSTRAINTS).txt
 
 .DEFAULT_GOAL := help
-.PHONY: help demo docs test exhaustive mutants check fast lint types format clean
+.PHONY: help demo docs test exhaustive beam mutants check fast lint types format clean
 
 help:  ## what there is
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -34,6 +37,9 @@ test: $(if $(PARITY),$(DEV),$(CHECK))  ## the whole test suite; parity with tran
 
 exhaustive: $(if $(PARITY),$(DEV),$(CHECK))  ## the cases that `test` takes samples of: all characters, lines, products of options
 	$(BIN)/python -m pytest $(PARALLEL) -m exhaustive
+
+beam: $(BEAM)  ## the tests of --runner beam, in .venv-beam: Beam takes no newer protobuf than 6, for one
+	.venv-beam/bin/python -m pytest $(PARALLEL) tests/train/preparation/test_beam.py
 
 mutants: $(if $(PARITY),$(DEV),$(CHECK))  ## breaks the code in some 200 places, one at a time: the tests must notice each
 	$(BIN)/python -m tests.mutants.run
@@ -53,8 +59,15 @@ types: $(CHECK)  ## pyright
 format: $(CHECK)  ## let ruff mend what it can
 	$(BIN)/ruff check --fix . && $(BIN)/ruff format .
 
+$(BEAM): pyproject.toml constraints/newest.txt
+	@echo "installing bert_jax, Apache Beam and what the tests need into .venv-beam"
+	$(PYTHON) -m venv --clear .venv-beam
+	grep -v -E '^($(BEAM_HAS_OLDER))==' constraints/newest.txt > .venv-beam/constraints.txt
+	.venv-beam/bin/python -m pip --disable-pip-version-check install --quiet --constraint .venv-beam/constraints.txt --editable '.[train,beam,parquet]' pytest pytest-xdist hypothesis
+	@touch $@
+
 clean:  ## remove the virtual environments, the site and what the demo made
-	rm -rf .venv .venv-3.* .venv-oldest runs/demo build site
+	rm -rf .venv .venv-3.* .venv-oldest .venv-beam runs/demo build site
 
 $(INTERPRETER):
 	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(0 if v >= (3, 11) else f"bert_jax needs Python 3.11 or newer; $(PYTHON) is {v.major}.{v.minor}. Say which one to use: make PYTHON=python3.13 ...")'

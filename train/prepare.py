@@ -4,7 +4,11 @@
     python -m train.prepare --check DIR [--json]             verify every hash, print the report
     python -m train.prepare --show DIR [--limit N] [--json]  print examples as the model sees them
 
-If it is killed, the same command continues where it stopped. docs/prepare.md explains the options.
+If it is killed, the same command continues where it stopped. With --runner beam, Beam's own options go after "--":
+
+    python -m train.prepare INPUT... --output DIR --vocab V --runner beam -- --direct_num_workers=4
+
+docs/prepare.md explains the options.
 """
 
 import argparse
@@ -21,7 +25,7 @@ from bert_jax.data.text.documents import RULES
 from bert_jax.data.text.sources import FORMATS
 from bert_jax.errors import UserError
 from train.preparation.directory import check, prepare
-from train.preparation.options import RECIPES, PrepareOptions
+from train.preparation.options import RECIPES, RUNNERS, PrepareOptions
 from train.preparation.show import print_report, show
 from train.run.stopping import run_program
 
@@ -53,6 +57,12 @@ def parser() -> argparse.ArgumentParser:
         help=f"what a document of a plain file is: {RULES}\n"
         "(default: paragraphs; with --unwrap: chapters; of Markdown: files)",
     )
+    add(
+        "--dedupe",
+        metavar="WHAT",
+        help="remove documents that nearly repeat an earlier one (near), long lines that repeat\n"
+        "an earlier one (lines), or both (near,lines)",
+    )
     add("--language", default="en", help="the language whose abbreviations do not end a sentence (default: en)")
     add("--vocab", metavar="FILE|DIR|HUB_ID", help="a vocabulary file, or the folder, run or hub id of a model")
     add("--vocab-size", metavar="N", type=int, help="learn a vocabulary of N pieces from the text")
@@ -71,6 +81,7 @@ def parser() -> argparse.ArgumentParser:
     add("--held-out", metavar="SHARE", type=float, help="default: 0.005, more of a small text; 0 for recipe google")
     add("--seed", metavar="N", type=int, help="default: 0; 12345 for recipe google")
     add("--workers", metavar="N", type=int, help="processes; default: the available cores")
+    add("--runner", default=RUNNERS[0], choices=RUNNERS, help="what runs the work: processes here (default), or Beam")
     add("--shard-bytes", metavar="N", type=int, default=16 << 20, help="text per shard (default: 16 MiB)")
     return p
 
@@ -84,7 +95,10 @@ def _numbers(text: str) -> tuple[int, ...]:
 
 def main(argv: Sequence[str]) -> int:
     """Runs the command line; returns the exit code, raises UserError for the user's mistakes."""
-    words = parser().parse_intermixed_args(argv)
+    cut = list(argv).index("--") if "--" in argv else len(argv)
+    words, after = parser().parse_intermixed_args(argv[:cut]), tuple(argv[cut + 1 :])
+    if words.runner != "beam":
+        words.inputs += after
     if words.show or words.check:
         if words.inputs or words.output or (words.show and words.check):
             raise UserError("--check DIR and --show DIR cannot be combined with INPUT, --output or each other")
@@ -103,6 +117,7 @@ def main(argv: Sequence[str]) -> int:
     if words.max_seq_length is None:
         del fields["max_seq_length"]
     fields["inputs"] = tuple(words.inputs)
+    fields["beam"] = after if words.runner == "beam" else ()
     done = (words.output / MANIFEST).exists()
     manifest = prepare(PrepareOptions(**fields))
     print_report(manifest, title=f"{words.output}: {'was already prepared' if done else 'done'}")

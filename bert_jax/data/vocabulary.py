@@ -48,8 +48,13 @@ def count_words(
     Raises:
         UserError: a text that is not valid Unicode.
     """
+    return add_counts(_counted(texts, chinese_characters, tuple(special_tokens), workers), max_words=max_words)
+
+
+def add_counts(parts: Iterable[Mapping[str, int]], *, max_words: int = 2_000_000) -> dict[str, int]:
+    """The sum of the counts of several texts; `max_words` as in `count_words`, applied after each text."""
     counts: Counter[str] = Counter()
-    for part in _counted(texts, chinese_characters, tuple(special_tokens), workers):
+    for part in parts:
         counts.update(part)
         if len(counts) > max_words:
             counts = _without_rarest(counts, max_words // 2)

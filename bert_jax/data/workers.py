@@ -61,7 +61,7 @@ class Workers:
             UserError: a worker process died, usually for lack of memory.
         """
         if self._count == 1:
-            yield from map(_resolve(function), jobs)
+            yield from map(resolve(function), jobs)
             return
         waiting: deque[Future[Any]] = deque()
         for job in jobs:
@@ -117,7 +117,7 @@ def serve() -> None:
         except EOFError:
             return
         try:
-            answer = True, _resolve(function)(job)
+            answer = True, resolve(function)(job)
         except (UserError, OSError) as error:
             answer = False, error
         except Exception:
@@ -127,6 +127,6 @@ def serve() -> None:
         del job, answer
 
 
-def _resolve(function: str) -> Callable[[Any], Any]:
+def resolve(function: str) -> Callable[[Any], Any]:
     module, _, name = function.partition(":")
     return getattr(importlib.import_module(module), name)

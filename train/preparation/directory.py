@@ -11,6 +11,7 @@ from typing import Any
 from bert_jax.data.pretraining.report import describe_examples, describe_text, warnings_about
 from bert_jax.data.pretraining.shards import (
     MANIFEST,
+    SPLITS,
     VERSION,
     describe_file,
     read_manifest,
@@ -18,31 +19,39 @@ from bert_jax.data.pretraining.shards import (
     write_array,
     write_manifest,
 )
-from bert_jax.data.text.corpus import Corpus
 from bert_jax.data.text.sources import PLAIN, CorpusFile, find_sources
 from bert_jax.data.tokenizer.tokenizer import Tokenizer
 from bert_jax.data.workers import Workers
 from bert_jax.errors import UserError
 from bert_jax.files import read_object, write_json
 from bert_jax.formats.hub_files import published_as
-from train.preparation.held_out import LEAST_CHARS, with_held_out
+from train.preparation.beam_runner import BeamPipelines
+from train.preparation.dedupe import remove_duplicates
+from train.preparation.held_out import LEAST_CHARS
+from train.preparation.jobs import UnitResult
 from train.preparation.options import PrepareOptions
+from train.preparation.removal import Removed
+from train.preparation.shard_plan import ShardPlan, plan_shards
 from train.preparation.show import print_warning
 from train.preparation.stages import (
+    Failures,
     PreparedSplit,
-    ProgressReport,
-    ShardPlan,
-    index_examples,
+    Runner,
+    choose_held_out,
     index_google,
+    look_at,
+    make_shards,
     make_tokenizer,
-    open_corpus,
     save_tokenizer,
     size_of,
-    tokenise_corpus,
+    tokenise_units,
 )
+from train.preparation.units import INPUTS, FileFacts, InputRecord, Unit, units_of
 from train.preparation.wrapping import warnings_about_lines
 
 _UNFINISHED = "unfinished.json"
+# Of the unfinished work: how text is divided into units, parts and shards.
+_VERSION = 2
 # Preparing more takes long enough for a warning that comes with the report to come too late.
 _LONG_BYTES = 16 << 20
 
@@ -67,46 +76,89 @@ def _prepare(options: PrepareOptions) -> dict[str, Any]:
     options = options.resolved()
     output = options.output
     sources = find_sources(options.inputs, format=options.format, plain_format=options.plain_format, exclude=output)
-    formats = {source.format for source in sources}
-    if "lines" in formats and len(formats) > 1:
-        raise UserError(
-            f"the input mixes the formats {', '.join(sorted(formats))}; say --format, or prepare them separately"
-        )
-    if options.documents is not None and not any(source.format in PLAIN for source in sources):
-        raise UserError(
-            "--documents: divides plain text and Markdown, but a JSON object or a row is a document; leave it out"
-        )
-    if options.held_out is None:
-        options = _with_recorded_held_out(options) or _with_default_held_out(options, sources)
-    identity = options.identity(sources)
-    with _locked(output):
-        if (output / MANIFEST).exists():
+    _check_formats(options, {source.format for source in sources})
+    with _locked(output), _runner(options) as runner:
+        finished = (output / MANIFEST).exists()
+        if not finished:
+            _check_is_ours(output)
+        record, failures = InputRecord(output / INPUTS, options), Failures()
+        try:
+            facts = look_at(options, sources, record, runner, failures)
+        finally:
+            if not finished:
+                record.save()
+        units = units_of(options, sources, facts)
+        if options.dedupe and not finished:
+            left = None if failures.messages else remove_duplicates(options, units, runner, failures)
+            if left is None:
+                raise failures.error(sources)
+            units = left
+        if options.held_out is None:
+            chosen = _with_recorded_held_out(options) or choose_held_out(options, units, runner, failures)
+            if chosen is None:
+                raise failures.error(sources)
+            options = chosen
+        identity = options.identity([_identity(source, known) for source, known in facts.items()])
+        if finished:
+            if failures.messages:
+                raise failures.error(sources)
             manifest = read_manifest(output)
             _refuse_other_options(output, manifest.get("options", {}), identity)
             return manifest
-        learnt = _begin(output, identity)
-        wrapped = warnings_about_lines(options, sources)
+        learnt = _begin(output, identity, failures)
+        wrapped = warnings_about_lines(options, {source: known.column for source, known in facts.items()})
         if size_of(sources) > _LONG_BYTES:
             for warning in wrapped:
                 print_warning(options.spelled(warning))
         try:
-            tokenizer, learnt = _tokenizer(options, sources, identity, learnt)
+            tokenizer, learnt = _tokenizer(options, units, runner, failures, identity, learnt)
         except UserError:
-            (output / _UNFINISHED).unlink()  # so that the mended command finds an empty directory
+            (output / _UNFINISHED).unlink()  # so that the mended command may have other options
             raise
-        assert options.workers
-        with Workers(options.workers) as workers:
-            splits, corpus, plan = tokenise_corpus(options, sources, tokenizer, workers)
-            if options.recipe != "google":
-                index_examples(options, splits, workers)
+        results = tokenise_units(options, units, runner, failures) if tokenizer else []
+        if failures.messages or tokenizer is None:
+            kept = {source: known for source, known in facts.items() if source.path not in failures.messages}
+            identity["input"] = [_identity(source, known) for source, known in kept.items()]
+            _record(output, identity, learnt, failures)
+            raise failures.error(sources)
+        documents = sum(result.documents for result in results)
+        if not documents:
+            raise UserError(f"{', '.join(map(str, options.inputs))}: no text in the corpus, it is empty")
+        plan = plan_shards(options, (part for result in results for part in result.parts), documents)
+        splits = make_shards(options, plan, tokenizer, runner)
         if options.recipe == "google":
             index_google(options, splits, tokenizer)
         manifest = _manifest(options, identity, tokenizer, splits, learnt)
-        report = _report(options, tokenizer, splits, corpus, plan, learnt, by_default=by_default)
+        report = _report(options, tokenizer, splits, results, plan, learnt, by_default=by_default)
         manifest["report"] = report | {"warnings": [options.spelled(text) for text in wrapped + report["warnings"]]}
         write_manifest(output, manifest)
+        shutil.rmtree(output / "parts")
+        shutil.rmtree(output / "dedupe", ignore_errors=True)
         (output / _UNFINISHED).unlink()
     return read_manifest(output)
+
+
+def _runner(options: PrepareOptions) -> Workers | BeamPipelines:
+    if options.runner == "beam":
+        return BeamPipelines(options.beam, options.output / ".beam.tmp")
+    assert options.workers
+    return Workers(options.workers)
+
+
+def _check_formats(options: PrepareOptions, formats: set[str]) -> None:
+    if options.documents is not None and not formats.intersection(PLAIN):
+        raise UserError(
+            "--documents: divides plain text and Markdown, but a JSON object or a row is a document; leave it out"
+        )
+    if "lines" in formats and len(formats) > 1:
+        raise UserError(
+            f"the input mixes the formats {', '.join(sorted(formats))}; say --format, or prepare them separately"
+        )
+
+
+def _identity(source: CorpusFile, facts: FileFacts) -> dict[str, Any]:
+    """A file of the input, as the manifest has it."""
+    return {"name": source.path.name, "format": source.format, "sha256": facts.sha256, "bytes": facts.bytes}
 
 
 def _with_recorded_held_out(options: PrepareOptions) -> PrepareOptions | None:
@@ -117,11 +169,6 @@ def _with_recorded_held_out(options: PrepareOptions) -> PrepareOptions | None:
             if isinstance(made.get("held_out"), float):
                 return replace(options, held_out=made["held_out"], held_out_tail=made.get("held_out_tail", 0.0))
     return None
-
-
-def _with_default_held_out(options: PrepareOptions, sources: Sequence[CorpusFile]) -> PrepareOptions:
-    with ProgressReport("counting documents", total=size_of(sources), unit="MB", scale=1e6) as report:
-        return with_held_out(options, open_corpus(options, sources, report.advance))
 
 
 @contextmanager
@@ -146,21 +193,39 @@ def _locked(output: Path) -> Iterator[None]:
         os.close(directory)
 
 
-def _begin(output: Path, identity: dict[str, Any]) -> dict[str, Any]:
+def _check_is_ours(output: Path) -> None:
+    """Raises UserError if the directory has files but no unfinished work."""
+    names = {path.name for path in output.iterdir() if not path.name.endswith(".tmp")}
+    if names and not names & {INPUTS, _UNFINISHED}:
+        raise UserError(f"--output {output}: is not empty and has no unfinished work; choose another directory")
+
+
+def _begin(output: Path, identity: dict[str, Any], failures: Failures) -> dict[str, Any]:
     """Records the options in the directory, or checks that they are those of the unfinished work there.
+
+    Files that could not be read then may have changed, or be left out.
 
     Returns the report on the vocabulary of the unfinished work; {} if it has not learnt one.
     """
-    unfinished = output / _UNFINISHED
-    if not unfinished.exists():
-        if any(path.name != f".{_UNFINISHED}" for path in output.iterdir() if not path.name.endswith(".tmp")):
-            raise UserError(f"--output {output}: is not empty and has no unfinished work; choose another directory")
-        write_json(unfinished, {"options": identity, "vocabulary": {}})
-    record = read_object(unfinished)
-    _refuse_other_options(output, record["options"], identity)
+    record = read_object(output / _UNFINISHED, optional=True)
+    if record:
+        if record.get("version") != _VERSION and any((output / split).exists() for split in SPLITS):
+            raise UserError(f"{output}: holds the unfinished work of another version; choose another directory")
+        made, inputs = record["options"], iter(identity["input"])
+        more = len(identity["input"]) - len(made["input"])
+        if 0 < more <= record.get("failed", 0) and all(entry in inputs for entry in made["input"]):
+            made = made | {"input": identity["input"]}
+        _refuse_other_options(output, made, identity)
+    learnt = record.get("vocabulary", {})
+    _record(output, identity, learnt, failures)
     for path in output.glob("**/.*.tmp"):
         shutil.rmtree(path) if path.is_dir() else path.unlink()
-    return record["vocabulary"]
+    return learnt
+
+
+def _record(output: Path, identity: dict[str, Any], learnt: dict[str, Any], failures: Failures) -> None:
+    record = {"version": _VERSION, "options": identity, "failed": len(failures.messages), "vocabulary": learnt}
+    write_json(output / _UNFINISHED, record)
 
 
 def _refuse_other_options(output: Path, made: dict[str, Any], wanted: dict[str, Any]) -> None:
@@ -174,14 +239,26 @@ def _refuse_other_options(output: Path, made: dict[str, Any], wanted: dict[str, 
 
 
 def _tokenizer(
-    options: PrepareOptions, sources: Sequence[CorpusFile], identity: dict[str, Any], learnt: dict[str, Any]
-) -> tuple[Tokenizer, dict[str, Any]]:
-    """Returns the tokenizer in DIR/tokenizer, made if missing, and the report on learning its vocabulary."""
+    options: PrepareOptions,
+    units: Sequence[Unit],
+    runner: Runner,
+    failures: Failures,
+    identity: dict[str, Any],
+    learnt: dict[str, Any],
+) -> tuple[Tokenizer | None, dict[str, Any]]:
+    """Returns the tokenizer in DIR/tokenizer, made if missing, and the report on learning its vocabulary.
+
+    None: a vocabulary has to be learnt, and a file cannot be read.
+    """
     directory = options.output / "tokenizer"
     if not directory.exists():
-        tokenizer, learnt = make_tokenizer(options, sources)
-        write_json(options.output / _UNFINISHED, {"options": identity, "vocabulary": learnt})
+        made = make_tokenizer(options, units, runner, failures)
+        if made is None:
+            return None, {}
+        tokenizer, learnt = made
+        _record(options.output, identity, learnt, failures)
         save_tokenizer(tokenizer, directory)
+        shutil.rmtree(options.output / "counts", ignore_errors=True)
     tokenizer = Tokenizer.load(directory)
     for name in ("unk", "cls", "sep", "mask", "pad"):
         getattr(tokenizer, f"{name}_token_id")
@@ -232,12 +309,13 @@ def _report(
     options: PrepareOptions,
     tokenizer: Tokenizer,
     splits: dict[str, PreparedSplit],
-    corpus: Corpus,
+    results: Sequence[UnitResult],
     plan: ShardPlan,
     learnt: dict[str, Any],
     *,
     by_default: bool,
 ) -> dict[str, Any]:
+    documents, cut = (sum(getattr(result, name) for result in results) for name in ("documents", "cut"))
     report: dict[str, Any] = {}
     for name, split in splits.items():
         report[name] = describe_text(split.statistics, tokenizer.unk_token_id)
@@ -246,9 +324,9 @@ def _report(
             for length, results in split.examples.items()
         }
     warnings = list(warnings_about(report["train"], report["train"]["examples"], options.objective))
-    if corpus.cut:
+    if cut:
         warnings.append(
-            f"{corpus.cut} documents were so long that they were cut into several: separate documents by blank lines"
+            f"{cut} documents were so long that they were cut into several: separate documents by blank lines"
             + (", or say what a document is with --documents" if options.unwrap or options.documents else "")
         )
     if plan.dropped:
@@ -256,7 +334,7 @@ def _report(
             f"left out the held-out split: too few documents with words ({plan.dropped} in all); raise --held-out"
         )
     elif options.held_out_tail:
-        of = "the document" if corpus.documents == 1 else f"each of the {corpus.documents} documents"
+        of = "the document" if documents == 1 else f"each of the {documents} documents"
         report["held_out_note"] = f"held out: the last {options.held_out_tail:.1%} of {of}"
     elif options.held_out and not report["held-out"]["documents"]:
         warnings.append("no document fell into the held-out split: raise --held-out to have something to evaluate on")
@@ -265,6 +343,11 @@ def _report(
             f"the text has fewer than {LEAST_CHARS:,} characters, too little to hold a part of it out: training goes "
             "without evaluation. Add text, or prepare other text with this vocabulary and train with eval_data=DIR"
         )
+    if options.dedupe:
+        removed = sum((result.removed for result in results), Removed())
+        kept = sum(part.bytes for result in results for part in result.parts)
+        share = removed.bytes / max(1, kept + removed.bytes)
+        report["removed"] = {"documents": removed.documents, "lines": removed.lines, "text_share": share}
     return report | {"vocabulary": learnt or None, "warnings": warnings}
 
 

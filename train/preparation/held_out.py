@@ -32,8 +32,18 @@ def _place(text: str) -> int:
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big")
 
 
-def with_held_out(options: PrepareOptions, documents: Iterable[str]) -> PrepareOptions:
-    """The options with the default of `held_out` for this text.
+def measured(text: str) -> tuple[int, int]:
+    """A document's place among 2**64, and its number of characters: what `with_held_out` needs of it."""
+    return _place(text), len(text)
+
+
+def is_enough(documents: int) -> bool:
+    """Whether a corpus has so many documents that the default share holds enough of them out, whatever they are."""
+    return documents * HELD_OUT >= _ENOUGH_DOCUMENTS
+
+
+def with_held_out(options: PrepareOptions, documents: Iterable[tuple[int, int]]) -> PrepareOptions:
+    """The options with the default of `held_out` for a text; `documents` are `measured`, in any order.
 
     `HELD_OUT` of the documents, or more of a corpus that has few: of ten documents or more at least two, and then more
     until they have text for about 500 masked tokens or are a tenth of all. Of fewer documents the last part of each
@@ -41,9 +51,9 @@ def with_held_out(options: PrepareOptions, documents: Iterable[str]) -> PrepareO
     `LEAST_CHARS` characters.
     """
     found: list[tuple[int, int]] = []
-    for text in documents:
-        found.append((_place(text), len(text)))
-        if len(found) * HELD_OUT >= _ENOUGH_DOCUMENTS:
+    for document in documents:
+        found.append(document)
+        if is_enough(len(found)):
             return replace(options, held_out=HELD_OUT)
     if len(found) < FEW_DOCUMENTS:
         chars = sum(length for _, length in found)
@@ -56,10 +66,14 @@ def with_held_out(options: PrepareOptions, documents: Iterable[str]) -> PrepareO
     return replace(options, held_out=share)
 
 
-def in_splits(options: PrepareOptions, documents: Iterable[str]) -> Iterator[tuple[Split, str]]:
-    """Yields (split, text) of each document; a document whose end is held out comes as two."""
+def in_splits(options: PrepareOptions, documents: Iterable[tuple[str, str]]) -> Iterator[tuple[Split, str]]:
+    """Yields (split, text) of each document; a document whose end is held out comes as two.
+
+    documents: (text as it is in the file, text without the lines that are left out). The first decides the split, which
+    therefore does not depend on the rest of the corpus.
+    """
     assert options.held_out is not None
-    for text in documents:
+    for original, text in documents:
         if options.held_out_tail:
             by_sentence = None if options.plain_format == "lines" or options.format == "lines" else options.language
             cut = _tail_start(text, options.held_out_tail, by_sentence)
@@ -68,7 +82,7 @@ def in_splits(options: PrepareOptions, documents: Iterable[str]) -> Iterator[tup
             if cut < len(text):
                 yield "held-out", text[cut:]
         else:
-            split: Split = "held-out" if is_held_out(text, options.held_out) else "train"
+            split: Split = "held-out" if is_held_out(original, options.held_out) else "train"
             yield split, text
 
 

@@ -1,11 +1,14 @@
-"""The jobs of the workers that prepare text: tokenise one shard, index one shard. They run in processes without JAX."""
+"""The jobs of the workers that prepare text: each reads its own input, in a process without JAX.
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+A job's result depends on its fields and the files that they name, so it is the same in any worker and at any time.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict, dataclass
 from functools import lru_cache
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -15,50 +18,73 @@ from bert_jax.data.pretraining.shards import (
     Shard,
     describe_file,
     describe_shard,
+    new_directory,
     open_shard,
     pack_flat,
     save_shard,
     token_dtype,
     write_array,
 )
-from bert_jax.data.text.corpus import split_sentences, with_leading_spaces
+from bert_jax.data.text.corpus import MAX_DOCUMENT_CHARS, Corpus, split_sentences, with_leading_spaces
+from bert_jax.data.text.lines import no_progress
+from bert_jax.data.text.sources import CorpusFile
 from bert_jax.data.tokenizer.google import GoogleTokenizer
 from bert_jax.data.tokenizer.tokenizer import Tokenizer
+from bert_jax.data.vocabulary import SPECIAL_TOKENS, count_words
+from bert_jax.errors import UserError
+from bert_jax.files import json_text, read_object, write_json, write_whole
+from train.preparation.held_out import in_splits, is_enough, measured
+from train.preparation.options import PrepareOptions
+from train.preparation.removal import Removed, without_removed
+from train.preparation.units import Unit, key_of, unit_bytes
 
 _SENTENCES_AT_ONCE = 20_000
+_SUMS = "unit.json"
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class TokeniseJob:
-    """Make the shard `directory` from `documents` (None: the shard exists, only describe it).
+class UnitJob:
+    """Read one unit of the input."""
 
-    one_sentence_a_line: each line is a sentence; otherwise texts are split by the rules of `language`.
-    google_rules: words are split by the rules of Google's tokenization.py, not by those of `tokenizers`.
+    unit: Unit
+    options: PrepareOptions
+
+
+@dataclass(frozen=True)
+class Failed:
+    """Files that cannot be read, each with the message that says why."""
+
+    messages: dict[Path, str]
+
+
+class Part(NamedTuple):
+    """A piece of a shard: documents of one split and one unit, as token ids in `DIR/parts/FOLDER`.
+
+    documents: how many; with_words: how many of them have words; bytes: of their text in UTF-8.
     """
 
-    directory: Path
-    documents: list[str] | None
-    tokenizer: Path
-    one_sentence_a_line: bool
-    google_rules: bool
-    language: str
+    folder: str
+    split: str
+    documents: int
+    with_words: int
+    bytes: int
 
 
 @dataclass(frozen=True)
-class ShardResult:
-    """A shard's manifest entry and its statistics; `split` is the name of the folder that contains it."""
+class UnitResult:
+    """documents: how many the unit has, without those removed; cut: how many of them were cut into several."""
 
-    split: str
-    entry: dict[str, Any]
-    statistics: ShardStatistics
+    documents: int
+    cut: int
+    removed: Removed
+    parts: tuple[Part, ...]
 
 
 @dataclass(frozen=True)
 class IndexJob:
     """Make the index `file` of examples of one shard, unless it exists."""
 
-    shard: Path
-    number: int
     file: Path
     objective: str
     rows: str
@@ -69,6 +95,17 @@ class IndexJob:
 
 
 @dataclass(frozen=True)
+class ShardJob:
+    """Make the shard `directory` of parts, unless it exists, and its indices; `number` is its number in its split."""
+
+    directory: Path
+    number: int
+    parts: tuple[Path, ...]
+    tokenizer: Path
+    indices: tuple[IndexJob, ...]
+
+
+@dataclass(frozen=True)
 class IndexResult:
     """An index's manifest entry and the sums of `survey_index`."""
 
@@ -76,42 +113,208 @@ class IndexResult:
     statistics: dict[str, int]
 
 
-def tokenise(job: TokeniseJob) -> ShardResult:
-    """Text -> a shard on disk."""
-    tokenizer = _tokenizer(job.tokenizer)
-    if job.documents is None:
+@dataclass(frozen=True)
+class ShardResult:
+    """A shard's manifest entry and its statistics, and those of its indices, in the order of the job's."""
+
+    split: str
+    entry: dict[str, Any]
+    statistics: ShardStatistics
+    indices: tuple[IndexResult, ...]
+
+
+def open_corpus(
+    options: PrepareOptions,
+    sources: Iterable[CorpusFile],
+    progress: Callable[[int], None] = no_progress,
+    *,
+    may_be_empty: bool = False,
+) -> Corpus:
+    """The documents of the sources. For recipe google it reads them as Google's script does, and never cuts them.
+
+    `progress` is called with the number of bytes read, as they are read.
+    """
+    google = options.recipe == "google"
+    return Corpus(
+        tuple(sources),
+        field=options.field,
+        documents=options.documents,
+        unwrap=options.unwrap,
+        as_google=google,
+        max_document_chars=1 << 62 if google else MAX_DOCUMENT_CHARS,
+        may_be_empty=may_be_empty,
+        progress=progress,
+    )
+
+
+class UnitText:
+    """The documents of a unit, without what is removed: (text as it is in the file, text that is left) of each.
+
+    After the iteration, `documents` and `cut` count as those of `Corpus` do.
+    """
+
+    def __init__(self, job: UnitJob):
+        self._corpus = open_corpus(job.options, job.unit.sources, may_be_empty=True)
+        self._removal = job.unit.removal
+        self.removed = Removed()
+
+    def __iter__(self) -> Iterator[tuple[str, str]]:
+        if self._removal:
+            yield from without_removed(self._corpus, self._removal, self.removed)
+        else:
+            yield from ((text, text) for text in self._corpus)
+
+    @property
+    def documents(self) -> int:
+        return max(0, self._corpus.documents - self.removed.documents)
+
+    @property
+    def cut(self) -> int:
+        return self._corpus.cut
+
+
+def measure_documents(job: UnitJob) -> list[tuple[int, int]] | Failed:
+    """`measured` of each document of a unit, or of so many that the default share is enough."""
+
+    def work(documents: UnitText) -> list[tuple[int, int]]:
+        found = []
+        for original, _ in documents:
+            found.append(measured(original))
+            if is_enough(len(found)):
+                break
+        return found
+
+    return reading(job, work)
+
+
+def count_unit(job: UnitJob) -> dict[str, int] | Failed:
+    """The words of a unit's train split, counted; what was counted before is kept in `DIR/counts`."""
+    options = job.options
+    literal = () if options.recipe == "google" else SPECIAL_TOKENS
+    split_by = options.held_out, options.held_out_tail, options.language
+    file = options.output / "counts" / f"{key_of(job.unit.key, *split_by)}.json"
+
+    def work(documents: UnitText) -> dict[str, int]:
+        texts = (text for split, text in in_splits(options, documents) if split == "train")
+        counts = count_words(texts, special_tokens=literal)
+        file.parent.mkdir(exist_ok=True)
+        write_whole(file, json_text(counts))
+        return counts
+
+    return read_object(file) if file.exists() else reading(job, work)
+
+
+def tokenise_unit(job: UnitJob) -> UnitResult | Failed:
+    """Text -> the parts of shards on disk, which exist together or not at all."""
+    folder = parts_folder(job.options, job.unit)
+    tokenizer = _tokenizer(job.options.output / "tokenizer")
+
+    def work(documents: UnitText) -> UnitResult:
+        parts = []
+        with new_directory(folder) as new:
+            for split, texts in _filled(in_splits(job.options, documents), unit_bytes(job.options) // 4):
+                name = f"{split}-{len(parts):04d}"
+                save_shard(new.path / name, _encode(job, texts, tokenizer))
+                with_words = sum(any(map(str.isalnum, text)) for text in texts)
+                size = sum(len(text.encode()) for text in texts)
+                parts.append(Part(f"{folder.name}/{name}", split, len(texts), with_words, size))
+            result = UnitResult(documents.documents, documents.cut, documents.removed, tuple(parts))
+            write_json(new.path / _SUMS, asdict(result) | {"parts": [part._asdict() for part in parts]})
+        return result
+
+    return read_unit_result(folder) or reading(job, work)
+
+
+def parts_folder(options: PrepareOptions, unit: Unit) -> Path:
+    """Where the parts of a unit are."""
+    return options.output / "parts" / unit.key
+
+
+def read_unit_result(folder: Path) -> UnitResult | None:
+    """The result of a unit that was tokenised before; otherwise None."""
+    if not (folder / _SUMS).exists():
+        return None
+    sums = read_object(folder / _SUMS)
+    parts = tuple(Part(**part) for part in sums["parts"])
+    return UnitResult(sums["documents"], sums["cut"], Removed(**sums["removed"]), parts)
+
+
+def reading(job: UnitJob, work: Callable[[UnitText], T]) -> T | Failed:
+    """What `work` makes of the unit's documents; or else, which of the unit's files cannot be read, and why."""
+    try:
+        return work(UnitText(job))
+    except UserError:
+        messages: dict[Path, str] = {}
+        for source in job.unit.sources:
+            try:
+                for _ in open_corpus(job.options, [source], may_be_empty=True):
+                    pass
+            except UserError as error:
+                messages[source.path] = str(error)
+        if not messages:  # a full disk, say
+            raise
+        return Failed(messages)
+
+
+def _filled(documents: Iterable[tuple[str, str]], limit: int) -> Iterator[tuple[str, list[str]]]:
+    """The documents of each split in groups of about `limit` bytes of text or more."""
+    waiting: dict[str, list[str]] = {}
+    sizes: dict[str, int] = {}
+    for split, text in documents:
+        waiting.setdefault(split, []).append(text)
+        sizes[split] = sizes.get(split, 0) + len(text.encode())
+        if sizes[split] >= limit:
+            yield split, waiting.pop(split)
+            sizes[split] = 0
+    yield from waiting.items()
+
+
+def make_shard(job: ShardJob) -> ShardResult:
+    """Parts -> a shard and its examples, as slices of its tokens."""
+    if job.directory.exists():
         entry = describe_shard(job.directory)
     else:
-        entry = save_shard(job.directory, _encode(job, job.documents, tokenizer))
-    statistics = survey_shard(open_shard(job.directory), tokenizer.vocab_size)
-    return ShardResult(job.directory.parent.name, entry, statistics)
+        entry = save_shard(job.directory, _joined([open_shard(part) for part in job.parts]))
+    shard = open_shard(job.directory)
+    statistics = survey_shard(shard, _tokenizer(job.tokenizer).vocab_size)
+    indices = tuple(_index(job, index, shard) for index in job.indices)
+    return ShardResult(job.directory.parent.name, entry, statistics, indices)
 
 
-def index(job: IndexJob) -> IndexResult:
-    """A shard -> its examples, as slices of its tokens."""
-    shard = open_shard(job.shard)
-    if job.file.exists():
-        rows, file = np.load(job.file), describe_file(job.file)
+def _joined(parts: list[Shard]) -> Shard:
+    """Shards one after the other as one."""
+    tokens = np.concatenate([part.tokens for part in parts])
+    return Shard(tokens, _offsets([part.sentences for part in parts]), _offsets([part.documents for part in parts]))
+
+
+def _offsets(parts: list[np.ndarray]) -> np.ndarray:
+    ends = np.cumsum([0, *(part[-1] for part in parts)])
+    return np.concatenate([[0], *(part[1:] + start for part, start in zip(parts, ends, strict=False))]).astype("<i8")
+
+
+def _index(job: ShardJob, index: IndexJob, shard: Shard) -> IndexResult:
+    if index.file.exists():
+        rows, file = np.load(index.file), describe_file(index.file)
     else:
         rows = build_index(
             shard,
             shard_number=job.number,
-            objective=job.objective,
-            rows=job.rows,
-            max_seq_length=job.max_seq_length,
-            short_seq_prob=job.short_seq_prob,
-            dupe_factor=job.dupe_factor,
-            seed=job.seed,
+            objective=index.objective,
+            rows=index.rows,
+            max_seq_length=index.max_seq_length,
+            short_seq_prob=index.short_seq_prob,
+            dupe_factor=index.dupe_factor,
+            seed=index.seed,
         )
-        file = write_array(job.file, rows)
+        file = write_array(index.file, rows)
     assert rows.dtype == EXAMPLE
-    entry = {"file": f"{job.file.parent.name}/{job.file.name}", "rows": len(rows), **file}
-    return IndexResult(entry, survey_index(rows, {job.number: shard}, job.max_seq_length))
+    entry = {"file": f"{index.file.parent.name}/{index.file.name}", "rows": len(rows), **file}
+    return IndexResult(entry, survey_index(rows, {job.number: shard}, index.max_seq_length))
 
 
 @lru_cache(maxsize=1)
 def _tokenizer(directory: Path) -> Tokenizer:
-    """Cached between shards, because the tokenizer caches words."""
+    """Cached between jobs, because the tokenizer caches words."""
     return Tokenizer.load(directory)
 
 
@@ -120,12 +323,13 @@ def _google_tokenizer(directory: Path) -> GoogleTokenizer:
     return GoogleTokenizer(_tokenizer(directory))
 
 
-def _encode(job: TokeniseJob, documents: Iterable[str], tokenizer: Tokenizer) -> Shard:
+def _encode(job: UnitJob, documents: Iterable[str], tokenizer: Tokenizer) -> Shard:
     document_lengths: list[int] = []
     sentences = _sentences(job, documents, document_lengths, keep_spaces=tokenizer.keeps_leading_space)
     dtype = token_dtype(tokenizer.vocab_size)
-    encode_flat = (_google_tokenizer(job.tokenizer) if job.google_rules else tokenizer).encode_flat
-    tokens, lengths = [], []
+    google = job.options.recipe == "google"
+    encode_flat = (_google_tokenizer(job.options.output / "tokenizer") if google else tokenizer).encode_flat
+    tokens, lengths = [np.empty(0, dtype)], [np.empty(0, np.int64)]
     while batch := list(islice(sentences, _SENTENCES_AT_ONCE)):
         ids, id_counts = encode_flat(batch)
         tokens.append(ids.astype(dtype))
@@ -134,17 +338,18 @@ def _encode(job: TokeniseJob, documents: Iterable[str], tokenizer: Tokenizer) ->
 
 
 def _sentences(
-    job: TokeniseJob, documents: Iterable[str], document_lengths: list[int], *, keep_spaces: bool
+    job: UnitJob, documents: Iterable[str], document_lengths: list[int], *, keep_spaces: bool
 ) -> Iterator[str]:
     """Yields the sentences of all documents in order; appends each document's number of them to `document_lengths`.
 
     keep_spaces: a sentence keeps one space for the white space before it, so that the sentences of a document,
     concatenated, are its text again.
     """
+    one_sentence_a_line = job.unit.sources[0].format == "lines"
     for text in documents:
-        if job.one_sentence_a_line:
+        if one_sentence_a_line:
             found = [line for part in text.split("\n") if (line := part.strip())]
         else:
-            found = split_sentences(text, job.language)
+            found = split_sentences(text, job.options.language)
         document_lengths.append(len(found))
         yield from with_leading_spaces(text, found) if keep_spaces else found

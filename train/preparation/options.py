@@ -13,7 +13,7 @@ from typing import Any
 from bert_jax.data.pretraining.examples import OBJECTIVES, ROWS, default_dupe_factor
 from bert_jax.data.pretraining.shards import describe_file
 from bert_jax.data.text.documents import DocumentRule
-from bert_jax.data.text.sources import FORMATS, CorpusFile
+from bert_jax.data.text.sources import FORMATS
 from bert_jax.errors import UserError
 from bert_jax.files import near_path
 from bert_jax.formats.hub import fetch
@@ -61,6 +61,8 @@ def inputs_in(text: str) -> tuple[str, ...]:
 
 
 RECIPES = ("default", "google")
+RUNNERS = ("pool", "beam")
+DUPLICATES = ("near", "lines")
 HELD_OUT, SEED, GOOGLE_SEED = 0.005, 0, 12345
 
 
@@ -77,6 +79,7 @@ class PrepareOptions(ShownConfig):
     field: str = "text"
     unwrap: bool = False
     documents: str | None = None
+    dedupe: str | None = None
     language: str = "en"
     vocab: str | None = None
     vocab_size: int | None = None
@@ -95,6 +98,8 @@ class PrepareOptions(ShownConfig):
     held_out_tail: float = 0.0  # the share of each document at its end, by default of a text of few documents
     seed: int | None = None
     workers: int | None = None
+    runner: str = RUNNERS[0]
+    beam: tuple[str, ...] = ()  # Beam's pipeline options
     shard_bytes: int = 16 << 20
     for_run: bool = False  # train.pretrain prepares text=: messages name the options as its fields
 
@@ -108,7 +113,13 @@ class PrepareOptions(ShownConfig):
             raise UserError(self.spelled(str(error))) from None
 
     def _check_choices(self) -> None:
-        choices = {"recipe": RECIPES, "objective": OBJECTIVES, "rows": ROWS, "format": (*FORMATS, None)}
+        choices = {
+            "recipe": RECIPES,
+            "runner": RUNNERS,
+            "objective": OBJECTIVES,
+            "rows": ROWS,
+            "format": (*FORMATS, None),
+        }
         for name, kind in choices.items():
             if getattr(self, name) not in kind:
                 raise _wrong(self, name, f"one of {', '.join(filter(None, kind))}")
@@ -120,12 +131,22 @@ class PrepareOptions(ShownConfig):
             )
         if self.recipe == "google" and self.objective != "nsp":
             raise UserError(f"--recipe google: needs --objective nsp, found {self.objective}; use the default recipe")
+        if self.beam and self.runner != "beam":
+            raise UserError(f"--runner {self.runner}: takes no options of Beam, found {' '.join(self.beam)} after --")
+        if self.runner == "beam" and self.workers is not None:
+            raise UserError("--workers: is for --runner pool; Beam has options of its own, which go after --")
         if self.rows != ROWS[0] and self.objective != "none":
             raise UserError(
                 f"--rows {self.rows}: needs --objective none, found {self.objective}, which makes sentence pairs"
             )
 
     def _check_documents(self) -> None:
+        if self.dedupe is not None:
+            kinds = self.dedupe.split(",")
+            if not set(kinds) <= set(DUPLICATES) or len(set(kinds)) < len(kinds):
+                raise _wrong(self, "dedupe", "near, lines or near,lines")
+            if self.recipe == "google":
+                raise UserError("--dedupe: --recipe google takes the text as it is; leave one of them out")
         if self.unwrap and (self.recipe == "google" or self.format == "lines"):
             what = "--format lines" if self.format == "lines" else f"--recipe {self.recipe}"
             raise UserError(f"--unwrap: joins lines, but {what} takes every line for a sentence; leave one of them out")
@@ -173,7 +194,7 @@ class PrepareOptions(ShownConfig):
             dupe_factor=default_dupe_factor(self.objective) if self.dupe_factor is None else self.dupe_factor,
             held_out=0.0 if google and self.held_out is None else self.held_out,
             seed=(GOOGLE_SEED if google else SEED) if self.seed is None else self.seed,
-            workers=self.workers or available_cores(),
+            workers=None if self.runner == "beam" else self.workers or available_cores(),
             cased=bool(self.cased) if self.vocab is None else self.cased,
             vocab=None if self.vocab is None else str(find_vocabulary(self.vocab)),
         )
@@ -210,12 +231,16 @@ class PrepareOptions(ShownConfig):
             "field": self.field,
             **({"unwrap": True} if self.unwrap else {}),
             **({"documents": self.documents} if self.documents else {}),
+            **({"dedupe": self.dedupe} if self.dedupe else {}),
             "language": self.language,
             "shard_bytes": self.shard_bytes,
         }
 
-    def identity(self, sources: Sequence[CorpusFile]) -> dict[str, Any]:
-        """Everything that the result depends on, as JSON values: runs with equal values write the same bytes."""
+    def identity(self, inputs: Sequence[dict[str, Any]]) -> dict[str, Any]:
+        """Everything that the result depends on, as JSON values: runs with equal values write the same bytes.
+
+        inputs: name, format, size and sha256 of each file.
+        """
         if self.vocab is None:
             vocabulary = {"vocab_size": self.vocab_size}
         else:
@@ -231,7 +256,7 @@ class PrepareOptions(ShownConfig):
             **tables,
             "cased": self.cased,
             "strip_accents": self.strip_accents,
-            "input": [{"name": source.path.name, "format": source.format, **_describe(source)} for source in sources],
+            "input": list(inputs),
         }
 
 
@@ -239,7 +264,7 @@ _VALUE = r"[a-z0-9]+(?::\S+)?(?=[\s,;.)]|$)"
 _AS_FIELDS = (
     (re.compile(r"(?<!leave )--unwrap\b(?!:)"), "text_options.unwrap=true"),
     (re.compile(r"--(un)?cased\b"), lambda found: f"text_options.cased={'false' if found[1] else 'true'}"),
-    (re.compile(rf"--(objective|format|rows|documents) (?!or\b|and\b|to\b)({_VALUE})"), r"text_options.\1=\2"),
+    (re.compile(rf"--(objective|format|rows|documents|dedupe) (?!or\b|and\b|to\b)({_VALUE})"), r"text_options.\1=\2"),
     (re.compile(r"--vocab (FILE\|DIR\|HUB_ID)"), r"text_options.vocab=\1"),
     (re.compile(r"--vocab-size N\b"), "text_options.vocab_size=N"),
     (re.compile(r"another --output\b"), "another run="),
@@ -252,13 +277,6 @@ _AS_FIELDS = (
 def available_cores() -> int:
     """Cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def _describe(source: CorpusFile) -> dict[str, Any]:
-    try:
-        return describe_file(source.path)
-    except OSError as error:
-        raise UserError(f"{source.path}: cannot be read ({error.strerror})") from None
 
 
 def _wrong(options: PrepareOptions, name: str, expected: str) -> UserError:

@@ -47,6 +47,9 @@ def print_report(manifest: dict[str, Any], *, title: str) -> None:
     )  # fmt: skip
     if "held_out_note" in report:
         console.print(report["held_out_note"], markup=False, soft_wrap=True)
+    if removed := report.get("removed"):
+        what = f"{removed['documents']:,} documents and {removed['lines']:,} lines of others that repeat earlier ones"
+        console.print(f"removed: {what}, {removed['text_share']:.2%} of the text", soft_wrap=True)
     for warning in report["warnings"]:
         print_warning(warning)
 
@@ -54,6 +57,11 @@ def print_report(manifest: dict[str, Any], *, title: str) -> None:
 def print_warning(warning: str) -> None:
     """Prints a warning on stderr."""
     Console(stderr=True, highlight=False).print("warning:", warning, style="yellow", markup=False, soft_wrap=True)
+
+
+def print_failure(message: str) -> None:
+    """Prints what is wrong with a file, one of several, on stderr."""
+    Console(stderr=True, highlight=False).print("failed:", message, style="red", markup=False, soft_wrap=True)
 
 
 def _origin(tokenizer: dict[str, Any]) -> str:

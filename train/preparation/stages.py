@@ -1,90 +1,53 @@
-"""The stages of preparing text and their progress: tokenizer, token shards, example indices. Each resumes."""
+"""The stages of preparing text: each is a function that a runner maps over units, shards or files; each resumes."""
 
-import sys
-import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+import shutil
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import count, islice
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, Protocol
 
 import numpy as np
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
 from bert_jax.data.pretraining.google_recipe import google_instances
 from bert_jax.data.pretraining.report import SplitStatistics, survey_index
 from bert_jax.data.pretraining.shards import SPLITS, describe_file, new_directory, open_shard, write_array
-from bert_jax.data.text.corpus import MAX_DOCUMENT_CHARS, Corpus
-from bert_jax.data.text.lines import no_progress
 from bert_jax.data.text.sources import CorpusFile
 from bert_jax.data.tokenizer.google import GoogleTokenizer
 from bert_jax.data.tokenizer.tokenizer import Tokenizer
-from bert_jax.data.vocabulary import SPECIAL_TOKENS, count_words, learn_vocabulary
-from bert_jax.data.workers import Workers
+from bert_jax.data.vocabulary import add_counts, learn_vocabulary
 from bert_jax.errors import UserError
-from train.preparation.held_out import in_splits
-from train.preparation.jobs import IndexJob, IndexResult, ShardResult, TokeniseJob
+from train.preparation.held_out import is_enough, with_held_out
+from train.preparation.jobs import (
+    Failed,
+    IndexJob,
+    IndexResult,
+    ShardJob,
+    ShardResult,
+    UnitJob,
+    UnitResult,
+    parts_folder,
+    read_unit_result,
+)
 from train.preparation.options import PrepareOptions
+from train.preparation.progress import ProgressReport
+from train.preparation.shard_plan import ShardPlan
+from train.preparation.show import print_failure
+from train.preparation.units import FileFacts, InputRecord, LookJob, Unit
 
-_SECONDS_BETWEEN_LINES = 60.0
-
-
-class ProgressReport:
-    """`with ProgressReport("tokenising", total=bytes, unit="MB", scale=1e6) as report: report.advance(n)`.
-
-    `total` and `advance` count in the same unit; `scale` of these are one `unit` of the printed rate.
-    """
-
-    def __init__(self, what: str, *, total: float, unit: str, scale: float = 1.0, stream: TextIO | None = None):
-        self._what, self._total, self._unit, self._scale = what, total, unit, scale
-        self._console = Console(file=stream or sys.stderr, highlight=False)
-        self._done = 0.0
-        self._start = self._last_line = time.monotonic()
-        self._bar: Progress | None = None
-
-    def __enter__(self) -> "ProgressReport":
-        if self._console.is_terminal:
-            columns = (
-                TextColumn("{task.description}"),
-                BarColumn(),
-                TaskProgressColumn(),
-                TextColumn("{task.fields[rate]}"),
-                TimeRemainingColumn(),
-            )
-            self._bar = Progress(*columns, console=self._console)
-            self._task = self._bar.add_task(self._what, total=self._total, rate="")
-            self._bar.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._bar:
-            self._bar.stop()
-
-    def advance(self, amount: float) -> None:
-        """Adds `amount` to what is done, and shows the progress if it is time."""
-        self.reach(self._done + amount, self._total)
-
-    def reach(self, done: float, total: float) -> None:
-        """Sets how much is done and the total, and shows the progress if it is time."""
-        self._done, self._total = done, total
-        now = time.monotonic()
-        if self._bar:
-            self._bar.update(self._task, completed=done, total=total, rate=self._rate(now))
-        elif now - self._last_line >= _SECONDS_BETWEEN_LINES:
-            self._last_line = now
-            self._console.print(self._line(now), markup=False, soft_wrap=True)
-
-    def _rate(self, now: float) -> str:
-        return f"{self._done / self._scale / max(now - self._start, 1e-9):.1f} {self._unit}/s"
-
-    def _line(self, now: float) -> str:
-        left = (self._total - self._done) * (now - self._start) / max(self._done, 1e-9)
-        share = self._done / max(self._total, 1e-9)
-        return f"{self._what}: {share:.0%}, {self._rate(now)}, {left / 60:.0f} min left"
-
-
+_JOBS = "train.preparation.jobs"
+_FILES_AT_ONCE, _BYTES_AT_ONCE = 256, 64 << 20
 _MASKS = ("mask_positions", "mask_inputs", "mask_count")
+
+
+class Runner(Protocol):
+    """Runs a function over jobs: `Workers`, or Beam's pipelines."""
+
+    def map(self, function: str, jobs: Iterable[Any]) -> Iterator[Any]:
+        """Yields `function(job)` for each job, in the order of the jobs; `function` is "package.module:name"."""
+        ...
 
 
 @dataclass
@@ -96,29 +59,107 @@ class PreparedSplit:
     examples: dict[int, list[IndexResult]] = field(default_factory=dict)
 
 
-def open_corpus(
-    options: PrepareOptions, sources: Sequence[CorpusFile], progress: Callable[[int], None] = no_progress
-) -> Corpus:
-    """The documents of the sources. For recipe google it reads them as Google's script does, and never cuts them.
+class Failures:
+    """The files that could not be read so far, each with the message that says why."""
 
-    `progress` is called with the number of bytes read, as they are read.
+    def __init__(self):
+        self.messages: dict[Path, str] = {}
+
+    def add(self, failed: Failed) -> None:
+        self.messages.update(failed.messages)
+
+    def error(self, sources: Sequence[CorpusFile]) -> UserError:
+        """One line about the failed files; prints a line about each if there are several."""
+        messages = [self.messages[source.path] for source in sources if source.path in self.messages]
+        if len(sources) == 1:
+            return UserError(messages[0])
+        then = "mend {} or leave {} out, and start the same command again: what it has done of the others is kept"
+        if len(messages) == 1:
+            return UserError(f"{messages[0]} ({then.format('this file', 'it')})")
+        for message in messages:
+            print_failure(message)
+        return UserError(
+            f"{len(messages)} of {len(sources)} files cannot be read, see above; {then.format('them', 'them')}"
+        )
+
+
+def look_at(
+    options: PrepareOptions, sources: Sequence[CorpusFile], record: InputRecord, runner: Runner, failures: Failures
+) -> dict[CorpusFile, FileFacts]:
+    """Stage 0: the facts of each file that can be read. Files that have not changed since are not read again."""
+    facts = {source: known for source in sources if (known := record.get(source))}
+    new = [source for source in sources if source not in facts]
+    jobs = [LookJob(group, _without_inputs(options)) for group in _in_groups(new)]
+    with ProgressReport("looking at the files", total=size_of(new), unit="MB", scale=1e6) as report:
+        for job, found in zip(jobs, runner.map("train.preparation.units:look", jobs), strict=True):
+            for source, result in zip(job.sources, found, strict=True):
+                if isinstance(result, str):
+                    failures.messages[source.path] = result
+                else:
+                    facts[source] = result
+                    record.put(source, result)
+                    report.advance(result.bytes)
+    return {source: facts[source] for source in sources if source in facts}
+
+
+def _in_groups(sources: Iterable[CorpusFile]) -> Iterator[tuple[CorpusFile, ...]]:
+    """Files in groups that one job takes some seconds for."""
+    group: list[CorpusFile] = []
+    filled = 0
+    for source in sources:
+        group.append(source)
+        filled += _bytes_of(source)
+        if len(group) == _FILES_AT_ONCE or filled >= _BYTES_AT_ONCE:
+            yield tuple(group)
+            group, filled = [], 0
+    if group:
+        yield tuple(group)
+
+
+def choose_held_out(
+    options: PrepareOptions, units: Sequence[Unit], runner: Runner, failures: Failures
+) -> PrepareOptions | None:
+    """The options with the default of `held_out` for this text; None if it depends on a file that cannot be read.
+
+    It is known after a few units of a text that has many documents; otherwise all units are read.
     """
-    google = options.recipe == "google"
-    return Corpus(
-        sources,
-        field=options.field,
-        documents=options.documents,
-        unwrap=options.unwrap,
-        as_google=google,
-        max_document_chars=1 << 62 if google else MAX_DOCUMENT_CHARS,
-        progress=progress,
-    )
+    found: list[tuple[int, int]] = []
+    failed = Failed({})
+    todo = iter(units)
+    with ProgressReport("counting documents", total=total_bytes(units), unit="MB", scale=1e6) as report:
+        for number in count():
+            some = list(islice(todo, 16**number))
+            for unit, result in over_units(options, some, runner, f"{_JOBS}:measure_documents"):
+                failed.messages.update(result.messages) if isinstance(result, Failed) else found.extend(result)
+                report.advance(unit.bytes)
+            if not some or is_enough(len(found)):
+                break
+    if not is_enough(len(found)):  # the text of a file that cannot be read would change the share
+        failures.add(failed)
+        if failures.messages:
+            return None
+    return with_held_out(options, found)
 
 
-def make_tokenizer(options: PrepareOptions, sources: Sequence[CorpusFile]) -> tuple[Tokenizer, dict[str, Any]]:
+def over_units(
+    options: PrepareOptions, units: Sequence[Unit], runner: Runner, function: str
+) -> Iterator[tuple[Unit, Any]]:
+    """Yields (unit, result) of `function`, "package.module:name", which takes a `UnitJob`."""
+    jobs = [UnitJob(unit, _without_inputs(options)) for unit in units]
+    return zip(units, runner.map(function, jobs), strict=True)
+
+
+def _without_inputs(options: PrepareOptions) -> PrepareOptions:
+    """The options for a worker, to which the names of all files would be sent with every job."""
+    return replace(options, inputs=())
+
+
+def make_tokenizer(
+    options: PrepareOptions, units: Sequence[Unit], runner: Runner, failures: Failures
+) -> tuple[Tokenizer, dict[str, Any]] | None:
     """Loads the tokenizer of `vocab`, or learns a vocabulary from the train split; returns it and the learner's report.
 
-    The report is {} for a loaded tokenizer.
+    The report is {} for a loaded tokenizer. None: a vocabulary has to be learnt, and a file cannot be read.
     """
     google = options.recipe == "google"
     switches: dict[str, Any] = {"max_word_length": 200, "literal_special_tokens": False} if google else {}
@@ -132,12 +173,20 @@ def make_tokenizer(options: PrepareOptions, sources: Sequence[CorpusFile]) -> tu
             raise UserError(f"--vocab {options.vocab}: {error}") from None
         except UserError as error:
             raise UserError(str(error).replace("cased=True or cased=False", "--cased or --uncased")) from error
-    assert options.vocab_size and options.workers and options.held_out is not None
-    with ProgressReport("counting words", total=size_of(sources), unit="MB", scale=1e6) as report:
-        documents = open_corpus(options, sources, report.advance)
-        texts = (text for split, text in in_splits(options, documents) if split == "train")
-        literal = () if google else SPECIAL_TOKENS
-        counts = count_words(texts, special_tokens=literal, workers=options.workers)
+    assert options.vocab_size and options.held_out is not None
+    with ProgressReport("counting words", total=total_bytes(units), unit="MB", scale=1e6) as report:
+
+        def parts() -> Iterator[dict[str, int]]:
+            for unit, result in over_units(options, units, runner, f"{_JOBS}:count_unit"):
+                if isinstance(result, Failed):
+                    failures.add(result)
+                else:
+                    yield result
+                report.advance(unit.bytes)
+
+        counts = add_counts(parts())
+    if failures.messages:
+        return None
     try:
         learnt = learn_vocabulary(
             counts,
@@ -172,121 +221,33 @@ def save_tokenizer(tokenizer: Tokenizer, directory: Path) -> None:
         tokenizer.save(temporary.path)
 
 
-class ShardPlan:
-    """Divides documents into shards, by the documents and the options alone; the number of workers has no effect.
-
-    A shard is complete once it has `shard_bytes` of text and two documents with words follow, so that every shard has
-    at least two.
-    """
-
-    def __init__(self, options: PrepareOptions):
-        self._options = options
-        self._needs_two = options.objective != "none" and options.recipe != "google"
-        self.dropped = 0
-
-    def shards(self, corpus: Corpus) -> Iterator[tuple[str, int, list[str]]]:
-        """Yields (split, number within the split, documents).
-
-        Raises UserError if the train split has no words, or only one document where two are needed. A held-out split
-        that is too small for a shard is left out, and `dropped` counts its documents.
-        """
-        filling = {split: _Filling(self._options.shard_bytes) for split in SPLITS}
-        numbers = dict.fromkeys(SPLITS, 0)
-        for split, text in in_splits(self._options, corpus):
-            if done := filling[split].add(text):
-                yield split, numbers[split], done
-                numbers[split] += 1
-        for split in SPLITS:
-            last, with_words = filling[split].rest()
-            if with_words >= 1 + self._needs_two:
-                yield split, numbers[split], last
-            elif split != "train":
-                self.dropped = len(last)
+def tokenise_units(
+    options: PrepareOptions, units: Sequence[Unit], runner: Runner, failures: Failures
+) -> list[UnitResult]:
+    """Stage 1, the slowest: text -> parts of shards. Keeps the parts that exist; each unit's result, in order."""
+    results = {unit.key: done for unit in units if (done := read_unit_result(parts_folder(options, unit)))}
+    new = list({unit.key: unit for unit in units if unit.key not in results}.values())
+    with ProgressReport("tokenising", total=total_bytes(new), unit="MB", scale=1e6) as report:
+        for unit, result in over_units(options, new, runner, f"{_JOBS}:tokenise_unit"):
+            if isinstance(result, Failed):
+                failures.add(result)
             else:
-                raise UserError(_too_little(self._options, corpus.documents, with_words))
+                results[unit.key] = result
+            report.advance(unit.bytes)
+    return [results[unit.key] for unit in units if unit.key in results]
 
 
-def _too_little(options: PrepareOptions, documents: int, with_words: int) -> str:
-    if not with_words:
-        return f"the train split has no words ({documents} documents in all): the text is empty, or all held out"
-    one = "the text is one document" if documents == 1 else "the train split is one document"
-    if options.unwrap or options.documents:
-        mend = "Say what a document is, as in --documents paragraphs or --documents heading:CHAPTER"
-    else:
-        mend = "Separate documents by blank lines"
-    return (
-        f"{one}: next-sentence prediction draws random sentences from a second one. {mend}, or train without it: "
-        "--objective none"
-    )
+def make_shards(
+    options: PrepareOptions, plan: ShardPlan, tokenizer: Tokenizer, runner: Runner
+) -> dict[str, PreparedSplit]:
+    """Stage 2: parts -> shards, and their examples of each length (but for recipe google). Keeps those that exist.
 
-
-class _Filling:
-    """Collects documents of one split until they fill a shard."""
-
-    def __init__(self, limit: int):
-        self._limit = limit
-        self._full: list[str] | None = None
-        self._next: list[str] = []
-        self._bytes = self._with_words = 0
-
-    def add(self, text: str) -> list[str] | None:
-        """Adds a document; returns the documents of a shard when one is complete, else None."""
-        done = None
-        self._next.append(text)
-        self._bytes += len(text.encode())
-        self._with_words += any(map(str.isalnum, text))
-        if self._full and self._with_words >= 2:
-            done, self._full = self._full, None
-        if not self._full and self._with_words >= 2 and self._bytes >= self._limit:
-            self._full, self._next = self._next, []
-            self._bytes = self._with_words = 0
-        return done
-
-    def rest(self) -> tuple[list[str], int]:
-        """The last shard's documents, and how many of them have words (2: two or more)."""
-        if self._full:
-            return self._full + self._next, 2
-        return self._next, self._with_words
-
-
-def tokenise_corpus(
-    options: PrepareOptions, sources: Sequence[CorpusFile], tokenizer: Tokenizer, workers: Workers
-) -> tuple[dict[str, PreparedSplit], Corpus, ShardPlan]:
-    """Stage 1, the slowest: text -> token shards. Keeps the shards that exist."""
-    assert options.held_out is not None
-    plan = ShardPlan(options)
-    splits = {split: PreparedSplit(SplitStatistics(tokenizer.vocab_size)) for split in SPLITS}
-    with ProgressReport("tokenising", total=size_of(sources), unit="MB", scale=1e6) as report:
-        corpus = open_corpus(options, sources, report.advance)
-        job = partial(
-            TokeniseJob,
-            tokenizer=options.output / "tokenizer",
-            one_sentence_a_line=any(source.format == "lines" for source in sources),
-            google_rules=options.recipe == "google",
-            language=options.language,
-        )
-        jobs = (
-            job(directory, None if directory.exists() else documents)
-            for split, number, documents in plan.shards(corpus)
-            for directory in [options.output / split / f"shard-{number:05d}"]
-        )
-        result: ShardResult
-        for result in workers.map("train.preparation.jobs:tokenise", jobs):
-            splits[result.split].shards.append(result.entry)
-            splits[result.split].statistics.add(result.statistics)
-    return splits, corpus, plan
-
-
-def index_examples(options: PrepareOptions, splits: dict[str, PreparedSplit], workers: Workers) -> None:
-    """Stage 2: token shards -> examples of each length, one file per shard."""
+    Removes the parts of each shard once it is complete.
+    """
     assert options.seed is not None and options.dupe_factor is not None
-    jobs = [
-        (split, length, number, _index_file(options, split, length, number))
-        for split in SPLITS
-        for length in options.max_seq_length
-        for number in range(len(splits[split].shards))
-    ]
-    make = partial(
+    splits = {split: PreparedSplit(SplitStatistics(tokenizer.vocab_size)) for split in SPLITS}
+    lengths = () if options.recipe == "google" else options.max_seq_length
+    index = partial(
         IndexJob,
         objective=options.objective,
         rows=options.rows,
@@ -294,15 +255,32 @@ def index_examples(options: PrepareOptions, splits: dict[str, PreparedSplit], wo
         dupe_factor=options.dupe_factor,
         seed=options.seed,
     )
-    described = (
-        make(options.output / split / f"shard-{number:05d}", number, file, max_seq_length=length)
-        for split, length, number, file in jobs
-    )
-    with ProgressReport("pairing sentences", total=len(jobs), unit="shards") as report:
-        results = workers.map("train.preparation.jobs:index", described)
-        for (split, length, _, _), result in zip(jobs, results, strict=True):
-            splits[split].examples.setdefault(length, []).append(result)
+    planned = [(split, number, parts) for split in SPLITS for number, parts in enumerate(plan.shards[split])]
+    jobs = [
+        ShardJob(
+            options.output / split / f"shard-{number:05d}",
+            number,
+            tuple(options.output / "parts" / part.folder for part in parts),
+            options.output / "tokenizer",
+            tuple(index(_index_file(options, split, length, number), max_seq_length=length) for length in lengths),
+        )
+        for split, number, parts in planned
+    ]
+    uses = Counter(part for job in jobs for part in job.parts)
+    result: ShardResult
+    with ProgressReport("making shards and examples", total=len(jobs), unit="shards") as report:
+        for job, result in zip(jobs, runner.map(f"{_JOBS}:make_shard", jobs), strict=True):
+            split = splits[result.split]
+            split.shards.append(result.entry)
+            split.statistics.add(result.statistics)
+            for length, made in zip(lengths, result.indices, strict=True):
+                split.examples.setdefault(length, []).append(made)
+            uses.subtract(job.parts)
+            for part in job.parts:
+                if not uses[part]:
+                    shutil.rmtree(part, ignore_errors=True)
             report.advance(1)
+    return splits
 
 
 def index_google(options: PrepareOptions, splits: dict[str, PreparedSplit], tokenizer: Tokenizer) -> None:
@@ -347,5 +325,18 @@ def _index_file(options: PrepareOptions, split: str, length: int, number: int) -
     return folder / f"{number:05d}.npy"
 
 
-def size_of(sources: Sequence[CorpusFile]) -> int:
-    return sum(source.path.stat().st_size for source in sources)
+def size_of(sources: Iterable[CorpusFile]) -> int:
+    """Bytes on disk; a file that cannot be looked at counts as empty."""
+    return sum(map(_bytes_of, sources))
+
+
+def _bytes_of(source: CorpusFile) -> int:
+    try:
+        return source.path.stat().st_size
+    except OSError:
+        return 0
+
+
+def total_bytes(units: Iterable[Unit]) -> int:
+    """Bytes on disk of the units, for the progress."""
+    return sum(unit.bytes for unit in units)

@@ -1,6 +1,6 @@
 """Looks for hard-wrapped text before anything is prepared, because its lines are neither sentences nor paragraphs."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 
 from bert_jax.data.text.corpus import read_texts
 from bert_jax.data.text.lines import read_lines
@@ -11,11 +11,17 @@ from train.preparation.options import PrepareOptions
 _SAMPLE_CHARS = 1 << 18
 
 
-def warnings_about_lines(options: PrepareOptions, sources: Sequence[CorpusFile]) -> list[str]:
-    """What to say about files that are wrapped and not unwrapped, or the other way round; it reads a part of each."""
-    if options.recipe == "google":
-        return []
-    found = [(source, column_of(source, options)) for source in sources if source.format not in ("lines", "markdown")]
+def may_be_wrapped(source: CorpusFile, options: PrepareOptions) -> bool:
+    """Whether the file is of a kind whose lines matter."""
+    return options.recipe != "google" and source.format not in ("lines", "markdown")
+
+
+def warnings_about_lines(options: PrepareOptions, columns: Mapping[CorpusFile, Column | None]) -> list[str]:
+    """What to say about files that are wrapped and not unwrapped, or the other way round.
+
+    columns: `column_of` each file.
+    """
+    found = [(source, column) for source, column in columns.items() if may_be_wrapped(source, options)]
     wrapped = [(source, column) for source, column in found if column]
     if options.unwrap:
         kept = [source for source, column in found if not column]

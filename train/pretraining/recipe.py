@@ -32,6 +32,7 @@ class TextConfig(ShownConfig):
     unwrap           join the lines of paragraphs that are wrapped at a column
     documents        "paragraphs", "chapters", "files", ... (python -m train.prepare --help); None: paragraphs; with
                      unwrap: chapters
+    dedupe           remove "near" duplicates of documents, repeated "lines", or "near,lines"; None: nothing
     vocab            a vocabulary file, or a folder, run or hub id with one; None: that of init=, or one learnt
                      from the text
     vocab_size       number of pieces to learn from the text
@@ -49,6 +50,7 @@ class TextConfig(ShownConfig):
     field: str = "text"
     unwrap: bool = False
     documents: str | None = None
+    dedupe: str | None = None
     vocab: str | None = None
     vocab_size: int = 30_000
     cased: bool | None = None

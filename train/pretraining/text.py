@@ -14,10 +14,10 @@ from bert_jax.errors import UserError
 from bert_jax.formats.source import Source
 from bert_jax.runtime.hosts import on_first_process
 from train.preparation.directory import prepare
+from train.preparation.jobs import open_corpus
 from train.preparation.options import HELD_OUT, PrepareOptions, inputs_in
 from train.preparation.show import print_report, print_warning
-from train.preparation.stages import open_corpus
-from train.preparation.wrapping import warnings_about_lines
+from train.preparation.wrapping import column_of, warnings_about_lines
 from train.pretraining.recipe import PretrainConfig
 from train.pretraining.source import PreparedData, RandomData
 from train.pretraining.start import adopted_model
@@ -89,11 +89,16 @@ def sampled_text(config: PretrainConfig, given: frozenset[str], source: Source |
             options = replace(options, inputs=sample, format="jsonl", field="text", unwrap=False, documents=None)
             options = replace(options, held_out=held_out)
         manifest = prepare(options)
-        about_lines = warnings_about_lines(_options(config, folder / "data"), sources) if share < 1 else []
+        about_lines = _about_lines(_options(config, folder / "data"), sources) if share < 1 else []
         for warning in (*map(options.spelled, about_lines), *manifest["report"]["warnings"]):
             print_warning(warning)
         seconds = (time.monotonic() - started) / share
         yield SampledText(options.output, share=share, seconds=seconds, vocab_size=options.vocab_size)
+
+
+def _about_lines(options: PrepareOptions, sources: Sequence[CorpusFile]) -> list[str]:
+    """What to say about wrapped files; a sample's own lines are those of the files no longer."""
+    return warnings_about_lines(options, {source: column_of(source, options) for source in sources})
 
 
 def _write_sample(path: Path, options: PrepareOptions, sources: Sequence[CorpusFile]) -> float:
@@ -128,6 +133,7 @@ def _options(config: PretrainConfig, output: Path) -> PrepareOptions:
         "field": options.field,
         "unwrap": options.unwrap,
         "documents": options.documents,
+        "dedupe": options.dedupe,
         "vocab": vocab,
         "vocab_size": None if vocab else options.vocab_size,
         "cased": options.cased,

@@ -44,7 +44,13 @@ def sentence_hashes(shard: TokenShard, *, shortest: int = 1) -> np.ndarray:
     starts = range(0, len(sentences) - 1, _SENTENCES_AT_ONCE)
     hashes = [np.empty(0, np.uint64)]
     hashes += (_hash_sentences(tokens, sentences[start : start + _SENTENCES_AT_ONCE + 1]) for start in starts)
-    return np.unique(np.concatenate(hashes)[np.diff(sentences) >= shortest])
+    return _distinct(np.concatenate(hashes)[np.diff(sentences) >= shortest])
+
+
+def _distinct(hashes: np.ndarray) -> np.ndarray:
+    """What np.unique returns: since NumPy 2.3 it takes many times as long for values that are hashes."""
+    hashes = np.sort(hashes)
+    return hashes[np.append(True, hashes[1:] != hashes[:-1])] if len(hashes) else hashes
 
 
 def _hash_sentences(tokens: np.ndarray, sentences: np.ndarray) -> np.ndarray:
@@ -68,10 +74,16 @@ class DistinctCounter:
         self._limit = limit
         self._bits = 0
         self._kept = np.empty(0, np.uint64)
+        self._new: list[np.ndarray] = []  # not sorted in yet, because sorting takes longer than all else here
 
     def add(self, hashes: np.ndarray) -> None:
         """Add hashes: uint64, any number, repeats allowed."""
-        self._kept = np.union1d(self._kept, self._sample(hashes))
+        self._new.append(self._sample(hashes))
+        if sum(map(len, self._new)) > self._limit:
+            self._merge()
+
+    def _merge(self) -> None:
+        self._kept, self._new = _distinct(np.concatenate([self._kept, *self._new])), []
         while len(self._kept) > self._limit:
             self._bits += 1
             self._kept = self._sample(self._kept)
@@ -81,6 +93,7 @@ class DistinctCounter:
 
     @property
     def count(self) -> int:
+        self._merge()
         return len(self._kept) << self._bits
 
 
@@ -211,7 +224,7 @@ def warnings_about(text: Mapping[str, Any], examples: Mapping[str, Any], objecti
     if text["duplicate_lines"] > 0.2:
         found.append(
             f"{text['duplicate_lines']:.0%} of the lines repeat another line: duplicates make the loss stall; "
-            "remove them"
+            "--dedupe lines keeps the first of the long ones only"
         )
     for length, figures in examples.items():
         if objective == "nsp" and not 0.4 < figures["label_1_share"] < 0.75:

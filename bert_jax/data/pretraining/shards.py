@@ -21,6 +21,7 @@ import io
 import itertools
 import json
 import os
+import secrets
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -144,11 +145,14 @@ def _map_array(path: Path) -> np.ndarray:
 
 
 class new_directory:
-    """`with new_directory(path) as d:` write to `d.path`, a temporary folder that is renamed to `path` at the end."""
+    """`with new_directory(path) as d:` write to `d.path`, a temporary folder that is renamed to `path` at the end.
+
+    If another worker has made `path` in the meantime, its folder stays: workers that make one folder make the same.
+    """
 
     def __init__(self, final: Path):
         self._final = final
-        self.path = final.with_name(f".{final.name}.{os.getpid()}.tmp")
+        self.path = final.with_name(f".{final.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
 
     def __enter__(self) -> "new_directory":
         shutil.rmtree(self.path, ignore_errors=True)
@@ -160,7 +164,12 @@ class new_directory:
             shutil.rmtree(self.path, ignore_errors=True)
             return
         sync(self.path)
-        os.rename(self.path, self._final)
+        try:
+            os.rename(self.path, self._final)
+        except OSError:
+            if not self._final.is_dir():
+                raise
+            shutil.rmtree(self.path)
         sync(self._final.parent)
 
 

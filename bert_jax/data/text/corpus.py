@@ -41,7 +41,8 @@ class Corpus:
     and after the iteration, `documents` counts the documents as they are in the files.
 
     Raises UserError, naming file and line: bytes that are not UTF-8, damaged compression, a line that is not a JSON
-    object, a missing field, a field that is not text; and, after the last file, if there was no document at all.
+    object, a missing field, a field that is not text; and, after the last file, if there was no document at all
+    (unless `may_be_empty`).
     """
 
     def __init__(
@@ -53,6 +54,7 @@ class Corpus:
         unwrap: bool = False,
         as_google: bool = False,
         max_document_chars: int = MAX_DOCUMENT_CHARS,
+        may_be_empty: bool = False,
         progress: Callable[[int], None] = no_progress,
     ):
         self._sources = sources
@@ -61,6 +63,7 @@ class Corpus:
         self._unwrap = unwrap
         self._as_google = as_google
         self._max_chars = max_document_chars
+        self._may_be_empty = may_be_empty
         self._progress = progress
         self.documents = 0
         self.cut = 0
@@ -74,7 +77,7 @@ class Corpus:
                 yield piece
             self.documents += pieces > 0
             self.cut += pieces > 1
-        if not self.documents:
+        if not self.documents and not self._may_be_empty:
             names = ", ".join(str(source.path) for source in self._sources[:3])
             raise UserError(f"{names}{', ...' if len(self._sources) > 3 else ''}: no text in the corpus, it is empty")
 
@@ -87,7 +90,7 @@ class Corpus:
                         lines = text.split("\n")
                         yield unwrap(lines) if self._unwrap else lines
             elif self._as_google:
-                files = (read_lines(path, self._progress, as_tensorflow=True) for path, _ in group)
+                files = (_lines(source, self._progress, as_tensorflow=True) for source in group)
                 yield from DocumentRule("paragraphs").divide(line for lines in files for _, line in lines)
             else:
                 for source in group:
@@ -95,13 +98,21 @@ class Corpus:
 
     def _divided(self, source: CorpusFile) -> Iterator[Iterable[str]]:
         """The documents of a plain file."""
-        lines = (line for _, line in read_lines(source.path, self._progress))
+        lines = (line for _, line in _lines(source, self._progress))
         if source.format == "markdown":
             return DocumentRule(self._rule or "files").divide(markdown_lines(lines))
         if not self._unwrap or source.format == "lines":
             return DocumentRule(self._rule or "paragraphs").divide(lines)
         rule = DocumentRule(self._rule or "chapters")
         return rule.divide(unwrap(lines, rule.is_boundary))
+
+
+def _lines(
+    source: CorpusFile, progress: Callable[[int], None], *, as_tensorflow: bool = False
+) -> Iterator[tuple[int, str]]:
+    """`read_lines` of the source's range."""
+    path, _, start, stop, before = source
+    return read_lines(path, progress, as_tensorflow=as_tensorflow, start=start, stop=stop, lines_before=before)
 
 
 def _pieces(lines: Iterable[str], max_chars: int) -> Iterator[str]:
@@ -127,7 +138,7 @@ def read_texts(
     Raises UserError as `Corpus` does.
     """
     read = _read_parquet if source.format == "parquet" else _read_jsonl
-    for where, values in read(source.path, fields, progress):
+    for where, values in read(source, fields, progress):
         texts = [_checked_text(values[field], field, where) for field in fields]
         if source.format == "wikipedia":
             texts = [text.removeprefix(f"{values.get('title')}\n") for text in texts]
@@ -135,12 +146,12 @@ def read_texts(
 
 
 def _read_jsonl(
-    path: Path, fields: Sequence[str], progress: Callable[[int], None]
+    source: CorpusFile, fields: Sequence[str], progress: Callable[[int], None]
 ) -> Iterator[tuple[str, dict[str, object]]]:
-    for number, line in read_lines(path, progress):
+    for number, line in _lines(source, progress):
         if not line.strip():
             continue
-        where = f"{path}, line {number}"
+        where = f"{source.path}, line {number}"
         try:
             value = json.loads(line)
         except json.JSONDecodeError as error:
@@ -158,14 +169,13 @@ def _read_jsonl(
 
 
 def _read_parquet(
-    path: Path, fields: Sequence[str], progress: Callable[[int], None]
+    source: CorpusFile, fields: Sequence[str], progress: Callable[[int], None]
 ) -> Iterator[tuple[str, dict[str, object]]]:
-    try:
-        import pyarrow
-        from pyarrow import parquet
-    except ImportError:
-        raise UserError(f"{path}: reading Parquet needs the package pyarrow: pip install 'bert-jax[parquet]'") from None
-    row = 0
+    import_parquet(path := source.path)
+    import pyarrow
+    from pyarrow import parquet
+
+    row = source.lines_before
     try:
         with parquet.ParquetFile(path) as file:
             names = file.schema_arrow.names
@@ -173,16 +183,30 @@ def _read_parquet(
                 if field not in names:
                     raise UserError(f"{path}: no column {field!r}; the file has {_some_names(names)}")
             size, rows = path.stat().st_size, max(file.metadata.num_rows, 1)
-            for batch in file.iter_batches(batch_size=_PARQUET_ROWS, columns=list(fields)):
+            groups = range(source.start, file.num_row_groups if source.stop is None else source.stop)
+            for batch in file.iter_batches(batch_size=_PARQUET_ROWS, row_groups=groups, columns=list(fields)):
                 for value in batch.to_pylist():
                     row += 1
                     yield f"{path}, row {row}", value
                 progress(size * batch.num_rows // rows)
     except (pyarrow.ArrowException, OSError) as error:
-        raise UserError(f"{path}, after row {row}: cannot be read as Parquet ({str(error).splitlines()[0]})") from None
+        raise parquet_error(path, row, error) from None
     except UnicodeDecodeError:
         named = f"column {fields[0]!r} has" if len(fields) == 1 else f"columns {', '.join(map(repr, fields))} have"
         raise UserError(f"{path}, after row {row}: the {named} text that is not UTF-8") from None
+
+
+def import_parquet(path: Path) -> None:
+    """Raises UserError if the package that reads Parquet is missing."""
+    try:
+        import pyarrow.parquet  # noqa: F401
+    except ImportError:
+        raise UserError(f"{path}: reading Parquet needs the package pyarrow: pip install 'bert-jax[parquet]'") from None
+
+
+def parquet_error(path: Path, row: int, error: Exception) -> UserError:
+    """An error of pyarrow as a UserError that names the file and the last row that was read."""
+    return UserError(f"{path}, after row {row}: cannot be read as Parquet ({str(error).splitlines()[0]})")
 
 
 def _checked_text(value: object, field: str, where: str) -> str:

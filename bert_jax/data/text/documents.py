@@ -43,6 +43,15 @@ class DocumentRule:
         elif rule != "files":
             raise UserError(f"found {rule!r}, expected {RULES}")
 
+    @property
+    def is_local(self) -> bool:
+        """Whether the blank lines before a line, and the line, tell if a document starts there."""
+        return self._least_chars == 1 and bool(self._blank_lines or self._separator or self._heading)
+
+    def starts_document(self, line: str, blank: int) -> bool:
+        """Of a rule that `is_local`: whether a document starts at this line, which has words, after `blank` lines."""
+        return bool(self._blank_lines and blank >= self._blank_lines) or self.is_boundary(line)
+
     def is_boundary(self, line: str) -> bool:
         """Whether a line ends or starts a document by its words."""
         line = line.strip()

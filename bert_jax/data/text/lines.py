@@ -27,6 +27,9 @@ def read_lines(
     *,
     as_tensorflow: bool = False,
     wrong: Wrong = refuse,
+    start: int = 0,
+    stop: int | None = None,
+    lines_before: int = 0,
 ) -> Iterator[tuple[int, str]]:
     """Yields (line number from 1, the line without its newline) of a UTF-8 file, plain, gzip or zstd.
 
@@ -36,11 +39,13 @@ def read_lines(
 
     as_tensorflow: returns lines as TensorFlow's `gfile.GFile` does: without any "\r", and with the byte-order mark,
     which is otherwise removed. wrong: called with the error of a line that is not UTF-8; the line is skipped.
+    start, stop: offsets into the decompressed file: reads the lines that begin from `start` up to `stop`; one begins at
+    `start`. lines_before: how many lines there are before `start`.
 
     Raises UserError, naming file and line, on bytes that are not UTF-8, a damaged or truncated compressed file, a
     line over 256 MB, and on errors of the operating system.
     """
-    for number, raw in _raw_lines(path, progress):
+    for number, raw in _raw_lines(path, progress, start, stop, lines_before):
         if as_tensorflow:
             raw = raw.replace(b"\r", b"")
             if not raw:  # "\r" after the last newline: no line
@@ -69,33 +74,41 @@ def what_is_text(lines: Iterable[bytes], source: str) -> Iterator[str | UserErro
             yield error
 
 
-def _raw_lines(path: Path, progress: Callable[[int], None]) -> Iterator[tuple[int, bytes]]:
-    number = 0
+def _raw_lines(
+    path: Path, progress: Callable[[int], None], start: int = 0, stop: int | None = None, lines_before: int = 0
+) -> Iterator[tuple[int, bytes]]:
+    number = lines_before
     try:
-        with _open(path, progress) as file:
-            while raw := file.readline(MAX_LINE_BYTES + 1):
+        with open_text(path, progress) as file:
+            _skip(file, start)
+            position = start
+            while (stop is None or position < stop) and (raw := file.readline(MAX_LINE_BYTES + 1)):
                 number += 1
+                position += len(raw)
                 if len(raw) > MAX_LINE_BYTES:
                     raise UserError(
                         f"{path}, line {number}: longer than {MAX_LINE_BYTES >> 20} MB; break it into lines"
                     )
                 yield number, raw
-    except EOFError:
-        raise UserError(f"{path}, after line {number}: the compressed file ends too early; fetch it again") from None
-    except (gzip.BadGzipFile, zlib.error, _ZstdDamage) as error:
-        raise UserError(
-            f"{path}, after line {number}: the compressed file is damaged ({error}); fetch it again"
-        ) from None
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read ({error.strerror or error})") from None
+    except READING_ERRORS as error:
+        raise reading_error(path, number, error) from None
+
+
+def _skip(file: IO[bytes] | gzip.GzipFile, start: int) -> None:
+    """Passes over `start` bytes; a compressed file has to be decompressed up to there."""
+    if start and file.seekable():
+        file.seek(start)
+        return
+    while start and (block := file.read(min(start, _BUFFER))):
+        start -= len(block)
 
 
 def read_head(path: Path, size: int = 4096) -> bytes:
     """The first bytes of a file's text, decompressed; b"" if the file cannot be read: `read_lines` says why."""
     try:
-        with _open(path, no_progress) as file:
+        with open_text(path, no_progress) as file:
             return file.read(size)
-    except (OSError, EOFError, zlib.error, _ZstdDamage, UserError):
+    except (*READING_ERRORS, UserError):
         return b""
 
 
@@ -126,7 +139,8 @@ def _decode(raw: bytes, source: str, number: int) -> str:
 
 
 @contextmanager
-def _open(path: Path, progress: Callable[[int], None]) -> Iterator[IO[bytes] | gzip.GzipFile]:
+def open_text(path: Path, progress: Callable[[int], None] = no_progress) -> Iterator[IO[bytes] | gzip.GzipFile]:
+    """The bytes of a text file, decompressed; `progress` is called with the numbers of bytes read from the disk."""
     compression = compression_of(path)
     with io.BufferedReader(_CountedFile(path, progress), _BUFFER) as file:
         if compression == "gzip":
@@ -154,6 +168,20 @@ class _CountedFile(io.FileIO):
 
 class _ZstdDamage(Exception):
     """A frame that zstandard cannot decode."""
+
+
+READING_ERRORS = (EOFError, OSError, zlib.error, _ZstdDamage)
+"""What reading from `open_text` raises; `reading_error` makes one line of it."""
+
+
+def reading_error(path: Path, line: int, error: Exception) -> UserError:
+    """One of READING_ERRORS as a UserError that names the file and the last line that was read."""
+    if isinstance(error, EOFError):
+        return UserError(f"{path}, after line {line}: the compressed file ends too early; fetch it again")
+    if isinstance(error, gzip.BadGzipFile | zlib.error | _ZstdDamage):
+        return UserError(f"{path}, after line {line}: the compressed file is damaged ({error}); fetch it again")
+    assert isinstance(error, OSError)
+    return UserError(f"{path}: cannot be read ({error.strerror or error})")
 
 
 class _ZstdFile(io.RawIOBase):

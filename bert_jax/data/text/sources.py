@@ -23,10 +23,17 @@ _BY_SUFFIX = {
 
 
 class CorpusFile(NamedTuple):
-    """A file of the corpus and how it is read: one of FORMATS."""
+    """A file of the corpus, or a range of one (`ranges.divide`), and how it is read: one of FORMATS.
+
+    start, stop: offsets into a text file's decompressed bytes, row groups of a Parquet file; stop None: to the end.
+    lines_before: how many lines, or rows, there are before `start`, for messages.
+    """
 
     path: Path
     format: str
+    start: int = 0
+    stop: int | None = None
+    lines_before: int = 0
 
 
 def find_sources(

@@ -12,7 +12,9 @@ CONFIG = "train/run/config.py"
 FINETUNING = "train/finetuning/job.py"
 STARTING = "train/finetuning/start.py"
 HOLDING_OUT = "train/preparation/held_out.py"
-STAGES = "train/preparation/stages.py"
+SHARD_PLAN = "train/preparation/shard_plan.py"
+UNITS = "train/preparation/units.py"
+RANGES = "bert_jax/data/text/ranges.py"
 OF_RUNS = "tests/train/pretraining/test_pretrain.py"
 OF_RECIPE = "tests/train/pretraining/test_recipe.py"
 OF_SCALE = "tests/train/pretraining/test_scale.py"
@@ -20,6 +22,8 @@ OF_METER = "tests/train/run/test_meter.py"
 OF_EVALUATION = "tests/train/pretraining/test_evaluation.py"
 OF_FINETUNING = "tests/train/finetuning/test_finetune.py"
 OF_STARTING = "tests/train/finetuning/test_start.py"
+OF_DEDUPE = "tests/train/preparation/test_dedupe.py"
+OF_INPUTS = "tests/train/preparation/test_inputs.py"
 OF_PREPARING = "tests/train/preparation/test_prepare.py"
 DATA_RULES = "train/diagnosis/data_rules.py"
 METRIC_RULES = "train/diagnosis/metric_rules.py"
@@ -237,11 +241,53 @@ MUTANTS: tuple[Mutant, ...] = (
         ("tests/training/test_mesh_batches.py::test_random_batches_are_a_function_of_seed_step_and_row",),
     ),
     Mutant(
-        STAGES,
-        "if self._full and self._with_words >= 2:",
-        "if self._full:",
+        SHARD_PLAN,
+        "if sum(part.with_words for part in self._next) < 2:",
+        "if not self._next:",
         "the last shard may have one document, with no other to draw a sentence from",
         (f"{OF_PREPARING}::test_one_shard_of_one_document_never_comes_about",),
+    ),
+    Mutant(
+        "train/preparation/removal.py",
+        "if len(data) < LEAST_LINE_BYTES:",
+        "if not data:",
+        "short lines that repeat are removed, as people's answers in a dialogue",
+        (f"{OF_DEDUPE}::test_a_long_line_is_kept_where_it_comes_first_and_short_lines_stay",),
+    ),
+    Mutant(
+        "bert_jax/data/text/near_duplicates.py",
+        "(signatures == one).mean(axis=1) >= SIMILARITY",
+        "(signatures == one).mean(axis=1) >= 0.5",
+        "documents that share half of their words are removed",
+        ("tests/data/text/test_near_duplicates.py::test_what_is_removed_is_what_comparing_all_pairs_removes",),
+    ),
+    Mutant(
+        HOLDING_OUT,
+        '"held-out" if is_held_out(original, options.held_out)',
+        '"held-out" if is_held_out(text, options.held_out)',
+        "a document that loses lines changes its side",
+        (f"{OF_DEDUPE}::test_a_document_whose_lines_go_stays_on_its_side",),
+    ),
+    Mutant(
+        UNITS,
+        'if (stat.st_size, stat.st_mtime_ns) != (known["bytes"], known["mtime_ns"]):',
+        'if stat.st_size != known["bytes"]:',
+        "a file that was changed while preparing is taken for the one that was read",
+        (f"{OF_INPUTS}::test_a_file_with_a_new_time_is_read_again_and_one_with_a_new_text_refused",),
+    ),
+    Mutant(
+        "train/preparation/directory.py",
+        'if 0 < more <= record.get("failed", 0) and',
+        "if 0 < more and",
+        "unfinished work goes on with files that were added to the text",
+        (f"{OF_INPUTS}::test_a_broken_file_may_be_left_out_but_no_other",),
+    ),
+    Mutant(
+        RANGES,
+        "if line.strip() and starts(line, blank):",
+        "if line.strip():",
+        "a range of a text starts in the middle of a document",
+        ("tests/data/text/test_ranges.py::test_the_ranges_of_a_text_have_its_documents_in_its_order",),
     ),
     Mutant(
         DATA_RULES,

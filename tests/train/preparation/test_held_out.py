@@ -8,7 +8,7 @@ import pytest
 from bert_jax.data.text.corpus import split_sentences
 from bert_jax.files import write_json
 from tests.train.preparation.test_prepare import VOCABULARY, documents_of, make_documents
-from train.preparation.held_out import in_splits, with_held_out
+from train.preparation.held_out import in_splits, measured, with_held_out
 from train.preparation.show import print_report
 from train.prepare import PrepareOptions, prepare
 
@@ -41,10 +41,10 @@ def write_books(tmp_path: Path, *texts: str) -> None:
 @pytest.mark.parametrize("books", [1, 2, 9])
 def test_the_end_of_each_of_few_documents_is_held_out_at_a_sentence(options, newline, books):
     texts = [long_text(1500 if books == 1 else 600, seed, newline) for seed in range(books)]
-    chosen = with_held_out(PrepareOptions(**options), texts)
+    chosen = with_held_out(PrepareOptions(**options), map(measured, texts))
     assert chosen.held_out == 0.0
     parts: dict[str, list[str]] = {"train": [], "held-out": []}
-    for split, text in in_splits(chosen, texts):
+    for split, text in in_splits(chosen, zip(texts, texts, strict=True)):
         parts[split].append(text)
     assert [head + tail for head, tail in zip(parts["train"], parts["held-out"], strict=True)] == texts
     for head, tail, text in zip(parts["train"], parts["held-out"], texts, strict=True):

@@ -25,7 +25,7 @@ from bert_jax.data.text.lines import read_lines
 from bert_jax.data.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import UserError
 from tests.data.pretraining.google_script import google_instances, google_lines, google_pieces
-from train.preparation.held_out import is_held_out, with_held_out
+from train.preparation.held_out import is_held_out, measured, with_held_out
 from train.preparation.show import print_report
 from train.prepare import PrepareOptions, main, prepare
 from train.run.stopping import exit_code
@@ -127,7 +127,7 @@ def test_by_default_a_small_corpus_holds_out_enough_to_evaluate_on(options, tmp_
     del options["held_out"]
     for count, short, least, most in ((10, True, 2, 3), (60, True, 6, 8), (60, False, 2, 4)):
         texts = [text if short else "\n".join([text] * 100) for text in make_documents(count, seed=count)]
-        share = with_held_out(PrepareOptions(**options), texts).held_out
+        share = with_held_out(PrepareOptions(**options), map(measured, texts)).held_out
         assert least <= sum(is_held_out(text, share) for text in texts) <= most, (count, share)
     manifest = made(**options)
     assert manifest["settings"]["held_out"] > 0.02
@@ -192,27 +192,31 @@ def test_a_killed_run_resumes_with_the_missing_files(options, tmp_path):
     corpus = Path(options["inputs"][0])
     corpus.write_text("\n\n".join(make_documents(200)))
     made(**undisturbed)
-    for stage, workers in [("train/shard-00006", 2), ("train/examples-40/00003.npy", 1)]:
-        output = tmp_path / f"killed-{workers}"
+    stages = [("parts/*/unit.json", 3), ("train/shard-*", 7), ("train/examples-40/*.npy", 4)]
+    for (stage, number), workers in zip(stages, (2, 2, 1), strict=True):
+        output = tmp_path / f"killed-{number}"
         process = subprocess.Popen(
             [*COMMAND, *arguments(options | {"output": output, "workers": workers})], cwd=ROOT, stderr=subprocess.PIPE
         )
-        while not (output / stage).exists():
+        while len(list(output.glob(stage))) < number:
             assert process.poll() is None
             time.sleep(0.001)
         process.send_signal(signal.SIGKILL)
         process.communicate()
         assert not (output / "manifest.json").exists()
-        before = {p: p.stat().st_mtime_ns for p in output.rglob("*.npy") if ".tmp" not in str(p)}
-        (output / "train" / ".shard-00099.1.tmp").mkdir()
-        (output / "train" / ".shard-00099.1.tmp" / "tokens.npy").write_bytes(b"half")
-        assert len(before) > 10
+        parts, shards = list(output.glob("parts/*/unit.json")), list(output.glob("*/*/*.npy"))
+        before = {path: path.stat().st_mtime_ns for path in (*parts, *shards)}
+        (output / "parts" / ".unit.1.tmp").mkdir(parents=True)
+        (output / "parts" / ".unit.1.tmp" / "tokens.npy").write_bytes(b"half")
+        assert len(parts) >= 3
         assert not (output / "train" / "shard-00025").exists() or workers == 1
         with pytest.raises(UserError, match="other options: seed 0 \\(now 1\\)"):
             made(**options | {"output": output, "seed": 1})
+        files = {path: path.stat().st_mtime_ns for path in (*parts, *shards)}
+        assert files == before
         made(**options | {"output": output})
         assert hashes(output) == hashes(undisturbed["output"])
-        assert {p: p.stat().st_mtime_ns for p in before} == before
+        assert {path: path.stat().st_mtime_ns for path in shards} == {path: before[path] for path in shards}
 
 
 @pytest.mark.slow

@@ -4,8 +4,8 @@ import io
 
 import pytest
 
-from train.preparation import stages as progress
-from train.preparation.stages import ProgressReport
+from train.preparation import progress
+from train.preparation.progress import ProgressReport
 
 
 class Terminal(io.StringIO):
