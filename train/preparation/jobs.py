@@ -13,7 +13,7 @@ from bert_jax.data.pretraining.examples import EXAMPLE, build_index
 from bert_jax.data.pretraining.report import ShardStatistics, survey_index, survey_shard
 from bert_jax.data.pretraining.shards import (
     Shard,
-    describe_file,
+    describe_array,
     describe_shard,
     open_shard,
     pack_flat,
@@ -91,7 +91,7 @@ def index(job: IndexJob) -> IndexResult:
     """A shard -> its examples, as slices of its tokens."""
     shard = open_shard(job.shard)
     if job.file.exists():
-        rows, file = np.load(job.file), describe_file(job.file)
+        rows, file = np.load(job.file), describe_array(job.file)
     else:
         rows = build_index(
             shard,

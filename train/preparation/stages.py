@@ -14,7 +14,7 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 
 from bert_jax.data.pretraining.google_recipe import google_instances
 from bert_jax.data.pretraining.report import SplitStatistics, survey_index
-from bert_jax.data.pretraining.shards import SPLITS, describe_file, new_directory, open_shard, write_array
+from bert_jax.data.pretraining.shards import SPLITS, describe_array, new_directory, open_shard, write_array
 from bert_jax.data.text.corpus import MAX_DOCUMENT_CHARS, Corpus
 from bert_jax.data.text.lines import no_progress
 from bert_jax.data.text.sources import CorpusFile
@@ -335,8 +335,8 @@ def index_google(options: PrepareOptions, splits: dict[str, PreparedSplit], toke
                 write_array(file, made.rows)
             rows = np.load(file)
             folder = file.parent.name
-            entry = {"file": f"{folder}/{file.name}", "rows": len(rows), **describe_file(file)}
-            entry["masks"] = {f"{folder}/{path.name}": describe_file(path) for path in masks}
+            entry = {"file": f"{folder}/{file.name}", "rows": len(rows), **describe_array(file)}
+            entry["masks"] = {f"{folder}/{path.name}": describe_array(path) for path in masks}
             statistics = survey_index(rows, dict(enumerate(shards)), length)
             splits[split].examples[length] = [IndexResult(entry, statistics)]
 
