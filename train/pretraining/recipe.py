@@ -1,6 +1,7 @@
 """The config of a pretraining run: one frozen dataclass and its checks."""
 
 import dataclasses
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -74,7 +75,9 @@ class PretrainConfig(ShownConfig):
     accumulation          the number of parts, the same in all phases; None: the fewest that tokens_per_device allows
     fused_loss            never hold all masked-LM logits at once; has no effect with mesh.tensor > 1 or a teacher
     seed                  of the parameters, the data and dropout
-    data                  a prepared directory, or "random"
+    data                  a prepared directory, several with their shares ("wiki:0.7,books:0.3"), or "random"
+    data_temperature      if data= has no shares: each is tokens^(1/temperature); above 1 the small ones get more
+    data_shares           shares of several by phase: a tuple for each phase, in the order of data=
     text                  files, folders and globs with commas between them, prepared into the run directory first
     eval_data             a prepared directory; None: the held-out part of `data`
     init                  a run directory, a folder or a hub id to start from, with its architecture
@@ -104,6 +107,8 @@ class PretrainConfig(ShownConfig):
     seed: int = 0
 
     data: str | None = None
+    data_temperature: float = 1.0
+    data_shares: tuple[tuple[float, ...], ...] = ()
     text: str | None = None
     text_options: TextConfig = field(default_factory=TextConfig)
     eval_data: str | None = None
@@ -143,6 +148,8 @@ class PretrainConfig(ShownConfig):
             )
         if self.distillation is not None and self.teacher is None:
             raise UserError("distillation: has no effect without a teacher; say teacher=SOURCE or leave it out")
+        if not 0 < self.data_temperature < math.inf:
+            raise UserError(f"data_temperature: found {self.data_temperature}; expected a number above 0")
         if self.keep < 2:
             raise UserError(f"keep: found {self.keep}; at least 2, so that a damaged checkpoint has one before it")
         for name in (

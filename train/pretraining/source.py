@@ -7,6 +7,7 @@ import numpy as np
 from bert_jax.data.pretraining.batches import Batches, RandomBatches
 from bert_jax.data.pretraining.directory import open_directory
 from bert_jax.data.pretraining.masking import MaskingConfig, default_max_predictions
+from bert_jax.data.pretraining.mixture import MixedBatches
 from bert_jax.data.pretraining.shards import manifest_files
 from bert_jax.data.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import UserError
@@ -45,13 +46,36 @@ class PreparedData:
     def examples(self, length: int, split: str = "train") -> int:
         return sum(entry["rows"] for entry in self.manifest["splits"][split]["examples"].get(str(length), []))
 
+    def check_length(self, config: PretrainConfig, length: int) -> None:
+        """Raises UserError if there are no examples of a length that a phase needs."""
+        if self.examples(length) == 0:
+            have = ", ".join(map(str, self.lengths))
+            lengths = ",".join(str(length) for length in sorted({phase.length for phase in config.phases}))
+            mend = (
+                "choose another run=" if config.text else f"run python -m train.prepare with --max-seq-length {lengths}"
+            )
+            raise UserError(
+                f"{self.directory.name}: has no examples of length {length}, which a phase needs; it has {have}; "
+                f"{mend}, or change phases"
+            )
+
+    @property
+    def digest(self) -> str:
+        """A sum of the manifest, which has the sums of all files: equal for equal data."""
+        return self.manifest["checksum"]
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of the text to train on."""
+        return sum(shard["tokens"] for shard in self.manifest["splits"]["train"]["shards"])
+
     @property
     def size(self) -> int:
         """Bytes of all its files."""
         return sum(entry["bytes"] for _, entry in manifest_files(self.manifest))
 
     @property
-    def passes(self) -> int:
+    def passes(self) -> float:
         """How many passes over the text its examples are."""
         return self.manifest["settings"]["dupe_factor"]
 
@@ -68,7 +92,7 @@ class PreparedData:
         *,
         shuffle: bool = True,
         first_row: int = 0,
-    ) -> Batches:
+    ) -> Batches | MixedBatches:
         """The batches of a phase; `first_row`: how many rows earlier phases of the same length used."""
         return Batches(
             self.directory,
@@ -81,7 +105,7 @@ class PreparedData:
             first_row=first_row,
         )
 
-    def evaluation_batches(self, config: PretrainConfig, phase: Phase) -> tuple[Batches, int] | None:
+    def evaluation_batches(self, config: PretrainConfig, phase: Phase) -> tuple[Batches | MixedBatches, int] | None:
         """Batches in the order of the index, and how many to evaluate; None if nothing was held out."""
         examples = self.examples(phase.length, self.evaluation_split)
         if examples == 0:
@@ -95,7 +119,7 @@ class RandomData:
 
     tokenizer = None
     unigram_counts = None
-    fingerprint = "random"
+    fingerprint = digest = "random"
 
     def __init__(self, vocab_size: int, objective: str):
         self.vocab_size = vocab_size
@@ -125,24 +149,3 @@ DataSource = PreparedData | RandomData
 def head_for(data: DataSource) -> str:
     """The head to train for the data's objective: without sentence pairs a pooler would learn nothing."""
     return "mlm" if data.objective == "none" else "pretraining"
-
-
-def open_data(config: PretrainConfig) -> DataSource:
-    """Opens the data that `config.data` names; raises UserError if it lacks a length that a phase needs."""
-    if config.data == "random":
-        return RandomData(config.model.vocab_size, config.text_options.objective)
-    if config.data is None:
-        raise UserError("data: not given; say data=DIR (made by python -m train.prepare), text=GLOB, or data=random")
-    data = PreparedData(config.data)
-    for phase in config.phases:
-        if data.examples(phase.length) == 0:
-            have = ", ".join(map(str, data.lengths))
-            lengths = ",".join(str(length) for length in sorted({phase.length for phase in config.phases}))
-            mend = (
-                "choose another run=" if config.text else f"run python -m train.prepare with --max-seq-length {lengths}"
-            )
-            raise UserError(
-                f"{data.directory.name}: has no examples of length {phase.length}, which a phase needs; it has {have}; "
-                f"{mend}, or change phases"
-            )
-    return data

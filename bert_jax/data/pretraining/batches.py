@@ -103,6 +103,7 @@ class Batches:
         self._order_key = derive(seed, _ORDER)
         self._mask_seed = int(derive(seed, _MASKS)[0])
         self._shuffle = shuffle
+        self.is_remote = data.is_remote
         self._ahead = Lookahead(self.reads) if data.is_remote else None
 
     def __len__(self) -> int:
@@ -147,17 +148,26 @@ class Batches:
         real_B = places_B < len(self)
         if real_B.all() and len(real_B):
             return self._make(epochs_B, places_B)
-        if not real_B.any():  # make one row, only to get the names, types and widths
-            made = self._make(np.zeros(1, np.int64), np.zeros(1, np.int64))
-            return {name: self._padded(name, array[:0], real_B) for name, array in made.items()}
+        if not real_B.any():
+            return {name: self._padded(name, array, real_B) for name, array in self.at(rows_B[:0]).items()}
         made = self._make(epochs_B[real_B], places_B[real_B])
         return {name: self._padded(name, array, real_B) for name, array in made.items()}
+
+    def at(self, positions_B: np.ndarray) -> dict[str, np.ndarray]:
+        """The rows at any positions (integers [B]) of the sequence of epochs; `batch` without steps and padding."""
+        if not len(positions_B):  # make one row, only to get the names, types and widths
+            return {name: array[:0] for name, array in self.at(np.zeros(1, np.int64)).items()}
+        return self._make(*np.divmod(positions_B, len(self)))
 
     def reads(self, step: int, rows_B: np.ndarray) -> list[Callable[[], object]]:
         """Calls that read the files which these rows of a step need; see `Lookahead`."""
         epochs_B, places_B = self._places(step, rows_B)
         real_B = places_B < len(self)
         return in_parts(self._rows.read, self._examples(epochs_B[real_B], places_B[real_B]))
+
+    def reads_at(self, positions_B: np.ndarray) -> list[Callable[[], object]]:
+        """Calls that read the files which `at` needs."""
+        return in_parts(self._rows.read, self._examples(*np.divmod(positions_B, len(self))))
 
     def _padded(self, name: str, array: np.ndarray, real_B: np.ndarray) -> np.ndarray:
         fill = {"next_sentence_label": IGNORED_LABEL, "input_ids": self._vocabulary.pad_id}.get(name, 0)
