@@ -111,7 +111,7 @@ class Cache:
         for home in self.root.glob("*/arrays"):
             for folder, _, names in os.walk(home):
                 for name in names:
-                    if name.startswith("."):  # `_created` is about to rename it
+                    if name.startswith("."):  # `_create` is about to give it its name
                         continue
                     with suppress(FileNotFoundError):
                         path = os.path.join(folder, name)
@@ -281,27 +281,30 @@ class _BlockFile:
 
     @contextmanager
     def _opened(self) -> Iterator[int]:
-        try:
-            descriptor = os.open(self._path, os.O_RDWR)
-        except FileNotFoundError:
-            descriptor = self._created()
+        while True:
+            try:
+                descriptor = os.open(self._path, os.O_RDWR)
+                break
+            except FileNotFoundError:
+                self._create()
         try:
             yield descriptor
         finally:
             os.close(descriptor)
 
-    def _created(self) -> int:
-        """An empty copy: all hole. If two processes make it at once, one works on a copy that nobody else finds."""
+    def _create(self) -> None:
+        """Make an empty copy, all hole, unless another thread or process has."""
         with self._home._writing():
             self._path.parent.mkdir(parents=True, exist_ok=True)
             self._home.cache.grow(_HEAD_BYTES)
             name = os.urandom(_NAME_BYTES)
             temporary = self._path.with_name(f".{self._path.name}.{name.hex()}.tmp")
-            descriptor = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o644)
-            os.write(descriptor, name)
-            os.ftruncate(descriptor, _HEAD_BYTES + self.size)
-            os.rename(temporary, self._path)
-        return descriptor
+            with open(temporary, "xb") as file:
+                file.write(name)
+                file.truncate(_HEAD_BYTES + self.size)
+            with suppress(FileExistsError):
+                os.link(temporary, self._path)
+            os.unlink(temporary)
 
     def _verified(self, descriptor: int) -> bytearray:
         name = os.pread(descriptor, _NAME_BYTES, 0)
