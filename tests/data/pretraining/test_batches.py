@@ -498,7 +498,8 @@ def test_the_code_of_the_guide_runs(directory, tmp_path, monkeypatch, capsys):
     assert blocks
     monkeypatch.chdir(tmp_path)
     (tmp_path / "data").symlink_to(directory.parent)
-    (directory.parent / "wiki").symlink_to(prepare(tmp_path / "wiki", lengths=(128,)))
+    for name in ("wiki", "books"):
+        (directory.parent / name).symlink_to(prepare(tmp_path / name, lengths=(128,)))
     namespace: dict = {}
     for block in itertools.islice(blocks, None):
         exec(block, namespace)

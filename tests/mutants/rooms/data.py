@@ -10,6 +10,8 @@ BATCHES = "bert_jax/data/pretraining/batches.py"
 SHARDS = "bert_jax/data/pretraining/shards.py"
 ARRAYS = "bert_jax/data/pretraining/arrays.py"
 BUCKET = "bert_jax/data/pretraining/bucket.py"
+MIXTURE = "bert_jax/data/pretraining/mixture.py"
+OF_MIXTURE = "tests/data/pretraining/test_mixture.py"
 OF_ARRAYS = "tests/data/pretraining/test_arrays.py"
 OF_BUCKET = "tests/data/pretraining/test_bucket.py"
 OF_MASKING = "tests/data/pretraining/test_masking.py"
@@ -289,6 +291,34 @@ MUTANTS: tuple[Mutant, ...] = (
         "if False:",
         "a changed manifest goes unnoticed",
         ("tests/data/pretraining/test_shards.py::test_verify_finds_a_changed_manifest",),
+    ),
+    Mutant(
+        MIXTURE,
+        "due = (number + 0.5) / self.counts[source]",
+        "due = (number + 1.0) / self.counts[source]",
+        "rows of a mixture come from another source than the one that is due",
+        (f"{OF_MIXTURE}::test_rows_come_from_the_source_that_is_due",),
+    ),
+    Mutant(
+        MIXTURE,
+        "found.append((k, here_B, self._first_rows[k] + number_B[here_B]))",
+        "found.append((k, here_B, number_B[here_B]))",
+        "a phase begins each source of a mixture anew",
+        (f"{OF_MIXTURE}::test_a_mixture_goes_on_where_another_left_each_source",),
+    ),
+    Mutant(
+        "train/pretraining/mixture.py",
+        "used, offset = used + Pattern(shares).before(rows), offset - rows",
+        "offset -= rows",
+        "a phase begins each directory of a mixture anew",
+        ("tests/train/pretraining/test_mixture.py::test_phases_continue_each_part_whatever_their_shares_and_lengths",),
+    ),
+    Mutant(
+        "train/pretraining/mixture.py",
+        "part.tokens ** (1 / config.data_temperature)",
+        "part.tokens**config.data_temperature",
+        "a temperature above 1 takes from the small corpora",
+        ("tests/train/pretraining/test_mixture.py::test_shares_are_weights_or_follow_the_temperature",),
     ),
     Mutant(
         ARRAYS,
