@@ -2,21 +2,16 @@
 
 import dataclasses
 import math
-import re
 from collections.abc import Sequence
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from bert_jax.data.pretraining.mixture import MixedBatches, Pattern
-from bert_jax.data.pretraining.shards import MANIFEST
 from bert_jax.errors import UserError
-from train.pretraining.recipe import Phase, PretrainConfig
+from train.pretraining.recipe import Phase, PretrainConfig, directories_in
 from train.pretraining.source import DataSource, PreparedData, RandomData
-
-_WEIGHTED = re.compile(r"(.+):(\d+\.?\d*|\.\d+)")
 
 
 def open_data(config: PretrainConfig) -> DataSource:
@@ -39,30 +34,6 @@ def open_data(config: PretrainConfig) -> DataSource:
     for phase in config.phases:
         data.check_length(config, phase.length)
     return data
-
-
-def directories_in(text: str) -> dict[str, float | None]:
-    """The directories that `data=` names, and their weights: "A:0.7,B:0.3" or "A,B", which has none.
-
-    A text that is itself the path of a prepared directory names that one, whatever characters it has.
-
-    Raises:
-        UserError: some have weights and others none, or one is named twice or is empty.
-    """
-    if (Path(text) / MANIFEST).is_file():
-        return {text: None}
-    found: dict[str, float | None] = {}
-    for item in text.split(","):
-        match = _WEIGHTED.fullmatch(item.strip())
-        name, weight = (match[1], float(match[2])) if match else (item.strip(), None)
-        if not name or name in found:
-            what = "names a directory twice" if name else "has a comma without a directory"
-            raise UserError(f"data: {text} {what}; expected A,B or A:0.7,B:0.3")
-        found[name] = weight
-    without = [name for name, weight in found.items() if weight is None]
-    if 0 < len(without) < len(found):
-        raise UserError(f"data: {without[0]} has no weight, and others have; expected A:0.7,B:0.3 or A,B")
-    return found
 
 
 class MixedData(PreparedData):

@@ -2,18 +2,23 @@
 
 import dataclasses
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache
+from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from bert_jax.config import BertConfig
 from bert_jax.data.pretraining.masking import MaskingConfig
+from bert_jax.data.pretraining.shards import MANIFEST
 from bert_jax.errors import UserError
 from bert_jax.shown import ShownConfig
 from bert_jax.training.distillation import DistillationConfig
 from bert_jax.training.optimizer import OptimizerConfig
 from bert_jax.training.sharding import MeshConfig
+
+_WEIGHTED = re.compile(r"(.+):(\d+\.?\d*|\.\d+)")
 
 
 class Phase(NamedTuple):
@@ -183,6 +188,11 @@ class PretrainConfig(ShownConfig):
             start += phase.steps
         raise ValueError(f"step {step} lies beyond the run's {start} steps")
 
+    def directories(self, name: str) -> list[str]:
+        """The prepared directories that the field `name` ("data" or "eval_data") names; [] for None and "random"."""
+        text = getattr(self, name)
+        return [] if text in (None, "random") else list(directories_in(text))
+
     def rows_before(self, step: int, length: int) -> int:
         """Where batch number `step` is in the data: rows of `length` used so far, by this run and those before it."""
         return dict(self.first_rows).get(length, 0) + rows_used(self.phases, step).get(length, 0)
@@ -216,6 +226,30 @@ class PretrainConfig(ShownConfig):
     def implied(self, changes: dict[str, Any]) -> dict[str, dict[str, str]]:
         """`optimizer.total_steps` of changed phases, for the optimizer's checks (see `train.run.config.override`)."""
         return {"optimizer": {"total_steps": str(_steps(changes["phases"]))}} if "phases" in changes else {}
+
+
+def directories_in(text: str) -> dict[str, float | None]:
+    """The directories that `data=` names, and their weights: "A:0.7,B:0.3" or "A,B", which has none.
+
+    A text that is itself the path of a prepared directory names that one, whatever characters it has.
+
+    Raises:
+        UserError: some have weights and others none, or one is named twice or is empty.
+    """
+    if (Path(text) / MANIFEST).is_file():
+        return {text: None}
+    found: dict[str, float | None] = {}
+    for item in text.split(","):
+        match = _WEIGHTED.fullmatch(item.strip())
+        name, weight = (match[1], float(match[2])) if match else (item.strip(), None)
+        if not name or name in found:
+            what = "names a directory twice" if name else "has a comma without a directory"
+            raise UserError(f"data: {text} {what}; expected A,B or A:0.7,B:0.3")
+        found[name] = weight
+    without = [name for name, weight in found.items() if weight is None]
+    if 0 < len(without) < len(found):
+        raise UserError(f"data: {without[0]} has no weight, and others have; expected A:0.7,B:0.3 or A,B")
+    return found
 
 
 def rows_used(phases: Sequence[Phase], step: int) -> dict[int, int]:

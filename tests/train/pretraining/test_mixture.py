@@ -1,5 +1,6 @@
 """`data=A,B`: shares, temperatures and phases; what does not fit together; a run, its report and its dry run."""
 
+import hashlib
 import json
 import re
 from collections import Counter
@@ -14,9 +15,10 @@ from bert_jax.training.optimizer import OptimizerConfig
 from tests.train.pretraining.conftest import WORDS
 from train import pretrain
 from train.prepare import main as prepare
-from train.pretraining.mixture import MixedData, directories_in, mixed_scores, open_data
-from train.pretraining.recipe import Phase, PretrainConfig
+from train.pretraining.mixture import MixedData, mixed_scores, open_data
+from train.pretraining.recipe import Phase, PretrainConfig, directories_in
 from train.pretraining.source import PreparedData
+from train.run.launch import Launch, what_runs
 from train.run.stopping import EXIT_DONE
 
 PHASES = (Phase(32, 8, 30), Phase(48, 8, 5), Phase(32, 16, 20), Phase(48, 4, 7))
@@ -63,6 +65,14 @@ def test_the_text_of_a_mixture_names_directories_and_weights(text, expected):
 def test_a_directory_whose_name_looks_like_a_mixture_is_one(data: str, tmp_path: Path):
     (tmp_path / "lr=1,b:2").symlink_to(data)
     assert directories_in(str(tmp_path / "lr=1,b:2")) == {str(tmp_path / "lr=1,b:2"): None}
+
+
+def test_hosts_compare_the_manifest_of_every_directory(data: str, books: str):
+    sums = what_runs(Launch(config_of(f"{data}:1,{books}:3"), "run", (), False, False, frozenset()))
+    for path in (data, books):
+        expected = hashlib.sha256((Path(path) / "manifest.json").read_bytes()).hexdigest()
+        assert expected.startswith(sums[f"data/manifest.json of {path}"])
+    assert "data/manifest.json" in what_runs(Launch(config_of(data), "run", (), False, False, frozenset()))
 
 
 def test_shares_are_weights_or_follow_the_temperature(data: str, books: str):
