@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from etils import epath
 
 _BLOCK_BYTES = 4 << 20
+# Of the addresses of a bucket: what reads them, and the extra that installs it. fsspec itself comes with each.
+_PACKAGES = {"s3": ("s3fs", "s3")}
 
 
 def parse_json(text: str | bytes, where: object, hint: str = "") -> Any:
@@ -205,9 +207,10 @@ def is_remote(path: str | os.PathLike[str]) -> bool:
 
 
 def check_reachable(path: str | os.PathLike[str]) -> None:
-    """Raise a UserError that names the extra to install if the path is in a bucket and gcsfs is not installed."""
-    if is_remote(path) and find_spec("gcsfs") is None:
-        raise UserError(f"{path}: paths on a bucket need the package gcsfs; pip install 'bert-jax[gcs]'")
+    """Raise a UserError that names the extra to install if the path is in a bucket whose package is not installed."""
+    package, extra = _PACKAGES.get(os.fspath(path).split("://")[0], ("gcsfs", "gcs"))
+    if is_remote(path) and find_spec(package) is None:
+        raise UserError(f"{path}: paths on a bucket need the package {package}; pip install 'bert-jax[{extra}]'")
 
 
 def copy_folder(source: str | os.PathLike[str], target: str | os.PathLike[str], *, skip: tuple[str, ...] = ()) -> None:

@@ -13,8 +13,9 @@ from bert_jax.formats.source import Source, open_source
 from bert_jax.runtime.hosts import is_first, on_first_process
 from train.pretraining.cost import run_facts
 from train.pretraining.cost_report import print_facts
+from train.pretraining.mixture import open_data
 from train.pretraining.recipe import PretrainConfig
-from train.pretraining.source import DataSource, PreparedData, open_data
+from train.pretraining.source import DataSource, PreparedData
 from train.pretraining.start import check_vocabulary, with_first_rows, with_model_for
 from train.pretraining.text import prepare_text, sampled_text
 from train.run.directory import RunDirectory
@@ -33,6 +34,7 @@ Pretrains a BERT: masked language model and sentence pairs, sharded over all dev
 Words:
     run=runs/NAME          the run directory (default: the config's name and the date); the same command resumes it
     data=DIR | text=GLOB   the training data;  eval_data=DIR  evaluate on this data, not on the held-out part of data=
+                           data=wiki:0.7,books:0.3  several directories, in these shares;  data=gs://BUCKET/DIR
     init=SOURCE            start from a run directory, a folder or a published model (google-bert/bert-base-uncased),
                            with its architecture;  init_optimizer=true  also with its optimizer's moments;
                            init_step=true  also at its step;  init_data=true  continue after the rows that it used
@@ -89,7 +91,8 @@ def open_init(config: PretrainConfig) -> Source | None:
 
 def other_data(config: PretrainConfig, data: DataSource) -> DataSource:
     """The data of `eval_data=`; raises UserError if it was prepared with another vocabulary."""
-    held_out = open_data(dataclasses.replace(config, data=config.eval_data))
+    alone = dataclasses.replace(config, data=config.eval_data, data_shares=(), data_temperature=1.0)
+    held_out = open_data(alone)
     if isinstance(held_out, PreparedData):
         held_out.evaluation_split = "train"  # all of it is held out from this run
     if held_out.fingerprint != data.fingerprint:

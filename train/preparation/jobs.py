@@ -16,7 +16,7 @@ from bert_jax.data.pretraining.examples import EXAMPLE, build_index
 from bert_jax.data.pretraining.report import ShardStatistics, survey_index, survey_shard
 from bert_jax.data.pretraining.shards import (
     Shard,
-    describe_file,
+    describe_array,
     describe_shard,
     new_directory,
     open_shard,
@@ -294,7 +294,7 @@ def _offsets(parts: list[np.ndarray]) -> np.ndarray:
 
 def _index(job: ShardJob, index: IndexJob, shard: Shard) -> IndexResult:
     if index.file.exists():
-        rows, file = np.load(index.file), describe_file(index.file)
+        rows, file = np.load(index.file), describe_array(index.file)
     else:
         rows = build_index(
             shard,

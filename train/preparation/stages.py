@@ -13,7 +13,7 @@ import numpy as np
 
 from bert_jax.data.pretraining.google_recipe import google_instances
 from bert_jax.data.pretraining.report import SplitStatistics, survey_index
-from bert_jax.data.pretraining.shards import SPLITS, describe_file, new_directory, open_shard, write_array
+from bert_jax.data.pretraining.shards import SPLITS, describe_array, new_directory, open_shard, write_array
 from bert_jax.data.text.sources import CorpusFile
 from bert_jax.data.tokenizer.google import GoogleTokenizer
 from bert_jax.data.tokenizer.tokenizer import Tokenizer
@@ -313,8 +313,8 @@ def index_google(options: PrepareOptions, splits: dict[str, PreparedSplit], toke
                 write_array(file, made.rows)
             rows = np.load(file)
             folder = file.parent.name
-            entry = {"file": f"{folder}/{file.name}", "rows": len(rows), **describe_file(file)}
-            entry["masks"] = {f"{folder}/{path.name}": describe_file(path) for path in masks}
+            entry = {"file": f"{folder}/{file.name}", "rows": len(rows), **describe_array(file)}
+            entry["masks"] = {f"{folder}/{path.name}": describe_array(path) for path in masks}
             statistics = survey_index(rows, dict(enumerate(shards)), length)
             splits[split].examples[length] = [IndexResult(entry, statistics)]
 

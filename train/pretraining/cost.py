@@ -24,6 +24,7 @@ from bert_jax.runtime.hosts import on_first_process
 from bert_jax.training.optimizer import make_optimizer, make_schedule
 from bert_jax.training.sharding import MeshBatches, MeshConfig, batch_pieces, batch_shardings, check_sizes, make_mesh
 from bert_jax.training.step import abstract_state, compile_train_step, init_state
+from train.pretraining.mixture import MixedData, parts_to_evaluate
 from train.pretraining.recipe import Phase, PretrainConfig
 from train.pretraining.source import DataSource, PreparedData, head_for
 from train.pretraining.start import objective_of
@@ -204,6 +205,7 @@ def run_facts(config: PretrainConfig, data: DataSource, directory: str) -> dict[
         "memory_limit_bytes": machine.limit,
         "memory_before_bytes": machine.before,
         "phases": phases,
+        "mixture": data.facts() if isinstance(data, MixedData) else None,
         "disk": _disk_facts(config, data, directory, plan.state_bytes, parameters),
     }
     too_big = machine.limit is not None and peaks and max(peaks) > machine.limit
@@ -226,9 +228,9 @@ def _phase_facts(plan: _Plan, machine: Machine, phase: Phase) -> dict[str, Any]:
     memory = plan.memory(compiled)
     timed = plan.timed_step(phase, compiled, machine.room())
     step_seconds = timed["step_seconds"]
-    found = data.evaluation_batches(config, phase)
+    found = [part.evaluation_batches(of, phase) for _, _, part, of in parts_to_evaluate(data, config)]
     evaluations = math.ceil(phase.steps / config.eval_every)
-    evaluated = evaluations * (found[1] if found else 0) * _EVALUATION
+    evaluated = evaluations * sum(one[1] for one in found if one) * _EVALUATION
     examples = data.examples(phase.length) or None
     epochs = phase.steps * phase.batch / examples if examples else None
     passes = data.passes if isinstance(data, PreparedData) else None

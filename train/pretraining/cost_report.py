@@ -5,6 +5,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from train.pretraining.mixture import told
+
 
 def print_facts(facts: dict[str, Any], out: Console) -> None:
     """Prints the result of `run_facts`: what the run costs, a line each, then tables of the model and the phases."""
@@ -22,9 +24,11 @@ def print_facts(facts: dict[str, Any], out: Console) -> None:
 
 def cost_lines(facts: dict[str, Any]) -> dict[str, str]:
     """What the run costs: name -> a line for people."""
+    mixture = {"mixture": told(facts["mixture"])} if facts["mixture"] else {}
     return {
         "time": _time_line(facts),
         "passes": _passes_line(facts),
+        **mixture,
         "tokens": _tokens_line(facts),
         "memory": _memory_line(facts),
         "disk": _disk_line(facts["disk"]),

@@ -19,6 +19,7 @@ from bert_jax.training.checkpoint.checkpoints import on_first_process
 from bert_jax.training.optimizer import make_optimizer, make_schedule
 from bert_jax.training.sharding import MeshBatches, batch_pieces, batch_shardings, check_sizes, make_mesh, to_host
 from bert_jax.training.step import TrainState, compile_eval_step
+from train.pretraining.mixture import MixedData, mixed_scores, parts_to_evaluate, told
 from train.pretraining.recipe import Phase, PretrainConfig
 from train.pretraining.source import DataSource, head_for
 from train.pretraining.start import first_state, objective_of, pretraining_of
@@ -148,7 +149,12 @@ class PretrainingJob(ModelJob):
         self._run, self._data, self._source = run, data, source
         self._eval_step = compile_eval_step(model, mesh=mesh, pretraining=pretraining_of(config, mesh))
         self._unigram = None if data.unigram_counts is None else Unigram.of(data.unigram_counts)
-        self._held_out_of = cache(lambda phase: HeldOutBatches(config, held_out, mesh, phase))
+        self._held_out_of = cache(
+            lambda phase: [
+                (name, share, HeldOutBatches(of, part, mesh, phase))
+                for name, share, part, of in parts_to_evaluate(held_out, config)
+            ]
+        )
 
     def first_state(self) -> TrainState:
         return first_state(self.config, self.target, self.fresh_state, self._source)
@@ -164,7 +170,9 @@ class PretrainingJob(ModelJob):
             rows = phase.batch // parts // pieces
             at_once = f", {rows:,} on a device at a time in {parts:,} parts" if parts > 1 else f", {rows:,} on a device"
             log.say(f"a step has {phase.batch:,} rows of {phase.length}{at_once}")
-        if not self._held_out_of(self.config.phases[-1]):
+        if isinstance(self._data, MixedData):
+            log.say(f"data: {told(self._data.facts())}")
+        if not any(batches for _, _, batches in self._held_out_of(self.config.phases[-1])):
             of_text = "start another run with text_options.held_out=0.1"
             again = of_text if self.config.text else "prepare it with --held-out 0.1"
             log.say(f"the data has no held-out documents: there will be no evaluation; {again}")
@@ -189,12 +197,16 @@ class PretrainingJob(ModelJob):
 
     def evaluate(self, state: TrainState, step: int, log: Log) -> bool:
         _, phase = self.config.phase_at(step - 1)
-        if scores := evaluate(self._eval_step, state.params, self._held_out_of(phase), self._unigram):
-            log.record("eval", step, scores)
+        scores = [
+            (name, share, evaluate(self._eval_step, state.params, batches, self._unigram))
+            for name, share, batches in self._held_out_of(phase)
+        ]
+        if found := mixed_scores(scores):
+            log.record("eval", step, found)
         return False
 
     def facts(self) -> dict[str, Any]:
-        return {"config": to_json(self.config), "data": self._data.fingerprint}
+        return {"config": to_json(self.config), "data": self._data.fingerprint, "data_digest": self._data.digest}
 
     def finish(self, params: Any, step: int, log: Log) -> None:
         """Writes the run's `export/`, a folder that transformers loads."""

@@ -1,18 +1,24 @@
 """The config of a pretraining run: one frozen dataclass and its checks."""
 
 import dataclasses
+import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache
+from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from bert_jax.config import BertConfig
 from bert_jax.data.pretraining.masking import MaskingConfig
+from bert_jax.data.pretraining.shards import MANIFEST
 from bert_jax.errors import UserError
 from bert_jax.shown import ShownConfig
 from bert_jax.training.distillation import DistillationConfig
 from bert_jax.training.optimizer import OptimizerConfig
 from bert_jax.training.sharding import MeshConfig
+
+_WEIGHTED = re.compile(r"(.+):(\d+\.?\d*|\.\d+)")
 
 
 class Phase(NamedTuple):
@@ -76,7 +82,9 @@ class PretrainConfig(ShownConfig):
     accumulation          the number of parts, the same in all phases; None: the fewest that tokens_per_device allows
     fused_loss            never hold all masked-LM logits at once; has no effect with mesh.tensor > 1 or a teacher
     seed                  of the parameters, the data and dropout
-    data                  a prepared directory, or "random"
+    data                  a prepared directory, several with their shares ("wiki:0.7,books:0.3"), or "random"
+    data_temperature      if data= has no shares: each is tokens^(1/temperature); above 1 the small ones get more
+    data_shares           shares of several by phase: a tuple for each phase, in the order of data=
     text                  files, folders and globs with commas between them, prepared into the run directory first
     eval_data             a prepared directory; None: the held-out part of `data`
     init                  a run directory, a folder or a hub id to start from, with its architecture
@@ -106,6 +114,8 @@ class PretrainConfig(ShownConfig):
     seed: int = 0
 
     data: str | None = None
+    data_temperature: float = 1.0
+    data_shares: tuple[tuple[float, ...], ...] = ()
     text: str | None = None
     text_options: TextConfig = field(default_factory=TextConfig)
     eval_data: str | None = None
@@ -145,6 +155,8 @@ class PretrainConfig(ShownConfig):
             )
         if self.distillation is not None and self.teacher is None:
             raise UserError("distillation: has no effect without a teacher; say teacher=SOURCE or leave it out")
+        if not 0 < self.data_temperature < math.inf:
+            raise UserError(f"data_temperature: found {self.data_temperature}; expected a number above 0")
         if self.keep < 2:
             raise UserError(f"keep: found {self.keep}; at least 2, so that a damaged checkpoint has one before it")
         for name in (
@@ -177,6 +189,11 @@ class PretrainConfig(ShownConfig):
                 return start, phase
             start += phase.steps
         raise ValueError(f"step {step} lies beyond the run's {start} steps")
+
+    def directories(self, name: str) -> list[str]:
+        """The prepared directories that the field `name` ("data" or "eval_data") names; [] for None and "random"."""
+        text = getattr(self, name)
+        return [] if text in (None, "random") else list(directories_in(text))
 
     def rows_before(self, step: int, length: int) -> int:
         """Where batch number `step` is in the data: rows of `length` used so far, by this run and those before it."""
@@ -211,6 +228,30 @@ class PretrainConfig(ShownConfig):
     def implied(self, changes: dict[str, Any]) -> dict[str, dict[str, str]]:
         """`optimizer.total_steps` of changed phases, for the optimizer's checks (see `train.run.config.override`)."""
         return {"optimizer": {"total_steps": str(_steps(changes["phases"]))}} if "phases" in changes else {}
+
+
+def directories_in(text: str) -> dict[str, float | None]:
+    """The directories that `data=` names, and their weights: "A:0.7,B:0.3" or "A,B", which has none.
+
+    A text that is itself the path of a prepared directory names that one, whatever characters it has.
+
+    Raises:
+        UserError: some have weights and others none, or one is named twice or is empty.
+    """
+    if (Path(text) / MANIFEST).is_file():
+        return {text: None}
+    found: dict[str, float | None] = {}
+    for item in text.split(","):
+        match = _WEIGHTED.fullmatch(item.strip())
+        name, weight = (match[1], float(match[2])) if match else (item.strip(), None)
+        if not name or name in found:
+            what = "names a directory twice" if name else "has a comma without a directory"
+            raise UserError(f"data: {text} {what}; expected A,B or A:0.7,B:0.3")
+        found[name] = weight
+    without = [name for name, weight in found.items() if weight is None]
+    if 0 < len(without) < len(found):
+        raise UserError(f"data: {without[0]} has no weight, and others have; expected A:0.7,B:0.3 or A,B")
+    return found
 
 
 def rows_used(phases: Sequence[Phase], step: int) -> dict[int, int]:

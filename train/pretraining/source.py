@@ -1,31 +1,32 @@
 """Where a pretraining run's batches come from: a prepared directory, or random tokens for trying a config out."""
 
-import hashlib
-import json
 from functools import cached_property
-from pathlib import Path
 
 import numpy as np
-from etils import epath
 
 from bert_jax.data.pretraining.batches import Batches, RandomBatches
+from bert_jax.data.pretraining.directory import open_directory
 from bert_jax.data.pretraining.masking import MaskingConfig, default_max_predictions
-from bert_jax.data.pretraining.shards import MANIFEST, manifest_files, read_manifest, verify
+from bert_jax.data.pretraining.mixture import MixedBatches
+from bert_jax.data.pretraining.shards import manifest_files
 from bert_jax.data.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import UserError
-from bert_jax.files import check_reachable, is_remote
 from train.pretraining.recipe import Phase, PretrainConfig
 
 HELD_OUT = "held-out"
 
 
 class PreparedData:
-    """A directory made by `python -m train.prepare`; `evaluation_split` is the part of it to evaluate on."""
+    """A directory made by `python -m train.prepare`, on a disk or in a bucket.
+
+    `evaluation_split` is the part of it to evaluate on. The folder `path` has the manifest, the tokenizer and the
+    counts of tokens.
+    """
 
     def __init__(self, directory: str, evaluation_split: str = HELD_OUT):
-        self.path = Path(directory)
+        self.directory = open_directory(directory)
+        self.path, self.manifest = self.directory.path, self.directory.manifest
         self.evaluation_split = evaluation_split
-        self.manifest = read_manifest(self.path)
         self.objective: str = self.manifest["objective"]
         self.vocab_size: int = self.manifest["tokenizer"]["vocab_size"]
         self.fingerprint: str = self.manifest["tokenizer"]["fingerprint"]
@@ -45,13 +46,36 @@ class PreparedData:
     def examples(self, length: int, split: str = "train") -> int:
         return sum(entry["rows"] for entry in self.manifest["splits"][split]["examples"].get(str(length), []))
 
+    def check_length(self, config: PretrainConfig, length: int) -> None:
+        """Raises UserError if there are no examples of a length that a phase needs."""
+        if self.examples(length) == 0:
+            have = ", ".join(map(str, self.lengths))
+            lengths = ",".join(str(length) for length in sorted({phase.length for phase in config.phases}))
+            mend = (
+                "choose another run=" if config.text else f"run python -m train.prepare with --max-seq-length {lengths}"
+            )
+            raise UserError(
+                f"{self.directory.name}: has no examples of length {length}, which a phase needs; it has {have}; "
+                f"{mend}, or change phases"
+            )
+
+    @property
+    def digest(self) -> str:
+        """A sum of the manifest, which has the sums of all files: equal for equal data."""
+        return self.manifest["checksum"]
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of the text to train on."""
+        return sum(shard["tokens"] for shard in self.manifest["splits"]["train"]["shards"])
+
     @property
     def size(self) -> int:
         """Bytes of all its files."""
         return sum(entry["bytes"] for _, entry in manifest_files(self.manifest))
 
     @property
-    def passes(self) -> int:
+    def passes(self) -> float:
         """How many passes over the text its examples are."""
         return self.manifest["settings"]["dupe_factor"]
 
@@ -68,10 +92,10 @@ class PreparedData:
         *,
         shuffle: bool = True,
         first_row: int = 0,
-    ) -> Batches:
+    ) -> Batches | MixedBatches:
         """The batches of a phase; `first_row`: how many rows earlier phases of the same length used."""
         return Batches(
-            self.path,
+            self.directory,
             split=split,
             batch_size=phase.batch,
             max_seq_length=phase.length,
@@ -81,7 +105,7 @@ class PreparedData:
             first_row=first_row,
         )
 
-    def evaluation_batches(self, config: PretrainConfig, phase: Phase) -> tuple[Batches, int] | None:
+    def evaluation_batches(self, config: PretrainConfig, phase: Phase) -> tuple[Batches | MixedBatches, int] | None:
         """Batches in the order of the index, and how many to evaluate; None if nothing was held out."""
         examples = self.examples(phase.length, self.evaluation_split)
         if examples == 0:
@@ -95,7 +119,7 @@ class RandomData:
 
     tokenizer = None
     unigram_counts = None
-    fingerprint = "random"
+    fingerprint = digest = "random"
 
     def __init__(self, vocab_size: int, objective: str):
         self.vocab_size = vocab_size
@@ -122,53 +146,6 @@ class RandomData:
 DataSource = PreparedData | RandomData
 
 
-def local_copy(directory: str, cache: Path | None = None) -> str:
-    """Returns `directory`, or for one on a bucket ("gs://...") the path of a verified copy on the local disk.
-
-    Batches read a few bytes at a time from memory maps, which a bucket does not offer. The copy is made once, under
-    `cache` (default ~/.cache/bert_jax); its manifest is written last, so a copy with a manifest is complete.
-    """
-    check_reachable(directory)
-    source = epath.Path(directory)
-    if cache is None and not is_remote(directory):
-        return directory
-    manifest = source / MANIFEST
-    if not manifest.exists():
-        raise UserError(f"{directory}: has no {MANIFEST}, so it is not prepared data")
-    content = manifest.read_bytes()
-    target = (cache or Path.home() / ".cache" / "bert_jax") / hashlib.sha256(content).hexdigest()[:16]
-    if not (target / MANIFEST).exists():
-        for name in [name for name, _ in manifest_files(json.loads(content))]:
-            (target / name).parent.mkdir(parents=True, exist_ok=True)
-            (source / name).copy(target / name, overwrite=True)
-        (target / MANIFEST).write_bytes(content)
-        if problems := verify(target):
-            (target / MANIFEST).unlink()
-            raise UserError(f"{directory}: the copy at {target} is damaged: {problems[0]}")
-    return str(target)
-
-
 def head_for(data: DataSource) -> str:
     """The head to train for the data's objective: without sentence pairs a pooler would learn nothing."""
     return "mlm" if data.objective == "none" else "pretraining"
-
-
-def open_data(config: PretrainConfig) -> DataSource:
-    """Opens the data that `config.data` names; raises UserError if it lacks a length that a phase needs."""
-    if config.data == "random":
-        return RandomData(config.model.vocab_size, config.text_options.objective)
-    if config.data is None:
-        raise UserError("data: not given; say data=DIR (made by python -m train.prepare), text=GLOB, or data=random")
-    data = PreparedData(local_copy(config.data))
-    for phase in config.phases:
-        if data.examples(phase.length) == 0:
-            have = ", ".join(map(str, data.lengths))
-            lengths = ",".join(str(length) for length in sorted({phase.length for phase in config.phases}))
-            mend = (
-                "choose another run=" if config.text else f"run python -m train.prepare with --max-seq-length {lengths}"
-            )
-            raise UserError(
-                f"{data.path}: has no examples of length {phase.length}, which a phase needs; it has {have}; {mend}, "
-                "or change phases"
-            )
-    return data

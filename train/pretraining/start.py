@@ -36,6 +36,7 @@ from bert_jax.training.optimizer import MomentsState
 from bert_jax.training.sharding import fused_loss_on, state_shardings
 from bert_jax.training.step import TrainState
 from bert_jax.tree import flatten, unflatten
+from train.pretraining.mixture import MixedData
 from train.pretraining.recipe import Phase, PretrainConfig, rows_used
 from train.pretraining.source import DataSource, PreparedData, head_for
 from train.run.launch import given_to_model, overridden_model, place_on_mesh
@@ -227,6 +228,8 @@ def _difference(config: PretrainConfig, data: DataSource, theirs: Mapping[str, A
     """Why another run's rows are not this run's; None if they are the same in the same order."""
     if theirs.get("seed") != config.seed:
         return f"its seed is {theirs.get('seed')} and this run's is {config.seed}"
+    if isinstance(data, MixedData):
+        return "data= names several directories"
     if not isinstance(data, PreparedData) or theirs["data"] in (None, "random"):
         same = theirs["data"] == config.data
     else:

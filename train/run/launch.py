@@ -164,11 +164,7 @@ def what_runs(launch: Launch) -> dict[str, Any]:
         "allow_change": list(launch.allow_change),
         "--dry-run": launch.dry_run,
         "--json": launch.as_json,
-        **{
-            f"{name}/manifest.json": _sum_of(epath.Path(place) / "manifest.json")
-            for name in ("data", "eval_data")
-            if (place := getattr(launch.config, name, None)) not in (None, "random") and check_reachable(place) is None
-        },
+        **_manifests(launch.config),
         "package": package_versions(),
         "source": {
             str(path.relative_to(_ROOT)): _sum_of(path)
@@ -176,6 +172,18 @@ def what_runs(launch: Launch) -> dict[str, Any]:
             for path in sorted((_ROOT / folder).rglob("*.py"))
         },
     }
+
+
+def _manifests(config: Any) -> dict[str, str | None]:
+    """Sums of the manifests of the prepared data; a pretraining config may name several directories in a field."""
+    found = {}
+    for name in ("data", "eval_data") if hasattr(config, "directories") else ():
+        places = config.directories(name)
+        for place in places:
+            check_reachable(place)
+            of = f" of {place}" if len(places) > 1 else ""
+            found[f"{name}/manifest.json{of}"] = _sum_of(epath.Path(place) / "manifest.json")
+    return found
 
 
 _ROOT = Path(__file__).parents[2]

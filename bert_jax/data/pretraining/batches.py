@@ -1,14 +1,16 @@
 """`batch(step)`: any training batch, or any rows of it, as a pure function of (seed, step); also random batches."""
 
 import logging
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from bert_jax.data.prefetch import Prefetch as Prefetch
 from bert_jax.data.pretraining.counter_hash import below, bits32, derive, permute
+from bert_jax.data.pretraining.directory import PreparedDirectory, open_directory
+from bert_jax.data.pretraining.lookahead import Lookahead, in_parts
 from bert_jax.data.pretraining.masking import (
     MaskingConfig,
     MaskingVocabulary,
@@ -18,7 +20,6 @@ from bert_jax.data.pretraining.masking import (
     row_keys,
 )
 from bert_jax.data.pretraining.rows import PreparedRows, Rows
-from bert_jax.data.pretraining.shards import read_manifest
 from bert_jax.data.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import UserError
 
@@ -45,7 +46,7 @@ class Batches:
 
     def __init__(
         self,
-        directory: str | Path,
+        directory: str | Path | PreparedDirectory,
         *,
         split: str = "train",
         batch_size: int,
@@ -59,7 +60,7 @@ class Batches:
     ):
         """
         Args:
-            directory: made by `python -m train.prepare`; its files are memory-mapped.
+            directory: made by `python -m train.prepare`; on a disk, or in a bucket ("gs://...").
             split: "train" or "held-out".
             batch_size: B, rows of the global batch.
             max_seq_length: L, one of the lengths that the directory has examples for.
@@ -85,25 +86,25 @@ class Batches:
         if first_row < 0 or (first_row and self._pad_last):
             raise UserError(f"first_row is {first_row}; it must be at least 0, and 0 with pad_last")
         self._first_row = first_row
-        directory = Path(directory)
-        manifest = read_manifest(directory)
-        self._vocabulary = _vocabulary(directory, manifest)
+        data = open_directory(directory)
+        self._vocabulary = _vocabulary(data)
         self._rows = PreparedRows(
-            directory,
-            manifest,
+            data,
             split=split,
             max_seq_length=max_seq_length,
             cls_id=self._vocabulary.cls_id,
             sep_id=self._vocabulary.sep_id,
             pad_id=self._vocabulary.pad_id,
         )
-        self.masking = _resolve(manifest, self._rows, max_seq_length, masking, max_predictions, directory)
+        self.masking = _resolve(data, self._rows, max_seq_length, masking, max_predictions)
         self.batch_size = batch_size
         self.max_seq_length = max_seq_length
-        self.has_pairs: bool = manifest["objective"] != "none"
+        self.has_pairs: bool = data.manifest["objective"] != "none"
         self._order_key = derive(seed, _ORDER)
         self._mask_seed = int(derive(seed, _MASKS)[0])
         self._shuffle = shuffle
+        self.is_remote = data.is_remote
+        self._ahead = Lookahead(self.reads) if data.is_remote else None
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -141,15 +142,32 @@ class Batches:
         rows_B = np.arange(self.batch_size)
         if rows is not None:
             rows_B = rows_B[rows]
+        if self._ahead:
+            self._ahead.wait(step, rows_B)
         epochs_B, places_B = self._places(step, rows_B)
         real_B = places_B < len(self)
         if real_B.all() and len(real_B):
             return self._make(epochs_B, places_B)
-        if not real_B.any():  # make one row, only to get the names, types and widths
-            made = self._make(np.zeros(1, np.int64), np.zeros(1, np.int64))
-            return {name: self._padded(name, array[:0], real_B) for name, array in made.items()}
+        if not real_B.any():
+            return {name: self._padded(name, array, real_B) for name, array in self.at(rows_B[:0]).items()}
         made = self._make(epochs_B[real_B], places_B[real_B])
         return {name: self._padded(name, array, real_B) for name, array in made.items()}
+
+    def at(self, positions_B: np.ndarray) -> dict[str, np.ndarray]:
+        """The rows at any positions (integers [B]) of the sequence of epochs; `batch` without steps and padding."""
+        if not len(positions_B):  # make one row, only to get the names, types and widths
+            return {name: array[:0] for name, array in self.at(np.zeros(1, np.int64)).items()}
+        return self._make(*np.divmod(positions_B, len(self)))
+
+    def reads(self, step: int, rows_B: np.ndarray) -> list[Callable[[], object]]:
+        """Calls that read the files which these rows of a step need; see `Lookahead`."""
+        epochs_B, places_B = self._places(step, rows_B)
+        real_B = places_B < len(self)
+        return in_parts(self._rows.read, self._examples(epochs_B[real_B], places_B[real_B]))
+
+    def reads_at(self, positions_B: np.ndarray) -> list[Callable[[], object]]:
+        """Calls that read the files which `at` needs."""
+        return in_parts(self._rows.read, self._examples(*np.divmod(positions_B, len(self))))
 
     def _padded(self, name: str, array: np.ndarray, real_B: np.ndarray) -> np.ndarray:
         fill = {"next_sentence_label": IGNORED_LABEL, "input_ids": self._vocabulary.pad_id}.get(name, 0)
@@ -211,30 +229,29 @@ class Batches:
         }
 
 
-def _vocabulary(directory: Path, manifest: dict[str, Any]) -> MaskingVocabulary:
-    path = directory / "tokenizer"
+def _vocabulary(data: PreparedDirectory) -> MaskingVocabulary:
+    path = data.path / "tokenizer"
     try:
         vocabulary = MaskingVocabulary.of(Tokenizer.load(path))
     except FileNotFoundError as error:
         raise UserError(f"{error}; copy the prepared data whole, or prepare it again") from None
-    if vocabulary.size != manifest["tokenizer"]["vocab_size"]:
+    if vocabulary.size != data.manifest["tokenizer"]["vocab_size"]:
         raise UserError(
             f"{path}: a tokenizer of {vocabulary.size} entries, but the data was prepared with one of "
-            f"{manifest['tokenizer']['vocab_size']}; put that one back, or prepare the data again"
+            f"{data.manifest['tokenizer']['vocab_size']}; put that one back, or prepare the data again"
         )
     return vocabulary
 
 
 def _resolve(
-    manifest: dict[str, Any],
+    data: PreparedDirectory,
     rows: PreparedRows,
     max_seq_length: int,
     masking: MaskingConfig | None,
     max_predictions: int | None,
-    directory: Path,
 ) -> MaskingConfig:
     """The masking to use: the caller's settings, and those that the data was prepared with for what is None."""
-    settings = manifest["settings"]
+    settings = data.manifest["settings"]
     prepared = MaskingConfig(
         probability=settings["masked_lm_prob"],
         max_predictions=rows.static_predictions or settings["max_predictions"][str(max_seq_length)],
@@ -249,7 +266,7 @@ def _resolve(
     wanted = replace(wanted, max_predictions=width)
     if rows.static_predictions is not None and wanted != prepared:
         raise UserError(
-            f"{directory}: its masks are static, made with {prepared}; {wanted} was asked for. Leave masking unset, or "
+            f"{data.name}: its masks are static, made with {prepared}; {wanted} was asked for. Leave masking unset, or "
             "run python -m train.prepare with --recipe default, whose masks are drawn in training"
         )
     if width > max_seq_length:

@@ -1,22 +1,19 @@
-"""Unmasked rows of token ids for any examples of a prepared directory, gathered from its memory-mapped files."""
+"""Unmasked rows of token ids for any examples of a prepared directory, gathered from its files."""
 
-from pathlib import Path
-from types import ModuleType
+import functools
+from contextlib import suppress
+from pathlib import PurePosixPath
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from bert_jax.data.pretraining.examples import EXAMPLE, ROWS, document_bounds, split_documents
-from bert_jax.data.pretraining.shards import open_shard
+from bert_jax.data.pretraining.arrays import Opened, Slices
+from bert_jax.data.pretraining.directory import PreparedDirectory
+from bert_jax.data.pretraining.examples import EXAMPLE, ROWS, split_documents
+from bert_jax.data.pretraining.shards import token_dtype
 from bert_jax.errors import UserError
 
-resource: ModuleType | None
-try:
-    import resource
-except ImportError:  # Windows has no such limit
-    resource = None
-
-_FIELDS = len(EXAMPLE.names or ())
+_BOUNDS_BYTES = 256 << 20
 
 
 class Rows(NamedTuple):
@@ -48,14 +45,13 @@ class StaticMasks(NamedTuple):
 class PreparedRows:
     """The examples of one split and one length, numbered 0 .. len - 1 in the order of the index files.
 
-    Shards, index and static masks are memory-mapped, so reading an example takes as long in a large corpus as in a
-    small one. Each map keeps a file open; if the process's soft limit on open files is too low, it is raised.
+    A file is opened when a row of it is first read, so opening a large corpus takes no longer than a small one. How
+    many files stay open is bounded (`bert_jax.data.pretraining.arrays`).
     """
 
     def __init__(
         self,
-        directory: Path,
-        manifest: dict[str, Any],
+        data: PreparedDirectory,
         *,
         split: str,
         max_seq_length: int,
@@ -63,48 +59,48 @@ class PreparedRows:
         sep_id: int,
         pad_id: int,
     ):
-        """Open the files; reads only their headers.
+        """Opens no file: counts and names are those of the manifest.
 
         Args:
-            directory: made by `python -m train.prepare`.
-            manifest: the content of its manifest.json.
+            data: made by `python -m train.prepare`.
             split: "train" or "held-out".
             max_seq_length: L, one of the lengths that the directory has an index for.
             cls_id, sep_id, pad_id: ids of [CLS], [SEP] and [PAD]. RoBERTa models recognise padding by its id.
 
         Raises:
-            UserError: no such split or length, a file that is missing or not what the manifest says, no examples.
+            UserError: no such split or length, no examples.
         """
-        self._where = directory / split
+        self._data, self._split = data, split
+        self._where = f"{data.name}/{split}"
         self._cls_id, self._sep_id, self._pad_id = cls_id, sep_id, pad_id
+        manifest = data.manifest
         self._vocab_size: int = manifest["tokenizer"]["vocab_size"]
         self._max_seq_length = max_seq_length
-        entry = _split_entry(directory, manifest, split)
-        parts = _index_entries(directory, entry, split, max_seq_length)
-        _allow_open_files(len(entry["shards"]) + 4 * len(parts))
-        # Views without the memmap class: slicing them is five times cheaper.
-        self._shards = [self._where / shard["name"] for shard in entry["shards"]]
-        self._tokens = [np.asarray(open_shard(shard).tokens) for shard in self._shards]
-        self.has_separators: bool = manifest["settings"].get("rows", ROWS[0]) != ROWS[0]
-        self._bounds: dict[int, np.ndarray] = {}
-        self._index = [self._open_index(part) for part in parts]
-        self._offsets = np.cumsum([0] + [len(index) for index in self._index])
+        entry = _split_entry(data, split)
+        self._parts = _index_entries(data, entry, split, max_seq_length)
+        self._shards: list[dict[str, Any]] = entry["shards"]
+        self._offsets = np.cumsum([0] + [part["rows"] for part in self._parts])
         if not len(self):
             raise UserError(f"{self._where}: has no examples of length {max_seq_length}")
-        self._masks: tuple[list[np.ndarray], ...] | None = None
+        files = _Files(data, split, self._shards, self._parts)
+        self._tokens = Opened(len(self._shards), files.tokens)
+        self._index = Opened(len(self._parts), files.index)
+        self.has_separators: bool = manifest["settings"].get("rows", ROWS[0]) != ROWS[0]
+        self._bounds: dict[int, np.ndarray] = {}
+        self._bounds_bytes = 0
+        self.static_predictions: int | None = None
+        """P of the masks drawn when the data was prepared; None if training draws new ones in each epoch."""
+        self._masks: tuple[Opened, ...] = ()
         if manifest["settings"].get("static_masks"):
+            self.static_predictions = manifest["settings"]["max_predictions"][str(max_seq_length)]
+            width = (self.static_predictions,)
+            widths = {"mask_positions": width, "mask_inputs": width, "mask_count": ()}
             self._masks = tuple(
-                [self._open(str(Path(part["file"]).with_suffix(f".{name}.npy")), part["rows"]) for part in parts]
-                for name in ("mask_positions", "mask_inputs", "mask_count")
+                Opened(len(self._parts), functools.partial(files.masks, name, width)) for name, width in widths.items()
             )
 
     def __len__(self) -> int:
         return int(self._offsets[-1])
-
-    @property
-    def static_predictions(self) -> int | None:
-        """P of the masks drawn when the data was prepared; None if training draws new ones in each epoch."""
-        return self._masks[0][0].shape[1] if self._masks else None
 
     def gather(self, examples_B: np.ndarray) -> Rows:
         """The rows of the given example numbers (integers [B] in [0, len)), in their order.
@@ -114,32 +110,43 @@ class PreparedRows:
         """
         fields_7B = self._take(self._index, examples_B).T
         _, a_start_B, a_end_B, _, b_start_B, b_end_B, labels_B = fields_7B.astype(np.int64)
-        tokens = self._tokens
         a_lengths_B, b_lengths_B = a_end_B - a_start_B, b_end_B - b_start_B
         try:
-            if self.has_separators:
-                pieces, separators_B = self._with_separators(fields_7B)
-                a_lengths_B += separators_B
-            else:
-                pieces = [
-                    piece
-                    for s, i, j, t, k, l, _ in zip(*fields_7B.tolist(), strict=True)
-                    for piece in (tokens[s][i:j], tokens[t][k:l])
-                ]
+            pieces, separators_B = self._pieces(fields_7B)
+            a_lengths_B += separators_B
         except IndexError:
             pieces = []
         flat = np.concatenate(pieces) if pieces else np.empty(0, np.uint16)
         self._check(flat, a_lengths_B, b_lengths_B)
         return self._lay_out(flat, a_lengths_B, b_lengths_B, labels_B)
 
+    def read(self, examples_B: np.ndarray) -> None:
+        """Read the files that `gather` and `static_masks` read for these examples."""
+        with suppress(IndexError):  # `gather` has the message
+            self._pieces(self._take(self._index, examples_B).T)
+        for parts in self._masks:
+            self._take(parts, examples_B)
+
     def static_masks(self, examples_B: np.ndarray) -> StaticMasks:
         """The masks stored beside the index, for the given example numbers."""
-        assert self._masks is not None
+        assert self._masks
         return StaticMasks(*(self._take(parts, examples_B).astype(np.int32) for parts in self._masks))
+
+    def _pieces(self, fields_7B: np.ndarray) -> tuple[list[np.ndarray], np.ndarray | int]:
+        """The slices of A and B of each row, and the number of tokens that separators add to each A."""
+        if self.has_separators:
+            return self._with_separators(fields_7B)
+        tokens = self._tokens
+        pieces = [
+            piece
+            for s, i, j, t, k, l, _ in zip(*fields_7B.tolist(), strict=True)
+            for piece in (tokens[s][i:j], tokens[t][k:l])
+        ]
+        return pieces, 0
 
     def _with_separators(self, fields_7B: np.ndarray) -> tuple[list[np.ndarray], np.ndarray]:
         """The slices of A with a [SEP] between documents, and the number of these in each row, int64 [B]."""
-        separator = np.array([self._sep_id], self._tokens[0].dtype)
+        separator = np.array([self._sep_id], token_dtype(self._vocab_size))
         pieces: list[np.ndarray] = []
         separators = []
         for s, i, j in fields_7B[:3].T.tolist():
@@ -150,15 +157,21 @@ class PreparedRows:
             separators.append(len(others))
         return pieces, np.array(separators, np.int64)
 
-    def _bounds_of(self, shard: int) -> np.ndarray:
-        """`document_bounds` of a shard; kept, at 8 bytes for each document of the shards that training has come to."""
-        if shard not in self._bounds:
-            self._bounds[shard] = document_bounds(open_shard(self._shards[shard]))
-        return self._bounds[shard]
+    def _bounds_of(self, number: int) -> np.ndarray:
+        """`document_bounds` of a shard. Those read last are kept, as long as they take less than `_BOUNDS_BYTES`."""
+        found = self._bounds.get(number)
+        if found is None:
+            found = self._data.bounds(self._split, self._shards[number])
+            self._bounds[number] = found
+            self._bounds_bytes += found.nbytes
+            while self._bounds_bytes > _BOUNDS_BYTES and len(self._bounds) > 1:
+                oldest = next(iter(self._bounds))
+                self._bounds_bytes -= self._bounds.pop(oldest).nbytes
+        return found
 
-    def _take(self, parts: list[np.ndarray], examples_B: np.ndarray) -> np.ndarray:
+    def _take(self, parts: Opened, examples_B: np.ndarray) -> np.ndarray:
         """Rows `examples_B` of the concatenated `parts`, without concatenating them."""
-        if len(parts) == 1:
+        if len(self._parts) == 1 and isinstance(parts[0], np.ndarray):
             return parts[0][examples_B]
         part_B = np.searchsorted(self._offsets, examples_B, side="right") - 1
         first_B = examples_B - self._offsets[part_B]
@@ -212,51 +225,47 @@ class PreparedRows:
                 f"{self._vocab_size} entries; prepare the data again with one tokenizer"
             )
 
-    def _open_index(self, part: dict[str, Any]) -> np.ndarray:
-        """The index as uint32 [N, 7]: NumPy joins and slices integers much faster than structured records."""
-        index = self._open(part["file"], part["rows"])
-        if index.dtype != EXAMPLE:
-            raise UserError(f"{self._where / part['file']}: not an index of examples (dtype {index.dtype})")
-        return index.view("<u4").reshape(len(index), _FIELDS)
 
-    def _open(self, name: str, rows: int) -> np.ndarray:
-        path = self._where / name
-        try:
-            # An empty file cannot be mapped; NumPy reads it as it is.
-            array = np.load(path, mmap_mode="r" if rows else None)
-        except FileNotFoundError:
-            raise UserError(f"{path}: missing; copy the prepared data whole, or prepare it again") from None
-        except (ValueError, EOFError, OSError) as error:
-            raise UserError(f"{path}: cannot be read as a .npy file ({error})") from None
-        if len(array) != rows:
-            raise UserError(f"{path}: has {len(array)} rows, the manifest says {rows}: prepare the data again")
-        return np.asarray(array)
+class _Files:
+    """Opens the arrays of one split and length. It does not know the `PreparedRows`, so that dropping those closes the
+    files at once.
+    """
 
+    def __init__(self, data: PreparedDirectory, split: str, shards: list[dict[str, Any]], parts: list[dict[str, Any]]):
+        self._data, self._split, self._shards, self._parts = data, split, shards, parts
 
-def _allow_open_files(count: int) -> None:
-    """Raise the soft limit on open files, by default 1,024, which is too few for a large corpus's shards."""
-    if resource is None:
-        return
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = 1024 + 4 * count  # for another split, another length, and what the program itself opens
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        highest = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (highest, hard))
+    def tokens(self, number: int) -> Slices:
+        shard = self._shards[number]
+        dtype = token_dtype(self._data.manifest["tokenizer"]["vocab_size"])
+        name = f"{self._split}/{shard['name']}/tokens.npy"
+        return self._data.array(name, shard["files"]["tokens.npy"], (shard["tokens"],), dtype)
+
+    def index(self, number: int) -> Slices:
+        part = self._parts[number]
+        return self._data.array(f"{self._split}/{part['file']}", part, (part["rows"],), EXAMPLE)
+
+    def masks(self, name: str, width: tuple[int, ...], number: int) -> Slices:
+        part = self._parts[number]
+        file = str(PurePosixPath(part["file"]).with_suffix(f".{name}.npy"))
+        entry = part.get("masks", {}).get(file, {})
+        return self._data.array(f"{self._split}/{file}", entry, (part["rows"], *width), np.dtype("<i4"))
 
 
-def _split_entry(directory: Path, manifest: dict[str, Any], split: str) -> dict[str, Any]:
-    splits = manifest["splits"]
+def _split_entry(data: PreparedDirectory, split: str) -> dict[str, Any]:
+    splits = data.manifest["splits"]
     if split not in splits:
-        raise UserError(f"{directory}: has no split {split!r}; it has {', '.join(splits)}")
+        raise UserError(f"{data.name}: has no split {split!r}; it has {', '.join(splits)}")
     return splits[split]
 
 
-def _index_entries(directory: Path, entry: dict[str, Any], split: str, max_seq_length: int) -> list[dict[str, Any]]:
+def _index_entries(
+    data: PreparedDirectory, entry: dict[str, Any], split: str, max_seq_length: int
+) -> list[dict[str, Any]]:
     lengths = sorted(int(length) for length in entry["examples"])
     if max_seq_length not in lengths:
         have = ", ".join(map(str, lengths)) or "none"
         raise UserError(
-            f"{directory}: the {split} split has no examples of length {max_seq_length}; it has {have}. Ask for one of "
+            f"{data.name}: the {split} split has no examples of length {max_seq_length}; it has {have}. Ask for one of "
             "these, or run python -m train.prepare with --max-seq-length "
             f"{','.join(map(str, sorted({*lengths, max_seq_length})))}"
         )

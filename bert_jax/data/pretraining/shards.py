@@ -1,6 +1,7 @@
 """The files of prepared text: token shards, and the manifest that lists every file with its checksum.
 
-    DIR/manifest.json             what is in DIR: settings, counts, size and sha256 of every file, the report
+    DIR/manifest.json             what is in DIR: settings, counts, size and sha256 of every file, the report; of an
+                                  array larger than BLOCK_BYTES also "blocks", base64: 16 bytes of each block's sha256
     DIR/tokenizer/                the tokenizer that made the ids
     DIR/unigram_counts.npy        int64 [V], how often each id occurs in the train split
     DIR/SPLIT/shard-00000/        SPLIT is train or held-out
@@ -16,6 +17,7 @@ Each file or folder is synced to disk, then renamed to its final name, the manif
 complete.
 """
 
+import base64
 import hashlib
 import io
 import itertools
@@ -36,7 +38,11 @@ from bert_jax.files import file_digest, json_text, near_path, read_json, sync, w
 MANIFEST = "manifest.json"
 VERSION = 1
 SPLITS = ("train", "held-out")
+BLOCK_BYTES = 256 << 10
+"""Arrays have a sum of each block of so many bytes in the manifest, so that a reader can verify a part of a file."""
+
 _ARRAYS = ("tokens", "sentences", "documents")
+_SUM_BYTES = 16
 
 
 @dataclass(frozen=True)
@@ -94,7 +100,7 @@ def save_shard(directory: Path, shard: Shard) -> dict[str, Any]:
     """
     with new_directory(directory) as temporary:
         files = {
-            f"{name}.npy": _written(write_synced, temporary.path / f"{name}.npy", _npy(getattr(shard, name)))
+            f"{name}.npy": _written_array(write_synced, temporary.path / f"{name}.npy", getattr(shard, name))
             for name in _ARRAYS
         }
     return {"name": directory.name, **_counts(shard), "files": files}
@@ -108,7 +114,7 @@ def write_shard(directory: Path, documents: Iterable[Sequence[np.ndarray]], dtyp
 def describe_shard(directory: Path) -> dict[str, Any]:
     """The manifest entry of a shard on disk, computed from its files."""
     shard = open_shard(directory)
-    files = {f"{name}.npy": describe_file(directory / f"{name}.npy") for name in _ARRAYS}
+    files = {f"{name}.npy": describe_array(directory / f"{name}.npy") for name in _ARRAYS}
     return {"name": directory.name, **_counts(shard), "files": files}
 
 
@@ -182,8 +188,17 @@ def write_file(path: Path, data: bytes | memoryview) -> dict[str, Any]:
 
 
 def write_array(path: Path, array: np.ndarray) -> dict[str, Any]:
-    """`write_file` of the array as .npy."""
-    return write_file(path, _npy(array))
+    """Write the array as .npy; returns the file's size, its sha256, and the sums of its blocks if it has several.
+
+    Raises UserError if it cannot be written.
+    """
+    return _written_array(write_whole, path, array)
+
+
+def _written_array(write: Callable[[Path, bytes | memoryview], None], path: Path, array: np.ndarray) -> dict[str, Any]:
+    data = _npy(array)
+    blocks = (data[start : start + BLOCK_BYTES] for start in range(0, len(data), BLOCK_BYTES))
+    return _written(write, path, data) | _sums_of(blocks, len(data))
 
 
 def _written(write: Callable[[Path, bytes | memoryview], None], path: Path, data: bytes | memoryview) -> dict[str, Any]:
@@ -204,6 +219,30 @@ def describe_file(path: Path) -> dict[str, Any]:
     """{"sha256", "bytes"} of a file on disk."""
     sha256, size = file_digest(path)
     return {"sha256": sha256, "bytes": size}
+
+
+def describe_array(path: Path) -> dict[str, Any]:
+    """What `write_array` returned, of a file on disk."""
+    with path.open("rb") as file:
+        found = describe_file(path)
+        return found | _sums_of(iter(lambda: file.read(BLOCK_BYTES), b""), found["bytes"])
+
+
+def block_sum(block: bytes | memoryview) -> bytes:
+    """The sum of a block: the first 16 bytes of its sha256."""
+    return hashlib.sha256(block).digest()[:_SUM_BYTES]
+
+
+def block_sums(entry: Mapping[str, Any]) -> list[bytes]:
+    """The sums of a file's blocks, given its entry in a manifest; [] if it has one block, or an older manifest none."""
+    sums = base64.b64decode(entry.get("blocks", ""))
+    return [sums[start : start + _SUM_BYTES] for start in range(0, len(sums), _SUM_BYTES)]
+
+
+def _sums_of(blocks: Iterable[bytes | memoryview], size: int) -> dict[str, str]:
+    if size <= BLOCK_BYTES:  # its sha256 is enough
+        return {}
+    return {"blocks": base64.b64encode(b"".join(map(block_sum, blocks))).decode()}
 
 
 def read_manifest(directory: Path | str) -> dict[str, Any]:
@@ -230,11 +269,12 @@ def read_manifest(directory: Path | str) -> dict[str, Any]:
 
 def write_manifest(directory: Path, manifest: dict[str, Any]) -> None:
     """Write DIR/manifest.json, with a `checksum`: the sha256 of the rest."""
-    text = json_text(manifest | {"checksum": _checksum(manifest)}, indent=1)
+    text = json_text(manifest | {"checksum": manifest_checksum(manifest)}, indent=1)
     write_file(directory / MANIFEST, (text + "\n").encode())
 
 
-def _checksum(manifest: Mapping[str, Any]) -> str:
+def manifest_checksum(manifest: Mapping[str, Any]) -> str:
+    """The `checksum` of a manifest."""
     rest = {key: value for key, value in manifest.items() if key != "checksum"}
     return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
 
@@ -270,7 +310,7 @@ def verify(directory: Path | str) -> list[str]:
     """
     directory = Path(directory)
     manifest = read_manifest(directory)
-    if manifest.get("checksum") != _checksum(manifest):
+    if manifest.get("checksum") != manifest_checksum(manifest):
         return [f"{directory / MANIFEST}: its content is not what was written (checksum differs)"]
     problems = []
     for name, entry in manifest_files(manifest):

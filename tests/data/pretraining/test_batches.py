@@ -422,6 +422,14 @@ DAMAGE = {
         lambda p: edit_manifest(p, lambda m: m["splits"]["train"]["examples"].update({"32": []})),
         "no examples",
     ),
+    "another shard's tokens": (
+        lambda p: np.save(p / "train/shard-00001/tokens.npy", np.full(3, 6, "<u2")),
+        r"shard-00001/tokens.npy: has 3 entries, the manifest says \d+",
+    ),
+    "tokens of another width": (
+        lambda p: np.save(p / "train/shard-00001/tokens.npy", np.full(3, 6, "<u4")),
+        r"shard-00001/tokens.npy: not an array of uint16",
+    ),
     "other shards": (
         lambda p: write_shard_again(p / "train/shard-00001", [[np.full(3, 6)]]),
         "points outside the token shards",
@@ -445,7 +453,8 @@ def write_shard_again(path: Path, documents: list) -> None:
     for file in path.iterdir():
         file.unlink()
     path.rmdir()
-    write_shard(path, documents, np.dtype("<u2"))
+    entry = write_shard(path, documents, np.dtype("<u2"))
+    edit_manifest(path.parents[1], lambda m: m["splits"]["train"]["shards"].__setitem__(1, entry))
 
 
 def longer_examples(path: Path) -> dict:
@@ -489,7 +498,8 @@ def test_the_code_of_the_guide_runs(directory, tmp_path, monkeypatch, capsys):
     assert blocks
     monkeypatch.chdir(tmp_path)
     (tmp_path / "data").symlink_to(directory.parent)
-    (directory.parent / "wiki").symlink_to(prepare(tmp_path / "wiki", lengths=(128,)))
+    for name in ("wiki", "books"):
+        (directory.parent / name).symlink_to(prepare(tmp_path / name, lengths=(128,)))
     namespace: dict = {}
     for block in itertools.islice(blocks, None):
         exec(block, namespace)

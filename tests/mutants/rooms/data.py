@@ -8,6 +8,12 @@ HASH = "bert_jax/data/pretraining/counter_hash.py"
 ROWS = "bert_jax/data/pretraining/rows.py"
 BATCHES = "bert_jax/data/pretraining/batches.py"
 SHARDS = "bert_jax/data/pretraining/shards.py"
+ARRAYS = "bert_jax/data/pretraining/arrays.py"
+BUCKET = "bert_jax/data/pretraining/bucket.py"
+MIXTURE = "bert_jax/data/pretraining/mixture.py"
+OF_MIXTURE = "tests/data/pretraining/test_mixture.py"
+OF_ARRAYS = "tests/data/pretraining/test_arrays.py"
+OF_BUCKET = "tests/data/pretraining/test_bucket.py"
 OF_MASKING = "tests/data/pretraining/test_masking.py"
 OF_EXAMPLES = "tests/data/pretraining/test_examples.py"
 OF_BATCHES = "tests/data/pretraining/test_batches.py"
@@ -281,10 +287,87 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         SHARDS,
-        'if manifest.get("checksum") != _checksum(manifest):',
+        'if manifest.get("checksum") != manifest_checksum(manifest):',
         "if False:",
         "a changed manifest goes unnoticed",
         ("tests/data/pretraining/test_shards.py::test_verify_finds_a_changed_manifest",),
+    ),
+    Mutant(
+        MIXTURE,
+        "due = (number + 0.5) / self.counts[source]",
+        "due = (number + 1.0) / self.counts[source]",
+        "rows of a mixture come from another source than the one that is due",
+        (f"{OF_MIXTURE}::test_rows_come_from_the_source_that_is_due",),
+    ),
+    Mutant(
+        MIXTURE,
+        "found.append((k, here_B, self._first_rows[k] + number_B[here_B]))",
+        "found.append((k, here_B, number_B[here_B]))",
+        "a phase begins each source of a mixture anew",
+        (f"{OF_MIXTURE}::test_a_mixture_goes_on_where_another_left_each_source",),
+    ),
+    Mutant(
+        "train/pretraining/mixture.py",
+        "used, offset = used + Pattern(shares).before(rows), offset - rows",
+        "offset -= rows",
+        "a phase begins each directory of a mixture anew",
+        ("tests/train/pretraining/test_mixture.py::test_phases_continue_each_part_whatever_their_shares_and_lengths",),
+    ),
+    Mutant(
+        "train/pretraining/mixture.py",
+        "part.tokens ** (1 / config.data_temperature)",
+        "part.tokens**config.data_temperature",
+        "a temperature above 1 takes from the small corpora",
+        ("tests/train/pretraining/test_mixture.py::test_shares_are_weights_or_follow_the_temperature",),
+    ),
+    Mutant(
+        ARRAYS,
+        "if len(array) and len(_maps) < most_maps() else array",
+        "if len(array) else array",
+        "a large corpus has more open files than a process may have",
+        (f"{OF_ARRAYS}::test_a_terabyte_is_read_at_random_with_few_files_and_little_memory",),
+    ),
+    Mutant(
+        ARRAYS,
+        "if len(array) != shape[0]:",
+        "if False:",
+        "the tokens of another shard go unnoticed",
+        (f"{OF_BATCHES}::test_damage_is_one_clear_line",),
+    ),
+    Mutant(
+        BUCKET,
+        "if len(content) == stop - start and self._is_right(content, number):",
+        "if len(content) == stop - start:",
+        "what a bucket sends is not verified",
+        (f"{OF_BUCKET}::test_what_is_damaged_in_the_bucket_is_one_line",),
+    ),
+    Mutant(
+        BUCKET,
+        "if self._seen[0] != name:",
+        "if not self._seen[1]:",
+        "blocks of a file that the cache has removed count as fetched",
+        (f"{OF_BUCKET}::test_the_cache_stays_within_its_bound_and_the_batches_right",),
+    ),
+    Mutant(
+        BUCKET,
+        "if used <= 0.9 * most:",
+        "if True:",
+        "the cache grows past its bound",
+        (f"{OF_BUCKET}::test_the_cache_stays_within_its_bound_and_the_batches_right",),
+    ),
+    Mutant(
+        BUCKET,
+        '".." in parts or',
+        "",
+        "a manifest in a bucket can name files outside the cache",
+        (f"{OF_BUCKET}::test_a_manifest_cannot_name_files_outside_the_cache",),
+    ),
+    Mutant(
+        "bert_jax/data/pretraining/lookahead.py",
+        "for coming in range(step, step + 1 + STEPS):",
+        "for coming in range(step, step + 1):",
+        "nothing is read ahead",
+        (f"{OF_BUCKET}::test_the_coming_steps_are_read_ahead",),
     ),
     Mutant(
         SHARDS,

@@ -1,7 +1,6 @@
 """The pretraining program end to end on a small corpus: train, stop, resume to the bit, evaluate, export, refuse."""
 
 import json
-import shutil
 import signal
 import subprocess
 import sys
@@ -339,25 +338,6 @@ def test_other_data_is_evaluated_as_a_whole_and_missing_held_out_data_is_reporte
     assert prepare([str(corpus), *words]) in (0, None)
     with pytest.raises(UserError, match="another vocabulary"):
         pretrain.main([recipe, f"data={data}", f"eval_data={third}", f"run={tmp_path / 'c'}", *short])
-
-
-def test_data_from_afar_is_copied_once_and_verified(data: str, tmp_path: Path):
-    from bert_jax.data.pretraining.shards import verify
-    from train.pretraining.source import local_copy
-
-    assert local_copy(data) == data
-    copy = Path(local_copy(data, cache=tmp_path / "cache"))
-    assert verify(copy) == []
-    written = (copy / "manifest.json").stat().st_mtime_ns
-    assert local_copy(data, cache=tmp_path / "cache") == str(copy)
-    assert (copy / "manifest.json").stat().st_mtime_ns == written
-    with pytest.raises(UserError, match="not prepared data"):
-        local_copy(str(tmp_path), cache=tmp_path / "cache")
-    broken = tmp_path / "broken"
-    shutil.copytree(data, broken)
-    np.save(broken / "unigram_counts.npy", np.zeros(3))
-    with pytest.raises(UserError, match=r"unigram_counts\.npy"):
-        local_copy(str(broken), cache=tmp_path / "other")
 
 
 def test_the_result_of_a_run_is_printed_as_json(tmp_path: Path):

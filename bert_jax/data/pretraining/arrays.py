@@ -1,0 +1,162 @@
+"""Arrays in .npy files, opened when they are first read: memory maps while these are few, else single reads.
+
+A memory map costs nothing per read, but keeps a file open. A corpus of a terabyte has more files than a process may
+open (`ulimit -n`) or map (`vm.max_map_count`, by default 65,530). So the first files that are read are mapped, and once
+the process has `most_maps()` of them, each read of another file opens it, reads the slice, and closes it.
+"""
+
+import functools
+import mmap
+import os
+import weakref
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Protocol
+
+import numpy as np
+
+from bert_jax.errors import UserError
+
+resource: ModuleType | None
+try:
+    import resource
+except ImportError:  # Windows has no such limit
+    resource = None
+
+_MOST_MAPS = 16_384
+_maps: "weakref.WeakSet[mmap.mmap]" = weakref.WeakSet()
+
+
+class Slices(Protocol):
+    """What readers need of an array [N, ...]: slices of its rows. np.ndarray has it."""
+
+    def __len__(self) -> int: ...
+    def __getitem__(self, rows: slice, /) -> np.ndarray: ...
+
+
+class Opened(dict[int, Any]):
+    """`opened[number]` is `open_one(number)`, called the first time and kept.
+
+    Raises IndexError for a number that is not in range(count).
+    """
+
+    def __init__(self, count: int, open_one: Callable[[int], Any]):
+        super().__init__()
+        self._count, self._open_one = count, open_one
+
+    def __missing__(self, number: int) -> Any:
+        if not 0 <= number < self._count:
+            raise IndexError(number)
+        found = self._open_one(number)
+        self[number] = found
+        return found
+
+
+@functools.cache
+def most_maps() -> int:
+    """How many files this process maps at the same time.
+
+    It is half of the limit on open files, at most 16,384. The soft limit, by default 1,024, is raised as far as needed.
+    """
+    if resource is None:
+        return _MOST_MAPS
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = 2 * _MOST_MAPS
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    return _MOST_MAPS if soft == resource.RLIM_INFINITY else min(_MOST_MAPS, soft // 2)
+
+
+class FileSlices:
+    """An array in a .npy file that is opened for every read. Checks the header and the size of the file once."""
+
+    def __init__(self, path: Path):
+        """Raises UserError if the file is missing, is not a .npy file, or is shorter than its header says."""
+        self._path = path
+        with _open(path) as file:
+            self.shape, self.dtype, self._start = _header(path, file)
+            size = os.fstat(file.fileno()).st_size
+        self._row_bytes = self.dtype.itemsize * int(np.prod(self.shape[1:], dtype=int))
+        if size < self._start + self._row_bytes * len(self):
+            raise _unreadable(path, f"{size} bytes, too few for an array of shape {self.shape}")
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, rows: slice, /) -> np.ndarray:
+        start, stop, _ = rows.indices(self.shape[0])
+        wanted = max(0, stop - start) * self._row_bytes
+        try:
+            descriptor = os.open(self._path, os.O_RDONLY)
+        except OSError as error:
+            raise _missing(self._path, error) from None
+        try:
+            data = os.pread(descriptor, wanted, self._start + start * self._row_bytes)
+        finally:
+            os.close(descriptor)
+        if len(data) != wanted:
+            raise _unreadable(self._path, "it has become shorter")
+        return np.frombuffer(data, self.dtype).reshape(-1, *self.shape[1:])
+
+    def mapped(self) -> np.ndarray:
+        """The whole array as a view of a memory map, which lives as long as the view."""
+        with _open(self._path) as file:
+            # Not np.memmap: slicing a plain view is five times cheaper, and opening one ten times.
+            memory = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        _maps.add(memory)
+        count = int(np.prod(self.shape, dtype=int))
+        return np.frombuffer(memory, self.dtype, count, self._start).reshape(self.shape)
+
+
+def open_array(path: Path, shape: tuple[int, ...], dtype: np.dtype) -> Slices:
+    """The array in a .npy file: a view of a memory map, or what reads single slices if the process has enough maps.
+
+    Records of `dtype` come as rows of their fields, all uint32: NumPy slices and joins these much faster.
+
+    Raises:
+        UserError: the file is missing, is not a .npy file of this shape and dtype, or is shorter than its header says.
+    """
+    array = FileSlices(path)
+    if array.dtype != dtype or array.shape[1:] != shape[1:]:
+        what = "an index of examples" if dtype.names else f"an array of {dtype} with rows of {shape[1:]}"
+        raise UserError(f"{path}: not {what} (dtype {array.dtype}, shape {array.shape}); prepare the data again")
+    if len(array) != shape[0]:
+        raise UserError(f"{path}: has {len(array)} entries, the manifest says {shape[0]}: prepare the data again")
+    array.dtype, array.shape = plain(dtype, shape)
+    return array.mapped() if len(array) and len(_maps) < most_maps() else array
+
+
+def plain(dtype: np.dtype, shape: tuple[int, ...]) -> tuple[np.dtype, tuple[int, ...]]:
+    """The dtype and shape as which `open_array` gives an array."""
+    return (np.dtype("<u4"), (*shape, dtype.itemsize // 4)) if dtype.names else (dtype, shape)
+
+
+def _open(path: Path) -> Any:
+    try:
+        return open(path, "rb", buffering=0)
+    except OSError as error:
+        raise _missing(path, error) from None
+
+
+def _header(path: Path, file: Any) -> tuple[tuple[int, ...], np.dtype, int]:
+    """Shape, dtype and the offset of the data."""
+    try:
+        read = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+        shape, by_columns, dtype = read[np.lib.format.read_magic(file)](file)
+    except (ValueError, EOFError, OSError, KeyError) as error:
+        raise _unreadable(path, error) from None
+    if not shape or dtype.hasobject or (by_columns and len(shape) > 1):
+        raise _unreadable(path, f"shape {shape}, dtype {dtype}")
+    return shape, dtype, file.tell()
+
+
+def _missing(path: Path, error: OSError) -> UserError:
+    if isinstance(error, FileNotFoundError):
+        return UserError(f"{path}: missing; copy the prepared data whole, or prepare it again")
+    return UserError(f"{path}: cannot be read ({error.strerror}); prepare the data again")
+
+
+def _unreadable(path: Path, why: object) -> UserError:
+    return UserError(f"{path}: cannot be read as a .npy file ({why}); prepare the data again")

@@ -1,0 +1,92 @@
+"""Corpora that open: files are opened when they are read, at most so many at once, however large the corpus."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from benchmarks.large_corpus import LENGTH, make, words
+from bert_jax.data.pretraining import arrays
+from bert_jax.data.pretraining.arrays import FileSlices, open_array
+from bert_jax.data.pretraining.batches import Batches
+from bert_jax.errors import UserError
+
+ROOT = Path(__file__).resolve().parents[3]
+READS = """
+import json, resource, sys
+from benchmarks.large_corpus import *
+resource.setrlimit(resource.RLIMIT_NOFILE, (128, 128))
+(files, maps), memory = handles(), resident()
+batches = Batches(sys.argv[1], batch_size=100, max_seq_length=LENGTH)
+opened = handles()[0] - files
+seen = [words(batches.batch(step)).tolist() for step in range(12)]
+now = resident()
+print(json.dumps([opened, handles()[0] - files, handles()[1] - maps, now["anon"] - memory["anon"], sum(seen, [])]))
+"""
+
+
+def test_a_terabyte_is_read_at_random_with_few_files_and_little_memory(tmp_path):
+    make(tmp_path / "data", shards=300, tokens=1_700_000_000)
+    files = list((tmp_path / "data").glob("train/shard-*/tokens.npy"))
+    assert sum(file.stat().st_size for file in files) > 1e12
+    out = subprocess.run(
+        [sys.executable, "-c", READS, str(tmp_path / "data")], cwd=ROOT, capture_output=True, text=True
+    )
+    assert out.returncode == 0, out.stderr
+    opened, files, maps, anonymous, seen = json.loads(out.stdout)
+    assert opened == 0, "the start opened files"
+    assert files <= 64
+    assert maps <= 64 + 40  # the others are the allocator's
+    assert anonymous < 100 << 20
+    assert sorted(seen) == [5 + example % 1995 for example in range(1200)]
+    assert seen != sorted(seen)
+
+
+def test_files_past_the_maps_give_the_same_batches(tmp_path, monkeypatch):
+    make(tmp_path / "data", shards=5, tokens=1_000)
+
+    def read(most: int) -> list[dict]:
+        monkeypatch.setattr(arrays, "most_maps", lambda: most + len(arrays._maps))
+        batches = Batches(tmp_path / "data", batch_size=7, max_seq_length=LENGTH)
+        return [batches.batch(step) for step in range(6)]
+
+    mapped = read(1000)
+    for most in (0, 3):
+        for one, other in zip(mapped, read(most), strict=True):
+            assert all(np.array_equal(one[name], other[name]) for name in one)
+    assert len({int(word) for batch in mapped for word in words(batch)}) == 20
+
+
+@pytest.mark.parametrize("array", [np.arange(10, dtype="<u2"), np.arange(12, dtype="<i4").reshape(4, 3)], ids=str)
+def test_single_reads_are_numpys_slices(tmp_path, array):
+    np.save(tmp_path / "a.npy", array)
+    slices = FileSlices(tmp_path / "a.npy")
+    for rows in (slice(2, 3), slice(0, 0), slice(3, 100), slice(50, 60), slice(None)):
+        np.testing.assert_array_equal(slices[rows], array[rows])
+        assert slices[rows].dtype == array.dtype
+
+
+def test_maps_are_closed_with_the_batches_that_read_them(tmp_path):
+    make(tmp_path / "data", shards=3, tokens=1_000)
+    before = len(arrays._maps)
+    batches = Batches(tmp_path / "data", batch_size=64, max_seq_length=LENGTH)
+    assert len(arrays._maps) == before
+    batches.batch(0)
+    assert len(arrays._maps) == before + 6
+    del batches
+    assert len(arrays._maps) == before
+
+
+def test_a_file_that_becomes_shorter_while_it_is_read_is_one_line(tmp_path, monkeypatch):
+    monkeypatch.setattr(arrays, "most_maps", lambda: 0)
+    np.save(tmp_path / "a.npy", np.arange(100, dtype="<u2"))
+    array = open_array(tmp_path / "a.npy", (100,), np.dtype("<u2"))
+    (tmp_path / "a.npy").write_bytes((tmp_path / "a.npy").read_bytes()[:-2])
+    with pytest.raises(UserError, match=r"a\.npy: .*it has become shorter"):
+        array[90:100]
+    (tmp_path / "a.npy").unlink()
+    with pytest.raises(UserError, match=r"a\.npy: missing"):
+        array[0:1]

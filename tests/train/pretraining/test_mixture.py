@@ -1,0 +1,200 @@
+"""`data=A,B`: shares, temperatures and phases; what does not fit together; a run, its report and its dry run."""
+
+import hashlib
+import json
+import re
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bert_jax.config import BertConfig
+from bert_jax.errors import UserError
+from bert_jax.training.optimizer import OptimizerConfig
+from tests.train.pretraining.conftest import WORDS
+from train import pretrain
+from train.prepare import main as prepare
+from train.pretraining.mixture import MixedData, mixed_scores, open_data
+from train.pretraining.recipe import Phase, PretrainConfig, directories_in
+from train.pretraining.source import PreparedData
+from train.run.launch import Launch, what_runs
+from train.run.stopping import EXIT_DONE
+
+PHASES = (Phase(32, 8, 30), Phase(48, 8, 5), Phase(32, 16, 20), Phase(48, 4, 7))
+
+
+def write(path: Path, seed: int, documents: int) -> Path:
+    generator = np.random.default_rng(seed)
+    texts = [
+        "\n".join(" ".join(generator.choice(WORDS, 8)).capitalize() + "." for _ in range(6)) for _ in range(documents)
+    ]
+    path.write_text("\n\n".join(texts) + "\n")
+    return path
+
+
+@pytest.fixture(scope="module")
+def books(data: str, tmp_path_factory) -> str:
+    """A third of the text of `data`, with its vocabulary."""
+    folder = tmp_path_factory.mktemp("books")
+    words = f"--vocab {data} --max-seq-length 32,48 --dupe-factor 3 --held-out 0.3 --workers 1".split()
+    assert prepare([str(write(folder / "text.txt", 5, 20)), "--output", str(folder / "books"), *words]) in (0, None)
+    return str(folder / "books")
+
+
+def config_of(data: str, phases=PHASES, **fields) -> PretrainConfig:
+    model = BertConfig.preset("tiny")
+    return PretrainConfig(optimizer=OptimizerConfig(warmup_steps=2), phases=phases, model=model, data=data, **fields)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("wiki", {"wiki": None}),
+        ("wiki,books", {"wiki": None, "books": None}),
+        ("wiki:0.7, books:.3", {"wiki": 0.7, "books": 0.3}),
+        ("gs://a/wiki:2,s3://b/books:1", {"gs://a/wiki": 2.0, "s3://b/books": 1.0}),
+        ("gs://a/wiki,C:/books", {"gs://a/wiki": None, "C:/books": None}),
+        ("a:1:2,b:3", {"a:1": 2.0, "b": 3.0}),
+    ],
+)
+def test_the_text_of_a_mixture_names_directories_and_weights(text, expected):
+    assert directories_in(text) == expected
+
+
+def test_a_directory_whose_name_looks_like_a_mixture_is_one(data: str, tmp_path: Path):
+    (tmp_path / "lr=1,b:2").symlink_to(data)
+    assert directories_in(str(tmp_path / "lr=1,b:2")) == {str(tmp_path / "lr=1,b:2"): None}
+
+
+def test_hosts_compare_the_manifest_of_every_directory(data: str, books: str):
+    sums = what_runs(Launch(config_of(f"{data}:1,{books}:3"), "run", (), False, False, frozenset()))
+    for path in (data, books):
+        expected = hashlib.sha256((Path(path) / "manifest.json").read_bytes()).hexdigest()
+        assert expected.startswith(sums[f"data/manifest.json of {path}"])
+    assert "data/manifest.json" in what_runs(Launch(config_of(data), "run", (), False, False, frozenset()))
+
+
+def test_shares_are_weights_or_follow_the_temperature(data: str, books: str):
+    tokens = [PreparedData(data).tokens, PreparedData(books).tokens]
+    both = f"{data},{books}"
+
+    def shares(text: str, **fields):
+        mixture = open_data(config_of(text, **fields))
+        assert isinstance(mixture, MixedData)
+        assert len(mixture.shares) == len(PHASES)
+        return mixture.shares
+
+    assert shares(f"{data}:2,{books}:6") == [(0.25, 0.75)] * 4
+    assert shares(both)[0] == pytest.approx([n / sum(tokens) for n in tokens])
+    # Devlin's multilingual BERT: probabilities to the power of 0.7, then normalised.
+    smoothed = np.power(np.array(tokens) / sum(tokens), 0.7)
+    assert shares(both, data_temperature=1 / 0.7)[0] == pytest.approx((smoothed / smoothed.sum()).tolist())
+    by_phase = ((1, 1), (1, 0), (0, 1), (3, 1))
+    assert shares(both, data_shares=by_phase) == [(0.5, 0.5), (1.0, 0.0), (0.0, 1.0), (0.75, 0.25)]
+
+
+def rows_of(batch: dict[str, np.ndarray]) -> list[bytes]:
+    """Each row by its content, masks included."""
+    names = sorted(batch)
+    return [b"".join(batch[name][row].tobytes() for name in names) for row in range(len(batch["input_ids"]))]
+
+
+def test_phases_continue_each_part_whatever_their_shares_and_lengths(data: str, books: str):
+    config = config_of(f"{data},{books}", data_shares=((0.9, 0.1), (0.5, 0.5), (0.2, 0.8), (0, 1)))
+    mixture = open_data(config)
+    assert isinstance(mixture, MixedData)
+    seen: dict[int, Counter[bytes]] = {32: Counter(), 48: Counter()}
+    start = 0
+    for phase in config.phases:
+        # As a run that stopped just before the phase, or in it: from the config and the step alone.
+        batches = mixture.batches(config, phase, first_row=config.rows_before(start, phase.length))
+        for step in range(phase.steps):
+            seen[phase.length].update(rows_of(batches.batch(step)))
+        start += phase.steps
+    for length, shares in ((32, [0.9 * 240 + 0.2 * 320, 0.1 * 240 + 0.8 * 320]), (48, [0.5 * 40, 0.5 * 40 + 28])):
+        expected: Counter[bytes] = Counter()
+        for path, count, share in zip((data, books), mixture.rows_of_run[length].tolist(), shares, strict=True):
+            assert count == pytest.approx(share, abs=3)
+            # Of each part the first rows of its own order, none of them twice or left out.
+            expected.update(rows_of(PreparedData(path).batches(config, Phase(length, count, 1)).batch(0)))
+        assert seen[length] == expected
+
+
+def test_what_does_not_fit_together_is_one_line(data: str, books: str, corpus: Path, tmp_path: Path):
+    both = f"{data},{books}"
+    words = ["--max-seq-length", "32,48", "--dupe-factor", "2", "--workers", "1", "--held-out", "0.1"]
+
+    def other(name: str, *options: str) -> str:
+        assert prepare([str(corpus), "--output", str(tmp_path / name), *words, *options]) in (0, None)
+        return f"{data},{tmp_path / name}"
+
+    (tmp_path / "again").symlink_to(data)
+    vocabulary = other("vocabulary", "--vocab-size", "70")
+    for text, fields, says in [
+        (vocabulary, {}, rf"{data} and .*vocabulary were prepared with another tokenizer; .*--vocab {data}"),
+        (other("objective", "--vocab", data, "--objective", "sop"), {}, r"another objective \(nsp and sop\)"),
+        (other("share", "--vocab", data, "--masked-lm-prob", "0.3"), {}, r"prepared for MaskingConfig.*say masking"),
+        (f"{data},{tmp_path / 'again'}", {}, "are the same data"),
+        (f"{data}:1,{books}", {}, f"{books} has no weight"),
+        (f"{data},{data}", {}, "names a directory twice"),
+        (f"{data},", {}, "has a comma without a directory"),
+        (f"{data}:1,{books}:2", {"data_temperature": 2.0}, "weights in data= and data_temperature both say the shares"),
+        (f"{data}:1,{books}:2", {"data_shares": ((1, 1),) * 4}, "weights in data= and data_shares both say the shares"),
+        (both, {"data_shares": ((1, 1),)}, "a tuple of 2 shares for each of the 4 phases"),
+        (both, {"data_shares": ((1, 1, 1),) * 4}, "a tuple of 2 shares for each of the 4 phases"),
+        (both, {"data_shares": ((0, 0),) * 4}, r"data_shares: found the shares \(0, 0\)"),
+        (both, {"phases": (Phase(64, 8, 4),)}, f"{data}: has no examples of length 64"),
+        (data, {"data_temperature": 2.0}, "data_temperature: has no effect on one directory"),
+        (data, {"data_shares": ((1,),)}, "data_shares: has no effect on one directory"),
+    ]:
+        with pytest.raises(UserError, match=says) as caught:
+            open_data(config_of(text, **fields))
+        assert "\n" not in str(caught.value)
+    with pytest.raises(UserError, match=r"data_temperature: found 0"):
+        config_of(both, data_temperature=0.0)
+
+
+def test_the_scores_of_a_mixture_are_the_means_of_its_parts():
+    one, two = (
+        {"mlm_loss": 2.0, "mlm_perplexity": np.exp(2), "x": 1.0},
+        {"mlm_loss": 4.0, "mlm_perplexity": 0.0, "x": 0.0},
+    )
+    found = mixed_scores([("a", 0.6, one), ("b", 0.2, two), ("c", 0.2, {})])
+    assert found == pytest.approx(
+        {"mlm_loss": 2.5, "mlm_perplexity": np.exp(2.5), "x": 0.75, "mlm_loss_a": 2.0, "mlm_loss_b": 4.0}
+    )
+    assert mixed_scores([("", 1.0, one)]) == one
+    assert mixed_scores([("", 1.0, {})]) == mixed_scores([("a", 0.5, {}), ("b", 0.5, {})]) == {}
+
+
+@pytest.mark.slow
+def test_a_run_on_a_mixture_says_its_shares_and_evaluates_each_part(
+    recipe: str, data: str, books: str, tmp_path: Path, capfd
+):
+    words = [recipe, f"data={data},{books}", "data_shares=((0.5, 0.5), (0.25, 0.75))"]
+    run = tmp_path / "run"
+    assert pretrain.main([*words, f"run={run}", "seed=3"]) == EXIT_DONE
+    said = capfd.readouterr().err
+    line = re.search(
+        r"data: data (.*)% of the rows .*; books (.*)% of the rows \(50.0%, 75.0% by phase\), (.*) passes", said
+    )
+    assert line, said
+    # 8 steps of 8 rows, half of them, and 4 steps of 8 rows, a quarter
+    assert float(line[1].split("%")[0]) == pytest.approx(100 * (32 + 8) / 96, abs=0.1)
+    part = PreparedData(books)
+    assert float(line[3]) == pytest.approx(3 * (32 / part.examples(32) + 24 / part.examples(48)), rel=0.02)
+    rows = [json.loads(text) for text in (run / "metrics.jsonl").read_text().splitlines()]
+    evaluated = [row for row in rows if row["kind"] == "eval"]
+    assert len(evaluated) == 2
+    for row in evaluated:
+        mean = row["mlm_loss_data"] * 40 / 96 + row["mlm_loss_books"] * 56 / 96
+        assert row["mlm_loss"] == pytest.approx(mean, rel=1e-3)
+    with pytest.raises(UserError, match=r"data_shares: .* became"):
+        pretrain.main([recipe, f"data={data},{books}", f"run={run}", "seed=3"])
+    capfd.readouterr()
+
+    assert pretrain.main([*words, "--dry-run", "--json"]) == EXIT_DONE
+    facts = json.loads(capfd.readouterr().out)
+    assert [one["name"] for one in facts["mixture"]] == ["data", "books"]
+    assert facts["mixture"][1]["shares"] == [0.5, 0.75]

@@ -1,0 +1,268 @@
+"""`data=`: random tokens, a prepared directory, or several of them in given shares, which may differ by phase."""
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from bert_jax.data.pretraining.mixture import MixedBatches, Pattern
+from bert_jax.errors import UserError
+from train.pretraining.recipe import Phase, PretrainConfig, directories_in
+from train.pretraining.source import DataSource, PreparedData, RandomData
+
+
+def open_data(config: PretrainConfig) -> DataSource:
+    """Opens what `config.data` names.
+
+    Raises:
+        UserError: it lacks a length that a phase needs, or is a mixture whose directories do not fit together.
+    """
+    if config.data == "random":
+        return RandomData(config.model.vocab_size, config.text_options.objective)
+    if config.data is None:
+        raise UserError("data: not given; say data=DIR (made by python -m train.prepare), text=GLOB, or data=random")
+    directories = directories_in(config.data)
+    if len(directories) > 1:
+        return MixedData(config, directories)
+    if config.data_shares or config.data_temperature != 1:
+        name = "data_shares" if config.data_shares else "data_temperature"
+        raise UserError(f"{name}: has no effect on one directory; say data=A,B, or leave it out")
+    data = PreparedData(next(iter(directories)))
+    for phase in config.phases:
+        data.check_length(config, phase.length)
+    return data
+
+
+class MixedData(PreparedData):
+    """Several prepared directories, read as one.
+
+    Attributes:
+        parts: name -> directory. The name is the last part of its path, or the whole path if that is not unique.
+        shares: for each phase, the share of its rows that comes from each part; they add up to 1.
+    """
+
+    def __init__(self, config: PretrainConfig, directories: dict[str, float | None]):
+        """
+        Args:
+            config: its phases, data_shares and data_temperature.
+            directories: as `directories_in`.
+
+        Raises:
+            UserError: the directories do not fit together, or the shares do not fit them.
+        """
+        opened = {path: PreparedData(path) for path in directories}
+        short = [path.rstrip("/").rsplit("/", 1)[-1] for path in opened]
+        names = short if len(set(short)) == len(short) else list(opened)
+        self.parts = dict(zip(names, opened.values(), strict=True))
+        self.shares = _shares(config, directories, list(opened.values()))
+        first_of: dict[str, str] = {}
+        for path, data in opened.items():
+            if (same := first_of.setdefault(data.digest, path)) != path:
+                raise UserError(f"data: {same} and {path} are the same data; name it once, with the sum of the shares")
+        (name, first), *others = opened.items()
+        for other, data in others:
+            for what, ours, theirs in (
+                ("tokenizer", first.fingerprint, data.fingerprint),
+                ("objective", first.objective, data.objective),
+            ):
+                if ours != theirs:
+                    found = "" if what == "tokenizer" else f" ({ours} and {theirs})"
+                    mend = f"--vocab {name}" if what == "tokenizer" else f"--objective {ours}"
+                    raise UserError(
+                        f"data: {name} and {other} were prepared with another {what}{found}; prepare the text of "
+                        f"{other} with {mend}"
+                    )
+        self.directory, self.path, self.manifest = first.directory, first.path, first.manifest
+        self.objective, self.vocab_size, self.fingerprint = first.objective, first.vocab_size, first.fingerprint
+        self._config = config
+        for phase, shares in zip(config.phases, self.shares, strict=True):
+            self._sources(config, phase, shares)
+
+    @property
+    def digest(self) -> str:
+        return ",".join(part.digest for part in self.parts.values())
+
+    @property
+    def evaluation_split(self) -> str:
+        return next(iter(self.parts.values())).evaluation_split
+
+    @evaluation_split.setter
+    def evaluation_split(self, split: str) -> None:
+        for part in self.parts.values():
+            part.evaluation_split = split
+
+    @property
+    def rows_of_run(self) -> dict[int, np.ndarray]:
+        """Length -> how many rows of the run come from each part."""
+        rows: dict[int, np.ndarray] = {}
+        for phase, shares in zip(self._config.phases, self.shares, strict=True):
+            used = Pattern(shares).before(phase.batch * phase.steps)
+            rows[phase.length] = rows.get(phase.length, 0) + used
+        return rows
+
+    @cached_property
+    def share_of_run(self) -> np.ndarray:
+        """The share of the rows of the whole run that comes from each part: float64 [K]."""
+        total = np.sum(list(self.rows_of_run.values()), axis=0)
+        return total / total.sum()
+
+    @cached_property
+    def unigram_counts(self) -> np.ndarray:
+        """How often each id occurs in a text that has the parts in their shares of the run: float64 [V]."""
+        counts = [part.unigram_counts.astype(np.float64) for part in self.parts.values()]
+        total = sum(count.sum() for count in counts)
+        weighted = [s * total * count / count.sum() for s, count in zip(self.share_of_run, counts, strict=True)]
+        return np.sum(weighted, axis=0)
+
+    @property
+    def lengths(self) -> list[int]:
+        return sorted(set.intersection(*(set(part.lengths) for part in self.parts.values())))
+
+    def examples(self, length: int, split: str = "train") -> int:
+        return sum(part.examples(length, split) for part in self.parts.values())
+
+    @property
+    def size(self) -> int:
+        return sum(part.size for part in self.parts.values())
+
+    @property
+    def passes(self) -> float:
+        """How many passes over the text the examples are, on average."""
+        tokens = [part.tokens for part in self.parts.values()]
+        return float(np.average([part.passes for part in self.parts.values()], weights=tokens))
+
+    def padding_share(self, length: int) -> float | None:
+        found = [part.padding_share(length) for part in self.parts.values()]
+        if None in found:
+            return None
+        return float(sum(s * share for s, share in zip(self.share_of_run, found, strict=True) if share is not None))
+
+    def batches(
+        self,
+        config: PretrainConfig,
+        phase: Phase,
+        split: str = "train",
+        *,
+        shuffle: bool = True,
+        first_row: int = 0,
+    ) -> MixedBatches:
+        """The batches of a phase; `first_row`: how many rows the phases before it of the same length have.
+
+        Each part continues where those phases left it, whatever their shares were.
+        """
+        if split != "train" or not shuffle:
+            raise ValueError("evaluate the parts one by one")
+        used, offset, shares = np.zeros(len(self.parts), np.int64), first_row, self.shares[0]
+        for earlier, its_shares in zip(config.phases, self.shares, strict=True):
+            if earlier.length != phase.length:
+                continue
+            shares = its_shares
+            rows = earlier.batch * earlier.steps
+            if offset < rows:
+                break
+            used, offset = used + Pattern(shares).before(rows), offset - rows
+        sources = self._sources(config, phase, shares)
+        chosen = [k for k, share in enumerate(shares) if share]
+        return MixedBatches(
+            sources,
+            [shares[k] for k in chosen],
+            batch_size=phase.batch,
+            first_rows=used[chosen],
+            first_row=offset,
+        )
+
+    def _sources(self, config: PretrainConfig, phase: Phase, shares: Sequence[float]) -> list[Any]:
+        """The batches of each part with a share; raises UserError if one lacks the length, or they are masked apart."""
+        chosen = [part for part, share in zip(self.parts.values(), shares, strict=True) if share]
+        for part in chosen:
+            part.check_length(config, phase.length)
+        found = [part.batches(config, phase) for part in chosen]
+        for part, batches in zip(chosen, found, strict=True):
+            if batches.masking != found[0].masking:
+                raise UserError(
+                    f"data: {chosen[0].directory.name} was prepared for {found[0].masking} and {part.directory.name} "
+                    f"for {batches.masking}; say masking.max_predictions=N masking.probability=P, or prepare one again"
+                )
+        return found
+
+    def facts(self) -> list[dict[str, Any]]:
+        """Of each part: name, share of the run's rows, shares by phase, passes over its text; JSON values."""
+        rows = self.rows_of_run
+        return [
+            {
+                "name": name,
+                "share": float(self.share_of_run[k]),
+                "shares": [float(shares[k]) for shares in self.shares],
+                "text_passes": sum(
+                    int(used[k]) / part.examples(length) * part.passes for length, used in rows.items() if used[k]
+                ),
+            }
+            for k, (name, part) in enumerate(self.parts.items())
+        ]
+
+
+def told(facts: Sequence[dict[str, Any]]) -> str:
+    """`MixedData.facts` in a line for people."""
+    return "; ".join(
+        f"{fact['name']} {fact['share']:.1%} of the rows"
+        + (f" ({', '.join(f'{s:.1%}' for s in fact['shares'])} by phase)" if len(set(fact["shares"])) > 1 else "")
+        + f", {fact['text_passes']:.3g} passes over its text"
+        for fact in facts
+    )
+
+
+def _shares(
+    config: PretrainConfig, directories: dict[str, float | None], parts: Sequence[PreparedData]
+) -> list[tuple[float, ...]]:
+    """The shares of each phase."""
+    weights = [weight for weight in directories.values() if weight is not None]
+    given = [name for name, there in (("weights in data=", weights), ("data_shares", config.data_shares)) if there]
+    if len(given) > 1 or (given and config.data_temperature != 1):
+        both = " and ".join([*given, "data_temperature"][:2])
+        raise UserError(f"data: {both} both say the shares; leave one of the two out")
+    if config.data_shares:
+        rows = list(config.data_shares)
+        if len(rows) != len(config.phases) or any(len(row) != len(parts) for row in rows):
+            raise UserError(
+                f"data_shares: found {config.data_shares}; expected a tuple of {len(parts)} shares for each of the "
+                f"{len(config.phases)} phases, in the order of data="
+            )
+    else:
+        rows = [weights or [part.tokens ** (1 / config.data_temperature) for part in parts]] * len(config.phases)
+    found = []
+    for row in rows:
+        if not all(isinstance(share, int | float) and 0 <= share < math.inf for share in row) or not sum(row) > 0:
+            raise UserError(
+                f"{'data_shares' if config.data_shares else 'data'}: found the shares {tuple(row)}; "
+                "expected numbers of at least 0, not all 0"
+            )
+        found.append(tuple(share / sum(row) for share in row))
+    return found
+
+
+def parts_to_evaluate(data: Any, config: PretrainConfig) -> list[tuple[str, float, Any, PretrainConfig]]:
+    """(name, share of the run, data, config) of everything whose held-out part is evaluated by itself.
+
+    The parts of a mixture divide `eval_batches` between them. Other data is one part with the name "".
+    """
+    if not isinstance(data, MixedData):
+        return [("", 1.0, data, config)]
+    each = dataclasses.replace(config, eval_batches=-(-config.eval_batches // len(data.parts)))
+    return [(n, float(s), p, each) for (n, p), s in zip(data.parts.items(), data.share_of_run, strict=True)]
+
+
+def mixed_scores(scores: Sequence[tuple[str, float, dict[str, float]]]) -> dict[str, float]:
+    """The scores of a mixture, given (name, share, scores) of its parts; parts without scores are left out.
+
+    They are the means of the parts' scores, weighted by share, then the masked-LM loss of each part: mlm_loss_NAME.
+    """
+    found = [(name, share, one) for name, share, one in scores if one]
+    if len(scores) < 2 or not found:
+        return found[0][2] if found else {}
+    total = sum(share for _, share, _ in found)
+    mixed = {key: sum(share / total * one[key] for _, share, one in found) for key in found[0][2]}
+    mixed["mlm_perplexity"] = math.exp(min(mixed["mlm_loss"], 80.0))
+    return mixed | {f"mlm_loss_{name}": one["mlm_loss"] for name, _, one in found}
