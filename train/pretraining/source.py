@@ -8,7 +8,7 @@ from bert_jax.data.pretraining.batches import Batches, RandomBatches
 from bert_jax.data.pretraining.directory import open_directory
 from bert_jax.data.pretraining.masking import MaskingConfig, default_max_predictions
 from bert_jax.data.pretraining.mixture import MixedBatches
-from bert_jax.data.pretraining.shards import manifest_files
+from bert_jax.data.pretraining.shards import manifest_checksum, manifest_files
 from bert_jax.data.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import UserError
 from train.pretraining.recipe import Phase, PretrainConfig
@@ -62,7 +62,7 @@ class PreparedData:
     @property
     def digest(self) -> str:
         """A sum of the manifest, which has the sums of all files: equal for equal data."""
-        return self.manifest["checksum"]
+        return self.manifest.get("checksum") or manifest_checksum(self.manifest)
 
     @property
     def tokens(self) -> int:
