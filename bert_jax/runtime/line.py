@@ -6,6 +6,7 @@ the first listens until all have come; then JAX's service takes over the port. M
 """
 
 import contextlib
+import errno
 import json
 import os
 import select
@@ -20,6 +21,7 @@ from bert_jax.runtime.cluster import Place
 
 EXIT_LOST = 75  # EX_TEMPFAIL: the same command may succeed
 _CONNECT_SECONDS = 5
+_LISTEN_SECONDS = 20  # how long the first process waits for its port to be free
 _LATE_SECONDS = 60  # how long the first process waits to tell late ones that the job has ended
 _END_SECONDS = 5  # how long the first process waits for the others to end, and they for its answer
 
@@ -166,15 +168,19 @@ class Line:
     def _listener(self) -> socket.socket:
         host, _, port = (self._place.bind or f"[::]:{self._place.coordinator.rpartition(':')[2]}").rpartition(":")
         host = host.strip("[]")
-        try:
-            if host == "::":
-                both = socket.has_dualstack_ipv6()
-                family = socket.AF_INET6 if both else socket.AF_INET
-                return socket.create_server(("", int(port)), family=family, dualstack_ipv6=both, backlog=1024)
-            family = socket.AF_INET6 if ":" in host else socket.AF_INET
-            return socket.create_server((host, int(port)), family=family, backlog=1024)
-        except OSError as error:
-            raise JobEnded(2, f"cannot listen on {host}:{port} as the first process: {error.strerror}") from None
+        both = host == "::" and socket.has_dualstack_ipv6()
+        family = socket.AF_INET6 if both or (host != "::" and ":" in host) else socket.AF_INET
+        at = ("" if host == "::" else host, int(port))
+        # After a restart the last job's first process may still be ending.
+        until = time.monotonic() + min(_LISTEN_SECONDS, self._place.join_seconds)
+        while True:
+            try:
+                return socket.create_server(at, family=family, dualstack_ipv6=both, backlog=1024)
+            except OSError as error:
+                if error.errno != errno.EADDRINUSE or time.monotonic() > until:
+                    why = f"cannot listen on {host}:{port} as the first process: {error.strerror}"
+                    raise JobEnded(2, why) from None
+            time.sleep(0.5)
 
     def _greet(self, peer: _Peer) -> tuple[int, str] | None:
         """Takes what a process says that comes; returns code and reason if that is the end of the job."""
@@ -381,7 +387,8 @@ class Line:
         self._selector.close()
 
     def _drop(self, peer: _Peer) -> None:
-        self._selector.unregister(peer.connection)
+        with contextlib.suppress(KeyError, ValueError):  # it was dropped before
+            self._selector.unregister(peer.connection)
         peer.connection.close()
         if peer in self._come:
             self._come.remove(peer)
