@@ -53,5 +53,5 @@ def run_blocks(blocks: Iterable[Block], call: Callable[[list[str]], Any] = comma
             continue
         for line in block.code.splitlines():
             assert line.startswith(_CALL), line
-            call(shlex.split(line.removeprefix(_CALL)))
+            call(shlex.split(line.removeprefix(_CALL), comments=True))
     return names

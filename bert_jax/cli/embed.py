@@ -24,7 +24,7 @@ from bert_jax.cli.arguments import (
     running,
 )
 from bert_jax.cli.program import error_line
-from bert_jax.cli.shards import Part, add_shard, count_of, described
+from bert_jax.cli.shards import PartFile, add_shard, count_of, described
 from bert_jax.cli.streaming import Unanswered, answered_by, new_file, say, serve, to_json
 from bert_jax.cli.texts import is_text, lines_of, texts_of
 from bert_jax.errors import UserError
@@ -152,7 +152,7 @@ def _to_part(
     """Writes the vectors of the texts `rows` of `total` into the file of this part, and joins all parts."""
     made_of = {"model": model.fingerprint, "pooling": model.pooling, "dtype": arguments.dtype, "width": model.width}
     made_of |= {"texts": described(arguments.texts)}
-    part = Part(arguments.vectors, arguments.shard, total=total, made_of=made_of, overwrite=arguments.overwrite)
+    part = PartFile(arguments.vectors, arguments.shard, total=total, made_of=made_of, overwrite=arguments.overwrite)
     unanswered: UserError | None = None
     if part.is_done:
         say(f"{part.path} is complete already")

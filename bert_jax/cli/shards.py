@@ -114,7 +114,7 @@ def count_of(items: Iterable[Any]) -> int:
     return sum(1 for _ in items)
 
 
-class Part:
+class PartFile:
     """The file of a shard, and the joining of all of them.
 
     Args:
@@ -257,7 +257,7 @@ def serve_shard(
     others = ("source", "texts", "output", "overwrite", "shard", "batch_size")
     made_of = {name: value for name, value in vars(arguments).items() if name not in others}
     made_of |= {"model": predict.fingerprint, "texts": described(arguments.texts)}
-    part = Part(arguments.output, shard, total=total, made_of=made_of, overwrite=arguments.overwrite)
+    part = PartFile(arguments.output, shard, total=total, made_of=made_of, overwrite=arguments.overwrite)
     unanswered: Unanswered | None = None
     if part.is_done:
         say(f"{part.path} is complete already")

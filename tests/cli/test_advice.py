@@ -62,6 +62,7 @@ OF_VERBS = [
     ("score classify {tmp}/gold.csv --label label", "say both files", "{tmp}/found.csv"),
     ("score classify {tmp}/gold.csv", "say GOLD PREDICTIONS", "{tmp}/found.csv"),
     ("score cola {tmp}/answers.jsonl", "say the run's own task", "!cola !{tmp}/answers squad1 {tmp}/answers.jsonl"),
+    ("embed {pretraining} - --shard 1/2 --output {tmp}/s.npy", "name the input file", "!- !1/2 !{tmp}/s.npy {tmp}/texts.txt --shard 1/2 --output {tmp}/s.npy"),
     ("push {tmp}/tf1 me/it", "python -m bert_jax convert", "!push !{tmp}/tf1 !me/it convert {tmp}/tf1 {tmp}/hf"),
 ]  # fmt: skip
 
@@ -143,6 +144,7 @@ def test_the_advice_of_each_message_of_a_verb_is_run():
     elsewhere = {
         "--overwrite replaces an earlier export": "the test above",
         "remove it to start again": "tests/cli/test_embed.py",
+        "remove one of them and make it again": "tests/cli/test_shards.py",
         "remove both to start again": "tests/cli/test_embed.py",
     }
     assert not_run(sorted((ROOT / "bert_jax/cli").glob("*.py")), [*tried, *elsewhere]) == []

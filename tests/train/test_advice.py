@@ -161,6 +161,9 @@ def test_the_advice_of_each_message_of_a_training_program_is_run():
         "choose another directory": "the tests above",
         "choose another run=": "the tests above",
         "is on a bucket": "a copy to a local disk, which is no command of ours",
+        "name it once, with the sum": "tests/train/pretraining/test_mixture.py",
+        "say masking.max_predictions=N masking.probability=P": "tests/train/pretraining/test_mixture.py",
+        "prepare the text of": "tests/train/pretraining/test_mixture.py",
         "a file without answers can only be test=": "tests/train/finetuning",
     }
     assert not_run(sorted((ROOT / "train").rglob("*.py")), [*tried, *elsewhere]) == []

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from bert_jax.config import BertConfig
+from bert_jax.data.pretraining.masking import MaskingConfig
 from bert_jax.errors import UserError
 from bert_jax.training.optimizer import OptimizerConfig
 from tests.train.pretraining.conftest import WORDS
@@ -130,11 +131,14 @@ def test_what_does_not_fit_together_is_one_line(data: str, books: str, corpus: P
         return f"{data},{tmp_path / name}"
 
     (tmp_path / "again").symlink_to(data)
-    vocabulary = other("vocabulary", "--vocab-size", "70")
+    vocabulary, share = (
+        other("vocabulary", "--vocab-size", "70"),
+        other("share", "--vocab", data, "--masked-lm-prob", "0.3"),
+    )
     for text, fields, says in [
         (vocabulary, {}, rf"{data} and .*vocabulary were prepared with another tokenizer; .*--vocab {data}"),
         (other("objective", "--vocab", data, "--objective", "sop"), {}, r"another objective \(nsp and sop\)"),
-        (other("share", "--vocab", data, "--masked-lm-prob", "0.3"), {}, r"prepared for MaskingConfig.*say masking"),
+        (share, {}, r"prepared for MaskingConfig.*say masking"),
         (f"{data},{tmp_path / 'again'}", {}, "are the same data"),
         (f"{data}:1,{books}", {}, f"{books} has no weight"),
         (f"{data},{data}", {}, "names a directory twice"),
@@ -153,6 +157,10 @@ def test_what_does_not_fit_together_is_one_line(data: str, books: str, corpus: P
         assert "\n" not in str(caught.value)
     with pytest.raises(UserError, match=r"data_temperature: found 0"):
         config_of(both, data_temperature=0.0)
+    # And as the messages advise:
+    open_data(config_of(other("again-with", "--vocab", data, "--seed", "1")))
+    open_data(config_of(share, masking=MaskingConfig(probability=0.15, max_predictions=5)))
+    open_data(config_of(data))
 
 
 def test_the_scores_of_a_mixture_are_the_means_of_its_parts():
