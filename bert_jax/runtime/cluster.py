@@ -145,10 +145,12 @@ def _detected(
         if "KUBERNETES_SERVICE_HOST" in os.environ and "JOB_COMPLETION_INDEX" not in os.environ and not on_tpu:
             return unknown  # a pod that is no part of an indexed job, or that may not ask
         what = " ".join(str(error).split()) or type(error).__name__
-        raise UserError(
-            f"this machine is part of a cluster that cannot be read ({what}); say {ADDRESS}, {COUNT} and {NUMBER}, or "
-            f"{COUNT}=1 to train on this machine alone"
-        ) from error
+        if "mpi4py" not in what:  # which newer JAX wants for Open MPI 5; its variables say all but the address
+            raise UserError(
+                f"this machine is part of a cluster that cannot be read ({what}); say {ADDRESS}, {COUNT} and {NUMBER}, "
+                f"or {COUNT}=1 to train on this machine alone"
+            ) from error
+        found = unknown
     address, count, number, devices = found
     if None in (address, count, number):
         count, number = _of_open_mpi(count, number)
@@ -157,7 +159,7 @@ def _detected(
 
 
 def _of_open_mpi(count: int | None, number: int | None) -> tuple[int | None, int | None]:
-    """Count and number from Open MPI 5, which JAX does not know: it tells no address."""
+    """Count and number from Open MPI 5, which JAX cannot read without mpi4py: it tells no address."""
     size, rank = os.environ.get("OMPI_COMM_WORLD_SIZE", ""), os.environ.get("OMPI_COMM_WORLD_RANK", "")
     if not (size.isdecimal() and rank.isdecimal()):
         return count, number
