@@ -223,10 +223,10 @@ def test_processes_share_the_cache(kinds, tmp_path, monkeypatch):
     running = [subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) for _ in range(2)]
     found = [process.communicate()[0].split() for process in running]
     assert [digest for digest, _ in found] == 2 * [read(kinds["nsp"], 60)]
-    alone = BucketDirectory(f"file://{kinds['nsp']}", Cache(tmp_path / "alone"))
-    start = alone.fetched_bytes
-    read(alone, 60)
-    assert alone.fetched_bytes - start <= sum(int(count) for _, count in found) <= alone.fetched_bytes + start
+    start = BucketDirectory(f"file://{kinds['nsp']}", Cache(tmp_path / "alone")).fetched_bytes
+    arrays = sum(path.stat().st_size for path in Path(kinds["nsp"]).rglob("*.npy"))
+    # Alone, each would fetch nearly all arrays: how much exactly depends on how far it reads ahead.
+    assert sum(int(count) for _, count in found) <= arrays + 2 * start < 1.5 * arrays
 
 
 class MemoryAsS3(MemoryFileSystem):
