@@ -21,7 +21,7 @@ PARALLEL := --numprocesses 2 --dist loadfile
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints/$(CONSTRAINTS).txt
 
 .DEFAULT_GOAL := help
-.PHONY: help demo docs test exhaustive beam mutants check fast lint types format clean
+.PHONY: help demo docs test exhaustive beam faults mutants check fast lint types format clean
 
 help:  ## what there is
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -40,6 +40,9 @@ exhaustive: $(if $(PARITY),$(DEV),$(CHECK))  ## the cases that `test` takes samp
 
 beam: $(BEAM)  ## the tests of --runner beam, in .venv-beam: Beam takes no newer protobuf than 6, for one
 	.venv-beam/bin/python -m pytest $(PARALLEL) tests/train/preparation/test_beam.py
+
+faults: $(if $(PARITY),$(DEV),$(CHECK))  ## kills, damage, full disks, hostile files: each promise of docs/reliability.md, counted
+	$(BIN)/python -m tests.faults.run --write
 
 mutants: $(if $(PARITY),$(DEV),$(CHECK))  ## breaks the code in some 200 places, one at a time: the tests must notice each
 	$(BIN)/python -m tests.mutants.run

@@ -19,7 +19,7 @@ from train.preparation.jobs import Failed, UnitJob, UnitText, reading
 from train.preparation.options import PrepareOptions
 from train.preparation.progress import ProgressReport
 from train.preparation.removal import Removal, line_hash
-from train.preparation.stages import Failures, Runner, over_units, total_bytes
+from train.preparation.stages import Failures, Runner, readable
 from train.preparation.units import Unit, key_of
 
 _JOBS = "train.preparation.dedupe"
@@ -51,15 +51,9 @@ def remove_duplicates(
     """The units without their duplicates; None if a file cannot be read, since what repeats it is not known."""
     assert options.dedupe
     base, kinds = options.output / "dedupe", options.dedupe.split(",")
-    found: dict[str, tuple[int, int]] = {}
     new = list({unit.key: unit for unit in units}.values())
-    with ProgressReport("looking for duplicates", total=total_bytes(new), unit="MB", scale=1e6) as report:
-        for unit, result in over_units(options, new, runner, f"{_JOBS}:note"):
-            if isinstance(result, Failed):
-                failures.add(result)
-            else:
-                found[unit.key] = result
-            report.advance(unit.bytes)
+    noted = readable("looking for duplicates", options, new, runner, f"{_JOBS}:note", failures)
+    found: dict[str, tuple[int, int]] = {unit.key: result for unit, result in noted}
     if failures.messages:
         return None
     counts = np.array([found[unit.key] for unit in units], np.int64).reshape(-1, 2)

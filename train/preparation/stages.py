@@ -149,6 +149,19 @@ def over_units(
     return zip(units, runner.map(function, jobs), strict=True)
 
 
+def readable(
+    what: str, options: PrepareOptions, units: Sequence[Unit], runner: Runner, function: str, failures: Failures
+) -> Iterator[tuple[Unit, Any]]:
+    """`over_units` without the units that cannot be read, which `failures` gets; shows the progress as `what`."""
+    with ProgressReport(what, total=total_bytes(units), unit="MB", scale=1e6) as report:
+        for unit, result in over_units(options, units, runner, function):
+            if isinstance(result, Failed):
+                failures.add(result)
+            else:
+                yield unit, result
+            report.advance(unit.bytes)
+
+
 def _without_inputs(options: PrepareOptions) -> PrepareOptions:
     """The options for a worker, to which the names of all files would be sent with every job."""
     return replace(options, inputs=())
@@ -174,17 +187,8 @@ def make_tokenizer(
         except UserError as error:
             raise UserError(str(error).replace("cased=True or cased=False", "--cased or --uncased")) from error
     assert options.vocab_size and options.held_out is not None
-    with ProgressReport("counting words", total=total_bytes(units), unit="MB", scale=1e6) as report:
-
-        def parts() -> Iterator[dict[str, int]]:
-            for unit, result in over_units(options, units, runner, f"{_JOBS}:count_unit"):
-                if isinstance(result, Failed):
-                    failures.add(result)
-                else:
-                    yield result
-                report.advance(unit.bytes)
-
-        counts = add_counts(parts())
+    counted = readable("counting words", options, units, runner, f"{_JOBS}:count_unit", failures)
+    counts = add_counts(result for _, result in counted)
     if failures.messages:
         return None
     try:
@@ -227,13 +231,8 @@ def tokenise_units(
     """Stage 1, the slowest: text -> parts of shards. Keeps the parts that exist; each unit's result, in order."""
     results = {unit.key: done for unit in units if (done := read_unit_result(parts_folder(options, unit)))}
     new = list({unit.key: unit for unit in units if unit.key not in results}.values())
-    with ProgressReport("tokenising", total=total_bytes(new), unit="MB", scale=1e6) as report:
-        for unit, result in over_units(options, new, runner, f"{_JOBS}:tokenise_unit"):
-            if isinstance(result, Failed):
-                failures.add(result)
-            else:
-                results[unit.key] = result
-            report.advance(unit.bytes)
+    for unit, result in readable("tokenising", options, new, runner, f"{_JOBS}:tokenise_unit", failures):
+        results[unit.key] = result
     return [results[unit.key] for unit in units if unit.key in results]
 
 
