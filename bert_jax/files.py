@@ -5,13 +5,15 @@ A path here is a local path or an `etils.epath.Path`, which may be in a bucket (
 
 import contextlib
 import difflib
+import errno
 import hashlib
 import json
 import math
 import os
+import stat
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from bert_jax.errors import UserError
 
@@ -21,6 +23,49 @@ if TYPE_CHECKING:
 _BLOCK_BYTES = 4 << 20
 # Of the addresses of a bucket: what reads them, and the extra that installs it. fsspec itself comes with each.
 _PACKAGES = {"s3": ("s3fs", "s3")}
+
+
+def refuse_special(path: "Path | epath.Path", *, follow: bool = True) -> None:
+    """Raise UserError if a local path is there and is not a file: opening a pipe or a device can wait for ever.
+
+    Args:
+        path: need not exist.
+        follow: a symbolic link to a file counts as a file; False: refuse it, because a file that is written through a
+            link may be somebody else's.
+    """
+    try:
+        mode = os.stat(path, follow_symlinks=follow).st_mode
+    except FileNotFoundError:
+        return
+    if not stat.S_ISREG(mode):
+        raise UserError(f"{path}: is {_kind_of(mode)}; expected a file")
+
+
+def _kind_of(mode: int) -> str:
+    kinds = {stat.S_IFDIR: "a folder", stat.S_IFIFO: "a named pipe", stat.S_IFSOCK: "a socket"}
+    return kinds.get(stat.S_IFMT(mode), "a symbolic link" if stat.S_ISLNK(mode) else "a device")
+
+
+def open_file(path: "Path | epath.Path") -> BinaryIO:
+    """Open a file for reading. It never waits: a named pipe, a device, a socket or a folder in its place is an error.
+
+    Raises:
+        OSError: the file cannot be read, or is not one; `strerror` says so.
+    """
+    if is_remote(path):
+        return path.open("rb")  # type: ignore[return-value]
+    file = open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb")
+    mode = os.fstat(file.fileno()).st_mode
+    if stat.S_ISREG(mode):
+        return file
+    file.close()
+    raise OSError(errno.EINVAL, f"is {_kind_of(mode)}; expected a file", os.fspath(path))
+
+
+def read_file(path: "Path | epath.Path") -> bytes:
+    """The content of a file; raises as `open_file`."""
+    with open_file(path) as file:
+        return file.read()
 
 
 def parse_json(text: str | bytes, where: object, hint: str = "") -> Any:
@@ -48,7 +93,7 @@ def read_json(path: "Path | epath.Path", hint: str = "") -> Any:
         OSError: the file cannot be read.
         UserError: the file is not JSON; the message ends with `hint`.
     """
-    return parse_json(path.read_bytes(), path, hint)
+    return parse_json(read_file(path), path, hint)
 
 
 def read_object(path: "Path | epath.Path", hint: str = "", *, optional: bool = False) -> dict[str, Any]:
@@ -67,23 +112,29 @@ def read_object(path: "Path | epath.Path", hint: str = "", *, optional: bool = F
     return value
 
 
-def read_json_lines(path: "Path | epath.Path") -> list[Any]:
-    """The values in a file with one JSON value per line; [] if there is no file.
+def read_json_lines(path: "Path | epath.Path") -> list[dict[str, Any]]:
+    """The objects in a file with one JSON object per line; [] if there is no file.
 
     Skips a last line that is not JSON, which a killed program left unfinished.
 
     Raises:
-        UserError: another line is not JSON.
+        OSError: the file cannot be read.
+        UserError: another line is not JSON, or a line is no object.
     """
-    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
-    values = []
-    for number, line in enumerate(lines, 1):
+    *lines, last = read_file(path).split(b"\n") if path.exists() else [b""]
+    objects = []
+    for number, line in enumerate((*lines, last), 1):
+        where = f"{path}, line {number}"
         try:
-            values.append(parse_json(line, f"{path}, line {number}"))
+            value = parse_json(line, where)
         except UserError:
-            if number < len(lines):
-                raise
-    return values
+            if number > len(lines):
+                break
+            raise
+        if not isinstance(value, dict):
+            raise UserError(f"{where}: expected a JSON object, found {type(value).__name__}")
+        objects.append(value)
+    return objects
 
 
 def json_text(value: Any, *, indent: int | None = None) -> str:
@@ -162,7 +213,7 @@ def file_digest(path: "Path | epath.Path", hasher: "hashlib._Hash | None" = None
         OSError: the file cannot be read.
     """
     hasher, size = hasher or hashlib.sha256(), 0
-    with path.open("rb") as file:
+    with open_file(path) as file:
         while block := file.read(_BLOCK_BYTES):
             hasher.update(block)
             size += len(block)

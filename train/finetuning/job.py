@@ -11,7 +11,7 @@ import jax
 
 from bert_jax.data.tasks.encoded import BUCKETS, Encoded, LengthBatches, evaluation_batches
 from bert_jax.data.tokenizer.tokenizer import Tokenizer
-from bert_jax.files import json_text, read_json_lines
+from bert_jax.files import json_text
 from bert_jax.formats.load import load_arrays
 from bert_jax.formats.source import Source
 from bert_jax.formats.training_record import training_record
@@ -50,13 +50,16 @@ class FinetuningJob(ModelJob):
         )
         self._run, self._task, self._tokenizer, self._source = run, task, tokenizer, source
         self._predict = Predictor(self.model, mesh, self.objective)
-        self._history = _scores_so_far(run, task.metric)
+        self._evaluations: dict[int, dict[str, Any]] = {}  # step -> its scores, None for one that is not a number
         self._baselines = baselines_of(task)
 
     def first_state(self) -> TrainState:
         state = self.fresh_state()
         (params,) = self.starting_parameters(self.target.params, [state.params])
         return dataclasses.replace(state, params=params)
+
+    def resume(self, facts: dict[str, Any]) -> None:
+        self._evaluations = {row["step"]: row for row in facts["evaluations"]}
 
     def starting_parameters(self, target: Any, fresh: Sequence[Any]) -> list[Any]:
         """As `train.finetuning.start.starting_parameters`, for a run that is not resumed."""
@@ -92,7 +95,6 @@ class FinetuningJob(ModelJob):
         }
 
     def batches(self, step: int) -> Generator[tuple[dict[str, jax.Array], float]]:
-        self._history = {number: score for number, score in self._history.items() if number <= step}
         if self._is_over():
             return
         config, examples = self.config, self._task.train
@@ -110,9 +112,10 @@ class FinetuningJob(ModelJob):
         found: dict[str, float] = {}
         for split, prefix in _prefixes(self._task):
             found |= {f"{prefix}{name}": value for name, value in self._scores(state.params, split).items()}
-        score = found[self._task.metric] if math.isfinite(found[self._task.metric]) else -math.inf
-        is_best = not self._history or score > max(self._history.values())
-        self._history[step] = score
+        scores = {name: value if math.isfinite(value) else None for name, value in found.items()}
+        before = self._scores_so_far()
+        self._evaluations[step] = {"step": step} | scores
+        is_best = not before or self._scores_so_far()[-1] > max(before)
         baselines = {f"baseline_{name}": value for name, value in self._baselines.items()}
         log.record("eval", step, found | baselines | {"best": is_best})  # before the export: its card has the scores
         if is_best:
@@ -122,8 +125,13 @@ class FinetuningJob(ModelJob):
     def _is_over(self) -> bool:
         """Whether the last `early_stop` evaluations brought no better score."""
         patience = self.config.early_stop
-        scores = list(self._history.values())
+        scores = self._scores_so_far()
         return bool(patience and scores) and len(scores) - 1 - scores.index(max(scores)) >= patience
+
+    def _scores_so_far(self) -> list[float]:
+        """The score of each evaluation that chooses the model; -inf where it was not a number."""
+        found = [row[self._task.metric] for row in self._evaluations.values()]
+        return [-math.inf if score is None else score for score in found]
 
     def _scores(self, params: Any, split: Split) -> dict[str, float]:
         outputs, loss = self.outputs(params, split)
@@ -135,11 +143,12 @@ class FinetuningJob(ModelJob):
         return self._predict(params, split.encoded, plans)
 
     def facts(self) -> dict[str, Any]:
-        return {"config": to_json(self.config), "data": self._tokenizer.fingerprint}
+        evaluations = list(self._evaluations.values())
+        return {"config": to_json(self.config), "data": self._tokenizer.fingerprint, "evaluations": evaluations}
 
     def finish(self, params: Any, step: int, log: Log) -> None:
         """Writes predictions and report of the best model."""
-        self.write_results(params, log, _evaluations(self._run))
+        self.write_results(params, log, list(self._evaluations.values()))
 
     def write_results(self, params: Any, log: Log, evaluations: Sequence[dict[str, Any]]) -> None:
         """Writes predictions and report of the model in export/.
@@ -231,13 +240,3 @@ def baselines_of(task: TaskData) -> dict[str, float]:
 def _prefixes(task: TaskData) -> list[tuple[Split, str]]:
     """The evaluated files, and what the names of their scores begin with: nothing for the first."""
     return [(split, f"{split.name}_" if number else "") for number, split in enumerate(task.evaluations)]
-
-
-def _evaluations(run: RunDirectory) -> list[dict[str, Any]]:
-    return [row for row in read_json_lines(run.path / "metrics.jsonl") if row["kind"] == "eval"]
-
-
-def _scores_so_far(run: RunDirectory, figure: str) -> dict[int, float]:
-    """Step -> score of the run's earlier evaluations; -inf for a score that was NaN."""
-    rows = [row for row in _evaluations(run) if figure in row]
-    return {row["step"]: -math.inf if row[figure] is None else row[figure] for row in rows}

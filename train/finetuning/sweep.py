@@ -16,7 +16,7 @@ import numpy as np
 
 from bert_jax.data.tasks.encoded import evaluation_batches
 from bert_jax.data.tokenizer.tokenizer import Tokenizer
-from bert_jax.files import json_text, read_json_lines, write_json, write_whole
+from bert_jax.files import json_text, write_json, write_whole
 from bert_jax.training.many import (
     by_run,
     compile_many_predict_step,
@@ -80,7 +80,7 @@ class SweepJob:
         peaks = np.array([one.learning_rate for one in self.runs], np.float32)
         self._peaks = by_run(lambda number: peaks[number], len(peaks), self.mesh)
         self._orders = {one.seed: order_of(dataclasses.replace(config, seed=one.seed), task.train) for one in self.runs}
-        self._history = {row["step"]: row for row in read_json_lines(run.path / "runs.jsonl")}
+        self._history: dict[int, dict[str, Any]] = {}
 
     def first_state(self) -> TrainState:
         fresh = [init_state(key, self._alone.model, self._tx) for key in self._init_keys]
@@ -88,6 +88,9 @@ class SweepJob:
         params = self._alone.starting_parameters(self._one.params, drawn)
         states = [dataclasses.replace(state, params=own) for state, own in zip(fresh, params, strict=True)]
         return stacked(states, self.mesh)
+
+    def resume(self, facts: dict[str, Any]) -> None:
+        self._history = {row["step"]: row for row in facts["evaluations"]}
 
     def train_step(self, state: TrainState, batch: dict[str, Any]) -> tuple[TrainState, dict[str, jax.Array]]:
         return self._train_step(state, batch, self._dropout_keys, self._peaks, self._task.objective)
@@ -97,7 +100,6 @@ class SweepJob:
         self._alone.on_start(log, resumed=resumed)
 
     def batches(self, step: int) -> Generator[tuple[dict[str, Any], float]]:
-        self._history = {at: row for at, row in self._history.items() if at <= step}
         yield from prefetched_batches(self, step, self.config.total_steps)
 
     def batch(self, step: int) -> dict[str, jax.Array]:
@@ -179,7 +181,7 @@ class SweepJob:
             write_export(self._run, self.config, self._task, self._tokenizer, one_of(params, number), step)
 
     def facts(self) -> dict[str, Any]:
-        return self._alone.facts()
+        return self._alone.facts() | {"evaluations": [self._history[at] for at in sorted(self._history)]}
 
     def finish(self, params: Any, step: int, log: Log) -> None:
         """Writes and logs the results of the runs; writes the best model's predictions and report."""

@@ -1,6 +1,5 @@
 """The log of a run: lines on the console, `metrics.jsonl`, TensorBoard's event files, `curves.png`."""
 
-import json
 import math
 import os
 import sys
@@ -16,6 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from bert_jax.files import copy_folder, is_remote
 from train.run.curves import draw_curves
+from train.run.lines import Lines, MetricsFile
 from train.run.meter import Spent
 from train.run.track import Tracker
 
@@ -33,19 +33,25 @@ class RunLog:
         *,
         start_step: int,
         total_steps: int,
+        written: dict[str, Any] | None = None,
         spent: Callable[[int], Spent | None] = lambda step: None,
         track: str | None = None,
         config: Mapping[str, Any] | None = None,
         stream: TextIO | None = None,
     ):
-        """`spent`: step -> what the run has used up to it, None if unknown; `track`, `config`: for `Tracker`."""
+        """`written`: what `keep` returned when the checkpoint of `start_step` was saved; `spent`: step -> what the run
+        has used up to it, None if unknown; `track`, `config`: for `Tracker`.
+
+        Raises:
+            UserError: metrics.jsonl or run.log is a link, or not a file, or metrics.jsonl is not of a run.
+        """
         self._spent = spent
-        self._metrics = _Lines(directory / "metrics.jsonl", keep=lambda line: _step_of(line) <= start_step)
-        self._text = _Lines(directory / "run.log")
+        self._metrics = MetricsFile(directory / "metrics.jsonl", step=start_step, written=written)
+        self._text = Lines(directory / "run.log")
         self._curves = directory / "curves.png"
         self._drawn = 0
         self._next_drawing = time.monotonic() + 10
-        self.records = [json.loads(line) for line in self._metrics.lines]
+        self.records = self._metrics.rows
         self._events = directory / "tensorboard"
         # Files on a bucket cannot grow, so events are written to the local disk and copied at each `draw`.
         self._scratch = tempfile.TemporaryDirectory() if is_remote(directory) else None
@@ -63,6 +69,8 @@ class RunLog:
             self._progress = Progress(*columns, console=self._console)
             self._task = self._progress.add_task("training", total=total_steps, completed=start_step)
         self._tracker = Tracker(track, directory, config or {}, self.say) if track else None
+        if self._metrics.problem:
+            self.say(self._metrics.problem)
 
     def __enter__(self) -> "RunLog":
         if self._progress:
@@ -106,8 +114,7 @@ class RunLog:
         if spent := self._spent(step):
             row |= spent._asdict()
         row |= {k: (v if math.isfinite(v) else None) for k, v in values.items()}
-        self.records.append(row)
-        self._metrics.add(json.dumps(row))
+        self._metrics.add(row)
         if self._tensorboard:
             for name, value in values.items():
                 if math.isfinite(value) and not isinstance(value, bool):
@@ -120,6 +127,13 @@ class RunLog:
             told = "  ".join(_beside_baseline(name, values) for name in _in_order(values))
             best = "  <- the best so far" if values.get("best") else ""
             self.say(f"{kind:5} step {step:>8,}  {told}{best}")
+
+    def keep(self) -> dict[str, Any]:
+        """Puts all records on the disk, before a checkpoint is; returns what the checkpoint must record about them."""
+        if self._tensorboard:
+            self._tensorboard.flush()
+            self._copy_events()
+        return {"metrics": self._metrics.written()}
 
     def draw(self) -> None:
         """Draws `curves.png` from the records so far, and writes TensorBoard's events to disk.
@@ -157,44 +171,15 @@ class SilentLog:
 
     def record(self, kind: str, step: int, values: dict[str, float]) -> None: ...
 
+    def keep(self) -> dict[str, Any]:
+        return {}
+
     def draw(self) -> None: ...
 
 
 def open_log(directory: epath.Path, **options: Any) -> RunLog | SilentLog:
     """A `RunLog` with these options on process 0, a `SilentLog` on the others."""
     return RunLog(directory, **options) if jax.process_index() == 0 else SilentLog()
-
-
-class _Lines:
-    """A text file that grows line by line; on a bucket, which cannot append, each new line rewrites the file."""
-
-    def __init__(self, path: epath.Path, keep: Callable[[str], bool] = lambda line: True):
-        self._path = path
-        old = path.read_text().split("\n") if path.exists() else []
-        self.lines = [line for line in old if line and keep(line)]
-        self._whole = is_remote(path)
-        if not self._whole:
-            path.write_text("".join(f"{line}\n" for line in self.lines))
-            self._file = open(path, "a", encoding="utf-8")
-
-    def add(self, line: str) -> None:
-        self.lines.append(line)
-        if self._whole:
-            self._path.write_text("".join(f"{line}\n" for line in self.lines))
-        else:
-            self._file.write(line + "\n")
-            self._file.flush()
-
-    def close(self) -> None:
-        if not self._whole:
-            self._file.close()
-
-
-def _step_of(line: str) -> float:
-    try:
-        return json.loads(line)["step"]
-    except (json.JSONDecodeError, KeyError):  # a line that a killed run left unfinished
-        return math.inf
 
 
 def _tensorboard(directory: str | os.PathLike[str], start_step: int):

@@ -15,7 +15,7 @@ from bert_jax.data.prefetch import Prefetch, StepSource
 from bert_jax.errors import UserError
 from bert_jax.runtime.compilation_cache import cache_folder
 from bert_jax.runtime.hosts import before_ending, on_first_process
-from bert_jax.training.checkpoint.checkpoints import Checkpoints, NonFiniteError, Restored, SaveError
+from bert_jax.training.checkpoint.checkpoints import Checkpoints, NonFiniteError, SaveError
 from bert_jax.training.objectives import Objective
 from bert_jax.training.schedules import Schedule
 from bert_jax.training.sharding import to_host
@@ -50,6 +50,10 @@ class Job(Protocol):
 
     def first_state(self) -> TrainState:
         """The state of a run without checkpoints."""
+        ...
+
+    def resume(self, facts: dict[str, Any]) -> None:
+        """Called before a run continues from a checkpoint, with what `facts` returned when that was saved."""
         ...
 
     def train_step(self, state: TrainState, batch: Batch) -> tuple[TrainState, dict[str, jax.Array]]:
@@ -105,6 +109,9 @@ class ModelJob:
             lambda parts: compile_train_step(model, tx, schedule, mesh=mesh, accumulation=parts, objective=objective)
         )
 
+    def resume(self, facts: dict[str, Any]) -> None:
+        """Nothing to take up: the state has everything."""
+
     def parts_of(self, batch: Batch) -> int:
         """The number of parts in which a batch is computed, one after the other."""
         return self.config.accumulation
@@ -157,13 +164,18 @@ def _train(job: Job, run: RunDirectory) -> int:
         resumed = on_first_process(lambda: bool(checkpoints.steps()))
         restored = checkpoints.restore(job.target) if resumed else None
         state = restored.state if restored else job.first_state()
-        step = first_step = int(np.max(to_host(state.step)))
-        meter = Meter(config.model, step, job.mesh.size, _spent_before(restored))
+        recorded = restored.metadata if restored else {}
+        if restored:
+            job.resume(recorded)
+        step = int(np.max(to_host(state.step)))
+        before = Spent(**recorded.get("spent", {})) if restored is None or "spent" in recorded else None
+        meter = Meter(config.model, step, job.mesh.size, before, recorded.get("unlogged", ()))
 
         log = stack.enter_context(
             open_log(
                 run.path,
                 start_step=step,
+                written=recorded.get("metrics"),
                 total_steps=config.total_steps,
                 spent=meter.spent,
                 track=config.track,
@@ -183,7 +195,7 @@ def _train(job: Job, run: RunDirectory) -> int:
         code = EXIT_DONE
 
         def log_if_due() -> None:
-            if meter.step % config.log_every == 0 or meter.step == config.total_steps:
+            if meter.has_unlogged and (meter.step % config.log_every == 0 or meter.step == config.total_steps):
                 log.record("train", meter.step, meter.summary(config.total_steps, job.summarise))
 
         for batch, waited in feed:
@@ -192,10 +204,10 @@ def _train(job: Job, run: RunDirectory) -> int:
             last = step == config.total_steps
             meter.push(metrics, batch, waited)
             code = stop.exit_code(step) or EXIT_DONE
-            if meter.step > first_step:
-                log_if_due()
-            if last or code != EXIT_DONE:
-                meter.flush()
+            log_if_due()
+            evaluates = step % config.eval_every == 0 or last
+            if evaluates or step % config.save_every == 0 or code != EXIT_DONE:
+                meter.flush()  # a checkpoint must not be on the disk before the rows of its steps are
                 log_if_due()
             if meter.newest and (why := job.why_stop(meter.newest, meter.step)):
                 log.say(f"stopping: {why}")
@@ -203,12 +215,12 @@ def _train(job: Job, run: RunDirectory) -> int:
 
             with meter.pause():
                 over = last
-                if step % config.eval_every == 0 or last:
+                if evaluates:
                     over = job.evaluate(state, step, log) or last
                     log.draw()
                 if step % config.save_every == 0 or over or code != EXIT_DONE:
                     try:
-                        checkpoints.save(step, state, job.facts() | _facts_of(meter.spent(step)))
+                        checkpoints.save(step, state, job.facts() | meter.facts(step) | log.keep())
                     except NonFiniteError as error:
                         log.say(f"stopping: {error}; earlier checkpoints are kept. Lower optimizer.learning_rate")
                         return EXIT_NOT_FINITE
@@ -222,18 +234,6 @@ def _train(job: Job, run: RunDirectory) -> int:
         else:
             job.finish(state.params, step, log)
         return code
-
-
-def _spent_before(restored: Restored | None) -> Spent | None:
-    """What the run had used at its checkpoint; None if an older version, which did not record it, wrote that."""
-    if restored is None:
-        return Spent()
-    found = restored.metadata.get("spent")
-    return None if found is None else Spent(**found)
-
-
-def _facts_of(spent: Spent | None) -> dict[str, Any]:
-    return {} if spent is None else {"spent": spent._asdict()}
 
 
 def describe(mesh: jax.sharding.Mesh, state: Any) -> str:

@@ -3,7 +3,7 @@ the run has used since its first step."""
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -89,8 +89,22 @@ class Meter:
         newest: its metrics, float64; None before the first.
     """
 
-    def __init__(self, config: BertConfig, step: int, devices: int = 1, before: Spent | None = _NOTHING):
-        """`before`: what the run had used when it was at `step`; None if nobody knows."""
+    def __init__(
+        self,
+        config: BertConfig,
+        step: int,
+        devices: int = 1,
+        before: Spent | None = _NOTHING,
+        unlogged: Sequence[dict[str, Any]] = (),
+    ):
+        """
+        Args:
+            config: of the model.
+            step: where the run is.
+            devices: their number.
+            before: what the run had used when it was at `step`; None if nobody knows.
+            unlogged: the metrics of the last steps that were in no summary then, from `facts`.
+        """
         self._config = config
         self._before = before
         self._tokens = {step: before.tokens if before else 0}  # after each of the last two steps
@@ -102,6 +116,7 @@ class Meter:
         self.newest: dict[str, np.ndarray] | None = None
         self._compiled = False
         self._clear()
+        self._rows = [{name: np.array(value, np.float64) for name, value in row.items()} for row in unlogged]
 
     def _clear(self) -> None:
         self._rows: list[dict[str, np.ndarray]] = []
@@ -164,12 +179,33 @@ class Meter:
         seconds, cpu_seconds = self._before.seconds + wall, self._before.cpu_seconds + processor
         return Spent(self._tokens[step], round(seconds, 3), round(cpu_seconds, 3))
 
+    @property
+    def has_unlogged(self) -> bool:
+        """Whether metrics were fetched since the last summary."""
+        return bool(self._rows)
+
+    def facts(self, step: int) -> dict[str, Any]:
+        """What the checkpoint of the last step records, as JSON values: `spent`, and metrics that no summary has.
+
+        So a resumed run logs the same means as one that was never stopped.
+        """
+        spent = self.spent(step)
+        rows = [{name: _json_of(value) for name, value in row.items()} for row in self._rows]
+        return ({} if spent is None else {"spent": spent._asdict()}) | {"unlogged": rows}
+
     def pause(self) -> "_Pause":
         """Context manager that leaves the time spent inside it (an evaluation, a save) out of the speeds."""
         return _Pause(self)
 
     def shift(self, seconds: float) -> None:
         self._since += seconds
+
+
+def _json_of(values: np.ndarray) -> Any:
+    """Numbers for JSON, which has no NaN: texts if one is not finite, which `np.array` turns into numbers again."""
+    if np.isfinite(values).all():
+        return values.tolist()
+    return values.astype(str).tolist()
 
 
 class _Pause:

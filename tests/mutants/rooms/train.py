@@ -6,6 +6,7 @@ LOOP = "train/run/loop.py"
 STOPPING = "train/run/stopping.py"
 DIRECTORY = "train/run/directory.py"
 METER = "train/run/meter.py"
+LINES = "train/run/lines.py"
 JOB = "train/pretraining/job.py"
 RECIPE = "train/pretraining/recipe.py"
 CONFIG = "train/run/config.py"
@@ -19,6 +20,7 @@ OF_RUNS = "tests/train/pretraining/test_pretrain.py"
 OF_RECIPE = "tests/train/pretraining/test_recipe.py"
 OF_SCALE = "tests/train/pretraining/test_scale.py"
 OF_METER = "tests/train/run/test_meter.py"
+OF_LINES = "tests/train/run/test_lines.py"
 OF_EVALUATION = "tests/train/pretraining/test_evaluation.py"
 OF_FINETUNING = "tests/train/finetuning/test_finetune.py"
 OF_STARTING = "tests/train/finetuning/test_start.py"
@@ -46,8 +48,8 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         LOOP,
-        "if step % config.eval_every == 0 or last:",
-        "if last:",
+        "evaluates = step % config.eval_every == 0 or last",
+        "evaluates = last",
         "nothing is evaluated before the end",
         (f"{OF_RUNS}::test_a_run_leaves_everything_that_was_promised",),
     ),
@@ -143,6 +145,20 @@ MUTANTS: tuple[Mutant, ...] = (
         (f"{OF_METER}::test_speeds_leave_the_compilers_time_and_pauses_out",),
     ),
     Mutant(
+        LINES,
+        'if written is None or hashlib.sha256(content[:size]).hexdigest() != written["sha256"]:',
+        "if written is None:",
+        "rows of metrics that were damaged are kept without a word",
+        (f"{OF_LINES}::test_damaged_metrics_are_named_and_what_was_there_stays",),
+    ),
+    Mutant(
+        LINES,
+        "    if not rows and content.strip():",
+        "    if False:",
+        "the metrics.jsonl of somebody else is emptied",
+        (f"{OF_LINES}::test_the_metrics_of_somebody_else_are_not_emptied",),
+    ),
+    Mutant(
         DIRECTORY,
         "            if refused:",
         "            if False:",
@@ -151,8 +167,8 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         FINETUNING,
-        "score > max(self._history.values())",
-        "score < max(self._history.values())",
+        "self._scores_so_far()[-1] > max(before)",
+        "self._scores_so_far()[-1] < max(before)",
         "the worst model is exported",
         (f"{OF_FINETUNING}::test_a_table_becomes_a_model_with_its_labels_predictions_and_a_report",),
     ),

@@ -19,7 +19,6 @@ from bert_jax.__main__ import main as bert_jax_main
 from bert_jax.config import BertConfig
 from bert_jax.data.tasks.labelled_text import Columns
 from bert_jax.data.tokenizer.tokenizer import Tokenizer
-from bert_jax.errors import UserError
 from bert_jax.evaluation.score import score
 from bert_jax.formats.convert import convert
 from bert_jax.formats.load import load, load_arrays
@@ -36,7 +35,7 @@ from tests.train.finetuning.finetune_sources import (
 )
 from train import finetune
 from train.finetuning import cost
-from train.finetuning.job import _scores_so_far
+from train.finetuning.job import FinetuningJob
 from train.finetuning.recipe import FinetuneConfig
 from train.run import stopping
 from train.run.curves import curves_of
@@ -206,20 +205,11 @@ def test_a_run_whose_data_have_other_labels_now_does_not_resume(place: Path, tab
     assert "was started with the labels bad, good, and its data now has very bad, very good" in capsys.readouterr().err
 
 
-def test_the_scores_of_a_killed_run_are_read_as_far_as_they_were_written(tmp_path: Path):
-    """A correlation that was not a number stays the worst score, as before the run was stopped."""
-    rows = [
-        {"kind": "eval", "step": 4, "spearman": None},
-        {"kind": "train", "step": 6, "loss": 1.0},
-        {"kind": "eval", "step": 8, "spearman": 0.5},
-    ]
-    lines = "".join(f"{json.dumps(row)}\n" for row in rows)
-    (tmp_path / "metrics.jsonl").write_text(f'{lines}{{"kind": "eval", "st')
-    assert _scores_so_far(RunDirectory(str(tmp_path)), "spearman") == {4: -math.inf, 8: 0.5}
-    assert _scores_so_far(RunDirectory(str(tmp_path)), "f1") == {}
-    (tmp_path / "metrics.jsonl").write_text(f"{{\n{lines}")
-    with pytest.raises(UserError, match=r"metrics.jsonl, line 1: not JSON"):
-        _scores_so_far(RunDirectory(str(tmp_path)), "spearman")
+def test_a_correlation_that_was_not_a_number_stays_the_worst_score_of_a_resumed_run():
+    job = object.__new__(FinetuningJob)
+    job._task = SimpleNamespace(metric="spearman")
+    job.resume({"evaluations": [{"step": 4, "spearman": None}, {"step": 8, "spearman": 0.5}]})
+    assert job._scores_so_far() == [-math.inf, 0.5]
 
 
 @pytest.mark.slow
