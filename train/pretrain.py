@@ -13,10 +13,11 @@ from bert_jax.formats.source import Source, open_source
 from bert_jax.runtime.hosts import is_first, on_first_process
 from train.pretraining.cost import run_facts
 from train.pretraining.cost_report import print_facts
+from train.pretraining.first_rows import with_first_rows
 from train.pretraining.mixture import open_data
 from train.pretraining.recipe import PretrainConfig
 from train.pretraining.source import DataSource, PreparedData
-from train.pretraining.start import check_vocabulary, with_first_rows, with_model_for
+from train.pretraining.start import check_same_data, check_vocabulary, with_model_for
 from train.pretraining.text import prepare_text, sampled_text
 from train.run.directory import RunDirectory
 from train.run.launch import Launch, in_run_directory, record_start, start
@@ -75,6 +76,8 @@ def pretrain_in(run: RunDirectory, launch: Launch) -> int:
     if config.text is not None and config.data is None:
         config = dataclasses.replace(config, data=prepare_text(run, config, launch.given, source))
     data = open_data(config)
+    if saved:
+        check_same_data(config, data, on_first_process(run.facts_to_resume), launch.allow_change)
     config = with_model_for(config, data, launch.given, source, saved)
     config = with_first_rows(config, data, source, saved)
     if source is not None:

@@ -206,7 +206,13 @@ class PretrainingJob(ModelJob):
         return False
 
     def facts(self) -> dict[str, Any]:
-        return {"config": to_json(self.config), "data": self._data.fingerprint, "data_digest": self._data.digest}
+        phases = self.config.phases
+        return {
+            "config": to_json(self.config),
+            "data": self._data.fingerprint,
+            "data_digest": self._data.digest,
+            "data_shares": self._data.shares if isinstance(self._data, MixedData) else [(1.0,)] * len(phases),
+        }
 
     def finish(self, params: Any, step: int, log: Log) -> None:
         """Writes the run's `export/`, a folder that transformers loads."""

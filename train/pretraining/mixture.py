@@ -97,11 +97,7 @@ class MixedData(PreparedData):
     @property
     def rows_of_run(self) -> dict[int, np.ndarray]:
         """Length -> how many rows of the run come from each part."""
-        rows: dict[int, np.ndarray] = {}
-        for phase, shares in zip(self._config.phases, self.shares, strict=True):
-            used = Pattern(shares).before(phase.batch * phase.steps)
-            rows[phase.length] = rows.get(phase.length, 0) + used
-        return rows
+        return rows_of_parts(self._config.phases, self.shares, self._config.total_steps)
 
     @cached_property
     def share_of_run(self) -> np.ndarray:
@@ -149,13 +145,14 @@ class MixedData(PreparedData):
         shuffle: bool = True,
         first_row: int = 0,
     ) -> MixedBatches:
-        """The batches of a phase; `first_row`: how many rows the phases before it of the same length have.
+        """The batches of a phase; `first_row`: as `config.rows_before` counts them at its first step.
 
-        Each part continues where those phases left it, whatever their shares were.
+        Each part continues where the phases before it of the same length left it, whatever their shares were.
         """
         if split != "train" or not shuffle:
             raise ValueError("evaluate the parts one by one")
-        used, offset, shares = np.zeros(len(self.parts), np.int64), first_row, self.shares[0]
+        left_out = config.rows_left_out(phase.length)
+        used, offset, shares = np.zeros(len(self.parts), np.int64) + left_out, first_row - sum(left_out), self.shares[0]
         for earlier, its_shares in zip(config.phases, self.shares, strict=True):
             if earlier.length != phase.length:
                 continue
@@ -202,6 +199,16 @@ class MixedData(PreparedData):
             }
             for k, (name, part) in enumerate(self.parts.items())
         ]
+
+
+def rows_of_parts(phases: Sequence[Phase], shares: Sequence[Sequence[float]], step: int) -> dict[int, np.ndarray]:
+    """Length -> how many rows the first `step` steps take from each of K parts, given shares by phase: int64 [K]."""
+    rows: dict[int, np.ndarray] = {}
+    for phase, of_phase in zip(phases, shares, strict=True):
+        done = min(step, phase.steps)
+        rows[phase.length] = rows.get(phase.length, 0) + Pattern(of_phase).before(phase.batch * done)
+        step -= done
+    return rows
 
 
 def told(facts: Sequence[dict[str, Any]]) -> str:

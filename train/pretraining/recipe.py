@@ -91,7 +91,8 @@ class PretrainConfig(ShownConfig):
     init_optimizer        take its optimizer's moments too, of a run directory or a TF1 checkpoint
     init_step             with init_optimizer: continue at its step, not at 0
     init_data             of a run on the same data: continue in it after the rows that this run used
-    first_rows            (length, rows to leave out at the start) of each length; init_data=true sets it
+    first_rows            (length, rows to leave out at the start) of each length, with one number of rows for each
+                          directory of data=; init_data=true sets it
     teacher               a run directory, a folder or a hub id to distil from, in addition to masked LM
     log_every             steps between two lines of the log
     eval_every            steps between two evaluations
@@ -123,7 +124,7 @@ class PretrainConfig(ShownConfig):
     init_optimizer: bool = False
     init_step: bool = False
     init_data: bool = False
-    first_rows: tuple[tuple[int, int], ...] = ()
+    first_rows: tuple[tuple[int, ...], ...] = ()
     teacher: str | None = None
     distillation: DistillationConfig | None = None  # the weights of the losses with a teacher; None: DistilBERT's
 
@@ -197,7 +198,11 @@ class PretrainConfig(ShownConfig):
 
     def rows_before(self, step: int, length: int) -> int:
         """Where batch number `step` is in the data: rows of `length` used so far, by this run and those before it."""
-        return dict(self.first_rows).get(length, 0) + rows_used(self.phases, step).get(length, 0)
+        return sum(self.rows_left_out(length)) + rows_used(self.phases, step).get(length, 0)
+
+    def rows_left_out(self, length: int) -> tuple[int, ...]:
+        """How many rows of a length are left out at the start of each directory; (0,) if none are in any."""
+        return next((tuple(rows) for found, *rows in self.first_rows if found == length), (0,))
 
     def parts_of(self, length: int, batch: int, pieces: int) -> int:
         """The number of parts in which a batch is computed, one after the other, on `pieces` devices with rows of it.

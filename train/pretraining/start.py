@@ -7,7 +7,7 @@ The state is initialised randomly, or comes from another run, a folder, a publis
 import dataclasses
 import logging
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import jax
@@ -29,7 +29,6 @@ from bert_jax.formats.tensorflow.google import optimizer_state
 from bert_jax.formats.tensorflow.names import open_google
 from bert_jax.model.heads import BertForMaskedLM
 from bert_jax.training.checkpoint.checkpoints import Checkpoints
-from bert_jax.training.checkpoint.step_directory import StepDirectory
 from bert_jax.training.distillation import DistillationConfig, check_teacher, distillation_on
 from bert_jax.training.objectives import Objective, Pretraining
 from bert_jax.training.optimizer import MomentsState
@@ -37,7 +36,7 @@ from bert_jax.training.sharding import fused_loss_on, state_shardings
 from bert_jax.training.step import TrainState
 from bert_jax.tree import flatten, unflatten
 from train.pretraining.mixture import MixedData
-from train.pretraining.recipe import Phase, PretrainConfig, rows_used
+from train.pretraining.recipe import PretrainConfig
 from train.pretraining.source import DataSource, PreparedData, head_for
 from train.run.launch import given_to_model, overridden_model, place_on_mesh
 
@@ -180,62 +179,30 @@ def _casing(tokenizer: Tokenizer) -> str:
     return f"{cased}, accents {'stripped' if tokenizer.strip_accents else 'kept'}"
 
 
-def with_first_rows(
-    config: PretrainConfig, data: DataSource, source: Source | None, saved: Mapping[str, Any] | None = None
-) -> PretrainConfig:
-    """Returns the config with the `first_rows` that `init_data=true` asks for: the rows that the run of `init=` used.
-
-    Without `init_data`, a run on the same data that would see the same rows in the same order is only warned about.
+def check_same_data(
+    config: PretrainConfig, data: DataSource, facts: Mapping[str, Any], allow_change: Collection[str]
+) -> None:
+    """Raises UserError if the data of a resumed run was prepared anew under the same path.
 
     Args:
         config: of the run.
-        data: what it trains on.
-        source: the opened `init=`; None in a resumed run.
-        saved: the saved config of a resumed run, which keeps its `first_rows`.
-
-    Raises:
-        UserError: `init=` is not a pretraining run, or its data or its seed are others.
+        data: what `config.data` names now.
+        facts: what the newest checkpoint records: `PretrainingJob.facts`, and its step.
+        allow_change: "data" in it lets the run go on with other data. Another path needs it too, in `settle_config`.
     """
-    if source is None:
-        if config.init is None and config.init_data:
-            raise UserError("init_data: continues in the data of another run; say init=RUN with it")
-        kept = tuple(tuple(entry) for entry in (saved or {}).get("first_rows", ()))
-        return dataclasses.replace(config, first_rows=kept) if config.init_data else config
-    theirs = source.fields if source.is_run and not source.is_finetuning_run else None
-    if not config.init_data:
-        if theirs is not None and not config.init_step and _difference(config, data, theirs) is None:
-            logger.warning(
-                "init: %s was trained on this data with seed=%d, so this run sees the same rows again, in the same "
-                "order; say init_data=true to continue after them, or choose another seed=",
-                source.name,
-                config.seed,
-            )
-        return config
-    if theirs is None:
-        raise UserError(f"init_data: {source.name} is not a pretraining run, so nothing says which rows it used")
-    if config.init_step:
-        raise UserError("init_data: init_step=true continues in the data already; leave one of the two out")
-    if difference := _difference(config, data, theirs):
-        raise UserError(f"init_data: {difference}, so its rows cannot be continued; leave init_data out")
-    steps = StepDirectory(source.folder / "checkpoints").steps()
-    used = rows_used([Phase(*phase) for phase in theirs["phases"]], max(steps, default=0))
-    for length, rows in theirs.get("first_rows", ()):
-        used[length] = used.get(length, 0) + rows
-    return dataclasses.replace(config, first_rows=tuple(sorted(used.items())))
-
-
-def _difference(config: PretrainConfig, data: DataSource, theirs: Mapping[str, Any]) -> str | None:
-    """Why another run's rows are not this run's; None if they are the same in the same order."""
-    if theirs.get("seed") != config.seed:
-        return f"its seed is {theirs.get('seed')} and this run's is {config.seed}"
-    if isinstance(data, MixedData):
-        return "data= names several directories"
-    if not isinstance(data, PreparedData) or theirs["data"] in (None, "random"):
-        same = theirs["data"] == config.data
-    else:
-        manifest = epath.Path(theirs["data"]) / MANIFEST
-        same = manifest.exists() and manifest.read_bytes() == (data.path / MANIFEST).read_bytes()
-    return None if same else f"its data is {theirs['data']} and this run's is {config.data}"
+    theirs = facts.get("config", {}).get("data")
+    if "data" in allow_change or theirs != config.data or facts.get("data_digest", data.digest) == data.digest:
+        return
+    parts = list(data.parts.values()) if isinstance(data, MixedData) else [data]
+    sums = zip(facts["data_digest"].split(","), parts, strict=False)
+    old, part = next((old, part) for old, part in sums if old != part.digest)
+    name = part.directory.name if isinstance(part, PreparedData) else config.data
+    what = "its text or its examples" if facts.get("data") == data.fingerprint else "its vocabulary"
+    raise UserError(
+        f"data: {name} was prepared anew, and {what} changed: the sum in its {MANIFEST} is {part.digest[:12]}, and the "
+        f"run was trained on {old[:12]} up to step {facts['step']}; put that data back, or say allow_change=data to "
+        "continue on the new data, or start another run with init="
+    )
 
 
 def first_state(

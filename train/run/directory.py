@@ -7,7 +7,7 @@ import platform
 import socket
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ from bert_jax.files import (
     write_json,
 )
 from bert_jax.training.checkpoint.checkpoints import Checkpoints
+from bert_jax.training.checkpoint.manifest import ManifestError
 from train.run.config import differing_fields, to_json
 
 
@@ -134,6 +135,14 @@ class RunDirectory:
         """The saved config if the run has checkpoints, from which it resumes without reading `init=`; otherwise {}."""
         with Checkpoints(self.checkpoints) as checkpoints:
             return (self.saved_config() or {}) if checkpoints.steps() else {}
+
+    def facts_to_resume(self) -> dict[str, Any]:
+        """What the newest checkpoint records of the run, and its "step"; {} if none has a readable manifest."""
+        with Checkpoints(self.checkpoints) as checkpoints:
+            for step in reversed(checkpoints.steps()):
+                with suppress(ManifestError):
+                    return checkpoints.manifest(step).metadata | {"step": step}
+        return {}
 
     def summary(self, exit_code: int) -> dict[str, Any]:
         """What `--json` prints: the run's path, progress and last metrics; null for what does not exist (yet).

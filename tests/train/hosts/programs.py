@@ -3,21 +3,25 @@
     python tests/train/hosts/programs.py '[["pretrain", "configs/tiny.py", "data=DIR", "run=RUN"], ...]'
 
 Starting and joining take longer than a small run, so tests share one start. After each program a line of stdout says,
-as JSON, its exit code, the line of a user's mistake, and for each split of the data the rows that this process made.
+as JSON, its exit code, the line of a user's mistake, and of each row of the data that this process made which one it is
+and a sum of its content.
 """
 
 import json
 import sys
-from collections import Counter
+import zlib
 from importlib import import_module
 from typing import Any
 
-from bert_jax.data.pretraining.batches import Batches
+import numpy as np
+
 from bert_jax.errors import UserError
 from bert_jax.runtime import hosts
+from train.pretraining.mixture import MixedData
 from train.pretraining.source import PreparedData
 
-MADE: Counter[str] = Counter()
+MADE: dict[str, dict[str, int]] = {}
+"""Split -> "length, first row, step, row of the batch" -> CRC-32 of the row's arrays."""
 
 
 def keep_compiled_programs_of_every_process() -> None:
@@ -36,22 +40,25 @@ def keep_compiled_programs_of_every_process() -> None:
     compiler._cache_write = write_as_first
 
 
-def count_rows() -> None:
-    make = PreparedData.batches
+def note_rows(kind: type) -> None:
+    make = kind.batches
 
-    def batches(self: PreparedData, config: Any, phase: Any, split: str = "train", **options: Any) -> Batches:
-        found = make(self, config, phase, split, **options)
+    def batches(self: Any, config: Any, phase: Any, split: str = "train", *, first_row: int = 0, **options: Any) -> Any:
+        found = make(self, config, phase, split, first_row=first_row, **options)
+        make_batch = found.batch
 
-        class Counted(Batches):
-            def batch(self, step: int, rows: Any = None) -> Any:
-                made = super().batch(step, rows)
-                MADE[split] += len(made["input_ids"])
-                return made
+        def batch(step: int, rows: Any = None) -> Any:
+            made, noted = make_batch(step, rows), MADE.setdefault(split, {})
+            numbers = np.arange(phase.batch) if rows is None else np.arange(phase.batch)[rows]
+            for at, number in enumerate(numbers.tolist()):
+                sum_ = zlib.crc32(b"".join(made[name][at].tobytes() for name in sorted(made)))
+                noted[f"{phase.length}, {first_row}, {step}, {number}"] = sum_
+            return made
 
-        found.__class__ = Counted
+        found.batch = batch
         return found
 
-    PreparedData.batches = batches  # type: ignore[method-assign]
+    kind.batches = batches
 
 
 def run(program: str, words: list[str]) -> dict[str, Any]:
@@ -60,12 +67,13 @@ def run(program: str, words: list[str]) -> dict[str, Any]:
         code, error = import_module(f"train.{program}").main(words), None
     except UserError as wrong:
         code, error = 2, str(wrong)
-    return {"code": code, "error": error, "rows": dict(MADE)}
+    return {"code": code, "error": error, "made": dict(MADE)}
 
 
 if __name__ == "__main__":
     keep_compiled_programs_of_every_process()
-    count_rows()
+    for of_data in (PreparedData, MixedData):
+        note_rows(of_data)
     for name, *rest in json.loads(sys.argv[1]):
         print(json.dumps(run(name, rest)), flush=True)
     hosts.leave()

@@ -6,15 +6,21 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import fsspec
 import numpy as np
 import pytest
 
 from bert_jax.__main__ import main as bert_jax
+from tests import test_files
 from tests.conftest import see_devices
 from tests.hosts import Hosts
 from tests.train.finetuning.finetune_sources import sentences, write_csv, write_squad, write_start, write_tagged
-from tests.train.hosts.programs import run
+from tests.train.hosts.programs import note_rows, run
 from tests.train.pretraining.family_runs import write_text
+from train.pretraining.mixture import MixedData
+from train.pretraining.source import PreparedData
+
+storage = test_files.storage  # the fixture: an emulator of a bucket
 
 RECIPE = '''"""Fifty steps in two phases, dropout on, float32, four heads."""
 
@@ -37,7 +43,7 @@ def get_config() -> PretrainConfig:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory) -> Path:
-    """The recipe, and text prepared for both lengths."""
+    """The recipe, and text prepared for both lengths: "data", and "more" with the same vocabulary."""
     from train.prepare import main
 
     folder = tmp_path_factory.mktemp("hosts")
@@ -45,6 +51,9 @@ def folder(tmp_path_factory) -> Path:
     options = ["--max-seq-length", "16,24", "--vocab-size", "45", "--held-out", "0.3", "--dupe-factor", "2"]
     text = str(write_text(folder / "text.txt", documents=80))
     assert main([text, "--output", str(folder / "data"), *options, "--workers", "1"]) in (0, None)
+    options[2:4] = ["--vocab", str(folder / "data")]
+    more = str(write_text(folder / "more.txt", documents=50, seed=1))
+    assert main([more, "--output", str(folder / "more"), *options, "--workers", "1"]) in (0, None)
     return folder
 
 
@@ -52,21 +61,32 @@ def pretrain(folder: Path, name: str, *words: str) -> list[str]:
     return ["pretrain", str(folder / "recipe.py"), f"data={folder / 'data'}", f"run={folder / name}", *words]
 
 
-def on_hosts(count: int, folder: Path, programs: list[list[str]], devices: int = 2) -> list[list[dict[str, Any]]]:
+def on_hosts(
+    count: int,
+    folder: Path,
+    programs: list[list[str]],
+    devices: int = 2,
+    environment: dict[str, str] | None = None,
+) -> list[list[dict[str, Any]]]:
     """The reports of `programs.py`: of each program, those of each process."""
     words = ["tests/train/hosts/programs.py", json.dumps(programs)]
-    with Hosts(count, words, folder / "logs", devices=devices) as hosts:
+    with Hosts(count, words, folder / "logs", devices=devices, environment=environment) as hosts:
         ends = hosts.wait(1800)
     assert [end.code for end in ends] == [0] * count, [end.out for end in ends]
     reports = [[json.loads(line) for line in end.out.splitlines() if line.startswith('{"code"')] for end in ends]
     return [list(of_program) for of_program in zip(*reports, strict=True)]
 
 
-def here(devices: int, program: list[str]) -> None:
-    """Runs a program in this process, on so many devices."""
+def here(devices: int, program: list[str]) -> dict[str, Any]:
+    """Runs a program in this process, on so many devices; returns its report."""
     with pytest.MonkeyPatch.context() as patch:
         see_devices(patch, devices)
-        assert run(program[0], program[1:])["code"] == 0
+        for kind in (PreparedData, MixedData):
+            patch.setattr(kind, "batches", kind.batches)  # so that the patch ends with this context
+            note_rows(kind)
+        report = run(program[0], program[1:])
+    assert report["code"] == 0, report
+    return report
 
 
 def rows_of(run: Path, kind: str) -> list[dict[str, Any]]:
@@ -92,6 +112,7 @@ def assert_equal_runs(one: Path, other: Path, tolerance: float = 1e-5) -> None:
 
 DATA = ["mesh.data=4", "accumulation=2"]
 OTHER_MESH = ["mesh.data=2", "mesh.fsdp=2", "accumulation=2", "allow_change=mesh"]
+MIXED = ["data_shares=((3, 1), (1, 2))", "tokens_per_device=48"]
 CLASSIFY = ["epochs=2", "eval_every=8", "log_every=1", "model.dtype=float32"]
 
 
@@ -112,24 +133,35 @@ def tables(tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def one(folder: Path, tables: Path) -> None:
-    """The runs of one process with four devices; "stopped" has its checkpoint of step 25 alone."""
-    here(4, pretrain(folder, "one", *DATA))
-    here(4, finetune(tables, "one", *CLASSIFY))
-    shutil.copytree(folder / "one", folder / "resumed")
-    shutil.rmtree(folder / "resumed/checkpoints/50")
+def one(folder: Path, tables: Path) -> dict[str, dict[str, Any]]:
+    """The runs of one process, with four devices, of the mixture with two; "… resumed" have step 25 alone."""
+    reports = {
+        "one": here(4, pretrain(folder, "one", *DATA)),
+        "classify": here(4, finetune(tables, "one", *CLASSIFY)),
+        "mixed": here(2, pretrain(folder, "one mixed", f"data={folder / 'data'},{folder / 'more'}", *MIXED)),
+    }
+    for name in ("one", "one mixed"):
+        shutil.copytree(folder / name, folder / f"{name} resumed")
+        shutil.rmtree(folder / f"{name} resumed/checkpoints/50")
+    return reports
 
 
 @pytest.fixture(scope="module")
-def pod(folder: Path, tables: Path, one: None) -> dict[str, list[dict[str, Any]]]:
-    """What two processes with two devices each report of each program."""
+def pod(folder: Path, tables: Path, one: dict, storage: dict[str, str]) -> dict[str, list[dict[str, Any]]]:
+    """What two processes with two devices each report of each program; half of the mixture is in a bucket."""
+    there = fsspec.filesystem("gs", endpoint_url=storage["STORAGE_EMULATOR_HOST"], token="anon")
+    there.put(str(folder / "more"), "a-bucket/more", recursive=True)
+    mixture = [f"data={folder / 'data'},gs://a-bucket/more", *MIXED]
     programs = {
         "pod": pretrain(folder, "pod", *DATA),
-        "resumed": pretrain(folder, "resumed", *OTHER_MESH),
+        "resumed": pretrain(folder, "one resumed", *OTHER_MESH),
+        "mixed": pretrain(folder, "pod mixed", *mixture),
+        "mixed resumed": pretrain(folder, "one mixed resumed", *mixture, "allow_change=data"),
         "classify": finetune(tables, "pod", *CLASSIFY),
         "three": finetune(tables, "three", "seeds=3", files=("train", "dev")),
     }
-    return dict(zip(programs, on_hosts(2, folder, list(programs.values())), strict=True))
+    reports = on_hosts(2, folder, list(programs.values()), environment=storage)
+    return dict(zip(programs, reports, strict=True))
 
 
 @pytest.mark.slow
@@ -143,20 +175,55 @@ def test_fifty_steps_in_two_phases_are_those_of_one_process(folder: Path, pod):
 @pytest.mark.slow
 def test_each_process_makes_the_rows_of_its_devices_only(pod):
     """Half of 50 batches of 16 rows, and of two evaluations of three such batches."""
-    assert [report["rows"] for report in pod["pod"]] == [{"train": 50 * 16 // 2, "held-out": 2 * 3 * 16 // 2}] * 2
+    for report in pod["pod"]:
+        made = {split: len(rows) for split, rows in report["made"].items()}
+        assert made == {"train": 50 * 16 // 2, "held-out": 2 * 3 * 16 // 2}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("of_pod", "of_one"), [("pod", "one"), ("mixed", "mixed")])
+def test_the_processes_make_the_rows_that_one_makes(pod, one, of_pod, of_one):
+    """The same examples with the same masks at the same places of the same batches, each of them once."""
+    first, second = (report["made"]["train"] for report in pod[of_pod])
+    assert not first.keys() & second.keys()
+    assert first | second == one[of_one]["made"]["train"]
+    assert len(first) == len(second) == 50 * 16 // 2
+
+
+@pytest.mark.slow
+def test_a_mixture_from_disk_and_bucket_trains_as_from_disk_and_in_other_parts(folder: Path, pod, one):
+    """Four devices compute each batch in two parts, the two of one process in four: `tokens_per_device` says so."""
+    for name, tolerance in (("pod mixed", 1e-5), ("one mixed resumed", 1e-4)):
+        assert_equal_runs(folder / name, folder / "one mixed", tolerance)
+        rows = rows_of(folder / name, "eval")
+        assert all({"mlm_loss_data", "mlm_loss_more"} < row.keys() for row in rows) and len(rows) == 2
+        assert_close_parts(rows, rows_of(folder / "one mixed", "eval"))
+    log = {name: (folder / name / "run.log").read_text() for name in ("one mixed", "pod mixed", "one mixed resumed")}
+    assert "a step has 16 rows of 24, 2 on a device at a time in 4 parts" in log["one mixed"]
+    assert "a step has 16 rows of 24, 2 on a device at a time in 2 parts" in log["pod mixed"]
+    assert "resuming at step 25" in log["one mixed resumed"]
+    whole = one["mixed"]["made"]["train"]
+    resumed = [report["made"]["train"] for report in pod["mixed resumed"]]
+    assert (resumed[0] | resumed[1]).items() <= whole.items()
+    assert len(resumed[0]) == len(resumed[1]) == 25 * 16 // 2
+
+
+def assert_close_parts(ours: list[dict[str, Any]], theirs: list[dict[str, Any]]) -> None:
+    for name in ("mlm_loss_data", "mlm_loss_more"):
+        assert [row[name] for row in ours] == pytest.approx([row[name] for row in theirs], abs=1e-4)
 
 
 @pytest.mark.slow
 def test_a_run_goes_on_with_more_processes_and_another_mesh(folder: Path, pod):
     assert [report["code"] for report in pod["resumed"]] == [0, 0]
-    assert_equal_runs(folder / "resumed", folder / "one", tolerance=1e-4)
-    record = json.loads((folder / "resumed/checkpoints/50/manifest.json").read_text())
+    assert_equal_runs(folder / "one resumed", folder / "one", tolerance=1e-4)
+    record = json.loads((folder / "one resumed/checkpoints/50/manifest.json").read_text())
     assert {f"state/ocdbt.process_{number}/manifest.ocdbt" for number in (0, 1)} < set(record["files"])
 
 
 @pytest.mark.slow
 def test_the_export_of_two_processes_is_that_of_one_from_the_same_checkpoint(folder: Path, pod, tmp_path, capsys):
-    for name in ("pod", "resumed"):
+    for name in ("pod", "one resumed"):
         assert bert_jax(["export", str(folder / name), str(tmp_path / name)]) == 0
         exported = (folder / name / "export/model.safetensors").read_bytes()
         assert exported == (tmp_path / name / "model.safetensors").read_bytes()

@@ -32,9 +32,9 @@ _OWN: dict[str, dict[str, Any]] = {
 }
 
 
-def write_text(path: Path, documents: int = 40) -> Path:
+def write_text(path: Path, documents: int = 40, seed: int = 0) -> Path:
     """Documents of sentences with few letters, which every tiny vocabulary can spell."""
-    rng = np.random.default_rng(0)
+    rng = np.random.default_rng(seed)
     texts = []
     for _ in range(documents):
         lengths = rng.integers(3, 9, rng.integers(3, 8))

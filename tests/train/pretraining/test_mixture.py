@@ -16,9 +16,11 @@ from bert_jax.training.optimizer import OptimizerConfig
 from tests.train.pretraining.conftest import WORDS
 from train import pretrain
 from train.prepare import main as prepare
+from train.pretraining.first_rows import rows_used_of_each
 from train.pretraining.mixture import MixedData, mixed_scores, open_data
 from train.pretraining.recipe import Phase, PretrainConfig, directories_in
 from train.pretraining.source import PreparedData
+from train.run.config import to_json
 from train.run.launch import Launch, what_runs
 from train.run.stopping import EXIT_DONE
 
@@ -122,6 +124,30 @@ def test_phases_continue_each_part_whatever_their_shares_and_lengths(data: str, 
         assert seen[length] == expected
 
 
+def test_a_run_continues_in_each_part_after_the_rows_that_another_run_used(data: str, books: str):
+    """In other shares, with another batch, stopped within a phase; the second run is continued in turn, by a third."""
+    seen: Counter[bytes] = Counter()
+    first_rows: tuple[tuple[int, ...], ...] = ()
+    for shares, step in (((0.9, 0.1), (1, 1), (0.3, 0.7), (0, 1)), 41), (((2, 1), (1, 0), (1, 4), (1, 1)), 57):
+        config = config_of(f"{data},{books}", data_shares=shares, first_rows=first_rows)
+        mixture = open_data(config)
+        assert isinstance(mixture, MixedData)
+        for number in range(step):
+            start, phase = config.phase_at(number)
+            if phase.length == 32:
+                batches = mixture.batches(config, phase, first_row=config.rows_before(start, 32))
+                seen.update(rows_of(batches.batch(number - start)))
+        facts = {"config": to_json(config), "data_digest": mixture.digest, "data_shares": mixture.shares, "step": step}
+        used = rows_used_of_each(facts)
+        first_rows = tuple(
+            (length, *(used[digest][length] for digest in mixture.digest.split(","))) for length in (32, 48)
+        )
+    expected: Counter[bytes] = Counter()
+    for path, count in zip((data, books), first_rows[0][1:], strict=True):
+        expected.update(rows_of(PreparedData(path).batches(config, Phase(32, count, 1)).batch(0)))
+    assert seen == expected
+
+
 def test_what_does_not_fit_together_is_one_line(data: str, books: str, corpus: Path, tmp_path: Path):
     both = f"{data},{books}"
     words = ["--max-seq-length", "32,48", "--dupe-factor", "2", "--workers", "1", "--held-out", "0.1"]
@@ -180,6 +206,8 @@ def test_the_scores_of_a_mixture_are_the_means_of_its_parts():
 def test_a_run_on_a_mixture_says_its_shares_and_evaluates_each_part(
     recipe: str, data: str, books: str, tmp_path: Path, capfd
 ):
+    (tmp_path / "books").symlink_to(books)
+    books = str(tmp_path / "books")
     words = [recipe, f"data={data},{books}", "data_shares=((0.5, 0.5), (0.25, 0.75))"]
     run = tmp_path / "run"
     assert pretrain.main([*words, f"run={run}", "seed=3"]) == EXIT_DONE
@@ -206,3 +234,28 @@ def test_a_run_on_a_mixture_says_its_shares_and_evaluates_each_part(
     facts = json.loads(capfd.readouterr().out)
     assert [one["name"] for one in facts["mixture"]] == ["data", "books"]
     assert facts["mixture"][1]["shares"] == [0.5, 0.75]
+
+    after = [recipe, f"init={run}", "init_data=true", "seed=3", "phases=((32, 8, 1),)", "optimizer.warmup_steps=0"]
+    for name, text, expected in (
+        ("both", f"{books}:1,{data}:9", [[32, 32, 32], [48, 24, 8]]),  # of books first, as data= has them now
+        ("one", books, [[32, 32], [48, 24]]),
+    ):
+        assert pretrain.main([*after, f"data={text}", f"run={tmp_path / name}"]) == EXIT_DONE
+        assert json.loads((tmp_path / name / "config.json").read_text())["first_rows"] == expected
+    again = [recipe, f"init={tmp_path / 'one'}", *after[2:], f"data={data},{books}", f"run={tmp_path / 'again'}"]
+    assert pretrain.main(again) == EXIT_DONE  # `data` had no part in the second run
+    assert json.loads((tmp_path / "again/config.json").read_text())["first_rows"] == [[32, 0, 40], [48, 0, 24]]
+
+    old = PreparedData(books).digest
+    (tmp_path / "books").unlink()
+    of_other_text = [*f"--vocab {data} --max-seq-length 32,48 --dupe-factor 3 --held-out 0.3 --workers 1".split()]
+    assert prepare([str(write(tmp_path / "text.txt", 6, 20)), "--output", books, *of_other_text]) in (0, None)
+    new = PreparedData(books).digest
+    with pytest.raises(UserError) as refused:
+        pretrain.main([*words, f"run={run}", "seed=3"])
+    assert str(refused.value) == (
+        f"data: {books} was prepared anew, and its text or its examples changed: the sum in its manifest.json is "
+        f"{new[:12]}, and the run was trained on {old[:12]} up to step 12; put that data back, or say allow_change=data "
+        "to continue on the new data, or start another run with init="
+    )
+    assert pretrain.main([*words, f"run={run}", "seed=3", "allow_change=data"]) == EXIT_DONE

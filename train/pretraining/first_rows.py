@@ -1,0 +1,96 @@
+"""`init_data=true`: a run continues in its data after the rows that another run used of it.
+
+Each directory gives its rows in the same order in every run with the same seed, alone or in a mixture, in any shares.
+So what a run used of each directory follows from its checkpoint's step, phases and shares.
+"""
+
+import dataclasses
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+from bert_jax.errors import UserError
+from bert_jax.formats.source import Source
+from train.pretraining.mixture import rows_of_parts
+from train.pretraining.recipe import Phase, PretrainConfig
+from train.pretraining.source import DataSource
+from train.run.directory import RunDirectory
+
+logger = logging.getLogger(__name__)
+
+
+def with_first_rows(
+    config: PretrainConfig, data: DataSource, source: Source | None, saved: Mapping[str, Any] | None = None
+) -> PretrainConfig:
+    """Returns the config with the `first_rows` that `init_data=true` asks for: the rows that the run of `init=` used.
+
+    A directory of this run's data that the other run did not have begins at its first row. Without `init_data`, a run
+    that would see the other's rows again is only warned about.
+
+    Args:
+        config: of the run.
+        data: what it trains on.
+        source: the opened `init=`; None in a resumed run.
+        saved: the saved config of a resumed run, which keeps its `first_rows`.
+
+    Raises:
+        UserError: `init=` is not a pretraining run, its seed is another, or it has none of this run's data.
+    """
+    if source is None:
+        if config.init is None and config.init_data:
+            raise UserError("init_data: continues in the data of another run; say init=RUN with it")
+        kept = tuple(tuple(entry) for entry in (saved or {}).get("first_rows", ()))
+        return dataclasses.replace(config, first_rows=kept) if config.init_data else config
+    is_pretraining = source.is_run and not source.is_finetuning_run
+    if not config.init_data:
+        if is_pretraining and not config.init_step and isinstance(_rows_to_leave_out(config, data, source), tuple):
+            logger.warning(
+                "init: %s was trained on this data with seed=%d, so this run sees the same rows again, in the same "
+                "order; say init_data=true to continue after them, or choose another seed=",
+                source.name,
+                config.seed,
+            )
+        return config
+    if not is_pretraining:
+        raise UserError(f"init_data: {source.name} is not a pretraining run, so nothing says which rows it used")
+    if config.init_step:
+        raise UserError("init_data: init_step=true continues in the data already; leave one of the two out")
+    found = _rows_to_leave_out(config, data, source)
+    if isinstance(found, str):
+        raise UserError(f"init_data: {found}, so its rows cannot be continued; leave init_data out")
+    return dataclasses.replace(config, first_rows=found)
+
+
+def _rows_to_leave_out(config: PretrainConfig, data: DataSource, source: Source) -> tuple[tuple[int, ...], ...] | str:
+    """`first_rows` after the run of `init=`; or why that run's rows are not this run's."""
+    facts = RunDirectory(str(source.folder)).facts_to_resume()
+    if not facts:
+        return f"{source.name} has no checkpoint"
+    theirs = facts["config"]
+    if theirs["seed"] != config.seed:
+        return f"its seed is {theirs['seed']} and this run's is {config.seed}"
+    used = rows_used_of_each(facts)
+    digests = data.digest.split(",")
+    if not any(digest in used for digest in digests):
+        return f"its data is {theirs['data']} and this run's is {config.data}"
+    lengths = sorted({length for rows in used.values() for length in rows})
+    counts = [(length, *(used.get(digest, {}).get(length, 0) for digest in digests)) for length in lengths]
+    return tuple(entry for entry in counts if any(entry[1:]))
+
+
+def rows_used_of_each(facts: Mapping[str, Any]) -> dict[str, dict[int, int]]:
+    """Digest of a directory -> length -> the rows that a run has used of it, with those that it left out itself.
+
+    Args:
+        facts: what a checkpoint of the run records: `PretrainingJob.facts`, and its step.
+    """
+    digests = facts["data_digest"].split(",")
+    phases = [Phase(*phase) for phase in facts["config"]["phases"]]
+    shares = facts.get("data_shares", [[1.0]] * len(phases))  # older checkpoints are of runs on one directory
+    found: dict[str, dict[int, int]] = {digest: {} for digest in digests}
+    counts = [*rows_of_parts(phases, shares, facts["step"]).items()]
+    counts += [(length, rows) for length, *rows in facts["config"].get("first_rows", ())]
+    for length, rows_K in counts:
+        for digest, rows in zip(digests, rows_K, strict=True):
+            found[digest][length] = found[digest].get(length, 0) + int(rows)
+    return found
