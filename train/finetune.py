@@ -43,8 +43,8 @@ Words:
 The run directory gets the best model by the task's metric in export/, report/, and predictions/ in the benchmark's
 format and with text, gold, label and probability (python -m bert_jax score RUN reads these back).
 On several hosts, start the same command on all (python -m train.pretrain --help says how they find each other).
-Exit codes: 0 done; 2 a mistake in the input; 3 the loss or the gradients stayed non-finite; 75 stopped by SIGTERM after
-saving, or another host was lost; 130 stopped by Ctrl-C after saving; 1 a bug.
+Exit codes: 0 done; 2 a mistake in the input; 3 the loss or the gradients stayed non-finite; 74 too many saves failed;
+75 stopped by SIGTERM after saving, or another host was lost; 130 stopped by Ctrl-C after saving; 1 a bug.
 """
 
 

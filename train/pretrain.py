@@ -50,8 +50,8 @@ Words:
 On several hosts, start the same command on all; TPU VMs, GKE, Slurm and Open MPI are recognised. Elsewhere say
 --coordinator-address=HOST:PORT --num-processes=N --process-id=I, or set JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and
 JAX_PROCESS_ID. --join-seconds=300 is how long to wait for the others, --heartbeat-seconds=60 for a silent one.
-Exit codes: 0 done; 2 a mistake in the input; 3 the loss or the gradients stayed non-finite; 75 stopped by SIGTERM after
-saving, or another host was lost; 130 stopped by Ctrl-C after saving; 1 a bug.
+Exit codes: 0 done; 2 a mistake in the input; 3 the loss or the gradients stayed non-finite; 74 too many saves failed;
+75 stopped by SIGTERM after saving, or another host was lost; 130 stopped by Ctrl-C after saving; 1 a bug.
 """
 
 

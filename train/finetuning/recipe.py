@@ -57,6 +57,7 @@ class FinetuneConfig(ShownConfig):
     save_every           steps between two checkpoints; 0: as eval_every
     keep                 checkpoints to keep, the newest ones; at least 2
     max_skipped_in_a_row  non-finite steps after which the run stops with exit code 3
+    max_failed_saves      failed saves in a row after which the run stops with exit code 74
     """
 
     task: str = "classify"
@@ -105,6 +106,7 @@ class FinetuneConfig(ShownConfig):
     keep: int = 2
     track: Literal["wandb", "mlflow"] | None = None
     max_skipped_in_a_row: int = 20
+    max_failed_saves: int = 5
 
     def __post_init__(self):
         if self.kind not in ("class", "classes", "number"):
@@ -123,7 +125,7 @@ class FinetuneConfig(ShownConfig):
             raise UserError(
                 f"mesh.{name}: found {size}; seeds and learning_rates keep each model whole on a device; leave it out"
             )
-        for name in ("accumulation", "log_every", "seeds"):
+        for name in ("accumulation", "log_every", "seeds", "max_failed_saves"):
             _check(getattr(self, name) >= 1, name, getattr(self, name), "at least 1")
         for name in ("reinit_layers", "early_stop", "eval_every", "save_every", "seed", "split_seed"):
             _check(getattr(self, name) >= 0, name, getattr(self, name), "at least 0")

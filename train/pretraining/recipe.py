@@ -100,6 +100,7 @@ class PretrainConfig(ShownConfig):
     save_every            steps between two checkpoints
     keep                  checkpoints to keep, the newest ones; at least 2
     max_skipped_in_a_row  non-finite steps after which the run stops with exit code 3
+    max_failed_saves      failed saves in a row after which the run stops with exit code 74
     export_at_end         write the model to export/ at the end, for transformers and the verbs
     track                 also send the metrics to Weights & Biases ("wandb") or MLflow ("mlflow")
     """
@@ -134,6 +135,7 @@ class PretrainConfig(ShownConfig):
     save_every: int = 1_000
     keep: int = 3
     max_skipped_in_a_row: int = 20
+    max_failed_saves: int = 5
     export_at_end: bool = True
     track: Literal["wandb", "mlflow"] | None = None
 
@@ -166,6 +168,7 @@ class PretrainConfig(ShownConfig):
             "eval_batches",
             "save_every",
             "max_skipped_in_a_row",
+            "max_failed_saves",
         ):
             if getattr(self, name) < 1:
                 raise UserError(f"{name}: found {getattr(self, name)}; at least 1")

@@ -190,7 +190,7 @@ class RunDirectory:
 
 
 # Fields that say where metrics go, or suit the run to a machine: a resumed run may have others.
-_FREE = ("track", "accumulation", "tokens_per_device")
+_FREE = ("track", "accumulation", "tokens_per_device", "max_failed_saves")
 
 
 def _as_saved(config: Any) -> dict[str, Any]:

@@ -12,10 +12,9 @@ import optax
 from jax.sharding import Mesh
 
 from bert_jax.data.prefetch import Prefetch, StepSource
-from bert_jax.errors import UserError
 from bert_jax.runtime.compilation_cache import cache_folder
 from bert_jax.runtime.hosts import before_ending, on_first_process
-from bert_jax.training.checkpoint.checkpoints import Checkpoints, NonFiniteError, SaveError
+from bert_jax.training.checkpoint.checkpoints import Checkpoints, NonFiniteError
 from bert_jax.training.objectives import Objective
 from bert_jax.training.schedules import Schedule
 from bert_jax.training.sharding import to_host
@@ -24,7 +23,8 @@ from train.run.config import to_json
 from train.run.directory import RunDirectory
 from train.run.log import RunLog, SilentLog, open_log
 from train.run.meter import Meter, Spent, mean_of_good_steps
-from train.run.stopping import EXIT_DONE, EXIT_NOT_FINITE, StopRequest
+from train.run.saving import NotSavedError, Saves
+from train.run.stopping import EXIT_DONE, EXIT_NOT_FINITE, EXIT_NOT_SAVED, StopRequest
 
 Log = RunLog | SilentLog
 Batch = dict[str, Any]
@@ -36,7 +36,7 @@ class Job(Protocol):
 
     Attributes:
         config: has `model`; total_steps, log_every, eval_every and save_every, in optimizer steps; keep, the number of
-            checkpoints; track, a service that the metrics are sent to, or None.
+            checkpoints; max_failed_saves, in a row; track, a service that the metrics are sent to, or None.
         mesh: the devices.
     """
 
@@ -146,15 +146,11 @@ def prefetched_batches(source: StepSource, first: int, stop: int) -> Generator[t
 
 
 def train(job: Job, run: RunDirectory) -> int:
-    """Trains to the job's end, from the newest undamaged checkpoint of `run` if it has one; returns the exit code.
-
-    Raises:
-        UserError: a checkpoint cannot be written.
-    """
+    """Trains to the job's end, from the newest undamaged checkpoint of `run` if it has one; returns the exit code."""
     try:
         return _train(job, run)
-    except SaveError as error:
-        raise UserError(str(error)) from error
+    except NotSavedError:  # the log has the reason
+        return EXIT_NOT_SAVED
 
 
 def _train(job: Job, run: RunDirectory) -> int:
@@ -192,7 +188,11 @@ def _train(job: Job, run: RunDirectory) -> int:
         job.on_start(log, resumed=resumed)
         stop = stack.enter_context(StopRequest())
         feed = stack.enter_context(closing(job.batches(step)))
+        saves = Saves(checkpoints, config, log.say)
         code = EXIT_DONE
+
+        def facts() -> dict[str, Any]:
+            return job.facts() | meter.facts(step) | log.keep()
 
         def log_if_due() -> None:
             if meter.has_unlogged and (meter.step % config.log_every == 0 or meter.step == config.total_steps):
@@ -206,7 +206,9 @@ def _train(job: Job, run: RunDirectory) -> int:
             code = stop.exit_code(step) or EXIT_DONE
             log_if_due()
             evaluates = step % config.eval_every == 0 or last
-            if evaluates or step % config.save_every == 0 or code != EXIT_DONE:
+            with meter.pause():
+                due = saves.due(step)
+            if evaluates or due or code != EXIT_DONE:
                 meter.flush()  # a checkpoint must not be on the disk before the rows of its steps are
                 log_if_due()
             if meter.newest and (why := job.why_stop(meter.newest, meter.step)):
@@ -218,21 +220,22 @@ def _train(job: Job, run: RunDirectory) -> int:
                 if evaluates:
                     over = job.evaluate(state, step, log) or last
                     log.draw()
-                if step % config.save_every == 0 or over or code != EXIT_DONE:
-                    try:
-                        checkpoints.save(step, state, job.facts() | meter.facts(step) | log.keep())
-                    except NonFiniteError as error:
-                        log.say(f"stopping: {error}; earlier checkpoints are kept. Lower optimizer.learning_rate")
-                        return EXIT_NOT_FINITE
+                try:
+                    if over or code != EXIT_DONE:
+                        saves.save_last(step, state, facts)
+                    elif due:
+                        saves.save(step, state, facts)
+                except NonFiniteError as error:
+                    log.say(f"stopping: {error}; earlier checkpoints are kept. Lower optimizer.learning_rate")
+                    return EXIT_NOT_FINITE
             log.advance(step)
             if over or code != EXIT_DONE:
                 break
 
-        checkpoints.wait()
         if code != EXIT_DONE:
             log.say(f"stopped and saved at step {step:,}; the same command continues from here")
         else:
-            job.finish(state.params, step, log)
+            saves.write_last(lambda: job.finish(state.params, step, log))
         return code
 
 

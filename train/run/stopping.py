@@ -13,7 +13,8 @@ from bert_jax.cli.program import begin, error_line
 from bert_jax.errors import UserError
 from bert_jax.runtime import hosts
 
-EXIT_DONE, EXIT_BUG, EXIT_USER_ERROR, EXIT_NOT_FINITE, EXIT_PREEMPTED, EXIT_INTERRUPTED = 0, 1, 2, 3, 75, 130
+EXIT_DONE, EXIT_BUG, EXIT_USER_ERROR, EXIT_NOT_FINITE = 0, 1, 2, 3
+EXIT_NOT_SAVED, EXIT_PREEMPTED, EXIT_INTERRUPTED = 74, 75, 130
 
 
 def run_program(main: Callable[[list[str]], int]) -> None:

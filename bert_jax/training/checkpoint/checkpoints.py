@@ -12,6 +12,7 @@ other processes wait for its manifests.
 import json
 import logging
 import os
+import re
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -40,6 +41,8 @@ from bert_jax.training.checkpoint.step_directory import WRITER, SaveError, StepD
 from bert_jax.tree import unflatten
 
 log = logging.getLogger(__name__)
+# Orbax's threads log a traceback each when a save fails; the save's own error says it in one line.
+logging.getLogger("absl").addFilter(lambda record: "_SignalingThread.run() raised" not in str(record.msg))
 _ITEM = "state"
 
 
@@ -138,12 +141,20 @@ class Checkpoints:
                 )
         except Exception as error:
             self._clean_up(step)
-            raise SaveError(f"step {step} was not saved to {self._directory.path}: {first_line(error)}") from error
+            raise SaveError(f"step {step} was not saved to {self._directory.path}: {_cause(error)}") from error
         self._saving = step
         self._thread = threading.Thread(
             target=self._finish, args=(step, response, metadata, types), name=f"checkpoint-{step}"
         )
-        self._thread.start()
+        try:
+            self._thread.start()
+        except RuntimeError:  # the system gives no more threads
+            self._thread.run()
+            self._thread = None
+
+    def is_idle(self) -> bool:
+        """Whether no save is running; `wait` then returns at once, and raises the last save's error."""
+        return self._thread is None or not self._thread.is_alive()
 
     def wait(self) -> None:
         """Waits until no save is running.
@@ -156,14 +167,16 @@ class Checkpoints:
             self._thread = None
         error, self._error = self._error, None
         if error is not None:
-            raise SaveError(
-                f"step {self._saving} was not saved to {self._directory.path}: {first_line(error)}"
-            ) from error
+            raise SaveError(f"step {self._saving} was not saved to {self._directory.path}: {_cause(error)}") from error
 
     def close(self) -> None:
         """Waits for the last save and raises its error; afterwards `save` raises ValueError."""
         self._closed = True
-        self.wait()
+        try:
+            self.wait()
+        finally:
+            if jax.process_index() == 0:
+                self._directory.remove_rest()
 
     def delete_after(self, step: int) -> None:
         """Deletes the steps after `step`, so that a run can continue from it and save those numbers again."""
@@ -263,11 +276,12 @@ class Checkpoints:
             response.result(timeout=self._timeout_seconds)
             self._write_manifest(step, metadata, types) if jax.process_index() == 0 else self._await_manifest(step)
         except BaseException as error:
-            log.error("step %d was not saved to %s: %s", step, self._directory.path, first_line(error))
-            self._error = error
             # After a timeout Orbax may still be writing.
             if not isinstance(error, TimeoutError):
                 self._clean_up(step)
+            self._error = error
+            if not threading.main_thread().is_alive():  # nobody waits for it any more
+                log.error("step %d was not saved to %s: %s", step, self._directory.path, first_line(error))
             return
         if jax.process_index() == 0:
             self._directory.prune(self._keep)
@@ -298,6 +312,7 @@ class Checkpoints:
             time.sleep(POLL_SECONDS)
 
     def _clean_up(self, step: int) -> None:
+        _await_orbax_threads(10)
         if jax.process_index() == 0:
             self._directory.remove_unfinished(step)
 
@@ -312,6 +327,20 @@ class Checkpoints:
         # The comparison with the manifest has already checked that the target may be a part of the step.
         options.pytree.loading.partial_load = True
         return options
+
+
+def _cause(error: BaseException) -> str:
+    """An error of a save on one line; of TensorStore's, which name files of ours, only the system's own message."""
+    found = re.search(r"os_error_code='(\d+)'", str(error))
+    return os.strerror(int(found[1])) if found else first_line(error)
+
+
+def _await_orbax_threads(seconds: float) -> None:
+    """Waits for the threads of a save that has failed: they may still be writing files of it."""
+    deadline = time.monotonic() + seconds
+    for thread in threading.enumerate():
+        if type(thread).__module__.startswith("orbax."):
+            thread.join(max(0.0, deadline - time.monotonic()))
 
 
 def _abstract(leaf: Any) -> jax.ShapeDtypeStruct:

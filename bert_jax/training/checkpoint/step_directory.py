@@ -4,6 +4,7 @@ It deals with names and files, not with Orbax or devices. With several processes
 change files.
 """
 
+import contextlib
 import logging
 import os
 import uuid
@@ -45,6 +46,7 @@ class StepDirectory:
         self._verified: dict[int, dict[str, Stamp]] = {}
         self._was_there = self.path.exists()
         self._swept = False
+        self._failed = False
 
     def step_path(self, step: int) -> epath.Path:
         return self.path / str(step)
@@ -130,6 +132,12 @@ class StepDirectory:
           ValueError: A good step with this or a greater number exists.
         """
         self._check_writable(step)
+        try:
+            self._make_room(step)
+        except OSError as error:
+            raise SaveError(f"step {step} is not saved: {self.path} cannot be tidied ({error})") from error
+
+    def _make_room(self, step: int) -> None:
         if not self._swept:
             self._sweep()
             self._swept = True
@@ -181,8 +189,8 @@ class StepDirectory:
 
     def remove_unfinished(self, step: int) -> None:
         """Removes the files of a failed save, which may have failed because the disk is full."""
-        # Orbax may still be writing the files, so the next save removes leftovers again.
-        self._swept = False
+        # Orbax may still be writing the files, so the next save and the end of the program remove leftovers again.
+        self._swept, self._failed = False, True
         try:
             for path in self.path.iterdir() if self.path.exists() else []:
                 if _is_temporary(path.name) and path.name.startswith(f"{step}."):
@@ -191,6 +199,12 @@ class StepDirectory:
                 _remove_step(self.step_path(step))
         except OSError as error:
             log.info("could not yet remove the rest of step %d in %s: %s", step, self.path, first_line(error))
+
+    def remove_rest(self) -> None:
+        """Removes what Orbax's threads wrote after `remove_unfinished`, at the end of the program."""
+        if self._failed:
+            with contextlib.suppress(OSError):
+                self._sweep()
 
     def _check_writable(self, step: int) -> None:
         # Orbax would create a removed directory again, which would hide the loss of the steps in it.

@@ -194,7 +194,7 @@ def test_every_file_and_folder_is_synced_before_the_manifest_gets_its_name(tmp_p
     assert {step, step.parent, tmp_path} <= set(synced)
 
 
-def test_a_failure_in_the_background_is_raised_once_and_leaves_the_older_step(tmp_path, monkeypatch, caplog):
+def test_a_failure_in_the_background_is_raised_once_and_leaves_the_older_step(tmp_path, monkeypatch):
     def fail(*_, **__):
         raise OSError(28, "No space left on device")
 
@@ -208,7 +208,6 @@ def test_a_failure_in_the_background_is_raised_once_and_leaves_the_older_step(tm
             ) as failure:
                 checkpoints.save(3, make_state(3), {})
         assert isinstance(failure.value.__cause__, OSError)
-        assert "step 2 was not saved" in caplog.text
         assert [path.name for path in tmp_path.iterdir()] == ["1"]
         checkpoints.wait()
         # What Orbax's threads write after that goes before the next attempt.
