@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING
 
 from etils import epath
 
+from bert_jax.files import write_whole
+
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
@@ -19,7 +21,7 @@ def draw_curves(records: list[dict], path: epath.Path) -> None:
     FigureCanvasAgg(figure)
     png = io.BytesIO()
     figure.savefig(png, dpi=110, format="png")
-    path.write_bytes(png.getvalue())
+    write_whole(path, png.getvalue())
 
 
 def curves_of(records: list[dict]) -> "Figure":

@@ -1,63 +1,16 @@
-"""`Lines`, a file that a run writes line by line, and `MetricsFile`, whose rows a resumed run checks and continues."""
+"""`MetricsFile`, metrics.jsonl of a run, whose rows a resumed run checks and continues."""
 
 import contextlib
 import hashlib
 import json
-import os
+from collections.abc import Callable
 from typing import Any
 
 from etils import epath
 
 from bert_jax.errors import UserError
 from bert_jax.files import is_remote, read_file, refuse_special, write_whole
-
-
-class Lines:
-    """A file that grows line by line; on a bucket, which cannot append, each new line rewrites the file.
-
-    It refuses a symbolic link, which may lead to a file of somebody else, and anything that is not a file.
-    """
-
-    def __init__(self, path: epath.Path, *, size: int | None = None):
-        """Opens the file, or makes it; `size`: how many bytes of it to keep, None: all.
-
-        Raises:
-            UserError: the path is a symbolic link, a folder, a pipe or a device.
-            OSError: it cannot be written to.
-        """
-        self._path = path
-        self._whole = bytearray()
-        self._descriptor = None
-        if is_remote(path):
-            self._whole += path.read_bytes()[:size] if path.exists() else b""
-            return
-        flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK
-        refuse_special(path, follow=False)
-        self._descriptor = os.open(path, flags, 0o666)
-        if size is not None:
-            os.ftruncate(self._descriptor, size)
-        end = os.fstat(self._descriptor).st_size
-        if end and os.pread(self._descriptor, 1, end - 1) != b"\n":  # a killed run left the last line unfinished
-            os.write(self._descriptor, b"\n")
-
-    def add(self, line: str) -> None:
-        data = f"{line}\n".encode()
-        if self._descriptor is None:
-            self._whole += data
-            self._path.write_bytes(bytes(self._whole))
-            return
-        while data:
-            data = data[os.write(self._descriptor, data) :]
-
-    def sync(self) -> None:
-        """Waits until all lines are on the disk."""
-        if self._descriptor is not None:
-            os.fsync(self._descriptor)
-
-    def close(self) -> None:
-        if self._descriptor is not None:
-            os.close(self._descriptor)
-            self._descriptor = None
+from train.run.outlet import GrowingFile
 
 
 class MetricsFile:
@@ -71,13 +24,14 @@ class MetricsFile:
         problem: what was wrong with the file, a line for the log; None if nothing was.
     """
 
-    def __init__(self, path: epath.Path, *, step: int, written: dict[str, Any] | None):
+    def __init__(self, path: epath.Path, say: Callable[[str], None], *, step: int, written: dict[str, Any] | None):
         """Keeps the rows up to `step`; a run without checkpoints starts at step 0 and makes all of them again.
 
         Of a damaged file it keeps the rows that can be read; the file as it was stays beside it.
 
         Args:
             path: of metrics.jsonl.
+            say: takes a line for people, if rows cannot be written; they are kept, and written later.
             step: where the run continues.
             written: what `written()` returned when the checkpoint of this step was saved; None without checkpoint.
 
@@ -91,23 +45,23 @@ class MetricsFile:
             content, self.problem = _repaired(path, content, step, whole=written is None)
             size = len(content)
         self.rows: list[dict[str, Any]] = [json.loads(line) for line in content[:size].splitlines()]
-        self._lines = Lines(path, size=size)
+        self._file = GrowingFile(path, say, size=size)
         self._sum, self._bytes = hashlib.sha256(content[:size]), size
 
     def add(self, row: dict[str, Any]) -> None:
         self.rows.append(row)
-        line = json.dumps(row)
-        self._sum.update(f"{line}\n".encode())
-        self._bytes += len(line.encode()) + 1
-        self._lines.add(line)
+        data = f"{json.dumps(row)}\n".encode()
+        self._sum.update(data)
+        self._bytes += len(data)
+        self._file.add(data)
 
     def written(self) -> dict[str, Any]:
-        """The size and the sum of the file, after all of it is on the disk."""
-        self._lines.sync()
+        """The size and the sum of the file, after all of it is on the disk or, if that fails, as it is to be."""
+        self._file.sync()
         return {"bytes": self._bytes, "sha256": self._sum.hexdigest()}
 
     def close(self) -> None:
-        self._lines.close()
+        self._file.close()
 
 
 def _content_of(path: epath.Path) -> bytes:
@@ -138,7 +92,7 @@ def _repaired(path: epath.Path, content: bytes, step: int, *, whole: bool) -> tu
             aside = path.with_name(f"{path.name}.damaged-{hashlib.sha256(content).hexdigest()[:8]}")
             write_whole(aside, content)
             problem += f"; those that can be read are kept, and {aside.name} is the file as it was"
-    if kept != content:
+    if not content.startswith(kept):  # otherwise it is cut, for which a full disk has room
         write_whole(path, kept)
     return kept, problem
 

@@ -1,10 +1,11 @@
 """The log of a run: lines on the console, `metrics.jsonl`, TensorBoard's event files, `curves.png`."""
 
+import contextlib
 import math
-import os
 import sys
 import tempfile
 import time
+from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any, TextIO
 
@@ -15,8 +16,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from bert_jax.files import copy_folder, is_remote
 from train.run.curves import draw_curves
-from train.run.lines import Lines, MetricsFile
+from train.run.events import Events
+from train.run.lines import MetricsFile
 from train.run.meter import Spent
+from train.run.outlet import GrowingFile, Outlet
 from train.run.track import Tracker
 
 
@@ -25,6 +28,8 @@ class RunLog:
 
     A record is a flat dict of numbers with `step`, `kind` ("train" or "eval") and the fields of `Spent`. A run that
     resumes from `start_step` first drops the records of later steps, because it repeats those steps.
+
+    What cannot be written is said once, kept and tried again; no method raises OSError.
     """
 
     def __init__(
@@ -46,17 +51,22 @@ class RunLog:
             UserError: metrics.jsonl or run.log is a link, or not a file, or metrics.jsonl is not of a run.
         """
         self._spent = spent
-        self._metrics = MetricsFile(directory / "metrics.jsonl", step=start_step, written=written)
-        self._text = Lines(directory / "run.log")
-        self._curves = directory / "curves.png"
+        self._console = Console(file=stream or sys.stderr, highlight=False)
+        self._text: GrowingFile | None = None
+        self._text = GrowingFile(directory / "run.log", self.say)
+        self._metrics = MetricsFile(directory / "metrics.jsonl", self.say, step=start_step, written=written)
+        self.records = self._metrics.rows
+        self._picture = directory / "curves.png"
+        self._curves = Outlet("curves.png", self._draw, self.say)
         self._drawn = 0
         self._next_drawing = time.monotonic() + 10
-        self.records = self._metrics.rows
         self._events = directory / "tensorboard"
         # Files on a bucket cannot grow, so events are written to the local disk and copied at each `draw`.
         self._scratch = tempfile.TemporaryDirectory() if is_remote(directory) else None
-        self._tensorboard = _tensorboard(self._scratch.name if self._scratch else self._events, start_step)
-        self._console = Console(file=stream or sys.stderr, highlight=False)
+        self._copies = Outlet("tensorboard", self._copy_events, self.say)
+        self._tensorboard: Events | None = None
+        with contextlib.suppress(ImportError):
+            self._tensorboard = Events(self._scratch.name if self._scratch else self._events, start_step, self.say)
         self._last_line = -math.inf
         self._progress = None
         if self._console.is_terminal:
@@ -79,30 +89,35 @@ class RunLog:
 
     def __exit__(self, error: type[BaseException] | None, *_) -> None:
         if self._progress:
-            self._progress.stop()
+            with contextlib.suppress(OSError):
+                self._progress.stop()
         if error is None and self._drawn < len(self.records):
-            draw_curves(self.records, self._curves)
+            self._curves.put(None)
         if self._tensorboard:
             self._tensorboard.close()
-            self._copy_events()
+            self._copies.put(None)
         if self._scratch:
             self._scratch.cleanup()
         if self._tracker:
             self._tracker.close(failed=error is not None)
         self._metrics.close()
-        self._text.close()
+        if self._text:
+            self._text.close()
 
     def end(self, line: str) -> None:
         """Keeps a line in `run.log`, and what is not on disk yet, of a run that another process ends."""
-        self._text.add(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {line}")
-        if self._tensorboard:
-            self._tensorboard.flush()
-            self._copy_events()
+        self._keep_line(line)
+        self._save_events()
 
     def say(self, line: str) -> None:
         """One line for people, on the console and in `run.log`."""
-        self._console.print(line, markup=False, soft_wrap=True)
-        self._text.add(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {line}")
+        with contextlib.suppress(OSError):  # a file on a full disk, or a terminal that has gone
+            self._console.print(line, markup=False, soft_wrap=True)
+        self._keep_line(line)
+
+    def _keep_line(self, line: str) -> None:
+        if self._text:  # it says its own failure too
+            self._text.add(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {line}\n".encode())
 
     def advance(self, step: int) -> None:
         if self._progress:
@@ -116,9 +131,7 @@ class RunLog:
         row |= {k: (v if math.isfinite(v) else None) for k, v in values.items()}
         self._metrics.add(row)
         if self._tensorboard:
-            for name, value in values.items():
-                if math.isfinite(value) and not isinstance(value, bool):
-                    self._tensorboard.add_scalar(f"{kind}/{name}", value, step)
+            self._tensorboard.add(kind, step, values)
         if self._tracker:
             self._tracker.log(kind, step, row)
         now = time.monotonic()
@@ -130,9 +143,7 @@ class RunLog:
 
     def keep(self) -> dict[str, Any]:
         """Puts all records on the disk, before a checkpoint is; returns what the checkpoint must record about them."""
-        if self._tensorboard:
-            self._tensorboard.flush()
-            self._copy_events()
+        self._save_events()
         return {"metrics": self._metrics.written()}
 
     def draw(self) -> None:
@@ -143,16 +154,24 @@ class RunLog:
         """
         began = time.monotonic()
         if began >= self._next_drawing:
-            draw_curves(self.records, self._curves)
-            self._drawn = len(self.records)
+            self._curves.put(None)
             self._next_drawing = time.monotonic() + 20 * (time.monotonic() - began)
-        if self._tensorboard:
-            self._tensorboard.flush()
-            self._copy_events()
+        self._save_events()
 
-    def _copy_events(self) -> None:
+    def _draw(self, waiting: deque[None]) -> None:
+        draw_curves(self.records, self._picture)
+        self._drawn = len(self.records)
+        waiting.clear()
+
+    def _save_events(self) -> None:
+        if self._tensorboard:
+            self._tensorboard.sync()
+            self._copies.put(None)
+
+    def _copy_events(self, waiting: deque[None]) -> None:
         if self._scratch:
             copy_folder(self._scratch.name, self._events)
+        waiting.clear()
 
 
 class SilentLog:
@@ -180,14 +199,6 @@ class SilentLog:
 def open_log(directory: epath.Path, **options: Any) -> RunLog | SilentLog:
     """A `RunLog` with these options on process 0, a `SilentLog` on the others."""
     return RunLog(directory, **options) if jax.process_index() == 0 else SilentLog()
-
-
-def _tensorboard(directory: str | os.PathLike[str], start_step: int):
-    try:
-        from tensorboardX import SummaryWriter
-    except ImportError:
-        return None
-    return SummaryWriter(os.fspath(directory), purge_step=start_step + 1)
 
 
 _MOST = 6  # the most scores of a task in a console line; a task lists its main scores first

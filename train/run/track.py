@@ -3,6 +3,7 @@
 import os
 import tempfile
 import time
+from collections import deque
 from collections.abc import Callable, Mapping
 from importlib.util import find_spec
 from typing import Any, Protocol
@@ -11,6 +12,7 @@ from etils import epath
 
 from bert_jax.errors import UserError
 from bert_jax.files import is_remote, read_object, write_json
+from train.run.outlet import Outlet
 
 _PROJECT = "bert_jax"  # unless WANDB_PROJECT or MLFLOW_EXPERIMENT_NAME names another
 
@@ -46,7 +48,7 @@ def check_tracker(name: str | None) -> None:
 
 
 class Tracker:
-    """Sends records to a service. A service that fails is reported once and then left alone: training goes on."""
+    """Sends records to a service, through an `Outlet`: if it fails, training goes on, and the records come later."""
 
     def __init__(self, name: str, run: epath.Path, config: Mapping[str, Any], say: Callable[[str], None]):
         """Starts a tracked run, or continues the one that `track.json` of the run directory names.
@@ -57,17 +59,18 @@ class Tracker:
             config: of the run, as JSON values.
             say: takes a line for people.
         """
-        self._name, self._say = name, say
+        self._name, self._run, self._config, self._say = name, run, config, say
         self._service: Service | None = None
-        self._try(lambda: self._start(run, config))
+        self._outlet = Outlet(f"track: {name}", self._send, say)
+        self._outlet.attempt(self._start)
 
-    def _start(self, run: epath.Path, config: Mapping[str, Any]) -> None:
-        ids = read_object(run / "track.json", optional=True)
-        service = SERVICES[self._name](run, config, ids.get(self._name))
+    def _start(self) -> Service:
+        ids = read_object(self._run / "track.json", optional=True)
+        service = self._service = SERVICES[self._name](self._run, self._config, ids.get(self._name))
         if ids.get(self._name) != service.id:
-            write_json(run / "track.json", ids | {self._name: service.id})
-        self._service = service
+            write_json(self._run / "track.json", ids | {self._name: service.id})
         self._say(f"track: {self._name} has this run as {service.place}")
+        return service
 
     def log(self, kind: str, step: int, row: Mapping[str, Any]) -> None:
         """Sends the numbers of a row of metrics.jsonl: `Spent` under their own names, the others as kind/name."""
@@ -77,21 +80,19 @@ class Tracker:
             for name, value in row.items()
             if isinstance(value, int | float) and name != "step"
         }
-        if (service := self._service) is not None:
-            self._try(lambda: service.log(step, values))
+        self._outlet.put((step, values))
+
+    def _send(self, waiting: deque[tuple[int, dict[str, float]]]) -> None:
+        service = self._service or self._start()
+        while waiting:
+            service.log(*waiting[0])
+            waiting.popleft()
 
     def close(self, *, failed: bool) -> None:
         """Ends the run in the service; `failed`: this program ends with an error."""
+        self._outlet.close()
         if (service := self._service) is not None:
-            self._try(lambda: service.close(failed=failed))
-
-    def _try(self, act: Callable[[], None]) -> None:
-        try:
-            act()
-        except Exception as error:  # whatever a client or its network does, the model matters more
-            self._service = None
-            why = " ".join(str(error).split()) or type(error).__name__
-            self._say(f"track: {self._name} failed, and training goes on without it: {why[:300]}")
+            self._outlet.attempt(lambda: service.close(failed=failed))
 
 
 class WandbRun:

@@ -8,8 +8,9 @@ import pytest
 from etils import epath
 
 from bert_jax.errors import UserError
-from train.run import lines as lines_module
-from train.run.lines import Lines, MetricsFile
+from train.run import outlet
+from train.run.lines import MetricsFile
+from train.run.outlet import GrowingFile
 
 
 def rows(*steps: int) -> list[dict]:
@@ -18,7 +19,7 @@ def rows(*steps: int) -> list[dict]:
 
 def saved_at(path: Path, *steps: int) -> dict:
     """metrics.jsonl with these rows, and what a checkpoint records of it."""
-    metrics = MetricsFile(epath.Path(path), step=0, written=None)
+    metrics = MetricsFile(epath.Path(path), print, step=0, written=None)
     for row in rows(*steps):
         metrics.add(row)
     written = metrics.written()
@@ -27,7 +28,7 @@ def saved_at(path: Path, *steps: int) -> dict:
 
 
 def continued(path: Path, step: int, written: dict | None) -> MetricsFile:
-    metrics = MetricsFile(epath.Path(path), step=step, written=written)
+    metrics = MetricsFile(epath.Path(path), print, step=step, written=written)
     metrics.close()
     return metrics
 
@@ -127,7 +128,7 @@ def test_a_kill_while_metrics_are_replaced_loses_none(tmp_path: Path, monkeypatc
 
 def test_rows_are_on_the_disk_before_a_checkpoint_says_so(tmp_path: Path, monkeypatch):
     path, synced = tmp_path / "metrics.jsonl", []
-    monkeypatch.setattr(lines_module.os, "fsync", lambda descriptor: synced.append(path.read_bytes()))
+    monkeypatch.setattr(outlet.os, "fsync", lambda descriptor: synced.append(path.read_bytes()))
     written = saved_at(path, 2, 4)
     assert [len(content) for content in synced] == [written["bytes"]]
 
@@ -135,8 +136,8 @@ def test_rows_are_on_the_disk_before_a_checkpoint_says_so(tmp_path: Path, monkey
 def test_a_log_with_strange_bytes_is_continued_as_it_is(tmp_path: Path):
     path = epath.Path(tmp_path / "run.log")
     path.write_bytes(b"one\n\xff\xfe\x00\nunfin")
-    lines = Lines(path)
-    lines.add("two")
+    lines = GrowingFile(path, print)
+    lines.add(b"two\n")
     lines.close()
     assert path.read_bytes() == b"one\n\xff\xfe\x00\nunfin\ntwo\n"
 
@@ -148,7 +149,7 @@ def test_links_pipes_and_folders_in_place_of_a_log_are_refused_at_once(tmp_path:
     mine.write_text("mine")
 
     def opened() -> None:
-        Lines(epath.Path(path)) if name == "run.log" else continued(path, 0, None)
+        GrowingFile(epath.Path(path), print) if name == "run.log" else continued(path, 0, None)
 
     def refused(what: str) -> None:
         with pytest.raises(UserError, match=rf"{name}: is {what}; expected a file"):
