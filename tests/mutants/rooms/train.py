@@ -40,9 +40,9 @@ MUTANTS: tuple[Mutant, ...] = (
         (f"{OF_RUNS}::test_three_resumes_equal_never_having_stopped",),
     ),
     Mutant(
-        LOOP,
-        "if step % config.save_every == 0 or over or code != EXIT_DONE:",
-        "if over or code != EXIT_DONE:",
+        "train/run/saving.py",
+        "regular = step % self._config.save_every == 0",
+        "regular = False",
         "nothing is saved before the end",
         (f"{OF_RUNS}::test_a_run_leaves_everything_that_was_promised",),
     ),
@@ -216,7 +216,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "train/pretraining/recipe.py",
-        "return dict(self.first_rows).get(length, 0) + rows_used",
+        "return sum(self.rows_left_out(length)) + rows_used",
         "return rows_used",
         "a run from another sees the same rows again",
         ("tests/train/pretraining/test_pretrain.py::test_a_run_from_another_continues_in_its_data",),
@@ -244,8 +244,8 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "train/run/directory.py",
-        '("track", "accumulation", "tokens_per_device")',
-        '("track",)',
+        '("track", "accumulation", "tokens_per_device", ',
+        '("track", ',
         "a run cannot be resumed with other parts",
         (f"{OF_SCALE}::test_a_run_may_go_on_with_other_parts",),
     ),
