@@ -390,7 +390,7 @@ MUTANTS: tuple[Mutant, ...] = (
         ("tests/train/test_compare.py::test_of_fine_tuning_runs_it_has_the_evaluation_that_chose_the_model",),
     ),
     Mutant(
-        "train/run/track.py",
+        "train/run/outlet.py",
         "except Exception as error:",
         "except UserError as error:",
         "a tracker that fails ends the training",
