@@ -54,11 +54,11 @@ def open_file(path: "Path | epath.Path") -> BinaryIO:
     """
     if is_remote(path):
         return path.open("rb")  # type: ignore[return-value]
-    file = open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb")
-    mode = os.fstat(file.fileno()).st_mode
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    mode = os.fstat(descriptor).st_mode
     if stat.S_ISREG(mode):
-        return file
-    file.close()
+        return open(descriptor, "rb")
+    os.close(descriptor)
     raise OSError(errno.EINVAL, f"is {_kind_of(mode)}; expected a file", os.fspath(path))
 
 
@@ -184,8 +184,10 @@ def write_whole(path: "Path | epath.Path", content: str | bytes | memoryview) ->
 
 
 def write_synced(path: "Path | epath.Path", data: bytes | memoryview) -> None:
-    """Write a local file and fsync it."""
-    with open(path, "wb") as file:
+    """Write a new local file and fsync it. What has its name is removed first, so that no link leads elsewhere."""
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(path)
+    with open(path, "xb") as file:
         file.write(data)
         file.flush()
         os.fsync(file.fileno())

@@ -22,6 +22,7 @@ from bert_jax.files import (
     json_text,
     read_json_lines,
     read_object,
+    refuse_special,
     write_json,
 )
 from bert_jax.training.checkpoint.checkpoints import Checkpoints
@@ -61,6 +62,7 @@ class RunDirectory:
             self._made.append(folder)
             folder = folder.parent
         self.path.mkdir(parents=True, exist_ok=True)
+        refuse_special(self.path / ".lock", follow=False)
         file = open(self.path / ".lock", "a+", encoding="utf-8")
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -75,6 +77,8 @@ class RunDirectory:
         file.write(f"process {os.getpid()} on host {socket.gethostname()}")
         file.flush()
         self._lock = file
+        for left in self.path.glob(".*.tmp"):  # of a small file that a killed run was writing
+            left.unlink(missing_ok=True)
 
     def release(self) -> None:
         if self._lock:

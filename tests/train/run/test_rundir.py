@@ -1,6 +1,7 @@
 """The run directory: one live run at a time, one config for all of it, a log that survives a resume."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -33,6 +34,27 @@ def test_a_second_run_in_a_live_directory_is_refused_by_name(tmp_path: Path):
     run = RunDirectory(str(tmp_path))
     run.acquire()  # a killed run leaves no lock behind
     run.release()
+
+
+def test_links_in_a_run_directory_are_not_followed_and_leftovers_are_removed(tmp_path: Path):
+    """A stranger's directory may have a link in place of a file that the run writes."""
+    mine, folder = tmp_path / "mine.txt", tmp_path / "run"
+    folder.mkdir()
+    mine.write_text("mine")
+    run = RunDirectory(str(folder))
+    (folder / ".lock").symlink_to(mine)
+    with pytest.raises(UserError, match=r"\.lock: is a symbolic link; expected a file"):
+        run.acquire()
+    (folder / ".lock").unlink()
+    (folder / "config.json").symlink_to(mine)
+    for left in (f".config.json.{os.getpid()}.tmp", ".config.json.1.tmp"):
+        (folder / left).symlink_to(mine)
+    (folder / "config.json").unlink()
+    run.settle_config(PretrainConfig(), ())
+    run.acquire()
+    run.release()
+    assert mine.read_text() == "mine"
+    assert sorted(path.name for path in folder.iterdir()) == [".lock", "config.json"]
 
 
 def test_another_config_is_refused_unless_the_fields_are_named(tmp_path: Path):
