@@ -11,6 +11,7 @@ import json
 import math
 import os
 import stat
+from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -135,6 +136,26 @@ def read_json_lines(path: "Path | epath.Path") -> list[dict[str, Any]]:
             raise UserError(f"{where}: expected a JSON object, found {type(value).__name__}")
         objects.append(value)
     return objects
+
+
+def checksum_of(value: Mapping[str, Any]) -> str:
+    """The sha256 of an object in JSON without its field `checksum`, which is where such a sum is kept."""
+    rest = {key: each for key, each in value.items() if key != "checksum"}
+    return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
+
+
+def read_summed(path: "Path | epath.Path", hint: str = "") -> dict[str, Any]:
+    """Read a JSON file with an object that may have its own `checksum`, such as a run's config.json.
+
+    Raises:
+        OSError: the file cannot be read.
+        UserError: as `read_object`; or the checksum differs; the message ends with `hint`.
+    """
+    value = read_object(path, hint)
+    if value.get("checksum", checksum_of(value)) != checksum_of(value):
+        what = f"{path}: its content is not what was written (checksum differs)"
+        raise UserError(f"{what}; {hint}" if hint else what)
+    return value
 
 
 def json_text(value: Any, *, indent: int | None = None) -> str:

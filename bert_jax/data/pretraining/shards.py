@@ -21,7 +21,6 @@ import base64
 import hashlib
 import io
 import itertools
-import json
 import os
 import re
 import secrets
@@ -34,7 +33,7 @@ from typing import Any
 import numpy as np
 
 from bert_jax.errors import UserError
-from bert_jax.files import file_digest, json_text, near_path, read_json, sync, write_synced, write_whole
+from bert_jax.files import checksum_of, file_digest, json_text, near_path, read_json, sync, write_synced, write_whole
 
 MANIFEST = "manifest.json"
 VERSION = 1
@@ -306,8 +305,7 @@ def write_manifest(directory: Path, manifest: dict[str, Any]) -> None:
 
 def manifest_checksum(manifest: Mapping[str, Any]) -> str:
     """The `checksum` of a manifest."""
-    rest = {key: value for key, value in manifest.items() if key != "checksum"}
-    return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
+    return checksum_of(manifest)
 
 
 def _why_no_manifest(directory: Path) -> str:
