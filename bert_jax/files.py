@@ -11,6 +11,7 @@ import json
 import math
 import os
 import stat
+from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -54,11 +55,11 @@ def open_file(path: "Path | epath.Path") -> BinaryIO:
     """
     if is_remote(path):
         return path.open("rb")  # type: ignore[return-value]
-    file = open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb")
-    mode = os.fstat(file.fileno()).st_mode
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    mode = os.fstat(descriptor).st_mode
     if stat.S_ISREG(mode):
-        return file
-    file.close()
+        return open(descriptor, "rb")
+    os.close(descriptor)
     raise OSError(errno.EINVAL, f"is {_kind_of(mode)}; expected a file", os.fspath(path))
 
 
@@ -137,6 +138,26 @@ def read_json_lines(path: "Path | epath.Path") -> list[dict[str, Any]]:
     return objects
 
 
+def checksum_of(value: Mapping[str, Any]) -> str:
+    """The sha256 of an object in JSON without its field `checksum`, which is where such a sum is kept."""
+    rest = {key: each for key, each in value.items() if key != "checksum"}
+    return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
+
+
+def read_summed(path: "Path | epath.Path", hint: str = "") -> dict[str, Any]:
+    """Read a JSON file with an object that may have its own `checksum`, such as a run's config.json.
+
+    Raises:
+        OSError: the file cannot be read.
+        UserError: as `read_object`; or the checksum differs; the message ends with `hint`.
+    """
+    value = read_object(path, hint)
+    if value.get("checksum", checksum_of(value)) != checksum_of(value):
+        what = f"{path}: its content is not what was written (checksum differs)"
+        raise UserError(f"{what}; {hint}" if hint else what)
+    return value
+
+
 def json_text(value: Any, *, indent: int | None = None) -> str:
     """`value` as JSON; NaN and the infinities become null, because JSON cannot express them (RFC 8259, section 6)."""
     return json.dumps(_finite(value), ensure_ascii=False, indent=indent, allow_nan=False)
@@ -184,8 +205,10 @@ def write_whole(path: "Path | epath.Path", content: str | bytes | memoryview) ->
 
 
 def write_synced(path: "Path | epath.Path", data: bytes | memoryview) -> None:
-    """Write a local file and fsync it."""
-    with open(path, "wb") as file:
+    """Write a new local file and fsync it. What has its name is removed first, so that no link leads elsewhere."""
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(path)
+    with open(path, "xb") as file:
         file.write(data)
         file.flush()
         os.fsync(file.fileno())

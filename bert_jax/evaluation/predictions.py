@@ -10,7 +10,7 @@ from bert_jax.data.tasks.multiple_choice import CHOICE_READERS
 from bert_jax.data.tasks.published import GLUE
 from bert_jax.errors import UserError
 from bert_jax.evaluation.score import KINDS, TAGS, Scores, diagnostic_scores, glue_scores, table_scores
-from bert_jax.files import check_reachable, is_remote, read_json_lines, read_object
+from bert_jax.files import check_reachable, is_remote, read_json_lines, read_summed
 
 
 def score_run(run: "str | os.PathLike[str]") -> dict[str, Scores]:
@@ -29,7 +29,7 @@ def score_run(run: "str | os.PathLike[str]") -> dict[str, Scores]:
     folder = epath.Path(run) if is_remote(run) else Path(run)
     if not (folder / "config.json").exists():
         raise FileNotFoundError(f"{folder}: no such run directory; to score other files say TASK GOLD PREDICTIONS")
-    config = read_object(folder / "config.json")
+    config = read_summed(folder / "config.json")
     if "task" not in config:
         raise UserError(f"{folder}: not a fine-tuning run; only these have predictions")
     files = sorted((folder / "predictions").glob("*.jsonl")) if (folder / "predictions").exists() else []

@@ -23,7 +23,7 @@ POINTS = {
     "a row of metrics is written": "train.run.lines:MetricsFile.add",
     "rows are synced": "train.run.lines:Lines.sync",
     "a save starts": "bert_jax.training.checkpoint.checkpoints:Checkpoints.save",
-    "a save is written": "orbax.checkpoint.v1:save_async",
+    "a save is written": "bert_jax.training.checkpoint.checkpoints:orbax.save_async",
     "a save is hashed": "bert_jax.training.checkpoint.checkpoints:hash_and_sync",
     "the manifest is written": "bert_jax.training.checkpoint.checkpoints:write_manifest",
     "an old checkpoint is deleted": "bert_jax.training.checkpoint.step_directory:_remove_step",

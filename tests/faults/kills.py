@@ -274,7 +274,7 @@ def killed_prepare(
 
 
 def cases(seed: int, folder: Path, runs: int = 8) -> Iterator[Outcome]:
-    """`runs`: of each kind of pretraining; the others get as many or fewer."""
+    """`runs`: how often two runs of pretraining, one of fine-tuning, one sweep and one `train.prepare` are killed."""
     rng = random.Random(seed)
     write_inputs(folder)
     killer = Killer(folder)
@@ -286,11 +286,12 @@ def cases(seed: int, folder: Path, runs: int = 8) -> Iterator[Outcome]:
         start = [str(folder / "finetune.py"), f"init={straight / 'pretrain' / 'export'}", "task=classify"]
         tables = [f"train={folder / 'train.csv'}", f"dev={folder / 'dev.csv'}"]
         programs = {
-            "pretrain": (pretraining, runs),
-            "finetune": ([*start, *tables], runs // 2),
-            "sweep": ([*start, *tables, "seeds=2", "learning_rates=(1e-2,1e-3)"], runs // 2),
+            "pretrain": pretraining,
+            "finetune": [*start, *tables],
+            "sweep": [*start, *tables, "seeds=2", "learning_rates=(1e-2,1e-3)"],
         }
-        for program, (words, count) in programs.items():
+        lengths, wanted = {}, {}
+        for program, words in programs.items():
             for name in ("warm", program):  # the first start compiles, so it says nothing of how long one takes
                 began = os.times().elapsed
                 run = straight / f"{name}-{program}" if name == "warm" else straight / program
@@ -299,13 +300,16 @@ def cases(seed: int, folder: Path, runs: int = 8) -> Iterator[Outcome]:
                 code = killer.run(program, [*words, f"run={run}"], log)
                 if code:
                     raise RuntimeError(f"{program} ended with code {code}: {Path(f'{log}.out').read_text()}")
-                length = os.times().elapsed - began
-            wanted = result_of(straight / program)
-            for number in range(count):
+                lengths[program] = os.times().elapsed - began
+            wanted[program] = result_of(straight / program)
+        data = prepared(folder / "data")
+        for number in range(runs):
+            for program in ("pretrain", "pretrain", "finetune", "sweep"):
                 run = folder / f"{program}-{number}"
-                yield from killed_run(killer, rng, program, words, run, wanted, length)
-        wanted = prepared(folder / "data")
-        for number in range(runs // 2):
-            yield from killed_prepare(killer, rng, text, folder / f"prepared-{number}", wanted)
+                if run.exists():
+                    run = folder / f"{program}-{number}b"
+                words = programs[program]
+                yield from killed_run(killer, rng, program, words, run, wanted[program], lengths[program])
+            yield from killed_prepare(killer, rng, text, folder / f"prepared-{number}", data)
     finally:
         killer.close()

@@ -10,7 +10,7 @@ import numpy as np
 from bert_jax.data.pretraining.shards import MANIFEST, read_manifest
 from bert_jax.data.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import UserError
-from bert_jax.files import is_remote, read_json_lines, read_object
+from bert_jax.files import is_remote, read_json_lines, read_summed
 
 WINDOW = 50  # steps to average the loss over
 _SHARDS_READ = 16  # of each split
@@ -68,7 +68,7 @@ class Evidence:
         if not (path / "config.json").exists():
             what = "has no config.json" if path.is_dir() else "no such folder"
             raise UserError(f"{path}: {what}; expected the directory of a run, such as runs/demo")
-        self.config = read_object(path / "config.json")
+        self.config = read_summed(path / "config.json")
         metrics = path / "metrics.jsonl"
         rows = read_json_lines(metrics) if metrics.exists() else []
         self.train = [row for row in rows if row["kind"] == "train"]

@@ -1,7 +1,9 @@
 """The run directory `runs/NAME`: its paths, a lock that admits one run at a time, and a config that stays the same."""
 
+import contextlib
 import fcntl
 import json
+import logging
 import os
 import platform
 import socket
@@ -17,16 +19,21 @@ from etils import epath
 from bert_jax.errors import UserError
 from bert_jax.files import (
     check_reachable,
+    checksum_of,
     copy_folder,
     is_remote,
     json_text,
     read_json_lines,
     read_object,
+    read_summed,
+    refuse_special,
     write_json,
 )
 from bert_jax.training.checkpoint.checkpoints import Checkpoints
 from bert_jax.training.checkpoint.manifest import ManifestError
 from train.run.config import differing_fields, to_json
+
+log = logging.getLogger(__name__)
 
 
 class RunDirectory:
@@ -62,6 +69,7 @@ class RunDirectory:
             self._made.append(folder)
             folder = folder.parent
         self.path.mkdir(parents=True, exist_ok=True)
+        refuse_special(self.path / ".lock", follow=False)
         file = open(self.path / ".lock", "a+", encoding="utf-8")
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -76,6 +84,8 @@ class RunDirectory:
         file.write(f"process {os.getpid()} on host {socket.gethostname()}")
         file.flush()
         self._lock = file
+        for left in self.path.glob(".*.tmp"):  # of a small file that a killed run was writing
+            left.unlink(missing_ok=True)
 
     def release(self) -> None:
         if self._lock:
@@ -128,13 +138,39 @@ class RunDirectory:
             yield Path(scratch)
 
     def saved_config(self) -> dict[str, Any] | None:
-        """The config.json that an earlier start of this run wrote; None if there is none."""
-        return read_object(self.config, "restore it or start a fresh run=") if self.config.exists() else None
+        """The config.json that an earlier start of this run wrote; None if there is none.
+
+        Raises:
+            UserError: it is not JSON, or its `checksum` differs.
+        """
+        if not self.config.exists():
+            return None
+        mend = "restore it, remove it if the run has checkpoints, or start a fresh run="
+        try:
+            return read_summed(self.config, mend)
+        except OSError as error:
+            raise UserError(f"{self.config}: {error.strerror}; {mend}") from None
 
     def config_to_resume(self) -> dict[str, Any]:
-        """The saved config if the run has checkpoints, from which it resumes without reading `init=`; otherwise {}."""
+        """The saved config if the run has checkpoints, from which it resumes without reading `init=`; otherwise {}.
+
+        If config.json was lost, it is written again from the newest checkpoint.
+
+        Raises:
+            UserError: config.json is damaged, or is lost and no checkpoint has it.
+        """
         with Checkpoints(self.checkpoints) as checkpoints:
-            return (self.saved_config() or {}) if checkpoints.steps() else {}
+            steps = checkpoints.steps()
+            saved = self.saved_config() if steps else {}
+            for step in reversed(steps) if saved is None else ():
+                with contextlib.suppress(ValueError, KeyError):  # a damaged manifest
+                    saved = checkpoints.manifest(step).metadata["config"]
+                    write_json(self.config, saved | {"checksum": checksum_of(saved)})
+                    log.warning("%s was missing; it is that of the checkpoint of step %d again", self.config, step)
+                    break
+            if saved is None:
+                raise UserError(f"{self.config}: is missing, though the run has checkpoints; restore it")
+            return saved
 
     def facts_to_resume(self) -> dict[str, Any]:
         """What the newest checkpoint records of the run, and its "step"; {} if none has a readable manifest."""
@@ -166,7 +202,8 @@ class RunDirectory:
         path = self.path / "environment.json"
         try:
             return read_object(path, optional=True)
-        except UserError:
+        except (UserError, OSError) as error:
+            log.warning("%s; it is written anew", error)
             return {}
 
     def settle_config(self, config: Any, allow_change: tuple[str, ...]) -> None:
@@ -178,7 +215,7 @@ class RunDirectory:
                 raise UserError(f"{self.config}: belongs to a run of another program; choose another run=")
             # A field that was added to the code after the run started had its default value then.
             old = _over(_as_saved(type(config)()), old)
-            changed = [name for name in differing_fields(old, new) if name not in _FREE]
+            changed = [name for name in differing_fields(old, new) if name not in (*_FREE, "checksum")]
             refused = [name for name in changed if not any(name == a or name.startswith(f"{a}.") for a in allow_change)]
             if refused:
                 changes = "; ".join(f"{name}: {_at(old, name)!r} became {_at(new, name)!r}" for name in refused)
@@ -186,7 +223,7 @@ class RunDirectory:
                     f"{self.config}: this run was started with another config ({changes}); "
                     f"say allow_change={','.join(refused)} to continue with the new one, or choose another run="
                 )
-        write_json(self.config, new)
+        write_json(self.config, new | {"checksum": checksum_of(new)})
 
 
 # Fields that say where metrics go, or suit the run to a machine: a resumed run may have others.

@@ -17,6 +17,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from bert_jax.errors import UserError
+from bert_jax.files import open_file
 
 resource: ModuleType | None
 try:
@@ -70,48 +71,64 @@ def most_maps() -> int:
 
 
 class FileSlices:
-    """An array in a .npy file that is opened for every read. Checks the header and the size of the file once."""
+    """An array in a .npy file that is opened for every read. Checks the header and the size of the file once.
+
+    Attributes:
+        path, size: of the file, in bytes.
+        shape, dtype: of the array.
+        start: where its first row begins in the file.
+        row_bytes: of a row.
+    """
 
     def __init__(self, path: Path):
         """Raises UserError if the file is missing, is not a .npy file, or is shorter than its header says."""
-        self._path = path
+        self.path = path
         with _open(path) as file:
-            self.shape, self.dtype, self._start = _header(path, file)
-            size = os.fstat(file.fileno()).st_size
-        self._row_bytes = self.dtype.itemsize * int(np.prod(self.shape[1:], dtype=int))
-        if size < self._start + self._row_bytes * len(self):
-            raise _unreadable(path, f"{size} bytes, too few for an array of shape {self.shape}")
+            self.shape, self.dtype, self.start = _header(path, file)
+            self.size = os.fstat(file.fileno()).st_size
+        self.row_bytes = self.dtype.itemsize * int(np.prod(self.shape[1:], dtype=int))
+        if self.size < self.start + self.row_bytes * len(self):
+            raise _unreadable(path, f"{self.size} bytes, too few for an array of shape {self.shape}")
 
     def __len__(self) -> int:
         return self.shape[0]
 
     def __getitem__(self, rows: slice, /) -> np.ndarray:
         start, stop, _ = rows.indices(self.shape[0])
-        wanted = max(0, stop - start) * self._row_bytes
-        try:
-            descriptor = os.open(self._path, os.O_RDONLY)
-        except OSError as error:
-            raise _missing(self._path, error) from None
-        try:
-            data = os.pread(descriptor, wanted, self._start + start * self._row_bytes)
-        finally:
-            os.close(descriptor)
-        if len(data) != wanted:
-            raise _unreadable(self._path, "it has become shorter")
+        data = self.read(self.start + start * self.row_bytes, self.start + max(start, stop) * self.row_bytes)
         return np.frombuffer(data, self.dtype).reshape(-1, *self.shape[1:])
 
-    def mapped(self) -> np.ndarray:
-        """The whole array as a view of a memory map, which lives as long as the view."""
-        with _open(self._path) as file:
+    def read(self, start: int, stop: int) -> bytes:
+        """Bytes [start, stop) of the file; raises UserError if it is gone or has become shorter."""
+        try:
+            descriptor = os.open(self.path, os.O_RDONLY | os.O_NONBLOCK)
+        except OSError as error:
+            raise _missing(self.path, error) from None
+        try:
+            data = os.pread(descriptor, stop - start, start)
+        finally:
+            os.close(descriptor)
+        if len(data) != stop - start:
+            raise _unreadable(self.path, "it has become shorter")
+        return data
+
+    def mapped(self) -> tuple[memoryview, np.ndarray]:
+        """The file as a memory map, and the array as a view of it; the map lives as long as either."""
+        with _open(self.path) as file:
             # Not np.memmap: slicing a plain view is five times cheaper, and opening one ten times.
             memory = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         _maps.add(memory)
         count = int(np.prod(self.shape, dtype=int))
-        return np.frombuffer(memory, self.dtype, count, self._start).reshape(self.shape)
+        return memoryview(memory), np.frombuffer(memory, self.dtype, count, self.start).reshape(self.shape)
 
 
-def open_array(path: Path, shape: tuple[int, ...], dtype: np.dtype) -> Slices:
-    """The array in a .npy file: a view of a memory map, or what reads single slices if the process has enough maps.
+def open_maps() -> int:
+    """How many files this process maps now."""
+    return len(_maps)
+
+
+def open_array(path: Path, shape: tuple[int, ...], dtype: np.dtype) -> FileSlices:
+    """The array in a .npy file.
 
     Records of `dtype` come as rows of their fields, all uint32: NumPy slices and joins these much faster.
 
@@ -125,7 +142,7 @@ def open_array(path: Path, shape: tuple[int, ...], dtype: np.dtype) -> Slices:
     if len(array) != shape[0]:
         raise UserError(f"{path}: has {len(array)} entries, the manifest says {shape[0]}: prepare the data again")
     array.dtype, array.shape = plain(dtype, shape)
-    return array.mapped() if len(array) and len(_maps) < most_maps() else array
+    return array
 
 
 def plain(dtype: np.dtype, shape: tuple[int, ...]) -> tuple[np.dtype, tuple[int, ...]]:
@@ -135,7 +152,7 @@ def plain(dtype: np.dtype, shape: tuple[int, ...]) -> tuple[np.dtype, tuple[int,
 
 def _open(path: Path) -> Any:
     try:
-        return open(path, "rb", buffering=0)
+        return open_file(path)
     except OSError as error:
         raise _missing(path, error) from None
 

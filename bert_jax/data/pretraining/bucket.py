@@ -21,23 +21,14 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from bert_jax.data.pretraining.arrays import plain
-from bert_jax.data.pretraining.directory import PreparedDirectory
-from bert_jax.data.pretraining.examples import document_bounds
-from bert_jax.data.pretraining.shards import (
-    BLOCK_BYTES,
-    MANIFEST,
-    Shard,
-    block_sum,
-    block_sums,
-    manifest_checksum,
-    read_manifest,
-)
+from bert_jax.data.pretraining.directory import PreparedDirectory, small_files
+from bert_jax.data.pretraining.shards import MANIFEST, BlockSums, read_manifest
 from bert_jax.errors import UserError
 from bert_jax.files import check_reachable, file_digest, write_whole
 
@@ -161,13 +152,12 @@ class BucketDirectory(PreparedDirectory):
         with self._writing():
             self.path.mkdir(parents=True, exist_ok=True)
             write_whole(self.path / MANIFEST, content)
-        self.manifest = read_manifest(self.path)
-        if self.manifest.get("checksum") != manifest_checksum(self.manifest):
-            raise UserError(f"{self.name}/{MANIFEST}: its content is not what was written (checksum differs)")
-        for name, entry in self.manifest["tokenizer"]["files"].items():
-            self._keep(f"tokenizer/{name}", entry)
-        if "unigram_counts" in self.manifest:
-            self._keep("unigram_counts.npy", self.manifest["unigram_counts"])
+        try:
+            self.manifest = read_manifest(self.path)
+        except UserError as error:
+            raise UserError(str(error).replace(str(self.path), self.name, 1)) from None
+        for name, entry in small_files(self.manifest):
+            self._keep(name, entry)
 
     def fetch(self, name: str, start: int | None = None, stop: int | None = None) -> bytes:
         """Bytes [start, stop) of a file; None: from its beginning, to its end.
@@ -187,7 +177,7 @@ class BucketDirectory(PreparedDirectory):
 
     def _keep(self, name: str, entry: Mapping[str, Any]) -> None:
         """Fetch a small file whole, unless the cache has it."""
-        path = _inside(self.path, name, self.name)
+        path = self.path / name
         if path.is_file() and file_digest(path)[0] == entry["sha256"]:
             return
         try:
@@ -210,14 +200,6 @@ class BucketDirectory(PreparedDirectory):
 
     def array(self, name: str, entry: Mapping[str, Any], shape: tuple[int, ...], dtype: np.dtype) -> "BucketSlices":
         return BucketSlices(_BlockFile(self, name, entry), shape, dtype)
-
-    def bounds(self, split: str, entry: Mapping[str, Any]) -> np.ndarray:
-        def whole(name: str, count: int) -> np.ndarray:
-            file = f"{split}/{entry['name']}/{name}.npy"
-            return self.array(file, entry["files"][f"{name}.npy"], (count + 1,), np.dtype("<i8"))[:]
-
-        sentences, documents = whole("sentences", entry["sentences"]), whole("documents", entry["documents"])
-        return document_bounds(Shard(np.empty(0, "<u2"), sentences, documents))
 
 
 class BucketSlices:
@@ -253,11 +235,9 @@ class _BlockFile:
     def __init__(self, home: BucketDirectory, name: str, entry: Mapping[str, Any]):
         self._home, self._name = home, name
         self.where = f"{home.name}/{name}"
-        self._path = _inside(home.path / "arrays", name, home.name)
-        self.size: int = entry["bytes"]
-        self._sums = block_sums(entry)
-        self._block = BLOCK_BYTES if self._sums else self.size
-        self._sha256: str = entry["sha256"]
+        self._path = home.path / "arrays" / name
+        self._sums = BlockSums(entry, self.where)
+        self.size, self._block = self._sums.size, self._sums.block
         # Which blocks of the copy with this random name this process has verified.
         self._seen = (b"", bytearray())
         self._touched = -math.inf
@@ -309,7 +289,7 @@ class _BlockFile:
     def _verified(self, descriptor: int) -> bytearray:
         name = os.pread(descriptor, _NAME_BYTES, 0)
         if self._seen[0] != name:
-            self._seen = (name, bytearray(-(-self.size // self._block)))
+            self._seen = (name, bytearray(self._sums.count))
         return self._seen[1]
 
     def _complete(self, descriptor: int, number: int) -> None:
@@ -318,7 +298,7 @@ class _BlockFile:
         length = min(self._block, self.size - start)
 
         def is_here() -> bool:
-            return self._is_right(os.pread(descriptor, length, _HEAD_BYTES + start), number)
+            return self._sums.is_right(os.pread(descriptor, length, _HEAD_BYTES + start), number)
 
         if is_here():
             return
@@ -341,21 +321,8 @@ class _BlockFile:
                 content = self._home.fetch(self._name, start, stop)
             except FileNotFoundError:
                 raise UserError(f"{self.where}: missing; copy the prepared data whole, or prepare it again") from None
-            if len(content) == stop - start and self._is_right(content, number):
+            if len(content) == stop - start and self._sums.is_right(content, number):
                 return content
         raise UserError(
             f"{self.where}: bytes {start} to {stop} are not what was written (their sum differs); copy it again"
         )
-
-    def _is_right(self, content: bytes, number: int) -> bool:
-        if self._sums:
-            return block_sum(content) == self._sums[number]
-        return hashlib.sha256(content).hexdigest() == self._sha256
-
-
-def _inside(folder: Path, name: str, where: str) -> Path:
-    """`folder / name`; raises UserError for a name in a manifest that leads out of the folder."""
-    parts = PurePosixPath(name).parts
-    if not parts or PurePosixPath(name).is_absolute() or ".." in parts or "\\" in name or "\0" in name:
-        raise UserError(f"{where}/{MANIFEST}: names the file {name!r}, which is not in the directory; prepare it again")
-    return folder / name

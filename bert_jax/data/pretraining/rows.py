@@ -11,6 +11,7 @@ from bert_jax.data.pretraining.arrays import Opened, Slices
 from bert_jax.data.pretraining.directory import PreparedDirectory
 from bert_jax.data.pretraining.examples import EXAMPLE, ROWS, split_documents
 from bert_jax.data.pretraining.shards import token_dtype
+from bert_jax.data.pretraining.verified import VerifiedSlices
 from bert_jax.errors import UserError
 
 _BOUNDS_BYTES = 256 << 20
@@ -171,8 +172,8 @@ class PreparedRows:
 
     def _take(self, parts: Opened, examples_B: np.ndarray) -> np.ndarray:
         """Rows `examples_B` of the concatenated `parts`, without concatenating them."""
-        if len(self._parts) == 1 and isinstance(parts[0], np.ndarray):
-            return parts[0][examples_B]
+        if len(self._parts) == 1 and isinstance(parts[0], VerifiedSlices):
+            return parts[0].take(examples_B)
         part_B = np.searchsorted(self._offsets, examples_B, side="right") - 1
         first_B = examples_B - self._offsets[part_B]
         return np.concatenate([parts[p][i : i + 1] for p, i in zip(part_B.tolist(), first_B.tolist(), strict=True)])

@@ -21,8 +21,8 @@ import base64
 import hashlib
 import io
 import itertools
-import json
 import os
+import re
 import secrets
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -33,16 +33,20 @@ from typing import Any
 import numpy as np
 
 from bert_jax.errors import UserError
-from bert_jax.files import file_digest, json_text, near_path, read_json, sync, write_synced, write_whole
+from bert_jax.files import checksum_of, file_digest, json_text, near_path, read_json, sync, write_synced, write_whole
 
 MANIFEST = "manifest.json"
 VERSION = 1
 SPLITS = ("train", "held-out")
+MEND = "copy the prepared data again, or remove it and prepare it again"
+"""What to do about damaged files, for messages."""
 BLOCK_BYTES = 256 << 10
 """Arrays have a sum of each block of so many bytes in the manifest, so that a reader can verify a part of a file."""
 
 _ARRAYS = ("tokens", "sentences", "documents")
 _SUM_BYTES = 16
+# A relative path without "..", "." or empty parts; nor a backslash, which separates the parts on Windows.
+_INSIDE = re.compile(r"(?!\.\.?(?:/|\Z))[^/\\\0]+(?:/(?!\.\.?(?:/|\Z))[^/\\\0]+)*").fullmatch
 
 
 @dataclass(frozen=True)
@@ -233,10 +237,31 @@ def block_sum(block: bytes | memoryview) -> bytes:
     return hashlib.sha256(block).digest()[:_SUM_BYTES]
 
 
-def block_sums(entry: Mapping[str, Any]) -> list[bytes]:
-    """The sums of a file's blocks, given its entry in a manifest; [] if it has one block, or an older manifest none."""
-    sums = base64.b64decode(entry.get("blocks", ""))
-    return [sums[start : start + _SUM_BYTES] for start in range(0, len(sums), _SUM_BYTES)]
+class BlockSums:
+    """The sums of a file's blocks, given its entry in a manifest; a file without such sums is one block.
+
+    Attributes:
+        size: of the file, in bytes.
+        block: of a block, in bytes; the last one may be shorter.
+        count: of the blocks.
+    """
+
+    def __init__(self, entry: Mapping[str, Any], where: object):
+        """`where`: the file, for the message. Raises UserError if the manifest has no sum of it."""
+        try:
+            self.size: int = entry["bytes"]
+            self._sha256: str = entry["sha256"]
+        except KeyError:
+            raise UserError(f"{where}: the manifest has no size and sum of it; prepare the data again") from None
+        self._sums = base64.b64decode(entry.get("blocks", ""))
+        self.block = BLOCK_BYTES if self._sums else max(self.size, 1)
+        self.count = -(-self.size // self.block)
+
+    def is_right(self, content: bytes | memoryview, number: int) -> bool:
+        """Whether this is what was written as block `number`."""
+        if self._sums:
+            return block_sum(content) == self._sums[number * _SUM_BYTES : (number + 1) * _SUM_BYTES]
+        return hashlib.sha256(content).hexdigest() == self._sha256
 
 
 def _sums_of(blocks: Iterable[bytes | memoryview], size: int) -> dict[str, str]:
@@ -249,7 +274,7 @@ def read_manifest(directory: Path | str) -> dict[str, Any]:
     """Read DIR/manifest.json.
 
     Raises UserError if it is missing (with the reason: no such folder, preparation did not finish), is not JSON, lacks
-    a field, or has an unknown version.
+    a field, has an unknown version or another checksum than its own, or names files that are not in DIR.
     """
     path = Path(directory) / MANIFEST
     try:
@@ -264,6 +289,11 @@ def read_manifest(directory: Path | str) -> dict[str, Any]:
     missing = [key for key in ("settings", "tokenizer", "splits") if key not in manifest]
     if missing:
         raise UserError(f"{path}: lacks {', '.join(missing)}; prepare the data again")
+    if manifest.get("checksum") != manifest_checksum(manifest):
+        raise UserError(f"{path}: its content is not what was written (checksum differs); {MEND}")
+    for name, _ in manifest_files(manifest):
+        if not _INSIDE(name):
+            raise UserError(f"{path}: names the file {name!r}, which is not in the directory; prepare the data again")
     return manifest
 
 
@@ -275,8 +305,7 @@ def write_manifest(directory: Path, manifest: dict[str, Any]) -> None:
 
 def manifest_checksum(manifest: Mapping[str, Any]) -> str:
     """The `checksum` of a manifest."""
-    rest = {key: value for key, value in manifest.items() if key != "checksum"}
-    return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
+    return checksum_of(manifest)
 
 
 def _why_no_manifest(directory: Path) -> str:
@@ -291,7 +320,8 @@ def manifest_files(manifest: Mapping[str, Any]) -> Iterator[tuple[str, dict[str,
     """(path below DIR, {"sha256", "bytes"}) of every file that the manifest lists."""
     for name, entry in manifest["tokenizer"]["files"].items():
         yield f"tokenizer/{name}", entry
-    yield "unigram_counts.npy", manifest["unigram_counts"]
+    if "unigram_counts" in manifest:
+        yield "unigram_counts.npy", manifest["unigram_counts"]
     for split, parts in manifest["splits"].items():
         for shard in parts["shards"]:
             for name, entry in shard["files"].items():
@@ -306,14 +336,11 @@ def manifest_files(manifest: Mapping[str, Any]) -> Iterator[tuple[str, dict[str,
 def verify(directory: Path | str) -> list[str]:
     """Check the size and sha256 of every file that the manifest lists; returns one line per problem.
 
-    Raises UserError if the manifest itself cannot be read.
+    Raises UserError if the manifest itself cannot be read, or is not what was written.
     """
     directory = Path(directory)
-    manifest = read_manifest(directory)
-    if manifest.get("checksum") != manifest_checksum(manifest):
-        return [f"{directory / MANIFEST}: its content is not what was written (checksum differs)"]
     problems = []
-    for name, entry in manifest_files(manifest):
+    for name, entry in manifest_files(read_manifest(directory)):
         try:
             found = describe_file(directory / name)
         except OSError as error:

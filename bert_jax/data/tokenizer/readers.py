@@ -27,7 +27,7 @@ from bert_jax.data.tokenizer.pipelines import (
 )
 from bert_jax.data.tokenizer.settings import Beside
 from bert_jax.errors import UserError
-from bert_jax.files import parse_json, read_object
+from bert_jax.files import parse_json, read_file, read_object
 
 logger = logging.getLogger(__name__)
 
@@ -57,7 +57,7 @@ def read_vocab_txt(path: Path, family: Family, beside: Beside) -> TokenizerParts
 
 def read_vocabulary(path: Path) -> list[str]:
     """The pieces of a vocab.txt, one per line; lines end at \\n or \\r\\n only (U+0085 and U+2028 can be pieces)."""
-    data = path.read_bytes()
+    data = read_file(path)
     try:
         lines = data.decode("utf-8-sig").split("\n")
     except UnicodeDecodeError as error:
@@ -164,7 +164,7 @@ def read_merges(path: Path, ids: Mapping[str, int]) -> list[tuple[str, str]]:
     if not path.is_file():
         raise UserError(f"{path}: missing; byte-level BPE needs it beside vocab.json")
     try:
-        lines = path.read_bytes().decode("utf-8").split("\n")
+        lines = read_file(path).decode("utf-8").split("\n")
     except UnicodeDecodeError as error:
         raise UserError(f"{path}: not UTF-8 ({error.reason}), expected a pair of pieces per line") from None
     merges = []
@@ -240,7 +240,7 @@ def read_spiece(path: Path) -> SpieceModel:
     except ImportError:
         raise UserError(f"{path}: reading it needs the package sentencepiece: pip install 'bert-jax[spm]'") from None
     proto: Any = sentencepiece_model_pb2.ModelProto()  # pyright: ignore[reportAttributeAccessIssue]
-    data = path.read_bytes()
+    data = read_file(path)
     try:
         proto.ParseFromString(data)
     except Exception as error:  # protobuf's DecodeError; we do not depend on its module
@@ -315,7 +315,7 @@ def load_backend(path: Path, *, split_number_commas: bool) -> tokenizers.Tokeniz
         UserError: not JSON, not a tokenizer, a stage that the library cannot run, two tokens with the same id, or added
             tokens that do not get the ids that the file gives.
     """
-    text = path.read_bytes()
+    text = read_file(path)
     declared = parse_json(text, path)
     with library_errors(f"{path}: not a usable tokenizer file"):
         backend = tokenizers.Tokenizer.from_str(text.decode())

@@ -18,6 +18,7 @@ import google_crc32c
 import numpy as np
 
 from bert_jax.errors import UserError
+from bert_jax.files import open_file
 from bert_jax.formats.stored import FileBytes, Stored
 from bert_jax.formats.tensorflow.entries import (
     Entry,
@@ -107,7 +108,7 @@ def _existing_prefix(prefix: Path) -> Path:
 def _latest(folder: Path) -> Path | None:
     """The prefix that the file `checkpoint` names; only its last component is used, since folders are often moved."""
     try:
-        with open(folder / _LATEST, "rb") as file:
+        with open_file(folder / _LATEST) as file:
             text = file.read(1 << 20).decode("utf-8", "replace")
     except OSError:
         return None

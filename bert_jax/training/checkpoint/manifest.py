@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from etils import epath
 
-from bert_jax.files import file_digest, sync, write_whole
+from bert_jax.files import file_digest, read_file, sync, write_whole
 from bert_jax.training.checkpoint.hashing import Sums, files_in, name_in
 
 
@@ -88,7 +88,7 @@ def read_manifest(directory: epath.Path) -> Manifest:
     """
     path = directory / MANIFEST
     try:
-        content = path.read_bytes()
+        content = read_file(path)
     except OSError as error:
         raise ManifestError(f"{MANIFEST}: cannot be read ({error})") from error
     try:

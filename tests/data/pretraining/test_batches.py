@@ -21,6 +21,7 @@ from bert_jax.errors import UserError
 ROOT = Path(__file__).resolve().parents[3]
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"w{i}" for i in range(60)), *(f"##s{i}" for i in range(35))]
 CLS, SEP, MASK = 2, 3, 4
+MASKS = ("mask_positions", "mask_inputs", "mask_count")
 L = 32
 
 
@@ -57,19 +58,18 @@ def prepare(
             if recipe == "google":
                 made = google_instances(opened, PIECES, seed=1, dupe_factor=2, max_seq_length=length, max_predictions=5)
                 indices = [made.rows]
-                for name in ("mask_positions", "mask_inputs", "mask_count"):
-                    write_array(home / f"examples-{length}/00000.{name}.npy", getattr(made, name))
+                names = {name: f"examples-{length}/00000.{name}.npy" for name in MASKS}
+                masks = {file: write_array(home / file, getattr(made, name)) for name, file in names.items()}
             else:
                 indices = [
                     build_index(s, shard_number=i, objective=objective, max_seq_length=length, rows=rows, dupe_factor=2)
                     for i, s in enumerate(opened)
                 ]
-            for number, index in enumerate(indices):
-                write_array(home / f"examples-{length}/{number:05}.npy", index)
             examples[str(length)] = [
-                {"file": f"examples-{length}/{number:05}.npy", "rows": len(index)}
-                for number, index in enumerate(indices)
+                index_entry(home, f"examples-{length}/{number:05}.npy", index) for number, index in enumerate(indices)
             ]
+            if recipe == "google":
+                examples[str(length)][0]["masks"] = masks
         splits[split] = {"shards": entries, "examples": examples}
     settings = {
         "max_seq_lengths": list(lengths),
@@ -84,6 +84,11 @@ def prepare(
     tokenizer = {"vocab_size": len(PIECES), "files": {}}
     write_manifest(directory, manifest | {"tokenizer": tokenizer, "splits": splits})
     return directory
+
+
+def index_entry(home: Path, file: str, index: np.ndarray) -> dict:
+    """The manifest's entry of an index, which this writes."""
+    return {"file": file, "rows": len(index)} | write_array(home / file, index)
 
 
 @pytest.fixture(scope="module")
@@ -361,8 +366,8 @@ def test_a_width_that_drops_choices_of_bernoulli_warns(directory, caplog):
 def test_a_directory_of_one_example_works(tmp_path):
     path = prepare(tmp_path / "data", shards=1, documents=2, lengths=(L,))
     file = path / "train/examples-32/00000.npy"
-    write_array(file, np.load(file)[:1])
-    edit_manifest(path, lambda m: m["splits"]["train"]["examples"]["32"][0].update(rows=1))
+    entry = index_entry(path / "train", "examples-32/00000.npy", np.load(file)[:1])
+    edit_manifest(path, lambda m: m["splits"]["train"]["examples"].update({"32": [entry]}))
     batch = open_batches(path, 4).batch(5)
     assert len(set(unmasked(batch))) == 1
     assert len({tuple(row) for row in batch["mlm_positions"].tolist()}) > 1
@@ -371,7 +376,7 @@ def test_a_directory_of_one_example_works(tmp_path):
 def edit_manifest(path: Path, change) -> None:
     manifest = json.loads((path / "manifest.json").read_text())
     change(manifest)
-    (path / "manifest.json").write_text(json.dumps(manifest))
+    write_manifest(path, manifest)
 
 
 def test_a_length_that_was_not_prepared_names_those_that_were(directory):

@@ -12,10 +12,10 @@ import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 from fsspec.registry import _registry
 
-from bert_jax.data.pretraining import bucket, lookahead, shards
+from bert_jax.data.pretraining import lookahead, shards
 from bert_jax.data.pretraining.batches import Batches
 from bert_jax.data.pretraining.bucket import BucketDirectory, Cache
-from bert_jax.data.pretraining.shards import block_sums, manifest_checksum, read_manifest
+from bert_jax.data.pretraining.shards import BlockSums, manifest_checksum, read_manifest
 from bert_jax.errors import UserError
 from train.prepare import main as prepare
 
@@ -33,7 +33,6 @@ def small_blocks():
     """Blocks of 4 KiB, so that small files have several."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(shards, "BLOCK_BYTES", BLOCK)
-        patch.setattr(bucket, "BLOCK_BYTES", BLOCK)
         yield
 
 
@@ -81,7 +80,7 @@ def test_a_bucket_gives_the_batches_of_the_disk(kinds, upload, cache, kind):
     address = upload(kinds[kind])
     manifest = read_manifest(kinds[kind])
     files = manifest["splits"]["train"]["shards"][0]["files"]
-    assert len(block_sums(files["tokens.npy"])) > 1
+    assert BlockSums(files["tokens.npy"], "tokens.npy").count > 1
     assert read(address, 100) == read(kinds[kind], 100)
     half = np.arange(8, 16)
     assert read(address, 5, half) == read(kinds[kind], 5, half)
@@ -213,7 +212,7 @@ def test_the_cache_stays_within_its_bound_and_the_batches_right(kinds, upload, t
 
 def test_processes_share_the_cache(kinds, tmp_path, monkeypatch):
     code = (
-        "import sys; from bert_jax.data.pretraining import bucket; bucket.BLOCK_BYTES = 4096;"
+        "import sys; from bert_jax.data.pretraining import bucket, shards; shards.BLOCK_BYTES = 4096;"
         "from tests_of_bucket import read; data = bucket.BucketDirectory(sys.argv[1]);"
         "print(read(data, 60), data.fetched_bytes)"
     )

@@ -129,8 +129,8 @@ def test_verify_finds_a_changed_manifest(prepared):
     manifest = json.loads(path.read_text())
     manifest["splits"]["train"]["shards"][0]["tokens"] = 11
     path.write_text(json.dumps(manifest))
-    (found,) = verify(prepared)
-    assert "checksum differs" in found
+    with pytest.raises(UserError, match="checksum differs"):
+        verify(prepared)
 
 
 def test_a_missing_or_foreign_manifest_is_explained(prepared, tmp_path_factory):

@@ -1,6 +1,7 @@
 """The run directory: one live run at a time, one config for all of it, a log that survives a resume."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -9,9 +10,11 @@ import numpy as np
 import pytest
 
 from bert_jax.errors import UserError
+from bert_jax.files import json_text
+from bert_jax.training.checkpoint.checkpoints import Checkpoints
 from train.pretraining.recipe import PretrainConfig
 from train.run import log as log_module
-from train.run.config import override
+from train.run.config import override, to_json
 from train.run.curves import curves_of
 from train.run.directory import RunDirectory
 from train.run.log import RunLog
@@ -35,6 +38,27 @@ def test_a_second_run_in_a_live_directory_is_refused_by_name(tmp_path: Path):
     run.release()
 
 
+def test_links_in_a_run_directory_are_not_followed_and_leftovers_are_removed(tmp_path: Path):
+    """A stranger's directory may have a link in place of a file that the run writes."""
+    mine, folder = tmp_path / "mine.txt", tmp_path / "run"
+    folder.mkdir()
+    mine.write_text("mine")
+    run = RunDirectory(str(folder))
+    (folder / ".lock").symlink_to(mine)
+    with pytest.raises(UserError, match=r"\.lock: is a symbolic link; expected a file"):
+        run.acquire()
+    (folder / ".lock").unlink()
+    (folder / "config.json").symlink_to(mine)
+    for left in (f".config.json.{os.getpid()}.tmp", ".config.json.1.tmp"):
+        (folder / left).symlink_to(mine)
+    (folder / "config.json").unlink()
+    run.settle_config(PretrainConfig(), ())
+    run.acquire()
+    run.release()
+    assert mine.read_text() == "mine"
+    assert sorted(path.name for path in folder.iterdir()) == [".lock", "config.json"]
+
+
 def test_another_config_is_refused_unless_the_fields_are_named(tmp_path: Path):
     run = RunDirectory(str(tmp_path))
     first = PretrainConfig()
@@ -54,7 +78,7 @@ def test_a_run_from_before_a_field_existed_resumes_with_its_default(tmp_path: Pa
     run.settle_config(PretrainConfig(), ())
     older = run.saved_config()
     assert older is not None
-    del older["model"]["model_type"], older["model"]["labels"], older["keep"]
+    del older["model"]["model_type"], older["model"]["labels"], older["keep"], older["checksum"]
     (tmp_path / "config.json").write_text(json.dumps(older))
     with pytest.raises(UserError, match=r"model\.labels"):
         run.settle_config(override(PretrainConfig(), {"model.labels": "('a', 'b')"}), ())
@@ -144,3 +168,42 @@ def test_the_curves_of_many_runs_have_the_losses_of_each_rate_and_the_best_score
     assert drawn["accuracy, baseline"] == [[0, 0.4], [10, 0.4], [20, 0.4], [30, 0.4], [30, 0.4]]
     assert drawn["the best model, step 20"][0][0] == 20
     assert not rate.get_visible() and not norm.get_visible()  # which many runs do not log
+
+
+CHANGES = {
+    "a flipped digit": lambda text: text.replace('"seed": 7', '"seed": 5'),
+    "a renamed checksum": lambda text: text.replace('"checksum"', '"checksun"'),
+    "a stray byte": lambda text: text[:40] + "\xff" + text[41:],
+    "truncated": lambda text: text[:-30],
+    "a list": lambda text: "[1, 2]",
+}
+
+
+@pytest.mark.parametrize("kind", CHANGES)
+def test_a_changed_config_is_refused_by_name(tmp_path: Path, kind: str):
+    run, config = RunDirectory(str(tmp_path)), override(PretrainConfig(), {"seed": "7"})
+    run.settle_config(config, ())
+    good = run.config.read_text()
+    run.config.write_bytes(CHANGES[kind](good).encode("latin-1"))
+    assert run.config.read_bytes() != good.encode()
+    with pytest.raises(UserError, match=r"config\.json: "):
+        run.settle_config(config, ())
+    run.config.write_text(good)
+    run.settle_config(config, ())
+
+
+def test_a_lost_config_is_that_of_the_newest_checkpoint_again(tmp_path: Path, caplog):
+    run, config = RunDirectory(str(tmp_path)), override(PretrainConfig(), {"seed": "7"})
+    run.settle_config(config, ())
+    good = run.config.read_text()
+    with Checkpoints(run.checkpoints) as checkpoints:
+        checkpoints.save(3, {"a": np.ones(2)}, {"config": json.loads(json_text(to_json(config)))})
+    run.config.unlink()
+    run.config_to_resume()
+    assert run.config.read_text() == good
+    assert "config.json was missing; it is that of the checkpoint of step 3 again" in caplog.text
+    run.config.unlink()
+    manifest = tmp_path / "checkpoints/3/manifest.json"
+    manifest.write_text(manifest.read_text().replace('"seed": 7', '"seed": 5'))
+    with pytest.raises(UserError, match=r"config\.json: is missing, though the run has checkpoints"):
+        run.config_to_resume()
