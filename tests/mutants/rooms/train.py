@@ -7,6 +7,8 @@ STOPPING = "train/run/stopping.py"
 DIRECTORY = "train/run/directory.py"
 METER = "train/run/meter.py"
 LINES = "train/run/lines.py"
+SAVING = "train/run/saving.py"
+OUTLET = "train/run/outlet.py"
 JOB = "train/pretraining/job.py"
 RECIPE = "train/pretraining/recipe.py"
 CONFIG = "train/run/config.py"
@@ -21,6 +23,8 @@ OF_RECIPE = "tests/train/pretraining/test_recipe.py"
 OF_SCALE = "tests/train/pretraining/test_scale.py"
 OF_METER = "tests/train/run/test_meter.py"
 OF_LINES = "tests/train/run/test_lines.py"
+OF_SAVING = "tests/train/run/test_saving.py"
+OF_OUTLET = "tests/train/run/test_outlet.py"
 OF_EVALUATION = "tests/train/pretraining/test_evaluation.py"
 OF_FINETUNING = "tests/train/finetuning/test_finetune.py"
 OF_STARTING = "tests/train/finetuning/test_start.py"
@@ -40,11 +44,39 @@ MUTANTS: tuple[Mutant, ...] = (
         (f"{OF_RUNS}::test_three_resumes_equal_never_having_stopped",),
     ),
     Mutant(
-        "train/run/saving.py",
-        "regular = step % self._config.save_every == 0",
-        "regular = False",
+        SAVING,
+        "if self._failed else regular",
+        "if self._failed else False",
         "nothing is saved before the end",
-        (f"{OF_RUNS}::test_a_run_leaves_everything_that_was_promised",),
+        (f"{OF_SAVING}::test_a_failed_save_is_tried_again_before_the_next_regular_one_and_said_once_each",),
+    ),
+    Mutant(
+        SAVING,
+        "pause = self._pause * 2 ** (self._failed - 1)",
+        "pause = self._pause",
+        "a save that fails is tried again every minute",
+        (f"{OF_SAVING}::test_a_failed_save_is_tried_again_before_the_next_regular_one_and_said_once_each",),
+    ),
+    Mutant(
+        SAVING,
+        "if self._failed >= most:",
+        "if self._failed > most:",
+        "a run whose saves fail goes on for one failure more",
+        (f"{OF_SAVING}::test_after_the_last_failure_the_run_ends",),
+    ),
+    Mutant(
+        OUTLET,
+        'data = b"".join(waiting)',
+        "data = waiting[-1]",
+        "rows that a full disk did not take are lost",
+        (f"{OF_OUTLET}::test_what_a_full_disk_did_not_take_is_written_later_in_order_and_whole",),
+    ),
+    Mutant(
+        OUTLET,
+        "self._next_try = now + max(pause, 20 * (now - began))",
+        "self._next_try = now",
+        "a log that fails slowly is tried with every record",
+        (f"{OF_OUTLET}::test_a_place_that_fails_slowly_is_tried_a_twentieth_of_the_time",),
     ),
     Mutant(
         LOOP,
