@@ -124,6 +124,7 @@ def test_a_package_is_imported_in_one_place(package: str, home: str):
         "bert_jax.formats.read",
         "train.prepare",
         "train.doctor",
+        "train.supervise",
     ],
 )
 def test_data_and_formats_load_without_jax(module: str):

@@ -13,6 +13,7 @@ from train.finetuning.recipe import FinetuneConfig
 from train.finetuning.start import adopted_model, check_source
 from train.finetuning.tasks.data import TaskData
 from train.run.directory import RunDirectory
+from train.run.goodput import Goodput
 from train.run.launch import Launch, in_run_directory, record_start, start
 from train.run.stopping import EXIT_DONE, run_program
 
@@ -44,7 +45,8 @@ The run directory gets the best model by the task's metric in export/, report/, 
 format and with text, gold, label and probability (python -m bert_jax score RUN reads these back).
 On several hosts, start the same command on all (python -m train.pretrain --help says how they find each other).
 Exit codes: 0 done; 2 a mistake in the input; 3 the loss or the gradients stayed non-finite; 74 too many saves failed;
-75 stopped by SIGTERM after saving, or another host was lost; 130 stopped by Ctrl-C after saving; 1 a bug.
+75 stopped by SIGTERM after saving, or another host was lost; 76 the run hung; 130 stopped by Ctrl-C after saving;
+1 a bug.
 """
 
 
@@ -66,7 +68,7 @@ def main(argv: list[str]) -> int:
     return EXIT_DONE
 
 
-def finetune_in(run: RunDirectory, launch: Launch) -> int:
+def finetune_in(run: RunDirectory, launch: Launch, goodput: Goodput) -> int:
     """Reads the task, checks the config against the run's saved one, and trains in `run`."""
     from train.finetuning.job import FinetuningJob
     from train.run.loop import train
@@ -78,7 +80,7 @@ def finetune_in(run: RunDirectory, launch: Launch) -> int:
 
         job = SweepJob(job, run, task, tokenizer)
     record_start(run, launch, config, tokenizer, source)
-    return train(job, run)
+    return train(job, run, goodput)
 
 
 def prepared(run: RunDirectory, launch: Launch) -> tuple[FinetuneConfig, TaskData, Tokenizer, Source | None]:

@@ -20,6 +20,7 @@ from train.pretraining.source import DataSource, PreparedData
 from train.pretraining.start import check_same_data, check_vocabulary, with_model_for
 from train.pretraining.text import prepare_text, sampled_text
 from train.run.directory import RunDirectory
+from train.run.goodput import Goodput
 from train.run.launch import Launch, in_run_directory, record_start, start
 from train.run.stopping import EXIT_DONE, run_program
 
@@ -51,7 +52,8 @@ On several hosts, start the same command on all; TPU VMs, GKE, Slurm and Open MP
 --coordinator-address=HOST:PORT --num-processes=N --process-id=I, or set JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and
 JAX_PROCESS_ID. --join-seconds=300 is how long to wait for the others, --heartbeat-seconds=60 for a silent one.
 Exit codes: 0 done; 2 a mistake in the input; 3 the loss or the gradients stayed non-finite; 74 too many saves failed;
-75 stopped by SIGTERM after saving, or another host was lost; 130 stopped by Ctrl-C after saving; 1 a bug.
+75 stopped by SIGTERM after saving, or another host was lost; 76 the run hung; 130 stopped by Ctrl-C after saving;
+1 a bug.
 """
 
 
@@ -66,7 +68,7 @@ def main(argv: list[str]) -> int:
     return in_run_directory(launch, pretrain_in)
 
 
-def pretrain_in(run: RunDirectory, launch: Launch) -> int:
+def pretrain_in(run: RunDirectory, launch: Launch, goodput: Goodput) -> int:
     """Prepares the text if `text=` is given, checks config and vocabulary, and trains in `run`."""
     from train.pretraining.job import PretrainingJob
     from train.run.loop import train
@@ -74,7 +76,8 @@ def pretrain_in(run: RunDirectory, launch: Launch) -> int:
     config, saved = launch.config, on_first_process(run.config_to_resume)
     source = None if saved else open_init(config)
     if config.text is not None and config.data is None:
-        config = dataclasses.replace(config, data=prepare_text(run, config, launch.given, source))
+        with goodput.phases("prepare"):
+            config = dataclasses.replace(config, data=prepare_text(run, config, launch.given, source))
     data = open_data(config)
     if saved:
         check_same_data(config, data, on_first_process(run.facts_to_resume), launch.allow_change)
@@ -84,7 +87,7 @@ def pretrain_in(run: RunDirectory, launch: Launch) -> int:
         check_vocabulary(source, data)
     held_out = data if config.eval_data is None else other_data(config, data)
     record_start(run, launch, config, data.tokenizer, source)
-    return train(PretrainingJob(config, run, data, held_out, source), run)
+    return train(PretrainingJob(config, run, data, held_out, source), run, goodput)
 
 
 def open_init(config: PretrainConfig) -> Source | None:

@@ -10,6 +10,8 @@ from typing import Any
 from bert_jax.cli.arguments import Verb, add_results, add_source, add_step
 from bert_jax.cli.streaming import write
 from bert_jax.config import BertConfig
+from bert_jax.errors import UserError
+from bert_jax.files import read_object
 
 _ABOUT = """\
 Describe a model: config, step, number of parameters, one sha256 over all of them (the same for a run directory and its
@@ -52,6 +54,7 @@ def describe(source: str | os.PathLike[str], *, step: int | None = None) -> dict
         parameters: their number; sha256: `tree.sha256_of_parameters`, the same for a run and its export.
         verified: whether all bytes match the checksums recorded when they were written; None without checksums.
         damaged: step -> what is wrong with it, for the run's steps that are newer than the one described.
+        goodput: the seconds in the run's goodput.json; None without one.
         missing, unexpected, mismatched, notes: from the load report.
         tokenizer: tokens, cased, fingerprint; None without a tokenizer.
         tree: path -> shape.
@@ -85,6 +88,7 @@ def describe(source: str | os.PathLike[str], *, step: int | None = None) -> dict
         "sha256": sha256_of_parameters(params),
         "verified": verified,
         "damaged": damaged,
+        "goodput": _goodput(opened.folder) if opened.is_run else None,
         "missing": list(report.missing),
         "unexpected": list(report.unexpected),
         "notes": list(report.notes),
@@ -118,6 +122,7 @@ def show(found: dict[str, Any], *, every_layer: bool) -> str:
         "sha256": found["sha256"],
         "verified": _verified(found),
         "tokenizer": _tokenizer(found["tokenizer"]),
+        **({"time": _time(found["goodput"])} if found["goodput"] else {}),
     }
     for name in ("missing", "unexpected", "mismatched", "notes"):
         if found[name]:
@@ -158,6 +163,38 @@ def _verified(found: dict[str, Any]) -> str:
     if not found["verified"]:
         return "NO: the weights do not match the checksum recorded when they were written; they are damaged"
     return "yes: every byte matches the checksums recorded when it was written" + damaged
+
+
+def _goodput(run: Path) -> dict[str, float] | None:
+    """The numbers in a run's goodput.json; None if it is missing or damaged, which stops nothing."""
+    try:
+        found = read_object(run / "goodput.json", optional=True)
+    except (UserError, OSError):
+        return None
+    numbers = {name: value for name, value in found.items() if type(value) in (int, float)}
+    return numbers if {"wall", "productive", "starts", "stopped"} <= numbers.keys() and numbers["wall"] > 0 else None
+
+
+def _time(goodput: dict[str, float]) -> str:
+    """Where the time of a run went: the productive part, then the other parts, the longest first."""
+    wall, starts = goodput["wall"], goodput["starts"]
+    rest = {name: value for name, value in goodput.items() if name not in _NO_PART_OF_WALL and value >= wall / 1000}
+    parts = [f"{name} {rest[name] / wall:.1%}" for name in sorted(rest, key=lambda name: -rest[name])]
+    shown = f"{goodput['productive'] / wall:.1%} of {_duration(wall)} productive; {', '.join(parts)}"
+    return shown + (f"; {starts:.0f} starts, stopped for {_duration(goodput['stopped'])} between" if starts > 1 else "")
+
+
+_NO_PART_OF_WALL = ("wall", "productive", "stopped", "starts", "written")
+
+
+def _duration(seconds: float) -> str:
+    return (
+        f"{seconds:.0f} s"
+        if seconds < 120
+        else f"{seconds / 60:.0f} min"
+        if seconds < 7200
+        else f"{seconds / 3600:.1f} h"
+    )
 
 
 def _tokenizer(tokenizer: dict[str, Any] | None) -> str:

@@ -14,6 +14,7 @@ PROGRAMS = {
     "finetune": "fine-tune a model on a task, and score it",
     "demo": "train a small model on Python's documentation, in a few minutes",
     "compare": "put the curves and scores of several runs side by side",
+    "supervise": "start a training command again when it was killed or hung",
     "doctor": "say what is wrong with a run, and what to do",
 }
 """Verb -> its line in the help. The verb NAME is `main(argv) -> int` of train/NAME.py."""
@@ -56,6 +57,7 @@ def start(name: str, argv: Sequence[str], called: str) -> int:
     if str(place) not in sys.path:
         sys.path.insert(0, str(place))
     try:
+        import_module("train.run.signals").end_at_signals()
         main = import_module(f"train.{name}").main
     except ModuleNotFoundError as error:
         if error.name is None or error.name.split(".")[0] in ("train", "bert_jax"):
@@ -63,4 +65,5 @@ def start(name: str, argv: Sequence[str], called: str) -> int:
         raise UserError(f"training needs the package {error.name}: pip install -e '.[train]' in {place}") from None
     stopping = import_module("train.run.stopping")
     stopping.set_up_logging()
+    stopping.note_start()
     return stopping.exit_code(main, list(argv), called)

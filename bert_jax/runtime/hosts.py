@@ -23,7 +23,17 @@ from bert_jax.errors import UserError
 from bert_jax.runtime.cluster import find_place
 from bert_jax.runtime.line import EXIT_LOST, JobEnded, Line
 
-__all__ = ["EXIT_LOST", "JobEnded", "before_ending", "fail", "join", "leave", "on_first_process", "same_everywhere"]
+__all__ = [
+    "EXIT_LOST",
+    "JobEnded",
+    "before_ending",
+    "end_at_once",
+    "fail",
+    "join",
+    "leave",
+    "on_first_process",
+    "same_everywhere",
+]
 
 _line: Line | None = None
 _ending = threading.Lock()  # held by whoever ends this process
@@ -222,19 +232,40 @@ def _end(code: int, line: str) -> bool:
     """Prints the line and lets the last acts run; False if this process is ending already. For the line's thread."""
     if not _ending.acquire(blocking=False):
         return False
-    _tell(line)
+    _act_last(code, line, seconds=10)
+    return True
+
+
+def _act_last(code: int, line: str, *, seconds: float) -> None:
+    """Prints the line and lets the last acts run, but waits only for `seconds`: a disk or a pipe may hang."""
 
     def act() -> None:
+        _tell(line)
         for last in reversed(_last_acts[:]):
             try:
                 last(code, line)
             except Exception as error:  # the next one still runs
                 _tell(f"while ending: {error}")
+        if sys.stdout is not None:
+            sys.stdout.flush()
 
     thread = threading.Thread(target=act, daemon=True)
     thread.start()
-    thread.join(10)  # a disk may hang
-    return True
+    thread.join(seconds)
+
+
+def end_at_once(code: int, line: str, *, seconds: float = 10) -> NoReturn:
+    """Ends this process from any thread, whatever the others do, and the other processes of its job with it.
+
+    Prints the line and lets the last acts run, for at most `seconds`. The others end with the same code and line.
+    """
+    if not _ending.acquire(blocking=False):
+        time.sleep(seconds)  # another thread ends this process, unless it hangs
+        os._exit(code)
+    _act_last(code, line, seconds=seconds)
+    if _line is not None:
+        _line.end(code, line)
+    os._exit(code)
 
 
 def _tell(line: str) -> None:

@@ -162,6 +162,21 @@ def test_info_folds_layers_that_are_alike_unless_asked(run, capsys):
     assert full.count("attention/query/kernel") == 3
 
 
+def test_info_says_where_the_time_of_a_run_went(run, tmp_path: Path, capsys):
+    assert json.loads(output(capsys, "info", str(run), "--json"))["goodput"] is None
+    copy = shutil.copytree(run, tmp_path / "run")
+    seconds = {"wall": 10_000.0, "start": 400.0, "productive": 9_000.0, "save": 500.0, "lost": 100.0, "export": 0.0}
+    (copy / "goodput.json").write_text(
+        json.dumps(seconds | {"starts": 2, "stopped": 600.0, "written": 1e9, "saved": {}})
+    )
+    told = output(capsys, "info", str(copy))
+    line = "time        90.0% of 2.8 h productive; save 5.0%, start 4.0%, lost 1.0%; 2 starts, stopped for 10 min between\n"
+    assert line in told
+    for damaged in (b"\xff", b"[]", b'{"wall": NaN, "productive": 1, "starts": 1, "stopped": 0}', b'{"wall": 0}'):
+        (copy / "goodput.json").write_bytes(damaged)
+        assert json.loads(output(capsys, "info", str(copy), "--json"))["goodput"] is None
+
+
 @pytest.mark.parametrize("family", ["roberta", "albert", "distilbert"])
 def test_info_says_the_size_in_the_same_words_for_every_family(family: str, tmp_path: Path, capsys):
     config = CONFIG.replace(model_type=family, num_hidden_groups=1 if family == "albert" else None)

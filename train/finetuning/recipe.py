@@ -9,6 +9,7 @@ from bert_jax.errors import UserError
 from bert_jax.shown import ShownConfig
 from bert_jax.training.optimizer import OptimizerConfig
 from bert_jax.training.sharding import MeshConfig
+from train.run.watchdog import Budgets
 
 
 @dataclass(frozen=True, repr=False)
@@ -58,6 +59,7 @@ class FinetuneConfig(ShownConfig):
     keep                 checkpoints to keep, the newest ones; at least 2
     max_skipped_in_a_row  non-finite steps after which the run stops with exit code 3
     max_failed_saves      failed saves in a row after which the run stops with exit code 74
+    budgets               seconds after which a phase of the run counts as hanging
     """
 
     task: str = "classify"
@@ -107,6 +109,7 @@ class FinetuneConfig(ShownConfig):
     track: Literal["wandb", "mlflow"] | None = None
     max_skipped_in_a_row: int = 20
     max_failed_saves: int = 5
+    budgets: Budgets = field(default_factory=Budgets)
 
     def __post_init__(self):
         if self.kind not in ("class", "classes", "number"):

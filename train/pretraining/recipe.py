@@ -17,6 +17,7 @@ from bert_jax.shown import ShownConfig
 from bert_jax.training.distillation import DistillationConfig
 from bert_jax.training.optimizer import OptimizerConfig
 from bert_jax.training.sharding import MeshConfig
+from train.run.watchdog import Budgets
 
 _WEIGHTED = re.compile(r"(.+):(\d+\.?\d*|\.\d+)")
 
@@ -101,6 +102,7 @@ class PretrainConfig(ShownConfig):
     keep                  checkpoints to keep, the newest ones; at least 2
     max_skipped_in_a_row  non-finite steps after which the run stops with exit code 3
     max_failed_saves      failed saves in a row after which the run stops with exit code 74
+    budgets               seconds after which a phase of the run counts as hanging
     export_at_end         write the model to export/ at the end, for transformers and the verbs
     track                 also send the metrics to Weights & Biases ("wandb") or MLflow ("mlflow")
     """
@@ -136,6 +138,7 @@ class PretrainConfig(ShownConfig):
     keep: int = 3
     max_skipped_in_a_row: int = 20
     max_failed_saves: int = 5
+    budgets: Budgets = field(default_factory=Budgets)
     export_at_end: bool = True
     track: Literal["wandb", "mlflow"] | None = None
 

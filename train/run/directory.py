@@ -40,8 +40,9 @@ class RunDirectory:
     """Paths of a run, its lock and its config.
 
     The directory contains config.json, environment.json, checkpoints/STEP/, metrics.jsonl, tensorboard/, curves.png,
-    run.log, track.json (with track=), tokenizer/, data/ (if the run prepared its own text) and export/. It may be on a
-    bucket (gs://...): then it has no lock, which buckets do not offer, and text= is refused, which needs a local disk.
+    run.log, goodput.json, track.json (with track=), tokenizer/, data/ (if the run prepared its own text) and export/.
+    It may be on a bucket (gs://...): then it has no lock, which buckets do not offer, and text= is refused, which needs
+    a local disk.
     """
 
     def __init__(self, path: str):
@@ -215,7 +216,8 @@ class RunDirectory:
                 raise UserError(f"{self.config}: belongs to a run of another program; choose another run=")
             # A field that was added to the code after the run started had its default value then.
             old = _over(_as_saved(type(config)()), old)
-            changed = [name for name in differing_fields(old, new) if name not in (*_FREE, "checksum")]
+            free = (*_FREE, "checksum")
+            changed = [name for name in differing_fields(old, new) if name.partition(".")[0] not in free]
             refused = [name for name in changed if not any(name == a or name.startswith(f"{a}.") for a in allow_change)]
             if refused:
                 changes = "; ".join(f"{name}: {_at(old, name)!r} became {_at(new, name)!r}" for name in refused)
@@ -227,7 +229,7 @@ class RunDirectory:
 
 
 # Fields that say where metrics go, or suit the run to a machine: a resumed run may have others.
-_FREE = ("track", "accumulation", "tokens_per_device", "max_failed_saves")
+_FREE = ("track", "accumulation", "tokens_per_device", "max_failed_saves", "budgets")
 
 
 def _as_saved(config: Any) -> dict[str, Any]:

@@ -4,6 +4,7 @@ run directory, and use `init=SOURCE`.
 A source gives the run its architecture and parameters; the run records its origin.
 """
 
+import contextlib
 import hashlib
 import json
 import sys
@@ -29,8 +30,11 @@ from bert_jax.runtime.cpu import keep_freed_memory
 from train.run.config import load_recipe, override, to_json
 from train.run.directory import RunDirectory, environment, package_versions
 from train.run.fields import fields_of, print_fields
-from train.run.stopping import EXIT_DONE, EXIT_USER_ERROR
+from train.run.goodput import Goodput
+from train.run.phases import Phases, take_start
+from train.run.stopping import EXIT_DONE, EXIT_HUNG, EXIT_USER_ERROR
 from train.run.track import check_tracker
+from train.run.watchdog import Watchdog
 
 _OPTIONS = ("--dry-run", "--json", "--fields", "--help")
 
@@ -197,8 +201,10 @@ def _sum_of(path: Any) -> str | None:
         return None
 
 
-def in_run_directory(launch: Launch, work: Callable[[RunDirectory, Launch], int]) -> int:
+def in_run_directory(launch: Launch, work: Callable[[RunDirectory, Launch, Goodput], int]) -> int:
     """Locks the run directory while `work` trains in it; returns the exit code, and prints the summary for --json.
+
+    The watchdog runs meanwhile, and the run's goodput is counted.
 
     A start that fails because of the user's mistake, before its first step, leaves nothing behind. In a job of several
     processes the first one does all this.
@@ -210,19 +216,29 @@ def in_run_directory(launch: Launch, work: Callable[[RunDirectory, Launch], int]
             run.discard_failed_start()
 
     hosts.on_first_process(run.acquire)
-    withdraw = hosts.before_ending(discard)
+    phases = Phases(began=take_start())
+    goodput = Goodput(run.path / "goodput.json" if hosts.is_first() else None, phases)
+    log_file = None if run.is_remote or not hosts.is_first() else run.path / "run.log"
+    withdraw = [hosts.before_ending(discard), hosts.before_ending(lambda code, line: goodput.write())]
     try:
-        code = work(run, launch)
+        with Watchdog(phases, launch.config.budgets, _end_hung, log_file), goodput:
+            code = work(run, launch, goodput)
         if launch.as_json and hosts.is_first():
-            print(json.dumps(run.summary(code)))
+            with contextlib.suppress(BrokenPipeError):  # a reader that has left does not change the exit code
+                print(json.dumps(run.summary(code)))
         return code
     except (UserError, FileNotFoundError):
         if hosts.is_first():
             run.discard_failed_start()
         raise
     finally:
-        withdraw()
+        for act in withdraw:
+            act()
         run.release()
+
+
+def _end_hung(why: str) -> None:
+    hosts.end_at_once(EXIT_HUNG, error_line(why))
 
 
 def record_start(

@@ -21,6 +21,7 @@ from bert_jax.training.sharding import to_host
 from bert_jax.training.step import TrainState, abstract_state, compile_train_step, init_state
 from train.run.config import to_json
 from train.run.directory import RunDirectory
+from train.run.goodput import Goodput
 from train.run.log import RunLog, SilentLog, open_log
 from train.run.meter import Meter, Spent, mean_of_good_steps
 from train.run.saving import NotSavedError, Saves
@@ -36,7 +37,8 @@ class Job(Protocol):
 
     Attributes:
         config: has `model`; total_steps, log_every, eval_every and save_every, in optimizer steps; keep, the number of
-            checkpoints; max_failed_saves, in a row; track, a service that the metrics are sent to, or None.
+            checkpoints; max_failed_saves, in a row; budgets, of the watchdog; track, a service that gets
+            the metrics, or None.
         mesh: the devices.
     """
 
@@ -145,17 +147,21 @@ def prefetched_batches(source: StepSource, first: int, stop: int) -> Generator[t
             waited = prefetched.waited
 
 
-def train(job: Job, run: RunDirectory) -> int:
+def train(job: Job, run: RunDirectory, goodput: Goodput) -> int:
     """Trains to the job's end, from the newest undamaged checkpoint of `run` if it has one; returns the exit code."""
     try:
-        return _train(job, run)
+        return _train(job, run, goodput)
     except NotSavedError:  # the log has the reason
         return EXIT_NOT_SAVED
 
 
-def _train(job: Job, run: RunDirectory) -> int:
-    config = job.config
+def _train(job: Job, run: RunDirectory, goodput: Goodput) -> int:
+    config, phases = job.config, goodput.phases
+    step = first_step = 0
+    phases.go_on_with("start")
     with ExitStack() as stack:
+        # Until the first step is done, nothing would be lost.
+        stop = stack.enter_context(StopRequest(phases, config.budgets.grace, lambda: step == first_step))
         checkpoints = stack.enter_context(Checkpoints(run.checkpoints, keep=config.keep))
         resumed = on_first_process(lambda: bool(checkpoints.steps()))
         restored = checkpoints.restore(job.target) if resumed else None
@@ -163,7 +169,8 @@ def _train(job: Job, run: RunDirectory) -> int:
         recorded = restored.metadata if restored else {}
         if restored:
             job.resume(recorded)
-        step = int(np.max(to_host(state.step)))
+        step = first_step = int(np.max(to_host(state.step)))
+        goodput.begin_at(step)
         before = Spent(**recorded.get("spent", {})) if restored is None or "spent" in recorded else None
         meter = Meter(config.model, step, job.mesh.size, before, recorded.get("unlogged", ()))
 
@@ -186,27 +193,32 @@ def _train(job: Job, run: RunDirectory) -> int:
         if folder := cache_folder():
             log.say(f"compiled programs are kept in {folder}")
         job.on_start(log, resumed=resumed)
-        stop = stack.enter_context(StopRequest())
         feed = stack.enter_context(closing(job.batches(step)))
         saves = Saves(checkpoints, config, log.say)
+        compiled: set[Any] = set()
         code = EXIT_DONE
 
         def facts() -> dict[str, Any]:
+            goodput.saved(step)
             return job.facts() | meter.facts(step) | log.keep()
 
         def log_if_due() -> None:
             if meter.has_unlogged and (meter.step % config.log_every == 0 or meter.step == config.total_steps):
                 log.record("train", meter.step, meter.summary(config.total_steps, job.summarise))
 
-        for batch, waited in feed:
-            state, metrics = job.train_step(state, batch)
+        phases.go_on_with("step")
+        for batch, waited in phases.each("input", feed):
+            shapes = tuple(array.shape for array in jax.tree.leaves(batch))
+            with phases("step" if shapes in compiled else "compile"):
+                state, metrics = job.train_step(state, batch)
+            compiled.add(shapes)
             step += 1
             last = step == config.total_steps
             meter.push(metrics, batch, waited)
             code = stop.exit_code(step) or EXIT_DONE
             log_if_due()
             evaluates = step % config.eval_every == 0 or last
-            with meter.pause():
+            with meter.pause(), phases("save"):
                 due = saves.due(step)
             if evaluates or due or code != EXIT_DONE:
                 meter.flush()  # a checkpoint must not be on the disk before the rows of its steps are
@@ -218,13 +230,15 @@ def _train(job: Job, run: RunDirectory) -> int:
             with meter.pause():
                 over = last
                 if evaluates:
-                    over = job.evaluate(state, step, log) or last
-                    log.draw()
+                    with phases("evaluation"):
+                        over = job.evaluate(state, step, log) or last
+                        log.draw()
                 try:
-                    if over or code != EXIT_DONE:
-                        saves.save_last(step, state, facts)
-                    elif due:
-                        saves.save(step, state, facts)
+                    with phases("save"):
+                        if over or code != EXIT_DONE:
+                            saves.save_last(step, state, facts)
+                        elif due:
+                            saves.save(step, state, facts)
                 except NonFiniteError as error:
                     log.say(f"stopping: {error}; earlier checkpoints are kept. Lower optimizer.learning_rate")
                     return EXIT_NOT_FINITE
@@ -235,7 +249,8 @@ def _train(job: Job, run: RunDirectory) -> int:
         if code != EXIT_DONE:
             log.say(f"stopped and saved at step {step:,}; the same command continues from here")
         else:
-            saves.write_last(lambda: job.finish(state.params, step, log))
+            with phases("export"):
+                saves.write_last(lambda: job.finish(state.params, step, log))
         return code
 
 

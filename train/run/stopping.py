@@ -4,22 +4,24 @@ import logging
 import os
 import signal
 import sys
-import threading
 import traceback
 from collections.abc import Callable
 from pathlib import Path
 
-from bert_jax.cli.program import begin, error_line
+from bert_jax.cli.program import begin, error_line, own_name
 from bert_jax.errors import UserError
 from bert_jax.runtime import hosts
+from train.run.phases import Phases, note_start
+from train.run.signals import Signals
 
 EXIT_DONE, EXIT_BUG, EXIT_USER_ERROR, EXIT_NOT_FINITE = 0, 1, 2, 3
-EXIT_NOT_SAVED, EXIT_PREEMPTED, EXIT_INTERRUPTED = 74, 75, 130
+EXIT_NOT_SAVED, EXIT_PREEMPTED, EXIT_HUNG, EXIT_INTERRUPTED = 74, 75, 76, 130
 
 
 def run_program(main: Callable[[list[str]], int]) -> None:
     """Runs `main` on the command line's arguments and ends the process with its exit code."""
     set_up_logging()
+    note_start()
     sys.exit(exit_code(main, sys.argv[1:]))
 
 
@@ -36,25 +38,30 @@ def exit_code(main: Callable[[list[str]], int], argv: list[str], called: str | N
     `called` is what the user typed to start the program, which help and errors say: "bert-jax pretrain",
     "python -m train.pretrain"; None: the latter.
 
-    UserError and OSError (a full disk, a missing permission) give 2, Ctrl-C gives 130. Other exceptions are bugs and
-    are not caught.
+    UserError and OSError (a full disk, a missing permission) give 2, SIGTERM gives 75, Ctrl-C gives 130. Other
+    exceptions are bugs and are not caught.
 
     In a job of several processes, the error of one ends all: the others print its line and end with its code, or with
     75 if it is a bug, since the same command may succeed. Processes that end by themselves wait for each other.
     """
     module = main.__module__ if main.__module__ != "__main__" else f"train.{Path(sys.argv[0]).stem}"
     begin(called or f"python -m {module}")
+    code = EXIT_DONE
     try:
-        code = main(argv)
-        sys.stdout.flush()
+        with _Unwinding():
+            code = main(argv)
+            if sys.stdout is not None:  # a parent may have closed it
+                sys.stdout.flush()
+            hosts.leave()
+            return code
+    except KeyboardInterrupt:
+        return _end_with(*_code_and_line(signal.SIGINT))
+    except Terminated:
+        return _end_with(*_code_and_line(signal.SIGTERM))
+    except BrokenPipeError:  # the reader of stdout has closed it, as `head` does
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         hosts.leave()
         return code
-    except KeyboardInterrupt:
-        return _end_with(EXIT_INTERRUPTED, "interrupted; the same command continues where this one stopped")
-    except BrokenPipeError:  # the reader of stdout has closed it, as `head` does
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        hosts.leave()
-        return EXIT_DONE
     except hosts.JobEnded as error:  # before the processes had joined, and all are told
         print(error_line(error), file=sys.stderr)
         return error.code
@@ -77,37 +84,97 @@ def _end_with(code: int, line: str) -> int:
     return code
 
 
-class StopRequest:
-    """Context manager: while active, SIGTERM or Ctrl-C only requests a stop; a second Ctrl-C interrupts at once.
+class Terminated(BaseException):
+    """SIGTERM came where there is nothing to save."""
 
-    In a job of several processes JAX's preemption service handles SIGTERM and makes all processes agree on one step; a
-    Python handler of our own would disable it. Ctrl-C on one of them sends that process a SIGTERM, so all stop.
+
+def _code_and_line(number: int) -> tuple[int, str]:
+    """How a signal ends a program that has nothing to save."""
+    if number == signal.SIGINT:
+        return EXIT_INTERRUPTED, "interrupted; the same command continues where this one stopped"
+    return EXIT_PREEMPTED, f"{own_name()}: stopped by SIGTERM; the same command continues where this one stopped"
+
+
+class _Unwinding:
+    """Context manager for a program outside its training loop: SIGTERM and Ctrl-C raise in the main thread.
+
+    If that does not end the program within seconds, or if Ctrl-C comes after, the process ends at once.
     """
 
     def __init__(self):
-        self._code: int | None = None
-        self._previous: dict[int, object] = {}
+        self._signals = Signals(self._notice, self._raise)
+        self._noticed = self._raised = False
 
-    def __enter__(self) -> "StopRequest":
-        if threading.current_thread() is threading.main_thread():
-            self._previous[signal.SIGINT] = signal.signal(signal.SIGINT, self._interrupt)
-            if not hosts.in_a_job():
-                self._previous[signal.SIGTERM] = signal.signal(signal.SIGTERM, self._terminate)
+    def __enter__(self) -> "_Unwinding":
+        self._signals.__enter__()
         return self
 
-    def __exit__(self, *_) -> None:
-        for number, handler in self._previous.items():
-            signal.signal(number, handler)  # type: ignore[arg-type]
+    def __exit__(self, *_: object) -> None:
+        self._signals.__exit__()
 
-    def _interrupt(self, *_) -> None:
-        if self._code is not None:
-            raise KeyboardInterrupt
-        self._code = EXIT_INTERRUPTED
-        if hosts.in_a_job():
-            os.kill(os.getpid(), signal.SIGTERM)
+    def _notice(self, number: int) -> None:
+        if not self._noticed:
+            self._noticed = True
+            self._signals.limit(_MOST_UNWINDING, lambda: hosts.end_at_once(*_code_and_line(number)))
+        elif number == signal.SIGINT:
+            hosts.end_at_once(*_code_and_line(number), seconds=2)
 
-    def _terminate(self, *_) -> None:
-        self._code = EXIT_PREEMPTED
+    def _raise(self, number: int) -> None:
+        if not self._raised:
+            self._raised = True
+            raise KeyboardInterrupt if number == signal.SIGINT else Terminated
+
+
+_MOST_UNWINDING = 10  # seconds
+
+
+class StopRequest:
+    """Context manager: while active, SIGTERM or Ctrl-C only requests a stop; a Ctrl-C after that ends the process.
+
+    The process ends at once too while nothing would be lost, and if it could not stop within `grace` seconds.
+
+    In a job of several processes JAX's preemption service makes all of them agree on one step.
+    """
+
+    def __init__(self, phases: Phases, grace: float, nothing_to_save: Callable[[], bool] = lambda: False):
+        """
+        Args:
+            phases: tell which phase does not end in time.
+            grace: seconds.
+            nothing_to_save: whether the process may end at once; a thread calls it.
+        """
+        self._phases, self._grace, self._nothing_to_save = phases, grace, nothing_to_save
+        self._signals = Signals(self._notice, self._request, of_a_job=hosts.in_a_job())
+        self._code: int | None = None
+        self._noticed = False
+
+    def __enter__(self) -> "StopRequest":
+        self._signals.__enter__()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._signals.__exit__()
+
+    def _request(self, number: int) -> None:
+        self._code = self._code or _code_and_line(number)[0]
+
+    def _notice(self, number: int) -> None:
+        code, line = _code_and_line(number)
+        if self._noticed:
+            if number == signal.SIGINT:
+                hosts.end_at_once(code, line, seconds=2)
+            return
+        self._noticed = True
+        self._request(number)
+        if self._nothing_to_save():
+            hosts.end_at_once(code, line)
+        if number == signal.SIGINT:
+            self._signals.tell_other_processes()
+        self._signals.limit(self._grace, lambda: self._end_late(code, line))
+
+    def _end_late(self, code: int, line: str) -> None:
+        phase, _ = self._phases.now
+        hosts.end_at_once(code, f"{line}; it could not save within budgets.grace={self._grace:g} seconds, in {phase}")
 
     def exit_code(self, step: int) -> int | None:
         """The exit code to stop with after `step`; None to continue. Every process must call this after every step."""

@@ -9,6 +9,8 @@ METER = "train/run/meter.py"
 LINES = "train/run/lines.py"
 SAVING = "train/run/saving.py"
 OUTLET = "train/run/outlet.py"
+WATCHDOG = "train/run/watchdog.py"
+GOODPUT = "train/run/goodput.py"
 JOB = "train/pretraining/job.py"
 RECIPE = "train/pretraining/recipe.py"
 CONFIG = "train/run/config.py"
@@ -21,6 +23,8 @@ RANGES = "bert_jax/data/text/ranges.py"
 OF_RUNS = "tests/train/pretraining/test_pretrain.py"
 OF_RECIPE = "tests/train/pretraining/test_recipe.py"
 OF_SCALE = "tests/train/pretraining/test_scale.py"
+OF_SIGNALS = "tests/train/run/test_signals.py"
+OF_PHASES = "tests/train/run/test_phases.py"
 OF_METER = "tests/train/run/test_meter.py"
 OF_LINES = "tests/train/run/test_lines.py"
 OF_SAVING = "tests/train/run/test_saving.py"
@@ -94,10 +98,45 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         STOPPING,
-        "self._code = EXIT_PREEMPTED",
-        "self._code = EXIT_INTERRUPTED",
+        "return EXIT_PREEMPTED, f",
+        "return EXIT_INTERRUPTED, f",
         "SIGTERM ends with the code of Ctrl-C",
-        (f"{OF_RUNS}::test_a_signal_saves_and_the_same_command_goes_on",),
+        (f"{OF_SIGNALS}::test_a_signal_ends_a_program_that_has_nothing_to_save_at_once",),
+    ),
+    Mutant(
+        STOPPING,
+        "if self._nothing_to_save():",
+        "if False:",
+        "Ctrl-C waits for the end of a compilation, though there is nothing to save",
+        (f"{OF_SIGNALS}::test_a_signal_ends_a_program_that_has_nothing_to_save_at_once",),
+    ),
+    Mutant(
+        STOPPING,
+        "self._signals.limit(self._grace, lambda: self._end_late(code, line))",
+        "pass",
+        "a run that hangs ignores SIGTERM",
+        (f"{OF_SIGNALS}::test_what_cannot_be_saved_within_the_grace_is_given_up",),
+    ),
+    Mutant(
+        WATCHDOG,
+        "if self._passed > last:",
+        "if False:",
+        "a run that hangs never ends",
+        (f"{OF_PHASES}::test_past_a_budget_the_stacks_are_told_once_and_past_twice_the_run_ends",),
+    ),
+    Mutant(
+        WATCHDOG,
+        "min(now - self._last_look, 10 * self._pause), now",
+        "now - self._last_look, now",
+        "a machine that slept ends its run",
+        (f"{OF_PHASES}::test_the_sleep_of_the_whole_machine_is_no_time_of_the_phase",),
+    ),
+    Mutant(
+        GOODPUT,
+        'self._seconds["lost"] + sum(again.values())',
+        'self._seconds["lost"]',
+        "steps that a run does again are not in its wall time",
+        (f"{OF_PHASES}::test_what_a_killed_run_did_after_its_checkpoint_is_lost_when_it_is_done_again",),
     ),
     Mutant(
         STOPPING,
@@ -108,8 +147,8 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         STOPPING,
-        "return _end_with(EXIT_INTERRUPTED,",
-        "return _end_with(EXIT_DONE,",
+        "return EXIT_INTERRUPTED, ",
+        "return EXIT_DONE, ",
         "Ctrl-C ends with 0",
         (f"{OF_PREPARING}::test_ctrl_c_ends_with_130_and_the_command_goes_on",),
     ),

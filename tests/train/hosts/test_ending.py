@@ -113,9 +113,9 @@ def test_ctrl_c_on_one_process_stops_and_saves_all(tmp_path):
     assert "step" not in ends[1].out
     assert [row["step"] for row in rows_of(run)] == list(range(1, step + 1))
     names = {path.name for path in run.iterdir()}
-    assert names == {*("config.json", "environment.json", "metrics.jsonl", "run.log", "curves.png", ".lock")} | {
-        *("checkpoints", "tensorboard")
-    }
+    assert names == {
+        *("config.json", "environment.json", "goodput.json", "metrics.jsonl", "run.log", "curves.png", ".lock")
+    } | {*("checkpoints", "tensorboard")}
 
 
 @pytest.mark.exhaustive

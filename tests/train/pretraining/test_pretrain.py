@@ -145,7 +145,7 @@ def records(run: Path, kind: str) -> list[dict]:
 def test_a_run_leaves_everything_that_was_promised(straight: Path):
     names = {path.name for path in straight.iterdir()}
     wanted = {"config.json", "environment.json", "checkpoints", "metrics.jsonl", "tensorboard", "curves.png", "run.log"}
-    assert wanted | {"export", "tokenizer"} <= names
+    assert wanted | {"export", "tokenizer", "goodput.json"} <= names
     assert "compiled programs are kept in " in (straight / "run.log").read_text()
     assert [row["step"] for row in records(straight, "train")] == [2, 4, 6, 8, 10, 12]
     assert [row["step"] for row in records(straight, "eval")] == [6, 12]

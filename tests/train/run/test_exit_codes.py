@@ -1,0 +1,96 @@
+"""The table of exit codes in docs/reliability.md: it is complete, and a test shows each row in a real process."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from train import supervise
+from train.run import stopping
+
+ROOT = Path(__file__).resolve().parents[3]
+
+SHOWN_BY = {
+    0: "tests/train/run/test_exit_codes.py::test_a_program_ends_with_the_code_of_its_row",
+    1: "tests/train/run/test_exit_codes.py::test_a_program_ends_with_the_code_of_its_row",
+    2: "tests/train/run/test_exit_codes.py::test_a_program_ends_with_the_code_of_its_row",
+    3: "tests/train/run/test_endings.py::test_numbers_that_go_bad_end_a_run_with_3",
+    74: "tests/train/run/test_endings.py::test_a_run_that_cannot_save_ends_with_74",
+    75: "tests/train/pretraining/test_pretrain.py::test_a_signal_saves_and_the_same_command_goes_on",
+    76: "tests/train/run/test_endings.py::test_a_run_whose_disk_never_answers_says_so_and_ends_with_76",
+    130: "tests/train/run/test_endings.py::test_a_run_that_compiles_its_first_step_ends_at_once",
+}
+
+
+def rows() -> dict[int, bool]:
+    """Code -> whether the table calls it worth a restart."""
+    section = (ROOT / "docs/reliability.md").read_text("utf-8").partition("## Exit codes\n")[2].partition("\n## ")[0]
+    found = re.findall(r"^\| (\d+) \| .+ \| (yes|no)\b[^|]* \|$", section, re.MULTILINE)
+    return {int(code): worth == "yes" for code, worth in found}
+
+
+def test_the_table_has_every_code_and_each_row_has_its_test():
+    assert [*rows()] == sorted(rows()) == sorted(SHOWN_BY)
+    assert {*rows()} == {value for name, value in vars(stopping).items() if name.startswith("EXIT_")}
+    for code, place in SHOWN_BY.items():
+        file, _, name = place.partition("::")
+        text = (ROOT / file).read_text("utf-8")
+        assert f"def {name}(" in text, place
+        assert re.search(rf"\b({code}|{NAMES[code]})\b", text), place
+
+
+NAMES = {value: name for name, value in vars(stopping).items() if name.startswith("EXIT_")}
+
+
+def test_the_supervisor_starts_again_what_the_table_calls_worth_it():
+    assert {code: supervise.is_worth_it(code, progress=False) for code in rows()} == rows()
+
+
+PROGRAM = """
+import sys
+from bert_jax.errors import UserError
+from train.run.stopping import run_program
+
+def main(argv):
+    if argv[0] == "1":
+        raise ValueError("row 7 is empty")
+    if argv[0] == "2":
+        raise UserError("data: row 7 is empty")
+    print("{}")
+    return int(argv[0])
+
+run_program(main)
+"""
+
+
+@pytest.mark.parametrize("code", [0, 1, 2])
+@pytest.mark.parametrize("stdout", ["open", "closed"])
+def test_a_program_ends_with_the_code_of_its_row(code: int, stdout: str):
+    """Also if whoever started it has closed its stdout, as `>&-` does in a shell."""
+    close = ">&-" if stdout == "closed" else ""
+    ended = subprocess.run(
+        ["sh", "-c", f'exec "$@" {close}', "sh", sys.executable, "-c", PROGRAM, str(code)],
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+    )
+    assert ended.returncode == code
+    assert ended.stdout == ("{}\n" if (code, stdout) == (0, "open") else "")
+    last = ended.stderr.splitlines()[-1:]
+    assert (
+        last == {0: [], 1: ["ValueError: row 7 is empty"], 2: ["python -m train.-c: error: data: row 7 is empty"]}[code]
+    )
+
+
+@pytest.mark.parametrize("code", [0, 3, 75])
+def test_a_reader_that_has_left_does_not_change_the_code(code: int):
+    program = [sys.executable, "-c", PROGRAM, str(code)]
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": ""}
+    read, write = os.pipe()
+    os.close(read)
+    ended = subprocess.run(program, env=environment, stdout=write, stderr=subprocess.PIPE, text=True)
+    os.close(write)
+    assert (ended.returncode, ended.stderr) == (code, "")

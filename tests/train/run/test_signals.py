@@ -1,0 +1,148 @@
+"""SIGTERM, Ctrl-C and the watchdog in real processes, whatever the main thread does."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[3]
+
+# The C library's mutex, locked twice: the main thread waits in compiled code, and no signal makes it come back.
+PROGRAM = """
+import ctypes, signal, sys, threading, time
+from pathlib import Path
+from bert_jax.runtime import hosts
+from train.run.phases import Phases
+from train.run.signals import end_at_signals
+from train.run.stopping import StopRequest, exit_code
+from train.run.watchdog import Budgets, Watchdog
+
+where, unsaved, words = sys.argv[1], sys.argv[2] == "unsaved", sys.argv[3:]
+budgets = Budgets(**{word.split("=")[0]: float(word.split("=")[1]) for word in words})
+phases = Phases()
+
+def hang():
+    mutex = ctypes.create_string_buffer(128)
+    ctypes.CDLL(None).pthread_mutex_lock(mutex)
+    threading.Timer(0.3, lambda: print("ready", flush=True)).start()
+    ctypes.CDLL(None).pthread_mutex_lock(mutex)
+
+def end(why):
+    hosts.end_at_once(76, f"program: error: {why}")
+
+def main(argv):
+    with Watchdog(phases, budgets, end, "run.log"):
+        if where == "outside":
+            hang()
+        with StopRequest(phases, budgets.grace, lambda: not unsaved) as stop, phases("save"):
+            if where == "compiled":
+                hang()
+            print("ready", flush=True)
+            while (code := stop.exit_code(1)) is None:
+                time.sleep(0.01)
+            return code
+
+def quick(argv):
+    try:
+        print("ready", flush=True)
+        time.sleep(600)
+    finally:
+        Path("cleaned").touch()
+
+def loading(argv):
+    print("ready", flush=True)
+    time.sleep(600)
+
+if where == "loading":
+    end_at_signals()
+    loading([])
+sys.exit(exit_code(quick if where == "quick" else main, [], "program"))
+"""
+
+
+def start(folder: Path, *words: str) -> subprocess.Popen[str]:
+    # A shell that starts the tests in the background has them, and what they start, ignore SIGINT.
+    program = f"import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n{PROGRAM}"
+    process = subprocess.Popen(
+        [sys.executable, "-c", program, *words],
+        cwd=folder,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    if "watched" not in words and process.stdout.readline() != "ready\n":
+        raise AssertionError(process.communicate()[1])
+    return process
+
+
+def ended(process: subprocess.Popen[str]) -> tuple[int, str]:
+    try:
+        _, told = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    return process.returncode, told
+
+
+TERMINATED = "program: stopped by SIGTERM; the same command continues where this one stopped"
+INTERRUPTED = "interrupted; the same command continues where this one stopped"
+
+
+@pytest.mark.parametrize(
+    ("where", "numbers", "code", "line"),
+    [
+        ("compiled", "TERM", 75, TERMINATED),
+        ("compiled", "INT", 130, INTERRUPTED),
+        ("loading", "TERM", 75, TERMINATED.removeprefix("program: ")),
+        ("loading", "INT", 130, INTERRUPTED),
+        ("quick", "TERM", 75, TERMINATED),
+    ],
+)
+def test_a_signal_ends_a_program_that_has_nothing_to_save_at_once(tmp_path: Path, where, numbers, code, line):
+    process = start(tmp_path, where, "saved")
+    process.send_signal(getattr(signal, f"SIG{numbers}"))
+    assert ended(process) == (code, f"{line}\n")
+    assert (tmp_path / "cleaned").exists() == (where == "quick")
+
+
+@pytest.mark.parametrize("where", ["compiled", "outside"])
+def test_a_second_ctrl_c_ends_what_hangs_in_compiled_code(tmp_path: Path, where: str):
+    process = start(tmp_path, where, "unsaved")
+    process.send_signal(signal.SIGINT)
+    time.sleep(0.3)
+    assert process.poll() is None
+    process.send_signal(signal.SIGINT)
+    assert ended(process) == (130, f"{INTERRUPTED}\n")
+
+
+def test_what_cannot_be_saved_within_the_grace_is_given_up(tmp_path: Path):
+    process = start(tmp_path, "compiled", "unsaved", "grace=0.5")
+    process.send_signal(signal.SIGTERM)
+    process.send_signal(signal.SIGTERM)
+    line = f"{TERMINATED}; it could not save within budgets.grace=0.5 seconds, in save\n"
+    assert ended(process) == (75, line)
+
+
+@pytest.mark.parametrize(("numbers", "code"), [("TERM", 75), ("INT", 130), ("INT TERM", 130), ("TERM TERM", 75)])
+def test_the_first_signal_says_how_a_run_stops(tmp_path: Path, numbers: str, code: int):
+    process = start(tmp_path, "loop", "unsaved")
+    for number in numbers.split():
+        process.send_signal(getattr(signal, f"SIG{number}"))
+    assert ended(process) == (code, "")
+
+
+def test_a_phase_that_hangs_in_compiled_code_is_told_and_ends_with_76(tmp_path: Path):
+    process = start(tmp_path, "compiled", "unsaved", "save=0.5", "end=3")
+    code, told = ended(process)
+    assert code == 76
+    assert (
+        told.splitlines()[-1] == "program: error: the run hangs: save took more than 2 s; the same command continues it"
+    )
+    for text in (told, (tmp_path / "run.log").read_text()):
+        assert "save goes on since" in text and "pthread" not in text
+        assert 'File "<string>", line' in text and "in hang" in text and "in _watch" in text

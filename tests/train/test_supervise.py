@@ -1,0 +1,113 @@
+"""The supervisor: what it starts again, how often, and what it does with signals. The commands are stand-ins."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from bert_jax.errors import UserError
+from train import supervise
+
+ROOT = Path(__file__).resolve().parents[2]
+
+# Ends with the next of the codes (negative: kills itself with this signal), after saving the step that goes with it.
+COMMAND = """
+import json, os, sys
+from pathlib import Path
+
+here = Path(sys.argv[1].removeprefix("run="))
+here.mkdir(exist_ok=True)
+starts = len((here / "starts").read_text()) if (here / "starts").exists() else 0
+(here / "starts").write_text("x" * (starts + 1))
+ends = json.loads(sys.argv[2])
+code, step = ends[min(starts, len(ends) - 1)]
+if step is not None:
+    (here / f"checkpoints/{step}").mkdir(parents=True, exist_ok=True)
+    (here / f"checkpoints/{step}/manifest.json").touch()
+os.kill(os.getpid(), -code) if code < 0 else os._exit(code)
+"""
+
+
+def supervised(folder: Path, ends: list[tuple[int, int | None]], *options: str) -> tuple[int, int]:
+    """The exit code, and how often the command was started."""
+    run = folder / "run"
+    command = [sys.executable, "-c", COMMAND, f"run={run}", json.dumps(ends)]
+    code = supervise.main([*options, "--wait", "0.01", "--", *command])
+    return code, len((run / "starts").read_text())
+
+
+@pytest.mark.parametrize("code", [0, 1, 2, 3, 4, 130, -signal.SIGINT])
+def test_what_would_only_repeat_is_not_started_again(tmp_path: Path, code: int):
+    assert supervised(tmp_path, [(code, None), (0, None)]) == (abs(code) + 128 * (code < 0), 1)
+
+
+@pytest.mark.parametrize("code", [74, 75, 76, 134, 137, 143, -signal.SIGKILL, -signal.SIGSEGV, -signal.SIGTERM])
+def test_what_is_worth_it_is_started_again(tmp_path: Path, code: int, capfd):
+    assert supervised(tmp_path, [(code, None), (code, 7), (0, None)]) == (0, 3)
+    first, second = capfd.readouterr().err.splitlines()
+    assert first.startswith("supervise: the command ") and first.endswith("; restart 1 of 10 in 0.01 s")
+    assert second.endswith("; its run is saved up to step 7; restart 1 of 10 in 0.01 s")
+
+
+def test_only_restarts_without_progress_count_and_each_waits_twice_as_long(tmp_path: Path, capfd):
+    ends = [(75, None), (75, None), (75, 20), (75, 20), (75, 10), (75, None)]
+    assert supervised(tmp_path, ends, "--restarts", "3") == (75, 6)
+    lines = capfd.readouterr().err.splitlines()
+    assert [line.partition("restart ")[2] for line in lines[:-1]] == [
+        *("1 of 3 in 0.01 s", "2 of 3 in 0.02 s"),
+        *("1 of 3 in 0.01 s", "2 of 3 in 0.02 s", "3 of 3 in 0.04 s"),
+    ]
+    assert lines[-1].endswith("; 3 restarts brought no progress: giving up")
+
+
+def test_a_bug_is_worth_another_start_only_after_progress(tmp_path: Path):
+    assert supervised(tmp_path, [(1, 10), (1, 20), (1, None), (0, None)]) == (1, 3)
+
+
+def test_without_restarts_the_code_of_a_kill_is_that_of_a_shell(tmp_path: Path):
+    assert supervised(tmp_path, [(-signal.SIGKILL, None)], "--restarts", "0") == (137, 1)
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ([], "no command"),
+        (["--"], "no command"),
+        (["--restarts", "-1", "--", "true"], "--restarts: found -1"),
+        (["--wait", "-2", "--", "true"], "--wait: found -2.0"),
+        (["--", "no-such-command"], "no-such-command: cannot be started: No such file or directory"),
+        (["--", "python", "-m", "train.pretrain", "configs/tiny.py"], "the command has no run="),
+        (["--", "bert-jax", "finetune", "configs/finetune.py"], "the command has no run="),
+    ],
+)
+def test_a_mistake_is_refused(words: list[str], says: str):
+    with pytest.raises(UserError, match=says):
+        supervise.main(words)
+
+
+@pytest.mark.parametrize(("name", "code"), [("SIGTERM", 75), ("SIGINT", 130)])
+def test_a_signal_goes_to_the_command_which_is_not_started_again(tmp_path: Path, name: str, code: int):
+    command = (
+        "import os, signal, sys, time; "
+        f"signal.signal(signal.{name}, lambda *_: os._exit({code})); print('ready', flush=True); time.sleep(600)"
+    )
+    words = ["--wait", "0", "--", sys.executable, "-c", command]
+    program = (
+        "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler); "
+        "from train.run.stopping import run_program; from train.supervise import main; run_program(main); "
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", program, *words],
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None and process.stdout.readline() == "ready\n"
+    process.send_signal(getattr(signal, name))
+    _, told = process.communicate(timeout=60)
+    assert (process.returncode, told) == (code, "")
