@@ -119,22 +119,30 @@ def _refuse(name: str, known: Sequence[str]) -> NoReturn:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a verb; return 0 = done, 2 = user's mistake (one line, no traceback), 130 = Ctrl-C, 141 = closed pipe."""
+    """Run a verb; return 0 = done, 2 = user's mistake or a full disk (one line), 130 = Ctrl-C, 141 = closed pipe."""
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s: %(message)s")
     try:
         code = run(sys.argv[1:] if argv is None else argv)
         sys.stdout.flush()
-    except (UserError, FileNotFoundError, NotADirectoryError, PermissionError) as error:
-        print(error_line(error), file=sys.stderr)
-        return EXIT_USER_ERROR
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return EXIT_INTERRUPTED
     except BrokenPipeError:
-        # The reader has closed the pipe (`| head`); without this Python prints a second error when it closes stdout.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _leave_stdout()
         return EXIT_PIPE_CLOSED
+    except (UserError, OSError) as error:  # also a full disk
+        print(error_line(error), file=sys.stderr)
+        try:
+            sys.stdout.flush()
+        except OSError:
+            _leave_stdout()
+        return EXIT_USER_ERROR
     return code
+
+
+def _leave_stdout() -> None:
+    """After stdout has failed (`| head`, a full disk): otherwise Python prints a second error when it closes it."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 if __name__ == "__main__":

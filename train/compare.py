@@ -10,6 +10,7 @@ in what makes scores comparable: the task, the held-out data, the vocabulary.
 import hashlib
 import io
 import json
+import os
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -298,12 +299,12 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--overwrite", action="store_true", help="replace the picture if it exists")
     parser.add_argument("--json", action="store_true", help="the table as one JSON object on stdout")
     words = parser.parse_args(argv)
-    runs = [read_run(name) for name in dict.fromkeys(words.runs)]
     output = epath.Path(words.output)
     if output.suffix != ".png":
         raise UserError(f"--output: found {words.output}; expected a name that ends in .png")
-    if output.exists() and not words.overwrite:
+    if (output.exists() or os.path.lexists(output)) and not words.overwrite:
         raise UserError(f"{output}: exists; say --overwrite to replace it, or another --output")
+    runs = [read_run(name) for name in dict.fromkeys(words.runs)]
     pretraining = [run.name for run in runs if run.task is None]
     if tuned := [run.name for run in runs if run.task is not None and pretraining]:
         raise UserError(f"{pretraining[0]} is a pretraining run and {tuned[0]} a fine-tuning run; compare one kind")

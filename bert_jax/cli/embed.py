@@ -28,7 +28,7 @@ from bert_jax.cli.shards import PartFile, add_shard, count_of, described
 from bert_jax.cli.streaming import Unanswered, answered_by, new_file, say, serve, to_json
 from bert_jax.cli.texts import is_text, lines_of, texts_of
 from bert_jax.errors import UserError
-from bert_jax.files import read_object, sync, write_json
+from bert_jax.files import read_object, refuse_special, sync, write_json
 
 if TYPE_CHECKING:
     import numpy as np
@@ -92,6 +92,8 @@ def _embed(arguments: argparse.Namespace) -> None:
         raise UserError("--output: name the input file too (stdin cannot be resumed)")
     if arguments.vectors and arguments.json:
         raise UserError("--json: leave it out with --output, whose name says the format, .npy or .jsonl")
+    if arguments.vectors and not arguments.shard:
+        new_file(arguments.vectors, overwrite=arguments.overwrite)
     lines = texts_of(arguments.texts)
     model, rows = _model(arguments), None
     if arguments.shard:
@@ -265,6 +267,10 @@ class VectorFile:
         self._row_bytes = 4 * width
         self._width = width
         facts = json.loads(json.dumps({"width": width, "chunk": chunk, **made_of}))
+        for path in (self._part, self._facts):
+            refuse_special(path, follow=False)
+        if self._part.exists() and not self._facts.exists() and not overwrite:
+            raise UserError(f"{self._part}: already exists, and no earlier start wrote it; --overwrite replaces it")
         self.rows, size = self._found(facts, chunk)
         write_json(self._facts, facts)
         self._file = open(self._part, "r+b" if size else "wb")

@@ -107,9 +107,10 @@ def results_to(path: str | None, *, overwrite: bool) -> Iterator[None]:
         yield
         return
     target = new_file(path, overwrite=overwrite)
-    part = target.with_name(target.name + ".part")
+    part = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+    part.unlink(missing_ok=True)
     try:
-        with part.open("w", encoding="utf-8") as file, contextlib.redirect_stdout(file):
+        with part.open("x", encoding="utf-8") as file, contextlib.redirect_stdout(file):
             yield
     except Unanswered:
         os.replace(part, target)
@@ -130,7 +131,7 @@ def new_file(path: str | os.PathLike[str], *, overwrite: bool) -> Path:
     target = writable(path)
     if target.is_dir():
         raise UserError(f"{path}: is a folder; expected a file to write")
-    if target.exists() and not overwrite:
+    if os.path.lexists(target) and not overwrite:
         raise UserError(f"{path}: already exists; --overwrite replaces it")
     return target
 

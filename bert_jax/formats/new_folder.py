@@ -1,10 +1,14 @@
 """Write a folder atomically: it is written under a hidden name and renamed once it is complete."""
 
+import contextlib
+import ctypes
+import fcntl
+import glob
 import os
 import re
 import shutil
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -43,25 +47,35 @@ _NAMES = {
 
 
 @contextmanager
-def new_folder(directory: str | os.PathLike[str]) -> Iterator[Path]:
+def new_folder(directory: str | os.PathLike[str], refuse: Callable[[Path], None] | None = None) -> Iterator[Path]:
     """Yield a draft folder to write into; rename it to `directory` when the block ends.
 
     `directory` is therefore never incomplete. If the block raises an exception, `directory` stays as it was. A former
-    export at that place is replaced.
+    export at that place is replaced in one step, where the system can exchange two folders (Linux can). What killed
+    programs left of earlier attempts is removed.
+
+    Args:
+        directory: the folder.
+        refuse: called with it before and after the block; raises UserError if it must not be replaced. None:
+            `refuse_foreign`.
 
     Raises:
-        UserError: `directory` is in a bucket, or exists and is not a former export.
+        UserError: `directory` is in a bucket, or what `refuse` raises.
     """
+    refuse = refuse or refuse_foreign
     if "://" in os.fspath(directory):
         raise UserError(f"{directory}: bert_jax cannot export to a bucket; name a local folder, and copy it from there")
     target = Path(directory)
-    refuse_foreign(target)
+    refuse(target)
     target.parent.mkdir(parents=True, exist_ok=True)
+    remove_leftovers(target)
     draft = target.parent / f".{target.name}.writing-{uuid.uuid4().hex[:8]}"
     try:
         draft.mkdir()  # mkdtemp would make a folder that only its owner can read
-        yield draft
-        _rename(draft, target)
+        with _locked(draft):
+            yield draft
+            refuse(target)
+            _rename(draft, target)
     finally:
         shutil.rmtree(draft, ignore_errors=True)
 
@@ -96,14 +110,52 @@ def _is_ours(target: Path) -> bool:
     return card.is_file() and CARD_MARK in card.read_text(encoding="utf-8", errors="replace")
 
 
+def remove_leftovers(target: Path) -> None:
+    """Removes the drafts of exports to `target` that were killed; one that is still being written stays.
+
+    A file system that cannot exchange two folders needs a moment without `target` to replace it; if the program was
+    killed in it, this gives the former export its name again.
+    """
+    for path in target.parent.glob(f".{glob.escape(target.name)}.*-????????"):
+        kind = path.name.removeprefix(f".{target.name}.").split("-")[0]
+        if kind not in ("writing", "former") or path.is_symlink() or not path.is_dir():
+            continue
+        with contextlib.suppress(OSError), _locked(path):
+            if kind == "former" and not os.path.lexists(target):
+                path.rename(target)
+            else:
+                shutil.rmtree(path)
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """While active, `remove_leftovers` of another program leaves the folder alone; raises OSError if that has it."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    finally:
+        os.close(descriptor)
+
+
 def _rename(draft: Path, target: Path) -> None:
     for path in (*draft.rglob("*"), draft):
         sync(path)
-    if target.is_dir():
+    if not os.path.lexists(target):
+        draft.rename(target)
+    elif not _exchange(draft, target):
         former = draft.with_name(draft.name.replace(".writing-", ".former-"))
         target.rename(former)
         draft.rename(target)
         shutil.rmtree(former)
-    else:
-        draft.rename(target)
     sync(target.parent)
+
+
+def _exchange(one: Path, other: Path) -> bool:
+    """Exchanges the names of two folders in one step; False if the system cannot, and then nothing has changed."""
+    try:
+        rename = ctypes.CDLL(None, use_errno=True).renameat2
+    except (OSError, AttributeError):
+        return False
+    here, exchange = -100, 2  # AT_FDCWD, RENAME_EXCHANGE of Linux
+    return rename(here, os.fsencode(one.absolute()), here, os.fsencode(other.absolute()), exchange) == 0

@@ -16,6 +16,7 @@ from typing import Any
 
 from etils import epath
 
+from bert_jax.data.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import UserError
 from bert_jax.files import (
     check_reachable,
@@ -29,6 +30,7 @@ from bert_jax.files import (
     refuse_special,
     write_json,
 )
+from bert_jax.formats.new_folder import remove_leftovers
 from bert_jax.training.checkpoint.checkpoints import Checkpoints
 from bert_jax.training.checkpoint.manifest import ManifestError
 from train.run.config import differing_fields, to_json
@@ -53,7 +55,7 @@ class RunDirectory:
         self.tokenizer = self.path / "tokenizer"
         self.data = self.path / "data"
         self.export = self.path / "export"
-        self._lock = None
+        self._lock: int | None = None
         self._made: list[epath.Path] = []
 
     @property
@@ -70,28 +72,31 @@ class RunDirectory:
             self._made.append(folder)
             folder = folder.parent
         self.path.mkdir(parents=True, exist_ok=True)
-        refuse_special(self.path / ".lock", follow=False)
-        file = open(self.path / ".lock", "a+", encoding="utf-8")
+        refuse_links(Path(self.path))
+        lock = self.path / ".lock"
+        refuse_special(lock, follow=False)
+        descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            file.seek(0)
-            holder = file.read().strip() or "an unnamed process"
-            file.close()
+            holder = os.pread(descriptor, 200, 0).decode(errors="replace").strip() or "an unnamed process"
+            os.close(descriptor)
             raise UserError(
                 f"{self.path}: another run uses this directory ({holder}); wait for it, stop it, or choose another run="
             ) from None
-        file.truncate(0)
-        file.write(f"process {os.getpid()} on host {socket.gethostname()}")
-        file.flush()
-        self._lock = file
         for left in self.path.glob(".*.tmp"):  # of a small file that a killed run was writing
             left.unlink(missing_ok=True)
+        self._lock = descriptor
+        with contextlib.suppress(OSError):  # the lock holds on a full disk too
+            os.ftruncate(descriptor, 0)
+            os.write(descriptor, f"process {os.getpid()} on host {socket.gethostname()}".encode())
+        remove_leftovers(Path(self.export))
 
     def release(self) -> None:
-        if self._lock:
-            self._lock.truncate(0)
-            self._lock.close()
+        if self._lock is not None:
+            with contextlib.suppress(OSError):
+                os.ftruncate(self._lock, 0)
+            os.close(self._lock)
             self._lock = None
 
     def discard_failed_start(self) -> None:
@@ -120,6 +125,17 @@ class RunDirectory:
             local = Path(scratch) / folder.name
             write(local)
             copy_folder(local, folder)
+
+    def has_tokenizer(self, tokenizer: Tokenizer) -> bool:
+        """Whether tokenizer/ has every file that this tokenizer writes, byte for byte."""
+        try:
+            with tempfile.TemporaryDirectory() as scratch:
+                tokenizer.save(scratch)
+                files = [path for path in Path(scratch).rglob("*") if path.is_file()]
+                found = (self.tokenizer / path.relative_to(scratch).as_posix() for path in files)
+                return all(theirs.read_bytes() == own.read_bytes() for theirs, own in zip(found, files, strict=True))
+        except OSError:
+            return False
 
     def on_disk(self) -> AbstractContextManager[Path]:
         """Context manager: a local folder with the run's small files, the directory itself or a temporary copy."""
@@ -210,7 +226,7 @@ class RunDirectory:
     def settle_config(self, config: Any, allow_change: tuple[str, ...]) -> None:
         """Writes config.json; raises UserError if it differs from the saved one in a field not in `allow_change`."""
         new = _as_saved(config)
-        old = self.saved_config()
+        old = old_file = self.saved_config()
         if old is not None:
             if old.keys().isdisjoint({"task"} & new.keys()) and "task" in {*old, *new}:
                 raise UserError(f"{self.config}: belongs to a run of another program; choose another run=")
@@ -225,7 +241,25 @@ class RunDirectory:
                     f"{self.config}: this run was started with another config ({changes}); "
                     f"say allow_change={','.join(refused)} to continue with the new one, or choose another run="
                 )
-        write_json(self.config, new | {"checksum": checksum_of(new)})
+        new |= {"checksum": checksum_of(new)}
+        if new != old_file:  # a full disk does not stop a resume
+            write_json(self.config, new)
+
+
+def refuse_links(folder: Path) -> None:
+    """Raises UserError if a run directory has a symbolic link in it: a run would write to the place that it names.
+
+    The directory itself may be a link. Weights & Biases keeps links in wandb/, which only its own client writes to.
+    """
+    for path, folders, files in os.walk(folder):
+        if path == os.fspath(folder) and "wandb" in folders:
+            folders.remove("wandb")
+        for name in (*folders, *files):
+            if (found := Path(path, name)).is_symlink():
+                raise UserError(
+                    f"{found}: is a symbolic link, and a run writes to no place outside its directory; remove it, or "
+                    f"make {folder} itself a link"
+                )
 
 
 # Fields that say where metrics go, or suit the run to a machine: a resumed run may have others.

@@ -264,8 +264,10 @@ def record_start(
     facts = environment()
     if config.init is not None:
         facts["init"] = run.saved_environment().get("init") if source is None else source.published
-    write_json(run.path / "environment.json", facts)
-    if tokenizer is not None:
+    # A resume writes nothing that it finds as it should be, so that a full disk does not stop it.
+    if facts != run.saved_environment():
+        write_json(run.path / "environment.json", facts)
+    if tokenizer is not None and not run.has_tokenizer(tokenizer):
         run.write_folder(run.tokenizer, tokenizer.save)
 
 

@@ -1,8 +1,6 @@
 """Writes a task's model as programs of jax.export with their weights: a folder that runs without this package."""
 
 import os
-import shutil
-import uuid
 import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -97,10 +95,8 @@ def export_compiled(
             have the task's head, or a parameter is not finite.
     """
     target = Path(directory)
-    replaced = overwrite and _is_compiled(target)
-    if not replaced:
-        _refuse_taken(target)
-    written = target.with_name(f".{target.name}.new-{uuid.uuid4().hex[:8]}") if replaced else target
+    refuse = _refuse_foreign if overwrite else _refuse_taken
+    refuse(target)
     platforms = _checked_platforms(platforms, dtype)
     if task not in TASKS:
         raise UserError(f"task {task!r}: expected one of {', '.join(TASKS)}")
@@ -125,7 +121,7 @@ def export_compiled(
         **_beside(task, model, masks),
     )
     function = _function(task, model, outputs, platforms)
-    with new_folder(written) as folder:
+    with new_folder(target, refuse) as folder:
         with zipfile.ZipFile(folder / PROGRAMS, "w", zipfile.ZIP_DEFLATED) as file:
             for number, shape in enumerate(shapes):
                 program = _exported(function, weights, facts, shape)
@@ -139,20 +135,18 @@ def export_compiled(
         write_text(folder / CARD, _card(target.resolve().name, facts))
         write_facts(folder, replace(facts, files=sums_of(folder)))
         _read_back(folder, weights)
-        if not replaced:
-            _refuse_taken(target)
-    if replaced:
-        shutil.rmtree(target)
-        os.rename(written, target)
     return target
 
 
-def _is_compiled(target: Path) -> bool:
-    """Whether a folder has the files that `export_compiled` wrote, and no others."""
+def _refuse_foreign(target: Path) -> None:
+    """Raises UserError unless the folder has the files that `export_compiled` wrote, and no others."""
     try:
-        return {path.name for path in target.iterdir()} == {*read_facts(target).files, FACTS}
+        names = {path.name for path in target.iterdir()}
+        ours = not target.is_symlink() and names == {*read_facts(target).files, FACTS}
     except (OSError, UserError):
-        return False
+        ours = False
+    if not ours:
+        _refuse_taken(target)
 
 
 def _refuse_taken(target: Path) -> None:

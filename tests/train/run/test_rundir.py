@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 
 from bert_jax.errors import UserError
-from bert_jax.files import json_text
+from bert_jax.files import json_text, write_json
 from bert_jax.training.checkpoint.checkpoints import Checkpoints
 from train.pretraining.recipe import PretrainConfig
+from train.run import directory as directory_module
 from train.run import log as log_module
 from train.run.config import override, to_json
 from train.run.curves import curves_of
@@ -207,3 +208,57 @@ def test_a_lost_config_is_that_of_the_newest_checkpoint_again(tmp_path: Path, ca
     manifest.write_text(manifest.read_text().replace('"seed": 7', '"seed": 5'))
     with pytest.raises(UserError, match=r"config\.json: is missing, though the run has checkpoints"):
         run.config_to_resume()
+
+
+@pytest.mark.parametrize(
+    "name", [".lock", "config.json", "tokenizer/vocab.txt", "checkpoints/80", "export", "tensorboard"]
+)
+def test_a_run_directory_with_a_link_in_it_is_refused_and_nothing_is_written_through_it(tmp_path: Path, name: str):
+    mine, run = tmp_path / "mine", tmp_path / "run"
+    mine.mkdir()
+    (mine / "notes").write_text("precious")
+    (run / name).parent.mkdir(parents=True)
+    (run / name).symlink_to(mine / "notes" if "." in name else mine)
+    with pytest.raises(UserError, match=rf"{name}: is a symbolic link, and a run writes to no place outside"):
+        RunDirectory(str(run)).acquire()
+    assert [path.read_text() for path in mine.iterdir()] == ["precious"]
+
+
+def test_a_run_directory_may_be_a_link_itself_and_wandb_may_have_links(tmp_path: Path):
+    real = tmp_path / "big-disk"
+    (real / "wandb").mkdir(parents=True)
+    (real / "wandb" / "latest-run").symlink_to(tmp_path)
+    (tmp_path / "run").symlink_to(real)
+    run = RunDirectory(str(tmp_path / "run"))
+    run.acquire()
+    run.release()
+
+
+def test_a_link_in_place_of_a_temporary_file_is_not_followed(tmp_path: Path):
+    (tmp_path / "notes").write_text("precious")
+    (tmp_path / f".config.json.{os.getpid()}.tmp").symlink_to(tmp_path / "notes")
+    write_json(tmp_path / "config.json", {"seed": 1})
+    assert (tmp_path / "notes").read_text() == "precious"
+    assert json.loads((tmp_path / "config.json").read_text()) == {"seed": 1}
+
+
+def test_a_start_removes_what_a_killed_export_left(tmp_path: Path):
+    (tmp_path / ".export.writing-01234567").mkdir()
+    (tmp_path / ".export.writing-01234567" / "config.json").write_text("{")
+    run = RunDirectory(str(tmp_path))
+    run.acquire()
+    run.release()
+    assert [path.name for path in tmp_path.iterdir()] == [".lock"]
+
+
+def test_a_resume_writes_no_config_that_is_there_already(tmp_path: Path, monkeypatch):
+    run = RunDirectory(str(tmp_path))
+    run.settle_config(PretrainConfig(), ())
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(directory_module, "write_json", full)
+    run.settle_config(PretrainConfig(), ())
+    with pytest.raises(OSError, match="No space"):
+        run.settle_config(override(PretrainConfig(), {"track": "wandb"}), ())
