@@ -87,6 +87,11 @@ class RunDirectory:
         for left in self.path.glob(".*.tmp"):  # of a small file that a killed run was writing
             left.unlink(missing_ok=True)
 
+    def nearest_folder(self) -> Path:
+        """The directory itself or, if it does not exist, the nearest one above it that does; of a run on a disk."""
+        path = Path(self.path).absolute()
+        return next(folder for folder in (path, *path.parents) if folder.is_dir())
+
     def release(self) -> None:
         if self._lock:
             self._lock.truncate(0)
