@@ -59,7 +59,7 @@ run_program(main)
 """
 WAYS = {signal.SIGKILL: 4, signal.SIGSTOP: 2, signal.SIGTERM: 2, signal.SIGINT: 2}
 """Signal -> how often it is drawn, of 10."""
-LAYOUTS = ([(2, 1)], [(2, 1)], [(2, 1)], [(4, 1)], [(2, 2), (4, 1), (1, 4)])
+LAYOUTS = ([(2, 1)], [(2, 1)], [(2, 1)], [(2, 1)], [(4, 1)], [(2, 2), (4, 1), (1, 4)])
 """What is drawn for a run: (processes, devices of each) of its starts, in turn; several have as many devices."""
 _CODES = {signal.SIGTERM: {75, -15}, signal.SIGINT: {130, -2, 75}}  # SIGSTOP and SIGKILL: 75 for all others
 
