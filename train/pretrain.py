@@ -62,7 +62,7 @@ def main(argv: list[str]) -> int:
     if launch.dry_run:
         source = open_init(launch.config)
         if launch.config.data is None and launch.config.text is not None:
-            with sampled_text(launch.config, launch.given, source) as data:
+            with sampled_text(launch.config, launch.given, source, RunDirectory(launch.run)) as data:
                 return dry_run(launch, data, source)
         return dry_run(launch, open_data(launch.config), source)
     return in_run_directory(launch, pretrain_in)

@@ -8,6 +8,7 @@ lost, the others end with `EXIT_LOST`. In a process that is alone, all of these 
 import ctypes
 import dataclasses
 import faulthandler
+import itertools
 import json
 import os
 import signal
@@ -15,6 +16,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, NoReturn
 
 import numpy as np
@@ -220,6 +222,37 @@ def _differences(ours: Any, theirs: Any, name: str = "") -> list[tuple[str, str,
 
 def _shown(value: Any) -> str:
     return "none" if value is None else value if isinstance(value, str) else json.dumps(value)
+
+
+def connect(mesh: Any) -> None:
+    """Connects the CPUs of all processes for every group of the mesh's axes. All must call it.
+
+    Without it they connect in the first step that needs a group, and then JAX gives up on a process that comes 30 s
+    after another: one that compiles the step, say, while the other has it in its cache. Once they are connected, they
+    wait for each other without a limit, as other devices do.
+
+    Args:
+        mesh: a jax.sharding.Mesh over the devices of all processes.
+    """
+    import jax
+
+    if _line is None or jax.default_backend() != "cpu":
+        return
+    everywhere = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
+    one = jax.make_array_from_callback((), everywhere, lambda _: np.float32(1))
+    axes = [name for name, size in mesh.shape.items() if size > 1]
+    for group in (group for count in range(1, len(axes) + 1) for group in itertools.combinations(axes, count)):
+        add = jax.shard_map(
+            partial(jax.lax.psum, axis_name=group),
+            mesh=mesh,
+            in_specs=everywhere.spec,
+            out_specs=everywhere.spec,
+            check_vma=False,
+        )
+        added = jax.jit(add).lower(one).compile()
+        gathered(None)
+        on_first_process(lambda: None)  # all are here
+        jax.block_until_ready(added(one))
 
 
 def before_ending(act: Callable[[int, str], object]) -> Callable[[], None]:

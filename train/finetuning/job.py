@@ -17,6 +17,7 @@ from bert_jax.formats.source import Source
 from bert_jax.formats.training_record import training_record
 from bert_jax.formats.write import save_pretrained
 from bert_jax.model.heads import HEADS
+from bert_jax.runtime.hosts import connect
 from bert_jax.training.checkpoint.checkpoints import on_first_process
 from bert_jax.training.optimizer import layer_rates, make_optimizer, make_schedule, with_rates
 from bert_jax.training.prediction import PlannedBatches, Predictor
@@ -40,6 +41,7 @@ class FinetuningJob(ModelJob):
     ):
         """`source`: the opened `init=`; None in a resumed run."""
         mesh = make_mesh(config.mesh)
+        connect(mesh)
         check_sizes(config.model, mesh, batch_size=config.batch, accumulation=config.accumulation)
         check_sizes(config.model, mesh, batch_size=config.eval_batch)
         upper_layers(config)

@@ -20,7 +20,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from bert_jax.model.heads import HEADS
-from bert_jax.runtime.hosts import on_first_process
+from bert_jax.runtime.hosts import connect, on_first_process
 from bert_jax.training.optimizer import make_optimizer, make_schedule
 from bert_jax.training.sharding import MeshBatches, MeshConfig, batch_pieces, batch_shardings, check_sizes, make_mesh
 from bert_jax.training.step import abstract_state, compile_train_step, init_state
@@ -182,6 +182,7 @@ def run_facts(config: PretrainConfig, data: DataSource, directory: str) -> dict[
     directory: the run's, for the space on its disk.
     """
     plan, machine = _Plan(config, data), Machine()
+    connect(plan.mesh)
     parameters = sum(leaf.size for leaf in jax.tree.leaves(plan.state.params))
     phases = [_phase_facts(plan, machine, phase) for phase in config.phases]
     peaks = [phase["peak_bytes"] for phase in phases if phase["peak_bytes"] is not None]

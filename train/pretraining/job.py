@@ -15,6 +15,7 @@ from bert_jax.formats.source import Source
 from bert_jax.formats.training_record import training_record
 from bert_jax.formats.write import save_pretrained
 from bert_jax.model.heads import HEADS
+from bert_jax.runtime.hosts import connect
 from bert_jax.training.checkpoint.checkpoints import on_first_process
 from bert_jax.training.optimizer import make_optimizer, make_schedule
 from bert_jax.training.sharding import MeshBatches, batch_pieces, batch_shardings, check_sizes, make_mesh, to_host
@@ -140,6 +141,7 @@ class PretrainingJob(ModelJob):
     ):
         """`source`: the opened `init=`, unless the run is resumed."""
         mesh = make_mesh(config.mesh)
+        connect(mesh)
         for phase in config.phases:
             config.parts_of(phase.length, phase.batch, batch_pieces(mesh))
         check_sizes(config.model, mesh)

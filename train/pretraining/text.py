@@ -1,18 +1,19 @@
 """`text=`: prepares raw text inside the run directory, or a sample of it to forecast what a run on it would cost."""
 
 import json
+import shutil
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import mkdtemp
 from typing import Any
 
 from bert_jax.data.text.sources import CorpusFile, find_sources
 from bert_jax.errors import UserError
 from bert_jax.formats.source import Source
-from bert_jax.runtime.hosts import on_first_process
+from bert_jax.runtime import hosts
 from train.preparation.directory import prepare
 from train.preparation.jobs import open_corpus
 from train.preparation.options import HELD_OUT, PrepareOptions, inputs_in
@@ -32,11 +33,7 @@ def prepare_text(run: RunDirectory, config: PretrainConfig, given: frozenset[str
 
     With `init=` it uses the source's tokenizer, and checks first that the source can be trained on such data.
     """
-    if run.is_remote:
-        raise UserError(
-            f"text: {run.path} is on a bucket, and text can only be prepared on a local disk; run python -m "
-            "train.prepare first and give its output, or a copy of it on a bucket, as data="
-        )
+    _check_local(run)
 
     def prepare_missing() -> None:
         # The manifest is written last, so the data is complete if it exists, and the text itself is no longer needed.
@@ -47,8 +44,16 @@ def prepare_text(run: RunDirectory, config: PretrainConfig, given: frozenset[str
             manifest = prepare(_options(config, Path(run.data)))
             print_report(manifest, title=f"{run.data}: done")
 
-    on_first_process(prepare_missing)
+    hosts.on_first_process(prepare_missing)
     return str(run.data)
+
+
+def _check_local(run: RunDirectory) -> None:
+    if run.is_remote:
+        raise UserError(
+            f"text: {run.path} is on a bucket, and text can only be prepared on a local disk; run python -m "
+            "train.prepare first and give its output, or a copy of it on a bucket, as data="
+        )
 
 
 class SampledText(PreparedData):
@@ -60,8 +65,8 @@ class SampledText(PreparedData):
         vocab_size: that of the whole text's vocabulary; the sample's own may be smaller.
     """
 
-    def __init__(self, directory: Path, *, share: float, seconds: float, vocab_size: int | None):
-        super().__init__(str(directory))
+    def __init__(self, directory: str, *, share: float, seconds: float, vocab_size: int | None):
+        super().__init__(directory)
         self.share, self.seconds = share, seconds
         self.vocab_size = max(vocab_size or 0, self.vocab_size)
 
@@ -74,26 +79,54 @@ class SampledText(PreparedData):
 
 
 @contextmanager
-def sampled_text(config: PretrainConfig, given: frozenset[str], source: Source | None) -> Iterator[SampledText]:
-    """Context manager: `text=` prepared in a temporary folder, whole or as a sample from all over it."""
+def sampled_text(
+    config: PretrainConfig, given: frozenset[str], source: Source | None, run: RunDirectory
+) -> Iterator[SampledText]:
+    """Context manager: `text=` prepared in a temporary folder, whole or as a sample from all over it.
+
+    In a job of several processes the first one prepares it, in a folder beside the run directory, where all can read.
+    """
+    if hosts.in_a_job():
+        _check_local(run)
+    scratch: list[str] = []
+
+    def prepare_sample() -> dict[str, Any]:
+        scratch.append(mkdtemp(prefix=".dry-run-", dir=run.nearest_folder() if hosts.in_a_job() else None))
+        return _prepare_sample(Path(scratch[0]), config, given, source)
+
+    def remove(*_: object) -> None:
+        for folder in scratch:  # of the first process
+            shutil.rmtree(folder, ignore_errors=True)
+
+    withdraw = hosts.before_ending(remove)
+    try:
+        yield SampledText(**hosts.on_first_process(prepare_sample))
+        hosts.gathered(None)  # all have read what they need
+    finally:
+        withdraw()
+        remove()
+
+
+def _prepare_sample(
+    folder: Path, config: PretrainConfig, given: frozenset[str], source: Source | None
+) -> dict[str, Any]:
+    """Prepares the text, or a sample of it, in the folder; returns the arguments of `SampledText`."""
     _check_source(config, given, source)
-    with TemporaryDirectory() as scratch:
-        folder = Path(scratch)
-        options = _options(config, folder / "data")
-        sources = find_sources(options.inputs, format=options.format, plain_format=options.plain_format)
-        started, share = time.monotonic(), 1.0
-        if sum(source.path.stat().st_size for source in sources) > SAMPLE_BYTES:
-            share = _write_sample(folder / "sample.jsonl", options, sources)
-            held_out = HELD_OUT if options.held_out is None else options.held_out
-            sample = (str(folder / "sample.jsonl"),)
-            options = replace(options, inputs=sample, format="jsonl", field="text", unwrap=False, documents=None)
-            options = replace(options, held_out=held_out)
-        manifest = prepare(options)
-        about_lines = _about_lines(_options(config, folder / "data"), sources) if share < 1 else []
-        for warning in (*map(options.spelled, about_lines), *manifest["report"]["warnings"]):
-            print_warning(warning)
-        seconds = (time.monotonic() - started) / share
-        yield SampledText(options.output, share=share, seconds=seconds, vocab_size=options.vocab_size)
+    options = _options(config, folder / "data")
+    sources = find_sources(options.inputs, format=options.format, plain_format=options.plain_format)
+    started, share = time.monotonic(), 1.0
+    if sum(source.path.stat().st_size for source in sources) > SAMPLE_BYTES:
+        share = _write_sample(folder / "sample.jsonl", options, sources)
+        held_out = HELD_OUT if options.held_out is None else options.held_out
+        sample = (str(folder / "sample.jsonl"),)
+        options = replace(options, inputs=sample, format="jsonl", field="text", unwrap=False, documents=None)
+        options = replace(options, held_out=held_out)
+    manifest = prepare(options)
+    about_lines = _about_lines(_options(config, folder / "data"), sources) if share < 1 else []
+    for warning in (*map(options.spelled, about_lines), *manifest["report"]["warnings"]):
+        print_warning(warning)
+    seconds = (time.monotonic() - started) / share
+    return {"directory": str(options.output), "share": share, "seconds": seconds, "vocab_size": options.vocab_size}
 
 
 def _about_lines(options: PrepareOptions, sources: Sequence[CorpusFile]) -> list[str]:

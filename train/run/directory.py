@@ -92,6 +92,11 @@ class RunDirectory:
             os.write(descriptor, f"process {os.getpid()} on host {socket.gethostname()}".encode())
         remove_leftovers(Path(self.export))
 
+    def nearest_folder(self) -> Path:
+        """The directory itself or, if it does not exist, the nearest one above it that does; of a run on a disk."""
+        path = Path(self.path).absolute()
+        return next(folder for folder in (path, *path.parents) if folder.is_dir())
+
     def release(self) -> None:
         if self._lock is not None:
             with contextlib.suppress(OSError):

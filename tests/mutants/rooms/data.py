@@ -315,6 +315,15 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "train/pretraining/mixture.py",
+        "np.zeros(len(self.parts), np.int64) + left_out, first_row - sum(left_out)",
+        "np.zeros(len(self.parts), np.int64), first_row - sum(left_out)",
+        "a run on a mixture sees the rows again that another run used",
+        (
+            "tests/train/pretraining/test_mixture.py::test_a_run_continues_in_each_part_after_the_rows_that_another_run_used",
+        ),
+    ),
+    Mutant(
+        "train/pretraining/mixture.py",
         "part.tokens ** (1 / config.data_temperature)",
         "part.tokens**config.data_temperature",
         "a temperature above 1 takes from the small corpora",

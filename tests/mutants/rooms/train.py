@@ -293,6 +293,24 @@ MUTANTS: tuple[Mutant, ...] = (
         ("tests/train/pretraining/test_pretrain.py::test_a_run_from_another_continues_in_its_data",),
     ),
     Mutant(
+        "train/pretraining/first_rows.py",
+        'counts += [(length, rows) for length, *rows in facts["config"].get("first_rows", ())]',
+        "counts += []",
+        "the third run in the same data sees the first one's rows again",
+        (
+            "tests/train/pretraining/test_mixture.py::test_a_run_continues_in_each_part_after_the_rows_that_another_run_used",
+        ),
+    ),
+    Mutant(
+        "train/pretraining/start.py",
+        'facts.get("data_digest", data.digest) == data.digest',
+        "True",
+        "a run goes on with other data under the same path",
+        (
+            "tests/train/pretraining/test_mixture.py::test_a_resumed_run_compares_its_data_with_what_its_checkpoint_records",
+        ),
+    ),
+    Mutant(
         RECIPE,
         "if rows // number <= most)",
         "if rows // number < most)",

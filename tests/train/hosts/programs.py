@@ -4,7 +4,7 @@
 
 Starting and joining take longer than a small run, so tests share one start. After each program a line of stdout says,
 as JSON, its exit code, the line of a user's mistake, and of each row of the data that this process made which one it is
-and a sum of its content.
+and a sum of its content, and how often it prepared text.
 """
 
 import json
@@ -17,11 +17,13 @@ import numpy as np
 
 from bert_jax.errors import UserError
 from bert_jax.runtime import hosts
+from train.pretraining import text
 from train.pretraining.mixture import MixedData
 from train.pretraining.source import PreparedData
 
 MADE: dict[str, dict[str, int]] = {}
 """Split -> "length, first row, step, row of the batch" -> CRC-32 of the row's arrays."""
+PREPARED: list[Any] = []
 
 
 def keep_compiled_programs_of_every_process() -> None:
@@ -61,19 +63,31 @@ def note_rows(kind: type) -> None:
     kind.batches = batches
 
 
+def note_preparations() -> None:
+    prepare = text.prepare
+
+    def noted(options: Any) -> Any:
+        PREPARED.append(options.output)
+        return prepare(options)
+
+    text.prepare = noted
+
+
 def run(program: str, words: list[str]) -> dict[str, Any]:
     MADE.clear()
+    PREPARED.clear()
     try:
         code, error = import_module(f"train.{program}").main(words), None
     except UserError as wrong:
         code, error = 2, str(wrong)
-    return {"code": code, "error": error, "made": dict(MADE)}
+    return {"code": code, "error": error, "made": dict(MADE), "prepared": len(PREPARED)}
 
 
 if __name__ == "__main__":
     keep_compiled_programs_of_every_process()
     for of_data in (PreparedData, MixedData):
         note_rows(of_data)
+    note_preparations()
     for name, *rest in json.loads(sys.argv[1]):
         print(json.dumps(run(name, rest)), flush=True)
     hosts.leave()

@@ -2,18 +2,20 @@
 
 import json
 import shutil
+import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import fsspec
 import numpy as np
 import pytest
 
 from bert_jax.__main__ import main as bert_jax
+from bert_jax.data.pretraining.shards import read_manifest, write_manifest
 from tests import test_files
 from tests.conftest import see_devices
-from tests.hosts import Hosts
+from tests.hosts import ROOT, Hosts
 from tests.train.finetuning.finetune_sources import sentences, write_csv, write_squad, write_start, write_tagged
 from tests.train.hosts.programs import note_rows, run
 from tests.train.pretraining.family_runs import write_text
@@ -113,6 +115,7 @@ def assert_equal_runs(one: Path, other: Path, tolerance: float = 1e-5) -> None:
 DATA = ["mesh.data=4", "accumulation=2"]
 OTHER_MESH = ["mesh.data=2", "mesh.fsdp=2", "accumulation=2", "allow_change=mesh"]
 MIXED = ["data_shares=((3, 1), (1, 2))", "tokens_per_device=48"]
+FORECAST = ["configs/tiny.py", "model.num_hidden_layers=1", "phases=((16, 16, 10),)", "optimizer.warmup_steps=2"]
 CLASSIFY = ["epochs=2", "eval_every=8", "log_every=1", "model.dtype=float32"]
 
 
@@ -149,14 +152,19 @@ def one(folder: Path, tables: Path) -> dict[str, dict[str, Any]]:
 @pytest.fixture(scope="module")
 def pod(folder: Path, tables: Path, one: dict, storage: dict[str, str]) -> dict[str, list[dict[str, Any]]]:
     """What two processes with two devices each report of each program; half of the mixture is in a bucket."""
-    there = fsspec.filesystem("gs", endpoint_url=storage["STORAGE_EMULATOR_HOST"], token="anon")
-    there.put(str(folder / "more"), "a-bucket/more", recursive=True)
+    copy = "from bert_jax.files import copy_folder as c; import sys; c(*sys.argv[1:])"
+    upload = [sys.executable, "-c", copy, str(folder / "more"), "gs://a-bucket/more"]
+    subprocess.run(upload, env=storage, cwd=ROOT, check=True)
+    shutil.copytree(folder / "one mixed", folder / "anew")
+    write_manifest(folder / "more", read_manifest(folder / "more") | {"seed": 1})  # as of a preparation with this seed
     mixture = [f"data={folder / 'data'},gs://a-bucket/more", *MIXED]
     programs = {
         "pod": pretrain(folder, "pod", *DATA),
         "resumed": pretrain(folder, "one resumed", *OTHER_MESH),
         "mixed": pretrain(folder, "pod mixed", *mixture),
         "mixed resumed": pretrain(folder, "one mixed resumed", *mixture, "allow_change=data"),
+        "forecast": ["pretrain", *FORECAST, f"text={folder / 'text.txt'}", f"run={folder / 'forecast'}", "--dry-run"],
+        "anew": pretrain(folder, "anew", f"data={folder / 'data'},{folder / 'more'}", *MIXED),
         "classify": finetune(tables, "pod", *CLASSIFY),
         "three": finetune(tables, "three", "seeds=3", files=("train", "dev")),
     }
@@ -206,6 +214,22 @@ def test_a_mixture_from_disk_and_bucket_trains_as_from_disk_and_in_other_parts(f
     resumed = [report["made"]["train"] for report in pod["mixed resumed"]]
     assert (resumed[0] | resumed[1]).items() <= whole.items()
     assert len(resumed[0]) == len(resumed[1]) == 25 * 16 // 2
+
+
+@pytest.mark.slow
+def test_the_first_process_prepares_the_sample_of_a_dry_run_for_all(folder: Path, pod):
+    assert [(report["code"], report["prepared"]) for report in pod["forecast"]] == [(0, 1), (0, 0)]
+    assert not (folder / "forecast").exists() and not list(folder.glob(".dry-run-*"))
+
+
+@pytest.mark.slow
+def test_all_processes_refuse_to_go_on_with_data_prepared_anew(folder: Path, pod):
+    first, second = pod["anew"]
+    assert first == second
+    assert first["code"] == 2
+    assert first["error"].startswith(
+        f"data: {folder / 'more'} was prepared anew, and its text or its examples changed: "
+    )
 
 
 def assert_close_parts(ours: list[dict[str, Any]], theirs: list[dict[str, Any]]) -> None:

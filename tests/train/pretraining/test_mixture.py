@@ -20,6 +20,7 @@ from train.pretraining.first_rows import rows_used_of_each
 from train.pretraining.mixture import MixedData, mixed_scores, open_data
 from train.pretraining.recipe import Phase, PretrainConfig, directories_in
 from train.pretraining.source import PreparedData
+from train.pretraining.start import check_same_data
 from train.run.config import to_json
 from train.run.launch import Launch, what_runs
 from train.run.stopping import EXIT_DONE
@@ -187,6 +188,20 @@ def test_what_does_not_fit_together_is_one_line(data: str, books: str, corpus: P
     open_data(config_of(other("again-with", "--vocab", data, "--seed", "1")))
     open_data(config_of(share, masking=MaskingConfig(probability=0.15, max_predictions=5)))
     open_data(config_of(data))
+
+
+def test_a_resumed_run_compares_its_data_with_what_its_checkpoint_records(data: str, books: str):
+    """Here `books` stands at the path where `data` was; moved data and older checkpoints have nothing to compare."""
+    config, was, now = config_of("data"), PreparedData(data), PreparedData(books)
+    facts = {"config": {"data": "data"}, "data": was.fingerprint, "data_digest": was.digest, "step": 7}
+    check_same_data(config, was, facts, ())
+    for changed, what in ((facts, "its text or its examples"), (facts | {"data": "x"}, "its vocabulary")):
+        says = f"{books} was prepared anew, and {what} changed: .* is {now.digest[:12]}, .* on {was.digest[:12]} up to step 7"
+        with pytest.raises(UserError, match=says):
+            check_same_data(config, now, changed, ("model",))
+    check_same_data(config, now, facts, ("data",))
+    check_same_data(config, now, facts | {"config": {"data": "elsewhere"}}, ())
+    check_same_data(config, now, {"config": {"data": "data"}, "step": 7}, ())
 
 
 def test_the_scores_of_a_mixture_are_the_means_of_its_parts():
