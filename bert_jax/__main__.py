@@ -124,9 +124,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         code = run(sys.argv[1:] if argv is None else argv)
         sys.stdout.flush()
-    except (UserError, FileNotFoundError, NotADirectoryError, PermissionError) as error:
-        print(error_line(error), file=sys.stderr)
-        return EXIT_USER_ERROR
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return EXIT_INTERRUPTED
@@ -134,6 +131,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         # The reader has closed the pipe (`| head`); without this Python prints a second error when it closes stdout.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_PIPE_CLOSED
+    except (UserError, OSError) as error:  # a full disk, a missing permission
+        print(error_line(error), file=sys.stderr)
+        return EXIT_USER_ERROR
     return code
 
 
