@@ -130,7 +130,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         _leave_stdout()
         return EXIT_PIPE_CLOSED
-    except (UserError, OSError) as error:  # also a full disk
+    except (UserError, OSError) as error:  # a full disk, a missing permission
         print(error_line(error), file=sys.stderr)
         try:
             sys.stdout.flush()

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Self, TypeGuard
 
 from bert_jax.config_json import fields_of, json_of
-from bert_jax.errors import UserError, did_you_mean
+from bert_jax.errors import UserError, did_you_mean, quoted
 from bert_jax.files import read_object
 from bert_jax.presets import PRESETS
 from bert_jax.shown import ShownConfig
@@ -247,15 +247,24 @@ class BertConfig(ShownConfig):
         return json_of({f.name: getattr(self, f.name) for f in fields}, {f.name: f.default for f in fields})
 
 
-_SIZES = (
-    "vocab_size",
-    "hidden_size",
-    "num_hidden_layers",
-    "num_attention_heads",
-    "intermediate_size",
-    "max_position_embeddings",
-    "type_vocab_size",
-    "inner_group_num",
+LARGEST_SIZES = {
+    "vocab_size": 1 << 24,
+    "hidden_size": 1 << 17,
+    "num_hidden_layers": 4096,
+    "num_attention_heads": 4096,
+    "intermediate_size": 1 << 20,
+    "max_position_embeddings": 1 << 24,
+    "type_vocab_size": 1 << 20,
+    "inner_group_num": 4096,
+    "embedding_size": 1 << 17,
+    "num_hidden_groups": 4096,
+    "head_size": 1 << 17,
+}
+"""The largest value of each size, far above any model that was ever trained; a config with more is damaged."""
+MOST_PARAMETERS = 10**13
+"""Parameters of the encoder at most, roughly counted; a model of 48 layers and hidden size 8,192 has 4e10."""
+_REQUIRED_SIZES = tuple(
+    name for name in LARGEST_SIZES if name not in ("embedding_size", "num_hidden_groups", "head_size")
 )
 
 _RATES = (
@@ -298,15 +307,16 @@ def _check(config: BertConfig) -> None:
     _require(config, "problem_type", not one_class, "regression or multi_label_classification for a single label")
     _check_family(config)
     _check_pruned_heads(config)
+    _check_parameters(config)
 
 
 def _require(config: BertConfig, name: str, ok: bool, expected: str) -> None:
     if not ok:
-        raise UserError(f"{name}={getattr(config, name)!r}: expected {expected}")
+        raise UserError(f"{name}={quoted(getattr(config, name))}: expected {expected}")
 
 
 def _check_numbers(config: BertConfig) -> None:
-    for name in _SIZES:
+    for name in _REQUIRED_SIZES:
         value = getattr(config, name)
         _require(config, name, _is_int(value) and value > 0, "a positive integer")
     for name in _RATES:
@@ -315,13 +325,26 @@ def _check_numbers(config: BertConfig) -> None:
         _require(config, name, absent or (_is_number(value) and 0 <= value < 1), "a probability in [0, 1)")
     for name in ("initializer_range", "layer_norm_eps"):
         value = getattr(config, name)
-        _require(config, name, _is_number(value) and value > 0, "a positive number")
+        _require(config, name, _is_number(value) and 0 < value < 1e30, "a positive number below 1e30")
     for name, least in _MAYBE_COUNTS.items():
         value = getattr(config, name)
         ok = value is None or (_is_int(value) and value >= least)
         _require(config, name, ok, f"a whole number of at least {least}, or None")
+    for name, most in LARGEST_SIZES.items():
+        value = getattr(config, name)
+        _require(config, name, value is None or value <= most, f"at most {most}")
     chunk = config.chunk_size_feed_forward
     _require(config, "chunk_size_feed_forward", _is_int(chunk) and chunk >= 0, "a whole number of at least 0")
+
+
+def _check_parameters(config: BertConfig) -> None:
+    width, tables = config.hidden_size, config.vocab_size + config.max_position_embeddings + config.type_vocab_size
+    of_layers = config.num_parameter_layers * (4 * width * width + 2 * width * config.intermediate_size)
+    if (count := tables * config.embedding_width + of_layers) > MOST_PARAMETERS:
+        raise UserError(
+            f"hidden_size={width}, num_hidden_layers={config.num_hidden_layers} and the other sizes: {count:.0e} "
+            f"parameters; expected at most {MOST_PARAMETERS:.0e}"
+        )
 
 
 def _check_family(config: BertConfig) -> None:

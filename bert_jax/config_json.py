@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from bert_jax.errors import UserError
+from bert_jax.errors import UserError, quoted
 
 _ROBERTA = {"pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2}
 
@@ -97,14 +97,15 @@ def fields_of(data: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         UserError: the file describes another kind of model, or has an option that this program does not support.
     """
+    _check_class_names(data)
     model_type = _model_type(data)
     for key in _REFUSED:
         if data.get(key):
-            raise UserError(f"{key}={data[key]!r} is not supported; expected none")
+            raise UserError(f"{key}={quoted(data[key])} is not supported; expected none")
     width = data.get("embedding_size")
     if model_type != "albert" and width not in (None, data.get("hidden_size")):
         raise UserError(
-            f"embedding_size={width!r}: expected hidden_size or none; {model_type} is not ALBERT or ELECTRA"
+            f"embedding_size={quoted(width)}: expected hidden_size or none; {model_type} is not ALBERT or ELECTRA"
         )
     spelling = _SPELLING.get(model_type, {})
     fields = {"model_type": model_type} | CLASS_DEFAULTS[model_type]
@@ -155,8 +156,10 @@ def _own(model_type: str) -> tuple[str, ...]:
 
 def _model_type(data: Mapping[str, Any]) -> str:
     model_type = data.get("model_type") or _unsaid_model_type(data)
-    if model_type not in CLASS_DEFAULTS:
-        raise UserError(f"model_type={model_type!r} is not supported; expected one of {', '.join(CLASS_DEFAULTS)}")
+    if not isinstance(model_type, str) or model_type not in CLASS_DEFAULTS:
+        raise UserError(
+            f"model_type={quoted(model_type)} is not supported; expected one of {', '.join(CLASS_DEFAULTS)}"
+        )
     return model_type
 
 
@@ -167,9 +170,15 @@ def _unsaid_model_type(data: Mapping[str, Any]) -> str:
     """
     for name in data.get("architectures") or ():
         for prefix, model_type in _CLASSES.items():
-            if str(name).startswith(prefix):
+            if name.startswith(prefix):
                 return model_type
     return "albert" if data.get("num_hidden_groups") else "bert"
+
+
+def _check_class_names(data: Mapping[str, Any]) -> None:
+    names = data.get("architectures") or []
+    if not isinstance(names, list | tuple) or not all(isinstance(name, str) for name in names):
+        raise UserError(f"architectures={quoted(names)}: expected a list of names of classes")
 
 
 def _labels(data: Mapping[str, Any]) -> tuple[str, ...] | None:
@@ -179,11 +188,11 @@ def _labels(data: Mapping[str, Any]) -> tuple[str, ...] | None:
     if names is None:
         count = data.get("num_labels")
         if count is not None and (not isinstance(count, int) or not 0 < count <= 1_000_000):
-            raise UserError(f"num_labels={count!r}: expected a positive integer")
+            raise UserError(f"num_labels={quoted(count)}: expected a positive integer")
         return None if count is None else tuple(f"LABEL_{i}" for i in range(count))
     wanted = set(map(str, range(len(names)))) if isinstance(names, Mapping) else None
     if not names or {str(key) for key in names} != wanted:
-        raise UserError(f"id2label={_short(names)}: expected an object with the keys 0 … n - 1 for n labels")
+        raise UserError(f"id2label={quoted(names)}: expected an object with the keys 0 … n - 1 for n labels")
     by_id = {str(key): str(value) for key, value in names.items()}
     return tuple(by_id[str(i)] for i in range(len(by_id)))
 
@@ -192,13 +201,8 @@ def _pruned_heads(pruned: Any) -> tuple[tuple[int, tuple[int, ...]], ...]:
     pairs = list(pruned.items()) if isinstance(pruned, Mapping) else (pruned or [])
     try:
         found = {int(layer): tuple(sorted({int(head) for head in heads})) for layer, heads in pairs}
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         raise UserError(
-            f"pruned_heads={_short(pruned)}: expected an object, layer -> list of heads, as {{'0': [2, 3]}}"
+            f"pruned_heads={quoted(pruned)}: expected an object, layer -> list of heads, as {{'0': [2, 3]}}"
         ) from None
     return tuple((layer, heads) for layer, heads in sorted(found.items()) if heads)
-
-
-def _short(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else f"{text[:60]}…"

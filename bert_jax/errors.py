@@ -1,14 +1,56 @@
 """`UserError`, the exception for mistakes that the user can correct: programs print its line and exit with code 2."""
 
 import difflib
+import re
+import reprlib
 from collections.abc import Callable, Iterable, Iterator
-from typing import TypeVar
+from typing import Any, TypeVar
 
 Row = TypeVar("Row")
 
+LONGEST_QUOTE = 80
+"""Characters of a file's content that a message quotes at most."""
+LONGEST_MESSAGE = 1000
+"""Characters of a `UserError` at most."""
+
+# Control characters, line and paragraph separators, marks that change the direction of writing, halves of surrogates.
+_NOT_IN_A_LINE = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+
 
 class UserError(ValueError):
-    """A mistake in the input: one line that names the file or field, what was found and what would be right."""
+    """A mistake in the input: one line that names the file or field, what was found and what would be right.
+
+    Whatever the message was made of, it is one line of at most `LONGEST_MESSAGE` characters: control characters become
+    escapes, and a longer message loses its middle. Quote what a file contains with `quoted`.
+    """
+
+    def __init__(self, message: str = ""):
+        line = _NOT_IN_A_LINE.sub(lambda found: ascii(found[0])[1:-1], message[: 2 * LONGEST_MESSAGE])
+        if len(line) > LONGEST_MESSAGE or len(message) > 2 * LONGEST_MESSAGE:
+            end = _NOT_IN_A_LINE.sub(" ", message[-200:])
+            line = f"{line[: LONGEST_MESSAGE - len(end) - 5]} ... {end}"
+        super().__init__(line)
+
+
+_SHORT = reprlib.Repr()
+_SHORT.maxlevel = 3
+_SHORT.maxlist = _SHORT.maxtuple = _SHORT.maxdict = 20
+_SHORT.maxstring = _SHORT.maxlong = _SHORT.maxother = LONGEST_QUOTE
+
+
+def quoted(value: Any) -> str:
+    """A value from a file, for a message: as `repr` writes it, and at most `LONGEST_QUOTE` characters of that.
+
+    "..." stands where something was cut. Control characters and line ends are escapes, and deep nesting does no harm.
+    """
+    text = _SHORT.repr(value)
+    return text if len(text) <= LONGEST_QUOTE else f"{text[: LONGEST_QUOTE - 3]}..."
+
+
+def some_of(values: Iterable[Any], most: int = 6) -> str:
+    """The first of some values from a file, for a message: "'a', 'b', ..."; each is `quoted`."""
+    values = list(values)
+    return ", ".join(map(quoted, values[:most])) + (", ..." if len(values) > most else "") if values else "none"
 
 
 def did_you_mean(word: str, known: Iterable[str], *, cutoff: float = 0.6) -> str:

@@ -21,6 +21,14 @@ from bert_jax.errors import UserError
 if TYPE_CHECKING:
     from etils import epath
 
+LARGEST_JSON_LINES = 1 << 30
+"""Bytes of a file with a JSON value per line at most: the metrics of ten million steps."""
+LARGEST_JSON = 256 << 20
+"""Bytes of a JSON text at most. The manifest of a terabyte of prepared data has half of that."""
+DEEPEST_JSON = 64
+"""Levels of lists and objects in each other at most."""
+MOST_JSON_PARTS = 10_000_000
+"""Lists and objects in a JSON text at most: each takes about 64 bytes of memory, and as few as 3 bytes of text."""
 _BLOCK_BYTES = 4 << 20
 # Of the addresses of a bucket: what reads them, and the extra that installs it. fsspec itself comes with each.
 _PACKAGES = {"s3": ("s3fs", "s3")}
@@ -63,14 +71,14 @@ def open_file(path: "Path | epath.Path") -> BinaryIO:
     raise OSError(errno.EINVAL, f"is {_kind_of(mode)}; expected a file", os.fspath(path))
 
 
-def read_file(path: "Path | epath.Path") -> bytes:
-    """The content of a file; raises as `open_file`."""
+def read_file(path: "Path | epath.Path", most: int = -1) -> bytes:
+    """The content of a file, or its first `most` bytes; raises as `open_file`."""
     with open_file(path) as file:
-        return file.read()
+        return file.read(most)
 
 
 def parse_json(text: str | bytes, where: object, hint: str = "") -> Any:
-    """Parse a JSON text in UTF-8.
+    """Parse a JSON text in UTF-8 of at most `LARGEST_JSON` bytes, `DEEPEST_JSON` levels and `MOST_JSON_PARTS` parts.
 
     Args:
         text: one JSON value.
@@ -78,13 +86,37 @@ def parse_json(text: str | bytes, where: object, hint: str = "") -> Any:
         hint: advice that the error ends with.
 
     Raises:
-        UserError: `text` is not JSON.
+        UserError: `text` is not JSON, or exceeds these bounds.
     """
     try:
-        return json.loads(text if isinstance(text, str) else text.decode("utf-8"))
+        _check_size(len(text))
+        text = text if isinstance(text, str) else text.decode("utf-8")
+        if (parts := text.count("[") + text.count("{")) > MOST_JSON_PARTS:
+            raise ValueError(f"{parts:,} lists and objects; at most {MOST_JSON_PARTS:,} are read")
+        value = json.loads(text)
+        if parts > DEEPEST_JSON:
+            _check_nesting(value)
+        return value
     except (ValueError, RecursionError) as error:
-        what = f"{where}: not JSON ({' '.join(str(error).split())})"
+        why = "nested too deeply" if isinstance(error, RecursionError) else " ".join(str(error).split())
+        what = f"{where}: not JSON ({why})"
         raise UserError(f"{what}; {hint}" if hint else what) from None
+
+
+def _check_size(size: int) -> None:
+    if size > LARGEST_JSON:
+        raise ValueError(f"longer than {LARGEST_JSON >> 20} MB")
+
+
+def _check_nesting(value: Any) -> None:
+    """Raise RecursionError if lists and objects are in each other more than `DEEPEST_JSON` deep."""
+    level = [value] if isinstance(value, dict | list) else []
+    for _ in range(DEEPEST_JSON):
+        parts = (part for whole in level for part in (whole.values() if isinstance(whole, dict) else whole))
+        level = [part for part in parts if isinstance(part, dict | list)]
+        if not level:
+            return
+    raise RecursionError
 
 
 def read_json(path: "Path | epath.Path", hint: str = "") -> Any:
@@ -92,9 +124,9 @@ def read_json(path: "Path | epath.Path", hint: str = "") -> Any:
 
     Raises:
         OSError: the file cannot be read.
-        UserError: the file is not JSON; the message ends with `hint`.
+        UserError: the file is not JSON, or exceeds the bounds of `parse_json`; the message ends with `hint`.
     """
-    return parse_json(read_file(path), path, hint)
+    return parse_json(read_file(path, LARGEST_JSON + 1), path, hint)
 
 
 def read_object(path: "Path | epath.Path", hint: str = "", *, optional: bool = False) -> dict[str, Any]:
@@ -116,13 +148,17 @@ def read_object(path: "Path | epath.Path", hint: str = "", *, optional: bool = F
 def read_json_lines(path: "Path | epath.Path") -> list[dict[str, Any]]:
     """The objects in a file with one JSON object per line; [] if there is no file.
 
-    Skips a last line that is not JSON, which a killed program left unfinished.
+    Skips a last line that is not JSON, which a killed program left unfinished. Each line has the bounds of
+    `parse_json`, and the file those of `LARGEST_JSON_LINES`.
 
     Raises:
         OSError: the file cannot be read.
-        UserError: another line is not JSON, or a line is no object.
+        UserError: another line is not JSON, a line is no object, or the file is too large.
     """
-    *lines, last = read_file(path).split(b"\n") if path.exists() else [b""]
+    content = read_file(path, LARGEST_JSON_LINES + 1) if path.exists() else b""
+    if len(content) > LARGEST_JSON_LINES:
+        raise UserError(f"{path}: more than {LARGEST_JSON_LINES >> 20} MB; expected one short JSON object per line")
+    *lines, last = content.split(b"\n")
     objects = []
     for number, line in enumerate((*lines, last), 1):
         where = f"{path}, line {number}"

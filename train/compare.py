@@ -24,7 +24,8 @@ from rich.table import Table
 from bert_jax.cli.arguments import Parser
 from bert_jax.cli.program import in_own_words
 from bert_jax.errors import UserError
-from bert_jax.files import check_reachable, near_path, read_json_lines, read_summed, write_whole
+from bert_jax.files import check_reachable, near_path, write_whole
+from bert_jax.formats.training_record import read_metrics, read_run_config
 from train.run.curves import SCORES, has_glyphs
 from train.run.stopping import EXIT_DONE, run_program
 
@@ -149,10 +150,8 @@ def read_run(name: str) -> RunToCompare:
         if path.exists():
             raise FileNotFoundError(f"{name}: has no config.json, so it is not a run directory")
         raise FileNotFoundError(f"{name}: no such run directory{near_path(name)}")
-    config = read_summed(path / "config.json")
-    if "task" not in config and "phases" not in config:
-        raise UserError(f"{name}: its config.json is not that of a run; expected a directory that a run= named")
-    if not (rows := read_json_lines(path / "metrics.jsonl")):
+    config = read_run_config(path / "config.json")
+    if not (rows := read_metrics(path / "metrics.jsonl")):
         raise UserError(f"{name}: has no metrics yet; a run writes its first after log_every steps")
     return RunToCompare(name, path, config, rows)
 

@@ -130,7 +130,7 @@ def show(found: dict[str, Any], *, every_layer: bool) -> str:
     lines = [f"{name:<12}{value}" for name, value in facts.items()]
     tree = {path: tuple(shape) for path, shape in found["tree"].items()}
     rows = [(path, str(list(shape))) for path, shape in (tree if every_layer else _folded(tree)).items()]
-    width = max(len(path) for path, _ in rows)
+    width = max((len(path) for path, _ in rows), default=0)
     return "\n".join([*lines, "tree", *(f"  {path:<{width}}  {shape}" for path, shape in rows)])
 
 

@@ -3,10 +3,8 @@
 https://github.com/alexwarstadt/blimp (https://arxiv.org/abs/1912.00582): 67 sets of 1,000 pairs.
 """
 
-import gzip
 import io
 import tarfile
-import zlib
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain, islice
@@ -15,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from bert_jax.data.text.lines import compression_of, read_lines, what_is_text
+from bert_jax.data.text.lines import READING_ERRORS, open_text, read_lines, what_is_text
 from bert_jax.errors import UserError
 from bert_jax.files import near_path, parse_json
 from bert_jax.inference.tasks.likelihood import Likelihood
@@ -26,6 +24,8 @@ Lines = Iterable[tuple[int, str]]
 # The paper counts the two s-selection sets as argument structure.
 _PHENOMENA: dict[str | None, str] = {"s-selection": "argument_structure"}
 _FIELDS: dict[str | None, str] = {"syntax/semantics": "syntax_semantics"}  # one file spells it with a slash
+LARGEST_ARCHIVE = 256 << 20
+"""Bytes of an archive at most, when it is unpacked; BLiMP's has 20 MB."""
 _END = bytes(1024)  # how a tar archive ends
 
 
@@ -188,12 +188,14 @@ def _in_archive(path: Path) -> Iterator[tuple[str, str, Lines]]:
         with tarfile.open(fileobj=io.BytesIO(plain), mode="r:") as archive:
             for member in archive:
                 name = Path(member.name).name
-                if member.isfile() and name.endswith(".jsonl") and not name.startswith("."):
+                if member.isreg() and not member.issparse() and name.endswith(".jsonl") and not name.startswith("."):
                     file = archive.extractfile(member)
                     assert file is not None
                     where = f"{path}, {member.name}"
                     yield name.removesuffix(".jsonl"), where, _lines(file.readlines(), where)
-    except tarfile.TarError as error:
+    except (tarfile.TarError, ValueError, OverflowError, EOFError) as error:
+        if isinstance(error, UserError):
+            raise
         raise UserError(f"{path}: neither a folder nor a complete tar archive ({error})") from None
     if not plain.endswith(_END):
         raise UserError(f"{path}: the archive is truncated; download it again")
@@ -207,32 +209,18 @@ def _lines(lines: Iterable[bytes], where: str) -> Lines:
 
 
 def _unpacked(path: Path) -> bytes:
-    compression = compression_of(path)
-    data = path.read_bytes()
     try:
-        if compression == "gzip":
-            return gzip.decompress(data)
-        if compression == "zstd":
-            return b"".join(_frames(data, path))
-    except (EOFError, OSError, zlib.error) as error:
-        raise UserError(f"{path}: the compressed file is damaged ({error}); download it again") from None
-    return data
-
-
-def _frames(data: bytes, path: Path) -> Iterator[bytes]:
-    try:
-        import zstandard
-    except ImportError:
-        raise UserError(f"{path}: reading zstd needs the package zstandard: pip install 'bert-jax[train]'") from None
-    while data:
-        frame = zstandard.ZstdDecompressor().decompressobj()
-        try:
-            yield frame.decompress(data)
-        except zstandard.ZstdError as error:
-            raise OSError(error) from None
-        if not frame.eof:
-            raise EOFError("it is truncated")
-        data = frame.unused_data
+        with open_text(path) as file:
+            plain = file.read(LARGEST_ARCHIVE + 1)
+    except READING_ERRORS as error:
+        raise UserError(
+            f"{path}: the compressed file is damaged ({str(error) or 'it is truncated'}); download it again"
+        ) from None
+    if len(plain) > LARGEST_ARCHIVE:
+        raise UserError(
+            f"{path}: more than {LARGEST_ARCHIVE >> 20} MB unpacked, BLiMP has 20; unpack it and pass the folder"
+        )
+    return plain
 
 
 def _differences(predict: Likelihood, sets: Sequence[PairSet], within_word_l2r: bool) -> Iterator[float]:

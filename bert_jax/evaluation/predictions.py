@@ -8,7 +8,7 @@ from typing import Any
 from bert_jax import evaluation as metrics
 from bert_jax.data.tasks.multiple_choice import CHOICE_READERS
 from bert_jax.data.tasks.published import GLUE
-from bert_jax.errors import UserError
+from bert_jax.errors import UserError, quoted
 from bert_jax.evaluation.score import KINDS, TAGS, Scores, diagnostic_scores, glue_scores, table_scores
 from bert_jax.files import check_reachable, is_remote, read_json_lines, read_summed
 
@@ -78,8 +78,9 @@ def score_rows(task: str, rows: Sequence[Any], source: str) -> Scores:
     gold, found = ([_field(rows, number, name, source) for number in range(len(rows))] for name in ("gold", "label"))
     try:
         return _scores_of(task)(gold, found, rows)
-    except (TypeError, ValueError, AttributeError, KeyError) as error:
-        raise UserError(f"{source}: not what a run of task={task} writes ({error!r}); say the run's own task") from None
+    except (TypeError, ValueError, AttributeError, KeyError, OverflowError, IndexError) as error:
+        what = quoted(str(error))
+        raise UserError(f"{source}: not what a run of task={task} writes ({what}); say the run's own task") from None
 
 
 def _field(rows: Sequence[Any], number: int, name: str, source: str) -> Any:

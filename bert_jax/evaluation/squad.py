@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
-from bert_jax.errors import UserError
+from bert_jax.errors import UserError, quoted
 
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 PUNCTUATION = str.maketrans("", "", string.punctuation)
@@ -42,10 +42,13 @@ def questions(dataset: Any, *, source: str = "dataset") -> Iterator[Question]:
             for paragraph in article["paragraphs"]:
                 for qa in paragraph["qas"]:
                     answers = qa.get("answers", ())  # an unanswerable question may lack the field
-                    yield Question(str(qa["id"]), tuple(answer["text"] for answer in answers))
+                    texts = tuple(answer["text"] for answer in answers)
+                    if not all(isinstance(text, str) for text in texts):
+                        raise TypeError("an answer is not a text")
+                    yield Question(str(qa["id"]), texts)
     except (TypeError, KeyError, AttributeError) as error:
         raise UserError(
-            f"{source}: not SQuAD's format; expected data > paragraphs > qas with id and answers ({error!r})"
+            f"{source}: not SQuAD's format; expected data > paragraphs > qas with id and answers ({quoted(str(error))})"
         ) from None
 
 
@@ -104,7 +107,7 @@ def mean_of_best(
     for question in gold:
         total += 1
         if not question.answers:
-            raise UserError(f"question {question.id} has no gold answer; only squad2 allows that")
+            raise UserError(f"question {quoted(question.id)} has no gold answer; only squad2 allows that")
         if question.id in predictions:
             answer = predictions[question.id]
             exact += max(exact_match(answer, right) for right in question.answers)

@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from bert_jax.errors import UserError
+from bert_jax.errors import UserError, quoted
 from bert_jax.files import file_digest, near_path
 from bert_jax.formats.hub_files import (
     DEFAULT_REVISION,
@@ -126,7 +126,12 @@ _ANCHORS = ("config.json", "tokenizer_config.json", "tokenizer.json", "vocab.txt
 def _cached(repo: str, file: str, revision: str, cache: Path) -> Path | Literal[False] | None:
     from huggingface_hub import _CACHED_NO_EXIST, try_to_load_from_cache
 
-    found = try_to_load_from_cache(repo, file, cache_dir=cache, revision=revision)
+    try:
+        found = try_to_load_from_cache(repo, file, cache_dir=cache, revision=revision)
+    except (ValueError, OSError) as error:
+        raise UserError(f"{cache}: its entry of {repo} is damaged ({quoted(str(error))}); delete it") from None
+    if isinstance(found, str) and ".." in Path(found).relative_to(cache).parts:
+        raise UserError(f"{cache}: its entry of {repo} is damaged, a reference leads outside; delete it")
     return Path(found) if isinstance(found, str) else (False if found is _CACHED_NO_EXIST else None)
 
 

@@ -1,12 +1,16 @@
 """What a run directory records about its training, in the words of a model card: settings, data, scores. No paths."""
 
 import os
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from bert_jax.errors import UserError
-from bert_jax.files import read_json_lines, read_object
+from bert_jax.errors import UserError, quoted
+from bert_jax.files import read_json_lines, read_object, read_summed
+
+if TYPE_CHECKING:
+    from etils import epath
 
 _OPTIMIZER = ("name", "learning_rate", "warmup_steps", "schedule", "weight_decay")
 _OF_BASELINES = ("unigram_", "majority_", "baseline_")
@@ -42,6 +46,80 @@ class Evaluation(NamedTuple):
     scores: tuple[RecordedScore, ...]
 
 
+def read_metrics(path: "Path | epath.Path") -> list[dict[str, Any]]:
+    """The rows of a metrics.jsonl, without a last line that a killed program left unfinished; [] if there is no file.
+
+    Each row has a "kind" (text) and a "step" (whole number); other values are numbers, true, false or null.
+
+    Raises:
+        UserError: the file is too large (`files.read_json_lines`), or a line is not such a row.
+    """
+    rows = read_json_lines(path)
+    for number, row in enumerate(rows, 1):
+        if not isinstance(row, dict) or not isinstance(row.get("kind"), str) or type(row.get("step")) is not int:
+            raise UserError(f"{path}, line {number}: found {quoted(row)}; expected an object with kind and step")
+        for name, value in row.items():
+            is_number = isinstance(value, int | float) and abs(value) < 1e300
+            if name != "kind" and value is not None and not is_number:
+                raise UserError(f"{path}, line {number}: {quoted(name)} is {quoted(value)}; expected a number or null")
+    return rows
+
+
+def read_run_config(path: "Path | epath.Path", *, needs: tuple[str, ...] = ()) -> dict[str, Any]:
+    """The config.json of a run, in which the fields that are read to describe a run are of the right kinds.
+
+    Args:
+        path: the file.
+        needs: fields that the run must have, with the numbers in them.
+
+    Raises:
+        UserError: the file is not JSON, is not that of a run, or a field is missing or of another kind.
+    """
+    config = read_summed(path)
+    if "task" not in config and "phases" not in config:
+        raise UserError(f"{path.parent}: its config.json is not that of a run; expected a directory that a run= named")
+
+    def require(name: str, fits: bool, expected: str) -> None:
+        if not fits:
+            raise UserError(f"{path}: {name} is {quoted(config.get(name))}; expected {expected}")
+
+    for name in _TEXTS:
+        require(name, config.get(name) is None or _is_text(config[name]), "a text or null")
+    for name in needs:
+        require(name, name in config, "an object")
+    if "phases" in config:
+        phases = config["phases"]
+        are_rows = isinstance(phases, list) and all(isinstance(row, list) and len(row) == 3 for row in phases)
+        are_sizes = are_rows and all(type(size) is int and 0 < size < 1 << 62 for row in phases for size in row)
+        require("phases", bool(phases) and are_sizes, "a list of [length, batch, steps]")
+    for name, fields in _FIELDS.items():
+        found = config.get(name, {})
+        fits = isinstance(found, dict)
+        if fits and name in needs:
+            fits = all(_is_such(found.get(field), least) for field, least in fields.items())
+        require(name, fits, f"an object with {', '.join(fields)}")
+    return config
+
+
+def _is_text(value: Any) -> bool:
+    """Whether a value is a text that can be a path."""
+    return isinstance(value, str) and "\0" not in value and not re.search("[\ud800-\udfff]", value)
+
+
+_TEXTS = ("task", "data", "eval_data", "train", "dev", "metric", "init")
+# The least value of each number; None: a text.
+_FIELDS: dict[str, dict[str, float | None]] = {
+    "optimizer": {"name": None, "learning_rate": 0, "warmup_steps": 0},
+    "model": {"hidden_size": 1, "vocab_size": 2},
+}
+
+
+def _is_such(value: Any, least: float | None) -> bool:
+    if least is None:
+        return isinstance(value, str)
+    return isinstance(value, int | float) and not isinstance(value, bool) and least <= value < 1e18
+
+
 def last_evaluation(run: str | os.PathLike[str], step: int | None) -> Evaluation | None:
     """The run's last evaluation up to `step` (None: of all), each score beside its baseline; None if there is none."""
     rows = [row for row in _rows(Path(run) / "metrics.jsonl") if row.get("kind") == "eval"]
@@ -74,8 +152,8 @@ def training_record(run: str | os.PathLike[str], step: int | None) -> str:
         step: the exported step. The scores are those of the last evaluation up to it; None: the last of all.
     """
     folder = Path(run)
-    config = _object(folder / "config.json")
-    parts = [table(_settings(config, _object(folder / "environment.json"), step))]
+    config = _found(read_run_config, folder / "config.json")
+    parts = [table(_settings(config, _found(read_object, folder / "environment.json"), step))]
     if data := _data(folder, config):
         parts += ["## What it was trained on\n", table(data)]
     if found := last_evaluation(folder, step):
@@ -114,10 +192,17 @@ def _data(run: Path, config: Mapping[str, Any]) -> dict[str, Any]:
     """Size and form of the prepared text of a pretraining run; {} if its manifest cannot be found."""
     named = config.get("data")
     places = [run / "data", *([Path(named)] if isinstance(named, str) and "://" not in named else [])]
-    manifest = next((found for place in places if (found := _object(place / "manifest.json"))), {})
-    text, tokenizer = manifest.get("report", {}).get("train"), manifest.get("tokenizer", {})
-    if "task" in config or not text or not tokenizer:
+    manifest = next((found for place in places if (found := _found(read_object, place / "manifest.json"))), {})
+    if "task" in config or not manifest:
         return {}
+    try:
+        return _facts_of(manifest)
+    except (TypeError, ValueError, KeyError, AttributeError):  # a card does without the facts of a damaged manifest
+        return {}
+
+
+def _facts_of(manifest: Mapping[str, Any]) -> dict[str, Any]:
+    text, tokenizer = manifest["report"]["train"], manifest["tokenizer"]
     return {
         "documents": f"{text['documents']:,}",
         "sentences": f"{text['sentences']:,}",
@@ -141,15 +226,15 @@ def _cell(value: Any) -> str:
     return str(value).replace("|", "\\|").replace("\n", " ")
 
 
-def _object(path: Path) -> dict[str, Any]:
+def _found(read: Callable[[Path], dict[str, Any]], path: Path) -> dict[str, Any]:
     try:
-        return read_object(path)
+        return read(path)
     except (OSError, UserError):
         return {}
 
 
 def _rows(path: Path) -> list[dict[str, Any]]:
     try:
-        return read_json_lines(path)
+        return read_metrics(path)
     except UserError:  # a card does without the scores of a damaged file
         return []

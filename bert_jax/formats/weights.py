@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from bert_jax.errors import UserError
+from bert_jax.errors import UserError, quoted
 from bert_jax.files import read_object
 from bert_jax.formats.flax import FlaxMsgpack, hf_names
 from bert_jax.formats.safetensors import TensorFile, write_tensors
@@ -17,7 +17,9 @@ from bert_jax.formats.tensorflow.bundle import is_checkpoint
 from bert_jax.formats.tensorflow.names import open_google
 from bert_jax.formats.torch.bin import TorchBin
 
-_LARGEST_INDEX = 1 << 24
+LARGEST_INDEX = 1 << 24
+"""Bytes of an index at most."""
+_FILE_NAME = re.compile(r"[\w.+ -]{1,200}")
 
 
 class Sharded(Stored):
@@ -48,11 +50,13 @@ class Sharded(Stored):
             for name, shard in self._shards.items():
                 for key in shard:
                     if key in self._homes:
-                        raise UserError(f"{index.parent}: {key} is in both {self._homes[key].path.name} and {name}")
+                        raise UserError(
+                            f"{index.parent}: {quoted(key)} is in both {self._homes[key].path.name} and {name}"
+                        )
                     self._homes[key] = shard
             for key, name in places.items():
                 if key not in self._shards[name]:
-                    raise UserError(f"{index}: says that {key} is in {name}, which has no such tensor")
+                    raise UserError(f"{index}: says that {quoted(key)} is in {name}, which has no such tensor")
         except BaseException:
             self.close()
             raise
@@ -86,14 +90,14 @@ class Sharded(Stored):
 
 
 def _weight_map(index: Path) -> dict[str, str]:
-    if index.stat().st_size > _LARGEST_INDEX:
-        raise UserError(f"{index}: has {index.stat().st_size} bytes; an index may have at most {_LARGEST_INDEX}")
+    if index.stat().st_size > LARGEST_INDEX:
+        raise UserError(f"{index}: has {index.stat().st_size} bytes; an index may have at most {LARGEST_INDEX}")
     places = read_object(index).get("weight_map")
     if not isinstance(places, dict) or not places or not all(isinstance(name, str) for name in places.values()):
         raise UserError(f"{index}: expected a JSON object with a weight_map from names of tensors to files")
     for name in places.values():
-        if name != Path(name).name or "\\" in name or name in ("", ".", ".."):
-            raise UserError(f"{index}: lists {name!r}; expected the name of a file beside the index")
+        if name != Path(name).name or "\\" in name or name in ("", ".", "..") or not _FILE_NAME.fullmatch(name):
+            raise UserError(f"{index}: lists {quoted(name)}; expected the name of a file beside the index")
     return places
 
 

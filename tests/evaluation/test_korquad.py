@@ -36,7 +36,7 @@ def test_an_answer_counted_by_hand(answer: str, gold: str, exact: float, f1: flo
 def test_the_best_answer_counts_and_a_missing_prediction_is_wrong():
     gold = [Question("a", ("가나", "가")), Question("b", ("나",))]
     assert korquad(gold, {"a": "가"}) == {"exact_match": 50.0, "f1": 50.0}
-    with pytest.raises(UserError, match="question a has no gold answer"):
+    with pytest.raises(UserError, match="question 'a' has no gold answer"):
         korquad([Question("a", ())], {"a": ""})
     with pytest.raises(UserError, match="no questions"):
         korquad([], {})

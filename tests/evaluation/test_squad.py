@@ -47,7 +47,7 @@ def test_an_empty_side_scores_by_version():
 def test_version_1_counts_a_missing_prediction_as_wrong():
     gold = [Question("a", ("one two", "one")), Question("b", ("three",))]
     assert squad1(gold, {"a": "One."}) == {"exact_match": 50.0, "f1": 50.0}
-    with pytest.raises(UserError, match="question a has no gold answer; only squad2"):
+    with pytest.raises(UserError, match="question 'a' has no gold answer; only squad2"):
         squad1([Question("a", ())], {"a": ""})
 
 

@@ -72,8 +72,8 @@ def test_an_invalid_index_is_one_clear_line(index):
 
 
 def test_index_and_shards_must_agree(index):
-    with pytest.raises(UserError, match=rf"says that b is in {ONE}, which has no such tensor"):
+    with pytest.raises(UserError, match=rf"says that 'b' is in {ONE}, which has no such tensor"):
         Sharded(write_index(index.parent, {"a": ONE, "b": ONE, "c": TWO}), TensorFile)
     write_tensors(index.with_name(TWO), {"a": np.ones(1, np.float32), "b": np.ones(1), "c": np.ones(1)})
-    with pytest.raises(UserError, match=rf"a is in both {ONE} and {TWO}"):
+    with pytest.raises(UserError, match=rf"'a' is in both {ONE} and {TWO}"):
         Sharded(write_index(index.parent, {"a": ONE, "b": TWO}), TensorFile)

@@ -7,10 +7,12 @@ from typing import Any
 
 import numpy as np
 
+from bert_jax.data.pretraining.arrays import load_array
 from bert_jax.data.pretraining.shards import MANIFEST, read_manifest
 from bert_jax.data.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import UserError
-from bert_jax.files import is_remote, read_json_lines, read_summed
+from bert_jax.files import is_remote
+from bert_jax.formats.training_record import read_metrics, read_run_config
 
 WINDOW = 50  # steps to average the loss over
 _SHARDS_READ = 16  # of each split
@@ -41,7 +43,7 @@ class DataEvidence:
 
     @cached_property
     def unigram_counts(self) -> np.ndarray:
-        return np.load(self.path / "unigram_counts.npy")
+        return load_array(self.path / "unigram_counts.npy")
 
     def shards(self, split: str) -> list[Path]:
         """At most `_SHARDS_READ` of the split's shards, evenly spread."""
@@ -68,9 +70,9 @@ class Evidence:
         if not (path / "config.json").exists():
             what = "has no config.json" if path.is_dir() else "no such folder"
             raise UserError(f"{path}: {what}; expected the directory of a run, such as runs/demo")
-        self.config = read_summed(path / "config.json")
+        self.config = read_run_config(path / "config.json", needs=("optimizer", "model"))
         metrics = path / "metrics.jsonl"
-        rows = read_json_lines(metrics) if metrics.exists() else []
+        rows = read_metrics(metrics)
         self.train = [row for row in rows if row["kind"] == "train"]
         self.evaluations = [row for row in rows if row["kind"] == "eval"]
         self.is_pretraining = "phases" in self.config

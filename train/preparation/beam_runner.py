@@ -6,7 +6,6 @@
 import contextlib
 import io
 import logging
-import pickle
 import shutil
 import sys
 from collections.abc import Iterable, Iterator, Sequence
@@ -16,6 +15,7 @@ from typing import Any
 from bert_jax.data.workers import resolve
 from bert_jax.errors import UserError
 from bert_jax.files import write_whole
+from train.preparation.job_files import from_bytes, to_bytes
 
 
 class BeamPipelines:
@@ -49,8 +49,8 @@ class BeamPipelines:
     def map(self, function: str, jobs: Iterable[Any]) -> Iterator[Any]:
         """Runs a pipeline over all jobs, and then yields `function(job)` for each, in the order of the jobs.
 
-        Jobs and results are pickled. Beam runs a job again if a worker dies, or runs it twice, which is harmless: the
-        functions write whole files, and the same ones every time.
+        Jobs and results are JSON (`job_files`). Beam runs a job again if a worker dies, or runs it twice, which is
+        harmless: the functions write whole files, and the same ones every time.
 
         Raises:
             UserError, OSError: raised by the function; the other jobs are done nevertheless.
@@ -60,7 +60,7 @@ class BeamPipelines:
 
         folder = self._folder / f"{self._stages:02d}"
         self._stages += 1
-        elements = [(number, pickle.dumps(job)) for number, job in enumerate(jobs)]
+        elements = [(number, to_bytes(job)) for number, job in enumerate(jobs)]
         if not elements:
             return
         folder.mkdir(parents=True)
@@ -100,19 +100,19 @@ def run_job(element: tuple[int, bytes], function: str, folder: str) -> None:
     """Runs in a worker: one job, whose result goes to its file below the folder."""
     number, job = element
     try:
-        answer = True, resolve(function)(pickle.loads(job))
+        answer = True, resolve(function)(from_bytes(job, "a job"))
     except (UserError, OSError) as error:
         answer = False, error
-    write_whole(_file(Path(folder), number), pickle.dumps(answer))
+    write_whole(_file(Path(folder), number), to_bytes(answer))
 
 
 def _file(folder: Path, number: int) -> Path:
-    return folder / f"{number:07d}.pickle"
+    return folder / f"{number:07d}.json"
 
 
 def _result(file: Path) -> Any:
     try:
-        good, result = pickle.loads(file.read_bytes())
+        good, result = from_bytes(file.read_bytes(), file)
     except FileNotFoundError:
         raise UserError(
             f"--runner beam: the result of a worker is not in {file.parent}: --output has to be a folder that this "

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
+from bert_jax.data.pretraining.arrays import load_array
 from bert_jax.data.pretraining.shards import new_directory, write_array
 from bert_jax.data.text.near_duplicates import BANDS, PLACES, bands, groups, repeats, signature
 from bert_jax.files import read_object, write_json
@@ -183,4 +184,4 @@ def _repeated_lines(job: FindJob) -> np.ndarray:
 
 @lru_cache(maxsize=64)
 def _array(file: Path) -> np.ndarray:
-    return np.load(file, mmap_mode="r")
+    return load_array(file)

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
+from bert_jax.data.pretraining.arrays import load_array
 from bert_jax.data.pretraining.examples import EXAMPLE, build_index
 from bert_jax.data.pretraining.report import ShardStatistics, survey_index, survey_shard
 from bert_jax.data.pretraining.shards import (
@@ -294,7 +295,7 @@ def _offsets(parts: list[np.ndarray]) -> np.ndarray:
 
 def _index(job: ShardJob, index: IndexJob, shard: Shard) -> IndexResult:
     if index.file.exists():
-        rows, file = np.load(index.file), describe_array(index.file)
+        rows, file = load_array(index.file), describe_array(index.file)
     else:
         rows = build_index(
             shard,

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
+from bert_jax.data.pretraining.arrays import load_array
+
 # Shorter lines are left alone: headings, refrains and what people say in dialogues repeat and are no copies. Of UTF-8:
 # about 50 Latin letters, or 17 Chinese characters.
 LEAST_LINE_BYTES = 50
@@ -81,7 +83,7 @@ def without_removed(texts: Iterable[str], removal: Removal, removed: Removed) ->
 def _between(folder: Path, what: str, first: int, count: int) -> np.ndarray:
     found = [np.empty(0, np.int64)]
     for file in sorted(folder.glob(f"{what}-*.npy")):
-        numbers = np.load(file, mmap_mode="r")
+        numbers = load_array(file)
         start, end = np.searchsorted(numbers, [first, first + count])
         found.append(np.asarray(numbers[start:end]) - first)
     return np.unique(np.concatenate(found))

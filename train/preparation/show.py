@@ -10,6 +10,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
+from bert_jax.data.pretraining.arrays import load_array
 from bert_jax.data.pretraining.batches import Batches
 from bert_jax.data.pretraining.examples import ROWS
 from bert_jax.data.pretraining.shards import Shard, open_shard, read_manifest
@@ -155,7 +156,7 @@ def _places(directory: Path, manifest: dict[str, Any], split: str, length: int) 
     parts = manifest["splits"][split]
     shards = [(entry["name"], open_shard(directory / split / entry["name"])) for entry in parts["shards"]]
     for part in parts["examples"][str(length)]:
-        for row in np.load(directory / split / part["file"]):
+        for row in load_array(directory / split / part["file"]):
             has_b = row["b_end"] > row["b_start"]
             a, b = ((shards[row[f"{x}_shard"]], int(row[f"{x}_start"]), int(row[f"{x}_end"])) for x in "ab")
             yield _place(*a), _place(*b) if has_b else None

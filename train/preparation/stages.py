@@ -9,8 +9,7 @@ from itertools import count, islice
 from pathlib import Path
 from typing import Any, Protocol
 
-import numpy as np
-
+from bert_jax.data.pretraining.arrays import load_array
 from bert_jax.data.pretraining.google_recipe import google_instances
 from bert_jax.data.pretraining.report import SplitStatistics, survey_index
 from bert_jax.data.pretraining.shards import SPLITS, describe_array, new_directory, open_shard, write_array
@@ -310,7 +309,7 @@ def index_google(options: PrepareOptions, splits: dict[str, PreparedSplit], toke
                 for path, name in zip(masks, _MASKS, strict=True):
                     write_array(path, getattr(made, name))
                 write_array(file, made.rows)
-            rows = np.load(file)
+            rows = load_array(file)
             folder = file.parent.name
             entry = {"file": f"{folder}/{file.name}", "rows": len(rows), **describe_array(file)}
             entry["masks"] = {f"{folder}/{path.name}": describe_array(path) for path in masks}

@@ -4,6 +4,7 @@ from functools import cached_property
 
 import numpy as np
 
+from bert_jax.data.pretraining.arrays import load_array
 from bert_jax.data.pretraining.batches import Batches, RandomBatches
 from bert_jax.data.pretraining.directory import open_directory
 from bert_jax.data.pretraining.masking import MaskingConfig, default_max_predictions
@@ -37,7 +38,7 @@ class PreparedData:
 
     @cached_property
     def unigram_counts(self) -> np.ndarray:
-        return np.load(self.path / "unigram_counts.npy")
+        return load_array(self.path / "unigram_counts.npy")
 
     @property
     def lengths(self) -> list[int]:

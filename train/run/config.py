@@ -2,13 +2,14 @@
 
 import ast
 import dataclasses
+import math
 import os
 import types
 import typing
 from pathlib import Path
 from typing import Any
 
-from bert_jax.errors import UserError, did_you_mean
+from bert_jax.errors import UserError, did_you_mean, quoted
 from bert_jax.files import near_path
 
 
@@ -104,10 +105,10 @@ def _parse(text: str, hint: Any, path: str) -> Any:
         hint = next(o for o in options if o is not type(None))
     if dataclasses.is_dataclass(hint):
         inner = ", ".join(f"{path}.{f.name}" for f in dataclasses.fields(hint))
-        raise UserError(f"{path}: found {text!r}; set its fields one by one ({inner})")
+        raise UserError(f"{path}: found {quoted(text)}; set its fields one by one ({inner})")
     if typing.get_origin(hint) is typing.Literal:
         if text not in typing.get_args(hint):
-            raise UserError(f"{path}: found {text!r}; expected {' or '.join(typing.get_args(hint))}")
+            raise UserError(f"{path}: found {quoted(text)}; expected {' or '.join(typing.get_args(hint))}")
         return text
     if hint is str:
         return text
@@ -116,19 +117,19 @@ def _parse(text: str, hint: Any, path: str) -> Any:
             return True
         if text.lower() in ("false", "0", "no"):
             return False
-        raise UserError(f"{path}: found {text!r}; expected true or false")
+        raise UserError(f"{path}: found {quoted(text)}; expected true or false")
     if hint in (int, float):
         try:
             value = float(text.replace("_", ""))
         except ValueError:
-            raise UserError(f"{path}: found {text!r}; expected {'a whole' if hint is int else 'a'} number") from None
-        if hint is int and value != int(value):
-            raise UserError(f"{path}: found {text!r}; expected a whole number")
+            value = math.nan
+        if not math.isfinite(value) or (hint is int and value != int(value)):
+            raise UserError(f"{path}: found {quoted(text)}; expected {'a whole' if hint is int else 'a finite'} number")
         return hint(value)
     try:
         return ast.literal_eval(text)
-    except (ValueError, SyntaxError):
-        raise UserError(f"{path}: found {text!r}; expected a Python literal such as ((128, 256, 1000),)") from None
+    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
+        raise UserError(f"{path}: found {quoted(text)}; expected a literal such as ((128, 256, 1000),)") from None
 
 
 def load_recipe(path: str, kind: type) -> Any:
@@ -148,7 +149,8 @@ def load_recipe(path: str, kind: type) -> Any:
             near = f" (did you mean {configs / file.name}?)"
         raise UserError(f"{path}: no such config file{near or f'; {os.path.relpath(configs)}/ has {names}'}")
     spec = importlib.util.spec_from_file_location(f"recipe_{file.stem}", file)
-    assert spec and spec.loader
+    if spec is None or spec.loader is None:
+        raise UserError(f"{path}: a config file is Python, so its name ends in .py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     if not hasattr(module, "get_config"):

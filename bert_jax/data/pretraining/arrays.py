@@ -6,6 +6,7 @@ the process has `most_maps()` of them, each read of another file opens it, reads
 """
 
 import functools
+import math
 import mmap
 import os
 import weakref
@@ -16,7 +17,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from bert_jax.errors import UserError
+from bert_jax.errors import UserError, quoted
 from bert_jax.files import open_file
 
 resource: ModuleType | None
@@ -86,7 +87,7 @@ class FileSlices:
         with _open(path) as file:
             self.shape, self.dtype, self.start = _header(path, file)
             self.size = os.fstat(file.fileno()).st_size
-        self.row_bytes = self.dtype.itemsize * int(np.prod(self.shape[1:], dtype=int))
+        self.row_bytes = self.dtype.itemsize * math.prod(self.shape[1:])
         if self.size < self.start + self.row_bytes * len(self):
             raise _unreadable(path, f"{self.size} bytes, too few for an array of shape {self.shape}")
 
@@ -118,8 +119,18 @@ class FileSlices:
             # Not np.memmap: slicing a plain view is five times cheaper, and opening one ten times.
             memory = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         _maps.add(memory)
-        count = int(np.prod(self.shape, dtype=int))
-        return memoryview(memory), np.frombuffer(memory, self.dtype, count, self.start).reshape(self.shape)
+        view = np.frombuffer(memory, self.dtype, math.prod(self.shape), self.start)
+        return memoryview(memory), view.reshape(self.shape)
+
+
+def load_array(path: Path) -> np.ndarray:
+    """The array in a .npy file, as a view of a memory map.
+
+    Raises:
+        UserError: the file is missing, is not a .npy file, or is shorter than its header says.
+    """
+    array = FileSlices(path)
+    return array.mapped()[1] if len(array) else np.empty(array.shape, array.dtype)
 
 
 def open_maps() -> int:
@@ -158,14 +169,18 @@ def _open(path: Path) -> Any:
 
 
 def _header(path: Path, file: Any) -> tuple[tuple[int, ...], np.dtype, int]:
-    """Shape, dtype and the offset of the data."""
+    """Shape, dtype and the offset of the data.
+
+    NumPy reads at most 10,000 bytes of header (`max_header_size`), as a Python literal, so no header runs code.
+    """
     try:
         read = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
         shape, by_columns, dtype = read[np.lib.format.read_magic(file)](file)
-    except (ValueError, EOFError, OSError, KeyError) as error:
-        raise _unreadable(path, error) from None
-    if not shape or dtype.hasobject or (by_columns and len(shape) > 1):
-        raise _unreadable(path, f"shape {shape}, dtype {dtype}")
+    except Exception as error:  # NumPy's parser raises many kinds, of tokenize and ast too
+        raise _unreadable(path, quoted(str(error))) from None
+    rows_are_empty = 0 in (dtype.itemsize, *shape[1:])
+    if not shape or min(shape) < 0 or rows_are_empty or dtype.hasobject or (by_columns and len(shape) > 1):
+        raise _unreadable(path, f"shape {quoted(shape)}, dtype {quoted(dtype)}")
     return shape, dtype, file.tell()
 
 

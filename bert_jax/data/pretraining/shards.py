@@ -32,6 +32,7 @@ from typing import Any
 
 import numpy as np
 
+from bert_jax.data.pretraining.arrays import load_array
 from bert_jax.errors import UserError
 from bert_jax.files import checksum_of, file_digest, json_text, near_path, read_json, sync, write_synced, write_whole
 
@@ -136,22 +137,17 @@ def open_shard(directory: Path) -> Shard:
     Raises UserError if a file is missing or is not a .npy file, or if the offsets do not fit the arrays.
     """
     directory = Path(directory)
-    shard = Shard(*(_map_array(directory / f"{name}.npy") for name in _ARRAYS))
+    shard = Shard(*(load_array(directory / f"{name}.npy") for name in _ARRAYS))
+    for name in _ARRAYS:
+        array = getattr(shard, name)
+        if array.ndim != 1 or array.dtype.kind not in "iu":
+            raise UserError(f"{directory / name}.npy: has {array.dtype} {array.shape}; prepare the data again")
     inner, outer = shard.sentences, shard.documents
     if not len(inner) or inner[0] != 0 or inner[-1] != len(shard.tokens):
         raise UserError(f"{directory / 'sentences.npy'}: does not fit tokens.npy; prepare the data again")
     if not len(outer) or outer[0] != 0 or outer[-1] != len(inner) - 1:
         raise UserError(f"{directory / 'documents.npy'}: does not fit sentences.npy; prepare the data again")
     return shard
-
-
-def _map_array(path: Path) -> np.ndarray:
-    try:
-        return np.load(path, mmap_mode="r")
-    except FileNotFoundError:
-        raise UserError(f"{path}: missing; copy the prepared data whole, or prepare it again") from None
-    except (ValueError, EOFError, OSError) as error:
-        raise UserError(f"{path}: cannot be read as a .npy file ({error}); prepare the data again") from None
 
 
 class new_directory:

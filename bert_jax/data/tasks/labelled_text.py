@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bert_jax.data.tasks.tables import has_header, named_rows
-from bert_jax.errors import UserError, Wrong, refuse
+from bert_jax.errors import UserError, Wrong, quoted, refuse, some_of
 
 Label = str | float | tuple[str, ...]
 
@@ -48,7 +48,7 @@ def read_table(path: Path, columns: Columns, wrong: Wrong = refuse) -> Iterator[
         where = f"{path}, line {line}"
         asked = (columns.text, columns.pair, columns.label, columns.id)
         if missing := [name for name in asked if name is not None and name not in row]:
-            error = UserError(f"{where}: has no column {missing[0]!r}; it has {', '.join(map(repr, row))}")
+            error = UserError(f"{where}: has no column {missing[0]!r}; it has {some_of(row)}")
             (refuse if has_header(path) else wrong)(error)
             continue
         try:
@@ -69,10 +69,10 @@ def label_number(value: Any, where: str) -> float:
     """The label as a number; UserError, beginning with `where`, if it is not a finite number."""
     try:
         number = float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         number = math.nan
     if not math.isfinite(number):
-        raise UserError(f"{where}: the label {value!r} is not a finite number")
+        raise UserError(f"{where}: the label {quoted(value)} is not a finite number")
     return number
 
 
@@ -89,11 +89,11 @@ def _label(value: Any, columns: Columns, where: str) -> Label:
         names = value.split("|") if isinstance(value, str) else value
         if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
             raise UserError(
-                f"{where}: {columns.label!r} is {value!r}; expected a list of names, or names with | between"
+                f"{where}: {columns.label!r} is {quoted(value)}; expected a list of names, or names with | between"
             )
         return tuple(dict.fromkeys(name.strip() for name in names if name.strip()))
     if isinstance(value, bool) or not isinstance(value, str | int) or not str(value).strip():
-        raise UserError(f"{where}: {columns.label!r} is {value!r}; expected the name of a class")
+        raise UserError(f"{where}: {columns.label!r} is {quoted(value)}; expected the name of a class")
     return str(value)
 
 
@@ -109,7 +109,7 @@ def find_labels(examples: Sequence[LabelledText]) -> tuple[str, ...]:
             raise UserError(f"line {example.line}: has no label, but training needs one")
         names |= set(_names(example.label))
     if len(names) < 2:
-        found = f"only {next(iter(names))!r}" if names else "none"
+        found = f"only {quoted(next(iter(names)))}" if names else "none"
         raise UserError(f"{len(examples)} examples and {found} as a label; expected at least two classes")
     if all(name.isdecimal() for name in names):
         return tuple(sorted(names, key=lambda name: (int(name), name)))
@@ -121,7 +121,9 @@ def check_labels_differ(examples: Sequence[LabelledText], source: str) -> None:
     found = {example.label for example in examples}
     if len(found) == 1:
         only = "|".join(_names(found.pop()))
-        raise UserError(f"{source}: {len(examples):,} examples and only {only!r} as a label; expected at least two")
+        raise UserError(
+            f"{source}: {len(examples):,} examples and only {quoted(only)} as a label; expected at least two"
+        )
 
 
 def label_ids(examples: Sequence[LabelledText], names: Sequence[str], source: str) -> np.ndarray:
@@ -140,8 +142,8 @@ def label_ids(examples: Sequence[LabelledText], names: Sequence[str], source: st
         for name in _names(example.label):
             if name not in ids:
                 raise UserError(
-                    f"{source}, line {example.line}: the label {name!r} is not in the training data "
-                    f"({', '.join(names[:10])}{', ...' if len(names) > 10 else ''})"
+                    f"{source}, line {example.line}: the label {quoted(name)} is not in the training data "
+                    f"({some_of(names, 10)})"
                 )
     if not any(isinstance(example.label, tuple) for example in examples):
         return np.array([ids[_names(example.label)[0]] for example in examples], np.int32)

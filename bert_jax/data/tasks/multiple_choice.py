@@ -1,11 +1,12 @@
 """Questions with several endings, one of them right: SWAG, CODAH, ARC and similar sets, HellaSwag."""
 
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from bert_jax.data.tasks.tables import json_rows, named_rows, tsv_rows
-from bert_jax.errors import UserError, Wrong, errors_in_place, refuse
+from bert_jax.errors import UserError, Wrong, errors_in_place, quoted, refuse, some_of
 
 _ENDINGS = tuple(f"ending{number}" for number in range(4))
 
@@ -92,17 +93,21 @@ def _arc(row: dict[str, Any], _: int, line: int, where: str) -> Choices:
     try:
         stem, choices = row["question"]["stem"], row["question"]["choices"]
         texts, keys = [choice["text"] for choice in choices], [choice["label"] for choice in choices]
-    except (KeyError, TypeError) as error:
+    except (KeyError, TypeError, IndexError) as error:
         raise UserError(f"{where}: not in ARC's form, question > stem and choices > text, label ({error!r})") from None
+    if not all(isinstance(value, str) for value in (stem, *keys)):
+        raise UserError(f"{where}: not in ARC's form; expected texts as the stem and the labels of the choices")
     key = row.get("answerKey") or None
     if key is not None and key not in keys:
-        raise UserError(f"{where}: answerKey is {key!r}; the choices are {', '.join(keys)}")
+        raise UserError(f"{where}: answerKey is {quoted(key)}; the choices are {', '.join(keys)}")
     label = None if key is None else keys.index(key)
     return _choices(str(row.get("id", line - 1)), stem, _texts(texts, where), label, line)
 
 
 def _hellaswag(row: dict[str, Any], number: int, line: int, where: str) -> Choices:
     _require(row, ["ctx", "endings"], where)
+    if not isinstance(row["ctx"], str) or not isinstance(row["endings"], list):
+        raise UserError(f"{where}: expected a text as 'ctx' and a list of texts as 'endings'")
     endings = _texts(row["endings"], where)
     label = _label(row.get("label"), len(endings), where)
     return _choices(str(row.get("ind", number)), row["ctx"], endings, label, line)
@@ -126,12 +131,12 @@ def _texts(choices: list[Any], where: str) -> list[str]:
 def _require(row: dict[str, Any], names: list[str], where: str) -> None:
     for name in names:
         if name not in row:
-            raise UserError(f"{where}: has no {name!r}; it has {', '.join(map(repr, row))}")
+            raise UserError(f"{where}: has no {name!r}; it has {some_of(row)}")
 
 
 def _label(value: Any, count: int, where: str) -> int | None:
     if value in (None, ""):
         return None
-    if not str(value).isdecimal() or int(value) >= count:
-        raise UserError(f"{where}: the label is {value!r}; expected a number from 0 to {count - 1}")
+    if not re.fullmatch("[0-9]{1,9}", str(value)) or int(value) >= count:
+        raise UserError(f"{where}: the label is {quoted(value)}; expected a number from 0 to {count - 1}")
     return int(value)

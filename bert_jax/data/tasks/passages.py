@@ -14,7 +14,7 @@ from bert_jax.data.tasks.encoded import best_windows, windows
 from bert_jax.data.tasks.tables import json_of_text
 from bert_jax.data.tokenizer.layout import Segments, assemble
 from bert_jax.data.tokenizer.tokenizer import Tokenizer
-from bert_jax.errors import UserError
+from bert_jax.errors import UserError, quoted
 
 
 class Answer(NamedTuple):
@@ -51,25 +51,29 @@ def read_squad(path: Path) -> Iterator[PassageQuestion]:
                 for qa in paragraph["qas"]:
                     found = _question(qa, paragraph["context"], path)
                     if found.id in seen:
-                        raise UserError(f"{path}: the question id {found.id} is there twice")
+                        raise UserError(f"{path}: the question id {quoted(found.id)} is there twice")
                     seen.add(found.id)
                     yield found
         except (KeyError, TypeError, AttributeError) as error:
             raise UserError(
                 f"{path}, article {number}: not in SQuAD's form, paragraphs > context and qas > id, question, answers "
-                f"({error!r})"
+                f"({quoted(str(error))})"
             ) from None
 
 
 def _question(qa: dict[str, Any], context: str, path: Path) -> PassageQuestion:
     id = str(qa["id"])
     answers = tuple(Answer(answer["text"], answer["answer_start"]) for answer in qa.get("answers", ()))
+    if not all(isinstance(text, str) for text in (context, qa["question"], *(text for text, _ in answers))):
+        raise TypeError("the context, the question or an answer is not a text")
+    if not all(type(start) is int and start >= 0 for _, start in answers):
+        raise TypeError("an answer_start is not a whole number from 0 up")
     for text, start in answers:
         if context[start : start + len(text)] != text:
             found = context[start : start + len(text)]
             raise UserError(
-                f"{path}, question {id}: the answer {text!r} is not at character {start} of its context, where "
-                f"{found!r} stands"
+                f"{path}, question {quoted(id)}: the answer {quoted(text)} is not at character {start} of its context, "
+                f"where {quoted(found)} stands"
             )
     return PassageQuestion(id, qa["question"], context, answers, bool(qa.get("is_impossible", False)))
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from bert_jax.data.tasks.labelled_text import Columns, LabelledText, label_number, read_table
 from bert_jax.data.tasks.tables import named_rows, tsv_rows
-from bert_jax.errors import UserError
+from bert_jax.errors import UserError, quoted
 
 logger = logging.getLogger(__name__)
 
@@ -127,7 +127,7 @@ def read_diagnostic(path: Path) -> Iterator[LabelledText]:
     for example in read_table(path, columns):
         if label and example.label not in labels:
             where = f"{path}, line {example.line}"
-            raise UserError(f"{where}: the label is {example.label!r}; ax has {', '.join(labels)}")
+            raise UserError(f"{where}: the label is {quoted(example.label)}; ax has {', '.join(labels)}")
         yield example
 
 
@@ -136,7 +136,7 @@ def _label(task: str, layout: GlueTask, cells: list[str], where: str) -> str | f
     if not layout.labels:
         return label_number(found, where)
     if found not in layout.labels:
-        raise UserError(f"{where}: the label is {found!r}; {task} has {', '.join(layout.labels)}")
+        raise UserError(f"{where}: the label is {quoted(found)}; {task} has {', '.join(layout.labels)}")
     return found
 
 

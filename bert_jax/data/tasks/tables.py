@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from bert_jax.data.text.lines import read_lines
-from bert_jax.errors import UserError, Wrong, errors_in_place, refuse
+from bert_jax.errors import UserError, Wrong, errors_in_place, quoted, refuse
 from bert_jax.files import parse_json
 
 FORMATS = {".tsv": "tsv", ".txt": "tsv", ".csv": "csv", ".jsonl": "jsonl", ".json": "json"}
@@ -118,7 +118,7 @@ def named_rows(path: Path, wrong: Wrong = refuse) -> Iterator[tuple[int, dict[st
     if not header:
         raise UserError(f"{path}: is empty; expected a header with the names of the columns")
     if twice := sorted({name for name in header if header.count(name) > 1}):
-        raise UserError(f"{path}, line {first}: the header has {twice[0]!r} twice")
+        raise UserError(f"{path}, line {first}: the header has {quoted(twice[0])} twice")
     blank: list[int] = []
     for row in rows:
         number, cells = (0, header) if isinstance(row, UserError) else row

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from bert_jax.data.text.lines import read_lines
-from bert_jax.errors import UserError, Wrong, errors_in_place, refuse
+from bert_jax.errors import UserError, Wrong, errors_in_place, quoted, refuse
 
 DOCUMENT_START = "-DOCSTART-"
 _PREFIXES = re.compile(r"[BIES]-.+|O")
@@ -53,7 +53,7 @@ def read_conll(path: Path, *, word: int = 0, tag: int | None = -1, wrong: Wrong 
             continue
         where = f"{path}, line {number}"
         if len(cells) < 2 and tag is not None:
-            raise UserError(f"{where}: {line!r} has one column; expected a word, a tab or space, and its tag")
+            raise UserError(f"{where}: {quoted(line)} has one column; expected a word, a tab or space, and its tag")
         if not words:
             first = number
         words.append(_cell(cells, word, where))
@@ -107,7 +107,7 @@ def write_conll(path: Path, sentences: Sequence[TaggedSentence], tags: Sequence[
 def checked_tag(tag: str, where: str) -> str:
     """The tag; UserError, beginning with `where`, if it is neither O nor B-, I-, E- or S- with a type."""
     if not _PREFIXES.fullmatch(tag):
-        raise UserError(f"{where}: the tag is {tag!r}; expected O, or B-, I-, E- or S- and a type")
+        raise UserError(f"{where}: the tag is {quoted(tag)}; expected O, or B-, I-, E- or S- and a type")
     return tag
 
 
@@ -143,7 +143,7 @@ def read_klue_ner(path: Path) -> Iterator[TaggedSentence]:
         where = f"{path}, line {number}"
         character, tab, tag = line.partition("\t")
         if not tab or len(character) != 1:
-            raise UserError(f"{where}: {line!r}; expected one character, a tab, and its tag")
+            raise UserError(f"{where}: {quoted(line)}; expected one character, a tab, and its tag")
         if not characters:
             first = number
         characters.append(character)
@@ -188,5 +188,5 @@ def _prefix_first(tag: str, where: str) -> str:
     if tag in ("O", "-"):
         return "O"
     if not hyphen or not type_ or prefix not in ("B", "I"):
-        raise UserError(f"{where}: the tag is {tag!r}; expected O, -, or a type and -B or -I")
+        raise UserError(f"{where}: the tag is {quoted(tag)}; expected O, -, or a type and -B or -I")
     return f"{prefix}-{type_}"

@@ -5,16 +5,20 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from bert_jax.data.text.documents import DocumentRule
-from bert_jax.data.text.lines import no_progress, read_lines
+from bert_jax.data.text.lines import MAX_LINE_BYTES, no_progress, read_lines
 from bert_jax.data.text.markdown import markdown_lines
 from bert_jax.data.text.sources import PLAIN, CorpusFile
 from bert_jax.data.text.wrapped import unwrap
-from bert_jax.errors import UserError
+from bert_jax.errors import UserError, quoted
 
 MAX_DOCUMENT_CHARS = 8 << 20
-_PARQUET_ROWS = 256
+MOST_INFLATION, LARGEST_INFLATED = 100, 256 << 20
+"""A Parquet file is refused if a part of a column has more than LARGEST_INFLATED bytes, from fewer than one for each
+MOST_INFLATION of them: text is compressed 2 to 10 times."""
+_PARQUET_ROWS = 8  # a few bytes may say that each is the same text of many megabytes
 
 
 class Corpus:
@@ -37,7 +41,8 @@ class Corpus:
     next file (by default a file ends its last document), every "\\r" is dropped, a byte-order mark is text.
     `progress` is called with the number of bytes read, as they are read.
 
-    A document over `max_document_chars` is cut at line ends, so that memory stays bounded; `cut` counts these. During
+    A document over `max_document_chars` is cut at line ends, a longer line at blanks, so that memory stays bounded;
+    `cut` counts these. During
     and after the iteration, `documents` counts the documents as they are in the files.
 
     Raises UserError, naming file and line: bytes that are not UTF-8, damaged compression, a line that is not a JSON
@@ -118,7 +123,7 @@ def _lines(
 def _pieces(lines: Iterable[str], max_chars: int) -> Iterator[str]:
     """The lines that are not blank as one text, or as several texts of at most `max_chars`."""
     piece, length = [], 0
-    for line in lines:
+    for line in itertools.chain.from_iterable(_cut_line(whole, max_chars) for whole in lines):
         if not line.strip():
             continue
         if piece and length + len(line) > max_chars:
@@ -128,6 +133,17 @@ def _pieces(lines: Iterable[str], max_chars: int) -> Iterator[str]:
         length += len(line) + 1
     if piece:
         yield "\n".join(piece)
+
+
+def _cut_line(line: str, max_chars: int) -> Iterator[str]:
+    """The line, or parts of at most `max_chars` that end at a blank if one is near."""
+    start = 0
+    while len(line) - start > max_chars:
+        blank = line.rfind(" ", start + max_chars // 2, start + max_chars)
+        end = start + max_chars if blank < 0 else blank + 1
+        yield line[start:end]
+        start = end
+    yield line[start:] if start else line
 
 
 def read_texts(
@@ -183,6 +199,7 @@ def _read_parquet(
                 if field not in names:
                     raise UserError(f"{path}: no column {field!r}; the file has {_some_names(names)}")
             size, rows = path.stat().st_size, max(file.metadata.num_rows, 1)
+            _check_inflation(file.metadata, path)
             groups = range(source.start, file.num_row_groups if source.stop is None else source.stop)
             for batch in file.iter_batches(batch_size=_PARQUET_ROWS, row_groups=groups, columns=list(fields)):
                 for value in batch.to_pylist():
@@ -206,12 +223,28 @@ def import_parquet(path: Path) -> None:
 
 def parquet_error(path: Path, row: int, error: Exception) -> UserError:
     """An error of pyarrow as a UserError that names the file and the last row that was read."""
-    return UserError(f"{path}, after row {row}: cannot be read as Parquet ({str(error).splitlines()[0]})")
+    return UserError(f"{path}, after row {row}: cannot be read as Parquet ({quoted(str(error))})")
+
+
+def _check_inflation(metadata: Any, path: Path) -> None:
+    for number in range(metadata.num_row_groups):
+        group = metadata.row_group(number)
+        for column in map(group.column, range(group.num_columns)):
+            inflated, stored = column.total_uncompressed_size, column.total_compressed_size
+            if inflated > LARGEST_INFLATED and inflated > MOST_INFLATION * stored:
+                raise UserError(
+                    f"{path}: {stored:,} bytes of a column become {inflated:,}, which is no text; a column may grow "
+                    f"{MOST_INFLATION} times, or to {LARGEST_INFLATED >> 20} MB in one row group"
+                )
 
 
 def _checked_text(value: object, field: str, where: str) -> str:
     if not isinstance(value, str):
         raise UserError(f"{where}: the field {field!r} is {_kind(value)}, expected text")
+    if len(value) > MAX_LINE_BYTES:
+        raise UserError(
+            f"{where}: the field {field!r} has {len(value):,} characters; at most {MAX_LINE_BYTES:,} are read"
+        )
     try:
         value.encode()
     except UnicodeEncodeError as error:
@@ -228,7 +261,7 @@ def _kind(value: object) -> str:
 
 def _some_names(names: Iterable[str]) -> str:
     names = list(names)
-    return ", ".join(names[:6]) + (", ..." if len(names) > 6 else "") if names else "none"
+    return ", ".join(f"{name:.40}" for name in names[:6]) + (", ..." if len(names) > 6 else "") if names else "none"
 
 
 # sentencex takes quadratic time if many sentences follow one another without a space (80,000 characters of

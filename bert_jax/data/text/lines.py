@@ -10,11 +10,14 @@ from typing import IO
 
 from bert_jax.errors import UserError, Wrong, refuse
 
-MAX_LINE_BYTES = 256 << 20
+MAX_LINE_BYTES = 64 << 20
+"""The longest line that is read, in bytes of decompressed text."""
 _GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
 _UTF16 = (b"\xff\xfe", b"\xfe\xff")
 _MARK = b"\xef\xbb\xbf"
 _BUFFER = 1 << 20
+# A zstd block of 4 bytes may stand for 128 KiB, so this many bytes may become 64 MiB; fewer would be slower.
+_ZSTD_BYTES_AT_ONCE = 2 << 10
 
 
 def no_progress(_: int) -> None:
@@ -43,7 +46,7 @@ def read_lines(
     `start`. lines_before: how many lines there are before `start`.
 
     Raises UserError, naming file and line, on bytes that are not UTF-8, a damaged or truncated compressed file, a
-    line over 256 MB, and on errors of the operating system.
+    line over `MAX_LINE_BYTES`, and on errors of the operating system.
     """
     for number, raw in _raw_lines(path, progress, start, stop, lines_before):
         if as_tensorflow:
@@ -87,7 +90,8 @@ def _raw_lines(
                 position += len(raw)
                 if len(raw) > MAX_LINE_BYTES:
                     raise UserError(
-                        f"{path}, line {number}: longer than {MAX_LINE_BYTES >> 20} MB; break it into lines"
+                        f"{path}, line {number}: longer than {MAX_LINE_BYTES >> 20} MB; split it "
+                        "(text: fold -s -w 1000000 FILE, JSON: several objects)"
                     )
                 yield number, raw
     except READING_ERRORS as error:
@@ -140,7 +144,10 @@ def _decode(raw: bytes, source: str, number: int) -> str:
 
 @contextmanager
 def open_text(path: Path, progress: Callable[[int], None] = no_progress) -> Iterator[IO[bytes] | gzip.GzipFile]:
-    """The bytes of a text file, decompressed; `progress` is called with the numbers of bytes read from the disk."""
+    """The bytes of a text file, decompressed; `progress` is called with the numbers of bytes read from the disk.
+
+    Memory: about 64 MiB at most, whatever the file holds, because it is decompressed a little at a time.
+    """
     compression = compression_of(path)
     with io.BufferedReader(_CountedFile(path, progress), _BUFFER) as file:
         if compression == "gzip":
@@ -206,7 +213,7 @@ class _ZstdFile(io.RawIOBase):
     def readinto(self, buffer) -> int:
         while not self._decoded:
             if not self._encoded:
-                self._encoded = self._file.read(_BUFFER // 8)
+                self._encoded = self._file.read(_ZSTD_BYTES_AT_ONCE)
                 if not self._encoded:
                     if self._frame:
                         raise EOFError

@@ -87,8 +87,11 @@ def _pass_over(file: IO[bytes] | gzip.GzipFile, size: int) -> tuple[int, int]:
     passed = lines = 0
     while passed < size and (block := file.read(min(_BLOCK, size - passed))):
         passed, lines = passed + len(block), lines + block.count(b"\n")
-    rest = file.readline() if size else b""
-    return passed + len(rest), lines + rest.endswith(b"\n")
+    ended = not size
+    while not ended and (part := file.readline(_BLOCK)):
+        ended = part.endswith(b"\n")
+        passed, lines = passed + len(part), lines + ended
+    return passed, lines
 
 
 def _row_groups(source: CorpusFile, size: int) -> list[CorpusFile]:

@@ -129,8 +129,8 @@ def _in_zip(path: Path) -> tuple[str, str]:
     try:
         with zipfile.ZipFile(path) as archive:
             names = archive.namelist()
-            kind = archive.read("mimetype").decode(errors="replace") if "mimetype" in names else ""
-    except (zipfile.BadZipFile, OSError, NotImplementedError, RuntimeError):
+            kind = _start_of(archive, "mimetype") if "mimetype" in names else ""
+    except Exception:  # zipfile raises many kinds; whatever is wrong with the archive, it is not text
         names, kind = [], ""
     if "epub" in kind:
         return "an EPUB book", _PANDOC
@@ -139,6 +139,11 @@ def _in_zip(path: Path) -> tuple[str, str]:
     if any(name.startswith("word/") for name in names):
         return "a Word document", _PANDOC
     return "a ZIP archive", "unpack it: unzip '{name}'"
+
+
+def _start_of(archive: zipfile.ZipFile, name: str) -> str:
+    with archive.open(name) as member:
+        return member.read(100).decode(errors="replace")
 
 
 def _starts(*heads: bytes) -> Callable[[bytes], bool]:

@@ -8,7 +8,7 @@ from typing import Any
 import tokenizers
 
 from bert_jax.data.tokenizer.families import ROLES, Family, special_tokens_of
-from bert_jax.errors import UserError
+from bert_jax.errors import UserError, quoted
 from bert_jax.files import read_object
 
 _TYPES: dict[str, tuple[type, ...]] = {
@@ -118,7 +118,7 @@ class Beside:
                 continue
             expected = known.get(token, backend.get_vocab_size())
             if i != expected:
-                raise UserError(f"{self.folder}: added token {token!r} has id {i}, expected {expected}")
+                raise UserError(f"{self.folder}: added token {quoted(token)} has id {i}, expected {expected}")
             options = {k: bool(entry[k]) for k in ("single_word", "lstrip", "rstrip", "normalized") if k in entry}
             special = bool(entry.get("special", False)) or token in special_tokens.values()
             one = tokenizers.AddedToken(token, special=special, **({"lstrip": token in lstrip} | options))
@@ -148,7 +148,7 @@ def _read_config(folder: Path) -> dict[str, Any]:
     for name, kinds in _TYPES.items():
         if name in config and not isinstance(config[name], kinds):
             expected = " or ".join("null" if kind is type(None) else kind.__name__ for kind in kinds)
-            raise UserError(f"{path}: {name} is {config[name]!r}, expected {expected}")
+            raise UserError(f"{path}: {name} is {quoted(config[name])}, expected {expected}")
     return config
 
 
@@ -179,6 +179,6 @@ def _added_tokens(folder: Path, config: Mapping[str, Any]) -> dict[int, dict[str
         added |= {int(i): {"content": token} for token, i in older.items()}
         if not all(isinstance(entry["content"], str) for entry in added.values()):
             raise TypeError("a token is not a string")
-    except (TypeError, ValueError, KeyError, AttributeError) as error:
-        raise UserError(f"{path}: its added tokens are not a table of ids and tokens ({error})") from None
+    except (TypeError, ValueError, KeyError, AttributeError, OverflowError) as error:
+        raise UserError(f"{path}: its added tokens are not a table of ids and tokens ({quoted(str(error))})") from None
     return dict(sorted(added.items()))

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from bert_jax.errors import UserError
+from bert_jax.errors import UserError, quoted
 from bert_jax.files import file_digest, near_path, read_json
 
 SCHEMA = 1
@@ -120,14 +120,14 @@ def read_facts(directory: str | os.PathLike[str]) -> Facts:
     if not isinstance(fields, dict) or fields.get("schema") != SCHEMA:
         found = fields.get("schema") if isinstance(fields, dict) else type(fields).__name__
         raise UserError(
-            f"{path}: schema {found!r:.40}, but this version of bert_jax reads {SCHEMA}; export again with it"
+            f"{path}: schema {quoted(found)}, but this version of bert_jax reads {SCHEMA}; export again with it"
         )
     if fields.pop("sha256", None) != _sum_of(fields):
         raise UserError(f"{path}: damaged or changed, its sha256 does not match; export again")
     del fields["schema"]
     try:
         facts = _facts_of(fields)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise UserError(f"{path}: has unexpected fields or lacks some ({_one_line(error)}); export again") from None
     for name, expected in facts.files.items():
         _check_file(path.parent / name, expected)
@@ -143,7 +143,7 @@ def _facts_of(fields: dict[str, Any]) -> Facts:
     facts = Facts(**fields)
     if not {PROGRAMS, WEIGHTS} <= set(facts.files) or any(Path(name).name != name for name in facts.files):
         raise ValueError("files")
-    return Facts(
+    found = Facts(
         **fields
         | {
             "platforms": tuple(facts.platforms),
@@ -153,6 +153,11 @@ def _facts_of(fields: dict[str, Any]) -> Facts:
             "outputs": tuple(map(_spec_of, fields["outputs"])),
         }
     )
+    if not found.shapes or not isinstance(found.jax, str) or type(found.calling_convention_version) is not int:
+        raise ValueError("shapes, made_by or calling_convention_version")
+    for spec in (*found.inputs, *found.outputs):
+        spec.shape(found.sizes(1, 1))  # its axes are known
+    return found
 
 
 def _spec_of(fields: dict[str, Any]) -> ArraySpec:

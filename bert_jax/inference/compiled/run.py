@@ -11,7 +11,7 @@ import jax
 import numpy as np
 from jax import export as jax_export
 
-from bert_jax.errors import UserError
+from bert_jax.errors import UserError, quoted
 from bert_jax.formats.safetensors import TensorFile
 from bert_jax.inference.compiled.facts import (
     FACTS,
@@ -26,6 +26,9 @@ from bert_jax.inference.compiled.facts import (
 )
 from bert_jax.inference.engine.batching import plan_batches
 from bert_jax.runtime.compilation_cache import keep_compiled_programs
+
+LARGEST_PROGRAMS = 256 << 20
+"""Bytes of all programs of a folder at most, when they are unpacked. One of BERT-large has a megabyte."""
 
 Shape = tuple[int, int]
 Row = Mapping[str, Any] | Sequence[int] | np.ndarray
@@ -239,9 +242,15 @@ def read_programs(folder: Path, facts: Facts) -> dict[Shape, jax_export.Exported
     path = folder / PROGRAMS
     try:
         with zipfile.ZipFile(path) as file:
+            inflated = sum(file.getinfo(program_name(*shape)).file_size for shape in facts.shapes)
+            if inflated > LARGEST_PROGRAMS:
+                raise UserError(f"{path}: {inflated:,} bytes of programs; at most {LARGEST_PROGRAMS >> 20} MB are read")
             blobs = {shape: file.read(program_name(*shape)) for shape in facts.shapes}
-    except (zipfile.BadZipFile, KeyError) as error:
-        raise UserError(f"{path}: does not have the programs that {FACTS} names ({error}); export again") from None
+    except UserError:
+        raise
+    except Exception as error:  # zipfile raises many kinds
+        what = f"does not have the programs that {FACTS} names"
+        raise UserError(f"{path}: {what} ({quoted(str(error))}); export again") from None
     programs = {}
     for shape, blob in blobs.items():
         try:

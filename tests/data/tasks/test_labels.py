@@ -38,7 +38,7 @@ def test_what_cannot_be_learnt_is_one_line():
         find_labels(examples("a", "a", "a"))
     with pytest.raises(UserError, match="line 3: has no label"):
         find_labels(examples("a", None))
-    with pytest.raises(UserError, match=r"dev.csv, line 3: the label 'c' is not in the training data \(a, b\)"):
+    with pytest.raises(UserError, match=r"dev.csv, line 3: the label 'c' is not in the training data \('a', 'b'\)"):
         label_ids(examples("a", "c"), ("a", "b"), "dev.csv")
 
 

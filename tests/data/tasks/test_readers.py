@@ -153,7 +153,7 @@ def test_squad(tmp_path):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (squad(answers=[{"text": "dog", "answer_start": 4}]), "question q: the answer 'dog' is not at character 4"),
+        (squad(answers=[{"text": "dog", "answer_start": 4}]), "question 'q': the answer 'dog' is not at character 4"),
         ("[]x", "not JSON"),
         ('{"version": 1}', 'expected an object with a list "data"'),
         ('{"data": [{"title": "x"}]}', "article 1: not in SQuAD's form"),

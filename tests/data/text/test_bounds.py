@@ -1,0 +1,112 @@
+"""Files that inflate: memory stays bounded whatever a small file becomes, and what no text would be is refused."""
+
+import gzip
+import json
+import tracemalloc
+import zipfile
+from pathlib import Path
+
+import pytest
+import zstandard
+
+from bert_jax.data.text import corpus
+from bert_jax.data.text.corpus import Corpus
+from bert_jax.data.text.lines import read_lines
+from bert_jax.data.text.ranges import divide
+from bert_jax.data.text.sources import find_sources
+from bert_jax.errors import UserError
+
+
+def zeros(path: Path, count: int, *, line: int = 0) -> Path:
+    """`count` MB of zeros, or of lines of `line` MB, in a few kilobytes."""
+    made = gzip.open(path, "wb", compresslevel=1) if path.suffix == ".gz" else zstandard.open(path, "wb")
+    with made as file:
+        for number in range(1, count + 1):
+            file.write(b"a" * (1 << 20))
+            if line and number % line == 0:
+                file.write(b"\n")
+    return path
+
+
+def peak_of(work) -> int:
+    tracemalloc.start()
+    try:
+        work()
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("name", ["a.txt.zst", "a.txt.gz"])
+def test_a_line_without_end_in_a_small_file_is_refused_with_bounded_memory(name, tmp_path):
+    path = zeros(tmp_path / name, 150)
+    assert path.stat().st_size < 1 << 20
+
+    def read():
+        with pytest.raises(UserError, match=rf"{name}, line 1: longer than 64 MB; split it \(text: fold -s"):
+            list(read_lines(path))
+
+    assert peak_of(read) < 260 << 20
+
+
+@pytest.mark.parametrize("name", ["a.txt.zst", "a.txt.gz"])
+def test_dividing_such_a_file_keeps_no_line(name, tmp_path):
+    path = zeros(tmp_path / name, 150)
+    (source,) = find_sources([path])
+    assert peak_of(lambda: divide(source, 1 << 20)) < 90 << 20
+
+
+def test_a_zstd_file_is_decompressed_a_little_at_a_time(tmp_path):
+    path = zeros(tmp_path / "a.txt.zst", 300, line=1)
+    assert peak_of(lambda: [None for _ in read_lines(path)]) < 150 << 20
+
+
+def test_a_long_line_is_cut_at_blanks_and_loses_nothing(tmp_path):
+    text = "".join(f"word{number} " for number in range(500)).strip()
+    (tmp_path / "a.txt").write_text(f"{text}\n\nNext.\n")
+    found = Corpus(find_sources([tmp_path / "a.txt"]), max_document_chars=100)
+    pieces = list(found)
+    assert " ".join(piece.strip() for piece in pieces[:-1]) == text
+    assert max(map(len, pieces)) <= 100
+    assert (found.documents, found.cut) == (2, 1)
+
+
+def test_parquet_that_repeats_one_long_text_takes_the_memory_of_a_few(tmp_path):
+    pyarrow = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    words = pyarrow.array(["long text " * 300_000])
+    column = pyarrow.DictionaryArray.from_arrays(pyarrow.array([0] * 256, pyarrow.int32()), words)
+    parquet.write_table(pyarrow.table({"text": column}), tmp_path / "a.parquet", compression="zstd")
+    assert (tmp_path / "a.parquet").stat().st_size < 100_000
+    before = pyarrow.default_memory_pool().max_memory()
+    assert sum(1 for _ in corpus.read_texts(find_sources([tmp_path / "a.parquet"])[0], ["text"])) == 256
+    assert pyarrow.default_memory_pool().max_memory() < max(before, 200 << 20)
+
+
+def test_parquet_that_inflates_as_no_text_does_is_refused(tmp_path, monkeypatch):
+    pyarrow = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    parquet.write_table(pyarrow.table({"text": ["x" * 3_000_000]}), tmp_path / "a.parquet", compression="zstd")
+    assert len(list(Corpus(find_sources([tmp_path / "a.parquet"])))) == 1
+    monkeypatch.setattr(corpus, "LARGEST_INFLATED", 1 << 20)
+    with pytest.raises(UserError, match=r"a\.parquet: [\d,]+ bytes of a column become [\d,]+, which is no text"):
+        list(Corpus(find_sources([tmp_path / "a.parquet"])))
+
+
+def test_an_archive_whose_mimetype_inflates_is_named_as_an_archive(tmp_path):
+    with zipfile.ZipFile(tmp_path / "a.txt", "w", zipfile.ZIP_DEFLATED) as file:
+        file.writestr("mimetype", b"\0" * (50 << 20))
+
+    def read():
+        with pytest.raises(UserError, match="a ZIP archive, not text"):
+            find_sources([tmp_path / "a.txt"])
+
+    assert peak_of(read) < 10 << 20
+
+
+def test_a_json_line_that_is_nested_too_deeply_is_refused(tmp_path):
+    (tmp_path / "a.jsonl").write_text(json.dumps({"text": "a"}) + "\n" + '{"text": ' + "[" * 100_000 + "\n")
+    with pytest.raises(UserError, match=r"a\.jsonl, line 2: not JSON"):
+        list(Corpus(find_sources([tmp_path / "a.jsonl"])))
