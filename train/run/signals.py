@@ -76,11 +76,13 @@ class Signals:
 
     def _listen(self) -> None:
         while True:
+            handled = dict(self._handled)
             try:
                 found = self._read.recv(64)
             except TimeoutError:
-                # An event loop in the main thread puts its own socket in place of this one for as long as it runs.
-                found = [n for n in NUMBERS for _ in range(self._handled[n] - self._taken[n])]
+                # An event loop in the main thread puts its own socket in place of this one for as long as it runs. What
+                # was handled before this wait, and did not come in it, went there.
+                found = [number for number in NUMBERS for _ in range(handled[number] - self._taken[number])]
             else:
                 if not found:
                     return

@@ -41,8 +41,10 @@ def main(argv):
         with StopRequest(phases, budgets.grace, lambda: not unsaved) as stop, phases("save"):
             if where == "compiled":
                 hang()
+            if where == "diverted":
+                signal.set_wakeup_fd(-1)
             print("ready", flush=True)
-            while (code := stop.exit_code(1)) is None:
+            while (code := stop.exit_code(1)) is None or where == "diverted":
                 time.sleep(0.01)
             return code
 
@@ -101,6 +103,7 @@ INTERRUPTED = "interrupted; the same command continues where this one stopped"
         ("loading", "TERM", 75, TERMINATED.removeprefix("program: ")),
         ("loading", "INT", 130, INTERRUPTED),
         ("quick", "TERM", 75, TERMINATED),
+        ("diverted", "TERM", 75, TERMINATED),  # an event loop has its own wakeup socket
     ],
 )
 def test_a_signal_ends_a_program_that_has_nothing_to_save_at_once(tmp_path: Path, where, numbers, code, line):
