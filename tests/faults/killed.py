@@ -21,7 +21,7 @@ POINTS = {
     "a program is compiled": "jax._src.compiler:compile_or_get_cached",
     "a step is dispatched": "train.run.meter:Meter.push",
     "a row of metrics is written": "train.run.lines:MetricsFile.add",
-    "rows are synced": "train.run.lines:Lines.sync",
+    "rows are synced": "train.run.outlet:GrowingFile.sync",
     "a save starts": "bert_jax.training.checkpoint.checkpoints:Checkpoints.save",
     "a save is written": "bert_jax.training.checkpoint.checkpoints:orbax.save_async",
     "a save is hashed": "bert_jax.training.checkpoint.checkpoints:hash_and_sync",

@@ -38,7 +38,7 @@ class Slices(Protocol):
 
 
 class Opened(dict[int, Any]):
-    """`opened[number]` is `open_one(number)`, called the first time and kept.
+    """`opened[number]` is `open_one(number)`, called the first time and kept; the array itself once that is verified.
 
     Raises IndexError for a number that is not in range(count).
     """
@@ -50,8 +50,10 @@ class Opened(dict[int, Any]):
     def __missing__(self, number: int) -> Any:
         if not 0 <= number < self._count:
             raise IndexError(number)
-        found = self._open_one(number)
-        self[number] = found
+        found = self[number] = self._open_one(number)
+        if hasattr(found, "when_verified"):
+            own = weakref.ref(self)  # so that dropping this object closes the files at once
+            found.when_verified = lambda array: (opened := own()) is not None and opened.update({number: array})
         return found
 
 

@@ -172,8 +172,11 @@ class PreparedRows:
 
     def _take(self, parts: Opened, examples_B: np.ndarray) -> np.ndarray:
         """Rows `examples_B` of the concatenated `parts`, without concatenating them."""
-        if len(self._parts) == 1 and isinstance(parts[0], VerifiedSlices):
-            return parts[0].take(examples_B)
+        if len(self._parts) == 1:
+            if isinstance(parts[0], VerifiedSlices):
+                return parts[0].take(examples_B)
+            if isinstance(parts[0], np.ndarray):
+                return parts[0][examples_B]
         part_B = np.searchsorted(self._offsets, examples_B, side="right") - 1
         first_B = examples_B - self._offsets[part_B]
         return np.concatenate([parts[p][i : i + 1] for p, i in zip(part_B.tolist(), first_B.tolist(), strict=True)])

@@ -1,11 +1,11 @@
 """Arrays whose blocks are verified when a row of them is first read, so that no batch is made of damaged bytes."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
-from bert_jax.data.pretraining.arrays import FileSlices, most_maps, open_maps
+from bert_jax.data.pretraining.arrays import FileSlices, Slices, most_maps, open_maps
 from bert_jax.data.pretraining.shards import MEND, BlockSums
 from bert_jax.errors import UserError
 
@@ -14,7 +14,13 @@ class VerifiedSlices:
     """An array in a .npy file of prepared data, with the sums that the manifest has of it.
 
     The first read of a row verifies the blocks in which it lies: it reads each whole, once in the life of this object.
+
+    Attributes:
+        when_verified: called with the array, once all of its blocks are verified, so that its owner can do without this
+            object: looking up whether a block is verified costs more than slicing a memory map.
     """
+
+    when_verified: Callable[[Slices], None] | None = None
 
     def __init__(self, file: FileSlices, entry: Mapping[str, Any]):
         """
@@ -29,7 +35,7 @@ class VerifiedSlices:
         if file.size != self._sums.size:
             raise UserError(f"{file.path}: {file.size} bytes, the manifest says {self._sums.size}; {MEND}")
         self.dtype, self.shape = file.dtype, file.shape
-        self._verified = bytearray(self._sums.count)
+        self._verified, self._left = bytearray(self._sums.count), self._sums.count
         self._rows: FileSlices | np.ndarray = file
         self._memory: memoryview | None = None
         if len(file) and open_maps() < most_maps():
@@ -67,4 +73,7 @@ class VerifiedSlices:
             raise UserError(
                 f"{self._file.path}: bytes {start} to {stop} are not what was written (their sum differs); {MEND}"
             )
+        self._left -= not self._verified[number]
         self._verified[number] = 1
+        if not self._left and self.when_verified:
+            self.when_verified(self._rows)
