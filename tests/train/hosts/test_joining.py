@@ -290,3 +290,28 @@ hosts.leave()
             ends = started.wait()
     assert [end.code for end in ends] == [0, 0], ends
     assert [end.out.strip().splitlines()[-1] for end in ends] == ["0 0 2 4", "0 1 2 4"]
+
+
+LATE = """
+import sys, time
+import jax, numpy as np
+from bert_jax.runtime import hosts
+from bert_jax.training.sharding import MeshConfig, make_mesh
+hosts.join()
+mesh = make_mesh(MeshConfig(data=2, fsdp=2))
+hosts.connect(mesh)
+whole, rows = (jax.NamedSharding(mesh, jax.P(*axes)) for axes in ((), (("data", "fsdp"),)))
+ones = jax.make_array_from_callback((4,), rows, lambda place: np.ones(1))
+if sys.argv[1] == "1":
+    time.sleep(40)  # compiles, while the other had the program in its cache
+print(float(jax.jit(lambda x: x.sum(), out_shardings=whole)(ones)), flush=True)
+hosts.leave()
+"""
+
+
+@pytest.mark.exhaustive
+def test_a_process_that_compiles_for_longer_than_the_others_is_waited_for(tmp_path):
+    """Without `connect` JAX gives up after 30 seconds, on CPUs."""
+    with Hosts(2, lambda number: ["-c", LATE, str(number)], tmp_path) as pod:
+        ends = pod.wait()
+    assert [(end.code, "4.0" in end.out.split()) for end in ends] == [(0, True)] * 2, ends
