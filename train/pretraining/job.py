@@ -148,6 +148,7 @@ class PretrainingJob(ModelJob):
         model, objective = HEADS[head_for(data)](config.model), objective_of(config, data, mesh)
         tx, schedule = make_optimizer(config.optimizer), make_schedule(config.optimizer)
         super().__init__(config, mesh, model, objective, tx, schedule)
+        self.rollbacks = config.rollbacks
         self._run, self._data, self._source = run, data, source
         self._eval_step = compile_eval_step(model, mesh=mesh, pretraining=pretraining_of(config, mesh))
         self._unigram = None if data.unigram_counts is None else Unigram.of(data.unigram_counts)

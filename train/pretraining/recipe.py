@@ -103,6 +103,7 @@ class PretrainConfig(ShownConfig):
     max_skipped_in_a_row  non-finite steps after which the run stops with exit code 3
     max_failed_saves      failed saves in a row after which the run stops with exit code 74
     budgets               seconds after which a phase of the run counts as hanging
+    rollbacks             how often it goes back to its last good checkpoint instead and passes over the batches since
     export_at_end         write the model to export/ at the end, for transformers and the verbs
     track                 also send the metrics to Weights & Biases ("wandb") or MLflow ("mlflow")
     """
@@ -139,6 +140,7 @@ class PretrainConfig(ShownConfig):
     max_skipped_in_a_row: int = 20
     max_failed_saves: int = 5
     budgets: Budgets = field(default_factory=Budgets)
+    rollbacks: int = 0
     export_at_end: bool = True
     track: Literal["wandb", "mlflow"] | None = None
 
@@ -175,6 +177,8 @@ class PretrainConfig(ShownConfig):
         ):
             if getattr(self, name) < 1:
                 raise UserError(f"{name}: found {getattr(self, name)}; at least 1")
+        if self.rollbacks < 0:
+            raise UserError(f"rollbacks: found {self.rollbacks}; at least 0")
         if self.accumulation is not None:
             if self.accumulation < 1:
                 raise UserError(f"accumulation: found {self.accumulation}; at least 1")

@@ -267,8 +267,9 @@ def refuse_links(folder: Path) -> None:
                 )
 
 
-# Fields that say where metrics go, or suit the run to a machine: a resumed run may have others.
-_FREE = ("track", "accumulation", "tokens_per_device", "max_failed_saves", "budgets")
+# Fields that say where metrics go, suit the run to a machine, or let it go on where it failed: a resumed run may have
+# others.
+_FREE = ("track", "accumulation", "tokens_per_device", "max_failed_saves", "budgets", "rollbacks")
 
 
 def _as_saved(config: Any) -> dict[str, Any]:

@@ -24,6 +24,7 @@ from train.run.directory import RunDirectory
 from train.run.goodput import Goodput
 from train.run.log import RunLog, SilentLog, open_log
 from train.run.meter import Meter, Spent, mean_of_good_steps
+from train.run.rollback import Rollbacks, skipped_in_a_row
 from train.run.saving import NotSavedError, Saves
 from train.run.stopping import EXIT_DONE, EXIT_NOT_FINITE, EXIT_NOT_SAVED, StopRequest
 
@@ -40,10 +41,12 @@ class Job(Protocol):
             checkpoints; max_failed_saves, in a row; budgets, of the watchdog; track, a service that gets
             the metrics, or None.
         mesh: the devices.
+        rollbacks: how often the run may go back to a good checkpoint (see `Rollbacks`).
     """
 
     config: Any
     mesh: Mesh
+    rollbacks: int
 
     @property
     def target(self) -> TrainState:
@@ -93,6 +96,8 @@ class Job(Protocol):
 
 class ModelJob:
     """A base class of jobs: one model on a mesh, with its first state, its training step and its logged metrics."""
+
+    rollbacks = 0
 
     def __init__(
         self,
@@ -150,12 +155,15 @@ def prefetched_batches(source: StepSource, first: int, stop: int) -> Generator[t
 def train(job: Job, run: RunDirectory, goodput: Goodput) -> int:
     """Trains to the job's end, from the newest undamaged checkpoint of `run` if it has one; returns the exit code."""
     try:
-        return _train(job, run, goodput)
+        while (code := _train(job, run, goodput)) is None:
+            pass
+        return code
     except NotSavedError:  # the log has the reason
         return EXIT_NOT_SAVED
 
 
-def _train(job: Job, run: RunDirectory, goodput: Goodput) -> int:
+def _train(job: Job, run: RunDirectory, goodput: Goodput) -> int | None:
+    """The exit code; None if the run went back, and continues from its newest checkpoint."""
     config, phases = job.config, goodput.phases
     step = first_step = 0
     phases.go_on_with("start")
@@ -173,11 +181,13 @@ def _train(job: Job, run: RunDirectory, goodput: Goodput) -> int:
         goodput.begin_at(step)
         before = Spent(**recorded.get("spent", {})) if restored is None or "spent" in recorded else None
         meter = Meter(config.model, step, job.mesh.size, before, recorded.get("unlogged", ()))
+        rollbacks = Rollbacks(job.rollbacks, recorded)
+        went_back = rollbacks.just_ended(step)
 
         log = stack.enter_context(
             open_log(
                 run.path,
-                start_step=step,
+                start_step=went_back[0] if went_back else step,
                 written=recorded.get("metrics"),
                 total_steps=config.total_steps,
                 spent=meter.spent,
@@ -193,18 +203,46 @@ def _train(job: Job, run: RunDirectory, goodput: Goodput) -> int:
         if folder := cache_folder():
             log.say(f"compiled programs are kept in {folder}")
         job.on_start(log, resumed=resumed)
+        if went_back:
+            log.record("rollback", step, {"back_to": went_back[0], "passed_over": step - went_back[0]})
+            if step == config.total_steps:
+                job.evaluate(state, step, log)
         feed = stack.enter_context(closing(job.batches(step)))
         saves = Saves(checkpoints, config, log.say)
         compiled: set[Any] = set()
-        code = EXIT_DONE
+        code, waiting, unsaved = EXIT_DONE, False, None
 
         def facts() -> dict[str, Any]:
             goodput.saved(step)
-            return job.facts() | meter.facts(step) | log.keep()
+            return job.facts() | rollbacks.facts() | meter.facts(step) | log.keep()
 
-        def log_if_due() -> None:
+        def log_and_check() -> str | None:
+            """Logs the steps whose metrics were fetched, if that is due; returns the reason to stop after the last."""
+            if meter.newest is None:
+                return None
             if meter.has_unlogged and (meter.step % config.log_every == 0 or meter.step == config.total_steps):
                 log.record("train", meter.step, meter.summary(config.total_steps, job.summarise))
+            return job.why_stop(meter.newest, meter.step)
+
+        def save(*, at_the_end: bool) -> str | None:
+            """Saves the state; returns the reason if that is to wait, because the step that made it was skipped."""
+            if skipped := skipped_in_a_row(state.skipped_in_a_row):
+                steps = f"{skipped} steps" if skipped > 1 else "step"
+                return f"the last {steps} up to step {step:,} had a non-finite loss or gradient"
+            (saves.save_last if at_the_end else saves.save)(step, state, facts)
+            return None
+
+        def not_finite(why: str, trained: int, until: int) -> int | None:
+            """The exit code; None to continue from the checkpoint that the run went back to."""
+            with phases("save"):
+                facts = meter.facts(step)
+                back_to = rollbacks.recover(checkpoints, saves, job.target, trained, until, facts, log.say)
+            if back_to is None:
+                log.say(f"stopping: {why}")
+                return EXIT_NOT_FINITE
+            goodput.begin_at(back_to)
+            goodput.saved(until)
+            return None if code == EXIT_DONE else code
 
         phases.go_on_with("step")
         for batch, waited in phases.each("input", feed):
@@ -216,16 +254,17 @@ def _train(job: Job, run: RunDirectory, goodput: Goodput) -> int:
             last = step == config.total_steps
             meter.push(metrics, batch, waited)
             code = stop.exit_code(step) or EXIT_DONE
-            log_if_due()
+            why = log_and_check()
             evaluates = step % config.eval_every == 0 or last
             with meter.pause(), phases("save"):
                 due = saves.due(step)
-            if evaluates or due or code != EXIT_DONE:
+            waiting = waiting or due or code != EXIT_DONE
+            if (evaluates or waiting) and not why:
                 meter.flush()  # a checkpoint must not be on the disk before the rows of its steps are
-                log_if_due()
-            if meter.newest and (why := job.why_stop(meter.newest, meter.step)):
-                log.say(f"stopping: {why}")
-                return EXIT_NOT_FINITE
+                why = log_and_check()
+            if why:
+                assert meter.newest is not None
+                return not_finite(why, meter.step - skipped_in_a_row(meter.newest["skipped_in_a_row"]), meter.step)
 
             with meter.pause():
                 over = last
@@ -233,25 +272,36 @@ def _train(job: Job, run: RunDirectory, goodput: Goodput) -> int:
                     with phases("evaluation"):
                         over = job.evaluate(state, step, log) or last
                         log.draw()
-                try:
-                    with phases("save"):
-                        if over or code != EXIT_DONE:
-                            saves.save_last(step, state, facts)
-                        elif due:
-                            saves.save(step, state, facts)
-                except NonFiniteError as error:
-                    log.say(f"stopping: {error}; earlier checkpoints are kept. Lower optimizer.learning_rate")
-                    return EXIT_NOT_FINITE
+                if waiting := waiting or over:
+                    try:
+                        with phases("save"):
+                            unsaved = save(at_the_end=over or code != EXIT_DONE)
+                    except NonFiniteError as error:
+                        unsaved = str(error)
+                        if code == EXIT_DONE:
+                            return not_finite(f"{error}; earlier checkpoints are kept. {_LOWER}", step, step)
+                    waiting = unsaved is not None
             log.advance(step)
             if over or code != EXIT_DONE:
                 break
 
-        if code != EXIT_DONE:
+        if unsaved and code == EXIT_DONE:
+            trained = step - skipped_in_a_row(state.skipped_in_a_row)
+            return not_finite(f"{unsaved}, so nothing shows that its parameters are of use. {_LOWER}", trained, step)
+        if unsaved:
+            with phases("save"):
+                saves.collect()
+            newest = max(checkpoints.steps(), default=0)
+            log.say(f"stopped at step {step:,} without saving: {unsaved}; the same command continues from {newest:,}")
+        elif code != EXIT_DONE:
             log.say(f"stopped and saved at step {step:,}; the same command continues from here")
         else:
             with phases("export"):
                 saves.write_last(lambda: job.finish(state.params, step, log))
         return code
+
+
+_LOWER = "Lower optimizer.learning_rate"
 
 
 def describe(mesh: jax.sharding.Mesh, state: Any) -> str:

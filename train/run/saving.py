@@ -50,7 +50,7 @@ class Saves:
         if not regular and step % self._config.log_every:
             return False
         if self._in_flight is not None and (regular or _on_all(self._checkpoints.is_idle())):
-            self._collect()
+            self.collect()
         return _on_all(time.monotonic() >= self._next_try) if self._failed else regular
 
     def save(self, step: int, state: Any, facts: Callable[[], dict[str, Any]]) -> None:
@@ -81,9 +81,9 @@ class Saves:
 
         def save() -> None:
             self.save(step, state, facts)
-            self._collect()
+            self.collect()
 
-        self._collect()
+        self.collect()
         self._insist(save)
 
     def write_last(self, write: Callable[[], None]) -> None:
@@ -116,8 +116,12 @@ class Saves:
             time.sleep(max(0.0, self._next_try - time.monotonic()))
             attempt()
 
-    def _collect(self) -> None:
-        """Waits for the save in flight, if there is one, and says what became of it."""
+    def collect(self) -> None:
+        """Waits for the save in flight, if there is one, and says what became of it.
+
+        Raises:
+            NotSavedError: it has failed, and it was one too many.
+        """
         if self._in_flight is None:
             return
         error: str | None = None

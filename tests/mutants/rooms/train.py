@@ -3,6 +3,7 @@
 from tests.mutants.mutant import Mutant
 
 LOOP = "train/run/loop.py"
+ROLLBACK = "train/run/rollback.py"
 STOPPING = "train/run/stopping.py"
 DIRECTORY = "train/run/directory.py"
 METER = "train/run/meter.py"
@@ -21,6 +22,7 @@ SHARD_PLAN = "train/preparation/shard_plan.py"
 UNITS = "train/preparation/units.py"
 RANGES = "bert_jax/data/text/ranges.py"
 OF_RUNS = "tests/train/pretraining/test_pretrain.py"
+OF_NOT_FINITE = "tests/train/run/test_not_finite.py"
 OF_RECIPE = "tests/train/pretraining/test_recipe.py"
 OF_SCALE = "tests/train/pretraining/test_scale.py"
 OF_SIGNALS = "tests/train/run/test_signals.py"
@@ -91,10 +93,38 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         LOOP,
-        "if meter.newest and (why := job.why_stop(meter.newest, meter.step)):",
+        "if why:",
         "if False:",
         "a run whose numbers went bad goes on for ever",
         (f"{OF_RUNS}::test_numbers_that_go_bad_stop_the_run_and_are_never_saved",),
+    ),
+    Mutant(
+        LOOP,
+        "if skipped := skipped_in_a_row(state.skipped_in_a_row):",
+        "if skipped := 0:",
+        "a state is saved in the middle of a streak of skipped steps",
+        (f"{OF_NOT_FINITE}::test_a_save_that_is_due_after_a_skipped_step_waits_for_a_good_one",),
+    ),
+    Mutant(
+        LOOP,
+        "if unsaved and code == EXIT_DONE:",
+        "if False:",
+        "a run whose last steps were skipped counts as done",
+        (f"{OF_NOT_FINITE}::test_a_run_that_ends_on_skipped_steps_is_not_done",),
+    ),
+    Mutant(
+        ROLLBACK,
+        "checkpoints.delete_after(trained - 1)",
+        "checkpoints.delete_after(trained)",
+        "a checkpoint stays whose parameters have no finite loss",
+        (f"{OF_NOT_FINITE}::test_a_streak_leaves_no_checkpoint_of_the_parameters_that_it_could_not_train",),
+    ),
+    Mutant(
+        ROLLBACK,
+        "step=jnp.full_like(good.state.step, step)",
+        "step=good.state.step",
+        "a run that goes back takes the same batches again",
+        (f"{OF_NOT_FINITE}::test_a_rollback_passes_over_the_batches_since_the_last_good_checkpoint",),
     ),
     Mutant(
         STOPPING,
