@@ -15,7 +15,8 @@ from bert_jax.files import read_object
 
 _ABOUT = """\
 Describe a model: config, step, number of parameters, one sha256 over all of them (the same for a run directory and its
-export), whether the files match the checksums recorded when they were written, and the parameter tree with shapes.
+export), whether the files match the checksums recorded when they were written, whether all parameters are finite, and
+the parameter tree with shapes.
 
 examples:
   python -m bert_jax info runs/demo
@@ -53,6 +54,7 @@ def describe(source: str | os.PathLike[str], *, step: int | None = None) -> dict
         step: None if a folder does not record it; steps: all steps of a run.
         parameters: their number; sha256: `tree.sha256_of_parameters`, the same for a run and its export.
         verified: whether all bytes match the checksums recorded when they were written; None without checksums.
+        not_finite: the first parameter that has a NaN or an infinity; None if none has.
         damaged: step -> what is wrong with it, for the run's steps that are newer than the one described.
         goodput: the seconds in the run's goodput.json; None without one.
         missing, unexpected, mismatched, notes: from the load report.
@@ -65,7 +67,7 @@ def describe(source: str | os.PathLike[str], *, step: int | None = None) -> dict
     from bert_jax.formats.load import load_arrays, load_tokenizer
     from bert_jax.formats.source import open_source
     from bert_jax.formats.weights import open_weights
-    from bert_jax.tree import flatten, parameter_count, sha256_of_parameters
+    from bert_jax.tree import first_not_finite, flatten, parameter_count, sha256_of_parameters
 
     opened = open_source(source)
     config, params, report = load_arrays(opened, step=step, verify=False)
@@ -87,6 +89,7 @@ def describe(source: str | os.PathLike[str], *, step: int | None = None) -> dict
         "parameters": parameter_count(params),
         "sha256": sha256_of_parameters(params),
         "verified": verified,
+        "not_finite": first_not_finite(flatten(params).items()),
         "damaged": damaged,
         "goodput": _goodput(opened.folder) if opened.is_run else None,
         "missing": list(report.missing),
@@ -121,6 +124,7 @@ def show(found: dict[str, Any], *, every_layer: bool) -> str:
         "parameters": f"{found['parameters']:,}",
         "sha256": found["sha256"],
         "verified": _verified(found),
+        "finite": "yes" if found["not_finite"] is None else f"NO: {found['not_finite']} has a NaN or an infinity",
         "tokenizer": _tokenizer(found["tokenizer"]),
         **({"time": _time(found["goodput"])} if found["goodput"] else {}),
     }

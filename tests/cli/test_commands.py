@@ -20,11 +20,13 @@ from bert_jax.cli import info
 from bert_jax.cli import streaming as serve
 from bert_jax.cli.verbs import ALIASES, FILES
 from bert_jax.data.tokenizer.tokenizer import Tokenizer
-from bert_jax.formats.load import load
+from bert_jax.formats.load import load, load_config
 from bert_jax.formats.names.parameters import parameters_of
+from bert_jax.formats.tensorflow.google import write_google
 from bert_jax.formats.write import save_pretrained
 from bert_jax.tree import sha256_of_parameters, unflatten
 from tests import tiny
+from tests.formats.torch import torch_files
 from tests.guide import blocks_of, run_blocks
 from tests.run_directory import write_run
 
@@ -184,6 +186,28 @@ def test_info_says_the_size_in_the_same_words_for_every_family(family: str, tmp_
     save_pretrained(tmp_path / "m", config, unflatten({p: np.ones(r.shape, np.float32) for p, r in rows.items()}), None)
     told = output(capsys, "info", str(tmp_path / "m"))
     assert f"mlm: {family}, 3 layers, hidden size 16, 2 heads, feed-forward 24, 12 tokens, 16 positions" in told
+
+
+@pytest.mark.parametrize("form", ["safetensors", "torch", "tf1"])
+def test_info_names_the_first_parameter_that_is_not_finite(export, tmp_path, capsys, form: str):
+    from safetensors.numpy import load_file, save_file
+
+    assert "finite      yes" in output(capsys, "info", str(export))
+    folder = shutil.copytree(export, tmp_path / "export")
+    tensors = load_file(folder / "model.safetensors")
+    for name in ("bert.encoder.layer.0.output.dense.bias", "bert.encoder.layer.1.output.dense.bias"):
+        tensors[name][3] = -np.inf
+    (folder / "model.safetensors").unlink()
+    if form == "safetensors":
+        save_file(tensors, folder / "model.safetensors")
+    elif form == "torch":
+        torch_files.save(folder / "pytorch_model.bin", tensors)
+    else:
+        (folder / "config.json").unlink()
+        write_google(folder, load_config(export), tensors)
+    named = "bert/encoder/layer_0/feed_forward/output/bias"
+    assert f"finite      NO: {named} has a NaN or an infinity" in output(capsys, "info", str(folder))
+    assert json.loads(output(capsys, "info", str(folder), "--json"))["not_finite"] == named
 
 
 def test_info_names_what_is_damaged(run, export, tmp_path, capsys):

@@ -14,7 +14,7 @@ from bert_jax.formats.source import Source
 from bert_jax.training.checkpoint.step_directory import StepDirectory
 from bert_jax.tree import flatten, unflatten
 from train.finetuning.recipe import FinetuneConfig
-from train.run.launch import overridden_model, place_on_mesh
+from train.run.launch import check_finite, overridden_model, place_on_mesh
 
 logger = logging.getLogger(__name__)
 
@@ -92,6 +92,8 @@ def starting_parameters(
             logger.warning("init: %s has no %s for this task: initialised randomly", source.name, ", ".join(randomised))
         else:
             logger.warning("init: %s has a head for this task: training continues with it", source.name)
+    taken = {path: leaf for path, leaf in found.items() if not is_allowed(path, (*randomised, *upper))}
+    check_finite(taken, source.name)
     from_fresh = [path for path in wanted if is_allowed(path, (*randomised, *upper))]
     own = [{path: flat[path] for path in from_fresh} for flat in map(flatten, fresh)]
     return [place_on_mesh(unflatten(found | parts), target, source.name) for parts in own]

@@ -38,7 +38,7 @@ from bert_jax.tree import flatten, unflatten
 from train.pretraining.mixture import MixedData
 from train.pretraining.recipe import PretrainConfig
 from train.pretraining.source import DataSource, PreparedData, head_for
-from train.run.launch import given_to_model, overridden_model, place_on_mesh
+from train.run.launch import check_finite, given_to_model, overridden_model, place_on_mesh
 
 logger = logging.getLogger(__name__)
 
@@ -252,6 +252,7 @@ def initial_parameters(source: Source, target: Any, fresh: Any) -> Any:
     _, params, report = load_arrays(source.with_weights(), head=head)
     lacking = tuple(name for name in _HEADS if _lacks(name, report.loaded, report.missing))
     report.check(lacking)
+    check_finite(params, source.name)
     found = flatten(params)
     if lacking:
         found |= {path: leaf for path, leaf in flatten(fresh).items() if is_allowed(path, lacking)}
@@ -302,10 +303,11 @@ def google_state(config: PretrainConfig, source: Source, target: TrainState, fre
         if step is None and (config.optimizer.bias_correction or config.init_step):
             field = "init_step" if config.init_step else "optimizer.bias_correction"
             raise UserError(f"{field}: {stored.path} has no global_step, so its number of steps is unknown")
-        trees = {
-            what: place_on_mesh(_complete_tree(what, tensors, model, head), target.params, source.name)
-            for what, tensors in (("parameter", parameters), ("moment adam_m", m), ("moment adam_v", v))
-        }
+        trees = {}
+        for what, tensors in (("parameter", parameters), ("moment adam_m", m), ("moment adam_v", v)):
+            tree = _complete_tree(what, tensors, model, head)
+            check_finite(tree, source.name if what == "parameter" else f"{source.name}, {what},")
+            trees[what] = place_on_mesh(tree, target.params, source.name)
     count = jax.device_put(np.int32(step or 0), target.step.sharding)
     moments = MomentsState(jnp.copy(count), trees["moment adam_m"], trees["moment adam_v"])
     opt_state = fresh.opt_state.copy()  # stays an OrderedDict; to JAX a dict would be another tree
@@ -349,6 +351,7 @@ def objective_of(config: PretrainConfig, data: DataSource, mesh: jax.sharding.Me
     if read:
         _, params, report = load_arrays(source.with_weights(), head="mlm")
         report.check()
+        check_finite(params, source.name, field="teacher")
         params = jax.device_put(params, state_shardings(params, mesh))
     else:
         init, ids = BertForMaskedLM(teacher).init, jnp.zeros((1, 1), jnp.int32)

@@ -27,6 +27,7 @@ from bert_jax.runtime import hosts
 from bert_jax.runtime.cluster import OPTIONS as HOST_OPTIONS
 from bert_jax.runtime.compilation_cache import keep_compiled_programs
 from bert_jax.runtime.cpu import keep_freed_memory
+from bert_jax.tree import first_not_finite, flatten
 from train.run.config import load_recipe, override, to_json
 from train.run.directory import RunDirectory, environment, package_versions
 from train.run.fields import fields_of, print_fields
@@ -280,6 +281,18 @@ def given_to_model(given: frozenset[str]) -> list[str]:
 def overridden_model(theirs: BertConfig, own: BertConfig, given: frozenset[str]) -> BertConfig:
     """The source's architecture with the fields that the command line sets; the `COMPUTE_FIELDS` are the run's own."""
     return theirs.replace(**{name: getattr(own, name) for name in (*COMPUTE_FIELDS, *given_to_model(given))})
+
+
+def check_finite(params: Mapping[str, Any], source: str, *, field: str = "init") -> None:
+    """Raises UserError, naming the first parameter, if one of a source that a run starts or learns from is not finite.
+
+    With such a parameter no step would have a finite loss. `params`: nested dict of NumPy arrays.
+    """
+    if (name := first_not_finite(flatten(params).items())) is not None:
+        raise UserError(
+            f"{field}: {source} has values in {name} that are not finite (NaN or infinity), so nothing can be learnt "
+            "from it; take another checkpoint"
+        )
 
 
 def place_on_mesh(params: Any, target: Any, source: str) -> Any:

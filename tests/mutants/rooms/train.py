@@ -99,6 +99,15 @@ MUTANTS: tuple[Mutant, ...] = (
         (f"{OF_RUNS}::test_numbers_that_go_bad_stop_the_run_and_are_never_saved",),
     ),
     Mutant(
+        "train/pretraining/start.py",
+        "check_finite(params, source.name)",
+        "pass",
+        "a run starts from parameters that are not finite",
+        (
+            "tests/train/pretraining/test_start.py::test_a_source_with_a_value_that_is_not_finite_is_refused_by_the_parameters_name",
+        ),
+    ),
+    Mutant(
         LOOP,
         "if skipped := skipped_in_a_row(state.skipped_in_a_row):",
         "if skipped := 0:",

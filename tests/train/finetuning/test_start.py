@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from safetensors.numpy import load_file, save_file
 
 from bert_jax.config import BertConfig
 from bert_jax.errors import UserError
@@ -129,6 +130,18 @@ def test_a_missing_part_of_the_encoder_is_one_line(tmp_path):
     with pytest.raises(UserError) as error:
         begun(init, LABELS, model=BertConfig(num_hidden_layers=4))
     assert "layer_3" in str(error.value) and "\n" not in str(error.value)
+
+
+def test_a_value_that_is_not_finite_is_refused_unless_the_run_draws_that_part_anew(tmp_path):
+    init, _ = source(tmp_path / "model")
+    tensors = load_file(f"{init}/model.safetensors")
+    tensors["bert.encoder.layer.2.output.dense.bias"][0] = np.nan
+    tensors["classifier.bias"][0] = np.nan
+    save_file(tensors, f"{init}/model.safetensors")
+    with pytest.raises(UserError, match=r"^init: .*bert/encoder/layer_2/feed_forward/output/bias that are not finite"):
+        begun(init, LABELS)
+    found, _ = begun(init, ("other", "names", "of", "labels"), reinit_layers=1)
+    assert all(np.isfinite(leaf).all() for leaf in found.values())
 
 
 @pytest.mark.parametrize(

@@ -2,11 +2,13 @@
 
 import json
 from pathlib import Path
+from shutil import copytree
 from typing import Any
 
 import jax
 import numpy as np
 import pytest
+from safetensors.numpy import load_file, save_file
 
 import bert_jax
 from bert_jax.cli.edit import edit
@@ -133,6 +135,15 @@ def test_a_teacher_with_other_words_in_the_same_number_is_refused(data: Prepared
     other = write_model(tmp_path / "other", config, Tokenizer.from_vocabulary(pieces, cased=False))
     with pytest.raises(UserError, match=r"^teacher: token 10 is"):
         objective_of(config_with(other), data, make_mesh(MeshConfig()))
+
+
+def test_a_teacher_with_a_value_that_is_not_finite_is_refused(data: PreparedData, teacher: str, tmp_path: Path):
+    copytree(teacher, tmp_path / "teacher")
+    tensors = load_file(tmp_path / "teacher/model.safetensors")
+    tensors["bert.embeddings.LayerNorm.weight"][0] = np.inf
+    save_file(tensors, tmp_path / "teacher/model.safetensors")
+    with pytest.raises(UserError, match=r"^teacher: .*bert/embeddings/LayerNorm/scale that are not finite"):
+        objective_of(config_with(str(tmp_path / "teacher")), data, make_mesh(MeshConfig()))
 
 
 @pytest.mark.parametrize(

@@ -227,3 +227,17 @@ def test_half_a_head_or_anything_else_that_is_missing_is_an_error(tmp_path, stat
     with pytest.raises(UserError, match="missing: ") as error:
         initial_parameters(open_source(folder), *states["pretraining"])
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_a_source_with_a_value_that_is_not_finite_is_refused_by_the_parameters_name(tmp_path, states, value):
+    from safetensors.numpy import load_file, save_file
+
+    folder = source(tmp_path / "model")
+    tensors = load_file(folder / "model.safetensors")
+    tensors["bert.encoder.layer.1.output.dense.weight"][0, 1] = value
+    save_file(tensors, folder / "model.safetensors")
+    named = r"^init: .*bert/encoder/layer_1/feed_forward/output/kernel that are not finite"
+    with pytest.raises(UserError, match=named) as error:
+        initial_parameters(open_source(folder), *states["pretraining"])
+    assert "\n" not in str(error.value)
