@@ -1,10 +1,10 @@
 """What grows in a long run: memory, open files, threads, the time of a step; and how a resume at the end starts.
 
-    python -m benchmarks.long_run FOLDER [--steps 30000]
+    python -m benchmarks.long_run FOLDER [--steps 30000] [--log-every 10]
 
 It prepares a small text in FOLDER and trains the smallest model (one layer, 16 wide, rows of 16) on it, with
 evaluations and checkpoints. Another process reads memory and handles of the training process from /proc twice a
-second. Near the beginning and near the end the run is stopped and resumed, three times each; all else is one process.
+second. A copy of the run from near its beginning and one from near its end are then resumed in turn, three times each.
 
 A slope is that of the least-squares line over the steps after the first tenth, per 10,000 steps, with its standard
 error: 20 neighbouring samples count as one, because they are not independent. CPU seconds are those of all threads:
@@ -14,6 +14,7 @@ other work on the machine lengthens them less than it lengthens wall-clock secon
 import argparse
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -37,14 +38,14 @@ def get_config() -> PretrainConfig:
         ),
         optimizer=OptimizerConfig(learning_rate=1e-3, warmup_steps=100),
         phases=(Phase(16, 4, {steps}),),
-        log_every=10,
+        log_every={log_every},
         eval_every=500,
         eval_batches=2,
         save_every=500,
     )
 '''
 _STARTS = 3
-_SHARE = 0.03  # of the run, before the first and after the last of the resumes
+_EDGE = 500  # steps before the first copy and after the last
 
 
 class Sample(NamedTuple):
@@ -67,8 +68,8 @@ class Start(NamedTuple):
 class LongRun:
     """A run directory, and the processes that train in it one after the other."""
 
-    def __init__(self, folder: Path, steps: int):
-        self.run, self._folder, self._steps = folder / "run", folder, steps
+    def __init__(self, folder: Path, steps: int, log_every: int):
+        self.run, self._folder, self._steps, self._log_every = folder / "run", folder, steps, log_every
         self.samples: list[Sample] = []
         self._command = [sys.executable, "-m", "train.pretrain", str(folder / "long.py"), f"data={folder / 'data'}"]
 
@@ -79,13 +80,13 @@ class LongRun:
             "\n".join(" ".join(generator.choice(words, 8)).capitalize() + "." for _ in range(12)) for _ in range(300)
         ]
         (self._folder / "text.txt").write_text("\n\n".join(documents) + "\n")
-        (self._folder / "long.py").write_text(_RECIPE.format(steps=self._steps))
+        (self._folder / "long.py").write_text(_RECIPE.format(steps=self._steps, log_every=self._log_every))
         options = ["--max-seq-length", "16", "--vocab-size", "300", "--held-out", "0.1", "--dupe-factor", "1"]
         command = [sys.executable, "-m", "train.prepare", str(self._folder / "text.txt"), *options]
         subprocess.run([*command, "--output", str(self._folder / "data")], check=True, stdout=subprocess.DEVNULL)
 
-    def train(self, until: int | None) -> Start:
-        """Starts or resumes the run; stops it by SIGTERM once it is at step `until` (None: lets it finish)."""
+    def train(self, until: int) -> Start:
+        """Starts or resumes the run; stops it by SIGTERM once it is past step `until` and has logged a row."""
         began, first, before = time.monotonic(), None, self._last_step()
         process = subprocess.Popen([*self._command, f"run={self.run}"], stderr=subprocess.DEVNULL)
         stopped = False
@@ -96,13 +97,19 @@ class LongRun:
                 first = Start(step, time.monotonic() - began, _cpu_seconds(process.pid))
             elif first is not None and (sample := _sample(process.pid, step)):
                 self.samples.append(sample)
-            if until is not None and first is not None and step >= until and not stopped:
+            if first is not None and step >= until and not stopped:
                 process.send_signal(signal.SIGTERM)
                 stopped = True
-        if process.returncode != (0 if until is None else 75):
+        if process.returncode != 75:
             raise SystemExit(f"training ended with {process.returncode}; see {self.run / 'run.log'}")
         assert first is not None
         return first
+
+    def resume(self, copy: Path) -> Start:
+        """Resumes a copy of the run until its first row of metrics."""
+        shutil.rmtree(self.run)
+        shutil.copytree(copy, self.run)
+        return self.train(until=0)
 
     def rows(self) -> list[dict[str, float]]:
         rows = [json.loads(line) for line in (self.run / "metrics.jsonl").read_text().splitlines()]
@@ -150,22 +157,20 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--steps", type=int, default=30_000)
+    parser.add_argument("--log-every", type=int, default=10)
     options = parser.parse_args()
     options.folder.mkdir(parents=True)
-    long = LongRun(options.folder, options.steps)
+    long = LongRun(options.folder, options.steps, options.log_every)
     long.prepare()
-    edge = round(options.steps * _SHARE)
-    long.train(until=edge // (_STARTS + 1))
-    early = [long.train(until=edge * (number + 2) // (_STARTS + 1)) for number in range(_STARTS - 1)]
-    from_here = len(long.samples)
-    early.append(long.train(until=options.steps - edge))  # the long one, in one process
-    samples = np.array(long.samples[from_here:], np.float64)
-    late = [
-        long.train(until=options.steps - edge + edge * (number + 1) // (_STARTS + 1)) for number in range(_STARTS - 1)
-    ]
-    late.append(long.train(until=None))
-
+    long.train(until=_EDGE)
+    early = shutil.copytree(long.run, options.folder / "early")
+    before = len(long.samples)
+    long.train(until=options.steps - _EDGE)  # the long one, in one process
+    samples = np.array(long.samples[before:], np.float64)
     rows = [row for row in long.rows() if samples[0, 0] <= row["step"] <= samples[-1, 0]]
+    late = shutil.copytree(long.run, options.folder / "late")
+    starts = [(long.resume(early), long.resume(late)) for _ in range(_STARTS)]
+
     measured = np.array([[row["step"], row["seconds"], row["cpu_seconds"]] for row in rows])
     steps, seconds, cpu = measured[1:, 0], *(np.diff(measured[:, 1:], axis=0) / np.diff(measured[:, :1], axis=0)).T
     kept = samples[samples[:, 0] >= options.steps / 10]
@@ -176,15 +181,10 @@ def main() -> None:
     for name, values in (("wall milliseconds per step", seconds), ("CPU milliseconds per step", cpu)):
         print("| {} | {:.3f} | {:+.4f} | {:.4f} |".format(name, *slope(steps[later], values[later] * 1000)))
     print()
-    for name, starts in (("early", early), ("late", late)):
-        told = ", ".join(
-            f"step {each.step:,}: {each.seconds:.1f} s, {each.cpu_seconds:.1f} s of CPU" for each in starts
-        )
-        print(f"resumed {name}: {told}")
-    wall, processor = (
-        np.median([start[number] for start in late]) / np.median([start[number] for start in early])
-        for number in (1, 2)
-    )
+    for name, found in zip(("early", "late"), zip(*starts, strict=True), strict=True):
+        told = ", ".join(f"{each.seconds:.1f} s, {each.cpu_seconds:.1f} s of CPU" for each in found)
+        print(f"resumed {name}, to step {found[0].step:,}: {told}")
+    wall, processor = (np.median([end[number] / begin[number] for begin, end in starts]) for number in (1, 2))
     print(f"late / early: {wall:.2f} of wall, {processor:.2f} of CPU")
 
 

@@ -1,0 +1,230 @@
+"""The campaign of bad numbers: runs with batches and parameters that are not finite, and sources with such values.
+
+What a run of the adding job must end with is computed from the definition, without the loop: which batches change the
+parameters, which steps are saved, where it goes back to.
+"""
+
+import contextlib
+import io
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+from unittest import mock
+
+import numpy as np
+from safetensors.numpy import load_file, save_file
+
+from bert_jax.cli.info import describe
+from bert_jax.errors import UserError
+from bert_jax.formats.load import load_config
+from bert_jax.formats.source import open_source
+from bert_jax.formats.tensorflow.google import write_google
+from bert_jax.formats.write import save_pretrained
+from bert_jax.model.heads import HEADS
+from bert_jax.training.checkpoint.checkpoints import Checkpoints
+from bert_jax.training.optimizer import make_optimizer
+from bert_jax.training.sharding import MeshConfig, make_mesh
+from bert_jax.training.step import abstract_state
+from tests import tiny
+from tests.adding_job import STEPS, AddingJob, config, rows_in, run_of, state_in, sum_of
+from tests.faults.outcome import Outcome
+from tests.formats.torch import torch_files
+from train.pretraining.start import initial_parameters
+from train.run.stopping import EXIT_DONE, EXIT_NOT_FINITE, EXIT_PREEMPTED, exit_code
+
+RUNS, STOPPED, SOURCES = 120, 60, 150
+
+
+def cases(seed: int, folder: Path, share: float = 1.0) -> Iterator[Outcome]:
+    """`share`: of the cases of each kind, at least one."""
+
+    def count(all_of_them: int) -> int:
+        return max(1, round(share * all_of_them))
+
+    with mock.patch("train.run.log.draw_curves"):
+        for number in range(count(RUNS)):
+            yield _of_a_run(seed + number, folder / f"run-{number}", stopped=False)
+        for number in range(count(STOPPED)):
+            yield _of_a_run(seed + 10_000 + number, folder / f"stopped-{number}", stopped=True)
+    yield from _of_sources(seed, folder, count(SOURCES))
+    if share == 1:
+        yield from _of_programs(folder)
+
+
+class Ended(NamedTuple):
+    """How a run ends: its exit code, the steps of its checkpoints, the batches that the newest was trained on, and the
+    steps that no row of metrics.jsonl tells of."""
+
+    code: int
+    saved: list[int]
+    used: tuple[int, ...]
+    passed_over: set[int]
+
+
+def by_definition(bad: set[int], explodes: int | None, save_every: int, keep: int, most: int, rollbacks: int) -> Ended:
+    """`most`: max_skipped_in_a_row."""
+    step, skipped, due, used, passed_over = 0, 0, False, (), set()
+    saved: list[tuple[int, tuple[int, ...]]] = []
+    while step < STEPS:
+        batch, step = step, step + 1
+        good = batch not in bad and explodes not in used
+        used, skipped = ((*used, batch), 0) if good else (used, skipped + 1)
+        last = step == STEPS
+        if skipped >= most or (last and skipped):
+            saved = [(number, of) for number, of in saved if number < step - skipped]
+            if not rollbacks or not saved:
+                return Ended(
+                    EXIT_NOT_FINITE, [number for number, _ in saved], saved[-1][1] if saved else (), passed_over
+                )
+            back_to, used = saved[-1]
+            rollbacks, skipped, due = rollbacks - 1, 0, False
+            passed_over |= set(range(back_to + 1, step + 1))
+            saved = [*saved, (step, used)][-keep:]
+            continue
+        due = due or step % save_every == 0 or last
+        if due and not skipped:
+            saved, due = [*saved, (step, used)][-keep:], False
+    return Ended(EXIT_DONE, [number for number, _ in saved], used, passed_over)
+
+
+def _of_a_run(seed: int, folder: Path, *, stopped: bool) -> Outcome:
+    rng = np.random.default_rng(seed)
+    bad = {int(begin) + n for begin in rng.integers(0, STEPS, rng.integers(0, 4)) for n in range(rng.integers(1, 7))}
+    explodes = int(rng.integers(0, STEPS)) if rng.random() < 0.5 else None
+    save_every, keep, most = int(rng.integers(1, 9)), int(rng.integers(2, 4)), int(rng.integers(1, 6))
+    rollbacks = int(rng.integers(0, 5))
+    wanted = by_definition(bad, explodes, save_every, keep, most, rollbacks)
+    fields = {"save_every": save_every, "keep": keep, "max_skipped_in_a_row": most, "rollbacks": rollbacks}
+
+    def job() -> AddingJob:
+        return AddingJob(config(**fields), bad, explodes)
+
+    stops = set(rng.integers(1, 60, 8).tolist()) if stopped else set()
+    calls, code = iter(range(1_000)), EXIT_PREEMPTED
+
+    def request(*_: Any) -> int | None:
+        return EXIT_PREEMPTED if next(calls) in stops else None
+
+    with mock.patch("train.run.stopping.StopRequest.exit_code", request), contextlib.redirect_stderr(io.StringIO()):
+        while code == EXIT_PREEMPTED:
+            code, saved = run_of(job(), folder)
+    wrong = []
+    if code != wanted.code:
+        wrong.append(f"exit code {code}, {wanted.code} expected")
+    # A stop saves steps of its own, so only the newest checkpoint of a run that is done is the same.
+    same = saved[-1:] == wanted.saved[-1:] if code == EXIT_DONE else bool(saved) or not wanted.saved
+    if not (same if stopped else saved == wanted.saved):
+        wrong.append(f"checkpoints {saved}, {wanted.saved} expected")
+    if saved and not wrong and (code == EXIT_DONE or not stopped):
+        found = np.asarray(state_in(folder).params["sum"])
+        expected = sum_of(set(wanted.used) - {explodes}) + np.float32(3e38 if explodes in wanted.used else 0)
+        if not (found == expected).all():
+            wrong.append(f"parameters {found}, {expected} expected")
+    if saved and not np.isfinite(state_in(folder).params["sum"].sum()) and code == EXIT_NOT_FINITE:
+        wrong.append("the newest checkpoint has no finite loss")
+    told = [row["step"] for row in rows_in(folder) if row["kind"] == "train"]
+    if code == EXIT_DONE and told != [step for step in range(1, STEPS + 1) if step not in wanted.passed_over]:
+        wrong.append(f"rows of metrics of steps {told}")
+    shutil.rmtree(folder)
+    what = "bad batches and exploding parameters" + (", stopped 8 times" if stopped else "")
+    ended = "exit code 3, a good checkpoint or none" if code == EXIT_NOT_FINITE else "done"
+    if wanted.passed_over and code == EXIT_DONE:
+        ended = "done after rollbacks"
+    case = f"seed {seed}: bad {sorted(bad)}, explodes {explodes}, {fields}: {'; '.join(wrong)}"
+    return Outcome(what, ended if not wrong else "other than by the definition", not wrong, case)
+
+
+def _of_sources(seed: int, folder: Path, count: int) -> Iterator[Outcome]:
+    """A value of a random parameter of a model in one of three formats is replaced, or none."""
+    rng = np.random.default_rng(seed)
+    whole = folder / "whole"
+    save_pretrained(whole, tiny.CONFIG, tiny.random_params(tiny.CONFIG, 3), None)
+    tensors = load_file(whole / "model.safetensors")
+    mesh, tx = make_mesh(MeshConfig(data=1)), make_optimizer(tiny.OPTIMIZER)
+    target = abstract_state(HEADS["pretraining"](tiny.CONFIG), tx, mesh=mesh).params
+    for number in range(count):
+        form = ("safetensors", "torch", "tf1")[number % 3]
+        key = list(tensors)[int(rng.integers(len(tensors)))]
+        value = (np.nan, np.inf, -np.inf, 3e38)[int(rng.integers(4))]
+        changed = {name: array.copy() for name, array in tensors.items()}
+        changed[key].flat[int(rng.integers(changed[key].size))] = value
+        place = folder / f"source-{number}"
+        _write(place, form, changed, whole)
+        case = f"seed {seed}, source {number}: {value} in {key}, {form}"
+        found = describe(place)["not_finite"]
+        try:
+            initial_parameters(open_source(place), target, target)
+            ended, held = "taken", bool(np.isfinite(value)) and found is None
+        except UserError as error:
+            named = found is not None and found in str(error) and "\n" not in str(error)
+            ended, held = "refused by name, and info names it", named and not np.isfinite(value)
+        yield Outcome(
+            f"init= with {'3e38' if np.isfinite(value) else 'NaN or infinity'} in a parameter", ended, held, case
+        )
+        shutil.rmtree(place)
+
+
+def _write(place: Path, form: str, tensors: dict[str, np.ndarray], whole: Path) -> None:
+    place.mkdir()
+    if form == "tf1":
+        write_google(place, load_config(whole), tensors)
+        return
+    shutil.copy(whole / "config.json", place)
+    if form == "torch":
+        torch_files.save(place / "pytorch_model.bin", tensors)
+    else:
+        save_file(tensors, place / "model.safetensors")
+
+
+_RECIPE = '''"""A small model on random tokens."""
+
+from bert_jax.config import BertConfig
+from bert_jax.training.optimizer import OptimizerConfig
+from train.pretraining.recipe import Phase, PretrainConfig
+
+
+def get_config() -> PretrainConfig:
+    return PretrainConfig(
+        model=BertConfig(
+            hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32, max_position_embeddings=16,
+            vocab_size=50,
+        ),
+        optimizer=OptimizerConfig(learning_rate=1e-3, warmup_steps=0, clip_norm=0.0),
+        phases=(Phase(16, 4, 40),),
+        log_every=1, eval_every=20, eval_batches=1, save_every=1, keep=2, max_skipped_in_a_row=5, data="random",
+    )
+'''
+
+
+def _of_programs(folder: Path) -> Iterator[Outcome]:
+    """The whole pretraining program, with learning rates and first parameters that no training survives."""
+    from train import pretrain
+
+    recipe = folder / "small.py"
+    recipe.write_text(_RECIPE)
+    huge = folder / "huge"
+    huge_config = tiny.CONFIG.replace(vocab_size=30_522)
+    save_pretrained(huge, huge_config, tiny.random_params(huge_config, 4), None)
+    tensors = {name: np.full_like(array, 3e38) for name, array in load_file(huge / "model.safetensors").items()}
+    (huge / "model.safetensors").unlink()
+    save_file(tensors, huge / "model.safetensors")
+    rates = [f"optimizer.learning_rate={rate}" for rate in ("1e20", "1e25", "1e30", "1e35", "1e38")]
+    all_words = [[rate, *more] for rate in rates for more in ([], ["save_every=7"], ["rollbacks=2"])]
+    all_words += [[f"init={huge}"], [f"init={huge}", "rollbacks=1"]]
+    for number, words in enumerate(all_words):
+        run = folder / f"program-{number}"
+        with contextlib.redirect_stderr(io.StringIO()):
+            code = exit_code(pretrain.main, [str(recipe), f"run={run}", *words])
+        held = code == EXIT_NOT_FINITE
+        with Checkpoints(run / "checkpoints") as checkpoints:
+            newest = max(checkpoints.steps(), default=None)
+        later = [row["step"] for row in rows_in(run) if row["kind"] == "train" and row["loss"] is not None]
+        if newest is not None:
+            held &= max(later) > newest
+        ended = (
+            "exit code 3, no checkpoint" if newest is None else "exit code 3, a checkpoint with a good step after it"
+        )
+        yield Outcome(
+            "the program at rates up to 1e38, and from 3e38", ended if held else f"code {code}", held, " ".join(words)
+        )
