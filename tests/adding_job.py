@@ -16,8 +16,10 @@ from bert_jax.training.step import TrainState
 from tests.tiny import CONFIG, OPTIMIZER
 from train.pretraining.recipe import Phase, PretrainConfig
 from train.run.directory import RunDirectory
+from train.run.goodput import Goodput
 from train.run.loop import train
 from train.run.meter import mean_of_good_steps
+from train.run.phases import Phases
 
 STEPS = 30
 
@@ -57,6 +59,8 @@ class AddingJob:
         zero = jnp.int32(0)
         return TrainState(zero, {"sum": jnp.zeros(4)}, {"count": jnp.int32(0)}, zero + 0, zero + 0, zero - 1)
 
+    def resume(self, facts: dict[str, Any]) -> None: ...
+
     def train_step(self, state: TrainState, batch: dict[str, Any]) -> tuple[TrainState, dict[str, jax.Array]]:
         return _step(state, batch)
 
@@ -95,7 +99,7 @@ def config(**fields: Any) -> PretrainConfig:
 def run_of(job: AddingJob, folder: Path) -> tuple[int, list[int]]:
     """The exit code, and the steps of the checkpoints."""
     folder.mkdir(exist_ok=True)
-    code = train(job, RunDirectory(str(folder)))
+    code = train(job, RunDirectory(str(folder)), Goodput(None, Phases()))
     with Checkpoints(folder / "checkpoints") as checkpoints:
         return code, checkpoints.steps()
 

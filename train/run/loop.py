@@ -292,7 +292,7 @@ def _train(job: Job, run: RunDirectory, goodput: Goodput) -> int | None:
             with phases("save"):
                 saves.collect()
             newest = max(checkpoints.steps(), default=0)
-            log.say(f"stopped at step {step:,} without saving: {unsaved}; the same command continues from {newest:,}")
+            log.say(f"stopped without saving, since {unsaved}; the same command continues from step {newest:,}")
         elif code != EXIT_DONE:
             log.say(f"stopped and saved at step {step:,}; the same command continues from here")
         else:
