@@ -140,7 +140,7 @@ def test_a_run_stops_in_order_unless_ctrl_c_comes_twice(tmp_path: Path, numbers:
     for number in numbers.split():
         process.send_signal(getattr(signal, f"SIG{number}"))
     code, told = ended(process)
-    assert code in codes and told == ""
+    assert code in codes and INTERRUPTED not in told.splitlines() and "Traceback" not in told
 
 
 def test_a_phase_that_hangs_in_compiled_code_is_told_and_ends_with_76(tmp_path: Path):
