@@ -98,12 +98,13 @@ def _code_and_line(number: int) -> tuple[int, str]:
 class _Unwinding:
     """Context manager for a program outside its training loop: SIGTERM and Ctrl-C raise in the main thread.
 
-    If that does not end the program within seconds, or if Ctrl-C comes after, the process ends at once.
+    If that does not end the program within seconds, or if Ctrl-C comes twice, the process ends at once.
     """
 
     def __init__(self):
         self._signals = Signals(self._notice, self._raise)
-        self._noticed = self._raised = False
+        self._noticed: list[int] = []
+        self._raised = False
 
     def __enter__(self) -> "_Unwinding":
         self._signals.__enter__()
@@ -113,11 +114,11 @@ class _Unwinding:
         self._signals.__exit__()
 
     def _notice(self, number: int) -> None:
-        if not self._noticed:
-            self._noticed = True
-            self._signals.limit(_MOST_UNWINDING, lambda: hosts.end_at_once(*_code_and_line(number)))
-        elif number == signal.SIGINT:
+        self._noticed.append(number)
+        if self._noticed.count(signal.SIGINT) > 1:
             hosts.end_at_once(*_code_and_line(number), seconds=2)
+        if len(self._noticed) == 1:
+            self._signals.limit(_MOST_UNWINDING, lambda: hosts.end_at_once(*_code_and_line(number)))
 
     def _raise(self, number: int) -> None:
         if not self._raised:
@@ -129,7 +130,7 @@ _MOST_UNWINDING = 10  # seconds
 
 
 class StopRequest:
-    """Context manager: while active, SIGTERM or Ctrl-C only requests a stop; a Ctrl-C after that ends the process.
+    """Context manager: while active, SIGTERM or Ctrl-C only requests a stop; a second Ctrl-C ends the process.
 
     The process ends at once too while nothing would be lost, and if it could not stop within `grace` seconds.
 
@@ -146,7 +147,7 @@ class StopRequest:
         self._phases, self._grace, self._nothing_to_save = phases, grace, nothing_to_save
         self._signals = Signals(self._notice, self._request, of_a_job=hosts.in_a_job())
         self._code: int | None = None
-        self._noticed = False
+        self._noticed: list[int] = []
 
     def __enter__(self) -> "StopRequest":
         self._signals.__enter__()
@@ -160,11 +161,11 @@ class StopRequest:
 
     def _notice(self, number: int) -> None:
         code, line = _code_and_line(number)
-        if self._noticed:
-            if number == signal.SIGINT:
-                hosts.end_at_once(code, line, seconds=2)
+        self._noticed.append(number)
+        if self._noticed.count(signal.SIGINT) > 1:
+            hosts.end_at_once(code, line, seconds=2)
+        if len(self._noticed) > 1:
             return
-        self._noticed = True
         self._request(number)
         if self._nothing_to_save():
             hosts.end_at_once(code, line)

@@ -131,12 +131,16 @@ def test_what_cannot_be_saved_within_the_grace_is_given_up(tmp_path: Path):
     assert ended(process) == (75, line)
 
 
-@pytest.mark.parametrize(("numbers", "code"), [("TERM", 75), ("INT", 130), ("INT TERM", 130), ("TERM TERM", 75)])
-def test_the_first_signal_says_how_a_run_stops(tmp_path: Path, numbers: str, code: int):
+@pytest.mark.parametrize(
+    ("numbers", "codes"), [("TERM", {75}), ("INT", {130}), ("TERM TERM", {75}), ("INT TERM", {75, 130})]
+)
+def test_a_run_stops_in_order_unless_ctrl_c_comes_twice(tmp_path: Path, numbers: str, codes: set[int]):
+    """Of two signals at once the system may deliver either first."""
     process = start(tmp_path, "loop", "unsaved")
     for number in numbers.split():
         process.send_signal(getattr(signal, f"SIG{number}"))
-    assert ended(process) == (code, "")
+    code, told = ended(process)
+    assert code in codes and INTERRUPTED not in told.splitlines() and "Traceback" not in told
 
 
 def test_a_phase_that_hangs_in_compiled_code_is_told_and_ends_with_76(tmp_path: Path):
