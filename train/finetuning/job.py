@@ -54,6 +54,7 @@ class FinetuningJob(ModelJob):
         self._predict = Predictor(self.model, mesh, self.objective)
         self._evaluations: dict[int, dict[str, Any]] = {}  # step -> its scores, None for one that is not a number
         self._baselines = baselines_of(task)
+        self.best = BestModel(self._export)
 
     def first_state(self) -> TrainState:
         state = self.fresh_state()
@@ -121,7 +122,7 @@ class FinetuningJob(ModelJob):
         baselines = {f"baseline_{name}": value for name, value in self._baselines.items()}
         log.record("eval", step, found | baselines | {"best": is_best})  # before the export: its card has the scores
         if is_best:
-            self._export(state.params, step)
+            self.best.put(state.params, step, log)
         return self._is_over()
 
     def _is_over(self) -> bool:
@@ -145,6 +146,7 @@ class FinetuningJob(ModelJob):
         return self._predict(params, split.encoded, plans)
 
     def facts(self) -> dict[str, Any]:
+        self.best.write()
         evaluations = list(self._evaluations.values())
         return {"config": to_json(self.config), "data": self._tokenizer.fingerprint, "evaluations": evaluations}
 
@@ -188,7 +190,7 @@ class FinetuningJob(ModelJob):
         )
 
     def _export(self, params: Any, step: int) -> None:
-        write_export(self._run, self.config, self._task, self._tokenizer, to_host(params), step)
+        write_export(self._run, self.config, self._task, self._tokenizer, params, step)
 
 
 def rates_of_layers(config: FinetuneConfig) -> Callable[[str], float] | None:
@@ -208,6 +210,34 @@ def buckets_of(config: FinetuneConfig) -> tuple[int, ...]:
 def order_of(config: FinetuneConfig, examples: Encoded) -> LengthBatches:
     """The order of the training batches: which examples are in each."""
     return LengthBatches(examples.lengths, config.batch, buckets=buckets_of(config), seed=config.seed)
+
+
+class BestModel:
+    """The model in a run's `export/`. One that cannot be written waits in memory, and no checkpoint is saved before it
+    is written: a run that ends and is resumed would otherwise end with another best model."""
+
+    def __init__(self, write: Callable[[Any, int], None]):
+        """`write` takes the parameters on the host and their step."""
+        self._write = write
+        self._waiting: tuple[Any, int] | None = None
+
+    def put(self, params: Any, step: int, log: Log) -> None:
+        """Writes the model of this step, or says why not; all processes call it."""
+        self._waiting = to_host(params), step
+        try:
+            self.write()
+        except OSError as error:
+            log.say(f"the best model, of step {step:,}, was not exported: {error}; the next save tries again")
+
+    def write(self) -> None:
+        """Writes the model that waits, if there is one.
+
+        Raises:
+            OSError: it cannot be written.
+        """
+        if self._waiting is not None:
+            self._write(*self._waiting)
+            self._waiting = None
 
 
 def write_export(

@@ -17,6 +17,7 @@ import numpy as np
 from bert_jax.data.tasks.encoded import evaluation_batches
 from bert_jax.data.tokenizer.tokenizer import Tokenizer
 from bert_jax.files import json_text, write_json, write_whole
+from bert_jax.training.checkpoint.checkpoints import on_first_process
 from bert_jax.training.many import (
     by_run,
     compile_many_predict_step,
@@ -30,7 +31,7 @@ from bert_jax.training.optimizer import make_optimizer
 from bert_jax.training.prediction import Collected
 from bert_jax.training.sharding import to_host
 from bert_jax.training.step import TrainState, abstract_state, init_state
-from train.finetuning.job import FinetuningJob, buckets_of, order_of, rates_of_layers, write_export
+from train.finetuning.job import FinetuningJob, buckets_of, order_of, rates_of_layers
 from train.finetuning.recipe import FinetuneConfig
 from train.finetuning.tasks.data import Outputs, Split, TaskData
 from train.run.curves import has_glyphs
@@ -156,8 +157,11 @@ class SweepJob:
         log.record("eval", step, _scores_over_runs(scores, self._task.metric, self.runs) | told | best)
         if jax.process_index() == 0:
             rows = (json_text(self._history[at]) + "\n" for at in sorted(self._history))
-            write_whole(self._run.path / "runs.jsonl", "".join(rows))
-        self.keep_best(state.params, step, self._history)
+            try:
+                write_whole(self._run.path / "runs.jsonl", "".join(rows))
+            except OSError as error:  # the next evaluation writes all rows again
+                log.say(f"runs.jsonl was not written: {error}")
+        self.keep_best(state.params, step, self._history, log)
         return False
 
     def _baseline(self) -> float | None:
@@ -176,19 +180,22 @@ class SweepJob:
                 one.add(plan, jax.tree.map(lambda values, number=number: values[number], outputs))
         return found
 
-    def keep_best(self, params: Any, step: int, history: dict[int, dict[str, Any]]) -> None:
+    def keep_best(self, params: Any, step: int, history: dict[int, dict[str, Any]], log: Log) -> None:
         """Exports the best model of all runs and evaluations, if it is that of this step."""
         best_step, number = best_of(history, self._task.metric)
         if best_step == step:
-            write_export(self._run, self.config, self._task, self._tokenizer, one_of(params, number), step)
+            self._alone.best.put(one_of(params, number), step, log)
 
     def facts(self) -> dict[str, Any]:
         return self._alone.facts() | {"evaluations": [self._history[at] for at in sorted(self._history)]}
 
     def finish(self, params: Any, step: int, log: Log) -> None:
         """Writes and logs the results of the runs; writes the best model's predictions and report."""
-        if jax.process_index() == 0:
-            log.say(write_sweep(self._run, self.config, self._task, self.runs, self._history, self._baseline()))
+
+        def write() -> str:
+            return write_sweep(self._run, self.config, self._task, self.runs, self._history, self._baseline())
+
+        log.say(on_first_process(write))
         _, winner = best_of(self._history, self._task.metric)
         curve = [{"step": at} | self._history[at]["scores"][winner] for at in sorted(self._history)]
         self._alone.write_results(self._alone.target.params, log, curve)

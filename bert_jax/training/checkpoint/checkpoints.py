@@ -358,7 +358,7 @@ def _checked_metadata(metadata: Mapping[str, Any]) -> dict[str, Any]:
 
 
 # Every process raises the error type that process 0 raises, because programs react to the type.
-_SHARED_ERRORS = (UserError, FileNotFoundError, SaveError, ValueError, RuntimeError)
+_SHARED_ERRORS = (UserError, FileNotFoundError, SaveError, ValueError, RuntimeError, OSError)
 
 
 def on_first_process(decide: Callable[[], Any]) -> Any:

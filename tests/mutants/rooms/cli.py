@@ -99,7 +99,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         STREAMING,
-        "if target.exists() and not overwrite:",
+        "if os.path.lexists(target) and not overwrite:",
         "if False:",
         "results replace a file of the user's",
         (f"{OF_TEXTS}::test_results_go_to_a_file_which_is_replaced_only_on_request",),

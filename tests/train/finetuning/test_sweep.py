@@ -211,16 +211,20 @@ def test_a_sweep_of_any_labels_is_drawn_without_a_warning(tmp_path: Path, baseli
     ids=["the earlier", "the first run", "what is a number", "none is"],
 )
 def test_the_model_that_is_exported_is_the_one_that_is_named_the_best(
-    tmp_path: Path, monkeypatch, curves: dict[int, list[float | None]], step: int, number: int
+    tmp_path: Path, curves: dict[int, list[float | None]], step: int, number: int
 ):
     exported = []
-    monkeypatch.setattr(sweep, "write_export", lambda *words: exported.append((words[-1], float(words[-2]["bias"]))))
-    some = SimpleNamespace(_task=SimpleNamespace(metric="f1"), _run=None, config=None, _tokenizer=None)
+    best = SimpleNamespace(put=lambda params, step, log: exported.append((step, float(params["bias"]))))
+    some = SimpleNamespace(_task=SimpleNamespace(metric="f1"), _alone=SimpleNamespace(best=best))
     history = {}
     for at, scores in curves.items():
         history[at] = {"scores": [{"f1": score} for score in scores]}
         sweep.SweepJob.keep_best(
-            cast(Any, some), stacked([{"bias": np.array(run)} for run in (0.0, 1.0)], runs_mesh(2)), at, history
+            cast(Any, some),
+            stacked([{"bias": np.array(run)} for run in (0.0, 1.0)], runs_mesh(2)),
+            at,
+            history,
+            cast(Any, None),
         )
     _, found = told(tmp_path, "f1", [Run(seed, 1e-3) for seed in range(2)], curves)
     assert exported[-1] == (step, number)

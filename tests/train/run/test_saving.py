@@ -3,6 +3,7 @@
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from bert_jax.training.checkpoint.checkpoints import NonFiniteError, SaveError
@@ -139,3 +140,32 @@ def test_a_state_that_is_not_finite_is_not_tried_again(clock: Clock):
     saves = Saves(NotFinite(), SimpleNamespace(save_every=1, log_every=1, max_failed_saves=3), print)  # type: ignore[arg-type]
     with pytest.raises(NonFiniteError):
         saves.save(1, None, dict)
+
+
+def test_no_checkpoint_is_saved_before_the_best_model_of_a_fine_tuning_run_is_written(clock: Clock):
+    from train.finetuning.job import BestModel
+
+    room, exported, said = [False], [], []
+
+    def write(params: Any, step: int) -> None:
+        if not room[0]:
+            raise OSError(28, "No space left on device")
+        exported.append((step, float(params)))
+
+    best, checkpoints = BestModel(write), Checkpoints()
+    saves = Saves(checkpoints, SimpleNamespace(save_every=5, log_every=1, max_failed_saves=5), said.append)  # type: ignore[arg-type]
+
+    def facts() -> dict:
+        best.write()
+        return {}
+
+    for step in range(1, 21):
+        clock.now += 60
+        room[0] = step > 7
+        if step == 4:
+            best.put(np.float32(0.5), step, SimpleNamespace(say=said.append))  # type: ignore[arg-type]
+        if saves.due(step):
+            saves.save(step, None, facts)
+    assert exported == [(4, 0.5)]
+    assert checkpoints.saved == [8, 10, 15, 20]
+    assert said[0].startswith("the best model, of step 4, was not exported: [Errno 28] No space left")
