@@ -29,8 +29,8 @@ from train.finetuning.start import starting_parameters, upper_layers
 from train.finetuning.tasks.data import Outputs, Split, TaskData
 from train.run.config import to_json
 from train.run.directory import RunDirectory
+from train.run.job import Log, ModelJob, prefetched_batches
 from train.run.launch import place_on_mesh
-from train.run.loop import Log, ModelJob, prefetched_batches
 
 
 class FinetuningJob(ModelJob):

@@ -36,7 +36,7 @@ from train.finetuning.recipe import FinetuneConfig
 from train.finetuning.tasks.data import Outputs, Split, TaskData
 from train.run.curves import has_glyphs
 from train.run.directory import RunDirectory
-from train.run.loop import Log, Metrics, prefetched_batches
+from train.run.job import Log, Metrics, prefetched_batches
 
 
 class Run(NamedTuple):

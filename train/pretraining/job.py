@@ -26,7 +26,7 @@ from train.pretraining.source import DataSource, head_for
 from train.pretraining.start import first_state, objective_of, pretraining_of
 from train.run.config import to_json
 from train.run.directory import RunDirectory
-from train.run.loop import Batch, Log, Metrics, ModelJob, prefetched_batches
+from train.run.job import Batch, Log, Metrics, ModelJob, prefetched_batches
 
 
 class HeldOutBatches:

@@ -44,7 +44,7 @@ OF_DOCTOR = "tests/train/doctor/test_doctor.py"
 MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         LOOP,
-        "feed = stack.enter_context(closing(job.batches(step)))",
+        "feed = stack.enter_context(closing(job.batches(self._step)))",
         "feed = stack.enter_context(closing(job.batches(0)))",
         "a run that goes on begins its data anew",
         (f"{OF_RUNS}::test_three_resumes_equal_never_having_stopped",),
@@ -86,15 +86,15 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         LOOP,
-        "evaluates = step % config.eval_every == 0 or last",
+        "evaluates = self._step % config.eval_every == 0 or last",
         "evaluates = last",
         "nothing is evaluated before the end",
         (f"{OF_RUNS}::test_a_run_leaves_everything_that_was_promised",),
     ),
     Mutant(
         LOOP,
-        "if why:",
-        "if False:",
+        "return self._job.why_stop(meter.newest, meter.step)",
+        "return None",
         "a run whose numbers went bad goes on for ever",
         (f"{OF_RUNS}::test_numbers_that_go_bad_stop_the_run_and_are_never_saved",),
     ),
@@ -109,14 +109,14 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         LOOP,
-        "if skipped := skipped_in_a_row(state.skipped_in_a_row):",
+        "if skipped := skipped_in_a_row(self._state.skipped_in_a_row):",
         "if skipped := 0:",
         "a state is saved in the middle of a streak of skipped steps",
         (f"{OF_NOT_FINITE}::test_a_save_that_is_due_after_a_skipped_step_waits_for_a_good_one",),
     ),
     Mutant(
         LOOP,
-        "if unsaved and code == EXIT_DONE:",
+        "if self._unsaved and self._code == EXIT_DONE:",
         "if False:",
         "a run whose last steps were skipped counts as done",
         (f"{OF_NOT_FINITE}::test_a_run_that_ends_on_skipped_steps_is_not_done",),

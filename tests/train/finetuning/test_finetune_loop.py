@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-import train.run.loop
+import train.run.job
 from bert_jax.formats.load import load_arrays
 from bert_jax.training.prediction import Predictor
 from bert_jax.tree import flatten
@@ -50,7 +50,7 @@ def records(folder: Path, kind: str) -> list[dict]:
 def made(place: Path) -> tuple[Path, dict[str, Any]]:
     """A finished run, and its jitted functions."""
     jitted: dict[str, Any] = {}
-    compile_step, init = train.run.loop.compile_train_step, Predictor.__init__
+    compile_step, init = train.run.job.compile_train_step, Predictor.__init__
 
     def keep_step(*arguments, **options):
         jitted["train"] = compile_step(*arguments, **options)
@@ -61,7 +61,7 @@ def made(place: Path) -> tuple[Path, dict[str, Any]]:
         jitted["predict"] = self._step
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(train.run.loop, "compile_train_step", keep_step)
+        patch.setattr(train.run.job, "compile_train_step", keep_step)
         patch.setattr(Predictor, "__init__", keep_predictor)
         assert finetune.main(words(place, "run", "log_every=1")) == EXIT_DONE
     return place / "run", jitted

@@ -1,0 +1,141 @@
+"""What a run trains: the `Job` that the training loop calls, and `ModelJob`, what jobs with one model share."""
+
+from collections.abc import Generator
+from functools import cache
+from typing import Any, Protocol
+
+import flax.linen as nn
+import jax
+import numpy as np
+import optax
+from jax.sharding import Mesh
+
+from bert_jax.data.prefetch import Prefetch, StepSource
+from bert_jax.training.objectives import Objective
+from bert_jax.training.schedules import Schedule
+from bert_jax.training.step import TrainState, abstract_state, compile_train_step, init_state
+from train.run.log import RunLog, SilentLog
+from train.run.meter import mean_of_good_steps
+
+Log = RunLog | SilentLog
+Batch = dict[str, Any]
+Metrics = dict[str, np.ndarray]
+
+
+class Job(Protocol):
+    """What the loop trains. `ModelJob` implements what jobs with one model share.
+
+    Attributes:
+        config: has `model`; total_steps, log_every, eval_every and save_every, in optimizer steps; keep, the number of
+            checkpoints; max_failed_saves, in a row; budgets, of the watchdog; track, a service that gets
+            the metrics, or None.
+        mesh: the devices.
+        rollbacks: how often the run may go back to a good checkpoint (see `Rollbacks`).
+    """
+
+    config: Any
+    mesh: Mesh
+    rollbacks: int
+
+    @property
+    def target(self) -> TrainState:
+        """The shapes and shardings of the state."""
+        ...
+
+    def first_state(self) -> TrainState:
+        """The state of a run without checkpoints."""
+        ...
+
+    def resume(self, facts: dict[str, Any]) -> None:
+        """Called before a run continues from a checkpoint, with what `facts` returned when that was saved."""
+        ...
+
+    def train_step(self, state: TrainState, batch: Batch) -> tuple[TrainState, dict[str, jax.Array]]:
+        """Returns the next state and metrics, which only the job's own methods read; donates `state`."""
+        ...
+
+    def on_start(self, log: Log, *, resumed: bool) -> None:
+        """Logs what the run trains; `resumed`: it continues from a checkpoint."""
+        ...
+
+    def batches(self, step: int) -> Generator[tuple[Batch, float]]:
+        """Yields (global batch, seconds waited for it) from batch number `step` to the last."""
+        ...
+
+    def summarise(self, rows: list[Metrics]) -> dict[str, float]:
+        """The values to log for several steps, given the metrics of each."""
+        ...
+
+    def why_stop(self, metrics: Metrics, step: int) -> str | None:
+        """The reason to stop the run as failed, given the metrics of step number `step`; None to continue."""
+        ...
+
+    def evaluate(self, state: TrainState, step: int, log: Log) -> bool:
+        """Logs the scores after `step` steps and keeps the best model; returns True to end the training early."""
+        ...
+
+    def facts(self) -> dict[str, Any]:
+        """What each checkpoint records about the run, as JSON values."""
+        ...
+
+    def finish(self, params: Any, step: int, log: Log) -> None:
+        """Called after the last step is saved: writes exports, predictions or reports."""
+        ...
+
+
+class ModelJob:
+    """A base class of jobs: one model on a mesh, with its first state, its training step and its logged metrics."""
+
+    rollbacks = 0
+
+    def __init__(
+        self,
+        config: Any,
+        mesh: Mesh,
+        model: nn.Module,
+        objective: Objective,
+        tx: optax.GradientTransformationExtraArgs,
+        schedule: Schedule,
+    ):
+        """`config`: has what the loop reads, and seed and max_skipped_in_a_row."""
+        self.config, self.mesh, self.model, self.objective, self._tx = config, mesh, model, objective, tx
+        self._init_key, self._dropout_key = jax.random.split(jax.random.key(config.seed))
+        self.target = abstract_state(model, tx, mesh=mesh)
+        self._step_in_parts = cache(
+            lambda parts: compile_train_step(model, tx, schedule, mesh=mesh, accumulation=parts, objective=objective)
+        )
+
+    def resume(self, facts: dict[str, Any]) -> None:
+        """Nothing to take up: the state has everything."""
+
+    def parts_of(self, batch: Batch) -> int:
+        """The number of parts in which a batch is computed, one after the other."""
+        return self.config.accumulation
+
+    def fresh_state(self) -> TrainState:
+        """A randomly initialised state, from the run's seed."""
+        return init_state(self._init_key, self.model, self._tx, mesh=self.mesh)
+
+    def train_step(self, state: TrainState, batch: Batch) -> tuple[TrainState, dict[str, jax.Array]]:
+        step = self._step_in_parts(self.parts_of(batch))
+        return step(state, batch, self._dropout_key, self.objective)
+
+    def summarise(self, rows: list[Metrics]) -> dict[str, float]:
+        return mean_of_good_steps(rows)
+
+    def why_stop(self, metrics: Metrics, step: int) -> str | None:
+        if (skipped := int(metrics["skipped_in_a_row"])) < self.config.max_skipped_in_a_row:
+            return None
+        return (
+            f"{skipped} steps in a row up to step {step:,} had a non-finite loss or gradient; earlier checkpoints are "
+            "kept. Lower optimizer.learning_rate"
+        )
+
+
+def prefetched_batches(source: StepSource, first: int, stop: int) -> Generator[tuple[Any, float]]:
+    """Yields (batch, seconds waited for it) for the steps in range(first, stop); a thread prefetches the batches."""
+    with Prefetch(source, first, stop) as prefetched:
+        waited = 0.0
+        for batch in prefetched:
+            yield batch, prefetched.waited - waited
+            waited = prefetched.waited
