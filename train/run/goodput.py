@@ -26,8 +26,8 @@ class Goodput:
     The file has seconds: "wall" of all processes that trained this run, and the kinds that add up to it. These are
     "productive", the steps that count; the other phases of `Phases`; and "lost", what a later start did again because
     it continued from an older checkpoint. "stopped" is the time between processes, which is not in "wall". "starts"
-    counts the processes. The thread writes at each save, at the end, and each time the wall time has grown by a half
-    per cent, at least once a minute: the time of a killed process after the last writing is taken for "stopped".
+    counts the processes. The thread writes at each save, at the end, and each time the wall time has grown by a quarter
+    of a per cent, at least once a minute: the time of a killed process after the last writing is taken for "stopped".
 
     A file that is damaged or missing is begun anew; one that cannot be written stops nothing.
     """
@@ -101,7 +101,7 @@ class Goodput:
             self.write()
             if self._over:
                 return
-            self._due.wait(min(max(sum(self.seconds().values()) / 200, 0.5), 60.0))
+            self._due.wait(min(max(sum(self.seconds().values()) / 400, 0.25), 60.0))
             self._due.clear()
 
     def write(self) -> None:

@@ -1,12 +1,16 @@
 """How a program ends: exit codes, and requests to save and stop (SIGTERM, Ctrl-C) that all processes agree on."""
 
+import atexit
+import contextlib
 import logging
 import os
 import signal
 import sys
+import threading
 import traceback
 from collections.abc import Callable
 from pathlib import Path
+from typing import NoReturn
 
 from bert_jax.cli.program import begin, error_line, own_name
 from bert_jax.errors import UserError
@@ -18,11 +22,23 @@ EXIT_DONE, EXIT_BUG, EXIT_USER_ERROR, EXIT_NOT_FINITE = 0, 1, 2, 3
 EXIT_NOT_SAVED, EXIT_PREEMPTED, EXIT_HUNG, EXIT_INTERRUPTED = 74, 75, 76, 130
 
 
-def run_program(main: Callable[[list[str]], int]) -> None:
+def run_program(main: Callable[[list[str]], int]) -> NoReturn:
     """Runs `main` on the command line's arguments and ends the process with its exit code."""
     set_up_logging()
     note_start()
-    sys.exit(exit_code(main, sys.argv[1:]))
+    code = exit_code(main, sys.argv[1:])
+    for thread in threading.enumerate():
+        if not thread.daemon and thread is not threading.main_thread():
+            thread.join()
+    atexit._run_exitfuncs()
+    logging.shutdown()
+    for stream in (sys.stdout, sys.stderr):
+        if stream is not None:
+            with contextlib.suppress(OSError):
+                stream.flush()
+    # As sys.exit does, but without taking the interpreter apart: with JAX loaded that costs a second, and threads of
+    # compiled code may crash in it.
+    os._exit(code)
 
 
 def set_up_logging() -> None:

@@ -32,7 +32,7 @@ class Budgets(ShownConfig):
     Past a budget the stacks of all threads are written to stderr and run.log. Past `end` times the budget the run ends
     with exit code 76, so that it can be started again.
 
-    start                reading the run's checkpoint, or making its first parameters
+    start                opening the data, reading the run's checkpoint or making its first parameters
     compile              the first step of each shape
     step                 one step, and all that is between two phases
     evaluation           one evaluation
