@@ -104,6 +104,7 @@ def _prepare(options: PrepareOptions) -> dict[str, Any]:
                 raise failures.error(sources)
             manifest = read_manifest(output)
             _refuse_other_options(output, manifest.get("options", {}), identity)
+            _remove_working_files(output)  # a kill right after the manifest was written left them
             return manifest
         learnt = _begin(output, identity, failures)
         wrapped = warnings_about_lines(options, {source: known.column for source, known in facts.items()})
@@ -132,10 +133,14 @@ def _prepare(options: PrepareOptions) -> dict[str, Any]:
         report = _report(options, tokenizer, splits, results, plan, learnt, by_default=by_default)
         manifest["report"] = report | {"warnings": [options.spelled(text) for text in wrapped + report["warnings"]]}
         write_manifest(output, manifest)
-        shutil.rmtree(output / "parts")
-        shutil.rmtree(output / "dedupe", ignore_errors=True)
-        (output / _UNFINISHED).unlink()
+        _remove_working_files(output)
     return read_manifest(output)
+
+
+def _remove_working_files(output: Path) -> None:
+    for folder in ("parts", "dedupe"):
+        shutil.rmtree(output / folder, ignore_errors=True)
+    (output / _UNFINISHED).unlink(missing_ok=True)
 
 
 def _runner(options: PrepareOptions) -> Workers | BeamPipelines:

@@ -147,6 +147,35 @@ def test_a_row_of_another_block_is_not_stopped_by_damage(prepared, copy):
         rows.gather(np.array([len(rows) - 1]))
 
 
+@pytest.mark.parametrize("mapped", [True, False], ids=["mapped", "read"])
+def test_every_block_of_a_row_is_verified(tmp_path: Path, monkeypatch, mapped: bool):
+    """A row may lie across several blocks, and damage may be in the last of them; the others are verified once."""
+    from bert_jax.data.pretraining import shards, verified
+
+    monkeypatch.setattr(shards, "BLOCK_BYTES", 512)
+    monkeypatch.setattr(verified, "most_maps", lambda: 1 << 30 if mapped else 0)
+    path, array = tmp_path / "a.npy", np.arange(4000, dtype="<i4").reshape(10, 400)
+    entry = shards.write_array(path, array)
+    good = verified.VerifiedSlices(arrays.open_array(path, array.shape, array.dtype), entry)
+    done: list = []
+    good.when_verified = done.append
+    np.testing.assert_array_equal(good[2:3], array[2:3])
+    np.testing.assert_array_equal(good.take(np.array([9, 0, 9])), array[[9, 0, 9]])
+    assert not done
+    np.testing.assert_array_equal(good[0:10], array)
+    np.testing.assert_array_equal(done[0][3:5], array[3:5])
+    for at in (128 + 3 * 1600, 128 + 4 * 1600 - 1):  # the first and the last byte of row 3
+        content = bytearray(path.read_bytes())
+        content[at] ^= 1
+        (tmp_path / "b.npy").write_bytes(content)
+        found = verified.VerifiedSlices(arrays.open_array(tmp_path / "b.npy", array.shape, array.dtype), entry)
+        np.testing.assert_array_equal(found[5:6], array[5:6])
+        with pytest.raises(UserError, match="not what was written"):
+            found[3:4]
+        with pytest.raises(UserError, match="not what was written"):
+            found.take(np.array([3]))
+
+
 @pytest.mark.parametrize("how", ["longer", "shorter"])
 def test_a_file_of_another_size_is_refused_when_it_is_opened(prepared, copy, how: str):
     data = copy("nsp")

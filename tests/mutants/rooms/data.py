@@ -13,6 +13,8 @@ BUCKET = "bert_jax/data/pretraining/bucket.py"
 MIXTURE = "bert_jax/data/pretraining/mixture.py"
 OF_MIXTURE = "tests/data/pretraining/test_mixture.py"
 OF_ARRAYS = "tests/data/pretraining/test_arrays.py"
+VERIFIED = "bert_jax/data/pretraining/verified.py"
+OF_VERIFIED = "tests/data/pretraining/test_verified.py"
 OF_BUCKET = "tests/data/pretraining/test_bucket.py"
 OF_MASKING = "tests/data/pretraining/test_masking.py"
 OF_EXAMPLES = "tests/data/pretraining/test_examples.py"
@@ -330,9 +332,9 @@ MUTANTS: tuple[Mutant, ...] = (
         ("tests/train/pretraining/test_mixture.py::test_shares_are_weights_or_follow_the_temperature",),
     ),
     Mutant(
-        ARRAYS,
-        "if len(array) and len(_maps) < most_maps() else array",
-        "if len(array) else array",
+        VERIFIED,
+        "if len(file) and open_maps() < most_maps():",
+        "if len(file):",
         "a large corpus has more open files than a process may have",
         (f"{OF_ARRAYS}::test_a_terabyte_is_read_at_random_with_few_files_and_little_memory",),
     ),
@@ -345,7 +347,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         BUCKET,
-        "if len(content) == stop - start and self._is_right(content, number):",
+        "if len(content) == stop - start and self._sums.is_right(content, number):",
         "if len(content) == stop - start:",
         "what a bucket sends is not verified",
         (f"{OF_BUCKET}::test_what_is_damaged_in_the_bucket_is_one_line",),
@@ -365,11 +367,25 @@ MUTANTS: tuple[Mutant, ...] = (
         (f"{OF_BUCKET}::test_the_cache_stays_within_its_bound_and_the_batches_right",),
     ),
     Mutant(
-        BUCKET,
-        '".." in parts or',
-        "",
-        "a manifest in a bucket can name files outside the cache",
-        (f"{OF_BUCKET}::test_a_manifest_cannot_name_files_outside_the_cache",),
+        SHARDS,
+        "if not _INSIDE(name):",
+        "if False:",
+        "a manifest can name files outside its directory",
+        (f"{OF_VERIFIED}::test_a_manifest_that_names_files_elsewhere_is_refused_with_its_sum_right_too",),
+    ),
+    Mutant(
+        VERIFIED,
+        "if not self._sums.is_right(content, number):",
+        "if False:",
+        "training reads damaged data",
+        (f"{OF_VERIFIED}::test_a_damaged_block_is_named_with_what_to_do",),
+    ),
+    Mutant(
+        VERIFIED,
+        "(first + stop * width - 1) // block + 1):",
+        "(first + start * width) // block + 1):",
+        "only the first block of a row is verified",
+        (f"{OF_VERIFIED}::test_every_block_of_a_row_is_verified",),
     ),
     Mutant(
         "bert_jax/data/pretraining/lookahead.py",

@@ -219,6 +219,23 @@ def test_a_killed_run_resumes_with_the_missing_files(options, tmp_path):
         assert {path: path.stat().st_mtime_ns for path in shards} == {path: before[path] for path in shards}
 
 
+def test_a_kill_right_after_the_manifest_leaves_no_working_files_for_ever(options, monkeypatch):
+    def killed(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    output = options["output"]
+    with monkeypatch.context() as patch:
+        patch.setattr("train.preparation.directory._remove_working_files", killed)
+        with pytest.raises(KeyboardInterrupt):
+            made(**options)
+    assert (output / "manifest.json").exists()
+    assert (output / "parts").exists()
+    assert (output / "unfinished.json").exists()
+    made(**options)
+    assert not (output / "parts").exists()
+    assert not (output / "unfinished.json").exists()
+
+
 @pytest.mark.slow
 def test_preparing_imports_no_jax():
     code = "import sys, train.prepare, train.preparation.jobs; sys.exit('jax' in sys.modules)"
