@@ -15,7 +15,7 @@ def test_a_full_disk_ends_all_processes_with_the_code_that_is_worth_restarting(t
     run = tmp_path / "run"
     folder = run / "checkpoints"
     folder.mkdir(parents=True)
-    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=60k", "tmpfs", folder], capture_output=True).returncode:
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=20k", "tmpfs", folder], capture_output=True).returncode:
         pytest.skip("this machine mounts nothing")
     words = words_for(run, "phases=((32, 8, 12),)", "max_failed_saves=3")
     try:
