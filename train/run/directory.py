@@ -260,7 +260,8 @@ def refuse_links(folder: Path) -> None:
         if path == os.fspath(folder) and "wandb" in folders:
             folders.remove("wandb")
         for name in (*folders, *files):
-            if (found := Path(path, name)).is_symlink():
+            # A temporary file is removed, whatever it is.
+            if (found := Path(path, name)).is_symlink() and not (name.startswith(".") and name.endswith(".tmp")):
                 raise UserError(
                     f"{found}: is a symbolic link, and a run writes to no place outside its directory; remove it, or "
                     f"make {folder} itself a link"

@@ -130,7 +130,8 @@ class Checkpoints:
         if non_finite := find_non_finite(leaves):
             others = f", as do {len(non_finite) - 1} other arrays" if len(non_finite) > 1 else ""
             raise NonFiniteError(f"step {step} is not saved: {non_finite[0]} holds values that are not finite{others}")
-        on_first_process(lambda: self._directory.make_room(step))
+        size = sum(leaf.nbytes for leaf in leaves.values())
+        on_first_process(lambda: self._directory.make_room(step, size))
         try:
             with self._orbax_options():
                 response = orbax.save_async(

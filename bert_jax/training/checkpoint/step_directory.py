@@ -123,12 +123,13 @@ class StepDirectory:
             log.warning("checkpoint %s is damaged and is not used: %s", self.step_path(candidate), listed(problems))
         raise UserError(f"{self.path}: every checkpoint to restore from is damaged. {'. '.join(reasons)}")
 
-    def make_room(self, step: int) -> None:
+    def make_room(self, step: int, size: int = 0) -> None:
         """Prepares the directory for a save of `step`: removes leftovers, or renames what has the step's name.
 
         Raises:
           FileNotFoundError: The directory existed before and has been removed.
-          SaveError: The directory is not writable.
+          SaveError: The directory is not writable, or the disk has less than `size` bytes free. If Orbax met a full
+            disk on one process only, the others would wait for that one for minutes.
           ValueError: A good step with this or a greater number exists.
         """
         self._check_writable(step)
@@ -136,6 +137,12 @@ class StepDirectory:
             self._make_room(step)
         except OSError as error:
             raise SaveError(f"step {step} is not saved: {self.path} cannot be tidied ({error})") from error
+        if not is_remote(self.path):
+            found = os.statvfs(self.path)
+            free = found.f_bfree * found.f_frsize
+            if found.f_blocks and free < size:
+                room = f"{free / 1e6:,.1f} MB free, {size / 1e6:,.1f} MB needed"
+                raise SaveError(f"step {step} was not saved to {self.path}: No space left on device ({room})")
 
     def _make_room(self, step: int) -> None:
         if not self._swept:

@@ -522,6 +522,6 @@ MUTANTS: tuple[Mutant, ...] = (
         "except Exception as error:",
         "except UserError as error:",
         "a tracker that fails ends the training",
-        ("tests/train/run/test_track.py::test_a_service_that_fails_is_reported_once_and_training_goes_on",),
+        ("tests/train/run/test_track.py::test_a_service_that_fails_is_reported_once_and_gets_the_records_later",),
     ),
 )

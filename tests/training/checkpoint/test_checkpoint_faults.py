@@ -10,6 +10,7 @@ import sys
 import textwrap
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -434,6 +435,23 @@ def test_a_full_disk_ends_the_program_with_an_error_and_the_older_step_stays(tmp
     assert_goes_on(tmp_path, 2)
 
 
+def test_a_save_for_which_there_is_no_room_is_not_started(tmp_path, monkeypatch):
+    save(tmp_path, 1)
+    found = os.statvfs(tmp_path)
+    full = SimpleNamespace(f_bfree=1, f_frsize=100, f_blocks=found.f_blocks)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "statvfs", lambda path: full)
+        with (
+            Checkpoints(tmp_path) as checkpoints,
+            pytest.raises(
+                SaveError, match=r"step 2 was not saved .*: No space left on device \(0\.0 MB free, 0\.\d MB needed"
+            ),
+        ):
+            checkpoints.save(2, make_state(2), {})
+    assert [path.name for path in tmp_path.iterdir()] == ["1"]
+    save(tmp_path, 2)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("moment", ["before", "after"])
 def test_missing_permission_is_an_error_and_does_not_hang_the_exit(tmp_path, moment):
@@ -445,8 +463,8 @@ def test_missing_permission_is_an_error_and_does_not_hang_the_exit(tmp_path, mom
             os.setuid(65534)
         checkpoints = Checkpoints(directory)
         make_room = checkpoints._directory.make_room
-        def close_the_door(step):
-            make_room(step)
+        def close_the_door(*arguments):
+            make_room(*arguments)
             directory.chmod(0o555)
         if "after" in sys.argv:
             checkpoints._directory.make_room = close_the_door
