@@ -190,8 +190,7 @@ def _labels(data: Mapping[str, Any]) -> tuple[str, ...] | None:
         if count is not None and (not isinstance(count, int) or not 0 < count <= 1_000_000):
             raise UserError(f"num_labels={quoted(count)}: expected a positive integer")
         return None if count is None else tuple(f"LABEL_{i}" for i in range(count))
-    wanted = set(map(str, range(len(names)))) if isinstance(names, Mapping) else None
-    if not names or {str(key) for key in names} != wanted:
+    if not isinstance(names, Mapping) or not names or {str(key) for key in names} != set(map(str, range(len(names)))):
         raise UserError(f"id2label={quoted(names)}: expected an object with the keys 0 … n - 1 for n labels")
     by_id = {str(key): str(value) for key, value in names.items()}
     return tuple(by_id[str(i)] for i in range(len(by_id)))

@@ -278,3 +278,46 @@ def test_a_bad_file_is_named(tmp_path):
         with pytest.raises(UserError, match=wrong) as caught:
             BertConfig.from_json(path)
         assert str(path) in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("num_hidden_layers", 10**7),
+        ("hidden_size", 10**9),
+        ("vocab_size", 10**12),
+        ("max_position_embeddings", 10**400),
+        ("intermediate_size", 1 << 40),
+        ("initializer_range", float("inf")),
+    ],
+)
+def test_a_size_beyond_any_model_is_refused_before_anything_is_made(field, value):
+    with pytest.raises(UserError, match=rf"^{field}=.*: expected .*(at most|below) ") as caught:
+        BertConfig.from_json({"model_type": "bert", field: value})
+    assert len(str(caught.value)) < 200
+
+
+def test_sizes_that_are_large_together_are_refused_and_the_largest_models_are_not():
+    large = {"hidden_size": 8192, "num_attention_heads": 64, "intermediate_size": 32768, "num_hidden_layers": 48}
+    assert BertConfig(**large, vocab_size=1_000_000).num_hidden_layers == 48
+    with pytest.raises(UserError, match=r"hidden_size=131072, num_hidden_layers=4096 .*parameters; expected at most"):
+        BertConfig(**large | {"hidden_size": 1 << 17, "num_hidden_layers": 4096})
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"model_type": ["bert"]}, r"model_type=\['bert'\] is not supported"),
+        ({"model_type": {"a": 1}}, "model_type={'a': 1} is not supported"),
+        ({"architectures": 7}, "architectures=7: expected a list of names"),
+        ({"architectures": [["BertModel"]]}, "architectures=.*: expected a list of names"),
+        ({"id2label": 5}, "id2label=5: expected an object"),
+        ({"pruned_heads": {"0": [1e999]}}, "pruned_heads=.*: expected an object"),
+        ({"hidden_act": "x" * 100_000}, "hidden_act='xxx.*xxx'"),
+    ],
+)
+def test_a_field_of_an_odd_kind_is_one_short_line(fields, message, tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "bert"} | fields))
+    with pytest.raises(UserError, match=message) as caught:
+        BertConfig.from_json(tmp_path)
+    assert len(str(caught.value)) < 1000

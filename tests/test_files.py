@@ -138,3 +138,30 @@ def _wait_for(ready, seconds: float = 120) -> None:
     while not ready():
         assert time.monotonic() < deadline, "waited too long"
         time.sleep(0.05)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[" * 100_000, "nested too deeply"),
+        ("[" * 65 + "]" * 65, "nested too deeply"),
+        ('{"a": ' * 500 + "1" + "}" * 500, "nested too deeply"),
+        ("[" + "1" * 5000 + "]", "not JSON"),
+        ('{"a": \xff}'.encode("latin-1"), "not JSON"),
+    ],
+)
+def test_json_beyond_its_bounds_is_one_line(text, message):
+    with pytest.raises(UserError, match=message) as caught:
+        bucket.parse_json(text, "a.json")
+    assert str(caught.value).startswith("a.json: not JSON (") and len(str(caught.value)) < 300
+
+
+def test_json_up_to_its_bounds_is_read(monkeypatch):
+    assert bucket.parse_json("[" * 64 + "]" * 64, "a.json")
+    monkeypatch.setattr(bucket, "MOST_JSON_PARTS", 3)
+    assert bucket.parse_json("[[], {}]", "a.json") == [[], {}]
+    with pytest.raises(UserError, match="4 lists and objects; at most 3 are read"):
+        bucket.parse_json("[[], {}, []]", "a.json")
+    monkeypatch.setattr(bucket, "LARGEST_JSON", 5)
+    with pytest.raises(UserError, match="longer than"):
+        bucket.parse_json("[1, 2]", "a.json")

@@ -187,7 +187,7 @@ def figure_of(runs: Sequence[RunToCompare], by: str) -> "Figure":
     from matplotlib.ticker import EngFormatter
 
     for run in runs:
-        if by not in run.rows[-1]:
+        if run.rows[-1].get(by) is None:
             raise UserError(f"{run.name}: its metrics have no {by}, as an older version trained it; say --by step")
     figure = Figure(figsize=(12, 5 + 0.2 * len(runs)), layout="constrained")
     loss, score = figure.subplots(1, 2)
@@ -195,7 +195,7 @@ def figure_of(runs: Sequence[RunToCompare], by: str) -> "Figure":
     in_percent = max((run.score_of(row) or 0 for run in runs for row in run.evaluations), default=0) > 1
 
     def line(axes, run: RunToCompare, rows: list[dict[str, Any]], of: Callable[[dict], Any], **style) -> None:
-        points = [(row[by] / scale, of(row)) for row in rows if by in row and of(row) is not None]
+        points = [(row[by] / scale, of(row)) for row in rows if row.get(by) is not None and of(row) is not None]
         if points:
             axes.plot(*zip(*points, strict=True), **style)
 
@@ -207,7 +207,7 @@ def figure_of(runs: Sequence[RunToCompare], by: str) -> "Figure":
         line(loss, run, train, lambda row, run=run: row.get(run.loss), alpha=0.25, **style)
         line(loss, run, run.evaluations, lambda row, run=run: row.get(run.loss), label=labels[number], **points)
         line(score, run, run.evaluations, run.score_of, **points)
-        if run.final.get("best") and by in run.final:
+        if run.final.get("best") and run.final.get(by) is not None:
             at = run.final[by] / scale
             score.plot(at, run.score_of(run.final), "*", color=style["color"], markeredgecolor="black", markersize=13)
     _baselines(loss, [(run, run.final.get("unigram_loss")) for run in runs])

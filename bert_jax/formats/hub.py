@@ -130,8 +130,6 @@ def _cached(repo: str, file: str, revision: str, cache: Path) -> Path | Literal[
         found = try_to_load_from_cache(repo, file, cache_dir=cache, revision=revision)
     except (ValueError, OSError) as error:
         raise UserError(f"{cache}: its entry of {repo} is damaged ({quoted(str(error))}); delete it") from None
-    if isinstance(found, str) and ".." in Path(found).relative_to(cache).parts:
-        raise UserError(f"{cache}: its entry of {repo} is damaged, a reference leads outside; delete it")
     return Path(found) if isinstance(found, str) else (False if found is _CACHED_NO_EXIST else None)
 
 

@@ -1,5 +1,6 @@
 """The command line: results on stdout, messages on stderr, exit codes, one line per error."""
 
+import errno
 import io
 import json
 import os
@@ -22,6 +23,7 @@ from bert_jax.cli.verbs import ALIASES, FILES
 from bert_jax.data.tokenizer.tokenizer import Tokenizer
 from bert_jax.formats.load import load, load_config
 from bert_jax.formats.names.parameters import parameters_of
+from bert_jax.formats.safetensors import write_tensors
 from bert_jax.formats.tensorflow.google import write_google
 from bert_jax.formats.write import save_pretrained
 from bert_jax.tree import sha256_of_parameters, unflatten
@@ -368,3 +370,21 @@ def test_help_names_the_program_as_it_was_called(capsys, monkeypatch):
         monkeypatch.setattr("sys.argv", [called])
         assert main(["--help"]) == 0
         assert capsys.readouterr().out.startswith(shown)
+
+
+def test_a_full_disk_is_one_line_and_exit_code_2(export, monkeypatch, capsys):
+    def full(*_, **__):
+        raise OSError(errno.ENOSPC, "No space left on device", "new/model.safetensors")
+
+    monkeypatch.setattr("bert_jax.formats.write.write_weights", full)
+    assert main(["convert", str(export), str(export.parent / "new")]) == 2
+    err = capsys.readouterr().err
+    assert err.count("\n") == 1 and "No space left on device" in err
+
+
+def test_info_on_a_file_of_unknown_tensors_says_what_is_missing(export, tmp_path, capsys):
+    folder = Path(shutil.copytree(export, tmp_path / "strange"))
+    write_tensors(folder / "model.safetensors", {"other.weight": np.zeros((2, 2), np.float32)})
+    assert main(["info", str(folder)]) in (0, 2)
+    out, err = capsys.readouterr()
+    assert "Traceback" not in err and ("other.weight" in out or err.count("\n") == 1)

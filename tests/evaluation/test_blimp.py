@@ -13,6 +13,7 @@ import zstandard
 
 from bert_jax.__main__ import run as run_verb
 from bert_jax.errors import UserError
+from bert_jax.evaluation import blimp
 from bert_jax.evaluation.blimp import evaluate, read_blimp, table
 from bert_jax.formats.load import load
 from bert_jax.inference.tasks.likelihood import Likelihood
@@ -295,3 +296,15 @@ def test_the_verb_writes_a_table_or_json(model, predict, data, capsys):
         run(model, data, "--limit", 0)
     with pytest.raises(FileNotFoundError, match="no such file or folder"):
         run(model, data / "none")
+
+
+@pytest.mark.parametrize("name", ["b.tar.gz", "b.tar.zst", "b.tar"])
+def test_an_archive_that_inflates_beyond_its_bound_is_refused(name, data, tmp_path, monkeypatch):
+    plain = archive_of(data)
+    packed = {"b.tar.gz": gzip.compress, "b.tar.zst": zstandard.compress, "b.tar": bytes}[name](plain)
+    (tmp_path / name).write_bytes(packed)
+    monkeypatch.setattr(blimp, "LARGEST_ARCHIVE", len(plain))
+    assert read_blimp(tmp_path / name)
+    monkeypatch.setattr(blimp, "LARGEST_ARCHIVE", len(plain) - 1)
+    with pytest.raises(UserError, match=r"more than 0 MB unpacked, BLiMP has 20; unpack it and pass the folder"):
+        read_blimp(tmp_path / name)

@@ -18,6 +18,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -36,9 +37,14 @@ def cases(seed: int, folder: Path, *, count: int = CASES, only: tuple[str, ...] 
     kinds = importlib.import_module("tests.faults.kinds").KINDS
     names = [name for name in kinds if not only or name in only]
     total = sum(kinds[name].weight for name in names)
-    for name in names:
+
+    def of(name: str) -> list[Outcome]:
         wanted = max(1, round(count * kinds[name].weight / total))
-        yield from _of_kind(name, seed, wanted, folder / name.replace(" ", "-").replace("/", "-"))
+        return list(_of_kind(name, seed, wanted, folder / name.replace(" ", "-").replace("/", "-")))
+
+    with ThreadPoolExecutor(os.cpu_count()) as pool:  # the threads wait for processes
+        for found in pool.map(of, names):
+            yield from found
 
 
 def _of_kind(name: str, seed: int, wanted: int, folder: Path) -> Iterator[Outcome]:
@@ -134,12 +140,11 @@ def serve(name: str, seed: int, start: int, stop: int, folder: Path) -> None:
     used = int(Path("/proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
     resource.setrlimit(resource.RLIMIT_AS, (used + MEMORY, resource.RLIM_INFINITY))
     for number in range(start, stop):
-        case = f"{number}"
+        case, file = f"{number}", files[0]
         if number >= 0:
             rng = random.Random(f"{seed} {name} {number}")
             file = rng.choice(files)
-            content = change_of(file.name)((pristine / file).read_bytes(), rng)
-            (changed / file).write_bytes(content)
+            (changed / file).write_bytes(change_of(file.name)((pristine / file).read_bytes(), rng))
             kind.mend(changed, rng)
             case += f", {file}"
         ended, held = _judge(kind.read, changed)
@@ -148,9 +153,11 @@ def serve(name: str, seed: int, start: int, stop: int, folder: Path) -> None:
         elif number < 0:
             ended = "accepted unchanged"
         print(json.dumps({"number": number, "ended": ended, "held": held, "case": case}), file=out, flush=True)
-        if number >= 0:
+        if kind.writes:
             shutil.rmtree(changed)
             shutil.copytree(pristine, changed)
+        else:
+            shutil.copyfile(pristine / file, changed / file)
 
 
 def _judge(read: Any, folder: Path) -> tuple[str, bool]:

@@ -32,6 +32,7 @@ class Kind:
         weight: its share of the cases.
         changes: whether a file, by its path in the folder, is changed; the others are there because readers need them.
         mend: makes a changed folder consistent again, such as sums over its files, sometimes.
+        writes: `mend` or `read` changes other files of the folder.
     """
 
     make: Callable[[Path], object]
@@ -39,6 +40,7 @@ class Kind:
     weight: float = 1
     changes: Callable[[str], bool] = lambda path: True
     mend: Callable[[Path, random.Random], object] = lambda folder, rng: None
+    writes: bool = False
 
 
 def consume(rows: Iterable[Any]) -> None:
@@ -693,10 +695,10 @@ KINDS: dict[str, Kind] = {
     "model: pytorch_model.bin before torch 1.6": Kind(
         lambda f: _make_bin(f, legacy=True), _read_model, 1.5, _is_model_file
     ),
-    "model: TensorFlow 1 checkpoint": Kind(_make_tf1, _read_model, 1.5, _is_model_file, _mend_tf1),
+    "model: TensorFlow 1 checkpoint": Kind(_make_tf1, _read_model, 1.5, _is_model_file, _mend_tf1, True),
     "model: flax_model.msgpack": Kind(_make_flax, _read_model, 1.5, _is_model_file),
     "hub cache": Kind(_make_cache, _read_cache, 1, lambda path: "refs" in path or path.endswith("config.json")),
-    "compiled folder": Kind(_make_compiled, _read_compiled, 0.5, mend=_mend_compiled),
+    "compiled folder": Kind(_make_compiled, _read_compiled, 0.5, mend=_mend_compiled, writes=True),
     "tokenizer: vocab.txt and its settings": Kind(
         _make_bert_tokenizer, _read_tokenizer, 2, lambda path: path != "of.json"
     ),
@@ -721,5 +723,5 @@ KINDS: dict[str, Kind] = {
     "prepared data: arrays": Kind(_make_shards, _read_shards, 2),
     "run: config, metrics, environment": Kind(_make_runs, _read_runs, 1.5),
     "training config: FIELD=VALUE": Kind(write({"words.txt": "\n".join(_WORDS)}), _read_each_word, 1.5),
-    "small files: pooling, words, vectors": Kind(_make_small, _read_small, 1),
+    "small files: pooling, words, vectors": Kind(_make_small, _read_small, 1, writes=True),
 }  # fmt: skip

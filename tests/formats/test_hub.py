@@ -386,3 +386,17 @@ def test_the_environment_is_the_clients(hub, tmp_path):
     folder = run().stdout.strip()
     assert folder.startswith(str(tmp_path)) and names(Path(folder)) == set(NEEDED)
     assert run(HF_HUB_OFFLINE="1").stdout.strip() == folder
+
+
+def test_a_reference_that_leads_outside_the_cache_is_not_followed(tmp_path):
+    refs = tmp_path / "cache" / "models--org--name" / "refs"
+    refs.mkdir(parents=True)
+    (refs.parent / "snapshots").mkdir()
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "outside" / "config.json").write_text("{}")
+    (refs / "main").write_text("../../../outside")
+    with pytest.raises(FileNotFoundError, match="no complete copy"):
+        fetch("org/name", cache_dir=tmp_path / "cache", offline=True)
+    (refs / "main").write_bytes(b"\xff\xfe")
+    with pytest.raises(UserError, match="its entry of org/name is damaged"):
+        fetch("org/name", cache_dir=tmp_path / "cache", offline=True)

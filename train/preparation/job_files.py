@@ -60,7 +60,7 @@ def _plain(value: Any) -> Any:
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if type(value).__name__ in _CLASSES:
-        fields = value._asdict() if isinstance(value, tuple) else _fields(value)
+        fields = value._asdict() if hasattr(value, "_asdict") else _fields(value)
         return {type(value).__name__: {name: _plain(one) for name, one in fields.items()}}
     if isinstance(value, list):
         return [_plain(one) for one in value]

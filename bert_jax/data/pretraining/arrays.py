@@ -90,7 +90,7 @@ class FileSlices:
             self.shape, self.dtype, self.start = _header(path, file)
             self.size = os.fstat(file.fileno()).st_size
         self.row_bytes = self.dtype.itemsize * math.prod(self.shape[1:])
-        if self.size < self.start + self.row_bytes * len(self):
+        if self.size < self.start + self.row_bytes * self.shape[0]:
             raise _unreadable(path, f"{self.size} bytes, too few for an array of shape {self.shape}")
 
     def __len__(self) -> int:

@@ -155,6 +155,8 @@ def _facts_of(fields: dict[str, Any]) -> Facts:
     )
     if not found.shapes or not isinstance(found.jax, str) or type(found.calling_convention_version) is not int:
         raise ValueError("shapes, made_by or calling_convention_version")
+    if not all(isinstance(name, str) for name in (found.task, *found.platforms, *(found.labels or ()))):
+        raise TypeError("task, platforms or labels")
     for spec in (*found.inputs, *found.outputs):
         spec.shape(found.sizes(1, 1))  # its axes are known
     return found

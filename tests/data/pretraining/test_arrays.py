@@ -10,7 +10,7 @@ import pytest
 
 from benchmarks.large_corpus import LENGTH, make, words
 from bert_jax.data.pretraining import arrays
-from bert_jax.data.pretraining.arrays import FileSlices, open_array
+from bert_jax.data.pretraining.arrays import FileSlices, load_array, open_array
 from bert_jax.data.pretraining.batches import Batches
 from bert_jax.errors import UserError
 
@@ -91,3 +91,36 @@ def test_a_file_that_becomes_shorter_while_it_is_read_is_one_line(tmp_path, monk
     (tmp_path / "a.npy").unlink()
     with pytest.raises(UserError, match=r"a\.npy: missing"):
         array[0:1]
+
+
+def npy(header: bytes) -> bytes:
+    header = header.ljust(117) + b"\n"
+    return b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header + bytes(64)
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        b"{'descr': '<u2', 'fortran_order': False, 'shape': (8,",
+        b"{'descr': '<u2', 'fortran_order': False, 'shape': (8,), 'x': (((((((('",
+        b"{'descr': '<u2', 'fortran_order': False, 'shape': (" + b"9" * 40 + b",)}",
+        b"{'descr': '<u2', 'fortran_order': False, 'shape': (-8,)}",
+        b"{'descr': '<u2', 'fortran_order': False, 'shape': (4, 0)}",
+        b"{'descr': '|V0', 'fortran_order': False, 'shape': (999999999,)}",
+        b"{'descr': '|O', 'fortran_order': False, 'shape': (8,)}",
+        b"{'descr': [('', '<u2', 'x')], 'fortran_order': False, 'shape': (8,)}",
+        b"__import__('os').abort()",
+        b"\x00\xff" * 20,
+    ],
+)
+def test_a_header_that_numpy_does_not_write_is_one_line(header, tmp_path):
+    (tmp_path / "a.npy").write_bytes(npy(header))
+    with pytest.raises(UserError, match=r"a\.npy: cannot be read as a \.npy file") as caught:
+        load_array(tmp_path / "a.npy")
+    assert len(str(caught.value)) < 400
+
+
+def test_what_numpy_writes_is_loaded(tmp_path):
+    for array in (np.arange(6, dtype="<u2"), np.ones((2, 3)), np.zeros((0, 3), np.int32)):
+        np.save(tmp_path / "a.npy", array)
+        np.testing.assert_array_equal(load_array(tmp_path / "a.npy"), array)

@@ -194,3 +194,20 @@ def test_bad_choices_are_one_line(tmp_path, kind, text, message):
     with pytest.raises(UserError) as error:
         list(CHOICE_READERS[kind](write(tmp_path / ("a.csv" if kind == "swag" else "a.tsv"), text)))
     assert message in str(error.value)
+
+
+def test_squad_whose_texts_are_no_texts_is_one_line(tmp_path):
+    for change in ({"text": 5}, {"text": ["a"]}, {"answer_start": "0"}, {"answer_start": -1}, {"answer_start": None}):
+        answer = {"text": "a", "answer_start": 0} | change
+        qa = {"id": "q", "question": "w", "answers": [answer]}
+        (tmp_path / "a.json").write_text(json.dumps({"data": [{"paragraphs": [{"context": "a b", "qas": [qa]}]}]}))
+        with pytest.raises(UserError, match=r"a\.json, article 1: not in SQuAD's form"):
+            list(read_squad(tmp_path / "a.json"))
+
+
+@pytest.mark.parametrize("change", [{"endings": 5}, {"endings": {"a": 1}}, {"ctx": None}, {"endings": "abcd"}])
+def test_hellaswag_of_another_form_is_one_line(change, tmp_path):
+    row = {"ctx": "He", "endings": ["a", "b", "c", "d"], "label": 0} | change
+    (tmp_path / "a.jsonl").write_text(json.dumps(row) + "\n")
+    with pytest.raises(UserError, match=r"a\.jsonl, line 1: expected a text as 'ctx' and a list of texts"):
+        list(CHOICE_READERS["hellaswag"](tmp_path / "a.jsonl"))

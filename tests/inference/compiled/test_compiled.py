@@ -22,6 +22,7 @@ from bert_jax.__main__ import main
 from bert_jax.data.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import UserError
 from bert_jax.inference.compiled import export as compiled_export
+from bert_jax.inference.compiled import run as compiled_run
 from bert_jax.inference.compiled.export import TASKS, export_compiled
 from bert_jax.inference.compiled.facts import _facts_of, read_facts, sums_of, write_facts
 from bert_jax.inference.compiled.run import load_compiled, read_programs
@@ -440,3 +441,10 @@ def test_the_guide_runs_as_written(made, tmp_path, monkeypatch, capsys):
     assert len(blocks) == 5
     run_blocks(blocks)
     assert "error" not in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_programs_that_inflate_beyond_their_bound_are_refused(copy, monkeypatch):
+    monkeypatch.setattr(compiled_run, "LARGEST_PROGRAMS", 1000)
+    with pytest.raises(UserError, match=r"programs\.zip: [\d,]+ bytes of programs; at most 0 MB are read"):
+        read_programs(copy, read_facts(copy))

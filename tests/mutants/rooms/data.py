@@ -27,7 +27,53 @@ OF_WRAPPED = "tests/data/text/test_wrapped.py"
 OF_SOURCES = "tests/data/text/test_sources.py"
 A_BOOK = f"{OF_WRAPPED}::test_a_wrapped_book_gives_back_its_paragraphs_and_keeps_all_else_as_lines"
 
+LINES = "bert_jax/data/text/lines.py"
+CORPUS = "bert_jax/data/text/corpus.py"
+OF_BOUNDS = "tests/data/text/test_bounds.py"
+
 MUTANTS: tuple[Mutant, ...] = (
+    Mutant(
+        LINES,
+        "_ZSTD_BYTES_AT_ONCE = 2 << 10",
+        "_ZSTD_BYTES_AT_ONCE = 128 << 10",
+        "a small zstd file takes gigabytes of memory",
+        (f"{OF_BOUNDS}::test_a_zstd_file_is_decompressed_a_little_at_a_time",),
+    ),
+    Mutant(
+        CORPUS,
+        "_check_inflation(file.metadata, path)",
+        "pass",
+        "a small Parquet file takes gigabytes of memory",
+        (f"{OF_BOUNDS}::test_parquet_that_inflates_as_no_text_does_is_refused",),
+    ),
+    Mutant(
+        CORPUS,
+        "_PARQUET_ROWS = 8",
+        "_PARQUET_ROWS = 256",
+        "rows that repeat a long text are all in memory",
+        (f"{OF_BOUNDS}::test_parquet_that_repeats_one_long_text_takes_the_memory_of_a_few",),
+    ),
+    Mutant(
+        "bert_jax/files.py",
+        "if parts > DEEPEST_JSON:",
+        "if False:",
+        "deep nesting is read, and ends in a RecursionError elsewhere",
+        ("tests/test_files.py::test_json_beyond_its_bounds_is_one_line",),
+    ),
+    Mutant(
+        "bert_jax/config.py",
+        "value is None or value <= most",
+        "True",
+        "a config of ten million layers is taken",
+        ("tests/test_config.py::test_a_size_beyond_any_model_is_refused_before_anything_is_made",),
+    ),
+    Mutant(
+        "bert_jax/errors.py",
+        "line = _NOT_IN_A_LINE.sub(lambda found: ascii(found[0])[1:-1], message[: 2 * LONGEST_MESSAGE])",
+        "line = message[: 2 * LONGEST_MESSAGE]",
+        "a file puts lines of its own into messages",
+        ("tests/test_errors.py::test_a_message_is_one_line_whatever_it_was_made_of",),
+    ),
     Mutant(
         WRAPPED,
         "return None if column is None else column.width - _widths(a, b, column.wide)[1] - 1",

@@ -221,10 +221,17 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         CONFIG,
-        "if hint is int and value != int(value):",
-        "if False:",
+        "if not math.isfinite(value) or (hint is int and value != int(value)):",
+        "if not math.isfinite(value):",
         "a fraction for a whole number is cut",
         (f"{OF_RECIPE}::test_a_wrong_override_says_what_would_be_right",),
+    ),
+    Mutant(
+        CONFIG,
+        "if not math.isfinite(value) or (hint is int and value != int(value)):",
+        "if hint is int and value != int(value):",
+        "an infinite number is taken",
+        (f"{OF_RECIPE}::test_a_number_that_is_not_finite_is_refused",),
     ),
     Mutant(
         JOB,

@@ -141,3 +141,16 @@ def test_a_malformed_command_line_is_one_line(argv):
     with pytest.raises(UserError) as error:
         parse(argv, "", PretrainConfig)
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("text", ["nan", "1e999", "-inf", "1_0e400"])
+def test_a_number_that_is_not_finite_is_refused(text):
+    for field in ("seed", "optimizer.learning_rate"):
+        with pytest.raises(UserError, match=rf"{field}: found '{text}'; expected a "):
+            override(PretrainConfig(), {field: text})
+
+
+def test_a_config_file_of_another_kind_is_one_line(tmp_path):
+    (tmp_path / "tiny.txt").write_text("def get_config(): ...")
+    with pytest.raises(UserError, match=r"tiny\.txt: a config file is Python, so its name ends in \.py"):
+        load_recipe(str(tmp_path / "tiny.txt"), PretrainConfig)
