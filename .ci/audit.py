@@ -1,7 +1,7 @@
 """Compares pinned packages with the known vulnerabilities: python .ci/audit.py constraints/newest.txt.
 
-pip-audit ends with code 0 and "No known vulnerabilities found" if the service knows none of the packages, or if it skips
-them all. This program reads its report and ends with 1 then too, and says what was compared and what was not.
+pip-audit ends with code 0 and "No known vulnerabilities found" if the service knows none of the packages, or if it
+skips them all. This program reads its report and ends with 1 then too, and says what was compared and what was not.
 """
 
 import json
@@ -20,10 +20,10 @@ def verdict(report: dict[str, Any]) -> tuple[int, list[str]]:
         for entry in audited
         for vulnerability in entry["vulns"]
     ]
-    lines = [*found, f"{len(audited)} packages were compared with the known vulnerabilities, {len(found)} found"]
+    lines = [*found, f"compared with the known vulnerabilities: {len(audited)}; vulnerabilities found: {len(found)}"]
     if skipped:
         names = ", ".join(entry["name"] for entry in skipped)
-        lines.append(f"{len(skipped)} were not compared, because the service does not know them: {names}")
+        lines.append(f"not compared, because the service does not know them: {len(skipped)} ({names})")
     if not audited:
         lines.append("audited nothing, so nothing is known; make check AUDIT=no leaves the audit out")
     return (1 if found or not audited else 0), lines

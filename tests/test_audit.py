@@ -29,7 +29,7 @@ def audit():
     ("report", "code", "says"),
     [
         (FOUND, 1, "flask 0.5: PYSEC-2019-179, fixed in 1.0"),
-        (NONE, 0, "1 packages were compared with the known vulnerabilities, 0 found"),
+        (NONE, 0, "compared with the known vulnerabilities: 1; vulnerabilities found: 0"),
         (SKIPPED, 1, "audited nothing"),
         ("{}", 1, "audited nothing"),
     ],
@@ -43,7 +43,7 @@ def test_an_audit_that_compared_nothing_fails_as_one_that_found_something(report
 def test_what_was_not_compared_is_named_and_does_not_hide_the_rest():
     both = json.loads(NONE)["dependencies"] + [{"name": "torch", "skip_reason": "not found"}]
     code, lines = audit().verdict({"dependencies": both})
-    assert code == 0 and "1 were not compared, because the service does not know them: torch" in lines
+    assert code == 0 and "not compared, because the service does not know them: 1 (torch)" in lines
 
 
 def test_a_service_that_cannot_be_asked_fails(monkeypatch, capsys):
