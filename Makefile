@@ -14,6 +14,9 @@ CHECK := $(VENV)/.check-$(VERSION)
 DEV := $(VENV)/.dev-$(VERSION)
 DOCS := $(VENV)/.docs-$(VERSION)
 BEAM := .venv-beam/.beam-$(VERSION)
+# `make check AUDIT=no` leaves out the audit, which asks a service in the network.
+AUDIT ?= yes
+AUDITOR := .venv-audit/.audit-$(VERSION)
 # The pins of newest.txt that are newer than Beam takes.
 BEAM_HAS_OLDER := pillow|protobuf|pyarrow|python-dateutil
 # Two processes, a file of tests on one of them: most of the time is one thread compiling.
@@ -21,7 +24,7 @@ PARALLEL := --numprocesses 2 --dist loadfile
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints/$(CONSTRAINTS).txt
 
 .DEFAULT_GOAL := help
-.PHONY: help demo docs test exhaustive beam faults mutants check fast lint types format clean
+.PHONY: help demo docs test exhaustive beam faults mutants check audit fast lint types format clean
 
 help:  ## what there is
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -47,8 +50,12 @@ faults: $(if $(PARITY),$(DEV),$(CHECK))  ## kills, damage, full disks, hostile f
 mutants: $(if $(PARITY),$(DEV),$(CHECK))  ## breaks the code in some 200 places, one at a time: the tests must notice each
 	$(BIN)/python -m tests.mutants.run
 
-check: $(CHECK)  ## lint, types and the fast tests: before every commit
-	@$(MAKE) --no-print-directory --jobs 2 --output-sync=target lint types fast
+check: $(CHECK)  ## lint, types, the fast tests and the audit (AUDIT=no leaves that out): before every commit
+	@$(MAKE) --no-print-directory --jobs 2 --output-sync=target lint types fast $(if $(filter no,$(AUDIT)),,audit)
+	@$(if $(filter no,$(AUDIT)),echo "the dependencies were not audited: AUDIT=no")
+
+audit: $(AUDITOR)  ## known vulnerabilities in the pinned packages; it fails if it could compare nothing
+	.venv-audit/bin/python .ci/audit.py constraints/newest.txt
 
 fast: $(CHECK)  ## the fast tests alone
 	$(BIN)/python -m pytest -q $(PARALLEL) -m "not slow and not parity"
@@ -69,8 +76,14 @@ $(BEAM): pyproject.toml constraints/newest.txt
 	.venv-beam/bin/python -m pip --disable-pip-version-check install --quiet --constraint .venv-beam/constraints.txt --editable '.[train,beam,parquet]' pytest pytest-xdist hypothesis
 	@touch $@
 
+$(AUDITOR):
+	@echo "installing pip-audit into .venv-audit"
+	$(PYTHON) -m venv --clear .venv-audit
+	.venv-audit/bin/python -m pip --disable-pip-version-check install --quiet 'pip-audit>=2.10,<3'
+	@touch $@
+
 clean:  ## remove the virtual environments, the site and what the demo made
-	rm -rf .venv .venv-3.* .venv-oldest .venv-beam runs/demo build site
+	rm -rf .venv .venv-3.* .venv-oldest .venv-beam .venv-audit runs/demo build site
 
 $(INTERPRETER):
 	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(0 if v >= (3, 11) else f"bert_jax needs Python 3.11 or newer; $(PYTHON) is {v.major}.{v.minor}. Say which one to use: make PYTHON=python3.13 ...")'

@@ -33,7 +33,7 @@ from tests.formats.torch import torch_files
 from train.pretraining.start import initial_parameters
 from train.run.stopping import EXIT_DONE, EXIT_NOT_FINITE, EXIT_PREEMPTED, exit_code
 
-RUNS, STOPPED, SOURCES = 120, 60, 150
+RUNS, STOPPED, SOURCES = 60, 20, 150
 
 
 def cases(seed: int, folder: Path, share: float = 1.0) -> Iterator[Outcome]:
@@ -209,9 +209,8 @@ def _of_programs(folder: Path) -> Iterator[Outcome]:
     tensors = {name: np.full_like(array, 3e38) for name, array in load_file(huge / "model.safetensors").items()}
     (huge / "model.safetensors").unlink()
     save_file(tensors, huge / "model.safetensors")
-    rates = [f"optimizer.learning_rate={rate}" for rate in ("1e20", "1e25", "1e30", "1e35", "1e38")]
-    all_words = [[rate, *more] for rate in rates for more in ([], ["save_every=7"], ["rollbacks=2"])]
-    all_words += [[f"init={huge}"], [f"init={huge}", "rollbacks=1"]]
+    rates = [f"optimizer.learning_rate={rate}" for rate in ("1e20", "1e30", "1e38")]
+    all_words = [*([rate] for rate in rates), [rates[1], "rollbacks=2"], [f"init={huge}"]]
     for number, words in enumerate(all_words):
         run = folder / f"program-{number}"
         with contextlib.redirect_stderr(io.StringIO()):
