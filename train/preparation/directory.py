@@ -138,7 +138,7 @@ def _prepare(options: PrepareOptions) -> dict[str, Any]:
 
 
 def _remove_working_files(output: Path) -> None:
-    for folder in ("parts", "dedupe"):
+    for folder in ("parts", "dedupe", "counts"):
         shutil.rmtree(output / folder, ignore_errors=True)
     (output / _UNFINISHED).unlink(missing_ok=True)
 
