@@ -135,6 +135,7 @@ class Watchdog:
         )
 
     def _dump(self, line: str) -> None:
+        now = datetime.now()
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK
         places = [lambda: os.dup(2)]
         if self._log_file is not None:
@@ -146,7 +147,7 @@ class Watchdog:
             except OSError:
                 continue
             try:
-                os.write(number, f"{datetime.now():%Y-%m-%d %H:%M:%S} {line}\n".encode())
+                os.write(number, f"{now:%Y-%m-%d %H:%M:%S} {line}\n".encode())
                 faulthandler.dump_traceback(number, all_threads=True)
             except OSError:
                 continue

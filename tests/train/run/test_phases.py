@@ -146,8 +146,8 @@ def test_past_a_budget_the_stacks_are_told_once_and_past_twice_the_run_ends(log_
         assert not log_file.exists()
         pass_time(50)
         told = log_file.read_text()
-        assert told == capfd.readouterr().err
         (line,) = [line for line in told.splitlines() if "the run may hang" in line]
+        assert line in capfd.readouterr().err.splitlines()
         assert "save goes on since " in line and "longer than budgets.save=100 seconds" in line
         assert "look at the disk or the bucket of the run" in line and "after 200 s the run ends" in line
         assert f'File "{__file__}"' in told and "in pass_time" in told
