@@ -6,7 +6,6 @@ import logging
 import os
 import signal
 import sys
-import threading
 import traceback
 from collections.abc import Callable
 from pathlib import Path
@@ -26,19 +25,23 @@ def run_program(main: Callable[[list[str]], int]) -> NoReturn:
     """Runs `main` on the command line's arguments and ends the process with its exit code."""
     set_up_logging()
     note_start()
+    code = EXIT_BUG
+
+    def end() -> None:
+        """Ends the process without taking the interpreter apart.
+
+        With JAX loaded that costs a second, and threads of compiled code may crash in it.
+        """
+        logging.shutdown()
+        for stream in (sys.stdout, sys.stderr):
+            if stream is not None:
+                with contextlib.suppress(OSError):
+                    stream.flush()
+        os._exit(code)
+
+    atexit.register(end)  # the first to be registered is the last to be called, when all threads have ended
     code = exit_code(main, sys.argv[1:])
-    for thread in threading.enumerate():
-        if not thread.daemon and thread is not threading.main_thread():
-            thread.join()
-    atexit._run_exitfuncs()
-    logging.shutdown()
-    for stream in (sys.stdout, sys.stderr):
-        if stream is not None:
-            with contextlib.suppress(OSError):
-                stream.flush()
-    # As sys.exit does, but without taking the interpreter apart: with JAX loaded that costs a second, and threads of
-    # compiled code may crash in it.
-    os._exit(code)
+    sys.exit(code)
 
 
 def set_up_logging() -> None:
