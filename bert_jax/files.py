@@ -188,10 +188,15 @@ def read_summed(path: "Path | epath.Path", hint: str = "") -> dict[str, Any]:
         UserError: as `read_object`; or the checksum differs; the message ends with `hint`.
     """
     value = read_object(path, hint)
-    if value.get("checksum", checksum_of(value)) != checksum_of(value):
-        what = f"{path}: its content is not what was written (checksum differs)"
-        raise UserError(f"{what}; {hint}" if hint else what)
+    check_sum(value, path, hint)
     return value
+
+
+def check_sum(value: Mapping[str, Any], where: object, hint: str = "") -> None:
+    """Raises UserError if an object has another `checksum` than its own; the message begins with `where`."""
+    if value.get("checksum", checksum_of(value)) != checksum_of(value):
+        what = f"{where}: its content is not what was written (checksum differs)"
+        raise UserError(f"{what}; {hint}" if hint else what)
 
 
 def json_text(value: Any, *, indent: int | None = None) -> str:

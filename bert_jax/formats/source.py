@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from bert_jax.config import CONFIG_FILES, BertConfig
 from bert_jax.errors import UserError
-from bert_jax.files import near_path, read_object, read_summed
+from bert_jax.files import check_sum, near_path, read_object
 from bert_jax.formats.hub import fetch
 from bert_jax.formats.hub_files import PARTS, is_hub_id, published_as
 from bert_jax.formats.weights import has_weights
@@ -140,5 +140,5 @@ def open_folder(folder: str | os.PathLike[str]) -> Source:
         return Source(folder, "google", fields, file)
     is_run = "model" in fields and "model_type" not in fields and not has_weights(folder)
     if is_run:
-        read_summed(file)
+        check_sum(fields, file)
     return Source(folder, "run" if is_run else "hf", fields, file)

@@ -120,6 +120,7 @@ class Killer:
     def close(self) -> None:
         self.process.stdin.close()
         self.process.wait()
+        self.process.stdout.close()
 
 
 def _end(child: int) -> None:

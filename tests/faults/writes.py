@@ -156,7 +156,8 @@ class Worker:
             text=True,
         )
         self._answers: queue.Queue[str] = queue.Queue()
-        threading.Thread(target=self._read, daemon=True).start()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
 
     def _read(self) -> None:
         assert self._process.stdout is not None
@@ -178,6 +179,11 @@ class Worker:
     def end(self) -> None:
         self._process.kill()
         self._process.wait()
+        self._reader.join()
+        for pipe in (self._process.stdin, self._process.stdout):
+            assert pipe is not None
+            with contextlib.suppress(BrokenPipeError):  # a line that the process did not take
+                pipe.close()
         for mount in reversed(Path("/proc/mounts").read_text().split("\n")):
             if f"{os.sep}faulty-run-" in mount and os.fspath(ROOT) not in mount:
                 subprocess.run(["umount", "-l", mount.split()[1]], capture_output=True)

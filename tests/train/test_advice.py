@@ -165,5 +165,9 @@ def test_the_advice_of_each_message_of_a_training_program_is_run():
         "say masking.max_predictions=N masking.probability=P": "tests/train/pretraining/test_mixture.py",
         "prepare the text of": "tests/train/pretraining/test_mixture.py",
         "a file without answers can only be test=": "tests/train/finetuning",
+        "not a job or a result of one": "only a worker of ours reads such files",
+        "say allow_change=data to continue": "tests/train/pretraining/test_mixture.py",
+        "is a symbolic link": "tests/train/run/test_rundir.py",
+        "say python -m train.supervise -- COMMAND": "tests/train/test_supervise.py",
     }
     assert not_run(sorted((ROOT / "train").rglob("*.py")), [*tried, *elsewhere]) == []

@@ -277,12 +277,12 @@ class Checkpoints:
             response.result(timeout=self._timeout_seconds)
             self._write_manifest(step, metadata, types) if jax.process_index() == 0 else self._await_manifest(step)
         except BaseException as error:
-            # After a timeout Orbax may still be writing.
-            if not isinstance(error, TimeoutError):
-                self._clean_up(step)
             self._error = error
             if not threading.main_thread().is_alive():  # nobody waits for it any more
                 log.error("step %d was not saved to %s: %s", step, self._directory.path, first_line(error))
+            # After a timeout Orbax may still be writing.
+            if not isinstance(error, TimeoutError):
+                self._clean_up(step)
             return
         if jax.process_index() == 0:
             self._directory.prune(self._keep)

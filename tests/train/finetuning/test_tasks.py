@@ -200,7 +200,7 @@ def test_labels_of_dev_and_test_that_train_lacks_are_one_line(tmp_path):
     train = write_csv(tmp_path / "train.csv", [("the film", "good"), ("a day", "bad")])
     odd = write_csv(tmp_path / "odd.csv", [("the film", "good"), ("a day", "odd")])
     for files in ({"dev": odd}, {"dev": train, "test": odd}):
-        with pytest.raises(UserError, match=r"odd.csv, line 3: the label 'odd' is not in the training data \(bad, "):
+        with pytest.raises(UserError, match=r"odd.csv, line 3: the label 'odd' is not in the training data \('bad', "):
             opened(train=train, **files)
     tags, new = tmp_path / "tags.txt", tmp_path / "new.txt"
     tags.write_text("ann\tB-PER\nmet\tO\n", encoding="utf-8")
@@ -300,7 +300,9 @@ def test_an_answer_that_is_not_in_its_context_is_one_line(tmp_path):
     right = write_squad(tmp_path / "right.json", 3, seed=1)
     wrong = squad_with(tmp_path / "wrong.json", answers=[{"text": "bob", "answer_start": 0}])
     for files in ({"train": wrong, "dev": right}, {"train": right, "dev": wrong}):
-        with pytest.raises(UserError, match=r"wrong.json, question q1: the answer 'bob' is not at character 0 of its"):
+        with pytest.raises(
+            UserError, match=r"wrong.json, question 'q1': the answer 'bob' is not at character 0 of its"
+        ):
             opened(task="squad1", **files)
 
 

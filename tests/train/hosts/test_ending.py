@@ -57,7 +57,7 @@ from train.pretraining.recipe import PretrainConfig
 from train.run.launch import in_run_directory, start
 from train.run.stopping import exit_code
 
-def work(directory, launch):
+def work(directory, launch, goodput):
     if number == 1:
         while not (Path(run) / "config.json").exists():
             time.sleep(0.05)
