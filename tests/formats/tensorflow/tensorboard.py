@@ -19,4 +19,6 @@ def part(name: str) -> Any:
     try:
         return importlib.import_module(f"tensorboardX.{name}")
     finally:
-        del sys.modules["tensorboardX"]  # whoever imports the package gets the whole of it
+        # Whoever imports the package gets the whole of it.
+        for loaded in [one for one in sys.modules if one == "tensorboardX" or one.startswith("tensorboardX.")]:
+            del sys.modules[loaded]
