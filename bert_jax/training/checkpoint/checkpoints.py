@@ -9,6 +9,7 @@ files that it wrote. Only process 0 chooses, verifies, writes manifests and dele
 other processes wait for its manifests.
 """
 
+import atexit
 import json
 import logging
 import os
@@ -144,6 +145,8 @@ class Checkpoints:
             self._clean_up(step)
             raise SaveError(f"step {step} was not saved to {self._directory.path}: {_cause(error)}") from error
         self._saving = step
+        atexit.unregister(self._say_error)
+        atexit.register(self._say_error)  # called when the threads have ended
         self._thread = threading.Thread(
             target=self._finish, args=(step, response, metadata, types), name=f"checkpoint-{step}"
         )
@@ -173,6 +176,7 @@ class Checkpoints:
     def close(self) -> None:
         """Waits for the last save and raises its error; afterwards `save` raises ValueError."""
         self._closed = True
+        atexit.unregister(self._say_error)
         try:
             self.wait()
         finally:
@@ -278,14 +282,17 @@ class Checkpoints:
             self._write_manifest(step, metadata, types) if jax.process_index() == 0 else self._await_manifest(step)
         except BaseException as error:
             self._error = error
-            if not threading.main_thread().is_alive():  # nobody waits for it any more
-                log.error("step %d was not saved to %s: %s", step, self._directory.path, first_line(error))
             # After a timeout Orbax may still be writing.
             if not isinstance(error, TimeoutError):
                 self._clean_up(step)
             return
         if jax.process_index() == 0:
             self._directory.prune(self._keep)
+
+    def _say_error(self) -> None:
+        """Says why the last save failed, in a program that ends without asking."""
+        if self._error is not None:
+            log.error("step %d was not saved to %s: %s", self._saving, self._directory.path, _cause(self._error))
 
     def _write_manifest(self, step: int, metadata: dict[str, Any], types: dict[str, LeafType]) -> None:
         """On process 0: hashes its files, waits for the sums of the others, writes the manifest."""
