@@ -89,6 +89,7 @@ class _Training:
         self._state = restored.state if restored else job.first_state()
         recorded = restored.metadata if restored else {}
         if restored:
+            self._checkpoints.delete_old()
             job.resume(recorded)
         step = self._step = self._first_step = int(np.max(to_host(self._state.step)))
         self._goodput.begin_at(step)

@@ -183,6 +183,11 @@ class Checkpoints:
             if jax.process_index() == 0:
                 self._directory.remove_rest()
 
+    def delete_old(self) -> None:
+        """Deletes the steps before the newest `keep` good ones, as each save does: a killed program may not have."""
+        if jax.process_index() == 0 and len(self._directory.steps()) > self._keep:
+            self._directory.prune(self._keep)
+
     def delete_after(self, step: int) -> None:
         """Deletes the steps after `step`, so that a run can continue from it and save those numbers again."""
         self.wait()

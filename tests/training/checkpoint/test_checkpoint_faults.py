@@ -487,6 +487,14 @@ def test_missing_permission_is_an_error_and_does_not_hang_the_exit(tmp_path, mom
     assert_is_state_of(1, Checkpoints(directory).restore_arrays().state)
 
 
+def test_the_next_start_deletes_the_old_steps_that_a_killed_program_left(tmp_path):
+    save(tmp_path, 1, 2, 3, 4)
+    with Checkpoints(tmp_path, keep=2) as checkpoints:
+        checkpoints.delete_old()
+        assert checkpoints.steps() == [3, 4]
+    assert_is_state_of(4, Checkpoints(tmp_path).restore_arrays().state)
+
+
 @pytest.mark.slow
 def test_a_program_that_ends_without_closing_still_finishes_its_save_or_says_that_it_did_not(tmp_path):
     code, out, err = finish(start("Checkpoints(directory).save(1, make_state(1), {})", tmp_path))
