@@ -48,6 +48,8 @@ def arm(kill: dict[str, Any], program: str) -> None:
     """Replaces the function of a point by one that kills this process on a call."""
     module, _, job = _JOBS[program].partition(":")
     place = POINTS[kill["at"]]
+    if program == "sweep" and kill["at"] == "the model is exported":
+        module = "train.finetuning.job"  # a sweep exports as one run does
     place = place.replace("JOB.", f"{module}:{job}.").replace("JOB:", f"{module}:")
     home, _, name = place.partition(":")
     owner: Any = importlib.import_module(home)
