@@ -191,16 +191,18 @@ def events_of(folder: Path) -> set[tuple[str, int]]:
 
 
 def difference(found: dict[str, Any], wanted: dict[str, Any]) -> str | None:
-    """The first thing in which two results differ, and how; None if they are equal."""
+    """Everything in which two results differ, and how; None if they are equal."""
+    differences = []
     for name, value in wanted.items():
         if found.get(name) == value:
             continue
         if isinstance(value, list):
             odd = [row for row in found[name] if row not in value] + [row for row in value if row not in found[name]]
-            return f"{name}: {len(found[name])} for {len(value)}: {odd[:2]}"
-        keys = [key for key in {*value, *found[name]} if value.get(key) != found[name].get(key)]
-        return f"{name}: {keys[:3]}"
-    return None
+            differences.append(f"{name}: {len(found[name])} for {len(value)}: {odd[:2]}")
+        else:
+            keys = [key for key in {*value, *found[name]} if value.get(key) != found[name].get(key)]
+            differences.append(f"{name}: {keys[:3]}")
+    return "; ".join(differences) or None
 
 
 def lost_steps(log: Path) -> list[int]:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from tests.faults.outcome import table
 
-CAMPAIGNS = ("kills", "damage", "writes", "numbers", "hostile")
+CAMPAIGNS = ("kills", "hosts", "damage", "writes", "numbers", "hostile")
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "reliability.md"
 
 

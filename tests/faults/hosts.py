@@ -1,20 +1,15 @@
 """Kills of one process of a job: any process, any signal, at random moments; then the same command again, to the end.
 
-    python -m tests.faults.hosts_kills [--runs N] [--seed N]
-
 A run is killed several times. It must end with the weights, the optimizer's state, the export and the rows of metrics
 of a run that nothing happened to: bit for bit on the same processes, to 1e-4 of the losses where a start has other ones.
 """
 
-import argparse
 import contextlib
 import json
 import os
 import random
 import shutil
 import signal
-import sys
-import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -25,7 +20,7 @@ import numpy as np
 
 from bert_jax.training.checkpoint.checkpoints import Checkpoints
 from bert_jax.tree import flatten
-from tests.faults.outcome import Outcome, table
+from tests.faults.outcome import Outcome
 from tests.hosts import Hosts
 from tests.train.pretraining.family_runs import write_text
 from train.prepare import main as prepare
@@ -94,26 +89,14 @@ def draw(rng: random.Random, kills: int) -> list[Kill]:
     return found
 
 
-def cases_over_hosts(seed: int, folder: Path, runs: int = 16, kills: int = 4) -> Iterator[Outcome]:
+def cases(seed: int, folder: Path, runs: int = 16, kills: int = 4) -> Iterator[Outcome]:
     """The outcomes of `kills` kills of each of so many runs."""
     os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(folder / "compiled"))
     os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
     (folder / "recipe.py").write_text(RECIPE)
-    options = [
-        "--max-seq-length",
-        "16,24",
-        "--vocab-size",
-        "45",
-        "--held-out",
-        "0.3",
-        "--dupe-factor",
-        "2",
-        "--workers",
-        "1",
-    ]
-    assert (
-        prepare([str(write_text(folder / "text.txt", documents=60)), "--output", str(folder / "data"), *options]) == 0
-    )
+    options = ["--max-seq-length", "16,24", "--vocab-size", "45", "--held-out", "0.3", "--dupe-factor", "2"]
+    text = write_text(folder / "text.txt", documents=60)
+    assert prepare([str(text), "--output", str(folder / "data"), *options, "--workers", "1"]) == 0
     rng = random.Random(seed)
     unkilled: dict[tuple[int, int], Path] = {}
     for number in range(runs):
@@ -251,26 +234,3 @@ def rows_of(run: Path) -> list[dict[str, Any]]:
     path = run / "metrics.jsonl"
     lines = path.read_text().split("\n")[:-1] if path.exists() else []
     return [row for line in lines if (row := json.loads(line))["kind"] == "train"]
-
-
-def main() -> int:
-    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    p.add_argument("--runs", type=int, default=16)
-    p.add_argument("--seed", type=int, default=0)
-    options = p.parse_args()
-    outcomes = []
-    folder = Path(tempfile.mkdtemp(prefix="hosts-kills-"))
-    for outcome in cases_over_hosts(options.seed, folder, options.runs):
-        outcomes.append(outcome)
-        print("held  " if outcome.held else "BROKEN", outcome.what, outcome.ended, "" if outcome.held else outcome.case)
-        sys.stdout.flush()
-    print(table(outcomes))
-    if broken := any(not outcome.held for outcome in outcomes):
-        print(f"the broken runs are in {folder}")
-    else:
-        shutil.rmtree(folder)
-    return int(broken)
-
-
-if __name__ == "__main__":
-    sys.exit(main())
