@@ -276,7 +276,7 @@ def killed_prepare(
         )
 
 
-def cases(seed: int, folder: Path, runs: int = 8) -> Iterator[Outcome]:
+def cases(seed: int, folder: Path, runs: int = 14) -> Iterator[Outcome]:
     """`runs`: how often two runs of pretraining, one of fine-tuning, one sweep and one `train.prepare` are killed."""
     rng = random.Random(seed)
     write_inputs(folder)

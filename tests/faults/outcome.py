@@ -23,12 +23,17 @@ class Outcome:
 
 
 def table(outcomes: Iterable[Outcome]) -> str:
-    """A Markdown table: what was tried, how often, how often the promise was broken, and how the cases ended."""
+    """A Markdown table: what was tried, how often, how often the promise was broken, and how the cases ended.
+
+    Rows that begin with the same word and a colon follow one another, sorted.
+    """
     rows: dict[str, list[Outcome]] = {}
     for outcome in outcomes:
         rows.setdefault(outcome.what, []).append(outcome)
     lines = ["| what was tried | cases | broken | how they ended |", "|---|---:|---:|---|"]
-    for what, found in rows.items():
+    groups = list(dict.fromkeys(what.split(":")[0] for what in rows))
+    for what in sorted(rows, key=lambda what: (groups.index(what.split(":")[0]), what)):
+        found = rows[what]
         ended = ", ".join(f"{count:,} {how}" for how, count in Counter(each.ended for each in found).most_common())
         broken = sum(not each.held for each in found)
         lines.append(f"| {what} | {len(found):,} | {broken:,} | {ended} |")
