@@ -104,9 +104,9 @@ def run_of(job: AddingJob, folder: Path) -> tuple[int, list[int]]:
         return code, checkpoints.steps()
 
 
-def state_in(folder: Path) -> TrainState:
+def state_in(folder: Path, step: int | None = None) -> TrainState:
     with Checkpoints(folder / "checkpoints") as checkpoints:
-        return checkpoints.restore(AddingJob(config()).target).state
+        return checkpoints.restore(AddingJob(config()).target, step=step).state
 
 
 def numbers_of(batch: int) -> np.ndarray:

@@ -60,8 +60,8 @@ class _Training:
                 last = self._step == config.total_steps
                 evaluates = self._step % config.eval_every == 0 or last
                 why = self._log_and_check()
-                due = self._save_is_due()
-                if (evaluates or due) and not why:
+                due, stops = self._save_is_due(), self._code != EXIT_DONE
+                if (evaluates or due or stops) and not why:
                     self._meter.flush()  # a checkpoint must not be on the disk before the rows of its steps are
                     why = self._log_and_check()
                 if why:
@@ -71,12 +71,12 @@ class _Training:
 
                 with self._meter.pause():
                     over = (evaluates and self._evaluate()) or last
-                    if due or over:
-                        why = self._save(at_the_end=over or self._code != EXIT_DONE)
+                    if due or over or stops:
+                        why = self._save(at_the_end=over or stops, extra=not (due or over))
                 if why:
                     return self._not_finite(why, self._step, self._step)
                 self._log.advance(self._step)
-                if over or self._code != EXIT_DONE:
+                if over or stops:
                     break
             return self._end()
 
@@ -148,13 +148,16 @@ class _Training:
             return over
 
     def _save_is_due(self) -> bool:
-        """Whether to save after this step. Every process must call this after every step."""
+        """Whether to save after this step, stopped or not. Every process must call this after every step."""
         with self._meter.pause(), self._phases("save"):
             due = self._saves.due(self._step)
-        return due or self._unsaved is not None or self._code != EXIT_DONE
+        return due or self._unsaved is not None
 
-    def _save(self, *, at_the_end: bool) -> str | None:
-        """Saves the state, unless the step that made it was skipped; returns the reason if the run cannot go on."""
+    def _save(self, *, at_the_end: bool, extra: bool) -> str | None:
+        """Saves the state, unless the step that made it was skipped; returns the reason if the run cannot go on.
+
+        `extra`: only because the run is stopped.
+        """
         self._unsaved = None
         with self._phases("save"):
             if skipped := skipped_in_a_row(self._state.skipped_in_a_row):
@@ -163,7 +166,7 @@ class _Training:
                 return None
             try:
                 save = self._saves.save_last if at_the_end else self._saves.save
-                save(self._step, self._state, self._facts)
+                save(self._step, self._state, self._facts, extra=extra)
             except NonFiniteError as error:
                 self._unsaved = str(error)
                 return f"{error}; earlier checkpoints are kept. {_LOWER}" if self._code == EXIT_DONE else None

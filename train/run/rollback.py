@@ -7,6 +7,9 @@ if every step after it was skipped until the run gave up.
 A rollback writes a checkpoint with the state of the last good one and the number of the step that the run had reached.
 The batches between them are consumed and have changed nothing. From there the run continues as any resumed run does, so
 a run that is killed on the way decides the same again.
+
+A run that is stopped saves a step of its own. It continues from there, but does not go back to it: a run that was never
+stopped does not have it.
 """
 
 import dataclasses
@@ -16,7 +19,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from bert_jax.training.checkpoint.checkpoints import Checkpoints, on_first_process
+from bert_jax.training.checkpoint.checkpoints import Checkpoints
 from bert_jax.training.sharding import to_host
 from bert_jax.training.step import TrainState
 from train.run.saving import Saves
@@ -83,10 +86,11 @@ class Rollbacks:
             say(f"checkpoint {saved:,} is removed: no step after it had a finite loss and gradient")
         if len(self.passed_over) >= self.most:
             return None
-        if not on_first_process(lambda: bool(checkpoints.steps())):
-            say("there is no good checkpoint to go back to")
+        try:
+            good = checkpoints.restore(target, extra=False)
+        except FileNotFoundError:
+            say("there is no good checkpoint to go back to; one that was saved at a stop does not count")
             return None
-        good = checkpoints.restore(target)
         self.passed_over.append((good.step, step))
         say(
             f"going back to step {good.step:,} (rollback {len(self.passed_over)} of {self.most}), since nothing was "

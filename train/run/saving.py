@@ -53,8 +53,8 @@ class Saves:
             self.collect()
         return _on_all(time.monotonic() >= self._next_try) if self._failed else regular
 
-    def save(self, step: int, state: Any, facts: Callable[[], dict[str, Any]]) -> None:
-        """Starts saving `state`, with `facts()` as metadata.
+    def save(self, step: int, state: Any, facts: Callable[[], dict[str, Any]], *, extra: bool = False) -> None:
+        """Starts saving `state`, with `facts()` as metadata; `extra` as in `Checkpoints.save`.
 
         Raises:
             NonFiniteError: the state is not finite.
@@ -63,7 +63,7 @@ class Saves:
         self._in_flight = step
         error: str | None = None
         try:
-            self._checkpoints.save(step, state, facts())
+            self._checkpoints.save(step, state, facts(), extra=extra)
         except NonFiniteError:
             raise
         except (SaveError, OSError) as failure:
@@ -71,8 +71,10 @@ class Saves:
         if error := _of_any(error):
             self._count(error)
 
-    def save_last(self, step: int, state: Any, facts: Callable[[], dict[str, Any]]) -> None:
+    def save_last(self, step: int, state: Any, facts: Callable[[], dict[str, Any]], *, extra: bool = False) -> None:
         """Saves the state with which the run ends, and waits for it; tries again after 1, 2, 4 … seconds.
+
+        The arguments are those of `save`.
 
         Raises:
             NonFiniteError: the state is not finite.
@@ -80,7 +82,7 @@ class Saves:
         """
 
         def save() -> None:
-            self.save(step, state, facts)
+            self.save(step, state, facts, extra=extra)
             self.collect()
 
         self.collect()

@@ -74,9 +74,9 @@ class Checkpoints:
     Args:
       directory: The directory of the steps; the first save creates it, reading changes nothing in it. Only one program
         may save to it at a time; this class does not check that, the run's lock does.
-      keep: The number of verified steps to retain, at least 2. Older steps are deleted only while this object has
-        read every byte of the retained ones, when it saved or chose them or now, and none of their files has changed
-        since.
+      keep: The number of verified steps to retain, at least 2, and as many that are not extra (see `save`). Older steps
+        are deleted only while this object has read every byte of the retained ones, when it saved or chose them or now,
+        and none of their files has changed since.
       timeout_seconds: The time after which an unfinished save counts as failed.
     """
 
@@ -102,7 +102,7 @@ class Checkpoints:
                 raise
             log.exception("the last save failed too")
 
-    def save(self, step: int, state: Any, metadata: Mapping[str, Any]) -> None:
+    def save(self, step: int, state: Any, metadata: Mapping[str, Any], *, extra: bool = False) -> None:
         """Starts saving `state`; returns once its arrays are copied, so that the caller may donate or change them.
 
         It first waits for the previous save. If that one failed, it raises that save's error and does not save this
@@ -112,6 +112,8 @@ class Checkpoints:
           step: Greater than every existing good step. A damaged or unfinished step with this number is replaced.
           state: Any pytree of arrays; the stored shapes and paths do not depend on the mesh.
           metadata: JSON values, stored in the manifest (tuples become lists).
+          extra: The step is not one of the run's schedule, as when it is saved because the program is stopped. It never
+            takes the place of one that is: `keep` of those stay too, and `restore` can pass over the extra ones.
 
         Raises:
           NonFiniteError: A leaf contains a NaN or an infinity; nothing is written.
@@ -148,7 +150,7 @@ class Checkpoints:
         atexit.unregister(self._say_error)
         atexit.register(self._say_error)  # called when the threads have ended
         self._thread = threading.Thread(
-            target=self._finish, args=(step, response, metadata, types), name=f"checkpoint-{step}"
+            target=self._finish, args=(step, response, metadata, types, extra), name=f"checkpoint-{step}"
         )
         try:
             self._thread.start()
@@ -215,7 +217,7 @@ class Checkpoints:
         """Reads every byte of a step and returns one line per problem (file, found, expected); empty = good."""
         return self._directory.problems(step)
 
-    def restore(self, target: Any, *, step: int | None = None, partial: bool = False) -> Restored:
+    def restore(self, target: Any, *, step: int | None = None, partial: bool = False, extra: bool = True) -> Restored:
         """Verifies a step and reads it, bitwise as it was saved, with the shardings of `target`.
 
         Args:
@@ -223,10 +225,11 @@ class Checkpoints:
             without one goes to the first device. Containers may differ from the saved ones, paths may not.
           step: The step to read; None means the newest good one: damaged steps are skipped, each with a warning that
             names the damage.
+          extra: Whether the newest may be one that was saved as `extra`.
           partial: `target` is a part of the state, for example `{"params": …}`; the rest is verified but not loaded.
 
         Raises:
-          FileNotFoundError: There are no steps.
+          FileNotFoundError: There are no steps, or only those that may not be chosen.
           UserError: The step's tree, shapes or dtypes differ from `target`'s; the step is damaged or does not exist; or
             all steps are damaged.
           RuntimeError: The step's files are good but Orbax cannot read them (too little memory, another version).
@@ -234,7 +237,9 @@ class Checkpoints:
         wanted = flatten(target)
         types = leaf_types(wanted)
         chosen = on_first_process(
-            lambda: self._directory.choose(step, lambda manifest: differences(manifest.tree, types, partial=partial))
+            lambda: self._directory.choose(
+                step, lambda manifest: differences(manifest.tree, types, partial=partial), extra=extra
+            )
         )
         restored = self._load(chosen, {path: _abstract(leaf) for path, leaf in wanted.items()})
         arrays = flatten(restored.state)
@@ -280,11 +285,16 @@ class Checkpoints:
             ) from error
         return Restored(state, step, self.manifest(step).metadata)
 
-    def _finish(self, step: int, response: Any, metadata: dict[str, Any], types: dict[str, LeafType]) -> None:
+    def _finish(
+        self, step: int, response: Any, metadata: dict[str, Any], types: dict[str, LeafType], extra: bool
+    ) -> None:
         """Finishes a save in its own thread: waits for Orbax, writes the manifest, deletes old steps."""
         try:
             response.result(timeout=self._timeout_seconds)
-            self._write_manifest(step, metadata, types) if jax.process_index() == 0 else self._await_manifest(step)
+            if jax.process_index() == 0:
+                self._write_manifest(step, metadata, types, extra)
+            else:
+                self._await_manifest(step)
         except BaseException as error:
             self._error = error
             # After a timeout Orbax may still be writing.
@@ -299,12 +309,12 @@ class Checkpoints:
         if self._error is not None:
             log.error("step %d was not saved to %s: %s", self._saving, self._directory.path, _cause(self._error))
 
-    def _write_manifest(self, step: int, metadata: dict[str, Any], types: dict[str, LeafType]) -> None:
+    def _write_manifest(self, step: int, metadata: dict[str, Any], types: dict[str, LeafType], extra: bool) -> None:
         """On process 0: hashes its files, waits for the sums of the others, writes the manifest."""
         path = self._directory.step_path(step)
         stamps = stamps_of(path)
         files = hash_and_sync(path, 0) | receive(path, jax.process_count(), self._timeout_seconds)
-        write_manifest(path, step=step, metadata=metadata, tree=types, files=files)
+        write_manifest(path, step=step, metadata=metadata, tree=types, files=files, extra=extra)
         self._directory.mark_verified(step, {name: stamps[name] for name in files})
 
     def _await_manifest(self, step: int) -> None:

@@ -49,16 +49,24 @@ class Manifest:
       metadata: The metadata given to `Checkpoints.save`.
       tree: Path of each array -> its shape and dtype.
       files: Path of each file in the step, except the manifest itself -> its sha256 (hex) and size in bytes.
+      extra: Whether it was saved outside the run's schedule; see `Checkpoints.save`.
     """
 
     step: int
     metadata: dict[str, Any]
     tree: dict[str, LeafType]
     files: dict[str, tuple[str, int]]
+    extra: bool = False
 
 
 def write_manifest(
-    directory: epath.Path, *, step: int, metadata: Mapping[str, Any], tree: Mapping[str, LeafType], files: Sums
+    directory: epath.Path,
+    *,
+    step: int,
+    metadata: Mapping[str, Any],
+    tree: Mapping[str, LeafType],
+    files: Sums,
+    extra: bool = False,
 ) -> Manifest:
     """Writes the manifest of a finished step, whose files have been synced to disk.
 
@@ -66,13 +74,13 @@ def write_manifest(
 
     Args:
       directory: The step's.
-      step, metadata, tree: See `Manifest`.
+      step, metadata, tree, extra: See `Manifest`.
       files: From `hash_and_sync`, of all processes.
 
     Raises:
       OSError: The manifest could not be written or synced; the step then has none.
     """
-    manifest = Manifest(step, dict(metadata), dict(tree), dict(sorted(files.items())))
+    manifest = Manifest(step, dict(metadata), dict(tree), dict(sorted(files.items())), extra)
     write_whole(directory / MANIFEST, _encode(manifest))
     # The step's name is an entry of its parent directory, and that directory's name an entry of the next.
     sync(directory.parent)
@@ -106,6 +114,7 @@ def read_manifest(directory: epath.Path) -> Manifest:
             metadata=record["metadata"],
             tree={name: LeafType(tuple(leaf["shape"]), leaf["dtype"]) for name, leaf in record["tree"].items()},
             files={name: (file["sha256"], file["bytes"]) for name, file in record["files"].items()},
+            extra=bool(record.get("extra", False)),
         )
     except ManifestError:
         raise
@@ -140,6 +149,7 @@ def _encode(manifest: Manifest) -> bytes:
         "version": VERSION,
         "step": manifest.step,
         "sha256": _NO_HASH,
+        "extra": manifest.extra,
         "metadata": manifest.metadata,
         "files": {name: {"sha256": sha256, "bytes": size} for name, (sha256, size) in manifest.files.items()},
         "tree": {name: {"shape": leaf.shape, "dtype": leaf.dtype} for name, leaf in manifest.tree.items()},

@@ -97,16 +97,26 @@ class StepDirectory:
         del found[MANIFEST]
         return found == self._verified.get(step)
 
-    def choose(self, step: int | None, misfits: Callable[[Manifest], list[str]]) -> int:
+    def _is_extra(self, step: int) -> bool:
+        try:
+            return read_manifest(self.step_path(step)).extra
+        except ManifestError:
+            return False
+
+    def choose(self, step: int | None, misfits: Callable[[Manifest], list[str]], *, extra: bool = True) -> int:
         """Returns the newest undamaged step, or `step` if that is undamaged; logs a warning for each damaged one.
 
+        `extra`: whether the newest may be one that was saved as extra.
+
         Raises:
-          FileNotFoundError: There are no steps.
+          FileNotFoundError: There are no steps, or only extra ones.
           UserError: All steps (or `step`) are damaged, `step` does not exist, or `misfits` returned lines.
         """
         steps = self.steps()
         self._warn_of_strangers()
         self._known = set(steps)
+        if not extra:
+            steps = [number for number in steps if not self._is_extra(number)]
         if not steps:
             raise FileNotFoundError(f"{self.path}: no checkpoint found")
         if step is not None and step not in steps:
@@ -168,21 +178,23 @@ class StepDirectory:
     def prune(self, keep: int) -> None:
         """Deletes the steps older than the newest `keep` good ones; deletes nothing if there are fewer good ones.
 
-        It reads the retained steps, except those that it has read before and whose files have not changed since.
+        Of the good ones that are not extra the newest `keep` stay too. It reads the retained steps, except those that
+        it has read before and whose files have not changed since.
         """
         try:
-            steps, good = self.steps(), []
+            steps, good, regular = self.steps(), [], []
             for step in reversed(steps):
                 problems = [] if self._is_as_verified(step) else self.problems(step)
                 if not problems:
                     good.append(step)
+                    regular += [] if self._is_extra(step) else [step]
                 elif step not in self.damaged:
                     self.damaged.add(step)
                     log.warning("checkpoint %s is damaged: %s", self.step_path(step), listed(problems))
-                if len(good) == keep:
+                if len(regular) == keep:
                     break
             for step in steps:
-                if len(good) == keep and step < good[-1]:
+                if len(good) >= keep and step < good[keep - 1] and step not in regular:
                     self.delete(step)
             self._known = set(self.steps())
         except OSError as error:

@@ -122,6 +122,13 @@ MUTANTS: tuple[Mutant, ...] = (
         (f"{OF_NOT_FINITE}::test_a_run_that_ends_on_skipped_steps_is_not_done",),
     ),
     Mutant(
+        LOOP,
+        "extra=not (due or over)",
+        "extra=False",
+        "a rollback goes back to the checkpoint of a stop",
+        (f"{OF_NOT_FINITE}::test_a_rollback_does_not_go_back_to_the_step_of_a_stop",),
+    ),
+    Mutant(
         ROLLBACK,
         "checkpoints.delete_after(trained - 1)",
         "checkpoints.delete_after(trained)",

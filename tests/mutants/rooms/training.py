@@ -213,10 +213,17 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         DIRECTORY,
-        "if len(good) == keep and step < good[-1]:",
-        "if len(good) == keep and step <= good[-1]:",
+        "if len(good) >= keep and step < good[keep - 1] and step not in regular:",
+        "if len(good) >= keep and step <= good[keep - 1]:",
         "one checkpoint fewer is kept",
         (f"{OF_CHECKPOINTS}::test_the_newest_steps_are_kept",),
+    ),
+    Mutant(
+        DIRECTORY,
+        "regular += [] if self._is_extra(step) else [step]",
+        "regular += [step]",
+        "the checkpoint of a stop replaces one that a rollback needs",
+        (f"{OF_CHECKPOINTS}::test_extra_steps_take_no_place_of_others_and_can_be_passed_over",),
     ),
     Mutant(
         DIRECTORY,

@@ -83,6 +83,28 @@ def test_a_rollback_passes_over_the_batches_since_the_last_good_checkpoint(tmp_p
     assert (marked["step"], marked["back_to"], marked["passed_over"]) == (19, 10, 9)
 
 
+@pytest.mark.parametrize("stop", [11, 12, 13])
+def test_a_rollback_does_not_go_back_to_the_step_of_a_stop(tmp_path: Path, monkeypatch, stop: int):
+    """Batches 13 to 16 are bad: a run that was never stopped goes back to step 10, and so does this one."""
+    job = AddingJob(config(rollbacks=1, keep=2), bad=range(13, 17))
+    monkeypatch.setattr(stopping.StopRequest, "exit_code", lambda _, step: EXIT_PREEMPTED if step == stop else None)
+    assert run_of(job, tmp_path) == (EXIT_PREEMPTED, [5, 10, stop])
+    monkeypatch.undo()
+    assert run_of(job, tmp_path) == (EXIT_DONE, [25, 30])
+    assert "going back to step 10 " in (tmp_path / "run.log").read_text()
+    used = set(range(STEPS)) - set(range(10, 17))
+    assert (np.asarray(state_in(tmp_path).params["sum"]) == sum_of(used)).all()
+
+
+def test_the_checkpoint_of_a_stop_does_not_replace_one_that_a_rollback_needs(tmp_path: Path, monkeypatch):
+    """Batch 14 makes step 15 useless. Of two checkpoints that stay, 10 must be one, whatever was saved at 12 and 13."""
+    job, stops = AddingJob(config(rollbacks=1, keep=2), explodes=14), {12, 13}
+    monkeypatch.setattr(stopping.StopRequest, "exit_code", lambda _, step: EXIT_PREEMPTED if step in stops else None)
+    assert [run_of(job, tmp_path) for _ in stops] == [(EXIT_PREEMPTED, [5, 10, 12]), (EXIT_PREEMPTED, [5, 10, 12, 13])]
+    assert run_of(job, tmp_path) == (EXIT_DONE, [25, 30])
+    assert "going back to step 10 " in (tmp_path / "run.log").read_text()
+
+
 @pytest.mark.parametrize("rollbacks", [1, 2])
 def test_no_more_rollbacks_than_the_config_allows(tmp_path: Path, rollbacks: int):
     """Each rollback passes over four more of the bad batches, so that three are needed."""
@@ -102,6 +124,17 @@ def test_without_a_good_checkpoint_there_is_nothing_to_go_back_to(tmp_path: Path
     code, steps = run_of(AddingJob(config(rollbacks=3), bad=range(4)), tmp_path)
     assert (code, steps) == (EXIT_NOT_FINITE, [])
     assert "no good checkpoint to go back to" in (tmp_path / "run.log").read_text()
+
+
+def test_a_run_that_has_only_the_checkpoint_of_a_stop_keeps_it_and_ends(tmp_path: Path, monkeypatch):
+    job = AddingJob(config(rollbacks=3), bad=range(4, 9))
+    monkeypatch.setattr(stopping.StopRequest, "exit_code", lambda _, step: EXIT_PREEMPTED if step == 3 else None)
+    assert run_of(job, tmp_path) == (EXIT_PREEMPTED, [3])
+    assert run_of(job, tmp_path) == (EXIT_NOT_FINITE, [3])
+    assert (
+        "no good checkpoint to go back to; one that was saved at a stop does not count"
+        in (tmp_path / "run.log").read_text()
+    )
 
 
 def test_a_run_can_pass_over_its_last_batches(tmp_path: Path):

@@ -21,7 +21,7 @@ class Checkpoints:
         self._error: str | None = None
         self._saving = 0
 
-    def save(self, step: int, state: Any, metadata: dict) -> None:
+    def save(self, step: int, state: Any, metadata: dict, *, extra: bool = False) -> None:
         self.wait()
         self.tried.append(step)
         self._saving, self._error = step, self.broken
@@ -134,7 +134,7 @@ def test_results_that_cannot_be_written_are_tried_again_and_a_missing_file_is_th
 
 def test_a_state_that_is_not_finite_is_not_tried_again(clock: Clock):
     class NotFinite(Checkpoints):
-        def save(self, step: int, state: Any, metadata: dict) -> None:
+        def save(self, step: int, state: Any, metadata: dict, *, extra: bool = False) -> None:
             raise NonFiniteError("step 1 holds values that are not finite")
 
     saves = Saves(NotFinite(), SimpleNamespace(save_every=1, log_every=1, max_failed_saves=3), print)  # type: ignore[arg-type]

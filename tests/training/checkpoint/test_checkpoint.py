@@ -220,6 +220,17 @@ def test_the_newest_steps_are_kept(tmp_path):
         Checkpoints(tmp_path, keep=1)
 
 
+def test_extra_steps_take_no_place_of_others_and_can_be_passed_over(tmp_path):
+    with Checkpoints(tmp_path, keep=2) as checkpoints:
+        for step, kept in [(1, [1]), (2, [1, 2]), (3, [1, 2, 3]), (4, [1, 2, 3, 4]), (5, [2, 4, 5]), (6, [5, 6])]:
+            checkpoints.save(step, (state := make_state(step)), {}, extra=step in (3, 4))
+            checkpoints.wait()
+            assert checkpoints.steps() == kept
+            newest = checkpoints.restore(abstract(state), extra=False).step
+            assert newest == (step if step not in (3, 4) else 2)
+            assert checkpoints.restore(abstract(state)).step == step
+
+
 def test_an_older_step_stays_while_a_newer_one_is_damaged(tmp_path, caplog):
     saved(tmp_path, 1, 2)
     (tmp_path / "2" / "state" / "_METADATA").unlink()
