@@ -5,6 +5,7 @@ import json
 from collections.abc import Generator, Iterable
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import jax
 import jax.numpy as jnp
@@ -94,6 +95,13 @@ class AddingJob:
 def config(**fields: Any) -> PretrainConfig:
     usual = {"log_every": 1, "eval_every": 10, "save_every": 5, "keep": 3, "max_skipped_in_a_row": 4}
     return PretrainConfig(model=CONFIG, optimizer=OPTIMIZER, phases=(Phase(8, 1, STEPS),), **usual | fields)
+
+
+def main(words: list[str]) -> int:
+    """A program that trains the job in FOLDER: FOLDER '{"bad": [8], "explodes": null, "fields": {"rollbacks": 1}}'."""
+    folder, case = Path(words[0]), json.loads(words[1])
+    with mock.patch("train.run.log.draw_curves"):
+        return run_of(AddingJob(config(**case["fields"]), case["bad"], case["explodes"]), folder)[0]
 
 
 def run_of(job: AddingJob, folder: Path) -> tuple[int, list[int]]:

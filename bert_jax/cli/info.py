@@ -11,7 +11,7 @@ from bert_jax.cli.arguments import Verb, add_results, add_source, add_step
 from bert_jax.cli.streaming import write
 from bert_jax.config import BertConfig
 from bert_jax.errors import UserError
-from bert_jax.files import read_object
+from bert_jax.files import read_summed
 
 _ABOUT = """\
 Describe a model: config, step, number of parameters, one sha256 over all of them (the same for a run directory and its
@@ -172,7 +172,7 @@ def _verified(found: dict[str, Any]) -> str:
 def _goodput(run: Path) -> dict[str, float] | None:
     """The numbers in a run's goodput.json; None if it is missing or damaged, which stops nothing."""
     try:
-        found = read_object(run / "goodput.json", optional=True)
+        found = read_summed(run / "goodput.json")
     except (UserError, OSError):
         return None
     numbers = {name: value for name, value in found.items() if type(value) in (int, float)}

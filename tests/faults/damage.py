@@ -299,7 +299,7 @@ def export_and_compiled(folder: Path, cases: int) -> list[Subject]:
 
 
 def files_of_a_run(folder: Path, cases: int) -> list[Subject]:
-    """metrics.jsonl, run.log and config.json, as a resumed run reads them."""
+    """metrics.jsonl, run.log, config.json and goodput.json, as a resumed run reads them."""
     from etils import epath
 
     from bert_jax.files import json_text
@@ -307,8 +307,10 @@ def files_of_a_run(folder: Path, cases: int) -> list[Subject]:
     from train.pretraining.recipe import PretrainConfig
     from train.run.config import override, to_json
     from train.run.directory import RunDirectory
+    from train.run.goodput import Goodput
     from train.run.lines import MetricsFile
     from train.run.log import RunLog
+    from train.run.phases import Phases
 
     run = folder / "run"
     run.mkdir()
@@ -321,6 +323,10 @@ def files_of_a_run(folder: Path, cases: int) -> list[Subject]:
     (run / "run.log").write_text("".join(f"2026-01-01 00:00:00 train step {step}\n" for step in range(40)))
     config = override(PretrainConfig(), {"seed": "7"})
     RunDirectory(str(run)).settle_config(config, ())
+
+    started = Goodput(epath.Path(run / "goodput.json"), Phases(lambda: 60.0, began=0.0), clock=lambda: 1e9)
+    started.saved(78)
+    started.write()
     with Checkpoints(run / "checkpoints") as saved:
         import json
 
@@ -350,10 +356,16 @@ def files_of_a_run(folder: Path, cases: int) -> list[Subject]:
         saved = found.saved_config()
         return saved, ""
 
+    def read_goodput(place: Path) -> tuple[Any, str]:
+        found = Goodput(epath.Path(place / "goodput.json"), Phases(lambda: 0.0), clock=lambda: 1e9)
+        found.begin_at(78)
+        return found.seconds(), ""
+
     return [
         Subject("metrics.jsonl of a resumed run", run, ["metrics.jsonl"], read_metrics, cases),
         Subject("run.log of a resumed run", run, ["run.log"], read_log, cases // 2),
         Subject("config.json of a resumed run", run, ["config.json"], read_config, cases),
+        Subject("goodput.json of a resumed run", run, ["goodput.json"], read_goodput, cases),
     ]
 
 

@@ -25,6 +25,9 @@ POINTS = {
     "a save starts": "bert_jax.training.checkpoint.checkpoints:Checkpoints.save",
     "a save is written": "bert_jax.training.checkpoint.checkpoints:orbax.save_async",
     "a save is hashed": "bert_jax.training.checkpoint.checkpoints:hash_and_sync",
+    "a run begins to go back": "train.run.rollback:Rollbacks.recover",
+    "a useless checkpoint is removed": "bert_jax.training.checkpoint.checkpoints:Checkpoints.delete_after",
+    "a checkpoint is read": "bert_jax.training.checkpoint.checkpoints:Checkpoints.restore",
     "the manifest is written": "bert_jax.training.checkpoint.checkpoints:write_manifest",
     "an old checkpoint is deleted": "bert_jax.training.checkpoint.step_directory:_remove_step",
     "the rest of a deletion is swept": "bert_jax.training.checkpoint.step_directory:StepDirectory._sweep",
@@ -41,6 +44,7 @@ _JOBS = {
     "finetune": "train.finetuning.job:FinetuningJob",
     "sweep": "train.finetuning.sweep:SweepJob",
     "prepare": "",
+    "adding_job": "tests.adding_job:AddingJob",
 }
 
 
@@ -107,7 +111,8 @@ def run(case: dict[str, Any]) -> int:
     from train.run.stopping import exit_code
 
     program = case["program"]
-    module = importlib.import_module(f"train.{'finetune' if program == 'sweep' else program}")
+    home = "tests" if program == "adding_job" else "train"
+    module = importlib.import_module(f"{home}.{'finetune' if program == 'sweep' else program}")
     if program != "prepare":
         record_progress(case["log"])
     if case["kill"]:
@@ -118,7 +123,13 @@ def run(case: dict[str, Any]) -> int:
 def serve() -> None:
     for name in ("train.prepare", "train.pretrain", "train.finetune", "train.run.loop", "train.pretraining.job"):
         importlib.import_module(name)
-    for name in ("train.finetuning.sweep", "tensorboardX", "matplotlib.figure", "train.finetuning.tasks.table"):
+    for name in (
+        "train.finetuning.sweep",
+        "tensorboardX",
+        "matplotlib.figure",
+        "train.finetuning.tasks.table",
+        "tests.adding_job",
+    ):
         importlib.import_module(name)
     for line in sys.stdin:
         case = json.loads(line)

@@ -6,6 +6,7 @@ parameters, which steps are saved, where it goes back to.
 
 import contextlib
 import io
+import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -28,12 +29,25 @@ from bert_jax.training.sharding import MeshConfig, make_mesh
 from bert_jax.training.step import abstract_state
 from tests import tiny
 from tests.adding_job import STEPS, AddingJob, config, rows_in, run_of, state_in, sum_of
+from tests.faults.kills import Killer
 from tests.faults.outcome import Outcome
 from tests.formats.torch import torch_files
 from train.pretraining.start import initial_parameters
 from train.run.stopping import EXIT_DONE, EXIT_NOT_FINITE, EXIT_PREEMPTED, exit_code
 
-RUNS, STOPPED, SOURCES = 60, 20, 150
+RUNS, STOPPED, KILLED, SOURCES = 60, 20, 20, 150
+KILLS_IN_A_RUN = 4
+POINTS = {
+    "a run begins to go back": 2,
+    "a useless checkpoint is removed": 2,
+    "a checkpoint is read": 3,
+    "a save starts": 6,
+    "a save is written": 6,
+    "the manifest is written": 6,
+    "an old checkpoint is deleted": 3,
+    "a step is dispatched": 30,
+}
+"""Point of `killed` -> which of its calls, at most, is killed. The first three are parts of a rollback."""
 
 
 def cases(seed: int, folder: Path, share: float = 1.0) -> Iterator[Outcome]:
@@ -49,6 +63,7 @@ def cases(seed: int, folder: Path, share: float = 1.0) -> Iterator[Outcome]:
             yield _of_a_run(seed + 10_000 + number, folder / f"stopped-{number}", stopped=True)
     yield from _of_sources(seed, folder, count(SOURCES))
     if share == 1:
+        yield from of_kills(seed + 20_000, folder, KILLED)
         yield from _of_programs(folder)
 
 
@@ -88,17 +103,34 @@ def by_definition(bad: set[int], explodes: int | None, save_every: int, keep: in
     return Ended(EXIT_DONE, [number for number, _ in saved], used, passed_over)
 
 
-def _of_a_run(seed: int, folder: Path, *, stopped: bool) -> Outcome:
-    rng = np.random.default_rng(seed)
+class Case(NamedTuple):
+    """What happens in a run of the adding job."""
+
+    bad: set[int]
+    explodes: int | None
+    fields: dict[str, int]
+
+    def wanted(self) -> Ended:
+        names = ("save_every", "keep", "max_skipped_in_a_row", "rollbacks")
+        return by_definition(self.bad, self.explodes, *(self.fields[name] for name in names))
+
+
+def _drawn(rng: np.random.Generator) -> Case:
     bad = {int(begin) + n for begin in rng.integers(0, STEPS, rng.integers(0, 4)) for n in range(rng.integers(1, 7))}
     explodes = int(rng.integers(0, STEPS)) if rng.random() < 0.5 else None
     save_every, keep, most = int(rng.integers(1, 9)), int(rng.integers(2, 4)), int(rng.integers(1, 6))
     rollbacks = int(rng.integers(0, 5))
-    wanted = by_definition(bad, explodes, save_every, keep, most, rollbacks)
     fields = {"save_every": save_every, "keep": keep, "max_skipped_in_a_row": most, "rollbacks": rollbacks}
+    return Case(bad, explodes, fields)
+
+
+def _of_a_run(seed: int, folder: Path, *, stopped: bool) -> Outcome:
+    rng = np.random.default_rng(seed)
+    case = _drawn(rng)
+    wanted = case.wanted()
 
     def job() -> AddingJob:
-        return AddingJob(config(**fields), bad, explodes)
+        return AddingJob(config(**case.fields), case.bad, case.explodes)
 
     stops = set(rng.integers(1, 60, 8).tolist()) if stopped else set()
     calls, code = iter(range(1_000)), EXIT_PREEMPTED
@@ -108,17 +140,32 @@ def _of_a_run(seed: int, folder: Path, *, stopped: bool) -> Outcome:
 
     with mock.patch("train.run.stopping.StopRequest.exit_code", request), contextlib.redirect_stderr(io.StringIO()):
         while code == EXIT_PREEMPTED:
-            code, saved = run_of(job(), folder)
-    wrong = []
+            code, _ = run_of(job(), folder)
+    wrong = _differences(case, folder, code, extra=stopped)
+    shutil.rmtree(folder)
+    what = "bad batches and exploding parameters" + (", stopped 8 times" if stopped else "")
+    ended = "exit code 3, a good checkpoint or none" if code == EXIT_NOT_FINITE else "done"
+    if wanted.passed_over and code == EXIT_DONE:
+        ended = "done after rollbacks"
+    return Outcome(
+        what, ended if not wrong else "other than by the definition", not wrong, f"seed {seed}: {case}: {wrong}"
+    )
+
+
+def _differences(case: Case, folder: Path, code: int, *, extra: bool) -> str:
+    """How a run in `folder` ended otherwise than by the definition; "" if it did not. `extra`: it was stopped."""
+    wanted, wrong = case.wanted(), []
     if code != wanted.code:
         wrong.append(f"exit code {code}, {wanted.code} expected")
     with Checkpoints(folder / "checkpoints") as checkpoints:
+        saved = checkpoints.steps()
         regular = [step for step in saved if not checkpoints.manifest(step).extra]  # a stop saves steps of its own
-    if regular != wanted.saved or (saved != regular and not stopped):
+    if regular != wanted.saved or (saved != regular and not extra):
         wrong.append(f"checkpoints {regular} of {saved}, {wanted.saved} expected")
     if regular and not wrong:
         found = np.asarray(state_in(folder, regular[-1]).params["sum"])
-        expected = sum_of(set(wanted.used) - {explodes}) + np.float32(3e38 if explodes in wanted.used else 0)
+        exploded = np.float32(3e38 if case.explodes in wanted.used else 0)
+        expected = sum_of(set(wanted.used) - {case.explodes}) + exploded
         if not (found == expected).all():
             wrong.append(f"parameters {found}, {expected} expected")
     if saved and not np.isfinite(state_in(folder).params["sum"].sum()) and code == EXIT_NOT_FINITE:
@@ -126,13 +173,41 @@ def _of_a_run(seed: int, folder: Path, *, stopped: bool) -> Outcome:
     told = [row["step"] for row in rows_in(folder) if row["kind"] == "train"]
     if code == EXIT_DONE and told != [step for step in range(1, STEPS + 1) if step not in wanted.passed_over]:
         wrong.append(f"rows of metrics of steps {told}")
-    shutil.rmtree(folder)
-    what = "bad batches and exploding parameters" + (", stopped 8 times" if stopped else "")
-    ended = "exit code 3, a good checkpoint or none" if code == EXIT_NOT_FINITE else "done"
-    if wanted.passed_over and code == EXIT_DONE:
-        ended = "done after rollbacks"
-    case = f"seed {seed}: bad {sorted(bad)}, explodes {explodes}, {fields}: {'; '.join(wrong)}"
-    return Outcome(what, ended if not wrong else "other than by the definition", not wrong, case)
+    return "; ".join(wrong)
+
+
+def of_kills(seed: int, folder: Path, count: int) -> Iterator[Outcome]:
+    """Each of `count` runs that go back is killed a few times; an outcome for each kill, of how the run ended."""
+    rng = np.random.default_rng(seed)
+    killer = Killer(folder)
+    try:
+        for number in range(count):
+            case = _drawn(rng)
+            while not case.wanted().passed_over:
+                case = _drawn(rng)
+            run, kills = folder / f"killed-{number}", []
+            words = [str(run), json.dumps({"bad": [*case.bad], "explodes": case.explodes, "fields": case.fields})]
+            for _ in range(KILLS_IN_A_RUN):
+                at = [*POINTS][int(rng.choice(len(POINTS), p=_chances()))]
+                when = ("before", "after", float(rng.uniform(0, 0.03)))[int(rng.integers(3))]
+                kill = {"at": at, "call": int(rng.integers(1, POINTS[at] + 1)), "when": when}
+                if (code := killer.run("adding_job", words, folder / f"killed-{number}.log", kill)) == -9:
+                    kills.append(kill)
+            code = killer.run("adding_job", words, folder / f"killed-{number}.log")
+            wrong = _differences(case, run, code, extra=False)
+            for kill in kills:
+                ended = "as by the definition" if not wrong else "other than by the definition"
+                yield Outcome(
+                    f"a run with rollbacks: SIGKILL when {kill['at']}",
+                    *(ended, not wrong, f"seed {seed}, run {number}: {case}, {kills}: {wrong}"),
+                )
+    finally:
+        killer.close()
+
+
+def _chances() -> list[float]:
+    """Half of the kills come in a rollback."""
+    return [1 / 6] * 3 + [0.5 / (len(POINTS) - 3)] * (len(POINTS) - 3)
 
 
 def _of_sources(seed: int, folder: Path, count: int) -> Iterator[Outcome]:

@@ -10,7 +10,7 @@ from typing import Any
 from etils import epath
 
 from bert_jax.errors import UserError
-from bert_jax.files import read_object, write_json
+from bert_jax.files import checksum_of, read_summed, write_json
 from train.run.phases import NAMES, Phases
 
 KINDS = (*("productive" if name == "step" else name for name in NAMES), "lost")
@@ -29,7 +29,8 @@ class Goodput:
     counts the processes. The thread writes at each save, at the end, and each time the wall time has grown by a quarter
     of a per cent, at least once a minute: the time of a killed process after the last writing is taken for "stopped".
 
-    A file that is damaged or missing is begun anew; one that cannot be written stops nothing.
+    The file has its own checksum. One that is damaged or missing is begun anew, with a line; one that cannot be written
+    stops nothing.
     """
 
     def __init__(
@@ -46,7 +47,8 @@ class Goodput:
         """
         self.phases = phases
         self._path, self._clock = path, clock
-        before = _read(path)
+        found = None if path is None else _read(path)
+        self._missing, before = path is not None and found is None, found or _NOTHING
         self._seconds: dict[str, float] = before["seconds"]
         self._marks: dict[str, dict[str, float]] = before["marks"]  # step -> seconds when it was saved
         self._starts = before["starts"] + 1
@@ -71,6 +73,9 @@ class Goodput:
 
     def begin_at(self, step: int) -> None:
         """Says that the run goes on from `step`: what it did after saving that one is lost."""
+        if self._missing and step:
+            log.warning("%s is missing; the time of the run is counted anew", self._path)
+        self._missing = False
         mark = self._marks.get(str(step))
         if mark is None and self._starts == 1:
             mark = dict.fromkeys(_DONE_AGAIN, 0.0)
@@ -119,7 +124,7 @@ class Goodput:
         }
         try:
             with self._writing:
-                write_json(self._path, facts)
+                write_json(self._path, facts | {"checksum": checksum_of(facts)})
             self._failed = False
         except OSError as error:
             if not self._failed:
@@ -127,14 +132,13 @@ class Goodput:
             self._failed = True
 
 
-def _read(path: epath.Path | None) -> dict[str, Any]:
-    nothing = {"seconds": dict.fromkeys(KINDS, 0.0), "marks": {}, "starts": 0, "stopped": 0.0, "written": 0.0}
-    if path is None:
-        return nothing
+_NOTHING = {"seconds": dict.fromkeys(KINDS, 0.0), "marks": {}, "starts": 0, "stopped": 0.0, "written": 0.0}
+
+
+def _read(path: epath.Path) -> dict[str, Any] | None:
+    """What an earlier process wrote; None if there is no file."""
     try:
-        found = read_object(path, optional=True)
-        if not found:
-            return nothing
+        found = read_summed(path)
         return {
             "seconds": {kind: _number(found[kind]) for kind in KINDS},
             "marks": {
@@ -145,9 +149,11 @@ def _read(path: epath.Path | None) -> dict[str, Any]:
             "stopped": _number(found["stopped"]),
             "written": _number(found["written"]),
         }
+    except FileNotFoundError:
+        return None
     except (UserError, OSError, KeyError, TypeError, ValueError, AttributeError):
         log.warning("%s is damaged; the time of the run is counted anew", path)
-        return nothing
+        return _NOTHING
 
 
 def _number(value: Any) -> float:

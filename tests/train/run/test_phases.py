@@ -80,7 +80,7 @@ def trained(path: Path, calendar: Clock, steps: dict[int, float], *, first: int,
 
 def facts(path: Path) -> dict:
     found = json.loads(path.read_text())
-    del found["saved"], found["written"]
+    del found["saved"], found["written"], found["checksum"]
     return {name: value for name, value in found.items() if value}
 
 
@@ -116,12 +116,33 @@ def test_a_damaged_record_is_begun_anew(tmp_path: Path, content: bytes):
     assert facts(path) == {"wall": 17, "start": 5, "productive": 10, "save": 2, "starts": 1}
 
 
+@pytest.mark.parametrize(("old", "new"), [(b'"starts": 1,', b'"starts": 7,'), (b'"wall"', b'"wale"')])
+def test_a_changed_byte_in_the_record_is_told_and_it_is_begun_anew(tmp_path: Path, caplog, old: bytes, new: bytes):
+    path, calendar = tmp_path / "goodput.json", Clock(1e9)
+    trained(path, calendar, {1: 10}, first=0, saves=(1,))
+    assert caplog.messages == []
+    content = path.read_bytes()
+    assert content.count(old) == 1
+    path.write_bytes(content.replace(old, new))
+    trained(path, calendar, {2: 20}, first=1, saves=(2,))
+    assert caplog.messages == [f"{path} is damaged; the time of the run is counted anew"]
+    assert facts(path) == {"wall": 27, "start": 5, "productive": 20, "save": 2, "starts": 1}
+
+
+def test_a_record_that_is_gone_is_told_unless_the_run_is_new(tmp_path: Path, caplog):
+    trained(tmp_path / "a.json", Clock(1e9), {1: 10}, first=0, saves=())
+    assert caplog.messages == []
+    trained(tmp_path / "b.json", Clock(1e9), {3: 10}, first=2, saves=())
+    assert caplog.messages == [f"{tmp_path / 'b.json'} is missing; the time of the run is counted anew"]
+
+
 def test_a_record_that_cannot_be_written_stops_nothing_and_is_told_once(tmp_path: Path, caplog):
     path = tmp_path / "goodput.json"
     path.mkdir()
     goodput = trained(path, Clock(1e9), {1: 10}, first=0, saves=(1,))
     goodput.write()
-    assert [record.getMessage().partition(" (")[0] for record in caplog.records] == [f"{path} cannot be written"]
+    told = [line.partition(" (")[0] for line in caplog.messages]
+    assert told == [f"{path} is damaged; the time of the run is counted anew", f"{path} cannot be written"]
 
 
 @pytest.fixture
