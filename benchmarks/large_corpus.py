@@ -1,6 +1,6 @@
-"""A corpus of many sparse shards, opened and read at random: seconds to start, open files, maps, memory, rows a second.
+"""A corpus of many sparse shards, opened and read at random: what a start takes and reads, then what reading takes.
 
-    python -m benchmarks.large_corpus DIR [--shards 10,1000,60000] [--tokens 8388608] [--steps 100]
+    python -m benchmarks.large_corpus DIR [--shards 1000,10000,60000] [--tokens 8388608] [--steps 100]
 
 Makes a prepared directory of each size in DIR (kept for the next call). The token shards are sparse: they have their
 whole size, and only the tokens that the examples show are written. Each size is read in a process of its own.
@@ -20,14 +20,15 @@ import numpy as np
 
 from bert_jax.data.pretraining.batches import Batches
 from bert_jax.data.pretraining.examples import EXAMPLE
-from bert_jax.data.pretraining.shards import (
-    BLOCK_BYTES,
+from bert_jax.data.pretraining.manifest import (
     MANIFEST,
-    block_sum,
-    describe_file,
-    write_array,
+    VERSION,
+    array_file,
+    shard_folder,
+    write_list,
     write_manifest,
 )
+from bert_jax.data.pretraining.shards import BLOCK_BYTES, block_sum, describe_file
 from bert_jax.data.tokenizer.tokenizer import Tokenizer
 
 LENGTH = 128
@@ -39,12 +40,12 @@ def make(directory: Path, shards: int, tokens: int, examples: int = 4) -> None:
     """A prepared directory of `shards` shards of `tokens` tokens; each example is `_TOKENS` times 5 + its number."""
     (directory / "tokenizer").mkdir(parents=True)
     Tokenizer.from_vocabulary(PIECES, cased=True).save(directory / "tokenizer")
-    home = directory / "train"
-    (home / f"examples-{LENGTH}").mkdir(parents=True)
+    indices = f"train/examples-{LENGTH}"
+    (directory / indices).mkdir(parents=True)
     generator = np.random.default_rng(0)
     entries, parts = [], []
     for number in range(shards):
-        folder = home / f"shard-{number:05}"
+        folder = directory / shard_folder("train", number)
         folder.mkdir()
         apart = tokens // examples
         starts = apart * np.arange(examples) + generator.integers(0, apart - _TOKENS, examples)
@@ -59,27 +60,30 @@ def make(directory: Path, shards: int, tokens: int, examples: int = 4) -> None:
         rows = np.zeros(examples, EXAMPLE)
         rows["a_shard"] = rows["b_shard"] = number
         rows["a_start"], rows["a_end"] = starts, starts + _TOKENS
-        name = f"examples-{LENGTH}/{number:05}.npy"
-        # Made-up sums, as long in the manifest as real ones, of what is not read.
-        files = {f"{array}.npy": {"sha256": "0" * 64, "bytes": 0} for array in ("sentences", "documents")}
+        # Made-up sums, as long in the list as real ones, of what is not read.
+        files = {array: {"sha256": "0" * 64, "bytes": 0} for array in ("sentences", "documents")}
         places = [0, *(first + 2 * start for start in starts.tolist())]
-        files["tokens.npy"] = _described(folder / "tokens.npy", places)
-        entries.append({"name": folder.name, "documents": 1, "sentences": 1, "tokens": tokens, "files": files})
-        parts.append({"file": name, "rows": examples} | write_array(home / name, rows))
+        files["tokens"] = _described(folder / "tokens.npy", places)
+        entries.append({"documents": 1, "sentences": 1, "tokens": tokens, "files": files})
+        file = directory / array_file(indices, number, "rows")
+        np.save(file, rows)  # not `write_array`, which waits for the disk
+        parts.append({"rows": examples, "files": {"rows": describe_file(file)}})
     settings = {
         "max_predictions": {str(LENGTH): 20},
         "masked_lm_prob": 0.15,
         "whole_word_masking": False,
         "dupe_factor": 1,
     }
-    tokenizer = {"vocab_size": len(PIECES), "files": {}}
-    splits = {"train": {"shards": entries, "examples": {str(LENGTH): parts}}}
-    manifest = {"version": 1, "objective": "none", "settings": settings, "tokenizer": tokenizer, "splits": splits}
-    write_manifest(directory, manifest)
+    files = {path.name: describe_file(path) for path in (directory / "tokenizer").iterdir()}
+    tokenizer = {"vocab_size": len(PIECES), "fingerprint": "", "files": files}
+    lists = {"shards": write_list(directory, "train/shards", entries)}
+    lists["examples"] = {str(LENGTH): write_list(directory, indices, parts)}
+    manifest = {"version": VERSION, "objective": "none", "settings": settings, "tokenizer": tokenizer}
+    write_manifest(directory, manifest | {"splits": {"train": lists}})
 
 
 def _described(path: Path, places: list[int]) -> dict[str, Any]:
-    """The manifest's entry of a file that is zero but for `_TOKENS` tokens, or its header, at these offsets."""
+    """What the list says of a file that is zero but for `_TOKENS` tokens, or its header, at these offsets."""
     size = path.stat().st_size
     if size <= BLOCK_BYTES:
         return describe_file(path)
@@ -115,25 +119,32 @@ def resident() -> dict[str, int]:
     return {"anon": found["RssAnon"], "file": found["RssFile"]}
 
 
+def bytes_read() -> int:
+    """Bytes that this process has read with system calls so far (Linux)."""
+    lines = Path("/proc/self/io").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("rchar"))
+
+
 def measure(directory: Path, steps: int) -> dict[str, Any]:
     Tokenizer.load(directory / "tokenizer")  # its imports are no part of the start
-    started = time.perf_counter()
-    json.loads((directory / MANIFEST).read_bytes())
-    parsed = time.perf_counter() - started
-    started = time.perf_counter()
+    memory, count, started = resident(), bytes_read(), time.perf_counter()
     batches = Batches(directory, batch_size=256, max_seq_length=LENGTH)
     opened = time.perf_counter() - started
-    before = resident()
+    count, before = bytes_read() - count, resident()
+    words(batches.batch(0))
+    first = time.perf_counter() - started - opened
     started = time.perf_counter()
-    for step in range(steps):
+    for step in range(1, 1 + steps):
         words(batches.batch(step))
     seconds = time.perf_counter() - started
     files, maps = handles()
     now = resident()
     return {
         "examples": len(batches),
-        "start_seconds": round(opened, 3),
-        "of_which_manifest": round(parsed, 3),
+        "start_seconds": round(opened, 4),
+        "start_bytes": count,
+        "start_grown_by_MB": (before["anon"] - memory["anon"]) >> 20,
+        "first_batch_seconds": round(first, 3),
         "rows_per_second": round(256 * steps / seconds),
         "open_files": files,
         "maps": maps,
@@ -144,7 +155,7 @@ def measure(directory: Path, steps: int) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("directory", type=Path)
-    parser.add_argument("--shards", default="10,1000,60000")
+    parser.add_argument("--shards", default="1000,10000,60000")
     parser.add_argument("--tokens", type=int, default=8 << 20, help="of a shard")
     parser.add_argument("--steps", type=int, default=100, help="batches of 256 rows to read")
     parser.add_argument("--read", type=Path, help=argparse.SUPPRESS)

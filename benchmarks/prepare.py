@@ -28,7 +28,7 @@ from pathlib import Path
 
 from benchmarks.prepare_picture import draw
 from benchmarks.vocabulary import texts
-from bert_jax.data.pretraining.shards import manifest_files, read_manifest
+from bert_jax.data.pretraining.directory import PreparedDirectory
 from bert_jax.data.tokenizer.tokenizer import Tokenizer
 
 _PARAGRAPHS_AT_ONCE = 2_000
@@ -83,7 +83,7 @@ def prepare(inputs: list[str], vocab: str, workers: int, dupes: int = 10) -> tup
         command = [sys.executable, "-m", "train.prepare", *inputs, "--output", output, "--vocab", vocab, "--uncased"]
         command += ["--max-seq-length", "128", "--dupe-factor", str(dupes), "--workers", str(workers)]
         measured = measure(command)
-        return *measured, {name: entry["sha256"] for name, entry in manifest_files(read_manifest(output))}
+        return *measured, {name: entry["sha256"] for name, entry in PreparedDirectory(output).files()}
 
 
 def rate(args: argparse.Namespace) -> None:

@@ -21,7 +21,7 @@ from pathlib import Path
 
 from benchmarks.prepare import children_of, resident_bytes
 from benchmarks.vocabulary import texts
-from bert_jax.data.pretraining.shards import manifest_files, read_manifest
+from bert_jax.data.pretraining.directory import PreparedDirectory
 
 _FILE_BYTES = 100_000_000
 _MEASURED = """
@@ -77,7 +77,7 @@ def run(arguments: list[str], folder: Path) -> dict[str, float]:
 
 def digest(directory: Path) -> str:
     """Of the hashes of all files that the manifest lists."""
-    entries = sorted((name, entry["sha256"]) for name, entry in manifest_files(read_manifest(directory)))
+    entries = sorted((name, entry["sha256"]) for name, entry in PreparedDirectory(directory).files())
     return hashlib.sha256(json.dumps(entries).encode()).hexdigest()[:16]
 
 

@@ -18,7 +18,15 @@ import numpy as np
 from bert_jax.data.pretraining import directory as directory_module
 from bert_jax.data.pretraining.batches import Batches
 from bert_jax.data.pretraining.examples import EXAMPLE
-from bert_jax.data.pretraining.shards import MANIFEST, Shard, save_shard, write_array, write_manifest
+from bert_jax.data.pretraining.manifest import (
+    MANIFEST,
+    VERSION,
+    array_file,
+    shard_folder,
+    write_list,
+    write_manifest,
+)
+from bert_jax.data.pretraining.shards import Shard, save_shard, write_array
 from bert_jax.data.tokenizer.tokenizer import Tokenizer
 
 LENGTH, TEXT = 128, 126
@@ -28,23 +36,25 @@ PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"w{i}" for i in range
 def make(path: Path, shards: int, tokens: int) -> None:
     (path / "tokenizer").mkdir(parents=True)
     Tokenizer.from_vocabulary(PIECES, cased=True).save(path / "tokenizer")
-    (path / "train" / f"examples-{LENGTH}").mkdir(parents=True)
+    indices = f"train/examples-{LENGTH}"
+    (path / indices).mkdir(parents=True)
     generator, entries, parts = np.random.default_rng(0), [], []
     for number in range(shards):
         text = generator.integers(5, len(PIECES), tokens).astype("<u2")
         offsets = np.array([0, tokens], "<i8"), np.array([0, 1], "<i8")
-        entries.append(save_shard(path / "train" / f"shard-{number:05}", Shard(text, *offsets)))
+        entries.append(save_shard(path / shard_folder("train", number), Shard(text, *offsets)))
         rows = np.zeros(tokens // TEXT, EXAMPLE)
         rows["a_shard"] = rows["b_shard"] = number
         rows["a_start"] = TEXT * np.arange(len(rows))
         rows["a_end"] = rows["a_start"] + TEXT
-        name = f"examples-{LENGTH}/{number:05}.npy"
-        parts.append({"file": name, "rows": len(rows)} | write_array(path / "train" / name, rows))
+        file = write_array(path / array_file(indices, number, "rows"), rows)
+        parts.append({"rows": len(rows), "files": {"rows": file}})
     settings = {"max_predictions": {str(LENGTH): 20}, "masked_lm_prob": 0.15, "whole_word_masking": False}
     tokenizer = {"vocab_size": len(PIECES), "files": {}}
-    splits = {"train": {"shards": entries, "examples": {str(LENGTH): parts}}}
-    manifest = {"version": 1, "objective": "none", "settings": settings, "tokenizer": tokenizer, "splits": splits}
-    write_manifest(path, manifest)
+    lists = {"shards": write_list(path, "train/shards", entries)}
+    lists["examples"] = {str(LENGTH): write_list(path, indices, parts)}
+    manifest = {"version": VERSION, "objective": "none", "settings": settings, "tokenizer": tokenizer}
+    write_manifest(path, manifest | {"splits": {"train": lists}})
 
 
 class Unverified:

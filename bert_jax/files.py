@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 LARGEST_JSON_LINES = 1 << 30
 """Bytes of a file with a JSON value per line at most: the metrics of ten million steps."""
 LARGEST_JSON = 256 << 20
-"""Bytes of a JSON text at most. The manifest of a terabyte of prepared data has half of that."""
+"""Bytes of a JSON text at most: some ten times the largest tokenizer.json that is published."""
 DEEPEST_JSON = 64
 """Levels of lists and objects in each other at most."""
 MOST_JSON_PARTS = 10_000_000

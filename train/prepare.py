@@ -20,7 +20,7 @@ from typing import Any
 from bert_jax.cli.arguments import Parser
 from bert_jax.cli.program import in_own_words
 from bert_jax.data.pretraining.examples import OBJECTIVES, ROWS
-from bert_jax.data.pretraining.shards import MANIFEST
+from bert_jax.data.pretraining.manifest import MANIFEST
 from bert_jax.data.text.documents import RULES
 from bert_jax.data.text.sources import FORMATS
 from bert_jax.errors import UserError

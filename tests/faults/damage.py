@@ -224,8 +224,7 @@ def prepared_data(folder: Path, kind: str, options: list[str], cases: int) -> Su
     """Prepared data, read as training does: more than an epoch, the counts of tokens, a text in tokens."""
     from bert_jax.data.pretraining import shards
     from bert_jax.data.pretraining.batches import Batches
-    from bert_jax.data.pretraining.directory import open_directory
-    from bert_jax.data.pretraining.shards import manifest_files, read_manifest
+    from bert_jax.data.pretraining.directory import PreparedDirectory, open_directory
     from bert_jax.data.tokenizer.tokenizer import Tokenizer
     from tests.faults.kills import write_inputs
     from train.prepare import main
@@ -244,7 +243,7 @@ def prepared_data(folder: Path, kind: str, options: list[str], cases: int) -> Su
         tokens = Tokenizer.load(source.path / "tokenizer").encode("the cat sat under a house")
         return _sum(*made, np.load(source.path / "unigram_counts.npy"), tokens), ""
 
-    files = [name for name, _ in manifest_files(read_manifest(data)) if not name.startswith("held-out")]
+    files = [name for name, _ in PreparedDirectory(data).files() if not name.startswith("held-out")]
     return Subject(f"prepared data ({kind}), as training reads it", data, [*files, "manifest.json"], read, cases)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from bert_jax.data.pretraining.arrays import load_array
-from bert_jax.data.pretraining.shards import MANIFEST, read_manifest
+from bert_jax.data.pretraining.manifest import MANIFEST, read_manifest, shard_folder
 from bert_jax.data.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import UserError
 from bert_jax.files import is_remote
@@ -47,8 +47,8 @@ class DataEvidence:
 
     def shards(self, split: str) -> list[Path]:
         """At most `_SHARDS_READ` of the split's shards, evenly spread."""
-        names = [entry["name"] for entry in self.manifest["splits"][split]["shards"]]
-        return [self.path / split / name for name in names[:: max(1, -(-len(names) // _SHARDS_READ))]]
+        count = self.manifest["splits"][split]["shards"]["count"]
+        return [self.path / shard_folder(split, n) for n in range(0, count, max(1, -(-count // _SHARDS_READ)))]
 
 
 @dataclass(frozen=True)

@@ -1,29 +1,31 @@
 """Prepares a directory from start to end: one writer at a time; resumes unfinished work and keeps finished work."""
 
+import hashlib
 import os
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from bert_jax.data.pretraining.report import describe_examples, describe_text, warnings_about
-from bert_jax.data.pretraining.shards import (
+from bert_jax.data.pretraining.directory import verify
+from bert_jax.data.pretraining.manifest import (
     MANIFEST,
+    SOURCES,
     SPLITS,
     VERSION,
-    describe_file,
     read_manifest,
-    verify,
-    write_array,
+    write_list,
     write_manifest,
 )
+from bert_jax.data.pretraining.report import describe_examples, describe_text, warnings_about
+from bert_jax.data.pretraining.shards import describe_file, write_array, write_file
 from bert_jax.data.text.sources import PLAIN, CorpusFile, find_sources
 from bert_jax.data.tokenizer.tokenizer import Tokenizer
 from bert_jax.data.workers import Workers
 from bert_jax.errors import UserError
-from bert_jax.files import read_object, write_json
+from bert_jax.files import json_text, read_object, write_json
 from bert_jax.formats.hub_files import published_as
 from train.preparation.beam_runner import BeamPipelines
 from train.preparation.dedupe import remove_duplicates
@@ -103,7 +105,7 @@ def _prepare(options: PrepareOptions) -> dict[str, Any]:
             if failures.messages:
                 raise failures.error(sources)
             manifest = read_manifest(output)
-            _refuse_other_options(output, manifest.get("options", {}), identity)
+            _refuse_other_options(output, manifest.get("options", {}), _with_sum_of_input(identity))
             _remove_working_files(output)  # a kill right after the manifest was written left them
             return manifest
         learnt = _begin(output, identity, failures)
@@ -162,7 +164,7 @@ def _check_formats(options: PrepareOptions, formats: set[str]) -> None:
 
 
 def _identity(source: CorpusFile, facts: FileFacts) -> dict[str, Any]:
-    """A file of the input, as the manifest has it."""
+    """A file of the input, as `SOURCES` has it."""
     return {"name": source.path.name, "format": source.format, "sha256": facts.sha256, "bytes": facts.bytes}
 
 
@@ -279,6 +281,8 @@ def _manifest(
 ) -> dict[str, Any]:
     output = options.output
     files = {path.name: describe_file(path) for path in sorted((output / "tokenizer").iterdir())}
+    sources = write_file(output / SOURCES, _sources(identity))
+    unigram_counts = write_array(output / "unigram_counts.npy", splits["train"].statistics.unigrams)
     return {
         "version": VERSION,
         "recipe": options.recipe,
@@ -296,18 +300,32 @@ def _manifest(
         },
         "splits": {
             name: {
-                "shards": split.shards,
+                "shards": write_list(output, f"{name}/shards", split.shards),
                 "examples": {
-                    str(length): [result.entry for result in split.examples.get(length, [])]
+                    str(length): write_list(
+                        output,
+                        f"{name}/examples-{length}",
+                        [result.entry for result in split.examples.get(length, [])],
+                    )
                     for length in options.max_seq_length
                 },
             }
             for name, split in splits.items()
         },
-        "unigram_counts": write_array(output / "unigram_counts.npy", splits["train"].statistics.unigrams),
-        "sources": identity["input"],
-        "options": identity,
+        "unigram_counts": unigram_counts,
+        "sources": sources,
+        "options": _with_sum_of_input(identity),
     }
+
+
+def _sources(identity: Mapping[str, Any]) -> bytes:
+    """The content of `SOURCES`."""
+    return f"{json_text(identity['input'], indent=1)}\n".encode()
+
+
+def _with_sum_of_input(identity: Mapping[str, Any]) -> dict[str, Any]:
+    """The options as the manifest has them: of the files of the input, the sha256 of `SOURCES`."""
+    return {**identity, "input": hashlib.sha256(_sources(identity)).hexdigest()}
 
 
 def _report(

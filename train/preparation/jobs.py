@@ -17,7 +17,7 @@ from bert_jax.data.pretraining.examples import EXAMPLE, build_index
 from bert_jax.data.pretraining.report import ShardStatistics, survey_index, survey_shard
 from bert_jax.data.pretraining.shards import (
     Shard,
-    describe_array,
+    describe_file,
     describe_shard,
     new_directory,
     open_shard,
@@ -108,7 +108,7 @@ class ShardJob:
 
 @dataclass(frozen=True)
 class IndexResult:
-    """An index's manifest entry and the sums of `survey_index`."""
+    """What the list of the files of examples says of an index, and the sums of `survey_index`."""
 
     entry: dict[str, Any]
     statistics: dict[str, int]
@@ -116,7 +116,7 @@ class IndexResult:
 
 @dataclass(frozen=True)
 class ShardResult:
-    """A shard's manifest entry and its statistics, and those of its indices, in the order of the job's."""
+    """What the list of shards says of a shard, its statistics, and those of its indices, in the order of the job's."""
 
     split: str
     entry: dict[str, Any]
@@ -295,7 +295,7 @@ def _offsets(parts: list[np.ndarray]) -> np.ndarray:
 
 def _index(job: ShardJob, index: IndexJob, shard: Shard) -> IndexResult:
     if index.file.exists():
-        rows, file = load_array(index.file), describe_array(index.file)
+        rows, file = load_array(index.file), describe_file(index.file)
     else:
         rows = build_index(
             shard,
@@ -309,7 +309,7 @@ def _index(job: ShardJob, index: IndexJob, shard: Shard) -> IndexResult:
         )
         file = write_array(index.file, rows)
     assert rows.dtype == EXAMPLE
-    entry = {"file": f"{index.file.parent.name}/{index.file.name}", "rows": len(rows), **file}
+    entry = {"rows": len(rows), "files": {"rows": file}}
     return IndexResult(entry, survey_index(rows, {job.number: shard}, index.max_seq_length))
 
 

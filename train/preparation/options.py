@@ -11,11 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from bert_jax.data.pretraining.examples import OBJECTIVES, ROWS, default_dupe_factor
-from bert_jax.data.pretraining.shards import describe_file
 from bert_jax.data.text.documents import DocumentRule
 from bert_jax.data.text.sources import FORMATS
 from bert_jax.errors import UserError
-from bert_jax.files import near_path
+from bert_jax.files import file_digest, near_path
 from bert_jax.formats.hub import fetch
 from bert_jax.formats.hub_files import TOKENIZER, has_vocabulary, is_hub_id
 from bert_jax.shown import ShownConfig
@@ -46,7 +45,7 @@ def describe_vocabulary(path: Path) -> str:
     files = [folder / name for name in _IN_ORDER if (folder / name).is_file()]
     if not path.is_dir():
         files = [path, *(file for file in files if file.name == "tokenizer_config.json")]
-    return " ".join(f"{file.name}:{describe_file(file)['sha256'][:16]}" for file in files)
+    return " ".join(f"{file.name}:{file_digest(file)[0][:16]}" for file in files)
 
 
 _FIRST = ("vocab.txt", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json")

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from bert_jax.data.pretraining.shards import SPLITS
+from bert_jax.data.pretraining.manifest import SPLITS
 from bert_jax.errors import UserError
 from train.preparation.jobs import Part
 from train.preparation.options import PrepareOptions

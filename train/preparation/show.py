@@ -10,10 +10,11 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from bert_jax.data.pretraining.arrays import load_array
+from bert_jax.data.pretraining.arrays import Opened, load_array
 from bert_jax.data.pretraining.batches import Batches
 from bert_jax.data.pretraining.examples import ROWS
-from bert_jax.data.pretraining.shards import Shard, open_shard, read_manifest
+from bert_jax.data.pretraining.manifest import array_file, read_manifest, shard_folder
+from bert_jax.data.pretraining.shards import Shard, open_shard
 from bert_jax.data.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import UserError
 
@@ -154,9 +155,14 @@ def _places(directory: Path, manifest: dict[str, Any], split: str, length: int) 
     B is None where it is missing.
     """
     parts = manifest["splits"][split]
-    shards = [(entry["name"], open_shard(directory / split / entry["name"])) for entry in parts["shards"]]
-    for part in parts["examples"][str(length)]:
-        for row in load_array(directory / split / part["file"]):
+
+    def named_shard(number: int) -> tuple[str, Shard]:
+        folder = directory / shard_folder(split, number)
+        return folder.name, open_shard(folder)
+
+    shards = Opened(parts["shards"]["count"], named_shard)
+    for number in range(parts["examples"][str(length)]["count"]):
+        for row in load_array(directory / array_file(f"{split}/examples-{length}", number, "rows")):
             has_b = row["b_end"] > row["b_start"]
             a, b = ((shards[row[f"{x}_shard"]], int(row[f"{x}_start"]), int(row[f"{x}_end"])) for x in "ab")
             yield _place(*a), _place(*b) if has_b else None

@@ -11,8 +11,9 @@ from typing import Any, Protocol
 
 from bert_jax.data.pretraining.arrays import load_array
 from bert_jax.data.pretraining.google_recipe import google_instances
+from bert_jax.data.pretraining.manifest import SPLITS, array_file, shard_folder
 from bert_jax.data.pretraining.report import SplitStatistics, survey_index
-from bert_jax.data.pretraining.shards import SPLITS, describe_array, new_directory, open_shard, write_array
+from bert_jax.data.pretraining.shards import describe_file, new_directory, open_shard, write_array
 from bert_jax.data.text.sources import CorpusFile
 from bert_jax.data.tokenizer.google import GoogleTokenizer
 from bert_jax.data.tokenizer.tokenizer import Tokenizer
@@ -51,7 +52,7 @@ class Runner(Protocol):
 
 @dataclass
 class PreparedSplit:
-    """The result of the stages for a split: its statistics, and the manifest entries of its shards and indices."""
+    """The result of the stages for a split: its statistics, and what the lists are to say of its shards and indices."""
 
     statistics: SplitStatistics
     shards: list[dict[str, Any]] = field(default_factory=list)
@@ -256,7 +257,7 @@ def make_shards(
     planned = [(split, number, parts) for split in SPLITS for number, parts in enumerate(plan.shards[split])]
     jobs = [
         ShardJob(
-            options.output / split / f"shard-{number:05d}",
+            options.output / shard_folder(split, number),
             number,
             tuple(options.output / "parts" / part.folder for part in parts),
             options.output / "tokenizer",
@@ -286,12 +287,13 @@ def index_google(options: PrepareOptions, splits: dict[str, PreparedSplit], toke
     assert options.seed is not None and options.max_predictions is not None and options.dupe_factor is not None
     vocabulary = GoogleTokenizer(tokenizer).vocabulary
     for split in SPLITS:
-        shards = [open_shard(options.output / split / entry["name"]) for entry in splits[split].shards]
+        count = len(splits[split].shards)
+        shards = [open_shard(options.output / shard_folder(split, number)) for number in range(count)]
         for length, predictions in zip(options.max_seq_length, options.max_predictions, strict=True):
             if not shards:
                 continue
             file = _index_file(options, split, length, 0)
-            masks = [file.with_suffix(f".{name}.npy") for name in _MASKS]
+            masks = [_index_file(options, split, length, 0, name) for name in _MASKS]
             if not file.exists():
                 with ProgressReport(f"pairing and masking, length {length}", total=1, unit="passes") as report:
                     made = google_instances(
@@ -310,17 +312,16 @@ def index_google(options: PrepareOptions, splits: dict[str, PreparedSplit], toke
                     write_array(path, getattr(made, name))
                 write_array(file, made.rows)
             rows = load_array(file)
-            folder = file.parent.name
-            entry = {"file": f"{folder}/{file.name}", "rows": len(rows), **describe_array(file)}
-            entry["masks"] = {f"{folder}/{path.name}": describe_array(path) for path in masks}
+            files = dict(zip(("rows", *_MASKS), map(describe_file, (file, *masks)), strict=True))
+            entry = {"rows": len(rows), "files": files}
             statistics = survey_index(rows, dict(enumerate(shards)), length)
             splits[split].examples[length] = [IndexResult(entry, statistics)]
 
 
-def _index_file(options: PrepareOptions, split: str, length: int, number: int) -> Path:
-    folder = options.output / split / f"examples-{length}"
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder / f"{number:05d}.npy"
+def _index_file(options: PrepareOptions, split: str, length: int, number: int, array: str = "rows") -> Path:
+    file = options.output / array_file(f"{split}/examples-{length}", number, array)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    return file
 
 
 def size_of(sources: Iterable[CorpusFile]) -> int:

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from bert_jax.config import BertConfig
+from bert_jax.data.pretraining.manifest import MANIFEST
 from bert_jax.data.pretraining.masking import MaskingConfig
-from bert_jax.data.pretraining.shards import MANIFEST
 from bert_jax.errors import UserError
 from bert_jax.shown import ShownConfig
 from bert_jax.training.distillation import DistillationConfig

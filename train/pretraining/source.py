@@ -7,9 +7,9 @@ import numpy as np
 from bert_jax.data.pretraining.arrays import load_array
 from bert_jax.data.pretraining.batches import Batches, RandomBatches
 from bert_jax.data.pretraining.directory import open_directory
+from bert_jax.data.pretraining.manifest import manifest_checksum, size_of
 from bert_jax.data.pretraining.masking import MaskingConfig, default_max_predictions
 from bert_jax.data.pretraining.mixture import MixedBatches
-from bert_jax.data.pretraining.shards import manifest_checksum, manifest_files
 from bert_jax.data.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import UserError
 from train.pretraining.recipe import Phase, PretrainConfig
@@ -45,7 +45,7 @@ class PreparedData:
         return sorted(int(length) for length in self.manifest["splits"]["train"]["examples"])
 
     def examples(self, length: int, split: str = "train") -> int:
-        return sum(entry["rows"] for entry in self.manifest["splits"][split]["examples"].get(str(length), []))
+        return self.manifest["splits"][split]["examples"].get(str(length), {}).get("total", 0)
 
     def check_length(self, config: PretrainConfig, length: int) -> None:
         """Raises UserError if there are no examples of a length that a phase needs."""
@@ -62,18 +62,18 @@ class PreparedData:
 
     @property
     def digest(self) -> str:
-        """A sum of the manifest, which has the sums of all files: equal for equal data."""
+        """A sum of the manifest, on which the sums of all files depend: equal for equal data."""
         return self.manifest.get("checksum") or manifest_checksum(self.manifest)
 
     @property
     def tokens(self) -> int:
         """Tokens of the text to train on."""
-        return sum(shard["tokens"] for shard in self.manifest["splits"]["train"]["shards"])
+        return self.manifest["splits"]["train"]["shards"]["total"]
 
     @property
     def size(self) -> int:
         """Bytes of all its files."""
-        return sum(entry["bytes"] for _, entry in manifest_files(self.manifest))
+        return size_of(self.manifest)
 
     @property
     def passes(self) -> float:

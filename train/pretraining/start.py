@@ -16,7 +16,7 @@ import numpy as np
 from etils import epath
 
 from bert_jax.config import BertConfig
-from bert_jax.data.pretraining.shards import MANIFEST
+from bert_jax.data.pretraining.manifest import MANIFEST
 from bert_jax.data.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import UserError
 from bert_jax.formats.load import load_arrays, load_tokenizer

@@ -76,6 +76,8 @@ def most_maps() -> int:
 class FileSlices:
     """An array in a .npy file that is opened for every read. Checks the header and the size of the file once.
 
+    A file with another suffix is an array of its bytes, uint8.
+
     Attributes:
         path, size: of the file, in bytes.
         shape, dtype: of the array.
@@ -87,8 +89,11 @@ class FileSlices:
         """Raises UserError if the file is missing, is not a .npy file, or is shorter than its header says."""
         self.path = path
         with _open(path) as file:
-            self.shape, self.dtype, self.start = _header(path, file)
             self.size = os.fstat(file.fileno()).st_size
+            if path.suffix == ".npy":
+                self.shape, self.dtype, self.start = _header(path, file)
+            else:
+                self.shape, self.dtype, self.start = (self.size,), np.dtype("u1"), 0
         self.row_bytes = self.dtype.itemsize * math.prod(self.shape[1:])
         if self.size < self.start + self.row_bytes * self.shape[0]:
             raise _unreadable(path, f"{self.size} bytes, too few for an array of shape {self.shape}")
@@ -141,7 +146,7 @@ def open_maps() -> int:
 
 
 def open_array(path: Path, shape: tuple[int, ...], dtype: np.dtype) -> FileSlices:
-    """The array in a .npy file.
+    """The array in a file, as `FileSlices`.
 
     Records of `dtype` come as rows of their fields, all uint32: NumPy slices and joins these much faster.
 

@@ -1,11 +1,13 @@
 """Prepared data in a bucket: what rows need is fetched when they need it, verified, and kept on the local disk.
 
-The unit is a block of `BLOCK_BYTES`, whose sum the manifest has; of a file without sums of its blocks, the whole file.
+The unit is a block of `BLOCK_BYTES`, whose sum the manifest or a list of files has; of a file without sums of its
+blocks, the whole file.
 Each process verifies a block when it first reads it, and fetches it if the disk does not have it as it was written. So
 a cache that was damaged, or left unfinished by a crash, is mended, and never trusted.
 
     CACHE/DIGEST/manifest.json, tokenizer/, unigram_counts.npy     DIGEST: 16 digits of the manifest's sha256
-    CACHE/DIGEST/arrays/SPLIT/shard-00000/tokens.npy               4 KiB of header, then a sparse copy of the file
+    CACHE/DIGEST/arrays/SPLIT/shard-00000/tokens.npy               4 KiB of header, then a sparse copy of the file;
+                                                                   the lists of files too
 
 All processes of a machine share CACHE: `BERT_JAX_DATA_CACHE`, by default ~/.cache/bert_jax/data. A lock on each file
 lets one of them fetch a block that several want. `BERT_JAX_DATA_CACHE_GB` bounds the arrays in it, by default to 80 %
@@ -27,8 +29,9 @@ from typing import Any
 import numpy as np
 
 from bert_jax.data.pretraining.arrays import plain
-from bert_jax.data.pretraining.directory import PreparedDirectory, small_files
-from bert_jax.data.pretraining.shards import MANIFEST, BlockSums, read_manifest
+from bert_jax.data.pretraining.directory import PreparedDirectory
+from bert_jax.data.pretraining.manifest import MANIFEST, read_manifest, small_files
+from bert_jax.data.pretraining.shards import BlockSums
 from bert_jax.errors import UserError
 from bert_jax.files import check_reachable, file_digest, write_whole
 
@@ -203,7 +206,7 @@ class BucketDirectory(PreparedDirectory):
 
 
 class BucketSlices:
-    """An array in a .npy file of a bucket; reading a slice fetches the blocks that it lies in."""
+    """An array in a file of a bucket, as `FileSlices`; reading a slice fetches the blocks that it lies in."""
 
     def __init__(self, file: "_BlockFile", shape: tuple[int, ...], dtype: np.dtype):
         """Raises UserError if the file has not the size of such an array."""
@@ -211,7 +214,8 @@ class BucketSlices:
         self.dtype, self.shape = plain(dtype, shape)
         self._row_bytes = dtype.itemsize * int(np.prod(shape[1:], dtype=int))
         self._start = file.size - self._row_bytes * shape[0]
-        if not 0 < self._start <= 1 << 16:  # what is before the data is the header of a .npy file
+        least, most = (1, 1 << 16) if file.where.endswith(".npy") else (0, 0)  # bytes of the header of such a file
+        if not least <= self._start <= most:
             raise UserError(
                 f"{file.where}: {file.size} bytes are no array of {shape[0]} entries; prepare the data again"
             )

@@ -1,6 +1,7 @@
 """A prepared directory as its readers see it: its manifest, and its arrays by name; on a disk or in a bucket."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,8 @@ import numpy as np
 
 from bert_jax.data.pretraining.arrays import Slices, open_array
 from bert_jax.data.pretraining.examples import document_bounds
-from bert_jax.data.pretraining.shards import MEND, Shard, read_manifest
+from bert_jax.data.pretraining.manifest import FileList, array_file, files_of, lists_of, read_manifest, small_files
+from bert_jax.data.pretraining.shards import MEND, Shard
 from bert_jax.data.pretraining.verified import VerifiedSlices
 from bert_jax.errors import UserError
 from bert_jax.files import file_digest, is_remote
@@ -42,31 +44,77 @@ class PreparedDirectory:
 
         Args:
             name: its path below the directory.
-            entry: what the manifest says of the file.
+            entry: what the manifest or a list says of the file.
             shape, dtype: those that it must have; `open_array` says how records come.
 
         Raises:
-            UserError: the file is missing, is not this array, or has another size than the manifest says. Reading a
-                row raises it if one of its blocks is not what was written.
+            UserError: the file is missing, is not this array, or has another size than `entry` says. Reading a row
+                raises it if one of its blocks is not what was written.
         """
-        return VerifiedSlices(open_array(self.path / name, shape, dtype), entry)
+        return _open_verified(self.path, name, entry, shape, dtype)
 
-    def bounds(self, split: str, entry: Mapping[str, Any]) -> np.ndarray:
-        """`document_bounds` of a shard, given its entry in the manifest; raises UserError as `array`."""
+    def shards(self, split: str) -> FileList:
+        """The list of the shards of a split."""
+        return FileList(f"{split}/shards", self.manifest["splits"][split]["shards"], self.array)
 
-        def whole(name: str, count: int) -> np.ndarray:
-            file = f"{split}/{entry['name']}/{name}.npy"
-            return self.array(file, entry["files"][f"{name}.npy"], (count + 1,), np.dtype("<i8"))[:]
+    def examples(self, split: str, length: int) -> FileList:
+        """The list of the files of examples of a length."""
+        facts = self.manifest["splits"][split]["examples"][str(length)]
+        return FileList(f"{split}/examples-{length}", facts, self.array)
 
-        sentences, documents = whole("sentences", entry["sentences"]), whole("documents", entry["documents"])
-        return document_bounds(Shard(np.empty(0, "<u2"), sentences, documents))
+    def files(self) -> Iterator[tuple[str, Mapping[str, Any]]]:
+        """(path below the directory, its size and sums) of every file but the manifest."""
+        yield from files_of(self.manifest)
+        for name, facts in lists_of(self.manifest):
+            files = FileList(name, facts, self.array)
+            for number in range(len(files)):
+                yield from files.files(number)
+
+    def bounds(self, shards: FileList, number: int) -> np.ndarray:
+        """`document_bounds` of a shard of the list; raises UserError as `array`."""
+        entry = shards[number]
+
+        def whole(name: str) -> np.ndarray:
+            file = array_file(shards.name, number, name)
+            return self.array(file, entry["files"][name], (entry[name] + 1,), np.dtype("<i8"))[:]
+
+        return document_bounds(Shard(np.empty(0, "<u2"), whole("sentences"), whole("documents")))
 
 
-def small_files(manifest: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:
-    """(path below the directory, entry) of the files that are read whole: the tokenizer, and the counts of tokens."""
-    files = [(f"tokenizer/{name}", entry) for name, entry in manifest["tokenizer"]["files"].items()]
-    counts = manifest.get("unigram_counts")
-    return files if counts is None else [*files, ("unigram_counts.npy", counts)]
+def verify(directory: Path | str) -> list[str]:
+    """Check the size and sha256 of every file of a prepared directory on a disk; returns one line per problem.
+
+    Raises UserError if the manifest itself cannot be read, or is not what was written.
+    """
+    path = Path(directory)
+    manifest = read_manifest(path)
+    damaged = {name: line for name, entry in files_of(manifest) if (line := _problem(path / name, entry))}
+    problems = list(damaged.values())
+    for name, facts in lists_of(manifest):
+        if any(file.startswith(f"{name}.") for file in damaged):
+            continue
+        files = FileList(name, facts, partial(_open_verified, path))
+        for number in range(len(files)):
+            problems += filter(None, (_problem(path / file, entry) for file, entry in files.files(number)))
+    return problems
+
+
+def _problem(path: Path, entry: Mapping[str, Any]) -> str | None:
+    try:
+        sha256, size = file_digest(path)
+    except OSError as error:
+        return f"{path}: {error.strerror}"
+    if size != entry["bytes"]:
+        return f"{path}: {size} bytes, the manifest says {entry['bytes']}"
+    if sha256 != entry["sha256"]:
+        return f"{path}: its content is not what was written (sha256 differs)"
+    return None
+
+
+def _open_verified(
+    directory: Path, name: str, entry: Mapping[str, Any], shape: tuple[int, ...], dtype: np.dtype
+) -> VerifiedSlices:
+    return VerifiedSlices(open_array(directory / name, shape, dtype), entry)
 
 
 def _verify_whole(path: Path, entry: Mapping[str, Any]) -> None:

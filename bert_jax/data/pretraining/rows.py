@@ -2,14 +2,14 @@
 
 import functools
 from contextlib import suppress
-from pathlib import PurePosixPath
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from bert_jax.data.pretraining.arrays import Opened, Slices
 from bert_jax.data.pretraining.directory import PreparedDirectory
 from bert_jax.data.pretraining.examples import EXAMPLE, ROWS, split_documents
+from bert_jax.data.pretraining.manifest import FileList, array_file
 from bert_jax.data.pretraining.shards import token_dtype
 from bert_jax.data.pretraining.verified import VerifiedSlices
 from bert_jax.errors import UserError
@@ -60,7 +60,7 @@ class PreparedRows:
         sep_id: int,
         pad_id: int,
     ):
-        """Opens no file: counts and names are those of the manifest.
+        """Opens no file: the counts are the manifest's.
 
         Args:
             data: made by `python -m train.prepare`.
@@ -71,19 +71,17 @@ class PreparedRows:
         Raises:
             UserError: no such split or length, no examples.
         """
-        self._data, self._split = data, split
+        self._data = data
         self._where = f"{data.name}/{split}"
         self._cls_id, self._sep_id, self._pad_id = cls_id, sep_id, pad_id
         manifest = data.manifest
         self._vocab_size: int = manifest["tokenizer"]["vocab_size"]
         self._max_seq_length = max_seq_length
-        entry = _split_entry(data, split)
-        self._parts = _index_entries(data, entry, split, max_seq_length)
-        self._shards: list[dict[str, Any]] = entry["shards"]
-        self._offsets = np.cumsum([0] + [part["rows"] for part in self._parts])
+        _check_has(data, split, max_seq_length)
+        self._parts, self._shards = data.examples(split, max_seq_length), data.shards(split)
         if not len(self):
             raise UserError(f"{self._where}: has no examples of length {max_seq_length}")
-        files = _Files(data, split, self._shards, self._parts)
+        files = _Files(data, self._shards, self._parts)
         self._tokens = Opened(len(self._shards), files.tokens)
         self._index = Opened(len(self._parts), files.index)
         self.has_separators: bool = manifest["settings"].get("rows", ROWS[0]) != ROWS[0]
@@ -101,7 +99,7 @@ class PreparedRows:
             )
 
     def __len__(self) -> int:
-        return int(self._offsets[-1])
+        return self._parts.total
 
     def gather(self, examples_B: np.ndarray) -> Rows:
         """The rows of the given example numbers (integers [B] in [0, len)), in their order.
@@ -162,7 +160,7 @@ class PreparedRows:
         """`document_bounds` of a shard. Those read last are kept, as long as they take less than `_BOUNDS_BYTES`."""
         found = self._bounds.get(number)
         if found is None:
-            found = self._data.bounds(self._split, self._shards[number])
+            found = self._data.bounds(self._shards, number)
             self._bounds[number] = found
             self._bounds_bytes += found.nbytes
             while self._bounds_bytes > _BOUNDS_BYTES and len(self._bounds) > 1:
@@ -177,8 +175,9 @@ class PreparedRows:
                 return parts[0].take(examples_B)
             if isinstance(parts[0], np.ndarray):
                 return parts[0][examples_B]
-        part_B = np.searchsorted(self._offsets, examples_B, side="right") - 1
-        first_B = examples_B - self._offsets[part_B]
+        before = self._parts.before
+        part_B = np.searchsorted(before, examples_B, side="right") - 1
+        first_B = examples_B - before[part_B]
         return np.concatenate([parts[p][i : i + 1] for p, i in zip(part_B.tolist(), first_B.tolist(), strict=True)])
 
     def _lay_out(
@@ -235,37 +234,32 @@ class _Files:
     files at once.
     """
 
-    def __init__(self, data: PreparedDirectory, split: str, shards: list[dict[str, Any]], parts: list[dict[str, Any]]):
-        self._data, self._split, self._shards, self._parts = data, split, shards, parts
+    def __init__(self, data: PreparedDirectory, shards: FileList, parts: FileList):
+        self._data, self._shards, self._parts = data, shards, parts
 
     def tokens(self, number: int) -> Slices:
         shard = self._shards[number]
         dtype = token_dtype(self._data.manifest["tokenizer"]["vocab_size"])
-        name = f"{self._split}/{shard['name']}/tokens.npy"
-        return self._data.array(name, shard["files"]["tokens.npy"], (shard["tokens"],), dtype)
+        name = array_file(self._shards.name, number, "tokens")
+        return self._data.array(name, shard["files"]["tokens"], (shard["tokens"],), dtype)
 
     def index(self, number: int) -> Slices:
-        part = self._parts[number]
-        return self._data.array(f"{self._split}/{part['file']}", part, (part["rows"],), EXAMPLE)
+        return self._part(number, "rows", (), EXAMPLE)
 
     def masks(self, name: str, width: tuple[int, ...], number: int) -> Slices:
+        return self._part(number, name, width, np.dtype("<i4"))
+
+    def _part(self, number: int, name: str, width: tuple[int, ...], dtype: np.dtype) -> Slices:
         part = self._parts[number]
-        file = str(PurePosixPath(part["file"]).with_suffix(f".{name}.npy"))
-        entry = part.get("masks", {}).get(file, {})
-        return self._data.array(f"{self._split}/{file}", entry, (part["rows"], *width), np.dtype("<i4"))
+        entry = part["files"].get(name, {})
+        return self._data.array(array_file(self._parts.name, number, name), entry, (part["rows"], *width), dtype)
 
 
-def _split_entry(data: PreparedDirectory, split: str) -> dict[str, Any]:
+def _check_has(data: PreparedDirectory, split: str, max_seq_length: int) -> None:
     splits = data.manifest["splits"]
     if split not in splits:
         raise UserError(f"{data.name}: has no split {split!r}; it has {', '.join(splits)}")
-    return splits[split]
-
-
-def _index_entries(
-    data: PreparedDirectory, entry: dict[str, Any], split: str, max_seq_length: int
-) -> list[dict[str, Any]]:
-    lengths = sorted(int(length) for length in entry["examples"])
+    lengths = sorted(int(length) for length in splits[split]["examples"])
     if max_seq_length not in lengths:
         have = ", ".join(map(str, lengths)) or "none"
         raise UserError(
@@ -273,4 +267,3 @@ def _index_entries(
             "these, or run python -m train.prepare with --max-seq-length "
             f"{','.join(map(str, sorted({*lengths, max_seq_length})))}"
         )
-    return entry["examples"][str(max_seq_length)]

@@ -11,7 +11,7 @@ from bert_jax.errors import UserError
 
 
 class VerifiedSlices:
-    """An array in a .npy file of prepared data, with the sums that the manifest has of it.
+    """An array in a file of prepared data, with the sums that the manifest or a list of files has of it.
 
     The first read of a row verifies the blocks in which it lies: it reads each whole, once in the life of this object.
 
@@ -26,10 +26,10 @@ class VerifiedSlices:
         """
         Args:
             file: the array in its file.
-            entry: what the manifest says of the file.
+            entry: what the manifest or a list says of the file.
 
         Raises:
-            UserError: the file has another size than the manifest says.
+            UserError: the file has another size than `entry` says.
         """
         self._file, self._sums = file, BlockSums(entry, file.path)
         if file.size != self._sums.size:

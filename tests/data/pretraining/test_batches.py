@@ -13,8 +13,9 @@ import pytest
 from bert_jax.data.pretraining.batches import Batches
 from bert_jax.data.pretraining.examples import build_index, tokens_of
 from bert_jax.data.pretraining.google_recipe import google_instances, instance_of
+from bert_jax.data.pretraining.manifest import VERSION, array_file, write_list, write_manifest
 from bert_jax.data.pretraining.masking import MaskingConfig
-from bert_jax.data.pretraining.shards import open_shard, write_array, write_manifest, write_shard
+from bert_jax.data.pretraining.shards import open_shard, write_array, write_shard
 from bert_jax.data.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import UserError
 
@@ -36,7 +37,7 @@ def prepare(
     documents: int = 6,
     whole_word: bool = False,
 ) -> Path:
-    """A prepared directory in the form of bert_jax.data.pretraining.shards, of random token ids."""
+    """A prepared directory in the form of bert_jax.data.pretraining.manifest, of random token ids."""
     generator = np.random.default_rng(len(objective) + shards)
     (directory / "tokenizer").mkdir(parents=True)
     Tokenizer.from_vocabulary(PIECES, cased=True).save(directory / "tokenizer")
@@ -51,26 +52,26 @@ def prepare(
                 for _ in range(documents)
             ]
             entries.append(write_shard(home / f"shard-{number:05}", texts, np.dtype("<u2")))
-        opened = [open_shard(home / entry["name"]) for entry in entries]
+        opened = [open_shard(home / f"shard-{number:05}") for number in range(shards)]
         examples = {}
         for length in lengths:
             (home / f"examples-{length}").mkdir()
             if recipe == "google":
                 made = google_instances(opened, PIECES, seed=1, dupe_factor=2, max_seq_length=length, max_predictions=5)
                 indices = [made.rows]
-                names = {name: f"examples-{length}/00000.{name}.npy" for name in MASKS}
-                masks = {file: write_array(home / file, getattr(made, name)) for name, file in names.items()}
+                files = {name: home / f"examples-{length}/00000.{name}.npy" for name in MASKS}
+                masks = {name: write_array(file, getattr(made, name)) for name, file in files.items()}
             else:
                 indices = [
                     build_index(s, shard_number=i, objective=objective, max_seq_length=length, rows=rows, dupe_factor=2)
                     for i, s in enumerate(opened)
                 ]
-            examples[str(length)] = [
-                index_entry(home, f"examples-{length}/{number:05}.npy", index) for number, index in enumerate(indices)
-            ]
+            name = f"{split}/examples-{length}"
+            parts = [index_entry(directory, name, number, index) for number, index in enumerate(indices)]
             if recipe == "google":
-                examples[str(length)][0]["masks"] = masks
-        splits[split] = {"shards": entries, "examples": examples}
+                parts[0]["files"] |= masks
+            examples[str(length)] = write_list(directory, name, parts)
+        splits[split] = {"shards": write_list(directory, f"{split}/shards", entries), "examples": examples}
     settings = {
         "max_seq_lengths": list(lengths),
         "max_predictions": {str(length): 5 if length == L else 10 for length in lengths},
@@ -80,15 +81,15 @@ def prepare(
     }
     if rows != "doc-sentences":
         settings["rows"] = rows
-    manifest = {"version": 1, "recipe": recipe, "objective": objective, "seed": 0, "settings": settings}
+    manifest = {"version": VERSION, "recipe": recipe, "objective": objective, "seed": 0, "settings": settings}
     tokenizer = {"vocab_size": len(PIECES), "files": {}}
     write_manifest(directory, manifest | {"tokenizer": tokenizer, "splits": splits})
     return directory
 
 
-def index_entry(home: Path, file: str, index: np.ndarray) -> dict:
-    """The manifest's entry of an index, which this writes."""
-    return {"file": file, "rows": len(index)} | write_array(home / file, index)
+def index_entry(directory: Path, name: str, number: int, index: np.ndarray) -> dict:
+    """The entry in the list `name` of an index, which this writes."""
+    return {"rows": len(index), "files": {"rows": write_array(directory / array_file(name, number, "rows"), index)}}
 
 
 @pytest.fixture(scope="module")
@@ -365,17 +366,20 @@ def test_a_width_that_drops_choices_of_bernoulli_warns(directory, caplog):
 
 def test_a_directory_of_one_example_works(tmp_path):
     path = prepare(tmp_path / "data", shards=1, documents=2, lengths=(L,))
-    file = path / "train/examples-32/00000.npy"
-    entry = index_entry(path / "train", "examples-32/00000.npy", np.load(file)[:1])
-    edit_manifest(path, lambda m: m["splits"]["train"]["examples"].update({"32": [entry]}))
+    first = np.load(path / "train/examples-32/00000.npy")[:1]
+    edit_list(path, "examples-32", lambda entries: [index_entry(path, "train/examples-32", 0, first)])
     batch = open_batches(path, 4).batch(5)
     assert len(set(unmasked(batch))) == 1
     assert len({tuple(row) for row in batch["mlm_positions"].tolist()}) > 1
 
 
-def edit_manifest(path: Path, change) -> None:
+def edit_list(path: Path, name: str, change) -> None:
+    """Writes a list of the train split again, as `change` makes it of the old one."""
+    entries = [json.loads(line) for line in (path / f"train/{name}.jsonl").read_text().splitlines()]
+    facts = write_list(path, f"train/{name}", change(entries))
     manifest = json.loads((path / "manifest.json").read_text())
-    change(manifest)
+    train = manifest["splits"]["train"]
+    train.update(shards=facts) if name == "shards" else train["examples"].update({name.partition("-")[2]: facts})
     write_manifest(path, manifest)
 
 
@@ -424,7 +428,7 @@ DAMAGE = {
         "not an index",
     ),
     "no examples": (
-        lambda p: edit_manifest(p, lambda m: m["splits"]["train"]["examples"].update({"32": []})),
+        lambda p: edit_list(p, "examples-32", lambda entries: []),
         "no examples",
     ),
     "another shard's tokens": (
@@ -440,7 +444,7 @@ DAMAGE = {
         "points outside the token shards",
     ),
     "fewer shards": (
-        lambda p: edit_manifest(p, lambda m: m["splits"]["train"]["shards"].pop()),
+        lambda p: edit_list(p, "shards", lambda entries: entries[:-1]),
         "points outside the token shards",
     ),
     "other tokenizer": (
@@ -448,7 +452,7 @@ DAMAGE = {
         "token id 100 in the shards.*100 entries",
     ),
     "longer examples": (
-        lambda p: edit_manifest(p, lambda m: m["splits"]["train"]["examples"].update(longer_examples(p))),
+        lambda p: longer_examples(p),
         r"has an example of \d+ tokens",
     ),
 }
@@ -459,11 +463,14 @@ def write_shard_again(path: Path, documents: list) -> None:
         file.unlink()
     path.rmdir()
     entry = write_shard(path, documents, np.dtype("<u2"))
-    edit_manifest(path.parents[1], lambda m: m["splits"]["train"]["shards"].__setitem__(1, entry))
+    edit_list(path.parents[1], "shards", lambda entries: [entries[0], entry, *entries[2:]])
 
 
-def longer_examples(path: Path) -> dict:
-    return {"32": json.loads((path / "manifest.json").read_text())["splits"]["train"]["examples"]["64"]}
+def longer_examples(path: Path) -> None:
+    longer = [np.load(file) for file in sorted(path.glob("train/examples-64/*.npy"))]
+    edit_list(
+        path, "examples-32", lambda _: [index_entry(path, "train/examples-32", *one) for one in enumerate(longer)]
+    )
 
 
 @pytest.mark.parametrize("name", DAMAGE)

@@ -5,17 +5,16 @@ import json
 import numpy as np
 import pytest
 
+from bert_jax.data.pretraining.directory import verify
+from bert_jax.data.pretraining.manifest import VERSION, read_manifest, write_list, write_manifest
 from bert_jax.data.pretraining.shards import (
     Shard,
     describe_shard,
     open_shard,
     pack_documents,
-    read_manifest,
     save_shard,
     token_dtype,
-    verify,
     write_array,
-    write_manifest,
     write_shard,
 )
 from bert_jax.errors import UserError
@@ -40,14 +39,15 @@ def prepared(tmp_path):
     index = write_array(tmp_path / "train" / "examples-128" / "00000.npy", np.arange(5))
     masks = write_array(tmp_path / "train" / "examples-128" / "00000.mask_count.npy", np.arange(4))
     shard = write_shard(tmp_path / "train" / "shard-00000", arrays(DOCUMENTS), token_dtype(30_000))
-    example = {"file": "examples-128/00000.npy", "rows": 5, **index}
-    example["masks"] = {"examples-128/00000.mask_count.npy": masks}
+    example = {"rows": 5, "files": {"rows": index, "mask_count": masks}}
+    lists = {"shards": write_list(tmp_path, "train/shards", [shard])}
+    lists["examples"] = {"128": write_list(tmp_path, "train/examples-128", [example])}
     manifest = {
-        "version": 1,
+        "version": VERSION,
         "settings": {},
         "tokenizer": {"files": {"vocab.txt": vocabulary}},
         "unigram_counts": write_array(tmp_path / "unigram_counts.npy", np.arange(9)),
-        "splits": {"train": {"shards": [shard], "examples": {"128": [example]}}},
+        "splits": {"train": lists},
     }
     write_manifest(tmp_path, manifest)
     return tmp_path
@@ -59,7 +59,7 @@ def test_a_shard_comes_back_as_it_was_written(tmp_path):
     assert back(shard) == DOCUMENTS
     assert shard.tokens.dtype == np.uint16
     assert not shard.tokens.flags.owndata and not shard.tokens.flags.writeable  # a memory map
-    assert (entry["name"], entry["documents"], entry["sentences"], entry["tokens"]) == ("shard-00003", 3, 6, 10)
+    assert (entry["documents"], entry["sentences"], entry["tokens"]) == (3, 6, 10)
     assert entry == describe_shard(tmp_path / "shard-00003")
 
 
@@ -104,7 +104,7 @@ def test_a_shard_with_offsets_of_another_is_refused(tmp_path):
 def test_verify_finds_every_changed_file(prepared):
     assert verify(prepared) == []
     files = [path for path in prepared.rglob("*.*") if path.is_file() and path.name != "manifest.json"]
-    assert len(files) == 7
+    assert len(files) == 11
     for path in files:
         good = path.read_bytes()
         flipped = bytearray(good)
@@ -127,7 +127,7 @@ def test_verify_finds_every_changed_file(prepared):
 def test_verify_finds_a_changed_manifest(prepared):
     path = prepared / "manifest.json"
     manifest = json.loads(path.read_text())
-    manifest["splits"]["train"]["shards"][0]["tokens"] = 11
+    manifest["splits"]["train"]["shards"]["total"] = 11
     path.write_text(json.dumps(manifest))
     with pytest.raises(UserError, match="checksum differs"):
         verify(prepared)
@@ -141,7 +141,7 @@ def test_a_missing_or_foreign_manifest_is_explained(prepared, tmp_path_factory):
         read_manifest(other / "not-there")
     manifest = prepared / "manifest.json"
     manifest.write_text('{"version": 99}')
-    with pytest.raises(UserError, match="version 99 where 1 was expected"):
+    with pytest.raises(UserError, match=f"version 99 where {VERSION} was expected; remove the folder and prepare"):
         read_manifest(prepared)
     manifest.write_text('{"version":')
     with pytest.raises(UserError, match="not JSON"):

@@ -10,8 +10,8 @@ import pytest
 
 from bert_jax.data.pretraining import arrays
 from bert_jax.data.pretraining.batches import Batches
-from bert_jax.data.pretraining.directory import open_directory
-from bert_jax.data.pretraining.shards import manifest_checksum, manifest_files, read_manifest
+from bert_jax.data.pretraining.directory import PreparedDirectory, open_directory
+from bert_jax.data.pretraining.manifest import manifest_checksum, read_manifest
 from bert_jax.errors import UserError
 from train.prepare import main
 
@@ -103,7 +103,8 @@ def test_every_flipped_bit_of_what_is_read_is_found_before_a_batch_is_made_of_it
         monkeypatch.setattr(arrays, "_MOST_MAPS", 0)
         arrays.most_maps.cache_clear()
     good, rng, found = read(prepared[kind]), random.Random(0), []
-    files = [name for name, entry in manifest_files(read_manifest(prepared[kind])) if name.startswith("train")]
+    files = [name for name, entry in PreparedDirectory(prepared[kind]).files() if name.startswith("train")]
+    assert {"train/shards.jsonl", "train/shards.npy", "train/examples-32.jsonl", "train/examples-32.npy"} < {*files}
     files += ["unigram_counts.npy", "tokenizer/vocab.txt", "manifest.json"]
     for name in files:
         content = bytearray((prepared[kind] / name).read_bytes())
@@ -204,13 +205,11 @@ def test_a_pipe_a_folder_or_a_device_in_place_of_an_array_is_refused_at_once(pre
 @pytest.mark.parametrize("name", ["../../outside", "/etc/outside", "shard-00000/../../outside", "..", "a//b", "a\\b"])
 def test_a_manifest_that_names_files_elsewhere_is_refused_with_its_sum_right_too(prepared, copy, name: str):
     data = copy("nsp")
-    for at in ("shard", "index", "tokenizer", "split"):
+    for at in ("length", "tokenizer", "split"):
         manifest = json.loads((prepared["nsp"] / "manifest.json").read_text())
         train = manifest["splits"]["train"]
-        if at == "shard":
-            train["shards"][0]["name"] = name
-        elif at == "index":
-            train["examples"]["32"][0]["file"] = name
+        if at == "length":
+            train["examples"][f"/{name}"] = train["examples"].pop("32")
         elif at == "tokenizer":
             manifest["tokenizer"]["files"][name] = {"sha256": "0" * 64, "bytes": 1}
         else:
@@ -224,6 +223,6 @@ def test_a_manifest_that_names_files_elsewhere_is_refused_with_its_sum_right_too
 def test_the_manifests_own_sum_is_read(prepared, copy):
     data = copy("nsp")
     text = (data / "manifest.json").read_text()
-    change(data / "manifest.json", text.replace('"rows": ', '"rows": 1', 1).encode())
+    change(data / "manifest.json", text.replace('"total": ', '"total": 1', 1).encode())
     with pytest.raises(UserError, match=r"manifest\.json: its content is not what was written \(checksum differs\)"):
         Batches(data, batch_size=8, max_seq_length=32)

@@ -14,6 +14,9 @@ MIXTURE = "bert_jax/data/pretraining/mixture.py"
 OF_MIXTURE = "tests/data/pretraining/test_mixture.py"
 OF_ARRAYS = "tests/data/pretraining/test_arrays.py"
 VERIFIED = "bert_jax/data/pretraining/verified.py"
+DIRECTORY = "bert_jax/data/pretraining/directory.py"
+MANIFEST = "bert_jax/data/pretraining/manifest.py"
+OF_MANIFEST = "tests/data/pretraining/test_manifest.py"
 OF_VERIFIED = "tests/data/pretraining/test_verified.py"
 OF_BUCKET = "tests/data/pretraining/test_bucket.py"
 OF_MASKING = "tests/data/pretraining/test_masking.py"
@@ -327,14 +330,14 @@ MUTANTS: tuple[Mutant, ...] = (
         (f"{OF_BATCHES}::test_static_masks_are_the_ones_prepared",),
     ),
     Mutant(
-        SHARDS,
-        'elif found["sha256"] != entry["sha256"]:',
-        "elif False:",
+        DIRECTORY,
+        'if sha256 != entry["sha256"]:',
+        "if False:",
         "changed bytes of a shard go unnoticed",
         ("tests/data/pretraining/test_shards.py::test_verify_finds_every_changed_file",),
     ),
     Mutant(
-        SHARDS,
+        MANIFEST,
         'if manifest.get("checksum") != manifest_checksum(manifest):',
         "if False:",
         "a changed manifest goes unnoticed",
@@ -413,11 +416,32 @@ MUTANTS: tuple[Mutant, ...] = (
         (f"{OF_BUCKET}::test_the_cache_stays_within_its_bound_and_the_batches_right",),
     ),
     Mutant(
-        SHARDS,
+        MANIFEST,
         "if not _INSIDE(name):",
         "if False:",
         "a manifest can name files outside its directory",
         (f"{OF_VERIFIED}::test_a_manifest_that_names_files_elsewhere_is_refused_with_its_sum_right_too",),
+    ),
+    Mutant(
+        MANIFEST,
+        '_check_inside(name, f"{self.name}.{_ENTRIES}")',
+        "pass",
+        "a list can name files outside its directory",
+        (f"{OF_MANIFEST}::test_a_list_cannot_name_files_elsewhere",),
+    ),
+    Mutant(
+        MANIFEST,
+        'self._count, self._facts, self._open = int(facts["count"]), facts, open_array',
+        'self._count, self._facts, self._open = int(facts["count"]), facts, open_array; self.before',
+        "a start reads the lists of files",
+        (f"{OF_MANIFEST}::test_a_start_reads_no_more_of_a_corpus_of_many_shards",),
+    ),
+    Mutant(
+        MANIFEST,
+        "start, stop = self._starts[number : number + 2][:, 0].tolist()",
+        "start, stop = self._starts[:][number : number + 2, 0].tolist()",
+        "an entry needs the whole list",
+        (f"{OF_MANIFEST}::test_a_row_needs_the_blocks_of_the_lists_that_have_its_entries",),
     ),
     Mutant(
         VERIFIED,

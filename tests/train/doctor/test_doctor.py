@@ -9,7 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bert_jax.data.pretraining.shards import describe_array, manifest_files, read_manifest, write_manifest
+from bert_jax.data.pretraining.directory import PreparedDirectory
+from bert_jax.data.pretraining.manifest import read_manifest, write_list, write_manifest
+from bert_jax.data.pretraining.shards import describe_file
 from bert_jax.errors import UserError
 from bert_jax.files import write_json
 from train import demo, doctor, prepare
@@ -179,10 +181,9 @@ def test_masks_that_hide_nothing_are_named(folder, documents, tmp_path, capsys):
     for path in data.glob("*/examples-64/*.mask_inputs.npy"):
         masks = np.load(path)
         np.save(path, np.full_like(masks, 7))
-    manifest = read_manifest(data)
-    for name, entry in manifest_files(manifest):
-        if name.endswith(".mask_inputs.npy"):
-            entry |= describe_array(data / name)
+    manifest, (part,) = read_manifest(data), PreparedDirectory(data).examples("train", 64)
+    part["files"]["mask_inputs"] = describe_file(data / "train/examples-64/00000.mask_inputs.npy")
+    manifest["splits"]["train"]["examples"]["64"] = write_list(data, "train/examples-64", [part])
     write_manifest(data, manifest)
     (found,) = diagnosis(run_on(tmp_path, data), capsys).values()
     assert found["rule"] == "masks missing"

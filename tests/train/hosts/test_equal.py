@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from bert_jax.__main__ import main as bert_jax
-from bert_jax.data.pretraining.shards import read_manifest, write_manifest
+from bert_jax.data.pretraining.manifest import read_manifest, write_manifest
 from tests import test_files
 from tests.conftest import see_devices
 from tests.hosts import ROOT, Hosts

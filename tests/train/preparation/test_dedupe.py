@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from bert_jax.data.pretraining.manifest import shard_folder
 from bert_jax.data.pretraining.shards import open_shard
 from bert_jax.data.text.lines import read_lines
 from bert_jax.errors import UserError
@@ -46,9 +47,8 @@ def write(folder: Path, documents: list[list[str]], files: int) -> None:
 
 def prepared(options: dict, **more) -> list[list[str]]:
     """The documents of the train split, as their lines."""
-    manifest = made(**options | more)
-    output = (options | more)["output"]
-    shards = [open_shard(output / "train" / entry["name"]) for entry in manifest["splits"]["train"]["shards"]]
+    count = made(**options | more)["splits"]["train"]["shards"]["count"]
+    shards = [open_shard((options | more)["output"] / shard_folder("train", number)) for number in range(count)]
     names = [*VOCABULARY, *map(str, range(1000))]
     documents = [shard.document(i) for shard in shards for i in range(len(shard.documents) - 1)]
     return [[" ".join(names[token] for token in sentence) for sentence in document] for document in documents]

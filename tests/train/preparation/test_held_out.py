@@ -71,7 +71,7 @@ def test_a_corpus_of_few_documents_is_evaluated_on_their_ends(options, tmp_path,
 def test_a_text_too_short_to_hold_a_part_out_says_so(options, tmp_path):
     write_books(tmp_path, *(long_text(30, seed) for seed in range(3)))
     manifest = prepare(PrepareOptions(**options))
-    assert manifest["splits"]["held-out"]["shards"] == []
+    assert manifest["splits"]["held-out"]["shards"]["count"] == 0
     (warning,) = [text for text in manifest["report"]["warnings"] if "evaluation" in text]
     assert "fewer than 10,000 characters" in warning and "eval_data=DIR" in warning
 
@@ -85,6 +85,7 @@ def test_the_same_command_accepts_data_that_was_made_with_an_earlier_default(opt
     assert prepare(PrepareOptions(**options)) == manifest
     unfinished = tmp_path / "unfinished"
     unfinished.mkdir()
-    write_json(unfinished / "unfinished.json", {"options": manifest["options"], "vocabulary": {}})
+    made = manifest["options"] | {"input": json.loads((options["output"] / "sources.json").read_text())}
+    write_json(unfinished / "unfinished.json", {"options": made, "vocabulary": {}})
     again = prepare(PrepareOptions(**options | {"output": unfinished}))
     assert json.loads(json.dumps(again["splits"])) == manifest["splits"]

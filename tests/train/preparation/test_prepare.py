@@ -19,6 +19,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from bert_jax.data.pretraining.directory import PreparedDirectory
+from bert_jax.data.pretraining.manifest import shard_folder
 from bert_jax.data.pretraining.shards import open_shard
 from bert_jax.data.text.corpus import split_sentences
 from bert_jax.data.text.lines import read_lines
@@ -92,7 +94,8 @@ def made(**options) -> dict:
 
 
 def documents_of(directory: Path, manifest: dict, split: str) -> list[list[list[int]]]:
-    shards = [open_shard(directory / split / entry["name"]) for entry in manifest["splits"][split]["shards"]]
+    count = manifest["splits"][split]["shards"]["count"]
+    shards = [open_shard(directory / shard_folder(split, number)) for number in range(count)]
     return [[s.tolist() for s in shard.document(i)] for shard in shards for i in range(len(shard.documents) - 1)]
 
 
@@ -106,9 +109,9 @@ def test_every_document_is_in_one_split_as_its_sentences_tokens(options, vocab):
     assert 2 < len(expected["held-out"]) < 25
     for split, documents in expected.items():
         assert documents_of(options["output"], manifest, split) == documents
-        shards = manifest["splits"][split]["shards"]
-        assert min(entry["documents"] for entry in shards) >= 2
-    assert len(manifest["splits"]["train"]["shards"]) >= 4
+        assert min(entry["documents"] for entry in PreparedDirectory(options["output"]).shards(split)) >= 2
+        assert manifest["splits"][split]["shards"]["total"] == sum(len(s) for document in documents for s in document)
+    assert manifest["splits"]["train"]["shards"]["count"] >= 4
     counts = np.load(options["output"] / "unigram_counts.npy")
     flat = [token for document in expected["train"] for sentence in document for token in sentence]
     assert counts.tolist() == np.bincount(flat, minlength=len(VOCABULARY)).tolist()
@@ -168,8 +171,8 @@ def test_one_shard_of_one_document_never_comes_about(options, tmp_path):
         corpus = tmp_path / "big.txt"
         corpus.write_text("\n\n".join(texts))
         output = tmp_path / hashlib.sha256("".join(texts).encode()).hexdigest()
-        manifest = made(**options | {"inputs": (str(corpus),), "held_out": 0.0, "output": output, "shard_bytes": 100})
-        assert all(entry["documents"] >= 2 for entry in manifest["splits"]["train"]["shards"])
+        made(**options | {"inputs": (str(corpus),), "held_out": 0.0, "output": output, "shard_bytes": 100})
+        assert all(entry["documents"] >= 2 for entry in PreparedDirectory(output).shards("train"))
 
 
 COMMAND = [sys.executable, "-m", "train.prepare"]
@@ -414,9 +417,9 @@ def test_show_gives_all_examples_in_the_order_of_the_index(options, capsys, obje
     for split, length in [("train", 40), ("held-out", 24)]:
         main(["--show", str(output), "--json", "--split", split, "--max-seq-length", str(length)])
         shown = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-        parts = manifest["splits"][split]
-        shards = [open_shard(output / split / entry["name"]) for entry in parts["shards"]]
-        index = np.concatenate([np.load(output / split / part["file"]) for part in parts["examples"][str(length)]])
+        count = manifest["splits"][split]["shards"]["count"]
+        shards = [open_shard(output / shard_folder(split, number)) for number in range(count)]
+        index = np.concatenate([np.load(path) for path in sorted((output / split).glob(f"examples-{length}/*.npy"))])
         assert len(shown) == len(index) == manifest["report"][split]["examples"][str(length)]["examples"]
         for instance, row in zip(shown, index, strict=True):
             tokens = list(instance["tokens"])
@@ -523,7 +526,8 @@ def test_a_held_out_split_too_small_for_pairs_is_left_out_and_reported(options):
     rest = [text for text in texts if not is_held_out(text, 0.2)][:10]
     Path(options["inputs"][0]).write_text("\n\n".join([*rest[:5], one, *rest[5:]]))
     manifest = made(**options)
-    assert manifest["splits"]["held-out"] == {"shards": [], "examples": {"24": [], "40": []}}
+    nothing = {"count": 0, "total": 0, "bytes": 0}
+    assert manifest["splits"]["held-out"] == {"shards": nothing, "examples": {"24": nothing, "40": nothing}}
     assert any(
         "held-out split: too few documents with words (1 in all)" in warning
         for warning in manifest["report"]["warnings"]

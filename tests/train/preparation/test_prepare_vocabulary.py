@@ -44,7 +44,7 @@ def prepared(corpus: str, vocab: str | Path, output: Path, **options) -> tuple[d
             (corpus,), output, vocab=str(vocab), max_seq_length=(12,), dupe_factor=1, held_out=0.0, workers=1, **options
         )
     )
-    shard = open_shard(output / "train" / manifest["splits"]["train"]["shards"][0]["name"])
+    shard = open_shard(output / "train/shard-00000")
     end = shard.sentences[shard.documents[1]]
     return manifest, Tokenizer.load(output / "tokenizer").ids_to_tokens(np.asarray(shard.tokens[:end]))
 
