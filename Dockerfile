@@ -11,10 +11,10 @@ WORKDIR /bert_jax
 
 # The dependencies in a layer of their own, which a change of the code leaves as it is.
 COPY pyproject.toml README.md LICENSE ./
-COPY constraints/newest.txt constraints/newest.txt
+COPY .ci/install.py .ci/install.py
+COPY constraints constraints
 RUN mkdir bert_jax && touch bert_jax/__init__.py \
-    && pip install --no-cache-dir --only-binary=:all: --constraint constraints/newest.txt hatchling editables \
-    && pip install --no-cache-dir --prefer-binary --no-build-isolation --constraint constraints/newest.txt --editable ".[$EXTRAS]"
+    && PIP_NO_CACHE_DIR=1 python .ci/install.py constraints/newest.txt "$EXTRAS"
 
 COPY bert_jax bert_jax
 COPY train train

@@ -21,10 +21,13 @@ AUDITOR := .venv-audit/.audit-$(VERSION)
 BEAM_HAS_OLDER := pillow|protobuf|pyarrow|python-dateutil
 # Two processes, a file of tests on one of them: most of the time is one thread compiling.
 PARALLEL := --numprocesses 2 --dist loadfile
-PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints/$(CONSTRAINTS).txt
+INSTALL := $(BIN)/python .ci/install.py constraints/$(CONSTRAINTS).txt
+# uv finds versions for all Pythons and systems at once, which pip does not. It keeps the pins that a file has already.
+LOCK := .venv-lock/bin/uv pip compile pyproject.toml --quiet --group build --generate-hashes --annotation-style line \
+  --custom-compile-command "make lock" $(UPGRADE)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo docs test exhaustive beam faults mutants check audit fast lint types format clean
+.PHONY: help demo docs test exhaustive beam faults mutants check audit lock fast lint types format clean
 
 help:  ## what there is
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -55,7 +58,14 @@ check: $(CHECK)  ## lint, types, the fast tests and the audit (AUDIT=no leaves t
 	@$(if $(filter no,$(AUDIT)),echo "the dependencies were not audited: AUDIT=no")
 
 audit: $(AUDITOR)  ## known vulnerabilities in the pinned packages; it fails if it could compare nothing
-	.venv-audit/bin/python .ci/audit.py constraints/newest.txt
+	.venv-audit/bin/python .ci/audit.py constraints/newest.txt constraints/torch.txt
+
+lock:  ## the pins of constraints/ with their hashes, after a change in pyproject.toml (UPGRADE=--upgrade: newer ones)
+	$(PYTHON) -m venv --clear .venv-lock
+	.venv-lock/bin/python -m pip --disable-pip-version-check install --quiet 'uv>=0.13,<0.14'
+	echo 'torch; python_version < "3"' > .venv-lock/without.txt
+	$(LOCK) --universal --python-version 3.11.5 --override .venv-lock/without.txt --extra dev --extra docs --extra tpu --extra cuda --output-file constraints/newest.txt
+	$(LOCK) --python-version 3.11 --python-platform linux --extra test --extra lint --output-file constraints/oldest.txt
 
 fast: $(CHECK)  ## the fast tests alone
 	$(BIN)/python -m pytest -q $(PARALLEL) -m "not slow and not parity"
@@ -72,7 +82,7 @@ format: $(CHECK)  ## let ruff mend what it can
 $(BEAM): pyproject.toml constraints/newest.txt
 	@echo "installing bert_jax, Apache Beam and what the tests need into .venv-beam"
 	$(PYTHON) -m venv --clear .venv-beam
-	grep -v -E '^($(BEAM_HAS_OLDER))==' constraints/newest.txt > .venv-beam/constraints.txt
+	grep -oE '^[^ #]+==[^\\]+' constraints/newest.txt | grep -v -E '^($(BEAM_HAS_OLDER))==' > .venv-beam/constraints.txt
 	.venv-beam/bin/python -m pip --disable-pip-version-check install --quiet --constraint .venv-beam/constraints.txt --editable '.[train,beam,parquet]' pytest pytest-xdist hypothesis
 	@touch $@
 
@@ -83,30 +93,30 @@ $(AUDITOR):
 	@touch $@
 
 clean:  ## remove the virtual environments, the site and what the demo made
-	rm -rf .venv .venv-3.* .venv-oldest .venv-beam .venv-audit runs/demo build site
+	rm -rf .venv .venv-3.* .venv-oldest .venv-beam .venv-audit .venv-lock runs/demo build site
 
 $(INTERPRETER):
 	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(0 if v >= (3, 11) else f"bert_jax needs Python 3.11 or newer; $(PYTHON) is {v.major}.{v.minor}. Say which one to use: make PYTHON=python3.13 ...")'
 	$(PYTHON) -m venv --clear $(VENV)
 
-$(TRAIN) $(CHECK) $(DEV) $(DOCS): pyproject.toml constraints/$(CONSTRAINTS).txt | $(INTERPRETER)
+$(TRAIN) $(CHECK) $(DEV) $(DOCS): pyproject.toml constraints/$(CONSTRAINTS).txt constraints/torch.txt .ci/install.py | $(INTERPRETER)
 
 $(TRAIN):
 	@echo "installing bert_jax and what training needs into $(VENV)"
-	$(PIP) --editable '.[train]'
+	$(INSTALL) train
 	@touch $@
 
 $(CHECK):
 	@echo "installing bert_jax, what its tests need and the linters into $(VENV)"
-	$(PIP) --editable '.[test,lint]'
+	$(INSTALL) test,lint
 	@touch $@ $(TRAIN)
 
 $(DEV):
 	@echo "installing bert_jax and what the tests need (PyTorch and transformers among it) into $(VENV)"
-	$(PIP) --editable '.[dev]'
+	$(INSTALL) dev
 	@touch $@ $(CHECK) $(TRAIN)
 
 $(DOCS):
 	@echo "installing bert_jax and what builds its documentation into $(VENV)"
-	$(PIP) --editable '.[docs]'
+	$(INSTALL) docs
 	@touch $@

@@ -1,4 +1,4 @@
-"""Compares pinned packages with the known vulnerabilities: python .ci/audit.py constraints/newest.txt.
+"""Compares pinned packages with the known vulnerabilities: python .ci/audit.py constraints/newest.txt ...
 
 pip-audit ends with code 0 and "No known vulnerabilities found" if the service knows none of the packages, or if it
 skips them all. This program reads its report and ends with 1 then too, and says what was compared and what was not.
@@ -21,29 +21,32 @@ def verdict(report: dict[str, Any]) -> tuple[int, list[str]]:
         for vulnerability in entry["vulns"]
     ]
     lines = [*found, f"compared with the known vulnerabilities: {len(audited)}; vulnerabilities found: {len(found)}"]
-    if skipped:
+    if skipped and audited:
         names = ", ".join(entry["name"] for entry in skipped)
         lines.append(f"not compared, because the service does not know them: {len(skipped)} ({names})")
     if not audited:
-        lines.append("audited nothing, so nothing is known; make check AUDIT=no leaves the audit out")
+        lines.append(f"audited nothing: the service knows none of the {len(skipped)} packages, so nothing is known")
+        lines.append("make check AUDIT=no leaves the audit out")
     return (1 if found or not audited else 0), lines
 
 
-def main(path: str) -> int:
-    command = [sys.executable, "-m", "pip_audit", "--disable-pip", "--no-deps", "--requirement", path]
-    process = subprocess.run(
-        [*command, "--format", "json", "--progress-spinner", "off"], capture_output=True, text=True
-    )
-    try:
-        report = json.loads(process.stdout)
-    except ValueError:
-        last = (process.stderr.strip().splitlines() or [f"exit code {process.returncode}"])[-1]
-        print(f"the vulnerability service cannot be asked: {last[:200]}", file=sys.stderr)
-        report = {}
-    code, lines = verdict(report)
+def main(paths: list[str]) -> int:
+    dependencies: list[dict[str, Any]] = []
+    for path in paths:  # each by itself: pip-audit takes hashes for all packages or for none
+        command = [sys.executable, "-m", "pip_audit", "--disable-pip", "--no-deps", "--requirement", path]
+        process = subprocess.run(
+            [*command, "--format", "json", "--progress-spinner", "off"], capture_output=True, text=True
+        )
+        try:
+            dependencies += json.loads(process.stdout)["dependencies"]
+        except (ValueError, KeyError):
+            last = (process.stderr.strip().splitlines() or [f"exit code {process.returncode}"])[-1]
+            print(f"{path} was not audited: the vulnerability service cannot be asked: {last[:200]}", file=sys.stderr)
+            return 1
+    code, lines = verdict({"dependencies": dependencies})
     print("\n".join(lines), file=sys.stderr)
     return code
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1]))
+    sys.exit(main(sys.argv[1:]))

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Nodes of GPUs under Slurm, one process for each GPU: sbatch launch/slurm.sh configs/bert_base.py data=DIR run=DIR
-# The checkout, its .venv (pip install -c constraints/newest.txt -e '.[train,cuda]'), data and run lie on a file system
+# The checkout, its .venv (python .ci/install.py constraints/newest.txt train,cuda), data and run lie on a file system
 # that all nodes share. The job is queued again until the run is done.
 #SBATCH --job-name=bert
 #SBATCH --nodes=2

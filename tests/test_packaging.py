@@ -1,5 +1,7 @@
-"""What pip installs: the library alone, typed, with its command; and the supported and tested versions."""
+"""What pip installs: the library alone, typed, with its command; the supported and tested versions, and their hashes."""
 
+import importlib.metadata
+import importlib.util
 import re
 import subprocess
 import sys
@@ -17,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 PYTHONS = [line.split()[-1] for line in PROJECT["classifiers"] if re.search(r":: 3\.\d+$", line)]
 # Not in the oldest set: accelerators, rivals, linters, the site, and references for which one version is known to be good.
-UNTESTED = {"cuda", "tpu", "beam", "benchmarks", "parity", "lint", "docs", "dev"}
+UNTESTED = {"cuda", "tpu", "s3", "beam", "benchmarks", "parity", "lint", "docs", "dev"}
 
 
 def ranges(extras: set[str]) -> dict[str, Requirement]:
@@ -27,16 +29,21 @@ def ranges(extras: set[str]) -> dict[str, Requirement]:
     return {name: requirement for name, requirement in found.items() if name != PROJECT["name"]}
 
 
+def on(python: str) -> dict[str, str]:
+    """What markers are true of: Linux with this Python."""
+    return {"python_version": python, "python_full_version": f"{python}.7", "sys_platform": "linux"}
+
+
 def pins(constraints: str, python: str) -> dict[str, Version]:
     """The versions that `constraints/NAME.txt` installs on this Python."""
     found: dict[str, Version] = {}
     for line in (ROOT / "constraints" / f"{constraints}.txt").read_text().splitlines():
-        if line.startswith("#"):
+        if not re.match(r"\w", line):
             continue
-        requirement = Requirement(line)
+        requirement = Requirement(line.removesuffix(" \\"))
         (exact,) = requirement.specifier
         assert exact.operator == "=="
-        if requirement.marker is None or Marker(str(requirement.marker)).evaluate({"python_version": python}):
+        if requirement.marker is None or Marker(str(requirement.marker)).evaluate(on(python)):
             name = canonicalize_name(requirement.name)
             assert name not in found, f"{name} twice for Python {python}"
             found[name] = Version(exact.version)
@@ -67,8 +74,10 @@ def test_the_wheel_holds_the_library_and_nothing_else(tmp_path: Path):
 
 @pytest.mark.parametrize(("constraints", "python"), SETS)
 def test_what_is_pinned_lies_in_its_range(constraints: str, python: str):
-    pinned = pins(constraints, python)
-    asked = ranges(EXTRAS - UNTESTED if constraints == "oldest" else EXTRAS - {"cuda", "tpu", "beam", "benchmarks"})
+    pinned = pins(constraints, python) | (pins("torch", python) if constraints == "newest" else {})
+    asked = ranges(
+        EXTRAS - UNTESTED if constraints == "oldest" else EXTRAS - {"cuda", "tpu", "s3", "beam", "benchmarks"}
+    )
     assert set(asked) - set(pinned) == set()
     assert [f"{asked[name]}: {pinned[name]}" for name in asked if pinned[name] not in asked[name].specifier] == []
 
@@ -100,3 +109,69 @@ def test_the_supported_pythons_are_the_same_everywhere():
     tools = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]
     assert tools["ruff"]["target-version"] == f"py3{minors[0]}" and tools["pyright"]["pythonVersion"] == PYTHONS[0]
     assert f"Python {PYTHONS[0]} or newer" in (ROOT / "README.md").read_text()
+
+
+# --- hashes ---
+
+
+def installer():
+    spec = importlib.util.spec_from_file_location("install", ROOT / ".ci" / "install.py")
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize("name", ["newest", "oldest"])
+def test_every_pin_has_the_sum_of_each_of_its_files(name: str):
+    text = (ROOT / "constraints" / f"{name}.txt").read_text()
+    blocks = re.split(r"\n(?=\w)", text)[1:]
+    assert len(blocks) > 100
+    for block in blocks:
+        first, *rest = block.rstrip().splitlines()
+        assert re.fullmatch(r"[\w.-]+==[\w.]+( ; .*)? \\", first)
+        hashes = [line for line in rest if not line.strip().startswith("#")]
+        assert hashes and all(re.fullmatch(r"    --hash=sha256:[0-9a-f]{64}( \\)?", line) for line in hashes), first
+
+
+@pytest.mark.parametrize("extras", ["train", "test,lint", "dev", "docs", "train,tpu,gcs", "train,cuda,gcs"])
+@pytest.mark.parametrize("python", PYTHONS)
+def test_what_an_extra_needs_is_found_in_the_list(extras: str, python: str):
+    """All but PyTorch; and what JAX needs on an accelerator, gigabytes, only for who asks for that."""
+    module, chosen = installer(), set(extras.split(","))
+    pyproject = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    asked = module.asked_by(pyproject, chosen)
+    found = module.needed((ROOT / "constraints" / "newest.txt").read_text(), asked, chosen)
+    assert asked - {"torch"} <= set(found)
+    assert asked - {"torch"} <= set(pins("newest", python))
+    assert ("libtpu" in found) == ("tpu" in chosen) and ("jax-cuda12-plugin" in found) == ("cuda" in chosen)
+
+
+def test_whatever_a_needed_package_needs_is_found_too():
+    """The packages of this environment say the same of each other as the comments of the list."""
+    module = installer()
+    pyproject = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    found = module.needed(
+        (ROOT / "constraints" / "newest.txt").read_text(), module.asked_by(pyproject, {"train"}), {"train"}
+    )
+    for name in found:
+        try:
+            needs = [Requirement(text) for text in importlib.metadata.requires(name) or []]
+        except importlib.metadata.PackageNotFoundError:
+            continue  # for another system, or for builds
+        needs = [one.name for one in needs if one.marker is None or one.marker.evaluate({"extra": ""})]
+        assert {canonicalize_name(one) for one in needs} <= set(found), name
+
+
+@pytest.mark.exhaustive
+def test_a_package_whose_bytes_are_others_is_not_installed(tmp_path: Path):
+    module = installer()
+    (block,) = module.needed((ROOT / "constraints" / "newest.txt").read_text(), {"mdurl"}, set())["mdurl"]
+    changed = re.sub(r"sha256:[0-9a-f]{6}", "sha256:000000", block)
+    for text, code in ((block, 0), (changed, 1)):
+        (tmp_path / "one.txt").write_text(text)
+        command = [sys.executable, "-m", "pip", "install", "--require-hashes", "--no-deps", "--no-cache-dir"]
+        command += ["--requirement", str(tmp_path / "one.txt"), "--target", str(tmp_path / f"{code}")]
+        ended = subprocess.run(command, capture_output=True, text=True)
+        assert ended.returncode == code, ended.stderr
+    assert "DO NOT MATCH THE HASHES" in ended.stderr and not (tmp_path / "1").exists()
