@@ -16,21 +16,18 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax.sharding import Mesh
 
-from bert_jax.model.heads import HEADS
 from bert_jax.runtime.hosts import connect, on_first_process
-from bert_jax.training.optimizer import make_optimizer, make_schedule
-from bert_jax.training.sharding import MeshBatches, MeshConfig, batch_pieces, batch_shardings, check_sizes, make_mesh
-from bert_jax.training.step import abstract_state, compile_train_step, init_state
+from bert_jax.training.sharding import MeshBatches, MeshConfig, batch_pieces, batch_shardings, make_mesh
+from bert_jax.training.step import init_state
 from train.pretraining.mixture import MixedData, parts_to_evaluate
 from train.pretraining.recipe import Phase, PretrainConfig
 from train.pretraining.source import DataSource, PreparedData, head_for
-from train.pretraining.start import objective_of
+from train.pretraining.steps import Steps
 from train.pretraining.text import SampledText
 from train.run.config import to_json
-from train.run.meter import peak_flops, train_flops
+from train.run.meter import peak_flops
 
 # A step is timed on fewer rows if its products are more than this many operations (on a device whose peak is known:
 # than this many seconds of it), and its time is scaled. On a CPU core or two it is a few seconds.
@@ -39,48 +36,15 @@ _TIMED_STEPS = 3
 _EVALUATION = 1 / 3  # of the time of a training step with as many rows: the forward pass alone
 
 
-class _Plan:
+class _Plan(Steps):
     """A config's compiled steps on this machine's devices."""
 
     def __init__(self, config: PretrainConfig, data: DataSource):
-        self.config, self.data = config, data
-        self.mesh: Mesh = make_mesh(config.mesh)
-        for phase in config.phases:
-            self.parts_of(phase)
-        check_sizes(config.model, self.mesh)
-        self.model = HEADS[head_for(data)](config.model)
-        self.tx = make_optimizer(config.optimizer)
-        self.state = abstract_state(self.model, self.tx, mesh=self.mesh)
-        self.state_bytes = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(self.state))
-        self.objective = objective_of(config, data, self.mesh, read=False)
-
-    def parts_of(self, phase: Phase) -> int:
-        """The number of parts in which a step of the phase is computed."""
-        return self.config.parts_of(phase.length, phase.batch, batch_pieces(self.mesh))
+        super().__init__(config, data, make_mesh(config.mesh))
 
     def batches(self, phase: Phase) -> MeshBatches:
         source = self.data.batches(self.config, phase)
         return MeshBatches(source, phase.batch, batch_shardings(self.mesh))
-
-    def inputs(self, phase: Phase) -> dict[str, jax.ShapeDtypeStruct]:
-        """The shapes of a batch of the phase, and how its rows are split over the devices."""
-        row, sharding = self.data.batches(self.config, phase).batch(0, np.zeros(1, int)), batch_shardings(self.mesh)
-        return {
-            name: jax.ShapeDtypeStruct((phase.batch, *array.shape[1:]), array.dtype, sharding=sharding)
-            for name, array in row.items()
-        }
-
-    def compile(self, phase: Phase, accumulation: int) -> Any:
-        """The compiled step of a phase, for its batch and length."""
-        step = compile_train_step(
-            self.model,
-            self.tx,
-            make_schedule(self.config.optimizer),
-            mesh=self.mesh,
-            accumulation=accumulation,
-            objective=self.objective,
-        )
-        return step.lower(self.state, self.inputs(phase), jax.random.key(0), self.objective).compile()
 
     def memory(self, compiled: Any) -> dict[str, int] | None:
         """Bytes per device: what a step reads, its temporaries, and its results that need space of their own."""
@@ -92,11 +56,6 @@ class _Plan:
             "temporaries": found.temp_size_in_bytes,
             "results": found.output_size_in_bytes - found.alias_size_in_bytes,
         }
-
-    def flops(self, phase: Phase) -> float:
-        """Operations of the matrix products of a step."""
-        predictions = self.inputs(phase)["mlm_positions"].shape[1]
-        return train_flops(self.config.model, phase.length, predictions) * phase.batch
 
     def timed_step(self, phase: Phase, compiled: Any, room: float | None) -> dict[str, Any]:
         """Times a step of the phase: the compiled one, or if that takes long one of fewer rows, scaled.

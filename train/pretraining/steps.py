@@ -1,0 +1,80 @@
+"""The real training step of a config on a mesh, as shapes: nothing is allocated, so the mesh may be of any machine."""
+
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import Mesh
+
+from bert_jax.model.heads import HEADS
+from bert_jax.training.optimizer import make_optimizer, make_schedule
+from bert_jax.training.sharding import batch_pieces, batch_shardings, check_sizes, replicated
+from bert_jax.training.step import abstract_state, compile_train_step
+from train.pretraining.recipe import Phase, PretrainConfig
+from train.pretraining.source import DataSource, head_for
+from train.pretraining.start import objective_of
+from train.run.meter import train_flops
+
+
+class Steps:
+    """The steps of a config's phases on a mesh.
+
+    Attributes:
+        state: the train state as ShapeDtypeStructs with shardings.
+        state_bytes: of the whole state.
+    """
+
+    def __init__(self, config: PretrainConfig, data: DataSource, mesh: Mesh):
+        """
+        Args:
+            config: of the run, with its final model.
+            data: for the shapes of its batches.
+            mesh: devices that exist, or those of a topology.
+
+        Raises:
+            UserError: a batch or a size of the model does not divide by the mesh.
+        """
+        self.config, self.data, self.mesh = config, data, mesh
+        for phase in config.phases:
+            self.parts_of(phase)
+        check_sizes(config.model, mesh)
+        self.model = HEADS[head_for(data)](config.model)
+        self.tx = make_optimizer(config.optimizer)
+        self.state = abstract_state(self.model, self.tx, mesh=mesh)
+        self.state_bytes = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(self.state))
+        self.objective = objective_of(config, data, mesh, read=False)
+
+    def parts_of(self, phase: Phase) -> int:
+        """The number of parts in which a step of the phase is computed."""
+        return self.config.parts_of(phase.length, phase.batch, batch_pieces(self.mesh))
+
+    def inputs(self, phase: Phase) -> dict[str, jax.ShapeDtypeStruct]:
+        """The shapes of a batch of the phase, and how its rows are split over the devices."""
+        row, sharding = self.data.batches(self.config, phase).batch(0, np.zeros(1, int)), batch_shardings(self.mesh)
+        return {
+            name: jax.ShapeDtypeStruct((phase.batch, *array.shape[1:]), array.dtype, sharding=sharding)
+            for name, array in row.items()
+        }
+
+    def trace(self, phase: Phase, accumulation: int) -> Any:
+        """The traced step of a phase (`jax.stages.Traced`), for its batch and length."""
+        step = compile_train_step(
+            self.model,
+            self.tx,
+            make_schedule(self.config.optimizer),
+            mesh=self.mesh,
+            accumulation=accumulation,
+            objective=self.objective,
+        )
+        key = jax.eval_shape(lambda: jax.random.key(0))
+        key = jax.ShapeDtypeStruct(key.shape, key.dtype, sharding=replicated(self.mesh))
+        return step.trace(self.state, self.inputs(phase), key, self.objective)
+
+    def compile(self, phase: Phase, accumulation: int) -> Any:
+        """The compiled step of a phase, for its batch and length."""
+        return self.trace(phase, accumulation).lower().compile()
+
+    def flops(self, phase: Phase) -> float:
+        """Operations of the matrix products of a step."""
+        predictions = self.inputs(phase)["mlm_positions"].shape[1]
+        return train_flops(self.config.model, phase.length, predictions) * phase.batch
