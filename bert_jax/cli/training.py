@@ -10,6 +10,7 @@ from bert_jax.errors import UserError
 PROGRAMS = {
     "prepare": "turn raw text into training data: a vocabulary, token shards, examples",
     "pretrain": "pretrain a model from raw text or prepared data",
+    "plan": "say what a run would take on TPUs or GPUs that you do not have",
     "scale": "say how the batches of recipes are split over 1 to 4,096 chips",
     "finetune": "fine-tune a model on a task, and score it",
     "demo": "train a small model on Python's documentation, in a few minutes",

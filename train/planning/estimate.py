@@ -1,0 +1,141 @@
+"""The range in which a step's time should lie, from a compiled program and the chip's figures.
+
+For a TPU, with the compiler's own estimates, which were compared with the limits of single operations:
+
+    low    products as estimated; everything else at the speed of the memory; exchanges that the compiler made
+           asynchronous cost nothing, the others run at the full speed of the links
+    high   all operations as estimated (elementwise ones come out two to four times too dear), none faster than the
+           memory; nothing overlaps with any exchange, which gets half of the speed of the links
+
+Estimates of products are right within about 15 % of what the matrix units can do. Neither end has waiting for input or
+for other hosts, or a clock that is throttled. Kernels written by hand have no estimate: their static schedule counts,
+and half as much again for stalls at the high end.
+
+A GPU's program is not compiled: its range is a share of the peak, from published runs of BERT, and the optimizer's
+reads and writes. A CPU's is that of the products at the measured speed of a large one on this machine.
+"""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from train.planning.machines import CHIPS, Topology
+from train.planning.program import Collective, Program
+
+
+class Range(NamedTuple):
+    """Seconds, from the optimistic to the pessimistic end."""
+
+    low: float
+    high: float
+
+    @property
+    def middle(self) -> float:
+        return (self.low + self.high) / 2
+
+
+class Estimate(NamedTuple):
+    """The time of a step, with the parts that it is made of in seconds at either end."""
+
+    step: Range
+    parts: dict[str, Range]
+
+
+_STALLS = 1.5  # of a kernel, at the high end
+_LINKS = "exchanges"
+# Shares of the peak that published BERT runs reach: a JAX T5 33 % on A100 (JAX-Toolbox), BERT-large 45 to 53 % on A100
+# (NVIDIA's DeepLearningExamples), 57 % on H100 (MLPerf 4.1, with FP8). Below them a model too small to fill the card.
+GPU_SHARES = (0.20, 0.57)
+
+
+def estimate_tpu(program: Program, topology: Topology, kernel_cycles: Mapping[str, float]) -> Estimate:
+    """The range for a program compiled for a TPU.
+
+    `kernel_cycles`: of one run of each kernel, by the operation's name in the program; a kernel without one counts as
+    the time of its memory traffic.
+    """
+    chip = CHIPS[topology.chip]
+    assert chip.clock is not None
+    bytes_a_cycle = chip.memory / chip.devices / chip.clock
+    low: dict[str, float] = defaultdict(float)
+    high: dict[str, float] = defaultdict(float)
+    traffic = 0.0
+    for operation in program.operations:
+        if operation.kind == "collective":
+            continue
+        memory = operation.traffic / bytes_a_cycle
+        traffic += operation.times * memory
+        if operation.kind == "copy":
+            continue
+        known = kernel_cycles.get(operation.name, 0) if operation.kind == "kernel" else operation.cycles
+        fastest = max(known, memory) if operation.kind in ("product", "kernel") else memory
+        slowest = max(known * (_STALLS if operation.kind == "kernel" else 1), memory)
+        low[operation.part] += operation.times * fastest / chip.clock
+        high[operation.part] += operation.times * slowest / chip.clock
+    # The prefetches into VMEM share the memory with everything else, so no step is shorter than all traffic together.
+    waits = max(0.0, traffic / chip.clock - sum(low.values()))
+    if waits:
+        low["waiting for memory"] = waits
+        high["waiting for memory"] = max(0.0, traffic / chip.clock - sum(high.values()))
+    links = exchange_time(program.collectives, topology)
+    low[_LINKS], high[_LINKS] = links.low, links.high
+    parts = {part: Range(low[part], high[part]) for part in high}
+    return Estimate(Range(sum(low.values()), sum(high.values())), parts)
+
+
+def exchange_time(collectives: Sequence[Collective], topology: Topology) -> Range:
+    """Seconds that the collectives of a step take on a TPU's links, or on the network between slices."""
+    chip = CHIPS[topology.chip]
+    low = high = 0.0
+    for one in collectives:
+        if one.group < 2:
+            continue
+        sent = one.times * sent_bytes(one)
+        speed = chip.links / chip.devices
+        seconds = sent / speed
+        if topology.slices > 1 and one.group > topology.chips * chip.devices // topology.slices:
+            # What crosses slices is summed within each first, so that each device sends its share alone.
+            seconds += sent / (one.group / topology.slices) / (chip.network / chip.devices)
+        low += 0.0 if one.asynchronous else seconds
+        high += 2 * seconds
+    return Range(low, high)
+
+
+def sent_bytes(collective: Collective) -> float:
+    """Bytes that one device sends: twice the array for an all-reduce in a ring, once for the others, less its own."""
+    share = (collective.group - 1) / collective.group
+    if collective.kind == "collective-permute":
+        return collective.size
+    return collective.size * share * (2 if collective.kind == "all-reduce" else 1)
+
+
+def estimate_gpu(flops: float, state_bytes: float, topology: Topology) -> Range:
+    """The range for `flops` operations of products on each GPU, as a share of its peak, and for its optimizer.
+
+    `state_bytes`: of parameters and moments on each, which the optimizer reads and writes once.
+    """
+    chip = CHIPS[topology.chip]
+    least, most = GPU_SHARES
+    update = 2 * state_bytes / chip.memory
+    return Range(flops / (most * chip.flops) + update, flops / (least * chip.flops) + update)
+
+
+def estimate_cpu(program: Program, flops: float, devices: int, product_speed: float, memory_speed: float) -> Estimate:
+    """The range for a program compiled for virtual devices of this machine, which share its cores.
+
+    Low: its products at the measured speed of a large one, and nothing else. High: products at a third of that, and
+    every operation's reads and writes at the measured speed of the memory.
+
+    Args:
+        flops: of a step's products, on all devices.
+        devices: their number.
+        product_speed: operations a second.
+        memory_speed: bytes a second.
+    """
+    moved: dict[str, float] = defaultdict(float)
+    for operation in program.operations:
+        moved[operation.part] += devices * operation.times * operation.traffic / memory_speed
+    products = flops / product_speed
+    parts = {part: Range(0.0, seconds) for part, seconds in moved.items()}
+    parts["products"] = Range(products, 3 * products)
+    return Estimate(Range(products, sum(part.high for part in parts.values())), parts)

@@ -1,0 +1,125 @@
+"""Finds settings of a run that fit a machine, and the fastest of them, by compiling a few.
+
+The settings are the rows that a device computes at a time (with `tokens_per_device`; the batch stays), the recomputing
+of layers in the backward pass (`model.remat`), and a state in pieces (`mesh.fsdp`).
+"""
+
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+from bert_jax.training.sharding import MeshConfig, batch_pieces
+from train.planning.machines import CHIPS, CPU, Topology
+from train.planning.planner import plan_phase, steps_on
+from train.pretraining.recipe import Phase, PretrainConfig
+from train.pretraining.source import DataSource
+
+_TOKENS = (1024, 2048, 4096, 8192, 16384, 32768)  # at a time on a device: where chips are busiest, and around
+_FIRST = 8192
+_PIECES = 8  # the most pieces of a state: more make them narrow, and exchanges slow
+_TRIES = 3
+
+
+class Setting(NamedTuple):
+    """A changed config, and the words that change it."""
+
+    config: PretrainConfig
+    words: tuple[str, ...]
+
+
+def fastest(
+    config: PretrainConfig, data: DataSource, topology: Topology, phase: Phase, tell: Callable[[str], None]
+) -> list[dict[str, Any]]:
+    """The settings that were tried for a phase, with their figures; those that fit first, the fastest of all first.
+
+    Whole layers on each device come first. Recomputing costs about a third of the time and pieces of a state cost
+    exchanges, so they are tried only for rows that do not fit otherwise.
+
+    Args:
+        config, data, topology, phase: as in `plan_run`.
+        tell: is called with a line before each compilation.
+    """
+    tried: list[dict[str, Any]] = []
+    for setting in _kinds(config, topology):
+        tried += _climb(setting, data, topology, phase, tell)
+        if all(one["fits"] for one in tried):
+            break
+    return sorted(tried, key=lambda one: (not one["fits"], one["step_seconds"] and sum(one["step_seconds"])))
+
+
+def fitting(config: PretrainConfig, data: DataSource, topology: Topology, phase: Phase, needed: float | None) -> list:
+    """Settings with which a phase that is too big would fit: words and memory of each; of each kind the most rows.
+
+    `needed`: bytes that the phase needs as it is; None if unknown. What it needs beyond half of the device is taken to
+    shrink with the rows, and the result is compiled, so what is returned does fit.
+    """
+    found = []
+    for number, setting in enumerate(_kinds(config, topology)):
+        steps = steps_on(setting.config, data, topology)
+        choices = rows_of(phase, batch_pieces(steps.mesh))
+        now = phase.batch // batch_pieces(steps.mesh) // steps.parts_of(phase)
+        limit = CHIPS[topology.chip].hbm if topology.chip != CPU else None
+        below = [rows for rows in choices if (rows < now if number == 0 else rows <= now)]
+        if number == 0 and needed is not None and limit is not None:
+            below = [rows for rows in below if rows / now * needed <= limit] or below[:1]
+        for rows in below[: -_TRIES - 1 : -1]:
+            facts = plan_phase(steps, topology, phase, phase.batch // batch_pieces(steps.mesh) // rows)
+            if facts["fits"]:
+                found.append({"words": _words(setting, rows, now, phase), "memory": facts["needed"]})
+                break
+    return found
+
+
+def rows_of(phase: Phase, pieces: int) -> list[int]:
+    """The numbers of rows that a device can compute at a time, so that its rows of the batch are equal parts."""
+    rows = phase.batch // pieces
+    return [number for number in range(1, rows + 1) if rows % number == 0]
+
+
+def _kinds(config: PretrainConfig, topology: Topology) -> Iterator[Setting]:
+    """The config as it is; with layers recomputed; with the state in pieces; with both."""
+    recomputed = dataclasses.replace(config, model=config.model.replace(remat="full"))
+    yield Setting(config, ())
+    if config.model.remat != "full":
+        yield Setting(recomputed, ("model.remat=full",))
+    devices = topology.chips // topology.slices * (1 if topology.chip == CPU else CHIPS[topology.chip].devices)
+    pieces = max(number for number in range(1, _PIECES + 1) if devices % number == 0)
+    if config.mesh.fsdp == config.mesh.tensor == 1 and pieces > 1:
+        mesh = MeshConfig(data=-1, fsdp=pieces)
+        yield Setting(dataclasses.replace(config, mesh=mesh), (f"mesh.fsdp={pieces}",))
+        yield Setting(dataclasses.replace(recomputed, mesh=mesh), ("model.remat=full", f"mesh.fsdp={pieces}"))
+
+
+def _climb(
+    setting: Setting, data: DataSource, topology: Topology, phase: Phase, tell: Callable[[str], None]
+) -> list[dict[str, Any]]:
+    """Tries rows at a time, from `_FIRST` tokens on to more or fewer, as long as that is faster."""
+    steps = steps_on(setting.config, data, topology)
+    pieces = batch_pieces(steps.mesh)
+    choices = _choices(rows_of(phase, pieces), phase.length)
+    found: dict[int, dict[str, Any]] = {}
+
+    def rate(rows: int) -> float:
+        if rows not in found:
+            words = _words(setting, rows, 0, phase)
+            tell(f"compiling {phase.length} tokens with {' '.join(words)}")
+            facts = plan_phase(steps, topology, phase, phase.batch // pieces // rows)
+            found[rows] = {"words": words, **facts}
+        facts = found[rows]
+        return 2 / sum(facts["step_seconds"]) if facts["fits"] else -rows
+
+    here = min(range(len(choices)), key=lambda number: abs(choices[number] * phase.length - _FIRST))
+    for step in (1, -1):
+        while 0 <= here + step < len(choices) and rate(choices[here + step]) > rate(choices[here]):
+            here += step
+    rate(choices[here])
+    return list(found.values())
+
+
+def _choices(rows: Sequence[int], length: int) -> list[int]:
+    """The rows nearest below each of `_TOKENS`."""
+    return sorted({max((one for one in rows if one * length <= tokens), default=rows[0]) for tokens in _TOKENS})
+
+
+def _words(setting: Setting, rows: int, now: int, phase: Phase) -> list[str]:
+    return [*setting.words, *([] if rows == now else [f"tokens_per_device={rows * phase.length}"])]

@@ -1,0 +1,144 @@
+"""Plans a step for a machine that one does not have: the real step is compiled for it, and the result is read."""
+
+import dataclasses
+import time
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+
+from bert_jax.model.layers import platform_dtype
+from bert_jax.training.sharding import batch_pieces, make_mesh
+from train.planning import measured
+from train.planning.devices import devices_of
+from train.planning.estimate import Range, estimate_cpu, estimate_gpu, estimate_tpu
+from train.planning.machines import CHIPS, CPU, Topology
+from train.planning.memory import Memory, TooBig, guessed_memory, memory_of
+from train.planning.products import product_flops
+from train.planning.program import Collective, read_program
+from train.pretraining.recipe import Phase, PretrainConfig
+from train.pretraining.source import DataSource
+from train.pretraining.steps import Steps
+
+_BACKENDS = {"tpu": "tpu", "gpu": "cuda", "cpu": "cpu"}
+
+
+def steps_on(config: PretrainConfig, data: DataSource, topology: Topology) -> Steps:
+    """The steps of a config on a topology's devices, with the activations that they have there."""
+    model = config.model
+    if model.activation_dtype is None:
+        model = model.replace(activation_dtype=platform_dtype(model.dtype, _BACKENDS[topology.kind]))
+    mesh = make_mesh(config.mesh, devices_of(topology))
+    return Steps(dataclasses.replace(config, model=model), data, mesh)
+
+
+def plan_phase(steps: Steps, topology: Topology, phase: Phase, parts: int) -> dict[str, Any]:
+    """The figures of a phase in so many parts, as JSON values; if it is too big, only what it needs.
+
+    Sizes are in bytes and of a device, times in seconds, ranges [low, high]; what is not known is null.
+    """
+    devices = steps.mesh.size
+    started = time.monotonic()
+    traced = steps.trace(phase, parts)
+    flops = steps.flops(phase)
+    facts: dict[str, Any] = {
+        **phase._asdict(),
+        "parts": parts,
+        "device_rows": phase.batch // parts // batch_pieces(steps.mesh),
+        "flops": flops,
+        "flops_of_program": product_flops(traced.jaxpr.jaxpr),
+        "memory": None,
+        "memory_limit": memory_limit(topology),
+        "needed": None,
+        "collectives": None,
+        "compile_seconds": None,
+        "time_by_part": None,
+        "step_seconds": None,
+    }
+    if topology.kind == "gpu":
+        traced.lower(lowering_platforms=("cuda",))
+        facts["lower_seconds"] = time.monotonic() - started
+        memory = guessed_memory(steps, phase, facts["device_rows"])
+        facts |= _needs(memory, facts["memory_limit"])
+        step = estimate_gpu(flops / devices, memory.parameters + memory.optimizer, topology)
+        return facts | _speed(step, flops, phase, topology)
+    lowered = traced.lower()
+    facts["lower_seconds"] = time.monotonic() - started
+    try:
+        compiled, facts["compile_seconds"] = compile_timed(lowered)
+    except TooBig as error:
+        return facts | {"needed": error.needed, "fits": False}
+    memory = memory_of(compiled, steps, phase)
+    program = read_program(compiled.as_text(), devices)
+    if topology.kind == "tpu":
+        estimate = estimate_tpu(program, topology, {})
+    else:
+        estimate = estimate_cpu(program, flops, devices, measured.product_speed(), measured.memory_speed())
+    return (
+        facts
+        | _needs(memory, facts["memory_limit"])
+        | {
+            "collectives": summed(program.collectives),
+            "time_by_part": {name: list(range_) for name, range_ in estimate.parts.items()},
+        }
+        | _speed(estimate.step, flops, phase, topology)
+    )
+
+
+def _needs(memory: Memory, limit: float) -> dict[str, Any]:
+    return {
+        "fits": memory.peak <= limit,
+        "needed": memory.peak,
+        "memory": memory._asdict() | {"peak": memory.peak},
+    }
+
+
+def compile_timed(lowered: Any) -> tuple[Any, float]:
+    """The compiled program and the seconds that it took; raises TooBig if the compiler refuses it for its memory."""
+    started = time.monotonic()
+    try:
+        compiled = lowered.compile()
+    except jax.errors.JaxRuntimeError as error:
+        if "RESOURCE_EXHAUSTED" not in str(error):
+            raise
+        raise TooBig(str(error)) from None
+    return compiled, time.monotonic() - started
+
+
+def memory_limit(topology: Topology) -> float:
+    """Bytes that a program can use on each device; CPU devices share the machine's."""
+    if topology.kind == CPU:
+        return measured.machine_memory() / topology.chips
+    return CHIPS[topology.chip].hbm
+
+
+def summed(collectives: Sequence[Collective]) -> list[dict[str, Any]]:
+    """The collectives of a step, added up by kind and place, the largest first; `bytes`: of all their runs."""
+    counts: dict[tuple, int] = defaultdict(int)
+    sizes: dict[tuple, float] = defaultdict(float)
+    for one in collectives:
+        key = (one.kind, one.in_loop, one.asynchronous, one.group)
+        counts[key] += one.times
+        sizes[key] += one.times * one.size
+    return [
+        {
+            "kind": key[0],
+            "in_loop": key[1],
+            "asynchronous": key[2],
+            "group": key[3],
+            "count": counts[key],
+            "bytes": size,
+        }
+        for key, size in sorted(sizes.items(), key=lambda item: -item[1])
+    ]
+
+
+def _speed(step: Range, flops: float, phase: Phase, topology: Topology) -> dict[str, Any]:
+    """What follows from a step's range; MFU counts the products that the model needs, not what is computed twice."""
+    peak = None if topology.kind == CPU else CHIPS[topology.chip].flops * topology.chips
+    return {
+        "step_seconds": list(step),
+        "sequences_per_second": [phase.batch / step.high, phase.batch / step.low],
+        "mfu": None if peak is None else [flops / step.high / peak, flops / step.low / peak],
+    }

@@ -1,0 +1,261 @@
+"""Reads a compiled program: its operations with the compiler's cycles and their memory traffic, and its collectives.
+
+The text is HLO as `compiled.as_text()` gives it, scheduled and for one device.
+"""
+
+import re
+from collections.abc import Iterator
+from typing import NamedTuple
+
+COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute", "collective-broadcast")
+_BYTES = {"pred": 1, "bf16": 2, "f16": 2, "f32": 4, "f64": 8, "c64": 8, "token": 0}
+_ARRAY = re.compile(r"\b(pred|token|[a-z]+\d+\w*)\[([\d,]*)\](\{[^}]*\})?")
+_HEAD = re.compile(r"(ENTRY )?%?([\w.\-]+) \(.*\{\s*")
+_LINE = re.compile(r"\s*(?:ROOT )?%?([\w.\-]+) = (.*?) ([\w\-]+)\((.*)")
+_FREE = {"parameter", "get-tuple-element", "bitcast", "tuple", "constant", "after-all", "opt-barrier", "partition-id"}
+# The first that occurs in an operation's name says which part of the step it belongs to.
+_PARTS = (
+    ("optimizer", r"/update/"),
+    ("masked-LM head", r"fused_cross_entropy|cross_entropy|mlm_head|decoder"),
+    ("embeddings", r"embeddings"),
+    ("LayerNorm", r"LayerNorm"),
+    ("feed-forward", r"feed_forward"),
+    ("attention: products", r"attention/(query|key|value|output)/"),
+    ("attention: scores", r"attention"),
+    ("pooler, sentence pairs", r"pooler|nsp_head|pre_classifier"),
+)
+
+
+class Operation(NamedTuple):
+    """An operation of the schedule.
+
+    Attributes:
+        kind: "product", "loop" (a fusion of elementwise operations and sums), "copy" (which runs beside the others),
+            "kernel" (written by hand: the compiler knows nothing of its time) or "collective".
+        name: in the program.
+        part: of the step, such as "attention: scores".
+        times: how often it runs in a step.
+        cycles: the compiler's estimate for one run; 0 if it has none.
+        traffic: bytes that one run reads and writes in the device's memory; without what lies in a TPU's VMEM.
+    """
+
+    kind: str
+    name: str
+    part: str
+    times: int
+    cycles: int
+    traffic: int
+
+
+class Collective(NamedTuple):
+    """An exchange between devices.
+
+    Attributes:
+        kind: one of `COLLECTIVES`.
+        size: bytes of the whole array on one device, once: of an all-gather's result, a reduce-scatter's operand.
+        times: how often it runs in a step; more than once: in a loop.
+        asynchronous: whether other operations run beside it.
+        group: how many devices exchange with each other.
+    """
+
+    kind: str
+    size: int
+    times: int
+    in_loop: bool
+    asynchronous: bool
+    group: int
+
+
+class Program(NamedTuple):
+    operations: list[Operation]
+    collectives: list[Collective]
+
+
+def read_program(text: str, devices: int) -> Program:
+    """The operations and collectives of a compiled program for so many devices."""
+    return _Reader(text, devices).read()
+
+
+def array_bytes(shape: str, *, of_memory: bool = False) -> int:
+    """The bytes of the arrays in an HLO shape, or `of_memory` of those in a TPU's main memory."""
+    total = 0.0
+    for kind, sizes, layout in _ARRAY.findall(shape):
+        if of_memory and layout and re.search(r"S\([12]\)", layout):
+            continue
+        count = 1
+        for size in filter(None, sizes.split(",")):
+            count *= int(size)
+        total += count * _element_bytes(kind)
+    return round(total)
+
+
+def _element_bytes(kind: str) -> float:
+    if kind in _BYTES:
+        return _BYTES[kind]
+    bits = re.search(r"\d+", kind)
+    return int(bits[0]) / 8 if bits else 0
+
+
+class _Line(NamedTuple):
+    name: str
+    shape: str
+    opcode: str
+    arguments: list[str]
+    text: str
+
+
+class _Reader:
+    def __init__(self, text: str, devices: int):
+        self._devices = devices
+        self._computations: dict[str, list[_Line]] = {}
+        self._entry = ""
+        self._split(text)
+        self._found = Program([], [])
+
+    def _split(self, text: str) -> None:
+        current: list[_Line] | None = None
+        for line in text.splitlines():
+            if current is None:
+                if (head := _HEAD.fullmatch(line)) is not None:
+                    current = self._computations[head[2]] = []
+                    self._entry = head[2] if head[1] else self._entry
+            elif line.rstrip() == "}":  # a backend_config may have lines that begin with }
+                current = None
+            elif (found := _LINE.match(line)) is not None:
+                name, shape, opcode, rest = found.groups()
+                current.append(_Line(name, shape, opcode, re.findall(r"%([\w.\-]+)", rest.split("), ")[0]), line))
+
+    def read(self) -> Program:
+        self._walk(self._entry, 1, False)
+        return self._found
+
+    def _walk(self, computation: str, times: int, in_loop: bool) -> None:
+        shapes = {line.name: line.shape for line in self._computations[computation]}
+        for line in self._computations[computation]:
+            if line.opcode == "while":
+                self._walk(_called(line.text, "body"), times * self._trips(line.text), True)
+            elif line.opcode in ("call", "conditional"):
+                for name in _all_called(line.text):
+                    if name in self._computations:
+                        self._walk(name, times, in_loop)
+            elif line.opcode not in _FREE and not line.opcode.endswith("-done"):
+                self._take(line, shapes, times, in_loop)
+
+    def _take(self, line: _Line, shapes: dict[str, str], times: int, in_loop: bool) -> None:
+        for collective, asynchronous in self._collectives_of(line):
+            sizes = [array_bytes(collective.shape)]
+            if collective.opcode.endswith("-start"):  # its result is a tuple of operands and results
+                sizes = [array_bytes(part) for part in _halves(collective.shape)]
+            elif collective is line:
+                sizes.append(sum(array_bytes(shapes.get(name, "")) for name in line.arguments))
+            kind = collective.opcode.removesuffix("-start")
+            group = self._group(collective.text)
+            if kind == "reduce-scatter" and len(sizes) == 1:
+                sizes.append(sizes[0] * group)
+            self._found.collectives.append(Collective(kind, max(sizes), times, in_loop, asynchronous, group))
+        self._found.operations.append(
+            Operation(
+                _kind(line), line.name, _part(line.text), times, _cycles(line.text), round(self._traffic(line, shapes))
+            )
+        )
+
+    def _collectives_of(self, line: _Line) -> Iterator[tuple[_Line, bool]]:
+        """The collectives that an operation is or has in the computations it calls, and whether they are asynchronous.
+
+        TPUs fuse some with products ("async_collective_fusion"), or start a computation with one ("async-start").
+        """
+        if _is_collective(line.opcode):
+            yield line, line.opcode.endswith("-start")
+            return
+        asynchronous = (
+            line.opcode == "async-start" or "async_collective" in line.name or "async-collective" in line.name
+        )
+        for name in _all_called(line.text):
+            for inner in self._computations.get(name, ()):
+                if _is_collective(inner.opcode):
+                    yield inner, asynchronous or inner.opcode.endswith("-start")
+                elif inner.opcode in ("fusion", "call", "async-start"):
+                    yield from ((one, asynchronous or other) for one, other in self._collectives_of(inner))
+
+    def _group(self, text: str) -> int:
+        """How many devices a collective joins, from its replica_groups in any of their notations."""
+        if (found := re.search(r"replica_groups=\{\{([\d,]+)\}", text)) is not None:
+            return len(found[1].split(","))
+        if (found := re.search(r"replica_groups=\[(\d+),(\d+)\]<=", text)) is not None:
+            return int(found[2])
+        if (found := re.search(r"replica_groups=mesh\[([^\]]*)\] \{([^}]*)\}", text)) is not None:
+            sizes = {name: int(size) for name, size in re.findall(r"'(\w+)'=(\d+)", found[1])}
+            group = 1
+            for name in re.findall(r"'(\w+)'", found[2]):
+                group *= sizes[name]
+            return group
+        if (found := re.search(r"source_target_pairs=\{(.*?)\}\}", text)) is not None:
+            return 2
+        return self._devices
+
+    def _traffic(self, line: _Line, shapes: dict[str, str]) -> float:
+        if line.opcode in ("copy-start", "slice-start"):  # from memory into VMEM or back: what it fetches, once
+            arrays = _ARRAY.findall(line.shape)
+            kind, sizes, _ = arrays[0 if line.opcode == "copy-start" else 1]
+            return array_bytes(f"{kind}[{sizes}]")
+        if "ConcatBitcast" in line.text:
+            return 0
+        read = sum(array_bytes(shapes.get(name, ""), of_memory=True) for name in line.arguments)
+        return read + array_bytes(line.shape, of_memory=True)
+
+    def _trips(self, text: str) -> int:
+        """How often a loop runs: what the compiler knows, or the largest constant of its condition."""
+        if (found := re.search(r'known_trip_count":\{"n":"(\d+)"', text)) is not None:
+            return int(found[1])
+        lines = self._computations.get(_called(text, "condition"), [])
+        constants = [re.match(r".*[su]32\[\]\S* constant\((\d+)\)", line.text) for line in lines]
+        return max((int(found[1]) for found in constants if found), default=1)
+
+
+def _is_collective(opcode: str) -> bool:
+    return opcode.removesuffix("-start") in COLLECTIVES
+
+
+def _called(text: str, what: str) -> str:
+    found = re.search(rf"{what}=%?([\w.\-]+)", text)
+    return found[1] if found else ""
+
+
+def _all_called(text: str) -> list[str]:
+    """The computations that an operation calls; not those that it applies to pairs of elements."""
+    found = re.findall(r"calls=%?([\w.\-]+)", text)
+    if re.search(r" call\(", text):
+        found += re.findall(r"to_apply=%?([\w.\-]+)", text)
+    if (branches := re.search(r"branch_computations=\{([^}]*)\}", text)) is not None:
+        found += re.findall(r"%?([\w.\-]+)", branches[1])
+    return found + re.findall(r"(?:true|false)_computation=%?([\w.\-]+)", text)
+
+
+def _halves(shape: str) -> tuple[str, str]:
+    """Operands and results of a shape "((operands), (results), ...)" or "(operand, result, ...)"."""
+    arrays = [f"{kind}[{sizes}]" for kind, sizes, _ in _ARRAY.findall(shape) if sizes or kind not in ("u32", "s32")]
+    middle = (len(arrays) + 1) // 2
+    return " ".join(arrays[:middle]), " ".join(arrays[middle:])
+
+
+def _kind(line: _Line) -> str:
+    if _is_collective(line.opcode):
+        return "collective"
+    if line.opcode in ("copy-start", "slice-start", "async-start", "send", "recv"):
+        return "copy"
+    if "tpu_custom_call" in line.text or "__gpu$" in line.text:
+        return "kernel"
+    if "convolution_algorithm_config" in line.text or line.opcode in ("convolution", "dot"):
+        return "product"
+    return "loop"
+
+
+def _part(text: str) -> str:
+    name = re.search(r'op_name="([^"]*)"', text)
+    found = name[1] if name else ""
+    return next((part for part, pattern in _PARTS if re.search(pattern, found)), "other")
+
+
+def _cycles(text: str) -> int:
+    found = re.search(r'"estimated_cycles":"(\d+)"', text)
+    return int(found[1]) if found else 0

@@ -1,0 +1,160 @@
+"""Prints a plan: for each phase a table with a column for each topology, then hours and cost of the run."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from train.planning.machines import CHIPS, CPU, Topology, read_topology
+from train.pretraining.cost_report import duration, size
+from train.pretraining.recipe import Phase
+
+
+def print_plans(plans: Sequence[dict[str, Any]], out: Console) -> None:
+    """Prints what `plan_run` found for each topology."""
+    for number in range(len(plans[0]["phases"])):
+        out.print(_phase_table(plans, number))
+    out.print(_run_table(plans))
+    for plan in plans:
+        for line in warnings_of(plan):
+            out.print(line, markup=False, soft_wrap=True)
+
+
+def _phase_table(plans: Sequence[dict[str, Any]], number: int) -> Table:
+    first = plans[0]["phases"][number]
+    table = Table(title=f"a step of {first['batch']:,} x {first['length']}, on each device")
+    table.add_column()
+    columns = []
+    for plan in plans:
+        table.add_column(plan["topology"], justify="right")
+        columns.append(phase_rows(plan, plan["phases"][number]))
+    for name in dict.fromkeys(name for column in columns for name in column):
+        table.add_row(name, *(column.get(name, "") for column in columns))
+    return table
+
+
+def phase_rows(plan: dict[str, Any], phase: dict[str, Any]) -> dict[str, str]:
+    """The rows of a phase's column: name -> text."""
+    mesh = ", ".join(f"{name} {size}" for name, size in plan["mesh"].items() if size > 1)
+    rows = {
+        "devices": f"{plan['devices']:,}" + (f" ({mesh})" if mesh else ""),
+        "rows at a time, parts of a step": f"{phase['device_rows']:,}, {phase['parts']:,}",
+    }
+    if (memory := phase["memory"]) is not None:
+        rows |= {
+            "memory: parameters": size(memory["parameters"]),
+            "memory: optimizer": size(memory["optimizer"]),
+            "memory: activations, gradients": size(memory["temporaries"]),
+            "memory: batch, padding, program": size(
+                memory["batch"] + memory["padding"] + memory["results"] + memory["program"]
+            ),
+        }
+    rows["memory: peak of all there is"] = _peak(phase)
+    rows["products of the step"] = f"{phase['flops'] / plan['devices'] / 1e12:,.3g} TFLOP"
+    extra = phase["flops_of_program"] / phase["flops"] - 1
+    if extra >= 0.005:
+        rows["products computed again"] = f"{extra:.1%}"
+    for one in phase["collectives"] or ():
+        if one["bytes"] >= 1e6:
+            rows[_exchange(one)] = f"{one['count']:,} x, {size(one['bytes'])}"
+    small = sum(one["count"] for one in phase["collectives"] or () if one["bytes"] < 1e6)
+    if small:
+        rows["exchanges below 1 MB a step"] = f"{small:,} x"
+    if phase["step_seconds"] is not None:
+        rows["step"] = seconds_between(*phase["step_seconds"])
+        rows["sequences a second, all chips"] = between(*phase["sequences_per_second"])
+        if phase["mfu"] is not None:
+            rows["MFU"] = _mfu(phase)
+    if phase["compile_seconds"] is not None:
+        rows["compiled here in"] = duration(phase["lower_seconds"] + phase["compile_seconds"])
+    return rows
+
+
+def _peak(phase: dict[str, Any]) -> str:
+    limit = size(phase["memory_limit"])
+    needed = f"more than {limit}" if phase["needed"] is None else f"{size(phase['needed'])} of {limit}"
+    return needed if phase["fits"] else f"{needed}: too big"
+
+
+def _exchange(one: dict[str, Any]) -> str:
+    where = "in a loop" if one["in_loop"] else "once"
+    return f"{one['kind']}, {where}, {'beside products' if one['asynchronous'] else 'waited for'}"
+
+
+def _run_table(plans: Sequence[dict[str, Any]]) -> Table:
+    steps = sum(phase["steps"] for phase in plans[0]["phases"])
+    table = Table(title=f"the run: {steps:,} steps")
+    for name in ("", "chips", "hours", "cost"):
+        table.add_column(name, justify="right" if name else "left")
+    for plan in plans:
+        hours = "-" if plan["hours"] is None else between(*plan["hours"])
+        table.add_row(
+            plan["topology"], f"{plan['chips']:,}", hours, "-" if plan["cost"] is None else between(*plan["cost"])
+        )
+    return table
+
+
+def print_fit(topology: Topology, phase: Phase, tried: Sequence[dict[str, Any]], out: Console) -> None:
+    """Prints the settings that `fit.fastest` tried for a phase, the best first."""
+    table = Table(title=f"{topology.name}: {phase.batch:,} x {phase.length}, the fastest that fits first")
+    for name in ("setting", "rows at a time", "memory", "step", "sequences a second", "MFU"):
+        table.add_column(name, justify="left" if name == "setting" else "right")
+    for one in tried:
+        memory = f"{size(one['needed'])} of {size(one['memory_limit'])}" if one["needed"] else "more than there is"
+        speed = ["too big", "", ""]
+        if one["fits"]:
+            speed = [seconds_between(*one["step_seconds"]), between(*one["sequences_per_second"]), _mfu(one)]
+        table.add_row(" ".join(one["words"]), f"{one['device_rows']:,} x {one['parts']:,}", memory, *speed)
+    out.print(table)
+
+
+def _mfu(phase: dict[str, Any]) -> str:
+    return "" if phase["mfu"] is None else f"{100 * phase['mfu'][0]:.0f} to {100 * phase['mfu'][1]:.0f} %"
+
+
+def warnings_of(plan: dict[str, Any]) -> list[str]:
+    """What a reader of a plan must know besides the figures: where it is an estimate, and what would fit."""
+    topology = read_topology(plan["topology"])
+    lines = []
+    if topology.kind == "gpu":
+        lines.append(
+            f"{plan['topology']}: an estimate. The step was lowered for CUDA and not compiled; the time is a share of "
+            "the peak, as published BERT runs reach it, and the memory of the activations comes from a rule"
+        )
+    if topology.chip == CPU:
+        lines.append(f"{plan['topology']}: virtual devices on the cores of this machine: a CPU's figures")
+    if topology.chip in ("v6e", "tpu7x"):
+        lines.append(f"{plan['topology']}: Google does not publish the clock of {topology.chip}; its times are rougher")
+    for phase in plan["phases"]:
+        if phase.get("fits") is False:
+            lines.append(_too_big(plan, phase))
+    return lines
+
+
+def _too_big(plan: dict[str, Any], phase: dict[str, Any]) -> str:
+    what = f"{plan['topology']}: {phase['device_rows']:,} rows of {phase['length']} at a time need"
+    limit = f"{size(phase['memory_limit'])} of a {_device(plan)}"
+    needs = f"more than the {limit}" if phase["needed"] is None else f"{size(phase['needed'])} of the {limit}"
+    found = [f"{' '.join(one['words'])} ({size(one['memory'])})" for one in phase["fits_with"]]
+    return f"{what} {needs}; {' or '.join(found)} fits" if found else f"{what} {needs}; nothing that was tried fits"
+
+
+def _device(plan: dict[str, Any]) -> str:
+    chip = read_topology(plan["topology"]).chip
+    return "device" if chip == CPU or CHIPS[chip].devices > 1 else "chip"
+
+
+def seconds_between(low: float, high: float) -> str:
+    """A range of seconds, in milliseconds below one."""
+    return f"{between(1e3 * low, 1e3 * high)} ms" if high < 1 else f"{between(low, high)} s"
+
+
+def between(low: float, high: float) -> str:
+    """A range in two digits or more: "41 to 62"."""
+    return f"{_short(low)} to {_short(high)}"
+
+
+def _short(value: float) -> str:
+    digits = 0 if value >= 10 else 1 if value >= 1 else 2
+    return f"{value:,.{digits}f}"

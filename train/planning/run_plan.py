@@ -1,0 +1,52 @@
+"""Plans a whole run on a topology: its phases, and the hours and cost of them all."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+
+from train.planning.fit import fitting
+from train.planning.machines import CPU, Topology
+from train.planning.planner import plan_phase, steps_on
+from train.pretraining.recipe import PretrainConfig
+from train.pretraining.source import DataSource
+
+
+def plan_run(config: PretrainConfig, data: DataSource, topology: Topology, price: float | None) -> dict[str, Any]:
+    """The figures of a run on a topology, as JSON values: sizes in bytes, times in seconds, ranges as [low, high].
+
+    Args:
+        config: of the run, with its final model.
+        data: for the shapes of its batches.
+        topology: the machine.
+        price: of a chip for an hour (of the machine, for "cpu"); None: the cost is null.
+
+    Raises:
+        UserError: the batch or the model cannot be split over the topology's devices.
+    """
+    steps = steps_on(config, data, topology)
+    phases = []
+    for phase in config.phases:
+        facts = plan_phase(steps, topology, phase, steps.parts_of(phase))
+        fits_with = None if facts["fits"] else fitting(config, data, topology, phase, facts["needed"])
+        phases.append(facts | {"fits_with": fits_with})
+    return {
+        "topology": topology.name,
+        "compiled": topology.kind != "gpu",
+        "chips": topology.chips,
+        "devices": steps.mesh.size,
+        "slices": topology.slices,
+        "mesh": dict(steps.mesh.shape),
+        "parameters": sum(leaf.size for leaf in jax.tree.leaves(steps.state.params)),
+        "phases": phases,
+        **_totals(phases, topology, price),
+    }
+
+
+def _totals(phases: Sequence[dict[str, Any]], topology: Topology, price: float | None) -> dict[str, Any]:
+    """Hours of all steps (evaluations, saves and starting not counted), and what they cost."""
+    if any(phase["step_seconds"] is None for phase in phases):
+        return {"hours": None, "cost": None}
+    hours = [sum(phase["steps"] * phase["step_seconds"][end] for phase in phases) / 3600 for end in (0, 1)]
+    rented = 1 if topology.kind == CPU else topology.chips
+    return {"hours": hours, "cost": None if price is None else [price * rented * each for each in hours]}
