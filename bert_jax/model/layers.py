@@ -157,40 +157,40 @@ class DropoutKey:
     Attributes:
         words: `key_words(key)`.
         site: number of the first site that uses it; two sites with the same words draw independent masks.
-        part, parts: see `rows_of_part`.
+        rows: uint32 [B], see `numbered_rows`; None numbers the rows 0, 1, 2, ...
     """
 
     words: Array
     site: int = struct.field(pytree_node=False, default=0)
-    part: Array | None = None
-    parts: int = struct.field(pytree_node=False, default=1)
+    rows: Array | None = None
 
     @classmethod
     def of(cls, key: Array) -> "DropoutKey":
-        """The seed that a JAX key gives, for the rows of the part that is being traced."""
-        part, parts = _PART.get()
-        return cls(key_words(key), part=part, parts=parts)
+        """The seed that a JAX key gives, for the rows that are being traced."""
+        return cls(key_words(key), rows=_ROWS.get())
 
     def at(self, offset: int) -> "DropoutKey":
         """The same key with its sites numbered from `site + offset`."""
-        return DropoutKey(self.words, self.site + offset, self.part, self.parts)
+        return DropoutKey(self.words, self.site + offset, self.rows)
 
 
-_PART: ContextVar[tuple[Array | None, int]] = ContextVar("part", default=(None, 1))
+_ROWS: ContextVar[Array | None] = ContextVar("rows", default=None)
 
 
 @contextmanager
-def rows_of_part(part: Array, parts: int) -> Iterator[None]:
-    """Within it, row r of an array draws the dropout of row `r * parts + part`, its number in the whole batch.
+def numbered_rows(rows: Array | None) -> Iterator[None]:
+    """Within it, row r of a batch draws the dropout of row `rows[r]`, its number in the whole batch.
 
-    So a batch that is computed in parts, of every `parts`-th row each, has the dropout that it has in one piece. (Where
-    a model makes several rows of one, as for multiple choice, the bits are others, but no two rows share them.)
+    So a part of a batch, on one device of many or after other parts, has the dropout that it has in the whole batch.
+
+    Args:
+        rows: uint32 [B]; None numbers them 0, 1, 2, ...
     """
-    token = _PART.set((part, parts))
+    token = _ROWS.set(rows)
     try:
         yield
     finally:
-        _PART.reset(token)
+        _ROWS.reset(token)
 
 
 def dropout(x: Array, rate: float, key: DropoutKey | None, site: int = 0) -> Array:
@@ -205,7 +205,7 @@ def dropout(x: Array, rate: float, key: DropoutKey | None, site: int = 0) -> Arr
     if key is None or rate == 0.0:
         return x
     with jax.named_scope("dropout"):
-        bits = dropout_bits(key.words, key.site + site, x.shape, key.part, key.parts)
+        bits = dropout_bits(key.words, key.site + site, x.shape, key.rows)
         keep = bits >= jnp.uint32(round(rate * 2**32))
         # 1 / 0.9 in bfloat16 is off by 0.15 %: scale in float32.
         return jnp.where(keep, x.astype(jnp.float32) * (1.0 / (1.0 - rate)), 0.0).astype(x.dtype)
@@ -214,11 +214,12 @@ def dropout(x: Array, rate: float, key: DropoutKey | None, site: int = 0) -> Arr
 _AXIS = 4096  # more than any length or width; the positions of [B, 256, 4096, 4096] still have distinct 32-bit numbers
 
 
-def dropout_bits(words: Array, site: int, shape: tuple[int, ...], part: Array | None = None, parts: int = 1) -> Array:
+def dropout_bits(words: Array, site: int, shape: tuple[int, ...], rows: Array | None = None) -> Array:
     """Random bits, a pure function of (key, site, row, position within the row).
 
     They do not depend on the devices, on the batch, or on the length to which it is padded: positions are numbered as
-    if every axis had `_AXIS` elements. With `part` the rows have the numbers that `rows_of_part` describes.
+    if every axis had `_AXIS` elements. `rows` has the numbers of the rows (`numbered_rows`); where a model makes
+    several rows of one, as for multiple choice, theirs follow from its number.
 
     The key, the site and the row on axis 0 each go through a mixing round, in two words, before the position is mixed
     in. With one word the streams would overlap: the masks of two steps would be shifts of one another, and 32 bits wrap
@@ -228,9 +229,12 @@ def dropout_bits(words: Array, site: int, shape: tuple[int, ...], part: Array | 
     Returns:
         uint32 of `shape`. The upper bits are the best mixed; comparison with a threshold depends mostly on them.
     """
-    row = lax.broadcasted_iota(jnp.uint32, shape, 0)
-    if part is not None:
-        row = row * jnp.uint32(parts) + part.astype(jnp.uint32)
+    if rows is None:
+        row = lax.broadcasted_iota(jnp.uint32, shape, 0)
+    else:
+        several = shape[0] // rows.shape[0]
+        numbers = rows[:, None] * jnp.uint32(several) + lax.iota(jnp.uint32, several)
+        row = numbers.reshape(-1, *(1 for _ in shape[1:]))
     first, second = (_mix(word ^ row) for word in _mix(words ^ jnp.uint32(site)))
     position = jnp.zeros(shape, jnp.uint32)
     for axis in range(1, len(shape)):

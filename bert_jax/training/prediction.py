@@ -9,7 +9,9 @@ import numpy as np
 from jax.sharding import Mesh
 
 from bert_jax.data.tasks.encoded import Batch as Plan
+from bert_jax.model.encoder import identity
 from bert_jax.training.objectives import Batch, Objective
+from bert_jax.training.own_rows import join_rows
 from bert_jax.training.sharding import MeshBatches, batch_shardings, gather_under_fsdp, replicated
 from bert_jax.training.step import apply_to, on_mesh
 
@@ -42,14 +44,19 @@ class PlannedBatches:
 
 
 def predict_step(
-    params: Any, batch: Batch, *, model: nn.Module, objective: Objective, use_params: Callable[[Any], Any] = lambda p: p
+    params: Any, batch: Batch, *, model: nn.Module, objective: Objective, mesh: Mesh | None = None
 ) -> dict[str, Any]:
     """The model's logits by name, without dropout.
 
     If the batch has targets, "sums" contains the objective's "loss" on this batch, and "share": the batch's weight in
     the mean over several batches.
     """
-    output = apply_to(model, use_params(params), batch, deterministic=True)
+    use_params = identity if mesh is None else gather_under_fsdp(mesh)
+
+    def outputs(params: Any, batch: Batch) -> Any:
+        return apply_to(model, use_params(params), batch, deterministic=True)
+
+    output = (outputs if mesh is None else join_rows(mesh, outputs))(params, batch)
     found: dict[str, Any] = {name: getattr(output, name) for name in _NAMES if hasattr(output, name)}
     if any(name in batch for name in TARGETS):
         denominators = objective.denominators(batch)
@@ -65,7 +72,7 @@ class Predictor:
         used, self._mesh = on_mesh(model, mesh), mesh
 
         def step(params: Any, batch: Batch, objective: Objective) -> dict[str, Any]:
-            return predict_step(params, batch, model=used, objective=objective, use_params=gather_under_fsdp(mesh))
+            return predict_step(params, batch, model=used, objective=objective, mesh=mesh)
 
         self._objective = objective
         self._step = jax.jit(step, in_shardings=(None, batch_shardings(mesh), None), out_shardings=replicated(mesh))

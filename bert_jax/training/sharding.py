@@ -15,8 +15,7 @@ from jax.sharding import PartitionSpec as P
 
 from bert_jax.config import BertConfig
 from bert_jax.errors import UserError
-from bert_jax.model.fused_loss import ROWS_AT_ONCE, fused_cross_entropy
-from bert_jax.model.heads import Undecoded
+from bert_jax.model.fused_loss import fused_cross_entropy
 from bert_jax.model.losses import FusedLoss
 from bert_jax.shown import ShownConfig
 
@@ -98,6 +97,11 @@ def on_slices(sizes: tuple[int, int, int], devices: Sequence[Any]) -> np.ndarray
 def batch_pieces(mesh: Mesh) -> int:
     """The number of parts that the rows of a batch are split into, data x fsdp; the devices of tensor share a part."""
     return math.prod(mesh.shape[axis] for axis in BATCH_AXES)
+
+
+def splits_rows(mesh: Mesh) -> bool:
+    """Whether the devices differ only in their rows, so that `own_rows` says what each of them computes."""
+    return mesh.size > 1 and mesh.shape["tensor"] == 1
 
 
 @dataclass(frozen=True)
@@ -213,9 +217,14 @@ def gather_under_fsdp(mesh: Mesh) -> Callable[[Any], Any]:
     """A function for `train_step(..., use_params=...)`, from the stored parameters to those that the step uses.
 
     Under fsdp it gathers each parameter before its use. So the backward pass sums each gradient and then splits it into
-    the parameter's layout (a reduce-scatter, if the compiler has one). Without it the compiler compares sizes: if the
-    weights are larger than the activations, it gathers the activations of the global batch on every device instead.
+    the parameter's layout (a reduce-scatter). Without it the compiler compares sizes: if the weights are larger than
+    the activations, it gathers the activations of the global batch on every device instead.
+
+    If the mesh `splits_rows`, the function is for use on a device's own pieces, within `own_rows`.
     """
+
+    if splits_rows(mesh):
+        return lambda params: jax.tree.map(_gather, params, state_shardings(params, mesh))
 
     def use(params: Any) -> Any:
         stored = state_shardings(params, mesh)
@@ -226,37 +235,19 @@ def gather_under_fsdp(mesh: Mesh) -> Callable[[Any], Any]:
     return use
 
 
+def _gather(piece: jax.Array, layout: NamedSharding) -> jax.Array:
+    for axis, name in enumerate(layout.spec):
+        if name == "fsdp" and layout.mesh.shape[name] > 1:
+            piece = jax.lax.all_gather(piece, name, axis=axis, tiled=True)
+    return piece
+
+
 def fused_loss_on(mesh: Mesh) -> FusedLoss | None:
-    """`fused_cross_entropy` on each device's own rows, for `Pretraining(fused=...)`.
+    """`fused_cross_entropy`, for `Pretraining(fused=...)`; None if the vocabulary is split over tensor.
 
-    Without this the compiler would gather rows to form chunks, or sum the table's gradient over the devices once per
-    chunk; here it is summed once. Returns None if the vocabulary is split over tensor: the loss without fusion then
-    splits the logits too, so that each device has only its share.
+    The loss without fusion then splits the logits too, so that each device has only its share.
     """
-    if mesh.shape["tensor"] > 1:
-        return None
-    return fused_cross_entropy if mesh.size == 1 else _FusedLoss(mesh)
-
-
-@dataclass(frozen=True)
-class _FusedLoss:
-    mesh: Mesh
-    rows_at_once: int = ROWS_AT_ONCE
-
-    def __call__(
-        self, undecoded: Undecoded, labels: jax.Array, weights: jax.Array
-    ) -> tuple[jax.Array, jax.Array, jax.Array]:
-        def of_rows(x: jax.Array, labels: jax.Array, weights: jax.Array, *decoder: jax.Array) -> jax.Array:
-            own = Undecoded(x, *decoder, dtype=undecoded.dtype)
-            sums = fused_cross_entropy(own, labels, weights, rows_at_once=self.rows_at_once)
-            return jax.numpy.stack(sums)[None]
-
-        rows, whole = P(BATCH_AXES), P()
-        of_devices = jax.shard_map(
-            of_rows, mesh=self.mesh, in_specs=(rows, rows, rows, whole, whole), out_specs=rows, check_vma=False
-        )
-        loss, weight, correct = of_devices(undecoded.x, labels, weights, undecoded.table, undecoded.bias).sum(0)
-        return loss, weight, correct
+    return None if mesh.shape["tensor"] > 1 else fused_cross_entropy
 
 
 def padded_vocab_size(vocab_size: int, mesh: Mesh) -> int:

@@ -15,8 +15,9 @@ from jax.sharding import Mesh, SingleDeviceSharding
 
 from bert_jax.errors import UserError
 from bert_jax.model.encoder import identity
-from bert_jax.model.layers import rows_of_part
+from bert_jax.model.layers import numbered_rows
 from bert_jax.training.objectives import PRETRAINING, Batch, Metrics, Objective, Pretraining
+from bert_jax.training.own_rows import sum_gradients, sum_over_rows
 from bert_jax.training.schedules import Schedule
 from bert_jax.training.sharding import (
     batch_shardings,
@@ -25,6 +26,7 @@ from bert_jax.training.sharding import (
     gather_under_fsdp,
     padded_vocab_size,
     replicated,
+    splits_rows,
     state_shardings,
 )
 
@@ -103,6 +105,7 @@ def train_step(
     schedule: Schedule,
     accumulation: int = 1,
     use_params: Callable[[Any], Any] = identity,
+    over_rows: Callable[[Any], Any] = identity,
 ) -> tuple[TrainState, Metrics]:
     """One update; by default of masked LM + next sentence prediction (https://arxiv.org/abs/1810.04805, A.2).
 
@@ -123,6 +126,7 @@ def train_step(
             its rows have the dropout that they have in the whole batch.
         use_params: function from the stored parameters to those the model is applied to; on a mesh
             `gather_under_fsdp`.
+        over_rows: on a mesh `own_rows.sum_gradients`.
 
     Returns:
         The next state, and float32 or int32 scalars: loss, the objective's metrics (mlm_loss, mlm_accuracy, nsp_loss,
@@ -131,12 +135,12 @@ def train_step(
     Raises:
         UserError: `accumulation` does not divide the rows of the batch.
     """
-    denominators = objective.denominators(batch)
-    loss_of = partial(_loss, model=model, objective=objective, denominators=denominators, use_params=use_params)
-    gradients_of = jax.value_and_grad(loss_of, has_aux=True)
     dropout_key = jax.random.fold_in(key, state.step)
     dropout_key = jax.random.fold_in(dropout_key, 0)  # as always, so that a run goes on with the dropout it began with
-    (loss, sums), grads = _accumulate(gradients_of, state.params, batch, dropout_key, accumulation)
+    gradients_of = partial(_gradients, model=model, accumulation=accumulation, use_params=use_params)
+    (loss, sums), grads = over_rows(gradients_of)(
+        state.params, objective, objective.denominators(batch), dropout_key, batch
+    )
 
     with jax.named_scope("update"):
         grad_norm = optax.tree.norm(grads)
@@ -165,20 +169,30 @@ def train_step(
     }
 
 
-def _loss(
+def _gradients(
     params: Any,
-    batch: Batch,
-    key: Array,
-    *,
-    model: nn.Module,
     objective: Objective,
     denominators: dict[str, Array],
+    key: Array,
+    batch: Batch,
+    rows: Array | None = None,
+    *,
+    model: nn.Module,
+    accumulation: int,
     use_params: Callable[[Any], Any],
-) -> tuple[Array, dict[str, Array]]:
-    """The contribution of `batch` to the loss of a whole batch with these denominators, and its sums."""
-    apply = partial(apply_to, model, use_params(params), batch, deterministic=False, rngs={"dropout": key})
-    sums = objective.sums(apply, batch)
-    return objective.loss(sums, denominators), sums
+) -> Any:
+    """What `batch` adds to the loss of a whole batch with these denominators, to its sums, and to the gradients.
+
+    `rows` has the numbers of the rows in the whole batch (`numbered_rows`).
+    """
+
+    def loss(params: Any, batch: Batch, rows: Array | None) -> tuple[Array, dict[str, Array]]:
+        apply = partial(apply_to, model, use_params(params), batch, deterministic=False, rngs={"dropout": key})
+        with numbered_rows(rows):
+            sums = objective.sums(apply, batch)
+        return objective.loss(sums, denominators), sums
+
+    return _accumulate(jax.value_and_grad(loss, has_aux=True), params, batch, rows, accumulation)
 
 
 def apply_to(model: nn.Module, params: Any, batch: Batch, **options: Any) -> Any:
@@ -187,28 +201,26 @@ def apply_to(model: nn.Module, params: Any, batch: Batch, **options: Any) -> Any
     return model.apply({"params": params}, *inputs, **options)
 
 
-def _accumulate(gradients_of: Callable[..., Any], params: Any, batch: Batch, key: Array, parts: int) -> Any:
-    """The sum of `gradients_of(params, part, key)` over the parts of the batch, one after the other."""
-    rows = batch["input_ids"].shape[0]
-    if rows % parts:
-        raise UserError(f"a batch of {rows} rows cannot be split into accumulation={parts} equal parts")
+def _accumulate(gradients_of: Callable[..., Any], params: Any, batch: Batch, rows: Array | None, parts: int) -> Any:
+    """The sum of `gradients_of(params, part, its rows)` over the parts of the batch, one after the other."""
+    count = batch["input_ids"].shape[0]
+    if count % parts:
+        raise UserError(f"a batch of {count} rows cannot be split into accumulation={parts} equal parts")
     if parts == 1:
-        return gradients_of(params, batch, key)
+        return gradients_of(params, batch, rows)
 
     def split(x: Array) -> Array:
         # Neighbouring rows go to different parts, so that each device already has its rows of every part.
-        return jnp.moveaxis(x.reshape(rows // parts, parts, *x.shape[1:]), 1, 0)
+        return jnp.moveaxis(x.reshape(count // parts, parts, *x.shape[1:]), 1, 0)
 
     def add(total: Any, part: tuple[Batch, Array]) -> tuple[Any, None]:
-        micro_batch, number = part
-        with rows_of_part(number, parts):
-            gradients = gradients_of(params, micro_batch, key)
-        return jax.tree.map(jnp.add, total, gradients), None
+        return jax.tree.map(jnp.add, total, gradients_of(params, *part)), None
 
-    micro_batches = jax.tree.map(split, batch), jnp.arange(parts)
-    shapes = jax.eval_shape(gradients_of, params, jax.tree.map(lambda x: x[0], micro_batches[0]), key)
+    rows = jnp.arange(count, dtype=jnp.uint32) if rows is None else rows
+    of_parts = jax.tree.map(split, (batch, rows))
+    shapes = jax.eval_shape(gradients_of, params, *jax.tree.map(lambda x: x[0], of_parts))
     zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
-    return jax.lax.scan(add, zeros, micro_batches)[0]
+    return jax.lax.scan(add, zeros, of_parts)[0]
 
 
 def eval_step(
@@ -248,7 +260,12 @@ def compile_train_step(
 
     def step_on_mesh(state: TrainState, batch: Batch, key: Array, *objective: Objective) -> tuple[TrainState, Metrics]:
         check_sizes(model.config, mesh, batch_size=batch["input_ids"].shape[0], accumulation=accumulation)
-        return step(state, batch, key, *objective, model=used, use_params=gather_under_fsdp(mesh))
+        return step(
+            *(state, batch, key, *objective),
+            model=used,
+            use_params=gather_under_fsdp(mesh),
+            over_rows=sum_gradients(mesh),
+        )
 
     state = state_shardings(_abstract(model, tx), mesh)
     everywhere = replicated(mesh)
@@ -269,11 +286,14 @@ def compile_eval_step(
         return jax.jit(partial(eval_step, model=model, pretraining=pretraining))
     used = on_mesh(model, mesh)
     step = partial(eval_step, model=used, use_params=gather_under_fsdp(mesh), pretraining=pretraining)
+    step = sum_over_rows(mesh, step)
     return jax.jit(step, in_shardings=(None, batch_shardings(mesh)), out_shardings=replicated(mesh))
 
 
 def on_mesh(model: nn.Module, mesh: Mesh) -> nn.Module:
     """The model for a mesh: activations sharded like the batch, and a vocabulary padded to a size that divides."""
     check_sizes(model.config, mesh)
+    if splits_rows(mesh):  # the model sees the rows of one device
+        return model
     config = model.config.replace(vocab_size=padded_vocab_size(model.config.vocab_size, mesh))
     return model.clone(config=config, constrain=constrain_activations(mesh))

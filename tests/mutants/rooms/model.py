@@ -112,8 +112,8 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         LAYERS,
-        "row = row * jnp.uint32(parts) + part.astype(jnp.uint32)",
-        "row = row + part.astype(jnp.uint32) * 65_536",
+        "numbers = rows[:, None] * jnp.uint32(several) + lax.iota(jnp.uint32, several)",
+        "numbers = lax.iota(jnp.uint32, shape[0]) + rows[0] * 65_536",
         "the number of parts, and with it that of the devices, changes the dropout",
         ("tests/training/test_step.py::test_accumulation_equals_the_whole_batch",),
     ),

@@ -6,6 +6,7 @@ STEP = "bert_jax/training/step.py"
 OPTIMIZER = "bert_jax/training/optimizer.py"
 SCHEDULES = "bert_jax/training/schedules.py"
 SHARDING = "bert_jax/training/sharding.py"
+OWN_ROWS = "bert_jax/training/own_rows.py"
 DIRECTORY = "bert_jax/training/checkpoint/step_directory.py"
 MANIFEST = "bert_jax/training/checkpoint/manifest.py"
 OF_OPTIMIZER = "tests/training/test_optimizer.py"
@@ -136,22 +137,23 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         STEP,
-        "with rows_of_part(number, parts):",
-        "with rows_of_part(number * 0, parts):",
+        "        with numbered_rows(rows):",
+        "        with numbered_rows(rows if rows is None else rows * 0):",
         "each micro-batch drops the same",
         (f"{OF_STEP}::test_micro_batches_draw_different_dropout",),
     ),
     Mutant(
         STEP,
-        "jnp.moveaxis(x.reshape(rows // parts, parts, *x.shape[1:]), 1, 0)",
-        "jnp.stack([x[: rows // parts]] * parts)",
+        "jnp.moveaxis(x.reshape(count // parts, parts, *x.shape[1:]), 1, 0)",
+        "jnp.stack([x[: count // parts]] * parts)",
         "accumulation takes the first part of the batch again and again",
         (f"{OF_STEP}::test_accumulation_equals_the_whole_batch",),
     ),
     Mutant(
         STEP,
-        "denominators = objective.denominators(batch)",
-        "denominators = objective.denominators({k: v[: len(v) // accumulation] for k, v in batch.items()})",
+        "state.params, objective, objective.denominators(batch), dropout_key, batch",
+        "*(state.params, objective),"
+        "objective.denominators({k: v[: len(v) // accumulation] for k, v in batch.items()}), dropout_key, batch",
         "each part divides by its own size, so that the gradient grows with the accumulation",
         (f"{OF_STEP}::test_accumulation_divides_by_the_whole_batchs_denominators",),
     ),
@@ -161,6 +163,27 @@ MUTANTS: tuple[Mutant, ...] = (
         '"grad_norm": optax.tree.norm(updates),',
         "the norm that is told is that of the update",
         (f"{OF_STEP}::test_gradient_norm_is_reported_before_clipping",),
+    ),
+    Mutant(
+        OWN_ROWS,
+        "return lax.psum(sums, BATCH_AXES), jax.tree.map(_add_up, gradients, pieces)",
+        "return lax.psum(sums, BATCH_AXES), gradients",
+        "each device updates the parameters by its own gradient",
+        (f"{OF_SHARDING}::test_gradients_are_those_of_one_device",),
+    ),
+    Mutant(
+        OWN_ROWS,
+        ")(params, objective, denominators, key, batch, _numbers(batch))",
+        ")(params, objective, denominators, key, batch, _numbers(batch) * 0)",
+        "all devices drop the same, and all rows",
+        (f"{OF_SHARDING}::test_loss_is_that_of_one_device",),
+    ),
+    Mutant(
+        SHARDING,
+        'if name == "fsdp" and layout.mesh.shape[name] > 1:',
+        'if name == "fsdp":',
+        "parameters that are whole are gathered from one device, in every part of a batch",
+        (f"{OF_SHARDING}::test_each_gradient_is_added_up_once_and_not_in_every_part",),
     ),
     Mutant(
         SHARDING,
@@ -203,13 +226,6 @@ MUTANTS: tuple[Mutant, ...] = (
         '"mlm_head/bias": 0.0}',
         "words that only pad the vocabulary take part in the softmax",
         (f"{OF_SHARDING}::test_a_vocabulary_that_does_not_divide_is_padded_in_the_step_and_nowhere_else",),
-    ),
-    Mutant(
-        SHARDING,
-        "undecoded.bias).sum(0)",
-        "undecoded.bias).mean(0)",
-        "the fused loss is the mean over devices and not their sum",
-        (f"{OF_SHARDING}::test_loss_is_that_of_one_device[data2-fsdp2-accumulation2-fused]",),
     ),
     Mutant(
         DIRECTORY,

@@ -1,0 +1,90 @@
+"""Compute with each device's own rows of the batch, and add up over the devices what that gives: once, at the end.
+
+The compiler could place these sums too, but it adds up the token table twice, and where gradients are accumulated it
+does so in every part. Where the mesh splits only rows (`splits_rows`), `jax.shard_map` says what each device computes.
+With tensor > 1 the compiler partitions the step (`sharding.constrain_activations`).
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+from jax.sharding import Mesh
+from jax.sharding import PartitionSpec as P
+
+from bert_jax.training.sharding import BATCH_AXES, splits_rows, state_shardings
+
+_ROWS = P(BATCH_AXES)
+
+
+def sum_gradients(mesh: Mesh) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """A transformation for `train_step(..., over_rows=...)`, which must be called in a program compiled for the mesh.
+
+    It turns `f(params, objective, denominators, key, batch, rows)`, which returns sums over the rows and the gradients
+    of `params`, into a function without `rows` that returns those of the whole batch. Each device gets the pieces of
+    `params` and `objective` that the partition table gives it, and the numbers of its rows. A gradient is added up
+    over the axes that do not split its parameter; `gather_under_fsdp` has added up the others.
+    """
+    if not splits_rows(mesh):
+        return lambda f: f
+
+    def over_rows(f: Callable[..., Any]) -> Callable[..., Any]:
+        def of_batch(params: Any, objective: Any, denominators: Any, key: Array, batch: dict[str, Array]) -> Any:
+            pieces = _layouts(params, mesh)
+
+            def of_device(*arguments: Any) -> Any:
+                sums, gradients = f(*arguments)
+                return lax.psum(sums, BATCH_AXES), jax.tree.map(_add_up, gradients, pieces)
+
+            return jax.shard_map(
+                of_device,
+                mesh=mesh,
+                in_specs=(pieces, _layouts(objective, mesh), P(), P(), _ROWS, _ROWS),
+                out_specs=(P(), pieces),
+                check_vma=False,
+            )(params, objective, denominators, key, batch, _numbers(batch))
+
+        return of_batch
+
+    return over_rows
+
+
+def sum_over_rows(mesh: Mesh, f: Callable[..., Any]) -> Callable[..., Any]:
+    """`f(params, batch)`, whose results are sums over the rows, for a batch split over the mesh."""
+    if not splits_rows(mesh):
+        return f
+
+    def of_batch(params: Any, batch: dict[str, Array]) -> Any:
+        def of_device(params: Any, batch: dict[str, Array]) -> Any:
+            return lax.psum(f(params, batch), BATCH_AXES)
+
+        in_specs = _layouts(params, mesh), _ROWS
+        return jax.shard_map(of_device, mesh=mesh, in_specs=in_specs, out_specs=P(), check_vma=False)(params, batch)
+
+    return of_batch
+
+
+def join_rows(mesh: Mesh, f: Callable[..., Any]) -> Callable[..., Any]:
+    """`f(params, batch)`, whose results have a row for each row of the batch, for a batch split over the mesh."""
+    if not splits_rows(mesh):
+        return f
+
+    def of_batch(params: Any, batch: dict[str, Array]) -> Any:
+        in_specs = _layouts(params, mesh), _ROWS
+        return jax.shard_map(f, mesh=mesh, in_specs=in_specs, out_specs=_ROWS, check_vma=False)(params, batch)
+
+    return of_batch
+
+
+def _layouts(tree: Any, mesh: Mesh) -> Any:
+    return jax.tree.map(lambda sharding: sharding.spec, state_shardings(tree, mesh))
+
+
+def _add_up(gradient: Array, pieces: P) -> Array:
+    return lax.psum(gradient, tuple(axis for axis in BATCH_AXES if axis not in pieces))
+
+
+def _numbers(batch: dict[str, Array]) -> Array:
+    return jnp.arange(batch["input_ids"].shape[0], dtype=jnp.uint32)
