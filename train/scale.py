@@ -8,6 +8,7 @@ computes 16 rows at a time, and that a step has 8 such parts. "at most 256" mean
 number of devices, and that 256 is the nearest that fits.
 """
 
+import math
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -42,8 +43,8 @@ def table_of(configs: dict[str, PretrainConfig], devices: Sequence[int]) -> list
 
 
 def _cell(config: PretrainConfig, length: int, batch: int, devices: int) -> str:
-    data, fsdp, tensor = mesh_sizes(config.mesh, devices)
-    pieces = data * fsdp
+    *rows, tensor = mesh_sizes(config.mesh, devices)
+    pieces = math.prod(rows)
     if batch % pieces:
         return f"at most {devices_that_fit(batch, pieces) * tensor:,}"
     parts = config.parts_of(length, batch, pieces)

@@ -13,19 +13,23 @@ import jax.numpy as jnp
 from jax import Array, lax
 from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
+from jax.typing import DTypeLike
 
-from bert_jax.training.sharding import BATCH_AXES, splits_rows, state_shardings
+from bert_jax.training.sharding import BATCH_AXES, PIECES, gather, path_string, place_of, splits_rows, state_shardings
 
 _ROWS = P(BATCH_AXES)
 
 
-def sum_gradients(mesh: Mesh) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def sum_gradients(mesh: Mesh, dtype: DTypeLike = jnp.float32) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """A transformation for `train_step(..., over_rows=...)`, which must be called in a program compiled for the mesh.
 
     It turns `f(params, objective, denominators, key, batch, rows)`, which returns sums over the rows and the gradients
-    of `params`, into a function without `rows` that returns those of the whole batch. Each device gets the pieces of
-    `params` and `objective` that the partition table gives it, and the numbers of its rows. A gradient is added up
-    over the axes that do not split its parameter; `gather_under_fsdp` has added up the others.
+    of `params`, into a function without `rows` that returns those of the whole batch. Each device has the pieces of
+    `params` and `objective` that the partition table gives it, and gathers those that are split over zero. A gradient
+    is summed over the axes that do not split its parameter, and scattered over zero, in float32; the backward pass of
+    `gather_under_fsdp` does the same over fsdp.
+
+    `dtype`: the type in which matrices are gathered over zero, that of the products' operands.
     """
     if not splits_rows(mesh):
         return lambda f: f
@@ -34,9 +38,17 @@ def sum_gradients(mesh: Mesh) -> Callable[[Callable[..., Any]], Callable[..., An
         def of_batch(params: Any, objective: Any, denominators: Any, key: Array, batch: dict[str, Array]) -> Any:
             pieces = _layouts(params, mesh)
 
-            def of_device(*arguments: Any) -> Any:
-                sums, gradients = f(*arguments)
-                return lax.psum(sums, BATCH_AXES), jax.tree.map(_add_up, gradients, pieces)
+            def of_device(params: Any, objective: Any, *others: Any) -> Any:
+                whole = (gather(pieces, mesh, "zero", dtype) for pieces in (params, objective))
+                sums, gradients = f(*whole, *others)
+                return lax.psum(sums, BATCH_AXES), jax.tree_util.tree_map_with_path(add_up, gradients)
+
+            def add_up(path: Any, gradient: Array) -> Array:
+                places = {axis: place_of(axis, path_string(path), mesh) for axis in PIECES}
+                if places["zero"] is not None:
+                    gradient = lax.psum_scatter(gradient, "zero", scatter_dimension=places["zero"], tiled=True)
+                others = [axis for axis in BATCH_AXES if mesh.shape[axis] > 1 and places.get(axis) is None]
+                return lax.psum(gradient, others) if others else gradient
 
             return jax.shard_map(
                 of_device,
@@ -58,7 +70,7 @@ def sum_over_rows(mesh: Mesh, f: Callable[..., Any]) -> Callable[..., Any]:
 
     def of_batch(params: Any, batch: dict[str, Array]) -> Any:
         def of_device(params: Any, batch: dict[str, Array]) -> Any:
-            return lax.psum(f(params, batch), BATCH_AXES)
+            return lax.psum(f(gather(params, mesh, "zero"), batch), BATCH_AXES)
 
         in_specs = _layouts(params, mesh), _ROWS
         return jax.shard_map(of_device, mesh=mesh, in_specs=in_specs, out_specs=P(), check_vma=False)(params, batch)
@@ -72,18 +84,17 @@ def join_rows(mesh: Mesh, f: Callable[..., Any]) -> Callable[..., Any]:
         return f
 
     def of_batch(params: Any, batch: dict[str, Array]) -> Any:
+        def of_device(params: Any, batch: dict[str, Array]) -> Any:
+            return f(gather(params, mesh, "zero"), batch)
+
         in_specs = _layouts(params, mesh), _ROWS
-        return jax.shard_map(f, mesh=mesh, in_specs=in_specs, out_specs=_ROWS, check_vma=False)(params, batch)
+        return jax.shard_map(of_device, mesh=mesh, in_specs=in_specs, out_specs=_ROWS, check_vma=False)(params, batch)
 
     return of_batch
 
 
 def _layouts(tree: Any, mesh: Mesh) -> Any:
     return jax.tree.map(lambda sharding: sharding.spec, state_shardings(tree, mesh))
-
-
-def _add_up(gradient: Array, pieces: P) -> Array:
-    return lax.psum(gradient, tuple(axis for axis in BATCH_AXES if axis not in pieces))
 
 
 def _numbers(batch: dict[str, Array]) -> Array:

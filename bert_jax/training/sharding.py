@@ -12,6 +12,7 @@ import numpy as np
 from jax.experimental import mesh_utils
 from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
+from jax.typing import DTypeLike
 
 from bert_jax.config import BertConfig
 from bert_jax.errors import UserError
@@ -19,8 +20,10 @@ from bert_jax.model.fused_loss import fused_cross_entropy
 from bert_jax.model.losses import FusedLoss
 from bert_jax.shown import ShownConfig
 
-AXES = ("data", "fsdp", "tensor")
-BATCH_AXES = ("data", "fsdp")
+AXES = ("data", "fsdp", "zero", "tensor")
+BATCH_AXES = ("data", "fsdp", "zero")
+PIECES = ("fsdp", "zero")
+"""The axes that split parameters; a device gathers the pieces of zero first, which are neighbours."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -30,15 +33,17 @@ class MeshConfig(ShownConfig):
     data     number of copies of the parameters; each copy gets its own rows of the batch
     fsdp     number of pieces of parameters and moments; each device with a piece also gets its own rows of the batch
     tensor   number of pieces of attention heads, feed-forward columns and vocabulary; all devices get the same rows
+    zero     as fsdp, but each device gathers all parameters at once, at the start of a step (ZeRO-1)
     """
 
     data: int = -1
     fsdp: int = 1
     tensor: int = 1
+    zero: int = 1
 
 
 def make_mesh(config: MeshConfig | None = None, devices: Sequence[Any] | None = None) -> Mesh:
-    """A mesh with the axes data, fsdp, tensor (of type Auto: the compiler shards what the table does not determine).
+    """A mesh with the axes `AXES` (of type Auto: the compiler shards what the table does not determine).
 
     `devices` is a sequence of jax.Device; None means all devices of all processes. Raises UserError if the product of
     the sizes is not the number of devices, or if data is not a multiple of the number of slices (see `on_slices`).
@@ -46,12 +51,15 @@ def make_mesh(config: MeshConfig | None = None, devices: Sequence[Any] | None = 
     config = config or MeshConfig()
     devices = jax.devices() if devices is None else devices
     placed = on_slices(mesh_sizes(config, len(devices)), devices)
-    return Mesh(placed, AXES, axis_types=(AxisType.Auto,) * 3)
+    return Mesh(placed, AXES, axis_types=(AxisType.Auto,) * len(AXES))
 
 
-def mesh_sizes(config: MeshConfig, count: int) -> tuple[int, int, int]:
-    """The sizes of data, fsdp and tensor on `count` devices; raises UserError if their product is another number."""
-    sizes = [config.data, config.fsdp, config.tensor]
+def mesh_sizes(config: MeshConfig, count: int) -> tuple[int, int, int, int]:
+    """The sizes of `AXES` on `count` devices.
+
+    Raises UserError if their product is another number, or if both zero and tensor are above 1.
+    """
+    sizes = [getattr(config, axis) for axis in AXES]
     asked = _named(config)
     if any(size < 1 and size != -1 for size in sizes) or sizes.count(-1) > 1:
         raise UserError(f"{asked}: sizes must be at least 1; one of them may be -1 (all remaining devices)")
@@ -60,16 +68,19 @@ def mesh_sizes(config: MeshConfig, count: int) -> tuple[int, int, int]:
         sizes[sizes.index(-1)] = count // known
     if math.prod(sizes) != count:
         raise UserError(f"{asked}: the product of the sizes must be the number of devices, which is {count}")
-    data, fsdp, tensor = sizes
-    return data, fsdp, tensor
+    data, fsdp, zero, tensor = sizes
+    if zero > 1 and tensor > 1:
+        raise UserError(f"{asked}: zero splits whole models over devices; with tensor use fsdp={fsdp * zero} instead")
+    return data, fsdp, zero, tensor
 
 
 def _named(config: MeshConfig) -> str:
-    return f"mesh data={config.data}, fsdp={config.fsdp}, tensor={config.tensor}"
+    zero = f", zero={config.zero}" if config.zero != 1 else ""
+    return f"mesh data={config.data}, fsdp={config.fsdp}, tensor={config.tensor}{zero}"
 
 
-def on_slices(sizes: tuple[int, int, int], devices: Sequence[Any]) -> np.ndarray:
-    """The devices as an array [data, fsdp, tensor] in which fsdp and tensor never leave a slice.
+def on_slices(sizes: tuple[int, int, int, int], devices: Sequence[Any]) -> np.ndarray:
+    """The devices as an array [data, fsdp, zero, tensor] in which only data goes from one slice to another.
 
     A slice is what a fast network joins: a slice of a TPU pod, or the GPUs of a node. Several slices share a slower
     network, which then only carries the sums of gradients over data, once a step. JAX orders the devices within a
@@ -80,9 +91,9 @@ def on_slices(sizes: tuple[int, int, int], devices: Sequence[Any]) -> np.ndarray
     members = collections.Counter(getattr(device, "slice_index", 0) for device in devices)
     if len(members) == 1:
         return mesh_utils.create_device_mesh(sizes, devices, allow_split_physical_axes=True)
-    data, fsdp, tensor = sizes
+    data, *within = sizes
     slices, smallest, largest = len(members), min(members.values()), max(members.values())
-    asked = _named(MeshConfig(*sizes))
+    asked = _named(MeshConfig(**dict(zip(AXES, sizes, strict=True))))
     if smallest != largest:
         raise UserError(f"{asked}: found slices of {smallest} to {largest} devices; all must have the same number")
     if data % slices:
@@ -90,12 +101,12 @@ def on_slices(sizes: tuple[int, int, int], devices: Sequence[Any]) -> np.ndarray
             f"{asked}: the devices are in {slices} slices of {largest}, and fsdp and tensor must stay within a slice; "
             f"say mesh.data=-1, with mesh.fsdp x mesh.tensor one of: {_divisors(largest, largest)}"
         )
-    inside, between = (data // slices, fsdp, tensor), (slices, 1, 1)
+    inside, between = (data // slices, *within), (slices, 1, 1, 1)
     return mesh_utils.create_hybrid_device_mesh(inside, between, devices, allow_split_physical_axes=True)
 
 
 def batch_pieces(mesh: Mesh) -> int:
-    """The number of parts that the rows of a batch are split into, data x fsdp; the devices of tensor share a part."""
+    """The number of parts that the rows of a batch are split into; the devices of tensor share a part."""
     return math.prod(mesh.shape[axis] for axis in BATCH_AXES)
 
 
@@ -118,26 +129,26 @@ class Rule:
 PARTITION_TABLE: tuple[Rule, ...] = (
     # The size of a published vocabulary (30522 = 2 * 3 * 5087) seldom divides. Each tensor device then stores all rows,
     # and the training step pads and splits them (`_padded`).
-    Rule("embeddings/word_embeddings", (P("tensor", "fsdp"), P(None, "fsdp"))),
-    Rule("embeddings/(position|token_type)_embeddings", (P(None, "fsdp"),)),
-    Rule("encoder/projection/kernel", (P("fsdp", None),)),
+    Rule("embeddings/word_embeddings", (P("tensor", PIECES), P(None, PIECES))),
+    Rule("embeddings/(position|token_type)_embeddings", (P(None, PIECES),)),
+    Rule("encoder/projection/kernel", (P(PIECES, None),)),
     Rule("encoder/projection/bias", (P(),)),
     Rule("LayerNorm/(scale|bias)", (P(),)),
-    Rule("(cross_)?attention/(query|key|value)/kernel", (P("fsdp", "tensor"),)),
+    Rule("(cross_)?attention/(query|key|value)/kernel", (P(PIECES, "tensor"),)),
     Rule("(cross_)?attention/(query|key|value)/bias", (P("tensor"),)),
-    Rule("(cross_)?attention/output/kernel", (P("tensor", "fsdp"),)),
+    Rule("(cross_)?attention/output/kernel", (P("tensor", PIECES),)),
     Rule("attention/distance_embedding", (P(),)),
-    Rule("feed_forward/intermediate/kernel", (P("fsdp", "tensor"),)),
+    Rule("feed_forward/intermediate/kernel", (P(PIECES, "tensor"),)),
     Rule("feed_forward/intermediate/bias", (P("tensor"),)),
-    Rule("feed_forward/output/kernel", (P("tensor", "fsdp"),)),
+    Rule("feed_forward/output/kernel", (P("tensor", PIECES),)),
     Rule("((cross_)?attention|feed_forward)/output/bias", (P(),)),
     Rule("activation/(weight|alpha_p|alpha_n)", (P(),)),
-    Rule("(pooler|pre_classifier)/kernel", (P("fsdp", None),)),
+    Rule("(pooler|pre_classifier)/kernel", (P(PIECES, None),)),
     Rule("(pooler|pre_classifier)/bias", (P(),)),
-    Rule("mlm_head/transform/kernel", (P("fsdp", None),)),
+    Rule("mlm_head/transform/kernel", (P(PIECES, None),)),
     Rule("mlm_head/transform/bias", (P(),)),
     Rule("mlm_head/bias", (P("tensor"), P())),
-    Rule("mlm_head/decoder", (P("tensor", "fsdp"), P(None, "fsdp"))),
+    Rule("mlm_head/decoder", (P("tensor", PIECES), P(None, PIECES))),
     Rule("(nsp_head|qa_head|classifier)/(kernel|bias)", (P(),)),
     Rule("step|count|skipped_total|skipped_in_a_row|last_skipped_step", (P(),)),
     Rule("class_weights", (P(),)),  # of an objective
@@ -154,28 +165,43 @@ def path_string(path: Any) -> str:
 
 def partition_spec(path: str, shape: tuple[int, ...], mesh: Mesh) -> P:
     """The layout of a leaf. Raises UserError if a size does not divide, LookupError unless exactly one row matches."""
-    rules = [rule for rule in PARTITION_TABLE if rule.matches(path)]
-    if len(rules) != 1:
-        matched = ", ".join(repr(rule.pattern) for rule in rules) or "none"
-        raise LookupError(f"{path}: exactly one row of PARTITION_TABLE must match; matched: {matched}")
     problem = ""
-    for spec in rules[0].specs:
+    for spec in _specs(path, mesh):
         problem = _does_not_divide(path, shape, spec, mesh)
         if not problem:
             return spec
     raise UserError(problem)
 
 
+def _specs(path: str, mesh: Mesh) -> list[P]:
+    """The layouts of the row that matches, with the mesh axes that split parameters in place of `PIECES`."""
+    rules = [rule for rule in PARTITION_TABLE if rule.matches(path)]
+    if len(rules) != 1:
+        matched = ", ".join(repr(rule.pattern) for rule in rules) or "none"
+        raise LookupError(f"{path}: exactly one row of PARTITION_TABLE must match; matched: {matched}")
+    used = [axis for axis in PIECES if mesh.shape[axis] > 1] or ["fsdp"]
+    pieces = used[0] if len(used) == 1 else PIECES
+    return [P(*(pieces if name == PIECES else name for name in spec)) for spec in rules[0].specs]
+
+
 def _does_not_divide(path: str, shape: tuple[int, ...], spec: P, mesh: Mesh) -> str:
     if len(spec) > len(shape):
         return f"{path} of shape {shape} has fewer axes than its layout {spec} in PARTITION_TABLE"
     for axis, name in enumerate(spec):
-        if name is not None and shape[axis] % mesh.shape[name]:
+        names = axes_of(name)
+        pieces = math.prod(mesh.shape[one] for one in names)
+        if shape[axis] % pieces:
+            named = " x ".join(map(repr, names))
             return (
-                f"{path} of shape {shape} cannot be split into {mesh.shape[name]} along axis {axis} "
-                f"(mesh axis {name!r}); sizes of {name!r} that fit: {_divisors(shape[axis], mesh.size)}"
+                f"{path} of shape {shape} cannot be split into {pieces} along axis {axis} "
+                f"(mesh axis {named}); sizes of {named} that fit: {_divisors(shape[axis], mesh.size)}"
             )
     return ""
+
+
+def axes_of(name: Any) -> tuple[str, ...]:
+    """The mesh axes of an entry of a PartitionSpec, which is a name, several names, or None."""
+    return () if name is None else (name,) if isinstance(name, str) else tuple(name)
 
 
 def _divisors(size: int, most: int) -> str:
@@ -195,7 +221,7 @@ def state_shardings(abstract_state: Any, mesh: Mesh) -> Any:
 
 
 def batch_shardings(mesh: Mesh) -> NamedSharding:
-    """The layout of every array of a batch: rows split over data and fsdp, other axes whole. A prefix for the dict."""
+    """The layout of every array of a batch: rows split over `BATCH_AXES`, other axes whole. A prefix for the dict."""
     return NamedSharding(mesh, P(BATCH_AXES))
 
 
@@ -224,7 +250,7 @@ def gather_under_fsdp(mesh: Mesh) -> Callable[[Any], Any]:
     """
 
     if splits_rows(mesh):
-        return lambda params: jax.tree.map(_gather, params, state_shardings(params, mesh))
+        return lambda params: gather(params, mesh, "fsdp")
 
     def use(params: Any) -> Any:
         stored = state_shardings(params, mesh)
@@ -235,11 +261,27 @@ def gather_under_fsdp(mesh: Mesh) -> Callable[[Any], Any]:
     return use
 
 
-def _gather(piece: jax.Array, layout: NamedSharding) -> jax.Array:
-    for axis, name in enumerate(layout.spec):
-        if name == "fsdp" and layout.mesh.shape[name] > 1:
-            piece = jax.lax.all_gather(piece, name, axis=axis, tiled=True)
-    return piece
+def gather(pieces: Any, mesh: Mesh, axis: str, dtype: DTypeLike = np.float32) -> Any:
+    """A tree of a device's own pieces, put together over the mesh axis "zero", and then "fsdp", within `own_rows`.
+
+    `dtype`: the type in which matrices travel; all else travels as it is, and nothing changes its type.
+    """
+
+    def of_leaf(path: Any, piece: jax.Array) -> jax.Array:
+        place = place_of(axis, path_string(path), mesh)
+        if place is None:
+            return piece
+        travels = piece.astype(dtype) if piece.ndim > 1 else piece
+        return jax.lax.all_gather(travels, axis, axis=place, tiled=True).astype(piece.dtype)
+
+    return jax.tree_util.tree_map_with_path(of_leaf, pieces)
+
+
+def place_of(axis: str, path: str, mesh: Mesh) -> int | None:
+    """The place in a leaf's shape that a mesh axis splits; None if it splits none. For a mesh that `splits_rows`."""
+    if mesh.shape[axis] == 1:
+        return None
+    return next((place for place, name in enumerate(_specs(path, mesh)[0]) if axis in axes_of(name)), None)
 
 
 def fused_loss_on(mesh: Mesh) -> FusedLoss | None:
@@ -271,7 +313,7 @@ def _padded(path: str, leaf: jax.Array, mesh: Mesh) -> jax.Array:
 
 
 def _without_fsdp(spec: P) -> P:
-    return P(*(None if name == "fsdp" else name for name in spec))
+    return P(*(None if name == "fsdp" else name for name in spec))  # zero is 1 where this is used
 
 
 def check_sizes(config: BertConfig, mesh: Mesh, *, batch_size: int | None = None, accumulation: int = 1) -> None:
@@ -284,8 +326,9 @@ def check_sizes(config: BertConfig, mesh: Mesh, *, batch_size: int | None = None
     if batch_size is not None and batch_size % pieces:
         below = batch_size // pieces * pieces
         near = ", ".join(str(size) for size in (below, below + pieces) if size)
+        zero = f"x zero={mesh.shape['zero']} " if mesh.shape["zero"] > 1 else ""
         raise UserError(
-            f"batch_size={batch_size} does not divide into data={mesh.shape['data']} x fsdp={mesh.shape['fsdp']} "
+            f"batch_size={batch_size} does not divide into data={mesh.shape['data']} x fsdp={mesh.shape['fsdp']} {zero}"
             f"x accumulation={accumulation} = {pieces} equal parts; nearest sizes that fit: {near}"
         )
 

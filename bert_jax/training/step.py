@@ -264,7 +264,7 @@ def compile_train_step(
             *(state, batch, key, *objective),
             model=used,
             use_params=gather_under_fsdp(mesh),
-            over_rows=sum_gradients(mesh),
+            over_rows=sum_gradients(mesh, model.config.dtype),
         )
 
     state = state_shardings(_abstract(model, tx), mesh)

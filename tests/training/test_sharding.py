@@ -26,6 +26,7 @@ from bert_jax.training.sharding import (
     AXES,
     PARTITION_TABLE,
     MeshConfig,
+    axes_of,
     batch_shardings,
     check_sizes,
     fused_loss_on,
@@ -70,8 +71,8 @@ def make_batch() -> dict[str, np.ndarray]:
     return tiny.pretraining_batch(B, L, PREDICTIONS, vocab_size=CONFIG.vocab_size)
 
 
-def abstract_mesh(data: int = 1, fsdp: int = 1, tensor: int = 1) -> Any:
-    return AbstractMesh((data, fsdp, tensor), AXES, axis_types=(AxisType.Auto,) * 3)
+def abstract_mesh(data: int = 1, fsdp: int = 1, tensor: int = 1, zero: int = 1) -> Any:
+    return AbstractMesh((data, fsdp, zero, tensor), AXES, axis_types=(AxisType.Auto,) * 4)
 
 
 # --- the table ---
@@ -218,8 +219,8 @@ def test_heads_and_rows_that_do_not_divide_are_named_with_sizes_that_fit():
 
 def test_mesh_takes_the_remaining_devices_and_is_of_type_auto():
     mesh = make_mesh(MeshConfig(fsdp=2, tensor=2))
-    assert dict(mesh.shape) == {"data": 2, "fsdp": 2, "tensor": 2}
-    assert mesh.axis_types == (AxisType.Auto,) * 3
+    assert dict(mesh.shape) == {"data": 2, "fsdp": 2, "zero": 1, "tensor": 2}
+    assert mesh.axis_types == (AxisType.Auto,) * 4
     assert make_mesh().shape["data"] == 8
     assert make_mesh(MeshConfig(tensor=2), jax.devices()[:2]).size == 2
 
@@ -262,8 +263,10 @@ def devices_in_slices(slices: int, platform: str) -> list[FakeDevice]:
 
 
 @pytest.mark.parametrize("platform", ["tpu", "gpu"])
-@pytest.mark.parametrize(("slices", "sizes"), [(2, (16, 1, 1)), (2, (4, 2, 2)), (4, (4, 8, 1)), (3, (6, 2, 2))])
-def test_only_data_goes_over_the_network_between_slices(platform: str, slices: int, sizes: tuple[int, int, int]):
+@pytest.mark.parametrize(
+    ("slices", "sizes"), [(2, (16, 1, 1, 1)), (2, (4, 2, 1, 2)), (4, (4, 4, 2, 1)), (3, (6, 2, 1, 2))]
+)
+def test_only_data_goes_over_the_network_between_slices(platform: str, slices: int, sizes: tuple[int, int, int, int]):
     devices = devices_in_slices(slices, platform)
     mesh = on_slices(sizes, devices)
     assert mesh.shape == sizes
@@ -271,23 +274,25 @@ def test_only_data_goes_over_the_network_between_slices(platform: str, slices: i
     indices = np.vectorize(lambda device: device.slice_index)(mesh)
     for row in indices:
         assert len(set(row.ravel())) == 1  # the devices that share a row of data
-    assert sorted(indices[:, 0, 0]) == indices[:, 0, 0].tolist()  # the data rows of a slice are neighbours
+    assert sorted(indices[:, 0, 0, 0]) == indices[:, 0, 0, 0].tolist()  # the data rows of a slice are neighbours
 
 
 def test_a_mesh_that_would_leave_its_slice_is_refused():
     devices = devices_in_slices(2, "tpu")
-    for sizes in ((1, 16, 1), (1, 8, 2), (3, 1, 1)):
+    for sizes in ((1, 16, 1, 1), (1, 8, 1, 2), (1, 1, 16, 1), (3, 1, 1, 1)):
         with pytest.raises(UserError, match=r"in 2 slices of 8, .*: 1, 2, 4, 8$") as error:
             on_slices(sizes, devices)
         assert "\n" not in str(error.value)
     with pytest.raises(UserError, match="slices of 7 to 8 devices; all must have the same number"):
-        on_slices((15, 1, 1), devices[:-1])
+        on_slices((15, 1, 1, 1), devices[:-1])
 
 
-@pytest.mark.parametrize("sizes", [(8, 1, 1), (2, 2, 2), (1, 4, 2)])
-def test_a_single_slice_is_placed_as_jax_places_it(sizes: tuple[int, int, int]):
-    theirs = jax.make_mesh(sizes, AXES, axis_types=(AxisType.Auto,) * 3)
-    assert make_mesh(MeshConfig(*sizes)) == theirs  # devices, names and types: so the same compiled programs
+@pytest.mark.parametrize("sizes", [(8, 1, 1, 1), (2, 2, 1, 2), (1, 4, 1, 2), (2, 1, 4, 1)])
+def test_a_single_slice_is_placed_as_jax_places_it(sizes: tuple[int, int, int, int]):
+    theirs = jax.make_mesh(sizes, AXES, axis_types=(AxisType.Auto,) * 4)
+    assert (
+        make_mesh(MeshConfig(**dict(zip(AXES, sizes, strict=True)))) == theirs
+    )  # devices, names and types: so the same compiled programs
 
 
 # --- the same numbers on every mesh, dropout on ---
@@ -298,6 +303,7 @@ class Layout:
     data: int = 1
     fsdp: int = 1
     tensor: int = 1
+    zero: int = 1
     accumulation: int = 1
     fused: bool = False
 
@@ -308,13 +314,13 @@ class Layout:
 
     @property
     def mesh(self) -> jax.sharding.Mesh:
-        count = self.data * self.fsdp * self.tensor
-        return make_mesh(MeshConfig(self.data, self.fsdp, self.tensor), jax.devices()[:count])
+        count = self.data * self.fsdp * self.tensor * self.zero
+        return make_mesh(MeshConfig(self.data, self.fsdp, self.tensor, self.zero), jax.devices()[:count])
 
     @property
     def local_rows(self) -> int:
         """Rows of a micro-batch on a device."""
-        return B // (self.data * self.fsdp * self.accumulation)
+        return B // (self.data * self.fsdp * self.zero * self.accumulation)
 
 
 MIXED = Layout(2, 2, 2)
@@ -324,8 +330,10 @@ LAYOUTS = [
     MIXED,
     Layout(fsdp=4, accumulation=2),
     Layout(data=2, fsdp=2, accumulation=2, fused=True),
+    Layout(data=2, zero=4),
 ]
 MORE_LAYOUTS = [Layout(data=8), Layout(fsdp=8), Layout(tensor=2), Layout(data=8, fused=True)]
+MORE_LAYOUTS += [Layout(fsdp=2, zero=2, data=2, accumulation=2), Layout(zero=4, accumulation=2, fused=True)]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -435,7 +443,7 @@ def test_every_leaf_comes_out_as_the_table_says(ran):
     table = jax.tree.leaves(state_shardings(abstract_state(MODEL, TX), ran.layout.mesh))
     for (path, leaf), sharding in zip(jax.tree_util.tree_leaves_with_path(ran.state), table, strict=True):
         assert leaf.sharding.is_equivalent_to(sharding, leaf.ndim), path_string(path)
-        pieces = math.prod(ran.layout.mesh.shape[name] for name in sharding.spec if name)
+        pieces = math.prod(ran.layout.mesh.shape[name] for names in sharding.spec for name in axes_of(names))
         assert leaf.addressable_shards[0].data.size * pieces == leaf.size
 
 
@@ -469,7 +477,7 @@ def bits_of_other_devices(hlo: str, layout: Layout) -> dict:
 
 
 def test_no_array_has_the_rows_of_other_devices(ran):
-    if ran.layout.data * ran.layout.fsdp == 1:
+    if ran.layout.local_rows == B:
         assert rows_of_other_devices(ran.hlo), "every tensor device sees all rows"
     else:
         assert not rows_of_other_devices(ran.hlo)
@@ -504,17 +512,39 @@ def test_each_gradient_is_added_up_once_and_not_in_every_part(ran):
     if layout.tensor > 1:
         pytest.skip("with tensor > 1 the compiler decides what is added up where")
     outside, inside = bytes_between_devices(ran.hlo)
-    leaves = jax.tree.leaves(abstract_state(MODEL, TX, mesh=layout.mesh).params)
-    split = [leaf for leaf in leaves if "fsdp" in leaf.sharding.spec and layout.fsdp > 1]
-    whole = 4 * sum(leaf.size for leaf in split)
-    added = 4 * sum(leaf.size for leaf in leaves) - whole + (whole / layout.fsdp if layout.data > 1 else 0)
-    scalars = outside["all-reduce"] - added
-    assert 0 <= scalars < 4 * (len(leaves) + 20), "gradients, their norms, the loss and its sums"
-    both = outside + inside
-    assert both["all-gather"] == whole and both["reduce-scatter"] == whole / layout.fsdp * (layout.fsdp > 1)
-    assert both.keys() <= {"all-reduce", "all-gather", "reduce-scatter"}
+    expected, leaves = collections.Counter(), jax.tree.leaves(abstract_state(MODEL, TX, mesh=layout.mesh).params)
+    for leaf in leaves:
+        axes = {axis for names in leaf.sharding.spec for axis in axes_of(names)}
+        fsdp, zero = (getattr(layout, axis) if axis in axes else 1 for axis in ("fsdp", "zero"))
+        whole, between, piece = (4 * leaf.size // pieces for pieces in (1, fsdp, fsdp * zero))
+        expected["all-gather"] += (zero > 1) * between + (fsdp > 1) * whole
+        expected["reduce-scatter"] += (fsdp > 1) * between + (zero > 1) * piece
+        expected["all-reduce"] += piece if layout.data > 1 or fsdp * zero == 1 else 0
+    found = outside + inside
+    scalars = found["all-reduce"] - expected["all-reduce"]
+    assert 0 <= scalars < 4 * (len(leaves) + 20), "norms of gradients, the loss and its sums"
+    assert found == expected + collections.Counter({"all-reduce": scalars})
     if layout.fsdp == 1:
         assert not inside
+
+
+@pytest.mark.slow
+def test_zero_gathers_matrices_in_the_type_of_the_products_and_sums_gradients_in_float32():
+    """In the program before compilation: XLA's CPU compiler has no bfloat16 collectives."""
+    mesh, model = Layout(zero=4).mesh, BertForPreTraining(CONFIG.replace(dtype="bfloat16"))
+    step = compile_train_step(model, TX, SCHEDULE, mesh)
+    text = step.lower(abstract_state(model, TX, mesh=mesh), make_batch(), KEY).as_text()
+    results = {
+        kind: re.findall(rf'"stablehlo.{kind}".*?-> tensor<[\dx]*x(\w+)>', text, re.DOTALL)
+        for kind in ("all_gather", "reduce_scatter")
+    }
+    matrices = sum(leaf.ndim > 1 for leaf in jax.tree.leaves(fresh_state().params)) - 1  # nsp_head has no pieces
+    assert results == {"all_gather": ["bf16"] * matrices, "reduce_scatter": ["f32"] * matrices}
+
+
+def test_zero_and_tensor_together_are_refused():
+    with pytest.raises(UserError, match=r"zero=2: .*with tensor use fsdp=4 instead"):
+        make_mesh(MeshConfig(fsdp=2, zero=2, tensor=2), jax.devices())
 
 
 def test_where_the_vocabulary_is_cut_the_loss_is_written_out():
@@ -544,7 +574,7 @@ def test_activations_are_constrained_after_the_embeddings_and_each_layer():
     activations = f"tensor<{B}x{L}x{CONFIG.hidden_size}xf32>"
     forward = [line for line in text.splitlines() if "sharding_constraint" in line and activations in line]
     assert len(forward) == 2 * (1 + CONFIG.num_hidden_layers), "once going forward and once going back"
-    assert all('{"data", "fsdp"}, {}, {}' in line for line in forward)
+    assert all('{"data", "fsdp", "zero"}, {}, {}' in line for line in forward)
 
 
 @pytest.mark.slow

@@ -123,11 +123,12 @@ class FinetuneConfig(ShownConfig):
             raise UserError(f"learning_rates: found {self.learning_rates!r}; expected numbers as in (2e-5,3e-5)")
         if (self.seeds > 1 or self.learning_rates) and self.early_stop:
             raise UserError("early_stop: seeds and learning_rates train all runs to the end; leave it out")
-        if (self.seeds > 1 or self.learning_rates) and (self.mesh.fsdp, self.mesh.tensor) != (1, 1):
-            name, size = ("fsdp", self.mesh.fsdp) if self.mesh.fsdp != 1 else ("tensor", self.mesh.tensor)
-            raise UserError(
-                f"mesh.{name}: found {size}; seeds and learning_rates keep each model whole on a device; leave it out"
-            )
+        for name in ("fsdp", "tensor", "zero"):
+            if (self.seeds > 1 or self.learning_rates) and (size := getattr(self.mesh, name)) != 1:
+                raise UserError(
+                    f"mesh.{name}: found {size}; seeds and learning_rates keep each model whole on a device; "
+                    "leave it out"
+                )
         for name in ("accumulation", "log_every", "seeds", "max_failed_saves"):
             _check(getattr(self, name) >= 1, name, getattr(self, name), "at least 1")
         for name in ("reinit_layers", "early_stop", "eval_every", "save_every", "seed", "split_seed"):

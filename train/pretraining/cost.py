@@ -255,7 +255,7 @@ def _settings_that_fit(plan: _Plan, machine: Machine, phase: Phase) -> Iterator[
     parts = [number for number in _accumulations(config, plan.mesh) if number >= now]
     recomputed = dataclasses.replace(config, model=config.model.replace(remat="full"))
     kinds = [(config, {}), (recomputed, {"model.remat": "full"})]
-    if plan.mesh.size > 1 and plan.mesh.shape["fsdp"] == plan.mesh.shape["tensor"] == 1:
+    if plan.mesh.size > 1 and plan.mesh.size == plan.mesh.shape["data"]:
         words = {"mesh.data": 1, "mesh.fsdp": plan.mesh.size}
         kinds.append((dataclasses.replace(config, mesh=MeshConfig(data=1, fsdp=plan.mesh.size)), words))
     for changed, words in kinds:
