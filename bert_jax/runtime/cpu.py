@@ -2,13 +2,30 @@
 
 import ctypes
 import os
+import resource
 from importlib.metadata import entry_points
 from importlib.util import find_spec
 from pathlib import Path
 
+from bert_jax.errors import UserError
+
 # malloc.h; these values were the fastest in benchmarks/allocator.py.
 M_TRIM_THRESHOLD, M_MMAP_MAX, M_ARENA_MAX = -1, -4, -8
 SETTINGS = {M_MMAP_MAX: 0, M_TRIM_THRESHOLD: -1, M_ARENA_MAX: 1}
+
+
+LEAST_ADDRESS_SPACE = 2 * 10**9
+"""Bytes: the smallest run takes between 1.5 and 2 GB on two cores, and each further core some more."""
+
+
+def check_address_space() -> None:
+    """Raises UserError if the system limits the address space so much that JAX would abort or crash."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if limit != resource.RLIM_INFINITY and limit < LEAST_ADDRESS_SPACE:
+        raise UserError(
+            f"the address space of this process is limited to {limit / 1e9:.1f} GB; training takes at least "
+            f"{LEAST_ADDRESS_SPACE / 1e9:.0f} GB: raise the limit (ulimit -v unlimited)"
+        )
 
 
 def keep_freed_memory() -> bool:

@@ -154,13 +154,14 @@ def result_of(run: Path) -> dict[str, Any]:
         steps = checkpoints.steps()
     rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     kept = [[(name, value) for name, value in row.items() if name not in TIMES] for row in rows]
+    exported = [*(run / "export").iterdir()] if (run / "export").exists() else []
     seen = events_of(run / "tensorboard")
     expected = {(f"{row['kind']}/{name}", row["step"]) for row in rows for name in row if name in ("loss", "mlm_loss")}
     return {
         "steps": steps,
         "arrays": {path: _sum(np.asarray(leaf).tobytes()) for path, leaf in flatten(restored.state).items()},
         # The card of an export has the times that training took.
-        "export": {p.name: _sum(p.read_bytes()) for p in (run / "export").iterdir() if p.name != "README.md"},
+        "export": {p.name: _sum(p.read_bytes()) for p in exported if p.name != "README.md"},
         "metrics": kept,
         "TensorBoard lacks": sorted(expected - seen),
         "leftovers": sorted(

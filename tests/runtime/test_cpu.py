@@ -27,6 +27,29 @@ def said(code: str = CODE, **environment: str) -> list[int]:
     return [int(word) for word in process.stdout.split()]
 
 
+def test_too_little_address_space_is_one_line_that_says_what_would_be_right():
+    code = """
+import resource
+from bert_jax.errors import UserError
+from bert_jax.runtime.cpu import LEAST_ADDRESS_SPACE, check_address_space
+
+check_address_space()
+resource.setrlimit(resource.RLIMIT_AS, (LEAST_ADDRESS_SPACE, resource.RLIM_INFINITY))
+check_address_space()
+resource.setrlimit(resource.RLIMIT_AS, (10**9, resource.RLIM_INFINITY))
+try:
+    check_address_space()
+except UserError as error:
+    raise SystemExit(str(error))
+"""
+    process = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    (line,) = process.stderr.splitlines()
+    assert line == (
+        "the address space of this process is limited to 1.0 GB; training takes at least 2 GB: raise the limit (ulimit "
+        "-v unlimited)"
+    )
+
+
 @pytest.mark.slow
 def test_there_is_a_device_for_each_core_and_asking_again_changes_nothing():
     cores = min(len(os.sched_getaffinity(0)), 8)

@@ -26,7 +26,7 @@ from bert_jax.formats.source import Source
 from bert_jax.runtime import hosts
 from bert_jax.runtime.cluster import OPTIONS as HOST_OPTIONS
 from bert_jax.runtime.compilation_cache import keep_compiled_programs
-from bert_jax.runtime.cpu import keep_freed_memory
+from bert_jax.runtime.cpu import check_address_space, keep_freed_memory
 from bert_jax.tree import first_not_finite, flatten
 from train.run.config import load_recipe, override, to_json
 from train.run.directory import RunDirectory, environment, package_versions
@@ -119,13 +119,14 @@ def _as_word(config: Any, word: str) -> str:
 
 
 def start(argv: list[str], usage: str, kind: type) -> Launch:
-    """`parse`, then `start_jax`; if this process cannot even parse, the others of its job end with its error.
+    """`parse`, `check_address_space`, `start_jax`; the error of the first two ends the other processes of the job too.
 
     Raises:
         JobEnded, UserError, SystemExit: as those two; SystemExit(2) after the error of such a process.
     """
     try:
         launch = parse(argv, usage, kind)
+        check_address_space()
     except UserError as error:
         options = dict(word.split("=", 1) for word in argv if word.startswith(tuple(f"{o}=" for o in HOST_OPTIONS)))
         if hosts.refuse(options, str(error), error_line):

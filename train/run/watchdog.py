@@ -6,11 +6,13 @@ import os
 import threading
 import time
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass, fields
 from datetime import datetime, timedelta
 
 from bert_jax.errors import UserError
 from bert_jax.shown import ShownConfig
+from train.run.monitor import Monitor
 from train.run.phases import Phases
 
 _LOOK_AT = {
@@ -71,6 +73,7 @@ class Watchdog:
     """Context manager: a thread that looks at the phase of a run about every second.
 
     It also works while the run's own thread is in compiled code: a compilation, a collective, a write to a dead disk.
+    For compiled code that keeps Python's lock, so that no thread runs, it has a `Monitor`.
     A pause of the whole process (its machine slept) is no time of the phase.
     """
 
@@ -108,8 +111,10 @@ class Watchdog:
         self._thread.join()
 
     def _watch(self) -> None:
-        while not self._over.wait(self._pause):
-            self.look()
+        with closing(Monitor(self._log_file)) as monitor:
+            while not self._over.wait(self._pause):
+                self.look()
+                monitor.tell(self._budgets.of(self._seen[0]) * self._budgets.end - self._passed)
 
     def look(self) -> None:
         """Compares the time of the phase with its budget, and acts."""

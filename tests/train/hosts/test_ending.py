@@ -196,3 +196,51 @@ def test_a_process_that_dies_or_hangs_ends_all_and_the_next_start_goes_on_to_the
     assert sorted(again) == list(range(1, last + 1))
     assert again == expected
     assert before.items() <= expected.items()
+
+
+HANGS = """
+import ctypes, os, sys, threading, time
+from pathlib import Path
+from bert_jax.data.pretraining.batches import RandomBatches
+from train.pretrain import main
+from train.run.stopping import run_program
+
+whom, how, told = sys.argv[1:4]
+del sys.argv[1:4]
+make_batch = RandomBatches.batch
+
+def batch(self, step, *rows):
+    if step >= 12 and os.environ["JAX_PROCESS_ID"] == whom:
+        Path(told).touch()
+        time.sleep(3)  # so that the watchdog sees the phase
+        threading.Event().wait() if how == "waits" else ctypes.PyDLL(None).pause()
+    return make_batch(self, step, *rows)
+
+RandomBatches.batch = batch
+run_program(main)
+"""
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("whom", [0, 1])
+@pytest.mark.parametrize("how", ["waits", "keeps Python's lock"])
+def test_a_process_that_hangs_in_input_ends_all_with_codes_worth_a_restart(tmp_path, how, whom):
+    """The watchdog ends the job with 76; if not even its thread runs, the others miss the process, and end with 75."""
+    run, told, budget = tmp_path / "run", tmp_path / "hangs", 6
+    words = words_for(run, f"budgets.input={budget}")[2:]
+    with Hosts(2, ["-c", HANGS, str(whom), how, str(told), *words], tmp_path / "logs", devices=2) as hosts:
+        hosts.wait_for(told.exists)
+        other = hosts.processes[1 - whom]
+        other.wait(max(2 * budget, HEARTBEAT) + 15)
+        ends = hosts.wait(60)
+    codes = [ends[whom].code, ends[1 - whom].code]
+    if how == "waits":
+        assert codes == [76, 76], ends
+        assert all("the run hangs: input took more than 12 s" in end.out for end in ends)
+        assert "in wait" in ends[whom].out
+    else:
+        # JAX's service aborts the one that hangs once the first process, which it talks to, has ended.
+        assert codes == [-signal.SIGABRT if whom else -signal.SIGKILL, 75], ends
+        assert f"has been silent for {HEARTBEAT} s" in ends[1 - whom].out
+    with Hosts(2, words_for(run), tmp_path / "again", devices=2) as hosts:
+        hosts.wait_for(lambda: max((row["step"] for row in rows_of(run)), default=0) > 20)

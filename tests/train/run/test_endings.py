@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[3]
 
 # What a dead disk does to the thread that reads or writes: it never comes back.
 HANGS = """
-import signal, sys, threading
+import ctypes, signal, sys, threading, time
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 def wait_for_ever(self, *arguments, **options):
@@ -26,6 +26,10 @@ def wait_for_ever(self, *arguments, **options):
 def refuse(self, *arguments, **options):
     raise OSError(28, "No space left on device")
 
+def keep_the_lock(self, *arguments, **options):
+    time.sleep(3)  # so that the watchdog sees the phase
+    ctypes.PyDLL(None).pause()
+
 from bert_jax.data.pretraining.batches import RandomBatches
 from bert_jax.training.checkpoint.checkpoints import Checkpoints
 from train.pretrain import main
@@ -33,6 +37,8 @@ from train.run.stopping import run_program
 
 if sys.argv[1] == "input":
     RandomBatches.batch = wait_for_ever
+if sys.argv[1] == "lock":
+    RandomBatches.batch = keep_the_lock
 if sys.argv[1] == "full":
     Checkpoints.save = refuse
 if sys.argv[1] == "save":
@@ -78,6 +84,17 @@ def test_a_run_whose_disk_never_answers_says_so_and_ends_with_76(tmp_path: Path,
         assert f"{phase} goes on since " in text and f"longer than budgets.{phase}=1 seconds" in text
         assert "in wait_for_ever" in text and "in _watch" in text
     assert json.loads((run / "goodput.json").read_text())[phase] > 2
+
+
+@pytest.mark.slow
+def test_a_run_of_which_no_thread_runs_is_killed_by_its_monitor(tmp_path: Path):
+    run = tmp_path / "run"
+    process = start("lock", run, "budgets.input=5", "budgets.end=1")
+    _, told = process.communicate(timeout=120)
+    assert process.returncode == -signal.SIGKILL, told
+    line = "the run hangs: no thread of Python ran for "
+    assert line in told and line in log_of(run)
+    assert "in keep_the_lock" in told.split(line)[1]
 
 
 @pytest.mark.slow
@@ -128,7 +145,9 @@ def test_the_parts_of_goodput_add_up_to_the_wall_time_over_kills(tmp_path: Path)
         time.sleep(2)
     whole = time.monotonic() - began - 2
     found = json.loads((run / "goodput.json").read_text())
-    parts = {name: found[name] for name in found if name not in ("wall", "stopped", "starts", "written", "saved")}
+    parts = {
+        name: found[name] for name in found if name not in ("wall", "stopped", "starts", "written", "saved", "checksum")
+    }
     assert sum(parts.values()) == pytest.approx(found["wall"], abs=0.1)
     assert found["wall"] == pytest.approx(lived, rel=0.01)
     assert found["wall"] + found["stopped"] == pytest.approx(whole, rel=0.01)
