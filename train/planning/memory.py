@@ -14,7 +14,7 @@ _TOO_BIG = re.compile(r"RESOURCE_EXHAUSTED.*?\(([\d.]+)([KMGT]?)\) exceeds avail
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
 
-class Memory(NamedTuple):
+class MemoryParts(NamedTuple):
     """Bytes on each device while a step runs.
 
     Attributes:
@@ -61,13 +61,13 @@ def of_device(tree: Any) -> int:
     )
 
 
-def memory_of(compiled: Any, steps: Steps, phase: Phase) -> Memory:
+def memory_of(compiled: Any, steps: Steps, phase: Phase) -> MemoryParts:
     """The parts of a compiled step's memory; they add up to what the compiler counts."""
     found = compiled.memory_analysis()
     parameters = of_device(steps.state.params)
     optimizer = of_device(steps.state) - parameters
     batch = of_device(steps.inputs(phase)) + of_device(steps.objective)
-    return Memory(
+    return MemoryParts(
         parameters=parameters,
         optimizer=optimizer,
         batch=batch,
@@ -78,7 +78,7 @@ def memory_of(compiled: Any, steps: Steps, phase: Phase) -> Memory:
     )
 
 
-def guessed_memory(steps: Steps, phase: Phase, rows: int) -> Memory:
+def guessed_memory(steps: Steps, phase: Phase, rows: int) -> MemoryParts:
     """What a step needs where nothing compiles it: the state as it is, gradients, and activations by a rule.
 
     What a layer keeps for the backward pass was read off the programs that the TPU's compiler makes of BERT-base and
@@ -89,7 +89,7 @@ def guessed_memory(steps: Steps, phase: Phase, rows: int) -> Memory:
     kept = 14.6 * config.hidden_size + 4 * config.num_attention_heads * phase.length
     kept = 2 * config.hidden_size if config.remat == "full" else kept
     layers = len(config.layer_order)
-    return Memory(
+    return MemoryParts(
         parameters=parameters,
         optimizer=of_device(steps.state) - parameters,
         batch=of_device(steps.inputs(phase)) + of_device(steps.objective),

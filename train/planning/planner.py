@@ -14,7 +14,7 @@ from train.planning import measured
 from train.planning.devices import devices_of
 from train.planning.estimate import Range, estimate_cpu, estimate_gpu, estimate_tpu
 from train.planning.machines import CHIPS, CPU, Topology
-from train.planning.memory import Memory, TooBig, guessed_memory, memory_of
+from train.planning.memory import MemoryParts, TooBig, guessed_memory, memory_of
 from train.planning.products import product_flops
 from train.planning.program import Collective, read_program
 from train.pretraining.recipe import Phase, PretrainConfig
@@ -86,7 +86,7 @@ def plan_phase(steps: Steps, topology: Topology, phase: Phase, parts: int) -> di
     )
 
 
-def _needs(memory: Memory, limit: float) -> dict[str, Any]:
+def _needs(memory: MemoryParts, limit: float) -> dict[str, Any]:
     return {
         "fits": memory.peak <= limit,
         "needed": memory.peak,
