@@ -48,7 +48,7 @@ class Goodput:
         self.phases = phases
         self._path, self._clock = path, clock
         found = None if path is None else _read(path)
-        self._missing, before = path is not None and found is None, found or _NOTHING
+        self._missing, before = path is not None and found is None, found or _nothing()
         self._seconds: dict[str, float] = before["seconds"]
         self._marks: dict[str, dict[str, float]] = before["marks"]  # step -> seconds when it was saved
         self._starts = before["starts"] + 1
@@ -132,7 +132,8 @@ class Goodput:
             self._failed = True
 
 
-_NOTHING = {"seconds": dict.fromkeys(KINDS, 0.0), "marks": {}, "starts": 0, "stopped": 0.0, "written": 0.0}
+def _nothing() -> dict[str, Any]:
+    return {"seconds": dict.fromkeys(KINDS, 0.0), "marks": {}, "starts": 0, "stopped": 0.0, "written": 0.0}
 
 
 def _read(path: epath.Path) -> dict[str, Any] | None:
@@ -153,7 +154,7 @@ def _read(path: epath.Path) -> dict[str, Any] | None:
         return None
     except (UserError, OSError, KeyError, TypeError, ValueError, AttributeError):
         log.warning("%s is damaged; the time of the run is counted anew", path)
-        return _NOTHING
+        return _nothing()
 
 
 def _number(value: Any) -> float:
