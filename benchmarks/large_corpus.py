@@ -76,10 +76,15 @@ def make(directory: Path, shards: int, tokens: int, examples: int = 4) -> None:
     }
     files = {path.name: describe_file(path) for path in (directory / "tokenizer").iterdir()}
     tokenizer = {"vocab_size": len(PIECES), "fingerprint": "", "files": files}
-    lists = {"shards": write_list(directory, "train/shards", entries)}
-    lists["examples"] = {str(LENGTH): write_list(directory, indices, parts)}
+    lists = {
+        "train": {
+            "shards": write_list(directory, "train/shards", entries),
+            "examples": {str(LENGTH): write_list(directory, indices, parts)},
+        },
+        "held-out": {"shards": write_list(directory, "held-out/shards", []), "examples": {}},
+    }
     manifest = {"version": VERSION, "objective": "none", "settings": settings, "tokenizer": tokenizer}
-    write_manifest(directory, manifest | {"splits": {"train": lists}})
+    write_manifest(directory, manifest | {"splits": lists})
 
 
 def _described(path: Path, places: list[int]) -> dict[str, Any]:
