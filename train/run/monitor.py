@@ -33,7 +33,9 @@ class Monitor:
         command = [sys.executable, "-I", "-S", __file__, str(os.getpid()), *([] if log_file is None else [log_file])]
         try:
             # A session of its own, so that a Ctrl-C of the terminal does not reach it.
-            self._child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=2, start_new_session=True)
+            self._child = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, start_new_session=True
+            )
             os.set_blocking(self._pipe(), False)
         except OSError as error:
             log.warning("no process could be started that would notice if Python itself hangs (%s)", error)
@@ -51,8 +53,9 @@ class Monitor:
     def close(self) -> None:
         faulthandler.unregister(DUMP)
         if self._child is not None and self._child.stdin is not None:
-            self._child.stdin.close()
+            self._child.kill()
             self._child.wait()
+            self._child.stdin.close()
 
 
 def watch(watched: int, log_file: str | None) -> None:

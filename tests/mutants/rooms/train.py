@@ -11,6 +11,7 @@ LINES = "train/run/lines.py"
 SAVING = "train/run/saving.py"
 OUTLET = "train/run/outlet.py"
 WATCHDOG = "train/run/watchdog.py"
+MONITOR = "train/run/monitor.py"
 GOODPUT = "train/run/goodput.py"
 JOB = "train/pretraining/job.py"
 RECIPE = "train/pretraining/recipe.py"
@@ -22,6 +23,7 @@ SHARD_PLAN = "train/preparation/shard_plan.py"
 UNITS = "train/preparation/units.py"
 RANGES = "bert_jax/data/text/ranges.py"
 OF_RUNS = "tests/train/pretraining/test_pretrain.py"
+OF_MONITOR = "tests/train/run/test_monitor.py"
 OF_NOT_FINITE = "tests/train/run/test_not_finite.py"
 OF_RECIPE = "tests/train/pretraining/test_recipe.py"
 OF_SCALE = "tests/train/pretraining/test_scale.py"
@@ -176,6 +178,27 @@ MUTANTS: tuple[Mutant, ...] = (
         "now - self._last_look, now",
         "a machine that slept ends its run",
         (f"{OF_PHASES}::test_the_sleep_of_the_whole_machine_is_no_time_of_the_phase",),
+    ),
+    Mutant(
+        MONITOR,
+        "if silent > limit:",
+        "if False:",
+        "a run of which no thread runs never ends",
+        (f"{OF_MONITOR}::test_a_process_of_which_no_thread_runs_is_killed_with_a_line_and_its_stacks",),
+    ),
+    Mutant(
+        MONITOR,
+        "elif not _is_stopped(watched):",
+        "else:",
+        "a run that is stopped for a while is killed",
+        (f"{OF_MONITOR}::test_a_process_that_is_stopped_for_longer_is_left_alone",),
+    ),
+    Mutant(
+        GOODPUT,
+        "found = read_summed(path)",
+        "found = read_summed(path) if False else __import__('json').loads(path.read_text())",
+        "a changed record of a run's time is believed",
+        (f"{OF_PHASES}::test_a_changed_byte_in_the_record_is_told_and_it_is_begun_anew",),
     ),
     Mutant(
         GOODPUT,

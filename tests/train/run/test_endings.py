@@ -86,7 +86,7 @@ def test_a_run_whose_disk_never_answers_says_so_and_ends_with_76(tmp_path: Path,
     assert json.loads((run / "goodput.json").read_text())[phase] > 2
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_run_of_which_no_thread_runs_is_killed_by_its_monitor(tmp_path: Path):
     run = tmp_path / "run"
     process = start("lock", run, "budgets.input=5", "budgets.end=1")
