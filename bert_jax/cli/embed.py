@@ -27,7 +27,7 @@ from bert_jax.cli.program import error_line
 from bert_jax.cli.shards import PartFile, add_shard, count_of, described
 from bert_jax.cli.streaming import Unanswered, answered_by, new_file, say, serve, to_json
 from bert_jax.cli.texts import is_text, lines_of, texts_of
-from bert_jax.errors import UserError
+from bert_jax.errors import UserError, quoted
 from bert_jax.files import read_object, refuse_special, sync, write_json
 
 if TYPE_CHECKING:
@@ -163,12 +163,22 @@ def _to_part(
             _to_file(model, lines, arguments, part.path, first=rows.start, complete=part.complete)
         except Unanswered as error:
             unanswered = error
-    if part.path.suffix == ".npy":
-        part.join(lambda rows: _npy_header(rows, model.width), _HEADER)
-    else:
-        part.join()
+    join_parts(part, model.width)
     if unanswered is not None:
         raise unanswered
+
+
+def join_parts(part: PartFile, width: int) -> None:
+    """Joins the parts of a file of vectors, if all are complete.
+
+    Args:
+        part: one of them.
+        width: D.
+    """
+    if part.path.suffix == ".npy":
+        part.join(lambda rows: _npy_header(rows, width), _HEADER, row_bytes=4 * width)
+    else:
+        part.join()
 
 
 def _to_file(
@@ -326,7 +336,8 @@ class VectorFile:
         if changed := [name for name in {**facts, **before} if before.get(name) != facts.get(name)]:
             name = changed[0]
             raise UserError(
-                f"{self._part}: was started with {name}={before.get(name)!r}, but now it is {facts.get(name)!r}; "
+                f"{self._part}: was started with {name}={quoted(before.get(name))}, but now it is "
+                f"{quoted(facts.get(name))}; "
                 "remove it to start again"
             )
         if self._is_npy:

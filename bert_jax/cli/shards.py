@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from bert_jax.cli.streaming import CHUNK, Unanswered, answered_by, new_file, results_to, say, serve
 from bert_jax.cli.texts import is_text
-from bert_jax.errors import UserError
+from bert_jax.errors import UserError, quoted
 from bert_jax.files import read_object, sync, write_json
 
 _JOBS = (
@@ -152,15 +152,18 @@ class PartFile:
         """Writes the facts; the caller then gives the file its name, which makes the part complete."""
         write_json(_facts_of(self.path), self._facts)
 
-    def join(self, head: Callable[[int], bytes] | None = None, header: int = 0) -> None:
+    def join(
+        self, head: Callable[[int], bytes] | None = None, header: int = 0, *, row_bytes: int | None = None
+    ) -> None:
         """Joins all parts if all are complete, and removes them; otherwise says which are missing.
 
         Args:
             head: makes the first bytes of the whole file, given the number of texts.
             header: bytes at the beginning of each part that are left out.
+            row_bytes: the size of a text's result; None: these differ.
 
         Raises:
-            UserError: the parts were not made of the same.
+            UserError: the parts were not made of the same, or have not the size of all results.
         """
         parts = [Share(number, self._shard.count) for number in range(1, self._shard.count + 1)]
         found = {part: self._found(part) for part in parts}
@@ -173,11 +176,18 @@ class PartFile:
             for name in {**self._facts, **facts}:
                 if facts.get(name) != self._facts.get(name):
                     raise UserError(
-                        f"{part.path(self._output)}: was made with {name}={facts.get(name)!r}, and {self.path} with "
-                        f"{self._facts.get(name)!r}; remove one of them and make it again"
+                        f"{part.path(self._output)}: was made with {name}={quoted(facts.get(name))}, and "
+                        f"{self.path} with {quoted(self._facts.get(name))}; remove one of them and make it again"
                     )
         whole = self._output.with_name(f".{self._output.name}.{os.getpid()}.tmp")
         try:
+            if row_bytes is not None:
+                rows = sum(max(part.path(self._output).stat().st_size - header, 0) for part in parts) / row_bytes
+                if rows != self._facts["total"]:
+                    raise UserError(
+                        f"{self._output}: its parts have {rows:,.10g} rows for {self._facts['total']:,} texts; remove "
+                        "the parts and make them again"
+                    )
             with whole.open("wb") as file:
                 file.write(head(self._facts["total"]) if head else b"")
                 for part in parts:

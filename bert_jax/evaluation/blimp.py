@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bert_jax.data.text.lines import READING_ERRORS, open_text, read_lines, what_is_text
-from bert_jax.errors import UserError
+from bert_jax.errors import UserError, quoted
 from bert_jax.files import near_path, parse_json
 from bert_jax.inference.tasks.likelihood import Likelihood
 from bert_jax.inference.tasks.task_source import check_text
@@ -167,7 +167,7 @@ def _row(line: str, where: str) -> dict[str, Any]:
         check_text(row[name], f"{where}: {name}")
     for name in ("UID", "linguistics_term", "field"):
         if not isinstance(row.get(name, ""), str):
-            raise UserError(f"{where}: {name!r} is {row[name]!r:.60}; expected a string")
+            raise UserError(f"{where}: {quoted(name)} is {quoted(row[name])}; expected a string")
     return row
 
 

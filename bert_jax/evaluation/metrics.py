@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from bert_jax.errors import UserError
+from bert_jax.errors import UserError, quoted
 
 Average = Literal["binary", "micro", "macro"]
 
@@ -47,7 +47,7 @@ def confusion_matrix(labels: ArrayLike, predictions: ArrayLike, classes: ArrayLi
     for values, id in zip((gold, found), ids, strict=True):
         strange = values[names[id] != values]
         if strange.size:
-            raise UserError(f"{strange[0].item()!r} is not one of the classes {names.tolist()}")
+            raise UserError(f"{quoted(strange[0].item())} is not one of the classes {names.tolist()}")
     return np.bincount(ids[0] * len(names) + ids[1], minlength=len(names) ** 2).reshape(len(names), len(names))
 
 

@@ -12,7 +12,7 @@ from bert_jax.data.tasks.multiple_choice import CHOICE_READERS
 from bert_jax.data.tasks.published import GLUE, PUBLISHED_TABLES, read_agreed, read_diagnostic, read_glue
 from bert_jax.data.tasks.tables import csv_rows, json_of_text, tsv_rows
 from bert_jax.data.tasks.tags import TaggedSentence, read_conll, read_klue_ner, read_naver_ner
-from bert_jax.errors import UserError
+from bert_jax.errors import UserError, quoted
 from bert_jax.files import near_path
 
 _ANSWERS = {"squad1": metrics.squad1, "korquad": metrics.korquad}
@@ -131,7 +131,7 @@ def _choices(kind: str, gold: Path, predictions: Path) -> Scores:
 
     def number(id: str, cell: str, where: str) -> int:
         if not cell.isdecimal() or int(cell) >= counts[id]:
-            raise UserError(f"{where}: the prediction is {cell!r}; expected a number from 0 to {counts[id] - 1}")
+            raise UserError(f"{where}: the prediction is {quoted(cell)}; expected a number from 0 to {counts[id] - 1}")
         return int(cell)
 
     labels = ((question.id, question.label) for question in questions)
@@ -143,7 +143,7 @@ def _glue(task: str, gold: Path, predictions: Path) -> Scores:
 
     def label(_: str, cell: str, where: str) -> Label:
         if names and cell not in names:
-            raise UserError(f"{where}: the prediction is {cell!r}; expected one of {', '.join(names)}")
+            raise UserError(f"{where}: the prediction is {quoted(cell)}; expected one of {', '.join(names)}")
         return cell if names else label_number(cell, where)
 
     examples = list(read_diagnostic(gold) if task == "ax" else read_glue(task, gold))

@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from bert_jax.errors import UserError
+from bert_jax.errors import UserError, quoted
 from bert_jax.formats.stored import FileBytes, Native, Stored
 
 _MOST_VALUES = 1 << 17
@@ -139,7 +139,7 @@ class _Walk:
                 raise self.error(f"expected the name of an array, found a {kind}")
             key = self.text(length)
             if key in items:
-                raise self.error(f"one map has the name {key[:100]!r} twice")
+                raise self.error(f"one map has the name {quoted(key)} twice")
             items[key] = self.value(depth + 1)
         return items
 
@@ -202,11 +202,11 @@ class FlaxMsgpack(Stored):
         for key, value in tree.items():
             name = f"{prefix}{key}"
             if len(name) > _LONGEST_NAME or name in self._leaves:
-                raise UserError(f"{self.path}: the name {name[:100]!r} is too long, or two arrays have it")
+                raise UserError(f"{self.path}: the name {quoted(name)} is too long, or two arrays have it")
             if isinstance(value, dict) and _CHUNKED not in value:
                 self._flatten(value, f"{name}/")
             else:
-                self._leaves[name] = _leaf(self._bytes, f"{self.path}: {name[:100]!r}", value)
+                self._leaves[name] = _leaf(self._bytes, f"{self.path}: {quoted(name)}", value)
 
     def __len__(self) -> int:
         return len(self._leaves)
@@ -261,7 +261,7 @@ def _array(file: FileBytes, label: str, octets: Octets) -> _Leaf:
         case _:
             raise UserError(f"{label} does not consist of shape, dtype and elements: damaged")
     if dtype not in _DTYPES:
-        raise UserError(f"{label} is {dtype!r}; bert_jax reads {', '.join(sorted(_DTYPES))}")
+        raise UserError(f"{label} is {quoted(dtype)}; bert_jax reads {', '.join(sorted(_DTYPES))}")
     count = _size(label, shape)
     if count * np.dtype(dtype).itemsize != length or (octets.extension == _SCALAR and shape):
         raise UserError(f"{label} has shape {tuple(shape)} of {dtype} but {length} bytes: damaged")
@@ -326,7 +326,7 @@ def hf_names(stored: Stored, model_type: str | None = None, separator: str = "/"
         UserError: the names contain no encoder of this type, or two of them have the same torch name.
     """
     if model_type is not None and model_type not in _ENCODERS:
-        raise UserError(f"{stored.path}: model_type is {model_type!r}; expected one of {', '.join(_ENCODERS)}")
+        raise UserError(f"{stored.path}: model_type is {quoted(model_type)}; expected one of {', '.join(_ENCODERS)}")
     paths = {name: tuple(name.split(separator)) for name in stored}
     if all(path[0] == "params" for path in paths.values()):
         paths = {name: path[1:] for name, path in paths.items()}

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from bert_jax.errors import UserError
+from bert_jax.errors import UserError, quoted
 from bert_jax.files import read_json
 
 DEFAULT_REVISION = "main"
@@ -146,7 +146,7 @@ def shards_of(index: Path) -> list[str]:
         raise UserError(f"{index}: not an index of sharded weights ({type(error).__name__}: {error})") from None
     for shard in shards:
         if not isinstance(shard, str) or not shard or Path(shard).name != shard or "\\" in shard:
-            raise UserError(f"{index}: names the shard {shard!r}; expected the name of a file beside it")
+            raise UserError(f"{index}: names the shard {quoted(shard)}; expected the name of a file beside it")
     if not shards:
         raise UserError(f"{index}: names no shards; expected at least one in weight_map")
     return shards

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from bert_jax.errors import UserError
+from bert_jax.errors import UserError, quoted
 from bert_jax.formats.stored import FileBytes, Stored, copy_rows
 from bert_jax.tree import sha256_of_arrays, sum_label
 
@@ -184,7 +184,7 @@ class TensorFile(Stored):
     def dtype(self, key: str) -> str:
         stored = self._entries[key].dtype
         if stored not in NUMPY_DTYPES:
-            raise UserError(f"{self.path}: tensor {key!r} is {stored}; expected float32, float16 or bfloat16")
+            raise UserError(f"{self.path}: tensor {quoted(key)} is {stored}; expected float32, float16 or bfloat16")
         return NUMPY_DTYPES[stored]
 
     def copy_to(self, key: str, out: np.ndarray) -> None:

@@ -9,8 +9,9 @@ import pytest
 from bert_jax.__main__ import main
 from bert_jax.cli import embed as embed_command
 from bert_jax.cli import shards, streaming
-from bert_jax.cli.embed import VectorFile
-from bert_jax.cli.shards import Share
+from bert_jax.cli.embed import VectorFile, join_parts
+from bert_jax.cli.shards import PartFile, Share
+from bert_jax.errors import UserError
 from tests.hosts import Hosts
 from tests.inference.tasks.task_folders import export
 
@@ -209,3 +210,21 @@ def test_two_processes_of_a_job_embed_one_file(folders, tmp_path):
     assert [path.name for path in tmp_path.glob("v*")] == ["v.npy"]
     assert main([*argv, str(tmp_path / "alone.npy")]) == 0
     assert (tmp_path / "v.npy").read_bytes() == (tmp_path / "alone.npy").read_bytes()
+
+
+def test_a_part_that_lost_its_end_is_not_joined(tmp_path):
+    output = tmp_path / "v.npy"
+    for number in (1, 2):
+        part = PartFile(str(output), Share(number, 2), total=4, made_of={}, overwrite=False)
+        with VectorFile(part.path, width=8, chunk=2, made_of={}) as file:
+            file.append([np.ones(8, np.float32)] * 2)
+            part.complete()
+            file.finish()
+    whole = part.path.read_bytes()
+    part.path.write_bytes(whole[:-32])
+    with pytest.raises(UserError, match=r"v\.npy: its parts have 3 rows for 4 texts"):
+        join_parts(part, 8)
+    assert not output.exists() and part.path.exists()
+    part.path.write_bytes(whole)
+    join_parts(part, 8)
+    assert np.load(output).shape == (4, 8)

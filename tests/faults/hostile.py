@@ -137,6 +137,9 @@ def serve(name: str, seed: int, start: int, stop: int, folder: Path) -> None:
     files = sorted(path.relative_to(pristine) for path in pristine.rglob("*") if path.is_file())
     files = [file for file in files if kind.changes(file.as_posix())]
     _judge(kind.read, changed)  # imports what it needs before memory is limited
+    if kind.writes:
+        shutil.rmtree(changed)
+        shutil.copytree(pristine, changed)
     used = int(Path("/proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
     resource.setrlimit(resource.RLIMIT_AS, (used + MEMORY, resource.RLIM_INFINITY))
     for number in range(start, stop):

@@ -577,7 +577,79 @@ def _read_runs(folder: Path) -> None:
         raise refused
 
 
+# The doctor, on a run and its prepared data
+
+
+def _make_examined(folder: Path) -> None:
+    from train import prepare
+
+    text = folder / "text.txt"
+    words = ["river", "winter", "house", "bridge", "market", "garden", "letter", "window"]
+    rng = random.Random(0)
+    sentence = lambda: f"The {' '.join(rng.choices(words, k=9))}."  # noqa: E731
+    text.write_text("\n\n".join("\n".join(sentence() for _ in range(6)) for _ in range(40)))
+    options = ["--vocab-size", "200", "--max-seq-length", "64", "--dupe-factor", "1", "--held-out", "0.2"]
+    assert prepare.main([str(text), "--output", str(folder / "data"), *options, "--workers", "1"]) == 0
+    text.unlink()
+    (folder / "run").mkdir()
+    config = json.loads((_RECORDED / "pairs" / "config.json").read_text())
+    (folder / "run" / "config.json").write_text(json.dumps(config | {"data": None}))
+    shutil.copy(_RECORDED / "pairs" / "metrics.jsonl", folder / "run" / "metrics.jsonl")
+    shutil.move(folder / "data", folder / "run" / "data")
+
+
+def _mend_examined(folder: Path, rng: random.Random) -> None:
+    """Half of the time writes the manifest's own sum again, as somebody who means harm would."""
+    from bert_jax.data.pretraining.manifest import write_manifest
+
+    if rng.random() < 0.5:
+        with contextlib.suppress(Exception):
+            manifest = json.loads((folder / "run" / "data" / "manifest.json").read_bytes())
+            write_manifest(folder / "run" / "data", manifest)
+
+
+def _read_examined(folder: Path) -> None:
+    from dataclasses import asdict
+
+    from train.diagnosis.evidence import Evidence
+    from train.doctor import examine
+
+    found, notes = examine(Evidence(str(folder / "run")))
+    json.dumps([asdict(finding) for finding in found]), "".join(notes)
+
+
 # Training configs and the words of a command line
+
+_PRETRAIN = """from bert_jax.config import BertConfig
+from bert_jax.training.optimizer import OptimizerConfig
+from train.pretraining.recipe import Phase, PretrainConfig, TextConfig
+
+
+def get_config() -> PretrainConfig:
+    return PretrainConfig(
+        model=BertConfig.preset("tiny", dtype="bfloat16"),
+        optimizer=OptimizerConfig(learning_rate=5e-4, warmup_steps=1_000),
+        phases=(Phase(length=128, batch=64, steps=20_000), (512, 16, 100)),
+        text_options=TextConfig(vocab_size=16_000),
+        seed=3,
+    )
+"""
+_FINETUNE = """from bert_jax.training.optimizer import OptimizerConfig
+from train.finetuning.recipe import FinetuneConfig
+
+
+def get_config() -> FinetuneConfig:
+    return FinetuneConfig(optimizer=OptimizerConfig(learning_rate=3e-5), batch=32, epochs=3, warmup=0.1)
+"""
+
+
+def _read_python(path: Path) -> None:
+    from train.finetuning.recipe import FinetuneConfig
+    from train.pretraining.recipe import PretrainConfig
+    from train.run.config import load_recipe, to_json
+
+    json.dumps(to_json(load_recipe(str(path), FinetuneConfig if "finetune" in path.name else PretrainConfig)))
+
 
 _WORDS = (
     "seed=3", "optimizer.learning_rate=1e-3", "phases=((64,8,90000),(128,8,10000))", "model.hidden_size=768",
@@ -629,6 +701,40 @@ def _read_small(folder: Path) -> None:
     pooling_of(folder), max_length_of(folder), _words_of(str(folder / "words.txt"))
     with VectorFile(folder / "vectors.npy", width=8, chunk=2, made_of={"model": "m"}) as file:
         file.append([np.zeros(8, np.float32)] * 2)
+
+
+# The parts of a file of vectors, one of each process
+
+
+def _make_parts(folder: Path) -> None:
+    from bert_jax.cli.embed import VectorFile
+    from bert_jax.cli.shards import PartFile, Share
+
+    for ending in ("npy", "jsonl"):
+        for number in (1, 2):
+            part = PartFile(
+                str(folder / f"v.{ending}"), Share(number, 2), total=4, made_of={"width": 8}, overwrite=False
+            )
+            with VectorFile(part.path, width=8, chunk=2, made_of={}) as file:
+                file.append([np.ones(8, np.float32)] * 2)
+                part.complete()
+                file.finish()
+
+
+def _read_parts(folder: Path) -> None:
+    from bert_jax.cli.embed import join_parts
+    from bert_jax.cli.shards import PartFile, Share
+    from bert_jax.errors import UserError
+
+    refused: Exception | None = None
+    for ending in ("npy", "jsonl"):
+        try:
+            output = str(folder / f"v.{ending}")
+            join_parts(PartFile(output, Share(1, 2), total=4, made_of={"width": 8}, overwrite=False), 8)
+        except (UserError, FileNotFoundError) as error:
+            refused = error
+    if refused:
+        raise refused
 
 
 # The hub's cache
@@ -722,6 +828,13 @@ KINDS: dict[str, Kind] = {
     "scores: gold and predicted tables": Kind(_make_scored, _read_scored, 1),
     "prepared data: arrays": Kind(_make_shards, _read_shards, 2),
     "run: config, metrics, environment": Kind(_make_runs, _read_runs, 1.5),
+    "run and prepared data: train.doctor": Kind(
+        _make_examined, _read_examined, 1.5, lambda path: "tokenizer" not in path, _mend_examined, True
+    ),
+    "training config: a Python file": Kind(
+        write({"pretrain.py": _PRETRAIN, "finetune.py": _FINETUNE}), each(_read_python, "*.py"), 1.5
+    ),
     "training config: FIELD=VALUE": Kind(write({"words.txt": "\n".join(_WORDS)}), _read_each_word, 1.5),
+    "small files: vectors of two processes": Kind(_make_parts, _read_parts, 0.5, writes=True),
     "small files: pooling, words, vectors": Kind(_make_small, _read_small, 1, writes=True),
 }  # fmt: skip

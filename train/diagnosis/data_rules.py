@@ -8,7 +8,6 @@ import numpy as np
 from bert_jax.data.pretraining.batches import Batches
 from bert_jax.data.pretraining.masking import MaskingConfig
 from bert_jax.data.pretraining.report import sentence_hashes
-from bert_jax.data.pretraining.shards import open_shard
 from train.diagnosis.evidence import DataEvidence, Finding
 
 LARGEST_DOCUMENT = 0.5  # share of the tokens
@@ -38,7 +37,7 @@ def find_in_data(data: DataEvidence, masking: dict[str, Any] | None, length: int
 
 def _documents(data: DataEvidence) -> Finding | None:
     largest = total = 0
-    for shard in map(open_shard, data.shards("train")):
+    for shard in data.shards("train"):
         sizes = np.diff(shard.sentences[shard.documents])
         largest, total = max(largest, int(sizes.max())), total + int(sizes.sum())
     count, cut = data.train["documents"], [w for w in data.report["warnings"] if "were so long that they were cut" in w]
@@ -148,9 +147,7 @@ def _overlap(data: DataEvidence) -> Finding | None:
     if "held-out" not in data.manifest["splits"] or not data.shards("held-out"):
         return None
     known, held_out = (
-        np.unique(
-            np.concatenate([sentence_hashes(open_shard(s), shortest=_SHORTEST_SENTENCE) for s in data.shards(split)])
-        )
+        np.unique(np.concatenate([sentence_hashes(s, shortest=_SHORTEST_SENTENCE) for s in data.shards(split)]))
         for split in ("train", "held-out")
     )
     if not len(held_out) or (share := float(np.isin(held_out, known).mean())) <= OVERLAP:
@@ -193,11 +190,11 @@ def _prepare(data: DataEvidence, words: str = "", vocabulary: str | None = None)
     """The command to prepare the text again, with the same options except `words` and another vocabulary."""
     tokenizer, settings = data.manifest["tokenizer"], data.manifest["settings"]
     if vocabulary is None and tokenizer.get("learnt"):
-        vocab = f"--vocab-size {tokenizer['vocab_size']}" + (" --cased" if tokenizer["cased"] else "")
+        vocab = f"--vocab-size {tokenizer['vocab_size']}" + (" --cased" if tokenizer.get("cased") else "")
     else:
         published = (tokenizer.get("published") or "VOCAB").partition("@")[0]
         vocab = f"--vocab {vocabulary or published}"
-    lengths = ",".join(map(str, settings["max_seq_lengths"]))
+    lengths = ",".join(map(str, settings.get("max_seq_lengths", settings["max_predictions"])))
     objective = f"--objective {data.manifest['objective']}" if data.manifest["objective"] != "nsp" else ""
     rows = f"--rows {settings['rows']}" if "rows" in settings else ""
     same = (vocab, f"--max-seq-length {lengths}", objective, rows, words)

@@ -9,6 +9,7 @@ import numpy as np
 
 from bert_jax.data.pretraining.arrays import load_array
 from bert_jax.data.pretraining.manifest import MANIFEST, read_manifest, shard_folder
+from bert_jax.data.pretraining.shards import Shard, open_shard
 from bert_jax.data.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import UserError
 from bert_jax.files import is_remote
@@ -16,6 +17,8 @@ from bert_jax.formats.training_record import read_metrics, read_run_config
 
 WINDOW = 50  # steps to average the loss over
 _SHARDS_READ = 16  # of each split
+# Of the report on a split.
+_FIGURES = ("documents", "sentences_per_document_median", "unk_rate", "duplicate_lines", "unigram_entropy")
 
 
 @dataclass(frozen=True)
@@ -35,6 +38,8 @@ class DataEvidence:
         self.path = path
         self.manifest = read_manifest(path)
         self.report: dict[str, Any] = self.manifest.get("report", {})
+        if self.report != {} and not _is_report(self.report):
+            raise UserError(f"{path / MANIFEST}: its report lacks a field; prepare the data again")
         self.train: dict[str, Any] = self.report.get("train", {})
 
     @cached_property
@@ -45,10 +50,33 @@ class DataEvidence:
     def unigram_counts(self) -> np.ndarray:
         return load_array(self.path / "unigram_counts.npy")
 
-    def shards(self, split: str) -> list[Path]:
-        """At most `_SHARDS_READ` of the split's shards, evenly spread."""
+    def shards(self, split: str) -> list[Shard]:
+        """At most `_SHARDS_READ` of the split's shards, evenly spread.
+
+        Raises UserError if a file is missing, or if the sentences or documents of one are not in order.
+        """
         count = self.manifest["splits"][split]["shards"]["count"]
-        return [self.path / shard_folder(split, n) for n in range(0, count, max(1, -(-count // _SHARDS_READ)))]
+        every = max(1, -(-count // _SHARDS_READ))
+        return [_opened(self.path / shard_folder(split, number)) for number in range(0, count, every)]
+
+
+def _opened(directory: Path) -> Shard:
+    shard = open_shard(directory)
+    for name, offsets in (("sentences", shard.sentences), ("documents", shard.documents)):
+        if np.any(offsets[1:] <= offsets[:-1]):
+            raise UserError(f"{directory / name}.npy: its offsets do not ascend; prepare the data again")
+    return shard
+
+
+def _is_report(report: Any) -> bool:
+    """Whether a manifest's report has what the rules read."""
+    train = report.get("train") if isinstance(report, dict) else None
+    return (
+        isinstance(train, dict)
+        and all(isinstance(train.get(name), int | float) for name in _FIGURES)
+        and isinstance(report.get("warnings"), list)
+        and all(isinstance(warning, str) for warning in report["warnings"])
+    )
 
 
 @dataclass(frozen=True)

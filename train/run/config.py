@@ -1,11 +1,14 @@
 """Configs of any kind of run: read from a file, override with `key=value`, compare, convert to JSON."""
 
 import ast
+import contextlib
 import dataclasses
 import math
 import os
+import traceback
 import types
 import typing
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -136,7 +139,8 @@ def load_recipe(path: str, kind: type) -> Any:
     """Runs the config file and returns the result of its `get_config()`, which must be of class `kind`.
 
     Raises:
-        UserError: no such file, no `get_config()`, or a config of another class.
+        UserError: no such file, no `get_config()`, a config of another class or with a value of another type; or the
+            file is not Python or raises an error.
     """
     import importlib.util
 
@@ -152,10 +156,51 @@ def load_recipe(path: str, kind: type) -> Any:
     if spec is None or spec.loader is None:
         raise UserError(f"{path}: a config file is Python, so its name ends in .py")
     module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    if not hasattr(module, "get_config"):
+    with _named_line(file):
+        spec.loader.exec_module(module)
+    if not callable(getattr(module, "get_config", None)):
         raise UserError(f"{path}: has no get_config(); a config file defines get_config() -> {kind.__name__}")
-    config = module.get_config()
+    with _named_line(file):
+        config = module.get_config()
     if type(config).__name__ != kind.__name__:
         raise UserError(f"{path}: is a {type(config).__name__}; this program takes a {kind.__name__}")
+    _check_kinds(config, path)
     return config
+
+
+@contextlib.contextmanager
+def _named_line(file: Path) -> Iterator[None]:
+    """Whatever a config file raises becomes a UserError with the line of the file; its own UserErrors stay."""
+    try:
+        yield
+    except UserError:
+        raise
+    except SyntaxError as error:
+        line = f", line {error.lineno}" if error.lineno else ""
+        raise UserError(f"{file}{line}: is not Python: {quoted(error.msg)}") from None
+    except (Exception, SystemExit) as error:
+        lines = [at.lineno for at in traceback.extract_tb(error.__traceback__) if at.filename == str(file)]
+        line = f", line {lines[-1]}" if lines else ""
+        raise UserError(f"{file}{line}: raised {quoted(error)}; expected a config") from None
+
+
+def _check_kinds(config: Any, path: str, prefix: str = "") -> None:
+    """Raises UserError for a field whose value is not what its annotation says: Python itself does not look."""
+    for name, hint in typing.get_type_hints(type(config)).items():
+        value = getattr(config, name)
+        kinds = typing.get_args(hint) if _is_union(hint) else (hint,)
+        if not any(_is_of(value, kind) for kind in kinds):
+            names = " or ".join(str(kind) if typing.get_args(kind) else kind.__name__ for kind in kinds)
+            raise UserError(f"{path}: {prefix}{name}: found {quoted(value)}; expected {names}")
+        if dataclasses.is_dataclass(value):
+            _check_kinds(value, path, f"{prefix}{name}.")
+
+
+def _is_of(value: Any, kind: Any) -> bool:
+    if typing.get_origin(kind) is typing.Literal:
+        return value in typing.get_args(kind)
+    if kind is float:
+        return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    if kind is int:
+        return isinstance(value, int) and not isinstance(value, bool)
+    return isinstance(value, typing.get_origin(kind) or kind)

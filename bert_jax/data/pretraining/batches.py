@@ -252,6 +252,10 @@ def _resolve(
 ) -> MaskingConfig:
     """The masking to use: the caller's settings, and those that the data was prepared with for what is None."""
     settings = data.manifest["settings"]
+    if str(max_seq_length) not in settings["max_predictions"]:
+        raise UserError(
+            f"{data.name}/manifest.json: has no max_predictions for length {max_seq_length}; prepare the data again"
+        )
     prepared = MaskingConfig(
         probability=settings["masked_lm_prob"],
         max_predictions=rows.static_predictions or settings["max_predictions"][str(max_seq_length)],

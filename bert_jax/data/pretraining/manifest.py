@@ -26,6 +26,7 @@ shards: of a list it has the totals and 16 bytes for each block.
 """
 
 import re
+import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -35,7 +36,7 @@ import numpy as np
 
 from bert_jax.data.pretraining.arrays import Slices
 from bert_jax.data.pretraining.shards import MEND, write_array, write_file
-from bert_jax.errors import UserError
+from bert_jax.errors import UserError, quoted
 from bert_jax.files import checksum_of, json_text, near_path, parse_json, read_json
 
 MANIFEST, SOURCES = "manifest.json", "sources.json"
@@ -160,21 +161,48 @@ def read_manifest(directory: Path | str) -> dict[str, Any]:
     version = manifest.get("version") if isinstance(manifest, dict) else None
     if version != VERSION:
         raise UserError(
-            f"{path}: version {version!r} where {VERSION} was expected; remove the folder and prepare the data again"
+            f"{path}: version {quoted(version)} where {VERSION} was expected; remove the folder and prepare the data again"
         )
     missing = [key for key in ("settings", "tokenizer", "splits") if key not in manifest]
     if missing:
         raise UserError(f"{path}: lacks {', '.join(missing)}; prepare the data again")
     if manifest.get("checksum") != manifest_checksum(manifest):
         raise UserError(f"{path}: its content is not what was written (checksum differs); {MEND}")
+    if not _is_whole(manifest):
+        raise UserError(f"{path}: a field is missing or of another kind; prepare the data again")
     for name, _ in (*small_files(manifest), *lists_of(manifest)):
         _check_inside(name, path)
     return manifest
 
 
+def _is_whole(manifest: Mapping[str, Any]) -> bool:
+    """Whether the fields that readers of the data use are there, and of the right kinds."""
+
+    def are(kind: type | types.UnionType, *values: Any) -> bool:
+        return all(isinstance(value, kind) for value in values)
+
+    try:
+        settings, tokenizer = manifest["settings"], manifest["tokenizer"]
+        files = [entry for _, entry in files_of(manifest)]
+        counts = [facts[name] for _, facts in lists_of(manifest) for name in ("count", "total", "bytes")]
+        return (
+            are(str, manifest["objective"], *(entry["sha256"] for entry in files))
+            and are(int, *(entry["bytes"] for entry in files), *counts, tokenizer["vocab_size"])
+            and min(counts, default=0) >= 0
+            and are(int, *settings["max_predictions"].values(), *settings.get("max_seq_lengths", []))
+            and are(int | float, settings["masked_lm_prob"])
+            and are(bool, settings["whole_word_masking"], tokenizer.get("cased", False))
+            and are(str | None, tokenizer.get("published"))
+        )
+    except (AttributeError, KeyError, TypeError):
+        return False
+
+
 def _check_inside(name: str, where: object) -> None:
     if not _INSIDE(name):
-        raise UserError(f"{where}: names the file {name!r}, which is not in the directory; prepare the data again")
+        raise UserError(
+            f"{where}: names the file {quoted(name)}, which is not in the directory; prepare the data again"
+        )
 
 
 def write_manifest(directory: Path, manifest: dict[str, Any]) -> None:

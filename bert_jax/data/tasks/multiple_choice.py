@@ -94,7 +94,9 @@ def _arc(row: dict[str, Any], _: int, line: int, where: str) -> Choices:
         stem, choices = row["question"]["stem"], row["question"]["choices"]
         texts, keys = [choice["text"] for choice in choices], [choice["label"] for choice in choices]
     except (KeyError, TypeError, IndexError) as error:
-        raise UserError(f"{where}: not in ARC's form, question > stem and choices > text, label ({error!r})") from None
+        raise UserError(
+            f"{where}: not in ARC's form, question > stem and choices > text, label ({quoted(error)})"
+        ) from None
     if not all(isinstance(value, str) for value in (stem, *keys)):
         raise UserError(f"{where}: not in ARC's form; expected texts as the stem and the labels of the choices")
     key = row.get("answerKey") or None

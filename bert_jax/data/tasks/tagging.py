@@ -14,7 +14,7 @@ from bert_jax.data.tasks.encoded import IGNORED, Encoded, best_windows, windows
 from bert_jax.data.tasks.tags import TaggedSentence
 from bert_jax.data.tokenizer.layout import Segments, assemble, within
 from bert_jax.data.tokenizer.tokenizer import Tokenizer
-from bert_jax.errors import UserError
+from bert_jax.errors import UserError, quoted
 
 _AT_ONCE = 256  # rows, which are padded to the longest of them
 
@@ -226,7 +226,7 @@ def _label_ids(sentences: Sequence[TaggedSentence], tags: Sequence[str], source:
         for word, tag in zip(sentence.words, own, strict=True):
             if tag not in ids:
                 raise UserError(
-                    f"{where}: {word!r} has the tag {tag!r}, which is not in the training "
+                    f"{where}: {quoted(word)} has the tag {quoted(tag)}, which is not in the training "
                     f"data ({', '.join(tags[:10])}{', ...' if len(tags) > 10 else ''})"
                 )
             found.append(ids[tag])

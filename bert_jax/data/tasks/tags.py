@@ -92,7 +92,7 @@ def write_conll(path: Path, sentences: Sequence[TaggedSentence], tags: Sequence[
             document = sentence.document
         for number, (word, tag) in enumerate(zip(sentence.words, predicted, strict=True)):
             if word == DOCUMENT_START or "\t" in word or "\n" in word:
-                raise UserError(f"{where} has the word {word!r}, which CoNLL's columns have no way to write")
+                raise UserError(f"{where} has the word {quoted(word)}, which CoNLL's columns have no way to write")
             gold = [sentence.tags[number]] if with_gold and sentence.tags else []
             lines.append("\t".join([word, *gold, tag]) + "\n")
         lines.append("\n")

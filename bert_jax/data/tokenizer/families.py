@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from bert_jax.errors import UserError
+from bert_jax.errors import UserError, quoted
 
 ROLES = ("unk", "sep", "pad", "cls", "mask")
 BERT_SPECIAL_TOKENS = {role: f"[{role.upper()}]" for role in ROLES}
@@ -76,7 +76,7 @@ def declared_family(folder: Path, config: Mapping[str, Any], *, has_json: bool) 
     if family is None and not has_json:
         known = ", ".join(_BY_CLASS)
         raise UserError(
-            f"{folder / 'tokenizer_config.json'}: tokenizer_class is {name!r}, expected one of {known}, or a "
+            f"{folder / 'tokenizer_config.json'}: tokenizer_class is {quoted(name)}, expected one of {known}, or a "
             "tokenizer.json beside it"
         )
     return family

@@ -13,7 +13,7 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
 from bert_jax.data.tokenizer.families import ALBERT, ROBERTA, ROLES, TAKEN_AS_IS, Family
 from bert_jax.data.tokenizer.settings import Settings
-from bert_jax.errors import UserError
+from bert_jax.errors import LONGEST_QUOTE, UserError
 
 
 @contextmanager
@@ -33,8 +33,12 @@ def library_errors(what: str) -> Iterator[None]:
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of an error's message, or its type if it has none."""
-    return str(error).splitlines()[0] if str(error) else type(error).__name__
+    """The first line of an error's message, or its type if it has none.
+
+    Of a long line, which has what the file contains, only the beginning and the end.
+    """
+    line = str(error).splitlines()[0] if str(error) else type(error).__name__
+    return line if len(line) <= 2 * LONGEST_QUOTE else f"{line[:LONGEST_QUOTE]}...{line[-LONGEST_QUOTE:]}"
 
 
 def bert_normalizer(

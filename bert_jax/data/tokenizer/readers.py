@@ -26,7 +26,7 @@ from bert_jax.data.tokenizer.pipelines import (
     without_number_commas,
 )
 from bert_jax.data.tokenizer.settings import Beside
-from bert_jax.errors import UserError
+from bert_jax.errors import UserError, quoted
 from bert_jax.files import parse_json, read_file, read_object
 
 logger = logging.getLogger(__name__)
@@ -83,7 +83,8 @@ def guess_cased(path: Path, pieces: Sequence[str]) -> bool:
     capital = next((piece for piece in pieces if piece != piece.lower() and not _is_marker(piece)), None)
     if capital is not None:
         raise UserError(
-            f"{path}: has capital letters (piece {capital!r}), and no tokenizer_config.json says whether to lower-case "
+            f"{path}: has capital letters (piece {quoted(capital)}), and no tokenizer_config.json says whether to "
+            "lower-case "
             "text: say cased=True or cased=False, or write do_lower_case there"
         )
     return False
@@ -144,11 +145,11 @@ def read_vocab_json(path: Path) -> dict[str, int]:
         raise UserError(f"{path}: an empty vocabulary")
     for piece, i in ids.items():
         if not isinstance(i, int) or isinstance(i, bool) or i < 0:
-            raise UserError(f"{path}: token {piece!r} has id {i!r}, expected a number from 0 up")
+            raise UserError(f"{path}: token {quoted(piece)} has id {quoted(i)}, expected a number from 0 up")
     twice = next((i for i, count in Counter(ids.values()).items() if count > 1), None)
     if twice is not None:
         first, second = [piece for piece, i in ids.items() if i == twice][:2]
-        raise UserError(f"{path}: id {twice} stands for two tokens, {first!r} and {second!r}")
+        raise UserError(f"{path}: id {twice} stands for two tokens, {quoted(first)} and {quoted(second)}")
     if max(ids.values()) >= len(ids):
         gap = min(set(range(len(ids))) - set(ids.values()))
         raise UserError(f"{path}: no token has id {gap}, but ids go up to {max(ids.values())}: expected no gaps")
@@ -174,10 +175,12 @@ def read_merges(path: Path, ids: Mapping[str, int]) -> list[tuple[str, str]]:
             continue
         pair = line.split(" ")
         if len(pair) != 2 or not all(pair):
-            raise UserError(f"{path}, line {number}: found {line[:80]!r}, expected two pieces and a space between them")
+            raise UserError(
+                f"{path}, line {number}: found {quoted(line)}, expected two pieces and a space between them"
+            )
         unknown = next((piece for piece in (*pair, "".join(pair)) if piece not in ids), None)
         if unknown is not None:
-            raise UserError(f"{path}, line {number}: piece {unknown!r} is not in {path.with_name('vocab.json')}")
+            raise UserError(f"{path}, line {number}: piece {quoted(unknown)} is not in {path.with_name('vocab.json')}")
         merges.append((pair[0], pair[1]))
     return merges
 
@@ -329,12 +332,12 @@ def load_backend(path: Path, *, split_number_commas: bool) -> tokenizers.Tokeniz
     for token in declared.get("added_tokens") or []:
         found = backend.token_to_id(token["content"])
         if found != token["id"]:
-            raise UserError(f"{path}: added token {token['content']!r} has id {token['id']}, expected {found}")
+            raise UserError(f"{path}: added token {quoted(token['content'])} has id {token['id']}, expected {found}")
     ids = backend.get_vocab(with_added_tokens=True)
     if len(set(ids.values())) < len(ids):
         twice = next(i for i, count in Counter(ids.values()).items() if count > 1)
         first, second = [token for token, i in ids.items() if i == twice][:2]
-        raise UserError(f"{path}: id {twice} stands for two tokens, {first!r} and {second!r}")
+        raise UserError(f"{path}: id {twice} stands for two tokens, {quoted(first)} and {quoted(second)}")
     return backend
 
 

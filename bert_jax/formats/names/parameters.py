@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from bert_jax.config import BertConfig
-from bert_jax.errors import UserError
+from bert_jax.errors import UserError, quoted
 from bert_jax.formats.names.families import ALBERT, BERT, DISTILBERT, ENCODER, ROBERTA, FamilyNames, Head, Name
 
 FAMILIES: dict[str, FamilyNames] = {family.name: family for family in (BERT, ROBERTA, ALBERT, DISTILBERT)}
@@ -158,7 +158,10 @@ def table_keys(keys: Iterable[str], family: FamilyNames) -> dict[str, str]:
         if name.endswith(_BUFFERS):
             continue
         if name in found:
-            raise UserError(f"the keys {found[name]!r} and {key!r} both name the parameter {name!r}: keep one of them")
+            raise UserError(
+                f"the keys {quoted(found[name])} and {quoted(key)} both name the parameter "
+                f"{quoted(name)}: keep one of them"
+            )
         found[name] = key
     return found
 
@@ -210,7 +213,7 @@ def to_stored(flat: Mapping[str, np.ndarray], config: BertConfig, head: str) -> 
     strangers = sorted(path for path in flat if (ENCODER + path if bare else path) not in known)
     if strangers:
         raise UserError(
-            f"the tree holds {strangers[0]!r}, which no {family.name} model has ({len(strangers)} such paths)"
+            f"the tree holds {quoted(strangers[0])}, which no {family.name} model has ({len(strangers)} such paths)"
         )
     tensors: dict[str, np.ndarray] = {}
     for path, parameter, constant in _concrete(config, head):
@@ -220,7 +223,7 @@ def to_stored(flat: Mapping[str, np.ndarray], config: BertConfig, head: str) -> 
             continue
         array = flat.get(path.removeprefix(ENCODER) if bare else path)
         if array is None:
-            raise UserError(f"the tree has no {path!r}, which head={head!r} needs")
+            raise UserError(f"the tree has no {quoted(path)}, which head={quoted(head)} needs")
         if array.shape != parameter.shape:
             raise UserError(f"{path} has shape {array.shape}; the config says {parameter.shape}")
         tensors[key] = np.asarray(array.T if parameter.transposed else array, dtype=np.float32, order="C")

@@ -17,7 +17,7 @@ from pathlib import Path
 import google_crc32c
 import numpy as np
 
-from bert_jax.errors import UserError
+from bert_jax.errors import UserError, quoted
 from bert_jax.files import open_file
 from bert_jax.formats.stored import FileBytes, Stored
 from bert_jax.formats.tensorflow.entries import (
@@ -201,7 +201,7 @@ class Tf1Checkpoint(Stored):
         entry = self._entries[key]
         if entry.numpy_dtype is None:
             kind = "strings" if entry.is_string else f"TensorFlow's dtype {entry.dtype}"
-            raise UserError(f"{self.path}: tensor {key!r} holds {kind}; expected numbers")
+            raise UserError(f"{self.path}: tensor {quoted(key)} holds {kind}; expected numbers")
         return self._joined(key, entry) if entry.slices else self._numbers(key, entry)
 
     def shape(self, key: str) -> tuple[int, ...]:
@@ -210,7 +210,9 @@ class Tf1Checkpoint(Stored):
     def dtype(self, key: str) -> str:
         entry = self._entries[key]
         if entry.numpy_dtype is None and not entry.is_string:
-            raise UserError(f"{self.path}: tensor {key!r} holds TensorFlow's dtype {entry.dtype}; expected numbers")
+            raise UserError(
+                f"{self.path}: tensor {quoted(key)} holds TensorFlow's dtype {entry.dtype}; expected numbers"
+            )
         return entry.numpy_dtype or "object"
 
     def copy_to(self, key: str, out: np.ndarray) -> None:
@@ -245,7 +247,7 @@ class Tf1Checkpoint(Stored):
             ):
                 raise ValueError("does not match its recorded CRC-32C: damaged")
         except ValueError as error:
-            raise UserError(f"{self._shard(entry)}: tensor {key!r} {error}") from None
+            raise UserError(f"{self._shard(entry)}: tensor {quoted(key)} {error}") from None
         return octets[start:]
 
     def _numbers(self, name: str, entry: Entry) -> np.ndarray:
@@ -262,7 +264,8 @@ class Tf1Checkpoint(Stored):
     def _check_crc(self, name: str, entry: Entry, octets: np.ndarray) -> None:
         if masked_crc32c(octets) != entry.masked_crc:
             raise UserError(
-                f"{self._shard(entry)}: tensor {name!r} ({entry.size} bytes from byte {entry.offset}) does not match "
+                f"{self._shard(entry)}: tensor {quoted(name)} ({entry.size} bytes from byte {entry.offset}) does "
+                "not match "
                 "its recorded CRC-32C: the file is damaged; copy it again"
             )
 
@@ -273,7 +276,7 @@ class Tf1Checkpoint(Stored):
         for cut in entry.slices:
             place = region(cut)
             if written[place].any():
-                raise UserError(f"{self.path}: slices of tensor {name!r} overlap at {cut}")
+                raise UserError(f"{self.path}: slices of tensor {quoted(name)} overlap at {cut}")
             whole[place] = self._numbers(f"{name} {cut}", self._slices[slice_key(name, cut)])
             written[place] = True
         return whole
@@ -305,10 +308,12 @@ class Tf1Checkpoint(Stored):
         for key, shape in keys.items():
             piece = self._slices.get(key)
             if piece is None or (piece.shape, piece.dtype, piece.slices) != (shape, entry.dtype, ()):
-                raise ValueError(f"tensor {name!r} lacks its slice of shape {shape}")
+                raise ValueError(f"tensor {quoted(name)} lacks its slice of shape {shape}")
             count += piece.count
         if keys and (len(keys) < len(entry.slices) or count != entry.count):
-            raise ValueError(f"the slices of tensor {name!r} repeat, or have {count} numbers and not {entry.count}")
+            raise ValueError(
+                f"the slices of tensor {quoted(name)} repeat, or have {count} numbers and not {entry.count}"
+            )
 
     def _open_files(self) -> None:
         """Open the data files, and check that each tensor is within one and overlaps no other."""
@@ -318,21 +323,22 @@ class Tf1Checkpoint(Stored):
             if entry.shard >= self._header.num_shards:
                 files = self._header.num_shards
                 raise UserError(
-                    f"{self.path}: tensor {name!r} is in data file {entry.shard}, counted from 0, of only {files}"
+                    f"{self.path}: tensor {quoted(name)} is in data file {entry.shard}, counted from 0, of only {files}"
                 )
             if entry.shard not in self._files:
                 if not file.is_file():
-                    raise FileNotFoundError(f"{file}: no such file; {self.path.name} says that it holds {name!r}")
+                    raise FileNotFoundError(f"{file}: no such file; {self.path.name} says that it holds {quoted(name)}")
                 self._files[entry.shard] = FileBytes(file)
             size = self._files[entry.shard].size
             if entry.offset + entry.size > size:
                 raise UserError(
-                    f"{file}: has {size} bytes, but tensor {name!r} needs {entry.offset + entry.size}: truncated, or "
+                    f"{file}: has {size} bytes, but tensor {quoted(name)} needs {entry.offset + entry.size}: "
+                    "truncated, or "
                     "the file belongs to another index"
                 )
             end, before = ends.get(entry.shard, (0, ""))
             if entry.size and entry.offset < end:
-                raise UserError(f"{self.path}: tensors {before!r} and {name!r} overlap in the data file")
+                raise UserError(f"{self.path}: tensors {quoted(before)} and {quoted(name)} overlap in the data file")
             if entry.size:
                 ends[entry.shard] = entry.offset + entry.size, name
 
@@ -348,7 +354,7 @@ def _read_index(data: bytes) -> tuple[Header, dict[bytes, Entry]]:
         try:
             entries[key] = read_entry(value)
         except ValueError as error:
-            raise ValueError(f"entry {key[:_MOST_SHOWN]!r}: {error}") from None
+            raise ValueError(f"entry {quoted(key)}: {error}") from None
     return header, entries
 
 
@@ -356,7 +362,7 @@ def _text(key: bytes) -> str:
     try:
         return key.decode()
     except UnicodeDecodeError:
-        raise ValueError(f"the name {key[:_MOST_SHOWN]!r} is not UTF-8") from None
+        raise ValueError(f"the name {quoted(key)} is not UTF-8") from None
 
 
 _DATA = ".data-00000-of-00001"

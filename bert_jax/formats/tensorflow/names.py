@@ -26,7 +26,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from bert_jax.errors import UserError
+from bert_jax.errors import UserError, quoted
 from bert_jax.formats.stored import Native, Renamed, Stored
 from bert_jax.formats.tensorflow.bundle import Tf1Checkpoint
 from bert_jax.formats.tensorflow.entries import BYTES, read_message
@@ -104,7 +104,8 @@ def open_object_graph(stored: Tf1Checkpoint) -> ModelGardenEncoder:
             continue
         if keys.setdefault(_google(name), key) != key:
             raise UserError(
-                f"{stored.path}: {keys[_google(name)]!r} and {key!r} both have the name {name!r}; expected one model"
+                f"{stored.path}: {quoted(keys[_google(name)])} and {quoted(key)} both have the name "
+                f"{quoted(name)}; expected one model"
             )
     if "bert/embeddings/word_embeddings" not in keys:
         raise UserError(
@@ -297,7 +298,9 @@ def hf_names(names: Iterable[str], model_type: str) -> dict[str, Native]:
             continue
         key, transposed = _translate(name.removeprefix(_HUB_PREFIX), rows) or (name, False)
         if key in found:
-            raise UserError(f"the variables {found[key].name!r} and {name!r} both mean {key!r}: keep one of them")
+            raise UserError(
+                f"the variables {quoted(found[key].name)} and {quoted(name)} both mean {quoted(key)}: keep one of them"
+            )
         found[key] = Native(name, transposed)
     actual = "albert" if any(".albert_layers." in key or "/transformer/group_" in key for key in found) else "bert"
     if model_type != actual and any("encoder" in key for key in found):

@@ -12,6 +12,7 @@ from typing import NamedTuple
 import google_crc32c
 import numpy as np
 
+from bert_jax.errors import quoted
 from bert_jax.formats.tensorflow.entries import read_varint, varint
 
 MAGIC = bytes.fromhex("57fb808b247547db")
@@ -58,7 +59,7 @@ def read_table(data: bytes) -> Iterator[tuple[bytes, bytes]]:
         for key, content in _pairs(block, left):
             left -= len(key) + len(content)
             if last is not None and key <= last:
-                raise ValueError(f"its keys are not in order: {key[:100]!r} follows {last[:100]!r}")
+                raise ValueError(f"its keys are not in order: {quoted(key)} follows {quoted(last)}")
             last = key
             yield key, content
 

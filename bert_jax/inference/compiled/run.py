@@ -162,7 +162,7 @@ class Compiled:
         given = dict(row) if isinstance(row, Mapping) else {"input_ids": row}
         specs = {spec.name: spec for spec in self.facts.inputs}
         if strangers := sorted(set(given) - set(specs)):
-            raise UserError(f"{where}: has {strangers[0]!r}; expected {', '.join(specs)}")
+            raise UserError(f"{where}: has {quoted(strangers[0])}; expected {', '.join(specs)}")
         ids = _numbers(given.get("input_ids", ()), f"{where}, input_ids")
         if not 1 <= len(ids) <= self._lengths[-1]:
             raise UserError(f"{where} has {len(ids)} tokens; the programs take 1 to {self._lengths[-1]}")

@@ -147,7 +147,10 @@ def spoil(address: str, name: str, at: int) -> None:
 def test_a_manifest_cannot_name_files_outside_the_cache(kinds, upload, tmp_path, cache, name):
     address = upload(kinds["nsp"])
     sha256 = hashlib.sha256(b"bad").hexdigest()
-    edit(address, lambda m: m["tokenizer"]["files"].update({f"../{name}" if name else "..": {"sha256": sha256}}))
+    edit(
+        address,
+        lambda m: m["tokenizer"]["files"].update({f"../{name}" if name else "..": {"sha256": sha256, "bytes": 3}}),
+    )
     with pytest.raises(UserError, match=r"manifest\.json: names the file '.*', which is not in the directory"):
         BucketDirectory(address)
     assert {path.name for path in tmp_path.iterdir()} == {"cache"}

@@ -44,8 +44,9 @@ def prepared(tmp_path):
     lists["examples"] = {"128": write_list(tmp_path, "train/examples-128", [example])}
     manifest = {
         "version": VERSION,
-        "settings": {},
-        "tokenizer": {"files": {"vocab.txt": vocabulary}},
+        "objective": "nsp",
+        "settings": {"max_predictions": {"128": 20}, "masked_lm_prob": 0.15, "whole_word_masking": False},
+        "tokenizer": {"vocab_size": 30_000, "files": {"vocab.txt": vocabulary}},
         "unigram_counts": write_array(tmp_path / "unigram_counts.npy", np.arange(9)),
         "splits": {"train": lists},
     }

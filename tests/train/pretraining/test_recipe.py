@@ -154,3 +154,40 @@ def test_a_config_file_of_another_kind_is_one_line(tmp_path):
     (tmp_path / "tiny.txt").write_text("def get_config(): ...")
     with pytest.raises(UserError, match=r"tiny\.txt: a config file is Python, so its name ends in \.py"):
         load_recipe(str(tmp_path / "tiny.txt"), PretrainConfig)
+
+
+_CONFIG = "from train.pretraining.recipe import PretrainConfig\ndef get_config():\n    return PretrainConfig({})\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("def get_config(:\n", ", line 1: is not Python: 'invalid syntax'"),
+        ('x = 1\n"""a docstring without an end' + "x" * 100_000, "is not Python: 'unterminated triple-quoted string"),
+        ("x = " + "(" * 100_000, "is not Python: 'too many nested parentheses'"),
+        ("\0", "null bytes"),
+        ("get_config = 3\n", r"has no get_config\(\)"),
+        ("import nowhere_at_all\n", ", line 1: raised ModuleNotFoundError"),
+        ("def get_config():\n    x = 1\n    return {}['\\n' * 9999]\n", ", line 3: raised KeyError"),
+        ("def get_config():\n    return get_config()\n", ", line 2: raised RecursionError"),
+        ("raise SystemExit\n", ", line 1: raised SystemExit"),
+        ("def get_config():\n    return None\n", "is a NoneType; this program takes a PretrainConfig"),
+        (_CONFIG.format("sead=3"), ", line 3: raised TypeError.*sead"),
+        (_CONFIG.format("phases=5"), "phases: found 5; expected "),
+        (_CONFIG.format("seed='3'"), "seed: found '3'; expected int"),
+        (_CONFIG.format("seed=True"), "seed: found True; expected int"),
+        (_CONFIG.format("text=['a.txt']"), r"text: found \['a.txt'\]; expected str"),
+        (_CONFIG.format("model=None"), "raised AttributeError"),
+        (_CONFIG.format("data_temperature='x' * 100_000"), "raised TypeError"),
+        (_CONFIG.format("keep=1"), "keep: found 1; at least 2"),
+        ("from bert_jax.training.optimizer import OptimizerConfig\n" + _CONFIG.format(
+            "optimizer=OptimizerConfig(name='sgd')"), "sgd"),
+    ],
+    ids=lambda value: None if isinstance(value, str) and len(value) > 60 else value,
+)  # fmt: skip
+def test_a_broken_config_file_is_one_line_that_says_where(tmp_path, text, says):
+    path = tmp_path / "mine.py"
+    path.write_text(text)
+    with pytest.raises(UserError, match=says) as error:
+        load_recipe(str(path), PretrainConfig)
+    assert "\n" not in str(error.value) and len(str(error.value)) < len(str(path)) + 300
