@@ -19,13 +19,7 @@ from bert_jax.cli.streaming import CHUNK, Unanswered, answered_by, new_file, res
 from bert_jax.cli.texts import is_text
 from bert_jax.errors import UserError, quoted
 from bert_jax.files import read_object, sync, write_json
-
-_JOBS = (
-    ("JAX_NUM_PROCESSES", "JAX_PROCESS_ID"),
-    ("SLURM_STEP_NUM_TASKS", "SLURM_PROCID"),  # set by srun; a batch script alone is one process
-    ("OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK"),
-)
-"""The variables with the number of a job's processes, and that of this process, from 0."""
+from bert_jax.runtime.cluster import number_and_count
 
 
 class Share(NamedTuple):
@@ -92,16 +86,8 @@ def own_shard(given: Share | None, output: str | None, texts: Iterable[str]) -> 
 
 
 def _of_job(output: str | None) -> Share | None:
-    for of_count, of_number in _JOBS:
-        if os.environ.get(of_count, "1") not in ("", "1"):
-            try:
-                number, count = int(os.environ.get(of_number, "")), int(os.environ[of_count])
-            except ValueError:
-                number, count = -1, 0
-            if not 0 <= number < count:
-                found = f"{of_count}={os.environ[of_count]} and {of_number}={os.environ.get(of_number, '')}"
-                raise UserError(f"{of_number}: found {found}; expected a number from 0 and below the count")
-            return Share(number + 1, count)
+    if told := number_and_count():
+        return Share(told[0] + 1, told[1])
     if output is None:
         return None
     import jax  # not at the top: --help is instant

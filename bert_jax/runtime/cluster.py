@@ -92,6 +92,35 @@ def find_place(options: Mapping[str, str] | None = None) -> Place | None:
     return None if count == 1 else Place(address, bind, count, number, devices, join_seconds, heartbeat_seconds)
 
 
+_JOBS = (
+    (COUNT, NUMBER),
+    ("SLURM_STEP_NUM_TASKS", "SLURM_PROCID"),  # set by srun; a batch script alone is one process
+    ("OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK"),
+)
+"""The variables with the number of a job's processes, and that of this process, from 0."""
+
+
+def number_and_count() -> tuple[int, int] | None:
+    """This process's number, from 0, and how many its job has, as variables say; None if none tells of several.
+
+    For processes that share out work and need not join each other.
+
+    Raises:
+        UserError: the number is missing, or not below the count.
+    """
+    for of_count, of_number in _JOBS:
+        if os.environ.get(of_count, "1") not in ("", "1"):
+            try:
+                number, count = int(os.environ.get(of_number, "")), int(os.environ[of_count])
+            except ValueError:
+                number, count = -1, 0
+            if not 0 <= number < count:
+                found = f"{of_count}={os.environ[of_count]} and {of_number}={os.environ.get(of_number, '')}"
+                raise UserError(f"{of_number}: found {found}; expected a number from 0 and below the count")
+            return number, count
+    return None
+
+
 class _Given:
     """The settings of the command line, and of the environment where the command line says nothing."""
 

@@ -9,7 +9,7 @@ import sys
 import traceback
 from collections.abc import Callable
 from pathlib import Path
-from typing import NoReturn
+from typing import NoReturn, Self
 
 from bert_jax.cli.program import begin, error_line, own_name
 from bert_jax.errors import UserError
@@ -114,7 +114,20 @@ def _code_and_line(number: int) -> tuple[int, str]:
     return EXIT_PREEMPTED, f"{own_name()}: stopped by SIGTERM; the same command continues where this one stopped"
 
 
-class _Unwinding:
+class _Signalled:
+    """A context manager: `_signals` are taken while it is active."""
+
+    _signals: Signals
+
+    def __enter__(self) -> Self:
+        self._signals.__enter__()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._signals.__exit__()
+
+
+class _Unwinding(_Signalled):
     """Context manager for a program outside its training loop: SIGTERM and Ctrl-C raise in the main thread.
 
     If that does not end the program within seconds, or if Ctrl-C comes twice, the process ends at once.
@@ -124,13 +137,6 @@ class _Unwinding:
         self._signals = Signals(self._notice, self._raise)
         self._noticed: list[int] = []
         self._raised = False
-
-    def __enter__(self) -> "_Unwinding":
-        self._signals.__enter__()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._signals.__exit__()
 
     def _notice(self, number: int) -> None:
         self._noticed.append(number)
@@ -148,7 +154,7 @@ class _Unwinding:
 _MOST_UNWINDING = 10  # seconds
 
 
-class StopRequest:
+class StopRequest(_Signalled):
     """Context manager: while active, SIGTERM or Ctrl-C only requests a stop; a second Ctrl-C ends the process.
 
     The process ends at once too while nothing would be lost, and if it could not stop within `grace` seconds.
@@ -167,13 +173,6 @@ class StopRequest:
         self._signals = Signals(self._notice, self._request, of_a_job=hosts.in_a_job())
         self._code: int | None = None
         self._noticed: list[int] = []
-
-    def __enter__(self) -> "StopRequest":
-        self._signals.__enter__()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._signals.__exit__()
 
     def _request(self, number: int) -> None:
         self._code = self._code or _code_and_line(number)[0]

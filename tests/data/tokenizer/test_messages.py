@@ -51,7 +51,6 @@ def test_a_message_on_a_byte_level_tokenizer_is_short(tmp_path, file, change):
         lambda file: file["model"]["vocab"].update({LONG: 1}),
         lambda file: file["model"]["vocab"].update({LONG: -1}),
         lambda file: file["model"].update(type=LONG),
-        lambda file: file["normalizer"].update(type=LONG),
     ],
 )
 def test_a_message_on_a_tokenizer_json_is_short(tmp_path, change):
