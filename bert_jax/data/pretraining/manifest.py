@@ -161,7 +161,8 @@ def read_manifest(directory: Path | str) -> dict[str, Any]:
     version = manifest.get("version") if isinstance(manifest, dict) else None
     if version != VERSION:
         raise UserError(
-            f"{path}: version {quoted(version)} where {VERSION} was expected; remove the folder and prepare the data again"
+            f"{path}: version {quoted(version)} where {VERSION} was expected; remove the folder and prepare the data "
+            "again"
         )
     missing = [key for key in ("settings", "tokenizer", "splits") if key not in manifest]
     if missing:
