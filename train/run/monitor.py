@@ -11,6 +11,7 @@ import select
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -18,8 +19,8 @@ log = logging.getLogger(__name__)
 
 DUMP = getattr(signal, "SIGRTMAX", signal.SIGUSR2)
 """The signal that makes the run write the stacks of all threads to stderr, which needs no lock."""
-LATER = 15
-"""Seconds beyond what the watchdog allows: it may need some of them to end the run itself."""
+LATER = 30
+"""Seconds beyond what the watchdog allows: it may need some of them to write stacks and to end the run itself."""
 _TICK = 1.0
 
 
@@ -72,7 +73,10 @@ def watch(watched: int, log_file: str | None) -> None:
         elif not _is_stopped(watched):
             silent += _TICK
         if silent > limit:
-            _say(f"the run hangs: no thread of Python ran for {limit:,.0f} s; the same command continues it", log_file)
+            line = f"the run hangs: no thread of Python ran for {limit:,.0f} s; the same command continues it"
+            telling = threading.Thread(target=_say, args=(line, log_file), daemon=True)
+            telling.start()
+            telling.join(10)  # a disk may hang too
             os.kill(watched, DUMP)
             time.sleep(2)
             os.kill(watched, signal.SIGKILL)
@@ -88,7 +92,8 @@ def _is_stopped(process: int) -> bool:
 
 def _say(line: str, log_file: str | None) -> None:
     flags = os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK
-    os.write(2, f"{line}\n".encode())
+    with contextlib.suppress(OSError):
+        os.write(2, f"{line}\n".encode())
     if log_file is not None:
         with contextlib.suppress(OSError):
             number = os.open(log_file, flags)
