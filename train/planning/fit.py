@@ -10,14 +10,15 @@ from typing import Any, NamedTuple
 
 from bert_jax.training.sharding import MeshConfig, batch_pieces
 from train.planning.machines import CHIPS, CPU, Topology
-from train.planning.planner import plan_phase, steps_on
+from train.planning.memory import of_device
+from train.planning.planner import memory_limit, plan_phase, steps_on
 from train.pretraining.recipe import Phase, PretrainConfig
 from train.pretraining.source import DataSource
 
 _TOKENS = (1024, 2048, 4096, 8192, 16384, 32768)  # at a time on a device: where chips are busiest, and around
 _FIRST = 8192
 _PIECES = 8  # the most pieces of a state: more make them narrow, and exchanges slow
-_TRIES = 3
+_TRIES = 2  # for settings that may not fit
 
 
 class Setting(NamedTuple):
@@ -47,24 +48,31 @@ def fastest(
     return sorted(tried, key=lambda one: (not one["fits"], one["step_seconds"] and sum(one["step_seconds"])))
 
 
-def fitting(config: PretrainConfig, data: DataSource, topology: Topology, phase: Phase, needed: float | None) -> list:
-    """Settings with which a phase that is too big would fit: words and memory of each; of each kind the most rows.
+def fitting(
+    config: PretrainConfig, data: DataSource, topology: Topology, phase: Phase, needed: float | None
+) -> list[dict[str, Any]]:
+    """Settings with which a phase that is too big fits: words and memory of each, which was compiled.
 
-    `needed`: bytes that the phase needs as it is; None if unknown. What it needs beyond half of the device is taken to
-    shrink with the rows, and the result is compiled, so what is returned does fit.
+    First the most rows at a time; then what allows more rows than that: recomputing, or a state in pieces.
+
+    `needed`: bytes that the phase needs as it is; None if unknown. All but the state is taken to shrink with the rows,
+    so that hopeless numbers of rows are not compiled.
     """
-    found = []
-    for number, setting in enumerate(_kinds(config, topology)):
+    found: list[dict[str, Any]] = []
+    most = 0
+    for setting in _kinds(config, topology):
         steps = steps_on(setting.config, data, topology)
-        choices = rows_of(phase, batch_pieces(steps.mesh))
-        now = phase.batch // batch_pieces(steps.mesh) // steps.parts_of(phase)
-        limit = CHIPS[topology.chip].hbm if topology.chip != CPU else None
-        below = [rows for rows in choices if (rows < now if number == 0 else rows <= now)]
-        if number == 0 and needed is not None and limit is not None:
-            below = [rows for rows in below if rows / now * needed <= limit] or below[:1]
-        for rows in below[: -_TRIES - 1 : -1]:
-            facts = plan_phase(steps, topology, phase, phase.batch // batch_pieces(steps.mesh) // rows)
+        pieces = batch_pieces(steps.mesh)
+        now = phase.batch // pieces // steps.parts_of(phase)
+        choices = [rows for rows in rows_of(phase, pieces) if most < rows <= now]
+        if setting.config is config:
+            state = of_device(steps.state)
+            shrunk = {rows: state + ((needed or 0) - state) * rows / now for rows in choices if rows < now}
+            choices = [rows for rows, bytes_ in shrunk.items() if bytes_ <= memory_limit(topology)]
+        for rows in choices[: -_TRIES - 1 : -1]:
+            facts = plan_phase(steps, topology, phase, phase.batch // pieces // rows)
             if facts["fits"]:
+                most = rows
                 found.append({"words": _words(setting, rows, now, phase), "memory": facts["needed"]})
                 break
     return found
@@ -103,8 +111,7 @@ def _climb(
         if rows not in found:
             words = _words(setting, rows, 0, phase)
             tell(f"compiling {phase.length} tokens with {' '.join(words)}")
-            facts = plan_phase(steps, topology, phase, phase.batch // pieces // rows)
-            found[rows] = {"words": words, **facts}
+            found[rows] = {"words": words, **plan_phase(steps, topology, phase, phase.batch // pieces // rows)}
         facts = found[rows]
         return 2 / sum(facts["step_seconds"]) if facts["fits"] else -rows
 

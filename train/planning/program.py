@@ -152,7 +152,8 @@ class _Reader:
             group = self._group(collective.text)
             if kind == "reduce-scatter" and len(sizes) == 1:
                 sizes.append(sizes[0] * group)
-            self._found.collectives.append(Collective(kind, max(sizes), times, in_loop, asynchronous, group))
+            if group > 1:
+                self._found.collectives.append(Collective(kind, max(sizes), times, in_loop, asynchronous, group))
         self._found.operations.append(
             Operation(
                 _kind(line), line.name, _part(line.text), times, _cycles(line.text), round(self._traffic(line, shapes))
@@ -167,10 +168,9 @@ class _Reader:
         if _is_collective(line.opcode):
             yield line, line.opcode.endswith("-start")
             return
-        asynchronous = (
-            line.opcode == "async-start" or "async_collective" in line.name or "async-collective" in line.name
-        )
         for name in _all_called(line.text):
+            fused = "async_collective" in f"{line.name} {name}".replace("-", "_")
+            asynchronous = fused or line.opcode == "async-start"
             for inner in self._computations.get(name, ()):
                 if _is_collective(inner.opcode):
                     yield inner, asynchronous or inner.opcode.endswith("-start")

@@ -1,0 +1,247 @@
+"""`python -m train.plan`: topologies, figures, what would fit, and what is told of machines that one does not have."""
+
+import json
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+
+from bert_jax.errors import UserError
+from tests.tiny import CONFIG, OPTIMIZER
+from train import plan
+from train.planning import estimate, fit, measured, planner
+from train.planning.machines import CHIPS, read_topology
+from train.planning.program import Collective, Operation, Program
+from train.planning.report import warnings_of
+from train.pretraining.recipe import Phase, PretrainConfig
+from train.pretraining.source import RandomData
+from train.run.meter import peak_flops
+from train.run.stopping import EXIT_DONE
+
+RECIPE = """from bert_jax.training.optimizer import OptimizerConfig
+from tests.tiny import CONFIG
+from train.pretraining.recipe import Phase, PretrainConfig
+
+
+def get_config() -> PretrainConfig:
+    return PretrainConfig(model=CONFIG, optimizer=OptimizerConfig(warmup_steps=2), phases=(Phase(16, 64, 900),))
+"""
+
+
+@pytest.fixture(scope="module")
+def recipe(tmp_path_factory) -> str:
+    path = tmp_path_factory.mktemp("recipe") / "small.py"
+    path.write_text(RECIPE)
+    return str(path)
+
+
+def plans_of(words: list[str], capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
+    capsys.readouterr()
+    assert plan.main([*words, "--json"]) == EXIT_DONE
+    return json.loads(capsys.readouterr().out)["plans"]
+
+
+@pytest.mark.parametrize(
+    ("text", "chips", "devices"),
+    [("v5e:4x4", 16, 16), ("2xv5e:16x16", 512, 512), ("v4:2x2x4", 16, 16), ("v3:4x4", 16, 32), ("h100:8", 8, 8)],
+)
+def test_a_topology_is_its_chips(text: str, chips: int, devices: int):
+    topology = read_topology(text)
+    assert topology.chips == chips and topology.chips * CHIPS[topology.chip].devices == devices
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["--topology", "v5e"], r"found 'v5e'; expected KIND:SHAPE"),
+        (["--topology", "v5x:4x4"], r"'v5x' is unknown; did you mean"),
+        (["--topology", "v5e:4x4x4"], r"its axes are 3, of v5e 2, such as v5e:4x4"),
+        (["--topology", "2xh100:8"], r"only TPUs have slices, say h100:16"),
+        (["--topology"], r"--topology: expected a value"),
+        ([], r"--topology: not given"),
+        (["--topology", "cpu:1", "--price", "cheap"], r"--price: found 'cheap'; expected a number"),
+        (["--topology", "cpu:1", "--picture", "here.jpg"], r"--picture: found here.jpg; expected a .png"),
+        (["--topology", "cpu:1", "--dry-run"], r"--dry-run: a plan never trains"),
+        (["--topology", "cpu:7"], r"64 rows cannot be split evenly over 7 devices"),
+    ],
+)
+@pytest.mark.eight_devices
+def test_a_mistake_is_one_line(recipe: str, words: list[str], says: str):
+    with pytest.raises(UserError, match=says) as error:
+        plan.main([recipe, *words])
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.skipif(find_spec("libtpu") is not None, reason="the TPU's compiler is installed")
+def test_without_the_tpus_compiler_a_line_says_what_to_install(recipe: str):
+    with pytest.raises(UserError, match=r"--topology v5e:4x4: needs the TPU's compiler.*pip install -e '.\[tpu\]'"):
+        plan.main([recipe, "--topology", "v5e:4x4"])
+
+
+@pytest.mark.slow
+@pytest.mark.eight_devices
+def test_a_plan_has_memory_exchanges_a_range_and_the_cost(recipe: str, tmp_path: Path, capsys):
+    words = [recipe, "--topology", "cpu:8", "--topology=h100:8", "--price", "2.5", "--picture", f"{tmp_path}/plan.png"]
+    on_cpus, on_gpus = plans_of(words, capsys)
+    (phase,) = on_cpus["phases"]
+    assert on_cpus["compiled"] and not on_gpus["compiled"]
+    assert (on_cpus["devices"], on_cpus["mesh"]["data"], phase["device_rows"], phase["parts"]) == (8, 8, 8, 1)
+    assert phase["fits"] and phase["memory"]["peak"] == sum(v for k, v in phase["memory"].items() if k != "peak")
+    assert {one["kind"] for one in phase["collectives"]} == {"all-reduce"}
+    for found, rented in ((on_cpus, 1), (on_gpus, 8)):
+        (phase,) = found["phases"]
+        low, high = phase["step_seconds"]
+        assert 0 < low < high
+        assert phase["sequences_per_second"] == [pytest.approx(64 / high), pytest.approx(64 / low)]
+        assert found["hours"] == [pytest.approx(900 * low / 3600), pytest.approx(900 * high / 3600)]
+        assert found["cost"] == [pytest.approx(2.5 * rented * each) for each in found["hours"]]
+    share = on_gpus["phases"][0]["mfu"]
+    assert 0 < share[0] < share[1] < estimate.GPU_SHARES[1]
+    with Image.open(tmp_path / "plan.png") as picture:
+        assert picture.size[0] > 500
+    (told,) = warnings_of(on_cpus)
+    assert "a CPU's figures" in told
+    assert "an estimate" in warnings_of(on_gpus)[0]
+
+
+@pytest.mark.slow
+def test_too_big_is_one_line_with_settings_that_do_fit(recipe: str, capsys, monkeypatch):
+    words = [recipe, "--topology", "cpu:1", "phases=((16, 128, 900),)", "model.num_hidden_layers=1"]
+    (whole,) = plans_of(words, capsys)
+    memory = whole["phases"][0]["memory"]
+    room = memory["peak"] - memory["temporaries"] // 2
+    monkeypatch.setattr(measured, "machine_memory", lambda: room)
+    (found,) = plans_of(words, capsys)
+    (phase,) = found["phases"]
+    (line,) = [line for line in warnings_of(found) if "at a time need" in line]
+    assert "\n" not in line and phase["fits_with"] and not phase["fits"]
+    assert all(" ".join(one["words"]) in line and one["memory"] <= room for one in phase["fits_with"])
+    (again,) = plans_of([*words, *phase["fits_with"][0]["words"]], capsys)
+    assert again["phases"][0]["fits"] and again["phases"][0]["needed"] == phase["fits_with"][0]["memory"]
+
+
+def config_of(**fields: Any) -> PretrainConfig:
+    return PretrainConfig(model=CONFIG, optimizer=OPTIMIZER, phases=(Phase(16, 2048, 9),), **fields)
+
+
+def test_the_fastest_that_fits_is_found_without_trying_all(monkeypatch):
+    """A chip that is fastest at 4,096 tokens at a time, and has no room for more than 8,192."""
+    compiled = []
+
+    def planned(steps: Any, topology: Any, phase: Phase, parts: int) -> dict[str, Any]:
+        tokens = phase.batch // parts * phase.length
+        compiled.append((tokens, steps.config.model.remat))
+        fits, seconds = (
+            tokens <= 8192,
+            (1 + abs(tokens - 4096) / 4096) * (1.3 if steps.config.model.remat == "full" else 1),
+        )
+        return {"fits": fits, "needed": None, "step_seconds": [seconds, seconds] if fits else None}
+
+    monkeypatch.setattr(fit, "plan_phase", planned)
+    config = config_of()
+    tried = fit.fastest(config, RandomData(50, "nsp"), read_topology("cpu:1"), config.phases[0], lambda line: None)
+    assert tried[0]["words"] == ["tokens_per_device=4096"]
+    assert [one["fits"] for one in tried] == sorted((one["fits"] for one in tried), reverse=True)
+    assert ("model.remat=full" in tried[-1]["words"]) or any("model.remat=full" in one["words"] for one in tried)
+    assert len(compiled) == len(set(compiled)) < 2 * len(fit._TOKENS)
+
+
+def test_where_all_that_was_tried_fits_nothing_is_recomputed(monkeypatch):
+    asked = []
+
+    def planned(steps: Any, topology: Any, phase: Phase, parts: int) -> dict[str, Any]:
+        asked.append(steps.config.model.remat)
+        return {"fits": True, "needed": 1, "step_seconds": [1.0 / parts, 1.0 / parts]}
+
+    monkeypatch.setattr(fit, "plan_phase", planned)
+    config = config_of()
+    fit.fastest(config, RandomData(50, "nsp"), read_topology("cpu:1"), config.phases[0], lambda line: None)
+    assert set(asked) == {"none"}
+
+
+def operation(kind: str, cycles: int, traffic: int, times: int = 1, part: str = "x") -> Operation:
+    return Operation(kind, "f", part, times, cycles, traffic)
+
+
+def test_the_range_follows_its_rule():
+    """v5e: 1.5e9 cycles and 819e9 bytes a second, so 546 bytes a cycle; 200e9 bytes a second over the links."""
+    topology, clock, memory = read_topology("v5e:4x4"), 1.5e9, 819e9
+    product, loop, copy = operation("product", 3000, 546), operation("loop", 3000, 546_000, 4), operation("copy", 0, 0)
+    program = Program([product, loop, copy], [])
+    step = estimate.estimate_tpu(program, topology, {}).step
+    assert step.low == pytest.approx(3000 / clock + 4 * 546_000 / memory)
+    assert step.high == pytest.approx(3000 / clock + 4 * 3000 / clock)
+    fetched = Program([product, operation("copy", 0, 546 * 10_000)], [])  # no step is shorter than its traffic
+    step = estimate.estimate_tpu(fetched, topology, {}).step
+    assert step.low == step.high == pytest.approx(10_001 * 546 / memory)
+    kernel = Program([operation("kernel", 0, 546)], [])
+    step = estimate.estimate_tpu(kernel, topology, {"f": 2000.0}).step
+    assert (step.low, step.high) == (pytest.approx(2000 / clock), pytest.approx(3000 / clock))
+
+
+def test_exchanges_take_their_bytes_over_the_links():
+    """An all-reduce in a ring sends 2 (n - 1) / n of its array, https://doi.org/10.1016/j.jpdc.2008.09.002."""
+    size = 10**9
+    waited = Collective("all-reduce", size, 3, True, False, 16)
+    one = estimate.exchange_time([waited], read_topology("v5e:4x4"))
+    assert one.low == pytest.approx(3 * 2 * 15 / 16 * size / 200e9) and one.high == pytest.approx(2 * one.low)
+    beside = estimate.exchange_time([waited._replace(asynchronous=True)], read_topology("v5e:4x4"))
+    assert beside.low == 0 and beside.high == one.high
+    gathered = estimate.exchange_time([waited._replace(kind="all-gather", times=1)], read_topology("v5e:4x4"))
+    assert gathered.low == pytest.approx(15 / 16 * size / 200e9)
+    alone = estimate.exchange_time([waited._replace(group=1)], read_topology("v5e:4x4"))
+    assert alone == (0, 0)
+    slices = estimate.exchange_time([waited._replace(group=32)], read_topology("2xv5e:4x4"))
+    assert slices.low > estimate.exchange_time([waited._replace(group=16)], read_topology("2xv5e:4x4")).low
+
+
+def test_the_chips_peaks_are_those_that_the_log_counts_with():
+    names = {"v3": "TPU v3", "v4": "TPU v4", "v5e": "TPU v5 lite", "v5p": "TPU v5", "v6e": "TPU v6 lite"}
+    names |= {"tpu7x": "TPU7x", "a100": "NVIDIA A100", "h100": "NVIDIA H100", "h200": "NVIDIA H200"}
+    assert {name: chip.flops / chip.devices for name, chip in CHIPS.items()} == {
+        name: peak_flops(kind) for name, kind in names.items()
+    }
+
+
+needs_libtpu = pytest.mark.skipif(find_spec("libtpu") is None, reason="the TPU's compiler (libtpu) is not installed")
+
+
+@needs_libtpu
+@pytest.mark.exhaustive
+@pytest.mark.optimized
+@pytest.mark.parametrize("topology", ["v5e:2x2", "v4:2x2x1", "2xv5e:2x2"])
+def test_the_plan_for_a_tpu_is_what_its_compiler_says(recipe: str, topology: str, capsys, monkeypatch):
+    seen = []
+    compile_timed = planner.compile_timed
+
+    def kept(lowered: Any) -> Any:
+        compiled, seconds = compile_timed(lowered)
+        seen.append(compiled.memory_analysis())
+        return compiled, seconds
+
+    monkeypatch.setattr(planner, "compile_timed", kept)
+    (found,) = plans_of([recipe, "--topology", topology, "model.dtype=bfloat16"], capsys)
+    (phase,) = found["phases"]
+    (memory,) = seen
+    counted = memory.peak_memory_in_bytes + memory.generated_code_size_in_bytes
+    assert phase["needed"] == pytest.approx(counted, rel=0.05)
+    assert phase["memory"]["parameters"] == 4 * found["parameters"]
+    sums = [one for one in phase["collectives"] if one["kind"] == "all-reduce"]
+    by_hand = 4 * (found["parameters"] + CONFIG.vocab_size * CONFIG.hidden_size)  # the tied table twice
+    assert sum(one["bytes"] for one in sums) == pytest.approx(by_hand, rel=0.05)
+    assert 0 < phase["mfu"][0] < phase["mfu"][1] < 1
+
+
+@needs_libtpu
+@pytest.mark.exhaustive
+def test_what_no_tpu_is_and_what_no_tpu_holds(recipe: str, capsys):
+    with pytest.raises(UserError, match=r"--topology v5e:3x3: the TPU's compiler knows no such slice: 'INVALID"):
+        plan.main([recipe, "--topology", "v5e:3x3"])
+    words = ["--topology", "v5e:1x1", "phases=((16, 4194304, 9),)"]
+    (found,) = plans_of([recipe, *words], capsys)
+    (phase,) = found["phases"]
+    assert not phase["fits"] and phase["needed"] > phase["memory_limit"]
+    (fits,) = phase["fits_with"][:1]
+    assert fits["memory"] < phase["memory_limit"]

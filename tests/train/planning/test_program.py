@@ -1,0 +1,189 @@
+"""What is read off a compiled program, against programs whose exchanges and products are counted by hand."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+from jax.sharding import Mesh
+from jax.sharding import PartitionSpec as P
+
+from bert_jax.model.heads import HEADS
+from bert_jax.training.sharding import MeshConfig, make_mesh
+from tests.tiny import CONFIG, OPTIMIZER
+from train.planning.memory import TooBig, memory_of
+from train.planning.planner import summed
+from train.planning.products import product_flops
+from train.planning.program import Collective, array_bytes, read_program
+from train.pretraining.recipe import Phase, PretrainConfig
+from train.pretraining.source import RandomData
+from train.pretraining.steps import Steps
+
+pytestmark = pytest.mark.eight_devices
+ROWS, LENGTH, PREDICTIONS = 32, 16, 3
+
+
+def collectives_of(function: Callable[..., Any], *shapes: tuple[int, ...], axes: tuple[int, ...] = (8,)) -> list:
+    mesh = Mesh(np.array(jax.devices()).reshape(axes), ("x", "y")[: len(axes)])
+    mapped = jax.shard_map(function, mesh=mesh, in_specs=P("x"), out_specs=P("x"), check_vma=False)
+    arrays = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes]
+    return read_program(jax.jit(mapped).lower(*arrays).compile().as_text(), 8).collectives
+
+
+def scanned(x: jax.Array) -> jax.Array:
+    return lax.scan(lambda total, _: (total + lax.psum(total * x, "x"), None), x, None, length=5)[0]
+
+
+@pytest.mark.parametrize(
+    ("function", "kind", "elements", "times", "group"),
+    [
+        (lambda x: lax.psum(x, "x"), "all-reduce", 3 * 4, 1, 8),
+        (lambda x: lax.all_gather(x, "x", tiled=True), "all-gather", 24 * 4, 1, 8),
+        (lambda x: lax.psum_scatter(jnp.tile(x, (8, 1)), "x", tiled=True), "reduce-scatter", 24 * 4, 1, 8),
+        (lambda x: lax.ppermute(x, "x", [(i, (i + 1) % 8) for i in range(8)]), "collective-permute", 3 * 4, 1, 2),
+        (scanned, "all-reduce", 3 * 4, 5, 8),
+    ],
+    ids=["all-reduce", "all-gather", "reduce-scatter", "permute", "in a loop"],
+)
+def test_a_collective_has_its_kind_bytes_and_place(function, kind: str, elements: int, times: int, group: int):
+    (found,) = collectives_of(function, (24, 4))
+    assert found == Collective(kind, 4 * elements, times, times > 1, False, group)
+
+
+def test_a_collective_over_one_of_two_axes_joins_the_devices_of_that_axis():
+    (found,) = collectives_of(lambda x: lax.psum(x, "x"), (24, 4), axes=(2, 4))
+    assert found.group == 2
+
+
+def test_what_lies_in_a_tpus_vmem_is_no_traffic_of_its_memory():
+    shape = "(f32[30522,128]{1,0:T(8,128)S(1)}, bf16[16,128]{1,0:T(8,128)(2,1)}, u32[]{:S(2)}, pred[7]{0})"
+    assert array_bytes(shape) == 4 * 30522 * 128 + 2 * 16 * 128 + 4 + 7
+    assert array_bytes(shape, of_memory=True) == 2 * 16 * 128 + 7
+
+
+ASYNCHRONOUS = """HloModule step, is_scheduled=true
+
+%sum (a: f32[], b: f32[]) -> f32[] {
+  %a = f32[] parameter(0)
+  %b = f32[] parameter(1)
+  ROOT %c = f32[] add(%a, %b)
+}
+
+%async_collective_fusion.1 (p: f32[4,8]) -> f32[4,8] {
+  %p = f32[4,8]{1,0} parameter(0)
+  ROOT %r = f32[4,8]{1,0} all-reduce(%p), replica_groups=[2,8]<=[16], to_apply=%sum
+}
+
+ENTRY %main (x: f32[4,8]) -> f32[4,8] {
+  %x = f32[4,8]{1,0} parameter(0)
+  %start = (f32[4,8]{1,0}, f32[64,8]{1,0}) all-gather-start(%x), replica_groups={{0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15}}, dimensions={0}
+  %done = f32[64,8]{1,0} all-gather-done(%start)
+  %f = f32[4,8]{1,0} fusion(%x), kind=kCustom, calls=%async_collective_fusion.1
+  ROOT %w = f32[4,8]{1,0} all-reduce(%f), replica_groups=mesh['axis_0'=4,'axis_1'=4] {'axis_1'}, to_apply=%sum
+}
+"""
+
+
+def test_what_runs_beside_other_operations_is_told_from_what_is_waited_for():
+    """Three ways in which the TPU's compiler writes a collective, and three in which it writes who takes part."""
+    assert read_program(ASYNCHRONOUS, 16).collectives == [
+        Collective("all-gather", 4 * 64 * 8, 1, False, True, 16),
+        Collective("all-reduce", 4 * 4 * 8, 1, False, True, 8),
+        Collective("all-reduce", 4 * 4 * 8, 1, False, False, 4),
+    ]
+
+
+def steps_of(mesh: MeshConfig | None = None, devices: int = 8, **fields: Any) -> Steps:
+    config = PretrainConfig(
+        model=CONFIG, optimizer=OPTIMIZER, phases=(Phase(LENGTH, ROWS, 100),), mesh=mesh or MeshConfig(), **fields
+    )
+    return Steps(config, RandomData(CONFIG.vocab_size, "nsp"), make_mesh(config.mesh, jax.devices()[:devices]))
+
+
+@pytest.fixture(scope="module")
+def data_parallel():
+    steps = steps_of()
+    return steps, steps.compile(steps.config.phases[0], 1)
+
+
+def parameters_of() -> int:
+    shapes = jax.eval_shape(HEADS["pretraining"](CONFIG).init, jax.random.key(0), jnp.zeros((1, 1), jnp.int32))
+    return sum(leaf.size for leaf in jax.tree.leaves(shapes))
+
+
+@pytest.mark.slow
+def test_data_parallel_sums_each_gradient_once_and_that_of_the_tied_table_twice(data_parallel):
+    """By hand, float32: every parameter, but for positions beyond the length; the table again for the masked-LM loss.
+
+    The rest is some scalars: sums of the loss, its weights and its hits.
+    """
+    _, compiled = data_parallel
+    found = summed(read_program(compiled.as_text(), 8).collectives)
+    (one,) = found  # XLA's CPU has no asynchronous ones, and without micro-batches there is no loop
+    assert (one["kind"], one["in_loop"], one["asynchronous"], one["group"]) == ("all-reduce", False, False, 8)
+    unused = (CONFIG.max_position_embeddings - LENGTH) * CONFIG.hidden_size
+    by_hand = 4 * (parameters_of() - unused + CONFIG.vocab_size * CONFIG.hidden_size)
+    assert by_hand <= one["bytes"] <= by_hand + 64
+
+
+@pytest.mark.slow
+def test_the_parts_of_the_memory_add_up_to_what_the_compiler_counts(data_parallel):
+    steps, compiled = data_parallel
+    memory = memory_of(compiled, steps, steps.config.phases[0])
+    counted = compiled.memory_analysis()
+    arguments = counted.argument_size_in_bytes
+    assert memory.peak == arguments + counted.temp_size_in_bytes + (
+        counted.output_size_in_bytes - counted.alias_size_in_bytes + counted.generated_code_size_in_bytes
+    )
+    assert memory.parameters == 4 * parameters_of()
+    assert memory.optimizer == pytest.approx(2 * memory.parameters, abs=100)  # two moments, and counts of steps
+    batch = ROWS // 8 * (3 * LENGTH + 3 * PREDICTIONS + 1) * 4
+    assert memory.batch == batch
+    assert abs(memory.padding) < 0.01 * arguments
+
+
+def test_a_state_in_pieces_takes_its_share_of_a_device():
+    whole, pieces = steps_of(devices=1), steps_of(MeshConfig(data=2, fsdp=4))
+    from train.planning.memory import of_device
+
+    assert of_device(whole.state) == whole.state_bytes
+    assert of_device(pieces.state) < 0.4 * whole.state_bytes  # all but biases, LayerNorms and small heads in four
+
+
+def test_products_are_those_of_the_closed_formula_whatever_the_loops_and_devices():
+    """Three times the forward pass, https://arxiv.org/abs/2001.08361 (section 2.1), with heads and pooler."""
+    d, f, v, layers = CONFIG.hidden_size, CONFIG.intermediate_size, CONFIG.vocab_size, CONFIG.num_hidden_layers
+    layer = LENGTH * (4 * d * d + 2 * d * f) + 2 * LENGTH * LENGTH * d
+    row = layers * layer + PREDICTIONS * (d * d + d * v) + d * d + 2 * d
+    formula = 3 * 2 * ROWS * row
+    for fields in ({"fused_loss": False}, {"fused_loss": False, "accumulation": 4, "devices": 2}):
+        steps = steps_of(**{"devices": 1} | fields)
+        traced = steps.trace(steps.config.phases[0], steps.parts_of(steps.config.phases[0]))
+        assert product_flops(traced.jaxpr.jaxpr) == pytest.approx(formula, rel=1e-6)
+    assert steps.flops(steps.config.phases[0]) == pytest.approx(formula, rel=0.05)  # without pooler and pairs
+
+
+def test_what_the_backward_pass_computes_again_counts_as_products_of_the_program():
+    def loss(w: jax.Array, x: jax.Array, wrap: Callable[..., Any]) -> jax.Array:
+        return wrap(lambda x: jnp.tanh(jnp.tanh(x @ w) @ w))(x).sum()
+
+    w, x = jnp.ones((8, 8)), jnp.ones((4, 8))
+    plain, again = (
+        product_flops(jax.make_jaxpr(jax.grad(partial(loss, wrap=wrap)))(w, x).jaxpr)
+        for wrap in (lambda function: function, jax.checkpoint)
+    )
+    one = 2 * 4 * 8 * 8
+    assert plain == 5 * one and again == 7 * one  # two forward, three backward (none for x); two forward again
+
+
+def test_the_compilers_refusal_says_how_much_is_needed():
+    message = (
+        "RESOURCE_EXHAUSTED: Ran out of memory on HBM, the total memory required for HLO temporaries (44.00G) exceeds "
+        "available HBM (15.75G)."
+    )
+    assert (TooBig(message).needed, TooBig(message).limit) == (44 * 2**30, 15.75 * 2**30)
+    assert TooBig("RESOURCE_EXHAUSTED: in other words").needed is None
