@@ -38,7 +38,7 @@ FOLDER = {
     "edit": ["no-model", "{}", "--keep-layers", "0"],
     "export-compiled": ["no-model", "{}", "--task", "fill-mask"],
 }
-WRITES_NO_FILE = {"push", "completion", "doctor", "scale", "demo", "supervise"}
+WRITES_NO_FILE = {"push", "completion", "doctor", "plan", "scale", "demo", "supervise"}
 WRITES_RUNS_OR_DATA = {"pretrain", "finetune", "prepare"}  # they continue what they have written; tests of their own
 
 
