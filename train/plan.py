@@ -6,14 +6,15 @@ It compiles the real training step with the TPU's own compiler, which needs no T
 import dataclasses
 import json
 import math
+import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
 from bert_jax.errors import UserError
-from bert_jax.runtime.compilation_cache import keep_compiled_programs
 from train.planning.devices import make_ready
 from train.planning.machines import Topology, read_topology
 from train.pretraining.recipe import PretrainConfig
@@ -34,33 +35,31 @@ Words:
     FIELD=VALUE            any field of the config, as for python -m train.pretrain
     --price P              of a chip for an hour: also prints the cost of the run
     --fit                  find the rows at a time, the layout and the remat that fit and are fastest: compiles several
-    --picture FILE.png     draw memory and time by part
+    --picture FILE.png     draw memory and time by part;  --overwrite  replace the file
     --json                 print the figures as one JSON object on stdout, and the tables on stderr
 
 TPUs need the TPU's compiler (pip install -e '.[tpu]'), which runs on any Linux machine: minutes for BERT-base on a
 core. A GPU's figures are an estimate. Exit codes: 0 done; 2 a mistake in the input; 130 Ctrl-C; 1 a bug.
 """
-_WITH_VALUES = ("--topology", "--price", "--picture")
 
 
 def main(argv: Sequence[str]) -> int:
     """Prints the plan; returns the exit code, raises UserError for the user's mistakes."""
-    options, fit, words = _split(argv)
-    launch = parse(words, USAGE, PretrainConfig)
+    topologies, words = take_topologies(argv)
+    (prices, words), flags = take_values(words, "--price"), ("--fit", "--overwrite")
+    pictures, words = take_values(words, "--picture")
+    fit, overwrite = (flag in words for flag in flags)
+    launch = parse([word for word in words if word not in flags], USAGE, PretrainConfig)
     if launch.dry_run:
         raise UserError("--dry-run: a plan never trains; leave it out")
-    if not options["--topology"]:
+    if not topologies:
         raise UserError("--topology: not given; say --topology v5e:4x4, or several of them")
-    topologies = [read_topology(text) for text in options["--topology"]]
-    price = _price(options["--price"])
-    picture = _picture(options["--picture"])
+    price, picture = _price(prices), _picture(pictures, overwrite)
     make_ready(topologies)
-    keep_compiled_programs()
 
     from train.planning.fit import fastest
     from train.planning.picture import draw_plans
-    from train.planning.report import print_fit, print_plans
-    from train.planning.run_plan import plan_run
+    from train.planning.report import print_fit
     from train.pretrain import open_init
     from train.pretraining.mixture import open_data
     from train.pretraining.start import with_model_for
@@ -70,47 +69,63 @@ def main(argv: Sequence[str]) -> int:
         config = dataclasses.replace(config, data="random")
     data = open_data(config)
     config = with_model_for(config, data, launch.given, open_init(config))
-    out, found = Console(stderr=launch.as_json, highlight=False), {}
+    out = Console(stderr=launch.as_json, highlight=False)
     if fit:
-        found["fits"] = []
+        found = []
         for topology in topologies:
             for phase in config.phases:
-                tried = fastest(config, data, topology, phase, _tell(topology))
+                tried = fastest(config, data, topology, phase, _teller(topology))
                 print_fit(topology, phase, tried, out)
-                found["fits"].append({"topology": topology.name, **phase._asdict(), "tried": tried})
+                found.append({"topology": topology.name, **phase._asdict(), "tried": tried})
     else:
-        found["plans"] = []
-        for topology in topologies:
-            _tell(topology)("compiling")
-            found["plans"].append(plan_run(config, data, topology, price))
-        print_plans(found["plans"], out)
+        found = plans_on(topologies, config, data, price, out)
         if picture is not None:
-            draw_plans(found["plans"], picture)
+            draw_plans(found, picture)
     if launch.as_json:
-        print(json.dumps(found))
+        print(json.dumps({"fits" if fit else "plans": found}))
     return EXIT_DONE
 
 
-def _tell(topology: Topology) -> Callable[[str], None]:
+def plans_on(
+    topologies: Sequence[Topology], config: PretrainConfig, data: Any, price: float | None, out: Console
+) -> list[dict[str, Any]]:
+    """The plans of a run with its final model, printed; call `make_ready` first."""
+    from train.planning.report import print_plans
+    from train.planning.run_plan import plan_run
+
+    plans = []
+    for topology in topologies:
+        _teller(topology)("compiling" if topology.kind != "gpu" else "lowering")
+        plans.append(plan_run(config, data, topology, price))
+    print_plans(plans, out)
+    return plans
+
+
+def _teller(topology: Topology) -> Callable[[str], None]:
     return lambda line: print(f"{topology.name}: {line}", file=sys.stderr, flush=True)
 
 
-def _split(argv: Sequence[str]) -> tuple[dict[str, list[str]], bool, list[str]]:
-    """The values of this program's options, whether --fit is among the words, and the other words."""
-    found: dict[str, list[str]] = {name: [] for name in _WITH_VALUES}
-    words, rest = [], list(argv)
+def take_topologies(argv: Sequence[str]) -> tuple[list[Topology], list[str]]:
+    """The topologies that `--topology` names, and the other words."""
+    texts, words = take_values(argv, "--topology")
+    return [read_topology(text) for text in texts], words
+
+
+def take_values(argv: Sequence[str], name: str) -> tuple[list[str], list[str]]:
+    """The values of an option, as "--name value" or "--name=value", and the other words."""
+    values, words, rest = [], [], list(argv)
     while rest:
         word = rest.pop(0)
-        name, equals, value = word.partition("=")
-        if name not in found:
+        key, equals, value = word.partition("=")
+        if key != name:
             words.append(word)
-            continue
-        if not equals:
-            if not rest:
-                raise UserError(f"{name}: expected a value after it")
-            value = rest.pop(0)
-        found[name].append(value)
-    return found, "--fit" in words, [word for word in words if word != "--fit"]
+        elif equals:
+            values.append(value)
+        elif rest:
+            values.append(rest.pop(0))
+        else:
+            raise UserError(f"{name}: expected a value after it")
+    return values, words
 
 
 def _price(texts: Sequence[str]) -> float | None:
@@ -125,12 +140,14 @@ def _price(texts: Sequence[str]) -> float | None:
     return price
 
 
-def _picture(texts: Sequence[str]) -> Path | None:
+def _picture(texts: Sequence[str], overwrite: bool) -> Path | None:
     if not texts:
         return None
     path = Path(texts[-1])
     if path.suffix != ".png" or not path.absolute().parent.is_dir():
         raise UserError(f"--picture: found {texts[-1]}; expected a .png in a folder that exists")
+    if os.path.lexists(path) and not overwrite:
+        raise UserError(f"{path}: exists; say --overwrite to replace it, or another --picture")
     return path
 
 

@@ -11,8 +11,11 @@ from rich.console import Console
 from bert_jax.errors import UserError
 from bert_jax.formats.source import Source, open_source
 from bert_jax.runtime.hosts import is_first, on_first_process
-from train.pretraining.cost import run_facts
-from train.pretraining.cost_report import print_facts
+from train.plan import plans_on, take_topologies
+from train.planning.devices import make_ready
+from train.planning.machines import Topology
+from train.pretraining.cost import facts_of_text, run_facts
+from train.pretraining.cost_report import print_facts, print_lines, text_lines
 from train.pretraining.first_rows import with_first_rows
 from train.pretraining.mixture import open_data
 from train.pretraining.recipe import PretrainConfig
@@ -21,7 +24,7 @@ from train.pretraining.start import check_same_data, check_vocabulary, with_mode
 from train.pretraining.text import prepare_text, sampled_text
 from train.run.directory import RunDirectory
 from train.run.goodput import Goodput
-from train.run.launch import Launch, in_run_directory, record_start, start
+from train.run.launch import Launch, in_run_directory, parse, record_start, start
 from train.run.stopping import EXIT_DONE, run_program
 
 USAGE = """
@@ -45,7 +48,8 @@ Words:
     FIELD=VALUE            any field of the config, such as optimizer.learning_rate=2e-4 or phases='((128,256,10000),)'
     --fields               list all fields, with their values in this config, types and meanings
     --dry-run              print what the run would cost (time, passes over the text, memory, disk) and stop: it times
-                           a few steps, and of text= prepares a sample; run it on the machine that will train
+                           a few steps, and of text= prepares a sample; run it on the machine that will train, or
+                           name that: --topology=v5e:4x4 (or several) compiles for TPUs, see python -m train.plan
     --json                 print one JSON object on stdout: the dry run's figures, or the result of the run
 
 On several hosts, start the same command on all; TPU VMs, GKE, Slurm and Open MPI are recognised. Elsewhere say
@@ -58,6 +62,9 @@ Exit codes: 0 done; 2 a mistake in the input; 3 the loss or the gradients stayed
 
 
 def main(argv: list[str]) -> int:
+    topologies, argv = take_topologies(argv)
+    if topologies:
+        return planned(topologies, argv)
     launch = start(argv, USAGE, PretrainConfig)
     if launch.dry_run:
         source = open_init(launch.config)
@@ -88,6 +95,32 @@ def pretrain_in(run: RunDirectory, launch: Launch, goodput: Goodput) -> int:
     held_out = data if config.eval_data is None else other_data(config, data)
     record_start(run, launch, config, data.tokenizer, source)
     return train(PretrainingJob(config, run, data, held_out, source), run, goodput)
+
+
+def planned(topologies: list[Topology], argv: list[str]) -> int:
+    """A dry run for machines that one does not have: their plans, and what the text and the disk make of the run."""
+    launch = parse(argv, USAGE, PretrainConfig)
+    if not launch.dry_run:
+        raise UserError("--topology: says for which machine a dry run is meant; say --dry-run, too")
+    make_ready(topologies)
+    source = open_init(launch.config)
+    if launch.config.data is None and launch.config.text is not None:
+        with sampled_text(launch.config, launch.given, source, RunDirectory(launch.run)) as data:
+            return _print_planned(topologies, launch, data, source)
+    return _print_planned(topologies, launch, open_data(launch.config), source)
+
+
+def _print_planned(topologies: list[Topology], launch: Launch, data: DataSource, source: Source | None) -> int:
+    config = with_model_for(launch.config, data, launch.given, source)
+    if source is not None:
+        check_vocabulary(source, data)
+    out = Console(stderr=launch.as_json, highlight=False)
+    plans = plans_on(topologies, config, data, None, out)
+    facts = facts_of_text(config, data, launch.run, plans[0]["state_bytes"], plans[0]["parameters"])
+    print_lines(text_lines(facts), out)
+    if launch.as_json:
+        print(json.dumps({"plans": plans, **facts}))
+    return EXIT_DONE
 
 
 def open_init(config: PretrainConfig) -> Source | None:

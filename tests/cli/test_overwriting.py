@@ -32,13 +32,14 @@ FILE = {
     "score": ["no-run", "--output", "{}"],
     "evaluate-blimp": ["no-model", "no-data", "--output", "{}"],
     "compare": ["no-run", "--output", "{}.png"],
+    "plan": ["configs/tiny.py", "--topology", "cpu:1", "--picture", "{}.png"],
 }
 FOLDER = {
     "convert": ["no-model", "{}"],
     "edit": ["no-model", "{}", "--keep-layers", "0"],
     "export-compiled": ["no-model", "{}", "--task", "fill-mask"],
 }
-WRITES_NO_FILE = {"push", "completion", "doctor", "plan", "scale", "demo", "supervise"}
+WRITES_NO_FILE = {"push", "completion", "doctor", "scale", "demo", "supervise"}
 WRITES_RUNS_OR_DATA = {"pretrain", "finetune", "prepare"}  # they continue what they have written; tests of their own
 
 

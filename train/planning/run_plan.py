@@ -38,6 +38,7 @@ def plan_run(config: PretrainConfig, data: DataSource, topology: Topology, price
         "slices": topology.slices,
         "mesh": dict(steps.mesh.shape),
         "parameters": sum(leaf.size for leaf in jax.tree.leaves(steps.state.params)),
+        "state_bytes": steps.state_bytes,
         "phases": phases,
         **_totals(phases, topology, price),
     }

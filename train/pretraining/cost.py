@@ -147,6 +147,7 @@ def run_facts(config: PretrainConfig, data: DataSource, directory: str) -> dict[
     peaks = [phase["peak_bytes"] for phase in phases if phase["peak_bytes"] is not None]
     seconds = [phase["seconds"] for phase in phases]
     facts = {
+        **facts_of_text(config, data, directory, plan.state_bytes, parameters),
         "config": to_json(config),
         "head": head_for(data),
         "parameters": parameters,
@@ -156,17 +157,12 @@ def run_facts(config: PretrainConfig, data: DataSource, directory: str) -> dict[
         "device_kind": jax.devices()[0].device_kind,
         "processes": jax.process_count(),
         "total_steps": config.total_steps,
-        "sample_share": data.share if isinstance(data, SampledText) else None,
         "prepare_seconds": data.seconds if isinstance(data, SampledText) else None,
         "seconds": None if None in seconds else sum(seconds),
-        "positions": sum(phase["positions"] for phase in phases),
-        "text_passes": _sum(phase["text_passes"] for phase in phases),
         "memory_bytes": max(peaks, default=None),
         "memory_limit_bytes": machine.limit,
         "memory_before_bytes": machine.before,
         "phases": phases,
-        "mixture": data.facts() if isinstance(data, MixedData) else None,
-        "disk": _disk_facts(config, data, directory, plan.state_bytes, parameters),
     }
     too_big = machine.limit is not None and peaks and max(peaks) > machine.limit
     worst = config.phases[max(range(len(phases)), key=lambda i: phases[i]["peak_bytes"] or 0)]
@@ -191,9 +187,6 @@ def _phase_facts(plan: _Plan, machine: Machine, phase: Phase) -> dict[str, Any]:
     found = [part.evaluation_batches(of, phase) for _, _, part, of in parts_to_evaluate(data, config)]
     evaluations = math.ceil(phase.steps / config.eval_every)
     evaluated = evaluations * sum(one[1] for one in found if one) * _EVALUATION
-    examples = data.examples(phase.length) or None
-    epochs = phase.steps * phase.batch / examples if examples else None
-    passes = data.passes if isinstance(data, PreparedData) else None
     return {
         **phase._asdict(),
         "parts": parts,
@@ -202,11 +195,7 @@ def _phase_facts(plan: _Plan, machine: Machine, phase: Phase) -> dict[str, Any]:
             name: {"dtype": str(array.dtype), "shape": list(array.shape)} for name, array in plan.inputs(phase).items()
         },
         "tokens_per_step": phase.batch * phase.length,
-        "positions": phase.steps * phase.batch * phase.length,
-        "padding_share": data.padding_share(phase.length) if isinstance(data, PreparedData) else None,
-        "examples": examples,
-        "epochs": epochs,
-        "text_passes": epochs * passes if epochs is not None and passes else None,
+        **_text_facts(data, phase),
         "flops_per_step": plan.flops(phase),
         "compile_seconds": compile_seconds,
         **timed,
@@ -214,6 +203,34 @@ def _phase_facts(plan: _Plan, machine: Machine, phase: Phase) -> dict[str, Any]:
         "device_bytes_state_and_batch": None if memory is None else memory["state_and_batch"],
         "device_bytes_temporaries": None if memory is None else memory["temporaries"],
         "peak_bytes": None if memory is None else machine.peak(memory, plan.state_bytes),
+    }
+
+
+def facts_of_text(
+    config: PretrainConfig, data: DataSource, directory: str, state_bytes: int, parameters: int
+) -> dict[str, Any]:
+    """The figures of `run_facts` that do not depend on the machine: passes over the text, tokens, and disk."""
+    phases = [{**phase._asdict(), **_text_facts(data, phase)} for phase in config.phases]
+    return {
+        "sample_share": data.share if isinstance(data, SampledText) else None,
+        "positions": sum(phase["positions"] for phase in phases),
+        "text_passes": _sum(phase["text_passes"] for phase in phases),
+        "phases": phases,
+        "mixture": data.facts() if isinstance(data, MixedData) else None,
+        "disk": _disk_facts(config, data, directory, state_bytes, parameters),
+    }
+
+
+def _text_facts(data: DataSource, phase: Phase) -> dict[str, Any]:
+    examples = data.examples(phase.length) or None
+    epochs = phase.steps * phase.batch / examples if examples else None
+    passes = data.passes if isinstance(data, PreparedData) else None
+    return {
+        "positions": phase.steps * phase.batch * phase.length,
+        "padding_share": data.padding_share(phase.length) if isinstance(data, PreparedData) else None,
+        "examples": examples,
+        "epochs": epochs,
+        "text_passes": epochs * passes if epochs is not None and passes else None,
     }
 
 

@@ -10,8 +10,7 @@ from train.pretraining.mixture import told
 
 def print_facts(facts: dict[str, Any], out: Console) -> None:
     """Prints the result of `run_facts`: what the run costs, a line each, then tables of the model and the phases."""
-    for name, line in cost_lines(facts).items():
-        out.print(f"{name:<8} {line}", markup=False, soft_wrap=True)
+    print_lines(cost_lines(facts), out)
     table = Table(title="model and machine", show_header=False)
     table.add_row("parameters", f"{facts['parameters']:,}")
     table.add_row("whole state (float32, with both moments)", size(facts["state_bytes"]))
@@ -22,15 +21,26 @@ def print_facts(facts: dict[str, Any], out: Console) -> None:
         out.print(_phase_table(phase))
 
 
+def print_lines(lines: dict[str, str], out: Console) -> None:
+    """Prints lines with their names before them."""
+    for name, line in lines.items():
+        out.print(f"{name:<8} {line}", markup=False, soft_wrap=True)
+
+
 def cost_lines(facts: dict[str, Any]) -> dict[str, str]:
     """What the run costs: name -> a line for people."""
+    text = text_lines(facts)
+    disk = text.pop("disk")
+    return {"time": _time_line(facts), **text, "memory": _memory_line(facts), "disk": disk}
+
+
+def text_lines(facts: dict[str, Any]) -> dict[str, str]:
+    """The lines of `cost_lines` that do not depend on the machine."""
     mixture = {"mixture": told(facts["mixture"])} if facts["mixture"] else {}
     return {
-        "time": _time_line(facts),
         "passes": _passes_line(facts),
         **mixture,
         "tokens": _tokens_line(facts),
-        "memory": _memory_line(facts),
         "disk": _disk_line(facts["disk"]),
     }
 
@@ -45,6 +55,8 @@ def _time_line(facts: dict[str, Any]) -> str:
             f"{phase['steps']:,} steps of {phase['batch']} x {phase['length']} at {phase['step_seconds']:,.3g} s{timed}"
         )
     line = f"about {duration(facts['seconds'])} on this machine: {', '.join(parts)}, with evaluations and compiling"
+    if facts["device_kind"] == "cpu":
+        line += " (a CPU's figure; --topology=v5e:4x4 says that of TPUs)"
     if facts["prepare_seconds"] is not None:
         line += f"; before that about {duration(facts['prepare_seconds'])} to prepare the text"
     return line
