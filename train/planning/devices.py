@@ -40,7 +40,7 @@ def make_ready(topologies: Sequence[Topology]) -> None:
     os.environ.update({name: value for name, value in _QUIET.items() if name not in os.environ})
     jax.config.update("jax_platforms", "cpu")
     virtual = max((topology.chips for topology in topologies if topology.kind != "tpu"), default=0)
-    if virtual > jax.config.values["jax_num_cpu_devices"]:
+    if virtual > max(0, jax.config.values["jax_num_cpu_devices"]):
         jax.config.update("jax_num_cpu_devices", virtual)
 
 
