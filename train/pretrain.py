@@ -18,6 +18,7 @@ from train.pretraining.cost import facts_of_text, run_facts
 from train.pretraining.cost_report import print_facts, print_lines, text_lines
 from train.pretraining.first_rows import with_first_rows
 from train.pretraining.mixture import open_data
+from train.pretraining.packing import with_packing
 from train.pretraining.recipe import PretrainConfig
 from train.pretraining.source import DataSource, PreparedData
 from train.pretraining.start import check_same_data, check_vocabulary, with_model_for
@@ -89,6 +90,7 @@ def pretrain_in(run: RunDirectory, launch: Launch, goodput: Goodput) -> int:
     if saved:
         check_same_data(config, data, on_first_process(run.facts_to_resume), launch.allow_change)
     config = with_model_for(config, data, launch.given, source, saved)
+    config = with_packing(config, data, saved)
     config = with_first_rows(config, data, source, saved)
     if source is not None:
         check_vocabulary(source, data)
@@ -144,7 +146,7 @@ def dry_run(launch: Launch, data: DataSource, source: Source | None) -> int:
 
     With --json the figures go to stdout as one JSON object, and what people read to stderr.
     """
-    config = with_model_for(launch.config, data, launch.given, source)
+    config = with_packing(with_model_for(launch.config, data, launch.given, source), data)
     if source is not None:
         check_vocabulary(source, data)
     facts = run_facts(config, data, launch.run)

@@ -54,7 +54,7 @@ class BertOutput:
 
     Attributes:
         last_hidden_state: [B, L, D].
-        pooler_output: [B, D], or None without a pooler.
+        pooler_output: [B, D], with `pooled_positions` [B, K, D]; or None without a pooler.
         hidden_states: N + 1 arrays [B, L, D], the first layer's input and each layer's output; or None.
         attentions: N float32 arrays [B, H, L, L], after dropout and head mask; with a cache [B, H, L, C]; or None.
         cross_attentions: N float32 arrays [B, H, L, M], over the encoder's positions; or None.
@@ -234,11 +234,22 @@ class Encoder(nn.Module):
 
 
 class Pooler(Dense):
-    """tanh(dense(x)) of the first position, [CLS]: [B, L, D] -> [B, D]."""
+    """tanh(dense(x)) of the first position, [CLS]: [B, L, D] -> [B, D]; or of positions [B, K]: -> [B, K, D]."""
 
     @nn.compact
-    def __call__(self, x_BLD: Array) -> Array:
-        return jnp.tanh(super().__call__(x_BLD[:, 0]))
+    def __call__(self, x_BLD: Array, positions_BK: Array | None = None) -> Array:
+        if positions_BK is None:
+            return jnp.tanh(super().__call__(x_BLD[:, 0]))
+        return jnp.tanh(super().__call__(gather_positions(x_BLD, positions_BK)))
+
+
+def gather_positions(x_BLD: Array, positions_BP: Array) -> Array:
+    """The vectors [B, P, D] at integer positions [B, P] of each row."""
+    if positions_BP.ndim != 2 or positions_BP.shape[0] != x_BLD.shape[0]:
+        shapes = f"positions have shape {positions_BP.shape}, hidden states {x_BLD.shape}"
+        raise UserError(f"{shapes}; expected [B, P] with the same B")
+    with jax.named_scope("gather_positions"):
+        return jnp.take_along_axis(x_BLD, positions_BP[..., None], axis=1)
 
 
 class Bert(nn.Module):
@@ -278,6 +289,7 @@ class Bert(nn.Module):
         encoder_hidden_states: Array | None = None,
         encoder_attention_mask: Array | None = None,
         cache: KeyValueCache | None = None,
+        pooled_positions: Array | None = None,
         deterministic: bool = True,
         output_hidden_states: bool = False,
         output_attentions: bool = False,
@@ -299,6 +311,8 @@ class Bert(nn.Module):
                 theirs; `attention_mask` [B, L] is for this input only. The cache also keeps the encoder's keys and
                 values, so give `encoder_hidden_states` in the first call only. If the input does not fit into the
                 cache, the output is NaN.
+            pooled_positions: integer [B, K], the positions that the pooler takes in place of the first one, such as
+                those of [CLS] where several sequences share a row.
             deterministic: False applies dropout, and needs `rngs={"dropout": key}`.
             output_hidden_states, output_attentions: also return these for every layer.
             return_dict: False returns a tuple of the output's fields, without those that are None. Under `jit` it is a
@@ -332,7 +346,7 @@ class Bert(nn.Module):
         last_BLD = outputs[-1].hidden_state
         return BertOutput(
             last_hidden_state=last_BLD,
-            pooler_output=self.pooler(last_BLD) if self.has_pooler else None,
+            pooler_output=self.pooler(last_BLD, pooled_positions) if self.has_pooler else None,
             hidden_states=(first_BLD, *(output.hidden_state for output in outputs)) if output_hidden_states else None,
             attentions=_all_of(output.attention for output in outputs),
             cross_attentions=_all_of(output.cross_attention for output in outputs),

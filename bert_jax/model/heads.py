@@ -14,7 +14,7 @@ from jax.typing import DTypeLike
 from bert_jax.config import BertConfig
 from bert_jax.errors import UserError
 from bert_jax.model.decoder import KeyValueCache
-from bert_jax.model.encoder import Bert, identity, tuple_on_request
+from bert_jax.model.encoder import Bert, gather_positions, identity, tuple_on_request
 from bert_jax.model.layers import Activation, Dense, LayerNorm, dropout, product, weight_init
 from bert_jax.model.task_heads import (
     BertForMultipleChoice,
@@ -56,7 +56,8 @@ class PreTrainingOutput:
     Attributes:
         prediction_logits: float32 [B, P, V] at `mlm_positions`, or [B, L, V] without them.
         undecoded: with `decode=False`, the operands of these logits; `prediction_logits` is None then.
-        seq_relationship_logits: float32 [B, 2]; index 0 means "B follows A", in ALBERT "A and B are in order".
+        seq_relationship_logits: float32 [B, 2], with `pooled_positions` [B, K, 2]; index 0 means "B follows A", in
+            ALBERT "A and B are in order".
         hidden_states, attentions: as in `BertOutput`.
     """
 
@@ -123,15 +124,6 @@ class NextSentenceHead(Dense):
 
     features: int = 2
     out_dtype: DTypeLike | None = jnp.float32
-
-
-def gather_positions(x_BLD: Array, positions_BP: Array) -> Array:
-    """The vectors [B, P, D] at integer positions [B, P] of each row."""
-    if positions_BP.ndim != 2 or positions_BP.shape[0] != x_BLD.shape[0]:
-        shapes = f"positions to predict have shape {positions_BP.shape}, hidden states {x_BLD.shape}"
-        raise UserError(f"{shapes}; expected [B, P] with the same B")
-    with jax.named_scope("gather_positions"):
-        return jnp.take_along_axis(x_BLD, positions_BP[..., None], axis=1)
 
 
 class BertForPreTraining(nn.Module):

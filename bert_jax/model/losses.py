@@ -65,7 +65,7 @@ def pretraining_sums(
     Args:
         output: with `prediction_logits` at the batch's `mlm_positions`, or with `undecoded` if `fused` is given.
         batch: `mlm_labels` integer [B, P], `mlm_weights` float [B, P], and optionally `next_sentence_label` integer
-            [B].
+            [B], or [B, K] for rows of several sequences; -100 is ignored.
         fused: computes masked LM's cross-entropy from `output.undecoded`.
 
     Returns:
@@ -84,7 +84,7 @@ def pretraining_sums(
 
 
 def pretraining_denominators(batch: Mapping[str, Array]) -> dict[str, Array]:
-    """The denominators of Google's run_pretraining.py: Σ w + 1e-5 for masked LM, the number of rows for sentence pairs.
+    """The denominators of Google's run_pretraining.py: Σ w + 1e-5 for masked LM, the number of pairs for theirs.
 
     They depend only on the batch, so that each micro-batch can divide by those of the whole batch.
     """

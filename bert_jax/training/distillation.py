@@ -14,8 +14,8 @@ from jax.sharding import Mesh
 
 from bert_jax.config import BertConfig
 from bert_jax.errors import UserError
-from bert_jax.model.encoder import identity
-from bert_jax.model.heads import BertForMaskedLM, PreTrainingOutput, gather_positions
+from bert_jax.model.encoder import gather_positions, identity
+from bert_jax.model.heads import BertForMaskedLM, PreTrainingOutput
 from bert_jax.model.losses import pretraining_denominators, pretraining_loss, pretraining_sums
 from bert_jax.shown import ShownConfig
 from bert_jax.training.objectives import Batch, Metrics, Sums, mean_metrics

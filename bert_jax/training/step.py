@@ -16,6 +16,7 @@ from jax.sharding import Mesh, SingleDeviceSharding
 from bert_jax.errors import UserError
 from bert_jax.model.encoder import identity
 from bert_jax.model.layers import numbered_rows
+from bert_jax.model.packed import packed_inputs
 from bert_jax.training.objectives import PRETRAINING, Batch, Metrics, Objective, Pretraining
 from bert_jax.training.own_rows import sum_gradients, sum_over_rows
 from bert_jax.training.schedules import Schedule
@@ -115,8 +116,10 @@ def train_step(
     Args:
         state: donate it when compiling.
         batch: input_ids, token_type_ids, attention_mask int32 [B, L]; mlm_positions, mlm_labels int32 [B, P];
-            mlm_weights float32 [B, P]; next_sentence_label int32 [B], or absent. Objectives of fine-tuning need other
-            labels (see `objectives`).
+            mlm_weights float32 [B, P]; next_sentence_label int32 [B], or absent. Rows in which several sequences
+            follow one another also have sequence_ids, position_ids int32 [B, L] and starts int32 [B, K] (see
+            `packed_inputs`), and next_sentence_label [B, K], -100 for an unused place. Objectives of fine-tuning need
+            other labels (see `objectives`).
         key: the run's model key; dropout uses `fold_in(fold_in(key, state.step), 0)`.
         objective: the loss to minimise, such as `Pretraining()` or a `distillation.Distillation`.
         model: a model with the objective's head, of any family: `BertForPreTraining` or `BertForMaskedLM` by default.
@@ -130,7 +133,8 @@ def train_step(
 
     Returns:
         The next state, and float32 or int32 scalars: loss, the objective's metrics (mlm_loss, mlm_accuracy, nsp_loss,
-        nsp_accuracy), grad_norm (unclipped), learning_rate, finite (0 or 1), skipped_total, skipped_in_a_row.
+        nsp_accuracy), grad_norm (unclipped), learning_rate, finite (0 or 1), skipped_total, skipped_in_a_row,
+        padding_share (of the positions) and sequences (of a packed batch more than rows).
 
     Raises:
         UserError: `accumulation` does not divide the rows of the batch.
@@ -166,6 +170,16 @@ def train_step(
         "finite": finite.astype(jnp.int32),
         "skipped_total": new_state.skipped_total,
         "skipped_in_a_row": new_state.skipped_in_a_row,
+        **_sizes(batch),
+    }
+
+
+def _sizes(batch: Batch) -> Metrics:
+    mask = jnp.asarray(batch["attention_mask"])
+    sequences = batch["sequence_ids"].max(axis=-1).sum() if "sequence_ids" in batch else math.prod(mask.shape[:-1])
+    return {
+        "padding_share": 1 - mask.sum(dtype=jnp.float32) / mask.size,
+        "sequences": jnp.asarray(sequences, jnp.int32),
     }
 
 
@@ -196,9 +210,13 @@ def _gradients(
 
 
 def apply_to(model: nn.Module, params: Any, batch: Batch, **options: Any) -> Any:
-    """Apply the model to the inputs of a batch. DistilBERT, which has no token types, ignores token_type_ids."""
-    inputs = (batch[name] for name in ("input_ids", "attention_mask", "token_type_ids"))
-    return model.apply({"params": params}, *inputs, **options)
+    """Apply the model to the inputs of a batch, packed or not. DistilBERT, which has no token types, ignores them."""
+    mask = batch["attention_mask"]
+    if "sequence_ids" in batch:
+        packed = packed_inputs(model.config, batch["sequence_ids"], batch["position_ids"])
+        mask = packed.pop("attention_mask")
+        options |= packed | {"pooled_positions": batch["starts"]}
+    return model.apply({"params": params}, batch["input_ids"], mask, batch["token_type_ids"], **options)
 
 
 def _accumulate(gradients_of: Callable[..., Any], params: Any, batch: Batch, rows: Array | None, parts: int) -> Any:

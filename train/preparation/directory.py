@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from bert_jax.data.pretraining.by_length import write_by_length
 from bert_jax.data.pretraining.directory import verify
 from bert_jax.data.pretraining.manifest import (
     MANIFEST,
@@ -310,6 +311,7 @@ def _manifest(
                     for length in options.max_seq_length
                 },
             }
+            | ({"by_length": _by_length(output, split)} if name == "train" else {})
             for name, split in splits.items()
         },
         "unigram_counts": unigram_counts,
@@ -326,6 +328,14 @@ def _sources(identity: Mapping[str, Any]) -> bytes:
 def _with_sum_of_input(identity: Mapping[str, Any]) -> dict[str, Any]:
     """The options as the manifest has them: of the files of the input, the sha256 of `SOURCES`."""
     return {**identity, "input": hashlib.sha256(_sources(identity)).hexdigest()}
+
+
+def _by_length(output: Path, split: PreparedSplit) -> dict[str, dict[str, Any]]:
+    """Writes the order of the examples of each length; returns the manifest's entries."""
+    return {
+        str(length): write_by_length(output, [made.lengths for made in results], length)
+        for length, results in split.examples.items()
+    }
 
 
 def _report(

@@ -108,10 +108,11 @@ class ShardJob:
 
 @dataclass(frozen=True)
 class IndexResult:
-    """What the list of the files of examples says of an index, and the sums of `survey_index`."""
+    """What the list of the files of examples says of an index, and what `survey_index` returns of it."""
 
     entry: dict[str, Any]
     statistics: dict[str, int]
+    lengths: np.ndarray
 
 
 @dataclass(frozen=True)
@@ -310,7 +311,7 @@ def _index(job: ShardJob, index: IndexJob, shard: Shard) -> IndexResult:
         file = write_array(index.file, rows)
     assert rows.dtype == EXAMPLE
     entry = {"rows": len(rows), "files": {"rows": file}}
-    return IndexResult(entry, survey_index(rows, {job.number: shard}, index.max_seq_length))
+    return IndexResult(entry, *survey_index(rows, {job.number: shard}, index.max_seq_length))
 
 
 @lru_cache(maxsize=1)

@@ -314,8 +314,8 @@ def index_google(options: PrepareOptions, splits: dict[str, PreparedSplit], toke
             rows = load_array(file)
             files = dict(zip(("rows", *_MASKS), map(describe_file, (file, *masks)), strict=True))
             entry = {"rows": len(rows), "files": files}
-            statistics = survey_index(rows, dict(enumerate(shards)), length)
-            splits[split].examples[length] = [IndexResult(entry, statistics)]
+            found = survey_index(rows, dict(enumerate(shards)), length)
+            splits[split].examples[length] = [IndexResult(entry, *found)]
 
 
 def _index_file(options: PrepareOptions, split: str, length: int, number: int, array: str = "rows") -> Path:

@@ -165,7 +165,7 @@ def run_facts(config: PretrainConfig, data: DataSource, directory: str) -> dict[
         "phases": phases,
     }
     too_big = machine.limit is not None and peaks and max(peaks) > machine.limit
-    worst = config.phases[max(range(len(phases)), key=lambda i: phases[i]["peak_bytes"] or 0)]
+    worst = config.phases_in_rows[max(range(len(phases)), key=lambda i: phases[i]["peak_bytes"] or 0)]
     facts["fits_with"] = list(_settings_that_fit(plan, machine, worst)) if too_big else None
     return facts
 
@@ -177,26 +177,29 @@ def _sum(values: Iterator[float | None]) -> float | None:
 
 def _phase_facts(plan: _Plan, machine: Machine, phase: Phase) -> dict[str, Any]:
     config, data = plan.config, plan.data
+    in_rows = config.in_rows(phase)
     started = time.monotonic()
-    parts = plan.parts_of(phase)
-    compiled = plan.compile(phase, parts)
+    parts = plan.parts_of(in_rows)
+    compiled = plan.compile(in_rows, parts)
     compile_seconds = time.monotonic() - started
     memory = plan.memory(compiled)
-    timed = plan.timed_step(phase, compiled, machine.room())
+    timed = plan.timed_step(in_rows, compiled, machine.room())
     step_seconds = timed["step_seconds"]
     found = [part.evaluation_batches(of, phase) for _, _, part, of in parts_to_evaluate(data, config)]
     evaluations = math.ceil(phase.steps / config.eval_every)
     evaluated = evaluations * sum(one[1] for one in found if one) * _EVALUATION
     return {
         **phase._asdict(),
+        "rows": in_rows.batch,
         "parts": parts,
-        "device_rows": phase.batch // parts // batch_pieces(plan.mesh),
+        "device_rows": in_rows.batch // parts // batch_pieces(plan.mesh),
         "inputs": {
-            name: {"dtype": str(array.dtype), "shape": list(array.shape)} for name, array in plan.inputs(phase).items()
+            name: {"dtype": str(array.dtype), "shape": list(array.shape)}
+            for name, array in plan.inputs(in_rows).items()
         },
-        "tokens_per_step": phase.batch * phase.length,
-        **_text_facts(data, phase),
-        "flops_per_step": plan.flops(phase),
+        "tokens_per_step": in_rows.batch * phase.length,
+        **_text_facts(config, data, phase),
+        "flops_per_step": plan.flops(in_rows),
         "compile_seconds": compile_seconds,
         **timed,
         "seconds": None if step_seconds is None else (phase.steps + evaluated) * step_seconds + compile_seconds,
@@ -210,7 +213,7 @@ def facts_of_text(
     config: PretrainConfig, data: DataSource, directory: str, state_bytes: int, parameters: int
 ) -> dict[str, Any]:
     """The figures of `run_facts` that do not depend on the machine: passes over the text, tokens, and disk."""
-    phases = [{**phase._asdict(), **_text_facts(data, phase)} for phase in config.phases]
+    phases = [{**phase._asdict(), **_text_facts(config, data, phase)} for phase in config.phases]
     return {
         "sample_share": data.share if isinstance(data, SampledText) else None,
         "positions": sum(phase["positions"] for phase in phases),
@@ -221,13 +224,13 @@ def facts_of_text(
     }
 
 
-def _text_facts(data: DataSource, phase: Phase) -> dict[str, Any]:
+def _text_facts(config: PretrainConfig, data: DataSource, phase: Phase) -> dict[str, Any]:
     examples = data.examples(phase.length) or None
     epochs = phase.steps * phase.batch / examples if examples else None
     passes = data.passes if isinstance(data, PreparedData) else None
     return {
-        "positions": phase.steps * phase.batch * phase.length,
-        "padding_share": data.padding_share(phase.length) if isinstance(data, PreparedData) else None,
+        "positions": phase.steps * config.in_rows(phase).batch * phase.length,
+        "padding_share": data.padding(config, phase.length) if isinstance(data, PreparedData) else None,
         "examples": examples,
         "epochs": epochs,
         "text_passes": epochs * passes if epochs is not None and passes else None,
@@ -307,5 +310,5 @@ def _fewest_parts(
 
 def _accumulations(config: PretrainConfig, mesh: Mesh) -> list[int]:
     """The accumulations that divide the batch of every phase into parts with equal rows for every device."""
-    rows = math.gcd(*(phase.batch for phase in config.phases)) // batch_pieces(mesh)
+    rows = math.gcd(*(phase.batch for phase in config.phases_in_rows)) // batch_pieces(mesh)
     return [parts for parts in range(1, rows + 1) if rows % parts == 0]

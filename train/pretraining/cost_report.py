@@ -50,9 +50,9 @@ def _time_line(facts: dict[str, Any]) -> str:
         return "unknown: a step does not fit into memory, so none was timed"
     parts = []
     for phase in facts["phases"]:
-        timed = "" if phase["timed_rows"] == phase["batch"] else f" (timed on {phase['timed_rows']} of its rows)"
+        timed = "" if phase["timed_rows"] == phase["rows"] else f" (timed on {phase['timed_rows']} of its rows)"
         parts.append(
-            f"{phase['steps']:,} steps of {phase['batch']} x {phase['length']} at {phase['step_seconds']:,.3g} s{timed}"
+            f"{phase['steps']:,} steps of {phase['rows']} x {phase['length']} at {phase['step_seconds']:,.3g} s{timed}"
         )
     line = f"about {duration(facts['seconds'])} on this machine: {', '.join(parts)}, with evaluations and compiling"
     if facts["device_kind"] == "cpu":
@@ -110,6 +110,8 @@ def _phase_table(phase: dict[str, Any]) -> Table:
     for name, array in phase["inputs"].items():
         table.add_row(name, f"{array['dtype']} {array['shape']}")
     table.add_row("tokens per step", f"{phase['tokens_per_step']:,}")
+    if phase["rows"] != phase["batch"]:
+        table.add_row("examples per step, on average", f"{phase['batch']:,} in {phase['rows']:,} rows")
     table.add_row("rows of a device at a time", f"{phase['device_rows']:,}, in {phase['parts']:,} parts")
     table.add_row("matrix products per step", f"{phase['flops_per_step'] / 1e12:,.3f} TFLOP")
     if phase["device_bytes_temporaries"] is not None:

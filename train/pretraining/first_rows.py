@@ -12,7 +12,7 @@ from typing import Any
 from bert_jax.errors import UserError
 from bert_jax.formats.source import Source
 from train.pretraining.mixture import rows_of_parts
-from train.pretraining.recipe import Phase, PretrainConfig
+from train.pretraining.recipe import Phase, PretrainConfig, packed_rows
 from train.pretraining.source import DataSource
 from train.run.directory import RunDirectory
 
@@ -58,7 +58,9 @@ def with_first_rows(
     found = _rows_to_leave_out(config, data, source)
     if isinstance(found, str):
         raise UserError(f"init_data: {found}, so its rows cannot be continued; leave init_data out")
-    return dataclasses.replace(config, first_rows=found)
+    theirs = RunDirectory(str(source.folder)).facts_to_resume()["config"].get("packed", ())
+    others = tuple(entry for entry in theirs if entry[0] not in {phase.length for phase in config.phases})
+    return dataclasses.replace(config, first_rows=found, packed=(*config.packed, *others))
 
 
 def _rows_to_leave_out(config: PretrainConfig, data: DataSource, source: Source) -> tuple[tuple[int, ...], ...] | str:
@@ -69,6 +71,10 @@ def _rows_to_leave_out(config: PretrainConfig, data: DataSource, source: Source)
     theirs = facts["config"]
     if theirs["seed"] != config.seed:
         return f"its seed is {theirs['seed']} and this run's is {config.seed}"
+    for length, is_packed in _packing_of(theirs).items():
+        if any(phase.length == length for phase in config.phases) and config.is_packed(length) != is_packed:
+            theirs_is, ours_is = ("packed", "not packed") if is_packed else ("not packed", "packed")
+            return f"its examples of {length} tokens are {theirs_is}, and this run's are {ours_is} (see packing=)"
     used = rows_used_of_each(facts)
     digests = data.digest.split(",")
     if not any(digest in used for digest in digests):
@@ -78,6 +84,13 @@ def _rows_to_leave_out(config: PretrainConfig, data: DataSource, source: Source)
     return tuple(entry for entry in counts if any(entry[1:]))
 
 
+def _packing_of(config: Mapping[str, Any]) -> dict[int, bool]:
+    """Length -> whether its examples share rows, for each length of which a run with this saved config used rows."""
+    packed = {length for length, _ in config.get("packed", ())}
+    lengths = [length for length, *_ in (*config["phases"], *config.get("first_rows", ()))]
+    return {length: length in packed for length in lengths}
+
+
 def rows_used_of_each(facts: Mapping[str, Any]) -> dict[str, dict[int, int]]:
     """Digest of a directory -> length -> the rows that a run has used of it, with those that it left out itself.
 
@@ -85,7 +98,9 @@ def rows_used_of_each(facts: Mapping[str, Any]) -> dict[str, dict[int, int]]:
         facts: what a checkpoint of the run records: `PretrainingJob.facts`, and its step.
     """
     digests = facts["data_digest"].split(",")
+    ratios = dict(facts["config"].get("packed", ()))
     phases = [Phase(*phase) for phase in facts["config"]["phases"]]
+    phases = [phase._replace(batch=packed_rows(phase.batch, ratios.get(phase.length, 1))) for phase in phases]
     shares = facts.get("data_shares", [[1.0]] * len(phases))  # older checkpoints are of runs on one directory
     found: dict[str, dict[int, int]] = {digest: {} for digest in digests}
     counts = [*rows_of_parts(phases, shares, facts["step"]).items()]

@@ -21,6 +21,7 @@ from bert_jax.training.optimizer import make_optimizer, make_schedule
 from bert_jax.training.sharding import MeshBatches, batch_pieces, batch_shardings, check_sizes, make_mesh, to_host
 from bert_jax.training.step import TrainState, compile_eval_step
 from train.pretraining.mixture import MixedData, mixed_scores, parts_to_evaluate, told
+from train.pretraining.packing import packing_told
 from train.pretraining.recipe import Phase, PretrainConfig
 from train.pretraining.source import DataSource, head_for
 from train.pretraining.start import first_state, objective_of, pretraining_of
@@ -38,10 +39,10 @@ class HeldOutBatches:
     """
 
     def __init__(self, config: PretrainConfig, data: DataSource, mesh: jax.sharding.Mesh, phase: Phase):
-        parts = config.parts_of(phase.length, phase.batch, batch_pieces(mesh))
-        micro = phase._replace(batch=phase.batch // parts)
+        rows = config.in_rows(phase).batch
+        micro = phase._replace(batch=rows // config.parts_of(phase.length, rows, batch_pieces(mesh)))
         self._count = 0
-        counted = dataclasses.replace(config, eval_batches=config.eval_batches * parts)
+        counted = dataclasses.replace(config, eval_batches=-(-config.eval_batches * phase.batch // micro.batch))
         if (found := data.evaluation_batches(counted, micro)) is not None:
             source, self._count = found
             self._on_mesh = MeshBatches(source, micro.batch, batch_shardings(mesh))
@@ -142,7 +143,7 @@ class PretrainingJob(ModelJob):
         """`source`: the opened `init=`, unless the run is resumed."""
         mesh = make_mesh(config.mesh)
         connect(mesh)
-        for phase in config.phases:
+        for phase in config.phases_in_rows:
             config.parts_of(phase.length, phase.batch, batch_pieces(mesh))
         check_sizes(config.model, mesh)
         model, objective = HEADS[head_for(data)](config.model), objective_of(config, data, mesh)
@@ -168,11 +169,13 @@ class PretrainingJob(ModelJob):
             size = f"{model.num_hidden_layers} layers of {model.hidden_size}, {model.vocab_size:,} tokens"
             log.say(f"model and parameters of {self._source.name}: {model.model_type}, {size}")
         for phase in self.config.phases:
-            pieces = batch_pieces(self.mesh)
-            parts = self.config.parts_of(phase.length, phase.batch, pieces)
-            rows = phase.batch // parts // pieces
+            pieces, batch = batch_pieces(self.mesh), self.config.in_rows(phase).batch
+            parts = self.config.parts_of(phase.length, batch, pieces)
+            rows = batch // parts // pieces
             at_once = f", {rows:,} on a device at a time in {parts:,} parts" if parts > 1 else f", {rows:,} on a device"
-            log.say(f"a step has {phase.batch:,} rows of {phase.length}{at_once}")
+            log.say(
+                f"a step has {batch:,} rows of {phase.length}{at_once}{packing_told(self.config, self._data, phase)}"
+            )
         if isinstance(self._data, MixedData):
             log.say(f"data: {told(self._data.facts())}")
         if not any(batches for _, _, batches in self._held_out_of(self.config.phases[-1])):
@@ -188,6 +191,7 @@ class PretrainingJob(ModelJob):
         """Yields the batches of all phases; a phase continues in the data where an earlier one of its length ended."""
         while step < self.config.total_steps:
             start, phase = self.config.phase_at(step)
+            phase = self.config.in_rows(phase)
             host = self._data.batches(self.config, phase, first_row=self.config.rows_before(start, phase.length))
             source = MeshBatches(host, phase.batch, batch_shardings(self.mesh))
             yield from prefetched_batches(source, step - start, phase.steps)

@@ -132,9 +132,19 @@ class MixedData(PreparedData):
 
     def padding_share(self, length: int) -> float | None:
         found = [part.padding_share(length) for part in self.parts.values()]
-        if None in found:
-            return None
-        return float(sum(s * share for s, share in zip(self.share_of_run, found, strict=True) if share is not None))
+        return None if None in found else self._by_share(found)
+
+    def examples_a_row(self, length: int) -> float | None:
+        found = [part.examples_a_row(length) for part in self.parts.values()]
+        return None if None in found else self._by_share(found)
+
+    def padding(self, config: PretrainConfig, length: int) -> float | None:
+        found = [part.padding(config, length) for part in self.parts.values()]
+        return None if None in found else self._by_share(found)
+
+    def _by_share(self, values: Sequence[float | None]) -> float:
+        """The mean over the rows of the run."""
+        return float(sum(s * value for s, value in zip(self.share_of_run, values, strict=True) if value is not None))
 
     def batches(
         self,
@@ -145,7 +155,7 @@ class MixedData(PreparedData):
         shuffle: bool = True,
         first_row: int = 0,
     ) -> MixedBatches:
-        """The batches of a phase; `first_row`: as `config.rows_before` counts them at its first step.
+        """The batches of a phase `in_rows`; `first_row`: as `config.rows_before` counts them at its first step.
 
         Each part continues where the phases before it of the same length left it, whatever their shares were.
         """
@@ -153,7 +163,7 @@ class MixedData(PreparedData):
             raise ValueError("evaluate the parts one by one")
         left_out = config.rows_left_out(phase.length)
         used, offset, shares = np.zeros(len(self.parts), np.int64) + left_out, first_row - sum(left_out), self.shares[0]
-        for earlier, its_shares in zip(config.phases, self.shares, strict=True):
+        for earlier, its_shares in zip(config.phases_in_rows, self.shares, strict=True):
             if earlier.length != phase.length:
                 continue
             shares = its_shares
@@ -176,7 +186,11 @@ class MixedData(PreparedData):
         chosen = [part for part, share in zip(self.parts.values(), shares, strict=True) if share]
         for part in chosen:
             part.check_length(config, phase.length)
-        found = [part.batches(config, phase) for part in chosen]
+        found: list[Any] = [part.batches(config, phase) for part in chosen]
+        if config.is_packed(phase.length):
+            for batches in found:
+                batches.most = max(other.most for other in found)
+                batches.max_predictions = max(other.max_predictions for other in found)
         for part, batches in zip(chosen, found, strict=True):
             if batches.masking != found[0].masking:
                 raise UserError(

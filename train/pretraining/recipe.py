@@ -23,7 +23,10 @@ _WEIGHTED = re.compile(r"(.+):(\d+\.?\d*|\.\d+)")
 
 
 class Phase(NamedTuple):
-    """A part of the run with one sequence length (paper, A.2: 128 for 90 % of the steps, then 512)."""
+    """A part of the run with one sequence length (paper, A.2: 128 for 90 % of the steps, then 512).
+
+    `batch` is the number of examples of a batch; where examples share rows, their mean number (`in_rows`).
+    """
 
     length: int
     batch: int
@@ -81,6 +84,10 @@ class PretrainConfig(ShownConfig):
     tokens_per_device     the most positions (rows x length) that a device computes at a time: a batch with more of them
                           for each device is computed in parts; None: no limit
     accumulation          the number of parts, the same in all phases; None: the fewest that tokens_per_device allows
+    packing               whether several examples share a row: "yes", "no", or "auto": where more than a tenth of the
+                          positions would be padding. A batch then has fewer rows, and as many examples on average
+    packed                (length, examples of a row on average) of each length whose examples share rows; packing sets
+                          it when the run starts
     fused_loss            never hold all masked-LM logits at once; has no effect with mesh.tensor > 1 or a teacher
     seed                  of the parameters, the data and dropout
     data                  a prepared directory, several with their shares ("wiki:0.7,books:0.3"), or "random"
@@ -115,6 +122,8 @@ class PretrainConfig(ShownConfig):
     mesh: MeshConfig = field(default_factory=MeshConfig)
     tokens_per_device: int | None = None
     accumulation: int | None = None
+    packing: Literal["auto", "yes", "no"] = "auto"
+    packed: tuple[tuple[int, float], ...] = ()
     fused_loss: bool = True
     seed: int = 0
 
@@ -179,13 +188,19 @@ class PretrainConfig(ShownConfig):
                 raise UserError(f"{name}: found {getattr(self, name)}; at least 1")
         if self.rollbacks < 0:
             raise UserError(f"rollbacks: found {self.rollbacks}; at least 0")
+        packed = tuple((int(length), float(examples)) for length, examples in self.packed)
+        object.__setattr__(self, "packed", packed)
+        if any(not 1 <= examples < math.inf for _, examples in packed):
+            raise UserError(f"packed: found {packed}; expected (length, examples of a row), at least 1")
         if self.accumulation is not None:
             if self.accumulation < 1:
                 raise UserError(f"accumulation: found {self.accumulation}; at least 1")
-            for phase in phases:
-                if phase.batch % self.accumulation:
+            for phase, in_rows in zip(phases, self.phases_in_rows, strict=True):
+                if in_rows.batch % self.accumulation:
+                    of = f" ({in_rows.batch} rows)" if in_rows != phase else ""
                     raise UserError(
-                        f"accumulation: found {self.accumulation}; expected a divisor of the batch in {tuple(phase)}"
+                        f"accumulation: found {self.accumulation}; expected a divisor of the batch in "
+                        f"{tuple(phase)}{of}"
                     )
 
     @property
@@ -206,9 +221,21 @@ class PretrainConfig(ShownConfig):
         text = getattr(self, name)
         return [] if text in (None, "random") else list(directories_in(text))
 
+    def in_rows(self, phase: Phase) -> Phase:
+        """The phase with the number of rows of its batches in place of that of their examples."""
+        return phase._replace(batch=packed_rows(phase.batch, dict(self.packed).get(phase.length, 1)))
+
+    @property
+    def phases_in_rows(self) -> tuple[Phase, ...]:
+        return tuple(self.in_rows(phase) for phase in self.phases)
+
+    def is_packed(self, length: int) -> bool:
+        """Whether training examples of a length share rows."""
+        return length in dict(self.packed)
+
     def rows_before(self, step: int, length: int) -> int:
         """Where batch number `step` is in the data: rows of `length` used so far, by this run and those before it."""
-        return sum(self.rows_left_out(length)) + rows_used(self.phases, step).get(length, 0)
+        return sum(self.rows_left_out(length)) + rows_used(self.phases_in_rows, step).get(length, 0)
 
     def rows_left_out(self, length: int) -> tuple[int, ...]:
         """How many rows of a length are left out at the start of each directory; (0,) if none are in any."""
@@ -220,7 +247,7 @@ class PretrainConfig(ShownConfig):
         The fewest with which no device computes more than `tokens_per_device` positions at a time, or `accumulation`.
 
         Args:
-            length, batch: of a phase.
+            length, batch: of a phase, `in_rows`.
             pieces: the mesh's data x fsdp (`sharding.batch_pieces`).
 
         Raises:
@@ -267,6 +294,32 @@ def directories_in(text: str) -> dict[str, float | None]:
     if 0 < len(without) < len(found):
         raise UserError(f"data: {without[0]} has no weight, and others have; expected A:0.7,B:0.3 or A,B")
     return found
+
+
+_TOLERANCE = 0.03
+
+
+def packed_rows(examples: int, examples_a_row: float) -> int:
+    """How many rows a batch has, so that it has so many examples on average, up to 3 %.
+
+    Of the numbers within 3 % it is one that is divisible by as large a power of two as any, so that the rows can be
+    split over many devices. It depends on nothing else, so that a run can continue on another machine.
+
+    Args:
+        examples: of a batch.
+        examples_a_row: their mean number, at least 1; 1 means that each has its own row.
+    """
+    if examples_a_row == 1:
+        return examples
+    exact = examples / examples_a_row
+    power = 1
+    while 2 * power * round(exact / (2 * power)) >= 1 and _is_near(2 * power * round(exact / (2 * power)), exact):
+        power *= 2
+    return max(1, power * round(exact / power))
+
+
+def _is_near(rows: int, exact: float) -> bool:
+    return abs(rows - exact) <= _TOLERANCE * exact
 
 
 def rows_used(phases: Sequence[Phase], step: int) -> dict[int, int]:

@@ -6,10 +6,13 @@ import numpy as np
 
 from bert_jax.data.pretraining.arrays import load_array
 from bert_jax.data.pretraining.batches import Batches, RandomBatches
+from bert_jax.data.pretraining.by_length import counts_by_length
 from bert_jax.data.pretraining.directory import open_directory
 from bert_jax.data.pretraining.manifest import manifest_checksum, size_of
 from bert_jax.data.pretraining.masking import MaskingConfig, default_max_predictions
 from bert_jax.data.pretraining.mixture import MixedBatches
+from bert_jax.data.pretraining.packed_batches import PackedBatches
+from bert_jax.data.pretraining.packing import Packing
 from bert_jax.data.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import UserError
 from train.pretraining.recipe import Phase, PretrainConfig
@@ -28,6 +31,7 @@ class PreparedData:
         self.directory = open_directory(directory)
         self.path, self.manifest = self.directory.path, self.directory.manifest
         self.evaluation_split = evaluation_split
+        self._packings: dict[int, Packing | None] = {}
         self.objective: str = self.manifest["objective"]
         self.vocab_size: int = self.manifest["tokenizer"]["vocab_size"]
         self.fingerprint: str = self.manifest["tokenizer"]["fingerprint"]
@@ -85,6 +89,23 @@ class PreparedData:
         report = self.manifest.get("report", {}).get("train", {})
         return report.get("examples", {}).get(str(length), {}).get("padding_share")
 
+    def packing(self, length: int) -> Packing | None:
+        """How the training examples of a length share rows; None if the data lacks their order by length."""
+        if length not in self._packings:
+            counts = counts_by_length(self.directory, length)
+            self._packings[length] = None if counts is None else Packing(counts, length)
+        return self._packings[length]
+
+    def examples_a_row(self, length: int) -> float | None:
+        """The mean number of examples in a packed row; None as `packing`."""
+        found = self.packing(length)
+        return None if found is None else found.examples_a_row
+
+    def padding(self, config: PretrainConfig, length: int) -> float | None:
+        """The share of the positions that is padding in the rows that the run makes of the training examples."""
+        found = self.packing(length) if config.is_packed(length) else None
+        return self.padding_share(length) if found is None else found.padding_share
+
     def batches(
         self,
         config: PretrainConfig,
@@ -93,8 +114,20 @@ class PreparedData:
         *,
         shuffle: bool = True,
         first_row: int = 0,
-    ) -> Batches | MixedBatches:
-        """The batches of a phase; `first_row`: how many rows earlier phases of the same length used."""
+    ) -> Batches | PackedBatches | MixedBatches:
+        """The batches of a phase `in_rows`; `first_row`: how many rows earlier phases of the same length used.
+
+        Examples in the order of the index (not `shuffle`) have a row each.
+        """
+        if shuffle and config.is_packed(phase.length):
+            return PackedBatches(
+                self.directory,
+                batch_size=phase.batch,
+                max_seq_length=phase.length,
+                masking=config.masking,
+                seed=config.seed,
+                first_row=first_row,
+            )
         return Batches(
             self.directory,
             split=split,
@@ -106,7 +139,9 @@ class PreparedData:
             first_row=first_row,
         )
 
-    def evaluation_batches(self, config: PretrainConfig, phase: Phase) -> tuple[Batches | MixedBatches, int] | None:
+    def evaluation_batches(
+        self, config: PretrainConfig, phase: Phase
+    ) -> tuple[Batches | PackedBatches | MixedBatches, int] | None:
         """Batches in the order of the index, and how many to evaluate; None if nothing was held out."""
         examples = self.examples(phase.length, self.evaluation_split)
         if examples == 0:

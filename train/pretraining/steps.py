@@ -17,7 +17,7 @@ from train.run.meter import train_flops
 
 
 class Steps:
-    """The steps of a config's phases on a mesh.
+    """The steps of a config's phases on a mesh. The methods take phases `in_rows`.
 
     Attributes:
         state: the train state as ShapeDtypeStructs with shardings.
@@ -35,7 +35,7 @@ class Steps:
             UserError: a batch or a size of the model does not divide by the mesh.
         """
         self.config, self.data, self.mesh = config, data, mesh
-        for phase in config.phases:
+        for phase in config.phases_in_rows:
             self.parts_of(phase)
         check_sizes(config.model, mesh)
         self.model = HEADS[head_for(data)](config.model)

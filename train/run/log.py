@@ -209,7 +209,8 @@ _FIRST = (
 )
 _LAST = (
     *("learning_rate", "grad_norm", "skipped_total"),
-    *("sequences_per_second", "tokens_per_second", "mfu", "input_wait", "eta_seconds"),
+    *("sequences_per_second", "tokens_per_second", "real_tokens_per_second", "padding_share"),
+    *("mfu", "input_wait", "eta_seconds"),
 )
 
 
@@ -235,6 +236,8 @@ def _as_text(name: str, value: float) -> str:
         return f"ETA {_duration(value)}"
     if name == "learning_rate":
         return f"lr {value:.2e}"
+    if name == "padding_share":
+        return f"padding {value:.1%}"
     if name.endswith(("accuracy", "mfu", "wait")):
         return f"{name} {value:.1%}"
     if name.endswith("_per_second"):

@@ -49,7 +49,7 @@ def mean_of_good_steps(rows: list[dict[str, np.ndarray]]) -> dict[str, float]:
     """The mean of each scalar metric over the steps that were not skipped; the last value for `_LAST_VALUES`."""
     kept = [row for row in rows if row["finite"]] or rows
     return {
-        name: float(value if name in _LAST_VALUES else np.mean([row[name] for row in kept]))
+        name: float(value if name in _LAST_VALUES else np.mean([row[name] for row in kept if name in row]))
         for name, value in rows[-1].items()
         if name != "finite"
     }
@@ -59,7 +59,8 @@ class _Work(NamedTuple):
     """What a step computes, and how many seconds it waited for its input."""
 
     sequences: int
-    tokens: int
+    positions: int
+    tokens: float  # positions without padding
     flops: float
     waited: float
 
@@ -130,12 +131,12 @@ class Meter:
         """
         self.flush()
         *rows, length = batch["input_ids"].shape
-        sequences = math.prod(rows)
+        positions = math.prod(rows) * length
         predictions = batch["mlm_positions"].shape[1] if "mlm_positions" in batch else 0
-        flops = sequences * train_flops(self._config, length, predictions)
+        flops = math.prod(rows) * train_flops(self._config, length, predictions)
         newest = max(self._tokens)
-        self._tokens = {newest: self._tokens[newest], newest + 1: self._tokens[newest] + sequences * length}
-        self._late = metrics, _Work(sequences, sequences * length, flops, waited)
+        self._tokens = {newest: self._tokens[newest], newest + 1: self._tokens[newest] + positions}
+        self._late = metrics, _Work(math.prod(rows), positions, positions, flops, waited)
 
     def flush(self) -> None:
         """Fetches the metrics of the last dispatched step; waits for the device."""
@@ -143,6 +144,8 @@ class Meter:
             metrics, work = self._late
             self.newest = {name: np.asarray(value, np.float64) for name, value in jax.device_get(metrics).items()}
             self._late = None
+            padding, sequences = self.newest.get("padding_share", 0.0), self.newest.pop("sequences", work.sequences)
+            work = work._replace(sequences=int(sequences), tokens=work.positions * (1 - float(padding)))
             self._rows.append(self.newest)
             if self._compiled:
                 self._work.append(work)
@@ -154,13 +157,17 @@ class Meter:
     def summary(
         self, total_steps: int, summarise: Callable[[list[dict[str, np.ndarray]]], dict[str, float]]
     ) -> dict[str, float]:
-        """`summarise` of the metrics fetched since the last call; rates per second, with padding; ETA in seconds."""
+        """`summarise` of the metrics fetched since the last call, rates per second, and the ETA in seconds.
+
+        tokens_per_second counts all positions, real_tokens_per_second those without padding.
+        """
         seconds = max(time.monotonic() - self._since, 1e-9)
         result = summarise(self._rows)
         if self._work:
             total = _Work(*map(sum, zip(*self._work, strict=True)))
             result["sequences_per_second"] = total.sequences / seconds
-            result["tokens_per_second"] = total.tokens / seconds
+            result["tokens_per_second"] = total.positions / seconds
+            result["real_tokens_per_second"] = total.tokens / seconds
             if self._peak:
                 result["mfu"] = total.flops / seconds / self._peak
             result["input_wait"] = total.waited / seconds

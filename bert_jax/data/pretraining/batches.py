@@ -110,6 +110,10 @@ class Batches:
         return len(self._rows)
 
     @property
+    def pad_id(self) -> int:
+        return self._vocabulary.pad_id
+
+    @property
     def max_predictions(self) -> int:
         """P, the width of the mlm arrays."""
         assert self.masking.max_predictions is not None
@@ -147,17 +151,18 @@ class Batches:
         epochs_B, places_B = self._places(step, rows_B)
         real_B = places_B < len(self)
         if real_B.all() and len(real_B):
-            return self._make(epochs_B, places_B)
+            return self.of(epochs_B, self._examples(epochs_B, places_B))
         if not real_B.any():
             return {name: self._padded(name, array, real_B) for name, array in self.at(rows_B[:0]).items()}
-        made = self._make(epochs_B[real_B], places_B[real_B])
+        made = self.of(epochs_B[real_B], self._examples(epochs_B[real_B], places_B[real_B]))
         return {name: self._padded(name, array, real_B) for name, array in made.items()}
 
     def at(self, positions_B: np.ndarray) -> dict[str, np.ndarray]:
         """The rows at any positions (integers [B]) of the sequence of epochs; `batch` without steps and padding."""
         if not len(positions_B):  # make one row, only to get the names, types and widths
             return {name: array[:0] for name, array in self.at(np.zeros(1, np.int64)).items()}
-        return self._make(*np.divmod(positions_B, len(self)))
+        epochs_B, places_B = np.divmod(positions_B, len(self))
+        return self.of(epochs_B, self._examples(epochs_B, places_B))
 
     def reads(self, step: int, rows_B: np.ndarray) -> list[Callable[[], object]]:
         """Calls that read the files which these rows of a step need; see `Lookahead`."""
@@ -167,7 +172,11 @@ class Batches:
 
     def reads_at(self, positions_B: np.ndarray) -> list[Callable[[], object]]:
         """Calls that read the files which `at` needs."""
-        return in_parts(self._rows.read, self._examples(*np.divmod(positions_B, len(self))))
+        return in_parts(self.read, self._examples(*np.divmod(positions_B, len(self))))
+
+    def read(self, examples_B: np.ndarray) -> None:
+        """Read the files that `of` reads for these examples."""
+        self._rows.read(examples_B)
 
     def _padded(self, name: str, array: np.ndarray, real_B: np.ndarray) -> np.ndarray:
         fill = {"next_sentence_label": IGNORED_LABEL, "input_ids": self._vocabulary.pad_id}.get(name, 0)
@@ -183,8 +192,8 @@ class Batches:
         epoch, offset = divmod(self._first_row + step * self.batch_size, len(self))
         return epoch + (offset + rows_B) // len(self), (offset + rows_B) % len(self)
 
-    def _make(self, epochs_B: np.ndarray, places_B: np.ndarray) -> dict[str, np.ndarray]:
-        examples_B = self._examples(epochs_B, places_B)
+    def of(self, epochs_B: np.ndarray, examples_B: np.ndarray) -> dict[str, np.ndarray]:
+        """Any examples (integers [B] below len), each with the masks that it has in an epoch (integers [B])."""
         rows = self._rows.gather(examples_B)
         if self._rows.static_predictions is None:
             keys_B = row_keys(self._mask_seed, epochs_B, examples_B)

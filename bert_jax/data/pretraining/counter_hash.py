@@ -6,11 +6,13 @@ for cryptography.
 """
 
 import math
+from typing import Any
 
 import numpy as np
 
 _GOLDEN = 0x9E3779B97F4A7C15
 _MASK64 = (1 << 64) - 1
+_LARGE = 1 << 16
 
 
 def mix64(x: np.ndarray) -> np.ndarray:
@@ -122,35 +124,67 @@ def permute(positions: np.ndarray, size: int, key: np.ndarray) -> np.ndarray:
     shape, x = x.shape, x.ravel()
     columns = math.isqrt(size - 1) + 1
     rows = -(-size // columns)
-    round_keys = derive(key, np.arange(_rounds(size)))
+    x = _walk(x, np.uint64(size), np.uint64(rows), np.uint64(columns), derive(key, np.arange(_rounds(size))))
+    return x.astype(np.int64).reshape(shape)
+
+
+def permute_each(positions_N: np.ndarray, sizes_N: np.ndarray, keys_N: np.ndarray) -> np.ndarray:
+    """`permute(position, size, key)` for each of N triples: integers [N], integers [N] and uint64 [N] -> int64 [N]."""
+    x_N, sizes_N = np.asarray(positions_N).astype(np.uint64), np.asarray(sizes_N).astype(np.uint64)
+    if (x_N >= sizes_N).any():
+        raise ValueError("a position lies outside its range")
+    columns_N = np.sqrt(sizes_N).astype(np.uint64)
+    columns_N += columns_N * columns_N < sizes_N
+    rows_N = -(-sizes_N.astype(np.int64) // columns_N.astype(np.int64))
+    found_N = np.empty(len(x_N), np.int64)
+    rounds_N = np.where(sizes_N > _LARGE, _rounds(_LARGE + 1), _rounds(_LARGE))
+    for rounds in set(rounds_N.tolist()):
+        here = rounds_N == rounds
+        round_keys = derive(keys_N[here], np.arange(rounds)[:, None])
+        found_N[here] = _walk(x_N[here], sizes_N[here], rows_N[here].astype(np.uint64), columns_N[here], round_keys)
+    return found_N
+
+
+def _walk(
+    x: np.ndarray,
+    size: np.uint64 | np.ndarray,
+    rows: np.uint64 | np.ndarray,
+    columns: np.uint64 | np.ndarray,
+    round_keys: np.ndarray,
+) -> np.ndarray:
+    """The permuted x, uint64 [N]; the other arguments are the same for all x, or arrays for each ([..., N])."""
     x = _feistel(x, rows, columns, round_keys)
     outside = np.flatnonzero(x >= size)
     # A walk never visits a cell twice, which bounds its length. In a large grid so few cells lie outside [0, size) that
     # a walk of a thousand steps is a bug too.
-    for _ in range(min(rows * columns - size, 1000)):
+    for _ in range(min(int(np.max(rows * columns - size, initial=0)), 1000)):
         if not outside.size:
             break
-        x[outside] = _feistel(x[outside], rows, columns, round_keys)
-        outside = outside[x[outside] >= size]
+        those: tuple[Any, ...] = (rows, columns, round_keys)
+        sizes = size
+        if isinstance(size, np.ndarray):
+            those, sizes = tuple(np.asarray(of_each)[..., outside] for of_each in those), size[outside]
+        x[outside] = _feistel(x[outside], *those)
+        outside = outside[x[outside] >= sizes]
     if outside.size:
-        raise RuntimeError(f"permute: {outside.size} walks do not return to [0, {size}): the rounds are no bijection")
-    return x.astype(np.int64).reshape(shape)
+        raise RuntimeError(f"permute: {outside.size} walks do not return to their range: the rounds are no bijection")
+    return x
 
 
-def _feistel(x: np.ndarray, rows: int, columns: int, round_keys: np.ndarray) -> np.ndarray:
-    row, column = np.divmod(x, np.uint64(columns))
+def _feistel(x: np.ndarray, rows: Any, columns: Any, round_keys: np.ndarray) -> np.ndarray:
+    row, column = np.divmod(x, columns)
     for i in range(0, len(round_keys), 2):
         row += _draw(column, round_keys[i], rows)
-        row -= np.uint64(rows) * (row >= rows)
+        row -= rows * (row >= rows)
         column += _draw(row, round_keys[i + 1], columns)
-        column -= np.uint64(columns) * (column >= columns)
-    return row * np.uint64(columns) + column
+        column -= columns * (column >= columns)
+    return row * columns + column
 
 
-def _draw(x: np.ndarray, round_key: np.uint64, bound: int) -> np.ndarray:
+def _draw(x: np.ndarray, round_key: Any, bound: Any) -> np.ndarray:
     return below(mix64(x ^ round_key) >> np.uint64(32), bound)
 
 
 def _rounds(size: int) -> int:
     """Eight are enough for large coordinates; with only twelve, some orders of five or six items are too frequent."""
-    return 8 if size > 1 << 16 else 24
+    return 8 if size > _LARGE else 24

@@ -20,6 +20,7 @@
         00000.npy                 EXAMPLE [N] (bert_jax.data.pretraining.examples)
         00000.mask_positions.npy, 00000.mask_inputs.npy, 00000.mask_count.npy
                                   int32 [N, P], [N, P], [N]: static masks, only if the recipe draws them
+    DIR/train/by_length-128.npy   uint32 [N], the examples by length (bert_jax.data.pretraining.by_length)
 
 The manifest is written last, so it means that the directory is complete. Its size hardly depends on the number of
 shards: of a list it has the totals and 16 bytes for each block.
@@ -111,6 +112,11 @@ def shard_folder(split: str, number: int) -> str:
     return f"{split}/shard-{number:05d}"
 
 
+def by_length_file(split: str, length: int | str) -> str:
+    """Path below DIR of the order of the examples of a split by their lengths (`by_length.write_by_length`)."""
+    return f"{split}/by_length-{length}.npy"
+
+
 def array_file(list_name: str, number: int, array: str) -> str:
     """Path below DIR of an array of entry `number` of a list; of a file of examples, "rows" or a kind of mask."""
     split, _, what = list_name.partition("/")
@@ -171,7 +177,7 @@ def read_manifest(directory: Path | str) -> dict[str, Any]:
         raise UserError(f"{path}: its content is not what was written (checksum differs); {MEND}")
     if not _is_whole(manifest):
         raise UserError(f"{path}: a field is missing or of another kind; prepare the data again")
-    for name, _ in (*small_files(manifest), *lists_of(manifest)):
+    for name, _ in (*files_of(manifest), *lists_of(manifest)):
         _check_inside(name, path)
     return manifest
 
@@ -245,6 +251,9 @@ def files_of(manifest: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, An
     yield from small_files(manifest)
     if "sources" in manifest:
         yield SOURCES, manifest["sources"]
+    for split, parts in manifest["splits"].items():
+        for length, entry in parts.get("by_length", {}).items():
+            yield by_length_file(split, length), entry
     for name, facts in lists_of(manifest):
         for field, suffix in (("entries", _ENTRIES), ("starts", _STARTS)):
             if field in facts:

@@ -183,12 +183,12 @@ def put_masks(
     return masked.reshape(B, L)
 
 
-def default_max_predictions(config: MaskingConfig, max_seq_length: int) -> int:
+def default_max_predictions(config: MaskingConfig, max_seq_length: int, *, deviations: float = 4) -> int:
     """A P that drops few choices: the most that "count" and "roberta" choose; mean + 4 deviations of "bernoulli"."""
     mean = config.probability * max_seq_length
     if config.strategy != "bernoulli":
         return max(1, math.ceil(mean))
-    return min(max_seq_length, math.ceil(mean + 4 * math.sqrt(mean * (1 - config.probability))))
+    return min(max_seq_length, math.ceil(mean + deviations * math.sqrt(mean * (1 - config.probability))))
 
 
 @lru_cache(maxsize=16)

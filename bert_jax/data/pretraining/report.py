@@ -136,16 +136,20 @@ class SplitStatistics:
         return float(np.mean(np.searchsorted(below, middle, side="right")))
 
 
-def survey_index(index: np.ndarray, shards: Mapping[int, TokenShard], max_seq_length: int) -> dict[str, int]:
+def survey_index(
+    index: np.ndarray, shards: Mapping[int, TokenShard], max_seq_length: int
+) -> tuple[dict[str, int], np.ndarray]:
     """Sums over an index (EXAMPLE [N]): rows, positions, real tokens, rows with label 1, rows cut inside a sentence.
 
     Real tokens are those of the text and the special ones, also the [SEP] between the documents of a row.
 
     shards: number -> shard, for every shard that the rows point into.
+
+    Returns the sums, and the real tokens of each row, unsigned integers [N].
     """
     a, b = index["a_end"] - index["a_start"], index["b_end"] - index["b_start"]
     cut = np.zeros(len(index), bool)
-    separators = 0
+    separators = np.zeros(len(index), np.int64)
     for side in ("a", "b"):
         for number in np.unique(index[f"{side}_shard"]):
             rows = np.flatnonzero((index[f"{side}_shard"] == number) & ((a if side == "a" else b) > 0))
@@ -156,14 +160,15 @@ def survey_index(index: np.ndarray, shards: Mapping[int, TokenShard], max_seq_le
                 cut[rows] |= inside[index[f"{side}_{edge}"][rows]]
             bounds = document_bounds(shards[int(number)])
             before = bounds.searchsorted(index[f"{side}_start"][rows], side="right")
-            separators += int((bounds.searchsorted(index[f"{side}_end"][rows]) - before).sum())
+            separators[rows] += bounds.searchsorted(index[f"{side}_end"][rows]) - before
+    lengths = a.astype(np.int64) + b + 2 + (b > 0) + separators
     return {
         "rows": len(index),
         "positions": len(index) * max_seq_length,
-        "tokens": int(a.sum(dtype=np.int64) + b.sum(dtype=np.int64)) + 2 * len(index) + int((b > 0).sum()) + separators,
+        "tokens": int(lengths.sum()),
         "ones": int(index["label"].sum()),
         "cut": int(cut.sum()),
-    }
+    }, lengths.astype(np.min_scalar_type(max_seq_length))
 
 
 def describe_examples(parts: Iterable[Mapping[str, int]]) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from bert_jax.data.pretraining.directory import PreparedDirectory
 from bert_jax.data.pretraining.examples import EXAMPLE, ROWS, split_documents
 from bert_jax.data.pretraining.manifest import FileList, array_file
 from bert_jax.data.pretraining.shards import token_dtype
-from bert_jax.data.pretraining.verified import VerifiedSlices
+from bert_jax.data.pretraining.verified import take
 from bert_jax.errors import UserError
 
 _BOUNDS_BYTES = 256 << 20
@@ -171,10 +171,7 @@ class PreparedRows:
     def _take(self, parts: Opened, examples_B: np.ndarray) -> np.ndarray:
         """Rows `examples_B` of the concatenated `parts`, without concatenating them."""
         if len(self._parts) == 1:
-            if isinstance(parts[0], VerifiedSlices):
-                return parts[0].take(examples_B)
-            if isinstance(parts[0], np.ndarray):
-                return parts[0][examples_B]
+            return take(parts[0], examples_B)
         before = self._parts.before
         part_B = np.searchsorted(before, examples_B, side="right") - 1
         first_B = examples_B - before[part_B]

@@ -77,3 +77,12 @@ class VerifiedSlices:
         self._verified[number] = 1
         if not self._left and self.when_verified:
             self.when_verified(self._rows)
+
+
+def take(array: Slices, numbers: np.ndarray) -> np.ndarray:
+    """The rows of these numbers (integers [B]) of any array that `PreparedDirectory.array` opens, in their order."""
+    if isinstance(array, VerifiedSlices):
+        return array.take(numbers)
+    if isinstance(array, np.ndarray):
+        return array[numbers]
+    return np.concatenate([array[number : number + 1] for number in numbers.tolist()])

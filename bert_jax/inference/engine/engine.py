@@ -15,14 +15,13 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from bert_jax.data.packed_rows import Packed, packed_rows
 from bert_jax.data.tasks.encoded import Batch, Encoded
 from bert_jax.errors import UserError
 from bert_jax.inference.engine.batching import (
-    Packed,
     batch_sizes,
     length_buckets,
     pack,
-    packed_rows,
     plan_batches,
     sizes_for,
 )

@@ -23,6 +23,7 @@ from bert_jax.inference.engine.engine import Engine
 from bert_jax.inference.engine.programs import cast_weights
 from bert_jax.inference.tasks.task_source import HEAD_OF, check_count, longest_row, model_for, untrained_parts
 from bert_jax.model.heads import HEADS
+from bert_jax.model.packed import packed_inputs
 from bert_jax.runtime.compilation_cache import keep_compiled_programs
 from bert_jax.shown import facts_table
 from bert_jax.tree import parameter_count, sha256_of_parameters
@@ -364,19 +365,11 @@ def _chunks(items: Iterable[Any], size: int, first: int) -> Iterator[_Chunk]:
 
 
 def model_inputs(config: BertConfig, batch: Mapping[str, jax.Array]) -> dict[str, Any]:
-    """Converts a batch of the engine to the inputs of `Bert`. In packed rows, each sequence attends only to itself.
-
-    Positions restart in each sequence; RoBERTa's start at pad + 1, as in `model.embeddings.positions_of`.
-    """
+    """Converts a batch of the engine, packed or not, to the inputs of `Bert`."""
     inputs: dict[str, Any] = {"input_ids": batch["input_ids"], "token_type_ids": batch["token_type_ids"]}
     if "sequence_ids" not in batch:
         return inputs | {"attention_mask": batch["attention_mask"]}
-    of_BL = batch["sequence_ids"]
-    first = config.pad_token_id + 1 if config.family == "roberta" else 0
-    return inputs | {
-        "attention_mask": of_BL[:, :, None] == of_BL[:, None, :],
-        "position_ids": batch["position_ids"] + first,
-    }
+    return inputs | packed_inputs(config, batch["sequence_ids"], batch["position_ids"])
 
 
 def softmax(logits: np.ndarray) -> np.ndarray:

@@ -11,10 +11,12 @@ import numpy as np
 import pytest
 
 from bert_jax.data.pretraining.batches import Batches
+from bert_jax.data.pretraining.by_length import write_by_length
 from bert_jax.data.pretraining.examples import build_index, tokens_of
 from bert_jax.data.pretraining.google_recipe import google_instances, instance_of
 from bert_jax.data.pretraining.manifest import VERSION, array_file, write_list, write_manifest
 from bert_jax.data.pretraining.masking import MaskingConfig
+from bert_jax.data.pretraining.report import survey_index
 from bert_jax.data.pretraining.shards import open_shard, write_array, write_shard
 from bert_jax.data.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import UserError
@@ -53,7 +55,7 @@ def prepare(
             ]
             entries.append(write_shard(home / f"shard-{number:05}", texts, np.dtype("<u2")))
         opened = [open_shard(home / f"shard-{number:05}") for number in range(shards)]
-        examples = {}
+        examples, orders = {}, {}
         for length in lengths:
             (home / f"examples-{length}").mkdir()
             if recipe == "google":
@@ -71,7 +73,14 @@ def prepare(
             if recipe == "google":
                 parts[0]["files"] |= masks
             examples[str(length)] = write_list(directory, name, parts)
-        splits[split] = {"shards": write_list(directory, f"{split}/shards", entries), "examples": examples}
+            tokens = [survey_index(index, dict(enumerate(opened)), length)[1] for index in indices]
+            if split == "train":
+                orders[str(length)] = write_by_length(directory, tokens, length)
+        splits[split] = {
+            "shards": write_list(directory, f"{split}/shards", entries),
+            "examples": examples,
+            "by_length": orders,
+        }
     settings = {
         "max_seq_lengths": list(lengths),
         "max_predictions": {str(length): 5 if length == L else 10 for length in lengths},

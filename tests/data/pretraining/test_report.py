@@ -72,7 +72,7 @@ def test_figures_of_an_index_counted_by_hand():
     rows = [(0, 4, 4, 7, 0), (0, 3, 7, 12, 1), (4, 7, 8, 12, 1), (7, 12, 0, 0, 0)]
     for row, (a_start, a_end, b_start, b_end, label) in zip(index, rows, strict=True):
         row["a_start"], row["a_end"], row["b_start"], row["b_end"], row["label"] = a_start, a_end, b_start, b_end, label
-    figures = describe_examples([survey_index(index, {0: shard}, max_seq_length=12)])
+    figures = describe_examples([survey_index(index, {0: shard}, max_seq_length=12)[0]])
     tokens = (7 + 3) + (8 + 3) + (7 + 3) + (5 + 2)
     assert figures == {
         "examples": 4,
@@ -88,7 +88,8 @@ def test_separators_between_documents_count_as_tokens():
     index = np.zeros(3, EXAMPLE)
     for row, (start, end) in zip(index, [(4, 13), (0, 7), (7, 14)], strict=True):  # of three documents, one, two
         row["a_start"], row["a_end"] = start, end
-    figures = survey_index(index, {0: shard}, max_seq_length=16)
+    figures, lengths = survey_index(index, {0: shard}, max_seq_length=16)
+    assert lengths.tolist() == [13, 9, 10]
     assert figures["tokens"] == (9 + 2 + 2) + (7 + 2) + (7 + 1 + 2)
     assert figures["cut"] == 1
 

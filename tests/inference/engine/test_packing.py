@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 
+from bert_jax.data.packed_rows import packed_rows
 from bert_jax.inference.engine.batching import (
     A_FEW,
     batch_sizes,
     length_buckets,
     pack,
-    packed_rows,
     plan_batches,
     power_of_two,
     sizes_for,

@@ -1,0 +1,88 @@
+"""Which lengths of a run have several examples in a row: decided once, when the run starts, and kept in its config."""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+
+from bert_jax.data.pretraining.by_length import NO_ORDER
+from bert_jax.errors import UserError
+from bert_jax.training.sharding import mesh_sizes
+from train.pretraining.recipe import Phase, PretrainConfig
+from train.pretraining.source import DataSource, PreparedData
+
+_WORTHWHILE = 0.1
+
+
+def with_packing(config: PretrainConfig, data: DataSource, saved: Mapping[str, Any] | None = None) -> PretrainConfig:
+    """Returns the config with `packed`, as `packing` asks for it.
+
+    Args:
+        config: of the run.
+        data: what it trains on.
+        saved: the saved config of a resumed run, whose lengths stay as they are: where a run is in its data is counted
+            in rows.
+
+    Raises:
+        UserError: a resumed run asks for another `packing`; or the data or the devices cannot do what "yes" asks for.
+    """
+    saved = saved or {}
+    if (was := saved.get("packing", config.packing)) != config.packing:
+        raise UserError(
+            f"packing: this run was started with packing={was}, and its place in the data is counted in such rows; "
+            "leave it so, or start another run with init="
+        )
+    packed = dict(saved.get("packed", ()))
+    settled = {length for length, *_ in saved.get("phases", ())}
+    for length in sorted({phase.length for phase in config.phases} - settled):
+        if config.packing == "no" or (config.packing == "auto" and not _is_worthwhile(data, length)):
+            continue
+        found = _packed(config, data, length)
+        if isinstance(found, float):
+            packed[length] = found
+        elif config.packing == "yes":
+            raise UserError(f"packing: {found}; leave packing out")
+    return dataclasses.replace(config, packed=tuple(sorted(packed.items())))
+
+
+def packing_told(config: PretrainConfig, data: DataSource, phase: Phase) -> str:
+    """What the log says of a phase's padding, after the number of rows of its batches; "" if nothing is known."""
+    if not isinstance(data, PreparedData) or (alone := data.padding_share(phase.length)) is None:
+        return ""
+    examples = dict(config.packed).get(phase.length)
+    if examples is not None:
+        mean = config.in_rows(phase).batch * examples
+        return (
+            f"; packed: {examples:.3g} examples share a row, {mean:,.0f} a step; "
+            f"{data.padding(config, phase.length):.1%} of the positions are padding, {alone:.1%} without packing"
+        )
+    told = f"; {alone:.1%} of the positions are padding"
+    if config.packing == "auto" and _is_worthwhile(data, phase.length):
+        found = _packed(config, data, phase.length)
+        told += f"; not packed: {found if isinstance(found, str) else 'the run was started without'}"
+    return told
+
+
+def _is_worthwhile(data: DataSource, length: int) -> bool:
+    share = data.padding_share(length) if isinstance(data, PreparedData) else None
+    return share is not None and share > _WORTHWHILE
+
+
+def _packed(config: PretrainConfig, data: DataSource, length: int) -> float | str:
+    """The mean number of examples of a row of this length; or why they cannot share rows."""
+    if not isinstance(data, PreparedData):
+        return "data=random has no padding"
+    examples = data.examples_a_row(length)
+    if examples is None:
+        return f"{config.data} {NO_ORDER}; prepare the data again"
+    examples = round(examples, 3)
+    data_axis, fsdp, _ = mesh_sizes(config.mesh, jax.device_count())
+    try:
+        tried = dataclasses.replace(config, packed=((length, examples),))
+        for phase in tried.phases_in_rows:
+            if phase.length == length:
+                tried.parts_of(phase.length, phase.batch, data_axis * fsdp)
+    except UserError as error:
+        return str(error)
+    return examples
