@@ -134,7 +134,7 @@ def train_step(
     Returns:
         The next state, and float32 or int32 scalars: loss, the objective's metrics (mlm_loss, mlm_accuracy, nsp_loss,
         nsp_accuracy), grad_norm (unclipped), learning_rate, finite (0 or 1), skipped_total, skipped_in_a_row,
-        padding_share (of the positions) and sequences (of a packed batch more than rows).
+        padding_share (of the positions), and of a packed batch sequences, their number.
 
     Raises:
         UserError: `accumulation` does not divide the rows of the batch.
@@ -176,11 +176,10 @@ def train_step(
 
 def _sizes(batch: Batch) -> Metrics:
     mask = jnp.asarray(batch["attention_mask"])
-    sequences = batch["sequence_ids"].max(axis=-1).sum() if "sequence_ids" in batch else math.prod(mask.shape[:-1])
-    return {
-        "padding_share": 1 - mask.sum(dtype=jnp.float32) / mask.size,
-        "sequences": jnp.asarray(sequences, jnp.int32),
-    }
+    sizes = {"padding_share": 1 - mask.sum(dtype=jnp.float32) / mask.size}
+    if "sequence_ids" in batch:
+        sizes["sequences"] = batch["sequence_ids"].max(axis=-1).sum()
+    return sizes
 
 
 def _gradients(

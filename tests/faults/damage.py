@@ -221,10 +221,11 @@ def _sum(*arrays: Any) -> str:
 
 
 def prepared_data(folder: Path, kind: str, options: list[str], cases: int) -> Subject:
-    """Prepared data, read as training does: more than an epoch, the counts of tokens, a text in tokens."""
+    """Prepared data, read as training does: an epoch, packed and not, the counts of tokens, a text in tokens."""
     from bert_jax.data.pretraining import shards
     from bert_jax.data.pretraining.batches import Batches
     from bert_jax.data.pretraining.directory import PreparedDirectory, open_directory
+    from bert_jax.data.pretraining.packed_batches import PackedBatches
     from bert_jax.data.tokenizer.tokenizer import Tokenizer
     from tests.faults.kills import write_inputs
     from train.prepare import main
@@ -238,8 +239,8 @@ def prepared_data(folder: Path, kind: str, options: list[str], cases: int) -> Su
 
     def read(place: Path) -> tuple[Any, str]:
         source = open_directory(place)
-        batches = Batches(source, batch_size=32, max_seq_length=32)
-        made = [array for step in range(batches.steps_per_epoch) for array in batches.batch(step).values()]
+        kinds = [kind(source, batch_size=32, max_seq_length=32) for kind in (Batches, PackedBatches)]
+        made = [array for one in kinds for step in range(one.steps_per_epoch) for array in one.batch(step).values()]
         tokens = Tokenizer.load(source.path / "tokenizer").encode("the cat sat under a house")
         return _sum(*made, np.load(source.path / "unigram_counts.npy"), tokens), ""
 

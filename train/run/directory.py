@@ -268,9 +268,9 @@ def refuse_links(folder: Path) -> None:
                 )
 
 
-# Fields that say where metrics go, suit the run to a machine, or let it go on where it failed: a resumed run may have
-# others.
-_FREE = ("track", "accumulation", "tokens_per_device", "max_failed_saves", "budgets", "rollbacks")
+# Fields that say where metrics go, suit the run to a machine, let it go on where it failed, or follow from others: a
+# resumed run may have others.
+_FREE = ("packed", "track", "accumulation", "tokens_per_device", "max_failed_saves", "budgets", "rollbacks")
 
 
 def _as_saved(config: Any) -> dict[str, Any]:

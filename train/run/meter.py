@@ -144,8 +144,9 @@ class Meter:
             metrics, work = self._late
             self.newest = {name: np.asarray(value, np.float64) for name, value in jax.device_get(metrics).items()}
             self._late = None
-            padding, sequences = self.newest.get("padding_share", 0.0), self.newest.pop("sequences", work.sequences)
-            work = work._replace(sequences=int(sequences), tokens=work.positions * (1 - float(padding)))
+            sequences = int(np.sum(self.newest.pop("sequences", np.array(work.sequences))))
+            padding = float(np.mean(self.newest.get("padding_share", np.zeros(1))))
+            work = work._replace(sequences=sequences, tokens=work.positions * (1 - padding))
             self._rows.append(self.newest)
             if self._compiled:
                 self._work.append(work)

@@ -12,6 +12,7 @@ from bert_jax.data.pretraining import arrays
 from bert_jax.data.pretraining.batches import Batches
 from bert_jax.data.pretraining.directory import PreparedDirectory, open_directory
 from bert_jax.data.pretraining.manifest import manifest_checksum, read_manifest
+from bert_jax.data.pretraining.packed_batches import PackedBatches
 from bert_jax.errors import UserError
 from train.prepare import main
 
@@ -65,10 +66,11 @@ def prepared(tmp_path_factory) -> dict[str, Path]:
 
 
 def read(directory: Path, steps: int = 30) -> list[bytes]:
-    """The bytes of more than an epoch, and of the small files that training uses."""
+    """The bytes of more than an epoch, of one of packed rows, and of the small files that training uses."""
     data = open_directory(directory)
-    batches = Batches(data, batch_size=32, max_seq_length=32)
+    batches, packed = (kind(data, batch_size=32, max_seq_length=32) for kind in (Batches, PackedBatches))
     made = [batches.batch(step) for step in range(max(steps, batches.steps_per_epoch))]
+    made += [packed.batch(step) for step in range(packed.steps_per_epoch)]
     counts = np.load(data.path / "unigram_counts.npy").tobytes()
     return [counts, *(array.tobytes() for batch in made for array in batch.values())]
 

@@ -34,7 +34,8 @@ def test_speeds_leave_the_compilers_time_and_pauses_out(monkeypatch):
     monkeypatch.setattr("train.run.meter.time.monotonic", lambda: clock[0])
     meter = Meter(BertConfig.preset("tiny"), step=0)
     batch = {"input_ids": np.zeros((2, 8)), "mlm_positions": np.zeros((2, 3))}
-    metrics = {"loss": 1.0, "finite": 1, "skipped_in_a_row": 0, "learning_rate": 0.0}
+    metrics = {"loss": 1.0, "finite": 1, "skipped_in_a_row": 0, "learning_rate": 0.0, "padding_share": 0.25}
+    metrics["sequences"] = 5  # of a packed batch
     meter.push(metrics, batch, waited=0.0)
     clock[0] = 60.0  # compiling
     for _ in range(4):
@@ -44,8 +45,10 @@ def test_speeds_leave_the_compilers_time_and_pauses_out(monkeypatch):
         clock[0] += 30.0  # an evaluation
     meter.flush()
     summary = meter.summary(25, mean_of_good_steps)
-    assert summary["sequences_per_second"] == pytest.approx(2.0)
+    assert summary["sequences_per_second"] == pytest.approx(5.0)
     assert summary["tokens_per_second"] == pytest.approx(16.0)
+    assert summary["real_tokens_per_second"] == pytest.approx(12.0)
+    assert summary["padding_share"] == pytest.approx(0.25)
     assert summary["input_wait"] == pytest.approx(0.5)
     assert summary["eta_seconds"] == pytest.approx(20.0)
 
