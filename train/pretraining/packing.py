@@ -1,6 +1,7 @@
 """Which lengths of a run have several examples in a row: decided once, when the run starts, and kept in its config."""
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -77,12 +78,12 @@ def _packed(config: PretrainConfig, data: DataSource, length: int) -> float | st
     if examples is None:
         return f"{config.data} {NO_ORDER}; prepare the data again"
     examples = round(examples, 3)
-    data_axis, fsdp, _ = mesh_sizes(config.mesh, jax.device_count())
+    *of_rows, _ = mesh_sizes(config.mesh, jax.device_count())
     try:
         tried = dataclasses.replace(config, packed=((length, examples),))
         for phase in tried.phases_in_rows:
             if phase.length == length:
-                tried.parts_of(phase.length, phase.batch, data_axis * fsdp)
+                tried.parts_of(phase.length, phase.batch, math.prod(of_rows))
     except UserError as error:
         return str(error)
     return examples
