@@ -3,8 +3,8 @@
     python -m benchmarks.packing DIR [--batch 256] [--rounds 15]
 
 DIR is a directory made by `python -m train.prepare`. For each of its lengths: rows of an epoch (without packing as many
-as examples), the share of the positions that is padding, the most examples of a row, and how much longer an epoch is
-than if its rows had no padding at all. The time is the median of the processor time for an example, over batches of about
+as examples), the most examples of a row, the share of the positions that is padding, and how many more rows there are
+than if no position were padding. The time is the median of the processor time for an example, over batches of about
 as many examples each way, in turns.
 """
 

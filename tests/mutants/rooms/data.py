@@ -10,6 +10,11 @@ BATCHES = "bert_jax/data/pretraining/batches.py"
 SHARDS = "bert_jax/data/pretraining/shards.py"
 ARRAYS = "bert_jax/data/pretraining/arrays.py"
 BUCKET = "bert_jax/data/pretraining/bucket.py"
+PACKING = "bert_jax/data/pretraining/packing.py"
+PACKED = "bert_jax/data/pretraining/packed_batches.py"
+PACKED_ROWS = "bert_jax/data/packed_rows.py"
+OF_PACKED_ROWS = "tests/inference/engine/test_packing.py"
+OF_PACKED = "tests/data/pretraining/test_packed_batches.py"
 MIXTURE = "bert_jax/data/pretraining/mixture.py"
 OF_MIXTURE = "tests/data/pretraining/test_mixture.py"
 OF_ARRAYS = "tests/data/pretraining/test_arrays.py"
@@ -289,15 +294,15 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         HASH,
-        "return 8 if size > 1 << 16 else 24",
+        "return 8 if size > _LARGE else 24",
         "return 2",
         "the shuffle mixes too little to look shuffled",
         (f"{OF_PERMUTATION}::test_an_epoch_looks_shuffled_and_unlike_the_next",),
     ),
     Mutant(
         HASH,
-        "x[outside] = _feistel(x[outside], rows, columns, round_keys)",
-        "x[outside] = x[outside] % size",
+        "x[outside] = _feistel(x[outside], *those)",
+        "x[outside] = x[outside] % sizes",
         "numbers outside the range are folded in, so that some come twice",
         (f"{OF_PERMUTATION}::test_every_number_comes_exactly_once_for_every_small_length",),
     ),
@@ -349,6 +354,55 @@ MUTANTS: tuple[Mutant, ...] = (
         "due = (number + 1.0) / self.counts[source]",
         "rows of a mixture come from another source than the one that is due",
         (f"{OF_MIXTURE}::test_rows_come_from_the_source_that_is_due",),
+    ),
+    Mutant(
+        PACKED_ROWS,
+        "begins = begins - begins[np.cumsum(counts) - counts][row_of]  # in its row",
+        "pass",
+        "packed sequences begin where they would in one long row",
+        (f"{OF_PACKED_ROWS}::test_packed_arrays_say_what_each_token_is",),
+    ),
+    Mutant(
+        PACKED_ROWS,
+        "filled(position, 0),",
+        "filled(column, 0),",
+        "positions of a packed sequence go on from the one before it",
+        (f"{OF_PACKED_ROWS}::test_packed_arrays_say_what_each_token_is",),
+    ),
+    Mutant(
+        PACKED_ROWS,
+        "filled(place_of[sequence] + 1, 0),",
+        "filled(0 * place_of[sequence] + 1, 0),",
+        "packed sequences see one another",
+        (f"{OF_PACKED_ROWS}::test_packed_arrays_say_what_each_token_is",),
+    ),
+    Mutant(
+        PACKING,
+        "put(taken, (*group.lengths, own), room - own)",
+        "put(taken, (*group.lengths, own), room)",
+        "more examples share a row than have room in it",
+        (f"{OF_PACKED}::test_groups_hold_every_example_once_and_no_row_overflows",),
+    ),
+    Mutant(
+        PACKING,
+        "together = min(length // own, most)",
+        "together = 1",
+        "examples of equal length never share a row",
+        (f"{OF_PACKED}::test_rows_are_those_of_placing_the_examples_one_by_one",),
+    ),
+    Mutant(
+        PACKING,
+        "ranks_E = (self._firsts[group_B] + within_B[:, None])[held_BK]",
+        "ranks_E = (0 * self._firsts[group_B] + within_B[:, None])[held_BK]",
+        "some examples come several times in an epoch of packed rows, others never",
+        (f"{OF_PACKED}::test_an_epoch_has_every_place_of_the_order_once",),
+    ),
+    Mutant(
+        PACKED,
+        'examples["mlm_positions"][chosen_EP] + starts_E[of_example_M]',
+        'examples["mlm_positions"][chosen_EP]',
+        "all masks of a packed row are looked for in its first example",
+        (f"{OF_PACKED}::test_an_epoch_has_the_examples_and_masks_that_it_has_without_packing",),
     ),
     Mutant(
         MIXTURE,

@@ -34,27 +34,6 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         BATCHING,
-        "begins = begins - begins[np.cumsum(counts) - counts][row_of]  # in its row",
-        "pass",
-        "packed sequences begin where they would in one long row",
-        (f"{OF_PACKING}::test_packed_arrays_say_what_each_token_is",),
-    ),
-    Mutant(
-        BATCHING,
-        "filled(position, 0),",
-        "filled(column, 0),",
-        "positions of a packed sequence go on from the one before it",
-        (f"{OF_PACKING}::test_packed_arrays_say_what_each_token_is",),
-    ),
-    Mutant(
-        BATCHING,
-        "filled(place_of[sequence] + 1, 0),",
-        "filled(0 * place_of[sequence] + 1, 0),",
-        "packed sequences see one another",
-        (f"{OF_PACKING}::test_packed_arrays_say_what_each_token_is",),
-    ),
-    Mutant(
-        BATCHING,
         "if left and len(rows[row].numbers) < most:",
         "if left:",
         "a packed row takes more sequences than the engine reads",

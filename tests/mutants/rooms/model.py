@@ -195,7 +195,14 @@ MUTANTS: tuple[Mutant, ...] = (
         ("tests/model/test_encoder.py::test_hidden_states_and_attentions_come_on_request",),
     ),
     Mutant(
-        "bert_jax/model/heads.py",
+        "bert_jax/model/packed.py",
+        "sequence_ids_BL[:, :, None] == sequence_ids_BL[:, None, :]",
+        "(sequence_ids_BL[:, :, None] > 0) == (sequence_ids_BL[:, None, :] > 0)",
+        "examples that share a row see one another",
+        ("tests/training/test_packed_step.py::test_what_another_example_of_the_row_says_changes_nothing",),
+    ),
+    Mutant(
+        "bert_jax/model/encoder.py",
         "jnp.take_along_axis(x_BLD, positions_BP[..., None], axis=1)",
         "x_BLD[:, : positions_BP.shape[1]]",
         "the masked-LM head reads the first positions and not the masked ones",

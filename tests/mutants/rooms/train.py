@@ -26,6 +26,7 @@ OF_RUNS = "tests/train/pretraining/test_pretrain.py"
 OF_MONITOR = "tests/train/run/test_monitor.py"
 OF_NOT_FINITE = "tests/train/run/test_not_finite.py"
 OF_RECIPE = "tests/train/pretraining/test_recipe.py"
+OF_PACKING = "tests/train/pretraining/test_packing.py"
 OF_SCALE = "tests/train/pretraining/test_scale.py"
 OF_SIGNALS = "tests/train/run/test_signals.py"
 OF_PHASES = "tests/train/run/test_phases.py"
@@ -402,15 +403,29 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "train/pretraining/job.py",
-        "eval_batches=config.eval_batches * parts",
+        "eval_batches=-(-config.eval_batches * phase.batch // micro.batch)",
         "eval_batches=config.eval_batches",
         "the number of devices decides what is evaluated",
         (f"{OF_SCALE}::test_what_is_evaluated_does_not_depend_on_the_parts",),
     ),
     Mutant(
+        "train/pretraining/recipe.py",
+        "rows_used(self.phases_in_rows, step)",
+        "rows_used(self.phases, step)",
+        "a phase passes over packed rows that no phase used",
+        (f"{OF_PACKING}::test_phases_of_one_length_continue_the_rows",),
+    ),
+    Mutant(
+        "train/pretraining/packing.py",
+        'packed = dict(saved.get("packed", ()))',
+        "packed = {}",
+        "a resumed run no longer packs, and takes other examples than it would have",
+        (f"{OF_PACKING}::test_a_resumed_run_stays_as_it_began",),
+    ),
+    Mutant(
         "train/run/directory.py",
-        '("track", "accumulation", "tokens_per_device", ',
-        '("track", ',
+        '("packed", "track", "accumulation", "tokens_per_device", ',
+        '("packed", "track", ',
         "a run cannot be resumed with other parts",
         (f"{OF_SCALE}::test_a_run_may_go_on_with_other_parts",),
     ),
