@@ -18,7 +18,7 @@ from train.pretraining.cost import facts_of_text, run_facts
 from train.pretraining.cost_report import print_facts, print_lines, text_lines
 from train.pretraining.first_rows import with_first_rows
 from train.pretraining.mixture import open_data
-from train.pretraining.packing import with_packing
+from train.pretraining.packing import continued_config, with_packing
 from train.pretraining.recipe import PretrainConfig
 from train.pretraining.source import DataSource, PreparedData
 from train.pretraining.start import check_same_data, check_vocabulary, with_model_for
@@ -90,7 +90,7 @@ def pretrain_in(run: RunDirectory, launch: Launch, goodput: Goodput) -> int:
     if saved:
         check_same_data(config, data, on_first_process(run.facts_to_resume), launch.allow_change)
     config = with_model_for(config, data, launch.given, source, saved)
-    config = with_packing(config, data, saved)
+    config = with_packing(config, data, saved or continued_config(config, source))
     config = with_first_rows(config, data, source, saved)
     if source is not None:
         check_vocabulary(source, data)

@@ -9,9 +9,11 @@ import jax
 
 from bert_jax.data.pretraining.by_length import NO_ORDER
 from bert_jax.errors import UserError
+from bert_jax.formats.source import Source
 from bert_jax.training.sharding import mesh_sizes
 from train.pretraining.recipe import Phase, PretrainConfig
 from train.pretraining.source import DataSource, PreparedData
+from train.run.directory import RunDirectory
 
 _WORTHWHILE = 0.1
 
@@ -22,8 +24,8 @@ def with_packing(config: PretrainConfig, data: DataSource, saved: Mapping[str, A
     Args:
         config: of the run.
         data: what it trains on.
-        saved: the saved config of a resumed run, whose lengths stay as they are: where a run is in its data is counted
-            in rows.
+        saved: the saved config of a resumed run, or of the one that `init_step=true` continues; its lengths stay as
+            they are, because where a run is in its data is counted in rows.
 
     Raises:
         UserError: a resumed run asks for another `packing`; or the data or the devices cannot do what "yes" asks for.
@@ -45,6 +47,13 @@ def with_packing(config: PretrainConfig, data: DataSource, saved: Mapping[str, A
         elif config.packing == "yes":
             raise UserError(f"packing: {found}; leave packing out")
     return dataclasses.replace(config, packed=tuple(sorted(packed.items())))
+
+
+def continued_config(config: PretrainConfig, source: Source | None) -> Mapping[str, Any] | None:
+    """The saved config of the run at whose step, and so at whose place in the data, `init_step=true` continues."""
+    if source is None or not config.init_step or not source.is_run:
+        return None
+    return (RunDirectory(str(source.folder)).facts_to_resume() or {}).get("config")
 
 
 def packing_told(config: PretrainConfig, data: DataSource, phase: Phase) -> str:

@@ -3,6 +3,8 @@
 import dataclasses
 import json
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import jax
 import numpy as np
@@ -15,11 +17,13 @@ from bert_jax.training.optimizer import OptimizerConfig
 from tests.unpacking import as_rows, unpacked
 from train import pretrain
 from train.pretraining import job as pretraining
+from train.pretraining.first_rows import rows_used_of_each, with_first_rows
 from train.pretraining.mixture import MixedData, directories_in
-from train.pretraining.packing import packing_told, with_packing
+from train.pretraining.packing import continued_config, packing_told, with_packing
 from train.pretraining.recipe import Phase, PretrainConfig, packed_rows
 from train.pretraining.source import PreparedData, RandomData
 from train.pretraining.start import with_model_for
+from train.run.config import to_json
 from train.run.directory import RunDirectory
 from train.run.stopping import EXIT_DONE
 
@@ -117,6 +121,33 @@ def test_phases_of_one_length_continue_the_rows(data: str, tmp_path: Path):
         np.testing.assert_array_equal(taken, array, err_msg=name)
     resumed = [np.asarray(batch["input_ids"]) for batch, _ in job.batches(10)]
     np.testing.assert_array_equal(resumed, [batch["input_ids"] for batch in made[10:]])
+
+
+def test_a_run_continues_after_the_packed_rows_that_another_used(data: str):
+    config, source = packed_config(data)
+    facts = {"config": to_json(config), "data_digest": source.digest, "data_shares": [(1.0,)] * 3, "step": 10}
+    rows = [phase.batch for phase in config.phases_in_rows]
+    assert rows_used_of_each(facts) == {source.digest: {48: 5 * rows[0] + 2 * rows[2], 32: 3 * rows[1]}}
+
+
+def test_rows_of_a_run_that_packed_are_not_those_of_one_that_does_not(data: str, monkeypatch):
+    config, source = packed_config(data)
+    facts = {"config": to_json(config), "data_digest": source.digest, "data_shares": [(1.0,)] * 3, "step": 10}
+    monkeypatch.setattr(RunDirectory, "facts_to_resume", lambda self: facts)
+    run: Any = SimpleNamespace(is_run=True, is_finetuning_run=False, name="runs/first", folder="runs/first")
+    alone = dataclasses.replace(config_of(data, packing="no"), init="runs/first", init_data=True)
+    with pytest.raises(
+        UserError, match="init_data: its examples of 48 tokens are packed, and this run's are not packed"
+    ):
+        with_first_rows(alone, source, run)
+    continued = with_first_rows(dataclasses.replace(config, init="runs/first", init_data=True), source, run)
+    assert dict(continued.first_rows)[32] == 3 * config.phases_in_rows[1].batch
+    # A length that only the first run used stays packed, for a run that continues from this one.
+    other = dataclasses.replace(alone, phases=(Phase(40, 8, 2),))
+    assert with_first_rows(other, source, run).packed == config.packed
+    # At its step means in its rows.
+    step = dataclasses.replace(config_of(data), init="runs/first", init_step=True, init_optimizer=True)
+    assert continued_config(step, run) == facts["config"] and continued_config(alone, run) is None
 
 
 def test_a_mixture_packs_each_part(data: str, corpus: Path, tmp_path: Path):
