@@ -43,6 +43,7 @@ def get_config() -> PretrainConfig:
     return PretrainConfig(
         model=model, optimizer=OptimizerConfig(learning_rate=1e-3, warmup_steps=5),
         phases=(Phase(16, 8, {STEPS}),), log_every=1, eval_every=75, eval_batches=2, save_every=10,
+        packing="no",
     )
 '''
 PROGRAM = """

@@ -52,7 +52,7 @@ def get_config():
         ),
         optimizer=OptimizerConfig(learning_rate=1e-3, warmup_steps=2),
         phases=(Phase(16, 8, 33), Phase(32, 8, 19)),
-        log_every=3, eval_every=11, eval_batches=2, save_every=SAVE, keep=2,
+        log_every=3, eval_every=11, eval_batches=2, save_every=SAVE, keep=2, packing="no",
     )
 """
 FINETUNING = """

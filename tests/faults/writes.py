@@ -48,7 +48,7 @@ def get_config():
         ),
         optimizer=OptimizerConfig(learning_rate=1e-3, warmup_steps=2),
         phases=(Phase(16, 8, {STEPS}),),
-        log_every=1, eval_every=5, eval_batches=1, save_every=3, keep=2,
+        log_every=1, eval_every=5, eval_batches=1, save_every=3, keep=2, packing="no",
     )
 """
 ERRORS = ("ENOSPC", "EIO", "EDQUOT", "EACCES", "EMFILE")

@@ -59,6 +59,7 @@ def get_config() -> PretrainConfig:
     return PretrainConfig(
         optimizer=OptimizerConfig(learning_rate=5e-3, warmup_steps=5),
         phases=(Phase(32, 16, 50),),
+        packing="no",
         log_every=1,
         eval_every=25,
         eval_batches=4,

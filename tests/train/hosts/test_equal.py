@@ -39,6 +39,7 @@ def get_config() -> PretrainConfig:
     return PretrainConfig(
         model=model, optimizer=OptimizerConfig(learning_rate=1e-3, warmup_steps=5),
         phases=(Phase(16, 16, 30), Phase(24, 16, 20)), log_every=1, eval_every=25, eval_batches=3, save_every=25,
+        packing="no",  # on how many devices a batch can be packed depends on its rows
     )
 '''
 

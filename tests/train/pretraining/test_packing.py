@@ -44,7 +44,7 @@ def packed_config(data: str, **options) -> tuple[PretrainConfig, PreparedData]:
 @pytest.fixture(scope="module")
 def run(recipe: str, data: str, tmp_path_factory) -> Path:
     run = tmp_path_factory.mktemp("runs") / "packed"
-    assert pretrain.main([recipe, f"data={data}", f"run={run}", "phases=((48,8,6),)"]) == EXIT_DONE
+    assert pretrain.main([recipe, f"data={data}", f"run={run}", "phases=((48,8,6),)", "packing=auto"]) == EXIT_DONE
     return run
 
 
@@ -210,7 +210,8 @@ def test_a_packed_run_says_its_rows_and_padding_and_evaluates_as_without(run: Pa
 
 @pytest.mark.slow
 def test_a_dry_run_counts_the_rows_of_packed_examples(recipe: str, data: str, tmp_path: Path, capsys):
-    words = [recipe, f"data={data}", f"run={tmp_path / 'none'}", "phases=((48,8,8),)", "--dry-run", "--json"]
+    words = [recipe, f"data={data}", f"run={tmp_path / 'none'}", "phases=((48,8,8),)", "packing=auto"]
+    words += ["--dry-run", "--json"]
     assert pretrain.main(words) == EXIT_DONE
     packed = json.loads(capsys.readouterr().out)["phases"][0]
     assert packed["batch"] == 8 and packed["rows"] == 7
