@@ -43,10 +43,20 @@ def write_by_length(directory: Path, lengths: Sequence[np.ndarray], max_seq_leng
 def counts_by_length(data: PreparedDirectory, max_seq_length: int) -> np.ndarray | None:
     """How many training examples have 0, 1, ... tokens: int64 [length + 1].
 
-    None: the data has no order by length.
+    None: the data has no order by length. Raises UserError if the counts are not those of the examples.
     """
-    entry = data.manifest["splits"]["train"].get("by_length", {}).get(str(max_seq_length))
-    return None if entry is None else np.array(entry["counts"], np.int64)
+    train = data.manifest["splits"]["train"]
+    entry = train.get("by_length", {}).get(str(max_seq_length))
+    if entry is None:
+        return None
+    counts_L = np.array(entry["counts"], np.int64)
+    total = train["examples"][str(max_seq_length)]["total"]
+    if len(counts_L) != max_seq_length + 1 or counts_L.min() < 0 or counts_L[0] or counts_L.sum() != total:
+        raise UserError(
+            f"{data.name}: the counts of examples by length do not fit the {total} examples of length "
+            f"{max_seq_length}; prepare the data again"
+        )
+    return counts_L
 
 
 class ByLength:
@@ -59,12 +69,15 @@ class ByLength:
             raise UserError(f"{data.name}: {NO_ORDER}; prepare the data again")
         entry = data.manifest["splits"]["train"]["by_length"][str(max_seq_length)]
         total = int(counts_L.sum())
-        self.counts = counts_L
+        self.counts, self._where = counts_L, f"{data.name}/{by_length_file('train', max_seq_length)}"
         self._order = data.array(by_length_file("train", max_seq_length), entry, (total,), _dtype(total))
 
     def take(self, places_N: np.ndarray) -> np.ndarray:
-        """The numbers of the examples at these places of the order: int64 [N]."""
-        return take(self._order, places_N).astype(np.int64)
+        """The numbers of the examples at these places of the order: int64 [N]; UserError if the order is damaged."""
+        numbers_N = take(self._order, places_N).astype(np.int64)
+        if len(numbers_N) and not 0 <= numbers_N.min() <= numbers_N.max() < len(self._order):
+            raise UserError(f"{self._where}: names an example that there is not; prepare the data again")
+        return numbers_N
 
 
 NO_ORDER = "lacks the order of the examples by length, which packing needs"

@@ -196,6 +196,7 @@ def _is_whole(manifest: Mapping[str, Any]) -> bool:
             are(str, manifest["objective"], *(entry["sha256"] for entry in files))
             and are(int, *(entry["bytes"] for entry in files), *counts, tokenizer["vocab_size"])
             and min(counts, default=0) >= 0
+            and are(int, *(count for part in manifest["splits"].values() for count in _counts_by_length(part)))
             and are(int, *settings["max_predictions"].values(), *settings.get("max_seq_lengths", []))
             and are(int | float, settings["masked_lm_prob"])
             and are(bool, settings["whole_word_masking"], tokenizer.get("cased", False))
@@ -203,6 +204,11 @@ def _is_whole(manifest: Mapping[str, Any]) -> bool:
         )
     except (AttributeError, KeyError, TypeError):
         return False
+
+
+def _counts_by_length(split: Mapping[str, Any]) -> Iterator[Any]:
+    for entry in split.get("by_length", {}).values():
+        yield from entry["counts"]
 
 
 def _check_inside(name: str, where: object) -> None:

@@ -185,3 +185,13 @@ def test_data_without_the_order_by_length_is_refused_by_name(tmp_path, directory
     with pytest.raises(UserError, match=f"{old}: lacks the order of the examples by length"):
         open_packed(old)
     assert len(Batches(old, batch_size=4, max_seq_length=L)) > 0
+
+
+def test_counts_that_are_not_those_of_the_examples_are_one_line(tmp_path):
+    data = prepare(tmp_path / "data")
+    manifest = read_manifest(data)
+    manifest["splits"]["train"]["by_length"][str(L)]["counts"][L] += 1
+    del manifest["checksum"]
+    write_manifest(data, manifest)
+    with pytest.raises(UserError, match=f"{data}: the counts of examples by length do not fit the .* examples"):
+        open_packed(data)
