@@ -123,8 +123,8 @@ def estimate_gpu(flops: float, state_bytes: float, topology: Topology) -> Range:
 def estimate_cpu(program: Program, flops: float, devices: int, product_speed: float, memory_speed: float) -> Estimate:
     """The range for a program compiled for virtual devices of this machine, which share its cores.
 
-    Low: its products at the measured speed of a large one, and nothing else. High: products at a third of that, and
-    every operation's reads and writes at the measured speed of the memory.
+    Low: its products at the measured speed of a large one, and nothing else. High: products at a quarter of that, and
+    every operation's reads and writes at half of the measured speed of the memory.
 
     Args:
         flops: of a step's products, on all devices.
@@ -134,8 +134,8 @@ def estimate_cpu(program: Program, flops: float, devices: int, product_speed: fl
     """
     moved: dict[str, float] = defaultdict(float)
     for operation in program.operations:
-        moved[operation.part] += devices * operation.times * operation.traffic / memory_speed
+        moved[operation.part] += 2 * devices * operation.times * operation.traffic / memory_speed
     products = flops / product_speed
     parts = {part: Range(0.0, seconds) for part, seconds in moved.items()}
-    parts["products"] = Range(products, 3 * products)
+    parts["products"] = Range(products, 4 * products)
     return Estimate(Range(products, sum(part.high for part in parts.values())), parts)

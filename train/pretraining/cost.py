@@ -36,7 +36,7 @@ _TIMED_STEPS = 3
 _EVALUATION = 1 / 3  # of the time of a training step with as many rows: the forward pass alone
 
 
-class _Plan(Steps):
+class TimedSteps(Steps):
     """A config's compiled steps on this machine's devices."""
 
     def __init__(self, config: PretrainConfig, data: DataSource):
@@ -140,7 +140,7 @@ def run_facts(config: PretrainConfig, data: DataSource, directory: str) -> dict[
 
     directory: the run's, for the space on its disk.
     """
-    plan, machine = _Plan(config, data), Machine()
+    plan, machine = TimedSteps(config, data), Machine()
     connect(plan.mesh)
     parameters = sum(leaf.size for leaf in jax.tree.leaves(plan.state.params))
     phases = [_phase_facts(plan, machine, phase) for phase in config.phases]
@@ -175,7 +175,7 @@ def _sum(values: Iterator[float | None]) -> float | None:
     return None if None in found else sum(value for value in found if value is not None)
 
 
-def _phase_facts(plan: _Plan, machine: Machine, phase: Phase) -> dict[str, Any]:
+def _phase_facts(plan: TimedSteps, machine: Machine, phase: Phase) -> dict[str, Any]:
     config, data = plan.config, plan.data
     in_rows = config.in_rows(phase)
     started = time.monotonic()
@@ -264,7 +264,7 @@ def _free(directory: str) -> int | None:
     return shutil.disk_usage(path).free
 
 
-def _settings_that_fit(plan: _Plan, machine: Machine, phase: Phase) -> Iterator[dict[str, Any]]:
+def _settings_that_fit(plan: TimedSteps, machine: Machine, phase: Phase) -> Iterator[dict[str, Any]]:
     """Settings with which the largest phase fits, each with its memory: the compiler's, since each is compiled.
 
     They are more micro-batches, the fewest that fit; and if that needs fewer of them, layers recomputed in the backward
@@ -294,7 +294,7 @@ def _fewest_parts(
 
     After a setting that does not fit, it skips those that would not even if all temporaries shrank with their rows.
     """
-    plan = _Plan(config, data)
+    plan = TimedSteps(config, data)
     temporaries_of_all = 0.0
     for parts in accumulations:
         if temporaries_of_all / parts > (machine.room() or 0):
