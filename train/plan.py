@@ -27,7 +27,7 @@ Says what a pretraining run would take on machines that you do not have. Nothing
     python -m train.plan CONFIG.py --topology v5e:4x4 [--topology ...] [FIELD=VALUE ...] [--price 1.20] [--json]
 
     python -m train.plan configs/bert_base.py --topology v5e:1x1 --topology v5e:4x4
-    python -m train.plan configs/bert_large.py --topology v5e:16x16 mesh.fsdp=4 --price 1.20
+    python -m train.plan configs/bert_large.py --topology v5e:16x16 mesh.zero=8 --price 1.20
 
 Words:
     --topology KIND:SHAPE  the machine, once or more: v3, v5e, v6e with two axes (v5e:16x16); v4, v5p, tpu7x with three

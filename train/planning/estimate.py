@@ -8,15 +8,15 @@ For a TPU, with the compiler's own estimates, which were compared with the limit
            memory; nothing overlaps with any exchange, which gets half of the speed of the links
 
 Estimates of products are right within about 15 % of what the matrix units can do. Neither end has waiting for input or
-for other hosts, or a clock that is throttled. Kernels written by hand have no estimate: their static schedule counts,
-and half as much again for stalls at the high end.
+for other hosts, or a clock that is throttled. Kernels written by hand have no estimate: only their memory traffic
+counts, which is too little.
 
 A GPU's program is not compiled: its range is a share of the peak, from published runs of BERT, and the optimizer's
 reads and writes. A CPU's is that of the products at the measured speed of a large one on this machine.
 """
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from train.planning.machines import CHIPS, Topology
@@ -41,19 +41,14 @@ class Estimate(NamedTuple):
     parts: dict[str, Range]
 
 
-_STALLS = 1.5  # of a kernel, at the high end
 _LINKS = "exchanges"
 # Shares of the peak that published BERT runs reach: a JAX T5 33 % on A100 (JAX-Toolbox), BERT-large 45 to 53 % on A100
 # (NVIDIA's DeepLearningExamples), 57 % on H100 (MLPerf 4.1, with FP8). Below them a model too small to fill the card.
 GPU_SHARES = (0.20, 0.57)
 
 
-def estimate_tpu(program: Program, topology: Topology, kernel_cycles: Mapping[str, float]) -> Estimate:
-    """The range for a program compiled for a TPU.
-
-    `kernel_cycles`: of one run of each kernel, by the operation's name in the program; a kernel without one counts as
-    the time of its memory traffic.
-    """
+def estimate_tpu(program: Program, topology: Topology) -> Estimate:
+    """The range for a program compiled for a TPU."""
     chip = CHIPS[topology.chip]
     assert chip.clock is not None
     bytes_a_cycle = chip.memory / chip.devices / chip.clock
@@ -67,11 +62,10 @@ def estimate_tpu(program: Program, topology: Topology, kernel_cycles: Mapping[st
         traffic += operation.times * memory
         if operation.kind == "copy":
             continue
-        known = kernel_cycles.get(operation.name, 0) if operation.kind == "kernel" else operation.cycles
-        fastest = max(known, memory) if operation.kind in ("product", "kernel") else memory
-        slowest = max(known * (_STALLS if operation.kind == "kernel" else 1), memory)
+        estimated = max(operation.cycles, memory)
+        fastest = estimated if operation.kind == "product" else memory
         low[operation.part] += operation.times * fastest / chip.clock
-        high[operation.part] += operation.times * slowest / chip.clock
+        high[operation.part] += operation.times * estimated / chip.clock
     # The prefetches into VMEM share the memory with everything else, so no step is shorter than all traffic together.
     waits = max(0.0, traffic / chip.clock - sum(low.values()))
     if waits:

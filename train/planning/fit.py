@@ -1,7 +1,7 @@
 """Finds settings of a run that fit a machine, and the fastest of them, by compiling a few.
 
 The settings are the rows that a device computes at a time (with `tokens_per_device`; the batch stays), the recomputing
-of layers in the backward pass (`model.remat`), and a state in pieces (`mesh.fsdp`).
+of layers in the backward pass (`model.remat`), and a state in pieces (`mesh.zero`).
 """
 
 import dataclasses
@@ -92,10 +92,10 @@ def _kinds(config: PretrainConfig, topology: Topology) -> Iterator[Setting]:
         yield Setting(recomputed, ("model.remat=full",))
     devices = topology.chips // topology.slices * (1 if topology.chip == CPU else CHIPS[topology.chip].devices)
     pieces = max(number for number in range(1, _PIECES + 1) if devices % number == 0)
-    if config.mesh.fsdp == config.mesh.tensor == 1 and pieces > 1:
-        mesh = MeshConfig(data=-1, fsdp=pieces)
-        yield Setting(dataclasses.replace(config, mesh=mesh), (f"mesh.fsdp={pieces}",))
-        yield Setting(dataclasses.replace(recomputed, mesh=mesh), ("model.remat=full", f"mesh.fsdp={pieces}"))
+    mesh = MeshConfig(data=-1, zero=pieces)
+    if config.mesh == MeshConfig() and pieces > 1:
+        yield Setting(dataclasses.replace(config, mesh=mesh), (f"mesh.zero={pieces}",))
+        yield Setting(dataclasses.replace(recomputed, mesh=mesh), ("model.remat=full", f"mesh.zero={pieces}"))
 
 
 def _climb(

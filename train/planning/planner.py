@@ -52,6 +52,7 @@ def plan_phase(steps: Steps, topology: Topology, phase: Phase, parts: int) -> di
         "memory_limit": memory_limit(topology),
         "needed": None,
         "collectives": None,
+        "kernels": None,
         "compile_seconds": None,
         "time_by_part": None,
         "step_seconds": None,
@@ -72,7 +73,7 @@ def plan_phase(steps: Steps, topology: Topology, phase: Phase, parts: int) -> di
     memory = memory_of(compiled, steps, phase)
     program = read_program(compiled.as_text(), devices)
     if topology.kind == "tpu":
-        estimate = estimate_tpu(program, topology, {})
+        estimate = estimate_tpu(program, topology)
     else:
         estimate = estimate_cpu(program, flops, devices, measured.product_speed(), measured.memory_speed())
     return (
@@ -80,6 +81,7 @@ def plan_phase(steps: Steps, topology: Topology, phase: Phase, parts: int) -> di
         | _needs(memory, facts["memory_limit"])
         | {
             "collectives": summed(program.collectives),
+            "kernels": sum(operation.times for operation in program.operations if operation.kind == "kernel"),
             "time_by_part": {name: list(range_) for name, range_ in estimate.parts.items()},
         }
         | _speed(estimate.step, flops, phase, topology)

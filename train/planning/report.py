@@ -127,8 +127,13 @@ def warnings_of(plan: dict[str, Any]) -> list[str]:
     if topology.chip in ("v6e", "tpu7x"):
         lines.append(f"{plan['topology']}: Google does not publish the clock of {topology.chip}; its times are rougher")
     for phase in plan["phases"]:
-        if phase.get("fits") is False:
+        if not phase["fits"]:
             lines.append(_too_big(plan, phase))
+        if phase["kernels"]:
+            lines.append(
+                f"{plan['topology']}: of {phase['kernels']:,} runs of kernels written by hand only the memory traffic "
+                "counts, because the compiler estimates none; a step takes longer than this"
+            )
     return lines
 
 

@@ -22,6 +22,7 @@ HOLDING_OUT = "train/preparation/held_out.py"
 SHARD_PLAN = "train/preparation/shard_plan.py"
 UNITS = "train/preparation/units.py"
 RANGES = "bert_jax/data/text/ranges.py"
+OF_PROGRAM = "tests/train/planning/test_program.py"
 OF_RUNS = "tests/train/pretraining/test_pretrain.py"
 OF_MONITOR = "tests/train/run/test_monitor.py"
 OF_NOT_FINITE = "tests/train/run/test_not_finite.py"
@@ -575,5 +576,40 @@ MUTANTS: tuple[Mutant, ...] = (
         "except UserError as error:",
         "a tracker that fails ends the training",
         ("tests/train/run/test_track.py::test_a_service_that_fails_is_reported_once_and_gets_the_records_later",),
+    ),
+    Mutant(
+        "train/planning/estimate.py",
+        "low += 0.0 if one.asynchronous else seconds",
+        "low += seconds",
+        "a plan waits for what the compiler made asynchronous",
+        ("tests/train/planning/test_plan.py::test_exchanges_take_their_bytes_over_the_links",),
+    ),
+    Mutant(
+        "train/planning/estimate.py",
+        "collective.size * share * (2 if",
+        "collective.size * share * (1 if",
+        "a plan's sums of gradients take half of their time",
+        ("tests/train/planning/test_plan.py::test_exchanges_take_their_bytes_over_the_links",),
+    ),
+    Mutant(
+        "train/planning/program.py",
+        "times * self._trips(line.text), True",
+        "times, True",
+        "what a loop exchanges counts once",
+        (f"{OF_PROGRAM}::test_a_collective_has_its_kind_bytes_and_place",),
+    ),
+    Mutant(
+        "train/planning/program.py",
+        r'if of_memory and layout and re.search(r"S\([12]\)", layout):',
+        "if not layout:",
+        "what lies in a TPU's VMEM is read from its memory in the plan",
+        (f"{OF_PROGRAM}::test_what_lies_in_a_tpus_vmem_is_no_traffic_of_its_memory",),
+    ),
+    Mutant(
+        "train/planning/products.py",
+        'return params["length"]',
+        "return 1",
+        "products in a loop count once",
+        (f"{OF_PROGRAM}::test_products_are_those_of_the_closed_formula_whatever_the_loops_and_devices",),
     ),
 )

@@ -170,15 +170,12 @@ def test_the_range_follows_its_rule():
     topology, clock, memory = read_topology("v5e:4x4"), 1.5e9, 819e9
     product, loop, copy = operation("product", 3000, 546), operation("loop", 3000, 546_000, 4), operation("copy", 0, 0)
     program = Program([product, loop, copy], [])
-    step = estimate.estimate_tpu(program, topology, {}).step
+    step = estimate.estimate_tpu(program, topology).step
     assert step.low == pytest.approx(3000 / clock + 4 * 546_000 / memory)
     assert step.high == pytest.approx(3000 / clock + 4 * 3000 / clock)
     fetched = Program([product, operation("copy", 0, 546 * 10_000)], [])  # no step is shorter than its traffic
-    step = estimate.estimate_tpu(fetched, topology, {}).step
+    step = estimate.estimate_tpu(fetched, topology).step
     assert step.low == step.high == pytest.approx(10_001 * 546 / memory)
-    kernel = Program([operation("kernel", 0, 546)], [])
-    step = estimate.estimate_tpu(kernel, topology, {"f": 2000.0}).step
-    assert (step.low, step.high) == (pytest.approx(2000 / clock), pytest.approx(3000 / clock))
 
 
 def test_exchanges_take_their_bytes_over_the_links():
