@@ -39,6 +39,9 @@ def make_ready(topologies: Sequence[Topology]) -> None:
             )
     os.environ.update({name: value for name, value in _QUIET.items() if name not in os.environ})
     jax.config.update("jax_platforms", "cpu")
+    if any(topology.kind == "tpu" for topology in topologies):
+        # JAX writes a TPU's program to its cache without a TPU, but it cannot read it again.
+        jax.config.update("jax_enable_compilation_cache", False)
     virtual = max((topology.chips for topology in topologies if topology.kind != "tpu"), default=0)
     if virtual > max(0, jax.config.values["jax_num_cpu_devices"]):
         jax.config.update("jax_num_cpu_devices", virtual)
