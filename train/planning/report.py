@@ -139,8 +139,8 @@ def warnings_of(plan: dict[str, Any]) -> list[str]:
 
 def _too_big(plan: dict[str, Any], phase: dict[str, Any]) -> str:
     what = f"{plan['topology']}: {phase['device_rows']:,} rows of {phase['length']} at a time need"
-    limit = f"{size(phase['memory_limit'])} of a {_device(plan)}"
-    needs = f"more than the {limit}" if phase["needed"] is None else f"{size(phase['needed'])} of the {limit}"
+    limit = f"a {_device(plan)} has {size(phase['memory_limit'])}"
+    needs = f"more than there is: {limit}" if phase["needed"] is None else f"{size(phase['needed'])}, and {limit}"
     found = [f"{' '.join(one['words'])} ({size(one['memory'])})" for one in phase["fits_with"]]
     return f"{what} {needs}; {' or '.join(found)} fits" if found else f"{what} {needs}; nothing that was tried fits"
 
