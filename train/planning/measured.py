@@ -14,19 +14,20 @@ _RUNS = 7
 
 
 @cache
-def product_speed() -> float:
-    """Operations a second of a large matrix product with bfloat16 operands, on all cores: the best of a few."""
+def product_speeds() -> tuple[float, float]:
+    """Operations a second of a large product with bfloat16 operands, on all cores: the best and the worst of a few."""
     m, k, n = 1024, 768, 3072
     x, y = jnp.ones((m, k), jnp.bfloat16), jnp.ones((k, n), jnp.bfloat16)
     product = jax.jit(lambda x, y: jnp.einsum("mk,kn->mn", x, y, preferred_element_type=jnp.float32))
-    return 2 * m * k * n / _least_seconds(product, x, y)
+    least, most = _seconds(product, x, y)
+    return 2 * m * k * n / least, 2 * m * k * n / most
 
 
 @cache
 def memory_speed() -> float:
-    """Bytes a second that an elementwise operation reads and writes, in arrays too large for the caches."""
+    """Bytes a second that an elementwise operation reads and writes, beyond the caches: the worst of a few."""
     x = jnp.ones(1 << 24, jnp.float32)
-    return 2 * x.nbytes / _least_seconds(jax.jit(lambda x: x + 1), x)
+    return 2 * x.nbytes / _seconds(jax.jit(lambda x: x + 1), x)[1]
 
 
 def machine_memory() -> float:
@@ -34,11 +35,11 @@ def machine_memory() -> float:
     return Machine().limit or float("inf")
 
 
-def _least_seconds(function: Callable[..., jax.Array], *arguments: Any) -> float:
+def _seconds(function: Callable[..., jax.Array], *arguments: Any) -> tuple[float, float]:
     jax.block_until_ready(function(*arguments))
     taken = []
     for _ in range(_RUNS):
         started = time.perf_counter()
         jax.block_until_ready(function(*arguments))
         taken.append(time.perf_counter() - started)
-    return min(taken)
+    return min(taken), max(taken)

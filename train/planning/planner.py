@@ -75,7 +75,7 @@ def plan_phase(steps: Steps, topology: Topology, phase: Phase, parts: int) -> di
     if topology.kind == "tpu":
         estimate = estimate_tpu(program, topology)
     else:
-        estimate = estimate_cpu(program, flops, devices, measured.product_speed(), measured.memory_speed())
+        estimate = estimate_cpu(program, flops, devices, measured.product_speeds(), measured.memory_speed())
     return (
         facts
         | _needs(memory, facts["memory_limit"])
