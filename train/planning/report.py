@@ -99,7 +99,7 @@ def print_fit(topology: Topology, phase: Phase, tried: Sequence[dict[str, Any]],
     """Prints the settings that `fit.fastest` tried for a phase, the best first."""
     table = Table(title=f"{topology.name}: {phase.batch:,} x {phase.length}, the fastest that fits first")
     for name in ("setting", "rows at a time", "memory", "step", "sequences a second", "MFU"):
-        table.add_column(name, justify="left" if name == "setting" else "right")
+        table.add_column(name, justify="left" if name == "setting" else "right", no_wrap=name == "setting")
     for one in tried:
         memory = f"{size(one['needed'])} of {size(one['memory_limit'])}" if one["needed"] else "more than there is"
         speed = ["too big", "", ""]
