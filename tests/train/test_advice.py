@@ -15,6 +15,7 @@ from train.run.stopping import exit_code
 ROOT = Path(__file__).resolve().parents[2]
 TINY = "configs/tiny.py data=random init={pretraining} log_every=1 eval_every=9 eval_batches=1"
 SHORT = "phases=((16,4,2),) optimizer.warmup_steps=0"
+SMALL = f"configs/tiny.py {SHORT} model.hidden_size=16 model.num_hidden_layers=1 model.num_attention_heads=2"
 TABLE = "configs/finetune.py init={sequence} train={tmp}/table.csv text=body epochs=1 batch=2 max_length=16"
 SQUAD = "configs/finetune_squad.py init={question} epochs=1 max_length=32 stride=8 batch=8"
 TEXTS = "{{tmp}}/texts.txt --output {{tmp}}/prepared-{} --vocab-size 40 --workers 1"
@@ -59,6 +60,9 @@ OF_PROGRAMS = [
     # the program, what is typed, part of the message, the words that it advises
     ("pretrain", "--fields", "name the config whose fields to list", "configs/tiny.py"),
     ("pretrain", "configs/tiny.py", "say data=DIR", "data=random --fields"),
+    ("pretrain", f"{TINY} {SHORT} packing=yes", "leave packing out", "!packing --fields"),
+    ("pretrain", f"{TINY} {SHORT} --topology cpu:1", "say --dry-run, too", "--dry-run"),
+    ("plan", SMALL, "say --topology v5e:4x4", "--topology cpu:1"),
     ("pretrain", "configs/tiny.py model=3", "set its fields one by one", "!model model.hidden_size=64 --fields"),
     ("pretrain", "configs/tiny.py optimizer.learning_rte=1", "did you mean optimizer.learning_rate", "!optimizer optimizer.learning_rate=1 --fields"),
     ("pretrain", "configs/tiny.py data=random phases=((9999,8,2000),)", "lower the length", "!phases phases=((64,8,2000),) --fields"),
@@ -160,6 +164,9 @@ def test_the_advice_of_each_message_of_a_training_program_is_run():
     elsewhere = {
         "choose another directory": "the tests above",
         "choose another run=": "the tests above",
+        "prepare the data again": "tests/faults/test_hostile.py",
+        "only TPUs have slices": "tests/train/planning/test_plan.py",
+        "start another run with init=": "tests/train/pretraining/test_packing.py",
         "is on a bucket": "a copy to a local disk, which is no command of ours",
         "name it once, with the sum": "tests/train/pretraining/test_mixture.py",
         "say masking.max_predictions=N masking.probability=P": "tests/train/pretraining/test_mixture.py",
