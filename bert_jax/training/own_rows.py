@@ -39,7 +39,7 @@ def sum_gradients(mesh: Mesh, dtype: DTypeLike = jnp.float32) -> Callable[[Calla
             pieces = _layouts(params, mesh)
 
             def of_device(params: Any, objective: Any, *others: Any) -> Any:
-                whole = (gather(pieces, mesh, "zero", dtype) for pieces in (params, objective))
+                whole = (gather(tree, mesh, "zero", dtype) for tree in (params, objective))
                 sums, gradients = f(*whole, *others)
                 return lax.psum(sums, BATCH_AXES), jax.tree_util.tree_map_with_path(add_up, gradients)
 
@@ -65,30 +65,21 @@ def sum_gradients(mesh: Mesh, dtype: DTypeLike = jnp.float32) -> Callable[[Calla
 
 def sum_over_rows(mesh: Mesh, f: Callable[..., Any]) -> Callable[..., Any]:
     """`f(params, batch)`, whose results are sums over the rows, for a batch split over the mesh."""
-    if not splits_rows(mesh):
-        return f
-
-    def of_batch(params: Any, batch: dict[str, Array]) -> Any:
-        def of_device(params: Any, batch: dict[str, Array]) -> Any:
-            return lax.psum(f(gather(params, mesh, "zero"), batch), BATCH_AXES)
-
-        in_specs = _layouts(params, mesh), _ROWS
-        return jax.shard_map(of_device, mesh=mesh, in_specs=in_specs, out_specs=P(), check_vma=False)(params, batch)
-
-    return of_batch
+    return _on_devices(mesh, f, lambda sums: lax.psum(sums, BATCH_AXES), P()) if splits_rows(mesh) else f
 
 
 def join_rows(mesh: Mesh, f: Callable[..., Any]) -> Callable[..., Any]:
     """`f(params, batch)`, whose results have a row for each row of the batch, for a batch split over the mesh."""
-    if not splits_rows(mesh):
-        return f
+    return _on_devices(mesh, f, lambda rows: rows, _ROWS) if splits_rows(mesh) else f
 
+
+def _on_devices(mesh: Mesh, f: Callable[..., Any], result: Callable[[Any], Any], layout: P) -> Callable[..., Any]:
     def of_batch(params: Any, batch: dict[str, Array]) -> Any:
         def of_device(params: Any, batch: dict[str, Array]) -> Any:
-            return f(gather(params, mesh, "zero"), batch)
+            return result(f(gather(params, mesh, "zero"), batch))
 
         in_specs = _layouts(params, mesh), _ROWS
-        return jax.shard_map(of_device, mesh=mesh, in_specs=in_specs, out_specs=_ROWS, check_vma=False)(params, batch)
+        return jax.shard_map(of_device, mesh=mesh, in_specs=in_specs, out_specs=layout, check_vma=False)(params, batch)
 
     return of_batch
 

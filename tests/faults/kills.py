@@ -21,20 +21,10 @@ from typing import Any
 
 import numpy as np
 
-from tests.faults.outcome import Outcome
+from tests.faults.outcome import TIMES, Outcome
 
 ROOT = Path(__file__).resolve().parents[2]
 SAVE_EVERY = 7
-TIMES = (
-    "seconds",
-    "cpu_seconds",
-    "sequences_per_second",
-    "tokens_per_second",
-    "real_tokens_per_second",
-    "mfu",
-    "input_wait",
-    "eta_seconds",
-)
 KILLS_IN_A_RUN = 8
 WORDS = (
     *("the", "a", "cat", "dog", "bird", "sat", "ran", "flew", "on", "under", "over", "mat", "tree", "house", "river"),

@@ -21,21 +21,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.faults.outcome import Outcome
+from tests.faults.outcome import TIMES, Outcome
 
 ROOT = Path(__file__).resolve().parents[2]
 SILENCE = 300  # seconds without an answer after which a run counts as hung
 STEPS = 15
-TIMES = {
-    "seconds",
-    "cpu_seconds",
-    "sequences_per_second",
-    "tokens_per_second",
-    "real_tokens_per_second",
-    "mfu",
-    "input_wait",
-    "eta_seconds",
-}
 RECIPE = f"""
 from bert_jax.config import BertConfig
 from bert_jax.training.optimizer import OptimizerConfig
