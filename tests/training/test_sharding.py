@@ -603,9 +603,10 @@ def test_a_state_is_born_in_pieces_and_from_the_same_draws_on_every_mesh():
 
 
 @pytest.mark.slow
-def test_evaluation_on_a_mesh_is_that_of_one_device():
+@pytest.mark.parametrize("layout", [MIXED, Layout(data=2, fsdp=2, zero=2)], ids=lambda layout: layout.name)
+def test_evaluation_on_a_mesh_is_that_of_one_device(layout: Layout):
     params = fresh_state().params
-    found = compile_eval_step(MODEL, MIXED.mesh)(on_mesh(params, MIXED.mesh), make_batch())
+    found = compile_eval_step(MODEL, layout.mesh)(on_mesh(params, layout.mesh), make_batch())
     expected = jax.jit(partial(eval_step, model=MODEL))(params, make_batch())
     for name, value in expected.items():
         np.testing.assert_allclose(found[name], value, rtol=1e-5, err_msg=name)
