@@ -5,6 +5,7 @@ of layers in the backward pass (`model.remat`), and a state in pieces (`mesh.zer
 """
 
 import dataclasses
+import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -45,7 +46,7 @@ def fastest(
         tried += _climb(setting, data, topology, phase, tell)
         if all(one["fits"] for one in tried):
             break
-    return sorted(tried, key=lambda one: (not one["fits"], one["step_seconds"] and sum(one["step_seconds"])))
+    return sorted(tried, key=lambda one: (not one["fits"], sum(one["step_seconds"] or [math.inf])))
 
 
 def fitting(

@@ -137,7 +137,9 @@ def test_the_fastest_that_fits_is_found_without_trying_all(monkeypatch):
             tokens <= 8192,
             (1 + abs(tokens - 4096) / 4096) * (1.3 if steps.config.model.remat == "full" else 1),
         )
-        return {"fits": fits, "needed": None, "step_seconds": [seconds, seconds] if fits else None}
+        # A compiler refuses some steps, and compiles others that need more than there is.
+        known = fits or steps.config.model.remat == "full"
+        return {"fits": fits, "needed": None, "step_seconds": [seconds, seconds] if known else None}
 
     monkeypatch.setattr(fit, "plan_phase", planned)
     config = config_of()
