@@ -10,7 +10,7 @@ from tests.faults import kills
 
 @pytest.mark.slow
 def test_a_run_that_is_killed_again_and_again_equals_one_that_never_was(tmp_path: Path, monkeypatch):
-    monkeypatch.setattr(kills, "KILLS_IN_A_RUN", 3)
+    monkeypatch.setattr(kills, "KILLS_IN_A_RUN", 2)
     kills.write_inputs(tmp_path)
     killer = kills.Killer(tmp_path)
     text = [str(tmp_path / "text.txt"), *kills.PREPARE_OPTIONS, "--workers", "1"]
