@@ -249,14 +249,14 @@ def gather_under_fsdp(mesh: Mesh) -> Callable[[Any], Any]:
     If the mesh `splits_rows`, the function is for use on a device's own pieces, within `own_rows`.
     """
 
-    if splits_rows(mesh):
-        return lambda params: gather(params, mesh, "fsdp")
-
     def use(params: Any) -> Any:
-        stored = state_shardings(params, mesh)
-        used = jax.tree.map(lambda sharding: NamedSharding(mesh, _without_fsdp(sharding.spec)), stored)
-        gathered = jax.lax.with_sharding_constraint(jax.lax.with_sharding_constraint(params, stored), used)
-        return jax.tree_util.tree_map_with_path(lambda path, leaf: _padded(path_string(path), leaf, mesh), gathered)
+        if splits_rows(mesh):
+            whole = gather(params, mesh, "fsdp")
+        else:
+            stored = state_shardings(params, mesh)
+            used = jax.tree.map(lambda sharding: NamedSharding(mesh, _without_fsdp(sharding.spec)), stored)
+            whole = jax.lax.with_sharding_constraint(jax.lax.with_sharding_constraint(params, stored), used)
+        return jax.tree_util.tree_map_with_path(lambda path, leaf: _padded(path_string(path), leaf, mesh), whole)
 
     return use
 
@@ -285,16 +285,26 @@ def place_of(axis: str, path: str, mesh: Mesh) -> int | None:
 
 
 def fused_loss_on(mesh: Mesh) -> FusedLoss | None:
-    """`fused_cross_entropy`, for `Pretraining(fused=...)`; None if the vocabulary is split over tensor.
+    """`fused_cross_entropy`, for `Pretraining(fused=...)`; None where the loss written out is better.
 
-    The loss without fusion then splits the logits too, so that each device has only its share.
+    That is where the vocabulary is split over tensor, because each device then has only its share of the logits, and on
+    TPUs, whose compiler merges the softmax into the products on either side of it.
     """
-    return None if mesh.shape["tensor"] > 1 else fused_cross_entropy
+    return None if mesh.shape["tensor"] > 1 or platform_of(mesh) == "tpu" else fused_cross_entropy
+
+
+def platform_of(mesh: Mesh) -> str:
+    """That of the mesh's devices, which may be a topology's and not this machine's: "cpu", "gpu" or "tpu"."""
+    return mesh.devices.flat[0].platform
 
 
 def padded_vocab_size(vocab_size: int, mesh: Mesh) -> int:
-    """V', V rounded up to a multiple of the tensor axis: the model in the step has V' rows, the stored state has V."""
-    return -(-vocab_size // mesh.shape["tensor"]) * mesh.shape["tensor"]
+    """V', V rounded up: the model in the step has V' rows, the stored state has V.
+
+    V' is a multiple of the tensor axis, and on TPUs of 128 for each of its devices, the width of a vector register.
+    """
+    multiple = mesh.shape["tensor"] * (128 if platform_of(mesh) == "tpu" else 1)
+    return -(-vocab_size // multiple) * multiple
 
 
 def _padded(path: str, leaf: jax.Array, mesh: Mesh) -> jax.Array:
@@ -309,6 +319,8 @@ def _padded(path: str, leaf: jax.Array, mesh: Mesh) -> jax.Array:
     if not more:
         return leaf
     padded = jax.numpy.pad(leaf, ((0, more), *((0, 0) for _ in leaf.shape[1:])), constant_values=value)
+    if splits_rows(mesh):  # the leaf is one device's own
+        return padded
     return jax.lax.with_sharding_constraint(padded, NamedSharding(mesh, P("tensor")))
 
 

@@ -17,6 +17,7 @@ from bert_jax.errors import UserError
 from bert_jax.model.encoder import identity
 from bert_jax.model.layers import numbered_rows
 from bert_jax.model.packed import packed_inputs
+from bert_jax.runtime.compiler import compiler_options
 from bert_jax.training.objectives import PRETRAINING, Batch, Metrics, Objective, Pretraining
 from bert_jax.training.own_rows import sum_gradients, sum_over_rows
 from bert_jax.training.schedules import Schedule
@@ -292,6 +293,7 @@ def compile_train_step(
         in_shardings=(state, batch_shardings(mesh), everywhere, *fourth),
         out_shardings=(state, everywhere),
         donate_argnums=0,
+        compiler_options=compiler_options(list(mesh.devices.flat)),
     )
 
 
@@ -310,7 +312,7 @@ def compile_eval_step(
 def on_mesh(model: nn.Module, mesh: Mesh) -> nn.Module:
     """The model for a mesh: activations sharded like the batch, and a vocabulary padded to a size that divides."""
     check_sizes(model.config, mesh)
-    if splits_rows(mesh):  # the model sees the rows of one device
-        return model
     config = model.config.replace(vocab_size=padded_vocab_size(model.config.vocab_size, mesh))
+    if splits_rows(mesh):  # the model sees the rows of one device
+        return model.clone(config=config)
     return model.clone(config=config, constrain=constrain_activations(mesh))

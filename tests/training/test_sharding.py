@@ -20,8 +20,11 @@ from bert_jax.errors import UserError
 from bert_jax.formats.names import parameters as names
 from bert_jax.model.fused_loss import fused_cross_entropy
 from bert_jax.model.heads import HEADS, BertForPreTraining
+from bert_jax.model.layers import DropoutKey, dropout, numbered_rows
+from bert_jax.training import sharding
 from bert_jax.training.objectives import OneLabel, Pretraining
 from bert_jax.training.optimizer import make_optimizer, make_schedule
+from bert_jax.training.own_rows import sum_gradients
 from bert_jax.training.sharding import (
     AXES,
     PARTITION_TABLE,
@@ -32,6 +35,7 @@ from bert_jax.training.sharding import (
     fused_loss_on,
     make_mesh,
     on_slices,
+    padded_vocab_size,
     partition_spec,
     path_string,
     replicated,
@@ -441,9 +445,9 @@ def shapes(hlo: str) -> collections.Counter:
 
 def test_every_leaf_comes_out_as_the_table_says(ran):
     table = jax.tree.leaves(state_shardings(abstract_state(MODEL, TX), ran.layout.mesh))
-    for (path, leaf), sharding in zip(jax.tree_util.tree_leaves_with_path(ran.state), table, strict=True):
-        assert leaf.sharding.is_equivalent_to(sharding, leaf.ndim), path_string(path)
-        pieces = math.prod(ran.layout.mesh.shape[name] for names in sharding.spec for name in axes_of(names))
+    for (path, leaf), expected in zip(jax.tree_util.tree_leaves_with_path(ran.state), table, strict=True):
+        assert leaf.sharding.is_equivalent_to(expected, leaf.ndim), path_string(path)
+        pieces = math.prod(ran.layout.mesh.shape[name] for names in expected.spec for name in axes_of(names))
         assert leaf.addressable_shards[0].data.size * pieces == leaf.size
 
 
@@ -487,6 +491,20 @@ def test_no_device_makes_another_devices_dropout_bits(ran):
     heads = CONFIG.num_attention_heads // ran.layout.tensor
     assert ("u32", (ran.layout.local_rows, heads, L, L)) in shapes(ran.hlo)
     assert not bits_of_other_devices(ran.hlo, ran.layout)
+
+
+def test_no_two_rows_share_a_dropout_mask_whichever_devices_have_them():
+    """The masks of a batch are those of one device that has all rows, and all rows' differ."""
+
+    def masks(params: Any, objective: Any, denominators: Any, key: Any, batch: Any, rows: Any) -> Any:
+        with numbered_rows(rows):
+            dropped = dropout(np.ones((*rows.shape, 64), np.float32), 0.5, DropoutKey.of(key), site=3)
+        return jax.numpy.zeros((B, 64)).at[rows].set(dropped), {}  # added up over the devices
+
+    mesh = Layout(data=2, fsdp=2, zero=2).mesh
+    found, _ = jax.jit(sum_gradients(mesh)(masks))({}, {}, {}, KEY, make_batch())
+    assert len(np.unique(found, axis=0)) == B
+    np.testing.assert_array_equal(found, dropout(np.ones((B, 64), np.float32), 0.5, DropoutKey.of(KEY), site=3))
 
 
 def bytes_between_devices(hlo: str) -> tuple[collections.Counter, collections.Counter]:
@@ -542,14 +560,60 @@ def test_zero_gathers_matrices_in_the_type_of_the_products_and_sums_gradients_in
     assert results == {"all_gather": ["bf16"] * matrices, "reduce_scatter": ["f32"] * matrices}
 
 
+@pytest.mark.slow
+def test_lambs_norms_are_those_of_whole_tensors_where_each_device_has_a_piece():
+    """A norm of a piece would give each piece its own trust ratio."""
+    tx = make_optimizer(dataclasses.replace(tiny.OPTIMIZER, name="lamb", trust_ratio_for="all"))
+    mesh, found = Layout(zero=4).mesh, {}
+    for devices in (None, mesh):
+        step, state = compile_train_step(MODEL, tx, SCHEDULE, devices), init_state(KEY, MODEL, tx)
+        state = jax.device_get(state) if devices is None else on_mesh(jax.device_get(state), mesh)
+        program = step.lower(state, make_batch(), KEY).compile(compiler_options=FAST_COMPILE)
+        batch, key = make_batch(), KEY
+        if devices is not None:
+            batch, key = jax.device_put(batch, batch_shardings(mesh)), jax.device_put(key, replicated(mesh))
+        for _ in range(2):  # the second starts from moments that are not zero
+            state, _ = program(state, batch, key)
+        found[devices] = jax.device_get(state)
+    for (path, new), one in zip(
+        jax.tree_util.tree_leaves_with_path(found[mesh].params), jax.tree.leaves(found[None].params), strict=True
+    ):
+        if not path_string(path).endswith("key/bias"):  # its gradient is rounding alone
+            assert np.linalg.norm(new - one) <= 1e-5 * np.linalg.norm(one), path_string(path)
+
+
 def test_zero_and_tensor_together_are_refused():
     with pytest.raises(UserError, match=r"zero=2: .*with tensor use fsdp=4 instead"):
         make_mesh(MeshConfig(fsdp=2, zero=2, tensor=2), jax.devices())
 
 
-def test_where_the_vocabulary_is_cut_the_loss_is_written_out():
+def test_where_the_vocabulary_is_cut_and_on_tpus_the_loss_is_written_out():
     assert fused_loss_on(MIXED.mesh) is None and fused_loss_on(Layout(tensor=2).mesh) is None
     assert fused_loss_on(Layout().mesh) is fused_cross_entropy
+    on = {kind: make_mesh(MeshConfig(), devices_in_slices(1, kind)) for kind in ("tpu", "gpu")}
+    assert fused_loss_on(on["tpu"]) is None and fused_loss_on(on["gpu"]) is fused_cross_entropy
+
+
+def test_on_tpus_a_vocabulary_fills_whole_registers():
+    tpus, gpus = devices_in_slices(1, "tpu"), devices_in_slices(1, "gpu")
+    assert padded_vocab_size(30522, make_mesh(MeshConfig(), tpus)) == 239 * 128
+    assert padded_vocab_size(30522, make_mesh(MeshConfig(tensor=4), tpus)) == 240 * 128
+    assert padded_vocab_size(30522, make_mesh(MeshConfig(zero=8), gpus)) == 30522
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "layout", [Layout(), Layout(fsdp=2, zero=2, accumulation=2, fused=True)], ids=lambda layout: layout.name
+)
+def test_a_vocabulary_padded_for_a_tpu_gives_the_same_step(layout: Layout, monkeypatch):
+    monkeypatch.setattr(sharding, "platform_of", lambda mesh: "tpu")
+    assert padded_vocab_size(CONFIG.vocab_size, layout.mesh) == 128
+    padded, expected = on_layout.__wrapped__(layout), single_device(layout.accumulation)
+    assert re.search(r"\[128,32\]", padded.hlo) and not re.search(r"\[128,32\]", expected.hlo)
+    for name, value in expected.metrics.items():
+        np.testing.assert_allclose(padded.metrics[name], value, rtol=1e-5, err_msg=name)
+    for a, b in zip(jax.tree.leaves(padded.gradients), jax.tree.leaves(expected.gradients), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5 * float(optax.tree.norm(expected.gradients)))
 
 
 @pytest.mark.slow

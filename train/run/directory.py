@@ -305,8 +305,10 @@ def package_versions() -> dict[str, str | None]:
 
 
 def environment() -> dict[str, Any]:
-    """Versions and devices of this process, for environment.json."""
+    """Versions, devices and compiler options of this process, for environment.json."""
     import jax
+
+    from bert_jax.runtime.compiler import compiler_options, flags
 
     devices = jax.devices()
     return {
@@ -317,5 +319,7 @@ def environment() -> dict[str, Any]:
         "device_kind": devices[0].device_kind,
         "devices": len(devices),
         "processes": jax.process_count(),
+        "compiler_options": compiler_options(devices),
+        "compiler_flags": flags(),
         "host": socket.gethostname(),
     }

@@ -1,10 +1,12 @@
-"""Mutants of what the processes of a job do together."""
+"""Mutants of what the processes of a job do together, and of the compiler's options."""
 
 from tests.mutants.mutant import Mutant
 
 CLUSTER = "bert_jax/runtime/cluster.py"
 LINE = "bert_jax/runtime/line.py"
 HOSTS = "bert_jax/runtime/hosts.py"
+COMPILER = "bert_jax/runtime/compiler.py"
+OF_COMPILER = "tests/runtime/test_compiler.py"
 OF_JOINING = "tests/train/hosts/test_joining.py"
 OF_LINE = "tests/runtime/test_line.py"
 OF_AGREEING = "tests/train/hosts/test_agreeing.py"
@@ -65,5 +67,19 @@ MUTANTS: tuple[Mutant, ...] = (
         "None",
         "processes with different configs train together",
         (f"{OF_AGREEING}::test_the_first_process_decides_for_all",),
+    ),
+    Mutant(
+        COMPILER,
+        "if name not in named}, devices)",
+        "}, devices)",
+        "the environment cannot change the compiler's options",
+        (f"{OF_COMPILER}::test_what_the_environment_names_stays_as_it_says",),
+    ),
+    Mutant(
+        COMPILER,
+        'if len(devices) < 2 or devices[0].platform != "tpu":',
+        "if len(devices) < 2:",
+        "CPUs get a TPU's compiler options",
+        (f"{OF_COMPILER}::test_several_tpus_have_options_and_other_devices_have_none",),
     ),
 )

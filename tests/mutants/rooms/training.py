@@ -290,4 +290,25 @@ MUTANTS: tuple[Mutant, ...] = (
         "a file that was added to a checkpoint goes unnoticed",
         (f"{OF_FAULTS}::test_truncated_emptied_deleted_and_added_files_are_detected",),
     ),
+    Mutant(
+        SHARDING,
+        '(128 if platform_of(mesh) == "tpu" else 1)',
+        "1",
+        "on a TPU the vocabulary does not fill its registers",
+        (f"{OF_SHARDING}::test_on_tpus_a_vocabulary_fills_whole_registers",),
+    ),
+    Mutant(
+        SHARDING,
+        ' or platform_of(mesh) == "tpu" else fused_cross_entropy',
+        " else fused_cross_entropy",
+        "a TPU computes the loss in the form that is slower there",
+        (f"{OF_SHARDING}::test_where_the_vocabulary_is_cut_and_on_tpus_the_loss_is_written_out",),
+    ),
+    Mutant(
+        OWN_ROWS,
+        "sums, gradients = f(*whole, *others)",
+        "sums, gradients = f(*whole, *others[:-1], None)",
+        "devices share their dropout masks",
+        (f"{OF_SHARDING}::test_no_two_rows_share_a_dropout_mask_whichever_devices_have_them",),
+    ),
 )
