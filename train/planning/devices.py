@@ -9,6 +9,7 @@ from typing import Any
 import jax
 
 from bert_jax.errors import UserError, quoted
+from train.planning.kernels import keep_schedules
 from train.planning.machines import Topology
 
 # libtpu reads them when it is loaded: it asks no metadata server, it may be loaded beside another process that has it,
@@ -40,6 +41,7 @@ def make_ready(topologies: Sequence[Topology]) -> None:
     os.environ.update({name: value for name, value in _QUIET.items() if name not in os.environ})
     jax.config.update("jax_platforms", "cpu")
     if any(topology.kind == "tpu" for topology in topologies):
+        keep_schedules()
         # JAX writes a TPU's program to its cache without a TPU, but it cannot read it again.
         jax.config.update("jax_enable_compilation_cache", False)
     virtual = max((topology.chips for topology in topologies if topology.kind != "tpu"), default=0)

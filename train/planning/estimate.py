@@ -2,25 +2,24 @@
 
 For a TPU, with the compiler's own estimates, which were compared with the limits of single operations:
 
-    low    products as estimated; everything else at the speed of the memory; exchanges that the compiler made
-           asynchronous cost nothing, the others run at the full speed of the links
-    high   all operations as estimated (elementwise ones come out two to four times too dear), none faster than the
-           memory; nothing overlaps with any exchange, which gets half of the speed of the links
+    low    products as estimated; kernels written by hand as scheduled; everything else at the speed of the memory;
+           exchanges that the compiler made asynchronous cost nothing, the others run at the full speed of the links
+    high   all operations as estimated (elementwise ones come out two to four times too dear), kernels with `_STALLS`,
+           none faster than the memory; nothing overlaps with any exchange, which gets half of the speed of the links
 
 Estimates of products are right within about 15 % of what the matrix units can do. Neither end has waiting for input or
-for other hosts, or a clock that is throttled. Kernels written by hand have no estimate: only their memory traffic
-counts, which is too little.
+for other hosts, or a clock that is throttled.
 
 A GPU's program is not compiled: its range is a share of the peak, from published runs of BERT, and the optimizer's
 reads and writes. A CPU's is that of the products at the measured speed of a large one on this machine.
 """
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from train.planning.machines import CHIPS, Topology
-from train.planning.program import Collective, Program
+from train.planning.machines import CHIPS, Chip, Topology
+from train.planning.program import Collective, Operation, Program
 
 
 class Range(NamedTuple):
@@ -34,14 +33,24 @@ class Range(NamedTuple):
         return (self.low + self.high) / 2
 
 
+def total(ranges: Iterable[Range]) -> Range:
+    """What takes these times one after the other."""
+    found = list(ranges)
+    return Range(sum(one.low for one in found), sum(one.high for one in found))
+
+
 class Estimate(NamedTuple):
-    """The time of a step, with the parts that it is made of in seconds at either end."""
+    """The time of a step, the parts that it is made of, and that of kernels written by hand (in their parts, too)."""
 
     step: Range
     parts: dict[str, Range]
+    kernels: Range = Range(0.0, 0.0)
 
 
 _LINKS = "exchanges"
+# A kernel's schedule has one cycle for each bundle of instructions, and no waiting: for what it fetches, or for the
+# matrix units to take more. Nothing says how much there is; the slow end has a cycle of it for two bundles.
+_STALLS = 1.5
 # Shares of the peak that published BERT runs reach: a JAX T5 33 % on A100 (JAX-Toolbox), BERT-large 45 to 53 % on A100
 # (NVIDIA's DeepLearningExamples), 57 % on H100 (MLPerf 4.1, with FP8). Below them a model too small to fill the card.
 GPU_SHARES = (0.20, 0.57)
@@ -50,31 +59,27 @@ GPU_SHARES = (0.20, 0.57)
 def estimate_tpu(program: Program, topology: Topology) -> Estimate:
     """The range for a program compiled for a TPU."""
     chip = CHIPS[topology.chip]
-    assert chip.clock is not None
-    bytes_a_cycle = chip.memory / chip.devices / chip.clock
-    low: dict[str, float] = defaultdict(float)
-    high: dict[str, float] = defaultdict(float)
-    traffic = 0.0
-    for operation in program.operations:
-        if operation.kind == "collective":
-            continue
-        memory = operation.traffic / bytes_a_cycle
-        traffic += operation.times * memory
-        if operation.kind == "copy":
-            continue
-        estimated = max(operation.cycles, memory)
-        fastest = estimated if operation.kind == "product" else memory
-        low[operation.part] += operation.times * fastest / chip.clock
-        high[operation.part] += operation.times * estimated / chip.clock
+    timed = [(one, _seconds(one, chip)) for one in program.operations if one.kind not in ("collective", "copy")]
+    names = dict.fromkeys(operation.part for operation, _ in timed)
+    parts = {name: total(range_ for operation, range_ in timed if operation.part == name) for name in names}
+    computing = total(parts.values())
     # The prefetches into VMEM share the memory with everything else, so no step is shorter than all traffic together.
-    waits = max(0.0, traffic / chip.clock - sum(low.values()))
-    if waits:
-        low["waiting for memory"] = waits
-        high["waiting for memory"] = max(0.0, traffic / chip.clock - sum(high.values()))
-    links = exchange_time(program.collectives, topology)
-    low[_LINKS], high[_LINKS] = links.low, links.high
-    parts = {part: Range(low[part], high[part]) for part in high}
-    return Estimate(Range(sum(low.values()), sum(high.values())), parts)
+    traffic = sum(one.times * one.traffic for one in program.operations if one.kind != "collective")
+    fetching = traffic / (chip.memory / chip.devices)
+    if fetching > computing.low:
+        parts["waiting for memory"] = Range(fetching - computing.low, max(0.0, fetching - computing.high))
+    parts[_LINKS] = exchange_time(program.collectives, topology)
+    kernels = total(range_ for operation, range_ in timed if operation.kind == "kernel")
+    return Estimate(total(parts.values()), parts, kernels)
+
+
+def _seconds(operation: Operation, chip: Chip) -> Range:
+    """All runs of an operation, beside which nothing else runs."""
+    assert chip.clock is not None
+    memory = operation.traffic / (chip.memory / chip.devices / chip.clock)
+    fastest = memory if operation.kind == "loop" else max(operation.cycles, memory)
+    slowest = max(operation.cycles * (_STALLS if operation.kind == "kernel" else 1), memory)
+    return Range(operation.times * fastest / chip.clock, operation.times * slowest / chip.clock)
 
 
 def exchange_time(collectives: Sequence[Collective], topology: Topology) -> Range:

@@ -13,6 +13,7 @@ from bert_jax.training.sharding import batch_pieces, make_mesh
 from train.planning import measured
 from train.planning.devices import devices_of
 from train.planning.estimate import Range, estimate_cpu, estimate_gpu, estimate_tpu
+from train.planning.kernels import forget_schedules, schedule_of
 from train.planning.machines import CHIPS, CPU, Topology
 from train.planning.memory import MemoryParts, TooBig, guessed_memory, memory_of
 from train.planning.products import product_flops
@@ -53,6 +54,8 @@ def plan_phase(steps: Steps, topology: Topology, phase: Phase, parts: int) -> di
         "needed": None,
         "collectives": None,
         "kernels": None,
+        "kernels_unscheduled": None,
+        "kernel_seconds": None,
         "compile_seconds": None,
         "time_by_part": None,
         "step_seconds": None,
@@ -66,15 +69,18 @@ def plan_phase(steps: Steps, topology: Topology, phase: Phase, parts: int) -> di
         return facts | _speed(step, flops, phase, topology)
     lowered = traced.lower()
     facts["lower_seconds"] = time.monotonic() - started
+    if topology.kind == "tpu":
+        forget_schedules()
     try:
         compiled, facts["compile_seconds"] = compile_timed(lowered)
     except TooBig as error:
         return facts | {"needed": error.needed, "fits": False}
     memory = memory_of(compiled, steps, phase)
-    program = read_program(compiled.as_text(), devices)
     if topology.kind == "tpu":
+        program = read_program(compiled.as_text(), devices, schedule_of)
         estimate = estimate_tpu(program, topology)
     else:
+        program = read_program(compiled.as_text(), devices)
         estimate = estimate_cpu(program, flops, devices, measured.product_speeds(), measured.memory_speed())
     return (
         facts
@@ -82,6 +88,8 @@ def plan_phase(steps: Steps, topology: Topology, phase: Phase, parts: int) -> di
         | {
             "collectives": summed(program.collectives),
             "kernels": sum(operation.times for operation in program.operations if operation.kind == "kernel"),
+            "kernels_unscheduled": program.unscheduled,
+            "kernel_seconds": list(estimate.kernels),
             "time_by_part": {name: list(range_) for name, range_ in estimate.parts.items()},
         }
         | _speed(estimate.step, flops, phase, topology)

@@ -4,8 +4,10 @@ The text is HLO as `compiled.as_text()` gives it, scheduled and for one device.
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
+
+from train.planning.kernels import Schedule
 
 COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute", "collective-broadcast")
 _BYTES = {"pred": 1, "bf16": 2, "f16": 2, "f32": 4, "f64": 8, "c64": 8, "token": 0}
@@ -31,11 +33,11 @@ class Operation(NamedTuple):
 
     Attributes:
         kind: "product", "loop" (a fusion of elementwise operations and sums), "copy" (which runs beside the others),
-            "kernel" (written by hand: the compiler knows nothing of its time) or "collective".
+            "kernel" (written by hand) or "collective".
         name: in the program.
         part: of the step, such as "attention: scores".
         times: how often it runs in a step.
-        cycles: the compiler's estimate for one run; 0 if it has none.
+        cycles: the compiler's estimate for one run, of a kernel those of its schedule; 0 if there is none.
         traffic: bytes that one run reads and writes in the device's memory; without what lies in a TPU's VMEM.
     """
 
@@ -67,20 +69,35 @@ class Collective(NamedTuple):
 
 
 class Program(NamedTuple):
+    """What a step does.
+
+    Attributes:
+        unscheduled: runs of kernels that take longer than their cycles say: they have no schedule, or one with a loop
+            of unknown length.
+    """
+
     operations: list[Operation]
     collectives: list[Collective]
+    unscheduled: int = 0
 
 
-def read_program(text: str, devices: int) -> Program:
-    """The operations and collectives of a compiled program for so many devices."""
-    return _Reader(text, devices).read()
+def read_program(text: str, devices: int, schedule_of: Callable[[str], Schedule | None] = lambda name: None) -> Program:
+    """The operations and collectives of a compiled program.
+
+    Args:
+        text: the program.
+        devices: for how many.
+        schedule_of: the schedule of a kernel by its name in the program.
+    """
+    return _Reader(text, devices, schedule_of).read()
 
 
 def array_bytes(shape: str, *, of_memory: bool = False) -> int:
     """The bytes of the arrays in an HLO shape, or `of_memory` of those in a TPU's main memory."""
     total = 0.0
     for kind, sizes, layout in _ARRAY.findall(shape):
-        if of_memory and layout and re.search(r"S\([12]\)", layout):
+        # 1 is VMEM, 2 has scalars and flags, 3 is the CMEM of a v4.
+        if of_memory and layout and re.search(r"S\([123]\)", layout):
             continue
         count = 1
         for size in filter(None, sizes.split(",")):
@@ -105,12 +122,15 @@ class _Line(NamedTuple):
 
 
 class _Reader:
-    def __init__(self, text: str, devices: int):
+    def __init__(self, text: str, devices: int, schedule_of: Callable[[str], Schedule | None]):
         self._devices = devices
         self._computations: dict[str, list[_Line]] = {}
         self._entry = ""
         self._split(text)
-        self._found = Program([], [])
+        self._schedules = self._read_schedules(schedule_of)
+        self._operations: list[Operation] = []
+        self._collectives: list[Collective] = []
+        self._unscheduled = 0
 
     def _split(self, text: str) -> None:
         current: list[_Line] | None = None
@@ -127,7 +147,7 @@ class _Reader:
 
     def read(self) -> Program:
         self._walk(self._entry, 1, False)
-        return self._found
+        return Program(self._operations, self._collectives, self._unscheduled)
 
     def _walk(self, computation: str, times: int, in_loop: bool) -> None:
         shapes = {line.name: line.shape for line in self._computations[computation]}
@@ -153,12 +173,23 @@ class _Reader:
             if kind == "reduce-scatter" and len(sizes) == 1:
                 sizes.append(sizes[0] * group)
             if group > 1:
-                self._found.collectives.append(Collective(kind, max(sizes), times, in_loop, asynchronous, group))
-        self._found.operations.append(
-            Operation(
-                _kind(line), line.name, _part(line.text), times, _cycles(line.text), round(self._traffic(line, shapes))
-            )
-        )
+                self._collectives.append(Collective(kind, max(sizes), times, in_loop, asynchronous, group))
+        kind, cycles = _kind(line), _cycles(line.text)
+        if kind == "kernel":
+            schedule = self._schedules.get(_signature(line, shapes))
+            cycles = schedule.cycles if schedule else 0
+            self._unscheduled += 0 if schedule and schedule.known else times
+        traffic = round(self._traffic(line, shapes))
+        self._operations.append(Operation(kind, line.name, _part(line.text), times, cycles, traffic))
+
+    def _read_schedules(self, schedule_of: Callable[[str], Schedule | None]) -> dict[tuple[str, ...], Schedule]:
+        found = {}
+        for lines in self._computations.values():
+            shapes = {line.name: line.shape for line in lines}
+            for line in lines:
+                if _kind(line) == "kernel" and (schedule := schedule_of(line.name)) is not None:
+                    found[_signature(line, shapes)] = schedule
+        return found
 
     def _collectives_of(self, line: _Line) -> Iterator[tuple[_Line, bool]]:
         """The collectives that an operation is or has in the computations it calls, and whether they are asynchronous.
@@ -248,6 +279,12 @@ def _kind(line: _Line) -> str:
     if "convolution_algorithm_config" in line.text or line.opcode in ("convolution", "dot"):
         return "product"
     return "loop"
+
+
+def _signature(line: _Line, shapes: dict[str, str]) -> tuple[str, ...]:
+    """What a kernel is: equal ones share a schedule."""
+    body = re.search(r'"custom_call_config":\{"body":"[^"]*"', line.text)
+    return (body[0] if body else line.name, line.shape, *(shapes.get(name, "") for name in line.arguments))
 
 
 def _part(text: str) -> str:

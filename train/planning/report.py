@@ -63,6 +63,10 @@ def phase_rows(plan: dict[str, Any], phase: dict[str, Any]) -> dict[str, str]:
         rows["exchanges below 1 MB a step"] = f"{small:,} x"
     if phase["step_seconds"] is not None:
         rows["step"] = seconds_between(*phase["step_seconds"])
+        if phase["kernels"]:
+            rows["of it kernels written by hand"] = (
+                f"{phase['kernels']:,} x, {seconds_between(*phase['kernel_seconds'])}"
+            )
         rows["sequences a second, all chips"] = between(*phase["sequences_per_second"])
         if phase["mfu"] is not None:
             rows["MFU"] = _mfu(phase)
@@ -129,10 +133,10 @@ def warnings_of(plan: dict[str, Any]) -> list[str]:
     for phase in plan["phases"]:
         if not phase["fits"]:
             lines.append(_too_big(plan, phase))
-        if phase["kernels"]:
+        if phase["kernels_unscheduled"]:
             lines.append(
-                f"{plan['topology']}: of {phase['kernels']:,} runs of kernels written by hand only the memory traffic "
-                "counts, because the compiler estimates none; a step takes longer than this"
+                f"{plan['topology']}: {phase['kernels_unscheduled']:,} runs of kernels written by hand take longer "
+                "than is counted: the compiler shows no schedule of them, or a loop whose length depends on data"
             )
     return lines
 

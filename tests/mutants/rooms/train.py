@@ -22,6 +22,7 @@ HOLDING_OUT = "train/preparation/held_out.py"
 SHARD_PLAN = "train/preparation/shard_plan.py"
 UNITS = "train/preparation/units.py"
 RANGES = "bert_jax/data/text/ranges.py"
+OF_KERNELS = "tests/train/planning/test_kernels.py"
 OF_PROGRAM = "tests/train/planning/test_program.py"
 OF_RUNS = "tests/train/pretraining/test_pretrain.py"
 OF_MONITOR = "tests/train/run/test_monitor.py"
@@ -600,10 +601,24 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "train/planning/program.py",
-        r'if of_memory and layout and re.search(r"S\([12]\)", layout):',
+        r'if of_memory and layout and re.search(r"S\([123]\)", layout):',
         "if not layout:",
         "what lies in a TPU's VMEM is read from its memory in the plan",
         (f"{OF_PROGRAM}::test_what_lies_in_a_tpus_vmem_is_no_traffic_of_its_memory",),
+    ),
+    Mutant(
+        "train/planning/kernels.py",
+        "times[inside] *= trips or 1",
+        "times[inside] = trips or 1",
+        "a loop in a loop of a kernel counts too little in a plan",
+        (f"{OF_KERNELS}::test_a_schedule_takes_a_cycle_for_each_bundle_and_turn_of_its_loops",),
+    ),
+    Mutant(
+        "train/planning/estimate.py",
+        'memory if operation.kind == "loop" else max',
+        'memory if operation.kind != "product" else max',
+        "a plan's kernels take no time at the fast end",
+        (f"{OF_KERNELS}::test_a_kernel_takes_its_cycles_and_up_to_half_as_many_of_waiting_or_its_memory_traffic",),
     ),
     Mutant(
         "train/planning/products.py",

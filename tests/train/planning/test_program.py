@@ -60,8 +60,10 @@ def test_a_collective_over_one_of_two_axes_joins_the_devices_of_that_axis():
 
 
 def test_what_lies_in_a_tpus_vmem_is_no_traffic_of_its_memory():
-    shape = "(f32[30522,128]{1,0:T(8,128)S(1)}, bf16[16,128]{1,0:T(8,128)(2,1)}, u32[]{:S(2)}, pred[7]{0})"
-    assert array_bytes(shape) == 4 * 30522 * 128 + 2 * 16 * 128 + 4 + 7
+    shape = (
+        "(f32[30522,128]{1,0:T(8,128)S(1)}, bf16[16,128]{1,0:T(8,128)(2,1)}, u32[]{:S(2)}, f32[8]{0:S(3)}, pred[7]{0})"
+    )
+    assert array_bytes(shape) == 4 * 30522 * 128 + 2 * 16 * 128 + 4 + 4 * 8 + 7
     assert array_bytes(shape, of_memory=True) == 2 * 16 * 128 + 7
 
 
