@@ -118,6 +118,7 @@ def _print_planned(topologies: list[Topology], launch: Launch, data: DataSource,
         check_vocabulary(source, data)
     out = Console(stderr=launch.as_json, highlight=False)
     plans = plans_on(topologies, config, data, None, out)
+    config = with_packing(config, data, devices=topologies[0].devices)
     facts = facts_of_text(config, data, launch.run, plans[0]["state_bytes"], plans[0]["parameters"])
     print_lines(text_lines(facts), out)
     if launch.as_json:

@@ -10,11 +10,12 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from bert_jax.training.sharding import MeshConfig, batch_pieces
-from train.planning.machines import CHIPS, CPU, Topology
+from train.planning.machines import Topology
 from train.planning.memory import of_device
 from train.planning.planner import memory_limit, plan_phase, steps_on
 from train.pretraining.recipe import Phase, PretrainConfig
 from train.pretraining.source import DataSource
+from train.pretraining.steps import Steps
 
 _TOKENS = (1024, 2048, 4096, 8192, 16384, 32768)  # at a time on a device: where chips are busiest, and around
 _FIRST = 8192
@@ -63,15 +64,15 @@ def fitting(
     most = 0
     for setting in _kinds(config, topology):
         steps = steps_on(setting.config, data, topology)
-        pieces = batch_pieces(steps.mesh)
-        now = phase.batch // pieces // steps.parts_of(phase)
-        choices = [rows for rows in rows_of(phase, pieces) if most < rows <= now]
+        *_, whole = possible = rows_of(steps, phase)
+        now = whole // steps.parts_of(steps.config.in_rows(phase))
+        choices = [rows for rows in possible if most < rows <= now]
         if setting.config is config:
             state = of_device(steps.state)
             shrunk = {rows: state + ((needed or 0) - state) * rows / now for rows in choices if rows < now}
             choices = [rows for rows, bytes_ in shrunk.items() if bytes_ <= memory_limit(topology)]
         for rows in choices[: -_TRIES - 1 : -1]:
-            facts = plan_phase(steps, topology, phase, phase.batch // pieces // rows)
+            facts = plan_phase(steps, topology, phase, whole // rows)
             if facts["fits"]:
                 most = rows
                 found.append({"words": _words(setting, rows, now, phase), "memory": facts["needed"]})
@@ -79,9 +80,9 @@ def fitting(
     return found
 
 
-def rows_of(phase: Phase, pieces: int) -> list[int]:
+def rows_of(steps: Steps, phase: Phase) -> list[int]:
     """The numbers of rows that a device can compute at a time, so that its rows of the batch are equal parts."""
-    rows = phase.batch // pieces
+    rows = steps.config.in_rows(phase).batch // batch_pieces(steps.mesh)
     return [number for number in range(1, rows + 1) if rows % number == 0]
 
 
@@ -91,7 +92,7 @@ def _kinds(config: PretrainConfig, topology: Topology) -> Iterator[Setting]:
     yield Setting(config, ())
     if config.model.remat != "full":
         yield Setting(recomputed, ("model.remat=full",))
-    devices = topology.chips // topology.slices * (1 if topology.chip == CPU else CHIPS[topology.chip].devices)
+    devices = topology.devices // topology.slices
     pieces = max(number for number in range(1, _PIECES + 1) if devices % number == 0)
     mesh = MeshConfig(data=-1, zero=pieces)
     if config.mesh == MeshConfig() and pieces > 1:
@@ -104,15 +105,15 @@ def _climb(
 ) -> list[dict[str, Any]]:
     """Tries rows at a time, from `_FIRST` tokens on to more or fewer, as long as that is faster."""
     steps = steps_on(setting.config, data, topology)
-    pieces = batch_pieces(steps.mesh)
-    choices = _choices(rows_of(phase, pieces), phase.length)
+    *_, whole = possible = rows_of(steps, phase)
+    choices = _choices(possible, phase.length)
     found: dict[int, dict[str, Any]] = {}
 
     def rate(rows: int) -> float:
         if rows not in found:
             words = _words(setting, rows, 0, phase)
             tell(f"compiling {phase.length} tokens with {' '.join(words)}")
-            found[rows] = {"words": words, **plan_phase(steps, topology, phase, phase.batch // pieces // rows)}
+            found[rows] = {"words": words, **plan_phase(steps, topology, phase, whole // rows)}
         facts = found[rows]
         return 2 / sum(facts["step_seconds"]) if facts["fits"] else -rows
 

@@ -80,6 +80,10 @@ class Topology(NamedTuple):
         return self.slices * math.prod(self.shape)
 
     @property
+    def devices(self) -> int:
+        return self.chips if self.chip == CPU else self.chips * CHIPS[self.chip].devices
+
+    @property
     def kind(self) -> str:
         return CPU if self.chip == CPU else CHIPS[self.chip].kind
 

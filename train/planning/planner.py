@@ -3,7 +3,7 @@
 import dataclasses
 import time
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -18,35 +18,43 @@ from train.planning.machines import CHIPS, CPU, Topology
 from train.planning.memory import MemoryParts, TooBig, guessed_memory, memory_of
 from train.planning.products import product_flops
 from train.planning.program import Collective, read_program
+from train.pretraining.packing import packing_told, with_packing
 from train.pretraining.recipe import Phase, PretrainConfig
-from train.pretraining.source import DataSource
+from train.pretraining.source import DataSource, PreparedData
 from train.pretraining.steps import Steps
 
 _BACKENDS = {"tpu": "tpu", "gpu": "cuda", "cpu": "cpu"}
 
 
 def steps_on(config: PretrainConfig, data: DataSource, topology: Topology) -> Steps:
-    """The steps of a config on a topology's devices, with the activations that they have there."""
+    """The steps of a config on a topology's devices: with the activations and the packing that a run has there."""
     model = config.model
     if model.activation_dtype is None:
         model = model.replace(activation_dtype=platform_dtype(model.dtype, _BACKENDS[topology.kind]))
     mesh = make_mesh(config.mesh, devices_of(topology))
-    return Steps(dataclasses.replace(config, model=model), data, mesh)
+    config = dataclasses.replace(config, model=model)
+    return Steps(with_packing(config, data, devices=topology.devices), data, mesh)
 
 
 def plan_phase(steps: Steps, topology: Topology, phase: Phase, parts: int) -> dict[str, Any]:
     """The figures of a phase in so many parts, as JSON values; if it is too big, only what it needs.
 
-    Sizes are in bytes and of a device, times in seconds, ranges [low, high]; what is not known is null.
+    Sizes are in bytes and of a device, times in seconds, ranges [low, high]; what is not known is null. `batch` is the
+    number of examples of a step, which may share `rows`.
     """
-    devices = steps.mesh.size
+    devices, data, rows = steps.mesh.size, steps.data, steps.config.in_rows(phase)
+    padding = data.padding(steps.config, phase.length) if isinstance(data, PreparedData) else None
     started = time.monotonic()
-    traced = steps.trace(phase, parts)
-    flops = steps.flops(phase)
+    traced = steps.trace(rows, parts)
+    flops = steps.flops(rows)
     facts: dict[str, Any] = {
         **phase._asdict(),
+        "rows": rows.batch,
+        "examples": steps.config.examples_of(phase),
+        "real_tokens": None if padding is None else rows.batch * phase.length * (1 - padding),
+        "packing": packing_told(steps.config, data, phase, devices=devices),
         "parts": parts,
-        "device_rows": phase.batch // parts // batch_pieces(steps.mesh),
+        "device_rows": rows.batch // parts // batch_pieces(steps.mesh),
         "flops": flops,
         "flops_of_program": product_flops(traced.jaxpr.jaxpr),
         "memory": None,
@@ -63,10 +71,10 @@ def plan_phase(steps: Steps, topology: Topology, phase: Phase, parts: int) -> di
     if topology.kind == "gpu":
         traced.lower(lowering_platforms=("cuda",))
         facts["lower_seconds"] = time.monotonic() - started
-        memory = guessed_memory(steps, phase, facts["device_rows"])
+        memory = guessed_memory(steps, rows, facts["device_rows"])
         facts |= _needs(memory, facts["memory_limit"])
         step = estimate_gpu(flops / devices, memory.parameters + memory.optimizer, topology)
-        return facts | _speed(step, flops, phase, topology)
+        return facts | _speed(step, facts, topology)
     lowered = traced.lower()
     facts["lower_seconds"] = time.monotonic() - started
     if topology.kind == "tpu":
@@ -75,7 +83,7 @@ def plan_phase(steps: Steps, topology: Topology, phase: Phase, parts: int) -> di
         compiled, facts["compile_seconds"] = compile_timed(lowered)
     except TooBig as error:
         return facts | {"needed": error.needed, "fits": False}
-    memory = memory_of(compiled, steps, phase)
+    memory = memory_of(compiled, steps, rows)
     if topology.kind == "tpu":
         program = read_program(compiled.as_text(), devices, schedule_of)
         estimate = estimate_tpu(program, topology)
@@ -92,7 +100,7 @@ def plan_phase(steps: Steps, topology: Topology, phase: Phase, parts: int) -> di
             "kernel_seconds": list(estimate.kernels),
             "time_by_part": {name: list(range_) for name, range_ in estimate.parts.items()},
         }
-        | _speed(estimate.step, flops, phase, topology)
+        | _speed(estimate.step, facts, topology)
     )
 
 
@@ -144,11 +152,16 @@ def summed(collectives: Sequence[Collective]) -> list[dict[str, Any]]:
     ]
 
 
-def _speed(step: Range, flops: float, phase: Phase, topology: Topology) -> dict[str, Any]:
+def _speed(step: Range, facts: Mapping[str, Any], topology: Topology) -> dict[str, Any]:
     """What follows from a step's range; MFU counts the products that the model needs, not what is computed twice."""
     peak = None if topology.kind == CPU else CHIPS[topology.chip].flops * topology.chips
+
+    def per_second(count: float | None) -> list[float] | None:
+        return None if count is None else [count / step.high, count / step.low]
+
     return {
         "step_seconds": list(step),
-        "sequences_per_second": [phase.batch / step.high, phase.batch / step.low],
-        "mfu": None if peak is None else [flops / step.high / peak, flops / step.low / peak],
+        "sequences_per_second": per_second(facts["examples"]),
+        "real_tokens_per_second": per_second(facts["real_tokens"]),
+        "mfu": per_second(None if peak is None else facts["flops"] / peak),
     }

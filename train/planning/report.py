@@ -30,7 +30,9 @@ def _phase_table(plans: Sequence[dict[str, Any]], number: int) -> Table:
         table.add_column(plan["topology"], justify="right")
         columns.append(phase_rows(plan, plan["phases"][number]))
     for name in dict.fromkeys(name for column in columns for name in column):
-        table.add_row(name, *(column.get(name, "") for column in columns))
+        cells = [column.get(name, "") for column in columns]
+        if any(cells):
+            table.add_row(name, *cells)
     return table
 
 
@@ -68,8 +70,9 @@ def phase_rows(plan: dict[str, Any], phase: dict[str, Any]) -> dict[str, str]:
                 f"{phase['kernels']:,} x, {seconds_between(*phase['kernel_seconds'])}"
             )
         rows["sequences a second, all chips"] = between(*phase["sequences_per_second"])
-        if phase["mfu"] is not None:
-            rows["MFU"] = _mfu(phase)
+        if phase["real_tokens_per_second"] is not None:
+            rows["tokens a second, no padding"] = between(*phase["real_tokens_per_second"])
+        rows["MFU"] = _mfu(phase)
     if phase["compile_seconds"] is not None:
         rows["compiled here in"] = duration(phase["lower_seconds"] + phase["compile_seconds"])
     return rows
@@ -131,6 +134,9 @@ def warnings_of(plan: dict[str, Any]) -> list[str]:
     if topology.chip in ("v6e", "tpu7x"):
         lines.append(f"{plan['topology']}: Google does not publish the clock of {topology.chip}; its times are rougher")
     for phase in plan["phases"]:
+        if phase["packing"]:
+            rows = f"{phase['rows']:,} rows of {phase['length']}"
+            lines.append(f"{plan['topology']}: a step has {rows}{phase['packing']}")
         if not phase["fits"]:
             lines.append(_too_big(plan, phase))
         if phase["kernels_unscheduled"]:

@@ -27,7 +27,7 @@ def plan_run(config: PretrainConfig, data: DataSource, topology: Topology, price
     steps = steps_on(config, data, topology)
     phases = []
     for phase in config.phases:
-        facts = plan_phase(steps, topology, phase, steps.parts_of(phase))
+        facts = plan_phase(steps, topology, phase, steps.parts_of(steps.config.in_rows(phase)))
         fits_with = None if facts["fits"] else fitting(config, data, topology, phase, facts["needed"])
         phases.append(facts | {"fits_with": fits_with})
     return {

@@ -18,7 +18,9 @@ from train.run.directory import RunDirectory
 _WORTHWHILE = 0.1
 
 
-def with_packing(config: PretrainConfig, data: DataSource, saved: Mapping[str, Any] | None = None) -> PretrainConfig:
+def with_packing(
+    config: PretrainConfig, data: DataSource, saved: Mapping[str, Any] | None = None, *, devices: int | None = None
+) -> PretrainConfig:
     """Returns the config with `packed`, as `packing` asks for it.
 
     Args:
@@ -26,6 +28,7 @@ def with_packing(config: PretrainConfig, data: DataSource, saved: Mapping[str, A
         data: what it trains on.
         saved: the saved config of a resumed run, or of the one that `init_step=true` continues; its lengths stay as
             they are, because where a run is in its data is counted in rows.
+        devices: over which the rows are split; None: those of JAX.
 
     Raises:
         UserError: a resumed run asks for another `packing`; or the data or the devices cannot do what "yes" asks for.
@@ -41,7 +44,7 @@ def with_packing(config: PretrainConfig, data: DataSource, saved: Mapping[str, A
     for length in sorted({phase.length for phase in config.phases} - settled):
         if config.packing == "no" or (config.packing == "auto" and not _is_worthwhile(data, length)):
             continue
-        found = _packed(config, data, length)
+        found = _packed(config, data, length, devices)
         if isinstance(found, float):
             packed[length] = found
         elif config.packing == "yes":
@@ -56,20 +59,19 @@ def continued_config(config: PretrainConfig, source: Source | None) -> Mapping[s
     return (RunDirectory(str(source.folder)).facts_to_resume() or {}).get("config")
 
 
-def packing_told(config: PretrainConfig, data: DataSource, phase: Phase) -> str:
+def packing_told(config: PretrainConfig, data: DataSource, phase: Phase, *, devices: int | None = None) -> str:
     """What the log says of a phase's padding, after the number of rows of its batches; "" if nothing is known."""
     if not isinstance(data, PreparedData) or (alone := data.padding_share(phase.length)) is None:
         return ""
     examples = dict(config.packed).get(phase.length)
     if examples is not None:
-        mean = config.in_rows(phase).batch * examples
         return (
-            f"; packed: {examples:.3g} examples share a row, {mean:,.0f} a step; "
+            f"; packed: {examples:.3g} examples share a row, {config.examples_of(phase):,.0f} a step; "
             f"{data.padding(config, phase.length):.1%} of the positions are padding, {alone:.1%} without packing"
         )
     told = f"; {alone:.1%} of the positions are padding"
     if config.packing == "auto" and _is_worthwhile(data, phase.length):
-        found = _packed(config, data, phase.length)
+        found = _packed(config, data, phase.length, devices)
         told += f"; not packed: {found if isinstance(found, str) else 'the run was started without'}"
     return told
 
@@ -79,7 +81,7 @@ def _is_worthwhile(data: DataSource, length: int) -> bool:
     return share is not None and share > _WORTHWHILE
 
 
-def _packed(config: PretrainConfig, data: DataSource, length: int) -> float | str:
+def _packed(config: PretrainConfig, data: DataSource, length: int, devices: int | None) -> float | str:
     """The mean number of examples of a row of this length; or why they cannot share rows."""
     if not isinstance(data, PreparedData):
         return "data=random has no padding"
@@ -87,7 +89,7 @@ def _packed(config: PretrainConfig, data: DataSource, length: int) -> float | st
     if examples is None:
         return f"{config.data} {NO_ORDER}; prepare the data again"
     examples = round(examples, 3)
-    *of_rows, _ = mesh_sizes(config.mesh, jax.device_count())
+    *of_rows, _ = mesh_sizes(config.mesh, devices or jax.device_count())
     try:
         tried = dataclasses.replace(config, packed=((length, examples),))
         for phase in tried.phases_in_rows:

@@ -225,6 +225,10 @@ class PretrainConfig(ShownConfig):
         """The phase with the number of rows of its batches in place of that of their examples."""
         return phase._replace(batch=packed_rows(phase.batch, dict(self.packed).get(phase.length, 1)))
 
+    def examples_of(self, phase: Phase) -> float:
+        """The mean number of examples of a batch: `phase.batch`, in packed rows up to 3 % more or fewer."""
+        return self.in_rows(phase).batch * dict(self.packed).get(phase.length, 1)
+
     @property
     def phases_in_rows(self) -> tuple[Phase, ...]:
         return tuple(self.in_rows(phase) for phase in self.phases)

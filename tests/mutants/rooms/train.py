@@ -607,6 +607,20 @@ MUTANTS: tuple[Mutant, ...] = (
         (f"{OF_PROGRAM}::test_what_lies_in_a_tpus_vmem_is_no_traffic_of_its_memory",),
     ),
     Mutant(
+        "train/planning/planner.py",
+        'per_second(facts["examples"])',
+        'per_second(facts["rows"])',
+        "a plan counts rows as sequences where examples share them",
+        (f"{OF_PACKING}::test_a_plan_counts_the_examples_that_share_rows",),
+    ),
+    Mutant(
+        "train/planning/planner.py",
+        "with_packing(config, data, devices=topology.devices)",
+        "with_packing(config, data)",
+        "a plan packs for the devices of this machine, not for those of its topology",
+        (f"{OF_PACKING}::test_a_plan_packs_where_the_rows_split_over_the_devices_of_its_topology",),
+    ),
+    Mutant(
         "train/planning/kernels.py",
         "times[inside] *= trips or 1",
         "times[inside] = trips or 1",

@@ -15,7 +15,9 @@ from bert_jax.data.pretraining.manifest import read_manifest, write_manifest
 from bert_jax.errors import UserError
 from bert_jax.training.optimizer import OptimizerConfig
 from tests.unpacking import as_rows, unpacked
-from train import pretrain
+from train import plan, pretrain
+from train.planning.machines import read_topology
+from train.planning.planner import steps_on
 from train.pretraining import job as pretraining
 from train.pretraining.first_rows import rows_used_of_each, with_first_rows
 from train.pretraining.mixture import MixedData, directories_in
@@ -92,6 +94,39 @@ def test_what_cannot_be_packed_is_said(data: str, tmp_path: Path, monkeypatch):
         with_packing(dataclasses.replace(config, packing="yes"), source)
     with pytest.raises(UserError, match="packing: data=random has no padding"):
         with_packing(config_of("random", packing="yes"), RandomData(90, "nsp"))
+
+
+@pytest.mark.slow
+@pytest.mark.eight_devices
+def test_a_plan_counts_the_examples_that_share_rows(recipe: str, data: str, capsys):
+    """Against the batches of the run: 20 of them have these tokens, and an epoch as many examples a row."""
+    words = [recipe, f"data={data}", "packing=auto", "phases=((48,16,5),)", "--topology", "cpu:1", "--json"]
+    assert plan.main(words) == EXIT_DONE
+    printed = capsys.readouterr()
+    (found,) = json.loads(printed.out)["plans"]
+    (phase,), hours = found["phases"], found["hours"]
+    source = PreparedData(data)
+    config = with_packing(config_of(data, phases=((48, 16, 5),)), source, devices=1)
+    rows = config.phases_in_rows[0]
+    found = source.batches(config, rows)
+    low, high = phase["step_seconds"]
+    examples = rows.batch * len(found) / found.rows_per_epoch
+    tokens = sum(found.batch(step)["attention_mask"].astype(bool).sum() for step in range(20)) / 20
+    assert phase["rows"] == phase["device_rows"] == rows.batch < 16
+    assert phase["sequences_per_second"] == [pytest.approx(examples / s, rel=1e-3) for s in (high, low)]
+    assert phase["real_tokens_per_second"] == [pytest.approx(tokens / s, rel=0.03) for s in (high, low)]
+    assert hours == [pytest.approx(5 * s / 3600) for s in (low, high)]
+    assert f"cpu:1: a step has {rows.batch} rows of 48; packed: " in printed.err
+
+
+@pytest.mark.eight_devices
+def test_a_plan_packs_where_the_rows_split_over_the_devices_of_its_topology(data: str):
+    config, source = config_of(data, phases=((48, 16, 5),)), PreparedData(data)
+    for name, packs in (("cpu:1", True), ("cpu:8", False)):
+        steps = steps_on(with_model_for(config, source, frozenset()), source, read_topology(name))
+        assert steps.config.is_packed(48) == packs
+        told = packing_told(steps.config, source, PHASES[0], devices=steps.mesh.size)
+        assert ("not packed: phases: a batch of" in told) != packs
 
 
 def test_a_resumed_run_stays_as_it_began(data: str):
