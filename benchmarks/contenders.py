@@ -1,5 +1,6 @@
 """The contenders of benchmarks/train_step.py: the module that does the step, its environment, its malloc."""
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,21 +28,24 @@ class Contender:
     malloc: str
     environment: str | None = None
 
-    def start(self, malloc: str, folder: Path) -> Worker:
-        """Start the program; raises RuntimeError, with the reason, if it cannot run."""
+    def start(self, malloc: str, folder: Path, gpu: bool = False) -> Worker:
+        """Start the program, on the CPU with this malloc or on a GPU; raises RuntimeError, with the reason, if it
+        cannot run."""
         python = interpreter(self.environment)
         if not python.exists():
             raise RuntimeError(f"there is no {python}: python -m benchmarks.train_step --make-environments")
         tunables = ":".join(f"glibc.malloc.{name}={value}" for name, value in MALLOC[malloc].items())
         environment = {
-            "JAX_PLATFORMS": "cpu",
-            "CUDA_VISIBLE_DEVICES": "",
             "BERT_JAX_MALLOC": "1" if malloc == "own" else "0",
-            "PYTHONPATH": str(ROOT),
+            "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")])),
             "TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor"),  # torch.compile reuses nothing from earlier
         }
-        if tunables:
-            environment["GLIBC_TUNABLES"] = tunables
+        if gpu:  # several processes share its memory
+            environment["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"
+        else:
+            environment |= {"JAX_PLATFORMS": "cpu", "CUDA_VISIBLE_DEVICES": ""}
+            if tunables:
+                environment["GLIBC_TUNABLES"] = tunables
         return Worker([str(python), "-m", self.module, str(folder), self.argument], environment)
 
 

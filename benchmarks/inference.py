@@ -11,7 +11,8 @@ and that tokenizer instead. CORPUS: a .jsonl(.zst) file with a "text" of prose p
 All do the same work: texts in, mean-pooled vectors of length one out, tokenising included. Each contender is its own
 process that reads the model, does the work twice, and then once per round, while the others wait. Ratios divide medians
 by the first contender's in the same rounds. With `--in-a-row N` a turn is N requests in a row, and the figure is per
-request; without it, every request follows a pause. The cosine is the smallest over all texts, to `st`'s vectors.
+request; without it, every request follows a pause. The cosine is the smallest over all texts, to `st`'s vectors (or
+`torch`'s).
 
 ours              TextEmbedding: packed rows, a device for each core; -one-device: one for all of them; -buckets: texts
                   padded to lengths that are powers of two
@@ -28,6 +29,7 @@ import json
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -54,16 +56,16 @@ CONTENDERS = {
     "flax": Contender(f"{_RIVALS}.flax_encode", "float32", "kept", "flax"),
     "flax-bfloat16": Contender(f"{_RIVALS}.flax_encode", "bfloat16", "kept", "flax"),
 }
-REFERENCE = "st"
+REFERENCES = ("st", "torch")  # the first of them that runs
 
 
-def start_all(names: list[str], folder: Path) -> dict[str, Worker]:
+def start_all(names: list[str], folder: Path, gpu: bool) -> dict[str, Worker]:
     workers = {}
     for name in names:
         print(f"starting {name}", file=sys.stderr, flush=True)
         contender = CONTENDERS[name]
         try:
-            workers[name] = contender.start(contender.malloc, folder)
+            workers[name] = contender.start(contender.malloc, folder, gpu)
         except RuntimeError as error:
             print(f"  {name} skipped: {error}", flush=True)
     return workers
@@ -74,26 +76,33 @@ def vectors_of(name: str, folder: Path) -> np.ndarray:
     return np.load(folder / f"vectors-{contender.module.rsplit('.', 1)[-1]}-{contender.argument}.npy")
 
 
-def compare(workload: str, names: list[str], rounds: int, in_a_row: int, folder: Path) -> None:
+def compare(
+    workload: str, names: list[str], rounds: int, in_a_row: int, folder: Path, gpu: bool = False
+) -> list[dict[str, Any]]:
+    """Print the figures of the contenders, and return those that finished, milliseconds a request."""
     texts = json.loads((folder / "texts.json").read_text())
     print(f"{workload}: {len(texts):,} texts, {rounds} rounds", flush=True)
-    workers = start_all(names, folder)
+    workers = start_all(names, folder, gpu)
+    reference = next((name for name in REFERENCES if name in workers), None)
     take_turns(list(workers.values()), rounds, in_a_row)
     first = next(iter(workers.values())).medians()
     print(f"  {'':23s} {'wall':>13s}  ratio {'CPU':>13s}  ratio   ready in   least cosine")
+    found = []
     for name, worker in workers.items():
         if worker.failure:
             print(f"  {name:23s} ended early: {worker.failure}")
             continue
         figures, cosine = worker.medians(), float("nan")
-        if REFERENCE in workers:
-            mine, theirs = vectors_of(name, folder), vectors_of(REFERENCE, folder)
+        if reference:
+            mine, theirs = vectors_of(name, folder), vectors_of(reference, folder)
             products = (mine * theirs).sum(axis=1)
             cosine = (products / np.linalg.norm(mine, axis=1) / np.linalg.norm(theirs, axis=1)).min()
         pairs = ((figures.wall_ms, first.wall_ms), (figures.cpu_ms, first.cpu_ms))
         both = " ".join(f"{mine:10,.2f} ms {mine / firsts:6.2f}" for mine, firsts in pairs)
         print(f"  {name:23s} {both} {worker.facts['ready_in']:8.1f} s   {cosine:.6f}", flush=True)
+        found.append({"contender": name, "ms": figures.wall_ms, "cpu_ms": figures.cpu_ms, "cosine": float(cosine)})
         worker.stop()
+    return found
 
 
 def main() -> None:
@@ -117,7 +126,7 @@ def main() -> None:
             folder = Path(place) / workload
             folder.mkdir()
             if options.shape == "base":
-                write_base_shape(folder / "model", options.model)
+                write_base_shape(folder / "model", tokenizer)
             else:
                 copy_for_all(options.model, folder / "model")
             if workload == "mixed":

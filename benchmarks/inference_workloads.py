@@ -11,46 +11,21 @@ import numpy as np
 from bert_jax.config import BertConfig
 from bert_jax.data.text.lines import read_lines
 from bert_jax.data.tokenizer.tokenizer import Tokenizer
-from bert_jax.formats.load import load_tokenizer
 from bert_jax.formats.write import save_pretrained
 from bert_jax.model.heads import HEADS
 
 LONGEST = 512  # tokens of the longest text; longer sentences are skipped
 FIXED = {"1x16": (1, 16), "1x128": (1, 128), "32x128": (32, 128)}
+COMMON = re.findall(
+    "[a-z]+", "the of and in to was is for as on with by he at from his that an were are which or it be has"
+)
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+(?=[A-Z])")
 
 
 def fixed_texts(rows: int, length: int, tokenizer: Tokenizer) -> list[str]:
     """Texts of exactly `length` tokens, [CLS] and [SEP] counted: common words of one token each."""
-    words = [
-        "the",
-        "of",
-        "and",
-        "in",
-        "to",
-        "was",
-        "is",
-        "for",
-        "as",
-        "on",
-        "with",
-        "by",
-        "he",
-        "at",
-        "from",
-        "his",
-        "that",
-        "an",
-        "were",
-        "are",
-        "which",
-        "or",
-        "it",
-        "be",
-        "has",
-    ]
     rng = np.random.default_rng(0)
-    texts = [" ".join(rng.choice(words, length - 2)) for _ in range(rows)]
+    texts = [" ".join(rng.choice(COMMON, length - 2)) for _ in range(rows)]
     assert tokenizer(texts)["input_ids"].shape == (rows, length)
     return texts
 
@@ -73,12 +48,11 @@ def mixed_texts(count: int, corpus: Path, tokenizer: Tokenizer) -> list[str]:
     return [texts[i] for i in rng.permutation(len(texts))]
 
 
-def write_base_shape(folder: Path, like: str) -> Path:
-    """Write a BERT-base of random weights with that model's tokenizer as a folder that sentence-transformers reads."""
+def write_base_shape(folder: Path, tokenizer: Tokenizer, config: BertConfig | None = None) -> Path:
+    """Write a model of random weights, a BERT-base by default, as a folder that sentence-transformers reads."""
     from bert_jax.formats.sentence_transformers import write_modules
 
-    config, tokenizer = BertConfig.preset("base-uncased"), load_tokenizer(like)
-    assert tokenizer is not None
+    config = config or BertConfig.preset("base-uncased")
     params = HEADS["encoder"](config).init(jax.random.key(0), np.zeros((1, 1), np.int32))["params"]
     path = save_pretrained(folder, config, jax.device_get(params), tokenizer, head="encoder")
     write_modules(path, "mean+normalize", config.hidden_size, LONGEST)

@@ -14,32 +14,53 @@ from bert_jax.model.heads import BertForPreTraining
 from bert_jax.runtime.cpu import keep_freed_memory
 from bert_jax.training.objectives import Pretraining
 from bert_jax.training.optimizer import OptimizerConfig, make_optimizer, make_schedule
-from bert_jax.training.sharding import MeshConfig, fused_loss_on, make_mesh
-from bert_jax.training.step import abstract_state, compile_train_step, init_state
+from bert_jax.training.sharding import MeshConfig, batch_shardings, fused_loss_on, make_mesh
+from bert_jax.training.step import TrainState, abstract_state, compile_train_step, init_state
+
+
+class StepProgram:
+    """Our step for one batch, traced; `compile` it before `run`. Set malloc before making one: JAX starts here."""
+
+    def __init__(self, config: BertConfig, batch: dict[str, np.ndarray], fused: bool = True):
+        recipe = OptimizerConfig(warmup_steps=0, total_steps=1_000)
+        self._model, self._tx = BertForPreTraining(config), make_optimizer(recipe)
+        self._mesh = make_mesh(MeshConfig(), jax.devices()[:1])
+        self._key = jax.random.key(0)
+        self._objective = Pretraining(fused_loss_on(self._mesh) if fused else None)
+        self._batch: Any = batch
+        start = time.perf_counter()
+        step = compile_train_step(self._model, self._tx, make_schedule(recipe), self._mesh, objective=self._objective)
+        state = abstract_state(self._model, self._tx, mesh=self._mesh)
+        self._lowered = step.lower(state, batch, self._key, self._objective)
+        self.tracing_seconds = time.perf_counter() - start
+
+    def compile(self) -> None:
+        start, cpu = time.perf_counter(), time.process_time()
+        self.compiled: Any = self._lowered.compile()
+        self.compile_seconds, self.compile_cpu_seconds = time.perf_counter() - start, time.process_time() - cpu
+        self.memory = self.compiled.memory_analysis()
+
+    def new_state(self) -> TrainState:
+        return init_state(self._key, self._model, self._tx, mesh=self._mesh)
+
+    def keep_batch_on_device(self) -> None:
+        self._batch = jax.device_put(self._batch, batch_shardings(self._mesh))
+
+    def run(self, state: TrainState) -> tuple[TrainState, dict[str, jax.Array]]:
+        """The next state and the metrics, which need not be ready; `state` cannot be used again."""
+        return self.compiled(state, self._batch, self._key, self._objective)
 
 
 class OurStep:
-    """A compiled step with its own state. Set malloc before making one: JAX starts here."""
+    """A compiled step with a state of its own."""
 
     def __init__(self, config: BertConfig, batch: dict[str, np.ndarray], fused: bool = True):
-        self.key = jax.random.key(0)
-        recipe = OptimizerConfig(warmup_steps=0, total_steps=1_000)
-        model, tx = BertForPreTraining(config), make_optimizer(recipe)
-        mesh = make_mesh(MeshConfig(), jax.devices()[:1])
-        self.objective = Pretraining(fused_loss_on(mesh) if fused else None)
-        self.batch = batch
-        start = time.perf_counter()
-        step = compile_train_step(model, tx, make_schedule(recipe), mesh, objective=self.objective)
-        lowered = step.lower(abstract_state(model, tx, mesh=mesh), batch, self.key, self.objective)
-        traced, cpu = time.perf_counter(), time.process_time()
-        self.step: Any = lowered.compile()
-        self.tracing_seconds, self.compile_seconds = traced - start, time.perf_counter() - traced
-        self.compile_cpu_seconds = time.process_time() - cpu
-        self.temporary_bytes = self.step.memory_analysis().temp_size_in_bytes
-        self.state = init_state(self.key, model, tx, mesh=mesh)
+        self.program = StepProgram(config, batch, fused)
+        self.program.compile()
+        self.state = self.program.new_state()
 
     def run(self) -> None:
-        self.state, metrics = self.step(self.state, self.batch, self.key, self.objective)
+        self.state, metrics = self.program.run(self.state)
         jax.block_until_ready((self.state, metrics))
 
 
@@ -52,7 +73,7 @@ def main() -> None:
     start = time.perf_counter()
     step.run()
     first = time.perf_counter() - start
-    serve(step.run, ready_in=step.tracing_seconds + step.compile_seconds + first)
+    serve(step.run, ready_in=step.program.tracing_seconds + step.program.compile_seconds + first)
 
 
 if __name__ == "__main__":

@@ -76,7 +76,7 @@ def main() -> None:
         base = np.median(variants[0].seconds, axis=0)[0]
         for variant in variants:
             cpu, wall = np.median(variant.seconds, axis=0)
-            memory = variant.step.temporary_bytes / 1e6
+            memory = variant.step.program.memory.temp_size_in_bytes / 1e6
             print(
                 f"  {variant.name:27s} CPU {cpu * 1e3:7,.0f} ms  wall {wall * 1e3:7,.0f} ms"
                 f"  CPU ratio {cpu / base:.2f}  temporaries {memory:,.0f} MB"

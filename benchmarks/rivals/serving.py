@@ -15,13 +15,15 @@ def write_vectors(folder: Path, vectors: np.ndarray) -> None:
     np.save(folder / f"vectors-{Path(sys.argv[0]).stem}-{sys.argv[2]}.npy", vectors)
 
 
-def serve(step: Callable[[], object], **facts: float) -> None:
+def serve(step: Callable[[], object], finish: Callable[[], object] = lambda: None, **facts: float) -> None:
     """Do a step, print READY with `facts` as JSON; then, for each line, do as many steps as it says and print figures.
 
-    `step` returns when its results are ready. The figures are means per step: wall milliseconds, CPU milliseconds over
+    The results of `step` are ready when it returns, or when `finish` does, which is called after the last of several
+    steps. The figures are means per step: wall milliseconds, CPU milliseconds over
     all threads, minor page faults; and the peak memory in MB so far.
     """
     step()
+    finish()
     print("READY", json.dumps(facts), flush=True)
     for line in sys.stdin:
         times = int(line)
@@ -29,6 +31,7 @@ def serve(step: Callable[[], object], **facts: float) -> None:
         cpu, wall = time.process_time(), time.perf_counter()
         for _ in range(times):
             step()
+        finish()
         wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
         usage = resource.getrusage(resource.RUSAGE_SELF)
         each = [1e3 * wall / times, 1e3 * cpu / times, (usage.ru_minflt - faults) / times]

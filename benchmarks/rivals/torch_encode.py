@@ -2,7 +2,8 @@
 
     python -m benchmarks.rivals.torch_encode FOLDER {float32,bfloat16}[-compile]
 
-`-compile` uses torch.compile and pads lengths to multiples of 32, so that few shapes are compiled.
+`-compile` uses torch.compile and pads lengths to multiples of 32, so that few shapes are compiled. On a GPU, if torch
+sees one.
 """
 
 import json
@@ -21,11 +22,12 @@ ROWS = 32
 
 def main() -> None:
     folder, (dtype, _, compiled) = Path(sys.argv[1]), sys.argv[2].partition("-")
+    device = "cuda" if torch.cuda.is_available() else "cpu"
     start = time.perf_counter()
     texts = json.loads((folder / "texts.json").read_text())
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder / "model")
     loaded = transformers.AutoModel.from_pretrained(folder / "model", attn_implementation="sdpa")
-    model = loaded.to(getattr(torch, dtype)).eval()
+    model = loaded.to(device, getattr(torch, dtype)).eval()
     if compiled:
         model = torch.compile(model, dynamic=False)
     multiple = 32 if compiled and len(texts) > 1 else None
@@ -39,11 +41,11 @@ def main() -> None:
             inputs = tokenizer(
                 [texts[i] for i in rows],
                 padding=True, truncation=True, max_length=512, pad_to_multiple_of=multiple, return_tensors="pt",
-            )  # fmt: skip
+            ).to(device)  # fmt: skip
             hidden = model(**inputs).last_hidden_state.float()
             mask = inputs["attention_mask"][..., None].float()
             vectors = (hidden * mask).sum(1) / mask.sum(1)
-            found[rows] = torch.nn.functional.normalize(vectors, dim=-1).numpy()
+            found[rows] = torch.nn.functional.normalize(vectors, dim=-1).cpu().numpy()
         return found
 
     vectors = encode()

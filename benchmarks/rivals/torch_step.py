@@ -4,7 +4,8 @@
 
 `users`: the library's defaults in float32, logits at all positions, the fused AdamW that its Trainer takes; nothing
 compiled. `best`: only the predicted positions go into the masked-LM head, bfloat16 by autocast, SDPA, torch.compile,
-fused AdamW. `uncompiled`: the same without torch.compile, which on some sizes is the faster one.
+fused AdamW. `uncompiled`: the same without torch.compile, which on some sizes is the faster one. On a GPU, if torch
+sees one.
 
 FOLDER: config.json and batch.npz of benchmarks/train_step.py.
 """
@@ -26,14 +27,17 @@ def main() -> None:
     folder, mode = Path(sys.argv[1]), sys.argv[2]
     torch.manual_seed(0)
     torch.set_num_threads(len(os.sched_getaffinity(0)))
-    model = BertForPreTraining(BertConfig.from_json_file(folder / "config.json"))
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    model = BertForPreTraining(BertConfig.from_json_file(folder / "config.json")).to(device)
     model.train()
     assert model.config._attn_implementation == "sdpa"
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, weight_decay=0.01, fused=True)
 
-    batch = {name: torch.from_numpy(array.astype(np.int64)) for name, array in np.load(folder / "batch.npz").items()}
+    arrays = np.load(folder / "batch.npz")
+    batch = {name: torch.from_numpy(array.astype(np.int64)).to(device) for name, array in arrays.items()}
     inputs = {name: batch[name] for name in ("input_ids", "token_type_ids", "attention_mask")}
-    positions, labels = batch["mlm_positions"], batch["mlm_labels"]
+    positions = batch["mlm_positions"]
+    labels = batch["mlm_labels"].masked_fill(batch["mlm_weights"] == 0, -100)
     everywhere = torch.full_like(batch["input_ids"], -100).scatter_(1, positions, labels)
 
     def all_positions() -> torch.Tensor:
@@ -55,15 +59,21 @@ def main() -> None:
 
     def step() -> None:
         optimizer.zero_grad(set_to_none=True)
-        bfloat16 = torch.autocast("cpu", dtype=torch.bfloat16)
+        bfloat16 = torch.autocast(device, dtype=torch.bfloat16)
         with contextlib.nullcontext() if mode == "users" else bfloat16:
             loss = loss_of()
         loss.backward()
         optimizer.step()
 
+    def finish() -> None:
+        if device == "cuda":
+            torch.cuda.synchronize()
+
     start = time.perf_counter()
     step()
-    serve(step, ready_in=time.perf_counter() - start)
+    finish()
+    peak = torch.cuda.max_memory_allocated() if device == "cuda" else 0
+    serve(step, finish, ready_in=time.perf_counter() - start, device_bytes=peak)
 
 
 if __name__ == "__main__":
