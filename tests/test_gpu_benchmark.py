@@ -44,7 +44,7 @@ def test_packed_rows_count_the_products_of_their_examples_alone(tmp_path):
     from benchmarks.gpu_parts.inputs import model_config
     from benchmarks.gpu_parts.steps import examples_of, speeds
 
-    packed = PackedBatches(prepare(tmp_path / "data"), batch_size=8, max_seq_length=L).batch(0)
+    packed = PackedBatches(prepare(tmp_path / "data"), batch_size=64, max_seq_length=L).batch(0)
     alone = unpacked(packed)
     assert packed["sequence_ids"].max() > 1
     for found, expected in zip(examples_of(packed), examples_of(alone), strict=True):

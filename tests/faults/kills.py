@@ -45,6 +45,7 @@ def get_config():
         log_every=3, eval_every=11, eval_batches=2, save_every=SAVE, keep=2, packing="no",
     )
 """
+PACKED = ("packing=yes", "phases=((64,8,33),(32,8,19))", "model.max_position_embeddings=64")
 FINETUNING = """
 from bert_jax.training.optimizer import OptimizerConfig
 from train.finetuning.recipe import FinetuneConfig
@@ -55,7 +56,7 @@ def get_config():
         batch=8, eval_batch=8, epochs=6, max_length=16, stride=8, log_every=3, eval_every=11, save_every=SAVE,
     )
 """
-PREPARE_OPTIONS = ("--vocab-size", "90", "--max-seq-length", "16,32", "--dupe-factor", "2", "--held-out", "0.1")
+PREPARE_OPTIONS = ("--vocab-size", "90", "--max-seq-length", "16,32,64", "--dupe-factor", "2", "--held-out", "0.1")
 
 # What is killed, how often a program calls it in one start (about), and in which ways.
 TRAINING_POINTS = {
@@ -229,7 +230,7 @@ def killed_run(
             call = rng.randint(1, TRAINING_POINTS[at])
             when = rng.choice(["before", "after", rng.uniform(0, 0.03)])
             what, kill, seconds = f"when {at}", {"at": at, "call": call, "when": when}, None
-        code = killer.run(program, [*words, f"run={run}"], log, kill, seconds)
+        code = killer.run(_of(program), [*words, f"run={run}"], log, kill, seconds)
         case = f"{program}, kill {len(kills)} of {run.name}: {kill or seconds}"
         if code not in (0, -9):
             yield Outcome(f"{program}: SIGKILL {what}", f"the next start ended with code {code}", False, case)
@@ -238,7 +239,7 @@ def killed_run(
             kills.append((what, case))
         elif (run / "export").is_dir():
             break  # it ended before it came to that point
-    code = killer.run(program, [*words, f"run={run}"], log)
+    code = killer.run(_of(program), [*words, f"run={run}"], log)
     wrong = f"code {code}" if code else difference(result_of(run), wanted)
     lost = max(lost_steps(log), default=0)
     if wrong is None and lost > 2 * SAVE_EVERY:
@@ -246,6 +247,11 @@ def killed_run(
     for what, case in kills:
         ended = "resumed, equal" if wrong is None else "not equal"
         yield Outcome(f"{program}: SIGKILL {what}", ended, wrong is None, f"{case}: {wrong} (seeded; {run})")
+
+
+def _of(program: str) -> str:
+    """The program without what is said of it: "pretrain packed" is "pretrain"."""
+    return program.partition(" ")[0]
 
 
 def prepared(folder: Path) -> dict[str, str]:
@@ -277,7 +283,8 @@ def killed_prepare(
 
 
 def cases(seed: int, folder: Path, runs: int = 14) -> Iterator[Outcome]:
-    """`runs`: how often two runs of pretraining, one of fine-tuning, one sweep and one `train.prepare` are killed."""
+    """`runs`: how often two runs of pretraining (one packs), one of fine-tuning, one sweep and one `train.prepare` are
+    killed."""
     rng = random.Random(seed)
     write_inputs(folder)
     killer = Killer(folder)
@@ -290,6 +297,7 @@ def cases(seed: int, folder: Path, runs: int = 14) -> Iterator[Outcome]:
         tables = [f"train={folder / 'train.csv'}", f"dev={folder / 'dev.csv'}"]
         programs = {
             "pretrain": pretraining,
+            "pretrain packed": [*pretraining, *PACKED],
             "finetune": [*start, *tables],
             "sweep": [*start, *tables, "seeds=2", "learning_rates=(1e-2,1e-3)"],
         }
@@ -300,17 +308,15 @@ def cases(seed: int, folder: Path, runs: int = 14) -> Iterator[Outcome]:
                 run = straight / f"{name}-{program}" if name == "warm" else straight / program
                 log = straight / f"{run.name}.log"
                 log.parent.mkdir(exist_ok=True)
-                code = killer.run(program, [*words, f"run={run}"], log)
+                code = killer.run(_of(program), [*words, f"run={run}"], log)
                 if code:
                     raise RuntimeError(f"{program} ended with code {code}: {Path(f'{log}.out').read_text()}")
                 lengths[program] = os.times().elapsed - began
             wanted[program] = result_of(straight / program)
         data = prepared(folder / "data")
         for number in range(runs):
-            for program in ("pretrain", "pretrain", "finetune", "sweep"):
+            for program in ("pretrain", "pretrain packed", "finetune", "sweep"):
                 run = folder / f"{program}-{number}"
-                if run.exists():
-                    run = folder / f"{program}-{number}b"
                 words = programs[program]
                 yield from killed_run(killer, rng, program, words, run, wanted[program], lengths[program])
             yield from killed_prepare(killer, rng, text, folder / f"prepared-{number}", data)

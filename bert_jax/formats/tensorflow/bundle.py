@@ -14,7 +14,6 @@ import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-import google_crc32c
 import numpy as np
 
 from bert_jax.errors import UserError, quoted
@@ -33,7 +32,7 @@ from bert_jax.formats.tensorflow.entries import (
     slice_shape,
     stored_dtype,
 )
-from bert_jax.formats.tensorflow.table import MAGIC, mask, masked_crc32c, read_table, write_table
+from bert_jax.formats.tensorflow.table import MAGIC, crc32c, mask, masked_crc32c, read_table, write_table
 
 INDEX = ".index"
 _DATA_FILE = re.compile(r"\.data-\d{5}-of-\d{5}$")
@@ -289,7 +288,7 @@ class Tf1Checkpoint(Stored):
             return True  # the CRC of a string tensor is not that of its bytes
         crc, end = 0, entry.offset + entry.size
         for start in range(entry.offset, end, _CHUNK):
-            crc = google_crc32c.extend(crc, self._files[entry.shard].read(start, min(_CHUNK, end - start)))
+            crc = crc32c(self._files[entry.shard].read(start, min(_CHUNK, end - start)), crc)
         return mask(crc) == entry.masked_crc
 
     def _shard(self, entry: Entry) -> Path:

@@ -9,7 +9,6 @@ import struct
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-import google_crc32c
 import numpy as np
 
 from bert_jax.errors import quoted
@@ -66,7 +65,14 @@ def read_table(data: bytes) -> Iterator[tuple[bytes, bytes]]:
 
 def masked_crc32c(data: bytes | np.ndarray) -> int:
     """The CRC-32C of bytes, or of a C-contiguous array's bytes, masked as leveldb and TensorFlow store it."""
-    return mask(google_crc32c.value(data))
+    return mask(crc32c(data))
+
+
+def crc32c(data: bytes | np.ndarray, before: int = 0) -> int:
+    """The CRC-32C of bytes that follow others, whose CRC is `before`."""
+    import google_crc32c  # here, since every format imports this module, and only TensorFlow's files have such sums
+
+    return google_crc32c.extend(before, data)
 
 
 def mask(crc: int) -> int:

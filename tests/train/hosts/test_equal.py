@@ -46,12 +46,12 @@ def get_config() -> PretrainConfig:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory) -> Path:
-    """The recipe, and text prepared for both lengths: "data", and "more" with the same vocabulary."""
+    """The recipe, and text prepared for its lengths and a longer one: "data", and "more" with the same vocabulary."""
     from train.prepare import main
 
     folder = tmp_path_factory.mktemp("hosts")
     (folder / "recipe.py").write_text(RECIPE)
-    options = ["--max-seq-length", "16,24", "--vocab-size", "45", "--held-out", "0.3", "--dupe-factor", "2"]
+    options = ["--max-seq-length", "16,24,40", "--vocab-size", "45", "--held-out", "0.3", "--dupe-factor", "2"]
     text = str(write_text(folder / "text.txt", documents=80))
     assert main([text, "--output", str(folder / "data"), *options, "--workers", "1"]) in (0, None)
     options[2:4] = ["--vocab", str(folder / "data")]
@@ -117,6 +117,7 @@ DATA = ["mesh.data=4", "accumulation=2"]
 OTHER_MESH = ["mesh.data=2", "mesh.fsdp=2", "accumulation=2", "allow_change=mesh"]
 MIXED = ["data_shares=((3, 1), (1, 2))", "tokens_per_device=48"]
 FORECAST = ["configs/tiny.py", "model.num_hidden_layers=1", "phases=((16, 16, 10),)", "optimizer.warmup_steps=2"]
+PACKED = ["packing=yes", "phases=((40,20,25),)", "model.max_position_embeddings=40"]  # 16 rows have 20 examples
 CLASSIFY = ["epochs=2", "eval_every=8", "log_every=1", "model.dtype=float32"]
 
 
@@ -138,9 +139,10 @@ def tables(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def one(folder: Path, tables: Path) -> dict[str, dict[str, Any]]:
-    """The runs of one process, with four devices, of the mixture with two; "… resumed" have step 25 alone."""
+    """The runs of one process, with four devices, of packed rows with one, of the mixture with two; "… resumed" have step 25 alone."""
     reports = {
         "one": here(4, pretrain(folder, "one", *DATA)),
+        "packed": here(1, pretrain(folder, "one packed", "accumulation=2", *PACKED)),
         "classify": here(4, finetune(tables, "one", *CLASSIFY)),
         "mixed": here(2, pretrain(folder, "one mixed", f"data={folder / 'data'},{folder / 'more'}", *MIXED)),
     }
@@ -162,6 +164,7 @@ def pod(folder: Path, tables: Path, one: dict, storage: dict[str, str]) -> dict[
     programs = {
         "pod": pretrain(folder, "pod", *DATA),
         "resumed": pretrain(folder, "one resumed", *OTHER_MESH),
+        "packed": pretrain(folder, "pod packed", *DATA, *PACKED),
         "mixed": pretrain(folder, "pod mixed", *mixture),
         "mixed resumed": pretrain(folder, "one mixed resumed", *mixture, "allow_change=data"),
         "forecast": ["pretrain", *FORECAST, f"text={folder / 'text.txt'}", f"run={folder / 'forecast'}", "--dry-run"],
@@ -190,13 +193,26 @@ def test_each_process_makes_the_rows_of_its_devices_only(pod):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("of_pod", "of_one"), [("pod", "one"), ("mixed", "mixed")])
+@pytest.mark.parametrize(("of_pod", "of_one"), [("pod", "one"), ("packed", "packed"), ("mixed", "mixed")])
 def test_the_processes_make_the_rows_that_one_makes(pod, one, of_pod, of_one):
     """The same examples with the same masks at the same places of the same batches, each of them once."""
+    steps = 25 if of_one == "packed" else 50
     first, second = (report["made"]["train"] for report in pod[of_pod])
     assert not first.keys() & second.keys()
     assert first | second == one[of_one]["made"]["train"]
-    assert len(first) == len(second) == 50 * 16 // 2
+    assert len(first) == len(second) == steps * 16 // 2
+
+
+@pytest.mark.slow
+def test_packed_rows_train_as_in_one_process(folder: Path, pod):
+    """Two processes with two devices each, in two parts, beside one device: what shares a row stays together."""
+    assert [report["code"] for report in pod["packed"]] == [0, 0]
+    assert_equal_runs(folder / "pod packed", folder / "one packed")
+    assert len(rows_of(folder / "pod packed", "train")) == 25
+    ((length, examples_a_row),) = json.loads((folder / "pod packed/config.json").read_text())["packed"]
+    assert length == 40 and examples_a_row > 1.2, "the test needs rows with several examples"
+    shares = [[row["padding_share"] for row in rows_of(folder / f"{side} packed", "train")] for side in ("pod", "one")]
+    assert shares[0] == pytest.approx(shares[1])
 
 
 @pytest.mark.slow
