@@ -1,6 +1,7 @@
 """Sharding: the mesh, the table from parameter path to PartitionSpec, shardings of any tree, sharded batches."""
 
 import collections
+import functools
 import math
 import re
 from collections.abc import Callable, Sequence
@@ -239,19 +240,20 @@ def constrain_activations(mesh: Mesh) -> Callable[[jax.Array], jax.Array]:
     return lambda x_BLD: jax.lax.with_sharding_constraint(x_BLD, rows)
 
 
-def gather_under_fsdp(mesh: Mesh) -> Callable[[Any], Any]:
+def gather_under_fsdp(mesh: Mesh, dtype: DTypeLike = np.float32) -> Callable[[Any], Any]:
     """A function for `train_step(..., use_params=...)`, from the stored parameters to those that the step uses.
 
     Under fsdp it gathers each parameter before its use. So the backward pass sums each gradient and then splits it into
     the parameter's layout (a reduce-scatter). Without it the compiler compares sizes: if the weights are larger than
     the activations, it gathers the activations of the global batch on every device instead.
 
-    If the mesh `splits_rows`, the function is for use on a device's own pieces, within `own_rows`.
+    If the mesh `splits_rows`, the function is for use on a device's own pieces, within `own_rows`; matrices then travel
+    as `dtype`, and gradients are summed in float32.
     """
 
     def use(params: Any) -> Any:
         if splits_rows(mesh):
-            whole = gather(params, mesh, "fsdp")
+            whole = gather(params, mesh, "fsdp", dtype)
         else:
             stored = state_shardings(params, mesh)
             used = jax.tree.map(lambda sharding: NamedSharding(mesh, _without_fsdp(sharding.spec)), stored)
@@ -264,17 +266,34 @@ def gather_under_fsdp(mesh: Mesh) -> Callable[[Any], Any]:
 def gather(pieces: Any, mesh: Mesh, axis: str, dtype: DTypeLike = np.float32) -> Any:
     """A tree of a device's own pieces, put together over the mesh axis "zero", and then "fsdp", within `own_rows`.
 
-    `dtype`: the type in which matrices travel; all else travels as it is, and nothing changes its type.
+    `dtype`: the type in which matrices travel; all else travels as it is, and nothing changes its type. The backward
+    pass adds up the gradients of all devices in their own type, float32, and leaves each device its piece.
     """
 
     def of_leaf(path: Any, piece: jax.Array) -> jax.Array:
         place = place_of(axis, path_string(path), mesh)
         if place is None:
             return piece
-        travels = piece.astype(dtype) if piece.ndim > 1 else piece
-        return jax.lax.all_gather(travels, axis, axis=place, tiled=True).astype(piece.dtype)
+        return _gathered(axis, place, np.dtype(dtype) if piece.ndim > 1 else piece.dtype, piece)
 
     return jax.tree_util.tree_map_with_path(of_leaf, pieces)
+
+
+# Plain autodiff would add up the gradients in the type in which the pieces travel.
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1, 2))
+def _gathered(axis: str, place: int, dtype: np.dtype, piece: jax.Array) -> jax.Array:
+    return jax.lax.all_gather(piece.astype(dtype), axis, axis=place, tiled=True).astype(piece.dtype)
+
+
+def _gathered_forward(axis: str, place: int, dtype: np.dtype, piece: jax.Array) -> tuple[jax.Array, None]:
+    return _gathered(axis, place, dtype, piece), None
+
+
+def _gathered_backward(axis: str, place: int, dtype: np.dtype, _: None, gradient: jax.Array) -> tuple[jax.Array]:
+    return (jax.lax.psum_scatter(gradient, axis, scatter_dimension=place, tiled=True),)
+
+
+_gathered.defvjp(_gathered_forward, _gathered_backward)
 
 
 def place_of(axis: str, path: str, mesh: Mesh) -> int | None:

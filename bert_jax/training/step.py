@@ -281,7 +281,7 @@ def compile_train_step(
         return step(
             *(state, batch, key, *objective),
             model=used,
-            use_params=gather_under_fsdp(mesh),
+            use_params=gather_under_fsdp(mesh, model.config.dtype),
             over_rows=sum_gradients(mesh, model.config.dtype),
         )
 

@@ -554,9 +554,10 @@ def test_each_gradient_is_added_up_once_and_not_in_every_part(ran):
 
 
 @pytest.mark.slow
-def test_zero_gathers_matrices_in_the_type_of_the_products_and_sums_gradients_in_float32():
+@pytest.mark.parametrize("layout", [Layout(zero=4), Layout(fsdp=4)], ids=lambda layout: layout.name)
+def test_matrices_are_gathered_in_the_type_of_the_products_and_gradients_summed_in_float32(layout: Layout):
     """In the program before compilation: XLA's CPU compiler has no bfloat16 collectives."""
-    mesh, model = Layout(zero=4).mesh, BertForPreTraining(CONFIG.replace(dtype="bfloat16"))
+    mesh, model = layout.mesh, BertForPreTraining(CONFIG.replace(dtype="bfloat16"))
     step = compile_train_step(model, TX, SCHEDULE, mesh)
     text = step.lower(abstract_state(model, TX, mesh=mesh), make_batch(), KEY).as_text()
     results = {

@@ -311,4 +311,12 @@ MUTANTS: tuple[Mutant, ...] = (
         "devices share their dropout masks",
         (f"{OF_SHARDING}::test_no_two_rows_share_a_dropout_mask_whichever_devices_have_them",),
     ),
+    Mutant(
+        SHARDING,
+        "return (jax.lax.psum_scatter(gradient, axis, scatter_dimension=place, tiled=True),)",
+        "narrow = jax.lax.psum_scatter(gradient.astype(dtype), axis, scatter_dimension=place, tiled=True)\n"
+        "    return (narrow.astype(gradient.dtype),)",
+        "fsdp adds up gradients in bfloat16",
+        (f"{OF_SHARDING}::test_matrices_are_gathered_in_the_type_of_the_products_and_gradients_summed_in_float32",),
+    ),
 )
