@@ -314,8 +314,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         SHARDING,
         "return (jax.lax.psum_scatter(gradient, axis, scatter_dimension=place, tiled=True),)",
-        "narrow = jax.lax.psum_scatter(gradient.astype(dtype), axis, scatter_dimension=place, tiled=True)\n"
-        "    return (narrow.astype(gradient.dtype),)",
+        "return (jax.lax.psum_scatter(gradient.astype(dtype), axis, scatter_dimension=place, tiled=True).astype('f'),)",
         "fsdp adds up gradients in bfloat16",
         (f"{OF_SHARDING}::test_matrices_are_gathered_in_the_type_of_the_products_and_gradients_summed_in_float32",),
     ),
