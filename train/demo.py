@@ -20,7 +20,7 @@ from rich.table import Table
 from bert_jax.cli.program import command_line
 from bert_jax.errors import UserError
 from bert_jax.files import read_json_lines
-from train.run.stopping import run_program
+from train.run.stopping import EXIT_DONE, run_program
 
 _NOT_PROSE_FOLDERS = {
     "test",
@@ -123,6 +123,9 @@ TEXTS = (
 
 def main(argv: list[str]) -> int:
     """Writes the corpus, learns a vocabulary, makes examples, trains, and prints a report on stdout."""
+    if argv in (["-h"], ["--help"]):
+        print(__doc__)
+        return EXIT_DONE
     if argv:
         raise UserError(f"{argv[0]}: the demo takes no arguments; python -m train.pretrain does")
     from train.pretrain import main as pretrain

@@ -122,7 +122,7 @@ class FinetuningJob(ModelJob):
         baselines = {f"baseline_{name}": value for name, value in self._baselines.items()}
         log.record("eval", step, found | baselines | {"best": is_best})  # before the export: its card has the scores
         if is_best:
-            self.best.put(state.params, step, log)
+            self.best.put(to_host(state.params), step, log)
         return self._is_over()
 
     def _is_over(self) -> bool:
@@ -222,8 +222,8 @@ class BestModel:
         self._waiting: tuple[Any, int] | None = None
 
     def put(self, params: Any, step: int, log: Log) -> None:
-        """Writes the model of this step, or says why not; all processes call it."""
-        self._waiting = to_host(params), step
+        """Writes the model of this step, its parameters on the host, or says why not; all processes call it."""
+        self._waiting = params, step
         try:
             self.write()
         except OSError as error:

@@ -40,7 +40,10 @@ def run_program(main: Callable[[list[str]], int]) -> NoReturn:
         os._exit(code)
 
     atexit.register(end)  # the first to be registered is the last to be called, when all threads have ended
-    code = exit_code(main, sys.argv[1:])
+    try:
+        code = exit_code(main, sys.argv[1:])
+    except SystemExit as error:  # --help, and errors that are told already
+        code = error.code if isinstance(error.code, int) else EXIT_BUG
     sys.exit(code)
 
 

@@ -85,6 +85,14 @@ def test_a_program_ends_with_the_code_of_its_row(code: int, stdout: str):
     )
 
 
+@pytest.mark.parametrize(("words", "code"), [(["--help"], 0), ([], 2)])
+def test_help_is_no_error_and_no_words_are_one(words: list[str], code: int):
+    assert (
+        subprocess.run([sys.executable, "-m", "train.pretrain", *words], cwd=ROOT, capture_output=True).returncode
+        == code
+    )
+
+
 @pytest.mark.parametrize("code", [0, 3, 75])
 def test_a_reader_that_has_left_does_not_change_the_code(code: int):
     program = [sys.executable, "-c", PROGRAM, str(code)]
