@@ -22,7 +22,8 @@ HIDDEN_ACTS = (
 
 DTYPES = ("float32", "bfloat16")
 REMAT_POLICIES = ("none", "full", "dots")
-COMPUTE_FIELDS = ("dtype", "activation_dtype", "remat")
+ATTENTIONS = ("auto", "xla", "kernel", "cudnn")
+COMPUTE_FIELDS = ("dtype", "activation_dtype", "remat", "attention")
 
 # Hugging Face's model type -> the family whose computation it uses.
 FAMILY_OF = {
@@ -72,6 +73,8 @@ class BertConfig(ShownConfig):
             float32 on a CPU and `dtype` on accelerators.
         remat: what the backward pass recomputes: "none", "full" (each layer), "dots" (everything except the products
             with weights).
+        attention: what computes attention, one of `ATTENTIONS`: "xla" (plain operations), "kernel" (TPUs), "cudnn"
+            (NVIDIA GPUs), or "auto", the best of these for each call (see `model/attention_choice.py`).
         model_type: a key of `FAMILY_OF`.
         embedding_size: E, width of the embeddings in ALBERT; None means `hidden_size`.
         num_hidden_groups: ALBERT: number of groups of layers, each with its own parameters; None means 1.
@@ -113,6 +116,7 @@ class BertConfig(ShownConfig):
     dtype: str = "float32"
     activation_dtype: str | None = None
     remat: str = "none"
+    attention: str = "auto"
     model_type: str = "bert"
     embedding_size: int | None = None
     num_hidden_groups: int | None = None
@@ -280,6 +284,7 @@ _CHOICES: dict[str, tuple[str | None, ...]] = {
     "dtype": DTYPES,
     "activation_dtype": (*DTYPES, None),
     "remat": REMAT_POLICIES,
+    "attention": ATTENTIONS,
     "model_type": tuple(FAMILY_OF),
     "position_embedding_type": POSITION_EMBEDDING_TYPES,
     "problem_type": (*PROBLEM_TYPES, None),

@@ -13,8 +13,19 @@ from jax.typing import DTypeLike
 
 from bert_jax.config import BertConfig
 from bert_jax.errors import UserError
+from bert_jax.model import attention_cudnn, attention_kernel
+from bert_jax.model.attention_choice import Call, choose
 from bert_jax.model.embeddings import look_up
-from bert_jax.model.layers import Dense, DropoutKey, LayerNorm, dropout, product, stream_dtype, weight_init
+from bert_jax.model.layers import (
+    Dense,
+    DropoutKey,
+    LayerNorm,
+    dropout,
+    product,
+    stream_dtype,
+    target_platform,
+    weight_init,
+)
 
 # The numbers of the dropout sites within one attention module (see `layers.dropout`).
 PROBABILITIES_SITE, OUTPUT_SITE = 0, 1
@@ -52,11 +63,36 @@ def causal_mask(length: int, key_length: int, past: Array | int = 0) -> Array:
     return (jnp.arange(key_length) <= past + jnp.arange(length)[:, None])[None, None]
 
 
+@struct.dataclass
+class Sequences:
+    """The mask of rows in which a query attends to all tokens, or to those of its own sequence.
+
+    Attributes:
+        keys: int32 [B, M], the number of each key's sequence, 0 for padding.
+        queries: int32 [B, L], that of each query's; None: each query attends to all keys but padding.
+    """
+
+    keys: Array
+    queries: Array | None = None
+
+    def pairs(self) -> Array:
+        """The same as a boolean mask, [B, 1, 1, M] or [B, 1, L, M], True = attend."""
+        if self.queries is None:
+            return (self.keys > 0)[:, None, None, :]
+        return (self.queries[:, :, None] == self.keys[:, None, :])[:, None]
+
+    def numbers(self) -> tuple[Array, Array]:
+        """The same as int32 [B, M] of queries and of keys; a query attends to the keys with its number; L = M."""
+        if self.queries is None:
+            return jnp.ones_like(self.keys), (self.keys > 0).astype(jnp.int32)
+        return self.queries, self.keys
+
+
 def dot_product_attention(
     q_BLHK: Array,
     k_BMHK: Array,
     v_BMHK: Array,
-    mask: Array | None = None,
+    mask: Array | Sequences | None = None,
     *,
     relative_BHLM: Array | None = None,
     head_mask_H: Array | None = None,
@@ -65,6 +101,7 @@ def dot_product_attention(
     dtype: DTypeLike = jnp.float32,
     out_dtype: DTypeLike = jnp.float32,
     return_probabilities: bool = False,
+    attention: str = "xla",
 ) -> tuple[Array, Array | None]:
     """softmax(q kᵀ / √K) v, with BERT's dropout on the probabilities (https://arxiv.org/abs/1706.03762, 3.2.1).
 
@@ -73,23 +110,56 @@ def dot_product_attention(
 
     Args:
         q_BLHK, k_BMHK, v_BMHK: queries, keys, values of any float type.
-        mask: boolean, broadcast against [B, H, L, M]; True = attend.
+        mask: boolean, broadcast against [B, H, L, M]; True = attend. Or the sequences of the rows.
         relative_BHLM: result of `relative_scores`; added to q kᵀ before the division.
         head_mask_H: [H]; multiplies the probabilities of each head after dropout (1 keep, 0 drop).
         dropout_rate, dropout_key: see `layers.dropout`; the probabilities are not renormalised after dropout.
         dtype: type of the products' operands. Scores and softmax are always float32.
         out_dtype: type of the context.
         return_probabilities: also return the probabilities that multiply v.
+        attention: who computes it, one of `config.ATTENTIONS`; "xla" is what follows here (see `attention_choice`).
 
     Returns:
         context [B, L, H, K], and float32 probabilities [B, H, L, M] or None.
 
     Raises:
-        UserError: the shapes of queries, keys and values do not match.
+        UserError: the shapes of queries, keys and values do not match, or `attention` cannot compute this.
     """
     if q_BLHK.shape[-2:] != k_BMHK.shape[-2:] or k_BMHK.shape != v_BMHK.shape:
         shapes = f"{q_BLHK.shape}, {k_BMHK.shape} and {v_BMHK.shape}"
         raise UserError(f"query, key and value have shapes {shapes}; expected [B, L, H, K] and twice [B, M, H, K]")
+    asked_for = {
+        "relative positions": relative_BHLM is not None,
+        "a mask of heads": head_mask_H is not None,
+        "attention probabilities to return": return_probabilities,
+    }
+    call = Call(
+        length=q_BLHK.shape[1],
+        key_length=k_BMHK.shape[1],
+        head_size=q_BLHK.shape[3],
+        dtype=dtype,
+        mask=_kind_of(mask),
+        dropout=dropout_rate > 0 and dropout_key is not None,
+        more=next((name for name, wanted in asked_for.items() if wanted), None),
+    )
+    match choose(attention, call):
+        case "kernel":
+            rows = Sequences(jnp.ones(q_BLHK.shape[:2], jnp.int32)) if mask is None else mask
+            assert isinstance(rows, Sequences)
+            context_BLHK = attention_kernel.attend(
+                *(q_BLHK, k_BMHK, v_BMHK, *rows.numbers()),
+                dropout_rate=dropout_rate,
+                dropout_key=dropout_key,
+                site=PROBABILITIES_SITE,
+                dtype=dtype,
+                out_dtype=out_dtype,
+                interpret=target_platform() == "cpu",
+            )
+            return context_BLHK, None
+        case "cudnn":
+            is_token_BM = mask.keys > 0 if isinstance(mask, Sequences) else None
+            return attention_cudnn.attend(q_BLHK, k_BMHK, v_BMHK, is_token_BM, dtype, out_dtype), None
+    mask = mask.pairs() if isinstance(mask, Sequences) else mask
     # Keys first: the order also decides that of the gradients' products. With queries first, XLA's CPU compiler (0.10)
     # folds a transpose into the bfloat16 product for the keys' gradient, and has no kernel for the result.
     scores_BHLM = product("BMHK,BLHK->BHLM", k_BMHK, q_BLHK, dtype, out_dtype=jnp.float32)
@@ -105,6 +175,12 @@ def dot_product_attention(
         probabilities_BHLM = probabilities_BHLM * head_mask_H[:, None, None]
     context_BLHK = product("BHLM,BMHK->BLHK", probabilities_BHLM, v_BMHK, dtype, out_dtype)
     return context_BLHK, probabilities_BHLM if return_probabilities else None
+
+
+def _kind_of(mask: Array | Sequences | None) -> str:
+    if not isinstance(mask, Sequences):
+        return "none" if mask is None else "pairs"
+    return "padding" if mask.queries is None else "sequences"
 
 
 def relative_scores(
@@ -209,7 +285,7 @@ class SelfAttention(nn.Module):
     def __call__(
         self,
         x_BLD: Array,
-        mask: Array | None,
+        mask: Array | Sequences | None,
         head_mask_H: Array | None,
         dropout_key: DropoutKey | None,
         output_attentions: bool,
@@ -246,6 +322,7 @@ class SelfAttention(nn.Module):
             dtype=config.dtype,
             out_dtype=stream_dtype(config),
             return_probabilities=output_attentions,
+            attention="xla" if self.is_initializing() else config.attention,  # parameters fit any length
         )
         return _project_and_add(config, x_BLD, context_BLHK, dropout_key), probabilities_BHLM, cached
 

@@ -9,7 +9,7 @@ from jax import Array
 
 from bert_jax.config import BertConfig
 from bert_jax.errors import UserError
-from bert_jax.model.attention import LayerCache, Memory, causal_mask, padding_mask, write
+from bert_jax.model.attention import LayerCache, Memory, Sequences, causal_mask, padding_mask, write
 
 
 @struct.dataclass
@@ -70,12 +70,13 @@ class AttentionInputs(NamedTuple):
     """The masks, memory and cache with which the layers compute attention.
 
     Attributes:
-        mask: boolean mask of self-attention, broadcast against [B, H, L, M], True = attend; None means all.
+        mask: of self-attention: the sequences of the rows, or a boolean mask, broadcast against [B, H, L, M], True =
+            attend; None means all.
         memory: for the layers of a decoder with an encoder or a cache, else None.
         cache: the cache after writing the input's mask and before writing its keys; or None.
     """
 
-    mask: Array | None
+    mask: Array | Sequences | None
     memory: Memory | None
     cache: KeyValueCache | None
 
@@ -85,6 +86,7 @@ def attention_inputs(
     rows: int,
     length: int,
     attention_mask: Array | None,
+    sequence_ids: Array | None,
     encoder_hidden_states: Array | None,
     encoder_attention_mask: Array | None,
     cache: KeyValueCache | None,
@@ -101,12 +103,14 @@ def attention_inputs(
     encoder_mask = None if encoder_attention_mask is None else encoder_attention_mask.astype(bool)
     memory = Memory(encoder_hidden_states, encoder_mask)
     if cache is None:
-        mask = padding_mask(attention_mask)
+        mask = _mask(attention_mask, sequence_ids)
         if config.is_decoder and (attention_mask is None or attention_mask.ndim == 2):
             causal = causal_mask(length, length)
-            mask = causal if mask is None else mask & causal
+            mask = mask.pairs() & causal if isinstance(mask, Sequences) else causal
         return AttentionInputs(mask, None if encoder_hidden_states is None else memory, None)
     _check_cache(config, rows, length, attention_mask, cache)
+    if sequence_ids is not None:
+        raise UserError("found sequence_ids with a cache, which has one sequence in a row; expected attention_mask")
     seen = jnp.ones((rows, length), bool) if attention_mask is None else attention_mask
     seen = write(cache.mask, seen, cache.length)
     if encoder_hidden_states is None:
@@ -114,6 +118,14 @@ def attention_inputs(
     mask = seen[:, None, None, :] & causal_mask(length, cache.capacity, cache.length)
     memory = Memory(encoder_hidden_states, encoder_mask, cache.length)
     return AttentionInputs(mask, memory, replace(cache, mask=seen, encoder_mask=encoder_mask))
+
+
+def _mask(attention_mask: Array | None, sequence_ids: Array | None) -> Array | Sequences | None:
+    if sequence_ids is not None:
+        return Sequences(sequence_ids, sequence_ids)
+    if attention_mask is not None and attention_mask.ndim == 2:
+        return Sequences(attention_mask.astype(bool).astype(jnp.int32))
+    return padding_mask(attention_mask)
 
 
 def nan_if_full(cache: KeyValueCache, x_BLD: Array) -> Array:

@@ -13,7 +13,7 @@ from jax import Array
 
 from bert_jax.config import BertConfig
 from bert_jax.errors import UserError
-from bert_jax.model.attention import CrossAttention, LayerCache, Memory, SelfAttention
+from bert_jax.model.attention import CrossAttention, LayerCache, Memory, SelfAttention, Sequences
 from bert_jax.model.decoder import KeyValueCache, advance, attention_inputs, nan_if_full
 from bert_jax.model.embeddings import EMBEDDINGS_SITE, Embeddings
 from bert_jax.model.layers import Activation, Dense, DropoutKey, LayerNorm, dropout
@@ -149,7 +149,7 @@ class EncoderLayer(nn.Module):
     def __call__(
         self,
         x_BLD: Array,
-        mask: Array | None = None,
+        mask: Array | Sequences | None = None,
         head_mask_H: Array | None = None,
         dropout_key: DropoutKey | None = None,
         memory: Memory | None = None,
@@ -202,7 +202,7 @@ class Encoder(nn.Module):
     def __call__(
         self,
         x_BLE: Array,
-        mask: Array | None,
+        mask: Array | Sequences | None,
         head_mask_NH: Array | None,
         dropout_key: DropoutKey | None,
         output_attentions: bool,
@@ -286,6 +286,7 @@ class Bert(nn.Module):
         head_mask: Array | None = None,
         inputs_embeds: Array | None = None,
         *,
+        sequence_ids: Array | None = None,
         encoder_hidden_states: Array | None = None,
         encoder_attention_mask: Array | None = None,
         cache: KeyValueCache | None = None,
@@ -305,6 +306,8 @@ class Bert(nn.Module):
             head_mask: float [H] for every layer, or [N, H]; 1 keeps a head, 0 drops it. It can be differentiated.
                 Heads are numbered as before pruning; the entries of pruned heads are ignored.
             inputs_embeds: float [B, L, E], instead of `input_ids`.
+            sequence_ids: integer [B, L], instead of `attention_mask`, where several sequences share a row: 1, 2, …
+                number them, 0 is padding. A token attends to those of its own sequence (see `packed_inputs`).
             encoder_hidden_states: float [B, M, D], the input of cross-attention; needs `add_cross_attention`.
             encoder_attention_mask: 0/1 [B, M]; None means ones.
             cache: keys and values of a decoder's earlier calls (`init_cache`). The positions of this input follow
@@ -325,10 +328,10 @@ class Bert(nn.Module):
         """
         config = self.config
         inputs = _the_inputs(config, input_ids, inputs_embeds)
-        _check_shapes(inputs, attention_mask, token_type_ids, position_ids)
+        _check_shapes(inputs, attention_mask, token_type_ids, position_ids, sequence_ids)
         rows, length = inputs.shape[:2]
         mask, memory, cache = attention_inputs(
-            config, rows, length, attention_mask, encoder_hidden_states, encoder_attention_mask, cache
+            config, rows, length, attention_mask, sequence_ids, encoder_hidden_states, encoder_attention_mask, cache
         )
         # The key is converted to words once, so that no dropout site calls JAX's own generator.
         dropout_key = None if deterministic else DropoutKey.of(self.make_rng("dropout"))
@@ -387,13 +390,20 @@ def _the_inputs(config: BertConfig, input_ids: Array | None, inputs_embeds: Arra
 
 
 def _check_shapes(
-    inputs: Array, attention_mask: Array | None, token_type_ids: Array | None, position_ids: Array | None
+    inputs: Array,
+    attention_mask: Array | None,
+    token_type_ids: Array | None,
+    position_ids: Array | None,
+    sequence_ids: Array | None,
 ) -> None:
+    if sequence_ids is not None and attention_mask is not None:
+        raise UserError("found both attention_mask and sequence_ids, which has 0 for padding; expected one of them")
     rows, length = inputs.shape[:2]
     allowed = {
         "attention_mask": (attention_mask, [(rows, length), (rows, length, length)]),
         "token_type_ids": (token_type_ids, [(rows, length)]),
         "position_ids": (position_ids, [(rows, length), (1, length)]),
+        "sequence_ids": (sequence_ids, [(rows, length)]),
     }
     for name, (array, shapes) in allowed.items():
         if array is not None and array.shape not in shapes:

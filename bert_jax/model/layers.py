@@ -24,11 +24,18 @@ def stream_dtype(config: BertConfig) -> jnp.dtype:
     """
     if config.activation_dtype is not None:
         return jnp.dtype(config.activation_dtype)
-    # A compiled program always sees the same values: jit's cache key contains the default device, and the backend is
-    # fixed for the process.
-    device = jax.config.values["jax_default_device"]
-    platform = getattr(device, "platform", device) or jax.default_backend()
-    return jnp.dtype(platform_dtype(config.dtype, platform))
+    return jnp.dtype(platform_dtype(config.dtype, target_platform()))
+
+
+def target_platform() -> str:
+    """The platform of the devices that a program is traced for: "cpu", "tpu", or another name for GPUs.
+
+    They are those of the mesh that is in use, such as one of devices that this machine lacks, or the default device.
+    """
+    # A compiled program always sees the same values: jit's cache key contains the mesh and the default device, and the
+    # backend is fixed for the process.
+    device = jax.sharding.get_abstract_mesh().abstract_device or jax.config.values["jax_default_device"]
+    return getattr(device, "platform", device) or jax.default_backend()
 
 
 def platform_dtype(dtype: str, platform: str) -> str:
@@ -206,19 +213,19 @@ def dropout(x: Array, rate: float, key: DropoutKey | None, site: int = 0) -> Arr
         return x
     with jax.named_scope("dropout"):
         bits = dropout_bits(key.words, key.site + site, x.shape, key.rows)
-        keep = bits >= jnp.uint32(round(rate * 2**32))
+        keep = bits >= keep_from(rate)
         # 1 / 0.9 in bfloat16 is off by 0.15 %: scale in float32.
         return jnp.where(keep, x.astype(jnp.float32) * (1.0 / (1.0 - rate)), 0.0).astype(x.dtype)
 
 
-_AXIS = 4096  # more than any length or width; the positions of [B, 256, 4096, 4096] still have distinct 32-bit numbers
+AXIS = 4096  # more than any length or width; the positions of [B, 256, 4096, 4096] still have distinct 32-bit numbers
 
 
 def dropout_bits(words: Array, site: int, shape: tuple[int, ...], rows: Array | None = None) -> Array:
     """Random bits, a pure function of (key, site, row, position within the row).
 
     They do not depend on the devices, on the batch, or on the length to which it is padded: positions are numbered as
-    if every axis had `_AXIS` elements. `rows` has the numbers of the rows (`numbered_rows`); where a model makes
+    if every axis had `AXIS` elements. `rows` has the numbers of the rows (`numbered_rows`); where a model makes
     several rows of one, as for multiple choice, theirs follow from its number.
 
     The key, the site and the row on axis 0 each go through a mixing round, in two words, before the position is mixed
@@ -229,19 +236,39 @@ def dropout_bits(words: Array, site: int, shape: tuple[int, ...], rows: Array | 
     Returns:
         uint32 of `shape`. The upper bits are the best mixed; comparison with a threshold depends mostly on them.
     """
-    if rows is None:
-        row = lax.broadcasted_iota(jnp.uint32, shape, 0)
-    else:
-        several = shape[0] // rows.shape[0]
-        numbers = rows[:, None] * jnp.uint32(several) + lax.iota(jnp.uint32, several)
-        row = numbers.reshape(-1, *(1 for _ in shape[1:]))
-    first, second = (_mix(word ^ row) for word in _mix(words ^ jnp.uint32(site)))
+    row = lax.broadcasted_iota(jnp.uint32, shape, 0)
+    if rows is not None:
+        row = numbers_of_rows(rows, shape[0]).reshape(-1, *(1 for _ in shape[1:]))
     position = jnp.zeros(shape, jnp.uint32)
     for axis in range(1, len(shape)):
-        position = position * jnp.uint32(max(shape[axis], _AXIS)) + lax.broadcasted_iota(jnp.uint32, shape, axis)
+        position = position * jnp.uint32(max(shape[axis], AXIS)) + lax.broadcasted_iota(jnp.uint32, shape, axis)
+    return position_bits(position, *row_words(words, site, row))
+
+
+def numbers_of_rows(rows: Array | None, count: int) -> Array:
+    """The numbers, uint32 [count], of the `count` rows that a model has made of the rows numbered `rows`."""
+    if rows is None:
+        return lax.iota(jnp.uint32, count)
+    several = count // rows.shape[0]
+    return (rows[:, None] * jnp.uint32(several) + lax.iota(jnp.uint32, several)).reshape(-1)
+
+
+def row_words(words: Array, site: int, row: Array) -> tuple[Array, Array]:
+    """The two words, each of row's shape, that the bits of all positions of row number `row` are mixed with."""
+    first, second = (_mix(word ^ row) for word in _mix(words ^ jnp.uint32(site)))
+    return first, second
+
+
+def position_bits(position: Array, first: Array, second: Array) -> Array:
+    """The bits of a position, uint32, given the words of its row."""
     x = position ^ first
     x = (x ^ (x >> 16)) * jnp.uint32(0x7FEB352D) ^ second
     return (x ^ (x >> 15)) * jnp.uint32(0x846CA68B)
+
+
+def keep_from(rate: float) -> Array:
+    """The smallest bits with which an element is kept."""
+    return jnp.uint32(round(rate * 2**32))
 
 
 def _mix(x: Array) -> Array:

@@ -17,10 +17,7 @@ def packed_inputs(config: BertConfig, sequence_ids_BL: Array, position_ids_BL: A
         position_ids_BL: integer [B, L], counted from 0 in each sequence.
 
     Returns:
-        attention_mask, boolean [B, L, L], and position_ids, integer [B, L].
+        sequence_ids and position_ids, integer [B, L].
     """
     first = config.pad_token_id + 1 if config.family == "roberta" else 0
-    return {
-        "attention_mask": sequence_ids_BL[:, :, None] == sequence_ids_BL[:, None, :],
-        "position_ids": position_ids_BL + first,
-    }
+    return {"sequence_ids": sequence_ids_BL, "position_ids": position_ids_BL + first}

@@ -214,8 +214,7 @@ def apply_to(model: nn.Module, params: Any, batch: Batch, **options: Any) -> Any
     mask = batch["attention_mask"]
     if "sequence_ids" in batch:
         packed = packed_inputs(model.config, batch["sequence_ids"], batch["position_ids"])
-        mask = packed.pop("attention_mask")
-        options |= packed | {"pooled_positions": batch["starts"]}
+        mask, options = None, options | packed | {"pooled_positions": batch["starts"]}
     return model.apply({"params": params}, batch["input_ids"], mask, batch["token_type_ids"], **options)
 
 
@@ -310,9 +309,18 @@ def compile_eval_step(
 
 
 def on_mesh(model: nn.Module, mesh: Mesh) -> nn.Module:
-    """The model for a mesh: activations sharded like the batch, and a vocabulary padded to a size that divides."""
+    """The model for a mesh: activations sharded like the batch, and a vocabulary padded to a size that divides.
+
+    Where tensor splits its heads, attention is the plain one: the compiler divides no kernels. Raises UserError if the
+    config asks for one.
+    """
     check_sizes(model.config, mesh)
-    config = model.config.replace(vocab_size=padded_vocab_size(model.config.vocab_size, mesh))
+    attention, tensor = model.config.attention, mesh.shape["tensor"]
+    if tensor > 1 and attention not in ("auto", "xla"):
+        raise UserError(f"attention={attention}: found mesh.tensor={tensor}; expected 1, or attention=auto")
+    config = model.config.replace(
+        vocab_size=padded_vocab_size(model.config.vocab_size, mesh), attention="xla" if tensor > 1 else attention
+    )
     if splits_rows(mesh):  # the model sees the rows of one device
         return model.clone(config=config)
     return model.clone(config=config, constrain=constrain_activations(mesh))

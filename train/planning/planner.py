@@ -42,6 +42,11 @@ def plan_phase(steps: Steps, topology: Topology, phase: Phase, parts: int) -> di
     Sizes are in bytes and of a device, times in seconds, ranges [low, high]; what is not known is null. `batch` is the
     number of examples of a step, which may share `rows`.
     """
+    with jax.sharding.use_abstract_mesh(steps.mesh.abstract_mesh):  # so that it is traced for these devices
+        return _plan_phase(steps, topology, phase, parts)
+
+
+def _plan_phase(steps: Steps, topology: Topology, phase: Phase, parts: int) -> dict[str, Any]:
     devices, data, rows = steps.mesh.size, steps.data, steps.config.in_rows(phase)
     padding = data.padding(steps.config, phase.length) if isinstance(data, PreparedData) else None
     started = time.monotonic()

@@ -237,8 +237,8 @@ class RunDirectory:
                 raise UserError(f"{self.config}: belongs to a run of another program; choose another run=")
             # A field that was added to the code after the run started had its default value then.
             old = _over(_as_saved(type(config)()), old)
-            free = (*_FREE, "checksum")
-            changed = [name for name in differing_fields(old, new) if name.partition(".")[0] not in free]
+            free = {*_FREE, "checksum"}
+            changed = [name for name in differing_fields(old, new) if free.isdisjoint({name, name.partition(".")[0]})]
             refused = [name for name in changed if not any(name == a or name.startswith(f"{a}.") for a in allow_change)]
             if refused:
                 changes = "; ".join(f"{name}: {_at(old, name)!r} became {_at(new, name)!r}" for name in refused)
@@ -270,7 +270,10 @@ def refuse_links(folder: Path) -> None:
 
 # Fields that say where metrics go, suit the run to a machine, let it go on where it failed, or follow from others: a
 # resumed run may have others.
-_FREE = ("packed", "track", "accumulation", "tokens_per_device", "max_failed_saves", "budgets", "rollbacks")
+_FREE = (
+    "packed", "track", "accumulation", "tokens_per_device", "model.attention", "max_failed_saves", "budgets",
+    "rollbacks",
+)  # fmt: skip
 
 
 def _as_saved(config: Any) -> dict[str, Any]:

@@ -146,9 +146,12 @@ class TaskModel:
         return hashlib.sha256("".join(sums).encode()).hexdigest()
 
     def with_activations(self, dtype: str) -> Self:
-        """A copy whose `apply` uses activations of this type on every backend. It shares this model's engine."""
+        """A copy whose `apply` uses plain operations with activations of this type on every backend.
+
+        It shares this model's engine.
+        """
         other = copy.copy(self)
-        other._model = self._model.clone(config=self._model.config.replace(activation_dtype=dtype))
+        other._model = self._model.clone(config=self._model.config.replace(activation_dtype=dtype, attention="xla"))
         return other
 
     @property

@@ -3,6 +3,8 @@
 from tests.mutants.mutant import Mutant
 
 ATTENTION = "bert_jax/model/attention.py"
+KERNEL = "bert_jax/model/attention_kernel.py"
+OF_KERNEL = "tests/model/test_attention_kernel.py::test_it_is_the_definition_in_float32_and_as_close_in_bfloat16"
 LAYERS = "bert_jax/model/layers.py"
 LOSSES = "bert_jax/model/losses.py"
 CONFIG_JSON = "bert_jax/config_json.py"
@@ -112,8 +114,8 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         LAYERS,
-        "numbers = rows[:, None] * jnp.uint32(several) + lax.iota(jnp.uint32, several)",
-        "numbers = lax.iota(jnp.uint32, shape[0]) + rows[0] * 65_536",
+        "return (rows[:, None] * jnp.uint32(several) + lax.iota(jnp.uint32, several)).reshape(-1)",
+        "return lax.iota(jnp.uint32, count) + rows[0] * 65_536",
         "the number of parts, and with it that of the devices, changes the dropout",
         ("tests/training/test_step.py::test_accumulation_equals_the_whole_batch",),
     ),
@@ -195,11 +197,46 @@ MUTANTS: tuple[Mutant, ...] = (
         ("tests/model/test_encoder.py::test_hidden_states_and_attentions_come_on_request",),
     ),
     Mutant(
-        "bert_jax/model/packed.py",
-        "sequence_ids_BL[:, :, None] == sequence_ids_BL[:, None, :]",
-        "(sequence_ids_BL[:, :, None] > 0) == (sequence_ids_BL[:, None, :] > 0)",
+        ATTENTION,
+        "(self.queries[:, :, None] == self.keys[:, None, :])",
+        "((self.queries[:, :, None] > 0) == (self.keys[:, None, :] > 0))",
         "examples that share a row see one another",
         ("tests/training/test_packed_step.py::test_what_another_example_of_the_row_says_changes_nothing",),
+    ),
+    Mutant(
+        KERNEL,
+        "jnp.where(key_ids_L1 == query_ids_1L, 0.0, _MASKED)",
+        "jnp.where(key_ids_L1 > 0, 0.0, _MASKED)",
+        "the kernel mixes the sequences of a row",
+        (OF_KERNEL,),
+    ),
+    Mutant(
+        KERNEL,
+        "_kept(words_B2, number, q.shape[1], size, rate)",
+        "_kept(words_B2, row, q.shape[1], size, rate)",
+        "the kernel's rows share their dropout",
+        (OF_KERNEL,),
+    ),
+    Mutant(
+        KERNEL,
+        "dv[row] = (_product(dropped_LN.astype(v.dtype)",
+        "dv[row] = (_product(p_LN.astype(v.dtype)",
+        "the kernel's gradient of the values has no dropout",
+        (OF_KERNEL,),
+    ),
+    Mutant(
+        "bert_jax/model/attention_choice.py",
+        "all(kind == AxisType.Manual for kind in mesh.axis_types)",
+        "True",
+        "a kernel is chosen that the compiler would have to divide between devices",
+        ("tests/model/test_attention_choice.py::test_auto_takes_no_kernel_that_the_compiler_would_have_to_divide",),
+    ),
+    Mutant(
+        "bert_jax/model/attention_cudnn.py",
+        "jnp.where(tokens_first[:, None, None, None], context_BLHK, jnp.nan)",
+        "context_BLHK",
+        "cuDNN takes padding before a token for a token",
+        ("tests/model/test_attention_choice.py::test_cudnn_gives_no_wrong_numbers_for_padding_before_a_token",),
     ),
     Mutant(
         "bert_jax/model/encoder.py",

@@ -426,8 +426,8 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "train/run/directory.py",
-        '("packed", "track", "accumulation", "tokens_per_device", ',
-        '("packed", "track", ',
+        '"accumulation", "tokens_per_device", "model.attention"',
+        '"model.attention"',
         "a run cannot be resumed with other parts",
         (f"{OF_SCALE}::test_a_run_may_go_on_with_other_parts",),
     ),

@@ -72,6 +72,14 @@ def test_another_config_is_refused_unless_the_fields_are_named(tmp_path: Path):
     assert run.saved_config()["seed"] == 7
 
 
+def test_a_run_may_go_on_where_attention_is_computed_otherwise(tmp_path: Path):
+    run = RunDirectory(str(tmp_path))
+    run.settle_config(override(PretrainConfig(), {"model.attention": "kernel"}), ())
+    run.settle_config(PretrainConfig(), ())
+    with pytest.raises(UserError, match=r"model\.remat"):
+        run.settle_config(override(PretrainConfig(), {"model.remat": "full"}), ())
+
+
 def test_a_run_from_before_a_field_existed_resumes_with_its_default(tmp_path: Path):
     run = RunDirectory(str(tmp_path))
     run.settle_config(PretrainConfig(), ())
