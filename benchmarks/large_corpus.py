@@ -32,16 +32,14 @@ from bert_jax.data.pretraining.shards import BLOCK_BYTES, block_sum, describe_fi
 from bert_jax.data.tokenizer.tokenizer import Tokenizer
 
 LENGTH = 128
+INDICES = f"train/examples-{LENGTH}"
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"w{i}" for i in range(1_995))]
 _TOKENS = 30  # of an example
 
 
 def make(directory: Path, shards: int, tokens: int, examples: int = 4) -> None:
     """A prepared directory of `shards` shards of `tokens` tokens; each example is `_TOKENS` times 5 + its number."""
-    (directory / "tokenizer").mkdir(parents=True)
-    Tokenizer.from_vocabulary(PIECES, cased=True).save(directory / "tokenizer")
-    indices = f"train/examples-{LENGTH}"
-    (directory / indices).mkdir(parents=True)
+    begin(directory)
     generator = np.random.default_rng(0)
     entries, parts = [], []
     for number in range(shards):
@@ -65,9 +63,21 @@ def make(directory: Path, shards: int, tokens: int, examples: int = 4) -> None:
         places = [0, *(first + 2 * start for start in starts.tolist())]
         files["tokens"] = _described(folder / "tokens.npy", places)
         entries.append({"documents": 1, "sentences": 1, "tokens": tokens, "files": files})
-        file = directory / array_file(indices, number, "rows")
+        file = directory / array_file(INDICES, number, "rows")
         np.save(file, rows)  # not `write_array`, which waits for the disk
         parts.append({"rows": examples, "files": {"rows": describe_file(file)}})
+    finish(directory, entries, parts)
+
+
+def begin(directory: Path) -> None:
+    """Write the tokenizer, and make the folder of the examples."""
+    (directory / "tokenizer").mkdir(parents=True)
+    Tokenizer.from_vocabulary(PIECES, cased=True).save(directory / "tokenizer")
+    (directory / INDICES).mkdir(parents=True)
+
+
+def finish(directory: Path, entries: list[Any], parts: list[Any]) -> None:
+    """Write the manifest, and what it says of each shard and of each part of the examples."""
     settings = {
         "max_predictions": {str(LENGTH): 20},
         "masked_lm_prob": 0.15,
@@ -79,7 +89,7 @@ def make(directory: Path, shards: int, tokens: int, examples: int = 4) -> None:
     lists = {
         "train": {
             "shards": write_list(directory, "train/shards", entries),
-            "examples": {str(LENGTH): write_list(directory, indices, parts)},
+            "examples": {str(LENGTH): write_list(directory, INDICES, parts)},
         },
         "held-out": {"shards": write_list(directory, "held-out/shards", []), "examples": {}},
     }

@@ -15,29 +15,18 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.large_corpus import INDICES, LENGTH, PIECES, begin, finish
 from bert_jax.data.pretraining import directory as directory_module
 from bert_jax.data.pretraining.batches import Batches
 from bert_jax.data.pretraining.examples import EXAMPLE
-from bert_jax.data.pretraining.manifest import (
-    MANIFEST,
-    VERSION,
-    array_file,
-    shard_folder,
-    write_list,
-    write_manifest,
-)
+from bert_jax.data.pretraining.manifest import MANIFEST, array_file, shard_folder
 from bert_jax.data.pretraining.shards import Shard, save_shard, write_array
-from bert_jax.data.tokenizer.tokenizer import Tokenizer
 
-LENGTH, TEXT = 128, 126
-PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"w{i}" for i in range(1_995))]
+TEXT = LENGTH - 2
 
 
 def make(path: Path, shards: int, tokens: int) -> None:
-    (path / "tokenizer").mkdir(parents=True)
-    Tokenizer.from_vocabulary(PIECES, cased=True).save(path / "tokenizer")
-    indices = f"train/examples-{LENGTH}"
-    (path / indices).mkdir(parents=True)
+    begin(path)
     generator, entries, parts = np.random.default_rng(0), [], []
     for number in range(shards):
         text = generator.integers(5, len(PIECES), tokens).astype("<u2")
@@ -47,14 +36,9 @@ def make(path: Path, shards: int, tokens: int) -> None:
         rows["a_shard"] = rows["b_shard"] = number
         rows["a_start"] = TEXT * np.arange(len(rows))
         rows["a_end"] = rows["a_start"] + TEXT
-        file = write_array(path / array_file(indices, number, "rows"), rows)
+        file = write_array(path / array_file(INDICES, number, "rows"), rows)
         parts.append({"rows": len(rows), "files": {"rows": file}})
-    settings = {"max_predictions": {str(LENGTH): 20}, "masked_lm_prob": 0.15, "whole_word_masking": False}
-    tokenizer = {"vocab_size": len(PIECES), "files": {}}
-    lists = {"shards": write_list(path, "train/shards", entries)}
-    lists["examples"] = {str(LENGTH): write_list(path, indices, parts)}
-    manifest = {"version": VERSION, "objective": "none", "settings": settings, "tokenizer": tokenizer}
-    write_manifest(path, manifest | {"splits": {"train": lists}})
+    finish(path, entries, parts)
 
 
 class Unverified:

@@ -1,7 +1,6 @@
 """What pip installs: the library alone, typed, with its command; the supported and tested versions, and their hashes."""
 
 import importlib.metadata
-import importlib.util
 import re
 import subprocess
 import sys
@@ -14,6 +13,8 @@ from packaging.markers import Marker
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
+
+from tests.ci_scripts import ci_script
 
 ROOT = Path(__file__).resolve().parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -114,14 +115,6 @@ def test_the_supported_pythons_are_the_same_everywhere():
 # --- hashes ---
 
 
-def installer():
-    spec = importlib.util.spec_from_file_location("install", ROOT / ".ci" / "install.py")
-    assert spec and spec.loader
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 @pytest.mark.parametrize("name", ["newest", "oldest"])
 def test_every_pin_has_the_sum_of_each_of_its_files(name: str):
     text = (ROOT / "constraints" / f"{name}.txt").read_text()
@@ -138,7 +131,7 @@ def test_every_pin_has_the_sum_of_each_of_its_files(name: str):
 @pytest.mark.parametrize("python", PYTHONS)
 def test_what_an_extra_needs_is_found_in_the_list(extras: str, python: str):
     """All but PyTorch; and what JAX needs on an accelerator, gigabytes, only for who asks for that."""
-    module, chosen = installer(), set(extras.split(","))
+    module, chosen = ci_script("install"), set(extras.split(","))
     pyproject = tomllib.loads((ROOT / "pyproject.toml").read_text())
     asked = module.asked_by(pyproject, chosen)
     found = module.needed((ROOT / "constraints" / "newest.txt").read_text(), asked, chosen)
@@ -149,7 +142,7 @@ def test_what_an_extra_needs_is_found_in_the_list(extras: str, python: str):
 
 def test_whatever_a_needed_package_needs_is_found_too():
     """The packages of this environment say the same of each other as the comments of the list."""
-    module = installer()
+    module = ci_script("install")
     pyproject = tomllib.loads((ROOT / "pyproject.toml").read_text())
     found = module.needed(
         (ROOT / "constraints" / "newest.txt").read_text(), module.asked_by(pyproject, {"train"}), {"train"}
@@ -165,7 +158,7 @@ def test_whatever_a_needed_package_needs_is_found_too():
 
 @pytest.mark.exhaustive
 def test_a_package_whose_bytes_are_others_is_not_installed(tmp_path: Path):
-    module = installer()
+    module = ci_script("install")
     (block,) = module.needed((ROOT / "constraints" / "newest.txt").read_text(), {"mdurl"}, set())["mdurl"]
     changed = re.sub(r"sha256:[0-9a-f]{6}", "sha256:000000", block)
     for text, code in ((block, 0), (changed, 1)):

@@ -22,30 +22,14 @@ from bert_jax.training.checkpoint.checkpoints import Checkpoints
 from bert_jax.tree import flatten
 from tests.faults.outcome import Outcome
 from tests.hosts import Hosts
+from tests.train.hosts.test_equal import RECIPE
 from tests.train.pretraining.family_runs import write_text
 from train.prepare import main as prepare
 
 HEARTBEAT, JOIN, LATER = 15, 90, 15
 """Seconds: the job's settings, and how much later than these all must have ended."""
 STEPS = 150
-RECIPE = f'''"""Dropout on, float32, with held-out text."""
-
-from bert_jax.config import BertConfig
-from bert_jax.training.optimizer import OptimizerConfig
-from train.pretraining.recipe import Phase, PretrainConfig
-
-
-def get_config() -> PretrainConfig:
-    model = BertConfig(
-        hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=24, max_position_embeddings=24,
-        dtype="float32",
-    )
-    return PretrainConfig(
-        model=model, optimizer=OptimizerConfig(learning_rate=1e-3, warmup_steps=5),
-        phases=(Phase(16, 8, {STEPS}),), log_every=1, eval_every=75, eval_batches=2, save_every=10,
-        packing="no",
-    )
-'''
+STEPS_AND_SAVES = (f"phases=((16,8,{STEPS}),)", "eval_every=75", "eval_batches=2", "save_every=10")
 PROGRAM = """
 from tests.train.hosts.programs import keep_compiled_programs_of_every_process
 keep_compiled_programs_of_every_process()
@@ -125,7 +109,7 @@ def cases(seed: int, folder: Path, runs: int = 16, kills: int = 4) -> Iterator[O
 
 
 def launch(folder: Path, run: Path, count: int, devices: int) -> Hosts:
-    words = [str(folder / "recipe.py"), f"data={folder / 'data'}", f"run={run}", "allow_change=mesh"]
+    words = [str(folder / "recipe.py"), f"data={folder / 'data'}", f"run={run}", "allow_change=mesh", *STEPS_AND_SAVES]
     limits = [f"--heartbeat-seconds={HEARTBEAT}", f"--join-seconds={JOIN}"]
     return Hosts(count, ["-c", PROGRAM, *words, *limits], folder / "logs" / run.name, devices=devices)
 

@@ -141,11 +141,7 @@ class Batches:
             IndexError: rows outside the batch.
             UserError: index and shards contradict each other.
         """
-        if step < 0:
-            raise ValueError(f"step must not be negative, it is {step}")
-        rows_B = np.arange(self.batch_size)
-        if rows is not None:
-            rows_B = rows_B[rows]
+        rows_B = rows_of(step, rows, self.batch_size)
         if self._ahead:
             self._ahead.wait(step, rows_B)
         epochs_B, places_B = self._places(step, rows_B)
@@ -236,6 +232,18 @@ class Batches:
             "labels": np.take_along_axis(rows.input_ids, masks.positions, axis=1) * chosen_BP,
             "weights": chosen_BP.astype(np.float32),
         }
+
+
+def rows_of(step: int, rows: slice | np.ndarray | None, batch_size: int) -> np.ndarray:
+    """The numbers of the rows that `batch(step, rows)` asks for: integers [B]; None asks for all.
+
+    Raises:
+        ValueError: a negative step.
+        IndexError: rows outside the batch.
+    """
+    if step < 0:
+        raise ValueError(f"step must not be negative, it is {step}")
+    return np.arange(batch_size)[slice(None) if rows is None else rows]
 
 
 def _vocabulary(data: PreparedDirectory) -> MaskingVocabulary:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from bert_jax.data.pretraining.batches import Batches
+from bert_jax.data.pretraining.batches import Batches, rows_of
 from bert_jax.data.pretraining.lookahead import Lookahead
 from bert_jax.errors import UserError
 
@@ -104,11 +104,7 @@ class MixedBatches:
 
     def batch(self, step: int, rows: slice | np.ndarray | None = None) -> dict[str, np.ndarray]:
         """The batch of `step`, or some rows of it; see `Batches.batch`."""
-        if step < 0:
-            raise ValueError(f"step must not be negative, it is {step}")
-        rows_B = np.arange(self.batch_size)
-        if rows is not None:
-            rows_B = rows_B[rows]
+        rows_B = rows_of(step, rows, self.batch_size)
         if self._ahead:
             self._ahead.wait(step, rows_B)
         if not len(rows_B):

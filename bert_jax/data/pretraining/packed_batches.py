@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from bert_jax.data.packed_rows import packed_rows
-from bert_jax.data.pretraining.batches import IGNORED_LABEL, Batches
+from bert_jax.data.pretraining.batches import IGNORED_LABEL, Batches, rows_of
 from bert_jax.data.pretraining.by_length import ByLength
 from bert_jax.data.pretraining.counter_hash import derive
 from bert_jax.data.pretraining.directory import PreparedDirectory, open_directory
@@ -100,11 +100,7 @@ class PackedBatches:
             IndexError: rows outside the batch.
             UserError: index and shards contradict each other.
         """
-        if step < 0:
-            raise ValueError(f"step must not be negative, it is {step}")
-        rows_B = np.arange(self.batch_size)
-        if rows is not None:
-            rows_B = rows_B[rows]
+        rows_B = rows_of(step, rows, self.batch_size)
         if self._ahead:
             self._ahead.wait(step, rows_B)
         return self.at(self._positions(step, rows_B))
