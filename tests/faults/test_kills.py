@@ -27,11 +27,15 @@ def test_a_packed_run_that_is_killed_again_and_again_equals_one_that_never_was(t
         data = kills.prepared(tmp_path / "data")
         found = [
             *kills.killed_prepare(killer, random.Random(0), text, tmp_path / "again", data),
-            *kills.killed_run(killer, random.Random(5), "pretrain packed", words, tmp_path / "killed", wanted, 3.0),
+            *kills.killed_run(killer, random.Random(195), "pretrain packed", words, tmp_path / "killed", wanted, 3.0),
         ]
     finally:
         killer.close()
     assert [outcome for outcome in found if not outcome.held] == []
+    starts = [
+        line.split()[1] for line in (tmp_path / "killed.log").read_text().splitlines() if line.startswith("start")
+    ]
+    assert 0 < int(starts[-1]) < 33, "it must go on amid the first phase"
     assert {"prepare", "pretrain packed"} == {outcome.what.split(":")[0] for outcome in found}
 
 
