@@ -102,6 +102,7 @@ def test_each_file_imports_only_from_the_rooms_it_may(path: Path):
         ("orbax", "training/checkpoint/"),
         ("tokenizers", "data/tokenizer/"),
         ("huggingface_hub", "formats/hub"),
+        ("onnx", "formats/onnx/"),
     ],
 )
 def test_a_package_is_imported_in_one_place(package: str, home: str):

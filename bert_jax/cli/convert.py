@@ -1,9 +1,13 @@
 """The verb convert, also called export: writes a model in the format that other programs expect."""
 
 import argparse
+from pathlib import Path
+from typing import Any
 
 from bert_jax.cli.arguments import Verb, add_json, add_source_and_target, add_step, check_target, names
 from bert_jax.cli.streaming import say, to_json, write
+from bert_jax.cli.texts import file_of, lines_of
+from bert_jax.errors import UserError
 
 _ABOUT = """\
 Write a model in the format that other programs expect. The folder is read back and compared bit by bit before it is
@@ -13,6 +17,8 @@ called `export`.
   hf                     config.json, model.safetensors, the tokenizer's files, a model card: for transformers etc.
   tf1                    bert_config.json, bert_model.ckpt.*, vocab.txt: for Google's code (BERT and ALBERT)
   sentence-transformers  as hf, but the encoder alone, with a description of the pooling
+  onnx                   onnx/model.onnx, config.json, the tokenizer's files: for onnxruntime, OpenVINO, optimum,
+                         sentence-transformers' backend="onnx", transformers.js; needs pip install "bert-jax[onnx]"
 
 examples:
   python -m bert_jax export runs/demo my-bert
@@ -20,13 +26,17 @@ examples:
   python -m bert_jax convert uncased_L-12_H-768_A-12 my-bert       also reads pytorch_model.bin, Flax, shards ...
   python -m bert_jax convert my-bert for-google --to tf1
   python -m bert_jax convert runs/demo my-vectors --to sentence-transformers --pooling mean+normalize
+  python -m bert_jax convert my-bert my-onnx --to onnx
+  python -m bert_jax convert my-vectors small --to onnx --int8 --texts sentences.txt
   python -m bert_jax convert my-bert start --head sequence-classification --num-labels 3 --allow-missing classifier
 """
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_source_and_target(parser)
-    parser.add_argument("--to", choices=("hf", "tf1", "sentence-transformers"), default="hf", help="default: hf")
+    parser.add_argument(
+        "--to", choices=("hf", "tf1", "sentence-transformers", "onnx"), default="hf", help="default: hf"
+    )
     head = "encoder, mlm, sequence-classification ...; default: the source's own"
     parser.add_argument("--head", metavar="HEAD", help=head)
     add_step(parser)
@@ -37,12 +47,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--gelu", choices=("erf", "tanh"), help="what gelu means in Google's own folders: default erf")
     shards = "split weights that are larger into several files (default 5GB)"
     parser.add_argument("--max-shard-size", default="5GB", metavar="SIZE", help=shards)
+    int8 = "onnx: also write onnx/model_quantized.onnx, in int8"
+    parser.add_argument("--int8", action="store_true", help=int8)
+    cost = "texts to print the cost of int8 on: a file with one per line"
+    parser.add_argument("--texts", metavar="FILE", help=cost)
+    task = "a labelled file of GLUE to score float32 and int8 on, such as stsb=dev.tsv"
+    parser.add_argument("--score", metavar="TASK=FILE", help=task)
     add_json(parser, "one JSON object: directory, head, step, notes, unexpected")
 
 
 def run(arguments: argparse.Namespace) -> None:
     """`convert SRC DST`, `export RUN DIR`: writes a folder for other programs."""
     check_target(arguments)
+    measured = _what_to_measure(arguments)
     from bert_jax.formats.convert import convert
 
     written, report, has_tokenizer = convert(
@@ -56,6 +73,7 @@ def run(arguments: argparse.Namespace) -> None:
         pooling=arguments.pooling,
         max_shard_size=arguments.max_shard_size,
         gelu=arguments.gelu,
+        int8=arguments.int8,
     )
     for note in report.notes:
         say(note)
@@ -64,11 +82,65 @@ def run(arguments: argparse.Namespace) -> None:
     if report.unexpected:
         say(f"left out, because head {report.head} does not have them: {', '.join(report.unexpected)}")
     say(f"wrote {written} (head {report.head}" + ("" if report.step is None else f", step {report.step:,}") + ")")
+    cost = _cost_of_int8(written, *measured) if arguments.int8 else {}
     if not arguments.json:
         write(str(written))
         return
     told = {"directory": str(written), "head": report.head, "step": report.step, "notes": list(report.notes)}
-    write(to_json(told | {"unexpected": list(report.unexpected)}))
+    write(to_json(told | {"unexpected": list(report.unexpected)} | ({"int8": cost} if arguments.int8 else {})))
+
+
+def _what_to_measure(arguments: argparse.Namespace) -> tuple[list[str], tuple[str, Path] | None]:
+    """The texts of --texts, and the task and file of --score, which are read before anything is written."""
+    if not arguments.int8 and (arguments.texts or arguments.score):
+        raise UserError("--texts and --score measure what int8 costs; add --int8")
+    texts = []
+    for text in lines_of(arguments.texts) if arguments.texts else ():
+        if isinstance(text, UserError):
+            raise text
+        texts += [text] if text.strip() else []
+    if arguments.texts and not texts:
+        raise UserError(f"{arguments.texts}: has no text; expected one per line")
+    if not arguments.score:
+        return texts, None
+    task, equals, name = arguments.score.partition("=")
+    if not equals:
+        raise UserError(f"--score {arguments.score}: expected TASK=FILE, such as stsb=dev.tsv")
+    return texts, (task, file_of(name))
+
+
+def _cost_of_int8(folder: Path, texts: list[str], task: tuple[str, Path] | None) -> dict[str, Any]:
+    """Say how far int8 is from float32, and return the same figures."""
+    from bert_jax.evaluation.int8 import compare_on_texts, glue_score, open_graph
+    from bert_jax.formats.load import load_config, load_tokenizer
+    from bert_jax.formats.onnx.save import MODEL, QUANTIZED
+    from bert_jax.formats.sentence_transformers import pooling_of
+    from bert_jax.formats.write import longest_text
+
+    sizes = [(folder / name).stat().st_size / 1e6 for name in (MODEL, QUANTIZED)]
+    say(f"{QUANTIZED}: {sizes[1]:,.1f} MB; {MODEL}: {sizes[0]:,.1f} MB")
+    if not texts and task is None:
+        say("what int8 costs was not measured; name texts with --texts FILE, or a task of GLUE with --score TASK=FILE")
+        return {}
+    config, tokenizer = load_config(folder), load_tokenizer(folder)
+    if tokenizer is None:
+        raise UserError(f"{folder}: has no tokenizer, so int8 cannot be measured on texts; the folder is written")
+    pooling = pooling_of(folder) or "mean"
+    longest = longest_text(config, tokenizer)
+    whole, small = (
+        open_graph(folder / name, tokenizer, longest, pooling, config.labels) for name in (MODEL, QUANTIZED)
+    )
+    found: dict[str, Any] = {}
+    if texts:
+        found |= compare_on_texts(whole, small, texts)
+        figures = ", ".join(f"{name} {value:.4f}" for name, value in found.items())
+        say(f"int8 beside float32 on {len(texts):,} texts: {figures}")
+    if task is not None:
+        before, after = (glue_score(graph, *task) for graph in (whole, small))
+        for name, value in before.items():
+            found[f"{task[0]} {name}"] = {"float32": value, "int8": after[name]}
+            say(f"{task[0]}, {name}: float32 {value:.4f}, int8 {after[name]:.4f}")
+    return found
 
 
 VERBS = {"convert": Verb(_ABOUT, add_arguments, run, runs_model=False)}

@@ -12,7 +12,7 @@ _FRONT_MATTER = """---
 - {model_type}
 - jax
 - bert_jax
----
+{more}---
 """
 _TASKS = {
     "pretraining": "fill-mask",
@@ -26,6 +26,7 @@ _TASKS = {
     "causal-lm": "text-generation",
 }
 _LIBRARIES = {"hf": "transformers", "sentence-transformers": "sentence-transformers"}
+_PURPOSES = {"tf1": "Google's TensorFlow code", "onnx": "ONNX runtimes"}
 _WORDS = {
     "bert": "BERT",
     "roberta": "RoBERTa",
@@ -47,7 +48,7 @@ def model_card(
         card: facts, printed as a table in their order; or Markdown, which is copied; None: the card says "Not
             recorded".
         name: the title.
-        form: the folder's form: "hf", "sentence-transformers" or "tf1".
+        form: the folder's form: "hf", "sentence-transformers", "tf1" or "onnx".
     """
     architecture = architecture_of(config, head)
     size = (
@@ -59,8 +60,9 @@ def model_card(
         library=f"library_name: {_LIBRARIES[form]}\n" if form in _LIBRARIES else "",
         task=f"pipeline_tag: {task}\n" if task else "",
         model_type=config.model_type,
+        more="- onnx\n" if form == "onnx" else "",
     )
-    purpose = "Google's TensorFlow code" if form == "tf1" else f"`{architecture}`"
+    purpose = _PURPOSES.get(form, f"`{architecture}`")
     without = ", add_pooling_layer=False" if head == "encoder-no-pooler" and config.family != "distilbert" else ""
     return "\n".join(
         [
@@ -71,8 +73,7 @@ def model_card(
             _training(card),
             "## How to load it\n",
             _LOADING[form].format(architecture=architecture, without=without),
-            *_warnings(config),
-            _OURS,
+            *([] if form == "onnx" else [*_warnings(config), _OURS]),
         ]
     )
 
@@ -111,6 +112,28 @@ vectors = SentenceTransformer("DIR").encode(["A text.", "Another."])
 """,
     "tf1": """Google's scripts take it with `--bert_config_file` (ALBERT: `--albert_config_file`), `--vocab_file` and
 `--init_checkpoint=DIR/bert_model.ckpt`, `DIR` being this folder.
+""",
+    "onnx": """With onnxruntime, `DIR` being this folder:
+
+```python
+import numpy as np
+import onnxruntime
+from tokenizers import Tokenizer
+
+session = onnxruntime.InferenceSession("DIR/onnx/model.onnx")
+tokenizer = Tokenizer.from_file("DIR/tokenizer.json")
+texts = [tokenizer.encode("A text.")]
+arrays = {{
+    "input_ids": np.array([text.ids for text in texts]),
+    "attention_mask": np.array([text.attention_mask for text in texts]),
+    "token_type_ids": np.array([text.type_ids for text in texts]),
+}}
+wanted = [node.name for node in session.get_inputs()]
+outputs = session.run(None, {{name: arrays[name] for name in wanted}})
+```
+
+optimum (`ORTModel...`), sentence-transformers (`backend="onnx"`), transformers.js and OpenVINO read this folder too.
+Inputs are int64, any number of rows, any length that the model has positions for; outputs are float32.
 """,
 }
 _OURS = """With bert_jax (JAX):

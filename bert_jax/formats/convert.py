@@ -5,8 +5,10 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Literal, NamedTuple
 
+from bert_jax.errors import UserError
 from bert_jax.formats.load import load, load_arrays, load_tokenizer
-from bert_jax.formats.names.parameters import find_head
+from bert_jax.formats.names.parameters import find_head, is_encoder
+from bert_jax.formats.onnx.save import save_onnx
 from bert_jax.formats.read import ReadModel, Report
 from bert_jax.formats.sentence_transformers import max_length_of, pooling_of
 from bert_jax.formats.source import AnySource, Source, open_source
@@ -14,7 +16,7 @@ from bert_jax.formats.tensorflow.google import Gelu
 from bert_jax.formats.training_record import training_record
 from bert_jax.formats.write import save_pretrained
 
-FORMS = ("hf", "tf1", "sentence-transformers")
+FORMS = ("hf", "tf1", "sentence-transformers", "onnx")
 
 
 class Converted(NamedTuple):
@@ -29,7 +31,7 @@ def convert(
     source: AnySource,
     directory: str | os.PathLike[str],
     *,
-    to: Literal["hf", "tf1", "sentence-transformers"] = "hf",
+    to: Literal["hf", "tf1", "sentence-transformers", "onnx"] = "hf",
     head: str | None = None,
     step: int | None = None,
     num_labels: int | None = None,
@@ -37,48 +39,50 @@ def convert(
     pooling: str | None = None,
     max_shard_size: int | str = "5GB",
     gelu: Gelu | None = None,
+    int8: bool = False,
 ) -> Converted:
     """Read `source` and write it in another form, or for another head.
 
     Args:
         source: as in `load`: a run directory, a folder in any format, a hub id.
         directory: the folder to write. A former export is replaced; any other existing folder is an error.
-        to: "hf" (config.json and model.safetensors), "tf1" (Google's checkpoint) or "sentence-transformers".
+        to: "hf" (config.json and model.safetensors), "tf1" (Google's checkpoint), "sentence-transformers" or
+            "onnx" (config.json and onnx/model.onnx).
         head: the head to write; None: the head that `source` has, or for sentence-transformers its encoder.
         step: of a run directory, the checkpoint to read; None: the newest.
         num_labels, allow_missing: as in `load`.
         pooling: for sentence-transformers, as in `save_pretrained`; None: that of `source` if it has one, else "mean".
+            For onnx: the same, but None if `source` has none.
         max_shard_size: as in `save_pretrained`.
         gelu: as in `load`.
+        int8: for onnx, as in `save_onnx`.
 
     Raises:
-        FileNotFoundError, UserError: as `load` and `save_pretrained`.
+        FileNotFoundError, UserError: as `load`, `save_pretrained` and `save_onnx`.
     """
+    if int8 and to != "onnx":
+        raise UserError(f'int8=True: to={to!r} stores float32; expected to="onnx"')
     opened = open_source(source)
     if to == "sentence-transformers" and head is None:
         head = _encoder_in(opened, step)
     config, params, report = _read(opened, head, step, num_labels, tuple(allow_missing), gelu)
     options = {}
+    if to == "onnx" and is_encoder(report.head, config):
+        pooling = pooling or pooling_of(opened.folder)
     if to == "sentence-transformers":
         pooling = pooling or pooling_of(opened.folder) or "mean"
-        if (length := max_length_of(opened.folder)) is not None:
-            options["max_length"] = length
+    if pooling is not None and (length := max_length_of(opened.folder)) is not None:
+        options["max_length"] = length
     tokenizer = load_tokenizer(opened, **options)
     card = training_record(opened.folder, report.step) if opened.is_run else None
     if opened.published:
         card = {"converted from": opened.published}
-    written = save_pretrained(
-        directory,
-        config,
-        params,
-        tokenizer,
-        head=report.head,
-        step=report.step,
-        card=card,
-        max_shard_size=max_shard_size,
-        sentence_transformers=pooling,
-        tf1=to == "tf1",
-    )
+    facts = {"head": report.head, "step": report.step, "card": card, "sentence_transformers": pooling}
+    if to == "onnx":
+        written = save_onnx(directory, config, params, tokenizer, **facts, int8=int8)
+    else:
+        sized = {"max_shard_size": max_shard_size, "tf1": to == "tf1"}
+        written = save_pretrained(directory, config, params, tokenizer, **facts, **sized)
     return Converted(written, report, tokenizer is not None)
 
 

@@ -41,6 +41,9 @@ _NAMES = {
     "modules.json",
     "sentence_bert_config.json",
     "1_Pooling/config.json",
+    "onnx/model.onnx",
+    "onnx/model.onnx_data",
+    "onnx/model_quantized.onnx",
     CARD,
 }
 """The only names, apart from numbered shards, in a folder that we wrote; a folder with any other file is foreign."""

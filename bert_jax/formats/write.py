@@ -78,10 +78,10 @@ def save_pretrained(
     flat = as_numpy(params)
     if head is None:
         head = head_in(flat, config)
-    config = _as_written(config, head)
+    config = as_written(config, head)
     most = shard_bytes(max_shard_size)
     _check_form(config, head, sentence_transformers, tf1)
-    _check_values(flat, config, tokenizer)
+    check_values(flat, config, tokenizer)
     if config.head_dim * config.num_attention_heads != config.hidden_size:
         logger.warning("head_size=%d: transformers has no such option and cannot load this folder", config.head_dim)
     tensors = to_stored(flat, config, head)
@@ -94,9 +94,9 @@ def save_pretrained(
             if BertConfig.from_json(folder / "config.json").to_json() != config.to_json():
                 raise UserError(f"{folder / 'config.json'}: the config read back differs from the one written")
         if tokenizer is not None:
-            _save_tokenizer(tokenizer, folder, config)
+            save_tokenizer(tokenizer, folder, config)
         if sentence_transformers is not None:
-            write_modules(folder, sentence_transformers, config.hidden_size, _longest(config, tokenizer))
+            write_modules(folder, sentence_transformers, config.hidden_size, longest_text(config, tokenizer))
         name = Path(directory).resolve().name
         form = "tf1" if tf1 else "sentence-transformers" if sentence_transformers else "hf"
         write_text(folder / CARD, model_card(config, head, card, name=name, form=form))
@@ -119,7 +119,7 @@ _FLOATS = ("dropout", "dropout_prob", "probs_dropout_prob", "initializer_range",
 _TWO_OUTPUTS = ("question-answering", "pretraining")
 
 
-def _as_written(config: BertConfig, head: str) -> BertConfig:
+def as_written(config: BertConfig, head: str) -> BertConfig:
     """The config without labels for heads with two outputs, whose number transformers would take from the labels."""
     return config.replace(labels=BertConfig().labels, problem_type=None) if head in _TWO_OUTPUTS else config
 
@@ -137,7 +137,8 @@ def _check_form(config: BertConfig, head: str, pooling: str | None, tf1: bool) -
             )
 
 
-def _check_values(flat: Mapping[str, np.ndarray], config: BertConfig, tokenizer: "Tokenizer | None") -> None:
+def check_values(flat: Mapping[str, np.ndarray], config: BertConfig, tokenizer: "Tokenizer | None") -> None:
+    """Raise a UserError if the tokenizer has more tokens than the model, or a value is not finite."""
     if tokenizer is not None and tokenizer.vocab_size > config.vocab_size:
         raise UserError(
             f"the tokenizer has {tokenizer.vocab_size} tokens, but the model's table has {config.vocab_size} rows: "
@@ -167,12 +168,13 @@ def _same_bits(a: np.ndarray, b: np.ndarray) -> bool:
     return a.shape == b.shape and np.array_equal(a.view(np.uint32), b.view(np.uint32))
 
 
-def _longest(config: BertConfig, tokenizer: "Tokenizer | None") -> int:
+def longest_text(config: BertConfig, tokenizer: "Tokenizer | None") -> int:
+    """How many tokens of a text a model reads: what its positions and its tokenizer both allow."""
     known = None if tokenizer is None else tokenizer.max_length
     return config.longest_input if known is None else min(config.longest_input, known)
 
 
-def _save_tokenizer(tokenizer: "Tokenizer", folder: Path, config: BertConfig) -> None:
+def save_tokenizer(tokenizer: "Tokenizer", folder: Path, config: BertConfig) -> None:
     """Write the tokenizer's files with two settings that other programs need.
 
     "model_max_length" is the model's longest input, because transformers sets no limit without it.

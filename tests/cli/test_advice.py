@@ -143,6 +143,7 @@ def test_the_advice_of_each_message_of_a_verb_is_run():
     tried = [message for _, message, _ in OF_VERBS]
     elsewhere = {
         "--overwrite replaces an earlier export": "the test above",
+        "add --int8": "tests/evaluation/test_int8.py",
         "remove it to start again": "tests/cli/test_embed.py",
         "remove one of them and make it again": "tests/cli/test_shards.py",
         "remove both to start again": "tests/cli/test_embed.py",
@@ -161,7 +162,7 @@ def test_each_option_that_a_message_names_is_one_of_the_programs_that_print_it()
         for text in _messages(path):
             # The corpus is read by train.prepare, and by text= of a run, which turns its options into fields.
             of_corpus = path.parent.name == "text"
-            for option in re.findall(r"(?<![\w-])--[a-z][a-z-]*", text):
+            for option in re.findall(r"(?<![\w-])--[a-z][a-z0-9-]*", text):
                 by_prepare = option in prepare and (of_corpus or "python -m train.prepare" in text)
                 if option not in own | {"--help"} and not by_prepare:
                     wrong.append(f"{path.relative_to(ROOT)}: {text}")

@@ -283,6 +283,13 @@ def test_fill_mask_answers_the_texts_beside_one_that_has_no_mask(export, capsys)
         (["convert", "{run}", "{tmp}/x", "--head", "qa"], "--head qa: bert has pretraining"),
         (["convert", "{run}", "{tmp}/x", "--max-shard-size", "many"], "--max-shard-size many"),
         (["convert", "{run}", "{tmp}/x", "--to", "tf1", "--pooling", "mean"], "a folder has one form"),
+        (["convert", "{run}", "{tmp}/x", "--int8"], "--to hf stores float32; expected --to onnx"),
+        (["convert", "{run}", "{tmp}/x", "--to", "onnx", "--score", "stsb=x"], "measure what int8 costs; add --int8"),
+        (
+            ["convert", "{run}", "{tmp}/x", "--to", "onnx", "--int8", "--score", "stsb"],
+            "--score stsb: expected TASK=FILE",
+        ),
+        (["convert", "{run}", "{tmp}/x", "--to", "onnx", "--int8", "--texts", "{tmp}/no"], "{tmp}/no: no such file"),
     ],
 )
 def test_mistakes_are_one_line_and_exit_code_2(argv, message, run, export, tmp_path, capsys):

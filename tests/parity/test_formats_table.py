@@ -15,6 +15,7 @@ WRITTEN = {
     "hf, shards": CASES,
     "tf1": GOOGLE,
     "sentence-transformers": [(m, "encoder") for m in SENTENCES],
+    "onnx": CASES,
 }
 
 

@@ -100,4 +100,11 @@ MUTANTS: tuple[Mutant, ...] = (
         "F1 of MRPC and QQP is that of the pairs that differ",
         ("tests/evaluation/test_score.py::test_glue",),
     ),
+    Mutant(
+        "bert_jax/evaluation/int8.py",
+        "known = graph.labels if set(graph.labels) == set(names) else names",
+        "known = names",
+        "classes in another order than GLUE's are scored as if in that order",
+        ("tests/evaluation/test_int8.py::test_a_classifier_is_scored_by_the_names_of_its_classes",),
+    ),
 )

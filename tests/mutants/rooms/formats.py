@@ -19,6 +19,9 @@ OF_READ = "tests/formats/test_read.py"
 OF_WRITE = "tests/formats/test_write.py"
 OF_SAFETENSORS = "tests/formats/test_safetensors.py"
 OF_TORCH = "tests/formats/torch/test_torch_bin.py"
+ONNX = "bert_jax/formats/onnx/"
+OF_ONNX = "tests/formats/onnx/test_onnx.py"
+OF_ONNX_PARITY = "tests/parity/test_onnx_transformers.py::test_onnxruntime_computes_what_transformers_does"
 OF_TF1_NAMES = "tests/formats/tensorflow/test_tf1_names.py"
 
 MUTANTS: tuple[Mutant, ...] = (
@@ -266,5 +269,54 @@ MUTANTS: tuple[Mutant, ...] = (
         "",
         "a card has the scores of a later step",
         ("tests/cli/test_commands.py::test_the_card_tells_the_training_and_no_paths",),
+    ),
+    Mutant(
+        f"{ONNX}encoder.py",
+        'g.op("Sub", 1.0, g.op("Cast", keys, to=_FLOAT))',
+        'g.op("Cast", keys, to=_FLOAT)',
+        "the ONNX graph attends to padding and to nothing else",
+        (f"{OF_ONNX_PARITY}[bert-mlm]",),
+    ),
+    Mutant(
+        f"{ONNX}encoder.py",
+        'g.op("Mul", count, is_token)',
+        "count",
+        "padding takes positions in the ONNX graph of a RoBERTa",
+        (f"{OF_ONNX_PARITY}[roberta-mlm]",),
+    ),
+    Mutant(
+        f"{ONNX}encoder.py",
+        'g.op("GreaterOrEqual", g.op("Unsqueeze", place, [1]), place)',
+        'g.op("GreaterOrEqual", place, g.op("Unsqueeze", place, [1]))',
+        "a decoder in ONNX sees later tokens",
+        (f"{OF_ONNX_PARITY}[bert-causal-lm]",),
+    ),
+    Mutant(
+        f"{ONNX}model.py",
+        'act = "gelu" if config.family == "roberta" else config.hidden_act',
+        "act = config.hidden_act",
+        "the masked-LM head of a RoBERTa in ONNX has the activation of its layers",
+        ("tests/parity/test_onnx_transformers.py::test_options_of_the_config_are_in_the_graph",),
+    ),
+    Mutant(
+        f"{ONNX}graph.py",
+        "or _bits(other) != _bits(array)",
+        "",
+        "a changed bit in an ONNX file is not noticed",
+        (f"{OF_ONNX}::test_a_changed_byte_is_found_when_the_file_is_read_back",),
+    ),
+    Mutant(
+        f"{ONNX}save.py",
+        'head = "encoder-no-pooler"',
+        "pass",
+        "an ONNX model of vectors computes a pooler that nobody reads",
+        (f"{OF_ONNX}::test_a_model_of_vectors_keeps_its_pooling",),
+    ),
+    Mutant(
+        f"{ONNX}save.py",
+        "build_graph(config, flat, head, own_decoder=True)",
+        "build_graph(config, flat, head)",
+        "the vocabulary's product stays float32 in an int8 file",
+        (f"{OF_ONNX}::test_int8_holds_kernels_and_tables_and_stays_near_float32",),
     ),
 )

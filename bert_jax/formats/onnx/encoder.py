@@ -1,0 +1,140 @@
+"""The encoder in ONNX operators: embeddings, attention, feed-forward, pooler. The maths is that of bert_jax/model/.
+
+The shapes of these patterns matter: onnxruntime and OpenVINO recognise attention, the mask, LayerNorm and GELU in them
+and put their own kernels in place (for onnxruntime see `tests/formats/onnx/test_onnx.py`).
+"""
+
+import math
+
+import numpy as np
+
+from bert_jax.config import BertConfig
+from bert_jax.formats.onnx.activations import activation
+from bert_jax.formats.onnx.graph import Graph
+
+_MASKED = float(np.finfo(np.float32).min)
+
+
+def dense(g: Graph, x: str, path: str) -> str:
+    """x · kernel + bias, over the last axis."""
+    g.scope(path)
+    return g.op("Add", g.op("MatMul", x, f"{path}/kernel"), f"{path}/bias")
+
+
+def layer_norm(g: Graph, x: str, path: str, config: BertConfig) -> str:
+    g.scope(path)
+    return g.op("LayerNormalization", x, f"{path}/scale", f"{path}/bias", axis=-1, epsilon=config.layer_norm_eps)
+
+
+def encode(g: Graph, config: BertConfig, stem: str, ids: str, mask: str, types: str | None) -> str:
+    """Ids, mask (1 = a token) and token types [B, L] -> the last hidden state [B, L, D].
+
+    Args:
+        g: the graph to add to; it has the parameters already.
+        config: the architecture.
+        stem: what the encoder's paths begin with: "bert/", or "" for an encoder without a head.
+        ids, mask, types: names of int64 values; without `types` all token types are 0.
+    """
+    x = _embeddings(g, config, f"{stem}embeddings", ids, types)
+    layers = f"{stem}encoder"
+    if config.family == "albert":
+        x = dense(g, x, f"{layers}/projection")
+    g.scope(f"{stem}mask")
+    added = _mask(g, config, mask)
+    distances = None
+    if config.position_embedding_type != "absolute":
+        g.scope(f"{stem}distances")
+        distances = _distances(g, ids, config.max_position_embeddings)
+    for number in config.layer_order:
+        path = f"{layers}/layer_{number}"
+        x = _attention(g, config, x, f"{path}/attention", len(config.heads_of(number)), added, distances)
+        x = _feed_forward(g, config, x, f"{path}/feed_forward")
+    return x
+
+
+def pool(g: Graph, x: str, path: str) -> str:
+    """tanh(dense(the first position)): [B, L, D] -> [B, D]."""
+    return g.op("Tanh", dense(g, first(g, x, path), path))
+
+
+def first(g: Graph, x: str, path: str) -> str:
+    """The first position: [B, L, D] -> [B, D]."""
+    g.scope(path)
+    return g.op("Gather", x, 0, axis=1)
+
+
+def _embeddings(g: Graph, config: BertConfig, path: str, ids: str, types: str | None) -> str:
+    g.scope(path)
+    x = g.op("Gather", f"{path}/word_embeddings", ids)
+    if config.family != "distilbert":
+        x = g.op("Add", x, g.op("Gather", f"{path}/token_type_embeddings", 0 if types is None else types))
+    if config.position_embedding_type == "absolute":
+        table = f"{path}/position_embeddings"
+        if config.family == "roberta":
+            positions = g.op("Gather", table, _roberta_positions(g, ids, config.pad_token_id))
+        else:
+            positions = g.op("Slice", table, [0], _length(g, ids), [0])
+        x = g.op("Add", x, positions)
+    return layer_norm(g, x, f"{path}/LayerNorm", config)
+
+
+def _length(g: Graph, ids: str) -> str:
+    """L as int64 [1]."""
+    return g.op("Shape", ids, start=1, end=2)
+
+
+def _roberta_positions(g: Graph, ids: str, pad: int) -> str:
+    """pad + 1, pad + 2 … for the tokens, and pad for padding: they depend on the ids and not on the mask."""
+    is_token = g.op("Cast", g.op("Not", g.op("Equal", ids, pad)), to=_INT64)
+    count = g.op("CumSum", is_token, 1)
+    return g.op("Add", g.op("Mul", count, is_token), pad)
+
+
+_FLOAT, _INT64 = 1, 7  # onnx.TensorProto.FLOAT and INT64; the package is imported only to write the file
+
+
+def _mask(g: Graph, config: BertConfig, mask: str) -> str:
+    """[B, L] -> what is added to the scores: [B, 1, 1, L], or [B, 1, L, L] in a decoder; 0 = attend."""
+    keys = g.op("Unsqueeze", g.op("Unsqueeze", mask, [1]), [2])
+    if config.is_decoder:
+        # The query at l attends to the keys 0 … l.
+        place = g.op("Range", 0, g.op("Squeeze", _length(g, mask), [0]), 1)
+        earlier = g.op("GreaterOrEqual", g.op("Unsqueeze", place, [1]), place)
+        keys = g.op("Mul", keys, g.op("Cast", earlier, to=_INT64))
+    return g.op("Mul", g.op("Sub", 1.0, g.op("Cast", keys, to=_FLOAT)), _MASKED)
+
+
+def _distances(g: Graph, ids: str, longest: int) -> str:
+    """The row of the distance table for each query and key: l - m + P - 1, int64 [L, L]."""
+    place = g.op("Range", 0, g.op("Squeeze", _length(g, ids), [0]), 1)
+    return g.op("Add", g.op("Sub", g.op("Unsqueeze", place, [1]), place), longest - 1)
+
+
+def _attention(g: Graph, config: BertConfig, x: str, path: str, heads: int, mask: str, distances: str | None) -> str:
+    size = config.head_dim
+    split = np.array([0, 0, heads, size])  # 0 keeps an axis: rows and length stay free
+    query, key, value = (g.op("Reshape", dense(g, x, f"{path}/{name}"), split) for name in ("query", "key", "value"))
+    g.scope(path)
+    queries, keys = g.op("Transpose", query, perm=[0, 2, 1, 3]), g.op("Transpose", key, perm=[0, 2, 3, 1])
+    scores = g.op("MatMul", queries, keys)
+    if distances is not None:
+        rows = g.op("Gather", f"{path}/distance_embedding", distances)
+        scores = g.op("Add", scores, g.op("Einsum", query, rows, equation="blhk,lmk->bhlm"))
+        if config.position_embedding_type == "relative_key_query":
+            scores = g.op("Add", scores, g.op("Einsum", key, rows, equation="bmhk,lmk->bhlm"))
+    scores = g.op("Add", g.op("Div", scores, math.sqrt(size)), mask)
+    probabilities = g.op("Softmax", scores, axis=-1)
+    context = g.op("MatMul", probabilities, g.op("Transpose", value, perm=[0, 2, 1, 3]))
+    joined = g.op("Reshape", g.op("Transpose", context, perm=[0, 2, 1, 3]), np.array([0, 0, heads * size]))
+    return _residual(g, config, x, dense(g, joined, f"{path}/output"), path)
+
+
+def _feed_forward(g: Graph, config: BertConfig, x: str, path: str) -> str:
+    y = dense(g, x, f"{path}/intermediate")
+    y = activation(g, y, config.hidden_act, f"{path}/activation")
+    return _residual(g, config, x, dense(g, y, f"{path}/output"), path)
+
+
+def _residual(g: Graph, config: BertConfig, x: str, y: str, path: str) -> str:
+    g.scope(path)
+    return layer_norm(g, g.op("Add", y, x), f"{path}/LayerNorm", config)

@@ -1,0 +1,154 @@
+"""A graph of ONNX operators: its nodes and weights while it is built, then the file, in one part or two."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bert_jax.errors import UserError
+
+OPSET, IR_VERSION = 20, 9
+"""Opset 20 is the first with Gelu; onnxruntime reads it since 1.17, OpenVINO since 2024.1. IR 9 came with it."""
+LARGEST_FILE = 2_000_000_000
+"""Bytes of weights that fit into the file itself: protobuf ends at 2 GiB. Larger ones get a file beside it."""
+
+Operand = str | float | Sequence[int] | np.ndarray
+"""What a node takes: the name of a value, or a constant (float32, or int64 if its numbers are whole)."""
+
+
+class Graph:
+    """Nodes in the order in which they run, and the arrays that they use.
+
+    Attributes:
+        nodes: one tuple (operator, inputs, outputs, name, attributes) per node.
+        weights: name -> array; a parameter has the name of its path.
+        inputs, outputs: name -> (dtype, sizes of the axes; a text names a size that may vary).
+    """
+
+    def __init__(self) -> None:
+        self.nodes: list[tuple[str, list[str], list[str], str, dict[str, Any]]] = []
+        self.weights: dict[str, np.ndarray] = {}
+        self.inputs: dict[str, tuple[type, list[str | int]]] = {}
+        self.outputs: dict[str, tuple[type, list[str | int]]] = {}
+        self._scope = ""
+        self._uses: dict[str, int] = {}
+
+    def input(self, name: str, axes: Sequence[str | int]) -> str:
+        """An integer input."""
+        self.inputs[name] = (np.int64, list(axes))
+        return name
+
+    def output(self, name: str, value: str, axes: Sequence[str | int]) -> None:
+        """Make `value` a float32 output under `name`."""
+        self.nodes.append(("Identity", [value], [name], f"/{name}", {}))
+        self.outputs[name] = (np.float32, list(axes))
+
+    def scope(self, path: str) -> None:
+        """Nodes from here on are named after `path`, so that a profile says which part of the model takes the time."""
+        self._scope = path
+
+    def op(self, kind: str, *operands: Operand, **attributes: Any) -> str:
+        """Add a node with one output; returns the output's name."""
+        stem = f"/{self._scope}/{kind}" if self._scope else f"/{kind}"
+        self._uses[stem] = number = self._uses.get(stem, 0) + 1
+        name = stem if number == 1 else f"{stem}_{number}"
+        inputs = [operand if isinstance(operand, str) else self._constant(operand) for operand in operands]
+        self.nodes.append((kind, inputs, [f"{name}_output"], name, attributes))
+        return f"{name}_output"
+
+    def _constant(self, value: float | Sequence[int] | np.ndarray) -> str:
+        array = np.asarray(value)
+        array = array.astype(np.float32 if array.dtype.kind == "f" else np.int64)
+        text = "_".join(map(str, array.ravel().tolist()))
+        name = f"constant/{array.dtype}_{'x'.join(map(str, array.shape)) or 'scalar'}_{text}"
+        self.weights.setdefault(name, array)
+        return name
+
+
+def write_graph(path: Path, graph: Graph, metadata: Mapping[str, str], largest: int = LARGEST_FILE) -> None:
+    """Write `path`, and with more than `largest` bytes of weights also `path` + "_data", which holds them.
+
+    Then read both back and compare: the graph must pass ONNX's own checker, and every array must have the same bits.
+
+    Raises:
+        UserError: the package `onnx` is missing, or the file differs from what was written.
+    """
+    onnx = import_onnx()
+    helper = onnx.helper
+    beside = path.with_name(path.name + "_data") if sum(a.nbytes for a in graph.weights.values()) > largest else None
+    proto = helper.make_graph(
+        [helper.make_node(kind, into, out, name, **more) for kind, into, out, name, more in graph.nodes],
+        "bert_jax",
+        [_value(onnx, name, *kind) for name, kind in graph.inputs.items()],
+        [_value(onnx, name, *kind) for name, kind in graph.outputs.items()],
+        _tensors(onnx, graph.weights, beside),
+    )
+    model = helper.make_model(
+        proto, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=IR_VERSION, producer_name="bert_jax"
+    )
+    helper.set_model_props(model, dict(metadata))
+    path.write_bytes(model.SerializeToString())
+    del model, proto
+    check_graph(path, graph.weights)
+
+
+def check_graph(path: Path, weights: Mapping[str, np.ndarray]) -> None:
+    """Raise a UserError unless the file is valid ONNX whose arrays are `weights`, bit by bit."""
+    onnx = import_onnx()
+    check_valid(path)
+    written = onnx.load(str(path)).graph.initializer
+    found = {tensor.name: onnx.numpy_helper.to_array(tensor, str(path.parent)) for tensor in written}
+    for name, array in weights.items():
+        other = found.get(name)
+        if other is None or other.dtype != array.dtype or other.shape != array.shape or _bits(other) != _bits(array):
+            raise UserError(f"{path}: {name} has other bits than were written to it; is the disk faulty?")
+
+
+def check_valid(path: Path) -> None:
+    """Raise a UserError unless ONNX's own checker takes the file."""
+    onnx = import_onnx()
+    try:
+        onnx.checker.check_model(str(path), full_check=True)
+    except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError, ValueError) as error:
+        raise UserError(f"{path}: not valid ONNX after it was written: {str(error).splitlines()[0]}") from None
+
+
+def _bits(array: np.ndarray) -> memoryview:
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
+
+
+def _tensors(onnx: Any, weights: Mapping[str, np.ndarray], beside: Path | None) -> list[Any]:
+    if beside is None:
+        return [onnx.numpy_helper.from_array(np.asarray(array, order="C"), name) for name, array in weights.items()]
+    tensors = []
+    with beside.open("wb") as file:
+        for name, array in weights.items():
+            if array.dtype != np.float32:  # the sizes of axes, which the checker has to see
+                tensors.append(onnx.numpy_helper.from_array(array, name))
+                continue
+            # Some programs map the file, and a page is the coarsest alignment that any of them asks for.
+            file.write(bytes(-file.tell() % 4096))
+            kind = onnx.helper.np_dtype_to_tensor_dtype(array.dtype)
+            tensor = onnx.TensorProto(name=name, data_type=kind, dims=array.shape)
+            tensor.data_location = onnx.TensorProto.EXTERNAL
+            place = {"location": beside.name, "offset": file.tell(), "length": array.nbytes}
+            for key, value in place.items():
+                tensor.external_data.add(key=key, value=str(value))
+            file.write(_bits(array))
+            tensors.append(tensor)
+    return tensors
+
+
+def _value(onnx: Any, name: str, dtype: type, axes: list[str | int]) -> Any:
+    kind = onnx.helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+    return onnx.helper.make_tensor_value_info(name, kind, axes)
+
+
+def import_onnx() -> Any:
+    """The package `onnx`; raises a UserError that says how to install it."""
+    try:
+        import onnx  # pyright: ignore[reportMissingImports]
+    except ImportError:
+        raise UserError('the ONNX form needs the package onnx: pip install "bert-jax[onnx]"') from None
+    return onnx

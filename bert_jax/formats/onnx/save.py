@@ -1,0 +1,97 @@
+"""Write a folder with a model in ONNX, its config and its tokenizer, placed where other programs look for them."""
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bert_jax.config import BertConfig
+from bert_jax.errors import UserError
+from bert_jax.formats.card import model_card
+from bert_jax.formats.names.parameters import head_in, is_encoder
+from bert_jax.formats.new_folder import CARD, new_folder, write_text
+from bert_jax.formats.onnx.graph import import_onnx, write_graph
+from bert_jax.formats.onnx.int8 import import_onnxruntime, quantize
+from bert_jax.formats.onnx.model import build_graph, check_expressible
+from bert_jax.formats.safetensors import STEP
+from bert_jax.formats.sentence_transformers import check_pooling, write_modules
+from bert_jax.formats.write import as_written, check_values, config_json, longest_text, save_tokenizer
+from bert_jax.tree import as_numpy
+
+if TYPE_CHECKING:
+    from bert_jax.data.tokenizer.tokenizer import Tokenizer
+
+MODEL, QUANTIZED = "onnx/model.onnx", "onnx/model_quantized.onnx"
+"""Where sentence-transformers and transformers.js look; optimum finds them there too."""
+
+
+def save_onnx(
+    directory: str | os.PathLike[str],
+    config: BertConfig,
+    params: Mapping[str, Any],
+    tokenizer: "Tokenizer | None",
+    *,
+    head: str | None = None,
+    step: int | None = None,
+    card: Mapping[str, Any] | str | None = None,
+    sentence_transformers: str | None = None,
+    int8: bool = False,
+) -> Path:
+    """Write onnx/model.onnx, config.json, the tokenizer's files and a model card.
+
+    The graph takes any number of rows and any length (`build_graph` has its inputs and outputs); it is read back, and
+    every parameter compared bit by bit. Otherwise as `save_pretrained`: `directory` is never incomplete, and only a
+    former export is replaced.
+
+    Args:
+        directory, config, params, tokenizer, head, step, card: as in `save_pretrained`.
+        sentence_transformers: as in `save_pretrained`, for `SentenceTransformer(directory, backend="onnx")`. The graph
+            has no pooler then, because nothing reads it.
+        int8: also write onnx/model_quantized.onnx, with 8-bit products: the range of the activations
+            is found in each call.
+
+    Returns:
+        The directory.
+
+    Raises:
+        UserError: as `save_pretrained`; or `onnx`, for int8 also `onnxruntime`, is not installed.
+    """
+    import_onnx()
+    if int8:
+        import_onnxruntime()
+    flat = as_numpy(params)
+    head = head_in(flat, config) if head is None else head
+    config = as_written(config, head)
+    if sentence_transformers is not None:
+        check_pooling(sentence_transformers)
+        if not is_encoder(head, config):
+            raise UserError(
+                f"sentence_transformers needs an encoder without a head: expected 'encoder', found {head!r}"
+            )
+        head = "encoder-no-pooler"
+    check_values(flat, config, tokenizer)
+    check_expressible(config)
+    metadata = {} if step is None else {STEP: str(step)}
+    with new_folder(directory) as folder:
+        (folder / MODEL).parent.mkdir()
+        write_graph(folder / MODEL, build_graph(config, flat, head), metadata)
+        if int8:
+            quantize(folder / QUANTIZED, build_graph(config, flat, head, own_decoder=True))
+        write_text(folder / "config.json", json.dumps(_config(config, head), indent=2) + "\n")
+        if tokenizer is not None:
+            save_tokenizer(tokenizer, folder, config)
+        if sentence_transformers is not None:
+            write_modules(folder, sentence_transformers, config.hidden_size, longest_text(config, tokenizer))
+        name = Path(directory).resolve().name
+        write_text(folder / CARD, model_card(config, head, card, name=name, form="onnx"))
+    return Path(directory)
+
+
+def _config(config: BertConfig, head: str) -> dict[str, Any]:
+    """config.json, with the labels of a classifier even where transformers would supply the same: others do not."""
+    fields = config_json(config, head)
+    if head in ("sequence-classification", "token-classification"):
+        fields["id2label"] = {str(i): label for i, label in enumerate(config.labels)}
+        fields["label2id"] = {label: i for i, label in enumerate(config.labels)}
+    return fields

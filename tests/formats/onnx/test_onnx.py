@@ -1,0 +1,212 @@
+"""The ONNX form: options that transformers does not have, the files, what onnxruntime makes of them, int8.
+
+tests/parity/test_onnx_transformers.py compares every family and head with transformers.
+"""
+
+import sys
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bert_jax.config import HIDDEN_ACTS, BertConfig
+from bert_jax.data.tokenizer.tokenizer import Tokenizer
+from bert_jax.errors import UserError
+from bert_jax.formats.convert import convert
+from bert_jax.formats.load import load_config
+from bert_jax.formats.onnx.activations import activation
+from bert_jax.formats.onnx.graph import Graph, check_graph, write_graph
+from bert_jax.formats.onnx.model import build_graph
+from bert_jax.formats.onnx.save import save_onnx
+from bert_jax.formats.write import save_pretrained
+from bert_jax.model.heads import HEADS
+from bert_jax.model.layers import Activation
+from bert_jax.tree import flatten, unflatten
+from tests import tiny
+
+onnx = pytest.importorskip("onnx", reason="the extra `onnx` is not installed")
+onnxruntime = pytest.importorskip("onnxruntime", reason="the extra `onnx` is not installed")
+
+CONFIG = tiny.CONFIG
+PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "cat", "sat", "dog", "ran"]
+
+
+def run(path: Path, **inputs: np.ndarray) -> dict[str, np.ndarray]:
+    session = onnxruntime.InferenceSession(str(path))
+    names = [node.name for node in session.get_outputs()]
+    return dict(zip(names, session.run(names, inputs), strict=True))
+
+
+def inputs_of(config: BertConfig, rows: int = 3, length: int = 9) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(0)
+    ids = rng.integers(2, config.vocab_size, (rows, length))
+    mask = (np.arange(length) < np.array([[length], [4], [7]])).astype(np.int64)
+    ids = np.where(mask, ids, config.pad_token_id)
+    return {"input_ids": ids, "attention_mask": mask, "token_type_ids": rng.integers(0, 2, ids.shape)}
+
+
+@pytest.mark.parametrize(
+    ("head", "fields"),
+    [
+        ("encoder", {"position_embedding_type": "relative_key"}),
+        ("encoder-no-pooler", {"position_embedding_type": "relative_key_query", "is_decoder": True}),
+        ("mlm", {"pruned_heads": ((1, (0,)),), "head_size": 5}),
+    ],
+)
+def test_options_that_transformers_5_lacks_are_in_the_graph(head, fields, tmp_path):
+    config = CONFIG.replace(**fields)
+    flat = tiny.random_flat(config, 3, head, scale=0.5)
+    write_graph(tmp_path / "m.onnx", build_graph(config, flat, head), {})
+    inputs = inputs_of(config)
+    ours = HEADS[head](config).apply({"params": unflatten(flat)}, **inputs, return_dict=False)
+    for want, found in zip(ours, run(tmp_path / "m.onnx", **inputs).values(), strict=True):
+        want = np.asarray(want)
+        np.testing.assert_allclose(found, want, rtol=1e-5, atol=1e-5 * np.abs(want).max())
+
+
+def test_every_activation_is_that_of_the_model(tmp_path):
+    x = np.concatenate([np.linspace(-12, 12, 481), [-1e-7, 0.0, 1e-7, 60.0, -60.0]]).astype(np.float32)
+    parameters = {name: {"weight": np.float32([0.2])} for name in HIDDEN_ACTS}
+    parameters["xielu"] = {"alpha_p": np.float32([0.3]), "alpha_n": np.float32([-0.4])}
+    g = Graph()
+    value = g.input("x", ["length"])
+    value = g.op("Cast", value, to=onnx.TensorProto.FLOAT)
+    scaled = g.op("Mul", value, 0.025)
+    for name in HIDDEN_ACTS:
+        g.weights |= {f"{name}/{key}": array for key, array in parameters[name].items() if name in ("prelu", "xielu")}
+        g.output(name, activation(g, scaled, name, name), ["length"])
+    write_graph(tmp_path / "m.onnx", g, {})
+    whole = np.round(x / 0.025).astype(np.int64)
+    x = whole.astype(np.float32) * np.float32(0.025)
+    found = run(tmp_path / "m.onnx", x=whole)
+    for name in HIDDEN_ACTS:
+        used = {"params": parameters[name]} if name in ("prelu", "xielu") else {}
+        want = np.asarray(Activation(name).apply(used, x))
+        np.testing.assert_allclose(found[name], want, rtol=2e-5, atol=2e-6, err_msg=name)
+
+
+def test_large_weights_get_a_file_of_their_own(tmp_path):
+    graph = build_graph(CONFIG, tiny.random_flat(CONFIG, 1, "mlm"), "mlm")
+    write_graph(tmp_path / "one.onnx", graph, {})
+    write_graph(tmp_path / "two.onnx", graph, {}, largest=1000)
+    assert (tmp_path / "two.onnx_data").stat().st_size > sum(a.nbytes for a in graph.weights.values())
+    assert not (tmp_path / "one.onnx_data").exists()
+    inputs = inputs_of(CONFIG)
+    np.testing.assert_array_equal(*(run(tmp_path / f"{n}.onnx", **inputs)["logits"] for n in ("one", "two")))
+
+
+@pytest.mark.parametrize("name", ["one.onnx", "two.onnx_data"])
+def test_a_changed_byte_is_found_when_the_file_is_read_back(name, tmp_path):
+    graph = build_graph(CONFIG, tiny.random_flat(CONFIG, 1, "mlm"), "mlm")
+    write_graph(tmp_path / "one.onnx", graph, {})
+    write_graph(tmp_path / "two.onnx", graph, {}, largest=0)
+    content = bytearray((tmp_path / name).read_bytes())
+    content[content.index(graph.weights["mlm_head/bias"].tobytes())] ^= 1
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(UserError, match="mlm_head/bias has other bits"):
+        check_graph((tmp_path / name).with_suffix(".onnx"), graph.weights)
+
+
+def test_parameters_that_do_not_fit_are_refused(tmp_path):
+    flat = tiny.random_flat(CONFIG, 1, "mlm")
+    with pytest.raises(UserError, match="the tree has no 'pooler/kernel'; head='encoder' needs"):
+        build_graph(CONFIG, flat, "encoder")
+    flat["mlm_head/bias"] = flat["mlm_head/bias"][:3]
+    with pytest.raises(UserError, match=r"has \[3\] for 'mlm_head/bias'; head='mlm' needs \[50\]"):
+        build_graph(CONFIG, flat, "mlm")
+
+
+def folder_of(path: Path, head: str, config: BertConfig = CONFIG, **options) -> Path:
+    tokenizer = Tokenizer.from_vocabulary(PIECES, cased=False)
+    return save_pretrained(path, config, tiny.random_params(config, 4, head), tokenizer, head=head, **options)
+
+
+def test_cross_attention_is_refused_before_anything_is_written(tmp_path):
+    config = CONFIG.replace(is_decoder=True, add_cross_attention=True)
+    source = folder_of(tmp_path / "m", "causal-lm", config)
+    with pytest.raises(UserError, match="has no input for an encoder's output"):
+        convert(source, tmp_path / "onnx", to="onnx")
+    assert [path.name for path in tmp_path.iterdir()] == ["m"]
+
+
+@pytest.mark.parametrize(("name", "int8"), [("onnx", False), ("onnxruntime", True)])
+def test_a_missing_package_is_named_before_anything_is_written(name, int8, tmp_path, monkeypatch):
+    source = folder_of(tmp_path / "m", "mlm")
+    monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(UserError, match=rf'needs the package {name}: pip install "bert-jax\[onnx\]"'):
+        convert(source, tmp_path / "onnx", to="onnx", int8=int8)
+    assert [path.name for path in tmp_path.iterdir()] == ["m"]
+
+
+def test_a_former_export_is_replaced_and_other_files_are_kept(tmp_path):
+    source = folder_of(tmp_path / "m", "mlm")
+    target = convert(source, tmp_path / "onnx", to="onnx").directory
+    convert(source, target, to="onnx")
+    convert(source, target)  # another form takes its place
+    assert not (target / "onnx").exists()
+    convert(source, target, to="onnx")
+    (target / "onnx" / "mine.onnx").write_text("mine")
+    with pytest.raises(UserError, match=r"holds 'onnx/mine\.onnx'"):
+        convert(source, target, to="onnx")
+    assert (target / "onnx" / "mine.onnx").read_text() == "mine"
+
+
+def test_the_folder_has_what_optimum_writes(tmp_path):
+    labels = ("no", "yes", "perhaps")
+    source = folder_of(tmp_path / "m", "sequence-classification", CONFIG.replace(labels=labels))
+    folder = convert(source, tmp_path / "onnx", to="onnx").directory
+    names = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
+    tokenizer = {"tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "vocab.txt"}
+    assert names == {"config.json", "README.md", "onnx/model.onnx"} | tokenizer
+    assert load_config(folder).labels == labels
+    session = onnxruntime.InferenceSession(str(folder / "onnx" / "model.onnx"))
+    batch = ["batch_size", "sequence_length"]
+    inputs = {node.name: (node.type, node.shape) for node in session.get_inputs()}
+    names = ("input_ids", "attention_mask", "token_type_ids")
+    assert inputs == dict.fromkeys(names, ("tensor(int64)", batch))
+    assert [(node.name, node.shape) for node in session.get_outputs()] == [("logits", ["batch_size", 3])]
+
+
+def test_a_model_of_vectors_keeps_its_pooling(tmp_path):
+    source = folder_of(tmp_path / "m", "encoder", sentence_transformers="cls+normalize")
+    folder = convert(source, tmp_path / "onnx", to="onnx").directory
+    for name in ("modules.json", "1_Pooling/config.json", "sentence_bert_config.json"):
+        assert (folder / name).read_bytes() == (source / name).read_bytes()
+    assert set(run(folder / "onnx" / "model.onnx", **inputs_of(CONFIG))) == {"last_hidden_state"}
+
+
+def test_the_step_is_recorded(tmp_path):
+    params = tiny.random_params(CONFIG, 4, "mlm")
+    save_onnx(tmp_path / "onnx", CONFIG, params, None, head="mlm", step=700)
+    session = onnxruntime.InferenceSession(str(tmp_path / "onnx" / "onnx" / "model.onnx"))
+    assert session.get_modelmeta().custom_metadata_map == {"bert_jax.step": "700"}
+
+
+def test_onnxruntime_puts_its_kernels_in_place(tmp_path):
+    """Fused GELU with its bias, and scores with their scale; LayerNorm is a node of its own, in ours and in theirs."""
+    flat = tiny.random_flat(CONFIG, 1, "encoder-no-pooler")
+    write_graph(tmp_path / "m.onnx", build_graph(CONFIG, flat, "encoder-no-pooler"), {})
+    options = onnxruntime.SessionOptions()
+    options.optimized_model_filepath = str(tmp_path / "fused.onnx")
+    options.log_severity_level = 3
+    onnxruntime.InferenceSession(str(tmp_path / "m.onnx"), options)
+    kinds = Counter(node.op_type for node in onnx.load(tmp_path / "fused.onnx").graph.node)
+    layers = CONFIG.num_hidden_layers
+    assert kinds["BiasGelu"] == kinds["FusedMatMul"] == layers
+    assert kinds["LayerNormalization"] == 2 * layers + 1
+
+
+def test_int8_holds_kernels_and_tables_and_stays_near_float32(tmp_path):
+    config = CONFIG.replace(vocab_size=40)
+    params = tiny.random_params(config, 4, "mlm", scale=0.1)
+    folder = save_onnx(tmp_path / "onnx", config, params, None, head="mlm", int8=True)
+    graph = onnx.load(folder / "onnx" / "model_quantized.onnx").graph
+    kinds = {array.name: array.data_type for array in graph.initializer if len(array.dims) == 2}
+    whole = [name for name, kind in kinds.items() if kind == onnx.TensorProto.FLOAT]
+    assert whole == ["bert/embeddings/position_embeddings"]  # it is sliced; no operator slices int8 and scales it
+    count = sum(name.endswith("kernel") for name in flatten(params))
+    assert Counter(node.op_type for node in graph.node)["MatMulInteger"] == count + 1  # and the vocabulary's
+    inputs = inputs_of(config)
+    found = [run(folder / "onnx" / name, **inputs)["logits"] for name in ("model.onnx", "model_quantized.onnx")]
+    assert 0 < np.abs(found[1] - found[0]).max() < 0.1 * np.abs(found[0]).max()
