@@ -355,10 +355,11 @@ def test_the_guide_runs_as_written(run, tmp_path, monkeypatch, capsys):
     blocks = blocks_of("docs/export.md")
     assert len(blocks) >= 7
     shutil.copytree(run, tmp_path / "runs" / "demo")
+    (tmp_path / "sentences.txt").write_text("A cat sat.\nIt was late, and the light was low.\n")
     monkeypatch.chdir(tmp_path)
     names = run_blocks(blocks)
     assert names["again"].report.fresh
-    assert {"my-bert", "my-encoder", "my-copy"} <= set(os.listdir(tmp_path))
+    assert {"my-bert", "my-encoder", "my-copy", "my-onnx"} <= set(os.listdir(tmp_path))
 
 
 def test_the_version_is_that_of_the_project_and_names_what_it_runs_on(capsys):
