@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax._src.cudnn import fused_attention_stablehlo
+from jax.sharding import PartitionSpec
 
 from bert_jax.errors import UserError
 from bert_jax.model.attention import Sequences, dot_product_attention
@@ -47,6 +48,22 @@ def test_auto_takes_no_kernel_that_the_compiler_would_have_to_divide():
         assert choose("auto", COVERED) == "xla"
         with pytest.raises(UserError, match=r"attention=kernel: the compiler cannot divide a kernel between devices"):
             choose("kernel", COVERED)
+
+
+def test_inside_shard_map_each_device_has_the_kernel():
+    """As in the training step over several devices."""
+    x = jnp.ones((8, 128, 1, 64), jnp.bfloat16)
+
+    def attend(q: jax.Array) -> jax.Array:
+        return dot_product_attention(q, q, q, dtype=jnp.bfloat16, out_dtype=jnp.bfloat16, attention="auto")[0]
+
+    with tracing_for(TPU, size=4):
+        over_devices = jax.shard_map(attend, in_specs=PartitionSpec("x"), out_specs=PartitionSpec("x"), check_vma=False)
+        lowered = {
+            name: jax.jit(f).trace(x).lower(lowering_platforms=("tpu",)).as_text()
+            for name, f in (("devices", over_devices), ("whole", attend))
+        }
+    assert "attention_forward" in lowered["devices"] and "attention_forward" not in lowered["whole"]
 
 
 @pytest.mark.parametrize(

@@ -31,6 +31,8 @@ def steps_on(config: PretrainConfig, data: DataSource, topology: Topology) -> St
     model = config.model
     if model.activation_dtype is None:
         model = model.replace(activation_dtype=platform_dtype(model.dtype, _BACKENDS[topology.kind]))
+    if topology.kind == "gpu":  # for the estimate all attention is one, and cuDNN's can only be lowered where a GPU is
+        model = model.replace(attention="xla")
     mesh = make_mesh(config.mesh, devices_of(topology))
     config = dataclasses.replace(config, model=model)
     return Steps(with_packing(config, data, devices=topology.devices), data, mesh)

@@ -237,3 +237,14 @@ def test_the_plan_for_a_tpu_is_what_its_compiler_says(recipe: str, topology: str
 def test_a_slice_that_no_tpu_has_is_one_line(recipe: str):
     with pytest.raises(UserError, match=r"--topology v5e:3x3: the TPU's compiler knows no such slice: 'INVALID"):
         plan.main([recipe, "--topology", "v5e:3x3"])
+
+
+@needs_libtpu
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("topology", ["v5e:1x1", "v5e:2x2"])
+def test_a_tpu_computes_attention_in_a_kernel_for_each_pass(recipe: str, topology: str, capsys):
+    words = [recipe, "--topology", topology, "model.dtype=bfloat16", "phases=((128, 32, 900),)"]
+    words += ["model.head_size=64", "model.max_position_embeddings=128"]
+    kernels, plain = (plans_of([*words, f"model.attention={name}"], capsys)[0]["phases"][0] for name in ("auto", "xla"))
+    assert kernels["kernels"] == 2 * CONFIG.num_hidden_layers and plain["kernels"] == 0
+    assert kernels["memory"]["peak"] < plain["memory"]["peak"]
