@@ -194,16 +194,22 @@ class _Reader:
     def _collectives_of(self, line: _Line) -> Iterator[tuple[_Line, bool]]:
         """The collectives that an operation is or has in the computations it calls, and whether they are asynchronous.
 
-        TPUs fuse some with products ("async_collective_fusion"), or start a computation with one ("async-start").
+        TPUs fuse some with products ("async_collective_fusion"), or start a computation with one ("async-start"). What
+        runs beside several products is in each of them, and counts where it starts. A fusion "all-reduce-scatter" is a
+        reduce-scatter.
         """
         if _is_collective(line.opcode):
             yield line, line.opcode.endswith("-start")
+            return
+        if _goes_on(line):
             return
         for name in _all_called(line.text):
             fused = "async_collective" in f"{line.name} {name}".replace("-", "_")
             asynchronous = fused or line.opcode == "async-start"
             for inner in self._computations.get(name, ()):
-                if _is_collective(inner.opcode):
+                if inner.opcode == "all-reduce" and name.startswith("all-reduce-scatter"):
+                    yield inner._replace(opcode="reduce-scatter", shape=line.shape), asynchronous
+                elif _is_collective(inner.opcode):
                     yield inner, asynchronous or inner.opcode.endswith("-start")
                 elif inner.opcode in ("fusion", "call", "async-start"):
                     yield from ((one, asynchronous or other) for one, other in self._collectives_of(inner))
@@ -231,8 +237,14 @@ class _Reader:
             return array_bytes(f"{kind}[{sizes}]")
         if "ConcatBitcast" in line.text:
             return 0
-        read = sum(array_bytes(shapes.get(name, ""), of_memory=True) for name in line.arguments)
-        return read + array_bytes(line.shape, of_memory=True)
+        arguments, results = [shapes.get(name, "") for name in line.arguments], [line.shape]
+        if line.name.startswith("async-collective"):
+            return 0
+        if _goes_on(line):  # the arrays of the exchange are handed on, and are no traffic of this operation
+            results = [array[0] for array in re.finditer(_ARRAY, line.shape)]
+            for result, argument in _aliases(line.text):
+                arguments[argument] = results[result] = ""
+        return sum(array_bytes(shape, of_memory=True) for shape in arguments + results)
 
     def _trips(self, text: str) -> int:
         """How often a loop runs: what the compiler knows, or the largest constant of its condition."""
@@ -241,6 +253,21 @@ class _Reader:
         lines = self._computations.get(_called(text, "condition"), [])
         constants = [re.match(r".*[su]32\[\]\S* constant\((\d+)\)", line.text) for line in lines]
         return max((int(found[1]) for found in constants if found), default=1)
+
+
+def _goes_on(line: _Line) -> bool:
+    """Whether an operation continues or ends an exchange that another one started, beside its own work."""
+    if line.name.startswith("async-collective-done"):
+        return True
+    steps = any(name.startswith("async_collective_fusion") for name in _all_called(line.text))
+    return steps and bool(_aliases(line.text))
+
+
+def _aliases(text: str) -> list[tuple[int, int]]:
+    """(result, argument) of each result that is an argument, changed in its place."""
+    found = re.search(r"output_to_operand_aliasing=\{(.*?\))\}", text)
+    pairs = re.findall(r"\{(\d*)\}: \((\d+), ", found[1]) if found else []
+    return [(int(result or 0), int(argument)) for result, argument in pairs]
 
 
 def _is_collective(opcode: str) -> bool:

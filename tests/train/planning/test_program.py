@@ -99,6 +99,58 @@ def test_what_runs_beside_other_operations_is_told_from_what_is_waited_for():
     ]
 
 
+IN_STEPS = """HloModule step, is_scheduled=true
+
+%start (p: f32[64,8]) -> (f32[64,8], f32[64,8], s32[2]) {
+  %p = f32[64,8]{1,0} parameter(0)
+  %sum.1 = f32[64,8]{1,0} all-reduce(%p), replica_groups=[2,8]<=[16], to_apply=%sum
+  ROOT %t = (f32[64,8]{1,0}, f32[64,8]{1,0}, s32[2]{0:S(4)}) tuple(%p, %sum.1, %s)
+}
+
+%async_collective_fusion.2 (p: f32[64,8], q: f32[64,8], x: f32[4,4]) -> (f32[4,4], f32[64,8], f32[64,8], s32[2]) {
+  %p = f32[64,8]{1,0} parameter(0)
+  %sum.2 = f32[64,8]{1,0} all-reduce(%p), replica_groups=[2,8]<=[16], to_apply=%sum
+  ROOT %t = (f32[4,4]{1,0}, f32[64,8]{1,0}, f32[64,8]{1,0}, s32[2]{0:S(4)}) tuple(%x, %p, %sum.2, %s)
+}
+
+%done (p: f32[64,8], q: f32[64,8]) -> f32[64,8] {
+  %p = f32[64,8]{1,0} parameter(0)
+  ROOT %sum.3 = f32[64,8]{1,0} all-reduce(%p), replica_groups=[2,8]<=[16], to_apply=%sum
+}
+
+%all-reduce-scatter (p: f32[64,8]) -> f32[8,8] {
+  %p = f32[64,8]{1,0} parameter(0)
+  %sum.4 = f32[64,8]{1,0} all-reduce(%p), replica_groups=[2,8]<=[16], to_apply=%sum
+  ROOT %piece = f32[8,8]{1,0} dynamic-slice(%sum.4, %i, %j), dynamic_slice_sizes={8,8}
+}
+
+ENTRY %main (x: f32[64,8], y: f32[4,4]) -> f32[8,8] {
+  %x = f32[64,8]{1,0} parameter(0)
+  %y = f32[4,4]{1,0} parameter(1)
+  %async-collective-start.7 = (f32[64,8]{1,0}, f32[64,8]{1,0}, s32[2]{0:S(4)}) fusion(%x), kind=kCustom, output_to_operand_aliasing={{0}: (0, {})}, calls=%start
+  %a = f32[64,8]{1,0} get-tuple-element(%async-collective-start.7), index=0
+  %b = f32[64,8]{1,0} get-tuple-element(%async-collective-start.7), index=1
+  %f = (f32[4,4]{1,0}, f32[64,8]{1,0}, f32[64,8]{1,0}, s32[2]{0:S(4)}) fusion(%a, %b, %y), kind=kOutput, output_to_operand_aliasing={{1}: (0, {}), {2}: (1, {})}, calls=%async_collective_fusion.2
+  %c = f32[64,8]{1,0} get-tuple-element(%f), index=1
+  %d = f32[64,8]{1,0} get-tuple-element(%f), index=2
+  %async-collective-done.7 = f32[64,8]{1,0} fusion(%c, %d), kind=kCustom, output_to_operand_aliasing={{}: (1, {})}, calls=%done
+  ROOT %r = f32[8,8]{1,0} fusion(%async-collective-done.7), kind=kCustom, calls=%all-reduce-scatter
+}
+"""
+
+
+def test_an_exchange_beside_several_products_counts_once_and_is_no_traffic_of_theirs():
+    """As the TPU's compiler writes it: a start, a product that hands the exchange's arrays on, and an end."""
+    program = read_program(IN_STEPS, 16)
+    assert program.collectives == [
+        Collective("all-reduce", 4 * 64 * 8, 1, False, True, 8),
+        Collective("reduce-scatter", 4 * 64 * 8, 1, False, False, 8),
+    ]
+    traffic = {operation.name: operation.traffic for operation in program.operations}
+    assert traffic["f"] == 2 * 4 * 4 * 4 + 8  # reads and writes its own matrix, and the state of the exchange
+    assert traffic["async-collective-start.7"] == traffic["async-collective-done.7"] == 0
+
+
 def steps_of(mesh: MeshConfig | None = None, devices: int = 8, **fields: Any) -> Steps:
     config = PretrainConfig(
         model=CONFIG, optimizer=OPTIMIZER, phases=(Phase(LENGTH, ROWS, 100),), mesh=mesh or MeshConfig(), **fields
