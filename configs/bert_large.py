@@ -20,7 +20,7 @@ def get_config() -> PretrainConfig:
         model=BertConfig.preset("large-uncased", dtype="bfloat16"),
         optimizer=OptimizerConfig(learning_rate=1e-4, warmup_steps=10_000),
         phases=(Phase(length=128, batch=256, steps=900_000), Phase(length=512, batch=256, steps=100_000)),
-        tokens_per_device=2_048,
+        tokens_per_device=4_096,
         text_options=TextConfig(vocab_size=30_522),
         log_every=100,
         eval_every=10_000,

@@ -88,7 +88,7 @@ class PretrainConfig(ShownConfig):
                           positions would be padding. A batch then has fewer rows, and as many examples on average
     packed                (length, examples of a row on average) of each length whose examples share rows; packing sets
                           it when the run starts
-    fused_loss            never hold all masked-LM logits at once; has no effect with mesh.tensor > 1 or a teacher
+    fused_loss            never hold all masked-LM logits at once; no effect on TPUs, with mesh.tensor > 1 or a teacher
     seed                  of the parameters, the data and dropout
     data                  a prepared directory, several with their shares ("wiki:0.7,books:0.3"), or "random"
     data_temperature      if data= has no shares: each is tokens^(1/temperature); above 1 the small ones get more
