@@ -119,24 +119,21 @@ def estimate_gpu(flops: float, state_bytes: float, topology: Topology) -> Range:
     return Range(flops / (most * chip.flops) + update, flops / (least * chip.flops) + update)
 
 
-def estimate_cpu(
-    program: Program, flops: float, devices: int, product_speeds: tuple[float, float], memory_speed: float
-) -> Estimate:
+def estimate_cpu(program: Program, flops: float, devices: int, product_speed: float, memory_speed: float) -> Estimate:
     """The range for a program compiled for virtual devices of this machine, which share its cores.
 
-    Low: its products at the best measured speed of a large one, and nothing else. High: products at a quarter of the
-    worst, and every operation's reads and writes at half of the worst measured speed of the memory.
+    Low: its products at the speed of a large one, and nothing else. High: products at a quarter of that, and every
+    operation's reads and writes at half of the memory's speed.
 
     Args:
         flops: of a step's products, on all devices.
         devices: their number.
-        product_speeds: operations a second, the best and the worst.
-        memory_speed: bytes a second, the worst.
+        product_speed: operations a second.
+        memory_speed: bytes a second.
     """
     moved: dict[str, float] = defaultdict(float)
     for operation in program.operations:
         moved[operation.part] += 2 * devices * operation.times * operation.traffic / memory_speed
-    best, worst = product_speeds
     parts = {part: Range(0.0, seconds) for part, seconds in moved.items()}
-    parts["products"] = Range(flops / best, 4 * flops / worst)
-    return Estimate(Range(flops / best, sum(part.high for part in parts.values())), parts)
+    parts["products"] = Range(flops / product_speed, 4 * flops / product_speed)
+    return Estimate(total(parts.values()), parts)

@@ -96,7 +96,7 @@ def _plan_phase(steps: Steps, topology: Topology, phase: Phase, parts: int) -> d
         estimate = estimate_tpu(program, topology)
     else:
         program = read_program(compiled.as_text(), devices)
-        estimate = estimate_cpu(program, flops, devices, measured.product_speeds(), measured.memory_speed())
+        estimate = estimate_cpu(program, flops, devices, measured.product_speed(), measured.memory_speed())
     return (
         facts
         | _needs(memory, facts["memory_limit"])

@@ -1,6 +1,6 @@
 """Prints a plan: for each phase a table with a column for each topology, then hours and cost of the run."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
@@ -52,7 +52,7 @@ def phase_rows(plan: dict[str, Any], phase: dict[str, Any]) -> dict[str, str]:
                 memory["batch"] + memory["padding"] + memory["results"] + memory["program"]
             ),
         }
-    rows["memory: peak of all there is"] = _peak(phase)
+    rows["memory: peak of all there is"] = peak_told(phase)
     rows["products of the step"] = f"{phase['flops'] / plan['devices'] / 1e12:,.3g} TFLOP"
     extra = phase["flops_of_program"] / phase["flops"] - 1
     if extra >= 0.005:
@@ -78,7 +78,8 @@ def phase_rows(plan: dict[str, Any], phase: dict[str, Any]) -> dict[str, str]:
     return rows
 
 
-def _peak(phase: dict[str, Any]) -> str:
+def peak_told(phase: Mapping[str, Any]) -> str:
+    """What a step needs of a device's memory, and whether it fits: "4.2 GB of 16.9 GB"."""
     limit = size(phase["memory_limit"])
     needed = f"more than {limit}" if phase["needed"] is None else f"{size(phase['needed'])} of {limit}"
     return needed if phase["fits"] else f"{needed}: too big"

@@ -607,6 +607,13 @@ MUTANTS: tuple[Mutant, ...] = (
         (f"{OF_PROGRAM}::test_what_lies_in_a_tpus_vmem_is_no_traffic_of_its_memory",),
     ),
     Mutant(
+        "train/planning/estimate.py",
+        "2 * devices * operation.times",
+        "2 * operation.times",
+        "virtual devices of a CPU share no memory in a plan",
+        ("tests/train/planning/test_plan.py::test_the_range_of_a_cpu_follows_its_rule",),
+    ),
+    Mutant(
         "train/planning/planner.py",
         'per_second(facts["examples"])',
         'per_second(facts["rows"])',

@@ -10,9 +10,10 @@ from PIL import Image
 
 from bert_jax.errors import UserError
 from tests.tiny import CONFIG, OPTIMIZER
-from train import plan
+from train import plan, pretrain
 from train.planning import estimate, fit, measured, planner
 from train.planning.machines import CHIPS, read_topology
+from train.planning.picture import draw_plans
 from train.planning.program import Collective, Operation, Program
 from train.planning.report import warnings_of
 from train.pretraining.recipe import Phase, PretrainConfig
@@ -43,13 +44,30 @@ def plans_of(words: list[str], capsys: pytest.CaptureFixture[str]) -> list[dict[
     return json.loads(capsys.readouterr().out)["plans"]
 
 
+@pytest.fixture
+def compiled_memory(monkeypatch) -> list[float]:
+    """What the compiler says that each of the programs needs which a plan compiles: bytes of a device."""
+    seen: list[float] = []
+    compile_timed = planner.compile_timed
+
+    def kept(lowered: Any) -> Any:
+        compiled, seconds = compile_timed(lowered)
+        memory = compiled.memory_analysis()
+        results = memory.output_size_in_bytes - memory.alias_size_in_bytes + memory.generated_code_size_in_bytes
+        seen.append(memory.argument_size_in_bytes + memory.temp_size_in_bytes + results)
+        return compiled, seconds
+
+    monkeypatch.setattr(planner, "compile_timed", kept)
+    return seen
+
+
 @pytest.mark.parametrize(
     ("text", "chips", "devices"),
     [("v5e:4x4", 16, 16), ("2xv5e:16x16", 512, 512), ("v4:2x2x4", 16, 16), ("v3:4x4", 16, 32), ("h100:8", 8, 8)],
 )
 def test_a_topology_is_its_chips(text: str, chips: int, devices: int):
     topology = read_topology(text)
-    assert topology.chips == chips and topology.chips * CHIPS[topology.chip].devices == devices
+    assert (topology.chips, topology.devices) == (chips, devices)
 
 
 @pytest.mark.parametrize(
@@ -82,13 +100,14 @@ def test_without_the_tpus_compiler_a_line_says_what_to_install(recipe: str):
 
 @pytest.mark.slow
 @pytest.mark.eight_devices
-def test_a_plan_has_memory_exchanges_a_range_and_the_cost(recipe: str, tmp_path: Path, capsys):
+def test_a_plan_has_memory_exchanges_a_range_and_the_cost(recipe: str, tmp_path: Path, compiled_memory, capsys):
     words = [recipe, "--topology", "cpu:8", "--topology=h100:8", "--price", "2.5", "--picture", f"{tmp_path}/plan.png"]
     on_cpus, on_gpus = plans_of(words, capsys)
     (phase,) = on_cpus["phases"]
     assert on_cpus["compiled"] and not on_gpus["compiled"]
     assert (on_cpus["devices"], on_cpus["mesh"]["data"], phase["device_rows"], phase["parts"]) == (8, 8, 8, 1)
     assert phase["fits"] and phase["memory"]["peak"] == sum(v for k, v in phase["memory"].items() if k != "peak")
+    assert [phase["needed"]] == pytest.approx(compiled_memory, rel=0.05)
     assert {one["kind"] for one in phase["collectives"]} == {"all-reduce"}
     for found, rented in ((on_cpus, 1), (on_gpus, 8)):
         (phase,) = found["phases"]
@@ -106,10 +125,19 @@ def test_a_plan_has_memory_exchanges_a_range_and_the_cost(recipe: str, tmp_path:
     assert "an estimate" in warnings_of(on_gpus)[0]
 
 
+def test_a_picture_shows_that_the_compiler_refused_a_phase(tmp_path: Path):
+    refused = {"fits": False, "memory": None, "needed": None, "time_by_part": None, "step_seconds": None}
+    phase = {"device_rows": 8, "length": 128, "memory_limit": 16e9, **refused}
+    draw_plans([{"topology": "v5e:1x1", "phases": [phase]}], tmp_path / "plan.png")
+    with Image.open(tmp_path / "plan.png") as picture:
+        assert picture.size[0] > 500
+
+
 @pytest.mark.slow
-def test_too_big_is_one_line_with_settings_that_do_fit(recipe: str, capsys, monkeypatch):
+def test_too_big_is_one_line_with_settings_that_do_fit(recipe: str, compiled_memory, capsys, monkeypatch):
     words = [recipe, "--topology", "cpu:1", "phases=((16, 128, 900),)", "model.num_hidden_layers=1"]
     (whole,) = plans_of(words, capsys)
+    assert [whole["phases"][0]["needed"]] == pytest.approx(compiled_memory, rel=0.05)
     memory = whole["phases"][0]["memory"]
     room = memory["peak"] - memory["temporaries"] // 2
     monkeypatch.setattr(measured, "machine_memory", lambda: room)
@@ -180,6 +208,13 @@ def test_the_range_follows_its_rule():
     assert step.low == step.high == pytest.approx(10_001 * 546 / memory)
 
 
+def test_the_range_of_a_cpu_follows_its_rule():
+    """Two devices that share the cores: products at the speed of a large one or a quarter, and all memory traffic."""
+    found = estimate.estimate_cpu(Program([operation("loop", 0, 500, 3, "norm")], []), 8e9, 2, 4e9, 1e6)
+    assert found.step == (pytest.approx(2), pytest.approx(8 + 2 * 2 * 3 * 500 / 1e6))
+    assert found.parts["norm"] == (0, pytest.approx(2 * 2 * 3 * 500 / 1e6))
+
+
 def test_exchanges_take_their_bytes_over_the_links():
     """An all-reduce in a ring sends 2 (n - 1) / n of its array, https://doi.org/10.1016/j.jpdc.2008.09.002."""
     size = 10**9
@@ -210,26 +245,65 @@ needs_libtpu = pytest.mark.skipif(find_spec("libtpu") is None, reason="the TPU's
 @needs_libtpu
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("topology", ["v5e:2x2", "v4:2x2x1", "2xv5e:2x2"])
-def test_the_plan_for_a_tpu_is_what_its_compiler_says(recipe: str, topology: str, capsys, monkeypatch):
-    seen = []
-    compile_timed = planner.compile_timed
-
-    def kept(lowered: Any) -> Any:
-        compiled, seconds = compile_timed(lowered)
-        seen.append(compiled.memory_analysis())
-        return compiled, seconds
-
-    monkeypatch.setattr(planner, "compile_timed", kept)
+def test_the_plan_for_a_tpu_is_what_its_compiler_says(recipe: str, topology: str, compiled_memory, capsys):
     (found,) = plans_of([recipe, "--topology", topology, "model.dtype=bfloat16"], capsys)
     (phase,) = found["phases"]
-    (memory,) = seen
-    results = memory.output_size_in_bytes - memory.alias_size_in_bytes + memory.generated_code_size_in_bytes
-    counted = memory.argument_size_in_bytes + memory.temp_size_in_bytes + results
-    assert phase["needed"] == pytest.approx(counted, rel=0.05)
+    assert [phase["needed"]] == pytest.approx(compiled_memory, rel=0.05)
     assert phase["memory"]["parameters"] == 4 * found["parameters"]
     sums = [one for one in phase["collectives"] if one["kind"] == "all-reduce"]
     assert sum(one["bytes"] for one in sums) == pytest.approx(4 * found["parameters"], rel=0.05)  # each gradient once
     assert 0 < phase["mfu"][0] < phase["mfu"][1] < 1
+
+
+@needs_libtpu
+@pytest.mark.exhaustive
+def test_the_fastest_rows_and_layout_for_a_tpu_are_found(recipe: str, capsys):
+    """Two layers on four chips: each of the settings is compiled, and the first of them is the best that fits."""
+    words = [recipe, "--topology", "v5e:2x2", "phases=((16, 1024, 900),)", "model.dtype=bfloat16", "--fit"]
+    assert plan.main([*words, "--json"]) == EXIT_DONE
+    printed = capsys.readouterr()
+    (found,) = json.loads(printed.out)["fits"]
+    tried = found["tried"]
+    assert found["topology"] == "v5e:2x2" and len(tried) >= 2 and all(one["fits"] for one in tried)
+    middles = [sum(one["step_seconds"]) for one in tried]
+    assert middles == sorted(middles)
+    for one in tried:
+        assert one["words"] == [f"tokens_per_device={one['device_rows'] * 16}"]
+        assert one["device_rows"] * one["parts"] == 256 and one["needed"] < one["memory_limit"]
+        assert one["words"][0] in printed.err
+    (again,) = plans_of([*words[:-1], *tried[0]["words"]], capsys)
+    assert again["phases"][0]["step_seconds"] == pytest.approx(tried[0]["step_seconds"], rel=0.01)
+
+
+def dry_run_of(recipe: str, folder: Path, topology: str, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
+    words = [recipe, "data=random", f"run={folder}/run", "--dry-run", f"--topology={topology}", "--json"]
+    assert pretrain.main(words) == EXIT_DONE
+    printed = capsys.readouterr()
+    assert not (folder / "run").exists()
+    assert "a step of 64 x 16" in printed.err and "the run: 900 steps" in printed.err
+    assert "unknown for random data" in printed.err and "checkpoints of" in printed.err
+    return json.loads(printed.out)
+
+
+@pytest.mark.slow
+@pytest.mark.eight_devices
+def test_a_dry_run_for_a_topology_is_its_plan_with_text_and_disk(recipe: str, tmp_path: Path, compiled_memory, capsys):
+    facts = dry_run_of(recipe, tmp_path, "cpu:2", capsys)
+    (found,) = facts["plans"]
+    (phase,) = found["phases"]
+    assert (found["devices"], phase["device_rows"]) == (2, 32)
+    assert [phase["needed"]] == pytest.approx(compiled_memory, rel=0.05)
+    assert facts["positions"] == 900 * 64 * 16 and facts["disk"]["checkpoint_bytes"] == found["state_bytes"]
+
+
+@needs_libtpu
+@pytest.mark.exhaustive
+def test_a_dry_run_for_a_tpu_is_its_plan(recipe: str, tmp_path: Path, compiled_memory, capsys):
+    facts = dry_run_of(recipe, tmp_path, "v5e:1x1", capsys)
+    (found,) = facts["plans"]
+    (phase,) = found["phases"]
+    assert [phase["needed"]] == pytest.approx(compiled_memory, rel=0.05)
+    assert 0 < phase["mfu"][0] < phase["mfu"][1] < 1 and phase["collectives"] == []
 
 
 @needs_libtpu
