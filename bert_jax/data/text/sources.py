@@ -56,14 +56,15 @@ def find_sources(
     skip = exclude.resolve() if exclude else None
     found: dict[Path, CorpusFile] = {}
     for name in inputs:
-        paths = [path for path in _expand(str(name)) if skip is None or skip not in path.resolve().parents]
+        # Resolved once: that asks the system about every folder above a file.
+        paths = [(path, real) for path in _expand(str(name)) if skip not in (real := path.resolve()).parents]
         if not paths:
             raise UserError(
                 f"{name}: no such file, and no file matches it" if glob.has_magic(str(name)) else _missing(name)
             )
-        for path in paths:
-            if path.resolve() not in found:
-                found[path.resolve()] = CorpusFile(path, _format_of(path, format, plain_format))
+        for path, real in paths:
+            if real not in found:
+                found[real] = CorpusFile(path, _format_of(path, format, plain_format))
     if not found:
         raise UserError("no input: name the files, folders or globs that hold the text")
     return list(found.values())
