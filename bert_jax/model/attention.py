@@ -13,7 +13,7 @@ from jax.typing import DTypeLike
 
 from bert_jax.config import BertConfig
 from bert_jax.errors import UserError
-from bert_jax.model import attention_cudnn, attention_kernel
+from bert_jax.model import attention_cudnn
 from bert_jax.model.attention_choice import Call, choose
 from bert_jax.model.embeddings import look_up
 from bert_jax.model.layers import (
@@ -144,6 +144,8 @@ def dot_product_attention(
     )
     match choose(attention, call):
         case "kernel":
+            from bert_jax.model import attention_kernel  # Pallas takes a quarter of a second to import
+
             rows = Sequences(jnp.ones(q_BLHK.shape[:2], jnp.int32)) if mask is None else mask
             assert isinstance(rows, Sequences)
             context_BLHK = attention_kernel.attend(

@@ -8,9 +8,12 @@ from jax.sharding import AxisType
 from jax.typing import DTypeLike
 
 from bert_jax.errors import UserError
-from bert_jax.model.attention_kernel import HEAD_SIZES, LANES, LONGEST
 from bert_jax.model.layers import target_platform
 
+LANES = 128
+"""Columns of a TPU's register: the kernel computes rows of a multiple of it, and heads that divide it."""
+LONGEST = 1024
+HEAD_SIZES = (32, 64, 128)
 # The v4 has an eighth of the v5e's VMEM, and the kernel spills there; the v3 has no bfloat16 products in kernels.
 _FASTER_ON = ("TPU v5 lite", "TPU v5", "TPU v6 lite", "TPU7x")
 

@@ -3,7 +3,7 @@
 Plain attention writes the scores of all heads, [B, H, L, L], to the device's memory and reads them back several times.
 Here one program of the kernel holds the whole L x L scores of a few heads of a row in VMEM, and the backward pass
 computes them again, so that only queries, keys and values are kept. No online softmax is needed, as L is at most
-`LONGEST` (https://arxiv.org/abs/2205.14135 is for longer rows).
+1,024 (https://arxiv.org/abs/2205.14135 is for longer rows).
 
 The layout is the dense layers' own, [B, L, H · K], in blocks of `LANES` columns: two heads of size 64, four of 32.
 Scores are kept transposed, keys by queries, so that the sums of the softmax run down the registers, which is fast, and
@@ -21,12 +21,9 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 from jax.typing import DTypeLike
 
+from bert_jax.model.attention_choice import LANES
 from bert_jax.model.layers import AXIS, DropoutKey, keep_from, numbers_of_rows, position_bits, row_words
 
-LANES = 128
-"""Columns of a TPU's register; L must be a multiple of it, and it a multiple of K."""
-LONGEST = 1024
-HEAD_SIZES = (32, 64, 128)
 _MOST_VMEM = 100 * 2**20
 _MASKED = -1e30  # added to a score, it leaves nothing of it
 
@@ -49,7 +46,7 @@ def attend(
 
     Args:
         q_BLHK, k_BLHK, v_BLHK: queries, keys, values of any float type. L is a multiple of `LANES` and at most
-            `LONGEST`; K is one of `HEAD_SIZES`.
+            `attention_choice.LONGEST`; K is one of `attention_choice.HEAD_SIZES`.
         query_ids_BL, key_ids_BL: int32; a query attends to the keys with its own number.
         dropout_rate, dropout_key, site: see `layers.dropout`.
         dtype: type of the products' operands; sums and softmax are float32.
