@@ -206,4 +206,6 @@ def _own_columns(x_ND, size):
 def _product(x, y, contracted):
     """The float32 product over axis `contracted[0]` of x and `contracted[1]` of y."""
     dimensions = (((contracted[0],), (contracted[1],)), ((), ()))
-    return lax.dot_general(x, y, dimensions, preferred_element_type=jnp.float32)
+    # Kernels take no other values, whatever jax.default_matmul_precision says; products of bfloat16 are exact anyway.
+    precision = lax.Precision.HIGHEST if x.dtype == jnp.float32 else lax.Precision.DEFAULT
+    return lax.dot_general(x, y, dimensions, precision, preferred_element_type=jnp.float32)

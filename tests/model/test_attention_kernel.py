@@ -1,5 +1,6 @@
 """The TPU's attention kernel, interpreted on a CPU, is plain attention; lowered, it is a kernel."""
 
+import re
 from typing import Any
 
 import jax
@@ -105,3 +106,12 @@ def test_it_lowers_for_tpus_as_one_kernel_a_pass(dtype: str):
     assert text.count("@tpu_custom_call") == 2
     assert "attention_forward" in text and "attention_backward" in text
     assert "tensor<2x3x128x128x" not in text  # no scores of all heads in the device's memory
+
+
+@pytest.mark.parametrize(("dtype", "expected"), [("float32", "HIGHEST"), ("bfloat16", "DEFAULT")])
+def test_its_products_have_the_precision_of_their_type(dtype: str, expected: str):
+    """Whatever a user says of those of others; kernels have no products of a precision between these."""
+    x = inputs(1, 128, 2, 64)[0]
+    with jax.default_matmul_precision("high"):
+        jaxpr = jax.make_jaxpr(lambda x: dot_product_attention(x, x, x, dtype=dtype, attention="kernel")[0])(x)
+    assert set(re.findall(r"precision=\(Precision.(\w+), Precision.(\w+)\)", str(jaxpr))) == {(expected,) * 2}
