@@ -49,6 +49,7 @@ def pieces() -> list[Piece]:
     return [
         Piece("loss written out", {}, {"train.pretraining.start.fused_loss_on": lambda mesh: fused_cross_entropy}),
         Piece("vocabulary padded", {}, {f"{sharding}.padded_vocab_size": whole, f"{step}.padded_vocab_size": whole}),
+        Piece("attention in a kernel", {"model.attention": "xla"}, {}),
         Piece("bfloat16 between layers", {"model.activation_dtype": "float32"}, {}),
         Piece("own rows, each sum once", {"mesh.zero": "1"}, never, several=True),
         Piece("sums beside products", {}, {f"{step}.compiler_options": lambda devices: {}}, several=True),
