@@ -51,7 +51,7 @@ def choose(asked: str, call: Call) -> str:
     if asked == "xla":
         return "xla"
     if asked == "auto":
-        helps = _kind() in _FASTER_ON and jnp.dtype(call.dtype) == jnp.bfloat16
+        helps = platform == "tpu" and _kind() in _FASTER_ON and jnp.dtype(call.dtype) == jnp.bfloat16
         return "kernel" if helps and _why_no_kernel(call, platform) is None else "xla"
     why_not = _why_no_kernel(call, platform) if asked == "kernel" else _why_no_cudnn(call, platform)
     if why_not is not None:

@@ -10,6 +10,7 @@ from jax._src.cudnn import fused_attention_stablehlo
 from jax.sharding import PartitionSpec
 
 from bert_jax.errors import UserError
+from bert_jax.model import attention_choice
 from bert_jax.model.attention import Sequences, dot_product_attention
 from bert_jax.model.attention_choice import Call, choose
 from bert_jax.model.encoder import Bert
@@ -48,6 +49,14 @@ def test_auto_takes_no_kernel_that_the_compiler_would_have_to_divide():
         assert choose("auto", COVERED) == "xla"
         with pytest.raises(UserError, match=r"attention=kernel: the compiler cannot divide a kernel between devices"):
             choose("kernel", COVERED)
+
+
+def test_on_a_tpus_host_programs_for_its_cpu_have_no_kernel(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(jax, "default_backend", lambda: "tpu")
+    monkeypatch.setattr(attention_choice, "_kind", lambda: TPU)
+    assert choose("auto", COVERED) == ("kernel" if jax.device_count() == 1 else "xla")
+    with jax.default_device(jax.devices("cpu")[0]):
+        assert choose("auto", COVERED) == "xla"
 
 
 def test_inside_shard_map_each_device_has_the_kernel():
