@@ -47,6 +47,7 @@ def pieces() -> list[Piece]:
     sharding, own_rows, step = (f"bert_jax.training.{name}" for name in ("sharding", "own_rows", "step"))
     never = dict.fromkeys((f"{module}.splits_rows" for module in (sharding, own_rows, step)), lambda mesh: False)
     return [
+        Piece("attention kernel", {"model.attention": "xla"}, {}),
         Piece("loss written out", {}, {"train.pretraining.start.fused_loss_on": lambda mesh: fused_cross_entropy}),
         Piece("vocabulary padded", {}, {f"{sharding}.padded_vocab_size": whole, f"{step}.padded_vocab_size": whole}),
         Piece("attention in a kernel", {"model.attention": "xla"}, {}),
