@@ -41,16 +41,11 @@ def pieces() -> list[Piece]:
     """The pieces of the step, each as a TPU has it by default; ZeRO-1 if the recipe asks for it."""
     from bert_jax.model.fused_loss import fused_cross_entropy
 
-    def whole(vocab_size: int, mesh: Any) -> int:
-        return -(-vocab_size // mesh.shape["tensor"]) * mesh.shape["tensor"]
-
     sharding, own_rows, step = (f"bert_jax.training.{name}" for name in ("sharding", "own_rows", "step"))
     never = dict.fromkeys((f"{module}.splits_rows" for module in (sharding, own_rows, step)), lambda mesh: False)
     return [
         Piece("attention kernel", {"model.attention": "xla"}, {}),
         Piece("loss written out", {}, {"train.pretraining.start.fused_loss_on": lambda mesh: fused_cross_entropy}),
-        Piece("vocabulary padded", {}, {f"{sharding}.padded_vocab_size": whole, f"{step}.padded_vocab_size": whole}),
-        Piece("attention in a kernel", {"model.attention": "xla"}, {}),
         Piece("bfloat16 between layers", {"model.activation_dtype": "float32"}, {}),
         Piece("own rows, each sum once", {"mesh.zero": "1"}, never, several=True),
         Piece("sums beside products", {}, {f"{step}.compiler_options": lambda devices: {}}, several=True),

@@ -251,14 +251,14 @@ def gather_under_fsdp(mesh: Mesh, dtype: DTypeLike = np.float32) -> Callable[[An
     as `dtype`, and gradients are summed in float32.
     """
 
+    if splits_rows(mesh):
+        return lambda params: gather(params, mesh, "fsdp", dtype)
+
     def use(params: Any) -> Any:
-        if splits_rows(mesh):
-            whole = gather(params, mesh, "fsdp", dtype)
-        else:
-            stored = state_shardings(params, mesh)
-            used = jax.tree.map(lambda sharding: NamedSharding(mesh, _without_fsdp(sharding.spec)), stored)
-            whole = jax.lax.with_sharding_constraint(jax.lax.with_sharding_constraint(params, stored), used)
-        return jax.tree_util.tree_map_with_path(lambda path, leaf: _padded(path_string(path), leaf, mesh), whole)
+        stored = state_shardings(params, mesh)
+        used = jax.tree.map(lambda sharding: NamedSharding(mesh, _without_fsdp(sharding.spec)), stored)
+        gathered = jax.lax.with_sharding_constraint(jax.lax.with_sharding_constraint(params, stored), used)
+        return jax.tree_util.tree_map_with_path(lambda path, leaf: _padded(path_string(path), leaf, mesh), gathered)
 
     return use
 
@@ -321,8 +321,10 @@ def padded_vocab_size(vocab_size: int, mesh: Mesh) -> int:
     """V', V rounded up: the model in the step has V' rows, the stored state has V.
 
     V' is a multiple of the tensor axis, and on TPUs of 128 for each of its devices, the width of a vector register.
+    Without tensor it is V: products of 30,522 columns take a TPU no longer than of 30,592, and padding is a copy.
     """
-    multiple = mesh.shape["tensor"] * (128 if platform_of(mesh) == "tpu" else 1)
+    pieces = mesh.shape["tensor"]
+    multiple = 128 * pieces if pieces > 1 and platform_of(mesh) == "tpu" else pieces
     return -(-vocab_size // multiple) * multiple
 
 
@@ -338,8 +340,6 @@ def _padded(path: str, leaf: jax.Array, mesh: Mesh) -> jax.Array:
     if not more:
         return leaf
     padded = jax.numpy.pad(leaf, ((0, more), *((0, 0) for _ in leaf.shape[1:])), constant_values=value)
-    if splits_rows(mesh):  # the leaf is one device's own
-        return padded
     return jax.lax.with_sharding_constraint(padded, NamedSharding(mesh, P("tensor")))
 
 

@@ -292,10 +292,10 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         SHARDING,
-        '(128 if platform_of(mesh) == "tpu" else 1)',
-        "1",
-        "on a TPU the vocabulary does not fill its registers",
-        (f"{OF_SHARDING}::test_on_tpus_a_vocabulary_fills_whole_registers",),
+        'multiple = 128 * pieces if pieces > 1 and platform_of(mesh) == "tpu" else pieces',
+        "multiple = pieces",
+        "on a TPU the pieces of a vocabulary do not fill its registers",
+        (f"{OF_SHARDING}::test_on_tpus_each_piece_of_a_vocabulary_fills_whole_registers",),
     ),
     Mutant(
         SHARDING,
