@@ -32,6 +32,7 @@ from benchmarks.turns import Worker
 from bert_jax.config import BertConfig
 from bert_jax.data.pretraining.batches import Batches
 from bert_jax.data.pretraining.packed_batches import PackedBatches
+from bert_jax.errors import UserError
 from train.run.meter import peak_flops, train_flops
 
 Batch = dict[str, np.ndarray]
@@ -122,6 +123,9 @@ def prepare_step(way: Way, config: BertConfig, batch: Batch, figures: Figures, p
     """The step and a future of its compilation; None if the path refuses the work."""
     try:
         step = Step(way, config, batch)
+    except UserError as error:  # a path says what it cannot do
+        figures.add(**way._asdict(), refused=reason_of(error))
+        return None
     except Exception as error:
         figures.add(**way._asdict(), failed=reason_of(error))
         return None
