@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.gpu_parts.figures import attention_paths
+from benchmarks.gpu_parts.figures import PATHS
 from bert_jax.data.pretraining.packed_batches import PackedBatches
 from tests.data.pretraining.test_batches import L, prepare
 from tests.unpacking import unpacked
@@ -78,8 +78,8 @@ def test_every_part_runs_and_a_second_call_measures_only_what_is_missing(tmp_pat
     assert all(row["holds"] for row in parts["parity"]["rows"] if "refused" not in row)
     for part in ("parity", "base-128", "large-512"):
         rows = [row for row in parts[part]["rows"] if "attention" in row]
-        assert {row["attention"] for row in rows} >= set(attention_paths())
-        assert {row["attention"] for row in rows if "refused" in row} <= set(attention_paths()) - {"xla"}
+        assert {row["attention"] for row in rows} >= set(PATHS)
+        assert {row["attention"] for row in rows if "refused" in row} <= set(PATHS) - {"xla"}
     assert all(row["equal_to_the_pipeline"] for row in parts["compiled"]["rows"])
     assert all(row["cosine"] > 0.999 for row in parts["inference"]["rows"])
     before = {path: path.stat().st_mtime_ns for path in out.glob("*.json") if path.stem != "ceiling"}

@@ -5,12 +5,14 @@ import datetime
 import json
 import os
 from collections.abc import Callable
-from dataclasses import fields
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from bert_jax.config import ATTENTIONS
+
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "torch", "transformers", "numpy")
+PATHS = tuple(path for path in ATTENTIONS if path != "auto")
 AT_ONCE = 4  # programs that are compiled at the same time
 
 
@@ -85,20 +87,6 @@ def run_part(measure: Callable[[Task], None]) -> None:
     parser.add_argument("--tiny", action="store_true")
     options = parser.parse_args()
     measure(Task(options.inputs, options.out, options.tiny))
-
-
-def attention_paths() -> tuple[str, ...]:
-    """The values of `model.attention` that name a way to compute it: all but "auto"."""
-    from bert_jax import config
-
-    if "attention" not in {field.name for field in fields(config.BertConfig)}:
-        return ("xla",)
-    return tuple(path for path in config._CHOICES["attention"] if path and path != "auto")
-
-
-def with_attention(model: Any, path: str) -> Any:
-    """The config with this path."""
-    return model if attention_paths() == ("xla",) else model.replace(attention=path)
 
 
 def reason_of(error: BaseException) -> str:

@@ -16,12 +16,11 @@ import numpy as np
 
 from benchmarks.gpu_parts.figures import (
     AT_ONCE,
+    PATHS,
     Figures,
     Task,
-    attention_paths,
     reason_of,
     run_part,
-    with_attention,
 )
 from benchmarks.gpu_parts.inputs import DATA, LENGTHS, model_config
 from bert_jax.config import BertConfig
@@ -58,8 +57,8 @@ def compare(figures: Figures, pool: ThreadPoolExecutor, config: BertConfig, batc
     positions = np.zeros((1, 1), np.int32)
     params = model.init(jax.random.key(0), np.zeros((1, 8), np.int32), mlm_positions=positions)["params"]
     results: dict[tuple[str, str], Future[np.ndarray]] = {
-        (path, dtype): pool.submit(loss_and_gradients, with_attention(config, path).replace(dtype=dtype), params, batch)
-        for path in attention_paths()
+        (path, dtype): pool.submit(loss_and_gradients, config.replace(attention=path, dtype=dtype), params, batch)
+        for path in PATHS
         for dtype in ("float32", "bfloat16")
     }
     plain = results["xla", "float32"].result()

@@ -25,7 +25,7 @@ import jax
 import numpy as np
 
 from benchmarks.contenders import Contender
-from benchmarks.gpu_parts.figures import AT_ONCE, Figures, Task, attention_paths, reason_of, run_part, with_attention
+from benchmarks.gpu_parts.figures import AT_ONCE, PATHS, Figures, Task, reason_of, run_part
 from benchmarks.gpu_parts.inputs import DATA, model_config
 from benchmarks.train_step_ours import StepProgram
 from benchmarks.turns import Worker
@@ -64,10 +64,9 @@ class Way(NamedTuple):
 
 def ways() -> Iterator[list[Way]]:
     """Groups that are comparable: with all dropout, and, for cuDNN, without that of the probabilities."""
-    paths = attention_paths()
-    yield [Way(path, packed, True) for packed in (False, True) for path in paths if path != "cudnn"]
-    if "cudnn" in paths:
-        yield [Way(path, packed, False) for packed in (False, True) for path in paths if path != "kernel"]
+    yield [Way(path, packed, True) for packed in (False, True) for path in PATHS if path != "cudnn"]
+    if "cudnn" in PATHS:
+        yield [Way(path, packed, False) for packed in (False, True) for path in PATHS if path != "kernel"]
 
 
 class Step:
@@ -75,7 +74,7 @@ class Step:
 
     def __init__(self, way: Way, config: BertConfig, batch: Batch):
         config = config if way.dropout else config.replace(attention_probs_dropout_prob=0.0)
-        self.way, self.program = way, StepProgram(with_attention(config, way.attention), batch)
+        self.way, self.program = way, StepProgram(config.replace(attention=way.attention), batch)
         self.seconds: list[float] = []
 
     def turn(self, state: Any, times: int) -> Any:
