@@ -18,8 +18,10 @@ Exit codes: 0 all parts are whole, 1 some are not, 2 there is no GPU.
 """
 
 import argparse
+import contextlib
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -62,10 +64,15 @@ def environment() -> dict[str, str]:
 def run(module: str, words: list[str], seconds: float) -> str | None:
     """Run a module of gpu_parts; why it did not end well, or None."""
     command = [sys.executable, "-m", f"benchmarks.gpu_parts.{module}", *words]
-    try:
-        code = subprocess.run(command, env=environment(), timeout=seconds).returncode
-    except subprocess.TimeoutExpired:
-        return f"stopped after {seconds:.0f} s"
+    # In a group of its own, so that PyTorch's process, which a part starts, ends with it and leaves the GPU's memory.
+    with subprocess.Popen(command, env=environment(), process_group=0) as process:
+        try:
+            code = process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            return f"stopped after {seconds:.0f} s"
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
     return f"ended with code {code}" if code else None
 
 

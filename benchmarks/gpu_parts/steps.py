@@ -190,7 +190,7 @@ def measure(task: Task) -> None:
         packed: kind(task.inputs / DATA, batch_size=rows, max_seq_length=size.length).batch(0)
         for packed, kind in ((False, Batches), (True, PackedBatches))
     }
-    figures = task.figures(**size._asdict() | {"rows_of_a_step": rows})
+    figures = task.figures(preset=size.preset, length=size.length, rows_of_a_step=rows)
     for group in ways():
         dropout = group[0].dropout
         # tiny: on a CPU torch.compile takes minutes
