@@ -112,7 +112,7 @@ def write_materials(folder: Path) -> None:
     for name in ("wiki-ko.jsonl.zst", "wiki-en-00.jsonl.zst"):
         (folder / name).write_bytes(zstandard.compress(rows))
     (folder / "wiki-0.jsonl.gz").write_bytes(gzip.compress(rows))
-    for name in ("texts.txt", "questions.txt", "report.txt", "new.txt"):
+    for name in ("texts.txt", "sentences.txt", "questions.txt", "report.txt", "new.txt"):
         (folder / name).write_text("\n".join(lines) + "\n", encoding="utf-8")
     first_hour = (ROOT / "docs/first-hour.md").read_text(encoding="utf-8")
     (folder / "packages.py").write_text(first_hour.split("`packages.py`:")[1].split("```python\n")[1].split("```")[0])

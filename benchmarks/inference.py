@@ -1,7 +1,7 @@
 """Sentence vectors on the CPU beside the peers: latency, throughput and real text, in one run, in turns.
 
-    python -m benchmarks.train_step --make-environments        once, for flax: .venv-flax
-    pip install -e '.[benchmarks]'                              once, for onnxruntime
+    python -m benchmarks.train_step --make-environments        once: for flax, st-onnx, st-openvino
+    pip install -e '.[benchmarks]'                              once, for onnxruntime and OpenVINO
     python -m benchmarks.inference MODEL CORPUS [--shape base] [--workloads 1x16,1x128,32x128,mixed] [--rounds 9]
                                                 [--in-a-row 20]
 
@@ -18,7 +18,10 @@ ours              TextEmbedding: packed rows, a device for each core; -one-devic
                   padded to lengths that are powers of two
 st                sentence-transformers' encode as its users run it; st-bfloat16
 torch             transformers with SDPA, 32 texts of similar length at a time; -bfloat16, -compile, -bfloat16-compile
-onnx              onnxruntime, sorted, 1,024 tokens per call; -fused: after its optimizer for BERT
+onnx              onnxruntime on what `convert --to onnx` writes, sorted, 1,024 tokens per call; -fused: after its
+                  optimizer for BERT; -int8: on what `--int8` writes
+openvino          OpenVINO on the same graph: it takes bfloat16 by itself where the CPU has it; -float32; -int8: by NNCF
+st-onnx           sentence-transformers' backend="onnx"; -int8: with the int8 file; st-openvino: its backend="openvino"
 flax              the Flax model of transformers 4.57, jitted, lengths padded to powers of two
 
 Ready in: seconds from the packages' imports to the first answer, without the start of the process.
@@ -35,7 +38,9 @@ import numpy as np
 
 from benchmarks.contenders import Contender
 from benchmarks.inference_workloads import FIXED, copy_for_all, fixed_texts, mixed_texts, write_base_shape
+from benchmarks.machine import describe_cpu
 from benchmarks.turns import Worker, take_turns
+from bert_jax.formats.convert import convert
 from bert_jax.formats.load import load_tokenizer
 
 _OURS, _RIVALS = "benchmarks.inference_ours", "benchmarks.rivals"
@@ -53,9 +58,17 @@ CONTENDERS = {
     "torch-bfloat16-compile": Contender(f"{_RIVALS}.torch_encode", "bfloat16-compile", "kept"),
     "onnx": Contender(f"{_RIVALS}.onnx_encode", "plain", "kept"),
     "onnx-fused": Contender(f"{_RIVALS}.onnx_encode", "fused", "kept"),
+    "onnx-int8": Contender(f"{_RIVALS}.onnx_encode", "int8", "kept"),
+    "openvino": Contender(f"{_RIVALS}.openvino_encode", "default", "kept"),
+    "openvino-float32": Contender(f"{_RIVALS}.openvino_encode", "float32", "kept"),
+    "openvino-int8": Contender(f"{_RIVALS}.openvino_encode", "int8", "kept"),
+    "st-onnx": Contender(f"{_RIVALS}.st_encode", "onnx", "default", "optimum"),
+    "st-onnx-int8": Contender(f"{_RIVALS}.st_encode", "onnx-int8", "default", "optimum"),
+    "st-openvino": Contender(f"{_RIVALS}.st_encode", "openvino", "default", "optimum"),
     "flax": Contender(f"{_RIVALS}.flax_encode", "float32", "kept", "flax"),
     "flax-bfloat16": Contender(f"{_RIVALS}.flax_encode", "bfloat16", "kept", "flax"),
 }
+CALIBRATION = 300  # sentences for int8, others than are measured
 REFERENCES = ("st", "torch")  # the first of them that runs
 
 
@@ -121,6 +134,7 @@ def main() -> None:
         parser.error(f"--contenders: {', '.join(sorted(unknown))} is not one of {', '.join(CONTENDERS)}")
     tokenizer = load_tokenizer(options.model)
     assert tokenizer is not None
+    print(describe_cpu())
     with tempfile.TemporaryDirectory() as place:
         for workload in options.workloads.split(","):
             folder = Path(place) / workload
@@ -136,6 +150,10 @@ def main() -> None:
             else:
                 texts = fixed_texts(*FIXED[workload], tokenizer)
             (folder / "texts.json").write_text(json.dumps(texts))
+            if any("onnx" in name or name.startswith("openvino") for name in names):
+                convert(folder / "model", folder / "onnx", to="onnx", int8=True)
+                others = mixed_texts(CALIBRATION, options.corpus, tokenizer, seed=1)
+                (folder / "calibration.json").write_text(json.dumps(others))
             compare(workload, names, options.rounds, options.in_a_row, folder)
 
 

@@ -30,7 +30,7 @@ def fixed_texts(rows: int, length: int, tokenizer: Tokenizer) -> list[str]:
     return texts
 
 
-def mixed_texts(count: int, corpus: Path, tokenizer: Tokenizer) -> list[str]:
+def mixed_texts(count: int, corpus: Path, tokenizer: Tokenizer, seed: int = 0) -> list[str]:
     """Sentences of Wikipedia's prose in shuffled order, and one whole paragraph for every hundred of them."""
     sentences: list[str] = []
     paragraphs: list[str] = []
@@ -40,7 +40,7 @@ def mixed_texts(count: int, corpus: Path, tokenizer: Tokenizer) -> list[str]:
             sentences += _SENTENCE_END.split(paragraph)
         if len(sentences) > 20 * count:
             break
-    rng = np.random.default_rng(0)
+    rng = np.random.default_rng(seed)
     lengths = tokenizer.encode_flat(paragraphs)[1]
     long = [text for text, length in zip(paragraphs, lengths, strict=True) if 250 < length < LONGEST - 2]
     texts = [sentences[i] for i in rng.choice(len(sentences), count - count // 100, replace=False)]

@@ -6,6 +6,14 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 REQUIREMENTS = {
+    # the backends of sentence-transformers go through optimum, which takes no transformers 5
+    "optimum": [
+        "sentence-transformers==5.1.2",
+        "transformers==4.57.6",
+        "optimum==2.1.0",
+        "optimum-onnx[onnxruntime]==0.1.0",
+        "optimum-intel[openvino]==1.27.0",
+    ],
     # the last transformers that has Flax models
     "flax": ["transformers==4.57.6", "jax==0.10.2", "flax==0.12.8", "optax==0.2.8"],
     # it brings TensorFlow along for its tokenizers; the model runs on JAX
