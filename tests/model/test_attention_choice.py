@@ -101,10 +101,10 @@ def test_a_model_says_what_it_asked_for():
     """What only the plain path computes reaches the choice from the model's arguments."""
     config = tiny.CONFIG.replace(attention="kernel", head_size=32, max_position_embeddings=128, num_hidden_layers=1)
     ids = jnp.ones((1, 128), jnp.int32)
-    params = Bert(config).init(jax.random.key(0), ids[:, :1])["params"]
+    params = jax.eval_shape(lambda: Bert(config).init(jax.random.key(0), ids[:, :1]))["params"]
 
     def apply(**options: Any) -> Any:
-        return jax.eval_shape(lambda: Bert(config).apply({"params": params}, ids, **options))
+        return jax.eval_shape(lambda params: Bert(config).apply({"params": params}, ids, **options), params)
 
     apply(attention_mask=ids)
     for options, says in (
