@@ -1,4 +1,8 @@
-"""The activations (`config.HIDDEN_ACTS`) in ONNX operators; their formulas are those of bert_jax/model/layers.py."""
+"""The activations (`config.HIDDEN_ACTS`) in ONNX operators; their formulas are those of bert_jax/model/layers.py.
+
+GELU is written out: onnxruntime 1.20 puts its kernel for GELU with a bias in place of the formula, and not in place of
+ONNX's own operator.
+"""
 
 import math
 from collections.abc import Callable
@@ -9,11 +13,14 @@ XIELU_BETA, XIELU_EPS = 0.5, -1e-6
 
 
 def _gelu(g: Graph, x: str) -> str:
-    return g.op("Gelu", x)
+    erf = g.op("Erf", g.op("Div", x, math.sqrt(2.0)))
+    return g.op("Mul", g.op("Mul", x, g.op("Add", erf, 1.0)), 0.5)
 
 
 def _gelu_tanh(g: Graph, x: str) -> str:
-    return g.op("Gelu", x, approximate="tanh")
+    inner = g.op("Add", x, g.op("Mul", g.op("Pow", x, 3.0), 0.044715))
+    tanh = g.op("Tanh", g.op("Mul", inner, math.sqrt(2.0 / math.pi)))
+    return g.op("Mul", g.op("Mul", x, 0.5), g.op("Add", tanh, 1.0))
 
 
 def _laplace(g: Graph, x: str) -> str:
@@ -43,7 +50,7 @@ ACTIVATIONS: dict[str, Callable[[Graph, str], str]] = {
     "laplace": _laplace,
     "leaky_relu": lambda g, x: g.op("LeakyRelu", x, alpha=0.01),
     "linear": lambda g, x: x,
-    "mish": lambda g, x: g.op("Mish", x),
+    "mish": lambda g, x: g.op("Mul", x, g.op("Tanh", g.op("Softplus", x))),
     "quick_gelu": lambda g, x: g.op("Mul", x, g.op("Sigmoid", g.op("Mul", x, 1.702))),
     "relu": lambda g, x: g.op("Relu", x),
     "relu2": _relu2,

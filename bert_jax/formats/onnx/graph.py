@@ -8,8 +8,8 @@ import numpy as np
 
 from bert_jax.errors import UserError
 
-OPSET, IR_VERSION = 20, 9
-"""Opset 20 is the first with Gelu; onnxruntime reads it since 1.17, OpenVINO since 2024.1. IR 9 came with it."""
+OPSET, IR_VERSION = 17, 8
+"""Opset 17 is the first with LayerNormalization, and IR 8 came with it; onnxruntime reads it since 1.12."""
 LARGEST_FILE = 2_000_000_000
 """Bytes of weights that fit into the file itself: protobuf ends at 2 GiB. Larger ones get a file beside it."""
 

@@ -183,17 +183,19 @@ def test_the_step_is_recorded(tmp_path):
     assert session.get_modelmeta().custom_metadata_map == {"bert_jax.step": "700"}
 
 
-def test_onnxruntime_puts_its_kernels_in_place(tmp_path):
+@pytest.mark.parametrize(("act", "kernel"), [("gelu", "BiasGelu"), ("gelu_new", "FastGelu")])
+def test_onnxruntime_puts_its_kernels_in_place(act, kernel, tmp_path):
     """Fused GELU with its bias, and scores with their scale; LayerNorm is a node of its own, in ours and in theirs."""
     flat = tiny.random_flat(CONFIG, 1, "encoder-no-pooler")
-    write_graph(tmp_path / "m.onnx", build_graph(CONFIG, flat, "encoder-no-pooler"), {})
+    graph = build_graph(CONFIG.replace(hidden_act=act), flat, "encoder-no-pooler")
+    write_graph(tmp_path / "m.onnx", graph, {})
     options = onnxruntime.SessionOptions()
     options.optimized_model_filepath = str(tmp_path / "fused.onnx")
     options.log_severity_level = 3
     onnxruntime.InferenceSession(str(tmp_path / "m.onnx"), options)
     kinds = Counter(node.op_type for node in onnx.load(tmp_path / "fused.onnx").graph.node)
     layers = CONFIG.num_hidden_layers
-    assert kinds["BiasGelu"] == kinds["FusedMatMul"] == layers
+    assert kinds[kernel] == kinds["FusedMatMul"] == layers
     assert kinds["LayerNormalization"] == 2 * layers + 1
 
 
