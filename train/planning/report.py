@@ -28,7 +28,7 @@ def _phase_table(plans: Sequence[dict[str, Any]], number: int) -> Table:
     columns = []
     for plan in plans:
         table.add_column(plan["topology"], justify="right")
-        columns.append(phase_rows(plan, plan["phases"][number]))
+        columns.append(_phase_rows(plan, plan["phases"][number]))
     for name in dict.fromkeys(name for column in columns for name in column):
         cells = [column.get(name, "") for column in columns]
         if any(cells):
@@ -36,7 +36,7 @@ def _phase_table(plans: Sequence[dict[str, Any]], number: int) -> Table:
     return table
 
 
-def phase_rows(plan: dict[str, Any], phase: dict[str, Any]) -> dict[str, str]:
+def _phase_rows(plan: dict[str, Any], phase: dict[str, Any]) -> dict[str, str]:
     """The rows of a phase's column: name -> text."""
     mesh = ", ".join(f"{name} {size}" for name, size in plan["mesh"].items() if size > 1)
     rows = {
