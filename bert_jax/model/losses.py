@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 
 import jax
 import jax.numpy as jnp
-from jax import Array
+from jax import Array, lax
 
 from bert_jax.errors import UserError
 from bert_jax.model.heads import PreTrainingOutput, Undecoded
@@ -27,7 +27,8 @@ def cross_entropy(logits: Array, labels: Array, weights: Array | None = None) ->
 
     Args:
         logits: [..., C] of any float type.
-        labels: integer [...]; the label -100 is ignored, whatever its weight.
+        labels: integer [...]; the label -100 is ignored, whatever its weight. Another one that is no class makes the
+            loss NaN.
         weights: float [...]; None means ones.
 
     Returns:
@@ -45,7 +46,10 @@ def cross_entropy(logits: Array, labels: Array, weights: Array | None = None) ->
         counted = labels != IGNORED_LABEL
         labels = jnp.where(counted, labels, 0)
         weights = counted.astype(jnp.float32) * (1.0 if weights is None else weights)
-        label_logits = jnp.take_along_axis(logits, labels[..., None], axis=-1)[..., 0]
+        # A sum and no gather, which a TPU cannot merge with another pass over the logits.
+        is_label = lax.broadcasted_iota(jnp.int32, logits.shape, logits.ndim - 1) == labels[..., None]
+        label_logits = jnp.where(is_label, logits, 0.0).sum(-1)
+        label_logits = jnp.where((labels >= 0) & (labels < logits.shape[-1]), label_logits, jnp.nan)
         nll = jax.nn.logsumexp(logits, axis=-1) - label_logits
         correct = (logits.argmax(-1) == labels).astype(jnp.float32)
         return (weights * nll).sum(), weights.sum(), (weights * correct).sum()

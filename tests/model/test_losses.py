@@ -65,6 +65,13 @@ def test_the_gradient_of_an_ignored_vector_is_zero():
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("label", [7, -1, 30522])
+def test_a_label_that_is_no_class_makes_the_loss_nan(label: int):
+    labels = LABELS.copy()
+    labels[0, 0] = label
+    assert np.isnan(cross_entropy(LOGITS, labels, WEIGHTS)[0])
+
+
 def test_large_logits_do_not_overflow():
     loss, _, correct = cross_entropy(jnp.array([[1e4, 0.0, -1e4]], jnp.bfloat16), jnp.array([0]))
     assert loss == 0.0
