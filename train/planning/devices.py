@@ -7,6 +7,7 @@ from importlib.util import find_spec
 from typing import Any
 
 import jax
+from jax.experimental.compilation_cache import compilation_cache
 
 from bert_jax.errors import UserError, quoted
 from train.planning.kernels import keep_schedules
@@ -44,6 +45,7 @@ def make_ready(topologies: Sequence[Topology]) -> None:
         keep_schedules()
         # JAX writes a TPU's program to its cache without a TPU, but it cannot read it again.
         jax.config.update("jax_enable_compilation_cache", False)
+        compilation_cache.reset_cache()  # JAX looks at the setting once, before its first compilation
     virtual = max((topology.chips for topology in topologies if topology.kind != "tpu"), default=0)
     if virtual > max(0, jax.config.values["jax_num_cpu_devices"]):
         jax.config.update("jax_num_cpu_devices", virtual)
