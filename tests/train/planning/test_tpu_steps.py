@@ -83,11 +83,12 @@ def test_the_exchanges_are_the_gradients_and_pieces_once(compiled: Compiled):
     times = compiled.parts if compiled.layout.fsdp > 1 else 1
     assert compiled.bytes_of("all-gather", group=split) == pytest.approx(times * pieces / 2, rel=1e-3)  # in bfloat16
     # A token table whose pieces are 96 columns wide is added up whole: the compiler scatters only whole tiles.
-    sums = "reduce-scatter", "all-reduce"
-    assert compiled.bytes_of(*sums, group=split) == pytest.approx(times * pieces, rel=1e-3)
     table = 4 * MODEL.vocab_size * MODEL.hidden_size
     assert compiled.bytes_of("reduce-scatter", group=split) >= 0.97 * times * (pieces - table)
-    assert compiled.bytes_of("all-reduce", group=16 // split) == pytest.approx(pieces / split, rel=1e-3)
+    expected = collections.Counter({split: times * pieces})
+    expected[16 // split] += pieces // split  # what a device then has is added up over data
+    for group, size in expected.items():
+        assert compiled.bytes_of("reduce-scatter", "all-reduce", group=group) == pytest.approx(size, rel=1e-3)
     assert compiled.bytes_of("all-reduce", group=16) <= whole + 4096
 
 
