@@ -102,7 +102,8 @@ def test_it_lowers_for_tpus_as_one_kernel_a_pass(dtype: str):
         )[0].sum()
 
     with tracing_for("TPU v5 lite"):
-        text = jax.jit(jax.grad(attend, argnums=(0, 1, 2))).trace(*arrays).lower(lowering_platforms=("tpu",)).as_text()
+        both = jax.jit(jax.value_and_grad(attend, argnums=(0, 1, 2)))
+        text = both.trace(*arrays).lower(lowering_platforms=("tpu",)).as_text()
     assert text.count("@tpu_custom_call") == 2
     assert "attention_forward" in text and "attention_backward" in text
     assert "tensor<2x3x128x128x" not in text  # no scores of all heads in the device's memory
