@@ -321,4 +321,3 @@ def test_a_tpu_computes_attention_in_a_kernel_for_each_pass(recipe: str, topolog
     words += ["model.head_size=64", "model.max_position_embeddings=128"]
     kernels, plain = (plans_of([*words, f"model.attention={name}"], capsys)[0]["phases"][0] for name in ("auto", "xla"))
     assert kernels["kernels"] == 2 * CONFIG.num_hidden_layers and plain["kernels"] == 0
-    assert kernels["memory"]["peak"] < plain["memory"]["peak"]

