@@ -7,7 +7,7 @@ from typing import Any
 from bert_jax.cli.arguments import Verb, add_json, add_source_and_target, add_step, check_target, names
 from bert_jax.cli.streaming import say, to_json, write
 from bert_jax.cli.texts import file_of, lines_of
-from bert_jax.errors import UserError
+from bert_jax.errors import UserError, quoted
 
 _ABOUT = """\
 Write a model in the format that other programs expect. The folder is read back and compared bit by bit before it is
@@ -61,6 +61,10 @@ def run(arguments: argparse.Namespace) -> None:
     check_target(arguments)
     measured = _what_to_measure(arguments)
     from bert_jax.formats.convert import convert
+    from bert_jax.formats.load import load_tokenizer
+
+    if measured != ([], None) and load_tokenizer(arguments.source) is None:
+        raise UserError(f"{arguments.source}: has no tokenizer, which --texts and --score need; leave them out")
 
     written, report, has_tokenizer = convert(
         arguments.source,
@@ -91,7 +95,9 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def _what_to_measure(arguments: argparse.Namespace) -> tuple[list[str], tuple[str, Path] | None]:
-    """The texts of --texts, and the task and file of --score, which are read before anything is written."""
+    """The texts of --texts, and the task and file of --score, which are checked before anything is written."""
+    from bert_jax.data.tasks.published import GLUE
+
     if not arguments.int8 and (arguments.texts or arguments.score):
         raise UserError("--texts and --score measure what int8 costs; add --int8")
     texts = []
@@ -106,6 +112,8 @@ def _what_to_measure(arguments: argparse.Namespace) -> tuple[list[str], tuple[st
     task, equals, name = arguments.score.partition("=")
     if not equals:
         raise UserError(f"--score {arguments.score}: expected TASK=FILE, such as stsb=dev.tsv")
+    if task not in GLUE:
+        raise UserError(f"--score {arguments.score}: {quoted(task)} is not a task of GLUE; expected {', '.join(GLUE)}")
     return texts, (task, file_of(name))
 
 
@@ -123,8 +131,6 @@ def _cost_of_int8(folder: Path, texts: list[str], task: tuple[str, Path] | None)
         say("what int8 costs was not measured; name texts with --texts FILE, or a task of GLUE with --score TASK=FILE")
         return {}
     config, tokenizer = load_config(folder), load_tokenizer(folder)
-    if tokenizer is None:
-        raise UserError(f"{folder}: has no tokenizer, so int8 cannot be measured on texts; the folder is written")
     pooling = pooling_of(folder) or "mean"
     longest = longest_text(config, tokenizer)
     whole, small = (

@@ -130,11 +130,14 @@ def _check_form(config: BertConfig, head: str, pooling: str | None, tf1: bool) -
             raise UserError("tf1 and sentence_transformers: a folder has one form; write two folders")
         google_config(config)
     if pooling is not None:
-        check_pooling(pooling)
-        if not is_encoder(head, config):
-            raise UserError(
-                f"sentence_transformers needs an encoder without a head: expected 'encoder', found {head!r}"
-            )
+        check_pools(config, head, pooling)
+
+
+def check_pools(config: BertConfig, head: str, pooling: str) -> None:
+    """Raise a UserError if sentence-transformers has no such pooling, or the model is not an encoder."""
+    check_pooling(pooling)
+    if not is_encoder(head, config):
+        raise UserError(f"sentence_transformers needs an encoder without a head: expected 'encoder', found {head!r}")
 
 
 def check_values(flat: Mapping[str, np.ndarray], config: BertConfig, tokenizer: "Tokenizer | None") -> None:

@@ -1,5 +1,6 @@
 """The compiler's options that a training step is compiled with on each platform."""
 
+import functools
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -46,7 +47,14 @@ def known_options(options: Mapping[str, str], devices: Sequence[Any]) -> dict[st
     import jax
 
     here = next(device for device in devices if device.process_index == jax.process_index())
-    number = jax.ShapeDtypeStruct((), "float32", sharding=jax.sharding.SingleDeviceSharding(here))
+    return dict(_known(tuple(options.items()), here))
+
+
+@functools.cache
+def _known(options: tuple[tuple[str, str], ...], device: Any) -> tuple[tuple[str, str], ...]:
+    import jax
+
+    number = jax.ShapeDtypeStruct((), "float32", sharding=jax.sharding.SingleDeviceSharding(device))
     known = dict(options)
     while True:
         try:
@@ -57,4 +65,4 @@ def known_options(options: Mapping[str, str], devices: Sequence[Any]) -> dict[st
                 raise
             del known[unknown[1]]
         else:
-            return known
+            return tuple(known.items())

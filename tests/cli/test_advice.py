@@ -144,6 +144,7 @@ def test_the_advice_of_each_message_of_a_verb_is_run():
     elsewhere = {
         "--overwrite replaces an earlier export": "the test above",
         "add --int8": "tests/evaluation/test_int8.py",
+        "leave them out": "tests/evaluation/test_int8.py",
         "remove it to start again": "tests/cli/test_embed.py",
         "remove one of them and make it again": "tests/cli/test_shards.py",
         "remove both to start again": "tests/cli/test_embed.py",

@@ -290,6 +290,10 @@ def test_fill_mask_answers_the_texts_beside_one_that_has_no_mask(export, capsys)
             "--score stsb: expected TASK=FILE",
         ),
         (["convert", "{run}", "{tmp}/x", "--to", "onnx", "--int8", "--texts", "{tmp}/no"], "{tmp}/no: no such file"),
+        (
+            ["convert", "{run}", "{tmp}/x", "--to", "onnx", "--int8", "--score", "rye=x"],
+            "--score rye=x: 'rye' is not a task of GLUE; expected cola,",
+        ),
     ],
 )
 def test_mistakes_are_one_line_and_exit_code_2(argv, message, run, export, tmp_path, capsys):

@@ -130,3 +130,13 @@ def test_the_verb_prints_what_int8_costs(tmp_path, capsys):
     assert "add --int8" in capsys.readouterr().err
     assert main([*argv, "--overwrite"]) == 0
     assert "what int8 costs was not measured" in capsys.readouterr().err
+
+
+def test_int8_of_a_model_without_a_tokenizer_is_refused_before_anything_is_written(tmp_path, capsys):
+    params = tiny.random_params(tiny.CONFIG, 4, "encoder")
+    source = save_pretrained(tmp_path / "m", tiny.CONFIG, params, None, head="encoder")
+    argv = ["convert", str(source), str(tmp_path / "onnx"), "--to", "onnx", "--int8"]
+    assert main([*argv, "--score", f"stsb={sts_file(tmp_path)}"]) == 2
+    assert capsys.readouterr().err.endswith("has no tokenizer, which --texts and --score need; leave them out\n")
+    assert not (tmp_path / "onnx").exists()
+    assert main(argv) == 0

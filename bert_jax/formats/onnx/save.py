@@ -7,16 +7,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bert_jax.config import BertConfig
-from bert_jax.errors import UserError
 from bert_jax.formats.card import model_card
-from bert_jax.formats.names.parameters import head_in, is_encoder
+from bert_jax.formats.names.parameters import head_in
 from bert_jax.formats.new_folder import CARD, new_folder, write_text
 from bert_jax.formats.onnx.graph import import_onnx, write_graph
 from bert_jax.formats.onnx.int8 import import_onnxruntime, quantize
 from bert_jax.formats.onnx.model import build_graph, check_expressible
 from bert_jax.formats.safetensors import STEP
-from bert_jax.formats.sentence_transformers import check_pooling, write_modules
-from bert_jax.formats.write import as_written, check_values, config_json, longest_text, save_tokenizer
+from bert_jax.formats.sentence_transformers import write_modules
+from bert_jax.formats.write import as_written, check_pools, check_values, config_json, longest_text, save_tokenizer
 from bert_jax.tree import as_numpy
 
 if TYPE_CHECKING:
@@ -64,11 +63,7 @@ def save_onnx(
     head = head_in(flat, config) if head is None else head
     config = as_written(config, head)
     if sentence_transformers is not None:
-        check_pooling(sentence_transformers)
-        if not is_encoder(head, config):
-            raise UserError(
-                f"sentence_transformers needs an encoder without a head: expected 'encoder', found {head!r}"
-            )
+        check_pools(config, head, sentence_transformers)
         head = "encoder-no-pooler"
     check_values(flat, config, tokenizer)
     check_expressible(config)
