@@ -14,7 +14,7 @@ import numpy as np
 from transformers import AutoTokenizer, BertConfig, FlaxBertModel  # pyright: ignore[reportAttributeAccessIssue]
 
 from benchmarks.rivals.flax_weights import flax_weights
-from benchmarks.rivals.serving import serve, write_vectors
+from benchmarks.rivals.serving import serve_vectors
 
 ROWS = 32
 
@@ -47,10 +47,7 @@ def main() -> None:
             found[rows] = np.asarray(vectors_of(params, dict(padded)))[: len(rows)]
         return found
 
-    vectors = encode()
-    ready = time.perf_counter() - start
-    write_vectors(folder, vectors)
-    serve(encode, ready_in=ready)
+    serve_vectors(folder, encode, start)
 
 
 if __name__ == "__main__":

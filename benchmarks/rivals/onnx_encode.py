@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import onnxruntime
 
-from benchmarks.rivals.serving import serve, write_vectors
+from benchmarks.rivals.serving import serve_vectors
 from benchmarks.rivals.sorted_texts import encoder
 
 
@@ -45,10 +45,7 @@ def main() -> None:
         return np.asarray(session.run(["last_hidden_state"], inputs)[0])
 
     encode = encoder(exported, run)
-    vectors = encode(texts)
-    ready = time.perf_counter() - start
-    write_vectors(folder, vectors)
-    serve(lambda: encode(texts), ready_in=ready)
+    serve_vectors(folder, lambda: encode(texts), start)
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ import numpy as np
 import openvino
 import transformers
 
-from benchmarks.rivals.serving import serve, write_vectors
+from benchmarks.rivals.serving import serve_vectors
 from benchmarks.rivals.sorted_texts import batches, pool
 
 
@@ -62,10 +62,7 @@ def main() -> None:
         queue.wait_all()
         return found
 
-    vectors = encode()
-    ready = time.perf_counter() - start
-    write_vectors(folder, vectors)
-    serve(encode, ready_in=ready)
+    serve_vectors(folder, encode, start)
 
 
 if __name__ == "__main__":

@@ -15,6 +15,14 @@ def write_vectors(folder: Path, vectors: np.ndarray) -> None:
     np.save(folder / f"vectors-{Path(sys.argv[0]).stem}-{sys.argv[2]}.npy", vectors)
 
 
+def serve_vectors(folder: Path, encode: Callable[[], np.ndarray], start: float) -> None:
+    """Write the vectors of a first call, then serve `encode`; `start` is the time.perf_counter() when loading began."""
+    vectors = encode()
+    ready = time.perf_counter() - start
+    write_vectors(folder, vectors)
+    serve(encode, ready_in=ready)
+
+
 def serve(step: Callable[[], object], finish: Callable[[], object] = lambda: None, **facts: float) -> None:
     """Do a step, print READY with `facts` as JSON; then, for each line, do as many steps as it says and print figures.
 

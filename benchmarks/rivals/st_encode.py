@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 from sentence_transformers import SentenceTransformer
 
-from benchmarks.rivals.serving import serve, write_vectors
+from benchmarks.rivals.serving import serve_vectors
 
 
 def main() -> None:
@@ -34,10 +34,7 @@ def main() -> None:
     def encode():
         return model.encode(texts, show_progress_bar=False)
 
-    vectors = encode()
-    ready = time.perf_counter() - start
-    write_vectors(folder, vectors)
-    serve(encode, ready_in=ready)
+    serve_vectors(folder, encode, start)
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 import transformers
 
-from benchmarks.rivals.serving import serve, write_vectors
+from benchmarks.rivals.serving import serve_vectors
 
 ROWS = 32
 
@@ -48,10 +48,7 @@ def main() -> None:
             found[rows] = torch.nn.functional.normalize(vectors, dim=-1).cpu().numpy()
         return found
 
-    vectors = encode()
-    ready = time.perf_counter() - start
-    write_vectors(folder, vectors)
-    serve(encode, ready_in=ready)
+    serve_vectors(folder, encode, start)
 
 
 if __name__ == "__main__":
