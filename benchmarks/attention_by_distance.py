@@ -1,57 +1,115 @@
 """Where the heads of a pretraining run look: the share of attention that goes to neighbours, checkpoint by checkpoint.
 
-    python -m benchmarks.attention_by_distance RUN DATA
+    python -m benchmarks.attention_by_distance RUN DATA [--picture FILE.png]
 
-RUN is a run directory (keep=100 keeps its checkpoints), DATA its training data. Over 64 held-out examples, masked as
-for an evaluation, it prints for each head the mean attention that a token gives to the token before it, to itself, to
-the token after it, and to all [SEP] together. A head that ignores positions gives each of 127 other tokens 0.008.
+RUN is a run directory (keep=100 keeps its checkpoints), DATA its training data. Over 64 held-out examples of the length
+of its last phase, masked as for an evaluation, it prints for each head the mean attention that a token gives to the
+token before it, to itself, to the token after it, and to all [SEP] together. Step 0 is the model as it was drawn. A
+head that ignores positions gives each token of a row of 128 a share of 0.008.
+
+The picture has the heads of layer 0 as they were drawn and as they are at the last step, on one row and by distance.
 """
 
 import argparse
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
+import jax
 import numpy as np
 
+from bert_jax.config import BertConfig
 from bert_jax.data.pretraining.batches import Batches
 from bert_jax.formats.load import load
 from bert_jax.model.heads import HEADS
+from bert_jax.model.start import StartConfig, draw
 from bert_jax.training.checkpoint.checkpoints import Checkpoints
 
-LENGTH, ROWS = 128, 64
+ROWS, FARTHEST = 64, 8
+
+
+def at_distance(attention_BHLM: np.ndarray, mask_BL: np.ndarray, distance: int) -> np.ndarray:
+    """Mean attention [H] from tokens other than padding to the one so many tokens on."""
+    at = np.arange(max(0, -distance), mask_BL.shape[1] - max(0, distance))
+    both = (mask_BL[:, at] * mask_BL[:, at + distance]).astype(bool)
+    return np.array([head[:, at, at + distance][both].mean() for head in attention_BHLM.swapaxes(0, 1)])
 
 
 def shares(attention_BHLM: np.ndarray, mask_BL: np.ndarray, is_sep_BL: np.ndarray) -> dict[str, np.ndarray]:
     """Mean attention [H] from tokens other than padding to their neighbours, themselves and [SEP]."""
-    found = {}
-    for name, distance in (("before", -1), ("itself", 0), ("after", 1)):
-        at = np.arange(max(0, -distance), LENGTH - max(0, distance))
-        both = (mask_BL[:, at] * mask_BL[:, at + distance]).astype(bool)
-        found[name] = np.array([head[:, at, at + distance][both].mean() for head in attention_BHLM.swapaxes(0, 1)])
+    of_distances = (("before", -1), ("itself", 0), ("after", 1))
+    found = {name: at_distance(attention_BHLM, mask_BL, distance) for name, distance in of_distances}
     to_sep_BHL = np.einsum("bhlm,bm->bhl", attention_BHLM, is_sep_BL.astype(np.float32))
     found["[SEP]"] = np.array([head[mask_BL.astype(bool)].mean() for head in to_sep_BHL.swapaxes(0, 1)])
     return found
+
+
+def models(run: str, data: str) -> Iterator[tuple[int, BertConfig, Any]]:
+    """(step, config, parameters): as the run drew them, if it did, then of each checkpoint."""
+    saved = json.loads(Path(run, "config.json").read_text())
+    if saved["init"] is None:
+        config = BertConfig.from_json(saved["model"])
+        key, _ = jax.random.split(jax.random.key(saved["seed"]))
+        counts = np.load(Path(data, "unigram_counts.npy"))
+        yield 0, config, draw(key, HEADS["mlm"](config), StartConfig(**saved["start"]), counts)
+    with Checkpoints(f"{run}/checkpoints") as checkpoints:
+        steps = sorted(checkpoints.steps())
+    for step in steps:
+        config, params, *_ = load(run, head="mlm", step=step)
+        yield step, config, params
+
+
+def draw_picture(path: str, found: dict[int, np.ndarray], mask_BL: np.ndarray) -> None:
+    """`found`: step -> attention [B, H, L, L] of layer 0, at the first and the last step."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    heads, row = next(iter(found.values())).shape[1], int(mask_BL.sum(axis=1).argmax())
+    shown, distances = slice(0, 24), range(-FARTHEST, FARTHEST + 1)
+    figure, axes = pyplot.subplots(heads, 3, figsize=(10, 3.2 * heads), squeeze=False, layout="constrained")
+    for column, (step, attention_BHLM) in enumerate(found.items()):
+        name = f"step {step:,}" if step else "as drawn"
+        by_distance = np.array([at_distance(attention_BHLM, mask_BL, distance) for distance in distances])
+        for head in range(heads):
+            axes[head, column].imshow(attention_BHLM[row, head, shown, shown], vmin=0, vmax=1, cmap="Blues")
+            axes[head, column].set(title=f"head {head}, {name}", xlabel="looks at position", ylabel="position")
+            axes[head, 2].plot(distances, by_distance[:, head], marker="o", markersize=3, label=name)
+    for head in range(heads):
+        axes[head, 2].set(title=f"head {head}, mean of {ROWS} rows", xlabel="distance in tokens", ylabel="attention")
+        axes[head, 2].set_ylim(0, 1)
+        axes[head, 2].legend()
+    figure.savefig(path, dpi=80)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("run")
     parser.add_argument("data")
+    parser.add_argument("--picture")
     arguments = parser.parse_args()
-    batches = Batches(arguments.data, split="held-out", batch_size=ROWS, max_seq_length=LENGTH, shuffle=False, seed=0)
+    length = json.loads(Path(arguments.run, "config.json").read_text())["phases"][-1][0]
+    batches = Batches(arguments.data, split="held-out", batch_size=ROWS, max_seq_length=length, shuffle=False, seed=0)
     batch = batches.batch(0)
-    with Checkpoints(f"{arguments.run}/checkpoints") as checkpoints:
-        steps = checkpoints.steps()
+    tokenizer = load(arguments.run, head="mlm").tokenizer
+    assert tokenizer is not None
+    of_layer_0: dict[int, np.ndarray] = {}
     print(f"{'step':>7}  {'layer, head':>11}  {'before':>7} {'itself':>7} {'after':>7} {'[SEP]':>7}")
-    for step in sorted(steps):
-        config, params, tokenizer, _ = load(arguments.run, head="mlm", step=step)
-        assert tokenizer is not None
+    for step, config, params in models(arguments.run, arguments.data):
         inputs = (batch[name] for name in ("input_ids", "attention_mask", "token_type_ids"))
-        output = HEADS["mlm"](config).apply({"params": params}, *inputs, output_attentions=True)
-        for layer, attention in enumerate(output.attentions):  # pyright: ignore[reportAttributeAccessIssue]
-            is_sep = batch["input_ids"] == tokenizer.sep_token_id
-            found = shares(np.asarray(attention, np.float32), batch["attention_mask"], is_sep)
+        output: Any = HEADS["mlm"](config).apply({"params": params}, *inputs, output_attentions=True)
+        attentions = [np.asarray(attention, np.float32) for attention in output.attentions]
+        of_layer_0[step] = attentions[0]
+        for layer, attention in enumerate(attentions):
+            found = shares(attention, batch["attention_mask"], batch["input_ids"] == tokenizer.sep_token_id)
             for head in range(config.num_attention_heads):
                 row = " ".join(f"{values[head]:7.3f}" for values in found.values())
                 print(f"{step:7,}  {layer:>8}, {head}  {row}")
+    if arguments.picture:
+        ends = {step: of_layer_0[step] for step in (min(of_layer_0), max(of_layer_0))}
+        draw_picture(arguments.picture, ends, batch["attention_mask"])
 
 
 if __name__ == "__main__":

@@ -63,14 +63,21 @@ class TrainState:
 
 
 def init_state(
-    key: Array, model: nn.Module, tx: optax.GradientTransformation, *, mesh: Mesh | None = None
+    key: Array,
+    model: nn.Module,
+    tx: optax.GradientTransformation,
+    *,
+    mesh: Mesh | None = None,
+    draw: Callable[[Array, nn.Module], Any] | None = None,
 ) -> TrainState:
     """Initialise a state. On a mesh each device initialises only its own pieces, never whole arrays.
 
     The random numbers do not depend on the mesh. Raises UserError if a size does not divide (see `sharding`).
+
+    `draw`: function from the key and the model to the parameters, such as `start.draw`; None: as published.
     """
     shardings = None if mesh is None else state_shardings(_abstract(model, tx), mesh)
-    return jax.jit(partial(_new_state, model=model, tx=tx), out_shardings=shardings)(key)
+    return jax.jit(partial(_new_state, model=model, tx=tx, draw=draw or _published), out_shardings=shardings)(key)
 
 
 def abstract_state(model: nn.Module, tx: optax.GradientTransformation, *, mesh: Mesh | None = None) -> TrainState:
@@ -87,11 +94,17 @@ def abstract_state(model: nn.Module, tx: optax.GradientTransformation, *, mesh: 
 
 
 def _abstract(model: nn.Module, tx: optax.GradientTransformation) -> TrainState:
-    return jax.eval_shape(partial(_new_state, model=model, tx=tx), jax.random.key(0))
+    return jax.eval_shape(partial(_new_state, model=model, tx=tx, draw=_published), jax.random.key(0))
 
 
-def _new_state(key: Array, *, model: nn.Module, tx: optax.GradientTransformation) -> TrainState:
-    params = model.init(key, jnp.zeros((1, 1), jnp.int32))["params"]
+def _published(key: Array, model: nn.Module) -> Any:
+    return model.init(key, jnp.zeros((1, 1), jnp.int32))["params"]
+
+
+def _new_state(
+    key: Array, *, model: nn.Module, tx: optax.GradientTransformation, draw: Callable[[Array, nn.Module], Any]
+) -> TrainState:
+    params = draw(key, model)
     zero = jnp.zeros([], jnp.int32)
     return TrainState(zero, params, tx.init(params), zero, zero, zero - 1)
 

@@ -3,7 +3,7 @@
 import dataclasses
 import math
 from collections.abc import Callable, Generator, Iterable, Iterator
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,11 +15,12 @@ from bert_jax.formats.source import Source
 from bert_jax.formats.training_record import training_record
 from bert_jax.formats.write import save_pretrained
 from bert_jax.model.heads import HEADS
+from bert_jax.model.start import draw, log_frequencies
 from bert_jax.runtime.hosts import connect
 from bert_jax.training.checkpoint.checkpoints import on_first_process
 from bert_jax.training.optimizer import make_optimizer, make_schedule
 from bert_jax.training.sharding import MeshBatches, batch_pieces, batch_shardings, check_sizes, make_mesh, to_host
-from bert_jax.training.step import TrainState, compile_eval_step
+from bert_jax.training.step import TrainState, compile_eval_step, init_state
 from train.pretraining.mixture import MixedData, mixed_scores, parts_to_evaluate, told
 from train.pretraining.packing import packing_told
 from train.pretraining.recipe import Phase, PretrainConfig
@@ -70,8 +71,7 @@ class Unigram(NamedTuple):
     @classmethod
     def of(cls, counts: np.ndarray) -> "Unigram":
         """`counts`: int64 [V], occurrences in the training split; adds one to each, so that no probability is 0."""
-        smoothed = counts.astype(np.float64) + 1
-        return cls(np.log(smoothed / smoothed.sum()).astype(np.float32), int(counts.argmax()))
+        return cls(log_frequencies(counts), int(counts.argmax()))
 
 
 @jax.jit
@@ -162,6 +162,15 @@ class PretrainingJob(ModelJob):
 
     def first_state(self) -> TrainState:
         return first_state(self.config, self.target, self.fresh_state, self._source)
+
+    def fresh_state(self) -> TrainState:
+        start = self.config.start
+        if start.is_published:
+            return super().fresh_state()
+        counts = self._data.unigram_counts if start.output_bias == "unigram" else None
+        return init_state(
+            self._init_key, self.model, self._tx, mesh=self.mesh, draw=partial(draw, start=start, counts=counts)
+        )
 
     def on_start(self, log: Log, *, resumed: bool) -> None:
         model = self.config.model

@@ -3,6 +3,7 @@
 import dataclasses
 import math
 import re
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -13,6 +14,7 @@ from bert_jax.config import BertConfig
 from bert_jax.data.pretraining.manifest import MANIFEST
 from bert_jax.data.pretraining.masking import MaskingConfig
 from bert_jax.errors import UserError
+from bert_jax.model.start import StartConfig, check_start
 from bert_jax.shown import ShownConfig
 from bert_jax.training.distillation import DistillationConfig
 from bert_jax.training.optimizer import OptimizerConfig
@@ -116,6 +118,7 @@ class PretrainConfig(ShownConfig):
     """
 
     model: BertConfig = field(default_factory=BertConfig)
+    start: StartConfig = field(default_factory=StartConfig)
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     phases: tuple[Phase, ...] = (Phase(128, 256, 900_000), Phase(512, 256, 100_000))
     masking: MaskingConfig | None = None  # None: as the data was prepared
@@ -170,6 +173,7 @@ class PretrainConfig(ShownConfig):
             raise UserError(
                 f"tokens_per_device: found {self.tokens_per_device}; at least {longest}, the length of one row"
             )
+        self._check_start()
         if self.distillation is not None and self.teacher is None:
             raise UserError("distillation: has no effect without a teacher; say teacher=SOURCE or leave it out")
         if not 0 < self.data_temperature < math.inf:
@@ -202,6 +206,19 @@ class PretrainConfig(ShownConfig):
                         f"accumulation: found {self.accumulation}; expected a divisor of the batch in "
                         f"{tuple(phase)}{of}"
                     )
+
+    def _check_start(self) -> None:
+        if self.init is None:
+            check_start(self.start, self.model)
+        elif not self.start.is_published:
+            published = StartConfig()
+            fields = [one.name for one in dataclasses.fields(published)]
+            changed = [name for name in fields if getattr(self.start, name) != getattr(published, name)]
+            back = shlex.join(f"start.{name}={getattr(published, name)}" for name in changed)
+            raise UserError(
+                f"start.{changed[0]}: says how a new model is drawn, and init={self.init} has one; leave init= out, or "
+                f"say {back}"
+            )
 
     @property
     def total_steps(self) -> int:

@@ -6,6 +6,7 @@ ATTENTION = "bert_jax/model/attention.py"
 KERNEL = "bert_jax/model/attention_kernel.py"
 OF_KERNEL = "tests/model/test_attention_kernel.py::test_it_is_the_definition_in_float32_and_as_close_in_bfloat16"
 LAYERS = "bert_jax/model/layers.py"
+START = "bert_jax/model/start.py"
 LOSSES = "bert_jax/model/losses.py"
 CONFIG_JSON = "bert_jax/config_json.py"
 OF_FAMILIES = "tests/model/test_families.py"
@@ -356,5 +357,26 @@ MUTANTS: tuple[Mutant, ...] = (
         "return tuple(by_id.values())",
         "labels have the order of the file and not of their ids",
         ("tests/test_config.py::test_labels_follow_their_ids_and_absent_ones_their_number",),
+    ),
+    Mutant(
+        START,
+        "= np.sin(angles), -np.sin(angles)",
+        "= -np.sin(angles), np.sin(angles)",
+        "wired heads look into the other direction",
+        ("tests/model/test_start.py::test_a_head_looks_most_at_the_token_at_its_distance",),
+    ),
+    Mutant(
+        START,
+        "for distance in sought], axis=1) * start.gain",
+        "for distance in distances], axis=1) * start.gain",
+        "keys are turned with the queries, so that each token looks at itself",
+        ("tests/model/test_start.py::test_a_head_looks_most_at_the_token_at_its_distance",),
+    ),
+    Mutant(
+        START,
+        "config.hidden_size**-0.5",
+        "config.hidden_size**-1.0",
+        "weights by width are smaller than 1 / sqrt(width)",
+        ("tests/model/test_start.py::test_weights_by_width_are_those_of_that_initializer_range",),
     ),
 )

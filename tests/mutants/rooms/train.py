@@ -274,7 +274,7 @@ MUTANTS: tuple[Mutant, ...] = (
         (f"{OF_EVALUATION}::test_baselines_are_those_of_scikit_learn",),
     ),
     Mutant(
-        JOB,
+        "bert_jax/model/start.py",
         "smoothed = counts.astype(np.float64) + 1",
         "smoothed = counts.astype(np.float64) + 1e-9",
         "a token that training lacks makes the baseline's loss nearly infinite",

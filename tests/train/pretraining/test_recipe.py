@@ -2,11 +2,13 @@
 
 import dataclasses
 import json
+import shlex
 from pathlib import Path
 
 import pytest
 
 from bert_jax.errors import UserError
+from bert_jax.model.start import StartConfig
 from bert_jax.training.optimizer import OptimizerConfig
 from train.finetuning.recipe import FinetuneConfig
 from train.pretraining.recipe import Phase, PretrainConfig
@@ -60,6 +62,17 @@ def test_a_wrong_override_says_what_would_be_right(path, text, words):
         override(PretrainConfig(optimizer=SHORT), {path: text})
     assert "\n" not in str(error.value)
     assert all(word in str(error.value) for word in words), str(error.value)
+
+
+def test_a_model_that_exists_is_not_drawn_anew():
+    wired = {"start.range": "width", "start.positions": "fourier", "start.heads": "((0, -1),)"}
+    config = override(PretrainConfig(optimizer=SHORT), wired)
+    with pytest.raises(
+        UserError, match=r"start\.range: .* init=other .* start\.range=model start\.positions=random"
+    ) as error:
+        override(config, {"init": "other"})
+    words = dict(word.split("=", 1) for word in shlex.split(str(error.value).partition("or say ")[2]))
+    assert override(config, words | {"init": "other"}).start == StartConfig()
 
 
 def test_the_schedule_spans_all_phases():

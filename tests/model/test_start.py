@@ -1,0 +1,125 @@
+"""How a new model is drawn: the published start to the bit, heads that look where they are told, the same on a mesh."""
+
+from functools import partial
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+from bert_jax.config import BertConfig
+from bert_jax.errors import UserError
+from bert_jax.model.heads import HEADS
+from bert_jax.model.start import StartConfig, check_start, draw
+from bert_jax.training.optimizer import make_optimizer
+from bert_jax.training.sharding import MeshConfig, make_mesh
+from bert_jax.training.step import init_state
+from tests import tiny
+
+CONFIG = BertConfig(
+    vocab_size=96,
+    hidden_size=64,
+    num_hidden_layers=2,
+    num_attention_heads=2,
+    intermediate_size=32,
+    max_position_embeddings=64,
+)
+WIRED = StartConfig(range="width", positions="fourier", heads=((0, -1, 2),), output_bias="unigram")
+COUNTS = np.arange(90)
+KEY = jax.random.key(5)
+
+
+def test_the_published_start_is_the_models_own_to_the_bit():
+    model = HEADS["pretraining"](CONFIG)
+    own = jax.jit(model.init)(KEY, np.zeros((1, 1), np.int32))["params"]
+    drawn = jax.jit(partial(draw, model=model, start=StartConfig()))(KEY)
+    jax.tree.map(np.testing.assert_array_equal, drawn, own)
+
+
+@pytest.mark.parametrize(
+    ("model_type", "fields"),
+    [("bert", {}), ("roberta", {"pad_token_id": 1, "max_position_embeddings": 66}), ("distilbert", {})],
+)
+def test_a_head_looks_most_at_the_token_at_its_distance(model_type: str, fields: dict[str, Any]):
+    config = CONFIG.replace(model_type=model_type, **fields)
+    model = HEADS["mlm"](config)
+    ids = np.random.default_rng(0).integers(5, 96, (8, 40))
+
+    @jax.jit
+    def attention(key: jax.Array) -> Any:
+        params = draw(key, model, StartConfig(positions="fourier", heads=((0, -1, 2),)))
+        return model.apply({"params": params}, ids, output_attentions=True).attentions[0]  # pyright: ignore
+
+    mean_HLM = np.asarray(attention(KEY)).mean(axis=0)
+    inner = np.arange(3, 37)
+    for head, distance in ((0, -1), (1, 2)):
+        np.testing.assert_array_equal(mean_HLM[head].argmax(axis=-1)[inner], inner + distance)
+
+
+def test_other_heads_layers_and_tables_are_as_random_as_ever():
+    model = HEADS["pretraining"](CONFIG)
+    plain = jax.jit(partial(draw, model=model, start=StartConfig()))(KEY)
+    wired = jax.jit(partial(draw, model=model, start=StartConfig(positions="fourier", heads=((1, -1),))))(KEY)
+    changed = {
+        jax.tree_util.keystr(path, simple=True, separator="/")
+        for (path, a), b in zip(jax.tree_util.tree_leaves_with_path(plain), jax.tree.leaves(wired), strict=True)
+        if not np.array_equal(a, b)
+    }
+    attention = "bert/encoder/layer_1/attention"
+    tables = {"bert/embeddings/position_embeddings", "bert/embeddings/word_embeddings"}
+    assert changed == tables | {f"{attention}/query/kernel", f"{attention}/key/kernel"}
+    for name in ("query", "key"):
+        a, b = (tree["bert"]["encoder"]["layer_1"]["attention"][name]["kernel"] for tree in (plain, wired))
+        np.testing.assert_array_equal(a[:, 32:], b[:, 32:], err_msg="the second head")
+        np.testing.assert_array_equal(a[32:], b[32:], err_msg="dimensions without positions")
+
+
+def test_weights_by_width_are_those_of_that_initializer_range():
+    by_width = jax.jit(partial(draw, model=HEADS["mlm"](CONFIG), start=StartConfig(range="width")))(KEY)
+    by_hand = HEADS["mlm"](CONFIG.replace(initializer_range=0.125))  # 1 / sqrt(64)
+    expected = jax.jit(by_hand.init)(KEY, np.zeros((1, 1), np.int32))["params"]
+    jax.tree.map(np.testing.assert_array_equal, by_width, expected)
+
+
+def test_the_output_bias_makes_a_model_that_sees_nothing_predict_the_frequencies():
+    params = jax.jit(partial(draw, model=HEADS["mlm"](CONFIG), start=WIRED, counts=COUNTS))(KEY)
+    shares = np.append(COUNTS, np.zeros(6)) + 1
+    np.testing.assert_allclose(jax.nn.softmax(params["mlm_head"]["bias"]), shares / shares.sum(), rtol=1e-5)
+    with pytest.raises(UserError, match=r"start\.output_bias: found unigram"):
+        draw(KEY, HEADS["mlm"](CONFIG), WIRED)
+
+
+@pytest.mark.slow
+@pytest.mark.eight_devices
+def test_it_is_the_same_to_the_bit_on_a_mesh():
+    model, tx = HEADS["mlm"](CONFIG), make_optimizer(tiny.OPTIMIZER)
+    born = partial(init_state, KEY, model, tx, draw=partial(draw, start=WIRED, counts=COUNTS))
+    alone = born()
+    found = born(mesh=make_mesh(MeshConfig(data=2, fsdp=2, tensor=2)))
+    assert len(found.params["bert"]["embeddings"]["word_embeddings"].addressable_shards) == 8
+    jax.tree.map(np.testing.assert_array_equal, found, alone)
+
+
+@pytest.mark.parametrize(
+    ("fields", "model", "words"),
+    [
+        ({"heads": ((0, -1),)}, {}, ("start.heads", "say start.positions=fourier")),
+        ({"heads": (0, -1)}, {}, ("start.heads", "expected ((layer, distance, ...), ...)")),
+        ({"heads": ((0, -1), (0, 1)), "positions": "fourier"}, {}, ("start.heads", "layer 0 twice")),
+        ({"gain": 0.0}, {}, ("start.gain", "above 0")),
+        ({"range": "wide"}, {}, ("start.range", "model or width")),
+        ({"heads": ((2, -1),), "positions": "fourier"}, {}, ("layer 2", "layers 0 to 1")),
+        ({"heads": ((0, -1, 1, 2),), "positions": "fourier"}, {}, ("3 distances", "2 heads")),
+        ({"heads": ((0, 64),), "positions": "fourier"}, {}, ("64 tokens", "-63 to 63")),
+        ({"heads": ((0, 1),), "positions": "fourier"}, {"is_decoder": True}, ("1 tokens", "-63 to 0")),
+        ({"positions": "fourier"}, {"num_attention_heads": 8}, ("heads of 8", "16")),
+        ({"positions": "fourier"}, {"model_type": "albert"}, ("ALBERT", "expected random")),
+        ({"positions": "fourier"}, {"position_embedding_type": "relative_key"}, ("without a position table",)),
+        ({"positions": "fourier"}, {"model_type": "distilbert", "sinusoidal_pos_embds": True}, ("without a position",)),
+    ],
+)
+def test_a_start_that_makes_no_sense_is_refused(fields: dict[str, Any], model: dict[str, Any], words: tuple[str, ...]):
+    with pytest.raises(UserError) as error:
+        check_start(StartConfig(**fields), CONFIG.replace(**model))
+    assert "\n" not in str(error.value)
+    assert all(word in str(error.value) for word in words), str(error.value)
