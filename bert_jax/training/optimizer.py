@@ -1,13 +1,15 @@
-"""BERT's optimizers as Optax chains: AdamW and LAMB in their published variants, weight decay, rates by layer."""
+"""The optimizers as Optax chains: AdamW and LAMB in their published variants, Muon, weight decay, rates by layer."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, get_args
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
+import optax.contrib
 
 from bert_jax.config import BertConfig
 from bert_jax.errors import UserError
@@ -22,7 +24,8 @@ EpsPlacement = Literal["outside", "inside", "hat"]
 class OptimizerConfig(ShownConfig):
     """How parameters are updated. The defaults are Google's pretraining (`optimization.py` of google-research/bert).
 
-    name                 "adamw", or "lamb": AdamW's direction with a trust ratio per tensor (arXiv 1904.00962, Alg. 2)
+    name                 "adamw"; "lamb": AdamW's direction with a trust ratio per tensor (arXiv 1904.00962, Alg. 2); or
+                         "muon": orthogonal updates for the matrices of layers (`is_hidden_matrix`), AdamW for the rest
     learning_rate        peak of the schedule
     warmup_steps         steps of linear warm-up
     total_steps          step at which the decay ends; the training programs compute it
@@ -33,6 +36,9 @@ class OptimizerConfig(ShownConfig):
     warmup               "ramp" or "product" (ELECTRA)
     first_count          0 (Google, transformers) or 1 (NVIDIA's PolyWarmUpScheduler)
     b1, b2               Adam's: decay rates of the first and the second moment
+    b2_half_life         tokens after which half of the second moment is forgotten, in place of b2, so that a batch of
+                         another size forgets as fast; pretraining only
+    momentum             Muon's: decay rate of the gradients' mean
     eps                  Adam's: added to the root of the second moment
     eps_placement        "outside": m / (sqrt(v) + eps); "inside": m / sqrt(v + eps);
                          "hat": with bias correction eps is added to the *uncorrected* sqrt(v) (Keras, TF1 Adam,
@@ -49,7 +55,7 @@ class OptimizerConfig(ShownConfig):
     Raises UserError that names the field.
     """
 
-    name: Literal["adamw", "lamb"] = "adamw"
+    name: Literal["adamw", "lamb", "muon"] = "adamw"
     learning_rate: float = 1e-4
     warmup_steps: int = 10_000
     total_steps: int = 1_000_000
@@ -61,6 +67,8 @@ class OptimizerConfig(ShownConfig):
     first_count: int = 0
     b1: float = 0.9
     b2: float = 0.999
+    b2_half_life: float | None = None
+    momentum: float = 0.95
     eps: float = 1e-6
     eps_placement: EpsPlacement = "outside"
     bias_correction: bool = False
@@ -78,8 +86,10 @@ class OptimizerConfig(ShownConfig):
         for field in ("learning_rate", "end_learning_rate", "power", "eps", "weight_decay", "clip_norm"):
             value = getattr(self, field)
             _check(math.isfinite(value) and value >= 0, field, value, "a finite number >= 0")
-        for field in ("b1", "b2"):
+        for field in ("b1", "b2", "momentum"):
             _check(0 <= getattr(self, field) < 1, field, getattr(self, field), "in [0, 1)")
+        if (tokens := self.b2_half_life) is not None:
+            _check(0 < tokens < math.inf, "b2_half_life", tokens, "a number of tokens above 0, or none")
         _check(self.total_steps >= 1, "total_steps", self.total_steps, "at least 1")
         _check(self.first_count in (0, 1), "first_count", self.first_count, "0 or 1")
         most = math.inf if self.schedule == "constant" else self.total_steps
@@ -108,13 +118,22 @@ def is_decayed(path: str) -> bool:
     return not components[-1].endswith("bias") and not any("LayerNorm" in c or "layer_norm" in c for c in components)
 
 
+def is_hidden_matrix(path: str) -> bool:
+    """Whether Muon updates the parameter at `path`: the matrices between embeddings and output.
+
+    Those are the kernels of the layers, of ALBERT's projection, of the pooler and of the masked-LM transform.
+    Embeddings and output layers get AdamW, as the author of Muon advises (https://kellerjordan.github.io/posts/muon).
+    """
+    return path.endswith("/kernel") and path.startswith(("bert/", "mlm_head/transform/"))
+
+
 def decay_mask(params: Any) -> Any:
     """A tree like `params` whose leaves are `is_decayed(path)` (bool)."""
+    return _mask(params, is_decayed)
 
-    def of_leaf(path: Any, _: Any) -> bool:
-        return is_decayed(jax.tree_util.keystr(path, simple=True, separator="/"))
 
-    return jax.tree_util.tree_map_with_path(of_leaf, params)
+def _mask(params: Any, rule: Callable[[str], bool]) -> Any:
+    return jax.tree_util.tree_map_with_path(lambda path, _: rule(path_string(path)), params)
 
 
 def make_schedule(config: OptimizerConfig, *, peak: Any = None) -> Schedule:
@@ -137,22 +156,40 @@ def make_schedule(config: OptimizerConfig, *, peak: Any = None) -> Schedule:
     )
 
 
-def make_optimizer(config: OptimizerConfig, *, peak: Any = None) -> optax.GradientTransformationExtraArgs:
+def make_optimizer(
+    config: OptimizerConfig, *, peak: Any = None, batches: Sequence[tuple[int, int]] = ()
+) -> optax.GradientTransformationExtraArgs:
     """The chain for `config`; call it as `tx.update(grads, opt_state, params, step=state.step)`.
 
     `peak` is as for `make_schedule`. Only the schedule uses `step` (int32 scalar, consumed batches). Bias correction
     uses the optimizer's own count of its updates, so that a skipped step changes neither the moments nor their
-    correction. The state is `{"moments": MomentsState(count int32, mu, nu), ...}`, the same tree for every config; `mu`
-    and `nu` are float32 and have the shapes of the parameters.
+    correction. The state is `{"moments": MomentsState(count int32, mu, nu), ...}`, the same tree for AdamW and LAMB;
+    `mu` and `nu` are float32 and have the shapes of the parameters. With Muon the parameters that it updates have no
+    entry there, but one in `"matrices"`, with a first moment only.
+
+    `batches`: (steps, tokens of a batch) of each part of the run, for `b2_half_life`.
+
+    Raises:
+        UserError: `b2_half_life` is given, and there are no batches.
     """
     schedule = make_schedule(config, peak=peak)
     trust_ratio = scale_by_layer_trust_ratio(
         applies_to=decay_mask if config.trust_ratio_for == "decayed" else None, norm_bounds=config.trust_norm_bounds
     )
+    b2 = config.b2
+    if config.b2_half_life is not None:
+        _check(bool(batches), "b2_half_life", config.b2_half_life, "none: only pretraining counts tokens")
+        b2 = second_moment_by_tokens(config.b2_half_life, batches)
+    moments = scale_by_moments(config.b1, b2, config.eps, config.eps_placement, config.bias_correction)
+    matrices = optax.identity()
+    if config.name == "muon":
+        moments = optax.masked(moments, lambda params: _mask(params, lambda path: not is_hidden_matrix(path)))
+        matrices = optax.masked(scale_by_muon(config.momentum), lambda params: _mask(params, is_hidden_matrix))
     old, updated = (config.weight_decay if config.decay_applies_to == which else 0.0 for which in ("old", "updated"))
     return optax.named_chain(
         ("clip", optax.clip_by_global_norm(config.clip_norm) if config.clip_norm else optax.identity()),
-        ("moments", scale_by_moments(config.b1, config.b2, config.eps, config.eps_placement, config.bias_correction)),
+        ("moments", moments),
+        ("matrices", matrices),
         ("decay", optax.add_decayed_weights(old, mask=decay_mask) if old else optax.identity()),
         ("trust_ratio", trust_ratio if config.name == "lamb" else optax.identity()),
         ("learning_rate", _scale_by_schedule_of_step(schedule)),
@@ -168,8 +205,56 @@ class MomentsState(NamedTuple):
     nu: Any
 
 
+SecondMoment = Callable[[jax.Array], tuple[jax.Array, jax.Array, jax.Array]]
+"""The number of an update, from 1 -> its b2, 1 - b2, and 1 - the product of all b2 up to it."""
+
+
+def second_moment_by_tokens(half_life: float, batches: Sequence[tuple[int, int]]) -> SecondMoment:
+    """b2 = 0.5 ** (tokens / half_life) for batches of so many tokens, which forget half in `half_life` tokens.
+
+    Args:
+        half_life: tokens.
+        batches: (steps, tokens of a batch) of each part of the run; the last one goes on. The n-th update is taken for
+            that of the n-th batch, which it is if no step was skipped.
+    """
+    steps, tokens = np.array(batches, np.float64).T
+    halvings = tokens / half_life  # of each update
+    first = np.concatenate([[0.0], np.cumsum(steps)[:-1]])
+    before = np.concatenate([[0.0], np.cumsum(steps * halvings)[:-1]])
+    table = jnp.asarray(np.stack([0.5**halvings, -np.expm1(-math.log(2) * halvings), halvings, before], 1), jnp.float32)
+
+    def at(count: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+        part = jnp.searchsorted(jnp.asarray(first, jnp.int32), count - 1, side="right") - 1
+        b2, rest, each, past = table[part]
+        halved = past + each * (count - jnp.asarray(first, jnp.int32)[part])
+        return b2, rest, -jnp.expm1(-math.log(2) * halved)
+
+    return at
+
+
+def scale_by_muon(momentum: float) -> optax.GradientTransformation:
+    """Optax's Muon for matrices, scaled so that an update has the size of AdamW's: 0.2 sqrt(max(rows, columns)).
+
+    With that scale (https://arxiv.org/abs/2502.16982, section 2.2) learning rates and weight decays of AdamW apply.
+    The momentum is Nesterov's. Five Newton-Schulz iterations make the singular values of the mean gradient about 1. On
+    a mesh the compiler gathers or splits their products as it does those of a layer.
+    """
+
+    def scale(updates: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
+        del params
+        return jax.tree.map(lambda u: u * (0.2 * math.sqrt(max(u.shape))), updates), state
+
+    def axes(updates: Any) -> Any:
+        return jax.tree.map(lambda _: optax.contrib.MuonDimensionNumbers(), updates)
+
+    return optax.chain(
+        optax.contrib.scale_by_muon(beta=momentum, weight_dimension_numbers=axes),
+        optax.GradientTransformation(optax.init_empty_state, scale),
+    )
+
+
 def scale_by_moments(
-    b1: float, b2: float, eps: float, eps_placement: EpsPlacement, bias_correction: bool
+    b1: float, b2: float | SecondMoment, eps: float, eps_placement: EpsPlacement, bias_correction: bool
 ) -> optax.GradientTransformation:
     """Adam's direction m / (sqrt(v) + eps), in the given variant (see `OptimizerConfig`).
 
@@ -183,11 +268,12 @@ def scale_by_moments(
 
     def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, MomentsState]:
         del params
-        mu = jax.tree.map(lambda m, g: b1 * m + (1 - b1) * g, state.mu, updates)
-        nu = jax.tree.map(lambda v, g: b2 * v + (1 - b2) * jnp.square(g), state.nu, updates)
         count = jnp.asarray(optax.safe_increment(state.count))
+        kept, added, corrected = b2(count) if callable(b2) else (b2, 1 - b2, _one_minus_power(b2, count))
+        mu = jax.tree.map(lambda m, g: b1 * m + (1 - b1) * g, state.mu, updates)
+        nu = jax.tree.map(lambda v, g: kept * v + added * jnp.square(g), state.nu, updates)
         c1 = _one_minus_power(b1, count) if bias_correction else 1.0
-        c2 = _one_minus_power(b2, count) if bias_correction else 1.0
+        c2 = corrected if bias_correction else 1.0
 
         def direction(m: jax.Array, v: jax.Array) -> jax.Array:
             if eps_placement == "outside":

@@ -1,4 +1,4 @@
-"""Schedules, AdamW and LAMB: published numbers, and every variant step by step against its definition in float64."""
+"""Schedules, AdamW, LAMB and Muon: published numbers, and every variant step by step against its definition in float64."""
 
 import dataclasses
 import itertools
@@ -9,12 +9,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+import optax.contrib
 import pytest
 
 from bert_jax.config import BertConfig
 from bert_jax.errors import UserError
 from bert_jax.model.heads import BertForPreTraining
 from bert_jax.training.optimizer import OptimizerConfig, decay_mask, is_decayed, make_optimizer, make_schedule
+from bert_jax.training.sharding import MeshConfig, make_mesh, path_string, state_shardings
+from bert_jax.tree import flatten, unflatten
 
 PLAIN = OptimizerConfig(learning_rate=0.1, schedule="constant", warmup_steps=0, clip_norm=0.0)
 
@@ -352,3 +355,110 @@ def test_update_without_step_says_what_is_missing():
 def test_config_names_the_field_that_is_wrong(fields, message):
     with pytest.raises(UserError, match=message):
         OptimizerConfig(**fields)
+
+
+# --- Muon, and moments by tokens ---
+
+LAYER = "bert/encoder/layer_0/feed_forward"
+MATRICES = [f"{LAYER}/intermediate/kernel", f"{LAYER}/output/kernel"]
+OF_MUON = {MATRICES[0]: (6, 10), MATRICES[1]: (10, 6), "bert/embeddings/word_embeddings": (7, 6)}
+MUON = OptimizerConfig(
+    name="muon", learning_rate=0.02, warmup_steps=2, total_steps=8, bias_correction=True, eps=1e-8, weight_decay=0.1
+)
+
+
+def drawn(seed: int) -> dict[str, Any]:
+    rng = np.random.default_rng(seed)
+    return unflatten({path: rng.normal(size=shape).astype(np.float32) for path, shape in OF_MUON.items()})
+
+
+def test_muon_is_optaxs_own_for_matrices_and_adamw_for_the_rest():
+    config = dataclasses.replace(MUON, clip_norm=0.0, b2=0.9)  # of 1 - 0.999 Optax loses digits
+    tx, rate = make_optimizer(config), make_schedule(config)
+    fields: dict[str, Any] = {"weight_decay": 0.1, "eps": 1e-8}
+    theirs = [
+        optax.contrib.muon(rate, beta=0.95, consistent_rms=0.2, **fields),
+        optax.adamw(rate, b1=0.9, b2=0.9, **fields),
+    ]
+    params = drawn(0)
+    expected, states, state = [params, params], [one.init(params) for one in theirs], tx.init(params)
+    for step in range(6):
+        gradients = drawn(step + 1)
+        updates, state = tx.update(gradients, state, params, step=step)
+        params = optax.apply_updates(params, updates)
+        for number, one in enumerate(theirs):
+            updates, states[number] = one.update(gradients, states[number], expected[number])
+            expected[number] = optax.apply_updates(expected[number], updates)
+        ours, muon, adamw = (flatten(tree) for tree in (params, *expected))
+        for path in OF_MUON:
+            np.testing.assert_allclose(ours[path], (muon if path in MATRICES else adamw)[path], rtol=1e-6, atol=1e-7)
+
+
+def test_muon_keeps_no_second_moment_of_matrices():
+    state = make_optimizer(MUON).init(drawn(0))
+    kept = [path_string(path) for path, leaf in jax.tree_util.tree_leaves_with_path(state) if leaf.ndim == 2]
+    embeddings, inside = "bert/embeddings/word_embeddings", "matrices/inner_state/0/mu"
+    moments = [f"moments/inner_state/{name}/{embeddings}" for name in ("mu", "nu")]
+    assert sorted(kept) == sorted([*moments, *(f"{inside}/{path}" for path in MATRICES)])
+
+
+@pytest.mark.slow
+@pytest.mark.eight_devices
+@pytest.mark.parametrize("mesh", [MeshConfig(data=2, fsdp=2, zero=2), MeshConfig(data=2, fsdp=2, tensor=2)], ids=str)
+def test_muon_of_pieces_is_muon_of_whole_matrices(mesh: MeshConfig):
+    tx = make_optimizer(dataclasses.replace(MUON, warmup_steps=0))
+    shapes = {path: (16, 24) if path in MATRICES else (8, 16) for path in OF_MUON}
+    rng = np.random.default_rng(0)
+    params, gradients = (
+        unflatten({path: rng.normal(size=shape).astype(np.float32) for path, shape in shapes.items()}) for _ in range(2)
+    )
+    update = jax.jit(lambda gradients, state, params: tx.update(gradients, state, params, step=0)[0])
+    expected = update(gradients, tx.init(params), params)
+    on = make_mesh(mesh)
+    split = [jax.device_put(tree, state_shardings(tree, on)) for tree in (gradients, tx.init(params), params)]
+    assert len({str(shard.index) for shard in flatten(split[0])[MATRICES[0]].addressable_shards}) == 4
+    for path, found in flatten(update(*split)).items():
+        np.testing.assert_allclose(found, flatten(expected)[path], rtol=1e-5, atol=1e-7, err_msg=path)
+
+
+def second_moments(config: OptimizerConfig, batches: list[tuple[int, int]], gradients: list[float]) -> np.ndarray:
+    tx, params = make_optimizer(config, batches=batches), {"w": jnp.zeros(())}
+    state, found = tx.init(params), []
+    for step, gradient in enumerate(gradients):
+        _, state = tx.update({"w": jnp.float32(gradient)}, state, params, step=step)
+        found.append(float(state["moments"].nu["w"]))  # pyright: ignore
+    return np.array(found)
+
+
+def test_a_second_moment_halves_after_as_many_tokens_whatever_the_batch():
+    config = dataclasses.replace(PLAIN, b2_half_life=1200)
+    for batches in ([(99, 100)], [(99, 300)], [(5, 100), (2, 300), (99, 200)]):
+        sizes = [tokens for steps, tokens in batches for _ in range(steps)]
+        steps = int(np.searchsorted(np.cumsum(sizes[1:]), 1200)) + 1
+        found = second_moments(config, batches, [1.0] + [0.0] * steps)
+        assert sum(sizes[1 : steps + 1]) in (1200, 1300)
+        np.testing.assert_allclose(found[-1] / found[0], 0.5 ** (sum(sizes[1 : steps + 1]) / 1200), rtol=1e-5)
+
+
+def test_updates_with_a_half_life_follow_their_definition():
+    """Two sizes of batches, with bias correction, in float64; one size is a fixed b2."""
+    config = dataclasses.replace(PLAIN, b2_half_life=500, bias_correction=True, weight_decay=0.0)
+    gradients = np.random.default_rng(0).normal(size=12)
+    tx, params = make_optimizer(config, batches=[(4, 50), (8, 200)]), {"w": jnp.zeros(())}
+    state, m, v, product = tx.init(params), 0.0, 0.0, 1.0
+    for step, gradient in enumerate(gradients):
+        updates, state = tx.update({"w": jnp.float32(gradient)}, state, params, step=step)
+        b2 = 0.5 ** ((50 if step < 4 else 200) / 500)
+        m, v, product = 0.9 * m + 0.1 * gradient, b2 * v + (1 - b2) * gradient**2, product * b2
+        expected = -0.1 * (m / (1 - 0.9 ** (step + 1))) / (math.sqrt(v / (1 - product)) + 1e-6)
+        np.testing.assert_allclose(updates["w"], expected, rtol=1e-5)
+    of_tokens = second_moments(dataclasses.replace(config, b2_half_life=100), [(9, 50)], list(gradients))
+    fixed = second_moments(dataclasses.replace(PLAIN, b2=0.5**0.5), [], list(gradients))
+    np.testing.assert_allclose(of_tokens, fixed, rtol=1e-6)
+
+
+def test_a_half_life_needs_batches_of_tokens():
+    with pytest.raises(UserError, match=r"optimizer\.b2_half_life is 5; expected none: only pretraining counts tokens"):
+        make_optimizer(dataclasses.replace(PLAIN, b2_half_life=5))
+    with pytest.raises(UserError, match=r"optimizer\.b2_half_life is 0; expected a number of tokens above 0"):
+        dataclasses.replace(PLAIN, b2_half_life=0)

@@ -147,7 +147,8 @@ class PretrainingJob(ModelJob):
             config.parts_of(phase.length, phase.batch, batch_pieces(mesh))
         check_sizes(config.model, mesh)
         model, objective = HEADS[head_for(data)](config.model), objective_of(config, data, mesh)
-        tx, schedule = make_optimizer(config.optimizer), make_schedule(config.optimizer)
+        tx = make_optimizer(config.optimizer, batches=config.batches)
+        schedule = make_schedule(config.optimizer)
         super().__init__(config, mesh, model, objective, tx, schedule)
         self.rollbacks = config.rollbacks
         self._run, self._data, self._source = run, data, source

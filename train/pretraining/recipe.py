@@ -250,6 +250,11 @@ class PretrainConfig(ShownConfig):
     def phases_in_rows(self) -> tuple[Phase, ...]:
         return tuple(self.in_rows(phase) for phase in self.phases)
 
+    @property
+    def batches(self) -> tuple[tuple[int, int], ...]:
+        """(steps, positions of a batch) of each phase."""
+        return tuple((phase.steps, phase.batch * phase.length) for phase in self.phases_in_rows)
+
     def is_packed(self, length: int) -> bool:
         """Whether training examples of a length share rows."""
         return length in dict(self.packed)

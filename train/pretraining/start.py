@@ -274,6 +274,11 @@ def _with_optimizer(
         with Checkpoints(checkpoints) as earlier:
             return earlier.restore(target).state
     if is_checkpoint(source.folder):
+        if config.optimizer.name == "muon":
+            raise UserError(
+                f"init_optimizer: {source.name} has Adam's moments of all parameters, and optimizer.name=muon keeps "
+                "others; leave init_optimizer out"
+            )
         return google_state(config, source, target, fresh())
     raise UserError(
         f"init_optimizer: {source.name} is not a run directory and has no TF1 checkpoint, so it has no optimizer state"

@@ -39,7 +39,7 @@ class Steps:
             self.parts_of(phase)
         check_sizes(config.model, mesh)
         self.model = HEADS[head_for(data)](config.model)
-        self.tx = make_optimizer(config.optimizer)
+        self.tx = make_optimizer(config.optimizer, batches=config.batches)
         self.state = abstract_state(self.model, self.tx, mesh=mesh)
         self.state_bytes = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(self.state))
         self.objective = objective_of(config, data, mesh, read=False)

@@ -53,6 +53,27 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         OPTIMIZER,
+        "0.2 * math.sqrt(max(u.shape))",
+        "0.2 * math.sqrt(min(u.shape))",
+        "Muon's updates are smaller than AdamW's",
+        (f"{OF_OPTIMIZER}::test_muon_is_optaxs_own_for_matrices_and_adamw_for_the_rest",),
+    ),
+    Mutant(
+        OPTIMIZER,
+        "lambda params: _mask(params, lambda path: not is_hidden_matrix(path))",
+        "lambda params: _mask(params, lambda path: True)",
+        "AdamW keeps moments of Muon's matrices",
+        (f"{OF_OPTIMIZER}::test_muon_keeps_no_second_moment_of_matrices",),
+    ),
+    Mutant(
+        OPTIMIZER,
+        "halvings = tokens / half_life",
+        "halvings = tokens[:1] / half_life + 0 * tokens",
+        "the half-life follows the batches of the first phase alone",
+        (f"{OF_OPTIMIZER}::test_a_second_moment_halves_after_as_many_tokens_whatever_the_batch",),
+    ),
+    Mutant(
+        OPTIMIZER,
         'any("LayerNorm" in c or "layer_norm" in c for c in components)',
         'any("layer_norm" in c for c in components)',
         "LayerNorms are decayed",
@@ -67,8 +88,8 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         OPTIMIZER,
-        "_one_minus_power(b2, count) if bias_correction else 1.0",
-        "1.0",
+        "c2 = corrected if bias_correction else 1.0",
+        "c2 = 1.0",
         "the second moment is never corrected",
         (f"{OF_OPTIMIZER}::test_adamw_of_torch",),
     ),

@@ -176,6 +176,8 @@ def test_steps_that_cannot_be_continued_are_refused(folder, tmp_path, variables)
         start(folder, init_step=True, steps=step)
     with pytest.raises(UserError, match="init_step: needs another run's optimizer state; say init=RUN"):
         start(folder, init_step=True, init_optimizer=False)
+    with pytest.raises(UserError, match=r"Adam's moments of all .* optimizer\.name=muon .*; leave init_optimizer out"):
+        start(folder, optimizer=dataclasses.replace(GOOGLE, name="muon"))
     with pytest.raises(UserError, match="is not a run directory and has no TF1 checkpoint"):
         start(folder, init=str(tmp_path))
 

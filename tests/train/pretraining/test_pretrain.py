@@ -182,6 +182,31 @@ def test_three_resumes_equal_never_having_stopped(recipe: str, data: str, straig
     assert all(row["cpu_seconds"] > 0 for row in rows)
 
 
+# Fields whose state or schedule has to survive a stop, none of which the published recipes use.
+OWN_WAYS = [
+    "optimizer.name=muon",
+    "optimizer.b2_half_life=900",
+    "start.range=width",
+]
+
+
+@pytest.mark.slow
+def test_a_run_in_ways_of_our_own_resumes_to_the_bit_in_each_phase(recipe: str, data: str, tmp_path: Path, monkeypatch):
+    words = [recipe, f"data={data}", *OWN_WAYS, "export_at_end=false"]
+    assert pretrain.main([*words, f"run={tmp_path / 'through'}"]) == EXIT_DONE
+    for stop_at in (4, 10):
+        monkeypatch.setattr(
+            stopping.StopRequest, "exit_code", lambda _, step, at=stop_at: EXIT_PREEMPTED if step == at else None
+        )
+        assert pretrain.main([*words, f"run={tmp_path / 'stopped'}"]) == EXIT_PREEMPTED
+    monkeypatch.undo()
+    assert pretrain.main([*words, f"run={tmp_path / 'stopped'}"]) == EXIT_DONE
+    (step, ours), (_, theirs) = arrays_of(tmp_path / "stopped"), arrays_of(tmp_path / "through")
+    assert step == 12
+    for a, b in zip(ours, theirs, strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
 @pytest.mark.slow
 def test_a_damaged_checkpoint_costs_the_steps_since_the_one_before(
     recipe, data, straight: Path, tmp_path, monkeypatch, caplog
