@@ -119,7 +119,7 @@ def _prepare(options: PrepareOptions) -> dict[str, Any]:
         except UserError:
             (output / _UNFINISHED).unlink()  # so that the mended command may have other options
             raise
-        results = tokenise_units(options, units, runner, failures) if tokenizer else []
+        results = tokenise_units(options, units, tokenizer, runner, failures) if tokenizer else []
         if failures.messages or tokenizer is None:
             kept = {source: known for source, known in facts.items() if source.path not in failures.messages}
             identity["input"] = [_identity(source, known) for source, known in kept.items()]

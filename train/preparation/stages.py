@@ -16,7 +16,7 @@ from bert_jax.data.pretraining.report import SplitStatistics, survey_index
 from bert_jax.data.pretraining.shards import describe_file, new_directory, open_shard, write_array
 from bert_jax.data.text.sources import CorpusFile
 from bert_jax.data.tokenizer.google import GoogleTokenizer
-from bert_jax.data.tokenizer.tokenizer import Tokenizer
+from bert_jax.data.tokenizer.tokenizer import MUCH_TEXT, Tokenizer
 from bert_jax.data.vocabulary import add_counts, learn_vocabulary
 from bert_jax.errors import UserError
 from train.preparation.held_out import is_enough, with_held_out
@@ -226,12 +226,15 @@ def save_tokenizer(tokenizer: Tokenizer, directory: Path) -> None:
 
 
 def tokenise_units(
-    options: PrepareOptions, units: Sequence[Unit], runner: Runner, failures: Failures
+    options: PrepareOptions, units: Sequence[Unit], tokenizer: Tokenizer, runner: Runner, failures: Failures
 ) -> list[UnitResult]:
-    """Stage 1, the slowest: text -> parts of shards. Keeps the parts that exist; each unit's result, in order."""
+    """Stage 1: text -> parts of shards. Keeps the parts that exist; returns each unit's result, in order."""
     results = {unit.key: done for unit in units if (done := read_unit_result(parts_folder(options, unit)))}
     new = list({unit.key: unit for unit in units if unit.key not in results}.values())
-    for unit, result in readable("tokenising", options, new, runner, f"{_JOBS}:tokenise_unit", failures):
+    # The workers use nanotoken if this process can; asking here warns once if it is installed and cannot be used.
+    asks = options.recipe != "google" and total_bytes(new) >= MUCH_TEXT
+    what = "tokenising with nanotoken" if asks and tokenizer.uses_nanotoken else "tokenising"
+    for unit, result in readable(what, options, new, runner, f"{_JOBS}:tokenise_unit", failures):
         results[unit.key] = result
     return [results[unit.key] for unit in units if unit.key in results]
 

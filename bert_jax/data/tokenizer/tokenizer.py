@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from bert_jax.data.tokenizer.families import BERT, BERT_SPECIAL_TOKENS
+from bert_jax.data.tokenizer.fast import FlatEncoder, fast_encoder
 from bert_jax.data.tokenizer.files import has_tokenizer, read_tokenizer, write_tokenizer
 from bert_jax.data.tokenizer.ids import TokenIds, TokenizerParts, add_words
 from bert_jax.data.tokenizer.layout import TRUNCATIONS, Segments, Slot, assemble, kept_lengths, layouts_of
@@ -90,6 +91,9 @@ def check_return_tensors(kind: str | None) -> None:
             f"return_tensors={kind!r}: this tokenizer returns NumPy arrays, which JAX takes; use 'np' or leave it out"
         )
 
+
+MUCH_TEXT = 500_000
+"""Characters after which the start of nanotoken, 0.1 s, has been worth it."""
 
 _FAILED = "a text on which the rules of tokenizer.json fail"
 _PADDINGS = ("none", "longest", "max_length")
@@ -267,6 +271,8 @@ class Tokenizer(TokenIds):
 
     # Encoding
 
+    _seen = 0  # characters that `encode_flat` was given, up to about MUCH_TEXT
+
     def __call__(
         self,
         text: str | Sequence[str] | Sequence[tuple[str, str]],
@@ -354,7 +360,8 @@ class Tokenizer(TokenIds):
         """The fast path: the concatenated ids of all texts, int32, and each text's number of ids, int64.
 
         No special tokens, no truncation. The tokenizer caches words (in bounded memory), so pass large batches of the
-        same kind of text and reuse the tokenizer.
+        same kind of text and reuse the tokenizer. With much text it uses nanotoken, if that is installed and its ids
+        are the same.
 
         Raises:
             UserError: a text that is not a string or not valid Unicode.
@@ -362,6 +369,10 @@ class Tokenizer(TokenIds):
         if isinstance(texts, str):
             raise UserError("encode_flat takes a list of texts, found one string")
         check_texts(texts)
+        if self._seen < MUCH_TEXT:
+            self._seen += sum(map(len, texts))
+        if self._seen >= MUCH_TEXT and self._fast is not None:
+            return self._fast(texts)
         if self._memo is not None:
             return self._memo.encode(texts)
         encoded = self._encode_words(texts)
@@ -402,8 +413,21 @@ class Tokenizer(TokenIds):
     @cached_property
     def _memo(self) -> WordMemo | None:
         """The cache of words; None if a word's ids may depend on its neighbours."""
-        split = word_splitter(self._backend, self._parts.family, literal_special_tokens=self.literal_special_tokens)
+        split = self._split
         return None if split is None else WordMemo(split, word_encoder(self._backend, split, self._encode_words))
+
+    @property
+    def uses_nanotoken(self) -> bool:
+        """Whether nanotoken tokenises much text, since it is installed and its ids are the same; starts it."""
+        return self._fast is not None
+
+    @cached_property
+    def _fast(self) -> FlatEncoder | None:
+        return fast_encoder(self._backend, self._split)
+
+    @cached_property
+    def _split(self) -> Callable[[str], list[str]] | None:
+        return word_splitter(self._backend, self._parts.family, literal_special_tokens=self.literal_special_tokens)
 
     @cached_property
     def takes_token_types(self) -> bool:

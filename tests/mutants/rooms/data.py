@@ -4,6 +4,8 @@ from tests.mutants.mutant import Mutant
 
 MASKING = "bert_jax/data/pretraining/masking.py"
 EXAMPLES = "bert_jax/data/pretraining/examples.py"
+FAST = "bert_jax/data/tokenizer/fast.py"
+OF_FAST = "tests/data/tokenizer/test_fast.py"
 HASH = "bert_jax/data/pretraining/counter_hash.py"
 ROWS = "bert_jax/data/pretraining/rows.py"
 BATCHES = "bert_jax/data/pretraining/batches.py"
@@ -538,5 +540,26 @@ MUTANTS: tuple[Mutant, ...] = (
         "return found",
         "a token outside the vocabulary has no id",
         ("tests/parity/test_tokenizer_tutorials.py::test_a_snippet_gives_what_it_gives_in_transformers",),
+    ),
+    Mutant(
+        FAST,
+        "if found != PROVEN:",
+        "if not found:",
+        "a version of nanotoken that nobody compared makes the ids",
+        (f"{OF_FAST}::test_what_may_differ_is_named_in_one_line_and_not_used",),
+    ),
+    Mutant(
+        FAST,
+        "return encode if wrong is None else",
+        "return encode if True else",
+        "nanotoken is used though its ids differ",
+        (f"{OF_FAST}::test_what_may_differ_is_named_in_one_line_and_not_used",),
+    ),
+    Mutant(
+        FAST,
+        "for _ in range(2):  # the second time from its memory",
+        "for _ in range(1):",
+        "ids that nanotoken remembers wrongly are not noticed",
+        (f"{OF_FAST}::test_what_may_differ_is_named_in_one_line_and_not_used",),
     ),
 )
