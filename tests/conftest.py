@@ -15,6 +15,8 @@ os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.1")
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
 os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")  # but for the files marked `optimized`
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # two processes of tests share two cores
+os.environ.setdefault("BERT_JAX_DTYPE", "float32")  # also on a CPU where pipelines take bfloat16 by themselves
+os.environ.setdefault("BERT_JAX_RUNTIME", "xla")  # also where OpenVINO is installed
 os.environ.setdefault("BERT_JAX_MALLOC", "0")  # a program that a test calls leaves this process's malloc alone
 os.environ.setdefault("HF_HUB_OFFLINE", "1")  # no test looks for a model at huggingface.co
 

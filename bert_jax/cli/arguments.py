@@ -9,7 +9,9 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple, NoReturn
 
+from bert_jax.config import DTYPES
 from bert_jax.errors import UserError, did_you_mean
+from bert_jax.inference.runtimes import RUNTIMES
 
 SOURCE = "a run directory, a folder in any published format, or a published model's id (ORG/NAME[@REVISION])"
 FINE_TUNED = "a fine-tuning run (its best model), a folder in any published format, or a published model's id"
@@ -90,14 +92,19 @@ def add_texts(parser: argparse.ArgumentParser, what: str = TEXTS) -> None:
 
 
 def add_running(parser: argparse.ArgumentParser) -> None:
-    """Adds --batch-size (None: `Engine` chooses) and --dtype; `running` reads them."""
+    """Adds --batch-size (None: `Engine` chooses), --dtype and --runtime; `running` reads them."""
     parser.add_argument("--batch-size", type=int, metavar="B", help="rows per batch; default: some thousand tokens")
-    add_dtype(parser)
+    dtype = """type of the matrix products' operands; default: bfloat16 on a CPU
+that has instructions for it, else float32"""
+    parser.add_argument("--dtype", choices=DTYPES, help=dtype)
+    runtime = "who computes; default auto: OpenVINO on a CPU if it is\ninstalled, else XLA"
+    parser.add_argument("--runtime", choices=RUNTIMES, default="auto", help=runtime)
 
 
 def running(arguments: argparse.Namespace) -> dict[str, Any]:
     """The arguments of `add_running` as keywords for a pipeline, with compiled programs cached on disk."""
-    return {"batch_size": arguments.batch_size, "dtype": arguments.dtype, "cache": True}
+    given = {name: getattr(arguments, name) for name in ("batch_size", "dtype", "runtime")}
+    return {**given, "cache": True}
 
 
 def add_pooling(parser: argparse.ArgumentParser) -> None:
@@ -135,7 +142,7 @@ def add_step(parser: argparse.ArgumentParser) -> None:
 def add_dtype(parser: argparse.ArgumentParser) -> None:
     """Adds --dtype, the type of the matrix products' operands."""
     how = "type of the matrix products' operands: default float32"
-    parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32", help=how)
+    parser.add_argument("--dtype", choices=DTYPES, default="float32", help=how)
 
 
 def names(text: str) -> tuple[str, ...]:

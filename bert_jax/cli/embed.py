@@ -24,7 +24,7 @@ from bert_jax.cli.arguments import (
     running,
 )
 from bert_jax.cli.program import error_line
-from bert_jax.cli.shards import PartFile, add_shard, count_of, described
+from bert_jax.cli.shards import PartFile, add_shard, computed_by, count_of, described
 from bert_jax.cli.streaming import Unanswered, answered_by, new_file, say, serve, to_json
 from bert_jax.cli.texts import is_text, lines_of, texts_of
 from bert_jax.errors import UserError, quoted
@@ -152,8 +152,8 @@ def _to_part(
     model: "TextEmbedding", lines: Iterable[str | UserError], rows: range, total: int, arguments: argparse.Namespace
 ) -> None:
     """Writes the vectors of the texts `rows` of `total` into the file of this part, and joins all parts."""
-    made_of = {"model": model.fingerprint, "pooling": model.pooling, "dtype": arguments.dtype, "width": model.width}
-    made_of |= {"texts": described(arguments.texts)}
+    made_of = {"model": model.fingerprint, "pooling": model.pooling, "width": model.width}
+    made_of |= {**computed_by(model), "texts": described(arguments.texts)}
     part = PartFile(arguments.vectors, arguments.shard, total=total, made_of=made_of, overwrite=arguments.overwrite)
     unanswered: UserError | None = None
     if part.is_done:
@@ -201,7 +201,7 @@ def _to_file(
     made_of = {
         "model": model.fingerprint,
         "pooling": model.pooling,
-        "dtype": arguments.dtype,
+        **computed_by(model),
         "texts": [word if is_text(word) else _described(Path(word)) for word in arguments.texts],
     }
     facts: dict[str, Any] = {"width": model.width, "made_of": made_of, "chunk": _AT_ONCE}
@@ -222,8 +222,8 @@ def _to_file(
                 rate = (file.rows - before) / (told - begin)
                 say(f"{file.rows:,} lines, {rate:,.0f} a second")
         complete()
-        path = file.finish()
-        say(f"wrote {path}: {file.rows:,} vectors of {model.width}, pooling {model.pooling}")
+        path, by = file.finish(), " in ".join(computed_by(model).values())
+        say(f"wrote {path}: {file.rows:,} vectors of {model.width}, pooling {model.pooling}, {by}")
     if wrong:
         raise Unanswered(f"{wrong} of {file.rows:,} texts have no vector; their rows are NaN (.jsonl: null)")
 

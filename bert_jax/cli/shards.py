@@ -208,6 +208,12 @@ def _facts_of(path: Path) -> Path:
     return path.with_name(f"{path.name}.json")
 
 
+def computed_by(predict: Any) -> dict[str, str]:
+    """The runtime of a pipeline and its type, on which the last bits of the results depend."""
+    programs = predict.engine.programs
+    return {"runtime": programs.name, "dtype": programs.dtype}
+
+
 def described(words: Iterable[str]) -> list[Any]:
     """The texts and files of a command line, as the facts of a part have them: the same for copies on other hosts."""
     return [word if is_text(word) else {"file": Path(word).name, "bytes": Path(word).stat().st_size} for word in words]
@@ -252,7 +258,7 @@ def serve_shard(
         return
     others = ("source", "texts", "output", "overwrite", "shard", "batch_size")
     made_of = {name: value for name, value in vars(arguments).items() if name not in others}
-    made_of |= {"model": predict.fingerprint, "texts": described(arguments.texts)}
+    made_of |= {"model": predict.fingerprint, **computed_by(predict), "texts": described(arguments.texts)}
     part = PartFile(arguments.output, shard, total=total, made_of=made_of, overwrite=arguments.overwrite)
     unanswered: Unanswered | None = None
     if part.is_done:

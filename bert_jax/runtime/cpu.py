@@ -118,6 +118,17 @@ def pin_threads() -> int:
     return len(threads)
 
 
+def multiplies_bfloat16() -> bool:
+    """Whether the CPU has instructions for products in bfloat16, AVX512-BF16 or AMX; False where the system does not
+    say so.
+    """
+    try:
+        found = next(line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("flags"))
+    except (OSError, StopIteration):  # not Linux, or not x86
+        return False
+    return not {"avx512_bf16", "amx_bf16"}.isdisjoint(found.split())
+
+
 def _cores() -> list[int]:
     """The numbers of the cores that this process may run on."""
     return sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else list(range(os.cpu_count() or 1))

@@ -10,7 +10,7 @@ import numpy as np
 
 from bert_jax.config import BertConfig
 from bert_jax.formats.onnx.activations import activation
-from bert_jax.formats.onnx.graph import Graph
+from bert_jax.formats.onnx.graph import FLOAT, INT64, Graph
 
 _MASKED = float(np.finfo(np.float32).min)
 
@@ -26,7 +26,17 @@ def layer_norm(g: Graph, x: str, path: str, config: BertConfig) -> str:
     return g.op("LayerNormalization", x, f"{path}/scale", f"{path}/bias", axis=-1, epsilon=config.layer_norm_eps)
 
 
-def encode(g: Graph, config: BertConfig, stem: str, ids: str, mask: str, types: str | None) -> str:
+def encode(
+    g: Graph,
+    config: BertConfig,
+    stem: str,
+    ids: str,
+    mask: str,
+    types: str | None,
+    *,
+    packed: bool = False,
+    positions: str | None = None,
+) -> str:
     """Ids, mask (1 = a token) and token types [B, L] -> the last hidden state [B, L, D].
 
     Args:
@@ -34,13 +44,17 @@ def encode(g: Graph, config: BertConfig, stem: str, ids: str, mask: str, types: 
         config: the architecture.
         stem: what the encoder's paths begin with: "bert/", or "" for an encoder without a head.
         ids, mask, types: names of int64 values; without `types` all token types are 0.
+        packed: several sequences share a row. `mask` then has the number of the sequence of each token, 1, 2 ..., and
+            each token attends to its own one.
+        positions: the position of each token in its sequence, from 0, int64 [B, L]; packed rows of a model with
+            absolute positions need it.
     """
-    x = _embeddings(g, config, f"{stem}embeddings", ids, types)
+    x = _embeddings(g, config, f"{stem}embeddings", ids, types, positions)
     layers = f"{stem}encoder"
     if config.family == "albert":
         x = dense(g, x, f"{layers}/projection")
     g.scope(f"{stem}mask")
-    added = _mask(g, config, mask)
+    added = _own_sequence(g, mask) if packed else _mask(g, config, mask)
     distances = None
     if config.position_embedding_type != "absolute":
         g.scope(f"{stem}distances")
@@ -63,18 +77,21 @@ def first(g: Graph, x: str, path: str) -> str:
     return g.op("Gather", x, 0, axis=1)
 
 
-def _embeddings(g: Graph, config: BertConfig, path: str, ids: str, types: str | None) -> str:
+def _embeddings(g: Graph, config: BertConfig, path: str, ids: str, types: str | None, positions: str | None) -> str:
     g.scope(path)
     x = g.op("Gather", f"{path}/word_embeddings", ids)
     if config.family != "distilbert":
         x = g.op("Add", x, g.op("Gather", f"{path}/token_type_embeddings", 0 if types is None else types))
     if config.position_embedding_type == "absolute":
         table = f"{path}/position_embeddings"
-        if config.family == "roberta":
-            positions = g.op("Gather", table, _roberta_positions(g, ids, config.pad_token_id))
+        if positions is not None:
+            first = config.pad_token_id + 1 if config.family == "roberta" else 0
+            rows = g.op("Gather", table, g.op("Add", positions, first))
+        elif config.family == "roberta":
+            rows = g.op("Gather", table, _roberta_positions(g, ids, config.pad_token_id))
         else:
-            positions = g.op("Slice", table, [0], _length(g, ids), [0])
-        x = g.op("Add", x, positions)
+            rows = g.op("Slice", table, [0], _length(g, ids), [0])
+        x = g.op("Add", x, rows)
     return layer_norm(g, x, f"{path}/LayerNorm", config)
 
 
@@ -85,12 +102,9 @@ def _length(g: Graph, ids: str) -> str:
 
 def _roberta_positions(g: Graph, ids: str, pad: int) -> str:
     """pad + 1, pad + 2 … for the tokens, and pad for padding: they depend on the ids and not on the mask."""
-    is_token = g.op("Cast", g.op("Not", g.op("Equal", ids, pad)), to=_INT64)
+    is_token = g.op("Cast", g.op("Not", g.op("Equal", ids, pad)), to=INT64)
     count = g.op("CumSum", is_token, 1)
     return g.op("Add", g.op("Mul", count, is_token), pad)
-
-
-_FLOAT, _INT64 = 1, 7  # onnx.TensorProto.FLOAT and INT64; the package is imported only to write the file
 
 
 def _mask(g: Graph, config: BertConfig, mask: str) -> str:
@@ -100,8 +114,14 @@ def _mask(g: Graph, config: BertConfig, mask: str) -> str:
         # The query at l attends to the keys 0 … l.
         place = g.op("Range", 0, g.op("Squeeze", _length(g, mask), [0]), 1)
         earlier = g.op("GreaterOrEqual", g.op("Unsqueeze", place, [1]), place)
-        keys = g.op("Mul", keys, g.op("Cast", earlier, to=_INT64))
-    return g.op("Mul", g.op("Sub", 1.0, g.op("Cast", keys, to=_FLOAT)), _MASKED)
+        keys = g.op("Mul", keys, g.op("Cast", earlier, to=INT64))
+    return g.op("Mul", g.op("Sub", 1.0, g.op("Cast", keys, to=FLOAT)), _MASKED)
+
+
+def _own_sequence(g: Graph, sequences: str) -> str:
+    """The number of each token's sequence [B, L] -> what is added to the scores, [B, 1, L, L]; 0 = attend."""
+    same = g.op("Equal", g.op("Unsqueeze", sequences, [1, 3]), g.op("Unsqueeze", sequences, [1, 2]))
+    return g.op("Where", same, 0.0, _MASKED)
 
 
 def _distances(g: Graph, ids: str, longest: int) -> str:

@@ -1,6 +1,8 @@
 """A graph of ONNX operators: its nodes and weights while it is built, then the file, in one part or two."""
 
-from collections.abc import Mapping, Sequence
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,8 @@ from bert_jax.errors import UserError
 
 OPSET, IR_VERSION = 17, 8
 """Opset 17 is the first with LayerNormalization, and IR 8 came with it; onnxruntime reads it since 1.12."""
+FLOAT, INT64 = 1, 7
+"""onnx.TensorProto.FLOAT and INT64, for Cast; the package is imported only to write a graph."""
 LARGEST_FILE = 2_000_000_000
 """Bytes of weights that fit into the file itself: protobuf ends at 2 GiB. Larger ones get a file beside it."""
 
@@ -39,10 +43,10 @@ class Graph:
         self.inputs[name] = (np.int64, list(axes))
         return name
 
-    def output(self, name: str, value: str, axes: Sequence[str | int]) -> None:
-        """Make `value` a float32 output under `name`."""
+    def output(self, name: str, value: str, axes: Sequence[str | int], dtype: type = np.float32) -> None:
+        """Make `value` an output under `name`."""
         self.nodes.append(("Identity", [value], [name], f"/{name}", {}))
-        self.outputs[name] = (np.float32, list(axes))
+        self.outputs[name] = (dtype, list(axes))
 
     def scope(self, path: str) -> None:
         """Nodes from here on are named after `path`, so that a profile says which part of the model takes the time."""
@@ -50,12 +54,17 @@ class Graph:
 
     def op(self, kind: str, *operands: Operand, **attributes: Any) -> str:
         """Add a node with one output; returns the output's name."""
+        return self.ops(kind, *operands, outputs=1, **attributes)[0]
+
+    def ops(self, kind: str, *operands: Operand, outputs: int, **attributes: Any) -> list[str]:
+        """Add a node with several outputs; returns their names."""
         stem = f"/{self._scope}/{kind}" if self._scope else f"/{kind}"
         self._uses[stem] = number = self._uses.get(stem, 0) + 1
         name = stem if number == 1 else f"{stem}_{number}"
         inputs = [operand if isinstance(operand, str) else self._constant(operand) for operand in operands]
-        self.nodes.append((kind, inputs, [f"{name}_output"], name, attributes))
-        return f"{name}_output"
+        names = [f"{name}_output"] + [f"{name}_output_{other}" for other in range(1, outputs)]
+        self.nodes.append((kind, inputs, names, name, attributes))
+        return names
 
     def _constant(self, value: float | Sequence[int] | np.ndarray) -> str:
         array = np.asarray(value)
@@ -75,8 +84,30 @@ def write_graph(path: Path, graph: Graph, metadata: Mapping[str, str], largest: 
         UserError: the package `onnx` is missing, or the file differs from what was written.
     """
     onnx = import_onnx()
-    helper = onnx.helper
     beside = path.with_name(path.name + "_data") if sum(a.nbytes for a in graph.weights.values()) > largest else None
+    model = _model(onnx, graph, beside)
+    onnx.helper.set_model_props(model, dict(metadata))
+    path.write_bytes(model.SerializeToString())
+    del model
+    check_graph(path, graph.weights)
+
+
+@contextmanager
+def in_memory(graph: Graph, largest: int = LARGEST_FILE) -> Iterator[bytes | str]:
+    """What a program reads the graph from: its bytes, or with more than `largest` of them a file that then goes."""
+    onnx = import_onnx()
+    if sum(a.nbytes for a in graph.weights.values()) <= largest:
+        yield _model(onnx, graph, None).SerializeToString()
+        return
+    with tempfile.TemporaryDirectory() as place:
+        path = Path(place) / "model.onnx"
+        path.write_bytes(_model(onnx, graph, path.with_name(path.name + "_data")).SerializeToString())
+        yield str(path)
+
+
+def _model(onnx: Any, graph: Graph, beside: Path | None) -> Any:
+    """The `onnx.ModelProto`; its arrays go into the file `beside`, or into itself."""
+    helper = onnx.helper
     proto = helper.make_graph(
         [helper.make_node(kind, into, out, name, **more) for kind, into, out, name, more in graph.nodes],
         "bert_jax",
@@ -84,13 +115,9 @@ def write_graph(path: Path, graph: Graph, metadata: Mapping[str, str], largest: 
         [_value(onnx, name, *kind) for name, kind in graph.outputs.items()],
         _tensors(onnx, graph.weights, beside),
     )
-    model = helper.make_model(
+    return helper.make_model(
         proto, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=IR_VERSION, producer_name="bert_jax"
     )
-    helper.set_model_props(model, dict(metadata))
-    path.write_bytes(model.SerializeToString())
-    del model, proto
-    check_graph(path, graph.weights)
 
 
 def check_graph(path: Path, weights: Mapping[str, np.ndarray]) -> None:

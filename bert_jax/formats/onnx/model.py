@@ -17,7 +17,19 @@ ROWS, LENGTH, CHOICES = "batch_size", "sequence_length", "num_choices"
 _PER_TOKEN = [ROWS, LENGTH]
 
 
-def build_graph(config: BertConfig, flat: Mapping[str, np.ndarray], head: str, *, own_decoder: bool = False) -> Graph:
+Outputs = Callable[[Graph, BertConfig, str], None]
+"""Adds a graph's outputs, given the name of the last hidden state."""
+
+
+def build_graph(
+    config: BertConfig,
+    flat: Mapping[str, np.ndarray],
+    head: str,
+    *,
+    own_decoder: bool = False,
+    packed: bool = False,
+    outputs: Outputs | None = None,
+) -> Graph:
     """The graph of a model, for any number of rows and any length up to `config.longest_input`.
 
     Inputs are int64 [B, L], for multiple choice [B, choices, L]: input_ids, attention_mask (1 = a token), and
@@ -34,6 +46,10 @@ def build_graph(config: BertConfig, flat: Mapping[str, np.ndarray], head: str, *
         head: a head of the family.
         own_decoder: a masked-LM head gets a kernel of its own, [E, V], in place of the transposed token table. Only a
             product with a constant becomes int8.
+        packed: several sequences share a row. In place of the mask there are sequence_ids (1, 2 ... for the sequences
+            of a row, 0 for padding) and, for absolute positions, position_ids (counted from 0 in each sequence), int64
+            [B, L].
+        outputs: in place of the head's own.
 
     Raises:
         UserError: a parameter is missing or has a wrong shape, or what `check_expressible` raises.
@@ -47,8 +63,11 @@ def build_graph(config: BertConfig, flat: Mapping[str, np.ndarray], head: str, *
             raise UserError(f"the tree {found} {quoted(path)}; head={quoted(head)} needs {list(parameter.shape)}")
         g.weights[path] = np.asarray(array, np.float32, order="C")
     choices = [CHOICES] if head == "multiple-choice" else []
-    names = ["input_ids", "attention_mask", *(["token_type_ids"] if _has_types(config) else [])]
+    names = ["input_ids", "sequence_ids" if packed else "attention_mask"]
+    names += ["token_type_ids"] if _has_types(config) else []
     inputs = [g.input(name, [ROWS, *choices, LENGTH]) for name in names]
+    absolute = config.position_embedding_type == "absolute"
+    positions = g.input("position_ids", [ROWS, LENGTH]) if packed and absolute else None
     if choices:
         g.scope("choices")
         # [B, choices, L] -> [B · choices, L]
@@ -56,16 +75,22 @@ def build_graph(config: BertConfig, flat: Mapping[str, np.ndarray], head: str, *
     if own_decoder and "mlm_head/bias" in g.weights:
         g.weights[DECODER_KERNEL] = np.asarray(g.weights[_decoder(config)].T, order="C")
     ids, mask, *types = inputs
-    x = encode(g, config, "" if is_encoder(head, config) else ENCODER, ids, mask, types[0] if types else None)
-    _HEADS[head](g, config, x)
+    stem = "" if is_encoder(head, config) else ENCODER
+    x = encode(g, config, stem, ids, mask, types[0] if types else None, packed=packed, positions=positions)
+    (outputs or HEAD_OUTPUTS[head])(g, config, x)
     used = {name for _, names, *_ in g.nodes for name in names}
     g.weights = {name: array for name, array in g.weights.items() if name in used}
     return g
 
 
+def is_expressible(config: BertConfig) -> bool:
+    """Whether a graph of ours can have everything that the model has."""
+    return not config.add_cross_attention
+
+
 def check_expressible(config: BertConfig) -> None:
     """Raise a UserError for what a graph of ours cannot have."""
-    if config.add_cross_attention:
+    if not is_expressible(config):
         raise UserError(
             "add_cross_attention=True: the ONNX form has no input for an encoder's output; expected a model without it"
         )
@@ -86,7 +111,8 @@ def _pooled_encoder(g: Graph, config: BertConfig, x: str) -> None:
         g.output("pooler_output", pool(g, x, "pooler"), [ROWS, config.hidden_size])
 
 
-def _vocabulary(g: Graph, config: BertConfig, x: str) -> str:
+def vocabulary(g: Graph, config: BertConfig, x: str) -> str:
+    """The scores of all tokens, [..., D] -> [..., V]."""
     x = dense(g, x, "mlm_head/transform")
     act = "gelu" if config.family == "roberta" else config.hidden_act
     x = layer_norm(g, activation(g, x, act, "mlm_head/activation"), "mlm_head/LayerNorm", config)
@@ -101,11 +127,11 @@ def _decoder(config: BertConfig) -> str:
 
 
 def _masked_lm(g: Graph, config: BertConfig, x: str) -> None:
-    g.output("logits", _vocabulary(g, config, x), [*_PER_TOKEN, config.vocab_size])
+    g.output("logits", vocabulary(g, config, x), [*_PER_TOKEN, config.vocab_size])
 
 
 def _pretraining(g: Graph, config: BertConfig, x: str) -> None:
-    g.output("prediction_logits", _vocabulary(g, config, x), [*_PER_TOKEN, config.vocab_size])
+    g.output("prediction_logits", vocabulary(g, config, x), [*_PER_TOKEN, config.vocab_size])
     name = "sop_logits" if config.family == "albert" else "seq_relationship_logits"
     g.output(name, dense(g, pool(g, x, f"{ENCODER}pooler"), "nsp_head"), [ROWS, 2])
 
@@ -143,7 +169,7 @@ def _answer(g: Graph, config: BertConfig, x: str) -> None:
         g.output(name, g.op("Gather", scores, number, axis=2), _PER_TOKEN)
 
 
-_HEADS: dict[str, Callable[[Graph, BertConfig, str], None]] = {
+HEAD_OUTPUTS: dict[str, Outputs] = {
     "pretraining": _pretraining,
     "mlm": _masked_lm,
     "nsp": _next_sentence,

@@ -103,7 +103,7 @@ def export_compiled(
     if pooling is not None and task != "embed":
         raise UserError(f"pooling={pooling!r}: expected only with task embed, found task {task}")
     options: dict[str, Any] = {"embed": {"pooling": pooling}, "question-answering": {"max_seq_len": ANY_LENGTH}}
-    model = TASKS[task](source, dtype=dtype, **options.get(task, {}))
+    model = TASKS[task](source, dtype=dtype, runtime="xla", **options.get(task, {}))
     shapes = _shapes(model, lengths, batch_sizes)
     inputs, outputs = _specs(task, model, masks, min(top_k, model.tokenizer.vocab_size))
     weights = _weights(model)

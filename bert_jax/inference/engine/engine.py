@@ -9,10 +9,9 @@ Three rules limit what it compiles, and make a text's outputs independent of the
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-import jax
 import numpy as np
 
 from bert_jax.data.packed_rows import Packed, packed_rows
@@ -25,16 +24,12 @@ from bert_jax.inference.engine.batching import (
     plan_batches,
     sizes_for,
 )
-from bert_jax.inference.engine.programs import Programs
+from bert_jax.inference.runtimes.runtime import Outputs, Runtime, Shape
 from bert_jax.tree import flatten
 
-# Tokens of a full batch on each device: on a CPU as many as fit the caches, on an accelerator enough to use all units.
-CPU_TOKENS, ACCELERATOR_TOKENS = 1024, 16384
 IN_FLIGHT = 4  # batches that the devices may still be computing
 PACKED_LENGTH = 128  # the shortest row that several sequences share
 MOST_PACKED = 32  # the most sequences in such a row
-
-Outputs = tuple[np.ndarray, ...]
 
 
 class _Member(NamedTuple):
@@ -54,19 +49,16 @@ class _Call(NamedTuple):
 
 
 class Engine:
-    """Runs `function(params, batch, **options)` over any number of sequences.
+    """Runs a model over any number of sequences.
 
     Args:
-        function: pure and jittable. `batch` has int32 input_ids, attention_mask and token_type_ids [B, L] (for choices
+        programs: the model. A batch has int32 input_ids, attention_mask and token_type_ids [B, L] (for choices
             [B, choices, L]) and the targets of the examples; packed batches have sequence_ids, position_ids [B, L] and
-            starts [B, K] instead of attention_mask. Returns a tuple of arrays [B, ...], for packed batches [B, K, ...].
-        params: its parameters, a nested dict of float arrays.
+            starts [B, K] instead of attention_mask. The outputs are arrays [B, ...], for packed batches [B, K, ...].
         longest: the number of tokens of the longest possible row.
-        batch_size: rows of a full batch; None: as many as make 1,024 tokens on each CPU device, 16,384 on each
-            accelerator.
+        batch_size: rows of a full batch; None: as many as make `programs.full_batch` tokens on each device.
         packing: short sequences share rows.
         per_token: the second axis of the outputs is tokens; each example gets its own tokens.
-        devices: see `Programs`.
 
     Attributes:
         lengths: the compiled lengths, ascending.
@@ -74,23 +66,21 @@ class Engine:
         programs: the compiled programs; `compilations` is their number.
 
     Raises:
-        UserError: `batch_size` is below 1, or `devices` is empty.
+        UserError: `batch_size` is below 1.
     """
 
     def __init__(
         self,
-        function: Callable[..., Any],
-        params: Any,
+        programs: Runtime,
         *,
         longest: int,
         batch_size: int | None = None,
         packing: bool = False,
         per_token: bool = False,
-        devices: Sequence[Any] | None = None,
     ):
         if batch_size is not None and batch_size < 1:
             raise UserError(f"batch_size={batch_size}: expected at least 1")
-        self.programs = Programs(function, params, devices)
+        self.programs = programs
         self.lengths = length_buckets(longest)
         self.packed_lengths = tuple(length for length in self.lengths if length >= min(PACKED_LENGTH, longest))
         self._batch_size, self._packing, self._per_token = batch_size, packing, per_token
@@ -114,8 +104,7 @@ class Engine:
         devices = self.programs.devices
         if self._batch_size is not None:
             return -(-self._batch_size // devices) * devices
-        on_cpu = jax.default_backend() == "cpu"
-        return max((CPU_TOKENS if on_cpu else ACCELERATOR_TOKENS) // length, 1) * devices
+        return max(self.programs.full_batch // length, 1) * devices
 
     def compile_all(
         self,
@@ -143,7 +132,7 @@ class Engine:
             batch |= {name: (rows, *own) for name, own in (targets or {}).items()}
             if packed:
                 batch["starts"] = (rows, MOST_PACKED)
-            self.programs.program({name: jax.ShapeDtypeStruct(s, np.int32) for name, s in batch.items()}, **options)
+            self.programs.prepare({name: Shape(s) for name, s in batch.items()}, **options)
             if progress:
                 progress(number + 1, len(shapes))
         return self.compilations
@@ -221,7 +210,7 @@ class Engine:
         return sizes_for(rows, self.rows_of(length), self.programs.devices)
 
     def _collect(self, call: _Call, results: dict[int, list[Outputs]], missing: dict[int, int]) -> None:
-        arrays: Outputs = jax.device_get(call.arrays)
+        arrays = self.programs.collect(call.arrays)
         if not all(np.isfinite(array).all() for array in arrays if np.issubdtype(array.dtype, np.floating)):
             raise UserError(why_not_finite(self.programs.params))
         for example, row, place in call.members:

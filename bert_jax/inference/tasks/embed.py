@@ -9,8 +9,12 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from bert_jax.config import BertConfig
 from bert_jax.errors import UserError
 from bert_jax.formats.load import Loaded
+from bert_jax.formats.onnx.encoder import first, pool
+from bert_jax.formats.onnx.graph import FLOAT, Graph
+from bert_jax.formats.onnx.model import ROWS
 from bert_jax.formats.sentence_transformers import NORMALIZED, check_pooling, max_length_of, pooling_of
 from bert_jax.formats.source import Source, open_source
 from bert_jax.inference.tasks.task_model import EncodedItems, Running, TaskModel, model_inputs
@@ -37,7 +41,7 @@ class TextEmbedding(TaskModel):
         packing: texts share rows of 128 or more tokens, and each attends only to itself; None: if the pooling allows
             it.
         max_length: the most tokens of a text; None: as the folder says, else the model's limit.
-        **running: batch_size, dtype, cache, devices; see `TaskModel`.
+        **running: batch_size, dtype, cache, devices, runtime; see `TaskModel`.
 
     Attributes:
         pooling: the pooling in use.
@@ -92,6 +96,20 @@ class TextEmbedding(TaskModel):
     def results(self, facts: list[str], outputs: list[tuple[np.ndarray, ...]], **options: Any) -> list[np.ndarray]:
         return [vector_D for (vector_D,) in outputs]
 
+    def outputs(self, g: Graph, config: BertConfig, x: str, *, packed: bool, **options: Any) -> None:
+        kind = self.pooling.removesuffix(NORMALIZED)
+        if kind == POOLED:
+            found = pool(g, x, "pooler")
+        elif packed:
+            found = pooled_sequences_in(g, x, kind)
+        else:
+            found = pooled_in(g, x, kind)
+        if self.pooling.endswith(NORMALIZED):
+            g.scope("normalized")
+            lengths = g.op("ReduceL2", found, axes=[-1], keepdims=1)
+            found = g.op("Div", found, g.op("Max", lengths, 1e-12))
+        g.output("vectors", found, [ROWS, *([SEQUENCES] if packed else []), config.hidden_size])
+
     def apply(self, params: Any, batch: Mapping[str, Array], **options: Any) -> tuple[Array]:
         """Returns float32 [B, D]; for a packed batch [B, K, D]."""
         output: Any = self._model.apply({"params": params}, **model_inputs(self.config, batch))
@@ -143,6 +161,40 @@ def pooled_sequences(x_BLD: Array, of_BL: Array, starts_BK: Array, kind: str) ->
     weights_BKL = (of_BL[:, None, :] == numbers_K[:, None]).astype(jnp.float32)
     sums_BKD = jnp.einsum("BKL,BLD->BKD", weights_BKL, x_BLD.astype(jnp.float32))
     return sums_BKD / _divisor(jnp.maximum(weights_BKL.sum(axis=2), 1), kind)[..., None]
+
+
+SEQUENCES = "sequences"  # the axis K of packed outputs
+
+
+def pooled_in(g: Graph, x: str, kind: str) -> str:
+    """`pooled` of the hidden states `x`, in a graph that has attention_mask."""
+    if kind == "cls":
+        return first(g, x, "pooling")
+    g.scope("pooling")
+    mask = g.op("Cast", "attention_mask", to=FLOAT)
+    if kind == "max":
+        least = float(np.finfo(np.float32).min)
+        is_token = g.op("Unsqueeze", g.op("Greater", mask, 0.0), [2])
+        return g.op("ReduceMax", g.op("Where", is_token, x, least), axes=[1], keepdims=0)
+    sums = g.op("Squeeze", g.op("MatMul", g.op("Unsqueeze", mask, [1]), x), [1])
+    return g.op("Div", sums, _divisor_in(g, g.op("ReduceSum", mask, [1], keepdims=1), kind))
+
+
+def pooled_sequences_in(g: Graph, x: str, kind: str) -> str:
+    """`pooled_sequences` of the hidden states `x`, in a graph that has sequence_ids; adds the input starts."""
+    g.scope("pooling")
+    starts = g.input("starts", [ROWS, SEQUENCES])
+    if kind == "cls":
+        return g.op("GatherND", x, g.op("Unsqueeze", starts, [2]), batch_dims=1)
+    count = g.op("Squeeze", g.op("Shape", starts, start=1, end=2), [0])
+    numbers = g.op("Unsqueeze", g.op("Range", 1, g.op("Add", count, 1), 1), [1])
+    weights = g.op("Cast", g.op("Equal", g.op("Unsqueeze", "sequence_ids", [1]), numbers), to=FLOAT)
+    counts = g.op("Max", g.op("ReduceSum", weights, [2], keepdims=1), 1.0)
+    return g.op("Div", g.op("MatMul", weights, x), _divisor_in(g, counts, kind))
+
+
+def _divisor_in(g: Graph, counts: str, kind: str) -> str:
+    return g.op("Sqrt", counts) if kind == "mean_sqrt_len_tokens" else counts
 
 
 def normalized(vectors: Array) -> Array:

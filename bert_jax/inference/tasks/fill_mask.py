@@ -2,7 +2,7 @@
 
 import logging
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any, NamedTuple, Unpack
@@ -10,10 +10,13 @@ from typing import Any, NamedTuple, Unpack
 import jax
 import numpy as np
 
+from bert_jax.config import BertConfig
 from bert_jax.errors import UserError
 from bert_jax.formats.load import Loaded
+from bert_jax.formats.onnx.graph import Graph
+from bert_jax.formats.onnx.model import ROWS
 from bert_jax.inference.engine.batching import power_of_two
-from bert_jax.inference.tasks.likelihood import Hidden, hidden_rows
+from bert_jax.inference.tasks.likelihood import Hidden, hidden_rows, token_scores
 from bert_jax.inference.tasks.task_model import (
     ANY_LENGTH,
     EncodedItems,
@@ -63,7 +66,7 @@ class FillMask(TaskModel):
             used, with a warning, as in transformers.
         tokenizer_kwargs: `truncation` and `max_length` (at most the model's) as transformers takes them; `padding` is
             accepted but has no effect.
-        **running: batch_size, dtype, cache, devices; see `TaskModel`.
+        **running: batch_size, dtype, cache, devices, runtime; see `TaskModel`.
     """
 
     task = "fill-mask"
@@ -156,6 +159,20 @@ class FillMask(TaskModel):
         shape = (*probabilities_BPV.shape[:2], batch["target_ids"].shape[1])
         ids_BPk = jax.numpy.broadcast_to(batch["target_ids"][:, None], shape)
         return jax.numpy.take_along_axis(probabilities_BPV, ids_BPk, axis=-1), ids_BPk
+
+    def outputs(
+        self, g: Graph, config: BertConfig, x: str, *, packed: bool, inputs: Collection[str], **options: Any
+    ) -> None:
+        chances = g.op("Softmax", token_scores(g, config, x), axis=-1)  # [B, P, V]
+        if "target_ids" in inputs:
+            # One position for each row, as `encode` makes them: P is 1.
+            ids = g.op("Unsqueeze", g.input("target_ids", [ROWS, "targets"]), [1])
+            best = g.op("GatherElements", chances, ids, axis=2)
+        else:
+            known = g.op("Slice", chances, [0], [self.tokenizer.vocab_size], [2])
+            best, ids = g.ops("TopK", known, [options["top_k"]], outputs=2, axis=2)
+        g.output("scores", best, [ROWS, "positions", "tokens"])
+        g.output("ids", ids, [ROWS, "positions", "tokens"], np.int64)
 
     def results(self, facts: list[_Asked], outputs: list[tuple[np.ndarray, ...]], **options: Any) -> list[Any]:
         top_k = min(options["top_k"], self.tokenizer.vocab_size)

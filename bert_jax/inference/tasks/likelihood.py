@@ -10,9 +10,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from bert_jax.config import BertConfig
 from bert_jax.data.tasks.encoded import Batch, Encoded
 from bert_jax.errors import UserError
 from bert_jax.formats.load import Loaded
+from bert_jax.formats.onnx.graph import Graph
+from bert_jax.formats.onnx.model import ROWS, vocabulary
 from bert_jax.inference.tasks.task_model import EncodedItems, Results, Running, TaskModel, model_inputs
 from bert_jax.inference.tasks.task_source import check_text, items_of, shortened
 
@@ -83,6 +86,13 @@ def hidden_rows(texts: list[Hidden], *, pad_id: int, mask_id: int) -> HiddenRows
     )
 
 
+def token_scores(g: Graph, config: BertConfig, x: str) -> str:
+    """The scores of all tokens at mlm_positions, which becomes an input: hidden states [B, L, D] -> [B, P, V]."""
+    positions = g.input("mlm_positions", [ROWS, "positions"])
+    g.scope("mlm_head")
+    return vocabulary(g, config, g.op("GatherND", x, g.op("Unsqueeze", positions, [2]), batch_dims=1))
+
+
 def ends_of_words(word_ids: np.ndarray) -> np.ndarray:
     """For each token the end of its word, exclusive, int32 [L]; a word is a run of equal numbers in `word_ids` [L]."""
     last = np.flatnonzero(np.append(word_ids[1:] != word_ids[:-1], True)) if len(word_ids) else word_ids
@@ -105,7 +115,7 @@ class Likelihood(TaskModel):
 
     Args:
         source: a run directory, a folder, a hub id, or what `load` returned (head "pretraining" or "mlm").
-        **running: batch_size, dtype, cache, devices; see `TaskModel`.
+        **running: batch_size, dtype, cache, devices, runtime; see `TaskModel`.
 
     Raises:
         UserError: the model is a decoder.
@@ -175,6 +185,13 @@ class Likelihood(TaskModel):
         logits_B1V = output.prediction_logits[..., : self.tokenizer.vocab_size].astype(jnp.float32)
         label_B1 = jnp.take_along_axis(logits_B1V, batch["labels"][..., None], axis=-1)[..., 0]
         return (label_B1 - jax.nn.logsumexp(logits_B1V, axis=-1),)
+
+    def outputs(self, g: Graph, config: BertConfig, x: str, *, packed: bool, **options: Any) -> None:
+        scores = token_scores(g, config, x)
+        known = g.op("Slice", scores, [0], [self.tokenizer.vocab_size], [2])
+        label = g.op("Unsqueeze", g.input("labels", [ROWS, "positions"]), [2])
+        found = g.op("GatherElements", g.op("LogSoftmax", known, axis=2), label, axis=2)
+        g.output("log_probabilities", g.op("Squeeze", found, [2]), [ROWS, "positions"])
 
     def beside_tokens(self, **options: Any) -> dict[str, tuple[int, ...]]:
         return {"mlm_positions": (1,), "labels": (1,)}

@@ -24,7 +24,7 @@ class MultipleChoice(TaskModel):
 
     Args:
         source: a fine-tuning run, a folder, a hub id, or what `load` returned (head "multiple-choice").
-        batch_size, dtype, cache, devices: see `TaskModel`; the batch size counts choices, not questions.
+        batch_size, dtype, cache, devices, runtime: see `TaskModel`; the batch size counts choices, not questions.
     """
 
     task = "multiple-choice"

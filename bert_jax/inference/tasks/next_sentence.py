@@ -22,7 +22,7 @@ class NextSentence(TaskModel):
 
     Args:
         source: a run directory, a folder, a hub id, or what `load` returned (a BERT with head "pretraining" or "nsp").
-        batch_size, dtype, cache, devices: see `TaskModel`.
+        batch_size, dtype, cache, devices, runtime: see `TaskModel`.
     """
 
     task = "next-sentence"

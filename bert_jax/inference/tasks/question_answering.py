@@ -78,7 +78,7 @@ class QuestionAnswering(TaskModel):
         align_to_words: widen answers to whole words, as transformers 4 does by default; False: give the slices that
             run_squad.py finds, which can split a word where the tokens do.
         padding: accepted as in transformers 4, but without effect: rows are always padded to a compiled length.
-        **running: batch_size, dtype, cache, devices; see `TaskModel`.
+        **running: batch_size, dtype, cache, devices, runtime; see `TaskModel`.
     """
 
     task = "question-answering"

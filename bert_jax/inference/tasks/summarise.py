@@ -38,7 +38,7 @@ class Summarise:
         source: a run directory, a folder, a hub id, or what `load` returned; with any head.
         pooling: see `TextEmbedding`.
         language: an ISO 639-1 code; its abbreviations do not end a sentence.
-        **running: batch_size, dtype, cache, devices; see `TaskModel`.
+        **running: batch_size, dtype, cache, devices, runtime; see `TaskModel`.
     """
 
     def __init__(

@@ -4,7 +4,7 @@ import copy
 import hashlib
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
 from html import escape
 from itertools import islice
@@ -18,15 +18,18 @@ from bert_jax.data.prefetch import prefetch
 from bert_jax.data.tasks.encoded import Encoded, encode_texts, interleaved
 from bert_jax.errors import UserError
 from bert_jax.formats.load import Loaded
+from bert_jax.formats.onnx.graph import Graph
+from bert_jax.formats.onnx.model import HEAD_OUTPUTS, build_graph, check_expressible, is_expressible
 from bert_jax.formats.source import AnySource
 from bert_jax.inference.engine.engine import Engine
-from bert_jax.inference.engine.programs import cast_weights
+from bert_jax.inference.runtimes.choice import AUTO, XLA, choose, graph_programs
+from bert_jax.inference.runtimes.xla import Programs, cast_weights
 from bert_jax.inference.tasks.task_source import HEAD_OF, check_count, longest_row, model_for, untrained_parts
 from bert_jax.model.heads import HEADS
 from bert_jax.model.packed import packed_inputs
 from bert_jax.runtime.compilation_cache import keep_compiled_programs
 from bert_jax.shown import facts_table
-from bert_jax.tree import parameter_count, sha256_of_parameters
+from bert_jax.tree import as_numpy, parameter_count, sha256_of_parameters
 
 logger = logging.getLogger(__name__)
 
@@ -44,6 +47,7 @@ class Running(TypedDict, total=False):
     dtype: str | None
     cache: bool
     devices: Sequence[Any] | None
+    runtime: str
 
 
 class EncodedItems(NamedTuple):
@@ -76,10 +80,12 @@ class TaskModel:
     Args:
         source: a run directory, a folder, a hub id, or what `load` returned, with the head of the task.
         batch_size: rows of a full batch; None: see `Engine`.
-        dtype: "float32" or "bfloat16", the type of the matrix products' operands.
+        dtype: "float32" or "bfloat16", the type of the matrix products' operands. None: bfloat16 on a CPU that has
+            instructions for it, else float32; that of the config for what `load` returned.
         cache: keep compiled programs on disk for the next start, unless JAX already has a cache elsewhere.
         devices: the devices to run on, out of `jax.devices()`; None: `jax.default_device` if it is set, else all
             devices of this process.
+        runtime: "xla", "openvino", "onnxruntime", or "auto": OpenVINO on a CPU if it is installed, else XLA.
 
     Attributes:
         task: a key of `task_source.HEAD_OF`. A pipeline sets this and the next four on its class, or, if they depend on
@@ -112,12 +118,16 @@ class TaskModel:
         dtype: str | None = None,
         cache: bool = False,
         devices: Sequence[Any] | None = None,
+        runtime: str = AUTO,
     ):
         if batch_size is not None:
             check_count("batch_size", batch_size)
         if cache:
             keep_compiled_programs()
-        loaded, self.tokenizer = model_for(self.task, source, dtype=dtype)
+        if dtype is None and isinstance(source, Loaded):
+            dtype = source.config.dtype
+        chosen = choose(runtime, dtype, devices)
+        loaded, self.tokenizer = model_for(self.task, source, dtype=chosen.dtype)
         self.config = loaded.config
         self.source = loaded.report.source
         self.untrained = untrained_parts(self.task, loaded)
@@ -126,16 +136,21 @@ class TaskModel:
             logger.warning("%s: untrained %s: its answers mean nothing before it is fine-tuned", self.source, parts)
         self.longest = min(self.longest, longest_row(self.config, self.tokenizer))
         self.parameters = parameter_count(loaded.params)
-        config, params = cast_weights(self.config, loaded.params)
-        self._model = HEADS[HEAD_OF[self.task]](config)
+        if chosen.name == XLA or (chosen.is_own and not is_expressible(self.config)):
+            config, params = cast_weights(self.config, loaded.params)
+            self._model = HEADS[HEAD_OF[self.task]](config)
+            programs = Programs(self.apply, params, devices, chosen.dtype)
+        else:
+            self._model = HEADS[HEAD_OF[self.task]](self.config)
+            check_expressible(self.config)
+            programs = graph_programs(chosen, loaded.params, self.graph)
+        logger.info("%s: %s computes in %s", self.source, programs.name, programs.dtype)
         self.engine = Engine(
-            self.apply,
-            params,
+            programs,
             longest=self.longest,
             batch_size=batch_size,
             packing=self.packing and not self.config.is_decoder,
             per_token=self.per_token,
-            devices=devices,
         )
         self.settled: dict[str, Any] = {}
 
@@ -233,7 +248,7 @@ class TaskModel:
             "model": self.config.model_type,
             "size": f"{self.parameters:,} parameters",
             "rows": f"at most {self.longest:,} tokens",
-            "matrix products": self.config.dtype,
+            "runtime": f"{self.engine.programs.name}, {self.engine.programs.dtype}",
             **untrained,
         }
 
@@ -328,6 +343,20 @@ class TaskModel:
         if pairs is not None:
             lengths = lengths + self.tokenizer.encode_flat([pairs[i] for i in full])[1]
         return int((lengths + self.tokenizer.special_tokens_added(pair=pairs is not None) > longest).sum())
+
+    def graph(self, params: Any, inputs: Collection[str], **options: Any) -> Graph:
+        """`apply` as an ONNX graph, for batches that have these arrays, with the options of `engine_options`."""
+        packed = "sequence_ids" in inputs
+        outputs = partial(self.outputs, packed=packed, inputs=inputs, **options)
+        return build_graph(self.config, as_numpy(params), HEAD_OF[self.task], packed=packed, outputs=outputs)
+
+    def outputs(
+        self, g: Graph, config: BertConfig, x: str, *, packed: bool, inputs: Collection[str], **options: Any
+    ) -> None:
+        """Adds the outputs of `apply` to a graph, from the name of the last hidden state; a task that has its own
+        `apply` overrides this, too.
+        """
+        HEAD_OUTPUTS[HEAD_OF[self.task]](g, config, x)
 
     def apply(self, params: Any, batch: Mapping[str, jax.Array], **options: Any) -> tuple[jax.Array, ...]:
         """Returns the head's outputs: (logits,), or (start_logits, end_logits)."""

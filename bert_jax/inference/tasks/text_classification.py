@@ -36,7 +36,7 @@ class TextClassification(TaskModel):
         truncation: False: a text that is too long is an error.
         max_length: truncate texts to so many tokens, if the model does not require fewer.
         padding: accepted as in transformers, but without effect: rows are always padded to a compiled length.
-        **running: batch_size, dtype, cache, devices; see `TaskModel`.
+        **running: batch_size, dtype, cache, devices, runtime; see `TaskModel`.
     """
 
     task = "text-classification"

@@ -61,7 +61,7 @@ class TokenClassification(TaskModel):
         split: how a text is split into words, which should be as in the training data: "words" (BERT's rule:
             punctuation marks are words), "spaces" (punctuation belongs to the word beside it), or "characters" (spaces
             included).
-        **running: batch_size, dtype, cache, devices; see `TaskModel`.
+        **running: batch_size, dtype, cache, devices, runtime; see `TaskModel`.
     """
 
     task = "token-classification"

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from bert_jax.config import BertConfig
-from bert_jax.inference.engine.programs import cast_weights
+from bert_jax.inference.runtimes.xla import cast_weights
 from bert_jax.model.heads import HEADS
 from bert_jax.tree import flatten
 

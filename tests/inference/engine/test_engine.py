@@ -10,7 +10,7 @@ import pytest
 from bert_jax.data.tasks.encoded import Encoded
 from bert_jax.errors import UserError
 from bert_jax.inference.engine.engine import IN_FLIGHT, MOST_PACKED, Engine
-from bert_jax.inference.engine.programs import Programs
+from bert_jax.inference.runtimes.xla import Programs
 from bert_jax.inference.tasks.embed import pooled, pooled_sequences
 from bert_jax.inference.tasks.task_model import model_inputs
 from bert_jax.model.heads import HEADS
@@ -72,7 +72,7 @@ def one() -> list:
     ],
 )
 def test_a_thousand_requests_compile_no_more_than_the_shapes(devices, requests, packing):
-    engine = Engine(summed, TABLE, longest=LONGEST, packing=packing, devices=jax.devices()[:devices])
+    engine = Engine(Programs(summed, TABLE, jax.devices()[:devices]), longest=LONGEST, packing=packing)
     rng = np.random.default_rng(0)
     for number in range(requests):
         count = 1 if number % 3 else int(rng.integers(1, 40))
@@ -85,7 +85,7 @@ def test_a_thousand_requests_compile_no_more_than_the_shapes(devices, requests, 
 
 @pytest.mark.parametrize("packing", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_what_is_compiled_ahead_of_time_is_all_that_is_needed(packing, one):
-    engine = Engine(summed, TABLE, longest=LONGEST, batch_size=4, packing=packing, devices=one)
+    engine = Engine(Programs(summed, TABLE, one), longest=LONGEST, batch_size=4, packing=packing)
     told = []
     count = engine.compile_all(lambda done, total: told.append((done, total)))
     assert count == len(engine.shapes) == told[-1][0] == told[-1][1]
@@ -98,7 +98,7 @@ def test_what_is_compiled_ahead_of_time_is_all_that_is_needed(packing, one):
 
 @pytest.mark.parametrize("packing", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_results_come_in_the_order_of_the_input_from_any_number_of_chunks(packing, one):
-    engine = Engine(summed, TABLE, longest=LONGEST, batch_size=4, packing=packing, devices=one)
+    engine = Engine(Programs(summed, TABLE, one), longest=LONGEST, batch_size=4, packing=packing)
     rng = np.random.default_rng(2)
     chunks = [examples(rng.integers(2, LONGEST + 1, size), seed) for seed, size in enumerate([7, 1, 0, 30, 0, 2])]
     results = list(engine.stream(chunks))
@@ -131,8 +131,8 @@ def test_packed_sequences_get_what_they_get_alone(family, one):
     apply, params = family
     lengths = [3, 20, 5, 2, 9, 7, 32, 7, 12, 28, 4]
     rows = examples(lengths)
-    alone = Engine(apply, params, longest=32, per_token=True, devices=one)
-    together = Engine(apply, params, longest=32, per_token=True, packing=True, batch_size=2, devices=one)
+    alone = Engine(Programs(apply, params, one), longest=32, per_token=True)
+    together = Engine(Programs(apply, params, one), longest=32, per_token=True, packing=True, batch_size=2)
     begins = np.cumsum(lengths) - lengths
     packed = together.run(rows)
     for number, (begin, length) in enumerate(zip(begins, lengths, strict=True)):
@@ -146,7 +146,7 @@ def test_packed_sequences_get_what_they_get_alone(family, one):
 def test_in_one_shape_a_text_s_result_does_not_depend_on_its_company(family, one):
     """The same bits at another place in the batch and beside other texts."""
     apply, params = family
-    engine = Engine(apply, params, longest=LONGEST, batch_size=4, per_token=True, devices=one)
+    engine = Engine(Programs(apply, params, one), longest=LONGEST, batch_size=4, per_token=True)
     wanted = examples([11], seed=9)
     found = []
     for place, seed in itertools.product((0, 3), (1, 2)):
@@ -167,8 +167,8 @@ def test_in_one_shape_a_text_s_result_does_not_depend_on_its_company(family, one
 def test_eight_devices_give_what_one_gives(family, one):
     apply, params = family
     rows = examples(np.random.default_rng(5).integers(2, 17, 21))
-    several = Engine(apply, params, longest=16, per_token=True, batch_size=8, devices=jax.devices())
-    single = Engine(apply, params, longest=16, per_token=True, batch_size=8, devices=one)
+    several = Engine(Programs(apply, params, jax.devices()), longest=16, per_token=True, batch_size=8)
+    single = Engine(Programs(apply, params, one), longest=16, per_token=True, batch_size=8)
     for ours, theirs in zip(several.run(rows), single.run(rows), strict=True):
         np.testing.assert_allclose(ours[0], theirs[0], atol=1e-5)
     assert several.rows_of(16) == 8
@@ -182,7 +182,7 @@ def test_each_device_computes_its_share_of_the_rows(monkeypatch):
         return (found[-1],)
 
     monkeypatch.setattr(Programs, "__call__", watched)
-    engine = Engine(summed, TABLE, longest=16, batch_size=16, devices=jax.devices())
+    engine = Engine(Programs(summed, TABLE, jax.devices()), longest=16, batch_size=16)
     rows = examples([16] * 17)
     np.testing.assert_allclose(of(engine, rows), means(rows), atol=1e-6)
     full, alone = found
@@ -192,7 +192,7 @@ def test_each_device_computes_its_share_of_the_rows(monkeypatch):
 
 
 def test_no_more_than_what_is_in_flight_is_read_ahead(one):
-    engine = Engine(summed, TABLE, longest=16, batch_size=2, devices=one)
+    engine = Engine(Programs(summed, TABLE, one), longest=16, batch_size=2)
     read = 0
 
     def chunks():
@@ -208,19 +208,19 @@ def test_no_more_than_what_is_in_flight_is_read_ahead(one):
 
 
 def test_a_result_keeps_nothing_but_itself_in_memory(one):
-    engine = Engine(summed, TABLE, longest=LONGEST, packing=True, devices=one)
+    engine = Engine(Programs(summed, TABLE, one), longest=LONGEST, packing=True)
     assert all(vector.base is None for (vector,) in engine.run(examples([5, 60, 70, 3])))
 
 
 def test_weights_that_are_not_finite_are_named_and_never_answered_with(one):
     broken = {"table": TABLE["table"].copy()}
     broken["table"][7, 2] = np.nan
-    engine = Engine(summed, broken, longest=16, devices=one)
+    engine = Engine(Programs(summed, broken, one), longest=16)
     with pytest.raises(UserError, match="parameter table is not finite"):
         engine.run(examples([16] * 20))
 
 
 def test_a_packed_row_has_no_more_sequences_than_the_engine_reads(one):
-    engine = Engine(summed, TABLE, longest=128, packing=True, devices=one)
+    engine = Engine(Programs(summed, TABLE, one), longest=128, packing=True)
     rows = examples([2] * (3 * MOST_PACKED + 5))
     np.testing.assert_allclose(of(engine, rows), means(rows), atol=1e-6)

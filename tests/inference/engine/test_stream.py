@@ -15,6 +15,7 @@ from bert_jax.data.prefetch import prefetch
 from bert_jax.data.tasks.encoded import Encoded
 from bert_jax.errors import UserError
 from bert_jax.inference.engine.engine import IN_FLIGHT, Engine
+from bert_jax.inference.runtimes.xla import Programs
 from bert_jax.inference.tasks.embed import TextEmbedding
 from bert_jax.inference.tasks.task_model import EncodedItems, TaskModel
 from tests.inference.tasks.task_folders import LONGEST, export
@@ -26,7 +27,7 @@ class Ends(TaskModel):
     """The last letter of each text, by an engine that costs nothing to compile."""
 
     def __init__(self):
-        self.engine = Engine(last_ids, {}, longest=16, batch_size=2, devices=jax.devices()[:1])
+        self.engine = Engine(Programs(last_ids, {}, jax.devices()[:1]), longest=16, batch_size=2)
         self.settled: dict[str, Any] = {}
 
     def encode(self, items: list[str], first: int, **options: Any) -> EncodedItems:
@@ -131,7 +132,7 @@ def test_the_next_texts_are_encoded_before_the_device_is_done_with_these(predict
             return np.asarray(self.array)
 
     class Device:
-        devices, calls = programs.devices, 0
+        devices, calls, collect = programs.devices, 0, staticmethod(jax.device_get)
 
         def __call__(self, batch):
             next_chunk = self.calls // (CHUNK // 2) + 1

@@ -57,8 +57,8 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "bert_jax/cli/arguments.py",
-        '"dtype": arguments.dtype, "cache": True}',
-        '"cache": True}',
+        'for name in ("batch_size", "dtype", "runtime")}',
+        'for name in ("batch_size", "runtime")}',
         "--dtype is not read",
         (f"{OF_TASKS}::test_every_verb_loads_its_model_with_the_products_type_that_is_asked_for",),
     ),

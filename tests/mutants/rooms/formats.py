@@ -272,8 +272,8 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         f"{ONNX}encoder.py",
-        'g.op("Sub", 1.0, g.op("Cast", keys, to=_FLOAT))',
-        'g.op("Cast", keys, to=_FLOAT)',
+        'g.op("Sub", 1.0, g.op("Cast", keys, to=FLOAT))',
+        'g.op("Cast", keys, to=FLOAT)',
         "the ONNX graph attends to padding and to nothing else",
         (f"{OF_ONNX_PARITY}[bert-mlm]",),
     ),

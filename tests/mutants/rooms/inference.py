@@ -9,6 +9,8 @@ TAGS = "bert_jax/inference/tasks/token_classification.py"
 FILL = "bert_jax/inference/tasks/fill_mask.py"
 EMBED = "bert_jax/inference/tasks/embed.py"
 LIKELIHOOD = "bert_jax/inference/tasks/likelihood.py"
+CHOICE = "bert_jax/inference/runtimes/choice.py"
+OF_RUNTIMES = "tests/inference/test_runtimes.py"
 OF_PACKING = "tests/inference/engine/test_packing.py"
 OF_ANSWERS = "tests/inference/tasks/test_question_answering.py"
 OF_TAGS = "tests/inference/tasks/test_token_classification.py"
@@ -18,6 +20,34 @@ OF_EMBED = "tests/inference/tasks/test_embed.py"
 OF_VECTORS = f"{OF_EMBED}::test_neither_padding_nor_a_neighbour_in_its_row_is_in_a_vector"
 
 MUTANTS: tuple[Mutant, ...] = (
+    Mutant(
+        CHOICE,
+        "if installed and not named and _is_on_cpu(devices)",
+        "if installed and _is_on_cpu(devices)",
+        "another runtime computes where the user named JAX's devices",
+        (f"{OF_RUNTIMES}::test_who_names_devices_or_has_an_accelerator_gets_xla",),
+    ),
+    Mutant(
+        CHOICE,
+        "if can and multiplies_bfloat16()",
+        "if can",
+        "bfloat16 on a CPU that has no instructions for it",
+        (f"{OF_RUNTIMES}::test_openvino_is_taken_where_it_is_installed_and_bfloat16_where_the_cpu_has_it",),
+    ),
+    Mutant(
+        "bert_jax/formats/onnx/encoder.py",
+        "_own_sequence(g, mask) if packed else _mask(g, config, mask)",
+        "_mask(g, config, mask)",
+        "the sequences of a packed row attend to one another on other runtimes",
+        (f"{OF_RUNTIMES}::test_packed_rows_of_every_family_give_the_vectors_of_xla",),
+    ),
+    Mutant(
+        "bert_jax/inference/tasks/embed.py",
+        'counts = g.op("Max", g.op("ReduceSum", weights, [2], keepdims=1), 1.0)',
+        'counts = g.op("ReduceSum", weights, [2], keepdims=1)',
+        "unused places of a packed row divide by zero on other runtimes",
+        (f"{OF_RUNTIMES}::test_a_stream_keeps_the_order_and_the_places_of_bad_items",),
+    ),
     Mutant(
         BATCHING,
         "length *= 2",

@@ -1,4 +1,4 @@
-"""The compiled programs of an engine, and its parameters in the type that matrix products use."""
+"""XLA, on every device: the compiled programs of a function, and its parameters in the type that products use."""
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -12,10 +12,12 @@ from jax.sharding import PartitionSpec as P
 
 from bert_jax.config import BertConfig
 from bert_jax.errors import UserError
+from bert_jax.inference.runtimes.runtime import Batch, Outputs, Shape
 from bert_jax.tree import flatten, unflatten
 
 ROWS = "rows"
-Batch = Mapping[str, np.ndarray]
+# Tokens of a full batch on each device: on a CPU as many as fit the caches, on an accelerator enough to use all units.
+CPU_TOKENS, ACCELERATOR_TOKENS = 1024, 16384
 
 
 class Programs:
@@ -29,22 +31,25 @@ class Programs:
         function: a pure function; `batch` is a dict of arrays. Rows are the first axis of its inputs and outputs.
         params: its first argument, a nested dict of float arrays.
         devices: the devices to run on; None: `jax.default_device` if it is set, else all devices of this process.
+        dtype: the type of the matrix products' operands, for the user.
 
-    Attributes:
-        compilations: the number of programs, one for each shape of batch and value of the options.
-        params: the parameters on the devices.
-        devices: the number of devices.
+    Attributes: see `Runtime`; there is one program for each shape of batch and value of the options, and the parameters
+        are on the devices.
 
     Raises:
         UserError: `devices` is empty.
     """
+
+    name = "xla"
 
     def __init__(
         self,
         function: Callable[..., Any],
         params: Any,
         devices: Sequence[Any] | None = None,
+        dtype: str = "float32",
     ):
+        self.dtype = dtype
         devices = _local_devices() if devices is None else devices
         if not len(devices):
             raise UserError("devices: found an empty list; expected at least one, or None for all of this process")
@@ -61,13 +66,23 @@ class Programs:
     def compilations(self) -> int:
         return len(self._compiled)
 
+    @property
+    def full_batch(self) -> int:
+        return CPU_TOKENS if jax.default_backend() == "cpu" else ACCELERATOR_TOKENS
+
     def __call__(self, batch: Batch, **options: Any) -> Any:
         """Returns the function's outputs, on the devices; they may not be computed yet."""
         layout, params = self._layout(batch)
         program = self.program(batch, **options)
         return program(params, batch if layout is self._alone else jax.device_put(dict(batch), layout))
 
-    def program(self, batch: "Mapping[str, np.ndarray | jax.ShapeDtypeStruct]", **options: Any) -> Any:
+    def collect(self, started: Any) -> Outputs:
+        return jax.device_get(started)
+
+    def prepare(self, batch: Mapping[str, Shape], **options: Any) -> None:
+        self.program(batch, **options)
+
+    def program(self, batch: "Mapping[str, np.ndarray | Shape]", **options: Any) -> Any:
         """The program for arrays of these shapes and types; compiles it if there is none."""
         key = (*((name, batch[name].shape, batch[name].dtype) for name in sorted(batch)), *sorted(options.items()))
         if key not in self._compiled:
@@ -76,7 +91,7 @@ class Programs:
                     self._compiled[key] = self.lowered(batch, **options).compile()
         return self._compiled[key]
 
-    def lowered(self, batch: "Mapping[str, np.ndarray | jax.ShapeDtypeStruct]", **options: Any) -> Any:
+    def lowered(self, batch: "Mapping[str, np.ndarray | Shape]", **options: Any) -> Any:
         """The program before compilation, a `jax.stages.Lowered`."""
         layout, params = self._layout(batch)
         arguments = {name: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=layout) for name, x in batch.items()}

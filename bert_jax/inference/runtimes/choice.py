@@ -1,0 +1,97 @@
+"""Which runtime computes a pipeline, and in which type."""
+
+import os
+from collections.abc import Callable, Sequence
+from importlib.util import find_spec
+from typing import Any, NamedTuple
+
+import jax
+
+from bert_jax.config import DTYPES
+from bert_jax.errors import UserError, did_you_mean
+from bert_jax.formats.onnx.graph import Graph, import_onnx
+from bert_jax.inference.runtimes import RUNTIMES, onnxruntime, openvino
+from bert_jax.inference.runtimes.graphs import GraphPrograms
+from bert_jax.runtime.cpu import multiplies_bfloat16
+
+AUTO, XLA = "auto", "xla"
+_COMPILERS = {"openvino": openvino.compiler, "onnxruntime": onnxruntime.compiler}
+DTYPE_VARIABLE, RUNTIME_VARIABLE = "BERT_JAX_DTYPE", "BERT_JAX_RUNTIME"
+
+
+class Choice(NamedTuple):
+    """A runtime and the type of the matrix products' operands.
+
+    Attributes:
+        name: of the runtime, one of `RUNTIMES` but "auto".
+        dtype: "float32" or "bfloat16".
+        is_own: the user left the runtime to us.
+    """
+
+    name: str
+    dtype: str
+    is_own: bool
+
+
+def choose(runtime: str, dtype: str | None, devices: Sequence[Any] | None) -> Choice:
+    """Chooses what the user left open.
+
+    "auto" is what the environment's `RUNTIME_VARIABLE` says. Without it, it is OpenVINO on a CPU, if that is installed:
+    it was the fastest there in all measurements (benchmarks/RESULTS.md). Otherwise, and where the user names devices,
+    it is XLA.
+
+    Args:
+        runtime: one of `RUNTIMES`.
+        dtype: the type of the matrix products' operands. None: what the environment's `DTYPE_VARIABLE` says, else
+            bfloat16 on a CPU that has instructions for it (not for onnxruntime, which would compute it in float32
+            instructions), else float32.
+        devices: JAX's devices to run on, or None.
+
+    Raises:
+        UserError: an unknown runtime or type; devices for a runtime that does not have JAX's.
+    """
+    _check_runtime("runtime", runtime)
+    name = runtime
+    if runtime == AUTO:
+        _check_runtime(RUNTIME_VARIABLE, name := os.environ.get(RUNTIME_VARIABLE) or AUTO)
+    name = _fastest(devices) if name == AUTO else name
+    if name != XLA and devices is not None:
+        raise UserError(f"devices: runtime={name!r} runs on the CPU's cores; leave devices out, or say runtime='xla'")
+    if dtype is None:
+        dtype = os.environ.get(DTYPE_VARIABLE) or _own_dtype(name, devices)
+        if dtype not in DTYPES:
+            raise UserError(f"{DTYPE_VARIABLE}={dtype}: expected one of {', '.join(DTYPES)}")
+    return Choice(name, dtype, runtime == AUTO)
+
+
+def _check_runtime(field: str, runtime: Any) -> None:
+    if runtime not in RUNTIMES:
+        near = did_you_mean(runtime, RUNTIMES) if isinstance(runtime, str) else ""
+        raise UserError(f"{field}={runtime!r}" + (near or f": expected one of {', '.join(RUNTIMES)}"))
+
+
+def _fastest(devices: Sequence[Any] | None) -> str:
+    named = devices is not None or jax.default_device.value is not None
+    installed = all(find_spec(package) is not None for package in ("openvino", "onnx"))
+    return "openvino" if installed and not named and _is_on_cpu(devices) else XLA
+
+
+def _own_dtype(name: str, devices: Sequence[Any] | None) -> str:
+    can = name == "openvino" or (name == XLA and _is_on_cpu(devices))
+    return "bfloat16" if can and multiplies_bfloat16() else "float32"
+
+
+def _is_on_cpu(devices: Sequence[Any] | None) -> bool:
+    platform = devices[0].platform if devices is not None and len(devices) else jax.default_backend()
+    return platform == "cpu"
+
+
+def graph_programs(chosen: Choice, params: Any, graph: Callable[..., Graph]) -> GraphPrograms:
+    """A task's graphs under the chosen runtime.
+
+    Raises:
+        UserError: a package is missing, or the runtime does not compute in this type.
+    """
+    compiler = _COMPILERS[chosen.name](chosen.dtype)
+    import_onnx()
+    return GraphPrograms(chosen.name, chosen.dtype, params, graph, compiler)

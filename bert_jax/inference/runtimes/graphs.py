@@ -1,0 +1,95 @@
+"""Runs a task's ONNX graph on the CPU by another program, with as many calls at a time as there are cores."""
+
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from bert_jax.errors import UserError
+from bert_jax.formats.onnx.graph import Graph, in_memory
+from bert_jax.inference.runtimes.runtime import Batch, Outputs, Shape
+
+FULL_BATCH = 512  # tokens; each core takes a batch of its own, so they can be smaller than XLA's
+
+
+class Session(Protocol):
+    """A compiled graph. Calls from several threads are safe."""
+
+    def start(self, feed: Mapping[str, np.ndarray]) -> Any: ...
+    def finish(self, started: Any) -> Outputs: ...
+
+
+class _Started(NamedTuple):
+    session: Session
+    call: Any
+
+
+class GraphPrograms:
+    """The compiled graphs of a task.
+
+    One graph takes batches of any number of rows and any length. There are two forms of it: for one row, which all
+    cores share, and for more, when each core takes a batch of its own. Packed batches and each value of the options
+    need a graph of their own.
+
+    Args:
+        name: of the runtime.
+        dtype: the type of the matrix products' operands.
+        params: a nested dict of float32 arrays.
+        graph: (packed, the options) -> the graph, without parameters of the task's own.
+        compiled: (a graph in memory or a file, whether it is for one row at a time) -> the program for it.
+
+    Attributes: see `Runtime`.
+    """
+
+    devices = 1
+    full_batch = FULL_BATCH
+
+    def __init__(
+        self,
+        name: str,
+        dtype: str,
+        params: Any,
+        graph: Callable[..., Graph],
+        compiled: Callable[[bytes | str, bool], Session],
+    ):
+        self.name, self.dtype, self.params = name, dtype, params
+        self._graph, self._compile = graph, compiled
+        self._sessions: dict[Any, tuple[Session, list[str]]] = {}
+        self._lock = threading.Lock()
+
+    @property
+    def compilations(self) -> int:
+        return len(self._sessions)
+
+    def __call__(self, batch: Batch, **options: Any) -> _Started:
+        session, inputs = self._session(batch, options)
+        feed = {name: np.ascontiguousarray(batch[name], np.int64) for name in inputs}
+        return _Started(session, session.start(feed))
+
+    def collect(self, started: _Started) -> Outputs:
+        return started.session.finish(started.call)
+
+    def prepare(self, batch: Mapping[str, Shape], **options: Any) -> None:
+        """Compiles the graph, and computes a batch of these shapes, for which it makes its kernels."""
+        self.collect(self({name: np.zeros(one.shape, np.int32) for name, one in batch.items()}, **options))
+
+    def _session(self, batch: Mapping[str, np.ndarray], options: Mapping[str, Any]) -> tuple[Session, list[str]]:
+        alone = batch["input_ids"].shape[0] == 1
+        key = (alone, *sorted(batch), *sorted(options.items()))
+        if key not in self._sessions:
+            with self._lock:
+                if key not in self._sessions:
+                    graph = self._graph(self.params, frozenset(batch), **options)
+                    self._sessions[key] = self._compiled(graph, alone), list(graph.inputs)
+        return self._sessions[key]
+
+    def _compiled(self, graph: Graph, alone: bool) -> Session:
+        try:
+            with in_memory(graph) as model:
+                return self._compile(model, alone)
+        except Exception as error:  # each program has its own kinds
+            if isinstance(error, UserError | MemoryError):
+                raise
+            why = next(iter(str(error).strip().splitlines()), type(error).__name__)
+            raise UserError(f"runtime={self.name!r} refuses this model ({why:.200}); say runtime='xla'") from error

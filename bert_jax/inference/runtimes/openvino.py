@@ -1,0 +1,80 @@
+"""OpenVINO on the CPU (https://docs.openvino.ai): it multiplies in bfloat16 with BF16 and AMX instructions."""
+
+import sys
+from collections.abc import Mapping
+from importlib import import_module
+from queue import Empty, SimpleQueue
+from typing import Any
+
+import numpy as np
+
+from bert_jax.errors import UserError
+from bert_jax.inference.runtimes.graphs import Session
+from bert_jax.inference.runtimes.runtime import Outputs
+
+_TELEMETRY = "openvino_telemetry"
+_PRECISION = {"float32": "f32", "bfloat16": "bf16"}
+
+
+def compiler(dtype: str) -> "_OpenVino":
+    """What compiles graphs, with products in this type.
+
+    Raises:
+        UserError: the package is missing, or it does not compute in this type here.
+    """
+    return _OpenVino(dtype)
+
+
+def _without_telemetry() -> Any:
+    """Imports OpenVINO. By itself its import forks this process to tell Google Analytics about it, unless the user has
+    opted out; without the package openvino_telemetry it does neither.
+    """
+    if "openvino" in sys.modules:
+        return import_module("openvino")
+    before = {name: module for name, module in sys.modules.items() if name.split(".")[0] == _TELEMETRY}
+    for name in before:
+        del sys.modules[name]
+    sys.modules[_TELEMETRY] = None  # pyright: ignore[reportArgumentType]: the documented way to refuse an import
+    try:
+        return import_module("openvino")
+    finally:
+        del sys.modules[_TELEMETRY]
+        sys.modules |= before
+
+
+class _OpenVino:
+    def __init__(self, dtype: str):
+        try:
+            openvino = _without_telemetry()
+        except ImportError:
+            raise UserError('runtime="openvino" needs the package openvino: pip install "bert-jax[openvino]"') from None
+        self._core, self._options = openvino.Core(), {"INFERENCE_PRECISION_HINT": _PRECISION[dtype]}
+        if dtype == "bfloat16" and "BF16" not in self._core.get_property("CPU", "OPTIMIZATION_CAPABILITIES"):
+            raise UserError('dtype="bfloat16": OpenVINO does not compute it on this CPU; expected float32')
+
+    def __call__(self, model: bytes | str, alone: bool) -> Session:
+        hint = "LATENCY" if alone else "THROUGHPUT"
+        read = self._core.read_model(model)
+        return _Requests(self._core.compile_model(read, "CPU", self._options | {"PERFORMANCE_HINT": hint}))
+
+
+class _Requests:
+    """A compiled model, and the requests that compute no batch now; one more is made when all are busy."""
+
+    def __init__(self, compiled: Any):
+        self._compiled = compiled
+        self._idle: SimpleQueue[Any] = SimpleQueue()
+
+    def start(self, feed: Mapping[str, np.ndarray]) -> Any:
+        try:
+            request = self._idle.get_nowait()
+        except Empty:
+            request = self._compiled.create_infer_request()
+        request.start_async(dict(feed), share_inputs=True)
+        return request
+
+    def finish(self, started: Any) -> Outputs:
+        started.wait()
+        found = tuple(np.array(tensor.data) for tensor in started.output_tensors)
+        self._idle.put(started)
+        return found

@@ -1,0 +1,54 @@
+"""What the engine asks of whoever computes its batches."""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+Batch = Mapping[str, np.ndarray]
+Outputs = tuple[np.ndarray, ...]
+
+
+class Shape(NamedTuple):
+    """The shape and type of an array of a batch."""
+
+    shape: tuple[int, ...]
+    dtype: Any = np.dtype(np.int32)
+
+
+class Runtime(Protocol):
+    """Computes batches. Calls from several threads are safe.
+
+    Attributes:
+        name: a key of `choice.RUNTIMES`.
+        dtype: the type of the matrix products' operands, for the user.
+        params: the parameters, a nested dict of arrays.
+        devices: how many devices share the rows of a full batch.
+        full_batch: tokens of a full batch on each device.
+        compilations: the number of programs that were compiled.
+    """
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def dtype(self) -> str: ...
+    @property
+    def params(self) -> Any: ...
+    @property
+    def devices(self) -> int: ...
+    @property
+    def full_batch(self) -> int: ...
+    @property
+    def compilations(self) -> int: ...
+
+    def __call__(self, batch: Batch, **options: Any) -> Any:
+        """Starts to compute the outputs of a batch; `collect` waits for them."""
+        ...
+
+    def collect(self, started: Any) -> Outputs:
+        """The outputs of what a call started, in memory of their own."""
+        ...
+
+    def prepare(self, batch: Mapping[str, Shape], **options: Any) -> None:
+        """Compiles what a batch of these shapes needs."""
+        ...

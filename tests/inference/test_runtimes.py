@@ -1,0 +1,263 @@
+"""Other runtimes than XLA: the same results, order, bad items and streams; what is chosen; what is refused, and how."""
+
+import logging
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from importlib.util import find_spec
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+from bert_jax.errors import UserError
+from bert_jax.formats.load import load
+from bert_jax.inference.pipeline import pipeline
+from bert_jax.inference.runtimes import choice
+from bert_jax.inference.tasks.embed import TextEmbedding
+from bert_jax.runtime.cpu import multiplies_bfloat16
+from tests.inference.tasks.task_folders import TAGS, export
+
+pytest.importorskip("onnx", reason="the extra `onnx` is not installed")
+
+TEXTS = ["hello world", "held", "", "hello held, world", "helo helo helo helo helo helo", "world " * 30] * 3
+PAIRS = [("hello", "world"), ("held", "hello world"), ("hello world, held", "hello")] * 3
+
+
+def _installed(package: str) -> Any:
+    missing = find_spec(package) is None
+    return pytest.param(package, marks=pytest.mark.skipif(missing, reason=f"{package} is not installed"))
+
+
+both = pytest.mark.parametrize("runtime", [_installed("openvino"), _installed("onnxruntime")])
+FOLDERS = {
+    "embed": "encoder",
+    "fill-mask": "mlm",
+    "likelihood": "mlm",
+    "next-sentence": "nsp",
+    "text-classification": "sequence-classification",
+    "token-classification": "token-classification",
+    "question-answering": "question-answering",
+    "multiple-choice": "multiple-choice",
+}
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory):
+    """(head, family, fields of the config) -> its folder, made once."""
+    made: dict[Any, Any] = {}
+
+    def of(head: str, family: str = "bert", **fields: Any):
+        key = (head, family, *fields.items())
+        if key not in made:
+            labels = {"labels": ("bad", "good", "fair")} if head == "sequence-classification" else {}
+            labels = {"labels": TAGS} if head == "token-classification" else labels
+            made[key] = export(tmp_path_factory.mktemp("models"), head, family, **labels, **fields)
+        return made[key]
+
+    return of
+
+
+def answers(task: str, folder: Any, runtime: str, **options: Any) -> list[Any]:
+    predict: Any = pipeline(task, folder, runtime=runtime, dtype="float32", **options)
+    if task == "fill-mask":
+        mask = predict.tokenizer.mask_token
+        return [
+            predict([f"hello {mask}", f"{mask} held {mask} world"]),
+            predict(f"hello {mask}", targets=["world", "held"]),
+        ]
+    if task == "next-sentence":
+        return predict(PAIRS)
+    if task == "multiple-choice":
+        return predict([{"text": first, "choices": ["hello", second, "held"]} for first, second in PAIRS])
+    if task == "question-answering":
+        return predict([{"question": q, "context": f"{c} hello world held"} for q, c in PAIRS])
+    return [*predict([text for text in TEXTS if text or task == "embed"]), predict("hello held")]
+
+
+def assert_close(found: Any, want: Any) -> None:
+    """Numbers to 1e-5, everything else equal."""
+    assert type(found) is type(want)
+    if isinstance(want, dict):
+        assert found.keys() == want.keys()
+        for key in want:
+            assert_close(found[key], want[key])
+    elif isinstance(want, list):
+        assert len(found) == len(want)
+        for one, other in zip(found, want, strict=True):
+            assert_close(one, other)
+    elif isinstance(want, float | np.ndarray):
+        np.testing.assert_allclose(found, want, rtol=1e-5, atol=1e-5)
+    else:
+        assert found == want
+
+
+@both
+@pytest.mark.parametrize("task", FOLDERS)
+def test_every_task_gives_the_results_of_xla(task, runtime, exported):
+    folder = exported(FOLDERS[task])
+    assert_close(answers(task, folder, runtime), answers(task, folder, "xla"))
+
+
+@both
+@pytest.mark.parametrize(
+    ("family", "fields"),
+    [
+        ("roberta", {}),
+        ("distilbert", {}),
+        ("albert", {"embedding_size": 4}),
+        ("bert", {"position_embedding_type": "relative_key"}),
+    ],
+)
+def test_packed_rows_of_every_family_give_the_vectors_of_xla(family, fields, runtime, exported):
+    folder = exported("encoder-no-pooler" if family == "distilbert" else "encoder", family, **fields)
+    assert_close(answers("embed", folder, runtime), answers("embed", folder, "xla"))
+
+
+@both
+@pytest.mark.parametrize("pooling", ["cls", "max", "mean_sqrt_len_tokens", "pooled+normalize"])
+def test_every_pooling_gives_the_vectors_of_xla(pooling, runtime, exported):
+    folder = exported("encoder")
+    want = answers("embed", folder, "xla", pooling=pooling)
+    assert_close(answers("embed", folder, runtime, pooling=pooling), want)
+
+
+@both
+def test_a_stream_keeps_the_order_and_the_places_of_bad_items(runtime, exported):
+    embed = TextEmbedding(exported("encoder"), runtime=runtime)
+    texts = [*TEXTS, "\ud800"] * 12
+    found = list(embed.stream(iter(texts), chunk=50, on_error="return"))
+    alone = {text: embed(text) for text in TEXTS}
+    for number, (text, vector) in enumerate(zip(texts, found, strict=True), 1):
+        if text in alone:
+            np.testing.assert_allclose(vector, alone[text], atol=1e-5)
+        else:
+            assert f"text {number} is not valid Unicode" in str(vector)
+
+
+@both
+def test_threads_share_a_model(runtime, exported):
+    embed = TextEmbedding(exported("encoder"), runtime=runtime)
+    want = embed(TEXTS)
+    with ThreadPoolExecutor(4) as pool:
+        for found in pool.map(lambda _: embed(TEXTS), range(20)):
+            np.testing.assert_allclose(found, want, atol=1e-5)
+
+
+@both
+def test_the_programs_are_fixed_in_advance(runtime, exported):
+    embed = TextEmbedding(exported("encoder"), runtime=runtime)
+    embed.compile_all()
+    before = embed.compilations
+    for count in (1, 2, 7, 100):
+        embed(["hello " * (number % 40) for number in range(count)])
+    assert embed.compilations == before <= len(embed.engine.shapes)
+
+
+@both
+def test_a_parameter_that_is_not_finite_is_named(runtime, exported):
+    loaded = load(exported("encoder"))
+    loaded.params["embeddings"]["LayerNorm"]["bias"] *= np.nan
+    with pytest.raises(UserError, match="parameter embeddings/LayerNorm/bias is not finite"):
+        TextEmbedding(loaded, runtime=runtime)("hello")
+
+
+@pytest.mark.skipif(find_spec("openvino") is None, reason="openvino is not installed")
+def test_bfloat16_of_openvino_moves_vectors_little(exported):
+    if not multiplies_bfloat16():
+        pytest.skip("this CPU has no instructions for bfloat16")
+    half, whole = (TextEmbedding(exported("encoder"), runtime="openvino", dtype=t) for t in ("bfloat16", "float32"))
+    cosines = (half(TEXTS) * whole(TEXTS)).sum(axis=1)
+    assert cosines.min() > 0.999 and not np.array_equal(half(TEXTS), whole(TEXTS))
+
+
+@pytest.mark.skipif(find_spec("openvino") is None, reason="openvino is not installed")
+def test_openvino_is_imported_without_its_telemetry():
+    code = """if True:
+        import os, sys
+        os.register_at_fork(before=lambda: print("forked"))
+        from bert_jax.inference.runtimes.openvino import compiler
+        compiler("float32")
+        print(sorted(name for name in sys.modules if name.startswith("openvino_telemetry")))
+        import openvino, openvino_telemetry
+        print(callable(openvino.convert_model))
+    """
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == ["[]", "True"]
+
+
+@pytest.fixture
+def own_choice(monkeypatch):
+    """What is chosen where nobody says it."""
+    monkeypatch.delenv(choice.RUNTIME_VARIABLE)
+    monkeypatch.delenv(choice.DTYPE_VARIABLE)
+
+    def chosen(*installed: str, bfloat16: bool = False, runtime: str = "auto", devices: Any = None) -> tuple[str, str]:
+        monkeypatch.setattr(choice, "find_spec", lambda package: package if package in installed else None)
+        monkeypatch.setattr(choice, "multiplies_bfloat16", lambda: bfloat16)
+        return choice.choose(runtime, None, devices)[:2]
+
+    return chosen
+
+
+def test_openvino_is_taken_where_it_is_installed_and_bfloat16_where_the_cpu_has_it(own_choice):
+    assert own_choice() == ("xla", "float32")
+    assert own_choice(bfloat16=True) == ("xla", "bfloat16")
+    assert own_choice("openvino", "onnx", bfloat16=True) == ("openvino", "bfloat16")
+    assert own_choice("openvino", "onnx") == ("openvino", "float32")
+    assert own_choice("openvino") == ("xla", "float32")  # the graph is written with onnx
+    assert own_choice("onnxruntime", "onnx", bfloat16=True) == ("xla", "bfloat16")
+    assert own_choice(runtime="onnxruntime", bfloat16=True) == ("onnxruntime", "float32")
+
+
+def test_who_names_devices_or_has_an_accelerator_gets_xla(own_choice, monkeypatch):
+    both_packages = ("openvino", "onnx")
+    assert own_choice(*both_packages, devices=jax.devices()) == ("xla", "float32")
+    with jax.default_device(jax.devices()[0]):
+        assert own_choice(*both_packages) == ("xla", "float32")
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    assert own_choice(*both_packages, bfloat16=True) == ("xla", "float32")
+
+
+def test_the_environment_says_what_is_taken_where_nobody_does(monkeypatch):
+    monkeypatch.setenv(choice.RUNTIME_VARIABLE, "onnxruntime")
+    assert choice.choose("auto", None, None)[:2] == ("onnxruntime", "float32")
+    assert choice.choose("xla", "bfloat16", None)[:2] == ("xla", "bfloat16")
+    monkeypatch.setenv(choice.RUNTIME_VARIABLE, "openvin")
+    with pytest.raises(UserError, match="BERT_JAX_RUNTIME='openvin'; did you mean openvino"):
+        choice.choose("auto", None, None)
+    monkeypatch.setenv(choice.DTYPE_VARIABLE, "int8")
+    with pytest.raises(UserError, match="BERT_JAX_DTYPE=int8: expected one of float32, bfloat16"):
+        choice.choose("xla", None, None)
+
+
+def test_what_load_returned_keeps_its_type(exported, monkeypatch):
+    monkeypatch.setenv(choice.DTYPE_VARIABLE, "bfloat16")
+    assert "xla, bfloat16" in repr(TextEmbedding(exported("encoder")))
+    assert "xla, float32" in repr(TextEmbedding(load(exported("encoder"))))
+
+
+def test_what_is_taken_is_logged(exported, caplog):
+    with caplog.at_level(logging.INFO):
+        TextEmbedding(exported("encoder"))
+    assert "model: xla computes in float32" in caplog.text
+
+
+@pytest.mark.parametrize("runtime", ["openvino", "onnxruntime"])
+def test_a_missing_package_is_named_with_what_installs_it(runtime, exported, monkeypatch):
+    monkeypatch.setitem(sys.modules, runtime, None)
+    with pytest.raises(UserError) as error:
+        TextEmbedding(exported("encoder"), runtime=runtime)
+    expected = f'runtime="{runtime}" needs the package {runtime}: pip install "bert-jax[{runtime}]"'
+    assert str(error.value) == expected
+
+
+def test_what_a_runtime_cannot_do_is_refused_in_one_line(exported):
+    folder = exported("encoder")
+    with pytest.raises(UserError, match=r"^runtime='onnx'; did you mean onnxruntime"):
+        TextEmbedding(folder, runtime="onnx")
+    with pytest.raises(UserError, match="devices: runtime='onnxruntime' runs on the CPU's cores; leave devices out"):
+        TextEmbedding(folder, runtime="onnxruntime", devices=jax.devices())
+    with pytest.raises(UserError, match="dtype='bfloat16': runtime=\"onnxruntime\" computes in float32"):
+        TextEmbedding(folder, runtime="onnxruntime", dtype="bfloat16")
