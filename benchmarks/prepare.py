@@ -5,7 +5,7 @@
 
 rate: runs in turn `encode_batch_fast` on as many threads as there are workers (text in memory, ids discarded) and
 complete runs of `train.prepare`, from files to shards, examples and report, with `dupe_factor` 10 and 1. Prints medians
-and ratios.
+and ratios, and whether nanotoken is used: uninstall it to measure without.
 
 growth: measures seconds and peak memory of runs over the first megabytes of the text, with the middle number of
 workers, and over all of it with each number of `--workers`, whose output bytes are compared. Memory is the
@@ -89,7 +89,8 @@ def prepare(inputs: list[str], vocab: str, workers: int, dupes: int = 10) -> tup
 def rate(args: argparse.Namespace) -> None:
     workers = int(args.workers or 2)
     os.environ |= {"RAYON_NUM_THREADS": str(workers), "TOKENIZERS_PARALLELISM": "true"}
-    backend = Tokenizer.load(args.vocab, cased=False)._backend
+    tokenizer = Tokenizer.load(args.vocab, cased=False)
+    backend, found = tokenizer._backend, "with nanotoken" if tokenizer.uses_nanotoken else "without nanotoken"
     paragraphs = [line for text in texts(args.texts) for line in text.split("\n") if line]
     megabytes = sum(len(line.encode()) for line in paragraphs) / 1e6
     taken: dict[str, list[tuple[float, float]]] = {"encode_batch_fast": [], "prepare x10": [], "prepare x1": []}
@@ -101,7 +102,7 @@ def rate(args: argparse.Namespace) -> None:
         for dupes in (10, 1):
             taken[f"prepare x{dupes}"].append(prepare(args.texts, args.vocab, workers, dupes)[:2])
     medians = {name: [statistics.median(each) for each in zip(*times, strict=True)] for name, times in taken.items()}
-    print(f"{megabytes:.1f} MB, {workers} workers, medians of {args.rounds}")
+    print(f"{megabytes:.1f} MB, {workers} workers, {found}, medians of {args.rounds}")
     library = medians["encode_batch_fast"]
     for name, (seconds, cpu) in medians.items():
         print(
