@@ -15,7 +15,8 @@ request; without it, every request follows a pause. The cosine is the smallest o
 `torch`'s).
 
 ours              TextEmbedding: packed rows, a device for each core; -one-device: one for all of them; -buckets: texts
-                  padded to lengths that are powers of two
+                  padded to lengths that are powers of two; -openvino, -onnxruntime: by that runtime, the first in
+                  bfloat16 (-float32), the second in float32
 st                sentence-transformers' encode as its users run it; st-bfloat16
 torch             transformers with SDPA, 32 texts of similar length at a time; -bfloat16, -compile, -bfloat16-compile
 onnx              onnxruntime on what `convert --to onnx` writes, sorted, 1,024 tokens per call; -fused: after its
@@ -50,6 +51,9 @@ CONTENDERS = {
     "ours-one-device": Contender(_OURS, "float32-one", "own"),
     "ours-buckets": Contender(_OURS, "float32-buckets", "own"),
     "ours-bfloat16-buckets": Contender(_OURS, "bfloat16-buckets", "own"),
+    "ours-openvino": Contender(_OURS, "bfloat16-openvino", "own"),
+    "ours-openvino-float32": Contender(_OURS, "float32-openvino", "own"),
+    "ours-onnxruntime": Contender(_OURS, "float32-onnxruntime", "own"),
     "st": Contender(f"{_RIVALS}.st_encode", "default", "default"),
     "st-bfloat16": Contender(f"{_RIVALS}.st_encode", "bfloat16", "kept"),
     "torch": Contender(f"{_RIVALS}.torch_encode", "float32", "kept"),
@@ -150,7 +154,7 @@ def main() -> None:
             else:
                 texts = fixed_texts(*FIXED[workload], tokenizer)
             (folder / "texts.json").write_text(json.dumps(texts))
-            if any("onnx" in name or name.startswith("openvino") for name in names):
+            if any("onnx" in name or name.startswith("openvino") for name in names if not name.startswith("ours")):
                 convert(folder / "model", folder / "onnx", to="onnx", int8=True)
                 others = mixed_texts(CALIBRATION, options.corpus, tokenizer, seed=1)
                 (folder / "calibration.json").write_text(json.dumps(others))

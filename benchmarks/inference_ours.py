@@ -1,6 +1,6 @@
 """bert_jax in benchmarks/inference.py: `TextEmbedding` on texts, tokenising included.
 
-python -m benchmarks.inference_ours FOLDER {float32,bfloat16}[-buckets|-one]
+python -m benchmarks.inference_ours FOLDER {float32,bfloat16}[-buckets|-one|-openvino|-onnxruntime]
 """
 
 import json
@@ -15,7 +15,8 @@ START = time.perf_counter()
 
 def main() -> None:
     folder, (dtype, _, how) = Path(sys.argv[1]), sys.argv[2].partition("-")
-    if "one" not in how:
+    runtime = how if how in ("openvino", "onnxruntime") else "xla"
+    if how != "one":
         use_all_cores()
     else:
         keep_freed_memory()
@@ -23,7 +24,8 @@ def main() -> None:
     from bert_jax.inference.tasks.embed import TextEmbedding
 
     texts = json.loads((folder / "texts.json").read_text())
-    embed = TextEmbedding(folder / "model", dtype=dtype, packing=False if how == "buckets" else None)
+    packing = False if how == "buckets" else None
+    embed = TextEmbedding(folder / "model", dtype=dtype, packing=packing, runtime=runtime)
     vectors = embed(texts)
     ready = time.perf_counter() - START
     write_vectors(folder, vectors)
