@@ -1,21 +1,21 @@
 """The range in which a step's time should lie, from a compiled program and the chip's figures.
 
-For a TPU, with the compiler's own estimates, which were compared with the limits of single operations:
+For a TPU, with the compiler's own estimates and schedules, which were compared with the limits of single operations:
 
-    low    products as estimated; kernels written by hand as scheduled; everything else at the speed of the memory;
-           exchanges that the compiler made asynchronous cost nothing, the others run at the full speed of the links
-    high   all operations as estimated (elementwise ones come out two to four times too dear), kernels with `_STALLS`,
-           none faster than the memory; nothing overlaps with any exchange, which gets half of the speed of the links
+    low    products as estimated or as scheduled, whichever is less; all else as scheduled; links at their full speed
+    high   products as estimated or as scheduled, whichever is more; all else with `_STALLS`; links at half their speed
 
-Estimates of products are right within about 15 % of what the matrix units can do. Neither end has waiting for input or
-for other hosts, or a clock that is throttled.
+At either end nothing is faster than its memory traffic, and an exchange that runs beside products is waited for as far
+as it takes longer than these. Where no schedule is known the low end of an elementwise operation is its traffic, and
+its high end the estimate, which comes out two to four times too dear. Estimates of products are right within about
+15 % of what the matrix units can do. Neither end has waiting for input or for other hosts, or a throttled clock.
 
 A GPU's program is not compiled: its range is a share of the peak, from published runs of BERT, and the optimizer's
 reads and writes. A CPU's is that of the products at the measured speed of a large one on this machine.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from train.planning.machines import CHIPS, Chip, Topology
@@ -48,7 +48,7 @@ class Estimate(NamedTuple):
 
 
 _LINKS = "exchanges"
-# A kernel's schedule has one cycle for each bundle of instructions, and no waiting: for what it fetches, or for the
+# A schedule has one cycle for each bundle of instructions, and no waiting: for what it fetches, or for the
 # matrix units to take more. Nothing says how much there is; the slow end has a cycle of it for two bundles.
 _STALLS = 1.5
 # Shares of the peak that published BERT runs reach: a JAX T5 33 % on A100 (JAX-Toolbox), BERT-large 45 to 53 % on A100
@@ -68,7 +68,8 @@ def estimate_tpu(program: Program, topology: Topology) -> Estimate:
     fetching = traffic / (chip.memory / chip.devices)
     if fetching > computing.low:
         parts["waiting for memory"] = Range(fetching - computing.low, max(0.0, fetching - computing.high))
-    parts[_LINKS] = exchange_time(program.collectives, topology)
+    beside = {operation.name: range_.low for operation, range_ in timed}
+    parts[_LINKS] = exchange_time(program.collectives, topology, beside)
     kernels = total(range_ for operation, range_ in timed if operation.kind == "kernel")
     return Estimate(total(parts.values()), parts, kernels)
 
@@ -79,13 +80,26 @@ def _seconds(operation: Operation, chip: Chip) -> Range:
     memory = operation.traffic / (chip.memory / chip.devices / chip.clock)
     fastest = memory if operation.kind == "loop" else max(operation.cycles, memory)
     slowest = max(operation.cycles * (_STALLS if operation.kind == "kernel" else 1), memory)
+    if operation.scheduled:
+        scheduled = max(operation.scheduled, memory)
+        if operation.kind == "product":
+            fastest, slowest = min(fastest, scheduled), max(slowest, scheduled)
+        else:
+            fastest, slowest = scheduled, _STALLS * scheduled
     return Range(operation.times * fastest / chip.clock, operation.times * slowest / chip.clock)
 
 
-def exchange_time(collectives: Sequence[Collective], topology: Topology) -> Range:
-    """Seconds that the collectives of a step take on a TPU's links, or on the network between slices."""
+def exchange_time(
+    collectives: Sequence[Collective], topology: Topology, beside: Mapping[str, float] | None = None
+) -> Range:
+    """Seconds that a step waits for its collectives on a TPU's links, or on the network between slices.
+
+    `beside`: the seconds of all runs of operations by their names. Of an exchange that runs beside some of them only
+    what is left is waited for; an operation hides no more seconds of exchanges than it takes.
+    """
     chip = CHIPS[topology.chip]
     low = high = 0.0
+    fast, slow = dict(beside or {}), dict(beside or {})
     for one in collectives:
         if one.group < 2:
             continue
@@ -95,9 +109,17 @@ def exchange_time(collectives: Sequence[Collective], topology: Topology) -> Rang
         if topology.slices > 1 and one.group > topology.chips * chip.devices // topology.slices:
             # What crosses slices is summed within each first, so that each device sends its share alone.
             seconds += sent / (one.group / topology.slices) / (chip.network / chip.devices)
-        low += 0.0 if one.asynchronous else seconds
-        high += 2 * seconds
+        low += _waited(seconds, one, fast)
+        high += _waited(2 * seconds, one, slow)
     return Range(low, high)
+
+
+def _waited(seconds: float, exchange: Collective, beside: dict[str, float]) -> float:
+    for name in exchange.beside:
+        hidden = min(seconds, beside.get(name, 0.0))
+        beside[name] = beside.get(name, 0.0) - hidden
+        seconds -= hidden
+    return seconds
 
 
 def sent_bytes(collective: Collective) -> float:

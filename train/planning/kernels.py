@@ -1,7 +1,8 @@
-"""How long kernels written by hand take: the instructions that the TPU's compiler scheduled for them, counted.
+"""How long operations take: the instructions that the TPU's compiler scheduled for them, counted.
 
-The compiler estimates no cycles of a Pallas kernel, but it can write its schedule into a folder: bundles of
-instructions, of which a TPU runs one in a cycle unless it has to wait, and the loops around them.
+The compiler estimates no cycles of a Pallas kernel, and those of its own elementwise fusions come out much too dear.
+But it can write its schedule of both into a folder: bundles of instructions, of which a TPU runs one in a cycle unless
+it has to wait, and the loops around them.
 """
 
 import os
@@ -15,6 +16,7 @@ _FILE = re.compile(r"\d+-(.+)-\d+-final_bundles\.txt")
 _BUNDLE = re.compile(r"\s*(?:0x[0-9a-f]+|0)\s+(?:[A-Z]{2})?\s*:")
 _REGION = re.compile(r"Start(?:/End empty)? region (\d+)\b")
 _BRANCH = re.compile(r"= sbr\.rel \((!?)%(\w+)\) target = \$region(\d+)")
+_SCALAR = re.compile(r"(?:%\w+ = (?:scmp|sadd|sphi|smov|sld)|sst )[^;}]*")  # all that counts the turns of loops
 _EXIT = r"%{} = scmp\.ge\.s32\.totalorder %(\w+), (%?\w+)"
 _STEP = r"%{} = sadd\.s32 (\d+), %"
 _FIRST = r" = sphi (%\w+), %{}\b"
@@ -25,7 +27,7 @@ _FILLED = r"%(\w+) = sld \[smem:\[#{}\]\]"
 
 
 class Schedule(NamedTuple):
-    """The schedule of a kernel.
+    """The schedule of a kernel or a fusion.
 
     Attributes:
         cycles: of one run, if it never waits; both sides of a branch count, and a loop of unknown length once.
@@ -51,15 +53,13 @@ def forget_schedules() -> None:
         path.unlink()
 
 
-def schedule_of(name: str) -> Schedule | None:
-    """The schedule of the operation `name` of the program compiled last; None if the compiler wrote none.
+def schedules() -> dict[str, Schedule]:
+    """The schedules of the program compiled last, by the names of its operations.
 
-    Of operations that are the same but for their operands it writes one schedule, that of the first.
+    Of operations that are the same but for their operands the compiler writes one schedule, that of the first.
     """
-    for path in _folder().iterdir():
-        if (found := _FILE.fullmatch(path.name)) is not None and found[1] == name:
-            return read_schedule(path.read_text())
-    return None
+    found = {path: name[1] for path in _folder().iterdir() if (name := _FILE.fullmatch(path.name)) is not None}
+    return {name: read_schedule(path.read_text()) for path, name in found.items()}
 
 
 @cache
@@ -78,13 +78,14 @@ def read_schedule(text: str) -> Schedule:
     and its first index says, if both are constants.
     """
     bundles = [line for line in text.splitlines() if _BUNDLE.match(line)]
-    starts = {region: at for at, line in reversed(list(enumerate(bundles))) for region in _REGION.findall(line)}
-    times, known = [1] * len(bundles), True
-    for at, line in enumerate(bundles):
+    regions = [(at, line) for at, line in enumerate(bundles) if "region" in line]
+    starts = {region: at for at, line in reversed(regions) for region in _REGION.findall(line)}
+    times, known, scalars = [1] * len(bundles), True, "\n".join(_SCALAR.findall(text))
+    for at, line in regions:
         for _, predicate, region in _BRANCH.findall(line):
             first = starts.get(region, at)
             if first < at:
-                trips = _trips(text, predicate)
+                trips = _trips(scalars, predicate)
                 known = known and trips is not None
                 for inside in range(first, at + 1):
                     times[inside] *= trips or 1

@@ -13,7 +13,7 @@ from bert_jax.training.sharding import batch_pieces, make_mesh
 from train.planning import measured
 from train.planning.devices import devices_of
 from train.planning.estimate import Range, estimate_cpu, estimate_gpu, estimate_tpu
-from train.planning.kernels import forget_schedules, schedule_of
+from train.planning.kernels import forget_schedules, schedules
 from train.planning.machines import CHIPS, CPU, Topology
 from train.planning.memory import MemoryParts, TooBig, guessed_memory, memory_of
 from train.planning.products import product_flops
@@ -92,7 +92,7 @@ def _plan_phase(steps: Steps, topology: Topology, phase: Phase, parts: int) -> d
         return facts | {"needed": error.needed, "fits": False}
     memory = memory_of(compiled, steps, rows)
     if topology.kind == "tpu":
-        program = read_program(compiled.as_text(), devices, schedule_of)
+        program = read_program(compiled.as_text(), devices, schedules())
         estimate = estimate_tpu(program, topology)
     else:
         program = read_program(compiled.as_text(), devices)

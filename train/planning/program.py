@@ -4,7 +4,8 @@ The text is HLO as `compiled.as_text()` gives it, scheduled and for one device.
 """
 
 import re
-from collections.abc import Callable, Iterator
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from train.planning.kernels import Schedule
@@ -39,6 +40,7 @@ class Operation(NamedTuple):
         times: how often it runs in a step.
         cycles: the compiler's estimate for one run, of a kernel those of its schedule; 0 if there is none.
         traffic: bytes that one run reads and writes in the device's memory; without what lies in a TPU's VMEM.
+        scheduled: the cycles of its schedule, if it is no kernel; 0 if none is known.
     """
 
     kind: str
@@ -47,6 +49,7 @@ class Operation(NamedTuple):
     times: int
     cycles: int
     traffic: int
+    scheduled: int = 0
 
 
 class Collective(NamedTuple):
@@ -58,6 +61,7 @@ class Collective(NamedTuple):
         times: how often it runs in a step; more than once: in a loop.
         asynchronous: whether other operations run beside it.
         group: how many devices exchange with each other.
+        beside: the names of the operations that run beside it.
     """
 
     kind: str
@@ -66,6 +70,7 @@ class Collective(NamedTuple):
     in_loop: bool
     asynchronous: bool
     group: int
+    beside: tuple[str, ...] = ()
 
 
 class Program(NamedTuple):
@@ -81,15 +86,15 @@ class Program(NamedTuple):
     unscheduled: int = 0
 
 
-def read_program(text: str, devices: int, schedule_of: Callable[[str], Schedule | None] = lambda name: None) -> Program:
+def read_program(text: str, devices: int, schedules: Mapping[str, Schedule] | None = None) -> Program:
     """The operations and collectives of a compiled program.
 
     Args:
         text: the program.
         devices: for how many.
-        schedule_of: the schedule of a kernel by its name in the program.
+        schedules: those of kernels and fusions by their names in the program. Equal ones share a schedule.
     """
-    return _Reader(text, devices, schedule_of).read()
+    return _Reader(text, devices, schedules or {}).read()
 
 
 def array_bytes(shape: str, *, of_memory: bool = False) -> int:
@@ -122,12 +127,13 @@ class _Line(NamedTuple):
 
 
 class _Reader:
-    def __init__(self, text: str, devices: int, schedule_of: Callable[[str], Schedule | None]):
+    def __init__(self, text: str, devices: int, schedules: Mapping[str, Schedule]):
         self._devices = devices
         self._computations: dict[str, list[_Line]] = {}
         self._entry = ""
         self._split(text)
-        self._schedules = self._read_schedules(schedule_of)
+        self._equal: dict[str, str] = {}
+        self._schedules = self._by_signature(schedules)
         self._operations: list[Operation] = []
         self._collectives: list[Collective] = []
         self._unscheduled = 0
@@ -151,6 +157,7 @@ class _Reader:
 
     def _walk(self, computation: str, times: int, in_loop: bool) -> None:
         shapes = {line.name: line.shape for line in self._computations[computation]}
+        beside = self._beside(computation)
         for line in self._computations[computation]:
             if line.opcode == "while":
                 self._walk(_called(line.text, "body"), times * self._trips(line.text), True)
@@ -159,9 +166,37 @@ class _Reader:
                     if name in self._computations:
                         self._walk(name, times, in_loop)
             elif line.opcode not in _FREE and not line.opcode.endswith("-done"):
-                self._take(line, shapes, times, in_loop)
+                self._take(line, shapes, times, in_loop, tuple(beside.get(line.name, ())))
 
-    def _take(self, line: _Line, shapes: dict[str, str], times: int, in_loop: bool) -> None:
+    def _beside(self, computation: str) -> dict[str, list[str]]:
+        """The operations that run beside an exchange, by the name of the operation that starts it.
+
+        What starts and ends on its own has all operations between; what is fused with products goes on in these alone.
+        """
+        found: dict[str, list[str]] = defaultdict(list)
+        carried: dict[str, set[str]] = {}  # value -> the exchanges that it has a part of
+        on_its_own: set[str] = set()
+        for line in self._computations[computation]:
+            exchanges = set().union(*(carried.get(name, ()) for name in line.arguments))
+            if line.opcode.endswith("-done"):
+                on_its_own -= exchanges
+                continue
+            if line.opcode == "get-tuple-element":
+                carried[line.name] = exchanges
+            if line.opcode in _FREE:
+                continue
+            starts = any(asynchronous for _, asynchronous in self._collectives_of(line))
+            started = {line.name} if starts else set[str]()
+            continued = exchanges if _goes_on(line) else set[str]()
+            if _is_collective(line.opcode) or line.opcode == "async-start":
+                on_its_own |= started
+            elif not line.name.startswith("async-collective"):  # those only start and end what goes on in others
+                for exchange in on_its_own | continued | started:
+                    found[exchange].append(line.name)
+            carried[line.name] = started | continued
+        return found
+
+    def _take(self, line: _Line, shapes: dict[str, str], times: int, in_loop: bool, beside: tuple[str, ...]) -> None:
         for collective, asynchronous in self._collectives_of(line):
             sizes = [array_bytes(collective.shape)]
             if collective.opcode.endswith("-start"):  # its result is a tuple of operands and results
@@ -173,23 +208,52 @@ class _Reader:
             if kind == "reduce-scatter" and len(sizes) == 1:
                 sizes.append(sizes[0] * group)
             if group > 1:
-                self._collectives.append(Collective(kind, max(sizes), times, in_loop, asynchronous, group))
-        kind, cycles = _kind(line), _cycles(line.text)
+                self._collectives.append(Collective(kind, max(sizes), times, in_loop, asynchronous, group, beside))
+        kind, cycles, scheduled = _kind(line), _cycles(line.text), 0
+        schedule = self._schedules.get(self._signature(line, shapes))
         if kind == "kernel":
-            schedule = self._schedules.get(_signature(line, shapes))
             cycles = schedule.cycles if schedule else 0
             self._unscheduled += 0 if schedule and schedule.known else times
+        elif schedule and schedule.known:
+            scheduled = schedule.cycles
         traffic = round(self._traffic(line, shapes))
-        self._operations.append(Operation(kind, line.name, _part(line.text), times, cycles, traffic))
+        self._operations.append(Operation(kind, line.name, _part(line.text), times, cycles, traffic, scheduled))
 
-    def _read_schedules(self, schedule_of: Callable[[str], Schedule | None]) -> dict[tuple[str, ...], Schedule]:
+    def _by_signature(self, schedules: Mapping[str, Schedule]) -> dict[tuple[str, ...], Schedule]:
         found = {}
         for lines in self._computations.values():
             shapes = {line.name: line.shape for line in lines}
             for line in lines:
-                if _kind(line) == "kernel" and (schedule := schedule_of(line.name)) is not None:
-                    found[_signature(line, shapes)] = schedule
+                if line.name in schedules:
+                    found[self._signature(line, shapes)] = schedules[line.name]
         return found
+
+    def _signature(self, line: _Line, shapes: dict[str, str]) -> tuple[str, ...]:
+        """What a kernel or a fusion is: equal ones share a schedule."""
+        operands = (line.shape, *(shapes.get(name, "") for name in line.arguments))
+        if (body := re.search(r'"custom_call_config":\{"body":"[^"]*"', line.text)) is not None:
+            return (body[0], *operands)
+        called = [name for name in _all_called(line.text) if name in self._computations]
+        if called:
+            return (line.opcode, *map(self._text_of, called), *operands)
+        return (_with_numbers(line.text.split(", metadata=")[0], {}), *operands)
+
+    def _text_of(self, computation: str) -> str:
+        """The text of a computation, which is the same for equal ones: without what they are called."""
+        if computation not in self._equal:
+            numbers: dict[str, int] = {}
+            lines = [
+                _with_numbers(re.split(", (?:metadata|backend_config)=", line.text)[0], numbers)
+                for line in self._computations[computation]
+            ]
+            inner = [
+                self._text_of(name)
+                for line in self._computations[computation]
+                for name in _all_called(line.text)
+                if name in self._computations
+            ]
+            self._equal[computation] = "\n".join(lines + inner)
+        return self._equal[computation]
 
     def _collectives_of(self, line: _Line) -> Iterator[tuple[_Line, bool]]:
         """The collectives that an operation is or has in the computations it calls, and whether they are asynchronous.
@@ -308,10 +372,9 @@ def _kind(line: _Line) -> str:
     return "loop"
 
 
-def _signature(line: _Line, shapes: dict[str, str]) -> tuple[str, ...]:
-    """What a kernel is: equal ones share a schedule."""
-    body = re.search(r'"custom_call_config":\{"body":"[^"]*"', line.text)
-    return (body[0] if body else line.name, line.shape, *(shapes.get(name, "") for name in line.arguments))
+def _with_numbers(text: str, numbers: dict[str, int]) -> str:
+    """The text with a number in place of each name, counted from the first."""
+    return re.sub(r"%([\w.\-]+)", lambda name: f"%{numbers.setdefault(name[1], len(numbers))}", text)
 
 
 def _part(text: str) -> str:

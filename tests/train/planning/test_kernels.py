@@ -1,4 +1,4 @@
-"""Kernels written by hand in a plan: their schedules, counted by hand and against what the matrix units can do."""
+"""Schedules in a plan, of kernels and fusions: counted by hand, and against what a TPU's units can do."""
 
 import json
 import os
@@ -10,7 +10,7 @@ import pytest
 
 from train.planning import kernels
 from train.planning.estimate import estimate_tpu
-from train.planning.kernels import Schedule, read_schedule, schedule_of
+from train.planning.kernels import Schedule, read_schedule, schedules
 from train.planning.machines import CHIPS, read_topology
 from train.planning.program import Operation, Program, read_program
 
@@ -55,11 +55,44 @@ ENTRY %main (x: bf16[8,128]) -> bf16[8,128] {
 
 def test_equal_kernels_share_a_schedule_and_one_without_is_counted():
     """The compiler writes one schedule for equal kernels (`k.3` and `k.4`), for whichever it compiles first."""
-    schedules = {"k.4": Schedule(700, known=True), "k.5": Schedule(600, known=False)}
-    program = read_program(PROGRAM, 1, schedules.get)
+    program = read_program(PROGRAM, 1, {"k.4": Schedule(700, known=True), "k.5": Schedule(600, known=False)})
     assert [operation.cycles for operation in program.operations] == [700, 700, 600, 0]
     assert program.unscheduled == 2
     assert read_program(PROGRAM, 1).unscheduled == 4
+
+
+FUSIONS = """HloModule step, is_scheduled=true
+
+%squares (a: f32[8,128]) -> f32[8,128] {
+  %a = f32[8,128]{1,0} parameter(0)
+  ROOT %b = f32[8,128]{1,0} multiply(%a, %a), metadata={op_name="layer_0"}
+}
+
+%squares.1 (c: f32[8,128]) -> f32[8,128] {
+  %c = f32[8,128]{1,0} parameter(0)
+  ROOT %d = f32[8,128]{1,0} multiply(%c, %c), metadata={op_name="layer_1"}
+}
+
+%sums (e: f32[8,128]) -> f32[8,128] {
+  %e = f32[8,128]{1,0} parameter(0)
+  ROOT %f = f32[8,128]{1,0} add(%e, %e)
+}
+
+ENTRY %main (x: f32[8,128]) -> f32[8,128] {
+  %x = f32[8,128]{1,0} parameter(0)
+  %f.1 = f32[8,128]{1,0} fusion(%x), kind=kLoop, calls=%squares, backend_config={"estimated_cycles":"500"}
+  %f.2 = f32[8,128]{1,0} fusion(%f.1), kind=kLoop, calls=%squares.1, backend_config={"estimated_cycles":"500"}
+  %f.3 = f32[8,128]{1,0:S(1)} fusion(%f.2), kind=kLoop, calls=%squares.1, backend_config={"estimated_cycles":"500"}
+  ROOT %f.4 = f32[8,128]{1,0} fusion(%f.2), kind=kLoop, calls=%sums, backend_config={"estimated_cycles":"500"}
+}
+"""
+
+
+def test_equal_fusions_share_a_schedule_and_others_do_not():
+    """Equal are those that compute the same of arrays in the same memory, whatever the parts are called."""
+    program = read_program(FUSIONS, 1, {"f.1": Schedule(70, known=True), "f.3": Schedule(60, known=False)})
+    assert [operation.scheduled for operation in program.operations] == [70, 70, 0, 0]
+    assert {operation.cycles for operation in program.operations} == {500} and program.unscheduled == 0
 
 
 def test_a_kernel_takes_its_cycles_and_up_to_half_as_many_of_waiting_or_its_memory_traffic():
@@ -81,9 +114,9 @@ def test_the_schedule_is_found_by_the_kernels_name(tmp_path, monkeypatch):
     assert given == "--given=1" and folder.endswith(f"={tmp_path}") and len(words) == 4
     (tmp_path / "1795-kernel.1-01-final_bundles.txt").write_text(SCHEDULE.replace("LIMIT", "1"))
     (tmp_path / "1795-kernel.1-00-schedule-analysis_final_bundles.txt").write_text("no bundles")
-    assert schedule_of("kernel.1") == Schedule(1 + 18 + 1, known=True) and schedule_of("kernel") is None
+    assert schedules() == {"kernel.1": Schedule(1 + 18 + 1, known=True)}
     kernels.forget_schedules()
-    assert schedule_of("kernel.1") is None
+    assert schedules() == {}
 
 
 COMPILED = """
@@ -93,7 +126,7 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 from train.planning.devices import devices_of, make_ready
-from train.planning.kernels import forget_schedules, schedule_of
+from train.planning.kernels import forget_schedules, schedules
 from train.planning.machines import read_topology
 from train.planning.program import read_program
 
@@ -118,7 +151,7 @@ def compiled(calls, *shapes):
     arrays = [jax.ShapeDtypeStruct(shape, jnp.bfloat16, sharding=whole) for shape in shapes]
     with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
         lowered = jax.jit(calls).lower(*arrays)
-    program = read_program(lowered.compile().as_text(), 1, schedule_of)
+    program = read_program(lowered.compile().as_text(), 1, schedules())
     return [one.cycles for one in program.operations if one.kind == "kernel"], program.unscheduled
 
 
@@ -161,3 +194,51 @@ def test_the_schedule_of_a_compiled_kernel_is_read(chip: str):
     layers, unscheduled = found["layers"]
     assert len(layers) == 5 and all(layers) and unscheduled == 0
     assert found["unknown"][1] == 1
+
+
+ELEMENTWISE = """
+import json
+import jax, jax.numpy as jnp
+from train.planning.devices import devices_of, make_ready
+from train.planning.kernels import forget_schedules, schedules
+from train.planning.machines import read_topology
+from train.planning.program import read_program
+
+topology = read_topology("v5e:1x1")
+make_ready([topology])
+whole = jax.sharding.SingleDeviceSharding(devices_of(topology)[0])
+
+
+def longest(function, *shapes):
+    forget_schedules()
+    arrays = [jax.ShapeDtypeStruct(shape, jnp.float32, sharding=whole) for shape in shapes]
+    compiled = jax.jit(function).lower(*arrays).compile()
+    return max(one.scheduled for one in read_program(compiled.as_text(), 1, schedules()).operations)
+
+
+def norm(x):
+    return jnp.square(x).sum()
+
+
+def doubled(x):
+    return 2 * x
+
+
+rows = (2048, 4096, 8192)
+print(json.dumps({one.__name__: [longest(one, (size, 1024)) for size in rows] for one in (norm, doubled)}
+    | {"product": [longest(jnp.dot, (size, 1024), (1024, 1024)) for size in rows]}))
+"""
+
+
+@pytest.mark.skipif(find_spec("libtpu") is None, reason="the TPU's compiler (libtpu) is not installed")
+@pytest.mark.exhaustive
+def test_the_schedules_of_the_compilers_own_fusions_are_what_a_v5e_needs_for_them():
+    """A cycle writes at most one register of 1,024 numbers and reads at most three; a product fills the matrix units."""
+    found = json.loads(
+        subprocess.run([sys.executable, "-c", ELEMENTWISE], check=True, capture_output=True, text=True).stdout
+    )
+    for at, rows in enumerate((2048, 4096, 8192)):
+        assert rows / 3 <= found["norm"][at] < 2 * rows
+        assert rows <= found["doubled"][at] < 2 * rows
+        least = 2 * rows * 1024 * 1024 / (CHIPS["v5e"].flops / CHIPS["v5e"].clock)
+        assert least <= found["product"][at] < 2 * least

@@ -191,8 +191,8 @@ def test_where_all_that_was_tried_fits_nothing_is_recomputed(monkeypatch):
     assert set(asked) == {"none"}
 
 
-def operation(kind: str, cycles: int, traffic: int, times: int = 1, part: str = "x") -> Operation:
-    return Operation(kind, "f", part, times, cycles, traffic)
+def operation(kind: str, cycles: int, traffic: int, times: int = 1, part: str = "x", scheduled: int = 0) -> Operation:
+    return Operation(kind, "f", part, times, cycles, traffic, scheduled)
 
 
 def test_the_range_follows_its_rule():
@@ -203,6 +203,12 @@ def test_the_range_follows_its_rule():
     step = estimate.estimate_tpu(program, topology).step
     assert step.low == pytest.approx(3000 / clock + 4 * 546_000 / memory)
     assert step.high == pytest.approx(3000 / clock + 4 * 3000 / clock)
+    for scheduled in (500, 4000):  # both figures of a product count, and of a loop the schedule alone
+        found = Program([product._replace(scheduled=scheduled), loop._replace(scheduled=scheduled)], [])
+        low, high = estimate.estimate_tpu(found, topology).step
+        busy = 4 * max(scheduled, 546_000 * clock / memory)
+        assert low == pytest.approx((min(3000, scheduled) + busy) / clock)
+        assert high == pytest.approx((max(3000, scheduled) + 1.5 * busy) / clock)
     fetched = Program([product, operation("copy", 0, 546 * 10_000)], [])  # no step is shorter than its traffic
     step = estimate.estimate_tpu(fetched, topology).step
     assert step.low == step.high == pytest.approx(10_001 * 546 / memory)
@@ -221,8 +227,11 @@ def test_exchanges_take_their_bytes_over_the_links():
     waited = Collective("all-reduce", size, 3, True, False, 16)
     one = estimate.exchange_time([waited], read_topology("v5e:4x4"))
     assert one.low == pytest.approx(3 * 2 * 15 / 16 * size / 200e9) and one.high == pytest.approx(2 * one.low)
-    beside = estimate.exchange_time([waited._replace(asynchronous=True)], read_topology("v5e:4x4"))
-    assert beside.low == 0 and beside.high == one.high
+    two = [waited._replace(asynchronous=True, beside=("f", "g"), times=1)] * 2
+    seconds = {"f": one.low / 3, "g": one.low / 6, "h": 1.0}
+    low, high = estimate.exchange_time(two, read_topology("v5e:4x4"), seconds)
+    assert low == pytest.approx(one.low / 6)  # both take a third, and find a half of it to run beside
+    assert high == pytest.approx(2 * 2 / 3 * one.low - one.low / 2)
     gathered = estimate.exchange_time([waited._replace(kind="all-gather", times=1)], read_topology("v5e:4x4"))
     assert gathered.low == pytest.approx(15 / 16 * size / 200e9)
     alone = estimate.exchange_time([waited._replace(group=1)], read_topology("v5e:4x4"))

@@ -83,6 +83,7 @@ ASYNCHRONOUS = """HloModule step, is_scheduled=true
 ENTRY %main (x: f32[4,8]) -> f32[4,8] {
   %x = f32[4,8]{1,0} parameter(0)
   %start = (f32[4,8]{1,0}, f32[64,8]{1,0}) all-gather-start(%x), replica_groups={{0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15}}, dimensions={0}
+  %g = f32[4,8]{1,0} negate(%x)
   %done = f32[64,8]{1,0} all-gather-done(%start)
   %f = f32[4,8]{1,0} fusion(%x), kind=kCustom, calls=%async_collective_fusion.1
   ROOT %w = f32[4,8]{1,0} all-reduce(%f), replica_groups=mesh['axis_0'=4,'axis_1'=4] {'axis_1'}, to_apply=%sum
@@ -93,8 +94,8 @@ ENTRY %main (x: f32[4,8]) -> f32[4,8] {
 def test_what_runs_beside_other_operations_is_told_from_what_is_waited_for():
     """Three ways in which the TPU's compiler writes a collective, and three in which it writes who takes part."""
     assert read_program(ASYNCHRONOUS, 16).collectives == [
-        Collective("all-gather", 4 * 64 * 8, 1, False, True, 16),
-        Collective("all-reduce", 4 * 4 * 8, 1, False, True, 8),
+        Collective("all-gather", 4 * 64 * 8, 1, False, True, 16, ("g",)),
+        Collective("all-reduce", 4 * 4 * 8, 1, False, True, 8, ("f",)),
         Collective("all-reduce", 4 * 4 * 8, 1, False, False, 4),
     ]
 
@@ -143,7 +144,7 @@ def test_an_exchange_beside_several_products_counts_once_and_is_no_traffic_of_th
     """As the TPU's compiler writes it: a start, a product that hands the exchange's arrays on, and an end."""
     program = read_program(IN_STEPS, 16)
     assert program.collectives == [
-        Collective("all-reduce", 4 * 64 * 8, 1, False, True, 8),
+        Collective("all-reduce", 4 * 64 * 8, 1, False, True, 8, ("f",)),
         Collective("reduce-scatter", 4 * 64 * 8, 1, False, False, 8),
     ]
     traffic = {operation.name: operation.traffic for operation in program.operations}
