@@ -119,7 +119,7 @@ def their_optimizer(model: Any, config: OptimizerConfig) -> torch.optim.AdamW:
 
 def their_scheduler(optimizer: torch.optim.AdamW, config: OptimizerConfig) -> torch.optim.lr_scheduler.LambdaLR:
     """transformers' own linear schedule if the decay starts after warm-up, else that of Google's optimization.py."""
-    warmup, total = config.warmup_steps, config.total_steps
+    warmup, total = config.warm_up, config.total_steps
     if config.decay_from == "warmup":
         return transformers.get_linear_schedule_with_warmup(optimizer, warmup, total)
 

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # Repeats a training command until it is done: launch/restart.sh .venv/bin/python -m train.pretrain CONFIG.py run=RUN ...
-# The command resumes by itself. Exit codes 0 (done), 2 (a mistake in the input), 3 (the loss stayed non-finite) and 130
-# (Ctrl-C) end the loop; all others start the command again: 75 (stopped, or another host was lost) and aborts among
-# them. After five runs in a row that each ended within five minutes it gives up. SIGTERM goes to the command, which
-# saves; then the loop ends too. RESTART_CODE=FILE: writes the last exit code there.
+# The command resumes by itself. Exit codes 0 (done), 2 (a mistake in the input), 3 (the loss stayed non-finite), 5 (the
+# run is hopeless) and 130 (Ctrl-C) end the loop; all others start the command again: 75 (stopped, or another host was
+# lost) and aborts among them. After five runs in a row that each ended within five minutes it gives up. SIGTERM goes to
+# the command, which saves; then the loop ends too. RESTART_CODE=FILE: writes the last exit code there.
 set -u
 pause=${RESTART_PAUSE:-10} quick=${RESTART_QUICK:-300} most=5
 
@@ -30,7 +30,7 @@ while true; do
     wait "$command"
     code=$?
   done
-  case $code in 0 | 2 | 3 | 130) end ;; esac
+  case $code in 0 | 2 | 3 | 5 | 130) end ;; esac
   [ "$stopping" = yes ] && end
   if ((SECONDS - started < quick)); then short=$((short + 1)); else short=0; fi
   if ((short >= most)); then

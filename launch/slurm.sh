@@ -16,7 +16,7 @@ set -u
 # Five minutes before the time limit, and when the job is preempted, every process gets SIGTERM, saves and ends with 75.
 srun --kill-on-bad-exit=0 .venv/bin/python -m train.pretrain "$@"
 code=$?
-case $code in 0 | 2 | 3 | 130) exit "$code" ;; esac
+case $code in 0 | 2 | 3 | 5 | 130) exit "$code" ;; esac
 if ((${SLURM_RESTART_COUNT:-0} < 50)); then
   echo "exit code $code: queued again" >&2
   scontrol requeue "$SLURM_JOB_ID"

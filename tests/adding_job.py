@@ -80,10 +80,9 @@ class AddingJob:
         skipped = int(metrics["skipped_in_a_row"])
         return f"{skipped} steps in a row" if skipped >= self.config.max_skipped_in_a_row else None
 
-    def evaluate(self, state: TrainState, step: int, log: Any) -> bool:
+    def evaluate(self, state: TrainState, step: int, log: Any) -> None:
         self.evaluated.append(step)
         log.record("eval", step, {"mlm_loss": float(step)})
-        return False
 
     def facts(self) -> dict[str, Any]:
         return {}

@@ -26,7 +26,13 @@ ROOT = Path(__file__).resolve().parents[1]
 LAUNCH = ROOT / "launch"
 SCRIPTS = sorted(LAUNCH.glob("*.sh"))
 # A restart would end in the same way; all other codes are worth one.
-FINAL = {stopping.EXIT_DONE, stopping.EXIT_USER_ERROR, stopping.EXIT_NOT_FINITE, stopping.EXIT_INTERRUPTED}
+FINAL = {
+    stopping.EXIT_DONE,
+    stopping.EXIT_USER_ERROR,
+    stopping.EXIT_NOT_FINITE,
+    stopping.EXIT_HOPELESS,
+    stopping.EXIT_INTERRUPTED,
+}
 
 
 def executable(path: Path, text: str) -> Path:

@@ -4,7 +4,7 @@
 
 The runs are pretraining runs or fine-tuning runs, finished or not, local or on a bucket. The scores are those of the
 last evaluation (pretraining) or of the one that chose the model (fine-tuning). A line on stderr says where runs differ
-in what makes scores comparable: the task, the held-out data, the vocabulary.
+in what makes scores comparable: the task, the held-out data and its masks, the vocabulary.
 """
 
 import hashlib
@@ -107,6 +107,13 @@ class RunToCompare:
         content = manifest.read_bytes() if manifest.exists() else self.held_out.encode()
         return f"{hashlib.sha256(content).hexdigest()}, length {self.config['phases'][-1][0]}"
 
+    @property
+    def masks(self) -> str:
+        """How held-out tokens are masked. A run without such a field masked them as its training text, by its seed."""
+        if "eval_masking" not in self.config:
+            return f"as in training, masking={self.config.get('masking')}, seed={self.config.get('seed')}"
+        return f"eval_masking={self.config['eval_masking']}"
+
     @cached_property
     def vocabulary(self) -> str:
         """A hash of the tokenizer's files; "" without any."""
@@ -172,6 +179,9 @@ def differences(runs: Sequence[RunToCompare]) -> list[str]:
     held_out = "the runs are evaluated on different held-out data"
     found += differing(held_out, lambda run: run.held_out_key, lambda run: run.held_out)
     if runs[0].task is None:
+        found += differing(
+            "the runs are evaluated with different masks, so their losses do not compare", lambda run: run.masks
+        )
         vocabularies = "the runs have different vocabularies, so their losses do not compare"
         found += differing(vocabularies, lambda run: run.vocabulary)
     return found

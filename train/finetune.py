@@ -93,7 +93,7 @@ def prepared(run: RunDirectory, launch: Launch) -> tuple[FinetuneConfig, TaskDat
     config: FinetuneConfig = launch.config
     if config.init is None:
         raise UserError("init: not given; say init=DIR or init=ORG/NAME, the model to fine-tune")
-    if follows := launch.given & {"optimizer.total_steps", "optimizer.warmup_steps"}:
+    if follows := launch.given & {"optimizer.total_steps", "optimizer.warmup_steps", "optimizer.warmup_share"}:
         raise UserError(f"{min(follows)}: is computed from the data; set epochs=, or warmup= as a share of the steps")
     saved = on_first_process(run.config_to_resume)
     source = None if saved else open_source(config.init)

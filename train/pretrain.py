@@ -94,6 +94,7 @@ def pretrain_in(run: RunDirectory, launch: Launch, goodput: Goodput) -> int:
     config = with_first_rows(config, data, source, saved)
     if source is not None:
         check_vocabulary(source, data)
+    config = dataclasses.replace(config, optimizer=config.optimizer.settled())
     held_out = data if config.eval_data is None else other_data(config, data)
     record_start(run, launch, config, data.tokenizer, source)
     return train(PretrainingJob(config, run, data, held_out, source), run, goodput)

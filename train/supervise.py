@@ -22,6 +22,7 @@ from train.run.signals import Signals
 from train.run.stopping import (
     EXIT_BUG,
     EXIT_DONE,
+    EXIT_HOPELESS,
     EXIT_HUNG,
     EXIT_INTERRUPTED,
     EXIT_NOT_FINITE,
@@ -36,7 +37,7 @@ Starts a training command, and starts it again when it ends in a way that is wor
 that failed (74), hung (76), killed or crashed by a signal. It waits before each restart, twice as long each time, at
 most five minutes, and gives up after --restarts of them without progress: no new checkpoint in the run= of the command.
 A bug (1) is worth it only after progress. All else would only repeat: done (0), a mistake in the input (2), numbers
-that are not finite (3), Ctrl-C (130).
+that are not finite (3), a hopeless run (5), Ctrl-C (130).
 
 SIGTERM and Ctrl-C go to the command; when it has ended, there is no restart. The exit code is the command's last one,
 128 + N if signal N ended it.
@@ -50,7 +51,7 @@ _WORTH_IT = {
     EXIT_PREEMPTED: "was stopped, or another host was lost",
     EXIT_HUNG: "hung",
 }
-_REPEATS = (EXIT_DONE, EXIT_USER_ERROR, EXIT_NOT_FINITE, EXIT_INTERRUPTED)
+_REPEATS = (EXIT_DONE, EXIT_USER_ERROR, EXIT_NOT_FINITE, EXIT_HOPELESS, EXIT_INTERRUPTED)
 _LONGEST_WAIT = 300.0
 
 

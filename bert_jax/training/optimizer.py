@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple, get_args
 
 import jax
@@ -14,7 +14,7 @@ import optax.contrib
 from bert_jax.config import BertConfig
 from bert_jax.errors import UserError
 from bert_jax.shown import ShownConfig
-from bert_jax.training.schedules import Schedule, warmup_then_constant, warmup_then_polynomial
+from bert_jax.training.schedules import Schedule, warmup_stable_decay, warmup_then_constant, warmup_then_polynomial
 from bert_jax.training.sharding import path_string
 
 EpsPlacement = Literal["outside", "inside", "hat"]
@@ -27,9 +27,13 @@ class OptimizerConfig(ShownConfig):
     name                 "adamw"; "lamb": AdamW's direction with a trust ratio per tensor (arXiv 1904.00962, Alg. 2); or
                          "muon": orthogonal updates for the matrices of layers (`is_hidden_matrix`), AdamW for the rest
     learning_rate        peak of the schedule
-    warmup_steps         steps of linear warm-up
+    warmup_steps         steps of linear warm-up; None: warmup_share of the run
+    warmup_share         share of total_steps to warm up over, without warmup_steps
     total_steps          step at which the decay ends; the training programs compute it
-    schedule             "linear" (`power` must be 1), "polynomial" or "constant" after warm-up
+    schedule             "linear" (`power` must be 1), "polynomial", "constant" after warm-up, or "stable": constant,
+                         then a decay over the last decay_share of the steps
+    decay_share          stable: share of total_steps to decay over
+    decay_shape          stable: "1-sqrt" or "linear"
     power                exponent of the polynomial
     end_learning_rate    learning rate at the end of the decay and after it
     decay_from           "start" (Google, NVIDIA) or "warmup" (transformers): see `schedules.warmup_then_polynomial`
@@ -57,9 +61,12 @@ class OptimizerConfig(ShownConfig):
 
     name: Literal["adamw", "lamb", "muon"] = "adamw"
     learning_rate: float = 1e-4
-    warmup_steps: int = 10_000
+    warmup_steps: int | None = None
+    warmup_share: float = 0.01
     total_steps: int = 1_000_000
-    schedule: Literal["linear", "polynomial", "constant"] = "linear"
+    schedule: Literal["linear", "polynomial", "constant", "stable"] = "linear"
+    decay_share: float = 0.2
+    decay_shape: Literal["1-sqrt", "linear"] = "1-sqrt"
     power: float = 1.0
     end_learning_rate: float = 0.0
     decay_from: Literal["start", "warmup"] = "start"
@@ -92,8 +99,21 @@ class OptimizerConfig(ShownConfig):
             _check(0 < tokens < math.inf, "b2_half_life", tokens, "a number of tokens above 0, or none")
         _check(self.total_steps >= 1, "total_steps", self.total_steps, "at least 1")
         _check(self.first_count in (0, 1), "first_count", self.first_count, "0 or 1")
-        most = math.inf if self.schedule == "constant" else self.total_steps
-        _check(0 <= self.warmup_steps <= most, "warmup_steps", self.warmup_steps, f"from 0 to total_steps={most}")
+        for field in ("warmup_share", "decay_share"):
+            _check(0 <= getattr(self, field) <= 1, field, getattr(self, field), "from 0 to 1")
+        if (steps := self.warmup_steps) is not None:
+            most = math.inf if self.schedule == "constant" else self.total_steps
+            _check(0 <= steps <= most, "warmup_steps", steps, f"from 0 to total_steps={most}")
+            by_share = self.warmup_share == type(self).warmup_share or steps == round(
+                self.warmup_share * self.total_steps
+            )
+            _check(
+                by_share, "warmup_share", self.warmup_share, f"no share with warmup_steps={steps}, or warmup_steps=none"
+            )
+        if self.schedule == "stable":
+            left = self.total_steps - self.warm_up
+            most = "at most what the warm-up leaves of the run"
+            _check(self.decay_steps <= left, "decay_share", self.decay_share, most)
         if self.schedule == "linear":
             _check(self.power == 1, "power", self.power, '1 with schedule="linear" (or schedule="polynomial")')
         if self.trust_norm_bounds is not None:
@@ -101,6 +121,20 @@ class OptimizerConfig(ShownConfig):
             _check(0 <= low <= high, "trust_norm_bounds", self.trust_norm_bounds, "(low, high) with 0 <= low <= high")
         if self.name == "lamb":
             _check(self.decay_applies_to == "old", "decay_applies_to", self.decay_applies_to, '"old" with LAMB')
+
+    @property
+    def warm_up(self) -> int:
+        """Steps of linear warm-up."""
+        return round(self.warmup_share * self.total_steps) if self.warmup_steps is None else self.warmup_steps
+
+    @property
+    def decay_steps(self) -> int:
+        """Steps of the decay of the schedule "stable"."""
+        return round(self.decay_share * self.total_steps)
+
+    def settled(self) -> "OptimizerConfig":
+        """The same with the warm-up in steps, as a run records it."""
+        return replace(self, warmup_steps=self.warm_up)
 
 
 def _check(right: bool, field: str, found: object, expected: str) -> None:
@@ -143,10 +177,20 @@ def make_schedule(config: OptimizerConfig, *, peak: Any = None) -> Schedule:
     """
     peak = config.learning_rate if peak is None else peak
     if config.schedule == "constant":
-        return warmup_then_constant(peak, config.warmup_steps)
+        return warmup_then_constant(peak, config.warm_up)
+    if config.schedule == "stable":
+        return warmup_stable_decay(
+            peak,
+            config.warm_up,
+            config.total_steps,
+            config.decay_steps,
+            end=config.end_learning_rate,
+            shape=config.decay_shape,
+            first_count=config.first_count,
+        )
     return warmup_then_polynomial(
         peak,
-        config.warmup_steps,
+        config.warm_up,
         config.total_steps,
         end=config.end_learning_rate,
         power=config.power,

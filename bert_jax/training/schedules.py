@@ -1,4 +1,4 @@
-"""Learning-rate schedules: warm-up, then a constant or a polynomial decay, in each published convention."""
+"""Learning-rate schedules: warm-up, then a constant, a polynomial decay in each published convention, or a late one."""
 
 from collections.abc import Callable
 from typing import Literal
@@ -59,5 +59,35 @@ def warmup_then_polynomial(
         if warmup == "product":
             return decayed * jnp.minimum(ramp, 1.0)
         return jnp.where(t < warmup_steps, peak * ramp, decayed)
+
+    return schedule
+
+
+def warmup_stable_decay(
+    peak: float | jax.Array,
+    warmup_steps: int,
+    total_steps: int,
+    decay_steps: int,
+    *,
+    end: float = 0.0,
+    shape: Literal["1-sqrt", "linear"] = "1-sqrt",
+    first_count: int = 0,
+) -> Schedule:
+    """A linear warm-up, then `peak`, then a decay to `end` over the last steps (https://arxiv.org/abs/2405.18392).
+
+    With W = warmup_steps, N = total_steps, D = decay_steps and t = step + first_count, where step is 0 at the first
+    update: peak * t / W before W; peak until N - D; then end + (peak - end) * f(p) for p = (t - (N - D)) / D, with
+    f = 1 - sqrt(p) for "1-sqrt" and 1 - p for "linear"; `end` after N. All steps before N - D are those of any other N
+    of as much warm-up, so one run can be decayed at several lengths.
+
+    Returns `step -> float32 scalar` (or of step's shape); step may be traced.
+    """
+    start = total_steps - decay_steps
+
+    def schedule(step: jax.typing.ArrayLike) -> jax.Array:
+        t = first_count + jnp.asarray(step, jnp.float32)
+        progress = jnp.clip((t - start) / max(decay_steps, 1), 0.0, 1.0)
+        decayed = (peak - end) * (1 - (jnp.sqrt(progress) if shape == "1-sqrt" else progress)) + end
+        return jnp.where(t < warmup_steps, peak * t / max(warmup_steps, 1), decayed)
 
     return schedule

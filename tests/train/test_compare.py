@@ -132,6 +132,19 @@ def test_the_same_data_in_two_places_is_the_same(tmp_path: Path):
     assert differences([read_run(run) for run in runs]) == []
 
 
+def test_runs_evaluated_with_different_masks_say_so(tmp_path: Path):
+    configs = [{"eval_masking": None}, {"eval_masking": {"probability": 0.4}}, {"masking": None, "seed": 3}]
+    rows = [{"kind": "eval", "step": 10, "mlm_loss": 5.0}]
+    runs = [
+        write_run(tmp_path / str(number), {"phases": [[64, 8, 30]], "data": "d"} | config, rows)
+        for number, config in enumerate(configs)
+    ]
+    (line,) = differences([read_run(run) for run in runs])
+    assert line.startswith("the runs are evaluated with different masks, so their losses do not compare")
+    assert "eval_masking={'probability': 0.4}" in line and "as in training, masking=None, seed=3" in line
+    assert differences([read_run(run) for run in runs[:1] * 2]) == []
+
+
 def test_a_mistake_is_one_line_and_no_picture(short: str, tmp_path: Path, capsys):
     tuned = fine_tuning(tmp_path / "rte", "rte", [0.5])
     old = write_run(tmp_path / "old", {"phases": [[64, 8, 30]]}, [{"kind": "train", "step": 1, "mlm_loss": 1.0}])

@@ -87,13 +87,31 @@ def test_constant_schedule_warms_up_and_stays():
     np.testing.assert_allclose(found, [0, 0.125, 0.5, 0.5, 0.5])
 
 
+@pytest.mark.parametrize(("shape", "first_count", "end"), [("1-sqrt", 0, 0.0), ("linear", 1, 0.1)])
+def test_a_stable_rate_decays_at_the_end_by_its_closed_form(shape, first_count, end):
+    fields = {"warmup_share": 0.05, "total_steps": 40, "decay_share": 0.25, "first_count": first_count}
+    found = rates(range(45), learning_rate=0.5, schedule="stable", decay_shape=shape, end_learning_rate=end, **fields)
+    t = np.arange(45, dtype=np.float64) + first_count
+    p = np.clip((t - 30) / 10, 0, 1)
+    expected = end + (0.5 - end) * (1 - np.sqrt(p) if shape == "1-sqrt" else 1 - p)
+    np.testing.assert_allclose(found, np.where(t < 2, 0.5 * t / 2, expected), rtol=1e-6)
+
+
+def test_a_longer_stable_run_has_the_same_rates_until_the_shorter_one_decays():
+    short, long = (
+        rates(range(90), learning_rate=1.0, schedule="stable", warmup_steps=10, total_steps=total, decay_share=0.1)
+        for total in (100, 400)
+    )
+    np.testing.assert_array_equal(short, long)
+
+
 def test_warmup_of_the_whole_run_is_finite_in_both_conventions():
     for decay_from in ("start", "warmup"):
         found = rates(range(6), learning_rate=1.0, warmup_steps=4, total_steps=4, decay_from=decay_from)
         np.testing.assert_allclose(found, [0, 0.25, 0.5, 0.75, 0, 0])
 
 
-@pytest.mark.parametrize("schedule", ["linear", "constant"])
+@pytest.mark.parametrize("schedule", ["linear", "constant", "stable"])
 def test_schedule_takes_traced_steps(schedule):
     config = OptimizerConfig(warmup_steps=3, total_steps=10, schedule=schedule)
     steps = jnp.arange(12, dtype=jnp.int32)
@@ -342,10 +360,15 @@ def test_update_without_step_says_what_is_missing():
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"name": "adam"}, "optimizer.name is 'adam'; expected one of adamw, lamb"),
+        ({"name": "adam"}, "optimizer.name is 'adam'; expected one of adamw, lamb, muon"),
         ({"decay_from": "end"}, "optimizer.decay_from is 'end'; expected one of start, warmup"),
         ({"learning_rate": -1.0}, "optimizer.learning_rate is -1.0; expected a finite number >= 0"),
         ({"b2": 1.0}, r"optimizer.b2 is 1.0; expected in \[0, 1\)"),
+        ({"warmup_share": 1.5}, "optimizer.warmup_share is 1.5; expected from 0 to 1"),
+        (
+            {"schedule": "stable", "warmup_share": 0.9, "decay_share": 0.2},
+            "optimizer.decay_share is 0.2; expected at most what the warm-up leaves of the run",
+        ),
         ({"warmup_steps": 11, "total_steps": 10}, "optimizer.warmup_steps is 11; expected from 0 to total_steps=10"),
         ({"power": 2.0}, "optimizer.power is 2.0; expected 1 with schedule"),
         ({"name": "lamb", "decay_applies_to": "updated"}, "optimizer.decay_applies_to"),

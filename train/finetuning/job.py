@@ -31,6 +31,7 @@ from train.run.config import to_json
 from train.run.directory import RunDirectory
 from train.run.job import Log, ModelJob, prefetched_batches
 from train.run.launch import place_on_mesh
+from train.run.stopping import EXIT_DONE
 
 
 class FinetuningJob(ModelJob):
@@ -92,7 +93,7 @@ class FinetuningJob(ModelJob):
             "evaluations": {split.name: len(split.examples) for split in task.evaluations},
             "tests": {split.name: len(split.examples) for split in task.tests},
             "total_steps": config.total_steps,
-            "warmup_steps": config.optimizer.warmup_steps,
+            "warmup_steps": config.optimizer.warm_up,
             "batches an epoch, by length": {str(length): lengths[length] for length in sorted(lengths)},
             "metric": task.metric,
         }
@@ -105,7 +106,7 @@ class FinetuningJob(ModelJob):
         source = MeshBatches(planned, config.batch, batch_shardings(self.mesh))
         yield from prefetched_batches(source, step, config.total_steps)
 
-    def evaluate(self, state: TrainState, step: int, log: Log) -> bool:
+    def evaluate(self, state: TrainState, step: int, log: Log) -> int | None:
         """Logs the scores of each labelled file, and exports the model if it is the best so far.
 
         The scores of all files but the first have the file's name as a prefix; `baseline_NAME` is the baseline of the
@@ -123,7 +124,7 @@ class FinetuningJob(ModelJob):
         log.record("eval", step, found | baselines | {"best": is_best})  # before the export: its card has the scores
         if is_best:
             self.best.put(to_host(state.params), step, log)
-        return self._is_over()
+        return EXIT_DONE if self._is_over() else None
 
     def _is_over(self) -> bool:
         """Whether the last `early_stop` evaluations brought no better score."""

@@ -135,7 +135,7 @@ class SweepJob:
         """bool [R]: which runs have at least `max_skipped_in_a_row` non-finite steps in a row."""
         return np.asarray(skipped_in_a_row) >= self.config.max_skipped_in_a_row
 
-    def evaluate(self, state: TrainState, step: int, log: Log) -> bool:
+    def evaluate(self, state: TrainState, step: int, log: Log) -> None:
         """Logs the runs' scores on the first labelled file, adds them to runs.jsonl, and exports the best model so far.
 
         The log also has the baseline of the score, and `best`: whether one of these models is the best so far.
@@ -162,7 +162,6 @@ class SweepJob:
             except OSError as error:  # the next evaluation writes all rows again
                 log.say(f"runs.jsonl was not written: {error}")
         self.keep_best(state.params, step, self._history, log)
-        return False
 
     def _baseline(self) -> float | None:
         found = self._task.baseline_scores(self._task.evaluations[0]).get(self._task.metric, math.nan)

@@ -21,6 +21,7 @@ from bert_jax.training.checkpoint.checkpoints import on_first_process
 from bert_jax.training.optimizer import make_optimizer, make_schedule
 from bert_jax.training.sharding import MeshBatches, batch_pieces, batch_shardings, check_sizes, make_mesh, to_host
 from bert_jax.training.step import TrainState, compile_eval_step, init_state
+from train.pretraining.hopeless import why_hopeless
 from train.pretraining.mixture import MixedData, mixed_scores, parts_to_evaluate, told
 from train.pretraining.packing import packing_told
 from train.pretraining.recipe import Phase, PretrainConfig
@@ -29,6 +30,7 @@ from train.pretraining.start import first_state, objective_of, pretraining_of
 from train.run.config import to_json
 from train.run.directory import RunDirectory
 from train.run.job import Batch, Log, Metrics, ModelJob, prefetched_batches
+from train.run.stopping import EXIT_HOPELESS
 
 
 class HeldOutBatches:
@@ -152,6 +154,7 @@ class PretrainingJob(ModelJob):
         super().__init__(config, mesh, model, objective, tx, schedule)
         self.rollbacks = config.rollbacks
         self._run, self._data, self._source = run, data, source
+        self._lowest: dict[int, float] = {}  # length -> lowest held-out loss
         self._eval_step = compile_eval_step(model, mesh=mesh, pretraining=pretraining_of(config, mesh))
         self._unigram = None if data.unigram_counts is None else Unigram.of(data.unigram_counts)
         self._held_out_of = cache(
@@ -212,7 +215,10 @@ class PretrainingJob(ModelJob):
         found = super().summarise(rows)
         return {name: v for name, v in found.items() if self._data.objective != "none" or not name.startswith("nsp_")}
 
-    def evaluate(self, state: TrainState, step: int, log: Log) -> bool:
+    def resume(self, facts: dict[str, Any]) -> None:
+        self._lowest = {int(length): loss for length, loss in facts.get("lowest_losses", {}).items()}
+
+    def evaluate(self, state: TrainState, step: int, log: Log) -> int | None:
         _, phase = self.config.phase_at(step - 1)
         scores = [
             (name, share, evaluate(self._eval_step, state.params, batches, self._unigram))
@@ -220,12 +226,19 @@ class PretrainingJob(ModelJob):
         ]
         if found := mixed_scores(scores):
             log.record("eval", step, found)
-        return False
+            lowest = self._lowest[phase.length] = min(found["mlm_loss"], self._lowest.get(phase.length, math.inf))
+            if self.config.gives_up_at(step):
+                why = why_hopeless(found["mlm_loss"], lowest, found.get("unigram_loss"))
+                if why is not None:
+                    log.say(f"hopeless after {self.config.tokens_before(step):,} tokens: {why}")
+                    return EXIT_HOPELESS
+        return None
 
     def facts(self) -> dict[str, Any]:
         phases = self.config.phases
         return {
             "config": to_json(self.config),
+            "lowest_losses": {str(length): loss for length, loss in self._lowest.items()},
             "data": self._data.fingerprint,
             "data_digest": self._data.digest,
             "data_shares": self._data.shares if isinstance(self._data, MixedData) else [(1.0,)] * len(phases),

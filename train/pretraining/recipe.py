@@ -112,6 +112,8 @@ class PretrainConfig(ShownConfig):
     max_skipped_in_a_row  non-finite steps after which the run stops with exit code 3
     max_failed_saves      failed saves in a row after which the run stops with exit code 74
     budgets               seconds after which a phase of the run counts as hanging
+    hopeless_after        end the run with exit code 5 at an evaluation after so many tokens if its loss is that of the
+                          token frequencies, or 1 nat above the run's lowest; None: never
     rollbacks             how often it goes back to its last good checkpoint instead and passes over the batches since
     export_at_end         write the model to export/ at the end, for transformers and the verbs
     track                 also send the metrics to Weights & Biases ("wandb") or MLflow ("mlflow")
@@ -122,6 +124,7 @@ class PretrainConfig(ShownConfig):
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     phases: tuple[Phase, ...] = (Phase(128, 256, 900_000), Phase(512, 256, 100_000))
     masking: MaskingConfig | None = None  # None: as the data was prepared
+    eval_masking: MaskingConfig | None = None  # of held-out text; None: 15 % of the tokens, in the paper's way
     mesh: MeshConfig = field(default_factory=MeshConfig)
     tokens_per_device: int | None = None
     accumulation: int | None = None
@@ -151,6 +154,7 @@ class PretrainConfig(ShownConfig):
     keep: int = 3
     max_skipped_in_a_row: int = 20
     max_failed_saves: int = 5
+    hopeless_after: int | None = None
     budgets: Budgets = field(default_factory=Budgets)
     rollbacks: int = 0
     export_at_end: bool = True
@@ -190,6 +194,8 @@ class PretrainConfig(ShownConfig):
         ):
             if getattr(self, name) < 1:
                 raise UserError(f"{name}: found {getattr(self, name)}; at least 1")
+        if self.hopeless_after is not None and self.hopeless_after < 1:
+            raise UserError(f"hopeless_after: found {self.hopeless_after}; expected at least 1 token, or none")
         if self.rollbacks < 0:
             raise UserError(f"rollbacks: found {self.rollbacks}; at least 0")
         packed = tuple((int(length), float(examples)) for length, examples in self.packed)
@@ -254,6 +260,15 @@ class PretrainConfig(ShownConfig):
     def batches(self) -> tuple[tuple[int, int], ...]:
         """(steps, positions of a batch) of each phase."""
         return tuple((phase.steps, phase.batch * phase.length) for phase in self.phases_in_rows)
+
+    def tokens_before(self, step: int) -> int:
+        """Positions of the first `step` batches."""
+        return sum(rows * length for length, rows in rows_used(self.phases_in_rows, step=step).items())
+
+    def gives_up_at(self, step: int) -> bool:
+        """Whether an evaluation after `step` steps, which are not all, may end the run as hopeless."""
+        after = self.hopeless_after
+        return after is not None and step < self.total_steps and self.tokens_before(step) >= after
 
     def is_packed(self, length: int) -> bool:
         """Whether training examples of a length share rows."""

@@ -1,5 +1,6 @@
 """Where a pretraining run's batches come from: a prepared directory, or random tokens for trying a config out."""
 
+from dataclasses import replace
 from functools import cached_property
 
 import numpy as np
@@ -142,11 +143,17 @@ class PreparedData:
     def evaluation_batches(
         self, config: PretrainConfig, phase: Phase
     ) -> tuple[Batches | PackedBatches | MixedBatches, int] | None:
-        """Batches in the order of the index, and how many to evaluate; None if nothing was held out."""
+        """Batches in the order of the index, and how many to evaluate; None if nothing was held out.
+
+        Their masks depend on the data and `eval_masking` alone, so that runs with other seeds or training masks have
+        the same ones. Static masks stay as they were prepared.
+        """
         examples = self.examples(phase.length, self.evaluation_split)
         if examples == 0:
             return None
-        batches = self.batches(config, phase, self.evaluation_split, shuffle=False)
+        masking = config.eval_masking or (None if self.manifest["recipe"] == "google" else MaskingConfig())
+        of_data = replace(config, masking=masking, seed=0)
+        batches = self.batches(of_data, phase, self.evaluation_split, shuffle=False)
         return batches, min(config.eval_batches, -(-examples // phase.batch))
 
 
@@ -165,7 +172,7 @@ class RandomData:
         return 0
 
     def evaluation_batches(self, config: PretrainConfig, phase: Phase) -> tuple[RandomBatches, int]:
-        return self.batches(config, phase), config.eval_batches
+        return self.batches(replace(config, masking=config.eval_masking), phase), config.eval_batches
 
     def batches(self, config: PretrainConfig, phase: Phase, *, first_row: int = 0) -> RandomBatches:
         masking = config.masking or MaskingConfig()

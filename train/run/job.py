@@ -70,8 +70,8 @@ class Job(Protocol):
         """The reason to stop the run as failed, given the metrics of step number `step`; None to continue."""
         ...
 
-    def evaluate(self, state: TrainState, step: int, log: Log) -> bool:
-        """Logs the scores after `step` steps and keeps the best model; returns True to end the training early."""
+    def evaluate(self, state: TrainState, step: int, log: Log) -> int | None:
+        """Logs the scores after `step` steps and keeps the best model; returns the exit code to end early, or None."""
         ...
 
     def facts(self) -> dict[str, Any]:

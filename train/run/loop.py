@@ -70,7 +70,9 @@ class _Training:
                     return self._not_finite(why, self._meter.step - skipped, self._meter.step)
 
                 with self._meter.pause():
-                    over = (evaluates and self._evaluate()) or last
+                    ended = self._evaluate() if evaluates else None
+                    self._code = self._code or ended or EXIT_DONE
+                    over = ended is not None or last
                     if due or over or stops:
                         why = self._save(at_the_end=over or stops, extra=not (due or over))
                 if why:
@@ -140,12 +142,12 @@ class _Training:
             self._log.record("train", meter.step, meter.summary(config.total_steps, self._job.summarise))
         return self._job.why_stop(meter.newest, meter.step)
 
-    def _evaluate(self) -> bool:
-        """Whether the training ends early."""
+    def _evaluate(self) -> int | None:
+        """The exit code to end the training with; None to continue."""
         with self._phases("evaluation"):
-            over = self._job.evaluate(self._state, self._step, self._log)
+            ended = self._job.evaluate(self._state, self._step, self._log)
             self._log.draw()
-            return over
+            return ended
 
     def _save_is_due(self) -> bool:
         """Whether to save after this step, stopped or not. Every process must call this after every step."""

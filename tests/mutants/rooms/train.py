@@ -267,6 +267,36 @@ MUTANTS: tuple[Mutant, ...] = (
         (f"{OF_RECIPE}::test_a_number_that_is_not_finite_is_refused",),
     ),
     Mutant(
+        "train/pretraining/source.py",
+        "replace(config, masking=masking, seed=0)",
+        "replace(config, seed=0)",
+        "held-out text is masked as the training text",
+        (f"{OF_RUNS}::test_held_out_masks_are_those_of_the_data_whatever_the_training_masks",),
+    ),
+    Mutant(
+        "train/pretraining/source.py",
+        "replace(config, masking=masking, seed=0)",
+        "replace(config, masking=masking)",
+        "held-out masks follow the seed of the run",
+        (f"{OF_RUNS}::test_held_out_masks_are_those_of_the_data_whatever_the_training_masks",),
+    ),
+    Mutant(
+        "train/pretraining/hopeless.py",
+        "loss > unigram - ON_THE_LINE",
+        "loss > unigram + ON_THE_LINE",
+        "a run on the unigram line is not given up",
+        ("tests/train/pretraining/test_evaluation.py::test_what_is_hopeless",),
+    ),
+    Mutant(
+        "train/pretraining/recipe.py",
+        "and step < self.total_steps and self.tokens_before(step) >= after",
+        "and step < self.total_steps",
+        "a run is given up before it has had its tokens",
+        (
+            "tests/train/pretraining/test_evaluation.py::test_a_run_is_given_up_only_after_so_many_tokens_and_never_at_its_end",
+        ),
+    ),
+    Mutant(
         JOB,
         "total[name] = total.get(name, 0.0) + float(value)",
         "total[name] = float(value)",

@@ -39,6 +39,20 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         SCHEDULES,
+        "jnp.clip((t - start) / max(decay_steps, 1), 0.0, 1.0)",
+        "jnp.clip((t - start) / max(total_steps, 1), 0.0, 1.0)",
+        "a stable rate does not reach its end",
+        (f"{OF_OPTIMIZER}::test_a_stable_rate_decays_at_the_end_by_its_closed_form",),
+    ),
+    Mutant(
+        OPTIMIZER,
+        "round(self.warmup_share * self.total_steps) if self.warmup_steps is None",
+        "10_000 if self.warmup_steps is None",
+        "the default warm-up is longer than a short run",
+        ("tests/train/pretraining/test_recipe.py::test_the_default_warm_up_is_a_share_of_any_run",),
+    ),
+    Mutant(
+        SCHEDULES,
         "t = jnp.asarray(step, jnp.float32) + first_count",
         "t = jnp.asarray(step, jnp.float32) + 1",
         "the first update has a rate where it should have none",

@@ -1,5 +1,6 @@
 """The pretraining program end to end on a small corpus: train, stop, resume to the bit, evaluate, export, refuse."""
 
+import dataclasses
 import json
 import signal
 import subprocess
@@ -13,6 +14,7 @@ import numpy as np
 import pytest
 
 from bert_jax.config import BertConfig
+from bert_jax.data.pretraining.masking import MaskingConfig
 from bert_jax.errors import UserError
 from bert_jax.training.checkpoint.checkpoints import Checkpoints
 from bert_jax.training.optimizer import OptimizerConfig
@@ -25,7 +27,7 @@ from train.pretraining.source import PreparedData
 from train.pretraining.start import with_model_for
 from train.run import stopping
 from train.run.directory import RunDirectory
-from train.run.stopping import EXIT_DONE, EXIT_INTERRUPTED, EXIT_NOT_FINITE, EXIT_PREEMPTED
+from train.run.stopping import EXIT_DONE, EXIT_HOPELESS, EXIT_INTERRUPTED, EXIT_NOT_FINITE, EXIT_PREEMPTED
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -82,6 +84,27 @@ def test_an_epoch_over_three_phases_resumes_and_four_processes_holds_every_examp
     missing = Counter(originals(in_order)) - seen
     assert seen.total() == count - rest % 4
     assert missing.total() == rest % 4 and not seen - Counter(originals(in_order))
+
+
+def test_held_out_masks_are_those_of_the_data_whatever_the_training_masks(data: str):
+    source = PreparedData(data)
+    optimizer = OptimizerConfig(warmup_steps=2)
+    config = PretrainConfig(optimizer=optimizer, phases=(Phase(32, 8, 5),), model=BertConfig.preset("tiny"))
+
+    def held_out(**changes) -> dict[str, np.ndarray]:
+        found = source.evaluation_batches(dataclasses.replace(config, **changes), config.phases[0])
+        assert found
+        return found[0].batch(0)
+
+    first = held_out()
+    for changes in ({"seed": 3}, {"masking": MaskingConfig(probability=0.4)}, {"masking": MaskingConfig("roberta")}):
+        for name, array in held_out(**changes).items():
+            np.testing.assert_array_equal(array, first[name], err_msg=f"{name}, {changes}")
+    lengths = first["attention_mask"].sum(axis=1)
+    expected = [max(1, round(0.15 * length)) for length in lengths.tolist()]  # create_pretraining_data.py
+    np.testing.assert_array_equal(first["mlm_weights"].sum(axis=1), expected)
+    asked = held_out(eval_masking=MaskingConfig(probability=0.4))["mlm_weights"].sum(axis=1)
+    np.testing.assert_array_equal(asked, [max(1, round(0.4 * length)) for length in lengths.tolist()])
 
 
 def batches_of(config: PretrainConfig, data: str, length: int) -> np.ndarray:
@@ -186,6 +209,8 @@ def test_three_resumes_equal_never_having_stopped(recipe: str, data: str, straig
 OWN_WAYS = [
     "optimizer.name=muon",
     "optimizer.b2_half_life=900",
+    "optimizer.schedule=stable",
+    "optimizer.decay_share=0.5",
     "start.range=width",
 ]
 
@@ -205,6 +230,22 @@ def test_a_run_in_ways_of_our_own_resumes_to_the_bit_in_each_phase(recipe: str, 
     assert step == 12
     for a, b in zip(ours, theirs, strict=True):
         np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.slow
+def test_a_hopeless_run_ends_with_its_own_code_and_goes_on_if_asked(recipe: str, data: str, tmp_path: Path, capsys):
+    run = tmp_path / "stuck"
+    words = [recipe, f"data={data}", f"run={run}", "optimizer.learning_rate=0"]
+    assert pretrain.main([*words, "eval_every=2", "hopeless_after=1000"]) == EXIT_HOPELESS
+    assert [row["step"] for row in records(run, "eval")] == [2, 4]  # of 8 rows of 32 tokens
+    assert "hopeless after 1,024 tokens: the held-out loss is" in capsys.readouterr().err
+    assert not (run / "export").exists()
+    with Checkpoints(run / "checkpoints") as checkpoints:
+        assert checkpoints.steps() == [3, 4]
+        lowest = checkpoints.manifest(4).metadata["lowest_losses"]
+    assert lowest == {"32": min(row["mlm_loss"] for row in records(run, "eval"))}
+    assert pretrain.main([*words, "eval_every=2", "hopeless_after=none"]) == EXIT_DONE
+    assert [row["step"] for row in records(run, "eval")] == [2, 4, 6, 8, 10, 12]
 
 
 @pytest.mark.slow

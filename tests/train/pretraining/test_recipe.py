@@ -91,8 +91,18 @@ def test_overrides_are_checked_together_whatever_their_order(order):
     config = override(PretrainConfig(), dict(words[::order]))
     assert config.phases == (Phase(64, 8, 10), Phase(128, 4, 5))
     assert (config.optimizer.total_steps, config.optimizer.warmup_steps) == (15, 3)
-    with pytest.raises(UserError, match=r"optimizer\.warmup_steps is 10000"):
-        override(PretrainConfig(), {"phases": "((64, 8, 10),)"})
+
+
+def test_the_default_warm_up_is_a_share_of_any_run():
+    assert PretrainConfig().optimizer.warm_up == 10_000  # Google's, of its million steps
+    assert override(PretrainConfig(), {"phases": "((64, 8, 10),)"}).optimizer.warm_up == 0
+    shares = {"phases": "((64, 8, 200), (128, 8, 50))", "optimizer.warmup_share": "0.1"}
+    config = override(PretrainConfig(), shares)
+    assert config.optimizer.warm_up == config.optimizer.settled().warmup_steps == 25
+    with pytest.raises(UserError, match=r"warmup_share is 0.1; expected .* warmup_steps=none") as error:
+        override(PretrainConfig(optimizer=SHORT), shares)
+    assert "\n" not in str(error.value)
+    assert override(PretrainConfig(optimizer=SHORT), shares | {"optimizer.warmup_steps": "none"}) == config
 
 
 def test_json_holds_every_field_and_tells_configs_apart():

@@ -18,6 +18,7 @@ SHOWN_BY = {
     1: "tests/train/run/test_exit_codes.py::test_a_program_ends_with_the_code_of_its_row",
     2: "tests/train/run/test_exit_codes.py::test_a_program_ends_with_the_code_of_its_row",
     3: "tests/train/run/test_endings.py::test_numbers_that_go_bad_end_a_run_with_3",
+    5: "tests/train/pretraining/test_pretrain.py::test_a_hopeless_run_ends_with_its_own_code_and_goes_on_if_asked",
     74: "tests/train/run/test_endings.py::test_a_run_that_cannot_save_ends_with_74",
     75: "tests/train/pretraining/test_pretrain.py::test_a_signal_saves_and_the_same_command_goes_on",
     76: "tests/train/run/test_endings.py::test_a_run_whose_disk_never_answers_says_so_and_ends_with_76",
