@@ -131,6 +131,7 @@ def _cost_of_int8(folder: Path, texts: list[str], task: tuple[str, Path] | None)
         say("what int8 costs was not measured; name texts with --texts FILE, or a task of GLUE with --score TASK=FILE")
         return {}
     config, tokenizer = load_config(folder), load_tokenizer(folder)
+    assert tokenizer is not None  # `run` has asked
     pooling = pooling_of(folder) or "mean"
     longest = longest_text(config, tokenizer)
     whole, small = (
