@@ -78,7 +78,8 @@ def _evaluate_blimp(arguments: argparse.Namespace) -> None:
     from bert_jax.evaluation.blimp import evaluate, table
     from bert_jax.inference.tasks.likelihood import Likelihood
 
-    arguments.dtype = arguments.dtype or "float32"  # a published score does not depend on the machine
+    # A published score does not depend on the machine.
+    arguments.dtype = arguments.dtype or "float32"
     predict = Likelihood(arguments.source, **running(arguments))
     progress = _progress if sys.stderr.isatty() else lambda done, of: None
     found = evaluate(predict, sets, within_word_l2r=arguments.within_word, progress=progress)

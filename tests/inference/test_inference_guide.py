@@ -25,7 +25,7 @@ def test_the_guide_runs_as_written(folder, tmp_path, monkeypatch, capsys):
     (tmp_path / "questions.txt").write_text("hello\n")
     monkeypatch.chdir(tmp_path)
     blocks = blocks_of("docs/inference.md")
-    assert [block.language for block in blocks] == ["python", "python", "python", "sh", "sh", "python"]
+    assert [block.language for block in blocks] == ["python", "python", "python", "sh", "sh", "python", "python"]
     names = run_blocks(blocks)
     np.testing.assert_allclose(np.load("texts.npy")[[0, 1]], names["vectors"][[0, 2]], atol=1e-5)
     np.testing.assert_array_equal(np.load("vectors.npy"), np.load("texts.npy"))
