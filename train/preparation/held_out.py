@@ -12,8 +12,8 @@ from train.preparation.options import HELD_OUT, PrepareOptions
 
 Split = Literal["train", "held-out"]
 
-# A corpus whose documents are as many has enough of them in the default share, whatever their length.
-_ENOUGH_DOCUMENTS = 50
+ENOUGH_DOCUMENTS = math.ceil(50 / HELD_OUT)
+"""A corpus with so many has enough documents in the default share, 50, whatever their length."""
 # 500 masked tokens at 15 %, of 5 characters each.
 _ENOUGH_CHARS = 500 / 0.15 * 5
 # Fewer whole documents than this hold nothing out: one of them may be most of the text.
@@ -39,7 +39,7 @@ def measured(text: str) -> tuple[int, int]:
 
 def is_enough(documents: int) -> bool:
     """Whether a corpus has so many documents that the default share holds enough of them out, whatever they are."""
-    return documents * HELD_OUT >= _ENOUGH_DOCUMENTS
+    return documents >= ENOUGH_DOCUMENTS
 
 
 def with_held_out(options: PrepareOptions, documents: Iterable[tuple[int, int]]) -> PrepareOptions:

@@ -1,5 +1,6 @@
 """The stages of preparing text: each is a function that a runner maps over units, shards or files; each resumes."""
 
+import math
 import shutil
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -19,7 +20,7 @@ from bert_jax.data.tokenizer.google import GoogleTokenizer
 from bert_jax.data.tokenizer.tokenizer import MUCH_TEXT, Tokenizer
 from bert_jax.data.vocabulary import add_counts, learn_vocabulary
 from bert_jax.errors import UserError
-from train.preparation.held_out import is_enough, with_held_out
+from train.preparation.held_out import ENOUGH_DOCUMENTS, is_enough, with_held_out
 from train.preparation.jobs import (
     Failed,
     IndexJob,
@@ -121,14 +122,18 @@ def choose_held_out(
 ) -> PrepareOptions | None:
     """The options with the default of `held_out` for this text; None if it depends on a file that cannot be read.
 
-    It is known after a few units of a text that has many documents; otherwise all units are read.
+    It is known after a few units of a text that has many documents; otherwise all units are read. At most 1, 16, 256,
+    ... are read at once, and no more than probably have the documents that are missing.
     """
     found: list[tuple[int, int]] = []
+    read = 0
     failed = Failed({})
     todo = iter(units)
     with ProgressReport("counting documents", total=total_bytes(units), unit="MB", scale=1e6) as report:
         for number in count():
-            some = list(islice(todo, 16**number))
+            likely = math.ceil(1.2 * read * (ENOUGH_DOCUMENTS - len(found)) / len(found)) if found else len(units)
+            some = list(islice(todo, max(1, min(16**number, likely))))
+            read += len(some)
             for unit, result in over_units(options, some, runner, f"{_JOBS}:measure_documents"):
                 failed.messages.update(result.messages) if isinstance(result, Failed) else found.extend(result)
                 report.advance(unit.bytes)

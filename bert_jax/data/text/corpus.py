@@ -123,14 +123,15 @@ def _lines(
 def _pieces(lines: Iterable[str], max_chars: int) -> Iterator[str]:
     """The lines that are not blank as one text, or as several texts of at most `max_chars`."""
     piece, length = [], 0
-    for line in itertools.chain.from_iterable(_cut_line(whole, max_chars) for whole in lines):
-        if not line.strip():
-            continue
-        if piece and length + len(line) > max_chars:
-            yield "\n".join(piece)
-            piece, length = [], 0
-        piece.append(line)
-        length += len(line) + 1
+    for whole in lines:
+        for line in (whole,) if len(whole) <= max_chars else _cut_line(whole, max_chars):
+            if not line or line.isspace():
+                continue
+            if piece and length + len(line) > max_chars:
+                yield "\n".join(piece)
+                piece, length = [], 0
+            piece.append(line)
+            length += len(line) + 1
     if piece:
         yield "\n".join(piece)
 
@@ -283,7 +284,7 @@ def split_sentences(text: str, language: str = "en") -> list[str]:
     for line in text.split("\n"):
         line = line.strip()
         if line:
-            sentences += (piece for part in _split_line(line, segment) if (piece := part.strip()))
+            sentences += [piece for part in _split_line(line, segment) if (piece := part.strip())]
     return sentences
 
 
@@ -299,17 +300,23 @@ def with_leading_spaces(text: str, sentences: Iterable[str]) -> Iterator[str]:
         end = start + len(sentence)
 
 
-def _split_line(line: str, segment: Callable[[str], Iterable[str]]) -> Iterator[str]:
+def _split_line(line: str, segment: Callable[[str], Iterable[str]]) -> list[str]:
     """Split the line in windows: a window's last sentence may be incomplete, so it starts the next window."""
+    found: list[str] = []
     start = 0
     while start < len(line):
-        spaced = line.count(" ", start, start + _SPACED_WINDOW) > _SPACED * min(_SPACED_WINDOW, len(line) - start)
-        window = line[start : start + (_SPACED_WINDOW if spaced else _WINDOW)]
+        window = line[start:] if len(line) <= _WINDOW else _window(line, start)
         pieces = list(segment(window))
         if start + len(window) < len(line):
             pieces = pieces[:-1] or [_cut(window)]
-        yield from pieces
+        found += pieces
         start += sum(map(len, pieces))
+    return found
+
+
+def _window(line: str, start: int) -> str:
+    spaced = line.count(" ", start, start + _SPACED_WINDOW) > _SPACED * min(_SPACED_WINDOW, len(line) - start)
+    return line[start : start + (_SPACED_WINDOW if spaced else _WINDOW)]
 
 
 def _cut(window: str) -> str:

@@ -1,6 +1,7 @@
 """What is held out of few documents, and that data made before stays accepted."""
 
 import json
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,8 @@ from bert_jax.files import write_json
 from tests.train.preparation.test_prepare import VOCABULARY, documents_of, make_documents
 from train.preparation.held_out import in_splits, measured, with_held_out
 from train.preparation.show import print_report
+from train.preparation.stages import Failures, choose_held_out
+from train.preparation.units import Unit
 from train.prepare import PrepareOptions, prepare
 
 
@@ -89,3 +92,22 @@ def test_the_same_command_accepts_data_that_was_made_with_an_earlier_default(opt
     write_json(unfinished / "unfinished.json", {"options": made, "vocabulary": {}})
     again = prepare(PrepareOptions(**options | {"output": unfinished}))
     assert json.loads(json.dumps(again["splits"])) == manifest["splits"]
+
+
+@pytest.mark.parametrize(("documents_of_a_unit", "read"), [(20_000, 1), (4_000, 3), (600, 21), (3, 100)])
+def test_the_share_is_known_after_about_as_many_units_as_have_enough_documents(
+    options, documents_of_a_unit: int, read: int
+):
+    """10,000 documents hold 50 out by default. What is read beyond them is a fifth at most, and one unit."""
+    done: list[object] = []
+
+    class Measured:
+        def map(self, function: str, jobs: Iterable[object]) -> Iterator[list[tuple[int, int]]]:
+            for job in jobs:
+                done.append(job)
+                yield [(len(done) << 40, 1_000)] * documents_of_a_unit
+
+    units = [Unit((), str(number), 1) for number in range(100)]
+    chosen = choose_held_out(PrepareOptions(**options), units, Measured(), Failures())
+    assert chosen is not None and len(done) <= read
+    assert documents_of_a_unit * len(done) >= 10_000 or len(done) == len(units)
