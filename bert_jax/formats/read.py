@@ -248,7 +248,8 @@ def _part(path: str) -> str:
     return f"{first}/{rest[0]}" if first == "bert" and rest else first
 
 
-_PIECE = 32 << 20  # large enough for huge pages: first touching small pages costs more time than reading the file
+_PIECE = 32 << 20
+_HUGE = 2 << 20  # pieces begin at a huge page: first touching small pages costs more time than reading the file
 _ALIGNMENT = 64  # bytes; XLA copies arrays that are less aligned
 
 
@@ -269,9 +270,9 @@ class Arena:
         size = math.prod(shape) * 4
         start = self._used + -(self._piece.ctypes.data + self._used) % _ALIGNMENT
         if start + size > self._piece.size:
-            padding = _ALIGNMENT * (_PIECE // 1024)  # for the bytes that small arrays lose to alignment
-            self._piece = np.empty(max(size, min(_PIECE, self._left)) + padding, np.uint8)
-            start = -self._piece.ctypes.data % _ALIGNMENT
+            # What is beyond the arrays is never touched, so it takes no memory.
+            self._piece = np.empty(max(size, min(_PIECE, self._left)) + 2 * _HUGE, np.uint8)
+            start = -self._piece.ctypes.data % _HUGE
         self._used = start + size
         self._left -= size
         return self._piece[start : start + size].view(np.float32).reshape(shape)

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bert_jax.errors import UserError, quoted
-from bert_jax.formats.stored import FileBytes, Stored, copy_rows
+from bert_jax.formats.stored import FileBytes, Stored
 from bert_jax.tree import sha256_of_arrays, sum_label
 
 LARGEST_HEADER = 1 << 24
@@ -134,7 +134,10 @@ STEP = "bert_jax.step"
 """Metadata key of the training step of the tensors."""
 
 _STORED_DTYPES = {name: stored for stored, name in NUMPY_DTYPES.items()}
-_SCRATCH = 1 << 18  # bytes to read at a time when rows have to be moved; few enough to stay in the processor's cache
+_SCRATCH = 1 << 18  # bytes to read at a time where they have to be changed; few enough to stay in the processor's cache
+_TURNED = 1 << 20  # bytes, where rows become columns; more, because `_TURNED_ROWS` matters more there
+_TURNED_ROWS = 64  # rows at a time: so many numbers of a column are written in one go, which NumPy is slow to begin
+_PADDING = 64  # bytes, a cache line: else the numbers of a column would fall on the same few lines of the cache
 
 
 class TensorFile(Stored):
@@ -196,13 +199,15 @@ class TensorFile(Stored):
         if out.ndim == 0:
             out[...] = self[key]
             return
-        length = math.prod(entry.shape[1:])
-        rows = max(1, _SCRATCH // max(1, length * dtype.itemsize))
-        scratch = np.empty((min(rows, len(out)), *entry.shape[1:]), dtype.newbyteorder("<"))
+        width, size = math.prod(entry.shape[1:]), dtype.itemsize
+        turned = out.ndim == 2 and out.T.flags.c_contiguous and width * size >= _PADDING
+        most = min(_TURNED_ROWS, _TURNED // (width * size)) if turned else _SCRATCH // max(1, width * size)
+        rows, padding = max(1, most), _PADDING // size if turned else 0
+        scratch = np.empty((min(rows, len(out)), width + padding), dtype.newbyteorder("<"))[:, :width]
         for row in range(0, len(out), rows):
             part = scratch[: len(out) - row]
-            self._bytes.read_into(entry.start + row * length * dtype.itemsize, part.reshape(-1).view(np.uint8).data)
-            copy_rows(part, out[row : row + rows])
+            self._bytes.read_rows(entry.start + row * width * size, part)
+            out[row : row + rows] = part.reshape(len(part), *entry.shape[1:])
 
     def verify(self) -> bool | None:
         """Whether the tensors match the sha256 in the metadata; None if the metadata has none."""

@@ -67,6 +67,18 @@ class FileBytes:
                 raise UserError(f"{self.path}: the file became shorter while it was being read")
             done += got
 
+    def read_rows(self, start: int, rows: np.ndarray) -> None:
+        """Fill the rows of an array [N, width], each of which is contiguous, with the bytes from `start`."""
+        self._check(start, rows.nbytes)
+        if rows.flags.c_contiguous:
+            self.read_into(start, rows.reshape(-1).view(np.uint8).data)
+            return
+        buffers = [row.data for row in rows.view(np.uint8)]
+        if hasattr(os, "preadv") and os.preadv(self._file.fileno(), buffers, start) == rows.nbytes:
+            return
+        for number, buffer in enumerate(buffers):  # a read may return fewer bytes than it was asked for
+            self.read_into(start + number * len(buffer), buffer)
+
     def _read_at(self, start: int, buffer: memoryview) -> int:
         if hasattr(os, "preadv"):
             return os.preadv(self._file.fileno(), [buffer], start)

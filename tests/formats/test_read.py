@@ -57,6 +57,84 @@ def test_arrays_lie_as_in_the_file_or_contiguous_on_request(tmp_path, flat, tens
         np.testing.assert_array_equal(turned[path], array, err_msg=path)
 
 
+def in_a_process(code: str, *words: object) -> subprocess.CompletedProcess:
+    return subprocess.run([sys.executable, "-c", code, *map(str, words)], capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize("contiguous", [False, True])
+def test_a_file_cut_short_after_it_was_opened_does_not_end_the_process(tmp_path, tensors, contiguous):
+    model = folder(tmp_path / "m", tensors)
+    found = in_a_process(
+        f"""
+import os, sys
+from bert_jax.formats.read import OpenModel
+from bert_jax.formats.source import open_folder
+from bert_jax.errors import UserError
+
+with OpenModel(open_folder(sys.argv[1])) as model:
+    os.truncate(sys.argv[1] + "/model.safetensors", 5000)
+    try:
+        dict(model.arrays(contiguous={contiguous}))
+    except UserError as error:
+        print(error)
+""",
+        model,
+    )
+    assert (found.returncode, found.stderr) == (0, "")
+    assert found.stdout == f"{model}/model.safetensors: the file became shorter while it was being read\n"
+
+
+def test_what_was_read_stays_while_its_file_is_overwritten_and_cut_short(tmp_path, tensors):
+    model = folder(tmp_path / "m", tensors)
+    found = in_a_process(
+        """
+import sys
+from pathlib import Path
+from bert_jax.formats.read import read_model
+from bert_jax.tree import sha256_of_parameters
+
+params, weights = read_model(sys.argv[1]).params, Path(sys.argv[1], "model.safetensors")
+before = sha256_of_parameters(params)
+with open(weights, "r+b") as file:
+    file.write(bytes(weights.stat().st_size))
+assert sha256_of_parameters(params) == before
+with open(weights, "wb"):
+    pass
+assert sha256_of_parameters(params) == before
+""",
+        model,
+    )
+    assert (found.returncode, found.stderr) == (0, "")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@pytest.mark.parametrize("contiguous", [False, True])
+def test_reading_takes_the_memory_of_the_arrays_and_little_more(tmp_path, contiguous):
+    config = CONFIG.replace(vocab_size=20_000, hidden_size=512, num_attention_heads=8, intermediate_size=4096)
+    model = folder(tmp_path / "m", to_stored(tiny.random_flat(config, 1), config, "pretraining"), **config.to_json())
+    found = in_a_process(
+        f"""
+import re, sys
+from pathlib import Path
+from bert_jax.formats.read import OpenModel
+from bert_jax.formats.source import open_folder
+
+def resident(field):
+    return 1024 * int(re.search(field + r":\\s+(\\d+)", Path("/proc/self/status").read_text())[1])
+
+with OpenModel(open_folder(sys.argv[1])) as model:
+    Path("/proc/self/clear_refs").write_text("5")  # resets the peak
+    before = resident("VmRSS")
+    arrays = dict(model.arrays(contiguous={contiguous}))
+    print(resident("VmHWM") - before)
+""",
+        model,
+    )
+    size = (model / "model.safetensors").stat().st_size
+    assert found.returncode == 0, found.stderr
+    assert 0.9 * size < int(found.stdout) < size + (8 << 20)
+
+
 def test_todays_layout(tmp_path, flat, tensors):
     config, params, report = read_model(folder(tmp_path / "m", tensors, architectures=["BertForPreTraining"]))
     assert config == CONFIG

@@ -217,6 +217,23 @@ def test_copies_into_any_layout_are_the_array(path, dtype, shape):
             np.testing.assert_array_equal(out, array.astype(np.float32))
 
 
+@pytest.mark.skipif(not hasattr(os, "preadv"), reason="needs reads by position")
+def test_reads_that_return_fewer_bytes_than_asked_for_are_continued(path, monkeypatch):
+    array = np.random.default_rng(0).normal(size=(130, 50)).astype(np.float32)
+    write_tensors(path, {"a": array})
+
+    def few_bytes(number: int, buffers: list[memoryview], start: int) -> int:
+        found = os.pread(number, min(33, len(buffers[0])), start)
+        buffers[0][: len(found)] = found
+        return len(found)
+
+    monkeypatch.setattr(os, "preadv", few_bytes)
+    with TensorFile(path) as file:
+        out = np.full((50, 130), np.nan, np.float32)
+        file.copy_to("a", out.T)
+    np.testing.assert_array_equal(out.T, array)
+
+
 def test_an_absent_file_and_an_absent_key_say_so(path):
     with pytest.raises(FileNotFoundError, match=r"x\.safetensors"):
         TensorFile(path)

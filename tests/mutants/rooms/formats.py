@@ -9,6 +9,7 @@ FLAX = "bert_jax/formats/flax.py"
 TORCH = "bert_jax/formats/torch/bin.py"
 TF1_NAMES = "bert_jax/formats/tensorflow/names.py"
 READ = "bert_jax/formats/read.py"
+STORED = "bert_jax/formats/stored.py"
 WRITE = "bert_jax/formats/write.py"
 HUB = "bert_jax/formats/hub.py"
 HUB_FILES = "bert_jax/formats/hub_files.py"
@@ -59,6 +60,20 @@ MUTANTS: tuple[Mutant, ...] = (
         '*dense(f"{ours}/key", f"{theirs}.self.query", "D", width),',
         "keys are read from the queries",
         (f"{OF_WRITE}::test_in_out_in_is_bitwise",),
+    ),
+    Mutant(
+        STORED,
+        "buffers, start) == rows.nbytes:",
+        "buffers, start) > 0:",
+        "rows of which only some were read are taken for whole",
+        (f"{OF_SAFETENSORS}::test_reads_that_return_fewer_bytes_than_asked_for_are_continued",),
+    ),
+    Mutant(
+        STORED,
+        'raise UserError(f"{self.path}: the file became shorter while it was being read")',
+        "return",
+        "a file that is cut short gives whatever was in memory",
+        (f"{OF_READ}::test_a_file_cut_short_after_it_was_opened_does_not_end_the_process",),
     ),
     Mutant(
         SAFETENSORS,
