@@ -2,13 +2,14 @@
 
 For a TPU, with the compiler's own estimates and schedules, which were compared with the limits of single operations:
 
-    low    products as estimated or as scheduled, whichever is less; all else as scheduled; links at their full speed
+    low    products as estimated; all else as scheduled; links at their full speed
     high   products as estimated or as scheduled, whichever is more; all else with `_STALLS`; links at half their speed
 
 At either end nothing is faster than its memory traffic, and an exchange that runs beside products is waited for as far
 as it takes longer than these. Where no schedule is known the low end of an elementwise operation is its traffic, and
-its high end the estimate, which comes out two to four times too dear. Estimates of products are right within about
-15 % of what the matrix units can do. Neither end has waiting for input or for other hosts, or a throttled clock.
+its high end the estimate, which comes out two to four times too dear. Estimates of products are right within about 15 %
+of what the matrix units can do; schedules have no waiting for these, and may be shorter than they need. Neither end has
+waiting for input or for other hosts, or a throttled clock.
 
 A GPU's program is not compiled: its range is a share of the peak, from published runs of BERT, and the optimizer's
 reads and writes. A CPU's is that of the products at the measured speed of a large one on this machine.
@@ -83,7 +84,7 @@ def _seconds(operation: Operation, chip: Chip) -> Range:
     if operation.scheduled:
         scheduled = max(operation.scheduled, memory)
         if operation.kind == "product":
-            fastest, slowest = min(fastest, scheduled), max(slowest, scheduled)
+            slowest = max(slowest, scheduled)
         else:
             fastest, slowest = scheduled, _STALLS * scheduled
     return Range(operation.times * fastest / chip.clock, operation.times * slowest / chip.clock)

@@ -174,26 +174,30 @@ class _Reader:
         What starts and ends on its own has all operations between; what is fused with products goes on in these alone.
         """
         found: dict[str, list[str]] = defaultdict(list)
-        carried: dict[str, set[str]] = {}  # value -> the exchanges that it has a part of
+        carried: dict[str, set[str]] = {}  # value -> the exchanges that it is a part of
+        parts: dict[tuple[str, int], set[str]] = {}  # the same for a place of a tuple
         on_its_own: set[str] = set()
         for line in self._computations[computation]:
-            exchanges = set().union(*(carried.get(name, ()) for name in line.arguments))
             if line.opcode.endswith("-done"):
-                on_its_own -= exchanges
+                on_its_own -= set().union(*(carried.get(name, ()) for name in line.arguments))
                 continue
-            if line.opcode == "get-tuple-element":
-                carried[line.name] = exchanges
+            if line.opcode == "get-tuple-element" and (place := re.search(r"index=(\d+)", line.text)) is not None:
+                (whole,) = line.arguments
+                carried[line.name] = parts.get((whole, int(place[1])), carried.get(whole, set()))
             if line.opcode in _FREE:
                 continue
             starts = any(asynchronous for _, asynchronous in self._collectives_of(line))
             started = {line.name} if starts else set[str]()
-            continued = exchanges if _goes_on(line) else set[str]()
+            continued = set[str]()
+            for result, argument in _aliases(line.text) if _goes_on(line) else ():
+                parts[line.name, result] = carried.get(line.arguments[argument], set())
+                continued |= parts[line.name, result]
             if _is_collective(line.opcode) or line.opcode == "async-start":
                 on_its_own |= started
             elif not line.name.startswith("async-collective"):  # those only start and end what goes on in others
                 for exchange in on_its_own | continued | started:
                     found[exchange].append(line.name)
-            carried[line.name] = started | continued
+            carried[line.name] = started
         return found
 
     def _take(self, line: _Line, shapes: dict[str, str], times: int, in_loop: bool, beside: tuple[str, ...]) -> None:

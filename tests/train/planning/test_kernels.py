@@ -225,20 +225,17 @@ def doubled(x):
 
 
 rows = (2048, 4096, 8192)
-print(json.dumps({one.__name__: [longest(one, (size, 1024)) for size in rows] for one in (norm, doubled)}
-    | {"product": [longest(jnp.dot, (size, 1024), (1024, 1024)) for size in rows]}))
+print(json.dumps({one.__name__: [longest(one, (size, 1024)) for size in rows] for one in (norm, doubled)}))
 """
 
 
 @pytest.mark.skipif(find_spec("libtpu") is None, reason="the TPU's compiler (libtpu) is not installed")
 @pytest.mark.exhaustive
 def test_the_schedules_of_the_compilers_own_fusions_are_what_a_v5e_needs_for_them():
-    """A cycle writes at most one register of 1,024 numbers and reads at most three; a product fills the matrix units."""
+    """A cycle writes at most one register of 1,024 numbers and reads at most three."""
     found = json.loads(
         subprocess.run([sys.executable, "-c", ELEMENTWISE], check=True, capture_output=True, text=True).stdout
     )
     for at, rows in enumerate((2048, 4096, 8192)):
         assert rows / 3 <= found["norm"][at] < 2 * rows
         assert rows <= found["doubled"][at] < 2 * rows
-        least = 2 * rows * 1024 * 1024 / (CHIPS["v5e"].flops / CHIPS["v5e"].clock)
-        assert least <= found["product"][at] < 2 * least

@@ -152,6 +152,39 @@ def test_an_exchange_beside_several_products_counts_once_and_is_no_traffic_of_th
     assert traffic["async-collective-start.7"] == traffic["async-collective-done.7"] == 0
 
 
+IN_A_CHAIN = """HloModule step, is_scheduled=true
+
+%async_collective_fusion.1 (x: bf16[8,8], p: bf16[8,8]) -> (bf16[8,8], bf16[64,8], s32[2]) {
+  %p = bf16[8,8]{1,0} parameter(1)
+  %gather = bf16[64,8]{1,0} all-gather(%p), replica_groups=[2,8]<=[16], dimensions={0}
+  ROOT %t = (bf16[8,8]{1,0}, bf16[64,8]{1,0}, s32[2]{0:S(4)}) tuple(%x, %gather, %s)
+}
+
+%async_collective_fusion.2 (x: bf16[8,8], p: bf16[8,8], g: bf16[64,8]) -> (bf16[8,8], bf16[64,8], bf16[64,8]) {
+  %p = bf16[8,8]{1,0} parameter(1)
+  %gather.1 = bf16[64,8]{1,0} all-gather(%p), replica_groups=[2,8]<=[16], dimensions={0}
+  ROOT %t = (bf16[8,8]{1,0}, bf16[64,8]{1,0}, bf16[64,8]{1,0}) tuple(%x, %g, %gather.1)
+}
+
+ENTRY %main (x: bf16[8,8], p: bf16[8,8]) -> bf16[8,8] {
+  %x = bf16[8,8]{1,0} parameter(0)
+  %p = bf16[8,8]{1,0} parameter(1)
+  %f.1 = (bf16[8,8]{1,0}, bf16[64,8]{1,0}, s32[2]{0:S(4)}) fusion(%x, %p), kind=kOutput, calls=%async_collective_fusion.1
+  %y = bf16[8,8]{1,0} get-tuple-element(%f.1), index=0
+  %g = bf16[64,8]{1,0} get-tuple-element(%f.1), index=1
+  %f.2 = (bf16[8,8]{1,0}, bf16[64,8]{1,0}, s32[2]{0:S(4)}) fusion(%y, %p, %g), kind=kOutput, output_to_operand_aliasing={{1}: (2, {})}, calls=%async_collective_fusion.2
+  %z = bf16[8,8]{1,0} get-tuple-element(%f.2), index=0
+  ROOT %f.3 = (bf16[8,8]{1,0}, bf16[64,8]{1,0}, s32[2]{0:S(4)}) fusion(%z, %p), kind=kOutput, calls=%async_collective_fusion.1
+}
+"""
+
+
+def test_a_product_hides_only_the_exchanges_whose_arrays_it_hands_on():
+    """A product after them that takes only their products has nothing of the first exchange."""
+    first, last = read_program(IN_A_CHAIN, 16).collectives
+    assert (first.beside, last.beside) == (("f.1", "f.2"), ("f.3",))
+
+
 def steps_of(mesh: MeshConfig | None = None, devices: int = 8, **fields: Any) -> Steps:
     config = PretrainConfig(
         model=CONFIG, optimizer=OPTIMIZER, phases=(Phase(LENGTH, ROWS, 100),), mesh=mesh or MeshConfig(), **fields

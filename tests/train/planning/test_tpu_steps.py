@@ -111,6 +111,29 @@ def test_some_exchanges_run_beside_products(compiled: Compiled):
     assert [one for one in compiled.collectives if one.asynchronous and one.size > 1e6]
 
 
+def test_each_matrix_of_a_layer_is_gathered_beside_the_product_before_it(compiled: Compiled):
+    if compiled.layout.fsdp == 1:
+        pytest.skip("only fsdp gathers in the order of the layers")
+    program = read_program(compiled.hlo, V5E.chips)
+    products = {one.name for one in program.operations if one.kind == "product"}
+    gathers = [one for one in program.collectives if one.kind == "all-gather"]
+    beside = [one for one in gathers if one.asynchronous]
+    # Six matrices in each layer, without the first of all, and those of the head and the pooler.
+    assert len(beside) >= 6 * MODEL.num_hidden_layers - 1
+    assert all(set(one.beside) & products for one in beside)
+    waited = sum(one.size for one in gathers if not one.asynchronous)
+    tables = MODEL.vocab_size + MODEL.max_position_embeddings + MODEL.type_vocab_size
+    assert waited <= 2 * MODEL.hidden_size * (tables + MODEL.hidden_size)
+
+
+def test_only_the_sum_of_the_token_table_is_waited_for(compiled: Compiled):
+    if compiled.layout != MeshConfig():
+        pytest.skip("pieces are gathered and scattered")
+    waited = sum(one.size for one in compiled.collectives if not one.asynchronous)
+    table, positions = (size * MODEL.hidden_size for size in (MODEL.vocab_size, MODEL.max_position_embeddings))
+    assert 4 * table <= waited < 4 * (table + 2 * positions)  # biases, LayerNorms and token types
+
+
 def test_no_chip_has_rows_of_others(compiled: Compiled):
     rows = {ROWS * compiled.parts, ROWS}
     sizes = rows | {count * length for count in rows for length in (LENGTH, PREDICTIONS)}
