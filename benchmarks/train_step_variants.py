@@ -3,7 +3,9 @@
     python -m benchmarks.train_step_variants [--sizes tiny,mini] [--rounds 9]
 
 The fused masked-LM loss against the written-out one, bfloat16 products against float32, dropout from a hash against
-`jax.random`'s own bits, a gather of the word table (whose gradient is a scatter) against a product with one-hot ids.
+`jax.random`'s own bits, a gather of the word table (whose gradient is a scatter) against a product with one-hot ids,
+float32 between products against bfloat16, for queries, keys, values and context or everywhere. Which of the last is
+faster depends on the version of JAX and on the CPU.
 Forward, backward and AdamW, dropout on, rows of 128 tokens of which 20 are predicted, random tokens. All programs of a
 size are compiled first; a round runs each of them once. Reports the medians of CPU seconds (over all threads) and of
 wall seconds, the ratio of the CPU median to that of the size's first row, and the compiler's figure for temporary
@@ -12,7 +14,7 @@ memory. Freed memory is kept as in the training program; BERT_JAX_MALLOC=0 in th
 
 import argparse
 import time
-from contextlib import nullcontext
+from contextlib import ExitStack
 from unittest.mock import patch
 
 import jax
@@ -22,11 +24,13 @@ from jax import Array
 
 from benchmarks.train_step_ours import OurStep
 from benchmarks.workloads import LENGTH, ROWS, workload
+from bert_jax.config import BertConfig
+from bert_jax.model import attention
 from bert_jax.runtime.cpu import keep_freed_memory
 
 
-def threefry_bits(words: Array, site: int, shape: tuple[int, ...]) -> Array:
-    """A substitute for `layers.dropout_bits`: the bits that `jax.random.bernoulli` uses."""
+def threefry_bits(words: Array, site: int, shape: tuple[int, ...], rows: Array | None = None) -> Array:
+    """A substitute for `layers.dropout_bits`: the bits that `jax.random.bernoulli` uses, for unnumbered rows."""
     return jax.random.bits(jax.random.wrap_key_data(words ^ jnp.uint32(site)), shape)
 
 
@@ -36,19 +40,33 @@ def one_hot_product(table: Array, ids: Array) -> Array:
     return jnp.einsum("...v,vd->...d", chosen, table.astype(jnp.bfloat16), preferred_element_type=jnp.float32)
 
 
+project = attention._project
+
+
+def narrow_project(config: BertConfig, x: Array, name: str, heads: int) -> Array:
+    """A substitute for `attention._project`: queries, keys and values in bfloat16."""
+    return project(config.replace(activation_dtype="bfloat16"), x, name, heads)
+
+
 INSTEAD = {
-    "jax.random's bits": ("bert_jax.model.layers.dropout_bits", threefry_bits),
-    "one-hot product": ("bert_jax.model.embeddings.look_up", one_hot_product),
+    "jax.random's bits": {"bert_jax.model.layers.dropout_bits": threefry_bits},
+    "one-hot product": {"bert_jax.model.embeddings.look_up": one_hot_product},
+    "q, k, v, context": {
+        "bert_jax.model.attention._project": narrow_project,
+        "bert_jax.model.attention.stream_dtype": lambda config: jnp.dtype(jnp.bfloat16),
+    },
 }
 
 
 class Variant:
     """One of the programs, and the seconds of its steps."""
 
-    def __init__(self, size: str, dtype: str, fused: bool = True, instead: str | None = None):
+    def __init__(self, size: str, dtype: str, fused: bool = True, instead: str | None = None, **overrides: str):
         self.name = f"{dtype}, {instead or ('fused' if fused else 'written out')}"
-        with patch(*INSTEAD[instead]) if instead else nullcontext():
-            self.step = OurStep(*workload(size, dtype=dtype), fused=fused)
+        with ExitStack() as patches:
+            for target, substitute in INSTEAD.get(instead or "", {}).items():
+                patches.enter_context(patch(target, substitute))
+            self.step = OurStep(*workload(size, dtype=dtype, **overrides), fused=fused)
         self.seconds: list[tuple[float, float]] = []
 
     def run(self) -> tuple[float, float]:
@@ -67,6 +85,7 @@ def main() -> None:
     for size in options.sizes.split(","):
         variants = [Variant(size, dtype, fused) for dtype in ("bfloat16", "float32") for fused in (True, False)]
         variants += [Variant(size, "bfloat16", instead=name) for name in INSTEAD]
+        variants.append(Variant(size, "bfloat16", instead="throughout", activation_dtype="bfloat16"))
         for variant in variants:
             variant.run()
         for _ in range(options.rounds):

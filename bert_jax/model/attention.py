@@ -162,7 +162,7 @@ def dot_product_attention(
             is_token_BM = mask.keys > 0 if isinstance(mask, Sequences) else None
             return attention_cudnn.attend(q_BLHK, k_BMHK, v_BMHK, is_token_BM, dtype, out_dtype), None
     mask = mask.pairs() if isinstance(mask, Sequences) else mask
-    # Keys first: the order also decides that of the gradients' products. With queries first, XLA's CPU compiler (0.10)
+    # Keys first: the order also decides that of the gradients' products. With queries first, XLA's CPU compiler (0.12)
     # folds a transpose into the bfloat16 product for the keys' gradient, and has no kernel for the result.
     scores_BHLM = product("BMHK,BLHK->BHLM", k_BMHK, q_BLHK, dtype, out_dtype=jnp.float32)
     with jax.named_scope("softmax"):
