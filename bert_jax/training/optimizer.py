@@ -103,7 +103,7 @@ class OptimizerConfig(ShownConfig):
             _check(0 <= getattr(self, field) <= 1, field, getattr(self, field), "from 0 to 1")
         if (steps := self.warmup_steps) is not None:
             most = math.inf if self.schedule == "constant" else self.total_steps
-            _check(0 <= steps <= most, "warmup_steps", steps, f"from 0 to total_steps={most}")
+            _check(0 <= steps <= most, "warmup_steps", steps, f"from 0 to total_steps={most}, or none")
             by_share = self.warmup_share == type(self).warmup_share or steps == round(
                 self.warmup_share * self.total_steps
             )
