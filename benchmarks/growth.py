@@ -1,11 +1,14 @@
-"""How the cost of a training step grows, each cost beside the law that it should follow.
+"""How the cost of a training step and of inference grows, each cost beside the law that it should follow.
 
-    python -m benchmarks.growth [cpu] [devices] [--rounds 9] [--chips 1x1,4x4] [--json FILE] [--picture FILE.png]
+    python -m benchmarks.growth [cpu] [inference] [devices] [--rounds 9] [--chips 1x1,4x4] [--json FILE]
+        [--picture FILE.png]
 
 cpu: measures steps of a small model here (forward, backward, AdamW; dropout on, random tokens) as batch, length, layers
 and width grow, one at a time. All steps are compiled first, and a round runs each of them once. Time is the median of
 CPU seconds over all threads, which other work on the machine disturbs less than wall seconds; memory is the compiler's
 figure for what the step reads and for its temporaries.
+
+inference: the same of the encoder's forward pass in float32, without dropout, of full rows.
 
 devices: compiles a step of BERT-tiny, which has 2 layers, for 1 to 256 v5e chips, with 64 rows of 128 a chip, and takes
 time and memory from the plan. It needs libtpu, and a few minutes of a core.
@@ -13,7 +16,7 @@ time and memory from the plan. It needs libtpu, and a few minutes of a core.
 The laws are sums of powers with coefficients of at least 0, fitted to the figures by least squares of the relative
 errors. What is printed is the largest of these errors. The time on several devices has no fitted law: it is the middle
 of one chip's range and the time that the sum of all gradients takes on the links. Figures of other runs stay in the
-JSON file, so that cpu, devices and the chips can be done one by one.
+JSON file, so that cpu, inference, devices and the chips can be done one by one.
 """
 
 import argparse
@@ -27,9 +30,11 @@ import jax
 import numpy as np
 from scipy.optimize import nnls
 
+from benchmarks.machine import describe_cpu
 from benchmarks.train_step_ours import OurStep
 from bert_jax.config import BertConfig
 from bert_jax.data.pretraining.batches import RandomBatches
+from bert_jax.model.heads import HEADS
 from bert_jax.runtime.cpu import keep_freed_memory
 from train.planning.devices import make_ready
 from train.planning.estimate import exchange_time
@@ -43,6 +48,7 @@ SIZES = {
     "layers": (1, 2, 4, 8),
     "width": (64, 128, 256, 512),
 }
+_INFERENCE = "inference, "  # begins the names of its results
 # The powers of the law, and how it is called. An intercept is what does not grow: the update of the embeddings, say.
 LAWS = {
     "batch": ((0, 1), "linear"),
@@ -51,6 +57,7 @@ LAWS = {
     "width": ((0, 1, 2), "quadratic, linear between products"),
     "devices": ((0,), "flat, and the sum of the gradients"),
 }
+LAWS |= {_INFERENCE + name: LAWS[name] for name in SIZES}
 ROWS_A_CHIP, LENGTH = 64, 128
 
 
@@ -64,48 +71,72 @@ class Figure(NamedTuple):
     sums: float | None = None
 
 
-def step_of(batch: int, length: int, layers: int, width: int) -> OurStep:
-    """A step with heads 64 wide and a vocabulary that is small beside them."""
-    config = BertConfig(
+def config_of(layers: int, width: int, dtype: str) -> BertConfig:
+    """Heads 64 wide, and a vocabulary that is small beside them."""
+    return BertConfig(
         vocab_size=2000,
         hidden_size=width,
         num_hidden_layers=layers,
         num_attention_heads=width // 64,
         intermediate_size=4 * width,
         max_position_embeddings=512,
-        dtype="bfloat16",
+        dtype=dtype,
     )
-    batches = RandomBatches(
-        batch_size=batch, max_seq_length=length, max_predictions=length * 20 // 128, vocab_size=config.vocab_size
-    )
-    return OurStep(config, batches.batch(0))
 
 
-def measured(rounds: int) -> dict[str, dict[int, Figure]]:
+class Step:
+    """A training step of a size: what it does, and its bytes."""
+
+    def __init__(self, batch: int, length: int, layers: int, width: int):
+        config = config_of(layers, width, "bfloat16")
+        batches = RandomBatches(
+            batch_size=batch, max_seq_length=length, max_predictions=length * 20 // 128, vocab_size=config.vocab_size
+        )
+        step = OurStep(config, batches.batch(0))
+        self.run, self.memory = step.run, bytes_of(step.program.memory)
+
+
+class Forward:
+    """The encoder's forward pass of a size: what it does, and its bytes."""
+
+    def __init__(self, batch: int, length: int, layers: int, width: int):
+        config = config_of(layers, width, "float32")
+        model = HEADS["encoder"](config)
+        ids = np.random.default_rng(0).integers(0, config.vocab_size, (batch, length), np.int32)
+        params = jax.jit(model.init)(jax.random.key(0), ids)["params"]
+        forward = jax.jit(lambda params, ids: model.apply({"params": params}, ids)).lower(params, ids).compile()
+        self.run = lambda: jax.block_until_ready(forward(params, ids))
+        self.memory = bytes_of(forward.memory_analysis())
+
+
+def bytes_of(memory: Any) -> int:
+    """What a compiled program reads, and its temporaries."""
+    return memory.temp_size_in_bytes + memory.argument_size_in_bytes
+
+
+def measured(program: type[Step] | type[Forward], rounds: int) -> dict[str, dict[int, Figure]]:
     """What is measured on this machine: name -> size -> figure."""
     keep_freed_memory()
     points = [{**POINT, name: size} for name, sizes in SIZES.items() for size in sizes]
     points = [dict(point) for point in dict.fromkeys(tuple(point.items()) for point in points)]
-    steps = []
+    programs = []
     for point in points:
         print("compiling", ", ".join(f"{name} {size}" for name, size in point.items()), flush=True)
-        steps.append(step_of(**point))
-        steps[-1].run()
-    taken = []
-    for _ in range(rounds):
-        taken.append([_cpu_seconds(step) for step in steps])
+        programs.append(program(**point))
+        programs[-1].run()
+    taken = [[_cpu_seconds(program) for program in programs] for _ in range(rounds)]
     figures = [
-        Figure(seconds, step.temporary_bytes + step.step.memory_analysis().argument_size_in_bytes)
-        for seconds, step in zip(np.median(taken, axis=0).tolist(), steps, strict=True)
+        Figure(seconds, program.memory)
+        for seconds, program in zip(np.median(taken, axis=0).tolist(), programs, strict=True)
     ]
     return {
         name: {size: figures[points.index({**POINT, name: size})] for size in sizes} for name, sizes in SIZES.items()
     }
 
 
-def _cpu_seconds(step: OurStep) -> float:
+def _cpu_seconds(program: Step | Forward) -> float:
     started = time.process_time()
-    step.run()
+    program.run()
     return time.process_time() - started
 
 
@@ -167,24 +198,34 @@ def _short(value: float) -> str:
 
 
 def draw(path: Path, results: Mapping[str, Any]) -> None:
-    """A column for each result: its time above, its memory below, with the law's line."""
+    """A column for each result: its time above, its memory below, with the law's line; inference under the steps."""
     import matplotlib
 
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
+    bands = [
+        {name: of for name, of in results.items() if name.startswith(_INFERENCE) == ours} for ours in (False, True)
+    ]
+    bands = [band for band in bands if band]
+    size = (3.1 * max(map(len, bands)), 5.6 * len(bands))
     figure, axes = pyplot.subplots(
-        2, len(results), figsize=(3.1 * len(results), 5.6), layout="constrained", squeeze=False
+        2 * len(bands), max(map(len, bands)), figsize=size, layout="constrained", squeeze=False
     )
-    for column, (name, of) in enumerate(results.items()):
-        axes[0][column].set_title(f"{name}: {LAWS[name][1]}", fontsize=9, wrap=True)
-        _panel(axes[0][column], name, of, "seconds", 1e3)
-        _panel(axes[1][column], name, of, "memory", 1e-6)
+    for axis in axes.flat:
+        axis.set_visible(False)
+    for number, band in enumerate(bands):
+        for column, (name, of) in enumerate(band.items()):
+            above, below = axes[2 * number][column], axes[2 * number + 1][column]
+            above.set_title(f"{name}: {LAWS[name][1]}", fontsize=9, wrap=True)
+            _panel(above, name, of, "seconds", 1e3)
+            _panel(below, name, of, "memory", 1e-6)
     figure.savefig(path, dpi=80, metadata={"Software": None})
     pyplot.close(figure)
 
 
 def _panel(axis: Any, name: str, of: Mapping[str, Any], kind: str, scale: float) -> None:
+    axis.set_visible(True)
     planned = name == "devices"
     values = scale * np.array(of[kind])
     line = of["sizes"] if planned else np.linspace(0, of["sizes"][-1], 100)
@@ -195,7 +236,11 @@ def _panel(axis: Any, name: str, of: Mapping[str, Any], kind: str, scale: float)
         axis.errorbar(of["sizes"], values, ends, fmt="o", color=color, capsize=4, label="planned, with its range")
     else:
         axis.plot(of["sizes"], values, "o", color=color, label=label)
-    axis.set(xlabel=_AXES.get(name, name), ylabel=_UNITS[kind, planned], ylim=(0, 1.2 * axis.get_ylim()[1]))
+    axis.set(
+        xlabel=_AXES.get(name.removeprefix(_INFERENCE), name.removeprefix(_INFERENCE)),
+        ylabel=_UNITS[kind, planned],
+        ylim=(0, 1.2 * axis.get_ylim()[1]),
+    )
     if planned:
         axis.set_xscale("log", base=4)
         axis.set_xticks(of["sizes"], of["sizes"])
@@ -216,19 +261,23 @@ _SOURCES = {"seconds": "measured", "memory": "compiled"}
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", nargs="*", choices=("cpu", "devices", []), help="which of them; both by default")
+    parser.add_argument(
+        "what", nargs="*", choices=("cpu", "inference", "devices", []), help="which of them; all by default"
+    )
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--chips", default="1x1,2x2,4x4,8x8,16x16")
     parser.add_argument("--json", type=Path, default=Path("runs/growth.json"))
     parser.add_argument("--picture", type=Path, default=Path("runs/growth.png"))
     options = parser.parse_args()
-    what = options.what or ["cpu", "devices"]
+    what = options.what or ["cpu", "inference", "devices"]
     make_ready([read_topology("v5e:1x1" if "devices" in what else "cpu:1")])
     found = json.loads(options.json.read_text()) if options.json.exists() else {}
     options.json.parent.mkdir(parents=True, exist_ok=True)
-    if "cpu" in what:
-        for name, by_size in measured(options.rounds).items():
-            found[name] = {str(size): figure._asdict() for size, figure in by_size.items()}
+    for program, stem in ((Step, ""), (Forward, _INFERENCE)):
+        if ("inference" if stem else "cpu") not in what:
+            continue
+        for name, by_size in measured(program, options.rounds).items():
+            found[stem + name] = {str(size): figure._asdict() for size, figure in by_size.items()}
         options.json.write_text(json.dumps(found, indent=1) + "\n")
     for shape in options.chips.split(",") if "devices" in what else ():
         print(f"compiling for v5e:{shape}", flush=True)
@@ -237,6 +286,7 @@ def main() -> None:
         options.json.write_text(json.dumps(found, indent=1) + "\n")
     results = {name: columns(found[name]) for name in LAWS if name in found}
     draw(options.picture, results)
+    print(describe_cpu())
     print(table(results))
 
 
