@@ -1,5 +1,6 @@
-"""Skips this folder's files by name if the references are not installed."""
+"""Skips this folder's files by name if the references are not installed; the fixture `silent`."""
 
+import logging
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -18,3 +19,19 @@ class WithoutReferences(pytest.Module):
 
 def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> pytest.Module | None:
     return WithoutReferences.from_parent(parent, path=module_path) if MISSING else None
+
+
+@pytest.fixture
+def silent(caplog, capfd):
+    """After the test: nothing was logged as a warning or printed (Python's own warnings are errors anyway)."""
+    from transformers.utils import logging as theirs
+
+    theirs.disable_progress_bar()
+    theirs.set_verbosity_warning()
+    theirs.enable_propagation()
+    with caplog.at_level(logging.WARNING):
+        yield
+    theirs.disable_propagation()
+    logged = [record for phase in ("setup", "call") for record in caplog.get_records(phase)]
+    assert [record.getMessage() for record in logged if record.levelno >= logging.WARNING] == []
+    assert capfd.readouterr() == ("", "")

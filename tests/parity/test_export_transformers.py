@@ -2,7 +2,6 @@
 
 import gzip
 import json
-import logging
 import shutil
 from pathlib import Path
 
@@ -78,21 +77,6 @@ def folder(request, tmp_path_factory) -> Path:
     tokenizer = Tokenizer.from_vocabulary(letters_and_words(), **CASES[request.param])
     config, params = random_model(tokenizer.vocab_size)
     return save_pretrained(tmp_path_factory.mktemp("export") / request.param, config, params, tokenizer)
-
-
-@pytest.fixture
-def silent(caplog, capfd):
-    """After the test: nothing was logged as a warning or printed (Python's own warnings are errors anyway)."""
-    transformers.logging.disable_progress_bar()
-    transformers.logging.set_verbosity_warning()
-    transformers.logging.enable_propagation()
-    with caplog.at_level(logging.WARNING):
-        yield
-    transformers.logging.disable_propagation()
-    logged = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
-    assert logged == []
-    out, err = capfd.readouterr()
-    assert out + err == ""
 
 
 def load_theirs(model_class, folder: Path):

@@ -1,7 +1,6 @@
 """Folders between transformers and us, for every family and head: theirs loads here, ours there, without warnings."""
 
 import functools
-import logging
 from functools import partial
 from pathlib import Path
 
@@ -47,19 +46,6 @@ READ = [(form, *case) for form in FORMATS for case in CASES if is_written(form, 
 @functools.cache
 def their_model(model_type: str, head: str):
     return reference(config_of(model_type, head), head)
-
-
-@pytest.fixture
-def silent(caplog, capfd):
-    """After the test: nothing was logged as a warning or printed (Python's own warnings are errors anyway)."""
-    transformers.logging.disable_progress_bar()
-    transformers.logging.set_verbosity_warning()
-    transformers.logging.enable_propagation()
-    with caplog.at_level(logging.WARNING):
-        yield
-    transformers.logging.disable_propagation()
-    assert [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING] == []
-    assert capfd.readouterr() == ("", "")
 
 
 def their_load(config: BertConfig, head: str, folder: Path):

@@ -24,7 +24,6 @@ from bert_jax.formats.read import read_model
 from bert_jax.formats.write import save_pretrained
 from bert_jax.tree import flatten, sha256_of_parameters
 from tests import tiny
-from tests.parity.test_interop_transformers import silent  # noqa: F401  (a fixture)
 
 pytestmark = pytest.mark.parity
 
@@ -150,7 +149,7 @@ def test_words_of_more_than_100_characters_are_unknown_to_both(tmp_path):
 # config.json
 
 
-def test_the_model_type_is_written_and_old_keys_are_passed_over(tmp_path, silent):  # noqa: F811
+def test_the_model_type_is_written_and_old_keys_are_passed_over(tmp_path, silent):
     """The family is no longer guessed from the folder's name; Google's leftovers do no harm."""
     folder = make_folder(tmp_path / "m")
     assert json.loads((folder / "config.json").read_text())["model_type"] == "bert"
@@ -202,7 +201,7 @@ def test_labels_are_named_counted_or_missing(tmp_path):
     assert load(folder, labels=["a", "b", "c"]).config.labels == ("a", "b", "c")
 
 
-def test_regression_is_one_label_and_says_so(tmp_path, silent):  # noqa: F811
+def test_regression_is_one_label_and_says_so(tmp_path, silent):
     """One label alone would be taken for a classifier that always says the same."""
     folder = make_folder(tmp_path / "m", "sequence-classification", labels=("score",), problem_type="regression")
     theirs = transformers.BertForSequenceClassification.from_pretrained(folder)
@@ -273,14 +272,19 @@ def test_a_decoder_that_differs_is_noticed_and_one_that_is_missing_too(tmp_path)
         load(folder)
 
 
-def test_no_folder_is_for_every_class_so_one_is_written_for_each(tmp_path, silent):  # noqa: F811
+def test_no_folder_is_for_every_class_so_one_is_written_for_each(tmp_path, caplog):
     """More than a class wants makes transformers print a table; the class that config.json names is silent."""
     folder = make_folder(tmp_path / "m")
+    transformers.logging.enable_propagation()
     _, information = transformers.BertModel.from_pretrained(folder, output_loading_info=True)
+    assert "UNEXPECTED" in caplog.text
+    caplog.clear()
     transformers.BertForPreTraining.from_pretrained(folder)
     loaded = load(folder)
     encoder = save_pretrained(tmp_path / "encoder", loaded.config, loaded.params, None, head="encoder")
     _, alone = AutoModel.from_pretrained(encoder, output_loading_info=True)
+    transformers.logging.disable_propagation()
+    assert caplog.text == ""
     assert information["unexpected_keys"]
     assert not alone["unexpected_keys"]
     assert not alone["missing_keys"]
@@ -353,7 +357,7 @@ def test_pruned_heads_are_kept_although_transformers_5_cannot_load_them(tmp_path
         ("feature-extraction", "encoder"),
     ],
 )
-def test_pipelines_of_transformers_take_our_folders_silently(tmp_path, silent, task, head):  # noqa: F811
+def test_pipelines_of_transformers_take_our_folders_silently(tmp_path, silent, task, head):
     """And give our numbers."""
     folder = make_folder(tmp_path / "m", head)
     predict = transformers.pipeline(task, model=str(folder), device="cpu")
@@ -375,7 +379,7 @@ def test_pipelines_of_transformers_take_our_folders_silently(tmp_path, silent, t
 
 
 @pytest.mark.parametrize("pooling", ["mean", "cls", "max", "mean+normalize"])
-def test_sentence_transformers_takes_its_folder_silently(tmp_path, silent, pooling):  # noqa: F811
+def test_sentence_transformers_takes_its_folder_silently(tmp_path, silent, pooling):
     """In the old layout, which all versions read; a bare folder it fills with mean pooling and says so."""
     from sentence_transformers import SentenceTransformer
 
@@ -401,7 +405,7 @@ def test_sentence_transformers_takes_its_folder_silently(tmp_path, silent, pooli
     np.testing.assert_allclose(theirs, vectors, rtol=1e-4, atol=1e-5)
 
 
-def test_a_cross_encoder_is_a_classifier_of_one_label(tmp_path, silent):  # noqa: F811
+def test_a_cross_encoder_is_a_classifier_of_one_label(tmp_path, silent):
     """sentence-transformers takes such a folder as it is."""
     from sentence_transformers import CrossEncoder
 
