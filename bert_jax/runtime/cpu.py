@@ -85,17 +85,17 @@ def use_all_cores() -> bool:
     keep_freed_memory()
     import jax
 
-    cores = len(_cores())
+    count = len(cores())
     flag = "xla_force_host_platform_device_count" in os.environ.get("XLA_FLAGS", "")
     if flag or "JAX_NUM_CPU_DEVICES" in os.environ or jax.config.values["jax_num_cpu_devices"] > 0 or not is_for_cpu():
         return False
     try:
-        jax.config.update("jax_num_cpu_devices", min(cores, MOST_DEVICES))
+        jax.config.update("jax_num_cpu_devices", min(count, MOST_DEVICES))
     except RuntimeError:  # the devices exist already
         return False
     jax.devices()
     pin_threads()
-    return cores > 1
+    return count > 1
 
 
 def pin_threads() -> int:
@@ -109,11 +109,11 @@ def pin_threads() -> int:
     """
     if os.environ.get("BERT_JAX_KEEP_APART") == "0" or not hasattr(os, "sched_setaffinity"):
         return 0
+    own = cores()
     threads = [int(task.name) for task in Path("/proc/self/task").glob("*") if _name(task).startswith(_POOL)]
-    cores = _cores()
-    if len(threads) != len(cores) or len(cores) == 1:
+    if len(threads) != len(own) or len(own) == 1:
         return 0
-    for thread, core in zip(sorted(threads), cores, strict=True):
+    for thread, core in zip(sorted(threads), own, strict=True):
         os.sched_setaffinity(thread, {core})
     return len(threads)
 
@@ -129,7 +129,7 @@ def multiplies_bfloat16() -> bool:
     return not {"avx512_bf16", "amx_bf16"}.isdisjoint(found.split())
 
 
-def _cores() -> list[int]:
+def cores() -> list[int]:
     """The numbers of the cores that this process may run on."""
     return sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else list(range(os.cpu_count() or 1))
 

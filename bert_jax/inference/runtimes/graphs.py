@@ -36,8 +36,8 @@ class GraphPrograms:
         name: of the runtime.
         dtype: the type of the matrix products' operands.
         params: a nested dict of float32 arrays.
-        graph: (packed, the options) -> the graph, without parameters of the task's own.
-        compiled: (a graph in memory or a file, whether it is for one row at a time) -> the program for it.
+        graph: function from `params`, the names of a batch's arrays and the options to the graph.
+        compiled: function from a graph (its bytes, or its file) and whether it gets one row at a time to the program.
 
     Attributes: see `Runtime`.
     """

@@ -1,6 +1,5 @@
 """onnxruntime on the CPU (https://onnxruntime.ai), in float32."""
 
-import os
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from importlib import import_module
@@ -11,6 +10,7 @@ import numpy as np
 from bert_jax.errors import UserError
 from bert_jax.inference.runtimes.graphs import Session
 from bert_jax.inference.runtimes.runtime import Outputs
+from bert_jax.runtime.cpu import cores
 
 
 def compiler(dtype: str) -> "_OnnxRuntime":
@@ -34,11 +34,11 @@ class _OnnxRuntime:
             raise UserError(
                 'runtime="onnxruntime" needs the package onnxruntime: pip install "bert-jax[onnxruntime]"'
             ) from None
-        self._onnxruntime, self._pool = onnxruntime, ThreadPoolExecutor(_cores(), "bert_jax_onnxruntime")
+        self._onnxruntime, self._pool = onnxruntime, ThreadPoolExecutor(len(cores()), "bert_jax_onnxruntime")
 
     def __call__(self, model: bytes | str, alone: bool) -> Session:
         options = self._onnxruntime.SessionOptions()
-        options.intra_op_num_threads = _cores() if alone else 1
+        options.intra_op_num_threads = len(cores()) if alone else 1
         session = self._onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
         return _Calls(session, self._pool)
 
@@ -52,7 +52,3 @@ class _Calls:
 
     def finish(self, started: "Future[Any]") -> Outputs:
         return tuple(started.result())
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

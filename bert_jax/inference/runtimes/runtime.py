@@ -20,7 +20,7 @@ class Runtime(Protocol):
     """Computes batches. Calls from several threads are safe.
 
     Attributes:
-        name: a key of `choice.RUNTIMES`.
+        name: one of `RUNTIMES`, but not "auto".
         dtype: the type of the matrix products' operands, for the user.
         params: the parameters, a nested dict of arrays.
         devices: how many devices share the rows of a full batch.
