@@ -135,4 +135,4 @@ def _exchanges(collectives: Sequence[dict[str, Any]], size: Callable[[float], st
 
 
 if __name__ == "__main__":
-    run_program(main)
+    run_program(main, "python -m benchmarks.plan_pieces")

@@ -22,8 +22,8 @@ EXIT_HOPELESS = 5  # 4 is train.doctor's: it found something
 EXIT_NOT_SAVED, EXIT_PREEMPTED, EXIT_HUNG, EXIT_INTERRUPTED = 74, 75, 76, 130
 
 
-def run_program(main: Callable[[list[str]], int]) -> NoReturn:
-    """Runs `main` on the command line's arguments and ends the process with its exit code."""
+def run_program(main: Callable[[list[str]], int], called: str | None = None) -> NoReturn:
+    """Runs `main` on the command line's arguments and ends the process with its exit code; `called` as `exit_code`."""
     set_up_logging()
     note_start()
     code = EXIT_BUG
@@ -42,7 +42,7 @@ def run_program(main: Callable[[list[str]], int]) -> NoReturn:
 
     atexit.register(end)  # the first to be registered is the last to be called, when all threads have ended
     try:
-        code = exit_code(main, sys.argv[1:])
+        code = exit_code(main, sys.argv[1:], called)
     except SystemExit as error:  # --help, and errors that are told already
         code = error.code if isinstance(error.code, int) else EXIT_BUG
     sys.exit(code)

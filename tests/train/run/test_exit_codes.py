@@ -103,3 +103,11 @@ def test_a_reader_that_has_left_does_not_change_the_code(code: int):
     ended = subprocess.run(program, env=environment, stdout=write, stderr=subprocess.PIPE, text=True)
     os.close(write)
     assert (ended.returncode, ended.stderr) == (code, "")
+
+
+def test_an_error_begins_with_the_name_that_a_program_gives_itself():
+    named = PROGRAM.replace("run_program(main)", 'run_program(main, "python -m benchmarks.some")')
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    ended = subprocess.run([sys.executable, "-c", named, "2"], env=environment, capture_output=True, text=True)
+    assert ended.returncode == 2
+    assert ended.stderr == "python -m benchmarks.some: error: data: row 7 is empty\n"
