@@ -56,9 +56,9 @@ Words:
 On several hosts, start the same command on all; TPU VMs, GKE, Slurm and Open MPI are recognised. Elsewhere say
 --coordinator-address=HOST:PORT --num-processes=N --process-id=I, or set JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and
 JAX_PROCESS_ID. --join-seconds=300 is how long to wait for the others, --heartbeat-seconds=60 for a silent one.
-Exit codes: 0 done; 2 a mistake in the input; 3 the loss or the gradients stayed non-finite; 74 too many saves failed;
-75 stopped by SIGTERM after saving, or another host was lost; 76 the run hung; 130 stopped by Ctrl-C after saving;
-1 a bug.
+Exit codes: 0 done; 2 a mistake in the input; 3 the loss or the gradients stayed non-finite; 5 hopeless (see
+hopeless_after); 74 too many saves failed; 75 stopped by SIGTERM after saving, or another host was lost; 76 the run
+hung; 130 stopped by Ctrl-C after saving; 1 a bug.
 """
 
 
@@ -79,6 +79,7 @@ def main(argv: list[str]) -> int:
 def pretrain_in(run: RunDirectory, launch: Launch, goodput: Goodput) -> int:
     """Prepares the text if `text=` is given, checks config and vocabulary, and trains in `run`."""
     from train.pretraining.job import PretrainingJob
+    from train.pretraining.minimal_pairs import read_pairs
     from train.run.loop import train
 
     config, saved = launch.config, on_first_process(run.config_to_resume)
@@ -95,9 +96,10 @@ def pretrain_in(run: RunDirectory, launch: Launch, goodput: Goodput) -> int:
     if source is not None:
         check_vocabulary(source, data)
     config = dataclasses.replace(config, optimizer=config.optimizer.settled())
+    pairs = read_pairs(config, data)
     held_out = data if config.eval_data is None else other_data(config, data)
     record_start(run, launch, config, data.tokenizer, source)
-    return train(PretrainingJob(config, run, data, held_out, source), run, goodput)
+    return train(PretrainingJob(config, run, data, held_out, source, pairs), run, goodput)
 
 
 def planned(topologies: list[Topology], argv: list[str]) -> int:

@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from functools import cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from bert_jax.evaluation.blimp import PairSet
 from bert_jax.formats.source import Source
 from bert_jax.formats.training_record import training_record
 from bert_jax.formats.write import save_pretrained
@@ -22,6 +23,7 @@ from bert_jax.training.optimizer import make_optimizer, make_schedule
 from bert_jax.training.sharding import MeshBatches, batch_pieces, batch_shardings, check_sizes, make_mesh, to_host
 from bert_jax.training.step import TrainState, compile_eval_step, init_state
 from train.pretraining.hopeless import why_hopeless
+from train.pretraining.minimal_pairs import MinimalPairs
 from train.pretraining.mixture import MixedData, mixed_scores, parts_to_evaluate, told
 from train.pretraining.packing import packing_told
 from train.pretraining.recipe import Phase, PretrainConfig
@@ -141,8 +143,9 @@ class PretrainingJob(ModelJob):
         data: DataSource,
         held_out: DataSource,
         source: Source | None = None,
+        pairs: Sequence[PairSet] = (),
     ):
-        """`source`: the opened `init=`, unless the run is resumed."""
+        """`source`: the opened `init=`, unless the run is resumed; `pairs`: the sets of `blimp=`."""
         mesh = make_mesh(config.mesh)
         connect(mesh)
         for phase in config.phases_in_rows:
@@ -157,6 +160,7 @@ class PretrainingJob(ModelJob):
         self._lowest: dict[int, float] = {}  # length -> lowest held-out loss
         self._eval_step = compile_eval_step(model, mesh=mesh, pretraining=pretraining_of(config, mesh))
         self._unigram = None if data.unigram_counts is None else Unigram.of(data.unigram_counts)
+        self._pairs = MinimalPairs(pairs, config.model, data.tokenizer, head_for(data)) if pairs else None
         self._held_out_of = cache(
             lambda phase: [
                 (name, share, HeldOutBatches(of, part, mesh, phase))
@@ -224,8 +228,11 @@ class PretrainingJob(ModelJob):
             (name, share, evaluate(self._eval_step, state.params, batches, self._unigram))
             for name, share, batches in self._held_out_of(phase)
         ]
-        if found := mixed_scores(scores):
-            log.record("eval", step, found)
+        found = mixed_scores(scores)
+        pairs = self._pairs(to_host(state.params)) if self._pairs and self.config.scores_blimp_at(step) else {}
+        if found or pairs:
+            log.record("eval", step, found | pairs)
+        if found:
             lowest = self._lowest[phase.length] = min(found["mlm_loss"], self._lowest.get(phase.length, math.inf))
             if self.config.gives_up_at(step):
                 why = why_hopeless(found["mlm_loss"], lowest, found.get("unigram_loss"))

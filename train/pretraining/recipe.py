@@ -112,6 +112,9 @@ class PretrainConfig(ShownConfig):
     max_skipped_in_a_row  non-finite steps after which the run stops with exit code 3
     max_failed_saves      failed saves in a row after which the run stops with exit code 74
     budgets               seconds after which a phase of the run counts as hanging
+    blimp                 score the model on BLiMP: its folder or archive; None: do not
+    blimp_every           steps between two scorings, a multiple of eval_every; None: once, at the end
+    blimp_pairs           the pairs of each set to score, from its beginning; None: all
     hopeless_after        end the run with exit code 5 at an evaluation after so many tokens if its loss is that of the
                           token frequencies, or 1 nat above the run's lowest; None: never
     rollbacks             how often it goes back to its last good checkpoint instead and passes over the batches since
@@ -154,6 +157,9 @@ class PretrainConfig(ShownConfig):
     keep: int = 3
     max_skipped_in_a_row: int = 20
     max_failed_saves: int = 5
+    blimp: str | None = None
+    blimp_every: int | None = None
+    blimp_pairs: int | None = None
     hopeless_after: int | None = None
     budgets: Budgets = field(default_factory=Budgets)
     rollbacks: int = 0
@@ -194,6 +200,10 @@ class PretrainConfig(ShownConfig):
         ):
             if getattr(self, name) < 1:
                 raise UserError(f"{name}: found {getattr(self, name)}; at least 1")
+        if (every := self.blimp_every) is not None and (every < 1 or every % self.eval_every):
+            raise UserError(f"blimp_every: found {every}; expected a multiple of eval_every={self.eval_every}, or none")
+        if self.blimp_pairs is not None and self.blimp_pairs < 1:
+            raise UserError(f"blimp_pairs: found {self.blimp_pairs}; expected at least 1, or none")
         if self.hopeless_after is not None and self.hopeless_after < 1:
             raise UserError(f"hopeless_after: found {self.hopeless_after}; expected at least 1 token, or none")
         if self.rollbacks < 0:
@@ -269,6 +279,12 @@ class PretrainConfig(ShownConfig):
         """Whether an evaluation after `step` steps, which are not all, may end the run as hopeless."""
         after = self.hopeless_after
         return after is not None and step < self.total_steps and self.tokens_before(step) >= after
+
+    def scores_blimp_at(self, step: int) -> bool:
+        """Whether the model is scored on BLiMP at the evaluation after `step` steps."""
+        every = self.blimp_every
+        due = step == self.total_steps or (every is not None and step % every == 0)
+        return self.blimp is not None and due
 
     def is_packed(self, length: int) -> bool:
         """Whether training examples of a length share rows."""

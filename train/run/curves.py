@@ -63,6 +63,7 @@ def _draw_pretraining(loss, accuracy, train: list[dict], evaluations: list[dict]
     _line(accuracy, train, "nsp_accuracy", "next sentence, training", color="tab:orange", alpha=0.5)
     _line(accuracy, evaluations, "nsp_accuracy", "next sentence, held-out", color="tab:orange", **_POINTS)
     _baseline(accuracy, evaluations, "majority_accuracy", "majority class", last, color="tab:orange")
+    _line(accuracy, evaluations, "blimp_accuracy", "BLiMP", color="tab:green", **_POINTS)
     accuracy.set_title("accuracy")
     accuracy.set_ylim(0, 1)
 

@@ -272,7 +272,7 @@ def refuse_links(folder: Path) -> None:
 # resumed run may have others.
 _FREE = (
     "packed", "track", "accumulation", "tokens_per_device", "model.attention", "max_failed_saves", "budgets",
-    "rollbacks", "hopeless_after",
+    "rollbacks", "hopeless_after", "blimp", "blimp_every", "blimp_pairs",
 )  # fmt: skip
 
 

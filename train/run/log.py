@@ -237,7 +237,7 @@ def _as_text(name: str, value: float) -> str:
     if name == "learning_rate":
         return f"lr {value:.2e}"
     if name == "padding_share":
-        return f"padding {value:.1%}"
+        return f"padding {max(value, 0.0):.1%}"  # a sum in float32 can be a little above the positions
     if name.endswith(("accuracy", "mfu", "wait")):
         return f"{name} {value:.1%}"
     if name.endswith("_per_second"):

@@ -59,7 +59,12 @@ class Programs:
         self._function = function
         self._compiled: dict[Any, Any] = {}
         self._lock = threading.Lock()
-        self.params = jax.device_put(params, NamedSharding(mesh, P()) if self.devices > 1 else self._alone)
+        self._everywhere = NamedSharding(mesh, P()) if self.devices > 1 else self._alone
+        self.take_parameters(params)
+
+    def take_parameters(self, params: Any) -> None:
+        """Computes with these from now on, in the same programs; their shapes and types are as before."""
+        self.params = jax.device_put(params, self._everywhere)
         self._params_alone = jax.tree.map(lambda leaf: leaf.addressable_data(0), self.params)
 
     @property

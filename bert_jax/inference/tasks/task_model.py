@@ -29,7 +29,7 @@ from bert_jax.model.heads import HEADS
 from bert_jax.model.packed import packed_inputs
 from bert_jax.runtime.compilation_cache import keep_compiled_programs
 from bert_jax.shown import facts_table
-from bert_jax.tree import as_numpy, parameter_count, sha256_of_parameters
+from bert_jax.tree import as_numpy, flatten, parameter_count, sha256_of_parameters, unflatten
 
 logger = logging.getLogger(__name__)
 
@@ -159,6 +159,18 @@ class TaskModel:
         """A sha256, in hex, of the parameters in the type that matrix products use, and of the tokenizer."""
         sums = sha256_of_parameters(jax.device_get(self.engine.programs.params)), self.tokenizer.fingerprint
         return hashlib.sha256("".join(sums).encode()).hexdigest()
+
+    def take_parameters(self, params: Any) -> None:
+        """Answers with these parameters of a model of the same config from now on; nothing is compiled again.
+
+        Raises:
+            ValueError: the model does not compute on XLA in float32, where parameters are as they were given.
+        """
+        programs = self.engine.programs
+        if not isinstance(programs, Programs) or programs.dtype != "float32":
+            raise ValueError(f"{programs.name} in {programs.dtype} keeps its own parameters; expected xla in float32")
+        flat = flatten(params)
+        programs.take_parameters(unflatten({path: flat[path] for path in flatten(programs.params)}))
 
     def with_activations(self, dtype: str) -> Self:
         """A copy whose `apply` uses plain operations with activations of this type on every backend.

@@ -1,0 +1,175 @@
+"""Recipes for little text and little time, one setting at a time: loss by tokens and CPU seconds, over seeds.
+
+    python -m benchmarks.recipes ROW ... --data DIR --folder DIR [--tokens 4.1] [--seeds 0,1] [--eval-data DIR]
+        [--blimp FOLDER] [--json FILE] [KEY=VALUE ...]
+
+Every run is `python -m train.pretrain configs/wiki_tiny.py` (BERT-tiny, no dropout, bfloat16) with a row's settings and
+then the given ones, on one core. `--tokens` (millions) is its length, to which every schedule is bound. `--data` is
+prepared for rows of 64. After the run its model is scored by the same masks on the held-out text of `--eval-data` (a
+step of rate 0 from its export), and on BLiMP. A run that is in `--folder` already is taken up where it stopped.
+
+CPU seconds are the run's own count, evaluations included. "leaves" is the
+first evaluation, in million tokens, with a loss below 6.2 nats: the plateau of the published start is above.
+"""
+
+import argparse
+import dataclasses
+import json
+import os
+import re
+import shutil
+import statistics
+import subprocess
+import sys
+from pathlib import Path
+
+from benchmarks.machine import describe_cpu
+
+LENGTH, EVALUATIONS, EVAL_ROWS = 64, 16, 3_200
+PLATEAU = 6.2
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """A batch (rows of 64) and the settings that differ from configs/wiki_tiny.py."""
+
+    settings: tuple[str, ...] = ()
+    batch: int = 64
+
+
+_SCHEDULE = ("optimizer.warmup_steps=none", "optimizer.warmup_share=0.05", "optimizer.decay_from=warmup", "packing=no")
+_WIRED = (*_SCHEDULE, "start.range=width", "start.positions=fourier", "start.heads=((0, -1, 1),)")
+_MUON = (*_WIRED, "optimizer.name=muon")
+_MASKS_30 = ("masking.probability=0.3", "masking.max_predictions=20")
+
+ROWS = {
+    "plain": Row(_SCHEDULE),
+    "wired": Row(_WIRED),
+    "wired-batch-32": Row(_WIRED, 32),
+    "muon": Row(_MUON),
+    "muon-4e-3": Row((*_MUON, "optimizer.learning_rate=4e-3")),
+    "muon-8e-3": Row((*_MUON, "optimizer.learning_rate=8e-3")),
+    "muon-masks-30": Row((*_MUON, *_MASKS_30)),
+    "muon-batch-32": Row(_MUON, 32),
+    "muon-batch-32-half-life": Row((*_MUON, "optimizer.b2_half_life=140000"), 32),
+    "muon-stable": Row((*_MUON, "optimizer.schedule=stable", "optimizer.decay_share=0.4")),
+    "muon-no-decay": Row((*_MUON, "optimizer.weight_decay=0")),
+}
+
+
+def main(argv: list[str]) -> int:
+    given = _arguments(argv)
+    folder = Path(given.folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    core = max(os.sched_getaffinity(0))
+    os.sched_setaffinity(0, {core})
+    results = []
+    for name in given.rows:
+        for seed in given.seeds:
+            found = _run(name, seed, folder, given)
+            results.append(found)
+            print(json.dumps({key: value for key, value in found.items() if key != "curve"}), flush=True)
+    if given.json:
+        Path(given.json).write_text(json.dumps({"cpu": describe_cpu(), "runs": results}, indent=1) + "\n")
+    _print_table(results)
+    return 0
+
+
+def _arguments(argv: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("rows", nargs="+", metavar="ROW", help=f"{', '.join(ROWS)}, or KEY=VALUE")
+    parser.add_argument("--data", required=True)
+    parser.add_argument("--folder", required=True, help="where the runs are kept")
+    parser.add_argument("--tokens", type=float, default=4.1, help="millions")
+    parser.add_argument("--seeds", type=lambda text: [int(seed) for seed in text.split(",")], default=[0])
+    parser.add_argument("--eval-data", help="default: --data")
+    parser.add_argument("--blimp", help="a folder of BLiMP's sets")
+    parser.add_argument("--json")
+    given = parser.parse_args(argv)
+    given.settings = [row for row in given.rows if "=" in row]
+    given.rows = [row for row in given.rows if "=" not in row]
+    if unknown := [row for row in given.rows if row not in ROWS]:
+        parser.error(f"{unknown[0]} is no row; expected one of {', '.join(ROWS)}")
+    return given
+
+
+def _run(name: str, seed: int, folder: Path, given: argparse.Namespace) -> dict:
+    """Trains and scores one row with one seed; what is on disk already is not done again."""
+    row = ROWS[name]
+    steps = round(given.tokens * 1e6 / (LENGTH * row.batch))
+    changed = "".join("-" + re.sub(r"[^\w.]+", "-", setting) for setting in given.settings)
+    run = folder / f"{name}{changed}-{given.tokens:g}M-seed{seed}"
+    result = run.with_suffix(run.suffix + ".json")
+    if result.is_file():
+        return json.loads(result.read_text())
+    rows = EVAL_ROWS // row.batch
+    every = max(1, steps // EVALUATIONS)
+    _python(
+        *("train.pretrain", "configs/wiki_tiny.py", f"run={run}", f"data={given.data}", f"seed={seed}"),
+        *(f"phases=(({LENGTH},{row.batch},{steps}),)", f"eval_every={every}", f"eval_batches={rows}", "log_every=100"),
+        *(f"save_every={max(1, steps // 4)}", *row.settings, *given.settings),
+    )
+    curve = [line for line in _metrics(run) if line["kind"] == "eval"]
+    found = {
+        "row": name + changed,
+        "seed": seed,
+        "tokens": curve[-1]["tokens"],
+        "cpu_seconds": round(curve[-1]["cpu_seconds"], 1),
+        "loss": _score(run, given.eval_data or given.data, folder),
+        "leaves": next((line["tokens"] / 1e6 for line in curve if line["mlm_loss"] < PLATEAU), None),
+        "curve": [(line["tokens"], line["mlm_loss"]) for line in curve],
+    }
+    if given.blimp:
+        scores = _python("bert_jax", "evaluate-blimp", str(run), given.blimp, "--json")
+        found["blimp"] = json.loads(scores)["accuracy"]
+    result.write_text(json.dumps(found) + "\n")
+    return found
+
+
+def _score(run: Path, data: str, folder: Path) -> float:
+    """The masked-LM loss on the first 3,200 held-out rows of prepared data, in nats."""
+    again = folder / "scoring"
+    shutil.rmtree(again, ignore_errors=True)
+    _python(
+        *("train.pretrain", "configs/wiki_tiny.py", f"run={again}", f"init={run}", f"data={data}", "packing=no"),
+        *(f"phases=(({LENGTH},64,1),)", f"eval_batches={EVAL_ROWS // 64}", "optimizer.warmup_steps=0"),
+        *("optimizer.learning_rate=0", "export_at_end=false"),
+    )
+    return next(line["mlm_loss"] for line in _metrics(again) if line["kind"] == "eval")
+
+
+def _metrics(run: Path) -> list[dict]:
+    return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+
+
+def _python(*arguments: str) -> str:
+    done = subprocess.run([sys.executable, "-m", *arguments], stdout=subprocess.PIPE, text=True)
+    if done.returncode:
+        sys.exit(f"{' '.join(arguments)} ended with {done.returncode}")
+    return done.stdout
+
+
+def _print_table(results: list[dict]) -> None:
+    print(f"\n{describe_cpu()}, one core\n")
+    print("| row | seeds | M tokens | CPU s | loss, nats | leaves at M tokens | BLiMP |")
+    print("|---|---:|---:|---:|---:|---:|---:|")
+    for name in dict.fromkeys(found["row"] for found in results):
+        runs = [found for found in results if found["row"] == name]
+        left = [found["leaves"] for found in runs]
+        print(
+            f"| {name} | {len(runs)} | {runs[0]['tokens'] / 1e6:.1f} | {_mean([r['cpu_seconds'] for r in runs], 0)} "
+            f"| {_mean([r['loss'] for r in runs], 3)} | {'no' if None in left else _mean(left, 2)} "
+            f"| {_mean([r['blimp'] for r in runs if 'blimp' in r], 1)} |"
+        )
+
+
+def _mean(values: list[float], digits: int) -> str:
+    """The mean, and its standard error where there are several values."""
+    if not values:
+        return ""
+    error = f" ± {statistics.stdev(values) / len(values) ** 0.5:.{digits}f}" if len(values) > 1 else ""
+    return f"{statistics.mean(values):.{digits}f}{error}"
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,87 @@
+"""BLiMP while training: the figures of the verb at the chosen steps, once each over a kill, and what is refused."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bert_jax.errors import UserError
+from bert_jax.evaluation.blimp import evaluate, read_blimp
+from bert_jax.inference.runtimes.xla import Programs
+from bert_jax.inference.tasks.likelihood import Likelihood
+from tests.train.pretraining.conftest import WORDS
+from train import pretrain
+from train.pretraining.job import PretrainingJob
+from train.run.stopping import EXIT_DONE
+
+
+@pytest.fixture(scope="module")
+def blimp(tmp_path_factory) -> Path:
+    """Two sets of fifty pairs, each of a field; their sentences are words in random order."""
+    folder = tmp_path_factory.mktemp("blimp")
+    generator = np.random.default_rng(0)
+    for name, field in (("order", "syntax"), ("place", "semantics")):
+        rows = [[" ".join(generator.choice(WORDS, 5)) for _ in range(2)] for _ in range(50)]
+        lines = [json.dumps({"sentence_good": good, "sentence_bad": bad, "field": field}) for good, bad in rows]
+        (folder / f"{name}.jsonl").write_text("\n".join(lines) + "\n")
+    return folder
+
+
+def scored(run: Path) -> dict[int, dict[str, float]]:
+    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    rows = [row for row in rows if row["kind"] == "eval"]
+    assert len({row["step"] for row in rows}) == len(rows), "an evaluation is there twice"
+    return {row["step"]: {k: v for k, v in row.items() if "blimp" in k} for row in rows if "blimp_accuracy" in row}
+
+
+def test_scores_are_those_of_the_verb_and_a_killed_run_has_each_once(
+    recipe: str, data: str, blimp: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    words = [recipe, f"data={data}", f"run={tmp_path / 'run'}", f"blimp={blimp}", "blimp_every=6", "blimp_pairs=40"]
+    facts, programs, calls = PretrainingJob.facts, [], []
+
+    def killed(job: PretrainingJob) -> dict:
+        calls.append(job)
+        if len(calls) == 2:  # step 6 is evaluated and logged, and not yet saved
+            raise SystemError("killed")
+        return facts(job)
+
+    def counted(self: Programs, *args, **options) -> None:
+        programs.append(self)
+        made(self, *args, **options)
+
+    made = Programs.__init__
+    monkeypatch.setattr(PretrainingJob, "facts", killed)
+    with pytest.raises(SystemError):
+        pretrain.main(words)
+    monkeypatch.setattr(PretrainingJob, "facts", facts)
+    monkeypatch.setattr(Programs, "__init__", counted)
+    assert pretrain.main(words) == EXIT_DONE
+    assert len(programs) == 1, "two evaluations, one model to compile"
+    found = scored(tmp_path / "run")
+    assert list(found) == [6, 12]
+    verb = evaluate(Likelihood(tmp_path / "run", dtype="float32"), read_blimp(blimp, 40))
+    assert found[12] == {
+        "blimp_accuracy": verb["accuracy"] / 100,
+        **{f"blimp_{field}_accuracy": value / 100 for field, value in verb["fields"].items()},
+    }
+    assert set(verb["fields"]) == {"syntax", "semantics"}
+    assert found[6] != found[12], "the weights of step 6 were scored at step 12"
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (["blimp_every=4"], "blimp_every: found 4; expected a multiple of eval_every=6, or none"),
+        (["blimp_pairs=0"], "blimp_pairs: found 0; expected at least 1, or none"),
+        (["blimp=nowhere"], "nowhere: no such file or folder"),
+    ],
+)
+def test_what_cannot_be_scored_is_refused_before_the_run_begins(
+    recipe: str, data: str, tmp_path: Path, words: list[str], line: str
+):
+    run = tmp_path / "run"
+    with pytest.raises((UserError, FileNotFoundError), match=line):
+        pretrain.main([recipe, f"data={data}", f"run={run}", *words])
+    assert not (run / "metrics.jsonl").exists() and not (run / "config.json").exists()

@@ -1,0 +1,76 @@
+"""Scores a run on BLiMP while it trains, as `python -m bert_jax evaluate-blimp` scores the same weights."""
+
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from bert_jax.config import BertConfig
+from bert_jax.data.tokenizer.tokenizer import Tokenizer
+from bert_jax.errors import UserError
+from bert_jax.evaluation.blimp import PairSet, evaluate, read_blimp
+from bert_jax.formats.load import Loaded
+from bert_jax.formats.read import Report
+from bert_jax.inference.runtimes.choice import XLA
+from bert_jax.inference.tasks.likelihood import Likelihood
+from bert_jax.runtime.hosts import on_first_process
+from train.pretraining.recipe import PretrainConfig
+from train.pretraining.source import DataSource
+
+
+def read_pairs(config: PretrainConfig, data: DataSource) -> list[PairSet]:
+    """The sets that `blimp=` names, or the first `blimp_pairs` of each; [] without it.
+
+    Raises:
+        FileNotFoundError, UserError: they are not there, are damaged, or the data has no tokenizer to read them with.
+    """
+    if config.blimp is None:
+        return []
+    if data.tokenizer is None:
+        raise UserError(f"blimp: data={config.data} has no tokenizer; train on text, or leave blimp= out")
+    return read_blimp(Path(config.blimp), config.blimp_pairs)
+
+
+class MinimalPairs:
+    """BLiMP's sets and a model to score, in float32 on the devices of the first process.
+
+    Compiled programs serve all evaluations of a run.
+
+    Args:
+        sets: what `read_pairs` returned.
+        config: the model's.
+        tokenizer: of the training data.
+        head: the model's, with masked LM.
+    """
+
+    def __init__(self, sets: Sequence[PairSet], config: BertConfig, tokenizer: Tokenizer, head: str):
+        self._sets, self._tokenizer, self._head = sets, tokenizer, head
+        self._config = config.replace(dtype="float32")  # a score does not depend on the machine
+        self._params: Any = None
+
+    def __call__(self, params: Any) -> dict[str, float]:
+        """The share of the pairs that are right, as metrics: `blimp_accuracy`, and `blimp_<field>_accuracy` of each.
+
+        Both are means over the sets. All processes must call it.
+
+        Args:
+            params: the model's parameters, on this host.
+
+        Raises:
+            UserError: a sentence is too long for the model.
+        """
+        return on_first_process(lambda: self._score(params))
+
+    def _score(self, params: Any) -> dict[str, float]:
+        if self._params is None:
+            self._params = params
+        else:
+            self._likelihood.take_parameters(params)
+        found = evaluate(self._likelihood, self._sets)
+        fields = {f"blimp_{name}_accuracy": value / 100 for name, value in found["fields"].items()}
+        return {"blimp_accuracy": found["accuracy"] / 100, **fields}
+
+    @cached_property
+    def _likelihood(self) -> Likelihood:
+        loaded = Loaded(self._config, self._params, self._tokenizer, Report("this run", self._head))
+        return Likelihood(loaded, runtime=XLA)
