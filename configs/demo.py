@@ -9,6 +9,7 @@ Expected:  on held-out documents a masked-LM loss of about 5.5 nats (unigram bas
 """
 
 from bert_jax.config import BertConfig
+from bert_jax.model.start import StartConfig
 from bert_jax.training.optimizer import OptimizerConfig
 from train.pretraining.recipe import Phase, PretrainConfig, TextConfig
 
@@ -25,7 +26,8 @@ def get_config() -> PretrainConfig:
             attention_probs_dropout_prob=0.0,
             dtype="bfloat16",
         ),
-        optimizer=OptimizerConfig(learning_rate=2e-3, warmup_steps=140, b2=0.98, decay_from="warmup"),
+        start=StartConfig(range="width", positions="fourier", heads=((0, -1, 1),)),
+        optimizer=OptimizerConfig(name="muon", learning_rate=2e-3, warmup_steps=140, b2=0.98, decay_from="warmup"),
         phases=(Phase(length=64, batch=64, steps=1400),),
         text_options=TextConfig(vocab_size=4000, held_out=0.05, dupe_factor=5),
         log_every=25,

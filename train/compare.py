@@ -140,7 +140,9 @@ class RunToCompare:
         }
         if self.task is None:
             names = ("unigram_loss", "mlm_perplexity", "nsp_accuracy", "majority_accuracy")
+            scored = [row for row in self.evaluations if "blimp_accuracy" in row]
             found |= {name: final.get(name) for name in names}
+            found["blimp_accuracy"] = scored[-1]["blimp_accuracy"] if scored else None
         return found
 
 
@@ -274,6 +276,8 @@ def table_of(rows: Sequence[dict[str, Any]]) -> Table:
     table.add_column("run", overflow="fold")
     names = ("steps", "tokens", "wall time", "CPU time", "at step", "loss")
     more = ("unigram", "accuracy", "next sentence") if pretraining else ("score", "", "baseline")
+    has_pairs = pretraining and any(row["blimp_accuracy"] is not None for row in rows)
+    more += ("BLiMP",) if has_pairs else ()
     for name in (*names, *more):
         table.add_column(name, justify="right")
     for row in rows:
@@ -282,6 +286,7 @@ def table_of(rows: Sequence[dict[str, Any]]) -> Table:
         cells += ["" if row["evaluated at"] is None else f"{row['evaluated at']:,}", _figure(row["loss"])]
         if pretraining:
             cells += [_figure(row["unigram_loss"]), _figure(row["score"]), _figure(row["nsp_accuracy"])]
+            cells += [_figure(row["blimp_accuracy"])] if has_pairs else []
         else:
             cells += [_figure(row["score"]), row["metric"], _figure(row["baseline"])]
         table.add_row(row["run"], *cells)
