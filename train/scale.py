@@ -35,7 +35,7 @@ def table_of(configs: dict[str, PretrainConfig], devices: Sequence[int]) -> list
     head = ["recipe", "rows x length", "tokens a batch", "tokens a device at a time", *(f"{n:,}" for n in devices)]
     lines = [head, ["---", "---", *["---:"] * (2 + len(devices))]]
     for name, config in configs.items():
-        for length, batch, _ in config.phases_in_rows:
+        for length, batch, *_ in config.phases_in_rows:
             most = "all" if config.tokens_per_device is None else f"{config.tokens_per_device:,}"
             cells = [_cell(config, length, batch, count) for count in devices]
             lines.append([name, f"{batch:,} x {length}", f"{batch * length:,}", most, *cells])

@@ -89,8 +89,8 @@ def read_run_config(path: "Path | epath.Path", *, needs: tuple[str, ...] = ()) -
         require(name, name in config, "an object")
     if "phases" in config:
         phases = config["phases"]
-        are_rows = isinstance(phases, list) and all(isinstance(row, list) and len(row) == 3 for row in phases)
-        are_sizes = are_rows and all(type(size) is int and 0 < size < 1 << 62 for row in phases for size in row)
+        are_rows = isinstance(phases, list) and all(isinstance(row, list) and len(row) >= 3 for row in phases)
+        are_sizes = are_rows and all(type(size) is int and 0 < size < 1 << 62 for row in phases for size in row[:3])
         require("phases", bool(phases) and are_sizes, "a list of [length, batch, steps]")
     for name, fields in _FIELDS.items():
         found = config.get(name, {})

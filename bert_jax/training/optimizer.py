@@ -14,7 +14,13 @@ import optax.contrib
 from bert_jax.config import BertConfig
 from bert_jax.errors import UserError
 from bert_jax.shown import ShownConfig
-from bert_jax.training.schedules import Schedule, warmup_stable_decay, warmup_then_constant, warmup_then_polynomial
+from bert_jax.training.schedules import (
+    Schedule,
+    in_phases,
+    warmup_stable_decay,
+    warmup_then_constant,
+    warmup_then_polynomial,
+)
 from bert_jax.training.sharding import path_string
 
 EpsPlacement = Literal["outside", "inside", "hat"]
@@ -170,11 +176,16 @@ def _mask(params: Any, rule: Callable[[str], bool]) -> Any:
     return jax.tree_util.tree_map_with_path(lambda path, _: rule(path_string(path)), params)
 
 
-def make_schedule(config: OptimizerConfig, *, peak: Any = None) -> Schedule:
+def make_schedule(config: OptimizerConfig, *, peak: Any = None, factors: Sequence[tuple[int, float]] = ()) -> Schedule:
     """The schedule `step -> learning rate` (float32); step counts consumed batches and is 0 at the first update.
 
-    `peak` replaces `config.learning_rate`; it may be traced, so that one program serves many rates.
+    `peak` replaces `config.learning_rate`; it may be traced, so that one program serves many rates. `factors`:
+    (steps, factor) of each phase, by which the rate is multiplied in it.
     """
+    return in_phases(_schedule_of_run(config, peak), factors)
+
+
+def _schedule_of_run(config: OptimizerConfig, peak: Any) -> Schedule:
     peak = config.learning_rate if peak is None else peak
     if config.schedule == "constant":
         return warmup_then_constant(peak, config.warm_up)
@@ -201,22 +212,26 @@ def make_schedule(config: OptimizerConfig, *, peak: Any = None) -> Schedule:
 
 
 def make_optimizer(
-    config: OptimizerConfig, *, peak: Any = None, batches: Sequence[tuple[int, int]] = ()
+    config: OptimizerConfig,
+    *,
+    peak: Any = None,
+    batches: Sequence[tuple[int, int]] = (),
+    factors: Sequence[tuple[int, float]] = (),
 ) -> optax.GradientTransformationExtraArgs:
     """The chain for `config`; call it as `tx.update(grads, opt_state, params, step=state.step)`.
 
-    `peak` is as for `make_schedule`. Only the schedule uses `step` (int32 scalar, consumed batches). Bias correction
-    uses the optimizer's own count of its updates, so that a skipped step changes neither the moments nor their
-    correction. The state is `{"moments": MomentsState(count int32, mu, nu), ...}`, the same tree for AdamW and LAMB;
-    `mu` and `nu` are float32 and have the shapes of the parameters. With Muon the parameters that it updates have no
-    entry there, but one in `"matrices"`, with a first moment only.
+    `peak` and `factors` are as for `make_schedule`. Only the schedule uses `step` (int32 scalar, consumed batches).
+    Bias correction uses the optimizer's own count of its updates, so that a skipped step changes neither the moments
+    nor their correction. The state is `{"moments": MomentsState(count int32, mu, nu), ...}`, the same tree for AdamW
+    and LAMB; `mu` and `nu` are float32 and have the shapes of the parameters. With Muon the parameters that it updates
+    have no entry there, but one in `"matrices"`, with a first moment only.
 
     `batches`: (steps, tokens of a batch) of each part of the run, for `b2_half_life`.
 
     Raises:
         UserError: `b2_half_life` is given, and there are no batches.
     """
-    schedule = make_schedule(config, peak=peak)
+    schedule = make_schedule(config, peak=peak, factors=factors)
     trust_ratio = scale_by_layer_trust_ratio(
         applies_to=decay_mask if config.trust_ratio_for == "decayed" else None, norm_bounds=config.trust_norm_bounds
     )

@@ -1,12 +1,31 @@
 """Learning-rate schedules: warm-up, then a constant, a polynomial decay in each published convention, or a late one."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Literal
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 Schedule = Callable[[jax.typing.ArrayLike], jax.Array]
+
+
+def in_phases(schedule: Schedule, factors: Sequence[tuple[int, float]]) -> Schedule:
+    """`schedule` times the factor of the phase that a step is in; the last phase goes on.
+
+    Args:
+        schedule: of the whole run.
+        factors: (steps, factor) of each phase; (): the schedule as it is.
+    """
+    if not factors:
+        return schedule
+    steps, values = zip(*factors, strict=True)
+    ends, factor_of = np.cumsum(steps)[:-1].astype(np.int32), np.array(values, np.float32)
+
+    def scaled(step: jax.typing.ArrayLike) -> jax.Array:
+        return schedule(step) * jnp.asarray(factor_of)[jnp.searchsorted(jnp.asarray(ends), step, side="right")]
+
+    return scaled
 
 
 def warmup_then_constant(peak: float | jax.Array, warmup_steps: int) -> Schedule:

@@ -125,7 +125,7 @@ class Evidence:
     def phase_start(self) -> int:
         """The first step of the phase that the run is in: a longer length or a larger batch has a loss of its own."""
         start = 0
-        for _, _, steps in self.config["phases"]:
+        for _, _, steps, *_ in self.config["phases"]:
             if self.step <= start + steps:
                 break
             start += steps

@@ -85,7 +85,7 @@ def _rate_too_low(run: Evidence, unigram: float | None) -> Finding | None:
 
 
 def _tenth(run: Evidence) -> int:
-    return max(1, sum(steps for _, _, steps in run.config["phases"]) // 10)
+    return max(1, sum(steps for _, _, steps, *_ in run.config["phases"]) // 10)
 
 
 def _rate(run: Evidence, factor: float) -> str:

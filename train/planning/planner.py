@@ -19,7 +19,7 @@ from train.planning.memory import MemoryParts, TooBig, guessed_memory, memory_of
 from train.planning.products import product_flops
 from train.planning.program import Collective, read_program
 from train.pretraining.packing import packing_told, with_packing
-from train.pretraining.recipe import Phase, PretrainConfig
+from train.pretraining.recipe import Phase, PretrainConfig, settings_told
 from train.pretraining.source import DataSource, PreparedData
 from train.pretraining.steps import Steps
 
@@ -56,6 +56,7 @@ def _plan_phase(steps: Steps, topology: Topology, phase: Phase, parts: int) -> d
     flops = steps.flops(rows)
     facts: dict[str, Any] = {
         **phase._asdict(),
+        "settings": settings_told(phase),
         "rows": rows.batch,
         "examples": steps.config.examples_of(phase),
         "real_tokens": None if padding is None else rows.batch * phase.length * (1 - padding),

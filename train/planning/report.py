@@ -23,7 +23,7 @@ def print_plans(plans: Sequence[dict[str, Any]], out: Console) -> None:
 
 def _phase_table(plans: Sequence[dict[str, Any]], number: int) -> Table:
     first = plans[0]["phases"][number]
-    table = Table(title=f"a step of {first['batch']:,} x {first['length']}, on each device")
+    table = Table(title=f"a step of {first['batch']:,} x {first['length']}{first.get('settings', '')}, on each device")
     table.add_column()
     columns = []
     for plan in plans:

@@ -22,7 +22,7 @@ from bert_jax.runtime.hosts import connect, on_first_process
 from bert_jax.training.sharding import MeshBatches, MeshConfig, batch_pieces, batch_shardings, make_mesh
 from bert_jax.training.step import init_state
 from train.pretraining.mixture import MixedData, parts_to_evaluate
-from train.pretraining.recipe import Phase, PretrainConfig
+from train.pretraining.recipe import Phase, PretrainConfig, settings_told
 from train.pretraining.source import DataSource, PreparedData, head_for
 from train.pretraining.steps import Steps
 from train.pretraining.text import SampledText
@@ -190,6 +190,7 @@ def _phase_facts(plan: TimedSteps, machine: Machine, phase: Phase) -> dict[str, 
     evaluated = evaluations * sum(one[1] for one in found if one) * _EVALUATION
     return {
         **phase._asdict(),
+        "settings": settings_told(phase),
         "rows": in_rows.batch,
         "parts": parts,
         "device_rows": in_rows.batch // parts // batch_pieces(plan.mesh),

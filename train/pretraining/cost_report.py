@@ -51,9 +51,8 @@ def _time_line(facts: dict[str, Any]) -> str:
     parts = []
     for phase in facts["phases"]:
         timed = "" if phase["timed_rows"] == phase["rows"] else f" (timed on {phase['timed_rows']} of its rows)"
-        parts.append(
-            f"{phase['steps']:,} steps of {phase['rows']} x {phase['length']} at {phase['step_seconds']:,.3g} s{timed}"
-        )
+        sizes = f"{phase['rows']} x {phase['length']}{phase['settings']}"
+        parts.append(f"{phase['steps']:,} steps of {sizes} at {phase['step_seconds']:,.3g} s{timed}")
     line = f"about {duration(facts['seconds'])} on this machine: {', '.join(parts)}, with evaluations and compiling"
     if facts["device_kind"] == "cpu":
         line += " (a CPU's figure; --topology=v5e:4x4 says that of TPUs)"
@@ -105,7 +104,7 @@ def _disk_line(disk: dict[str, Any]) -> str:
 
 
 def _phase_table(phase: dict[str, Any]) -> Table:
-    title = f"phase: length {phase['length']}, batch {phase['batch']}, {phase['steps']:,} steps"
+    title = f"phase: length {phase['length']}, batch {phase['batch']}, {phase['steps']:,} steps{phase['settings']}"
     table = Table(title=title, show_header=False)
     for name, array in phase["inputs"].items():
         table.add_row(name, f"{array['dtype']} {array['shape']}")

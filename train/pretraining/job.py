@@ -26,7 +26,7 @@ from train.pretraining.hopeless import why_hopeless
 from train.pretraining.minimal_pairs import MinimalPairs
 from train.pretraining.mixture import MixedData, mixed_scores, parts_to_evaluate, told
 from train.pretraining.packing import packing_told
-from train.pretraining.recipe import Phase, PretrainConfig
+from train.pretraining.recipe import Phase, PretrainConfig, settings_told
 from train.pretraining.source import DataSource, head_for
 from train.pretraining.start import first_state, objective_of, pretraining_of
 from train.run.config import to_json
@@ -152,8 +152,8 @@ class PretrainingJob(ModelJob):
             config.parts_of(phase.length, phase.batch, batch_pieces(mesh))
         check_sizes(config.model, mesh)
         model, objective = HEADS[head_for(data)](config.model), objective_of(config, data, mesh)
-        tx = make_optimizer(config.optimizer, batches=config.batches)
-        schedule = make_schedule(config.optimizer)
+        tx = make_optimizer(config.optimizer, batches=config.batches, factors=config.rates)
+        schedule = make_schedule(config.optimizer, factors=config.rates)
         super().__init__(config, mesh, model, objective, tx, schedule)
         self.rollbacks = config.rollbacks
         self._run, self._data, self._source = run, data, source
@@ -188,10 +188,11 @@ class PretrainingJob(ModelJob):
         for phase in self.config.phases:
             pieces, batch = batch_pieces(self.mesh), self.config.in_rows(phase).batch
             parts = self.config.parts_of(phase.length, batch, pieces)
-            rows = batch // parts // pieces
+            rows, own = batch // parts // pieces, settings_told(phase)
             at_once = f", {rows:,} on a device at a time in {parts:,} parts" if parts > 1 else f", {rows:,} on a device"
             log.say(
-                f"a step has {batch:,} rows of {phase.length}{at_once}{packing_told(self.config, self._data, phase)}"
+                f"a step has {batch:,} rows of {phase.length}{at_once}{own}"
+                f"{packing_told(self.config, self._data, phase)}"
             )
         if isinstance(self._data, MixedData):
             log.say(f"data: {told(self._data.facts())}")

@@ -33,6 +33,7 @@ def open_data(config: PretrainConfig) -> DataSource:
     data = PreparedData(next(iter(directories)))
     for phase in config.phases:
         data.check_length(config, phase.length)
+        data.check_masks(phase)
     return data
 
 
@@ -186,6 +187,7 @@ class MixedData(PreparedData):
         chosen = [part for part, share in zip(self.parts.values(), shares, strict=True) if share]
         for part in chosen:
             part.check_length(config, phase.length)
+            part.check_masks(phase)
         found: list[Any] = [part.batches(config, phase) for part in chosen]
         if config.is_packed(phase.length):
             for batches in found:

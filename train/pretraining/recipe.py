@@ -12,13 +12,14 @@ from typing import Any, Literal, NamedTuple
 
 from bert_jax.config import BertConfig
 from bert_jax.data.pretraining.manifest import MANIFEST
-from bert_jax.data.pretraining.masking import MaskingConfig
+from bert_jax.data.pretraining.masking import MaskingConfig, checked_corruption
 from bert_jax.errors import UserError
 from bert_jax.model.start import StartConfig, check_start
 from bert_jax.shown import ShownConfig
 from bert_jax.training.distillation import DistillationConfig
 from bert_jax.training.optimizer import OptimizerConfig
 from bert_jax.training.sharding import MeshConfig
+from train.run.config import as_given
 from train.run.watchdog import Budgets
 
 _WEIGHTED = re.compile(r"(.+):(\d+\.?\d*|\.\d+)")
@@ -27,12 +28,31 @@ _WEIGHTED = re.compile(r"(.+):(\d+\.?\d*|\.\d+)")
 class Phase(NamedTuple):
     """A part of the run with one sequence length (paper, A.2: 128 for 90 % of the steps, then 512).
 
-    `batch` is the number of examples of a batch; where examples share rows, their mean number (`in_rows`).
+    Attributes:
+        length: positions of a row.
+        batch: the number of examples of a batch; where examples share rows, their mean number (`in_rows`).
+        steps: of the phase.
+        mask: share of the tokens to predict, in place of `masking.probability`; None: that.
+        corruption: in place of `masking.corruption`; None: that.
+        rate: factor of the schedule's learning rate.
     """
 
     length: int
     batch: int
     steps: int
+    mask: float | None = None
+    corruption: tuple[float, float, float] | None = None
+    rate: float = 1.0
+
+    def masking(self, masking: MaskingConfig) -> MaskingConfig:
+        """`masking` with what the phase says of it. Another share has as many predictions a row as it needs."""
+        if self.mask is not None and self.mask != masking.probability:
+            masking = dataclasses.replace(masking, probability=self.mask, max_predictions=None)
+        return masking if self.corruption is None else dataclasses.replace(masking, corruption=self.corruption)
+
+    @property
+    def masks_as_usual(self) -> bool:
+        return self.mask is None and self.corruption is None
 
 
 @dataclass(frozen=True, repr=False)
@@ -82,7 +102,9 @@ class PretrainConfig(ShownConfig):
     `optimizer.total_steps` is always the sum of the phases' steps; `model.vocab_size` is that of the data's tokenizer
     unless it is given. Every number of steps counts optimizer steps (consumed batches).
 
-    phases                (length, batch, steps) of each part of the run, such as ((128, 256, 9000), (512, 64, 1000))
+    phases                (length, batch, steps) of each part of the run, such as ((128, 256, 9000), (512, 64, 1000));
+                          after these it may have a mask share, a corruption and a factor of the learning rate, such as
+                          (128, 256, 9000, 0.3, (1, 0, 0), 0.5): see Phase
     tokens_per_device     the most positions (rows x length) that a device computes at a time: a batch with more of them
                           for each device is computed in parts; None: no limit
     accumulation          the number of parts, the same in all phases; None: the fewest that tokens_per_device allows
@@ -168,10 +190,10 @@ class PretrainConfig(ShownConfig):
 
     def __post_init__(self):
         total = _steps(self.phases)
-        phases = tuple(Phase(*phase) for phase in self.phases)
+        phases = tuple(_checked(Phase(*phase), self.masking) for phase in self.phases)
         object.__setattr__(self, "phases", phases)
         object.__setattr__(self, "optimizer", dataclasses.replace(self.optimizer, total_steps=total))
-        if not phases or not all(isinstance(value, int) and value >= 1 for phase in phases for value in phase):
+        if not phases or not all(isinstance(value, int) and value >= 1 for phase in phases for value in phase[:3]):
             raise UserError(f"phases: found {self.phases}; each needs (length, batch, steps), all at least 1")
         longest = max(phase.length for phase in phases)
         if self.init is None and longest > self.model.longest_input:  # with init= the model is the source's
@@ -220,7 +242,7 @@ class PretrainConfig(ShownConfig):
                     of = f" ({in_rows.batch} rows)" if in_rows != phase else ""
                     raise UserError(
                         f"accumulation: found {self.accumulation}; expected a divisor of the batch in "
-                        f"{tuple(phase)}{of}"
+                        f"{tuple(as_given(phase))}{of}"
                     )
 
     def _check_start(self) -> None:
@@ -270,6 +292,11 @@ class PretrainConfig(ShownConfig):
     def batches(self) -> tuple[tuple[int, int], ...]:
         """(steps, positions of a batch) of each phase."""
         return tuple((phase.steps, phase.batch * phase.length) for phase in self.phases_in_rows)
+
+    @property
+    def rates(self) -> tuple[tuple[int, float], ...]:
+        """(steps, factor of the learning rate) of each phase; () if all are 1."""
+        return tuple((phase.steps, phase.rate) for phase in self.phases if any(one.rate != 1 for one in self.phases))
 
     def tokens_before(self, step: int) -> int:
         """Positions of the first `step` batches."""
@@ -327,6 +354,14 @@ class PretrainConfig(ShownConfig):
     def implied(self, changes: dict[str, Any]) -> dict[str, dict[str, str]]:
         """`optimizer.total_steps` of changed phases, for the optimizer's checks (see `train.run.config.override`)."""
         return {"optimizer": {"total_steps": str(_steps(changes["phases"]))}} if "phases" in changes else {}
+
+
+def settings_told(phase: Phase) -> str:
+    """What tables and the log say of a phase besides its sizes, with a comma before it; "" if it is as all others."""
+    told = [] if phase.mask is None else [f"{phase.mask:.0%} masks"]
+    told += [] if phase.corruption is None else ["/".join(f"{100 * share:g}" for share in phase.corruption)]
+    told += [] if phase.rate == 1 else [f"rate x {phase.rate:g}"]
+    return "".join(f", {one}" for one in told)
 
 
 def directories_in(text: str) -> dict[str, float | None]:
@@ -408,6 +443,28 @@ def _does_not_divide(batch: int, pieces: int) -> str:
         f"phases: a batch of {batch:,} rows cannot be split evenly over {pieces:,} devices (mesh.data x mesh.fsdp); "
         f"nearest that fit: {devices:,} devices, or a batch of {batches}{larger}"
     )
+
+
+def _checked(phase: Phase, masking: MaskingConfig | None) -> Phase:
+    """The phase with its corruption as a tuple; raises UserError if its own settings are wrong."""
+    found = tuple(as_given(phase))
+    if phase.mask is not None:
+        if not _is_number(phase.mask) or not 0 < phase.mask < 1:
+            raise UserError(f"phases: found the mask share {phase.mask!r} in {found}; expected one between 0 and 1")
+        if masking is not None and masking.max_predictions is not None and phase.mask != masking.probability:
+            raise UserError(
+                f"phases: the mask share {phase.mask} in {found} needs its own number of predictions, and "
+                f"masking.max_predictions={masking.max_predictions} is for all; say masking.max_predictions=none"
+            )
+    if not _is_number(phase.rate) or not 0 < phase.rate < math.inf:
+        raise UserError(f"phases: found the learning-rate factor {phase.rate!r} in {found}; expected one above 0")
+    if phase.corruption is None:
+        return phase
+    return phase._replace(corruption=checked_corruption(phase.corruption, "phases"))
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _steps(phases: Any) -> int:

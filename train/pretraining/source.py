@@ -1,5 +1,6 @@
 """Where a pretraining run's batches come from: a prepared directory, or random tokens for trying a config out."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
 
@@ -17,6 +18,7 @@ from bert_jax.data.pretraining.packing import Packing
 from bert_jax.data.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import UserError
 from train.pretraining.recipe import Phase, PretrainConfig
+from train.run.config import as_given
 
 HELD_OUT = "held-out"
 
@@ -120,12 +122,13 @@ class PreparedData:
 
         Examples in the order of the index (not `shuffle`) have a row each.
         """
+        masking = config.masking if phase.masks_as_usual else phase.masking(config.masking or self._prepared_masking)
         if shuffle and config.is_packed(phase.length):
             return PackedBatches(
                 self.directory,
                 batch_size=phase.batch,
                 max_seq_length=phase.length,
-                masking=config.masking,
+                masking=masking,
                 seed=config.seed,
                 first_row=first_row,
             )
@@ -134,11 +137,24 @@ class PreparedData:
             split=split,
             batch_size=phase.batch,
             max_seq_length=phase.length,
-            masking=config.masking,
+            masking=masking,
             seed=config.seed,
             shuffle=shuffle,
             first_row=first_row,
         )
+
+    @property
+    def _prepared_masking(self) -> MaskingConfig:
+        settings = self.manifest["settings"]
+        return MaskingConfig(probability=settings["masked_lm_prob"], whole_word=settings["whole_word_masking"])
+
+    def check_masks(self, phase: Phase) -> None:
+        """Raises UserError if the masks of the data are static, and the phase asks for its own."""
+        if self.manifest["recipe"] == "google" and not phase.masks_as_usual:
+            raise UserError(
+                f"phases: {tuple(as_given(phase))} has masks of its own, and those of {self.directory.name} are "
+                "static; leave them out, or run python -m train.prepare with --recipe default"
+            )
 
     def evaluation_batches(
         self, config: PretrainConfig, phase: Phase
@@ -152,8 +168,8 @@ class PreparedData:
         if examples == 0:
             return None
         masking = config.eval_masking or (None if self.manifest["recipe"] == "google" else MaskingConfig())
-        of_data = replace(config, masking=masking, seed=0)
-        batches = self.batches(of_data, phase, self.evaluation_split, shuffle=False)
+        of_data = replace(config, masking=masking, phases=_unmasked(config.phases), seed=0)
+        batches = self.batches(of_data, *_unmasked([phase]), self.evaluation_split, shuffle=False)
         return batches, min(config.eval_batches, -(-examples // phase.batch))
 
 
@@ -172,10 +188,11 @@ class RandomData:
         return 0
 
     def evaluation_batches(self, config: PretrainConfig, phase: Phase) -> tuple[RandomBatches, int]:
-        return self.batches(replace(config, masking=config.eval_masking), phase), config.eval_batches
+        of_data = replace(config, masking=config.eval_masking, phases=_unmasked(config.phases))
+        return self.batches(of_data, *_unmasked([phase])), config.eval_batches
 
     def batches(self, config: PretrainConfig, phase: Phase, *, first_row: int = 0) -> RandomBatches:
-        masking = config.masking or MaskingConfig()
+        masking = phase.masking(config.masking or MaskingConfig())
         return RandomBatches(
             batch_size=phase.batch,
             max_seq_length=phase.length,
@@ -187,6 +204,11 @@ class RandomData:
 
 
 DataSource = PreparedData | RandomData
+
+
+def _unmasked(phases: Sequence[Phase]) -> tuple[Phase, ...]:
+    """The phases without masks of their own, for held-out text."""
+    return tuple(phase._replace(mask=None, corruption=None) for phase in phases)
 
 
 def head_for(data: DataSource) -> str:

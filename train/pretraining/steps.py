@@ -39,7 +39,7 @@ class Steps:
             self.parts_of(phase)
         check_sizes(config.model, mesh)
         self.model = HEADS[head_for(data)](config.model)
-        self.tx = make_optimizer(config.optimizer, batches=config.batches)
+        self.tx = make_optimizer(config.optimizer, batches=config.batches, factors=config.rates)
         self.state = abstract_state(self.model, self.tx, mesh=mesh)
         self.state_bytes = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(self.state))
         self.objective = objective_of(config, data, mesh, read=False)
@@ -61,7 +61,7 @@ class Steps:
         step = compile_train_step(
             self.model,
             self.tx,
-            make_schedule(self.config.optimizer),
+            make_schedule(self.config.optimizer, factors=self.config.rates),
             mesh=self.mesh,
             accumulation=accumulation,
             objective=self.objective,

@@ -26,7 +26,15 @@ def to_json(config: Any) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    return [_plain(v) for v in value] if isinstance(value, tuple | list) else value
+    return [_plain(v) for v in as_given(value)] if isinstance(value, tuple | list) else value
+
+
+def as_given(value: tuple | list) -> tuple | list:
+    """A named tuple without the fields at its end that have their defaults, so that a new field changes no config."""
+    defaults = list(getattr(value, "_field_defaults", {}).values())
+    while defaults and value[-1] == defaults[-1]:
+        value, defaults = tuple(value[:-1]), defaults[:-1]
+    return value
 
 
 def differing_fields(old: dict, new: dict, prefix: str = "") -> list[str]:

@@ -12,7 +12,7 @@ import types
 import typing
 from typing import Any, NamedTuple
 
-from train.run.config import nested_in, to_json
+from train.run.config import as_given, nested_in, to_json
 
 
 class Field(NamedTuple):
@@ -84,7 +84,7 @@ def print_fields(config: Any, *, as_json: bool) -> None:
 
 def _plain(value: Any) -> Any:
     """The value with plain tuples in place of named ones."""
-    return tuple(_plain(one) for one in value) if isinstance(value, tuple) else value
+    return tuple(_plain(one) for one in as_given(value)) if isinstance(value, tuple) else value
 
 
 def _at(values: Any, path: str, otherwise: Any) -> Any:

@@ -7,8 +7,8 @@ Three published ways to choose the positions (`MaskingConfig.strategy`):
     bernoulli  transformers' DataCollatorForLanguageModeling: each non-special token independently
     roberta    fairseq's MaskTokensDataset: a share of the length, randomly rounded; special tokens may be chosen too
 
-A chosen token becomes [MASK] in 80 % of the cases, stays as it is in 10 %, and becomes a random token in 10 %. Each
-token has its own draw, also within a whole word.
+A chosen token becomes [MASK] in 80 % of the cases, becomes a random token in 10 %, and stays as it is in 10 %, or in
+other shares (`MaskingConfig.corruption`). Each token has its own draw, also within a whole word.
 
 Every draw is a hash of the row's key and a position (`counter_hash`), so a row's masks depend on nothing else.
 """
@@ -16,7 +16,7 @@ Every draw is a hash of the row's key and a position (`counter_hash`), so a row'
 import math
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 import numpy as np
 
@@ -46,6 +46,7 @@ class MaskingConfig(ShownConfig):
         whole_word: choose whole words; a continuing piece ("##...", for RoBERTa one without "Ġ") belongs to the word
             before it. Strategy "count" only.
         ngram: choose n-grams of up to this many tokens (words, with `whole_word`). Strategy "count" only.
+        corruption: shares of the chosen tokens that become [MASK], that become a random token, and that stay.
 
     Raises:
         UserError: a value out of range, or whole words or n-grams with another strategy than "count".
@@ -56,8 +57,10 @@ class MaskingConfig(ShownConfig):
     max_predictions: int | None = None
     whole_word: bool = False
     ngram: int = 1
+    corruption: tuple[float, float, float] = (0.8, 0.1, 0.1)
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "corruption", checked_corruption(self.corruption, "masking.corruption"))
         if self.strategy not in get_args(Strategy):
             raise UserError(f"masking strategy is {self.strategy!r}; known: {', '.join(get_args(Strategy))}")
         if not 0 < self.probability < 1:
@@ -68,6 +71,20 @@ class MaskingConfig(ShownConfig):
             raise UserError(f"masking ngram is {self.ngram}; it must be at least 1")
         if self.strategy != "count" and (self.whole_word or self.ngram > 1):
             raise UserError(f"masking of whole words and n-grams needs strategy 'count', not {self.strategy!r}")
+
+
+def checked_corruption(shares: Any, field: str) -> tuple[float, float, float]:
+    """The three shares as a tuple; raises UserError, naming the field, unless they add up to 1."""
+    try:
+        masked, random, kept = (float(share) for share in shares)
+    except (TypeError, ValueError):
+        masked = random = kept = math.nan
+    if not min(masked, random, kept) >= 0 or not math.isclose(masked + random + kept, 1, abs_tol=1e-6):
+        raise UserError(
+            f"{field}: found {shares}; expected the shares of [MASK], random tokens and kept ones, which add up to 1, "
+            "such as (0.8, 0.1, 0.1)"
+        )
+    return masked, random, kept
 
 
 @dataclass(frozen=True)
@@ -277,15 +294,16 @@ def _replacements(
     config: MaskingConfig,
     vocabulary: MaskingVocabulary,
 ) -> np.ndarray:
-    """The input ids at the chosen positions, int32 [B, P]: 80 % [MASK], 10 % the token itself, 10 % a random one."""
+    """The input ids at the chosen positions, int32 [B, P]: [MASK], the token itself or a random one."""
+    masked, random, _ = config.corruption
     action_BP = bits32(derive(keys_B, _ACTION)[:, None], positions_BP)
     random_bits_BP = bits32(derive(keys_B, _REPLACEMENT)[:, None], positions_BP)
     if config.strategy == "roberta":
         random_BP = vocabulary.ordinary_ids[below(random_bits_BP, len(vocabulary.ordinary_ids))]
     else:
         random_BP = below(random_bits_BP, vocabulary.size).astype(np.int32)
-    kept_or_random_BP = np.where(action_BP < np.uint32(0.9 * 2**32), labels_BP, random_BP)
-    return np.where(action_BP < np.uint32(0.8 * 2**32), np.int32(vocabulary.mask_id), kept_or_random_BP)
+    kept_or_random_BP = np.where(action_BP < int((1 - random) * 2**32), labels_BP, random_BP)
+    return np.where(action_BP < int(masked * 2**32), np.int32(vocabulary.mask_id), kept_or_random_BP)
 
 
 def choose_words(

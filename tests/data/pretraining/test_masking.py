@@ -104,6 +104,19 @@ def test_one_in_ten_stays_one_in_ten_is_random_and_the_rest_is_mask():
     assert stats.chisquare(counts, expected).pvalue > P_VALUE
 
 
+@pytest.mark.parametrize("shares", [(1, 0, 0), (0.5, 0.3, 0.2), (0, 1, 0), (0, 0, 1)])
+def test_the_corruption_has_the_shares_that_are_asked_for(shares: tuple[float, float, float]):
+    ids, lengths = rows_of(4000, 64, first=5, last=6)
+    result = masked(ids, lengths, corruption=shares)
+    inputs = result.input_ids[chosen_positions(result)]
+    mask, random, kept = shares
+    expected = np.array([mask + random / V, kept + random / V, random * (V - 2) / V]) * len(inputs)
+    counts = np.array([(inputs == MASK).sum(), (inputs == 5).sum(), ((inputs != MASK) & (inputs != 5)).sum()])
+    np.testing.assert_array_equal(counts[expected == 0], 0)
+    if (expected > 0).sum() > 1:
+        assert stats.chisquare(counts[expected > 0], expected[expected > 0]).pvalue > P_VALUE
+
+
 def random_replacements(strategy: str) -> np.ndarray:
     """How often each id other than [MASK] and the token itself (5) replaced a token."""
     ids, lengths = rows_of(12000, 64, first=5, last=6)

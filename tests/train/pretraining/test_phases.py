@@ -1,0 +1,158 @@
+"""What a phase may have of its own: masks, corruption and a factor of the learning rate."""
+
+import dataclasses
+import json
+from pathlib import Path
+
+import jax
+import numpy as np
+import optax
+import pytest
+
+from bert_jax.config import BertConfig
+from bert_jax.data.pretraining.masking import MaskingConfig
+from bert_jax.errors import UserError
+from bert_jax.formats.training_record import training_record
+from bert_jax.training.optimizer import OptimizerConfig, make_schedule
+from tests.train.pretraining.test_pretrain import arrays_of, records
+from train import pretrain
+from train.pretraining.job import PretrainingJob
+from train.pretraining.recipe import Phase, PretrainConfig
+from train.pretraining.source import PreparedData, RandomData
+from train.pretraining.start import with_model_for
+from train.run import stopping
+from train.run.config import override, to_json
+from train.run.directory import RunDirectory
+from train.run.fields import fields_of
+from train.run.stopping import EXIT_DONE, EXIT_PREEMPTED
+
+PHASES = (Phase(32, 8, 5, mask=0.3), Phase(32, 16, 3, mask=0.15, rate=0.5), Phase(32, 8, 4, 0.05, (1, 0, 0), 0.1))
+
+
+def config_of(phases=PHASES, **fields) -> PretrainConfig:
+    optimizer = OptimizerConfig(learning_rate=1e-3, warmup_steps=2)
+    return PretrainConfig(optimizer=optimizer, phases=phases, model=BertConfig.preset("tiny"), **fields)
+
+
+def stop_at(monkeypatch, at: int) -> None:
+    monkeypatch.setattr(stopping.StopRequest, "exit_code", lambda _, step: EXIT_PREEMPTED if step == at else None)
+
+
+def unmasked(batch: dict[str, np.ndarray]) -> np.ndarray:
+    ids = batch["input_ids"].copy()
+    row, place = np.nonzero(batch["mlm_weights"])
+    ids[row, batch["mlm_positions"][row, place]] = batch["mlm_labels"][row, place]
+    return ids
+
+
+def test_phases_go_on_in_the_data_with_masks_of_their_own(data: str, tmp_path: Path):
+    source = PreparedData(data)
+    config = with_model_for(config_of(), source, frozenset())
+    job = PretrainingJob(config, RunDirectory(str(tmp_path)), source, source)
+    made = [{name: np.asarray(array) for name, array in batch.items()} for batch, _ in job.batches(0)]
+    usual = source.batches(config_of(((32, 8, 20),)), Phase(32, 8, 20))
+    rows = np.concatenate([unmasked(batch) for batch in made])
+    np.testing.assert_array_equal(rows, np.concatenate([unmasked(usual.batch(step)) for step in range(15)]))
+    for batches, share, width in ((made[:5], 0.3, 10), (made[5:8], 0.15, None), (made[8:], 0.05, 2)):
+        for batch in batches:
+            lengths = batch["attention_mask"].sum(axis=1)
+            expected = [max(1, round(share * length)) for length in lengths.tolist()]  # create_pretraining_data.py
+            np.testing.assert_array_equal(batch["mlm_weights"].sum(axis=1), expected)
+            assert width in (None, batch["mlm_positions"].shape[1])
+    for batch in made[8:]:  # all of the chosen tokens are [MASK]
+        row, place = np.nonzero(batch["mlm_weights"])
+        assert set(batch["input_ids"][row, batch["mlm_positions"][row, place]]) == {source.tokenizer.mask_token_id}
+    resumed = [np.asarray(batch["input_ids"]) for batch, _ in job.batches(9)]
+    np.testing.assert_array_equal(resumed, [batch["input_ids"] for batch in made[9:]])
+
+
+def test_held_out_masks_do_not_follow_the_phase(data: str):
+    source = PreparedData(data)
+
+    def held_out(phase: Phase) -> dict[str, np.ndarray]:
+        found = source.evaluation_batches(config_of((phase,)), phase)
+        assert found
+        return found[0].batch(0)
+
+    usual = held_out(Phase(32, 8, 5))
+    for name, array in held_out(Phase(32, 8, 5, 0.4, (1, 0, 0))).items():
+        np.testing.assert_array_equal(array, usual[name])
+
+
+def test_random_data_has_as_many_predictions_as_the_share_needs():
+    config = config_of((Phase(32, 8, 5), Phase(32, 8, 5, 0.3)))
+    for phase, width in zip(config.phases, (5, 10), strict=True):
+        assert RandomData(90, "none").batches(config, phase).batch(0)["mlm_positions"].shape == (8, width)
+
+
+def test_the_rate_of_a_phase_multiplies_the_schedule_of_the_run():
+    config = config_of()
+    warm_up = optax.linear_schedule(0, 1e-3, 2)
+    factors = [1.0] * 5 + [0.5] * 3 + [0.1] * 4
+    expected = [f * (warm_up(s) if s < 2 else 1e-3 * (12 - s) / 12) for s, f in enumerate(factors)]
+    schedule = make_schedule(config.optimizer, factors=config.rates)
+    np.testing.assert_allclose([schedule(step) for step in range(12)], expected, rtol=1e-6)
+    np.testing.assert_allclose(jax.jit(jax.vmap(schedule))(np.arange(12)), expected, rtol=1e-6)
+    assert config_of((Phase(32, 8, 5, 0.3),)).rates == ()
+
+
+def test_phases_of_three_numbers_are_written_as_ever_and_longer_ones_come_back():
+    config = config_of(((32, 8, 5), (32, 8, 4, None, None, 0.5)))
+    assert to_json(config)["phases"] == [[32, 8, 5], [32, 8, 4, None, None, 0.5]]
+    field = next(field for field in fields_of(config) if field.path == "phases")
+    assert field.word == 'phases="((32, 8, 5), (32, 8, 4, None, None, 0.5))"' or "'" in field.word
+    saved = json.loads(json.dumps(to_json(config_of())))["phases"]
+    assert config_of(tuple(saved)).phases == PHASES
+    typed = override(config, {"phases": "((32, 8, 5, 0.3, (1, 0, 0)), (32, 8, 4))"})
+    assert typed.phases == (Phase(32, 8, 5, 0.3, (1.0, 0.0, 0.0)), Phase(32, 8, 4))
+
+
+@pytest.mark.parametrize(
+    ("phase", "says"),
+    [
+        ((32, 8, 5, 1.5), r"phases: found the mask share 1.5 in \(32, 8, 5, 1.5\); expected one between 0 and 1"),
+        ((32, 8, 5, 0.3, (0.8, 0.1)), r"phases: found \(0.8, 0.1\); expected the shares of \[MASK\]"),
+        ((32, 8, 5, 0.3, (0.8, 0.3, -0.1)), "which add up to 1"),
+        ((32, 8, 5, None, None, 0), "phases: found the learning-rate factor 0"),
+    ],
+)
+def test_wrong_settings_of_a_phase_are_refused(phase: tuple, says: str):
+    with pytest.raises(UserError, match=says):
+        config_of((phase,))
+
+
+def test_a_number_of_predictions_for_all_contradicts_a_share_of_a_phase():
+    masking = MaskingConfig(max_predictions=5)
+    with pytest.raises(UserError, match=r"masking\.max_predictions=5 is for all; say masking.max_predictions=none"):
+        config_of(masking=masking)
+    assert config_of(((32, 8, 5, 0.15),), masking=masking)
+
+
+def test_static_masks_and_a_share_of_a_phase_are_refused_at_the_start(data: str):
+    source = PreparedData(data)
+    source.manifest = {**source.manifest, "recipe": "google"}
+    with pytest.raises(UserError, match=r"has masks of its own, and those of .*data are static"):
+        source.check_masks(PHASES[0])
+    source.check_masks(Phase(32, 8, 5, rate=0.5))
+
+
+@pytest.mark.slow
+def test_a_run_resumes_to_the_bit_inside_each_phase(recipe: str, data: str, tmp_path: Path, monkeypatch):
+    words = [recipe, f"data={data}", f"phases={tuple(map(tuple, PHASES))}", "log_every=1"]
+    through, stopped = tmp_path / "through", tmp_path / "stopped"
+    assert pretrain.main([*words, f"run={through}"]) == EXIT_DONE
+    for at in (3, 7, 10):
+        stop_at(monkeypatch, at)
+        assert pretrain.main([*words, f"run={stopped}"]) == EXIT_PREEMPTED
+    monkeypatch.undo()
+    assert pretrain.main([*words, f"run={stopped}"]) == EXIT_DONE
+    (step, ours), (_, theirs) = arrays_of(stopped), arrays_of(through)
+    assert step == 12
+    for a, b in zip(ours, theirs, strict=True):
+        np.testing.assert_array_equal(a, b)
+    config = config_of()
+    expected = [float(make_schedule(config.optimizer, factors=config.rates)(s)) for s in range(12)]
+    assert [row["learning_rate"] for row in records(stopped, "train")] == pytest.approx(expected, rel=1e-5)
+    assert "rows of 32, 8 on a device, 5% masks, 100/0/0, rate x 0.1" in (stopped / "run.log").read_text()
+    assert "32, 16, 3, 0.15" in training_record(stopped, 12)
+    assert dataclasses.replace(config_of(), phases=tuple(json.loads((stopped / "config.json").read_text())["phases"]))
