@@ -18,6 +18,7 @@ from tests.tiny import CONFIG, OPTIMIZER
 from train.pretraining.recipe import Phase, PretrainConfig
 from train.run.directory import RunDirectory
 from train.run.goodput import Goodput
+from train.run.job import Untimed
 from train.run.loop import train
 from train.run.meter import mean_of_good_steps
 from train.run.phases import Phases
@@ -42,7 +43,7 @@ def _step(state: TrainState, batch: dict[str, jax.Array]) -> tuple[TrainState, d
     return state, metrics | {"skipped_total": state.skipped_total, "learning_rate": jnp.float32(0)}
 
 
-class AddingJob:
+class AddingJob(Untimed):
     """`bad`: the numbers of the batches without a finite loss. `explodes`: the number of the batch that leaves finite
     parameters (3e38) of which the sum, and so every later loss, is infinite."""
 

@@ -220,7 +220,8 @@ def make_optimizer(
 ) -> optax.GradientTransformationExtraArgs:
     """The chain for `config`; call it as `tx.update(grads, opt_state, params, step=state.step)`.
 
-    `peak` and `factors` are as for `make_schedule`. Only the schedule uses `step` (int32 scalar, consumed batches).
+    `peak` and `factors` are as for `make_schedule`. Only the schedule uses `step` (int32 scalar, consumed batches)
+    and `decay=`, which schedule="stable" takes (see `warmup_stable_decay`).
     Bias correction uses the optimizer's own count of its updates, so that a skipped step changes neither the moments
     nor their correction. The state is `{"moments": MomentsState(count int32, mu, nu), ...}`, the same tree for AdamW
     and LAMB; `mu` and `nu` are float32 and have the shapes of the parameters. With Muon the parameters that it updates
@@ -354,7 +355,7 @@ def _one_minus_power(base: float, count: jax.Array) -> jax.Array:
 def _scale_by_schedule_of_step(schedule: Schedule) -> optax.GradientTransformationExtraArgs:
     def update(updates: Any, state: Any, params: Any = None, **extra: Any) -> tuple[Any, Any]:
         del params
-        learning_rate = schedule(_step_of(extra))
+        learning_rate = schedule(*_when(extra))
         return jax.tree.map(lambda u: -learning_rate * u, updates), state
 
     return optax.GradientTransformationExtraArgs(optax.init_empty_state, update)
@@ -362,7 +363,7 @@ def _scale_by_schedule_of_step(schedule: Schedule) -> optax.GradientTransformati
 
 def _decay_updated_weights(weight_decay: float, schedule: Schedule) -> optax.GradientTransformationExtraArgs:
     def update(updates: Any, state: Any, params: Any = None, **extra: Any) -> tuple[Any, Any]:
-        shrink = schedule(_step_of(extra)) * weight_decay
+        shrink = schedule(*_when(extra)) * weight_decay
 
         def decay(u: jax.Array, weight: jax.Array, decayed: bool) -> jax.Array:
             return u - shrink * (weight + u) if decayed else u
@@ -372,12 +373,13 @@ def _decay_updated_weights(weight_decay: float, schedule: Schedule) -> optax.Gra
     return optax.GradientTransformationExtraArgs(optax.init_empty_state, update)
 
 
-def _step_of(extra: dict[str, Any]) -> jax.typing.ArrayLike:
+def _when(extra: dict[str, Any]) -> tuple[jax.typing.ArrayLike, ...]:
+    """The arguments of the schedule."""
     if "step" not in extra:
         raise TypeError(
             "the schedule needs the number of consumed batches: tx.update(grads, opt_state, params, step=…)"
         )
-    return extra["step"]
+    return (extra["step"], extra["decay"]) if "decay" in extra else (extra["step"],)
 
 
 def scale_by_layer_trust_ratio(

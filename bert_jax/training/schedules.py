@@ -7,7 +7,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-Schedule = Callable[[jax.typing.ArrayLike], jax.Array]
+Schedule = Callable[..., jax.Array]
+"""A step -> its learning rate. `warmup_stable_decay` also takes where its decay begins and ends."""
 
 
 def in_phases(schedule: Schedule, factors: Sequence[tuple[int, float]]) -> Schedule:
@@ -22,8 +23,8 @@ def in_phases(schedule: Schedule, factors: Sequence[tuple[int, float]]) -> Sched
     steps, values = zip(*factors, strict=True)
     ends, factor_of = np.cumsum(steps)[:-1].astype(np.int32), np.array(values, np.float32)
 
-    def scaled(step: jax.typing.ArrayLike) -> jax.Array:
-        return schedule(step) * jnp.asarray(factor_of)[jnp.searchsorted(jnp.asarray(ends), step, side="right")]
+    def scaled(step: jax.typing.ArrayLike, *decay: jax.Array) -> jax.Array:
+        return schedule(step, *decay) * jnp.asarray(factor_of)[jnp.searchsorted(jnp.asarray(ends), step, side="right")]
 
     return scaled
 
@@ -99,14 +100,19 @@ def warmup_stable_decay(
     f = 1 - sqrt(p) for "1-sqrt" and 1 - p for "linear"; `end` after N. All steps before N - D are those of any other N
     of as much warm-up, so one run can be decayed at several lengths.
 
-    Returns `step -> float32 scalar` (or of step's shape); step may be traced.
+    Returns `step -> float32 scalar` (or of step's shape); step may be traced. Called as `(step, decay)`, with an int32
+    [2] that may be traced too, the decay begins at step decay[0] and ends at decay[1]. If that cuts the warm-up short,
+    the rate of the warm-up falls.
     """
-    start = total_steps - decay_steps
 
-    def schedule(step: jax.typing.ArrayLike) -> jax.Array:
+    def schedule(step: jax.typing.ArrayLike, decay: jax.Array | None = None) -> jax.Array:
         t = first_count + jnp.asarray(step, jnp.float32)
-        progress = jnp.clip((t - start) / max(decay_steps, 1), 0.0, 1.0)
-        decayed = (peak - end) * (1 - (jnp.sqrt(progress) if shape == "1-sqrt" else progress)) + end
-        return jnp.where(t < warmup_steps, peak * t / max(warmup_steps, 1), decayed)
+        start = total_steps - decay_steps if decay is None else decay[0]
+        steps = max(decay_steps, 1) if decay is None else jnp.maximum(decay[1] - decay[0], 1)
+        progress = jnp.clip((t - start) / steps, 0.0, 1.0)
+        left = 1 - (jnp.sqrt(progress) if shape == "1-sqrt" else progress)
+        ramp = peak * t / max(warmup_steps, 1)
+        ramp = ramp if decay is None else (ramp - end) * left + end
+        return jnp.where(t < warmup_steps, ramp, (peak - end) * left + end)
 
     return schedule

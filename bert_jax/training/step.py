@@ -114,6 +114,7 @@ def train_step(
     batch: Batch,
     key: Array,
     objective: Objective = PRETRAINING,
+    decay: Array | None = None,
     *,
     model: nn.Module,
     tx: optax.GradientTransformationExtraArgs,
@@ -136,6 +137,7 @@ def train_step(
             other labels (see `objectives`).
         key: the run's model key; dropout uses `fold_in(fold_in(key, state.step), 0)`.
         objective: the loss to minimise, such as `Pretraining()` or a `distillation.Distillation`.
+        decay: int32 [2], where the decay of `schedule="stable"` begins and ends; None: as its config says.
         model: a model with the objective's head, of any family: `BertForPreTraining` or `BertForMaskedLM` by default.
         tx, schedule: from `make_optimizer` and `make_schedule`; the schedule is used only for the metrics.
         accumulation: the number of parts of the batch, which are computed one after the other. The sum of their
@@ -160,10 +162,11 @@ def train_step(
         state.params, objective, objective.denominators(batch), dropout_key, batch
     )
 
+    at = {"step": state.step} if decay is None else {"step": state.step, "decay": decay}
     with jax.named_scope("update"):
         grad_norm = optax.tree.norm(grads)
         finite = jnp.isfinite(loss) & jnp.isfinite(grad_norm)
-        updates, opt_state = tx.update(grads, state.opt_state, state.params, step=state.step)
+        updates, opt_state = tx.update(grads, state.opt_state, state.params, **at)
         params = optax.apply_updates(state.params, updates)
         params, opt_state = jax.tree.map(
             partial(jnp.where, finite), (params, opt_state), (state.params, state.opt_state)
@@ -180,7 +183,7 @@ def train_step(
         "loss": loss,
         **objective.metrics(sums),
         "grad_norm": grad_norm,
-        "learning_rate": schedule(state.step),
+        "learning_rate": schedule(*at.values()),
         "finite": finite.astype(jnp.int32),
         "skipped_total": new_state.skipped_total,
         "skipped_in_a_row": new_state.skipped_in_a_row,
@@ -272,6 +275,7 @@ def compile_train_step(
     mesh: Mesh | None = None,
     accumulation: int = 1,
     objective: Objective | None = None,
+    decays_late: bool = False,
 ) -> Any:
     """`train_step` jitted as `(state, batch, key) -> (state, metrics)`; the state is donated: do not use it again.
 
@@ -282,16 +286,18 @@ def compile_train_step(
     `objective`: an example of the objectives for which to compile, with arrays or their shapes. The step then takes the
     objective as its fourth argument, sharded by the same table. None: the step has three arguments and minimises
     `Pretraining()`.
+
+    `decays_late`: the step takes `decay` as its fifth argument, so that it is not compiled again once that is decided.
     """
     step = partial(train_step, tx=tx, schedule=schedule, accumulation=accumulation)
     if mesh is None:
         return jax.jit(partial(step, model=model), donate_argnums=0)
     used = on_mesh(model, mesh)
 
-    def step_on_mesh(state: TrainState, batch: Batch, key: Array, *objective: Objective) -> tuple[TrainState, Metrics]:
+    def step_on_mesh(state: TrainState, batch: Batch, key: Array, *more: Any) -> tuple[TrainState, Metrics]:
         check_sizes(model.config, mesh, batch_size=batch["input_ids"].shape[0], accumulation=accumulation)
         return step(
-            *(state, batch, key, *objective),
+            *(state, batch, key, *more),
             model=used,
             use_params=gather_under_fsdp(mesh, model.config.dtype),
             over_rows=sum_gradients(mesh, model.config.dtype),
@@ -299,10 +305,11 @@ def compile_train_step(
 
     state = state_shardings(_abstract(model, tx), mesh)
     everywhere = replicated(mesh)
-    fourth = () if objective is None else (state_shardings(objective, mesh),)
+    more = () if objective is None else (state_shardings(objective, mesh),)
+    more += (everywhere,) if decays_late else ()
     return jax.jit(
         step_on_mesh,
-        in_shardings=(state, batch_shardings(mesh), everywhere, *fourth),
+        in_shardings=(state, batch_shardings(mesh), everywhere, *more),
         out_shardings=(state, everywhere),
         donate_argnums=0,
         compiler_options=compiler_options(list(mesh.devices.flat)),

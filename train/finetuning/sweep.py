@@ -36,7 +36,7 @@ from train.finetuning.recipe import FinetuneConfig
 from train.finetuning.tasks.data import Outputs, Split, TaskData
 from train.run.curves import has_glyphs
 from train.run.directory import RunDirectory
-from train.run.job import Log, Metrics, prefetched_batches
+from train.run.job import Log, Metrics, Untimed, prefetched_batches
 
 
 class Run(NamedTuple):
@@ -52,7 +52,7 @@ def runs_of(config: FinetuneConfig) -> list[Run]:
     return [Run(config.seed + number, float(rate)) for rate in rates for number in range(config.seeds)]
 
 
-class SweepJob:
+class SweepJob(Untimed):
     """A `Job`: trains `config.seeds` models for each learning rate. Arrays of its state start with an axis R, the runs.
 
     It writes the best model of all to export/, and each run's scores to runs.jsonl, sweep.json, sweep.md and runs.png.

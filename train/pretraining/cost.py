@@ -79,7 +79,7 @@ class TimedSteps(Steps):
         for number in range(1 + _TIMED_STEPS):
             batch = batches.batch(number)
             started = time.monotonic()
-            state, metrics = compiled(state, batch, jax.random.key(0), objective)
+            state, metrics = compiled(state, batch, jax.random.key(0), objective, *self.more())
             jax.block_until_ready(metrics)
             taken.append(time.monotonic() - started)
         return {"timed_rows": rows, "step_seconds": statistics.median(taken[1:]) * phase.batch / rows}
@@ -158,7 +158,8 @@ def run_facts(config: PretrainConfig, data: DataSource, directory: str) -> dict[
         "processes": jax.process_count(),
         "total_steps": config.total_steps,
         "prepare_seconds": data.seconds if isinstance(data, SampledText) else None,
-        "seconds": None if None in seconds else sum(seconds),
+        "stop_after": config.stop_after,
+        "seconds": None if None in seconds else min(sum(seconds), config.seconds_at_most),
         "memory_bytes": max(peaks, default=None),
         "memory_limit_bytes": machine.limit,
         "memory_before_bytes": machine.before,

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from bert_jax.evaluation.blimp import PairSet
+from bert_jax.errors import UserError
 from bert_jax.formats.source import Source
 from bert_jax.formats.training_record import training_record
 from bert_jax.formats.write import save_pretrained
@@ -22,6 +23,7 @@ from bert_jax.training.checkpoint.checkpoints import on_first_process
 from bert_jax.training.optimizer import make_optimizer, make_schedule
 from bert_jax.training.sharding import MeshBatches, batch_pieces, batch_shardings, check_sizes, make_mesh, to_host
 from bert_jax.training.step import TrainState, compile_eval_step, init_state
+from train.pretraining.budget import Budget
 from train.pretraining.hopeless import why_hopeless
 from train.pretraining.minimal_pairs import MinimalPairs
 from train.pretraining.mixture import MixedData, mixed_scores, parts_to_evaluate, told
@@ -31,7 +33,7 @@ from train.pretraining.source import DataSource, head_for
 from train.pretraining.start import first_state, objective_of, pretraining_of
 from train.run.config import to_json
 from train.run.directory import RunDirectory
-from train.run.job import Batch, Log, Metrics, ModelJob, prefetched_batches
+from train.run.job import LOOK_EVERY, Batch, Log, Metrics, ModelJob, prefetched_batches
 from train.run.stopping import EXIT_HOPELESS
 
 
@@ -154,7 +156,8 @@ class PretrainingJob(ModelJob):
         model, objective = HEADS[head_for(data)](config.model), objective_of(config, data, mesh)
         tx = make_optimizer(config.optimizer, batches=config.batches, factors=config.rates)
         schedule = make_schedule(config.optimizer, factors=config.rates)
-        super().__init__(config, mesh, model, objective, tx, schedule)
+        self._budget = None if config.stop_after is None else Budget(config)
+        super().__init__(config, mesh, model, objective, tx, schedule, decays_late=self._budget is not None)
         self.rollbacks = config.rollbacks
         self._run, self._data, self._source = run, data, source
         self._lowest: dict[int, float] = {}  # length -> lowest held-out loss
@@ -207,7 +210,7 @@ class PretrainingJob(ModelJob):
 
     def batches(self, step: int) -> Generator[tuple[dict[str, jax.Array], float]]:
         """Yields the batches of all phases; a phase continues in the data where an earlier one of its length ended."""
-        while step < self.config.total_steps:
+        while step < self.last_step:
             start, phase = self.config.phase_at(step)
             phase = self.config.in_rows(phase)
             host = self._data.batches(self.config, phase, first_row=self.config.rows_before(start, phase.length))
@@ -220,7 +223,37 @@ class PretrainingJob(ModelJob):
         found = super().summarise(rows)
         return {name: v for name, v in found.items() if self._data.objective != "none" or not name.startswith("nsp_")}
 
+    @property
+    def last_step(self) -> int:
+        return self.config.total_steps if self._budget is None else self._budget.bounds[1]
+
+    def more(self) -> tuple[np.ndarray, ...]:
+        return () if self._budget is None else (np.array(self._budget.bounds, np.int32),)
+
+    def look_at_clock(self, step: int, seconds: float | None, pause: float, log: Log) -> bool:
+        """Decides once where the decay begins: the first process does, and all hear the same."""
+        budget = self._budget
+        if budget is None or budget.decay is not None:
+            return False
+
+        def decide() -> dict[str, Any] | None:
+            if seconds is None:
+                raise UserError("stop_after: the run's checkpoint does not say how long it has taken; leave it out")
+            return (
+                budget.facts() | {"seconds": seconds} if budget.look(step, step + LOOK_EVERY, seconds, pause) else None
+            )
+
+        if (decided := on_first_process(decide)) is None:
+            return False
+        budget.resume(decided)
+        begins, ends = budget.bounds
+        log.say(budget.told(decided["seconds"]))
+        log.record("decay", step, {"begins": begins, "ends": ends})
+        return True
+
     def resume(self, facts: dict[str, Any]) -> None:
+        if self._budget is not None:
+            self._budget.resume(facts.get("budget", {}))
         self._lowest = {int(length): loss for length, loss in facts.get("lowest_losses", {}).items()}
 
     def evaluate(self, state: TrainState, step: int, log: Log) -> int | None:
@@ -230,12 +263,13 @@ class PretrainingJob(ModelJob):
             for name, share, batches in self._held_out_of(phase)
         ]
         found = mixed_scores(scores)
-        pairs = self._pairs(to_host(state.params)) if self._pairs and self.config.scores_blimp_at(step) else {}
+        due = self._pairs is not None and self.config.scores_blimp_at(step, self.last_step)
+        pairs = self._pairs(to_host(state.params)) if self._pairs and due else {}
         if found or pairs:
             log.record("eval", step, found | pairs)
         if found:
             lowest = self._lowest[phase.length] = min(found["mlm_loss"], self._lowest.get(phase.length, math.inf))
-            if self.config.gives_up_at(step):
+            if step < self.last_step and self.config.gives_up_at(step):
                 why = why_hopeless(found["mlm_loss"], lowest, found.get("unigram_loss"))
                 if why is not None:
                     log.say(f"hopeless after {self.config.tokens_before(step):,} tokens: {why}")
@@ -250,7 +284,7 @@ class PretrainingJob(ModelJob):
             "data": self._data.fingerprint,
             "data_digest": self._data.digest,
             "data_shares": self._data.shares if isinstance(self._data, MixedData) else [(1.0,)] * len(phases),
-        }
+        } | ({} if self._budget is None else {"budget": self._budget.facts()})
 
     def finish(self, params: Any, step: int, log: Log) -> None:
         """Writes the run's `export/`, a folder that transformers loads."""

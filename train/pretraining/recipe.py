@@ -22,6 +22,7 @@ from bert_jax.training.sharding import MeshConfig
 from train.run.config import as_given
 from train.run.watchdog import Budgets
 
+_UNITS = {"s": 1, "m": 60, "h": 3600}
 _WEIGHTED = re.compile(r"(.+):(\d+\.?\d*|\.\d+)")
 
 
@@ -137,6 +138,10 @@ class PretrainConfig(ShownConfig):
     blimp                 score the model on BLiMP: its folder or archive; None: do not
     blimp_every           steps between two scorings, a multiple of eval_every; None: once, at the end
     blimp_pairs           the pairs of each set to score, from its beginning; None: all
+    stop_after            the time after which the run is to be done, "90s", "50m" or "1.5h", with
+                          optimizer.schedule=stable: the decay begins in time for it, and the steps of the phases are
+                          the most. It counts "seconds" of metrics.jsonl: the training over all starts, with compiling,
+                          evaluations, saves and export, without preparing text and starting the program
     hopeless_after        end the run with exit code 5 at an evaluation after so many tokens if its loss is that of the
                           token frequencies, or 1 nat above the run's lowest; None: never
     rollbacks             how often it goes back to its last good checkpoint instead and passes over the batches since
@@ -182,6 +187,7 @@ class PretrainConfig(ShownConfig):
     blimp: str | None = None
     blimp_every: int | None = None
     blimp_pairs: int | None = None
+    stop_after: str | None = None
     hopeless_after: int | None = None
     budgets: Budgets = field(default_factory=Budgets)
     rollbacks: int = 0
@@ -228,6 +234,17 @@ class PretrainConfig(ShownConfig):
             raise UserError(f"blimp_pairs: found {self.blimp_pairs}; expected at least 1, or none")
         if self.hopeless_after is not None and self.hopeless_after < 1:
             raise UserError(f"hopeless_after: found {self.hopeless_after}; expected at least 1 token, or none")
+        if self.stop_after is not None:
+            seconds_of(self.stop_after)
+            for name, right, word in (
+                ("schedule", self.optimizer.schedule == "stable", "stable"),
+                ("warmup_steps", self.optimizer.warmup_steps is not None, "100"),
+            ):
+                if not right:
+                    raise UserError(
+                        f"stop_after: the steps of the run follow from its time; found optimizer.{name}="
+                        f"{str(getattr(self.optimizer, name)).lower()}; say optimizer.{name}={word}"
+                    )
         if self.rollbacks < 0:
             raise UserError(f"rollbacks: found {self.rollbacks}; at least 0")
         packed = tuple((int(length), float(examples)) for length, examples in self.packed)
@@ -302,16 +319,20 @@ class PretrainConfig(ShownConfig):
         """Positions of the first `step` batches."""
         return sum(rows * length for length, rows in rows_used(self.phases_in_rows, step=step).items())
 
+    @property
+    def seconds_at_most(self) -> float:
+        """Of the training; infinite without `stop_after`."""
+        return math.inf if self.stop_after is None else seconds_of(self.stop_after)
+
     def gives_up_at(self, step: int) -> bool:
         """Whether an evaluation after `step` steps, which are not all, may end the run as hopeless."""
         after = self.hopeless_after
         return after is not None and step < self.total_steps and self.tokens_before(step) >= after
 
-    def scores_blimp_at(self, step: int) -> bool:
-        """Whether the model is scored on BLiMP at the evaluation after `step` steps."""
+    def scores_blimp_at(self, step: int, last_step: int) -> bool:
+        """Whether the model is scored on BLiMP at the evaluation after `step` of `last_step` steps."""
         every = self.blimp_every
-        due = step == self.total_steps or (every is not None and step % every == 0)
-        return self.blimp is not None and due
+        return self.blimp is not None and (step == last_step or (every is not None and step % every == 0))
 
     def is_packed(self, length: int) -> bool:
         """Whether training examples of a length share rows."""
@@ -354,6 +375,14 @@ class PretrainConfig(ShownConfig):
     def implied(self, changes: dict[str, Any]) -> dict[str, dict[str, str]]:
         """`optimizer.total_steps` of changed phases, for the optimizer's checks (see `train.run.config.override`)."""
         return {"optimizer": {"total_steps": str(_steps(changes["phases"]))}} if "phases" in changes else {}
+
+
+def seconds_of(text: str) -> float:
+    """The seconds that "90s", "50m" or "1.5h" says; raises UserError for another text."""
+    match = re.fullmatch(r"(\d+\.?\d*)([smh])", text)
+    if match is None or not float(match[1]):
+        raise UserError(f"stop_after: found {text!r}; expected a time such as 90s, 50m or 1.5h, or none")
+    return float(match[1]) * _UNITS[match[2]]
 
 
 def settings_told(phase: Phase) -> str:

@@ -169,7 +169,8 @@ class PreparedData:
             return None
         masking = config.eval_masking or (None if self.manifest["recipe"] == "google" else MaskingConfig())
         of_data = replace(config, masking=masking, phases=_unmasked(config.phases), seed=0)
-        batches = self.batches(of_data, *_unmasked([phase]), self.evaluation_split, shuffle=False)
+        (alone,) = _unmasked([phase])
+        batches = self.batches(of_data, alone, self.evaluation_split, shuffle=False)
         return batches, min(config.eval_batches, -(-examples // phase.batch))
 
 
@@ -189,7 +190,8 @@ class RandomData:
 
     def evaluation_batches(self, config: PretrainConfig, phase: Phase) -> tuple[RandomBatches, int]:
         of_data = replace(config, masking=config.eval_masking, phases=_unmasked(config.phases))
-        return self.batches(of_data, *_unmasked([phase])), config.eval_batches
+        (alone,) = _unmasked([phase])
+        return self.batches(of_data, alone), config.eval_batches
 
     def batches(self, config: PretrainConfig, phase: Phase, *, first_row: int = 0) -> RandomBatches:
         masking = phase.masking(config.masking or MaskingConfig())

@@ -65,10 +65,16 @@ class Steps:
             mesh=self.mesh,
             accumulation=accumulation,
             objective=self.objective,
+            decays_late=self.config.stop_after is not None,
         )
         key = jax.eval_shape(lambda: jax.random.key(0))
         key = jax.ShapeDtypeStruct(key.shape, key.dtype, sharding=replicated(self.mesh))
-        return step.trace(self.state, self.inputs(phase), key, self.objective)
+        more = [jax.ShapeDtypeStruct(one.shape, one.dtype, sharding=key.sharding) for one in self.more()]
+        return step.trace(self.state, self.inputs(phase), key, self.objective, *more)
+
+    def more(self) -> tuple[np.ndarray, ...]:
+        """The arguments of a step after the objective."""
+        return () if self.config.stop_after is None else (np.array([0, 1], np.int32),)
 
     def compile(self, phase: Phase, accumulation: int) -> Any:
         """The compiled step of a phase, for its batch and length."""

@@ -50,6 +50,22 @@ class Job(Protocol):
         """Called before a run continues from a checkpoint, with what `facts` returned when that was saved."""
         ...
 
+    @property
+    def last_step(self) -> int:
+        """The number of steps of the run, as far as it is known."""
+        ...
+
+    def look_at_clock(self, step: int, seconds: float | None, pause: float, log: Log) -> bool:
+        """Called every `LOOK_EVERY` steps, and at the start; returns whether to save now, for new facts.
+
+        Args:
+            step: the steps that are done.
+            seconds: that the run has used since its first step, over all its starts; None if nobody knows.
+            pause: the longest evaluation and save of this start, in seconds.
+            log: of the run.
+        """
+        ...
+
     def train_step(self, state: TrainState, batch: Batch) -> tuple[TrainState, dict[str, jax.Array]]:
         """Returns the next state and metrics, which only the job's own methods read; donates `state`."""
         ...
@@ -83,7 +99,23 @@ class Job(Protocol):
         ...
 
 
-class ModelJob:
+LOOK_EVERY = 10
+
+
+class Untimed:
+    """A base class of jobs whose number of steps does not depend on the time that they take."""
+
+    config: Any
+
+    @property
+    def last_step(self) -> int:
+        return self.config.total_steps
+
+    def look_at_clock(self, step: int, seconds: float | None, pause: float, log: Log) -> bool:
+        return False
+
+
+class ModelJob(Untimed):
     """A base class of jobs: one model on a mesh, with its first state, its training step and its logged metrics."""
 
     rollbacks = 0
@@ -96,13 +128,20 @@ class ModelJob:
         objective: Objective,
         tx: optax.GradientTransformationExtraArgs,
         schedule: Schedule,
+        *,
+        decays_late: bool = False,
     ):
-        """`config`: has what the loop reads, and seed and max_skipped_in_a_row."""
+        """`config`: has what the loop reads, and seed and max_skipped_in_a_row.
+
+        `decays_late`: as `compile_train_step`.
+        """
         self.config, self.mesh, self.model, self.objective, self._tx = config, mesh, model, objective, tx
         self._init_key, self._dropout_key = jax.random.split(jax.random.key(config.seed))
         self.target = abstract_state(model, tx, mesh=mesh)
         self._step_in_parts = cache(
-            lambda parts: compile_train_step(model, tx, schedule, mesh=mesh, accumulation=parts, objective=objective)
+            lambda parts: compile_train_step(
+                *(model, tx, schedule), mesh=mesh, accumulation=parts, objective=objective, decays_late=decays_late
+            )
         )
 
     def resume(self, facts: dict[str, Any]) -> None:
@@ -118,7 +157,11 @@ class ModelJob:
 
     def train_step(self, state: TrainState, batch: Batch) -> tuple[TrainState, dict[str, jax.Array]]:
         step = self._step_in_parts(self.parts_of(batch))
-        return step(state, batch, self._dropout_key, self.objective)
+        return step(state, batch, self._dropout_key, self.objective, *self.more())
+
+    def more(self) -> tuple[np.ndarray, ...]:
+        """The arguments of the step after the objective."""
+        return ()
 
     def summarise(self, rows: list[Metrics]) -> dict[str, float]:
         return mean_of_good_steps(rows)

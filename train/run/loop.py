@@ -13,7 +13,7 @@ from bert_jax.training.sharding import to_host
 from train.run.config import to_json
 from train.run.directory import RunDirectory
 from train.run.goodput import Goodput
-from train.run.job import Batch, Job
+from train.run.job import LOOK_EVERY, Batch, Job
 from train.run.log import open_log
 from train.run.meter import Meter, Spent
 from train.run.rollback import Rollbacks, skipped_in_a_row
@@ -41,6 +41,7 @@ class _Training:
         self._step = self._first_step = 0  # the last step dispatched, and the one that this start began at
         self._code = EXIT_DONE
         self._unsaved: str | None = None  # why the state is not saved, where that was due
+        self._longest_pause = 0.0  # for an evaluation and a save, in seconds
         self._compiled: set[Any] = set()  # the shapes of the batches so far
 
     def run(self) -> int | None:
@@ -57,10 +58,11 @@ class _Training:
             for batch, waited in phases.each("input", feed):
                 self._take_step(batch, waited)
                 self._code = stop.exit_code(self._step) or EXIT_DONE
-                last = self._step == config.total_steps
+                last = self._step == job.last_step
                 evaluates = self._step % config.eval_every == 0 or last
                 why = self._log_and_check()
-                due, stops = self._save_is_due(), self._code != EXIT_DONE
+                decided = self._step % LOOK_EVERY == 0 and not last and self._look_at_clock()
+                due, stops = self._save_is_due() or decided, self._code != EXIT_DONE
                 if (evaluates or due or stops) and not why:
                     self._meter.flush()  # a checkpoint must not be on the disk before the rows of its steps are
                     why = self._log_and_check()
@@ -69,6 +71,7 @@ class _Training:
                     skipped = skipped_in_a_row(self._meter.newest["skipped_in_a_row"])
                     return self._not_finite(why, self._meter.step - skipped, self._meter.step)
 
+                before = self._seconds()
                 with self._meter.pause():
                     ended = self._evaluate() if evaluates else None
                     self._code = self._code or ended or EXIT_DONE
@@ -77,6 +80,8 @@ class _Training:
                         why = self._save(at_the_end=over or stops, extra=not (due or over))
                 if why:
                     return self._not_finite(why, self._step, self._step)
+                if before is not None and (after := self._seconds()) is not None and (evaluates or due):
+                    self._longest_pause = max(self._longest_pause, after - before)
                 self._log.advance(self._step)
                 if over or stops:
                     break
@@ -105,7 +110,7 @@ class _Training:
                 self._run.path,
                 start_step=went_back[0] if went_back else step,
                 written=recorded.get("metrics"),
-                total_steps=config.total_steps,
+                total_steps=job.last_step,
                 spent=self._meter.spent,
                 track=config.track,
                 config=to_json(config),
@@ -113,16 +118,17 @@ class _Training:
         )
         stack.callback(before_ending(lambda code, line: log.end(line)))
         self._saves = Saves(self._checkpoints, config, log.say)
-        if step >= config.total_steps:
+        if step >= job.last_step:
             log.say(f"finished: all {step:,} steps are done; to train on, start another run with init={self._run.path}")
         else:
             log.say(f"{describe(job.mesh, self._state)}; {'resuming' if step else 'starting'} at step {step:,}")
         if folder := cache_folder():
             log.say(f"compiled programs are kept in {folder}")
         job.on_start(log, resumed=resumed)
+        self._look_at_clock()
         if went_back:
             log.record("rollback", step, {"back_to": went_back[0], "passed_over": step - went_back[0]})
-            if step == config.total_steps:
+            if step == job.last_step:
                 job.evaluate(self._state, step, log)
 
     def _take_step(self, batch: Batch, waited: float) -> None:
@@ -133,13 +139,21 @@ class _Training:
         self._step += 1
         self._meter.push(metrics, batch, waited)
 
+    def _seconds(self) -> float | None:
+        spent = self._meter.spent(self._step)
+        return None if spent is None else spent.seconds
+
+    def _look_at_clock(self) -> bool:
+        """Whether the job decided something that the next checkpoint must have. Every process must call this."""
+        return self._job.look_at_clock(self._step, self._seconds(), self._longest_pause, self._log)
+
     def _log_and_check(self) -> str | None:
         """Logs the steps whose metrics were fetched, if that is due; returns the reason to stop after the last."""
         meter, config = self._meter, self._config
         if meter.newest is None:
             return None
-        if meter.has_unlogged and (meter.step % config.log_every == 0 or meter.step == config.total_steps):
-            self._log.record("train", meter.step, meter.summary(config.total_steps, self._job.summarise))
+        if meter.has_unlogged and (meter.step % config.log_every == 0 or meter.step == self._job.last_step):
+            self._log.record("train", meter.step, meter.summary(self._job.last_step, self._job.summarise))
         return self._job.why_stop(meter.newest, meter.step)
 
     def _evaluate(self) -> int | None:
