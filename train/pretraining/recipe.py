@@ -385,6 +385,22 @@ def seconds_of(text: str) -> float:
     return float(match[1]) * _UNITS[match[2]]
 
 
+def ramped_phases(length: int, batches: Sequence[int], steps: int, **own: Any) -> tuple[Phase, ...]:
+    """Phases of one length whose batches grow: each gets about as many examples, and together they have `steps`.
+
+    Args:
+        length: of all of them.
+        batches: their batch sizes, such as (16, 32, 64); each is compiled once.
+        steps: of all together, at least as many as there are batches.
+        own: what a phase may have of its own, such as `mask=0.3`.
+    """
+    shares = [1 / batch for batch in batches]
+    ends = [round(steps * sum(shares[:count]) / sum(shares)) for count in range(len(shares) + 1)]
+    return tuple(
+        Phase(length, batch, end - start, **own) for batch, start, end in zip(batches, ends[:-1], ends[1:], strict=True)
+    )
+
+
 def settings_told(phase: Phase) -> str:
     """What tables and the log say of a phase besides its sizes, with a comma before it; "" if it is as all others."""
     told = [] if phase.mask is None else [f"{phase.mask:.0%} masks"]

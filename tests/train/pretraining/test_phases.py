@@ -13,11 +13,11 @@ from bert_jax.config import BertConfig
 from bert_jax.data.pretraining.masking import MaskingConfig
 from bert_jax.errors import UserError
 from bert_jax.formats.training_record import training_record
-from bert_jax.training.optimizer import OptimizerConfig, make_schedule
+from bert_jax.training.optimizer import OptimizerConfig, make_schedule, second_moment_by_tokens
 from tests.train.pretraining.test_pretrain import arrays_of, records
 from train import pretrain
 from train.pretraining.job import PretrainingJob
-from train.pretraining.recipe import Phase, PretrainConfig
+from train.pretraining.recipe import Phase, PretrainConfig, ramped_phases
 from train.pretraining.source import PreparedData, RandomData
 from train.pretraining.start import with_model_for
 from train.run import stopping
@@ -134,6 +134,23 @@ def test_static_masks_and_a_share_of_a_phase_are_refused_at_the_start(data: str)
     with pytest.raises(UserError, match=r"has masks of its own, and those of .*data are static"):
         source.check_masks(PHASES[0])
     source.check_masks(Phase(32, 8, 5, rate=0.5))
+
+
+def test_a_ramp_has_as_many_examples_of_each_batch_and_all_of_its_steps():
+    ramp = ramped_phases(32, (8, 16, 32), 700, mask=0.3)
+    assert ramp == (Phase(32, 8, 400, 0.3), Phase(32, 16, 200, 0.3), Phase(32, 32, 100, 0.3))
+    assert sum(phase.steps for phase in ramped_phases(32, (8, 24, 40, 56), 1001)) == 1001
+
+
+def test_the_second_moment_of_a_ramp_forgets_by_tokens():
+    config = config_of(ramped_phases(32, (8, 16, 32), 7))
+    at = second_moment_by_tokens(3000, config.batches)
+    tokens = np.repeat([8, 16, 32], [4, 2, 1]) * 32.0
+    for count in range(1, 8):
+        b2, rest, corrected = at(jax.numpy.int32(count))
+        kept = 0.5 ** (tokens[count - 1] / 3000)
+        expected = [kept, 1 - kept, 1 - 0.5 ** (tokens[:count].sum() / 3000)]
+        np.testing.assert_allclose([b2, rest, corrected], expected, rtol=1e-5)
 
 
 @pytest.mark.slow
