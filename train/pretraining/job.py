@@ -11,8 +11,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bert_jax.evaluation.blimp import PairSet
 from bert_jax.errors import UserError
+from bert_jax.evaluation.blimp import PairSet
 from bert_jax.formats.source import Source
 from bert_jax.formats.training_record import training_record
 from bert_jax.formats.write import save_pretrained
