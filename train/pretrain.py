@@ -80,6 +80,7 @@ def pretrain_in(run: RunDirectory, launch: Launch, goodput: Goodput) -> int:
     """Prepares the text if `text=` is given, checks config and vocabulary, and trains in `run`."""
     from train.pretraining.job import PretrainingJob
     from train.pretraining.minimal_pairs import read_pairs
+    from train.pretraining.probes import read_probe
     from train.run.loop import train
 
     config, saved = launch.config, on_first_process(run.config_to_resume)
@@ -96,10 +97,10 @@ def pretrain_in(run: RunDirectory, launch: Launch, goodput: Goodput) -> int:
     if source is not None:
         check_vocabulary(source, data)
     config = dataclasses.replace(config, optimizer=config.optimizer.settled())
-    pairs = read_pairs(config, data)
+    pairs, probe = read_pairs(config, data), read_probe(config, data)
     held_out = data if config.eval_data is None else other_data(config, data)
     record_start(run, launch, config, data.tokenizer, source)
-    return train(PretrainingJob(config, run, data, held_out, source, pairs), run, goodput)
+    return train(PretrainingJob(config, run, data, held_out, source, pairs, probe), run, goodput)
 
 
 def planned(topologies: list[Topology], argv: list[str]) -> int:

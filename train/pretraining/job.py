@@ -28,6 +28,7 @@ from train.pretraining.hopeless import why_hopeless
 from train.pretraining.minimal_pairs import MinimalPairs
 from train.pretraining.mixture import MixedData, mixed_scores, parts_to_evaluate, told
 from train.pretraining.packing import packing_told
+from train.pretraining.probes import Probe, ProbeTask
 from train.pretraining.recipe import Phase, PretrainConfig, settings_told
 from train.pretraining.source import DataSource, head_for
 from train.pretraining.start import first_state, objective_of, pretraining_of
@@ -146,8 +147,10 @@ class PretrainingJob(ModelJob):
         held_out: DataSource,
         source: Source | None = None,
         pairs: Sequence[PairSet] = (),
+        probe: ProbeTask | None = None,
     ):
-        """`source`: the opened `init=`, unless the run is resumed; `pairs`: the sets of `blimp=`."""
+        """`source`: the opened `init=`, unless the run is resumed; `pairs`: the sets of `blimp=`;
+        `probe`: the task of `probe=`."""
         mesh = make_mesh(config.mesh)
         connect(mesh)
         for phase in config.phases_in_rows:
@@ -164,6 +167,7 @@ class PretrainingJob(ModelJob):
         self._eval_step = compile_eval_step(model, mesh=mesh, pretraining=pretraining_of(config, mesh))
         self._unigram = None if data.unigram_counts is None else Unigram.of(data.unigram_counts)
         self._pairs = MinimalPairs(pairs, config.model, data.tokenizer, head_for(data)) if pairs else None
+        self._probe = Probe(probe, config.model, data.tokenizer) if probe else None
         self._held_out_of = cache(
             lambda phase: [
                 (name, share, HeldOutBatches(of, part, mesh, phase))
@@ -262,12 +266,10 @@ class PretrainingJob(ModelJob):
             (name, share, evaluate(self._eval_step, state.params, batches, self._unigram))
             for name, share, batches in self._held_out_of(phase)
         ]
-        found = mixed_scores(scores)
-        due = self._pairs is not None and self.config.scores_blimp_at(step, self.last_step)
-        pairs = self._pairs(to_host(state.params)) if self._pairs and due else {}
-        if found or pairs:
-            log.record("eval", step, found | pairs)
+        found = mixed_scores(scores) | self._other_scores(state.params, step)
         if found:
+            log.record("eval", step, found)
+        if "mlm_loss" in found:
             lowest = self._lowest[phase.length] = min(found["mlm_loss"], self._lowest.get(phase.length, math.inf))
             if step < self.last_step and self.config.gives_up_at(step):
                 why = why_hopeless(found["mlm_loss"], lowest, found.get("unigram_loss"))
@@ -275,6 +277,17 @@ class PretrainingJob(ModelJob):
                     log.say(f"hopeless after {self.config.tokens_before(step):,} tokens: {why}")
                     return EXIT_HOPELESS
         return None
+
+    def _other_scores(self, params: Any, step: int) -> dict[str, float]:
+        """Those of BLiMP and of a probe, where they are due after `step` steps."""
+        last, config = self.last_step, self.config
+        due = [
+            scorer
+            for scorer, every in ((self._pairs, config.blimp_every), (self._probe, config.probe_every))
+            if scorer is not None and (step == last or (every is not None and step % every == 0))
+        ]
+        whole = to_host(params) if due else None
+        return {name: value for scorer in due for name, value in scorer(whole).items()}
 
     def facts(self) -> dict[str, Any]:
         phases = self.config.phases

@@ -13,6 +13,7 @@ from typing import Any, Literal, NamedTuple
 from bert_jax.config import BertConfig
 from bert_jax.data.pretraining.manifest import MANIFEST
 from bert_jax.data.pretraining.masking import MaskingConfig, checked_corruption
+from bert_jax.data.tasks.published import GLUE
 from bert_jax.errors import UserError
 from bert_jax.model.start import StartConfig, check_start
 from bert_jax.shown import ShownConfig
@@ -142,6 +143,10 @@ class PretrainConfig(ShownConfig):
                           optimizer.schedule=stable: the decay begins in time for it, and the steps of the phases are
                           the most. It counts "seconds" of metrics.jsonl: the training over all starts, with compiling,
                           evaluations, saves and export, without preparing text and starting the program
+    probe                 TASK:FOLDER of a GLUE task, such as "sst2:glue/SST-2": fit logistic regression to the frozen
+                          model's vectors of its training file, and score it on the dev file; None: do not
+    probe_every           steps between two probes, a multiple of eval_every; None: once, at the end
+    probe_examples        training examples of a probe, from the beginning of the file; None: all
     hopeless_after        end the run with exit code 5 at an evaluation after so many tokens if its loss is that of the
                           token frequencies, or 1 nat above the run's lowest; None: never
     rollbacks             how often it goes back to its last good checkpoint instead and passes over the batches since
@@ -188,6 +193,9 @@ class PretrainConfig(ShownConfig):
     blimp_every: int | None = None
     blimp_pairs: int | None = None
     stop_after: str | None = None
+    probe: str | None = None
+    probe_every: int | None = None
+    probe_examples: int | None = None
     hopeless_after: int | None = None
     budgets: Budgets = field(default_factory=Budgets)
     rollbacks: int = 0
@@ -232,6 +240,7 @@ class PretrainConfig(ShownConfig):
             raise UserError(f"blimp_every: found {every}; expected a multiple of eval_every={self.eval_every}, or none")
         if self.blimp_pairs is not None and self.blimp_pairs < 1:
             raise UserError(f"blimp_pairs: found {self.blimp_pairs}; expected at least 1, or none")
+        self._check_probe()
         if self.hopeless_after is not None and self.hopeless_after < 1:
             raise UserError(f"hopeless_after: found {self.hopeless_after}; expected at least 1 token, or none")
         if self.stop_after is not None:
@@ -261,6 +270,17 @@ class PretrainConfig(ShownConfig):
                         f"accumulation: found {self.accumulation}; expected a divisor of the batch in "
                         f"{tuple(as_given(phase))}{of}"
                     )
+
+    def _check_probe(self) -> None:
+        if self.probe is not None:
+            task, _, folder = self.probe.partition(":")
+            known = sorted(name for name, of in GLUE.items() if of.labels)
+            if task not in known or not folder:
+                raise UserError(f"probe: found {self.probe!r}; expected TASK:FOLDER, TASK one of {', '.join(known)}")
+        if (every := self.probe_every) is not None and (every < 1 or every % self.eval_every):
+            raise UserError(f"probe_every: found {every}; expected a multiple of eval_every={self.eval_every}, or none")
+        if self.probe_examples is not None and self.probe_examples < 1:
+            raise UserError(f"probe_examples: found {self.probe_examples}; expected at least 1, or none")
 
     def _check_start(self) -> None:
         if self.init is None:
@@ -328,11 +348,6 @@ class PretrainConfig(ShownConfig):
         """Whether an evaluation after `step` steps, which are not all, may end the run as hopeless."""
         after = self.hopeless_after
         return after is not None and step < self.total_steps and self.tokens_before(step) >= after
-
-    def scores_blimp_at(self, step: int, last_step: int) -> bool:
-        """Whether the model is scored on BLiMP at the evaluation after `step` of `last_step` steps."""
-        every = self.blimp_every
-        return self.blimp is not None and (step == last_step or (every is not None and step % every == 0))
 
     def is_packed(self, length: int) -> bool:
         """Whether training examples of a length share rows."""

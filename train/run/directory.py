@@ -273,6 +273,7 @@ def refuse_links(folder: Path) -> None:
 _FREE = (
     "packed", "track", "accumulation", "tokens_per_device", "model.attention", "max_failed_saves", "budgets",
     "rollbacks", "hopeless_after", "blimp", "blimp_every", "blimp_pairs",
+    "probe", "probe_every", "probe_examples",
 )  # fmt: skip
 
 

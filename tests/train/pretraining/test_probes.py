@@ -1,0 +1,102 @@
+"""Probes while training: scikit-learn's scores of the saved model at the chosen steps, once each over a kill."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from sklearn.linear_model import LogisticRegression
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+from bert_jax.errors import UserError
+from bert_jax.inference.runtimes.xla import Programs
+from bert_jax.inference.tasks.embed import TextEmbedding
+from tests.train.pretraining.conftest import WORDS
+from train import pretrain
+from train.pretraining.job import PretrainingJob
+from train.run.stopping import EXIT_DONE
+
+
+@pytest.fixture(scope="module")
+def rows() -> dict[str, list[tuple[str, str]]]:
+    """Sentences of random words; the label is whether a cat is in it, now and then wrongly."""
+    generator = np.random.default_rng(0)
+    found = {}
+    for name, count in (("train", 120), ("dev", 80)):
+        texts = [" ".join(generator.choice(WORDS[:8], 4)) for _ in range(count)]
+        found[name] = [(text, str(int(("cat" in text) != (generator.random() < 0.1)))) for text in texts]
+    return found
+
+
+@pytest.fixture(scope="module")
+def task(rows, tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("sst2")
+    for name, examples in rows.items():
+        lines = ["sentence\tlabel", *(f"{text}\t{label}" for text, label in examples)]
+        (folder / f"{name}.tsv").write_text("\n".join(lines) + "\n")
+    return folder
+
+
+def probed(run: Path) -> dict[int, float]:
+    found = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    found = [row for row in found if row["kind"] == "eval"]
+    assert len({row["step"] for row in found}) == len(found), "an evaluation is there twice"
+    return {row["step"]: row["probe_sst2_accuracy"] for row in found if "probe_sst2_accuracy" in row}
+
+
+def test_scores_are_scikit_learns_and_a_killed_run_has_each_once(
+    recipe: str, data: str, rows, task: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    run = tmp_path / "run"
+    words = [recipe, f"data={data}", f"run={run}", f"probe=sst2:{task}", "probe_every=6", "probe_examples=100"]
+    facts, programs, calls = PretrainingJob.facts, [], []
+
+    def killed(job: PretrainingJob) -> dict:
+        calls.append(job)
+        if len(calls) == 2:  # step 6 is evaluated and logged, and not yet saved
+            raise SystemError("killed")
+        return facts(job)
+
+    def counted(self: Programs, *args, **options) -> None:
+        programs.append(self)
+        made(self, *args, **options)
+
+    made = Programs.__init__
+    monkeypatch.setattr(PretrainingJob, "facts", killed)
+    with pytest.raises(SystemError):
+        pretrain.main(words)
+    first = probed(run)
+    monkeypatch.setattr(PretrainingJob, "facts", facts)
+    monkeypatch.setattr(Programs, "__init__", counted)
+    assert pretrain.main(words) == EXIT_DONE
+    assert len(programs) == 1, "two evaluations, one model to compile"
+    found = probed(run)
+    assert list(found) == [6, 12] and first == {6: found[6]}
+    embed = TextEmbedding(run, pooling="mean", dtype="float32")
+    (texts, labels), (dev_texts, dev_labels) = (zip(*part, strict=True) for part in (rows["train"][:100], rows["dev"]))
+    theirs = make_pipeline(StandardScaler(), LogisticRegression(tol=1e-10, max_iter=10_000))
+    theirs.fit(embed(list(texts)), labels)
+    assert found[12] == pytest.approx(theirs.score(embed(list(dev_texts)), dev_labels))
+    assert found[12] > max(np.mean(np.array(dev_labels) == name) for name in "01"), "the probe learnt nothing"
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (["probe=sst3:x"], "probe: found 'sst3:x'; expected TASK:FOLDER, TASK one of cola, mnli"),
+        (["probe=stsb:x"], "probe: found 'stsb:x'; expected TASK:FOLDER"),
+        (["probe=sst2"], "probe: found 'sst2'; expected TASK:FOLDER"),
+        (["probe_every=4"], "probe_every: found 4; expected a multiple of eval_every=6, or none"),
+        (["probe_examples=0"], "probe_examples: found 0; expected at least 1, or none"),
+        (["probe=sst2:nowhere"], "nowhere: no such folder"),
+        (["probe=sst2:{task}", "probe_examples=1"], "train.tsv: 1 examples and only '[01]' as a label"),
+    ],
+)
+def test_what_cannot_be_probed_is_refused_before_the_run_begins(
+    recipe: str, data: str, task: Path, tmp_path: Path, words: list[str], line: str
+):
+    run = tmp_path / "run"
+    with pytest.raises((UserError, FileNotFoundError), match=line):
+        pretrain.main([recipe, f"data={data}", f"run={run}", *(word.format(task=task) for word in words)])
+    assert not (run / "metrics.jsonl").exists() and not (run / "config.json").exists()
