@@ -88,7 +88,7 @@ class AddingJob(Untimed):
     def facts(self) -> dict[str, Any]:
         return {}
 
-    def finish(self, params: Any, step: int, log: Any) -> None:
+    def finish(self, state: TrainState, step: int, log: Any) -> None:
         self.finished = step
 
 

@@ -14,6 +14,7 @@ import optax.contrib
 from bert_jax.config import BertConfig
 from bert_jax.errors import UserError
 from bert_jax.shown import ShownConfig
+from bert_jax.training.average import average_weights
 from bert_jax.training.schedules import (
     Schedule,
     in_phases,
@@ -48,6 +49,10 @@ class OptimizerConfig(ShownConfig):
     b1, b2               Adam's: decay rates of the first and the second moment
     b2_half_life         tokens after which half of the second moment is forgotten, in place of b2, so that a batch of
                          another size forgets as fast; pretraining only
+    average_half_life    tokens after which a weight counts half in an exponential moving average of the weights, which
+                         is kept beside them, evaluated and exported; None: no such average; pretraining only
+    average_tail         share of total_steps at the end, over which the average is the uniform mean of the weights
+                         (SWA, arXiv 1803.05407; LAWA, 2209.14981), in place of average_half_life; pretraining only
     momentum             Muon's: decay rate of the gradients' mean
     eps                  Adam's: added to the root of the second moment
     eps_placement        "outside": m / (sqrt(v) + eps); "inside": m / sqrt(v + eps);
@@ -81,6 +86,8 @@ class OptimizerConfig(ShownConfig):
     b1: float = 0.9
     b2: float = 0.999
     b2_half_life: float | None = None
+    average_half_life: float | None = None
+    average_tail: float | None = None
     momentum: float = 0.95
     eps: float = 1e-6
     eps_placement: EpsPlacement = "outside"
@@ -101,8 +108,12 @@ class OptimizerConfig(ShownConfig):
             _check(math.isfinite(value) and value >= 0, field, value, "a finite number >= 0")
         for field in ("b1", "b2", "momentum"):
             _check(0 <= getattr(self, field) < 1, field, getattr(self, field), "in [0, 1)")
-        if (tokens := self.b2_half_life) is not None:
-            _check(0 < tokens < math.inf, "b2_half_life", tokens, "a number of tokens above 0, or none")
+        for field in ("b2_half_life", "average_half_life"):
+            if (tokens := getattr(self, field)) is not None:
+                _check(0 < tokens < math.inf, field, tokens, "a number of tokens above 0, or none")
+        if (share := self.average_tail) is not None:
+            _check(0 < share <= 1, "average_tail", share, "above 0 and at most 1, or none")
+            _check(self.average_half_life is None, "average_tail", share, "none with average_half_life: choose one")
         _check(self.total_steps >= 1, "total_steps", self.total_steps, "at least 1")
         _check(self.first_count in (0, 1), "first_count", self.first_count, "0 or 1")
         for field in ("warmup_share", "decay_share"):
@@ -225,12 +236,13 @@ def make_optimizer(
     Bias correction uses the optimizer's own count of its updates, so that a skipped step changes neither the moments
     nor their correction. The state is `{"moments": MomentsState(count int32, mu, nu), ...}`, the same tree for AdamW
     and LAMB; `mu` and `nu` are float32 and have the shapes of the parameters. With Muon the parameters that it updates
-    have no entry there, but one in `"matrices"`, with a first moment only.
+    have no entry there, but one in `"matrices"`, with a first moment only. With an average of the weights the state has
+    an `AverageState` too, as `"average"`.
 
-    `batches`: (steps, tokens of a batch) of each part of the run, for `b2_half_life`.
+    `batches`: (steps, tokens of a batch) of each part of the run, for half-lives and averages.
 
     Raises:
-        UserError: `b2_half_life` is given, and there are no batches.
+        UserError: a half-life or an average is given, and there are no batches.
     """
     schedule = make_schedule(config, peak=peak, factors=factors)
     trust_ratio = scale_by_layer_trust_ratio(
@@ -239,13 +251,14 @@ def make_optimizer(
     b2 = config.b2
     if config.b2_half_life is not None:
         _check(bool(batches), "b2_half_life", config.b2_half_life, "none: only pretraining counts tokens")
-        b2 = second_moment_by_tokens(config.b2_half_life, batches)
+        b2 = decay_by_tokens(config.b2_half_life, batches)
     moments = scale_by_moments(config.b1, b2, config.eps, config.eps_placement, config.bias_correction)
     matrices = optax.identity()
     if config.name == "muon":
         moments = optax.masked(moments, lambda params: _mask(params, lambda path: not is_hidden_matrix(path)))
         matrices = optax.masked(scale_by_muon(config.momentum), lambda params: _mask(params, is_hidden_matrix))
     old, updated = (config.weight_decay if config.decay_applies_to == which else 0.0 for which in ("old", "updated"))
+    average = _average(config, batches)
     return optax.named_chain(
         ("clip", optax.clip_by_global_norm(config.clip_norm) if config.clip_norm else optax.identity()),
         ("moments", moments),
@@ -254,7 +267,26 @@ def make_optimizer(
         ("trust_ratio", trust_ratio if config.name == "lamb" else optax.identity()),
         ("learning_rate", _scale_by_schedule_of_step(schedule)),
         ("decay_updated", _decay_updated_weights(updated, schedule) if updated else optax.identity()),
+        *([] if average is None else [("average", average)]),
     )
+
+
+def _average(
+    config: OptimizerConfig, batches: Sequence[tuple[int, int]]
+) -> optax.GradientTransformationExtraArgs | None:
+    if (share := config.average_tail) is not None:
+        _check(bool(batches), "average_tail", share, "none: only pretraining averages weights")
+        return average_weights(lambda n: 1 / n, first=config.total_steps - max(1, round(share * config.total_steps)))
+    if (tokens := config.average_half_life) is None:
+        return None
+    _check(bool(batches), "average_half_life", tokens, "none: only pretraining counts tokens")
+    rates = decay_by_tokens(tokens, batches)
+
+    def weight(count: jax.Array) -> jax.Array:
+        _, added, corrected = rates(count)
+        return added / corrected
+
+    return average_weights(weight)
 
 
 class MomentsState(NamedTuple):
@@ -265,12 +297,12 @@ class MomentsState(NamedTuple):
     nu: Any
 
 
-SecondMoment = Callable[[jax.Array], tuple[jax.Array, jax.Array, jax.Array]]
-"""The number of an update, from 1 -> its b2, 1 - b2, and 1 - the product of all b2 up to it."""
+Decay = Callable[[jax.Array], tuple[jax.Array, jax.Array, jax.Array]]
+"""The number of an update, from 1 -> its decay rate d, 1 - d, and 1 - the product of all rates up to it."""
 
 
-def second_moment_by_tokens(half_life: float, batches: Sequence[tuple[int, int]]) -> SecondMoment:
-    """b2 = 0.5 ** (tokens / half_life) for batches of so many tokens, which forget half in `half_life` tokens.
+def decay_by_tokens(half_life: float, batches: Sequence[tuple[int, int]]) -> Decay:
+    """d = 0.5 ** (tokens / half_life) for batches of so many tokens, which forget half in `half_life` tokens.
 
     Args:
         half_life: tokens.
@@ -314,7 +346,7 @@ def scale_by_muon(momentum: float) -> optax.GradientTransformation:
 
 
 def scale_by_moments(
-    b1: float, b2: float | SecondMoment, eps: float, eps_placement: EpsPlacement, bias_correction: bool
+    b1: float, b2: float | Decay, eps: float, eps_placement: EpsPlacement, bias_correction: bool
 ) -> optax.GradientTransformation:
     """Adam's direction m / (sqrt(v) + eps), in the given variant (see `OptimizerConfig`).
 

@@ -151,9 +151,9 @@ class FinetuningJob(ModelJob):
         evaluations = list(self._evaluations.values())
         return {"config": to_json(self.config), "data": self._tokenizer.fingerprint, "evaluations": evaluations}
 
-    def finish(self, params: Any, step: int, log: Log) -> None:
+    def finish(self, state: TrainState, step: int, log: Log) -> None:
         """Writes predictions and report of the best model."""
-        self.write_results(params, log, list(self._evaluations.values()))
+        self.write_results(state.params, log, list(self._evaluations.values()))
 
     def write_results(self, params: Any, log: Log, evaluations: Sequence[dict[str, Any]]) -> None:
         """Writes predictions and report of the model in export/.

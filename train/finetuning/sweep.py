@@ -188,7 +188,7 @@ class SweepJob(Untimed):
     def facts(self) -> dict[str, Any]:
         return self._alone.facts() | {"evaluations": [self._history[at] for at in sorted(self._history)]}
 
-    def finish(self, params: Any, step: int, log: Log) -> None:
+    def finish(self, state: TrainState, step: int, log: Log) -> None:
         """Writes and logs the results of the runs; writes the best model's predictions and report."""
 
         def write() -> str:

@@ -19,6 +19,7 @@ from bert_jax.formats.write import save_pretrained
 from bert_jax.model.heads import HEADS
 from bert_jax.model.start import draw, log_frequencies
 from bert_jax.runtime.hosts import connect
+from bert_jax.training.average import averaged
 from bert_jax.training.checkpoint.checkpoints import on_first_process
 from bert_jax.training.optimizer import make_optimizer, make_schedule
 from bert_jax.training.sharding import MeshBatches, batch_pieces, batch_shardings, check_sizes, make_mesh, to_host
@@ -266,7 +267,10 @@ class PretrainingJob(ModelJob):
             (name, share, evaluate(self._eval_step, state.params, batches, self._unigram))
             for name, share, batches in self._held_out_of(phase)
         ]
-        found = mixed_scores(scores) | self._other_scores(state.params, step)
+        found = mixed_scores(scores)
+        if found and (average := averaged(state.opt_state)) is not None:
+            found |= self._scores_of_average(average, phase)
+        found |= self._other_scores(state.params, step)
         if found:
             log.record("eval", step, found)
         if "mlm_loss" in found:
@@ -289,6 +293,14 @@ class PretrainingJob(ModelJob):
         whole = to_host(params) if due else None
         return {name: value for scorer in due for name, value in scorer(whole).items()}
 
+    def _scores_of_average(self, average: Any, phase: Phase) -> dict[str, float]:
+        scores = [
+            (name, share, evaluate(self._eval_step, average, batches, None))
+            for name, share, batches in self._held_out_of(phase)
+        ]
+        found = mixed_scores(scores)
+        return {f"average_{name}": found[name] for name in ("mlm_loss", "mlm_accuracy")}
+
     def facts(self) -> dict[str, Any]:
         phases = self.config.phases
         return {
@@ -299,11 +311,12 @@ class PretrainingJob(ModelJob):
             "data_shares": self._data.shares if isinstance(self._data, MixedData) else [(1.0,)] * len(phases),
         } | ({} if self._budget is None else {"budget": self._budget.facts()})
 
-    def finish(self, params: Any, step: int, log: Log) -> None:
+    def finish(self, state: TrainState, step: int, log: Log) -> None:
         """Writes the run's `export/`, a folder that transformers loads."""
         if not self.config.export_at_end or self._data.tokenizer is None:
             return
-        whole, run = to_host(params), self._run
+        average = averaged(state.opt_state)
+        whole, run = to_host(state.params if average is None else average), self._run
 
         def export() -> None:
             with run.on_disk() as folder:
@@ -317,3 +330,8 @@ class PretrainingJob(ModelJob):
 
         on_first_process(export)
         log.say(f"exported to {run.export}")
+        if average is not None:
+            log.say(
+                f"the export has the average of the weights; `python -m bert_jax convert {run.path} FOLDER` writes the "
+                "last weights themselves"
+            )

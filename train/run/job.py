@@ -94,7 +94,7 @@ class Job(Protocol):
         """What each checkpoint records about the run, as JSON values."""
         ...
 
-    def finish(self, params: Any, step: int, log: Log) -> None:
+    def finish(self, state: TrainState, step: int, log: Log) -> None:
         """Called after the last step is saved: writes exports, predictions or reports."""
         ...
 

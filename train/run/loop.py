@@ -227,7 +227,7 @@ class _Training:
             log.say(f"stopped and saved at step {step:,}; the same command continues from here")
         else:
             with self._phases("export"):
-                self._saves.write_last(lambda: self._job.finish(self._state.params, step, log))
+                self._saves.write_last(lambda: self._job.finish(self._state, step, log))
         return self._code
 
 

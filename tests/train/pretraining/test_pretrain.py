@@ -16,8 +16,10 @@ import pytest
 from bert_jax.config import BertConfig
 from bert_jax.data.pretraining.masking import MaskingConfig
 from bert_jax.errors import UserError
+from bert_jax.formats.load import load
 from bert_jax.training.checkpoint.checkpoints import Checkpoints
 from bert_jax.training.optimizer import OptimizerConfig
+from bert_jax.tree import flatten
 from tests.opened_files import opened_by
 from train import doctor, pretrain
 from train.diagnosis.evidence import Evidence
@@ -209,6 +211,7 @@ def test_three_resumes_equal_never_having_stopped(recipe: str, data: str, straig
 OWN_WAYS = [
     "optimizer.name=muon",
     "optimizer.b2_half_life=900",
+    "optimizer.average_half_life=900",
     "optimizer.schedule=stable",
     "optimizer.decay_share=0.5",
     "start.range=width",
@@ -230,6 +233,26 @@ def test_a_run_in_ways_of_our_own_resumes_to_the_bit_in_each_phase(recipe: str, 
     assert step == 12
     for a, b in zip(ours, theirs, strict=True):
         np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.slow
+def test_an_average_is_evaluated_beside_the_weights_and_exported(recipe: str, data: str, tmp_path: Path, capsys):
+    run = tmp_path / "run"
+    words = [recipe, f"data={data}", f"run={run}", "phases=((32, 8, 4),)", "eval_every=2"]
+    assert pretrain.main([*words, "optimizer.average_tail=0.5"]) == EXIT_DONE
+    first, last = records(run, "eval")
+    assert first["average_mlm_loss"] == first["mlm_loss"]  # before the tail
+    assert last["average_mlm_loss"] != last["mlm_loss"]
+    with Checkpoints(run / "checkpoints") as checkpoints:
+        state = checkpoints.restore_arrays(4).state
+    mean = flatten(state["opt_state"]["average"]["mean"])
+    exported = flatten(load(str(run / "export"), head="pretraining").params)
+    assert mean.keys() == exported.keys()
+    for path, array in exported.items():
+        np.testing.assert_array_equal(array, mean[path], err_msg=path)
+    weights = flatten(load(str(run), head="pretraining").params)
+    assert any((weights[path] != exported[path]).any() for path in exported)
+    assert f"convert {run} FOLDER` writes the last weights" in " ".join(capsys.readouterr().err.split())
 
 
 @pytest.mark.slow
