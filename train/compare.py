@@ -2,9 +2,10 @@
 
     python -m train.compare RUN RUN ... [--by step|tokens|seconds] [--output compare.png] [--overwrite] [--json]
 
-The runs are pretraining runs or fine-tuning runs, finished or not, local or on a bucket. The scores are those of the
-last evaluation (pretraining) or of the one that chose the model (fine-tuning). A line on stderr says where runs differ
-in what makes scores comparable: the task, the held-out data and its masks, the vocabulary.
+The runs are pretraining runs or fine-tuning runs, finished or not, local or on a bucket; a sweep of pretraining stands
+for all its members. The scores are those of the last evaluation (pretraining) or of the one that chose the model
+(fine-tuning). A line on stderr says where runs differ in what makes scores comparable: the task, the held-out data and
+its masks, the vocabulary.
 """
 
 import hashlib
@@ -24,7 +25,7 @@ from rich.table import Table
 from bert_jax.cli.arguments import Parser
 from bert_jax.cli.program import in_own_words
 from bert_jax.errors import UserError
-from bert_jax.files import check_reachable, near_path, write_whole
+from bert_jax.files import check_reachable, near_path, read_summed, write_whole
 from bert_jax.formats.training_record import read_metrics, read_run_config
 from train.run.curves import SCORES, has_glyphs
 from train.run.stopping import EXIT_DONE, run_program
@@ -163,6 +164,20 @@ def read_run(name: str) -> RunToCompare:
     if not (rows := read_metrics(path / "metrics.jsonl")):
         raise UserError(f"{name}: has no metrics yet; a run writes its first after log_every steps")
     return RunToCompare(name, path, config, rows)
+
+
+def members_of(name: str) -> list[str]:
+    """The runs of a sweep (`sweep=`) that have metrics, in its order; [name] for anything else."""
+    check_reachable(name)
+    record = epath.Path(name) / "sweep.json"
+    if (epath.Path(name) / "config.json").exists() or not record.exists():
+        return [name]
+    members = read_summed(record, "name the runs in members/ one by one").get("members", [])
+    found = [os.path.join(name, "members", member["name"]) for member in members]
+    found = [run for run in found if read_metrics(epath.Path(run) / "metrics.jsonl")]
+    if not found:
+        raise UserError(f"{name}: no member of this sweep has metrics yet; it writes its first after log_every steps")
+    return found
 
 
 def differences(runs: Sequence[RunToCompare]) -> list[str]:
@@ -318,7 +333,7 @@ def main(argv: Sequence[str]) -> int:
         raise UserError(f"--output: found {words.output}; expected a name that ends in .png")
     if (output.exists() or os.path.lexists(output)) and not words.overwrite:
         raise UserError(f"{output}: exists; say --overwrite to replace it, or another --output")
-    runs = [read_run(name) for name in dict.fromkeys(words.runs)]
+    runs = [read_run(name) for name in dict.fromkeys(one for name in words.runs for one in members_of(name))]
     pretraining = [run.name for run in runs if run.task is None]
     if tuned := [run.name for run in runs if run.task is not None and pretraining]:
         raise UserError(f"{pretraining[0]} is a pretraining run and {tuned[0]} a fine-tuning run; compare one kind")

@@ -22,6 +22,7 @@ from train.pretraining.packing import continued_config, with_packing
 from train.pretraining.recipe import PretrainConfig
 from train.pretraining.source import DataSource, PreparedData
 from train.pretraining.start import check_same_data, check_vocabulary, with_model_for
+from train.pretraining.sweep import sweep, take_sweep
 from train.pretraining.text import prepare_text, sampled_text
 from train.run.directory import RunDirectory
 from train.run.goodput import Goodput
@@ -45,6 +46,9 @@ Words:
                            with its architecture;  init_optimizer=true  also with its optimizer's moments;
                            init_step=true  also at its step;  init_data=true  continue after the rows that it used
     teacher=SOURCE         also distil from such a model (DistilBERT);  distillation.FIELD=value  weights of the losses
+    sweep='F=A,B;G=C,D'    train a member for each combination of values of these fields, one after the other
+    halving=2              of a sweep: at 1/2, 1/4 ... of the steps only the better half goes on;  halving=3@0.1,0.3
+                           says the shares
     allow_change=a,b       resume even though these fields of the config have changed
     FIELD=VALUE            any field of the config, such as optimizer.learning_rate=2e-4 or phases='((128,256,10000),)'
     --fields               list all fields, with their values in this config, types and meanings
@@ -63,6 +67,9 @@ hung; 130 stopped by Ctrl-C after saving; 1 a bug.
 
 
 def main(argv: list[str]) -> int:
+    values, halving, argv = take_sweep(argv)
+    if values is not None:
+        return sweep(values, halving, argv, USAGE, pretrain_in)
     topologies, argv = take_topologies(argv)
     if topologies:
         return planned(topologies, argv)
@@ -76,8 +83,11 @@ def main(argv: list[str]) -> int:
     return in_run_directory(launch, pretrain_in)
 
 
-def pretrain_in(run: RunDirectory, launch: Launch, goodput: Goodput) -> int:
-    """Prepares the text if `text=` is given, checks config and vocabulary, and trains in `run`."""
+def pretrain_in(run: RunDirectory, launch: Launch, goodput: Goodput, *, pause_at: int | None = None) -> int:
+    """Prepares the text if `text=` is given, checks config and vocabulary, and trains in `run`.
+
+    `pause_at`: an evaluation's step, at which it saves and returns PAUSED.
+    """
     from train.pretraining.job import PretrainingJob
     from train.pretraining.minimal_pairs import read_pairs
     from train.pretraining.probes import read_probe
@@ -100,7 +110,7 @@ def pretrain_in(run: RunDirectory, launch: Launch, goodput: Goodput) -> int:
     pairs, probe = read_pairs(config, data), read_probe(config, data)
     held_out = data if config.eval_data is None else other_data(config, data)
     record_start(run, launch, config, data.tokenizer, source)
-    return train(PretrainingJob(config, run, data, held_out, source, pairs, probe), run, goodput)
+    return train(PretrainingJob(config, run, data, held_out, source, pairs, probe, pause_at), run, goodput)
 
 
 def planned(topologies: list[Topology], argv: list[str]) -> int:

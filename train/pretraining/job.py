@@ -36,7 +36,7 @@ from train.pretraining.start import first_state, objective_of, pretraining_of
 from train.run.config import to_json
 from train.run.directory import RunDirectory
 from train.run.job import LOOK_EVERY, Batch, Log, Metrics, ModelJob, prefetched_batches
-from train.run.stopping import EXIT_HOPELESS
+from train.run.stopping import EXIT_HOPELESS, PAUSED
 
 
 class HeldOutBatches:
@@ -149,9 +149,16 @@ class PretrainingJob(ModelJob):
         source: Source | None = None,
         pairs: Sequence[PairSet] = (),
         probe: ProbeTask | None = None,
+        pause_at: int | None = None,
     ):
-        """`source`: the opened `init=`, unless the run is resumed; `pairs`: the sets of `blimp=`;
-        `probe`: the task of `probe=`."""
+        """
+        Args:
+            config, run, data, held_out: of the run.
+            source: the opened `init=`, unless the run is resumed.
+            pairs: the sets of `blimp=`.
+            probe: the task of `probe=`.
+            pause_at: a step with an evaluation after which `evaluate` returns PAUSED.
+        """
         mesh = make_mesh(config.mesh)
         connect(mesh)
         for phase in config.phases_in_rows:
@@ -163,7 +170,7 @@ class PretrainingJob(ModelJob):
         self._budget = None if config.stop_after is None else Budget(config)
         super().__init__(config, mesh, model, objective, tx, schedule, decays_late=self._budget is not None)
         self.rollbacks = config.rollbacks
-        self._run, self._data, self._source = run, data, source
+        self._run, self._data, self._source, self._pause_at = run, data, source, pause_at
         self._lowest: dict[int, float] = {}  # length -> lowest held-out loss
         self._eval_step = compile_eval_step(model, mesh=mesh, pretraining=pretraining_of(config, mesh))
         self._unigram = None if data.unigram_counts is None else Unigram.of(data.unigram_counts)
@@ -280,7 +287,7 @@ class PretrainingJob(ModelJob):
                 if why is not None:
                     log.say(f"hopeless after {self.config.tokens_before(step):,} tokens: {why}")
                     return EXIT_HOPELESS
-        return None
+        return PAUSED if step == self._pause_at else None
 
     def _other_scores(self, params: Any, step: int) -> dict[str, float]:
         """Those of BLiMP and of a probe, where they are due after `step` steps."""

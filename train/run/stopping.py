@@ -19,6 +19,7 @@ from train.run.signals import Signals
 
 EXIT_DONE, EXIT_BUG, EXIT_USER_ERROR, EXIT_NOT_FINITE = 0, 1, 2, 3
 EXIT_HOPELESS = 5  # 4 is train.doctor's: it found something
+PAUSED = -1  # of a run that another part of the same program continues; no program ends with it
 EXIT_NOT_SAVED, EXIT_PREEMPTED, EXIT_HUNG, EXIT_INTERRUPTED = 74, 75, 76, 130
 
 

@@ -1,0 +1,237 @@
+"""`sweep=` and `halving=`: members equal single runs, a sweep that was stopped equals one that was not."""
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+from scipy import stats
+
+from bert_jax.errors import UserError
+from bert_jax.training.checkpoint.checkpoints import Checkpoints
+from train import compare, pretrain
+from train.pretraining import sweep as sweeps
+from train.pretraining.recipe import Phase, PretrainConfig
+from train.pretraining.sweep import Halving, halving_of, legs_of, mean_and_error, members_of, take_sweep, values_of
+from train.run import stopping
+from train.run.stopping import EXIT_DONE, EXIT_HOPELESS, EXIT_NOT_FINITE, EXIT_PREEMPTED
+
+SHORT = ["phases=((32,8,8),)", "eval_every=2", "eval_batches=1", "log_every=3", "save_every=3", "export_at_end=no"]
+SWEPT = ["sweep=optimizer.learning_rate=1e-3,1e-5;seed=0,1", "halving=2"]
+
+
+@pytest.fixture(scope="module")
+def words(recipe: str, data: str) -> list[str]:
+    return [recipe, f"data={data}", *SHORT]
+
+
+@pytest.fixture(scope="module")
+def straight(words: list[str], tmp_path_factory) -> Path:
+    """A sweep that was never stopped."""
+    run = tmp_path_factory.mktemp("sweeps") / "straight"
+    assert pretrain.main([*words, *SWEPT, f"run={run}"]) == EXIT_DONE
+    return run
+
+
+def record(run: Path) -> dict[str, Any]:
+    return json.loads((run / "sweep.json").read_text())
+
+
+def scores(run: Path) -> list[tuple[int, str, float]]:
+    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    return [(row["step"], row["kind"], row["mlm_loss"]) for row in rows]
+
+
+def parameters(run: Path) -> list[bytes]:
+    """The arrays of the newest checkpoint: parameters, moments and counts."""
+    with Checkpoints(run / "checkpoints") as checkpoints:
+        restored = checkpoints.restore_arrays()
+    return [np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(restored.state)]
+
+
+def test_values_are_split_outside_brackets_and_members_are_their_product():
+    found = values_of("phases=((64,8,10),),((64,4,20),); seed=0,1")
+    assert found == {"phases": ["((64,8,10),)", "((64,4,20),)"], "seed": ["0", "1"]}
+    members = members_of({"optimizer.learning_rate": ["1e-3", "2e-3"], "seed": ["0", "1"]})
+    assert [one.name for one in members] == [
+        f"learning_rate={rate}_seed={n}" for rate in ("1e-3", "2e-3") for n in "01"
+    ]
+    both = members_of({"model.attention_dropout": ["0"], "start.attention_dropout": ["1"]})
+    assert both[0].name == "model.attention_dropout=0_start.attention_dropout=1"
+    assert take_sweep(["c.py", "sweep=seed=0,1", "halving=2", "x=1"]) == ("seed=0,1", "2", ["c.py", "x=1"])
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "is empty"),
+        ("seed", "expected FIELD=VALUE,VALUE"),
+        ("seed=1,,2", "expected FIELD=VALUE,VALUE"),
+        ("seed=1;seed=2", "seed is there twice"),
+        ("run=a,b", "must be the same for all members"),
+        ("eval_batches=1,2", "must be the same for all members"),
+        ("text_options.cased=yes,no", "must be the same for all members"),
+    ],
+)
+def test_values_that_cannot_be_swept_are_refused(text: str, message: str):
+    with pytest.raises(UserError, match=message):
+        values_of(text)
+
+
+def test_halving_follows_successive_halving():
+    """Jamieson and Talwalkar, algorithm 1: with n members and eta there are ceil(log_eta n) rungs, then one is left."""
+    for eta in (2, 3, 4):
+        for members in (1, 2, 3, 8, 9, 10, 27):
+            rule, left = halving_of(str(eta), members), members
+            assert rule is not None
+            assert len(rule.shares) == next(k for k in range(9) if eta**k >= members)
+            for share, power in zip(rule.shares, range(len(rule.shares), 0, -1), strict=True):
+                assert share == eta**-power
+                left = rule.kept(left)
+            assert left == 1
+    assert halving_of("3@0.1,0.5", 9) == Halving(3, (0.1, 0.5))
+    assert halving_of(None, 4) is None
+    for wrong in ("1", "x", "2@", "2@0.5,0.25", "2@0.5,1", "2@nan"):
+        with pytest.raises(UserError, match="halving: found"):
+            halving_of(wrong, 4)
+
+
+def test_rungs_are_at_evaluations_of_their_own():
+    config = PretrainConfig(phases=(Phase(32, 8, 70_000),), eval_every=1_000)
+    assert legs_of(config, Halving(2, (0.1, 0.25, 0.5))) == [7_000, 18_000, 35_000, 70_000]
+    assert legs_of(config, None) == [70_000]
+    with pytest.raises(UserError, match="lower eval_every"):
+        legs_of(config, Halving(2, (0.001, 0.002)))
+
+
+def test_means_have_their_standard_errors():
+    losses = [3.0, 3.5, 3.2]
+    mean, error = mean_and_error(losses)
+    assert mean == pytest.approx(np.mean(losses)) and error == pytest.approx(stats.sem(losses))
+    assert math.isnan(mean_and_error([1.0])[1])
+
+
+def test_the_better_half_goes_on_and_the_table_is_sorted(straight: Path):
+    members = record(straight)["members"]
+    first = sorted(members, key=lambda one: one["losses"][0])
+    assert all(len(one["losses"]) == 1 and one["ended"] == "stopped" for one in first[2:])
+    second = sorted(first[:2], key=lambda one: one["losses"][1])
+    assert (len(second[0]["losses"]), second[0]["ended"]) == (3, "done")
+    assert (len(second[1]["losses"]), second[1]["ended"]) == (2, "stopped")
+    for member in members:  # what is compared is in the run's own metrics
+        own = {step: loss for step, kind, loss in scores(straight / "members" / member["name"]) if kind == "eval"}
+        assert member["losses"] == [own[step] for step in (2, 4, 8)[: len(member["losses"])]]
+    page = (straight / "sweep.md").read_text().splitlines()
+    rates, seeds = second[0]["fields"].values()
+    assert page[4].startswith(f"| {rates} | {seeds} | {second[0]['losses'][-1]:.4f} | 8 | done")
+    assert (straight / "sweep.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.slow
+def test_a_member_equals_the_run_that_trains_alone(straight: Path, words: list[str], tmp_path: Path):
+    winner = next(one for one in record(straight)["members"] if one["ended"] == "done")
+    fields = [f"{name}={value}" for name, value in winner["fields"].items()]
+    assert pretrain.main([*words, *fields, f"run={tmp_path / 'alone'}"]) == EXIT_DONE
+    assert scores(tmp_path / "alone") == scores(straight / "members" / winner["name"])
+    assert parameters(tmp_path / "alone") == parameters(straight / "members" / winner["name"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("where", ["inside", "after the leg", "after the record"])
+def test_a_sweep_that_was_stopped_equals_one_that_was_not(
+    where: str, straight: Path, words: list[str], tmp_path: Path, monkeypatch
+):
+    class KilledError(Exception):
+        pass
+
+    command = [*words, *SWEPT, f"run={tmp_path / 'stopped'}"]
+    if where == "inside":
+        monkeypatch.setattr(stopping.StopRequest, "exit_code", lambda _, step: EXIT_PREEMPTED if step == 5 else None)
+        assert pretrain.main(command) == EXIT_PREEMPTED
+    else:
+        real, count = sweeps._Sweep._write, [0]
+
+        def write(self) -> None:
+            count[0] += 1
+            if where == "after the record":
+                real(self)
+            if count[0] == 4:
+                raise KilledError
+            if where == "after the leg":
+                real(self)
+
+        monkeypatch.setattr(sweeps._Sweep, "_write", write)
+        with pytest.raises(KilledError):
+            pretrain.main(command)
+    monkeypatch.undo()
+    assert pretrain.main(command) == EXIT_DONE
+    assert record(tmp_path / "stopped") == record(straight)
+    for member in record(straight)["members"]:
+        ours, theirs = (run / "members" / member["name"] for run in (tmp_path / "stopped", straight))
+        assert scores(ours) == scores(theirs)
+        assert parameters(ours) == parameters(theirs)
+    assert (tmp_path / "stopped" / "sweep.md").read_text() == (straight / "sweep.md").read_text()
+
+
+def test_compare_shows_all_members(straight: Path, tmp_path: Path, capsys):
+    assert compare.main([str(straight), "--json", "--output", str(tmp_path / "c.png")]) == 0
+    found = json.loads(capsys.readouterr().out)["runs"]
+    assert [Path(row["run"]).name for row in found] == [one["name"] for one in record(straight)["members"]]
+
+
+@pytest.mark.slow
+def test_members_that_fail_are_out_and_the_others_go_on(words: list[str], tmp_path: Path, capsys):
+    run = tmp_path / "failing"
+    more = ["sweep=optimizer.learning_rate=1e-3,0,1e30", "hopeless_after=1000", "max_skipped_in_a_row=1"]
+    code = pretrain.main([*words, *more, f"run={run}"])
+    ended = [one["ended"] for one in record(run)["members"]]
+    assert ended[1] == "hopeless" and ended[2] in ("not finite", "hopeless")
+    assert code == (EXIT_DONE if ended[0] == "done" else EXIT_HOPELESS)
+
+
+def test_what_comes_of_failing_members_follows_the_codes(words: list[str], tmp_path: Path, monkeypatch):
+    """Each member's leg ends with a code that the test chooses."""
+    ends: dict[str, int] = {}
+    monkeypatch.setattr(sweeps, "in_run_directory", lambda launch, _: ends[Path(launch.run).name])
+    monkeypatch.setattr(sweeps, "_loss_at", lambda run, step: float(Path(run).name[-1]))
+    more = [*words, "sweep=seed=0,1,2,3", "halving=2@0.5", f"run={tmp_path / 'codes'}"]
+    ends |= {"seed=0": EXIT_NOT_FINITE, "seed=1": EXIT_HOPELESS, "seed=2": EXIT_DONE, "seed=3": EXIT_DONE}
+    assert pretrain.main(more) == EXIT_DONE
+    ended = [one["ended"] for one in record(tmp_path / "codes")["members"]]
+    assert ended == ["not finite", "hopeless", "done", "done"]  # half of the four that began go on
+    more[-1] = f"run={tmp_path / 'none'}"
+    ends |= {"seed=2": EXIT_NOT_FINITE, "seed=3": EXIT_NOT_FINITE}
+    assert pretrain.main(more) == EXIT_NOT_FINITE
+    more[-1] = f"run={tmp_path / 'full'}"
+    ends |= {"seed=1": 74}
+    assert pretrain.main(more) == 74
+    assert [one["ended"] for one in record(tmp_path / "full")["members"]] == ["not finite", None, None, None]
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (["sweep=optimizer.learning_rte=1,2"], "learning_rte is not a field"),
+        (["sweep=seed=0,x"], "sweep: member seed=x: seed: found 'x'"),
+        (["sweep=keep=2,1"], "sweep: member keep=1: keep: found 1"),
+        (["sweep=seed=0,1", "seed=3"], "seed is also a word of its own"),
+        (["sweep=seed=1,1.0"], "are the same"),
+        (["halving=2"], "say sweep="),
+        (["sweep=seed=0,1", "--dry-run"], "leave sweep= out"),
+        (["sweep=seed=0,1", "text=x.txt"], "run python -m train.prepare first"),
+    ],
+)
+def test_bad_words_are_refused_before_anything_is_written(more, message, words: list[str], tmp_path: Path):
+    with pytest.raises(UserError, match=message):
+        pretrain.main([*words, *more, f"run={tmp_path / 'bad'}"])
+    assert not (tmp_path / "bad").exists()
+
+
+def test_a_sweep_keeps_its_values_and_its_directory(straight: Path, words: list[str]):
+    with pytest.raises(UserError, match="was started with other values"):
+        pretrain.main([*words, "sweep=seed=0,1", f"run={straight}"])
+    with pytest.raises(UserError, match="has a single run in it"):
+        pretrain.main([*words, "sweep=seed=0,1", f"run={next((straight / 'members').iterdir())}"])

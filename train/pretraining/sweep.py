@@ -1,0 +1,415 @@
+"""`sweep=`: pretrains one member for each combination of values, one after the other, and compares them.
+
+With `halving=` the members advance rung by rung, and only the best of a rung go on: successive halving
+(https://arxiv.org/abs/1502.07943, section 3).
+"""
+
+import dataclasses
+import io
+import itertools
+import json
+import math
+import re
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import numpy as np
+from etils import epath
+
+from bert_jax.errors import UserError
+from bert_jax.files import checksum_of, read_summed, write_json, write_whole
+from bert_jax.formats.training_record import read_metrics
+from bert_jax.runtime import hosts
+from bert_jax.training.checkpoint.checkpoints import Checkpoints
+from train.compare import figure_of, read_run
+from train.pretraining.recipe import PretrainConfig
+from train.run.config import to_json
+from train.run.directory import RunDirectory
+from train.run.launch import Launch, in_run_directory, parse, start_jax
+from train.run.stopping import EXIT_DONE, EXIT_HOPELESS, EXIT_NOT_FINITE, PAUSED
+
+RECORD = "sweep.json"
+_WHY_OUT = {EXIT_NOT_FINITE: "not finite", EXIT_HOPELESS: "hopeless"}
+_SAME_FOR_ALL = ("data", "text", "eval_data", "eval_masking", "eval_every", "eval_batches", "text_options")
+
+
+@dataclass(frozen=True)
+class Halving:
+    """After each share of a member's steps the best 1/eta of those that began the rung go on, rounded up.
+
+    Attributes:
+        eta: at least 2.
+        shares: rising, between 0 and 1; the rung is at the next evaluation.
+    """
+
+    eta: int
+    shares: tuple[float, ...]
+
+    def kept(self, members: int) -> int:
+        return math.ceil(members / self.eta)
+
+
+@dataclass
+class Member:
+    """One run of a sweep.
+
+    Attributes:
+        fields: the swept fields -> the texts that set them.
+        name: of its run directory in members/.
+        losses: held-out loss at the end of each leg so far; None: it has none, or it is not finite.
+        ended: "done", "stopped" (by halving), "not finite", "hopeless"; None: it goes on.
+    """
+
+    fields: dict[str, str]
+    name: str
+    losses: list[float | None] = field(default_factory=list)
+    ended: str | None = None
+
+
+def take_sweep(argv: Sequence[str]) -> tuple[str | None, str | None, list[str]]:
+    """The values of the words `sweep=` and `halving=`, and the other words.
+
+    Raises:
+        UserError: halving= without sweep=.
+    """
+    found: dict[str, str] = {}
+    rest = []
+    for word in argv:
+        key, equals, value = word.partition("=")
+        if equals and key in ("sweep", "halving"):
+            found[key] = value
+        else:
+            rest.append(word)
+    if "halving" in found and "sweep" not in found:
+        raise UserError("halving: stops the worse members of a sweep; say sweep='FIELD=VALUE,VALUE' too")
+    return found.get("sweep"), found.get("halving"), rest
+
+
+def values_of(text: str) -> dict[str, list[str]]:
+    """Field -> texts of its values, of "FIELD=VALUE,VALUE;FIELD=VALUE,VALUE"; commas in brackets belong to a value.
+
+    Raises:
+        UserError: it is not of this form, names a field twice, or one that all members must share.
+    """
+    found: dict[str, list[str]] = {}
+    for part in filter(None, (part.strip() for part in text.split(";"))):
+        name, equals, values = (piece.strip() for piece in part.partition("="))
+        texts = _outside_brackets(values)
+        if not equals or not name or not all(texts):
+            raise UserError(f"sweep: found {part!r}; expected FIELD=VALUE,VALUE with ; between fields")
+        if name in found:
+            raise UserError(f"sweep: {name} is there twice; say {name}= once, with all its values")
+        if name in ("run", "allow_change") or name.partition(".")[0] in _SAME_FOR_ALL:
+            raise UserError(f"sweep: {name} must be the same for all members; give it as a word of its own")
+        found[name] = texts
+    if not found:
+        raise UserError("sweep: is empty; expected FIELD=VALUE,VALUE, such as optimizer.learning_rate=1e-3,2e-3")
+    return found
+
+
+def _outside_brackets(text: str) -> list[str]:
+    depth, parts = 0, [""]
+    for character in text:
+        depth += (character in "([") - (character in ")]")
+        if character == "," and depth == 0:
+            parts.append("")
+        else:
+            parts[-1] += character
+    return [part.strip() for part in parts]
+
+
+def members_of(values: dict[str, list[str]]) -> list[Member]:
+    """The product of the values, the last field varying fastest."""
+    last = [name.rpartition(".")[2] for name in values]
+    short = {name: name if last.count(end) > 1 else end for name, end in zip(values, last, strict=True)}
+    found = []
+    for texts in itertools.product(*values.values()):
+        fields = dict(zip(values, texts, strict=True))
+        name = "_".join(f"{short[one]}={re.sub(r'[^A-Za-z0-9.+-]+', '-', value)}" for one, value in fields.items())
+        found.append(Member(fields, name))
+    return found
+
+
+def halving_of(text: str | None, members: int) -> Halving | None:
+    """`ETA`, which halves at shares 1/ETA, 1/ETA^2 ... until one member is left, or `ETA@SHARE,SHARE`.
+
+    Raises:
+        UserError: it is neither.
+    """
+    if text is None:
+        return None
+    wrong = UserError(
+        f"halving: found {text!r}; expected a whole number of at least 2, such as 2, or 2@0.25,0.5 with rising "
+        "shares of the steps"
+    )
+    first, at, rest = text.partition("@")
+    try:
+        eta, shares = int(first), tuple(float(share) for share in rest.split(",")) if at else None
+    except ValueError:
+        raise wrong from None
+    if eta < 2 or (shares is not None and not _rise((0.0, *shares, 1.0))):
+        raise wrong
+    if shares is None:
+        count, left = 0, members
+        while left > 1:
+            count, left = count + 1, math.ceil(left / eta)
+        shares = tuple(eta**-power for power in range(count, 0, -1))
+    return Halving(eta, shares)
+
+
+def _rise(numbers: Sequence[float]) -> bool:
+    return all(a < b for a, b in itertools.pairwise(numbers))
+
+
+def legs_of(config: PretrainConfig, halving: Halving | None) -> list[int]:
+    """The steps at which a member's legs end: each rung, at an evaluation, and the last step.
+
+    Raises:
+        UserError: two of them fall on one evaluation.
+    """
+    total, every = config.total_steps, config.eval_every
+    shares = () if halving is None else halving.shares
+    steps = [*(math.ceil(round(share * total / every, 9)) * every for share in shares), total]
+    if not _rise(steps):
+        raise UserError(
+            f"halving: each rung needs an evaluation of its own, and {total:,} steps with eval_every={every} have "
+            f"them at {', '.join(map(str, steps))}; lower eval_every, or give fewer shares"
+        )
+    return steps
+
+
+def sweep(text: str, halving: str | None, argv: list[str], usage: str, pretrain_in: Callable[..., int]) -> int:
+    """Trains the sweep in `run=`, from where it stopped, by `train.pretrain.pretrain_in`; returns the exit code.
+
+    That is 0 if a member was trained to the end, the code of the member that stopped the sweep (a signal, a full disk),
+    or that of the first member if all of them failed.
+
+    Raises:
+        UserError: as `parse`, of a member, which it names; or the run directory has something else in it.
+    """
+    launch = parse(argv, usage, PretrainConfig)
+    if launch.dry_run:
+        raise UserError("--dry-run: forecasts a single run; leave sweep= out")
+    if launch.config.text is not None:
+        raise UserError("sweep: takes prepared data; run python -m train.prepare first and give its output as data=DIR")
+    values = values_of(text)
+    if both := sorted(values.keys() & launch.given):
+        raise UserError(f"sweep: {both[0]} is also a word of its own; leave that out")
+    members = members_of(values)
+    rule = halving_of(halving, len(members))
+    launches = [_launch_of(launch, member, argv, usage) for member in members]
+    _refuse_equal(members, launches)
+    legs = [legs_of(one.config, rule) for one in launches]
+    if launch.hosts:
+        raise UserError(f"{next(iter(launch.hosts))}: a sweep trains in one process; leave it out")
+    start_jax(launch)
+    if hosts.in_a_job():
+        raise UserError("sweep: trains in one process, and this is one of several; start it on one host alone")
+    run = RunDirectory(launch.run)
+    run.acquire()
+    try:
+        if run.config.exists():
+            raise UserError(f"{run.path}: has a single run in it; choose another run=")
+        return _Sweep(run.path, members, launches, legs, rule, pretrain_in).train(values, launch.as_json)
+    finally:
+        run.release()
+
+
+def _launch_of(launch: Launch, member: Member, argv: list[str], usage: str) -> Launch:
+    words = [f"{name}={value}" for name, value in member.fields.items()]
+    own = [word for word in argv if not word.startswith("run=")]
+    try:
+        found = parse([*own, *words, f"run={launch.run}/members/{member.name}"], usage, PretrainConfig)
+    except UserError as error:
+        raise UserError(f"sweep: member {member.name}: {error}") from None
+    return dataclasses.replace(found, as_json=False)
+
+
+def _refuse_equal(members: list[Member], launches: list[Launch]) -> None:
+    for (one, a), (other, b) in itertools.combinations(zip(members, launches, strict=True), 2):
+        if one.name == other.name or to_json(a.config) == to_json(b.config):
+            raise UserError(f"sweep: {one.name} and {other.name} are the same; leave one of the values out")
+
+
+class _Sweep:
+    """The members in order, and their record in sweep.json, which is written after each leg of each member."""
+
+    def __init__(
+        self,
+        path: epath.Path,
+        members: list[Member],
+        launches: list[Launch],
+        legs: list[list[int]],
+        halving: Halving | None,
+        pretrain_in: Callable[..., int],
+    ):
+        self._path, self._members, self._halving, self._pretrain_in = path, members, halving, pretrain_in
+        self._launches = {member.name: one for member, one in zip(members, launches, strict=True)}
+        self._legs = {member.name: steps for member, steps in zip(members, legs, strict=True)}
+
+    def train(self, values: dict[str, list[str]], as_json: bool) -> int:
+        self._rule = {
+            "sweep": values,
+            "halving": None if self._halving is None else [self._halving.eta, *self._halving.shares],
+        }
+        self._take_up()
+        for leg in range(len(next(iter(self._legs.values())))):
+            for number, member in enumerate(self._members, 1):
+                if member.ended is None and len(member.losses) == leg:
+                    until = self._legs[member.name][leg]
+                    _say(f"member {number} of {len(self._members)}, {member.name}: to step {until:,}")
+                    code = self._train(member, leg)
+                    if code not in (EXIT_DONE, PAUSED, *_WHY_OUT):
+                        return code
+            self._stop_the_worse(leg)
+        self._report(values)
+        if as_json:
+            print(json.dumps({"run": str(self._path), "members": [dataclasses.asdict(one) for one in self._members]}))
+        if any(member.ended == "done" for member in self._members):
+            return EXIT_DONE
+        first = next(one.ended for one in self._members if _failed(one))
+        return next(code for code, why in _WHY_OUT.items() if why == first)
+
+    def _train(self, member: Member, leg: int) -> int:
+        """Trains a member to the end of a leg, unless it is there, and records what came of it."""
+        launch, steps = self._launches[member.name], self._legs[member.name]
+        last = leg == len(steps) - 1
+        code = EXIT_DONE
+        if last or _newest(launch.run) < steps[leg]:
+            try:
+                until = None if last else steps[leg]
+                code = in_run_directory(launch, partial(self._pretrain_in, pause_at=until))
+            except UserError as error:
+                raise UserError(f"sweep: member {member.name}: {error}") from None
+        if code in _WHY_OUT:
+            member.ended = _WHY_OUT[code]
+            _say(f"{member.name} is out: {member.ended}")
+        elif code in (EXIT_DONE, PAUSED):
+            member.losses.append(_loss_at(launch.run, steps[leg]))
+            member.ended = "done" if last else None
+        else:
+            return code
+        self._write()
+        return code
+
+    def _stop_the_worse(self, leg: int) -> None:
+        """After a rung: members beyond the best 1/eta end. For equal losses the first member is better."""
+        if self._halving is None or leg == len(self._halving.shares):
+            return
+        began = [one for one in self._members if len(one.losses) > leg or (len(one.losses) == leg and _failed(one))]
+        reached = sorted((one for one in began if len(one.losses) > leg), key=lambda one: _rank(one.losses[leg]))
+        if reached and reached[0].losses[leg] is None:
+            raise UserError(
+                "halving: no member has a held-out loss to compare; prepare the data with --held-out 0.1, or leave "
+                "halving= out"
+            )
+        for member in reached[self._halving.kept(len(began)) :]:
+            if member.ended is None:
+                member.ended = "stopped"
+                _say(f"{member.name} stops at step {self._legs[member.name][leg]:,}, by halving")
+        self._write()
+
+    def _take_up(self) -> None:
+        """Reads what an earlier start recorded."""
+        record = self._path / RECORD
+        if not record.exists():
+            self._write()
+            return
+        found = read_summed(record, "choose another run=")
+        old = {name: found.get(name) for name in self._rule}
+        if old != self._rule:
+            raise UserError(
+                f"{record}: this sweep was started with other values or another rule ({json.dumps(old)}); say those "
+                "again, or choose another run="
+            )
+        for member, before in zip(self._members, found["members"], strict=True):
+            member.losses, member.ended = before["losses"], before["ended"]
+
+    def _write(self) -> None:
+        facts = self._rule | {"members": [dataclasses.asdict(member) for member in self._members]}
+        facts = json.loads(json.dumps(facts))
+        write_json(self._path / RECORD, facts | {"checksum": checksum_of(facts)})
+
+    def _report(self, values: dict[str, list[str]]) -> None:
+        """Writes sweep.md and sweep.png, and prints the table."""
+        members = sorted(self._members, key=lambda one: (-len(one.losses), _rank(next(iter(one.losses[-1:]), None))))
+        lines = [
+            f"| {' | '.join(values)} | held-out loss | at step | |",
+            f"|{'---|' * len(values)}---:|---:|---|",
+        ]
+        for one in members:
+            at = self._legs[one.name][len(one.losses) - 1] if one.losses else None
+            loss = one.losses[-1] if one.losses else None
+            cells = (*one.fields.values(), _figure(loss), "" if at is None else f"{at:,}", one.ended or "")
+            lines.append(f"| {' | '.join(cells)} |")
+        if len(values.get("seed", ())) > 1:
+            lines += ["", *_over_seeds(self._members, [name for name in values if name != "seed"])]
+        table = "\n".join(lines)
+        print(table, file=sys.stderr)
+        write_whole(self._path / "sweep.md", f"# {len(members)} members\n\n{table}\n\n![curves](sweep.png)\n")
+        runs = [read_run(self._launches[one.name].run) for one in self._members if _rows(self._launches[one.name].run)]
+        if runs:
+            from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+            runs = [dataclasses.replace(run, name=run.path.name) for run in runs]
+            figure, png = figure_of(runs, "step"), io.BytesIO()
+            FigureCanvasAgg(figure)
+            figure.savefig(png, dpi=110, format="png")
+            write_whole(self._path / "sweep.png", png.getvalue())
+        _say(f"{self._path / 'sweep.md'} has the table, sweep.png the curves; members/ has the runs")
+
+
+def _newest(run: str) -> int:
+    with Checkpoints(RunDirectory(run).checkpoints) as checkpoints:
+        return max(checkpoints.steps(), default=0)
+
+
+def _rows(run: str) -> list[dict[str, Any]]:
+    return read_metrics(epath.Path(run) / "metrics.jsonl")
+
+
+def _loss_at(run: str, step: int) -> float | None:
+    evaluations = (row for row in reversed(_rows(run)) if row["kind"] == "eval" and row["step"] == step)
+    return next((row.get("mlm_loss") for row in evaluations), None)
+
+
+def _failed(member: Member) -> bool:
+    return member.ended in _WHY_OUT.values()
+
+
+def _rank(loss: float | None) -> float:
+    return math.inf if loss is None else loss
+
+
+def _figure(loss: float | None) -> str:
+    return "none" if loss is None else f"{loss:.4f}"
+
+
+def mean_and_error(losses: Sequence[float]) -> tuple[float, float]:
+    """Mean and its standard error, the deviation with n - 1 over the root of n; NaN for the error of one."""
+    found = np.array(losses, np.float64)
+    return float(found.mean()), float(found.std(ddof=1) / math.sqrt(len(found))) if len(found) > 1 else math.nan
+
+
+def _over_seeds(members: list[Member], others: list[str]) -> list[str]:
+    """The table of means over the seeds of the members that were trained to the end."""
+    groups: dict[tuple[str, ...], list[float]] = {}
+    for one in members:
+        if one.ended == "done" and (loss := one.losses[-1]) is not None:
+            groups.setdefault(tuple(one.fields[name] for name in others), []).append(loss)
+    rows = [(key, *mean_and_error(losses), len(losses)) for key, losses in groups.items()]
+    return [
+        f"| {' | '.join((*others, 'mean', 'standard error', 'seeds'))} |",
+        f"|{'---|' * len(others)}---:|---:|---:|",
+        *(
+            f"| {' | '.join((*key, f'{mean:.4f}', 'none' if math.isnan(error) else f'{error:.4f}', str(count)))} |"
+            for key, mean, error, count in sorted(rows, key=lambda row: row[1])
+        ),
+    ]
+
+
+def _say(line: str) -> None:
+    print(f"sweep: {line}", file=sys.stderr, flush=True)
