@@ -47,7 +47,7 @@ def average_weights(weight: Weight, *, first: int = 0) -> optax.GradientTransfor
 
         return updates, AverageState(count, jax.tree.map(mean, state.mean, optax.apply_updates(params, updates)))
 
-    return optax.GradientTransformationExtraArgs(init, update)
+    return optax.GradientTransformationExtraArgs(init, update)  # pyright: ignore[reportArgumentType]
 
 
 def averaged(opt_state: Any) -> Any | None:

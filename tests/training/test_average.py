@@ -25,7 +25,7 @@ PHASES = [(4, 50), (8, 200)]
 
 def weights_and_averages(config: OptimizerConfig, steps: int = 12, *, bad: int = -1) -> tuple[np.ndarray, np.ndarray]:
     """The weights and their average after each step; step `bad` is skipped as `train_step` skips it."""
-    tx, params = make_optimizer(config, batches=PHASES), {"w": jnp.float32([0.5, -2.0])}
+    tx, params = make_optimizer(config, batches=PHASES), {"w": jnp.float32([0.3, -1.7])}
     state, weights, means = tx.init(params), [], []
     update = jax.jit(lambda gradient, state, params, step: tx.update({"w": gradient}, state, params, step=step))
     for step, gradient in enumerate(np.random.default_rng(0).normal(size=(steps, 2)).astype(np.float32)):
