@@ -183,5 +183,16 @@ def test_the_advice_of_each_message_of_a_training_program_is_run():
         "say allow_change=data to continue": "tests/train/pretraining/test_mixture.py",
         "is a symbolic link": "tests/train/run/test_rundir.py",
         "say python -m train.supervise -- COMMAND": "tests/train/test_supervise.py",
+        "lower eval_every, or give fewer shares": "tests/train/pretraining/test_sweep.py",
+        "a sweep trains in one process": "tests/train/pretraining/test_sweep.py",
+        "start it on one host alone": "tests/train/pretraining/test_sweep.py",
+        "leave one of the values out": "tests/train/pretraining/test_sweep.py",
+        "is there twice; say": "tests/train/pretraining/test_sweep.py",
+        "must be the same for all members": "tests/train/pretraining/test_sweep.py",
+        "has a single run in it": "tests/train/pretraining/test_sweep.py",
+        "was started with other values": "tests/train/pretraining/test_sweep.py",
+        "sweep: takes prepared data": "tests/train/pretraining/test_sweep.py",
+        "no member has a held-out loss": "tests/train/pretraining/test_sweep.py",
+        "prepare the data with --held-out 0.1, or leave": "tests/train/pretraining/test_sweep.py",
     }
     assert not_run(sorted((ROOT / "train").rglob("*.py")), [*tried, *elsewhere]) == []
