@@ -174,8 +174,10 @@ class PretrainingJob(ModelJob):
         self._lowest: dict[int, float] = {}  # length -> lowest held-out loss
         self._eval_step = compile_eval_step(model, mesh=mesh, pretraining=pretraining_of(config, mesh))
         self._unigram = None if data.unigram_counts is None else Unigram.of(data.unigram_counts)
-        self._pairs = MinimalPairs(pairs, config.model, data.tokenizer, head_for(data)) if pairs else None
-        self._probe = Probe(probe, config.model, data.tokenizer) if probe else None
+        self._pairs = self._probe = None
+        if (tokenizer := data.tokenizer) is not None:  # `read_pairs` and `read_probe` ask for one
+            self._pairs = MinimalPairs(pairs, config.model, tokenizer, head_for(data)) if pairs else None
+            self._probe = Probe(probe, config.model, tokenizer) if probe else None
         self._held_out_of = cache(
             lambda phase: [
                 (name, share, HeldOutBatches(of, part, mesh, phase))

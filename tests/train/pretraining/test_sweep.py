@@ -114,6 +114,7 @@ def test_means_have_their_standard_errors():
     assert math.isnan(mean_and_error([1.0])[1])
 
 
+@pytest.mark.slow
 def test_the_better_half_goes_on_and_the_table_is_sorted(straight: Path):
     members = record(straight)["members"]
     first = sorted(members, key=lambda one: one["losses"][0])
@@ -176,6 +177,7 @@ def test_a_sweep_that_was_stopped_equals_one_that_was_not(
     assert (tmp_path / "stopped" / "sweep.md").read_text() == (straight / "sweep.md").read_text()
 
 
+@pytest.mark.slow
 def test_compare_shows_all_members(straight: Path, tmp_path: Path, capsys):
     assert compare.main([str(straight), "--json", "--output", str(tmp_path / "c.png")]) == 0
     found = json.loads(capsys.readouterr().out)["runs"]
@@ -230,6 +232,7 @@ def test_bad_words_are_refused_before_anything_is_written(more, message, words: 
     assert not (tmp_path / "bad").exists()
 
 
+@pytest.mark.slow
 def test_a_sweep_keeps_its_values_and_its_directory(straight: Path, words: list[str]):
     with pytest.raises(UserError, match="was started with other values"):
         pretrain.main([*words, "sweep=seed=0,1", f"run={straight}"])
