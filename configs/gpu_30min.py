@@ -2,8 +2,8 @@
 
 Command:   python -m train.pretrain configs/gpu_30min.py text='wiki-en-0*.jsonl.zst' run=runs/gpu
 Hardware:  one GPU of the class of an H100
-Time:      9 to 24 minutes on an H100 by the estimate of `python -m train.plan ... --topology h100:1` for as many tokens in
-           rows of 64; not run on a GPU
+Time:      9 to 24 minutes on an H100 by the estimate of `python -m train.plan` for as many tokens in rows of 64;
+           not run on a GPU
 Expected:  not run
 
 As configs/hour.py with a larger model, rows of 128, dropout since the text is read many times, and batches of 65,536

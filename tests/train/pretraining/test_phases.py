@@ -13,7 +13,7 @@ from bert_jax.config import BertConfig
 from bert_jax.data.pretraining.masking import MaskingConfig
 from bert_jax.errors import UserError
 from bert_jax.formats.training_record import training_record
-from bert_jax.training.optimizer import OptimizerConfig, make_schedule, second_moment_by_tokens
+from bert_jax.training.optimizer import OptimizerConfig, decay_by_tokens, make_schedule
 from tests.train.pretraining.test_pretrain import arrays_of, records
 from train import pretrain
 from train.pretraining.job import PretrainingJob
@@ -144,7 +144,7 @@ def test_a_ramp_has_as_many_examples_of_each_batch_and_all_of_its_steps():
 
 def test_the_second_moment_of_a_ramp_forgets_by_tokens():
     config = config_of(ramped_phases(32, (8, 16, 32), 7))
-    at = second_moment_by_tokens(3000, config.batches)
+    at = decay_by_tokens(3000, config.batches)
     tokens = np.repeat([8, 16, 32], [4, 2, 1]) * 32.0
     for count in range(1, 8):
         b2, rest, corrected = at(jax.numpy.int32(count))

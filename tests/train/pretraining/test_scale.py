@@ -46,7 +46,7 @@ def test_a_published_recipe_keeps_its_batch_on_every_number_of_devices(name: str
     assert config.tokens_per_device is not None and config.accumulation is None
     head, _, *lines = [line[2:-2].split(" | ") for line in scale.table_of({name: config}, DEVICES)]
     assert head[-5:] == ["1", "8", "16", "256", "4,096"]
-    for (length, batch, _), line in zip(config.phases, lines, strict=True):
+    for (length, batch, *_), line in zip(config.phases, lines, strict=True):
         for devices, cell in zip(DEVICES, line[-5:], strict=True):
             if cell.startswith("at most "):
                 fits = int(cell[8:].replace(",", ""))
