@@ -150,7 +150,7 @@ class PreparedData:
 
     def check_masks(self, phase: Phase) -> None:
         """Raises UserError if the masks of the data are static, and the phase asks for its own."""
-        if self.manifest["recipe"] == "google" and not phase.masks_as_usual:
+        if not phase.masks_as_usual and self.manifest["recipe"] == "google":
             raise UserError(
                 f"phases: {tuple(as_given(phase))} has masks of its own, and those of {self.directory.name} are "
                 "static; leave them out, or run python -m train.prepare with --recipe default"
