@@ -17,7 +17,9 @@ from bert_jax.shown import ShownConfig
 from bert_jax.training.average import average_weights
 from bert_jax.training.schedules import (
     Schedule,
+    by_tokens,
     in_phases,
+    progress_by_tokens,
     warmup_stable_decay,
     warmup_then_constant,
     warmup_then_polynomial,
@@ -47,6 +49,9 @@ class OptimizerConfig(ShownConfig):
     warmup               "ramp" or "product" (ELECTRA)
     first_count          0 (Google, transformers) or 1 (NVIDIA's PolyWarmUpScheduler)
     b1, b2               Adam's: decay rates of the first and the second moment
+    clock                what warm-up, decay of the rate and weight decay advance by: "steps"; or "tokens": a step
+                         counts by its share of the run's tokens, so that phases with other batches keep the half-lives
+                         of weights, in tokens, and the shape of the schedule; pretraining only
     b2_half_life         tokens after which half of the second moment is forgotten, in place of b2, so that a batch of
                          another size forgets as fast; pretraining only
     average_half_life    tokens after which a weight counts half in an exponential moving average of the weights, which
@@ -83,6 +88,7 @@ class OptimizerConfig(ShownConfig):
     decay_from: Literal["start", "warmup"] = "start"
     warmup: Literal["ramp", "product"] = "ramp"
     first_count: int = 0
+    clock: Literal["steps", "tokens"] = "steps"
     b1: float = 0.9
     b2: float = 0.999
     b2_half_life: float | None = None
@@ -187,13 +193,27 @@ def _mask(params: Any, rule: Callable[[str], bool]) -> Any:
     return jax.tree_util.tree_map_with_path(lambda path, _: rule(path_string(path)), params)
 
 
-def make_schedule(config: OptimizerConfig, *, peak: Any = None, factors: Sequence[tuple[int, float]] = ()) -> Schedule:
+def make_schedule(
+    config: OptimizerConfig,
+    *,
+    peak: Any = None,
+    batches: Sequence[tuple[int, int]] = (),
+    factors: Sequence[tuple[int, float]] = (),
+) -> Schedule:
     """The schedule `step -> learning rate` (float32); step counts consumed batches and is 0 at the first update.
 
     `peak` replaces `config.learning_rate`; it may be traced, so that one program serves many rates. `factors`:
-    (steps, factor) of each phase, by which the rate is multiplied in it.
+    (steps, factor) of each phase, by which the rate is multiplied in it. `batches`: (steps, tokens of a batch) of each
+    part of the run, for clock="tokens".
+
+    Raises:
+        UserError: clock="tokens", and there are no batches.
     """
-    return in_phases(_schedule_of_run(config, peak), factors)
+    schedule = _schedule_of_run(config, peak)
+    if config.clock == "tokens":
+        _check(bool(batches), "clock", config.clock, "steps: only pretraining counts tokens")
+        schedule = by_tokens(schedule, batches, first_count=config.first_count)
+    return in_phases(schedule, factors)
 
 
 def _schedule_of_run(config: OptimizerConfig, peak: Any) -> Schedule:
@@ -239,12 +259,12 @@ def make_optimizer(
     have no entry there, but one in `"matrices"`, with a first moment only. With an average of the weights the state has
     an `AverageState` too, as `"average"`.
 
-    `batches`: (steps, tokens of a batch) of each part of the run, for half-lives and averages.
+    `batches`: (steps, tokens of a batch) of each part of the run, for half-lives, averages and clock="tokens".
 
     Raises:
-        UserError: a half-life or an average is given, and there are no batches.
+        UserError: one of those is given, and there are no batches.
     """
-    schedule = make_schedule(config, peak=peak, factors=factors)
+    schedule = make_schedule(config, peak=peak, batches=batches, factors=factors)
     trust_ratio = scale_by_layer_trust_ratio(
         applies_to=decay_mask if config.trust_ratio_for == "decayed" else None, norm_bounds=config.trust_norm_bounds
     )
@@ -257,13 +277,14 @@ def make_optimizer(
     if config.name == "muon":
         moments = optax.masked(moments, lambda params: _mask(params, lambda path: not is_hidden_matrix(path)))
         matrices = optax.masked(scale_by_muon(config.momentum), lambda params: _mask(params, is_hidden_matrix))
-    old, updated = (config.weight_decay if config.decay_applies_to == which else 0.0 for which in ("old", "updated"))
+    weight_decay = _weight_decay(config, batches)
+    old, updated = (weight_decay if config.decay_applies_to == which else 0.0 for which in ("old", "updated"))
     average = _average(config, batches)
     return optax.named_chain(
         ("clip", optax.clip_by_global_norm(config.clip_norm) if config.clip_norm else optax.identity()),
         ("moments", moments),
         ("matrices", matrices),
-        ("decay", optax.add_decayed_weights(old, mask=decay_mask) if old else optax.identity()),
+        ("decay", _add_decayed_weights(old) if old else optax.identity()),
         ("trust_ratio", trust_ratio if config.name == "lamb" else optax.identity()),
         ("learning_rate", _scale_by_schedule_of_step(schedule)),
         ("decay_updated", _decay_updated_weights(updated, schedule) if updated else optax.identity()),
@@ -393,9 +414,33 @@ def _scale_by_schedule_of_step(schedule: Schedule) -> optax.GradientTransformati
     return optax.GradientTransformationExtraArgs(optax.init_empty_state, update)
 
 
-def _decay_updated_weights(weight_decay: float, schedule: Schedule) -> optax.GradientTransformationExtraArgs:
+def _weight_decay(config: OptimizerConfig, batches: Sequence[tuple[int, int]]) -> float | Schedule:
+    """The weight decay, or that of each step: in proportion to its tokens, and on the average `config.weight_decay`."""
+    if config.clock == "steps" or not config.weight_decay:
+        return config.weight_decay
+    gone = progress_by_tokens(batches)
+    return lambda step: config.weight_decay * (gone(step + 1) - gone(step))
+
+
+def _add_decayed_weights(weight_decay: float | Schedule) -> optax.GradientTransformation:
+    if not callable(weight_decay):
+        return optax.add_decayed_weights(weight_decay, mask=decay_mask)
+
     def update(updates: Any, state: Any, params: Any = None, **extra: Any) -> tuple[Any, Any]:
-        shrink = schedule(*_when(extra)) * weight_decay
+        rate = weight_decay(_when(extra)[0])
+
+        def add(u: jax.Array, weight: jax.Array, decayed: bool) -> jax.Array:
+            return u + rate * weight if decayed else u
+
+        return jax.tree.map(add, updates, params, decay_mask(params)), state
+
+    return optax.GradientTransformationExtraArgs(optax.init_empty_state, update)
+
+
+def _decay_updated_weights(weight_decay: float | Schedule, schedule: Schedule) -> optax.GradientTransformationExtraArgs:
+    def update(updates: Any, state: Any, params: Any = None, **extra: Any) -> tuple[Any, Any]:
+        when = _when(extra)
+        shrink = schedule(*when) * (weight_decay(when[0]) if callable(weight_decay) else weight_decay)
 
         def decay(u: jax.Array, weight: jax.Array, decayed: bool) -> jax.Array:
             return u - shrink * (weight + u) if decayed else u

@@ -29,6 +29,34 @@ def in_phases(schedule: Schedule, factors: Sequence[tuple[int, float]]) -> Sched
     return scaled
 
 
+def progress_by_tokens(batches: Sequence[tuple[int, int]]) -> Callable[[jax.typing.ArrayLike], jax.Array]:
+    """A function step -> the step at which batches of one size would have had as many tokens (float32).
+
+    Args:
+        batches: (steps, tokens of a batch) of each part of the run. The first and the last step of the run stay.
+    """
+    steps, tokens = np.array(batches, np.float64).T
+    ends, had = np.cumsum(steps), np.cumsum(steps * tokens)
+    at, gone = np.append(0.0, ends), np.append(0.0, ends[-1] * had / had[-1])
+    return lambda step: jnp.interp(jnp.asarray(step, jnp.float32), jnp.float32(at), jnp.float32(gone))
+
+
+def by_tokens(schedule: Schedule, batches: Sequence[tuple[int, int]], *, first_count: int = 0) -> Schedule:
+    """`schedule` at `progress_by_tokens`, so that warm-up and decay take as many tokens whatever the batches are.
+
+    Args:
+        schedule: in steps of the whole run.
+        batches: as for `progress_by_tokens`.
+        first_count: of the schedule: what it adds to a step.
+    """
+    gone = progress_by_tokens(batches)
+
+    def counted(step: jax.typing.ArrayLike, *decay: jax.Array) -> jax.Array:
+        return schedule(gone(jnp.asarray(step) + first_count) - first_count, *map(gone, decay))
+
+    return counted
+
+
 def warmup_then_constant(peak: float | jax.Array, warmup_steps: int) -> Schedule:
     """`peak * step / warmup_steps` during warm-up, then `peak`. Returns `step -> float32 scalar`."""
 

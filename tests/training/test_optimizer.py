@@ -480,6 +480,59 @@ def test_updates_with_a_half_life_follow_their_definition():
     np.testing.assert_allclose(of_tokens, fixed, rtol=1e-6)
 
 
+RAMP = [(8, 50), (4, 100), (2, 200)]
+SIZES = np.repeat([50, 100, 200], [8, 4, 2])
+
+
+@pytest.mark.parametrize("first_count", [0, 1])
+@pytest.mark.parametrize("shape", ["linear", "stable"])
+def test_a_schedule_by_tokens_has_its_warm_up_and_decay_at_the_same_tokens(shape: str, first_count: int):
+    """The rate at a token is that of a run of equal batches there; NumPy's interpolation in float64."""
+    fields = {"total_steps": 14, "learning_rate": 1.0, "schedule": shape, "first_count": first_count}
+    config = OptimizerConfig(**fields, warmup_steps=3, decay_from="warmup", decay_share=0.5, decay_shape="linear")
+    by_tokens = make_schedule(dataclasses.replace(config, clock="tokens"), batches=RAMP)
+    points = np.arange(-first_count, 14 - first_count, 1e-3)
+    of_equal = make_schedule(config)(points)
+    tokens = np.append(0, np.cumsum(SIZES))[first_count:14] / SIZES.sum() * 14
+    expected = np.interp(tokens - first_count, points, of_equal)
+    found = [by_tokens(step) for step in range(14 - first_count)]
+    np.testing.assert_allclose(found, expected, atol=2e-5)
+    assert not np.allclose(found, [make_schedule(config)(step) for step in range(14 - first_count)], atol=0.05)
+    same = make_schedule(dataclasses.replace(config, clock="tokens"), batches=[(14, 50)])
+    np.testing.assert_allclose(
+        [same(step) for step in range(16)], [make_schedule(config)(step) for step in range(16)], atol=1e-6
+    )
+
+
+def test_a_decay_that_begins_late_begins_there_by_tokens_too():
+    config = OptimizerConfig(
+        total_steps=14, learning_rate=1.0, schedule="stable", warmup_steps=0, decay_shape="linear", clock="tokens"
+    )
+    rate = make_schedule(config, batches=RAMP)
+    found = [rate(step, np.array([8, 14], np.int32)) for step in range(15)]
+    np.testing.assert_allclose(found, [1.0] * 9 + [7 / 8, 6 / 8, 5 / 8, 4 / 8, 2 / 8, 0], atol=1e-5)
+
+
+@pytest.mark.parametrize("applies_to", ["old", "updated"])
+def test_weights_halve_after_as_many_tokens_whatever_the_batch(applies_to: str):
+    config = dataclasses.replace(
+        PLAIN, clock="tokens", total_steps=14, weight_decay=0.5, decay_applies_to=applies_to, eps=1.0
+    )
+    tx, params = make_optimizer(config, batches=RAMP), {"w": jnp.ones(())}
+    state, expected = tx.init(params), 1.0
+    for step, tokens in enumerate(SIZES):
+        updates, state = tx.update({"w": jnp.zeros(())}, state, params, step=step)
+        params = optax.apply_updates(params, updates)
+        expected *= 1 - 0.1 * 0.5 * 14 * tokens / SIZES.sum()
+        np.testing.assert_allclose(params["w"], expected, rtol=1e-5)
+
+
+def test_a_clock_of_tokens_needs_batches_of_tokens():
+    for make in (make_optimizer, make_schedule):
+        with pytest.raises(UserError, match=r"optimizer\.clock is 'tokens'; expected steps: only pretraining counts"):
+            make(dataclasses.replace(PLAIN, clock="tokens"))
+
+
 def test_a_half_life_needs_batches_of_tokens():
     with pytest.raises(UserError, match=r"optimizer\.b2_half_life is 5; expected none: only pretraining counts tokens"):
         make_optimizer(dataclasses.replace(PLAIN, b2_half_life=5))

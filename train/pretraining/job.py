@@ -166,7 +166,7 @@ class PretrainingJob(ModelJob):
         check_sizes(config.model, mesh)
         model, objective = HEADS[head_for(data)](config.model), objective_of(config, data, mesh)
         tx = make_optimizer(config.optimizer, batches=config.batches, factors=config.rates)
-        schedule = make_schedule(config.optimizer, factors=config.rates)
+        schedule = make_schedule(config.optimizer, batches=config.batches, factors=config.rates)
         self._budget = None if config.stop_after is None else Budget(config)
         super().__init__(config, mesh, model, objective, tx, schedule, decays_late=self._budget is not None)
         self.rollbacks = config.rollbacks

@@ -61,7 +61,7 @@ class Steps:
         step = compile_train_step(
             self.model,
             self.tx,
-            make_schedule(self.config.optimizer, factors=self.config.rates),
+            make_schedule(self.config.optimizer, batches=self.config.batches, factors=self.config.rates),
             mesh=self.mesh,
             accumulation=accumulation,
             objective=self.objective,

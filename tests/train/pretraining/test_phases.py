@@ -173,3 +173,22 @@ def test_a_run_resumes_to_the_bit_inside_each_phase(recipe: str, data: str, tmp_
     assert "rows of 32, 8 on a device, 5% masks, 100/0/0, rate x 0.1" in (stopped / "run.log").read_text()
     assert "32, 16, 3, 0.15" in training_record(stopped, 12)
     assert dataclasses.replace(config_of(), phases=tuple(json.loads((stopped / "config.json").read_text())["phases"]))
+
+
+@pytest.mark.slow
+def test_a_ramp_by_tokens_resumes_to_the_bit_inside_each_batch_size(
+    recipe: str, data: str, tmp_path: Path, monkeypatch
+):
+    ramp = tuple(tuple(phase[:3]) for phase in ramped_phases(32, (8, 16, 32), 7))
+    words = [recipe, f"data={data}", f"phases={ramp}", "optimizer.b2_half_life=3000", "optimizer.clock=tokens"]
+    through, stopped = tmp_path / "through", tmp_path / "stopped"
+    assert pretrain.main([*words, f"run={through}"]) == EXIT_DONE
+    for at in (3, 5):
+        stop_at(monkeypatch, at)
+        assert pretrain.main([*words, f"run={stopped}"]) == EXIT_PREEMPTED
+    monkeypatch.undo()
+    assert pretrain.main([*words, f"run={stopped}"]) == EXIT_DONE
+    (step, ours), (_, theirs) = arrays_of(stopped), arrays_of(through)
+    assert step == 7
+    for a, b in zip(ours, theirs, strict=True):
+        np.testing.assert_array_equal(a, b)

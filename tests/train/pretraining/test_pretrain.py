@@ -214,6 +214,7 @@ OWN_WAYS = [
     "optimizer.average_half_life=900",
     "optimizer.schedule=stable",
     "optimizer.decay_share=0.5",
+    "optimizer.clock=tokens",
     "start.range=width",
 ]
 
