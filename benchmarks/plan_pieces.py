@@ -18,7 +18,7 @@ from bert_jax.errors import UserError
 from train.plan import take_topologies, take_values
 from train.planning.devices import make_ready
 from train.planning.machines import Topology
-from train.run.stopping import run_program
+from train.run.stopping import keeps_nothing, run_program
 
 
 class Piece(NamedTuple):
@@ -53,6 +53,7 @@ def pieces() -> list[Piece]:
     ]
 
 
+@keeps_nothing
 def main(argv: Sequence[str]) -> int:
     topologies, words = take_topologies(argv)
     only, words = take_values(words, "--only")

@@ -28,7 +28,7 @@ from bert_jax.errors import UserError
 from bert_jax.files import check_reachable, near_path, read_summed, write_whole
 from bert_jax.formats.training_record import read_metrics, read_run_config
 from train.run.curves import SCORES, has_glyphs
-from train.run.stopping import EXIT_DONE, run_program
+from train.run.stopping import EXIT_DONE, keeps_nothing, run_program
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -319,6 +319,7 @@ def _duration(seconds: float | None) -> str:
     return f"{minutes // 60}:{minutes % 60:02}:{seconds:02}"
 
 
+@keeps_nothing
 def main(argv: Sequence[str]) -> int:
     """Runs the command line; returns the exit code, raises UserError for the user's mistakes."""
     parser = Parser(prog=in_own_words("python -m train.compare"), description=in_own_words(__doc__ or ""))

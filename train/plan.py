@@ -19,7 +19,7 @@ from train.planning.devices import make_ready
 from train.planning.machines import Topology, read_topology
 from train.pretraining.recipe import PretrainConfig
 from train.run.launch import parse
-from train.run.stopping import EXIT_DONE, run_program
+from train.run.stopping import EXIT_DONE, keeps_nothing, run_program
 
 USAGE = """
 Says what a pretraining run would take on machines that you do not have. Nothing is trained or allocated.
@@ -43,6 +43,7 @@ core. A GPU's figures are an estimate. Exit codes: 0 done; 2 a mistake in the in
 """
 
 
+@keeps_nothing
 def main(argv: Sequence[str]) -> int:
     """Prints the plan; returns the exit code, raises UserError for the user's mistakes."""
     topologies, words = take_topologies(argv)

@@ -19,7 +19,7 @@ from bert_jax.errors import UserError
 from bert_jax.training.sharding import mesh_sizes
 from train.pretraining.recipe import PretrainConfig, devices_that_fit
 from train.run.config import load_recipe, override
-from train.run.stopping import EXIT_DONE, run_program
+from train.run.stopping import EXIT_DONE, keeps_nothing, run_program
 
 CONFIGS = Path(__file__).resolve().parents[1] / "configs"
 DEVICES = (1, 8, 16, 256, 4096)
@@ -51,6 +51,7 @@ def _cell(config: PretrainConfig, length: int, batch: int, devices: int) -> str:
     return f"{batch // pieces // parts:,} x {parts:,}"
 
 
+@keeps_nothing
 def main(argv: Sequence[str]) -> int:
     """Prints the table; returns the exit code, raises UserError for the user's mistakes."""
     parser = Parser(prog=in_own_words("python -m train.scale"), description=in_own_words(__doc__ or ""))

@@ -126,7 +126,7 @@ def end_at_signals() -> None:
 
     def end(number: int, _frame: object) -> None:
         code, what = (75, "stopped by SIGTERM") if number == signal.SIGTERM else (130, "interrupted")
-        os.write(2, f"{what}; the same command continues where this one stopped\n".encode())
+        os.write(2, f"{what} before it began; the same command starts again\n".encode())
         os._exit(code)
 
     for number in NUMBERS:

@@ -49,6 +49,16 @@ def run_program(main: Callable[[list[str]], int], called: str | None = None) -> 
     sys.exit(code)
 
 
+def keeps_nothing(main: Callable[[list[str]], int]) -> Callable[[list[str]], int]:
+    """Marks a program that leaves nothing behind when it is stopped, so that it does not promise to continue."""
+    _KEEP_NOTHING.add(main)
+    return main
+
+
+_KEEP_NOTHING: set[Callable[[list[str]], int]] = set()
+_CONTINUES, _STARTS_AGAIN = "the same command continues where this one stopped", "the same command starts again"
+
+
 def set_up_logging() -> None:
     """Warnings go to stderr, one line each."""
     # force: an imported library may have set up logging already.
@@ -71,17 +81,18 @@ def exit_code(main: Callable[[list[str]], int], argv: list[str], called: str | N
     module = main.__module__ if main.__module__ != "__main__" else f"train.{Path(sys.argv[0]).stem}"
     begin(called or f"python -m {module}")
     code = EXIT_DONE
+    next_time = _STARTS_AGAIN if main in _KEEP_NOTHING else _CONTINUES
     try:
-        with _Unwinding():
+        with _Unwinding(next_time):
             code = main(argv)
             if sys.stdout is not None:  # a parent may have closed it
                 sys.stdout.flush()
             hosts.leave()
             return code
     except KeyboardInterrupt:
-        return _end_with(*_code_and_line(signal.SIGINT))
+        return _end_with(*_code_and_line(signal.SIGINT, next_time))
     except Terminated:
-        return _end_with(*_code_and_line(signal.SIGTERM))
+        return _end_with(*_code_and_line(signal.SIGTERM, next_time))
     except BrokenPipeError:  # the reader of stdout has closed it, as `head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         hosts.leave()
@@ -112,11 +123,11 @@ class Terminated(BaseException):
     """SIGTERM came where there is nothing to save."""
 
 
-def _code_and_line(number: int) -> tuple[int, str]:
-    """How a signal ends a program that has nothing to save."""
+def _code_and_line(number: int, next_time: str = _CONTINUES) -> tuple[int, str]:
+    """How a signal ends a program that has nothing to save; `next_time` says what the same command does then."""
     if number == signal.SIGINT:
-        return EXIT_INTERRUPTED, "interrupted; the same command continues where this one stopped"
-    return EXIT_PREEMPTED, f"{own_name()}: stopped by SIGTERM; the same command continues where this one stopped"
+        return EXIT_INTERRUPTED, f"interrupted; {next_time}"
+    return EXIT_PREEMPTED, f"{own_name()}: stopped by SIGTERM; {next_time}"
 
 
 class _Signalled:
@@ -138,7 +149,8 @@ class _Unwinding(_Signalled):
     If that does not end the program within seconds, or if Ctrl-C comes twice, the process ends at once.
     """
 
-    def __init__(self):
+    def __init__(self, next_time: str):
+        self._next_time = next_time
         self._signals = Signals(self._notice, self._raise)
         self._noticed: list[int] = []
         self._raised = False
@@ -146,9 +158,9 @@ class _Unwinding(_Signalled):
     def _notice(self, number: int) -> None:
         self._noticed.append(number)
         if self._noticed.count(signal.SIGINT) > 1:
-            hosts.end_at_once(*_code_and_line(number), seconds=2)
+            hosts.end_at_once(*_code_and_line(number, self._next_time), seconds=2)
         if len(self._noticed) == 1:
-            self._signals.limit(_MOST_UNWINDING, lambda: hosts.end_at_once(*_code_and_line(number)))
+            self._signals.limit(_MOST_UNWINDING, lambda: hosts.end_at_once(*_code_and_line(number, self._next_time)))
 
     def _raise(self, number: int) -> None:
         if not self._raised:

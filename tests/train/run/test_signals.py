@@ -18,7 +18,7 @@ from pathlib import Path
 from bert_jax.runtime import hosts
 from train.run.phases import Phases
 from train.run.signals import end_at_signals
-from train.run.stopping import StopRequest, exit_code
+from train.run.stopping import StopRequest, exit_code, keeps_nothing
 from train.run.watchdog import Budgets, Watchdog
 
 where, unsaved, words = sys.argv[1], sys.argv[2] == "unsaved", sys.argv[3:]
@@ -55,6 +55,10 @@ def quick(argv):
     finally:
         Path("cleaned").touch()
 
+@keeps_nothing
+def kept_nothing(argv):
+    return quick(argv)
+
 def loading(argv):
     print("ready", flush=True)
     time.sleep(600)
@@ -62,7 +66,8 @@ def loading(argv):
 if where == "loading":
     end_at_signals()
     loading([])
-sys.exit(exit_code(quick if where == "quick" else main, [], "program"))
+program = {"quick": quick, "kept-nothing": kept_nothing}.get(where, main)
+sys.exit(exit_code(program, [], "program"))
 """
 
 
@@ -100,8 +105,10 @@ INTERRUPTED = "interrupted; the same command continues where this one stopped"
     [
         ("compiled", "TERM", 75, TERMINATED),
         ("compiled", "INT", 130, INTERRUPTED),
-        ("loading", "TERM", 75, TERMINATED.removeprefix("program: ")),
-        ("loading", "INT", 130, INTERRUPTED),
+        ("loading", "TERM", 75, "stopped by SIGTERM before it began; the same command starts again"),
+        ("loading", "INT", 130, "interrupted before it began; the same command starts again"),
+        ("kept-nothing", "TERM", 75, "program: stopped by SIGTERM; the same command starts again"),
+        ("kept-nothing", "INT", 130, "interrupted; the same command starts again"),
         ("quick", "TERM", 75, TERMINATED),
         ("diverted", "TERM", 75, TERMINATED),  # an event loop has its own wakeup socket
     ],
@@ -110,7 +117,7 @@ def test_a_signal_ends_a_program_that_has_nothing_to_save_at_once(tmp_path: Path
     process = start(tmp_path, where, "saved")
     process.send_signal(getattr(signal, f"SIG{numbers}"))
     assert ended(process) == (code, f"{line}\n")
-    assert (tmp_path / "cleaned").exists() == (where == "quick")
+    assert (tmp_path / "cleaned").exists() == (where in ("quick", "kept-nothing"))
 
 
 @pytest.mark.parametrize("where", ["compiled", "outside"])
