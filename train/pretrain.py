@@ -88,6 +88,7 @@ def pretrain_in(run: RunDirectory, launch: Launch, goodput: Goodput, *, pause_at
 
     `pause_at`: an evaluation's step, at which it saves and returns PAUSED.
     """
+    from train.pretraining.finetuned import read_finetuning
     from train.pretraining.job import PretrainingJob
     from train.pretraining.minimal_pairs import read_pairs
     from train.pretraining.probes import read_probe
@@ -107,10 +108,10 @@ def pretrain_in(run: RunDirectory, launch: Launch, goodput: Goodput, *, pause_at
     if source is not None:
         check_vocabulary(source, data)
     config = dataclasses.replace(config, optimizer=config.optimizer.settled())
-    pairs, probe = read_pairs(config, data), read_probe(config, data)
+    pairs, probe, task = read_pairs(config, data), read_probe(config, data), read_finetuning(config, data)
     held_out = data if config.eval_data is None else other_data(config, data)
     record_start(run, launch, config, data.tokenizer, source)
-    return train(PretrainingJob(config, run, data, held_out, source, pairs, probe, pause_at), run, goodput)
+    return train(PretrainingJob(config, run, data, held_out, source, pairs, probe, task, pause_at), run, goodput)
 
 
 def planned(topologies: list[Topology], argv: list[str]) -> int:

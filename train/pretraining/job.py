@@ -25,6 +25,7 @@ from bert_jax.training.optimizer import make_optimizer, make_schedule
 from bert_jax.training.sharding import MeshBatches, batch_pieces, batch_shardings, check_sizes, make_mesh, to_host
 from bert_jax.training.step import TrainState, compile_eval_step, init_state
 from train.pretraining.budget import Budget
+from train.pretraining.finetuned import Finetuned, FinetuneTask
 from train.pretraining.hopeless import why_hopeless
 from train.pretraining.minimal_pairs import MinimalPairs
 from train.pretraining.mixture import MixedData, mixed_scores, parts_to_evaluate, told
@@ -149,6 +150,7 @@ class PretrainingJob(ModelJob):
         source: Source | None = None,
         pairs: Sequence[PairSet] = (),
         probe: ProbeTask | None = None,
+        task: FinetuneTask | None = None,
         pause_at: int | None = None,
     ):
         """
@@ -157,6 +159,7 @@ class PretrainingJob(ModelJob):
             source: the opened `init=`, unless the run is resumed.
             pairs: the sets of `blimp=`.
             probe: the task of `probe=`.
+            task: that of `finetune=`.
             pause_at: a step with an evaluation after which `evaluate` returns PAUSED.
         """
         mesh = make_mesh(config.mesh)
@@ -175,6 +178,7 @@ class PretrainingJob(ModelJob):
         self._eval_step = compile_eval_step(model, mesh=mesh, pretraining=pretraining_of(config, mesh))
         self._unigram = None if data.unigram_counts is None else Unigram.of(data.unigram_counts)
         self._pairs = self._probe = None
+        self._finetuned = Finetuned(task, config.model, config.finetune_examples) if task else None
         if (tokenizer := data.tokenizer) is not None:  # `read_pairs` and `read_probe` ask for one
             self._pairs = MinimalPairs(pairs, config.model, tokenizer, head_for(data)) if pairs else None
             self._probe = Probe(probe, config.model, tokenizer) if probe else None
@@ -292,11 +296,16 @@ class PretrainingJob(ModelJob):
         return PAUSED if step == self._pause_at else None
 
     def _other_scores(self, params: Any, step: int) -> dict[str, float]:
-        """Those of BLiMP and of a probe, where they are due after `step` steps."""
+        """Those of BLiMP, of a probe and of a fine-tuning, where they are due after `step` steps."""
         last, config = self.last_step, self.config
+        scorers = (
+            (self._pairs, config.blimp_every),
+            (self._probe, config.probe_every),
+            (self._finetuned, config.finetune_every),
+        )
         due = [
             scorer
-            for scorer, every in ((self._pairs, config.blimp_every), (self._probe, config.probe_every))
+            for scorer, every in scorers
             if scorer is not None and (step == last or (every is not None and step % every == 0))
         ]
         whole = to_host(params) if due else None

@@ -147,6 +147,12 @@ class PretrainConfig(ShownConfig):
                           model's vectors of its training file, and score it on the dev file; None: do not
     probe_every           steps between two probes, a multiple of eval_every; None: once, at the end
     probe_examples        training examples of a probe, from the beginning of the file; None: all
+    finetune              TASK:FOLDER of a GLUE task: fine-tune a copy of the model on its training file, and score it
+                          on the dev file; None: do not
+    finetune_every        steps between two fine-tunings, a multiple of eval_every; None: once, at the end
+    finetune_examples     training examples of a fine-tuning, from the beginning of the file; None: all
+    finetune_epochs       passes over them
+    finetune_rate         peak learning rate of a fine-tuning
     hopeless_after        end the run with exit code 5 at an evaluation after so many tokens if its loss is that of the
                           token frequencies, or 1 nat above the run's lowest; None: never
     rollbacks             how often it goes back to its last good checkpoint instead and passes over the batches since
@@ -196,6 +202,11 @@ class PretrainConfig(ShownConfig):
     probe: str | None = None
     probe_every: int | None = None
     probe_examples: int | None = None
+    finetune: str | None = None
+    finetune_every: int | None = None
+    finetune_examples: int | None = None
+    finetune_epochs: float = 3.0
+    finetune_rate: float = 1e-4
     hopeless_after: int | None = None
     budgets: Budgets = field(default_factory=Budgets)
     rollbacks: int = 0
@@ -236,11 +247,7 @@ class PretrainConfig(ShownConfig):
         ):
             if getattr(self, name) < 1:
                 raise UserError(f"{name}: found {getattr(self, name)}; at least 1")
-        if (every := self.blimp_every) is not None and (every < 1 or every % self.eval_every):
-            raise UserError(f"blimp_every: found {every}; expected a multiple of eval_every={self.eval_every}, or none")
-        if self.blimp_pairs is not None and self.blimp_pairs < 1:
-            raise UserError(f"blimp_pairs: found {self.blimp_pairs}; expected at least 1, or none")
-        self._check_probe()
+        self._check_scores()
         if self.hopeless_after is not None and self.hopeless_after < 1:
             raise UserError(f"hopeless_after: found {self.hopeless_after}; expected at least 1 token, or none")
         if self.stop_after is not None:
@@ -271,16 +278,23 @@ class PretrainConfig(ShownConfig):
                         f"{tuple(as_given(phase))}{of}"
                     )
 
-    def _check_probe(self) -> None:
-        if self.probe is not None:
-            task, _, folder = self.probe.partition(":")
-            known = sorted(name for name, of in GLUE.items() if of.labels)
-            if task not in known or not folder:
-                raise UserError(f"probe: found {self.probe!r}; expected TASK:FOLDER, TASK one of {', '.join(known)}")
-        if (every := self.probe_every) is not None and (every < 1 or every % self.eval_every):
-            raise UserError(f"probe_every: found {every}; expected a multiple of eval_every={self.eval_every}, or none")
-        if self.probe_examples is not None and self.probe_examples < 1:
-            raise UserError(f"probe_examples: found {self.probe_examples}; expected at least 1, or none")
+    def _check_scores(self) -> None:
+        """Checks the fields of BLiMP, of the probe and of the fine-tuning."""
+        classes = {name for name, of in GLUE.items() if of.labels}
+        for name, tasks in (("probe", classes), ("finetune", set(GLUE))):
+            task, _, folder = (found := getattr(self, name) or "").partition(":")
+            if found and (task not in tasks or not folder):
+                known = ", ".join(sorted(tasks))
+                raise UserError(f"{name}: found {found!r}; expected TASK:FOLDER, TASK one of {known}")
+        for name in ("blimp_every", "probe_every", "finetune_every"):
+            if (every := getattr(self, name)) is not None and (every < 1 or every % self.eval_every):
+                raise UserError(f"{name}: found {every}; expected a multiple of eval_every={self.eval_every}, or none")
+        for name in ("blimp_pairs", "probe_examples", "finetune_examples"):
+            if (count := getattr(self, name)) is not None and count < 1:
+                raise UserError(f"{name}: found {count}; expected at least 1, or none")
+        for name in ("finetune_epochs", "finetune_rate"):
+            if not 0 < getattr(self, name) < math.inf:
+                raise UserError(f"{name}: found {getattr(self, name)}; expected a number above 0")
 
     def _check_start(self) -> None:
         if self.init is None:

@@ -64,7 +64,8 @@ def _draw_pretraining(loss, accuracy, train: list[dict], evaluations: list[dict]
     _line(accuracy, evaluations, "nsp_accuracy", "next sentence, held-out", color="tab:orange", **_POINTS)
     _baseline(accuracy, evaluations, "majority_accuracy", "majority class", last, color="tab:orange")
     _line(accuracy, evaluations, "blimp_accuracy", "BLiMP", color="tab:green", **_POINTS)
-    for name in sorted({name for row in evaluations for name in row if name.startswith("probe_")}):
+    scores = {name for row in evaluations for name in row if name.startswith(("probe_", "finetune_"))}
+    for name in sorted(name for name in scores if not name.endswith("_loss")):
         _line(accuracy, evaluations, name, name.replace("_", " "), **_POINTS)
     accuracy.set_title("accuracy")
     accuracy.set_ylim(0, 1)

@@ -274,6 +274,7 @@ _FREE = (
     "packed", "track", "accumulation", "tokens_per_device", "model.attention", "max_failed_saves", "budgets",
     "rollbacks", "hopeless_after", "blimp", "blimp_every", "blimp_pairs",
     "probe", "probe_every", "probe_examples",
+    "finetune", "finetune_every", "finetune_examples", "finetune_epochs", "finetune_rate",
 )  # fmt: skip
 
 

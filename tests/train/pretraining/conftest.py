@@ -61,3 +61,23 @@ def data(corpus: Path, tmp_path_factory) -> str:
     options = ["--vocab-size", "90", "--max-seq-length", "32,48", "--dupe-factor", "2", "--held-out", "0.1"]
     assert main([str(corpus), "--output", str(directory), *options, "--workers", "1"]) in (0, None)
     return str(directory)
+
+
+@pytest.fixture(scope="session")
+def cats() -> dict[str, list[tuple[str, str]]]:
+    """Sentences of random words; the label is whether a cat is in it, now and then wrongly."""
+    generator = np.random.default_rng(0)
+    found = {}
+    for name, count in (("train", 120), ("dev", 80)):
+        texts = [" ".join(generator.choice(WORDS[:8], 4)) for _ in range(count)]
+        found[name] = [(text, str(int(("cat" in text) != (generator.random() < 0.1)))) for text in texts]
+    return found
+
+
+@pytest.fixture(scope="session")
+def cats_task(cats, tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("sst2")
+    for name, examples in cats.items():
+        lines = ["sentence\tlabel", *(f"{text}\t{label}" for text, label in examples)]
+        (folder / f"{name}.tsv").write_text("\n".join(lines) + "\n")
+    return folder

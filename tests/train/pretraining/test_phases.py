@@ -176,19 +176,21 @@ def test_a_run_resumes_to_the_bit_inside_each_phase(recipe: str, data: str, tmp_
 
 
 @pytest.mark.slow
-def test_a_ramp_by_tokens_resumes_to_the_bit_inside_each_batch_size(
+def test_a_ramp_with_masks_and_rates_resumes_to_the_bit_inside_each_piece(
     recipe: str, data: str, tmp_path: Path, monkeypatch
 ):
-    ramp = tuple(tuple(phase[:3]) for phase in ramped_phases(32, (8, 16, 32), 7))
+    pieces = zip(ramped_phases(32, (8, 16, 32), 12), (0.3, 0.15, 0.05), (1, 0.7, 0.4), strict=True)
+    ramp = tuple(tuple(phase._replace(mask=mask, rate=rate)) for phase, mask, rate in pieces)
+    assert [steps for _, _, steps, *_ in ramp] == [7, 3, 2]
     words = [recipe, f"data={data}", f"phases={ramp}", "optimizer.b2_half_life=3000", "optimizer.clock=tokens"]
     through, stopped = tmp_path / "through", tmp_path / "stopped"
     assert pretrain.main([*words, f"run={through}"]) == EXIT_DONE
-    for at in (3, 5):
+    for at in (4, 8, 11):
         stop_at(monkeypatch, at)
         assert pretrain.main([*words, f"run={stopped}"]) == EXIT_PREEMPTED
     monkeypatch.undo()
     assert pretrain.main([*words, f"run={stopped}"]) == EXIT_DONE
     (step, ours), (_, theirs) = arrays_of(stopped), arrays_of(through)
-    assert step == 7
+    assert step == 12
     for a, b in zip(ours, theirs, strict=True):
         np.testing.assert_array_equal(a, b)

@@ -12,30 +12,9 @@ from sklearn.preprocessing import StandardScaler
 from bert_jax.errors import UserError
 from bert_jax.inference.runtimes.xla import Programs
 from bert_jax.inference.tasks.embed import TextEmbedding
-from tests.train.pretraining.conftest import WORDS
 from train import pretrain
 from train.pretraining.job import PretrainingJob
 from train.run.stopping import EXIT_DONE
-
-
-@pytest.fixture(scope="module")
-def rows() -> dict[str, list[tuple[str, str]]]:
-    """Sentences of random words; the label is whether a cat is in it, now and then wrongly."""
-    generator = np.random.default_rng(0)
-    found = {}
-    for name, count in (("train", 120), ("dev", 80)):
-        texts = [" ".join(generator.choice(WORDS[:8], 4)) for _ in range(count)]
-        found[name] = [(text, str(int(("cat" in text) != (generator.random() < 0.1)))) for text in texts]
-    return found
-
-
-@pytest.fixture(scope="module")
-def task(rows, tmp_path_factory) -> Path:
-    folder = tmp_path_factory.mktemp("sst2")
-    for name, examples in rows.items():
-        lines = ["sentence\tlabel", *(f"{text}\t{label}" for text, label in examples)]
-        (folder / f"{name}.tsv").write_text("\n".join(lines) + "\n")
-    return folder
 
 
 def probed(run: Path) -> dict[int, float]:
@@ -46,10 +25,10 @@ def probed(run: Path) -> dict[int, float]:
 
 
 def test_scores_are_scikit_learns_and_a_killed_run_has_each_once(
-    recipe: str, data: str, rows, task: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    recipe: str, data: str, cats, cats_task: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     run = tmp_path / "run"
-    words = [recipe, f"data={data}", f"run={run}", f"probe=sst2:{task}", "probe_every=6", "probe_examples=100"]
+    words = [recipe, f"data={data}", f"run={run}", f"probe=sst2:{cats_task}", "probe_every=6", "probe_examples=100"]
     facts, programs, calls = PretrainingJob.facts, [], []
 
     def killed(job: PretrainingJob) -> dict:
@@ -74,7 +53,7 @@ def test_scores_are_scikit_learns_and_a_killed_run_has_each_once(
     found = probed(run)
     assert list(found) == [6, 12] and first == {6: found[6]}
     embed = TextEmbedding(run, pooling="mean", dtype="float32")
-    (texts, labels), (dev_texts, dev_labels) = (zip(*part, strict=True) for part in (rows["train"][:100], rows["dev"]))
+    (texts, labels), (dev_texts, dev_labels) = (zip(*part, strict=True) for part in (cats["train"][:100], cats["dev"]))
     theirs = make_pipeline(StandardScaler(), LogisticRegression(tol=1e-10, max_iter=10_000))
     theirs.fit(embed(list(texts)), labels)
     assert found[12] == pytest.approx(theirs.score(embed(list(dev_texts)), dev_labels))
@@ -94,9 +73,9 @@ def test_scores_are_scikit_learns_and_a_killed_run_has_each_once(
     ],
 )
 def test_what_cannot_be_probed_is_refused_before_the_run_begins(
-    recipe: str, data: str, task: Path, tmp_path: Path, words: list[str], line: str
+    recipe: str, data: str, cats_task: Path, tmp_path: Path, words: list[str], line: str
 ):
     run = tmp_path / "run"
     with pytest.raises((UserError, FileNotFoundError), match=line):
-        pretrain.main([recipe, f"data={data}", f"run={run}", *(word.format(task=task) for word in words)])
+        pretrain.main([recipe, f"data={data}", f"run={run}", *(word.format(task=cats_task) for word in words)])
     assert not (run / "metrics.jsonl").exists() and not (run / "config.json").exists()
