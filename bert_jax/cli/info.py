@@ -15,8 +15,8 @@ from bert_jax.files import read_summed
 
 _ABOUT = """\
 Describe a model: config, step, number of parameters, one sha256 over all of them (the same for a run directory and its
-export), whether the files match the checksums recorded when they were written, whether all parameters are finite, and
-the parameter tree with shapes.
+export), whether the files match the checksums recorded when they were written, whether all parameters are finite, which
+runtime and type a pipeline takes on this machine, and the parameter tree with shapes.
 
 examples:
   python -m bert_jax info runs/demo
@@ -59,6 +59,7 @@ def describe(source: str | os.PathLike[str], *, step: int | None = None) -> dict
         goodput: the seconds in the run's goodput.json; None without one.
         missing, unexpected, mismatched, notes: from the load report.
         tokenizer: tokens, cased, fingerprint; None without a tokenizer.
+        runtime: name, dtype: what a pipeline of this model takes on this machine by itself.
         tree: path -> shape.
 
     Raises:
@@ -67,11 +68,13 @@ def describe(source: str | os.PathLike[str], *, step: int | None = None) -> dict
     from bert_jax.formats.load import load_arrays, load_tokenizer
     from bert_jax.formats.source import open_source
     from bert_jax.formats.weights import open_weights
+    from bert_jax.inference.runtimes.choice import on_this_machine
     from bert_jax.tree import first_not_finite, flatten, parameter_count, sha256_of_parameters
 
     opened = open_source(source)
     config, params, report = load_arrays(opened, step=step, verify=False)
     tokenizer = load_tokenizer(opened)
+    runtime = on_this_machine(config)
     verified, steps, damaged = report.verified, [], {}
     if opened.is_run:
         steps, damaged = _steps(opened.folder, report.step)
@@ -98,6 +101,7 @@ def describe(source: str | os.PathLike[str], *, step: int | None = None) -> dict
         "mismatched": list(report.mismatched),
         "tokenizer": tokenizer
         and {"tokens": tokenizer.vocab_size, "cased": tokenizer.cased, "fingerprint": tokenizer.fingerprint},
+        "runtime": {"name": runtime.name, "dtype": runtime.dtype},
         "tree": {name: list(array.shape) for name, array in flatten(params).items()},
     }
 
@@ -126,6 +130,7 @@ def show(found: dict[str, Any], *, every_layer: bool) -> str:
         "verified": _verified(found),
         "finite": "yes" if found["not_finite"] is None else f"NO: {found['not_finite']} has a NaN or an infinity",
         "tokenizer": _tokenizer(found["tokenizer"]),
+        "runtime": f"{found['runtime']['name']}, {found['runtime']['dtype']} (what a pipeline takes on this machine)",
         **({"time": _time(found["goodput"])} if found["goodput"] else {}),
     }
     for name in ("missing", "unexpected", "mismatched", "notes"):

@@ -68,6 +68,22 @@ def test_the_parts_are_joined_to_the_file_that_one_process_writes(verb, folders,
         assert vectors.shape == (14, 8) and np.isnan(vectors[9]).all() and np.isfinite(np.delete(vectors, 9, 0)).all()
 
 
+@pytest.mark.parametrize("verb", ["embed .npy", "classify"])
+@pytest.mark.parametrize("runtime", ["openvino", "onnxruntime"])
+def test_parts_that_different_runtimes_computed_are_not_joined(runtime, verb, folders, lines, tmp_path, capsys):
+    for package in (runtime, "onnx"):
+        pytest.importorskip(package)
+    argv = words_of(verb, folders, lines, tmp_path)
+    assert main([*argv, "--shard", "1/2", "--runtime", "xla", "--dtype", "float32"]) == 0
+    capsys.readouterr()
+    assert main([*argv, "--shard", "2/2", "--runtime", runtime, "--dtype", "float32"]) == 2
+    (line,) = [line for line in capsys.readouterr().err.splitlines() if "was made with" in line]
+    assert "was made with runtime='xla', and" in line and line.endswith(
+        f"with '{runtime}'; remove one of them and make it again"
+    )
+    assert not (tmp_path / VERBS[verb][2]).exists()
+
+
 def test_without_a_file_a_part_goes_to_stdout(folders, lines, capsys):
     argv = ["likelihood", str(folders["pretraining"]), str(lines)]
     assert main(argv) == 2

@@ -3,6 +3,7 @@
 import logging
 import subprocess
 import sys
+import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
 from typing import Any
@@ -11,10 +12,13 @@ import jax
 import numpy as np
 import pytest
 
+from bert_jax.__main__ import main
+from bert_jax.cli import info
 from bert_jax.errors import UserError
 from bert_jax.formats.load import load
+from bert_jax.formats.onnx.graph import in_memory
 from bert_jax.inference.pipeline import pipeline
-from bert_jax.inference.runtimes import choice
+from bert_jax.inference.runtimes import choice, graphs
 from bert_jax.inference.tasks.embed import TextEmbedding
 from bert_jax.runtime.cpu import multiplies_bfloat16
 from tests.inference.tasks.task_folders import TAGS, export
@@ -137,6 +141,25 @@ def test_a_stream_keeps_the_order_and_the_places_of_bad_items(runtime, exported)
 
 
 @both
+def test_weights_that_exceed_one_file_are_read_from_two_which_then_go(runtime, exported, monkeypatch, tmp_path):
+    """Above 2 GB, the limit of one protobuf; here above 100 bytes."""
+    folder, parts = exported("encoder"), []
+
+    def in_parts(graph):
+        context = in_memory(graph, largest=100)
+        parts.append(context)
+        return context
+
+    want = TextEmbedding(folder, runtime=runtime)(TEXTS)
+    monkeypatch.setattr(graphs, "in_memory", in_parts)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    embed = TextEmbedding(folder, runtime=runtime)
+    np.testing.assert_array_equal(embed(TEXTS), want)
+    assert len(parts) == 1 and not list(tmp_path.iterdir())
+    np.testing.assert_array_equal(embed(TEXTS), want)
+
+
+@both
 def test_threads_share_a_model(runtime, exported):
     embed = TextEmbedding(exported("encoder"), runtime=runtime)
     want = embed(TEXTS)
@@ -232,6 +255,21 @@ def test_the_environment_says_what_is_taken_where_nobody_does(monkeypatch):
         choice.choose("xla", None, None)
 
 
+def test_info_says_what_a_pipeline_takes_here(own_choice, exported, capsys, monkeypatch):
+    folder = exported("encoder")
+    for installed in (("openvino", "onnx"), ()):
+        own_choice(*installed, bfloat16=multiplies_bfloat16())  # the same packages and CPU for `info` and the pipeline
+        if installed and find_spec("openvino") is None:
+            continue
+        told, taken = info.describe(folder)["runtime"], TextEmbedding(folder).engine.programs
+        assert told == {"name": taken.name, "dtype": taken.dtype}
+        assert main(["info", str(folder)]) == 0
+        assert f"\nruntime     {taken.name}, {taken.dtype} (" in capsys.readouterr().out
+    monkeypatch.setattr(choice, "is_for_cpu", lambda: False)
+    monkeypatch.setattr(jax, "default_backend", lambda: pytest.fail("an accelerator is started"))
+    assert info.describe(folder)["runtime"] == {"name": "xla", "dtype": "float32"}
+
+
 def test_what_load_returned_keeps_its_type(exported, monkeypatch):
     monkeypatch.setenv(choice.DTYPE_VARIABLE, "bfloat16")
     assert "xla, bfloat16" in repr(TextEmbedding(exported("encoder")))
@@ -259,5 +297,7 @@ def test_what_a_runtime_cannot_do_is_refused_in_one_line(exported):
         TextEmbedding(folder, runtime="onnx")
     with pytest.raises(UserError, match="devices: runtime='onnxruntime' runs on the CPU's cores; leave devices out"):
         TextEmbedding(folder, runtime="onnxruntime", devices=jax.devices())
+    with pytest.raises(UserError, match="dtype='int8': expected one of float32, bfloat16; for other programs, convert"):
+        TextEmbedding(folder, runtime="openvino", dtype="int8")
     with pytest.raises(UserError, match="dtype='bfloat16': runtime=\"onnxruntime\" computes in float32"):
         TextEmbedding(folder, runtime="onnxruntime", dtype="bfloat16")

@@ -19,19 +19,20 @@ class Plan(NamedTuple):
     length: int  # L after padding
 
 
-def length_buckets(longest: int, shortest: int = SHORTEST) -> tuple[int, ...]:
-    """The compiled lengths: powers of two from `shortest`, and `longest`. At most half of a longer row is padding.
+def length_buckets(longest: int, shortest: int = SHORTEST, *, fine: bool = False) -> tuple[int, ...]:
+    """The lengths of rows: powers of two from `shortest`, and `longest`. At most half of a longer row is padding.
 
     Args:
         longest: the number of tokens of the longest possible row.
         shortest: the shortest length; padding below it costs less than another compilation.
+        fine: also one and a half times each power of two; at most a third of a longer row is then padding.
     """
     lengths = []
     length = min(shortest, longest)
     while length < longest:
-        lengths.append(length)
+        lengths += [length, length * 3 // 2] if fine else [length]
         length *= 2
-    return (*lengths, longest)
+    return (*(one for one in lengths if one < longest), longest)
 
 
 def batch_sizes(full: int, devices: int = 1) -> tuple[int, ...]:
@@ -57,6 +58,12 @@ def sizes_for(rows: int, full: int, devices: int = 1) -> list[int]:
         return [full] * (full_ones + 1)
     eighths, left = divmod(left, eighth)
     return [full] * full_ones + [eighth] * eighths + ([eighth] if left > A_FEW else [1] * left)
+
+
+def even_sizes(rows: int, batches: int) -> list[int]:
+    """Splits rows into so many batches whose sizes differ by at most one, the larger ones first; none is empty."""
+    each, more = divmod(rows, max(1, min(batches, rows)))
+    return [each + 1] * more + [each] * (min(batches, rows) - more)
 
 
 def plan_batches(

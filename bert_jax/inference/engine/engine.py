@@ -3,13 +3,15 @@
 Three rules limit what it compiles, and make a text's outputs independent of the other texts in its batch:
 
 - The set of shapes is fixed in advance: the length of a batch is one of `Engine.lengths`, and its rows are one, an
-  eighth of a full batch, or a full batch.
+  eighth of a full batch, or a full batch. A runtime that takes any shape gets more lengths, and batches without rows of
+  padding: as many as make full batches, at least one for each batch that it computes at the same time.
 - A row's content never changes the outputs of another row: bit for bit in the same shape, up to rounding in another.
 - The engine truncates nothing. The caller truncates longer texts or splits them into windows when it encodes them.
 """
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,6 +21,7 @@ from bert_jax.data.tasks.encoded import Batch, Encoded
 from bert_jax.errors import UserError
 from bert_jax.inference.engine.batching import (
     batch_sizes,
+    even_sizes,
     length_buckets,
     pack,
     plan_batches,
@@ -29,6 +32,7 @@ from bert_jax.tree import flatten
 
 IN_FLIGHT = 4  # batches that the devices may still be computing
 PACKED_LENGTH = 128  # the shortest row that several sequences share
+SHORT_PACKED_LENGTH = 64  # the same where rows can have many lengths: attention costs each token its row's length
 MOST_PACKED = 32  # the most sequences in such a row
 
 
@@ -81,8 +85,9 @@ class Engine:
         if batch_size is not None and batch_size < 1:
             raise UserError(f"batch_size={batch_size}: expected at least 1")
         self.programs = programs
-        self.lengths = length_buckets(longest)
-        self.packed_lengths = tuple(length for length in self.lengths if length >= min(PACKED_LENGTH, longest))
+        self.lengths = length_buckets(longest, fine=programs.any_shape)
+        shortest = min(SHORT_PACKED_LENGTH if programs.any_shape else PACKED_LENGTH, longest)
+        self.packed_lengths = tuple(length for length in self.lengths if length >= shortest)
         self._batch_size, self._packing, self._per_token = batch_size, packing, per_token
 
     @property
@@ -91,12 +96,15 @@ class Engine:
 
     @property
     def shapes(self) -> list[tuple[int, int, bool]]:
-        """(B, L, packed or not) of every program that can be needed, the smallest first."""
+        """(B, L, packed or not) of every program that can be needed, the smallest first.
+
+        Where the runtime takes any shape: of one row and of a full batch for each length.
+        """
         found = {(1, length, False) for length in self.lengths}
         for length in self.packed_lengths if self._packing else self.lengths:
-            found |= {
-                (size, length, self._packing) for size in batch_sizes(self.rows_of(length), self.programs.devices)
-            }
+            full = self.rows_of(length)
+            sizes = (full,) if self.programs.any_shape else batch_sizes(full, self.programs.devices)
+            found |= {(size, length, self._packing) for size in sizes}
         return sorted(found, key=lambda shape: (shape[0] * shape[1], *shape))
 
     def rows_of(self, length: int) -> int:
@@ -148,9 +156,11 @@ class Engine:
     def stream(self, chunks: Iterable[Encoded], **options: Any) -> Iterator[list[Outputs]]:
         """Yields the results of `run` for each chunk, in order.
 
-        The next chunk goes to the devices before the previous one is collected. At most `IN_FLIGHT` batches wait.
+        The next chunk goes to the devices before the previous one is collected. At most `IN_FLIGHT` batches wait, or
+        two for each one that the runtime computes at the same time.
         """
         flying: deque[_Call] = deque()
+        most = max(IN_FLIGHT, 2 * self.programs.at_once)
         results: dict[int, list[Outputs]] = {}
         missing: dict[int, int] = {}
         done = number = 0
@@ -158,7 +168,7 @@ class Engine:
             results[number], missing[number] = [()] * len(examples), len(examples)
             for members, batch in self._batches(examples):
                 flying.append(_Call(number, members, self.programs(batch, **options)))
-                if len(flying) > IN_FLIGHT:
+                if len(flying) > most:
                     self._collect(flying.popleft(), results, missing)
             while done < number and not missing[done + 1]:
                 done += 1
@@ -175,7 +185,7 @@ class Engine:
         if self._packing and len(examples) > 1:
             yield from self._packed_batches(examples, lengths)
             return
-        for plan in plan_batches(lengths.tolist(), self.lengths, self._sizes):
+        for plan in plan_batches(lengths.tolist(), self.lengths, partial(self._sizes, int(lengths.sum()))):
             counts = np.arange(plan.batch_size) < len(plan.rows)
             batch = examples.batch(Batch(np.resize(plan.rows, plan.batch_size), counts, plan.length))
             del batch["weights"]
@@ -190,7 +200,7 @@ class Engine:
         for length in reversed(self.packed_lengths):
             rows = [row.numbers for row in found if row.length == length]
             begin = 0
-            for size in self._sizes(len(rows), length):
+            for size in self._sizes(int(lengths.sum()), len(rows), length):
                 some = rows[begin : begin + size]
                 begin += size
                 packed = packed_rows(some, examples.tokens, examples.pads, lengths, (size, length), MOST_PACKED)
@@ -206,8 +216,14 @@ class Engine:
                 members.append(_Member(number, row, own))
         return members
 
-    def _sizes(self, rows: int, length: int) -> list[int]:
-        return sizes_for(rows, self.rows_of(length), self.programs.devices)
+    def _sizes(self, tokens: int, rows: int, length: int) -> list[int]:
+        """The sizes of the batches for so many rows of one length, when a request has so many tokens in all."""
+        if not self.programs.any_shape:
+            return sizes_for(rows, self.rows_of(length), self.programs.devices)
+        if self._batch_size is not None:
+            return even_sizes(rows, -(-rows // self._batch_size))
+        full = min(self.programs.full_batch, -(-tokens // self.programs.at_once))
+        return even_sizes(rows, -(-rows * length // full))
 
     def _collect(self, call: _Call, results: dict[int, list[Outputs]], missing: dict[int, int]) -> None:
         arrays = self.programs.collect(call.arrays)

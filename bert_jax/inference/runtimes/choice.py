@@ -7,12 +7,13 @@ from typing import Any, NamedTuple
 
 import jax
 
-from bert_jax.config import DTYPES
+from bert_jax.config import DTYPES, BertConfig
 from bert_jax.errors import UserError, did_you_mean
 from bert_jax.formats.onnx.graph import Graph, import_onnx
+from bert_jax.formats.onnx.model import is_expressible
 from bert_jax.inference.runtimes import RUNTIMES, onnxruntime, openvino
 from bert_jax.inference.runtimes.graphs import GraphPrograms
-from bert_jax.runtime.cpu import multiplies_bfloat16
+from bert_jax.runtime.cpu import is_for_cpu, multiplies_bfloat16
 
 AUTO, XLA = "auto", "xla"
 _COMPILERS = {"openvino": openvino.compiler, "onnxruntime": onnxruntime.compiler}
@@ -61,7 +62,24 @@ def choose(runtime: str, dtype: str | None, devices: Sequence[Any] | None) -> Ch
         dtype = os.environ.get(DTYPE_VARIABLE) or _own_dtype(name, devices)
         if dtype not in DTYPES:
             raise UserError(f"{DTYPE_VARIABLE}={dtype}: expected one of {', '.join(DTYPES)}")
+    elif dtype == "int8":
+        raise UserError(
+            f"dtype='int8': expected one of {', '.join(DTYPES)}; for other programs, convert --to onnx --int8 writes int8"
+        )
     return Choice(name, dtype, runtime == AUTO)
+
+
+def on_this_machine(config: BertConfig) -> Choice:
+    """What a pipeline of this model takes here by itself. Starts no accelerator, which a run may be using.
+
+    Raises:
+        UserError: as `choose`, of the environment.
+    """
+    if is_for_cpu():
+        found = choose(AUTO, None, None)
+    else:
+        found = choose(os.environ.get(RUNTIME_VARIABLE) or XLA, os.environ.get(DTYPE_VARIABLE) or "float32", None)
+    return found if is_expressible(config) else found._replace(name=XLA)
 
 
 def _check_runtime(field: str, runtime: Any) -> None:

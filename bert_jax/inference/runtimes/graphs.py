@@ -9,6 +9,7 @@ import numpy as np
 from bert_jax.errors import UserError
 from bert_jax.formats.onnx.graph import Graph, in_memory
 from bert_jax.inference.runtimes.runtime import Batch, Outputs, Shape
+from bert_jax.runtime.cpu import cores
 
 FULL_BATCH = 512  # tokens; each core takes a batch of its own, so they can be smaller than XLA's
 
@@ -29,8 +30,8 @@ class GraphPrograms:
     """The compiled graphs of a task.
 
     One graph takes batches of any number of rows and any length. There are two forms of it: for one row, which all
-    cores share, and for more, when each core takes a batch of its own. Packed batches and each value of the options
-    need a graph of their own.
+    cores share, and for more, when each core takes a batch of its own, as it does of packed rows. Packed batches and
+    each value of the options need a graph of their own.
 
     Args:
         name: of the runtime.
@@ -44,6 +45,7 @@ class GraphPrograms:
 
     devices = 1
     full_batch = FULL_BATCH
+    any_shape = True
 
     def __init__(
         self,
@@ -54,6 +56,7 @@ class GraphPrograms:
         compiled: Callable[[bytes | str, bool], Session],
     ):
         self.name, self.dtype, self.params = name, dtype, params
+        self.at_once = len(cores())
         self._graph, self._compile = graph, compiled
         self._sessions: dict[Any, tuple[Session, list[str]]] = {}
         self._lock = threading.Lock()
@@ -75,7 +78,7 @@ class GraphPrograms:
         self.collect(self({name: np.zeros(one.shape, np.int32) for name, one in batch.items()}, **options))
 
     def _session(self, batch: Mapping[str, np.ndarray], options: Mapping[str, Any]) -> tuple[Session, list[str]]:
-        alone = batch["input_ids"].shape[0] == 1
+        alone = batch["input_ids"].shape[0] == 1 and "sequence_ids" not in batch
         key = (alone, *sorted(batch), *sorted(options.items()))
         if key not in self._sessions:
             with self._lock:

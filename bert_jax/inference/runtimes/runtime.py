@@ -25,6 +25,8 @@ class Runtime(Protocol):
         params: the parameters, a nested dict of arrays.
         devices: how many devices share the rows of a full batch.
         full_batch: tokens of a full batch on each device.
+        any_shape: it takes batches of any shape as they come; otherwise it compiles a program for each shape.
+        at_once: how many batches it computes at the same time.
         compilations: the number of programs that were compiled.
     """
 
@@ -38,6 +40,10 @@ class Runtime(Protocol):
     def devices(self) -> int: ...
     @property
     def full_batch(self) -> int: ...
+    @property
+    def any_shape(self) -> bool: ...
+    @property
+    def at_once(self) -> int: ...
     @property
     def compilations(self) -> int: ...
 

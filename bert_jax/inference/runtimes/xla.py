@@ -41,6 +41,8 @@ class Programs:
     """
 
     name = "xla"
+    any_shape = False
+    at_once = 1
 
     def __init__(
         self,

@@ -73,9 +73,9 @@ class TaskModel:
 
     Each pipeline is a subclass that says how items become rows and how outputs become results.
 
-    For each length (powers of two from 16, and the longest) there are three programs: for one row, for an eighth of a
-    full batch and for a full batch. They are compiled when first needed, or by `compile_all`; `compilations` is their
-    number.
+    On XLA there are three programs for each length (powers of two from 16, and the longest): for one row, for an eighth
+    of a full batch and for a full batch. The other runtimes take batches of any shape in two or three programs.
+    Programs are compiled when first needed, or by `compile_all`; `compilations` is their number.
 
     Args:
         source: a run directory, a folder, a hub id, or what `load` returned, with the head of the task.
@@ -342,15 +342,19 @@ class TaskModel:
         parts, notes = [], []
         for paired in (False, True):
             rows = [row for row, (_, second) in enumerate(pairs) if (second is not None) == paired]
+            if not rows and (paired or len(pairs)):  # encoding nothing takes as long as one short text
+                continue
             first, second = [pairs[row][0] for row in rows], [pairs[row][1] or "" for row in rows] if paired else None
             examples = encode_texts(self.tokenizer, first, second, max_length=longest, targets={})
             if cut := self._cut(examples, first, second, longest):
                 notes.append(f"{cut} of {len(rows)} texts are longer than {longest} tokens and were truncated")
             parts.append((np.array(rows, np.int64), examples))
-        return interleaved(parts), tuple(notes)
+        return parts[0][1] if len(parts) == 1 else interleaved(parts), tuple(notes)
 
     def _cut(self, examples: Encoded, texts: list[str], pairs: list[str] | None, longest: int) -> int:
         full = np.flatnonzero(examples.row_lengths == longest)
+        if not len(full):
+            return 0
         lengths = self.tokenizer.encode_flat([texts[i] for i in full])[1]
         if pairs is not None:
             lengths = lengths + self.tokenizer.encode_flat([pairs[i] for i in full])[1]

@@ -191,6 +191,64 @@ def test_each_device_computes_its_share_of_the_rows(monkeypatch):
     assert alone.sharding.device_set == {jax.devices()[0]}
 
 
+class AnyShape:
+    """Like OpenVINO and onnxruntime it takes every shape; it keeps the batches, and how many ran at the same time."""
+
+    name, dtype, params, devices, full_batch, any_shape, compilations = "any", "float32", TABLE, 1, 256, True, 1
+
+    def __init__(self, at_once: int):
+        self.at_once, self.batches, self.flying, self.most = at_once, [], 0, 0
+
+    def __call__(self, batch):
+        self.batches.append(batch)
+        self.flying += 1
+        self.most = max(self.most, self.flying)
+        return summed(TABLE, batch)
+
+    def collect(self, started):
+        self.flying -= 1
+        return jax.device_get(started)
+
+    def prepare(self, batch):
+        raise NotImplementedError
+
+
+@pytest.mark.parametrize("packing", [True, False])
+@pytest.mark.parametrize("batch_size", [None, 3])
+def test_a_runtime_that_takes_any_shape_gets_full_batches_and_no_row_of_padding(packing, batch_size):
+    runtime = AnyShape(at_once=2)
+    engine = Engine(runtime, longest=LONGEST, packing=packing, batch_size=batch_size)
+    lengths = [*np.random.default_rng(5).integers(2, 30, 100), 70, 80, 49]
+    rows = examples(lengths)
+    np.testing.assert_allclose(of(engine, rows), means(rows), atol=1e-6)
+    shapes = [batch["input_ids"].shape for batch in runtime.batches]
+    assert all(size <= 3 if batch_size else size * length <= 256 for size, length in shapes)
+    assert {length for _, length in shapes} <= set(engine.packed_lengths if packing else engine.lengths)
+    full = -(-sum(lengths) // 256)
+    assert batch_size or full <= len(shapes) <= full + len({length for _, length in shapes}) + 2
+    key = "sequence_ids" if packing else "attention_mask"
+    firsts = [
+        tuple(row[mask > 0])
+        for batch in runtime.batches
+        for row, mask in zip(batch["input_ids"], batch[key], strict=True)
+    ]
+    assert len(set(firsts)) == len(firsts) and sum(map(len, firsts)) == sum(lengths)
+
+
+def test_few_texts_are_shared_out_over_the_batches_that_run_at_the_same_time():
+    runtime = AnyShape(at_once=4)
+    rows = examples([30] * 8)
+    np.testing.assert_allclose(of(Engine(runtime, longest=LONGEST, packing=True), rows), means(rows), atol=1e-6)
+    assert [batch["input_ids"].shape for batch in runtime.batches] == [(1, 64)] * 4
+
+
+def test_as_many_batches_wait_as_keep_the_runtime_busy():
+    few, many = AnyShape(at_once=1), AnyShape(at_once=16)
+    for runtime in (few, many):
+        Engine(runtime, longest=16, batch_size=1).run(examples([16] * 100))
+    assert (few.most, many.most) == (IN_FLIGHT + 1, 33)
+
+
 def test_no_more_than_what_is_in_flight_is_read_ahead(one):
     engine = Engine(Programs(summed, TABLE, one), longest=16, batch_size=2)
     read = 0

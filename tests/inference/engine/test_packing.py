@@ -7,6 +7,7 @@ from bert_jax.data.packed_rows import packed_rows
 from bert_jax.inference.engine.batching import (
     A_FEW,
     batch_sizes,
+    even_sizes,
     length_buckets,
     pack,
     plan_batches,
@@ -20,6 +21,10 @@ def test_lengths_double_up_to_the_longest():
     assert length_buckets(40) == (16, 32, 40)
     assert length_buckets(16) == (16,)
     assert length_buckets(7) == (7,)
+    assert length_buckets(512, fine=True) == (16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
+    assert length_buckets(40, fine=True) == (16, 24, 32, 40)
+    assert length_buckets(48, fine=True) == (16, 24, 32, 48)
+    assert length_buckets(7, fine=True) == (7,)
     assert [power_of_two(n) for n in (1, 2, 3, 4, 5, 9)] == [1, 2, 4, 4, 8, 16]
     assert power_of_two(3, 8) == 8
 
@@ -35,6 +40,17 @@ def test_batches_take_all_rows_in_few_sizes_and_are_padded_little(full, devices)
         assert sum(sizes) >= rows > sum(sizes[:-1])
         left = rows % full
         assert sum(sizes) - rows < max(left, *allowed[:-1], A_FEW)  # never more padding than rows, or an eighth
+
+
+def test_even_batches_take_all_rows_and_differ_by_one():
+    assert even_sizes(9, 2) == [5, 4]
+    assert even_sizes(3, 8) == [1, 1, 1]
+    assert even_sizes(0, 0) == []
+    for rows in range(1, 30):
+        for batches in range(1, 40):
+            sizes = even_sizes(rows, batches)
+            assert sum(sizes) == rows and len(sizes) == min(rows, batches)
+            assert max(sizes) - min(sizes) <= 1
 
 
 def test_plans_hold_every_row_once_in_a_bucket_that_takes_it():

@@ -132,7 +132,8 @@ def test_the_next_texts_are_encoded_before_the_device_is_done_with_these(predict
             return np.asarray(self.array)
 
     class Device:
-        devices, calls, collect = programs.devices, 0, staticmethod(jax.device_get)
+        devices, any_shape, at_once, calls = programs.devices, False, 1, 0
+        collect = staticmethod(jax.device_get)
 
         def __call__(self, batch):
             next_chunk = self.calls // (CHUNK // 2) + 1
