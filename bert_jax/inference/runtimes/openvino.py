@@ -48,6 +48,7 @@ class _OpenVino:
             openvino = _without_telemetry()
         except ImportError:
             raise UserError('runtime="openvino" needs the package openvino: pip install "bert-jax[openvino]"') from None
+        self._tensor = openvino.Tensor
         self._core, self._options = openvino.Core(), {"INFERENCE_PRECISION_HINT": _PRECISION[dtype]}
         if dtype == "bfloat16" and "BF16" not in self._core.get_property("CPU", "OPTIMIZATION_CAPABILITIES"):
             raise UserError('dtype="bfloat16": OpenVINO does not compute it on this CPU; expected float32')
@@ -55,14 +56,15 @@ class _OpenVino:
     def __call__(self, model: bytes | str, alone: bool) -> Session:
         hint = "LATENCY" if alone else "THROUGHPUT"
         read = self._core.read_model(model)
-        return _Requests(self._core.compile_model(read, "CPU", self._options | {"PERFORMANCE_HINT": hint}))
+        compiled = self._core.compile_model(read, "CPU", self._options | {"PERFORMANCE_HINT": hint})
+        return _Requests(compiled, self._tensor)
 
 
 class _Requests:
     """A compiled model, and the requests that compute no batch now; one more is made when all are busy."""
 
-    def __init__(self, compiled: Any):
-        self._compiled = compiled
+    def __init__(self, compiled: Any, tensor: Any):
+        self._compiled, self._tensor = compiled, tensor
         self._idle: SimpleQueue[Any] = SimpleQueue()
 
     def start(self, feed: Mapping[str, np.ndarray]) -> Any:
@@ -70,11 +72,14 @@ class _Requests:
             request = self._idle.get_nowait()
         except Empty:
             request = self._compiled.create_infer_request()
-        request.start_async(dict(feed), share_inputs=True)
-        return request
+        for name, array in feed.items():  # start_async(feed) takes 30 microseconds longer
+            request.set_tensor(name, self._tensor(array, shared_memory=True))
+        request.start_async()
+        return request, feed  # the tensors do not keep the arrays
 
     def finish(self, started: Any) -> Outputs:
-        started.wait()
-        found = tuple(np.array(tensor.data) for tensor in started.output_tensors)
-        self._idle.put(started)
+        request, _ = started
+        request.wait()
+        found = tuple(np.array(tensor.data) for tensor in request.output_tensors)
+        self._idle.put(request)
         return found

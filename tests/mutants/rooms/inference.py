@@ -12,6 +12,7 @@ LIKELIHOOD = "bert_jax/inference/tasks/likelihood.py"
 CHOICE = "bert_jax/inference/runtimes/choice.py"
 OF_RUNTIMES = "tests/inference/test_runtimes.py"
 OF_PACKING = "tests/inference/engine/test_packing.py"
+OF_ENGINE = "tests/inference/engine/test_engine.py"
 OF_ANSWERS = "tests/inference/tasks/test_question_answering.py"
 OF_TAGS = "tests/inference/tasks/test_token_classification.py"
 OF_CLASSES = "tests/inference/tasks/test_text_classification.py"
@@ -47,6 +48,20 @@ MUTANTS: tuple[Mutant, ...] = (
         'counts = g.op("ReduceSum", weights, [2], keepdims=1)',
         "unused places of a packed row divide by zero on other runtimes",
         (f"{OF_RUNTIMES}::test_a_stream_keeps_the_order_and_the_places_of_bad_items",),
+    ),
+    Mutant(
+        ENGINE,
+        "min(self.programs.full_batch, -(-tokens // self.programs.at_once))",
+        "self.programs.full_batch",
+        "a few texts are computed by one core while the others wait",
+        (f"{OF_ENGINE}::test_few_texts_are_shared_out_over_the_batches_that_run_at_the_same_time",),
+    ),
+    Mutant(
+        ENGINE,
+        "max(IN_FLIGHT, 2 * self.programs.at_once)",
+        "IN_FLIGHT",
+        "with many cores some wait for batches",
+        (f"{OF_ENGINE}::test_as_many_batches_wait_as_keep_the_runtime_busy",),
     ),
     Mutant(
         BATCHING,
