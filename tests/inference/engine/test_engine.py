@@ -199,7 +199,7 @@ class AnyShape:
     def __init__(self, at_once: int):
         self.at_once, self.batches, self.flying, self.most = at_once, [], 0, 0
 
-    def __call__(self, batch):
+    def __call__(self, batch, **options):
         self.batches.append(batch)
         self.flying += 1
         self.most = max(self.most, self.flying)
@@ -209,7 +209,7 @@ class AnyShape:
         self.flying -= 1
         return jax.device_get(started)
 
-    def prepare(self, batch):
+    def prepare(self, batch, **options):
         raise NotImplementedError
 
 
