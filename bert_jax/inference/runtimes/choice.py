@@ -64,7 +64,7 @@ def choose(runtime: str, dtype: str | None, devices: Sequence[Any] | None) -> Ch
             raise UserError(f"{DTYPE_VARIABLE}={dtype}: expected one of {', '.join(DTYPES)}")
     elif dtype == "int8":
         raise UserError(
-            f"dtype='int8': expected one of {', '.join(DTYPES)}; convert --to onnx --int8 writes it for other programs"
+            f"dtype='int8': expected one of {', '.join(DTYPES)}; the verb convert writes int8 for other programs"
         )
     return Choice(name, dtype, runtime == AUTO)
 
