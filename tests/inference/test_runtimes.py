@@ -297,7 +297,9 @@ def test_what_a_runtime_cannot_do_is_refused_in_one_line(exported):
         TextEmbedding(folder, runtime="onnx")
     with pytest.raises(UserError, match="devices: runtime='onnxruntime' runs on the CPU's cores; leave devices out"):
         TextEmbedding(folder, runtime="onnxruntime", devices=jax.devices())
-    with pytest.raises(UserError, match="dtype='int8': expected one of float32, bfloat16; the verb convert writes int8"):
+    with pytest.raises(
+        UserError, match="dtype='int8': expected one of float32, bfloat16; the verb convert writes int8"
+    ):
         TextEmbedding(folder, runtime="openvino", dtype="int8")
     with pytest.raises(UserError, match="dtype='bfloat16': runtime=\"onnxruntime\" computes in float32"):
         TextEmbedding(folder, runtime="onnxruntime", dtype="bfloat16")
