@@ -3,8 +3,10 @@
     python -m benchmarks.plan_pieces configs/bert_base.py --topology v5e:4x4 [--only NAME ...] [FIELD=VALUE ...]
 
 It compiles the step of the recipe's first phase as it is, and again without one piece at a time, and prints a row for
-each. Every row is a compilation of some minutes; model.num_hidden_layers=2 makes them shorter. It needs no TPU, but the
-TPU's compiler: pip install -e '.[tpu]'. All figures are derived from compiled programs, and none is measured.
+each. Every row is a compilation of some minutes; model.num_hidden_layers=2 makes them shorter. --only compiles what it
+names and no other program: pieces, or "all" for the step as it is, without which the last column is empty. It needs no
+TPU, but the TPU's compiler: pip install -e '.[tpu]'. All figures are derived from compiled programs, and none is
+measured.
 """
 
 import contextlib
@@ -19,6 +21,8 @@ from train.plan import take_topologies, take_values
 from train.planning.devices import make_ready
 from train.planning.machines import Topology
 from train.run.stopping import keeps_nothing, run_program
+
+_ALL = "all"  # the row of the step as it is
 
 
 class Piece(NamedTuple):
@@ -71,12 +75,13 @@ def print_table(topology: Topology, recipe: str, fields: dict[str, str], only: S
     chosen = [piece for piece in pieces() if topology.chips > 1 or not piece.several]
     if "mesh.zero" not in fields:
         chosen = [piece for piece in chosen if piece.name != "ZeRO-1"]
-    if unknown := set(only) - {piece.name for piece in chosen}:
-        raise UserError(f"--only: found {', '.join(unknown)}; expected one of {[piece.name for piece in chosen]}")
+    names = (_ALL, *(piece.name for piece in chosen))
+    if unknown := set(only) - set(names):
+        raise UserError(f"--only: found {', '.join(sorted(unknown))}; expected one of {', '.join(names)}")
     out = Console(width=200, highlight=False)
     out.print("| step | memory | exchanges in a step | step | MFU | middle | time against all |", markup=False)
     out.print("|---|---:|---|---:|---:|---:|---:|", markup=False)
-    everything = _row("all", topology, recipe, fields, None, out)
+    everything = _row(_ALL, topology, recipe, fields, None, out) if not only or _ALL in only else None
     for piece in chosen:
         if not only or piece.name in only:
             with _without(piece):

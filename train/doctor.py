@@ -38,7 +38,7 @@ def examine(run: Evidence) -> tuple[list[Finding], list[str]]:
         notes.append(f"its data {named} is not here: only the metrics were checked")
     else:
         data = DataEvidence(run.data_path)
-        found += find_in_data(data, run.config.get("masking"), run.config["phases"][0][0])
+        found += find_in_data(data, run.config.get("masking"), run.config["phases"])
         unigram = data.train.get("unigram_entropy")
         if not data.report:
             notes.append(f"{data.path} has no report: its text was not checked")

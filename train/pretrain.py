@@ -40,7 +40,8 @@ Pretrains a BERT: masked language model and sentence pairs, sharded over all dev
 
 Words:
     run=runs/NAME          the run directory (default: the config's name and the date); the same command resumes it
-    data=DIR | text=GLOB   the training data;  eval_data=DIR  evaluate on this data, not on the held-out part of data=
+    data=DIR | text=GLOB   the training data;  eval_data=DIR  evaluate on the training examples of DIR, which data=
+                           must not have, and not on the held-out part of data=
                            data=wiki:0.7,books:0.3  several directories, in these shares;  data=gs://BUCKET/DIR
     init=SOURCE            start from a run directory, a folder or a published model (google-bert/bert-base-uncased),
                            with its architecture;  init_optimizer=true  also with its optimizer's moments;

@@ -43,6 +43,14 @@ class MeshConfig(ShownConfig):
     zero: int = 1
 
 
+_MOST_PIECES = 8  # of a state: more make them narrow, and exchanges slow
+
+
+def pieces_of_state(devices: int) -> int:
+    """The `zero` to advise for a model that fits whole, where so many devices share a fast network; 1: no pieces."""
+    return max(number for number in range(1, _MOST_PIECES + 1) if devices % number == 0)
+
+
 def make_mesh(config: MeshConfig | None = None, devices: Sequence[Any] | None = None) -> Mesh:
     """A mesh with the axes `AXES` (of type Auto: the compiler shards what the table does not determine).
 

@@ -1,6 +1,7 @@
 """What may be wrong with the prepared data of a run: documents, casing, duplicates, masks."""
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -23,15 +24,16 @@ _SHORTEST_SENTENCE = 8  # tokens; shorter ones repeat in any text
 _ROWS_READ = 256
 
 
-def find_in_data(data: DataEvidence, masking: dict[str, Any] | None, length: int) -> list[Finding]:
-    """The findings on prepared data. masking, length: those of the run; None: the masking it was prepared with.
+def find_in_data(data: DataEvidence, masking: dict[str, Any] | None, phases: Sequence[Sequence]) -> list[Finding]:
+    """The findings on prepared data.
 
+    masking, phases: those of the run, as its config has them; masking None: the one that the data was prepared with.
     Data without a report, made by another program, is only checked for masks.
     """
     rules = (
         (_documents, _wrapped, _short_documents, _casing, _unknown_tokens, _duplicates, _overlap) if data.report else ()
     )
-    found = [*(rule(data) for rule in rules), _masks(data, masking, length)]
+    found = [*(rule(data) for rule in rules), _masks(data, masking, phases)]
     return [finding for finding in found if finding]
 
 
@@ -160,8 +162,26 @@ def _overlap(data: DataEvidence) -> Finding | None:
     )
 
 
-def _masks(data: DataEvidence, masking: dict[str, Any] | None, length: int) -> Finding | None:
+def _masks(data: DataEvidence, masking: dict[str, Any] | None, phases: Sequence[Sequence]) -> Finding | None:
+    """The finding on the first phase whose masks are wrong."""
+    found = (_masks_of_phase(data, masking, *phase) for phase in phases)
+    return next((finding for finding in found if finding), None)
+
+
+def _masks_of_phase(
+    data: DataEvidence,
+    masking: dict[str, Any] | None,
+    length: int,
+    _batch: int,
+    _steps: int,
+    share_of_phase: float | None = None,
+    corruption: Sequence[float] | None = None,
+    *_: Any,
+) -> Finding | None:
     config = None if masking is None else MaskingConfig(**masking)
+    of_phase = share_of_phase is not None or corruption is not None
+    if of_phase:
+        config = (config or MaskingConfig.as_prepared(data.manifest["settings"])).changed(share_of_phase, corruption)
     batches = Batches(data.path, batch_size=_ROWS_READ, max_seq_length=length, masking=config, shuffle=False)
     batch = batches.batch(0)
     chosen = batch["mlm_weights"] > 0
@@ -170,17 +190,22 @@ def _masks(data: DataEvidence, masking: dict[str, Any] | None, length: int) -> F
     hidden = (shown == data.tokenizer.mask_token_id)[chosen].mean() if chosen.any() else 0.0
     if share >= MASKED and hidden >= MASK_TOKENS:
         return None
-    seen = f"{share:.1%} of the tokens are to be predicted (15 % is usual)"
+    seen = f"{share:.1%} of the tokens are to be predicted{of_phase * ' in a phase'} (15 % is usual)"
     if chosen.any():
         seen += f", and {hidden:.0%} of these show [MASK] (80 % is right)"
     if hidden < MASK_TOKENS:
         means = "The model sees the tokens that it must predict: the loss falls to nothing and nothing is learnt."
-        do = f"Masks made elsewhere are wrong: {_prepare(data)}"
+        if corruption is not None:
+            do = f"In the command of a new run: phases= with (0.8, 0.1, 0.1) in place of {tuple(corruption)}"
+        else:
+            do = f"Masks made elsewhere are wrong: {_prepare(data)}"
     else:
         means = "The model learns from few tokens of each row, and so many times more slowly."
         words = "masking.probability=0.15" if masking else "--masked-lm-prob 0.15"
         do = f"In the command of a new run: {words}" if masking else _prepare(data, words)
-        if masking and masking.get("max_predictions"):
+        if share_of_phase is not None:
+            do = f"In the command of a new run: phases= with 0.15 in place of {share_of_phase:g}"
+        elif masking and masking.get("max_predictions"):
             do += f" masking.max_predictions={math.ceil(0.15 * length)}"
     look = f"To look at some: python -m train.prepare --show {data.path} --limit 3"
     return Finding("masks missing", seen, means, f"{do}. {look}")

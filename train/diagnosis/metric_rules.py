@@ -62,7 +62,7 @@ def _rate_too_high(run: Evidence, unigram: float | None) -> Finding | None:
         "rate too high",
         f"{seen}; gradient norm {np.median(norms):.1f}, at most {max(norms):.1f}" if norms else seen,
         "The updates are so large that the model cannot settle: it guesses frequent tokens, or does worse.",
-        f"In the command of a new run: {_rate(run, 0.2)} optimizer.warmup_steps={max(run.warm_up, _tenth(run))}",
+        f"In the command of a new run: {_rate(run, 0.2)} {_longer_warm_up(run)}",
     )
 
 
@@ -84,8 +84,10 @@ def _rate_too_low(run: Evidence, unigram: float | None) -> Finding | None:
     )
 
 
-def _tenth(run: Evidence) -> int:
-    return max(1, sum(steps for _, _, steps, *_ in run.config["phases"]) // 10)
+def _longer_warm_up(run: Evidence) -> str:
+    """A tenth of the run if its warm-up is shorter, in words that a recipe with steps takes and one with a share."""
+    steps = sum(steps for _, _, steps, *_ in run.config["phases"])
+    return f"optimizer.warmup_steps=none optimizer.warmup_share={max(run.warm_up / steps, 0.1):.2g}"
 
 
 def _rate(run: Evidence, factor: float) -> str:

@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from bert_jax.training.sharding import MeshConfig, batch_pieces
+from bert_jax.training.sharding import MeshConfig, batch_pieces, pieces_of_state
 from train.planning.machines import Topology
 from train.planning.memory import of_device
 from train.planning.planner import memory_limit, plan_phase, steps_on
@@ -19,7 +19,6 @@ from train.pretraining.steps import Steps
 
 _TOKENS = (1024, 2048, 4096, 8192, 16384, 32768)  # at a time on a device: where chips are busiest, and around
 _FIRST = 8192
-_PIECES = 8  # the most pieces of a state: more make them narrow, and exchanges slow
 _TRIES = 2  # for settings that may not fit
 
 
@@ -92,8 +91,7 @@ def _kinds(config: PretrainConfig, topology: Topology) -> Iterator[Setting]:
     yield Setting(config, ())
     if config.model.remat != "full":
         yield Setting(recomputed, ("model.remat=full",))
-    devices = topology.devices // topology.slices
-    pieces = max(number for number in range(1, _PIECES + 1) if devices % number == 0)
+    pieces = pieces_of_state(topology.devices // topology.slices)
     mesh = MeshConfig(data=-1, zero=pieces)
     if config.mesh == MeshConfig() and pieces > 1:
         yield Setting(dataclasses.replace(config, mesh=mesh), (f"mesh.zero={pieces}",))

@@ -19,7 +19,14 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 
 from bert_jax.runtime.hosts import connect, on_first_process
-from bert_jax.training.sharding import MeshBatches, MeshConfig, batch_pieces, batch_shardings, make_mesh
+from bert_jax.training.sharding import (
+    MeshBatches,
+    MeshConfig,
+    batch_pieces,
+    batch_shardings,
+    make_mesh,
+    pieces_of_state,
+)
 from bert_jax.training.step import init_state
 from train.pretraining.mixture import MixedData, parts_to_evaluate
 from train.pretraining.recipe import Phase, PretrainConfig, settings_told
@@ -270,16 +277,17 @@ def _settings_that_fit(plan: TimedSteps, machine: Machine, phase: Phase) -> Iter
     """Settings with which the largest phase fits, each with its memory: the compiler's, since each is compiled.
 
     They are more micro-batches, the fewest that fit; and if that needs fewer of them, layers recomputed in the backward
-    pass, or on several devices a state split over them.
+    pass, or on several devices a state in pieces (`mesh.zero`), as a plan advises.
     """
     config = plan.config
     now = plan.parts_of(phase)
     parts = [number for number in _accumulations(config, plan.mesh) if number >= now]
     recomputed = dataclasses.replace(config, model=config.model.replace(remat="full"))
     kinds = [(config, {}), (recomputed, {"model.remat": "full"})]
-    if plan.mesh.size > 1 and plan.mesh.size == plan.mesh.shape["data"]:
-        words = {"mesh.data": 1, "mesh.fsdp": plan.mesh.size}
-        kinds.append((dataclasses.replace(config, mesh=MeshConfig(data=1, fsdp=plan.mesh.size)), words))
+    slices = {getattr(device, "slice_index", 0) for device in plan.mesh.devices.flat}
+    pieces = pieces_of_state(plan.mesh.size // len(slices))
+    if config.mesh == MeshConfig() and pieces > 1:
+        kinds.append((dataclasses.replace(config, mesh=MeshConfig(zero=pieces)), {"mesh.zero": pieces}))
     for changed, words in kinds:
         found = _fewest_parts(changed, plan.data, machine, phase, [number for number in parts if words or number > now])
         if found is not None:

@@ -47,10 +47,8 @@ class Phase(NamedTuple):
     rate: float = 1.0
 
     def masking(self, masking: MaskingConfig) -> MaskingConfig:
-        """`masking` with what the phase says of it. Another share has as many predictions a row as it needs."""
-        if self.mask is not None and self.mask != masking.probability:
-            masking = dataclasses.replace(masking, probability=self.mask, max_predictions=None)
-        return masking if self.corruption is None else dataclasses.replace(masking, corruption=self.corruption)
+        """`masking` with what the phase says of it."""
+        return masking.changed(self.mask, self.corruption)
 
     @property
     def masks_as_usual(self) -> bool:
@@ -120,7 +118,8 @@ class PretrainConfig(ShownConfig):
     data_temperature      if data= has no shares: each is tokens^(1/temperature); above 1 the small ones get more
     data_shares           shares of several by phase: a tuple for each phase, in the order of data=
     text                  files, folders and globs with commas between them, prepared into the run directory first
-    eval_data             a prepared directory; None: the held-out part of `data`
+    eval_data             another prepared directory, whose training examples are evaluated on, not the part that it
+                          holds out itself: none of its text may be in `data`; None: the held-out part of `data`
     init                  a run directory, a folder or a hub id to start from, with its architecture
     init_optimizer        take its optimizer's moments too, of a run directory or a TF1 checkpoint
     init_step             with init_optimizer: continue at its step, not at 0

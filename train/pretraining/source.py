@@ -145,8 +145,7 @@ class PreparedData:
 
     @property
     def _prepared_masking(self) -> MaskingConfig:
-        settings = self.manifest["settings"]
-        return MaskingConfig(probability=settings["masked_lm_prob"], whole_word=settings["whole_word_masking"])
+        return MaskingConfig.as_prepared(self.manifest["settings"])
 
     def check_masks(self, phase: Phase) -> None:
         """Raises UserError if the masks of the data are static, and the phase asks for its own."""

@@ -27,6 +27,7 @@ from bert_jax.formats.stored import Stored
 from bert_jax.formats.tensorflow.bundle import Tf1Checkpoint, is_checkpoint
 from bert_jax.formats.tensorflow.google import optimizer_state
 from bert_jax.formats.tensorflow.names import open_google
+from bert_jax.formats.training_record import read_run_config
 from bert_jax.model.heads import BertForMaskedLM
 from bert_jax.training.checkpoint.checkpoints import Checkpoints
 from bert_jax.training.distillation import DistillationConfig, check_teacher, distillation_on
@@ -271,18 +272,36 @@ def _with_optimizer(
 ) -> TrainState:
     checkpoints = epath.Path(source.folder) / "checkpoints"
     if checkpoints.exists():
-        with Checkpoints(checkpoints) as earlier:
-            return earlier.restore(target).state
+        earlier = read_run_config(epath.Path(source.folder) / "config.json", needs=("optimizer",))["optimizer"]
+        _check_same_moments(config, source, earlier)
+        with Checkpoints(checkpoints) as stored:
+            return stored.restore(target).state
     if is_checkpoint(source.folder):
-        if config.optimizer.name == "muon":
-            raise UserError(
-                f"init_optimizer: {source.name} has Adam's moments of all parameters, and optimizer.name=muon keeps "
-                "others; leave init_optimizer out"
-            )
+        _check_same_moments(config, source, vars(config.optimizer) | {"name": "adamw"})
         return google_state(config, source, target, fresh())
     raise UserError(
         f"init_optimizer: {source.name} is not a run directory and has no TF1 checkpoint, so it has no optimizer state"
     )
+
+
+_AVERAGES = ("average_half_life", "average_tail")
+
+
+def _check_same_moments(config: PretrainConfig, source: Source, earlier: Mapping[str, Any]) -> None:
+    """Raises UserError if the source's optimizer, with these fields, keeps other arrays than the run's."""
+    ours = vars(config.optimizer)
+    muon, average = (
+        [run["name"] == "muon" for run in (earlier, ours)],
+        [any(run.get(name) is not None for name in _AVERAGES) for run in (earlier, ours)],
+    )
+    if muon[0] != muon[1]:
+        has = "Muon's momentum of the layers' matrices" if muon[0] else "Adam's moments of all parameters"
+        kept = f"{has}, and optimizer.name={ours['name']} keeps others"
+    elif average[0] != average[1]:
+        kept = "an average of its weights, and this run none" if average[0] else "no average of its weights as this run"
+    else:
+        return
+    raise UserError(f"init_optimizer: {source.name} has {kept}; leave init_optimizer out")
 
 
 def google_state(config: PretrainConfig, source: Source, target: TrainState, fresh: TrainState) -> TrainState:

@@ -14,7 +14,8 @@ Every draw is a hash of the row's key and a position (`counter_hash`), so a row'
 """
 
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
@@ -71,6 +72,19 @@ class MaskingConfig(ShownConfig):
             raise UserError(f"masking ngram is {self.ngram}; it must be at least 1")
         if self.strategy != "count" and (self.whole_word or self.ngram > 1):
             raise UserError(f"masking of whole words and n-grams needs strategy 'count', not {self.strategy!r}")
+
+    @classmethod
+    def as_prepared(cls, settings: Mapping[str, Any]) -> "MaskingConfig":
+        """The masks that data was prepared for; `settings`: those of its manifest."""
+        return cls(probability=settings["masked_lm_prob"], whole_word=settings["whole_word_masking"])
+
+    def changed(self, share: float | None, corruption: Sequence[float] | None) -> "MaskingConfig":
+        """The masks of a phase that has its own share of tokens to predict, or its own corruption; None: as here.
+
+        Another share has as many predictions a row as it needs.
+        """
+        new = self if share in (None, self.probability) else replace(self, probability=share, max_predictions=None)
+        return new if corruption is None else replace(new, corruption=corruption)
 
 
 def checked_corruption(shares: Any, field: str) -> tuple[float, float, float]:

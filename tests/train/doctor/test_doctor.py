@@ -14,6 +14,7 @@ from bert_jax.data.pretraining.manifest import read_manifest, write_list, write_
 from bert_jax.data.pretraining.shards import describe_file
 from bert_jax.errors import UserError
 from bert_jax.files import write_json
+from bert_jax.training.optimizer import OptimizerConfig
 from train import demo, doctor, prepare
 from train.diagnosis import data_rules, metric_rules
 from train.preparation.held_out import is_held_out
@@ -108,8 +109,15 @@ def test_a_wrong_learning_rate_is_named(name, rule, tmp_path, capsys):
     run = run_on(tmp_path, None, name)
     (found,) = diagnosis(run, capsys).values()
     assert found["rule"] == rule
-    rate = json.loads((run / "config.json").read_text())["optimizer"]["learning_rate"]
-    better = float(re.findall(r"learning_rate=(\S+)", found["do"])[0])
+    config = json.loads((run / "config.json").read_text())
+    rate, steps = config["optimizer"]["learning_rate"], sum(steps for _, _, steps, *_ in config["phases"])
+    words = re.findall(r"optimizer\.(\w+)=(\S+)", found["do"])
+    advised = {name: json.loads(value.replace("none", "null")) for name, value in words}
+    for first in ({"warmup_steps": 30}, {"warmup_share": 0.06}):  # a recipe has one of them, and not the other
+        recipe = OptimizerConfig(**({"total_steps": steps, **first} | advised))
+        least = max(config["optimizer"]["warmup_steps"], steps // 10) if rule == "rate too high" else 0
+        assert recipe.warm_up >= 0.99 * least
+    better = float(dict(words)["learning_rate"])
     assert better < rate if rule == "rate too high" else better > rate
 
 
@@ -173,6 +181,18 @@ def test_missing_masks_are_named(folder, documents, tmp_path, capsys):
     (tmp_path / "own").mkdir()
     found = diagnosis(run_on(tmp_path / "own", folder / "uncased", masking=own), capsys)
     assert "masking.probability=0.15" in found["masks missing"]["do"]
+
+
+def test_missing_masks_of_a_phase_are_named(folder, tmp_path, capsys):
+    healthy, few, plain = [64, 8, 9, 0.3], [64, 8, 9, 0.01], [64, 8, 9, None, [0.0, 0.0, 1.0], 1.0]
+    assert diagnosis(run_on(tmp_path, folder / "uncased", phases=[healthy]), capsys) == {}
+    for number, (phase, says) in enumerate(
+        ((few, "phases= with 0.15 in place of 0.01"), (plain, "(0.8, 0.1, 0.1) in"))
+    ):
+        (tmp_path / str(number)).mkdir()
+        run = run_on(tmp_path / str(number), folder / "uncased", phases=[healthy, phase])
+        (found,) = diagnosis(run, capsys).values()
+        assert found["rule"] == "masks missing" and says in found["do"] and "in a phase" in found["seen"]
 
 
 def test_masks_that_hide_nothing_are_named(folder, documents, tmp_path, capsys):

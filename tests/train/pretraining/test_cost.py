@@ -11,9 +11,13 @@ from typing import Any
 import pytest
 
 from train import pretrain
+from train.planning import fit
+from train.planning.machines import read_topology
 from train.pretraining import cost, text
 from train.pretraining.cost_report import cost_lines, duration
-from train.pretraining.source import PreparedData
+from train.pretraining.recipe import PretrainConfig
+from train.pretraining.source import PreparedData, RandomData
+from train.run.config import load_recipe, override
 from train.run.stopping import EXIT_DONE
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -80,6 +84,16 @@ def test_what_does_not_fit_comes_with_settings_that_do(recipe: str, tmp_path: Pa
     lines = cost_lines(facts_of(words, capsys))
     assert "no accumulation or remat fits either" in lines["memory"]
     assert "does not fit into memory" in lines["time"]
+
+
+@pytest.mark.eight_devices
+def test_several_devices_are_advised_the_layout_that_a_plan_advises(recipe: str, monkeypatch):
+    monkeypatch.setattr(cost, "_fewest_parts", lambda config, *_: (1, 10**9))
+    config = override(load_recipe(recipe, PretrainConfig), {"data": "random", "phases": "((32, 64, 3),)"})
+    plan = cost.TimedSteps(config, RandomData(50, "nsp"))
+    advised = [one["words"] for one in cost._settings_that_fit(plan, cost.Machine(), config.phases[0])]
+    planned = [list(words) for _, words in fit._kinds(config, read_topology("cpu:8"))]
+    assert ["mesh.zero=8"] in advised and all(words in planned for words in advised[1:])
 
 
 @pytest.mark.slow
