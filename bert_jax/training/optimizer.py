@@ -19,6 +19,7 @@ from bert_jax.training.schedules import (
     Schedule,
     by_tokens,
     in_phases,
+    of_numbers,
     progress_by_tokens,
     warmup_stable_decay,
     warmup_then_constant,
@@ -199,32 +200,42 @@ def make_schedule(
     peak: Any = None,
     batches: Sequence[tuple[int, int]] = (),
     factors: Sequence[tuple[int, float]] = (),
+    late: bool = False,
 ) -> Schedule:
     """The schedule `step -> learning rate` (float32); step counts consumed batches and is 0 at the first update.
 
     `peak` replaces `config.learning_rate`; it may be traced, so that one program serves many rates. `factors`:
     (steps, factor) of each phase, by which the rate is multiplied in it. `batches`: (steps, tokens of a batch) of each
-    part of the run, for clock="tokens".
+    part of the run, for clock="tokens". `late`: peak, warm-up and length are not the config's; the schedule takes them
+    as its second argument, `schedule_numbers(config)`. schedule="stable" cannot be late.
 
     Raises:
         UserError: clock="tokens", and there are no batches.
     """
-    schedule = _schedule_of_run(config, peak)
+    if late:
+        schedule = of_numbers(lambda *numbers: _schedule_of_run(config, *numbers))
+    else:
+        peak = config.learning_rate if peak is None else peak
+        schedule = _schedule_of_run(config, peak, config.warm_up, config.total_steps)
     if config.clock == "tokens":
         _check(bool(batches), "clock", config.clock, "steps: only pretraining counts tokens")
         schedule = by_tokens(schedule, batches, first_count=config.first_count)
     return in_phases(schedule, factors)
 
 
-def _schedule_of_run(config: OptimizerConfig, peak: Any) -> Schedule:
-    peak = config.learning_rate if peak is None else peak
+def schedule_numbers(config: OptimizerConfig) -> np.ndarray:
+    """Peak of the learning rate, steps of the warm-up and of the run: float32 [3], what a late schedule takes."""
+    return np.array([config.learning_rate, config.warm_up, config.total_steps], np.float32)
+
+
+def _schedule_of_run(config: OptimizerConfig, peak: Any, warm_up: Any, total_steps: Any) -> Schedule:
     if config.schedule == "constant":
-        return warmup_then_constant(peak, config.warm_up)
+        return warmup_then_constant(peak, warm_up)
     if config.schedule == "stable":
         return warmup_stable_decay(
             peak,
-            config.warm_up,
-            config.total_steps,
+            warm_up,
+            total_steps,
             config.decay_steps,
             end=config.end_learning_rate,
             shape=config.decay_shape,
@@ -232,8 +243,8 @@ def _schedule_of_run(config: OptimizerConfig, peak: Any) -> Schedule:
         )
     return warmup_then_polynomial(
         peak,
-        config.warm_up,
-        config.total_steps,
+        warm_up,
+        total_steps,
         end=config.end_learning_rate,
         power=config.power,
         decay_from=config.decay_from,
@@ -248,11 +259,12 @@ def make_optimizer(
     peak: Any = None,
     batches: Sequence[tuple[int, int]] = (),
     factors: Sequence[tuple[int, float]] = (),
+    late: bool = False,
 ) -> optax.GradientTransformationExtraArgs:
     """The chain for `config`; call it as `tx.update(grads, opt_state, params, step=state.step)`.
 
-    `peak` and `factors` are as for `make_schedule`. Only the schedule uses `step` (int32 scalar, consumed batches)
-    and `decay=`, which schedule="stable" takes (see `warmup_stable_decay`).
+    `peak`, `factors` and `late` are as for `make_schedule`. Only the schedule uses `step` (int32 scalar, consumed
+    batches) and `numbers=`: its second argument, if it is late or schedule="stable" (see `warmup_stable_decay`).
     Bias correction uses the optimizer's own count of its updates, so that a skipped step changes neither the moments
     nor their correction. The state is `{"moments": MomentsState(count int32, mu, nu), ...}`, the same tree for AdamW
     and LAMB; `mu` and `nu` are float32 and have the shapes of the parameters. With Muon the parameters that it updates
@@ -264,7 +276,7 @@ def make_optimizer(
     Raises:
         UserError: one of those is given, and there are no batches.
     """
-    schedule = make_schedule(config, peak=peak, batches=batches, factors=factors)
+    schedule = make_schedule(config, peak=peak, batches=batches, factors=factors, late=late)
     trust_ratio = scale_by_layer_trust_ratio(
         applies_to=decay_mask if config.trust_ratio_for == "decayed" else None, norm_bounds=config.trust_norm_bounds
     )
@@ -456,7 +468,7 @@ def _when(extra: dict[str, Any]) -> tuple[jax.typing.ArrayLike, ...]:
         raise TypeError(
             "the schedule needs the number of consumed batches: tx.update(grads, opt_state, params, step=…)"
         )
-    return (extra["step"], extra["decay"]) if "decay" in extra else (extra["step"],)
+    return (extra["step"], extra["numbers"]) if "numbers" in extra else (extra["step"],)
 
 
 def scale_by_layer_trust_ratio(

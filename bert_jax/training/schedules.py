@@ -8,7 +8,16 @@ import jax.numpy as jnp
 import numpy as np
 
 Schedule = Callable[..., jax.Array]
-"""A step -> its learning rate. `warmup_stable_decay` also takes where its decay begins and ends."""
+"""A step -> its learning rate. `warmup_stable_decay` also takes where its decay begins and ends, `of_numbers` three
+numbers."""
+
+
+def of_numbers(make: Callable[[jax.Array, jax.Array, jax.Array], Schedule]) -> Schedule:
+    """`make(peak, warmup_steps, total_steps)` as a schedule `(step, numbers)`, with these three as float32 [3].
+
+    They may be traced, so that a program which takes them as an argument is compiled once for all of their values.
+    """
+    return lambda step, numbers: make(*numbers)(step)
 
 
 def in_phases(schedule: Schedule, factors: Sequence[tuple[int, float]]) -> Schedule:
@@ -57,19 +66,20 @@ def by_tokens(schedule: Schedule, batches: Sequence[tuple[int, int]], *, first_c
     return counted
 
 
-def warmup_then_constant(peak: float | jax.Array, warmup_steps: int) -> Schedule:
-    """`peak * step / warmup_steps` during warm-up, then `peak`. Returns `step -> float32 scalar`."""
+def warmup_then_constant(peak: float | jax.Array, warmup_steps: int | jax.Array) -> Schedule:
+    """`peak * step / warmup_steps` during warm-up, then `peak`. Returns `step -> float32 scalar`; all may be traced."""
 
     def schedule(step: jax.typing.ArrayLike) -> jax.Array:
-        return peak * jnp.minimum(jnp.asarray(step, jnp.float32) / max(warmup_steps, 1), 1.0)
+        t = jnp.asarray(step, jnp.float32)
+        return peak * jnp.where(t < warmup_steps, t / _at_least_1(warmup_steps), 1.0)
 
-    return schedule if warmup_steps else lambda step: jnp.full(jnp.shape(step), peak, jnp.float32)
+    return schedule
 
 
 def warmup_then_polynomial(
     peak: float | jax.Array,
-    warmup_steps: int,
-    total_steps: int,
+    warmup_steps: int | jax.Array,
+    total_steps: int | jax.Array,
     *,
     end: float = 0.0,
     power: float = 1.0,
@@ -92,23 +102,25 @@ def warmup_then_polynomial(
     For N = 10, W = 3, peak = 1, t = 0 ... 10 (power 1):
     "start"  0 .3333 .6667 .7 .6 .5 .4 .3 .2 .1 0;  "warmup"  0 .3333 .6667 1 .8571 .7143 .5714 .4286 .2857 .1429 0.
 
-    Returns `step -> float32 scalar` (or of step's shape); step may be traced.
+    Returns `step -> float32 scalar` (or of step's shape); step, peak, W and N may be traced.
     """
     decay_start = warmup_steps if decay_from == "warmup" else 0
-    decay_steps = max(total_steps - decay_start, 1)
+    decay_steps = _at_least_1(total_steps - decay_start)
 
     def schedule(step: jax.typing.ArrayLike) -> jax.Array:
         t = jnp.asarray(step, jnp.float32) + first_count
         remaining = jnp.clip((total_steps - t) / decay_steps, 0.0, 1.0)
         decayed = (peak - end) * remaining**power + end
-        if not warmup_steps:
-            return decayed
-        ramp = t / warmup_steps
+        ramp = t / _at_least_1(warmup_steps)
         if warmup == "product":
-            return decayed * jnp.minimum(ramp, 1.0)
+            return jnp.where(t < warmup_steps, decayed * ramp, decayed)
         return jnp.where(t < warmup_steps, peak * ramp, decayed)
 
     return schedule
+
+
+def _at_least_1(steps: int | jax.Array) -> int | jax.Array:
+    return max(steps, 1) if isinstance(steps, int) else jnp.maximum(steps, 1)
 
 
 def warmup_stable_decay(

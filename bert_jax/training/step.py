@@ -114,7 +114,7 @@ def train_step(
     batch: Batch,
     key: Array,
     objective: Objective = PRETRAINING,
-    decay: Array | None = None,
+    numbers: Array | None = None,
     *,
     model: nn.Module,
     tx: optax.GradientTransformationExtraArgs,
@@ -137,7 +137,8 @@ def train_step(
             other labels (see `objectives`).
         key: the run's model key; dropout uses `fold_in(fold_in(key, state.step), 0)`.
         objective: the loss to minimise, such as `Pretraining()` or a `distillation.Distillation`.
-        decay: int32 [2], where the decay of `schedule="stable"` begins and ends; None: as its config says.
+        numbers: what the schedule takes after the step: int32 [2], where the decay of `schedule="stable"` begins and
+            ends; or float32 [3], the `schedule_numbers` of a late one. None: as its config says.
         model: a model with the objective's head, of any family: `BertForPreTraining` or `BertForMaskedLM` by default.
         tx, schedule: from `make_optimizer` and `make_schedule`; the schedule is used only for the metrics.
         accumulation: the number of parts of the batch, which are computed one after the other. The sum of their
@@ -162,7 +163,7 @@ def train_step(
         state.params, objective, objective.denominators(batch), dropout_key, batch
     )
 
-    at = {"step": state.step} if decay is None else {"step": state.step, "decay": decay}
+    at = {"step": state.step} if numbers is None else {"step": state.step, "numbers": numbers}
     with jax.named_scope("update"):
         grad_norm = optax.tree.norm(grads)
         finite = jnp.isfinite(loss) & jnp.isfinite(grad_norm)
@@ -275,7 +276,7 @@ def compile_train_step(
     mesh: Mesh | None = None,
     accumulation: int = 1,
     objective: Objective | None = None,
-    decays_late: bool = False,
+    with_numbers: bool = False,
 ) -> Any:
     """`train_step` jitted as `(state, batch, key) -> (state, metrics)`; the state is donated: do not use it again.
 
@@ -287,7 +288,7 @@ def compile_train_step(
     objective as its fourth argument, sharded by the same table. None: the step has three arguments and minimises
     `Pretraining()`.
 
-    `decays_late`: the step takes `decay` as its fifth argument, so that it is not compiled again once that is decided.
+    `with_numbers`: the step takes `numbers` as its fifth argument, so that one program serves all of their values.
     """
     step = partial(train_step, tx=tx, schedule=schedule, accumulation=accumulation)
     if mesh is None:
@@ -306,7 +307,7 @@ def compile_train_step(
     state = state_shardings(_abstract(model, tx), mesh)
     everywhere = replicated(mesh)
     more = () if objective is None else (state_shardings(objective, mesh),)
-    more += (everywhere,) if decays_late else ()
+    more += (everywhere,) if with_numbers else ()
     return jax.jit(
         step_on_mesh,
         in_shardings=(state, batch_shardings(mesh), everywhere, *more),

@@ -15,7 +15,14 @@ import pytest
 from bert_jax.config import BertConfig
 from bert_jax.errors import UserError
 from bert_jax.model.heads import BertForPreTraining
-from bert_jax.training.optimizer import OptimizerConfig, decay_mask, is_decayed, make_optimizer, make_schedule
+from bert_jax.training.optimizer import (
+    OptimizerConfig,
+    decay_mask,
+    is_decayed,
+    make_optimizer,
+    make_schedule,
+    schedule_numbers,
+)
 from bert_jax.training.sharding import MeshConfig, make_mesh, path_string, state_shardings
 from bert_jax.tree import flatten, unflatten
 
@@ -121,6 +128,28 @@ def test_schedule_takes_traced_steps(schedule):
 
 
 # --- what is decayed ---
+
+
+@pytest.mark.parametrize("warmup_steps", [0, 4, 11])
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"decay_from": "start"},
+        {"decay_from": "warmup", "end_learning_rate": 0.1},
+        {"schedule": "polynomial", "power": 0.5, "warmup": "product", "first_count": 1},
+        {"schedule": "constant"},
+    ],
+)
+def test_a_late_schedule_is_one_program_for_all_rates_and_lengths(fields: dict, warmup_steps: int):
+    """That of one config, with the numbers of another, gives the rates of the other."""
+    config = OptimizerConfig(learning_rate=0.7, warmup_steps=warmup_steps, total_steps=11, **fields)
+    another = OptimizerConfig(learning_rate=3.0, warmup_steps=2, total_steps=50, **fields)
+    late = jax.jit(jax.vmap(make_schedule(another, late=True), in_axes=(0, None)))
+    steps = np.arange(14)
+    expected = [make_schedule(config)(step) for step in steps]
+    np.testing.assert_allclose(late(steps, schedule_numbers(config)), expected, rtol=1e-6, atol=1e-7)
+    assert not np.allclose(late(steps, schedule_numbers(another)), expected)
+    assert late._cache_size() == 1
 
 
 def test_embeddings_and_kernels_are_decayed_and_biases_and_layer_norms_are_not():

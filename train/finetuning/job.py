@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import numpy as np
 
 from bert_jax.data.tasks.encoded import BUCKETS, Encoded, LengthBatches, evaluation_batches
 from bert_jax.data.tokenizer.tokenizer import Tokenizer
@@ -19,7 +20,7 @@ from bert_jax.formats.write import save_pretrained
 from bert_jax.model.heads import HEADS
 from bert_jax.runtime.hosts import connect
 from bert_jax.training.checkpoint.checkpoints import on_first_process
-from bert_jax.training.optimizer import layer_rates, make_optimizer, make_schedule, with_rates
+from bert_jax.training.optimizer import layer_rates, make_optimizer, make_schedule, schedule_numbers, with_rates
 from bert_jax.training.prediction import PlannedBatches, Predictor
 from bert_jax.training.sharding import MeshBatches, batch_shardings, check_sizes, make_mesh, to_host
 from bert_jax.training.step import TrainState
@@ -46,11 +47,13 @@ class FinetuningJob(ModelJob):
         check_sizes(config.model, mesh, batch_size=config.batch, accumulation=config.accumulation)
         check_sizes(config.model, mesh, batch_size=config.eval_batch)
         upper_layers(config)
-        tx, rates = make_optimizer(config.optimizer), rates_of_layers(config)
+        # So a run with another rate or length, or another task with as many labels, finds its programs in the cache.
+        late = config.optimizer.schedule != "stable"
+        self._numbers = (schedule_numbers(config.optimizer),) if late else ()
+        tx, rates = make_optimizer(config.optimizer, late=late), rates_of_layers(config)
         tx = tx if rates is None else with_rates(tx, rates)
-        super().__init__(
-            config, mesh, HEADS[task.head](config.model), task.objective, tx, make_schedule(config.optimizer)
-        )
+        schedule = make_schedule(config.optimizer, late=late)
+        super().__init__(config, mesh, HEADS[task.head](config.model), task.objective, tx, schedule, with_numbers=late)
         self._run, self._task, self._tokenizer, self._source = run, task, tokenizer, source
         self._predict = Predictor(self.model, mesh, self.objective)
         self._evaluations: dict[int, dict[str, Any]] = {}  # step -> its scores, None for one that is not a number
@@ -61,6 +64,9 @@ class FinetuningJob(ModelJob):
         state = self.fresh_state()
         (params,) = self.starting_parameters(self.target.params, [state.params])
         return dataclasses.replace(state, params=params)
+
+    def more(self) -> tuple[np.ndarray, ...]:
+        return self._numbers
 
     def resume(self, facts: dict[str, Any]) -> None:
         self._evaluations = {row["step"]: row for row in facts["evaluations"]}

@@ -171,7 +171,7 @@ class PretrainingJob(ModelJob):
         tx = make_optimizer(config.optimizer, batches=config.batches, factors=config.rates)
         schedule = make_schedule(config.optimizer, batches=config.batches, factors=config.rates)
         self._budget = None if config.stop_after is None else Budget(config)
-        super().__init__(config, mesh, model, objective, tx, schedule, decays_late=self._budget is not None)
+        super().__init__(config, mesh, model, objective, tx, schedule, with_numbers=self._budget is not None)
         self.rollbacks = config.rollbacks
         self._run, self._data, self._source, self._pause_at = run, data, source, pause_at
         self._lowest: dict[int, float] = {}  # length -> lowest held-out loss

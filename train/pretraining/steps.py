@@ -65,7 +65,7 @@ class Steps:
             mesh=self.mesh,
             accumulation=accumulation,
             objective=self.objective,
-            decays_late=self.config.stop_after is not None,
+            with_numbers=self.config.stop_after is not None,
         )
         key = jax.eval_shape(lambda: jax.random.key(0))
         key = jax.ShapeDtypeStruct(key.shape, key.dtype, sharding=replicated(self.mesh))

@@ -129,18 +129,18 @@ class ModelJob(Untimed):
         tx: optax.GradientTransformationExtraArgs,
         schedule: Schedule,
         *,
-        decays_late: bool = False,
+        with_numbers: bool = False,
     ):
         """`config`: has what the loop reads, and seed and max_skipped_in_a_row.
 
-        `decays_late`: as `compile_train_step`.
+        `with_numbers`: as `compile_train_step`.
         """
         self.config, self.mesh, self.model, self.objective, self._tx = config, mesh, model, objective, tx
         self._init_key, self._dropout_key = jax.random.split(jax.random.key(config.seed))
         self.target = abstract_state(model, tx, mesh=mesh)
         self._step_in_parts = cache(
             lambda parts: compile_train_step(
-                *(model, tx, schedule), mesh=mesh, accumulation=parts, objective=objective, decays_late=decays_late
+                *(model, tx, schedule), mesh=mesh, accumulation=parts, objective=objective, with_numbers=with_numbers
             )
         )
 

@@ -73,6 +73,24 @@ def test_a_program_is_compiled_for_each_length_once(made: tuple[Path, dict[str, 
     assert {name: step._cache_size() for name, step in jitted.items()} == {"train": 2, "predict": 2}
 
 
+def test_another_rate_length_and_seed_is_the_same_program(place: Path, monkeypatch):
+    """So the cache has it: a program whose text is the same is not compiled again."""
+    texts = []
+    step = FinetuningJob.train_step
+
+    def lowered(self, state, batch):
+        if len(texts) == self.config.seed:
+            parts = self._step_in_parts(1)
+            texts.append(parts.lower(state, batch, self._dropout_key, self.objective, *self.more()).as_text())
+        return step(self, state, batch)
+
+    monkeypatch.setattr(FinetuningJob, "train_step", lowered)
+    more = ["optimizer.learning_rate=1e-3", "epochs=0.5", "warmup=0", "seed=1", "pad=max"]
+    assert finetune.main(words(place, "first", "epochs=0.25", "pad=max")) == EXIT_DONE
+    assert finetune.main(words(place, "second", *more)) == EXIT_DONE
+    assert texts[0] == texts[1]
+
+
 @pytest.mark.eight_devices
 def test_a_mesh_that_cuts_parameters_trains_the_same_model(place: Path, made: tuple[Path, dict[str, Any]]):
     run, _ = made
