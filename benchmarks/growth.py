@@ -8,7 +8,9 @@ and width grow, one at a time. All steps are compiled first, and a round runs ea
 CPU seconds over all threads, which other work on the machine disturbs less than wall seconds; memory is the compiler's
 figure for what the step reads and for its temporaries.
 
-inference: the same of the encoder's forward pass in float32, without dropout, of full rows.
+inference: the same of the encoder's forward pass in float32, without dropout, of full rows. With 4,096 tokens or more
+XLA's CPU compiler gives whole layers to YNNPACK, and spreads their constants to full arrays; from there on the law of
+rows and tokens has another slope.
 
 devices: compiles a step of BERT-tiny, which has 2 layers, for 1 to 256 v5e chips, with 64 rows of 128 a chip, and takes
 time and memory from the plan. It needs libtpu, and a few minutes of a core.
@@ -49,6 +51,8 @@ SIZES = {
     "width": (64, 128, 256, 512),
 }
 _INFERENCE = "inference, "  # begins the names of its results
+_MORE_SIZES = {_INFERENCE + "batch": (2, 4, 8, 16, 24, 31, 32, 48), _INFERENCE + "length": (32, 64, 128, 256, 384, 512)}
+WHOLE_LAYERS = 4096  # tokens from which on the compiler (JAX 0.10.2) gives whole layers to YNNPACK
 # The powers of the law, and how it is called. An intercept is what does not grow: the update of the embeddings, say.
 LAWS = {
     "batch": ((0, 1), "linear"),
@@ -58,6 +62,8 @@ LAWS = {
     "devices": ((0,), "flat, and the sum of the gradients"),
 }
 LAWS |= {_INFERENCE + name: LAWS[name] for name in SIZES}
+# A further term is linear from these sizes on, and zero below.
+STEPS = {_INFERENCE + "batch": WHOLE_LAYERS // POINT["length"], _INFERENCE + "length": WHOLE_LAYERS // POINT["batch"]}
 ROWS_A_CHIP, LENGTH = 64, 128
 
 
@@ -117,7 +123,8 @@ def bytes_of(memory: Any) -> int:
 def measured(program: type[Step] | type[Forward], rounds: int) -> dict[str, dict[int, Figure]]:
     """What is measured on this machine: name -> size -> figure."""
     keep_freed_memory()
-    points = [{**POINT, name: size} for name, sizes in SIZES.items() for size in sizes]
+    all_sizes = {name: sizes_of(name, program) for name in SIZES}
+    points = [{**POINT, name: size} for name, sizes in all_sizes.items() for size in sizes]
     points = [dict(point) for point in dict.fromkeys(tuple(point.items()) for point in points)]
     programs = []
     for point in points:
@@ -130,8 +137,13 @@ def measured(program: type[Step] | type[Forward], rounds: int) -> dict[str, dict
         for seconds, program in zip(np.median(taken, axis=0).tolist(), programs, strict=True)
     ]
     return {
-        name: {size: figures[points.index({**POINT, name: size})] for size in sizes} for name, sizes in SIZES.items()
+        name: {size: figures[points.index({**POINT, name: size})] for size in sizes}
+        for name, sizes in all_sizes.items()
     }
+
+
+def sizes_of(name: str, program: type[Step] | type[Forward]) -> tuple[int, ...]:
+    return _MORE_SIZES.get(_INFERENCE + name, SIZES[name]) if program is Forward else SIZES[name]
 
 
 def _cpu_seconds(program: Step | Forward) -> float:
@@ -157,11 +169,19 @@ def planned(shape: str) -> tuple[int, Figure]:
     return topology.chips, Figure((low + high) / 2, facts["needed"], low, high, sums.middle)
 
 
-def fitted(powers: Sequence[int], sizes: Sequence[float], figures: Sequence[float]) -> np.ndarray:
+def terms_of(name: str, sizes: Sequence[float]) -> np.ndarray:
+    """The terms of the law of a result at these sizes, float64 [sizes, terms]."""
+    terms = np.power.outer(np.asarray(sizes, float), LAWS[name][0])
+    if name in STEPS:
+        after = np.asarray(sizes)[:, None] >= STEPS[name]
+        terms = np.concatenate([terms, np.where(after, terms[:, 1:2], 0.0)], axis=1)
+    return terms
+
+
+def fitted(terms: np.ndarray, figures: Sequence[float]) -> np.ndarray:
     """The law's coefficients, of at least 0, with the least squares of relative errors."""
-    terms = np.array([[size**power for power in powers] for size in sizes], float)
     largest = terms.max(axis=0)  # all terms in the same range, for the solver
-    return nnls(terms / largest / np.array(figures)[:, None], np.ones(len(sizes)))[0] / largest
+    return nnls(terms / largest / np.array(figures)[:, None], np.ones(len(terms)))[0] / largest
 
 
 def columns(by_size: Mapping[str, Mapping[str, Any]]) -> dict[str, list]:
@@ -175,9 +195,7 @@ def law_of(name: str, of: Mapping[str, Any], kind: str, at: Sequence[float]) -> 
     """What the law of a result says of its "seconds" or "memory" at these sizes, of planned seconds at their own."""
     if kind == "seconds" and name == "devices":
         return of["seconds"][0] + np.array(of["sums"])
-    powers, _ = LAWS[name]
-    weights = fitted(powers, of["sizes"], of[kind])
-    return np.array([[size**power for power in powers] for size in at]) @ weights
+    return terms_of(name, at) @ fitted(terms_of(name, of["sizes"]), of[kind])
 
 
 def table(results: Mapping[str, Any]) -> str:
@@ -228,7 +246,7 @@ def _panel(axis: Any, name: str, of: Mapping[str, Any], kind: str, scale: float)
     axis.set_visible(True)
     planned = name == "devices"
     values = scale * np.array(of[kind])
-    line = of["sizes"] if planned else np.linspace(0, of["sizes"][-1], 100)
+    line = of["sizes"] if planned else np.linspace(0, of["sizes"][-1], 400)
     axis.plot(line, scale * law_of(name, of, kind, line), color="0.6", label="law")
     color, label = ("tab:orange", "compiled") if planned else ("tab:blue", _SOURCES[kind])
     if planned and kind == "seconds":
