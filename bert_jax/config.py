@@ -73,8 +73,8 @@ class BertConfig(ShownConfig):
             float32 on a CPU and `dtype` on accelerators.
         remat: what the backward pass recomputes: "none", "full" (each layer), "dots" (everything except the products
             with weights).
-        attention: what computes attention, one of `ATTENTIONS`: "xla" (plain operations), "kernel" (TPUs), "cudnn"
-            (NVIDIA GPUs), or "auto", the best of these for each call (see `model/attention_choice.py`).
+        attention: what computes attention, one of `ATTENTIONS`: "xla" (plain operations), "kernel" (TPUs and
+            GPUs), "cudnn" (NVIDIA GPUs), or "auto", the best of these for each call (`model/attention_choice.py`).
         model_type: a key of `FAMILY_OF`.
         embedding_size: E, width of the embeddings in ALBERT; None means `hidden_size`.
         num_hidden_groups: ALBERT: number of groups of layers, each with its own parameters; None means 1.

@@ -144,18 +144,22 @@ def dot_product_attention(
     )
     match choose(attention, call):
         case "kernel":
-            from bert_jax.model import attention_kernel  # Pallas takes a quarter of a second to import
+            # Pallas takes a quarter of a second to import.
+            if (platform := target_platform()) in ("tpu", "cpu"):
+                from bert_jax.model import attention_kernel as of_platform
+            else:
+                from bert_jax.model import attention_gpu as of_platform
 
             rows = Sequences(jnp.ones(q_BLHK.shape[:2], jnp.int32)) if mask is None else mask
             assert isinstance(rows, Sequences)
-            context_BLHK = attention_kernel.attend(
+            context_BLHK = of_platform.attend(
                 *(q_BLHK, k_BMHK, v_BMHK, *rows.numbers()),
                 dropout_rate=dropout_rate,
                 dropout_key=dropout_key,
                 site=PROBABILITIES_SITE,
                 dtype=dtype,
                 out_dtype=out_dtype,
-                interpret=target_platform() == "cpu",
+                interpret=platform == "cpu",
             )
             return context_BLHK, None
         case "cudnn":

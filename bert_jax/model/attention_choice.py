@@ -1,4 +1,4 @@
-"""Which implementation computes attention: the plain one, the TPU's kernel, or cuDNN's; `BertConfig.attention`."""
+"""Which implementation computes attention: the plain one, the platform's kernel, or cuDNN's; `BertConfig.attention`."""
 
 from typing import NamedTuple
 
@@ -63,8 +63,6 @@ def choose(asked: str, call: Call) -> str:
 
 
 def _why_no_kernel(call: Call, platform: str) -> str | None:
-    if platform not in ("tpu", "cpu"):
-        return f"the kernel is for TPUs, found {platform}"
     if (why_not := _why_only_plain(call)) is not None:
         return why_not
     if call.key_length != call.length or call.length % LANES or call.length > LONGEST:
@@ -74,7 +72,7 @@ def _why_no_kernel(call: Call, platform: str) -> str | None:
         return f"found heads of size {call.head_size}; expected one of {', '.join(map(str, HEAD_SIZES))}"
     if platform == "tpu" and _kind() in ("TPU v2", "TPU v3"):
         return f"{_kind()} multiplies no bfloat16 in kernels; expected a TPU v4 or later"
-    if platform == "tpu" and not _one_device_at_a_time():
+    if platform != "cpu" and not _one_device_at_a_time():
         return "the compiler cannot divide a kernel between devices; expected one device, or jax.shard_map"
     return None
 

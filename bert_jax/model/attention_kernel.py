@@ -25,7 +25,7 @@ from bert_jax.model.attention_choice import LANES
 from bert_jax.model.layers import AXIS, DropoutKey, keep_from, numbers_of_rows, position_bits, row_words
 
 _MOST_VMEM = 100 * 2**20
-_MASKED = -1e30  # added to a score, it leaves nothing of it
+MASKED = -1e30  # added to a score, it leaves nothing of it
 
 
 def attend(
@@ -141,7 +141,7 @@ def _forward(words_B2, query_ids, key_ids, q, k, v, context, *, size, rate):
         parts = []
         for head in range(LANES // size):
             of_head = slice(head * q.shape[1], (head + 1) * q.shape[1])
-            sums_KL = _product(v_DL[head * size : (head + 1) * size], powers_LN[:, of_head], (1, 0))
+            sums_KL = product(v_DL[head * size : (head + 1) * size], powers_LN[:, of_head], (1, 0))
             parts.append(sums_KL * share_1N[:, of_head])
         context[row] = jnp.concatenate(parts, axis=0).T.astype(context.dtype)
 
@@ -151,7 +151,7 @@ def _backward(words_B2, query_ids, key_ids, q, k, v, d_context, dq, dk, dv, *, s
         powers_LN, share_1N, has_key_1N = _softmax(q[row], k[row], query_ids[row], key_ids[row], size)
         p_LN = powers_LN * share_1N
         q_ND, d_context_ND = _side_by_side(q[row], size), _side_by_side(d_context[row], size)
-        dropped_LN, dp_LN = p_LN, _product(v[row], d_context_ND, (1, 1))
+        dropped_LN, dp_LN = p_LN, product(v[row], d_context_ND, (1, 1))
         if rate:
             kept = _kept(words_B2, pl.program_id(0) * q.shape[0] + row, q.shape[1], size, rate)
             dropped_LN, dp_LN = jnp.where(kept, p_LN, 0.0), jnp.where(kept, dp_LN, 0.0)
@@ -159,21 +159,21 @@ def _backward(words_B2, query_ids, key_ids, q, k, v, d_context, dq, dk, dv, *, s
         ds_LN = (ds_LN * has_key_1N).astype(q.dtype)
         # Dropout's and the softmax's factors multiply the narrow results in place of the wide scores.
         kept_share, root = 1.0 / (1.0 - rate), 1.0 / math.sqrt(size)
-        dv[row] = (_product(dropped_LN.astype(v.dtype), d_context_ND, (1, 0)) * kept_share).astype(dv.dtype)
-        dk[row] = (_product(ds_LN, q_ND, (1, 0)) * (kept_share * root)).astype(dk.dtype)
-        dq_ND = _product(ds_LN, k[row], (0, 0)) * (kept_share * root)
+        dv[row] = (product(dropped_LN.astype(v.dtype), d_context_ND, (1, 0)) * kept_share).astype(dv.dtype)
+        dk[row] = (product(ds_LN, q_ND, (1, 0)) * (kept_share * root)).astype(dk.dtype)
+        dq_ND = product(ds_LN, k[row], (0, 0)) * (kept_share * root)
         dq[row] = _own_columns(dq_ND, size).astype(dq.dtype)
 
 
 def _softmax(q_LD, k_LD, query_ids_1L, key_ids_1L, size):
     """Powers [L, N] and 1 / their sums [1, N], which give the probabilities; 0 for a query without keys, else 1."""
     key_ids_L1 = jnp.broadcast_to(key_ids_1L, (8, key_ids_1L.shape[1])).T[:, :1]  # 8: what a TPU can transpose
-    bias_LL = jnp.where(key_ids_L1 == query_ids_1L, 0.0, _MASKED)
+    bias_LL = jnp.where(key_ids_L1 == query_ids_1L, 0.0, MASKED)
     bias_LN = jnp.concatenate([bias_LL] * (LANES // size), axis=1)
-    scores_LN = _product(k_LD, _side_by_side(q_LD, size), (1, 1)) + bias_LN
+    scores_LN = product(k_LD, _side_by_side(q_LD, size), (1, 1)) + bias_LN
     largest_1N, base_two = scores_LN.max(0, keepdims=True), math.log2(math.e) / math.sqrt(size)
     powers_LN = jnp.exp2((scores_LN - largest_1N) * base_two)
-    return powers_LN, 1.0 / powers_LN.sum(0, keepdims=True), (largest_1N > 0.5 * _MASKED).astype(jnp.float32)
+    return powers_LN, 1.0 / powers_LN.sum(0, keepdims=True), (largest_1N > 0.5 * MASKED).astype(jnp.float32)
 
 
 def _kept(words_B2, row, length, size, rate):
@@ -203,7 +203,7 @@ def _own_columns(x_ND, size):
     return first
 
 
-def _product(x, y, contracted):
+def product(x, y, contracted):
     """The float32 product over axis `contracted[0]` of x and `contracted[1]` of y."""
     dimensions = (((contracted[0],), (contracted[1],)), ((), ()))
     # Kernels take no other values, whatever jax.default_matmul_precision says; products of bfloat16 are exact anyway.

@@ -78,7 +78,7 @@ def test_inside_shard_map_each_device_has_the_kernel():
 @pytest.mark.parametrize(
     ("asked", "kind", "changes", "says"),
     [
-        ("kernel", GPU, {}, "the kernel is for TPUs, found gpu"),
+        ("kernel", GPU, {"length": 100}, "found 100 queries and 128 keys; expected the same multiple of 128"),
         ("kernel", "TPU v3", {}, "TPU v3 multiplies no bfloat16 in kernels"),
         ("kernel", TPU, {"length": 100}, "found 100 queries and 128 keys; expected the same multiple of 128"),
         ("kernel", TPU, {"head_size": 16}, "found heads of size 16; expected one of 32, 64, 128"),

@@ -206,8 +206,8 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         KERNEL,
-        "jnp.where(key_ids_L1 == query_ids_1L, 0.0, _MASKED)",
-        "jnp.where(key_ids_L1 > 0, 0.0, _MASKED)",
+        "jnp.where(key_ids_L1 == query_ids_1L, 0.0, MASKED)",
+        "jnp.where(key_ids_L1 > 0, 0.0, MASKED)",
         "the kernel mixes the sequences of a row",
         (OF_KERNEL,),
     ),
@@ -220,10 +220,17 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         KERNEL,
-        "dv[row] = (_product(dropped_LN.astype(v.dtype)",
-        "dv[row] = (_product(p_LN.astype(v.dtype)",
+        "dv[row] = (product(dropped_LN.astype(v.dtype)",
+        "dv[row] = (product(p_LN.astype(v.dtype)",
         "the kernel's gradient of the values has no dropout",
         (OF_KERNEL,),
+    ),
+    Mutant(
+        "bert_jax/model/attention_gpu.py",
+        "counts_LM = query_ids_L[:, None] == key_ids_M[None, :]",
+        "counts_LM = query_ids_L[:, None] * 0 < key_ids_M[None, :]",
+        "the kernel of GPUs mixes the sequences of a row",
+        ("tests/model/test_attention_gpu.py::test_they_are_the_definition_in_float32_and_as_close_in_bfloat16",),
     ),
     Mutant(
         "bert_jax/model/attention_choice.py",

@@ -1,0 +1,51 @@
+"""The attention kernels of GPUs, interpreted on a CPU, are plain attention; lowered for CUDA, they are kernels."""
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from bert_jax.model import attention_gpu, attention_kernel
+from bert_jax.model.attention import dot_product_attention
+from bert_jax.model.layers import DropoutKey, key_words
+from tests.model.test_attention_kernel import KEY, distances, inputs, rows_of, value_and_gradients
+from tests.platforms import tracing_for
+
+
+@pytest.mark.parametrize(
+    ("rows", "length", "heads", "size", "kind", "rate"),
+    [
+        (3, 128, 2, 64, "sequences", 0.1),
+        pytest.param(2, 256, 2, 32, "padding", 0.5, marks=pytest.mark.slow),
+        pytest.param(2, 128, 1, 128, "none", 0.0, marks=pytest.mark.slow),
+    ],
+)
+def test_they_are_the_definition_in_float32_and_as_close_in_bfloat16(
+    rows, length, heads, size, kind, rate, monkeypatch
+):
+    monkeypatch.setattr(attention_kernel, "attend", attention_gpu.attend)  # "kernel" on a CPU is that of TPUs
+    arrays, mask = inputs(rows, length, heads, size), rows_of(kind, rows, length)
+    exact = value_and_gradients("xla", "float32", mask, arrays, rate)
+    assert max(distances(value_and_gradients("kernel", "float32", mask, arrays, rate), exact)) < 1e-5
+    plain, found = (
+        distances(value_and_gradients(attention, "bfloat16", mask, arrays, rate), exact)
+        for attention in ("xla", "kernel")
+    )
+    assert all(ours <= 1.05 * theirs for ours, theirs in zip(found, plain, strict=True))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_they_lower_for_cuda_as_one_kernel_forwards_and_two_back(dtype: str):
+    arrays, mask = inputs(2, 384, 3, 64)[:3], rows_of("sequences", 2, 384)
+
+    def attend(*qkv: jax.Array) -> jax.Array:
+        key = DropoutKey(key_words(KEY))
+        context, _ = dot_product_attention(
+            *qkv, mask=mask, dropout_rate=0.1, dropout_key=key, dtype=dtype, attention="kernel"
+        )
+        return jnp.sum(context)
+
+    with tracing_for("NVIDIA H100"):
+        both = jax.jit(jax.value_and_grad(attend, argnums=(0, 1, 2)))
+        text = both.trace(*arrays).lower(lowering_platforms=("cuda",)).as_text()
+    assert text.count("@__gpu$xla.gpu.triton") == 3
+    assert "tensor<2x3x384x384x" not in text  # no scores of all heads in the device's memory
