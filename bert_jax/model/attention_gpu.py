@@ -124,7 +124,7 @@ def _call(kernel, settings, inputs: str, outputs: str, arrays, results):
 
 
 def _forward(words, query_ids, key_ids, q, k, v, context, largest, share, *, rate):
-    queries, query_ids_L, q_LK = pl.program_id(2), query_ids[...], q[...]
+    head, queries, query_ids_L, q_LK = pl.program_id(1), pl.program_id(2), query_ids[...], q[...]
 
     def over_keys(block, carry):
         largest_L, sum_L, context_LK = carry
@@ -134,7 +134,7 @@ def _forward(words, query_ids, key_ids, q, k, v, context, largest, share, *, rat
         powers_LM, shrunk_L = jnp.exp2(scores_LM - new_L[:, None]), jnp.exp2(largest_L - new_L)
         sum_L = sum_L * shrunk_L + powers_LM.sum(1)
         if rate:
-            powers_LM = jnp.where(_kept(words, queries, block, rate), powers_LM, 0.0)
+            powers_LM = jnp.where(_kept(words, head, queries, block, rate), powers_LM, 0.0)
         v_MK = v[of_block, :]
         return new_L, sum_L, context_LK * shrunk_L[:, None] + product(powers_LM.astype(v_MK.dtype), v_MK, (1, 0))
 
@@ -145,7 +145,8 @@ def _forward(words, query_ids, key_ids, q, k, v, context, largest, share, *, rat
 
 
 def _backward_of_queries(words, query_ids, key_ids, q, k, v, cotangent, largest, share, shared, dq, *, rate):
-    queries, query_ids_L, q_LK, d_LK = pl.program_id(2), query_ids[...], q[...], cotangent[...]
+    head, queries, query_ids_L = pl.program_id(1), pl.program_id(2), query_ids[...]
+    q_LK, d_LK = q[...], cotangent[...]
     of_queries = largest[...], share[...], shared[...]
 
     def over_keys(block, dq_LK):
@@ -153,7 +154,7 @@ def _backward_of_queries(words, query_ids, key_ids, q, k, v, cotangent, largest,
         k_MK = k[of_block, :]
         _, ds_LM = _gradients(
             *(q_LK, k_MK, v[of_block, :], query_ids_L, key_ids[of_block], d_LK, *of_queries),
-            *((words, queries, block), rate),
+            *((words, head, queries, block), rate),
         )
         return dq_LK + product(ds_LM.astype(k_MK.dtype), k_MK, (1, 0))
 
@@ -162,7 +163,7 @@ def _backward_of_queries(words, query_ids, key_ids, q, k, v, cotangent, largest,
 
 
 def _backward_of_keys(words, query_ids, key_ids, q, k, v, cotangent, largest, share, shared, dk, dv, *, rate):
-    keys, key_ids_M, k_MK, v_MK = pl.program_id(2), key_ids[...], k[...], v[...]
+    head, keys, key_ids_M, k_MK, v_MK = pl.program_id(1), pl.program_id(2), key_ids[...], k[...], v[...]
 
     def over_queries(block, carry):
         dk_MK, dv_MK = carry
@@ -171,7 +172,7 @@ def _backward_of_keys(words, query_ids, key_ids, q, k, v, cotangent, largest, sh
         of_queries = largest[of_block], share[of_block], shared[of_block]
         dropped_LM, ds_LM = _gradients(
             *(q_LK, k_MK, v_MK, query_ids[of_block], key_ids_M, d_LK, *of_queries),
-            *((words, block, keys), rate),
+            *((words, head, block, keys), rate),
         )
         dv_MK = dv_MK + product(dropped_LM.astype(d_LK.dtype), d_LK, (0, 0))
         return dk_MK + product(ds_LM.astype(q_LK.dtype), q_LK, (0, 0)), dv_MK
@@ -195,17 +196,18 @@ def _gradients(q_LK, k_MK, v_MK, query_ids_L, key_ids_M, d_LK, largest_L, share_
     dp_LM = product(d_LK, v_MK, (1, 1)) / (1.0 - rate)
     dropped_LM = p_LM
     if rate:
-        kept_LM = _kept(*place, rate)
+        words, head, queries, keys = place
+        kept_LM = _kept(words, head, queries, keys, rate)
         dropped_LM, dp_LM = jnp.where(kept_LM, p_LM, 0.0), jnp.where(kept_LM, dp_LM, 0.0)
     return dropped_LM, jnp.where(counts_LM, p_LM * (dp_LM - shared_L[:, None]), 0.0)
 
 
-def _kept(words, queries, keys, rate):
+def _kept(words, head, queries, keys, rate):
     """Boolean [L, M] of a block of queries and one of keys: the bits of `layers.dropout_bits` of [B, H, L, M]."""
     query, key = (
         lax.broadcasted_iota(jnp.uint32, (_BLOCK, _BLOCK), axis) + jnp.uint32(_BLOCK) * jnp.asarray(block, jnp.uint32)
         for axis, block in enumerate((queries, keys))
     )
     # The head's bits are above those of the position: added to it, or to what it is mixed with, they do the same.
-    first = words[0] ^ (jnp.asarray(pl.program_id(1), jnp.uint32) * jnp.uint32(AXIS * AXIS))
+    first = words[0] ^ (jnp.asarray(head, jnp.uint32) * jnp.uint32(AXIS * AXIS))
     return position_bits(query * jnp.uint32(AXIS) + key, first, words[1]) >= keep_from(rate)
