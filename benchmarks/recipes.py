@@ -40,6 +40,7 @@ class Row:
 _SCHEDULE = ("optimizer.warmup_steps=none", "optimizer.warmup_share=0.05", "optimizer.decay_from=warmup", "packing=no")
 _WIRED = (*_SCHEDULE, "start.range=width", "start.positions=fourier", "start.heads=((0, -1, 1),)")
 _MUON = (*_WIRED, "optimizer.name=muon")
+_FREE = (*_WIRED, "optimizer.name=schedule-free", "optimizer.schedule=constant", "optimizer.bias_correction=true")
 _MASKS_30 = ("masking.probability=0.3", "masking.max_predictions=20")
 
 ROWS = {
@@ -53,6 +54,8 @@ ROWS = {
     "muon-batch-32": Row(_MUON, 32),
     "muon-batch-32-half-life": Row((*_MUON, "optimizer.b2_half_life=140000"), 32),
     "muon-stable": Row((*_MUON, "optimizer.schedule=stable", "optimizer.decay_share=0.4")),
+    "free": Row(_FREE),
+    "free-4e-3": Row((*_FREE, "optimizer.learning_rate=4e-3")),
     "muon-no-decay": Row((*_MUON, "optimizer.weight_decay=0")),
 }
 

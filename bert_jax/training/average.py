@@ -1,7 +1,8 @@
 """Averages of the weights over the steps of a run, kept in float32 by the last link of the optimizer's chain.
 
-Both are one recursion, `mean += weight * (params - mean)`, whose weights differ. The state lies in the optimizer's, so
-checkpoints have it, a mesh shards it like the parameters, and a skipped step changes nothing in it.
+All are one recursion, `mean += weight * (params - mean)`, whose weights differ; Schedule-Free trains near its mean. The
+state lies in the optimizer's, so checkpoints have it, a mesh shards it like the parameters, and a skipped step changes
+nothing in it.
 """
 
 from collections.abc import Callable
@@ -46,6 +47,51 @@ def average_weights(weight: Weight, *, first: int = 0) -> optax.GradientTransfor
             return jnp.where(share == 1, new, old + share * (new - old))
 
         return updates, AverageState(count, jax.tree.map(mean, state.mean, optax.apply_updates(params, updates)))
+
+    return optax.GradientTransformationExtraArgs(init, update)  # pyright: ignore[reportArgumentType]
+
+
+class ScheduleFreeState(NamedTuple):
+    """State of `schedule_free`.
+
+    Attributes:
+        weight_sum, largest_rate: float32 scalars: of the means so far, and of the learning rates.
+        moved: the weights that the updates move, z of the paper; float32, of the shapes of the parameters.
+        mean: their mean, x of the paper, which is evaluated and exported.
+    """
+
+    weight_sum: jax.Array
+    largest_rate: jax.Array
+    moved: Any
+    mean: Any
+
+
+def schedule_free(b1: float, rate: Callable[[dict[str, Any]], jax.Array]) -> optax.GradientTransformationExtraArgs:
+    """Schedule-Free learning (https://arxiv.org/abs/2405.15682, eq. 1 to 3) as the last link of a chain.
+
+    The links before it make the update of `moved`, without momentum. Each of these weights counts in the mean by the
+    square of the largest learning rate so far, as in the paper's code. The parameters, y of the paper, at which
+    gradients are taken, lie between: `b1 * mean + (1 - b1) * moved`. The mean is kept, where Optax computes it from the
+    other two.
+
+    Args:
+        b1: how near the parameters are to the mean.
+        rate: the extra arguments of `update` -> the learning rate of the step.
+    """
+
+    def init(params: Any) -> ScheduleFreeState:
+        moved, mean = (jax.tree.map(lambda p: jnp.array(p, jnp.float32), params) for _ in range(2))
+        return ScheduleFreeState(jnp.zeros([]), jnp.zeros([]), moved, mean)
+
+    def update(updates: Any, state: ScheduleFreeState, params: Any = None, **extra: Any) -> tuple[Any, Any]:
+        largest = jnp.maximum(state.largest_rate, rate(extra))
+        weight = jnp.square(largest)
+        weight_sum = state.weight_sum + weight
+        share = jnp.where(weight_sum > 0, weight / jnp.where(weight_sum > 0, weight_sum, 1), 0)
+        moved = optax.apply_updates(state.moved, updates)
+        mean = jax.tree.map(lambda x, z: x + share * (z - x), state.mean, moved)
+        updates = jax.tree.map(lambda x, z, y: z + b1 * (x - z) - y, mean, moved, params)
+        return updates, ScheduleFreeState(weight_sum, largest, moved, mean)
 
     return optax.GradientTransformationExtraArgs(init, update)  # pyright: ignore[reportArgumentType]
 

@@ -1,4 +1,4 @@
-"""The optimizers as Optax chains: AdamW and LAMB in their published variants, Muon, weight decay, rates by layer."""
+"""The optimizers as Optax chains: AdamW, LAMB, Muon, Schedule-Free; weight decay, rates by layer."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -14,7 +14,7 @@ import optax.contrib
 from bert_jax.config import BertConfig
 from bert_jax.errors import UserError
 from bert_jax.shown import ShownConfig
-from bert_jax.training.average import average_weights
+from bert_jax.training.average import average_weights, schedule_free
 from bert_jax.training.schedules import (
     Schedule,
     by_tokens,
@@ -34,8 +34,10 @@ EpsPlacement = Literal["outside", "inside", "hat"]
 class OptimizerConfig(ShownConfig):
     """How parameters are updated. The defaults are Google's pretraining (`optimization.py` of google-research/bert).
 
-    name                 "adamw"; "lamb": AdamW's direction with a trust ratio per tensor (arXiv 1904.00962, Alg. 2); or
-                         "muon": orthogonal updates for the matrices of layers (`is_hidden_matrix`), AdamW for the rest
+    name                 "adamw"; "lamb": AdamW's direction with a trust ratio per tensor (arXiv 1904.00962, Alg. 2);
+                         "muon": orthogonal updates for the matrices of layers (`is_hidden_matrix`), AdamW for the rest;
+                         or "schedule-free": AdamW with a running mean of the weights in place of momentum and decay
+                         (arXiv 2405.15682), which is evaluated and exported; pretraining only
     learning_rate        peak of the schedule
     warmup_steps         steps of linear warm-up; None: warmup_share of the run
     warmup_share         share of total_steps to warm up over, without warmup_steps
@@ -49,7 +51,8 @@ class OptimizerConfig(ShownConfig):
     decay_from           "start" (Google, NVIDIA) or "warmup" (transformers): see `schedules.warmup_then_polynomial`
     warmup               "ramp" or "product" (ELECTRA)
     first_count          0 (Google, transformers) or 1 (NVIDIA's PolyWarmUpScheduler)
-    b1, b2               Adam's: decay rates of the first and the second moment
+    b1, b2               Adam's: decay rates of the first and the second moment; schedule-free: gradients are taken at
+                         b1 of the mean and 1 - b1 of the weights that the updates move
     clock                what warm-up, decay of the rate and weight decay advance by: "steps"; or "tokens": a step
                          counts by its share of the run's tokens, so that phases with other batches keep the half-lives
                          of weights, in tokens, and the shape of the schedule; pretraining only
@@ -76,7 +79,7 @@ class OptimizerConfig(ShownConfig):
     Raises UserError that names the field.
     """
 
-    name: Literal["adamw", "lamb", "muon"] = "adamw"
+    name: Literal["adamw", "lamb", "muon", "schedule-free"] = "adamw"
     learning_rate: float = 1e-4
     warmup_steps: int | None = None
     warmup_share: float = 0.01
@@ -143,8 +146,14 @@ class OptimizerConfig(ShownConfig):
         if self.trust_norm_bounds is not None:
             low, high = self.trust_norm_bounds
             _check(0 <= low <= high, "trust_norm_bounds", self.trust_norm_bounds, "(low, high) with 0 <= low <= high")
-        if self.name == "lamb":
-            _check(self.decay_applies_to == "old", "decay_applies_to", self.decay_applies_to, '"old" with LAMB')
+        if self.name in ("lamb", "schedule-free"):
+            _check(self.decay_applies_to == "old", "decay_applies_to", self.decay_applies_to, f"old with {self.name}")
+        if self.name == "schedule-free":
+            _check(self.schedule == "constant", "schedule", self.schedule, "constant with schedule-free")
+            _check(self.b1 > 0, "b1", self.b1, "above 0 with schedule-free")
+            for field in ("average_half_life", "average_tail"):
+                value = getattr(self, field)
+                _check(value is None, field, value, "none with schedule-free, which has an average of its own")
 
     @property
     def warm_up(self) -> int:
@@ -269,7 +278,7 @@ def make_optimizer(
     nor their correction. The state is `{"moments": MomentsState(count int32, mu, nu), ...}`, the same tree for AdamW
     and LAMB; `mu` and `nu` are float32 and have the shapes of the parameters. With Muon the parameters that it updates
     have no entry there, but one in `"matrices"`, with a first moment only. With an average of the weights the state has
-    an `AverageState` too, as `"average"`.
+    an `AverageState` too, as `"average"`. Schedule-Free has a `ScheduleFreeState` there, and no `mu`.
 
     `batches`: (steps, tokens of a batch) of each part of the run, for half-lives, averages and clock="tokens".
 
@@ -284,14 +293,15 @@ def make_optimizer(
     if config.b2_half_life is not None:
         _check(bool(batches), "b2_half_life", config.b2_half_life, "none: only pretraining counts tokens")
         b2 = decay_by_tokens(config.b2_half_life, batches)
-    moments = scale_by_moments(config.b1, b2, config.eps, config.eps_placement, config.bias_correction)
+    b1 = None if config.name == "schedule-free" else config.b1
+    moments = scale_by_moments(b1, b2, config.eps, config.eps_placement, config.bias_correction)
     matrices = optax.identity()
     if config.name == "muon":
         moments = optax.masked(moments, lambda params: _mask(params, lambda path: not is_hidden_matrix(path)))
         matrices = optax.masked(scale_by_muon(config.momentum), lambda params: _mask(params, is_hidden_matrix))
     weight_decay = _weight_decay(config, batches)
     old, updated = (weight_decay if config.decay_applies_to == which else 0.0 for which in ("old", "updated"))
-    average = _average(config, batches)
+    average = _average(config, batches, schedule)
     return optax.named_chain(
         ("clip", optax.clip_by_global_norm(config.clip_norm) if config.clip_norm else optax.identity()),
         ("moments", moments),
@@ -305,8 +315,11 @@ def make_optimizer(
 
 
 def _average(
-    config: OptimizerConfig, batches: Sequence[tuple[int, int]]
+    config: OptimizerConfig, batches: Sequence[tuple[int, int]], schedule: Schedule
 ) -> optax.GradientTransformationExtraArgs | None:
+    if config.name == "schedule-free":
+        _check(bool(batches), "name", config.name, "adamw, lamb or muon: only pretraining averages weights")
+        return schedule_free(config.b1, lambda extra: schedule(*_when(extra)))
     if (share := config.average_tail) is not None:
         _check(bool(batches), "average_tail", share, "none: only pretraining averages weights")
         return average_weights(lambda n: 1 / n, first=config.total_steps - max(1, round(share * config.total_steps)))
@@ -323,7 +336,10 @@ def _average(
 
 
 class MomentsState(NamedTuple):
-    """State of `scale_by_moments`: the number of updates made (int32 scalar), first and second moments (float32)."""
+    """State of `scale_by_moments`: the number of updates made (int32 scalar), first and second moments (float32).
+
+    Without a first moment `mu` is ().
+    """
 
     count: jax.Array
     mu: Any
@@ -379,9 +395,9 @@ def scale_by_muon(momentum: float) -> optax.GradientTransformation:
 
 
 def scale_by_moments(
-    b1: float, b2: float | Decay, eps: float, eps_placement: EpsPlacement, bias_correction: bool
+    b1: float | None, b2: float | Decay, eps: float, eps_placement: EpsPlacement, bias_correction: bool
 ) -> optax.GradientTransformation:
-    """Adam's direction m / (sqrt(v) + eps), in the given variant (see `OptimizerConfig`).
+    """Adam's direction m / (sqrt(v) + eps), in the given variant (see `OptimizerConfig`); b1=None: with m = g.
 
     `optax.scale_by_adam` always corrects the bias. BERT's AdamWeightDecayOptimizer does not, which makes its first
     update (1 - b1) / sqrt(1 - b2) = 3.16 times as large.
@@ -389,15 +405,17 @@ def scale_by_moments(
 
     def init(params: Any) -> MomentsState:
         zeros = jax.tree.map(lambda p: jnp.zeros(p.shape, jnp.float32), params)
-        return MomentsState(jnp.zeros([], jnp.int32), zeros, jax.tree.map(jnp.copy, zeros))
+        mu = () if b1 is None else zeros
+        return MomentsState(jnp.zeros([], jnp.int32), mu, jax.tree.map(jnp.copy, zeros))
 
     def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, MomentsState]:
         del params
         count = jnp.asarray(optax.safe_increment(state.count))
         kept, added, corrected = b2(count) if callable(b2) else (b2, 1 - b2, _one_minus_power(b2, count))
-        mu = jax.tree.map(lambda m, g: b1 * m + (1 - b1) * g, state.mu, updates)
+        keep = b1 or 0.0
+        mu = updates if b1 is None else jax.tree.map(lambda m, g: keep * m + (1 - keep) * g, state.mu, updates)
         nu = jax.tree.map(lambda v, g: kept * v + added * jnp.square(g), state.nu, updates)
-        c1 = _one_minus_power(b1, count) if bias_correction else 1.0
+        c1 = _one_minus_power(b1, count) if bias_correction and b1 is not None else 1.0
         c2 = corrected if bias_correction else 1.0
 
         def direction(m: jax.Array, v: jax.Array) -> jax.Array:
@@ -407,7 +425,7 @@ def scale_by_moments(
                 return (m / c1) / jnp.sqrt(v / c2 + eps)
             return (jnp.sqrt(c2) / c1) * m / (jnp.sqrt(v) + eps)
 
-        return jax.tree.map(direction, mu, nu), MomentsState(count, mu, nu)
+        return jax.tree.map(direction, mu, nu), MomentsState(count, () if b1 is None else mu, nu)
 
     return optax.GradientTransformation(init, update)
 

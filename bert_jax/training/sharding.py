@@ -159,7 +159,7 @@ PARTITION_TABLE: tuple[Rule, ...] = (
     Rule("mlm_head/bias", (P("tensor"), P())),
     Rule("mlm_head/decoder", (P("tensor", PIECES), P(None, PIECES))),
     Rule("(nsp_head|qa_head|classifier)/(kernel|bias)", (P(),)),
-    Rule("step|count|skipped_total|skipped_in_a_row|last_skipped_step", (P(),)),
+    Rule("step|count|weight_sum|largest_rate|skipped_total|skipped_in_a_row|last_skipped_step", (P(),)),
     Rule("ns_coeffs", (P(),)),  # of Muon
     Rule("class_weights", (P(),)),  # of an objective
 )

@@ -131,3 +131,62 @@ def test_a_wrong_average_names_its_field(fields: dict[str, float], said: str):
 def test_only_pretraining_averages(fields: dict[str, float]):
     with pytest.raises(UserError, match=rf"optimizer\.{next(iter(fields))} is .*; expected none: only pretraining"):
         make_optimizer(dataclasses.replace(PLAIN, **fields))  # pyright: ignore
+
+
+# --- Schedule-Free ---
+
+FREE = dataclasses.replace(PLAIN, name="schedule-free", warmup_steps=3, b2=0.9, bias_correction=True, weight_decay=0.1)
+SHAPES = {"a": (3, 5), "b": (4,)}
+
+
+def drawn(seed: int) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    return {name: rng.normal(size=shape).astype(np.float32) for name, shape in SHAPES.items()}
+
+
+@pytest.mark.parametrize("b1", [0.9, 0.5])
+def test_schedule_free_is_optaxs_own_step_by_step(b1: float):
+    config = dataclasses.replace(FREE, b1=b1)
+    factors = [(5, 1.0), (3, 0.5)]  # the rate falls, and weights count by the largest
+    tx, rate = make_optimizer(config, batches=PHASES, factors=factors), make_schedule(config, factors=factors)
+    base = optax.chain(
+        optax.scale_by_rms(decay=0.9, eps=config.eps, eps_in_sqrt=False, bias_correction=True),
+        optax.add_decayed_weights(0.1),
+        optax.scale_by_schedule(lambda count: -rate(count)),
+    )
+    theirs = optax.contrib.schedule_free(base, lambda count: rate(count - 1), b1=b1)  # it counts from 1 there
+    params = expected = drawn(0)
+    state, their_state = tx.init(params), theirs.init(params)
+    for step in range(8):
+        updates, state = tx.update(drawn(step + 1), state, params, step=step)
+        params = optax.apply_updates(params, updates)
+        updates, their_state = theirs.update(drawn(step + 1), their_state, expected)
+        expected = optax.apply_updates(expected, updates)
+        mean = optax.contrib.schedule_free_eval_params(their_state, expected)
+        for ours, wanted in ((params, expected), (averaged(state), mean)):
+            for name in SHAPES:
+                np.testing.assert_allclose(ours[name], wanted[name], rtol=2e-5, atol=2e-6)  # pyright: ignore
+
+
+def test_schedule_free_keeps_no_first_moment():
+    state: Any = make_optimizer(FREE, batches=PHASES).init(drawn(0))
+    assert state["moments"].mu == () and len(jax.tree.leaves(state)) == 3 + 3 * len(SHAPES)
+
+
+@pytest.mark.parametrize(
+    ("fields", "says"),
+    [
+        ({"schedule": "linear"}, "optimizer.schedule is 'linear'; expected constant with schedule-free"),
+        ({"b1": 0.0}, "optimizer.b1 is 0.0; expected above 0 with schedule-free"),
+        ({"average_tail": 0.5}, "optimizer.average_tail is 0.5; expected none with schedule-free"),
+        ({"decay_applies_to": "updated"}, "optimizer.decay_applies_to is 'updated'; expected old with schedule-free"),
+    ],
+)
+def test_what_schedule_free_has_no_use_for_is_refused(fields: dict[str, Any], says: str):
+    with pytest.raises(UserError, match=says):
+        dataclasses.replace(FREE, **fields)
+
+
+def test_schedule_free_is_for_pretraining():
+    with pytest.raises(UserError, match=r"optimizer.name is 'schedule-free'; expected .* only pretraining"):
+        make_optimizer(FREE)

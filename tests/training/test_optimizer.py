@@ -389,7 +389,7 @@ def test_update_without_step_says_what_is_missing():
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"name": "adam"}, "optimizer.name is 'adam'; expected one of adamw, lamb, muon"),
+        ({"name": "adam"}, "optimizer.name is 'adam'; expected one of adamw, lamb, muon, schedule-free"),
         ({"decay_from": "end"}, "optimizer.decay_from is 'end'; expected one of start, warmup"),
         ({"learning_rate": -1.0}, "optimizer.learning_rate is -1.0; expected a finite number >= 0"),
         ({"b2": 1.0}, r"optimizer.b2 is 1.0; expected in \[0, 1\)"),

@@ -102,8 +102,9 @@ ROWS_OF = {
 @pytest.mark.slow
 @pytest.mark.parametrize("head", HEADS)
 def test_every_leaf_of_the_state_matches_exactly_one_row(head):
-    for name in ("adamw", "lamb", "muon"):
-        tx = make_optimizer(dataclasses.replace(tiny.OPTIMIZER, name=name))
+    for name, schedule in (("adamw", "linear"), ("lamb", "linear"), ("muon", "linear"), ("schedule-free", "constant")):
+        optimizer = dataclasses.replace(tiny.OPTIMIZER, name=name, schedule=schedule)
+        tx = make_optimizer(optimizer, batches=[(1, 1)])
         config = CONFIG.replace(is_decoder=head == "causal-lm")
         leaves = jax.tree_util.tree_leaves_with_path(abstract_state(HEADS[head](config), tx))
         assert len(leaves) > (2 if name == "muon" else 3) * 30
@@ -131,8 +132,9 @@ def test_every_leaf_of_every_family_and_head_matches_exactly_one_row(family):
 
 def test_every_row_of_the_table_is_some_leafs():
     paths = [path_string(path) for path, _ in jax.tree_util.tree_leaves_with_path(abstract_state(MODEL, TX))]
-    muon = make_optimizer(dataclasses.replace(tiny.OPTIMIZER, name="muon"))
-    paths += [path_string(path) for path, _ in jax.tree_util.tree_leaves_with_path(abstract_state(MODEL, muon))]
+    for name, schedule in (("muon", "linear"), ("schedule-free", "constant")):
+        other = make_optimizer(dataclasses.replace(tiny.OPTIMIZER, name=name, schedule=schedule), batches=[(1, 1)])
+        paths += [path_string(path) for path, _ in jax.tree_util.tree_leaves_with_path(abstract_state(MODEL, other))]
     paths += [path for (_, head), config in ROWS_OF.items() for path in names.parameters_of(config, head)]
     objective = jax.tree_util.tree_leaves_with_path(OneLabel(np.ones(2, np.float32)))
     paths += [path_string(path) for path, _ in objective]

@@ -285,18 +285,18 @@ def _with_optimizer(
 
 
 _AVERAGES = ("average_half_life", "average_tail")
+_KEPT = {"muon": "Muon's momentum of the layers' matrices", "schedule-free": "Schedule-Free's weights and their mean"}
 
 
 def _check_same_moments(config: PretrainConfig, source: Source, earlier: Mapping[str, Any]) -> None:
     """Raises UserError if the source's optimizer, with these fields, keeps other arrays than the run's."""
     ours = vars(config.optimizer)
-    muon, average = (
-        [run["name"] == "muon" for run in (earlier, ours)],
+    kinds, average = (
+        [_KEPT.get(run["name"], "Adam's moments of all parameters") for run in (earlier, ours)],
         [any(run.get(name) is not None for name in _AVERAGES) for run in (earlier, ours)],
     )
-    if muon[0] != muon[1]:
-        has = "Muon's momentum of the layers' matrices" if muon[0] else "Adam's moments of all parameters"
-        kept = f"{has}, and optimizer.name={ours['name']} keeps others"
+    if kinds[0] != kinds[1]:
+        kept = f"{kinds[0]}, and optimizer.name={ours['name']} keeps others"
     elif average[0] != average[1]:
         kept = "an average of its weights, and this run none" if average[0] else "no average of its weights as this run"
     else:

@@ -80,6 +80,13 @@ MUTANTS: tuple[Mutant, ...] = (
         (f"{OF_OPTIMIZER}::test_muon_keeps_no_second_moment_of_matrices",),
     ),
     Mutant(
+        "bert_jax/training/average.py",
+        "largest = jnp.maximum(state.largest_rate, rate(extra))",
+        "largest = rate(extra)",
+        "Schedule-Free weighs by the rate of the step alone",
+        ("tests/training/test_average.py::test_schedule_free_is_optaxs_own_step_by_step",),
+    ),
+    Mutant(
         OPTIMIZER,
         "halvings = tokens / half_life",
         "halvings = tokens[:1] / half_life + 0 * tokens",
@@ -95,7 +102,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         OPTIMIZER,
-        "_one_minus_power(b1, count) if bias_correction else 1.0",
+        "_one_minus_power(b1, count) if bias_correction and b1 is not None else 1.0",
         "_one_minus_power(b1, count)",
         "the first moment is corrected though BERT's AdamW does not",
         (f"{OF_OPTIMIZER}::test_adamw_of_google",),

@@ -44,7 +44,7 @@ def start(folder, *, model=BertForPreTraining, optimizer=GOOGLE, steps=10_000, *
         model=architecture, optimizer=optimizer, phases=(Phase(16, 8, steps),), init=str(folder), init_optimizer=True
     )
     config = dataclasses.replace(config, **fields)
-    tx = make_optimizer(config.optimizer)
+    tx = make_optimizer(config.optimizer, batches=config.batches)
     target = abstract_state(model(architecture), tx)
     zeros = jax.tree.map(lambda x: jax.device_put(np.zeros(x.shape, x.dtype), x.sharding), target)
     state = first_state(config, target, lambda: zeros, open_source(str(config.init)))
@@ -176,8 +176,13 @@ def test_steps_that_cannot_be_continued_are_refused(folder, tmp_path, variables)
         start(folder, init_step=True, steps=step)
     with pytest.raises(UserError, match="init_step: needs another run's optimizer state; say init=RUN"):
         start(folder, init_step=True, init_optimizer=False)
-    with pytest.raises(UserError, match=r"Adam's moments of all .* optimizer\.name=muon .*; leave init_optimizer out"):
-        start(folder, optimizer=dataclasses.replace(GOOGLE, name="muon"))
+    for other in (
+        dataclasses.replace(GOOGLE, name="muon"),
+        dataclasses.replace(GOOGLE, name="schedule-free", schedule="constant"),
+    ):
+        says = rf"Adam's moments of all .* optimizer\.name={other.name} .*; leave init_optimizer out"
+        with pytest.raises(UserError, match=says):
+            start(folder, optimizer=other)
     with pytest.raises(UserError, match="is not a run directory and has no TF1 checkpoint"):
         start(folder, init=str(tmp_path))
 

@@ -217,11 +217,15 @@ OWN_WAYS = [
     "optimizer.clock=tokens",
     "start.range=width",
 ]
+SCHEDULE_FREE = ["optimizer.name=schedule-free", "optimizer.schedule=constant", "optimizer.b2_half_life=900"]
 
 
 @pytest.mark.slow
-def test_a_run_in_ways_of_our_own_resumes_to_the_bit_in_each_phase(recipe: str, data: str, tmp_path: Path, monkeypatch):
-    words = [recipe, f"data={data}", *OWN_WAYS, "export_at_end=false"]
+@pytest.mark.parametrize("ways", [OWN_WAYS, SCHEDULE_FREE], ids=["muon", "schedule-free"])
+def test_a_run_in_ways_of_our_own_resumes_to_the_bit_in_each_phase(
+    ways: list[str], recipe: str, data: str, tmp_path: Path, monkeypatch
+):
+    words = [recipe, f"data={data}", *ways, "export_at_end=false"]
     assert pretrain.main([*words, f"run={tmp_path / 'through'}"]) == EXIT_DONE
     for stop_at in (4, 10):
         monkeypatch.setattr(
