@@ -9,12 +9,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-import optax.contrib
 
 from bert_jax.config import BertConfig
 from bert_jax.errors import UserError
 from bert_jax.shown import ShownConfig
 from bert_jax.training.average import average_weights, schedule_free
+from bert_jax.training.muon import ProductType, is_hidden_matrix, scale_by_muon
 from bert_jax.training.schedules import (
     Schedule,
     by_tokens,
@@ -63,6 +63,7 @@ class OptimizerConfig(ShownConfig):
     average_tail         share of total_steps at the end, over which the average is the uniform mean of the weights
                          (SWA, arXiv 1803.05407; LAWA, 2209.14981), in place of average_half_life; pretraining only
     momentum             Muon's: decay rate of the gradients' mean
+    muon_products        Muon's: what the products multiply that make an update orthogonal, "float32" or "bfloat16"
     eps                  Adam's: added to the root of the second moment
     eps_placement        "outside": m / (sqrt(v) + eps); "inside": m / sqrt(v + eps);
                          "hat": with bias correction eps is added to the *uncorrected* sqrt(v) (Keras, TF1 Adam,
@@ -99,6 +100,7 @@ class OptimizerConfig(ShownConfig):
     average_half_life: float | None = None
     average_tail: float | None = None
     momentum: float = 0.95
+    muon_products: ProductType = "float32"
     eps: float = 1e-6
     eps_placement: EpsPlacement = "outside"
     bias_correction: bool = False
@@ -183,15 +185,6 @@ def is_decayed(path: str) -> bool:
     """
     components = path.split("/")
     return not components[-1].endswith("bias") and not any("LayerNorm" in c or "layer_norm" in c for c in components)
-
-
-def is_hidden_matrix(path: str) -> bool:
-    """Whether Muon updates the parameter at `path`: the matrices between embeddings and output.
-
-    Those are the kernels of the layers, of ALBERT's projection, of the pooler and of the masked-LM transform.
-    Embeddings and output layers get AdamW, as the author of Muon advises (https://kellerjordan.github.io/posts/muon).
-    """
-    return path.endswith("/kernel") and path.startswith(("bert/", "mlm_head/transform/"))
 
 
 def decay_mask(params: Any) -> Any:
@@ -298,7 +291,9 @@ def make_optimizer(
     matrices = optax.identity()
     if config.name == "muon":
         moments = optax.masked(moments, lambda params: _mask(params, lambda path: not is_hidden_matrix(path)))
-        matrices = optax.masked(scale_by_muon(config.momentum), lambda params: _mask(params, is_hidden_matrix))
+        matrices = optax.masked(
+            scale_by_muon(config.momentum, config.muon_products), lambda params: _mask(params, is_hidden_matrix)
+        )
     weight_decay = _weight_decay(config, batches)
     old, updated = (weight_decay if config.decay_applies_to == which else 0.0 for which in ("old", "updated"))
     average = _average(config, batches, schedule)
@@ -371,27 +366,6 @@ def decay_by_tokens(half_life: float, batches: Sequence[tuple[int, int]]) -> Dec
         return b2, rest, -jnp.expm1(-math.log(2) * halved)
 
     return at
-
-
-def scale_by_muon(momentum: float) -> optax.GradientTransformation:
-    """Optax's Muon for matrices, scaled so that an update has the size of AdamW's: 0.2 sqrt(max(rows, columns)).
-
-    With that scale (https://arxiv.org/abs/2502.16982, section 2.2) learning rates and weight decays of AdamW apply.
-    The momentum is Nesterov's. Five Newton-Schulz iterations make the singular values of the mean gradient about 1. On
-    a mesh the compiler gathers or splits their products as it does those of a layer.
-    """
-
-    def scale(updates: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
-        del params
-        return jax.tree.map(lambda u: u * (0.2 * math.sqrt(max(u.shape))), updates), state
-
-    def axes(updates: Any) -> Any:
-        return jax.tree.map(lambda _: optax.contrib.MuonDimensionNumbers(), updates)
-
-    return optax.chain(
-        optax.contrib.scale_by_muon(beta=momentum, weight_dimension_numbers=axes),
-        optax.GradientTransformation(optax.init_empty_state, scale),
-    )
 
 
 def scale_by_moments(

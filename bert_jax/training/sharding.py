@@ -160,7 +160,6 @@ PARTITION_TABLE: tuple[Rule, ...] = (
     Rule("mlm_head/decoder", (P("tensor", PIECES), P(None, PIECES))),
     Rule("(nsp_head|qa_head|classifier)/(kernel|bias)", (P(),)),
     Rule("step|count|weight_sum|largest_rate|skipped_total|skipped_in_a_row|last_skipped_step", (P(),)),
-    Rule("ns_coeffs", (P(),)),  # of Muon
     Rule("class_weights", (P(),)),  # of an objective
 )
 """Path pattern -> PartitionSpec. A pattern matches the end of a leaf's path, so that an optimizer's moments

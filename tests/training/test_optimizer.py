@@ -3,7 +3,7 @@
 import dataclasses
 import itertools
 import math
-from typing import Any
+from typing import Any, get_args
 
 import jax
 import jax.numpy as jnp
@@ -15,6 +15,7 @@ import pytest
 from bert_jax.config import BertConfig
 from bert_jax.errors import UserError
 from bert_jax.model.heads import BertForPreTraining
+from bert_jax.training.muon import ProductType, orthogonalize
 from bert_jax.training.optimizer import (
     OptimizerConfig,
     decay_mask,
@@ -449,9 +450,25 @@ def test_muon_is_optaxs_own_for_matrices_and_adamw_for_the_rest():
 def test_muon_keeps_no_second_moment_of_matrices():
     state = make_optimizer(MUON).init(drawn(0))
     kept = [path_string(path) for path, leaf in jax.tree_util.tree_leaves_with_path(state) if leaf.ndim == 2]
-    embeddings, inside = "bert/embeddings/word_embeddings", "matrices/inner_state/0/mu"
+    embeddings, inside = "bert/embeddings/word_embeddings", "matrices/inner_state/mu"
     moments = [f"moments/inner_state/{name}/{embeddings}" for name in ("mu", "nu")]
     assert sorted(kept) == sorted([*moments, *(f"{inside}/{path}" for path in MATRICES)])
+
+
+@pytest.mark.parametrize("shape", [(48, 48), (24, 96), (96, 24)], ids=str)
+def test_muon_with_bfloat16_operands_is_nearer_to_the_definition_than_with_bfloat16_throughout(shape: tuple[int, int]):
+    """The author's code computes in bfloat16 throughout; the definition is written out in float64."""
+    matrix = np.random.default_rng(0).normal(size=shape)
+    x = matrix / np.linalg.norm(matrix)
+    for _ in range(5):
+        x = 3.4445 * x + (-4.7750 * x @ x.T + 2.0315 * (x @ x.T) @ (x @ x.T)) @ x
+    theirs, rounded_matrix = optax.contrib.scale_by_muon(beta=0.0, nesterov=False), jnp.asarray(matrix, jnp.bfloat16)
+    throughout = theirs.update(rounded_matrix, theirs.init(rounded_matrix))[0]
+    assert throughout.dtype == jnp.bfloat16
+    full, rounded = (orthogonalize(jnp.asarray(matrix, jnp.float32), products) for products in get_args(ProductType))
+    np.testing.assert_allclose(full, x, rtol=1e-4, atol=1e-5)
+    distances = [np.linalg.norm(np.asarray(found, np.float64) - x) for found in (full, rounded, throughout)]
+    assert distances[0] < distances[1] < distances[2]
 
 
 @pytest.mark.slow

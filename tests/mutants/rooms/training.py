@@ -66,9 +66,9 @@ MUTANTS: tuple[Mutant, ...] = (
         (f"{OF_OPTIMIZER}::test_embeddings_and_kernels_are_decayed_and_biases_and_layer_norms_are_not",),
     ),
     Mutant(
-        OPTIMIZER,
-        "0.2 * math.sqrt(max(u.shape))",
-        "0.2 * math.sqrt(min(u.shape))",
+        "bert_jax/training/muon.py",
+        "0.2 * math.sqrt(max(g.shape))",
+        "0.2 * math.sqrt(min(g.shape))",
         "Muon's updates are smaller than AdamW's",
         (f"{OF_OPTIMIZER}::test_muon_is_optaxs_own_for_matrices_and_adamw_for_the_rest",),
     ),

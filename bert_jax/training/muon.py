@@ -1,0 +1,80 @@
+"""Muon: the momentum of a matrix, with its singular values made equal (https://kellerjordan.github.io/posts/muon)."""
+
+import math
+from typing import Any, Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax import Array
+
+ProductType = Literal["float32", "bfloat16"]
+COEFFICIENTS = (3.4445, -4.7750, 2.0315)  # of the quintic, by its author
+
+
+class MuonState(NamedTuple):
+    """The number of updates made (int32 scalar), and the mean gradients (float32, shapes of the matrices)."""
+
+    count: Array
+    mu: Any
+
+
+def is_hidden_matrix(path: str) -> bool:
+    """Whether Muon updates the parameter at `path`: the matrices between embeddings and output.
+
+    Those are the kernels of the layers, of ALBERT's projection, of the pooler and of the masked-LM transform.
+    Embeddings and output layers get AdamW, as the author of Muon advises.
+    """
+    return path.endswith("/kernel") and path.startswith(("bert/", "mlm_head/transform/"))
+
+
+def scale_by_muon(momentum: float, products: ProductType = "float32") -> optax.GradientTransformation:
+    """Muon for trees of matrices, scaled so that an update has the size of AdamW's: 0.2 sqrt(max(rows, columns)).
+
+    With that scale (https://arxiv.org/abs/2502.16982, section 2.2) learning rates and weight decays of AdamW apply.
+    The momentum is Nesterov's, with the bias of its beginning corrected, as in `optax.contrib.scale_by_muon`. On a mesh
+    the compiler gathers or splits the products of `orthogonalize` as it does those of a layer.
+    """
+
+    def init(params: Any) -> MuonState:
+        return MuonState(jnp.zeros([], jnp.int32), jax.tree.map(lambda p: jnp.zeros(p.shape, jnp.float32), params))
+
+    def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, MuonState]:
+        del params
+        count = jnp.asarray(optax.safe_increment(state.count))
+        mu = jax.tree.map(lambda m, g: momentum * m + (1 - momentum) * g, state.mu, updates)
+        now, ahead = (1 - momentum**n for n in (count, count + 1))
+
+        def direction(m: Array, g: Array) -> Array:
+            nesterov = momentum * (m / ahead) + (1 - momentum) * (g / now)
+            return 0.2 * math.sqrt(max(g.shape)) * orthogonalize(nesterov, products)
+
+        return jax.tree.map(direction, mu, updates), MuonState(count, mu)
+
+    return optax.GradientTransformation(init, update)
+
+
+def orthogonalize(x_IJ: Array, products: ProductType = "float32", eps: float = 1e-8) -> Array:
+    """A matrix with the singular vectors of `x_IJ` and singular values of about 1, by five Newton-Schulz steps.
+
+    Optax's `orthogonalize_via_newton_schulz`, with a choice of what the products multiply. The author of Muon computes
+    all of it in bfloat16; here only the operands are rounded, as in a layer: products return float32, and so does this.
+
+    Args:
+        x_IJ: float32.
+        products: "bfloat16" takes a quarter of float32's time on a CPU with AMX.
+        eps: added to the Frobenius norm that `x_IJ` is divided by first.
+    """
+    a, b, c = COEFFICIENTS
+    dtype = jnp.dtype(products)
+
+    def product(left: Array, right: Array) -> Array:
+        return jnp.matmul(left.astype(dtype), right.astype(dtype), preferred_element_type=jnp.float32)
+
+    wide = x_IJ.shape[0] <= x_IJ.shape[1]
+    x = x_IJ if wide else x_IJ.T
+    x = x / (jnp.linalg.norm(x) + eps)
+    for _ in range(5):
+        gram = product(x, x.T)
+        x = a * x + product(b * gram + c * product(gram, gram), x)
+    return x if wide else x.T
