@@ -5,6 +5,7 @@ With `--dry-run` it only prints what the run would cost: time, passes over the t
 
 import dataclasses
 import json
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 
@@ -29,6 +30,9 @@ from train.run.goodput import Goodput
 from train.run.launch import Launch, in_run_directory, parse, record_start, start
 from train.run.stopping import EXIT_DONE, run_program
 
+if TYPE_CHECKING:
+    from train.pretraining.job import PretrainingJob
+
 USAGE = """
 Pretrains a BERT: masked language model and sentence pairs, sharded over all devices; resumed runs are bit-identical.
 
@@ -45,11 +49,14 @@ Words:
                            data=wiki:0.7,books:0.3  several directories, in these shares;  data=gs://BUCKET/DIR
     init=SOURCE            start from a run directory, a folder or a published model (google-bert/bert-base-uncased),
                            with its architecture;  init_optimizer=true  also with its optimizer's moments;
-                           init_step=true  also at its step;  init_data=true  continue after the rows that it used
+                           init_step=true  also at its step;  init_at=STEP  those of that checkpoint;
+                           init_data=true  continue after the rows that it used
     teacher=SOURCE         also distil from such a model (DistilBERT);  distillation.FIELD=value  weights of the losses
     sweep='F=A,B;G=C,D'    train a member for each combination of values of these fields, one after the other
     halving=2              of a sweep: at 1/2, 1/4 ... of the steps only the better half goes on;  halving=3@0.1,0.3
                            says the shares
+    sweep_in=together      of a sweep: all members in one program; turn: one after the other (default); auto
+    merge=average          of such a sweep: export the average of the members' weights too
     allow_change=a,b       resume even though these fields of the config have changed
     FIELD=VALUE            any field of the config, such as optimizer.learning_rate=2e-4 or phases='((128,256,10000),)'
     --fields               list all fields, with their values in this config, types and meanings
@@ -68,9 +75,9 @@ hung; 130 stopped by Ctrl-C after saving; 1 a bug.
 
 
 def main(argv: list[str]) -> int:
-    values, halving, argv = take_sweep(argv)
-    if values is not None:
-        return sweep(values, halving, argv, USAGE, pretrain_in)
+    words, argv = take_sweep(argv)
+    if words is not None:
+        return sweep(words, argv, USAGE, pretrain_in, job_of)
     topologies, argv = take_topologies(argv)
     if topologies:
         return planned(topologies, argv)
@@ -89,20 +96,30 @@ def pretrain_in(run: RunDirectory, launch: Launch, goodput: Goodput, *, pause_at
 
     `pause_at`: an evaluation's step, at which it saves and returns PAUSED.
     """
+    from train.run.loop import train
+
+    return train(job_of(run, launch, goodput, run, pause_at=pause_at), run, goodput)
+
+
+def job_of(
+    run: RunDirectory, launch: Launch, goodput: Goodput, saves: RunDirectory, *, pause_at: int | None = None
+) -> "PretrainingJob":
+    """The job of `run`, whose start is recorded there; the checkpoints that it resumes from are in `saves`."""
     from train.pretraining.finetuned import read_finetuning
     from train.pretraining.job import PretrainingJob
     from train.pretraining.minimal_pairs import read_pairs
     from train.pretraining.probes import read_probe
-    from train.run.loop import train
 
-    config, saved = launch.config, on_first_process(run.config_to_resume)
+    config, saved = launch.config, on_first_process(run.config_to_resume if saves is run else run.saved_config)
+    if saves is not run and not on_first_process(saves.facts_to_resume):
+        saved = None  # of a start that saved nothing
     source = None if saved else open_init(config)
     if config.text is not None and config.data is None:
         with goodput.phases("prepare"):
             config = dataclasses.replace(config, data=prepare_text(run, config, launch.given, source))
     data = open_data(config)
     if saved:
-        check_same_data(config, data, on_first_process(run.facts_to_resume), launch.allow_change)
+        check_same_data(config, data, on_first_process(saves.facts_to_resume), launch.allow_change)
     config = with_model_for(config, data, launch.given, source, saved)
     config = with_packing(config, data, saved or continued_config(config, source))
     config = with_first_rows(config, data, source, saved)
@@ -112,7 +129,7 @@ def pretrain_in(run: RunDirectory, launch: Launch, goodput: Goodput, *, pause_at
     pairs, probe, task = read_pairs(config, data), read_probe(config, data), read_finetuning(config, data)
     held_out = data if config.eval_data is None else other_data(config, data)
     record_start(run, launch, config, data.tokenizer, source)
-    return train(PretrainingJob(config, run, data, held_out, source, pairs, probe, task, pause_at), run, goodput)
+    return PretrainingJob(config, run, data, held_out, source, pairs, probe, task, pause_at)
 
 
 def planned(topologies: list[Topology], argv: list[str]) -> int:

@@ -86,7 +86,10 @@ def compile_many_train_step(
     *,
     rates: Callable[[str], float] | None = None,
     accumulation: int = 1,
-) -> Callable[[TrainState, Batch, Array, Array, Objective], tuple[TrainState, Metrics]]:
+    batches: Sequence[tuple[int, int]] = (),
+    factors: Sequence[tuple[int, float]] = (),
+    decays_late: bool = False,
+) -> Callable[..., tuple[TrainState, Metrics]]:
     """Compile `train_step`, mapped over all runs with `jax.vmap`.
 
     If any new parameter or optimizer state of a run is not finite, that run keeps its old ones, and the step counts as
@@ -98,24 +101,34 @@ def compile_many_train_step(
         mesh: from `runs_mesh`.
         rates: from `layer_rates`.
         accumulation: as for `train_step`.
+        batches, factors: as for `make_optimizer`.
+        decays_late: the function takes `decay` as its sixth argument, int32 [R, 2].
 
     Returns:
         The jitted function (states, batches, keys, peaks, objective) -> (states, metrics). All have leaves [R, ...],
         except the objective, which all runs share; peaks are the learning rates, float32 [R]. The states are donated.
     """
 
-    def one(state: TrainState, batch: Batch, key: Array, peak: Array, objective: Objective) -> Any:
-        tx, schedule = make_optimizer(optimizer, peak=peak), make_schedule(optimizer, peak=peak)
+    def one(state: TrainState, batch: Batch, key: Array, peak: Array, objective: Objective, *decay: Array) -> Any:
+        options = {"peak": peak, "batches": batches, "factors": factors}
+        tx, schedule = make_optimizer(optimizer, **options), make_schedule(optimizer, **options)
         tx = tx if rates is None else with_rates(tx, rates)
         return _finite(
             state,
-            *train_step(state, batch, key, objective, model=model, tx=tx, schedule=schedule, accumulation=accumulation),
+            *train_step(
+                *(state, batch, key, objective, *decay),
+                model=model,
+                tx=tx,
+                schedule=schedule,
+                accumulation=accumulation,
+            ),
         )
 
     layout, everywhere = NamedSharding(mesh, P(RUNS)), NamedSharding(mesh, P())
+    late = decays_late * 1
     return jax.jit(
-        jax.vmap(one, in_axes=(0, 0, 0, 0, None)),
-        in_shardings=(layout, layout, layout, layout, everywhere),
+        jax.vmap(one, in_axes=(0, 0, 0, 0, None, *[0] * late)),
+        in_shardings=(layout, layout, layout, layout, everywhere, *[layout] * late),
         out_shardings=(layout, everywhere),
         donate_argnums=0,
     )

@@ -22,7 +22,15 @@ from bert_jax.runtime.hosts import connect
 from bert_jax.training.average import averaged
 from bert_jax.training.checkpoint.checkpoints import on_first_process
 from bert_jax.training.optimizer import make_optimizer, make_schedule
-from bert_jax.training.sharding import MeshBatches, batch_pieces, batch_shardings, check_sizes, make_mesh, to_host
+from bert_jax.training.sharding import (
+    BatchSource,
+    MeshBatches,
+    batch_pieces,
+    batch_shardings,
+    check_sizes,
+    make_mesh,
+    to_host,
+)
 from bert_jax.training.step import TrainState, compile_eval_step, init_state
 from train.pretraining.budget import Budget
 from train.pretraining.finetuned import Finetuned, FinetuneTask
@@ -173,7 +181,7 @@ class PretrainingJob(ModelJob):
         self._budget = None if config.stop_after is None else Budget(config)
         super().__init__(config, mesh, model, objective, tx, schedule, with_numbers=self._budget is not None)
         self.rollbacks = config.rollbacks
-        self._run, self._data, self._source, self._pause_at = run, data, source, pause_at
+        self._run, self.data, self._source, self._pause_at = run, data, source, pause_at
         self._lowest: dict[int, float] = {}  # length -> lowest held-out loss
         self._eval_step = compile_eval_step(model, mesh=mesh, pretraining=pretraining_of(config, mesh))
         self._unigram = None if data.unigram_counts is None else Unigram.of(data.unigram_counts)
@@ -189,6 +197,10 @@ class PretrainingJob(ModelJob):
             ]
         )
 
+    def evaluate_like(self, other: "PretrainingJob") -> None:
+        """Takes the compiled evaluation and the held-out rows of another job, whose config has the same of both."""
+        self._eval_step, self._held_out_of = other._eval_step, other._held_out_of
+
     def first_state(self) -> TrainState:
         return first_state(self.config, self.target, self.fresh_state, self._source)
 
@@ -196,9 +208,9 @@ class PretrainingJob(ModelJob):
         start = self.config.start
         if start.is_published:
             return super().fresh_state()
-        counts = self._data.unigram_counts if start.output_bias == "unigram" else None
+        counts = self.data.unigram_counts if start.output_bias == "unigram" else None
         return init_state(
-            self._init_key, self.model, self._tx, mesh=self.mesh, draw=partial(draw, start=start, counts=counts)
+            self._init_key, self.model, self.tx, mesh=self.mesh, draw=partial(draw, start=start, counts=counts)
         )
 
     def on_start(self, log: Log, *, resumed: bool) -> None:
@@ -213,10 +225,10 @@ class PretrainingJob(ModelJob):
             at_once = f", {rows:,} on a device at a time in {parts:,} parts" if parts > 1 else f", {rows:,} on a device"
             log.say(
                 f"a step has {batch:,} rows of {phase.length}{at_once}{own}"
-                f"{packing_told(self.config, self._data, phase)}"
+                f"{packing_told(self.config, self.data, phase)}"
             )
-        if isinstance(self._data, MixedData):
-            log.say(f"data: {told(self._data.facts())}")
+        if isinstance(self.data, MixedData):
+            log.say(f"data: {told(self.data.facts())}")
         if not any(batches for _, _, batches in self._held_out_of(self.config.phases[-1])):
             of_text = "start another run with text_options.held_out=0.1"
             again = of_text if self.config.text else "prepare it with --held-out 0.1"
@@ -230,16 +242,20 @@ class PretrainingJob(ModelJob):
         """Yields the batches of all phases; a phase continues in the data where an earlier one of its length ended."""
         while step < self.last_step:
             start, phase = self.config.phase_at(step)
-            phase = self.config.in_rows(phase)
-            host = self._data.batches(self.config, phase, first_row=self.config.rows_before(start, phase.length))
-            source = MeshBatches(host, phase.batch, batch_shardings(self.mesh))
+            rows = self.config.in_rows(phase).batch
+            source = MeshBatches(self.rows_of(start, phase), rows, batch_shardings(self.mesh))
             yield from prefetched_batches(source, step - start, phase.steps)
             step = start + phase.steps
+
+    def rows_of(self, start: int, phase: Phase) -> BatchSource:
+        """The batches of a phase that begins at step `start`, as NumPy arrays."""
+        phase = self.config.in_rows(phase)
+        return self.data.batches(self.config, phase, first_row=self.config.rows_before(start, phase.length))
 
     def summarise(self, rows: list[Metrics]) -> dict[str, float]:
         """As `ModelJob.summarise`, without the metrics of sentence pairs if the data has none."""
         found = super().summarise(rows)
-        return {name: v for name, v in found.items() if self._data.objective != "none" or not name.startswith("nsp_")}
+        return {name: v for name, v in found.items() if self.data.objective != "none" or not name.startswith("nsp_")}
 
     @property
     def last_step(self) -> int:
@@ -282,7 +298,7 @@ class PretrainingJob(ModelJob):
         ]
         found = mixed_scores(scores)
         if found and (average := averaged(state.opt_state)) is not None:
-            found |= self._scores_of_average(average, phase)
+            found |= self.scores_of_average(average, phase)
         found |= self._other_scores(state.params, step)
         if found:
             log.record("eval", step, found)
@@ -311,7 +327,8 @@ class PretrainingJob(ModelJob):
         whole = to_host(params) if due else None
         return {name: value for scorer in due for name, value in scorer(whole).items()}
 
-    def _scores_of_average(self, average: Any, phase: Phase) -> dict[str, float]:
+    def scores_of_average(self, average: Any, phase: Phase) -> dict[str, float]:
+        """Held-out loss and accuracy of other weights, after `average_`."""
         scores = [
             (name, share, evaluate(self._eval_step, average, batches, None))
             for name, share, batches in self._held_out_of(phase)
@@ -324,14 +341,14 @@ class PretrainingJob(ModelJob):
         return {
             "config": to_json(self.config),
             "lowest_losses": {str(length): loss for length, loss in self._lowest.items()},
-            "data": self._data.fingerprint,
-            "data_digest": self._data.digest,
-            "data_shares": self._data.shares if isinstance(self._data, MixedData) else [(1.0,)] * len(phases),
+            "data": self.data.fingerprint,
+            "data_digest": self.data.digest,
+            "data_shares": self.data.shares if isinstance(self.data, MixedData) else [(1.0,)] * len(phases),
         } | ({} if self._budget is None else {"budget": self._budget.facts()})
 
     def finish(self, state: TrainState, step: int, log: Log) -> None:
         """Writes the run's `export/`, a folder that transformers loads."""
-        if not self.config.export_at_end or self._data.tokenizer is None:
+        if not self.config.export_at_end or self.data.tokenizer is None:
             return
         average = averaged(state.opt_state)
         whole, run = to_host(state.params if average is None else average), self._run
@@ -341,7 +358,7 @@ class PretrainingJob(ModelJob):
                 card = training_record(folder, step)
 
             def write(folder: Path) -> None:
-                head, tokenizer = head_for(self._data), self._data.tokenizer
+                head, tokenizer = head_for(self.data), self.data.tokenizer
                 save_pretrained(folder, self.config.model, whole, tokenizer, head=head, step=step, card=card)
 
             run.write_folder(run.export, write)

@@ -123,6 +123,7 @@ class PretrainConfig(ShownConfig):
     init                  a run directory, a folder or a hub id to start from, with its architecture
     init_optimizer        take its optimizer's moments too, of a run directory or a TF1 checkpoint
     init_step             with init_optimizer: continue at its step, not at 0
+    init_at               with init_optimizer: the step of the run's checkpoint to take; None: its newest
     init_data             of a run on the same data: continue in it after the rows that this run used
     first_rows            (length, rows to leave out at the start) of each length, with one number of rows for each
                           directory of data=; init_data=true sets it
@@ -182,6 +183,7 @@ class PretrainConfig(ShownConfig):
     init: str | None = None
     init_optimizer: bool = False
     init_step: bool = False
+    init_at: int | None = None
     init_data: bool = False
     first_rows: tuple[tuple[int, ...], ...] = ()
     teacher: str | None = None

@@ -222,6 +222,8 @@ def first_state(
     """
     if config.init_step and not (config.init and config.init_optimizer):
         raise UserError("init_step: needs another run's optimizer state; say init=RUN init_optimizer=true too")
+    if config.init_at is not None and not (config.init and config.init_optimizer and not config.init_data):
+        raise UserError("init_at: takes a run's whole state; say init=RUN init_optimizer=true too, and no init_data")
     if source is None:
         return fresh()
     if not config.init_optimizer:
@@ -275,7 +277,9 @@ def _with_optimizer(
         earlier = read_run_config(epath.Path(source.folder) / "config.json", needs=("optimizer",))["optimizer"]
         _check_same_moments(config, source, earlier)
         with Checkpoints(checkpoints) as stored:
-            return stored.restore(target).state
+            return stored.restore(target, step=config.init_at).state
+    if config.init_at is not None:
+        raise UserError(f"init_at: {source.name} is not a run directory; leave init_at out")
     if is_checkpoint(source.folder):
         _check_same_moments(config, source, vars(config.optimizer) | {"name": "adamw"})
         return google_state(config, source, target, fresh())

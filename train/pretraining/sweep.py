@@ -1,4 +1,4 @@
-"""`sweep=`: pretrains one member for each combination of values, one after the other, and compares them.
+"""`sweep=`: pretrains one member for each combination of values, in turn or in one program, and compares them.
 
 With `halving=` the members advance rung by rung, and only the best of a rung go on: successive halving
 (https://arxiv.org/abs/1502.07943, section 3).
@@ -14,7 +14,8 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 from etils import epath
@@ -28,6 +29,7 @@ from train.compare import figure_of, read_run
 from train.pretraining.recipe import PretrainConfig
 from train.run.config import to_json
 from train.run.directory import RunDirectory
+from train.run.goodput import Goodput
 from train.run.launch import Launch, in_run_directory, parse, start_jax
 from train.run.stopping import EXIT_DONE, EXIT_HOPELESS, EXIT_NOT_FINITE, PAUSED
 
@@ -52,6 +54,15 @@ class Halving:
         return math.ceil(members / self.eta)
 
 
+class SweepWords(NamedTuple):
+    """The texts of the words sweep=, halving=, sweep_in= and merge= of a command line."""
+
+    sweep: str
+    halving: str | None = None
+    sweep_in: str | None = None
+    merge: str | None = None
+
+
 @dataclass
 class Member:
     """One run of a sweep.
@@ -69,23 +80,28 @@ class Member:
     ended: str | None = None
 
 
-def take_sweep(argv: Sequence[str]) -> tuple[str | None, str | None, list[str]]:
-    """The values of the words `sweep=` and `halving=`, and the other words.
+def take_sweep(argv: Sequence[str]) -> tuple[SweepWords | None, list[str]]:
+    """The words of a sweep, None without `sweep=`, and the other words.
 
     Raises:
-        UserError: halving= without sweep=.
+        UserError: halving=, sweep_in= or merge= without sweep=, or not one of their values.
     """
     found: dict[str, str] = {}
     rest = []
     for word in argv:
         key, equals, value = word.partition("=")
-        if equals and key in ("sweep", "halving"):
+        if equals and key in SweepWords._fields:
             found[key] = value
         else:
             rest.append(word)
     if "halving" in found and "sweep" not in found:
         raise UserError("halving: stops the worse members of a sweep; say sweep='FIELD=VALUE,VALUE' too")
-    return found.get("sweep"), found.get("halving"), rest
+    for word, values in (("sweep_in", ("turn", "together", "auto")), ("merge", ("average",))):
+        if word in found and "sweep" not in found:
+            raise UserError(f"{word}: is of a sweep; say sweep='FIELD=VALUE,VALUE' too")
+        if word in found and found[word] not in values:
+            raise UserError(f"{word}: found {found[word]!r}; expected {' or '.join(values)}")
+    return (SweepWords(**found) if "sweep" in found else None), rest
 
 
 def values_of(text: str) -> dict[str, list[str]]:
@@ -181,8 +197,10 @@ def legs_of(config: PretrainConfig, halving: Halving | None) -> list[int]:
     return steps
 
 
-def sweep(text: str, halving: str | None, argv: list[str], usage: str, pretrain_in: Callable[..., int]) -> int:
-    """Trains the sweep in `run=`, from where it stopped, by `train.pretrain.pretrain_in`; returns the exit code.
+def sweep(
+    words: SweepWords, argv: list[str], usage: str, pretrain_in: Callable[..., int], job_of: Callable[..., Any]
+) -> int:
+    """Trains the sweep in `run=`, from where it stopped, by these of `train.pretrain`; returns the exit code.
 
     That is 0 if a member was trained to the end, the code of the member that stopped the sweep (a signal, a full disk),
     or that of the first member if all of them failed.
@@ -195,13 +213,14 @@ def sweep(text: str, halving: str | None, argv: list[str], usage: str, pretrain_
         raise UserError("--dry-run: forecasts a single run; leave sweep= out")
     if launch.config.text is not None:
         raise UserError("sweep: takes prepared data; run python -m train.prepare first and give its output as data=DIR")
-    values = values_of(text)
+    values = values_of(words.sweep)
     if both := sorted(values.keys() & launch.given):
         raise UserError(f"sweep: {both[0]} is also a word of its own; leave that out")
     members = members_of(values)
-    rule = halving_of(halving, len(members))
+    rule = halving_of(words.halving, len(members))
     launches = [_launch_of(launch, member, argv, usage) for member in members]
     _refuse_equal(members, launches)
+    together = _in_one_program(words, members, launches)
     legs = [legs_of(one.config, rule) for one in launches]
     if launch.hosts:
         raise UserError(f"{next(iter(launch.hosts))}: a sweep trains in one process; leave it out")
@@ -213,9 +232,50 @@ def sweep(text: str, halving: str | None, argv: list[str], usage: str, pretrain_
     try:
         if run.config.exists():
             raise UserError(f"{run.path}: has a single run in it; choose another run=")
-        return _Sweep(run.path, members, launches, legs, rule, pretrain_in).train(values, launch.as_json)
+        how = partial(_train_together, job_of=job_of, merge=words.merge is not None) if together else None
+        return _Sweep(run.path, members, launches, legs, rule, pretrain_in, how).train(values, launch.as_json)
     finally:
         run.release()
+
+
+def _in_one_program(words: SweepWords, members: list[Member], launches: list[Launch]) -> bool:
+    """Whether the members train together, by the rule of `sweep_in`; raises UserError if that cannot be."""
+    from train.pretraining.together import check_together, pays, why_not_together
+
+    configs = {member.name: one.config for member, one in zip(members, launches, strict=True)}
+    if words.sweep_in == "auto" and words.merge is None:
+        first = launches[0].config
+        return words.halving is None and why_not_together(configs) is None and pays(first)
+    if words.sweep_in == "turn" and words.merge is not None:
+        raise UserError("merge: averages members of one program; say sweep_in=together")
+    if (words.sweep_in is None and words.merge is None) or words.sweep_in == "turn":
+        return False
+    word = "sweep_in" if words.sweep_in == "together" else "merge"
+    if words.halving is not None:
+        raise UserError(f"{word}: halving stops members that train one after the other; leave one of the two out")
+    check_together(configs, word)
+    return True
+
+
+def _train_together(
+    run: RunDirectory,
+    launch: Launch,
+    goodput: Goodput,
+    *,
+    launches: dict[str, Launch],
+    job_of: Callable[..., Any],
+    merge: bool,
+) -> int:
+    """Trains all members in one program, whose checkpoints are in `run`; the average goes beside it, to export/."""
+    from train.pretraining.together import TogetherJob
+    from train.run.loop import train
+
+    members = {}
+    for name, own in launches.items():
+        directory = RunDirectory(own.run)
+        directory.path.mkdir(parents=True, exist_ok=True)
+        members[name] = (job_of(directory, own, goodput, run), directory)
+    return train(TogetherJob(members, Path(run.path).parent / "export" if merge else None), run, goodput)
 
 
 def _launch_of(launch: Launch, member: Member, argv: list[str], usage: str) -> Launch:
@@ -245,8 +305,10 @@ class _Sweep:
         legs: list[list[int]],
         halving: Halving | None,
         pretrain_in: Callable[..., int],
+        together: "partial[int] | None" = None,
     ):
         self._path, self._members, self._halving, self._pretrain_in = path, members, halving, pretrain_in
+        self._together = together
         self._launches = {member.name: one for member, one in zip(members, launches, strict=True)}
         self._legs = {member.name: steps for member, steps in zip(members, legs, strict=True)}
 
@@ -255,7 +317,13 @@ class _Sweep:
             "sweep": values,
             "halving": None if self._halving is None else [self._halving.eta, *self._halving.shares],
         }
+        if self._together is not None:
+            self._rule |= {"sweep_in": "together", "merge": self._together.keywords["merge"]}
         self._take_up()
+        if self._together is not None and not all(one.ended for one in self._members):
+            code = self._train_all()
+            if code not in (EXIT_DONE, EXIT_NOT_FINITE):
+                return code
         for leg in range(len(next(iter(self._legs.values())))):
             for number, member in enumerate(self._members, 1):
                 if member.ended is None and len(member.losses) == leg:
@@ -272,6 +340,25 @@ class _Sweep:
             return EXIT_DONE
         first = next(one.ended for one in self._members if _failed(one))
         return next(code for code, why in _WHY_OUT.items() if why == first)
+
+    def _train_all(self) -> int:
+        """Trains the members in one program, and records what came of each."""
+        assert self._together is not None
+        first = next(iter(self._launches.values()))
+        _say(f"{len(self._members)} members in one program")
+        in_one = dataclasses.replace(first, run=str(self._path / "together"))
+        code = in_run_directory(in_one, partial(self._together, launches=self._launches))
+        if code not in (EXIT_DONE, EXIT_NOT_FINITE):
+            return code
+        for member in self._members:
+            run = self._launches[member.name].run
+            last = next((row for row in reversed(_rows(run)) if row["kind"] == "train"), {})
+            if code == EXIT_NOT_FINITE or last.get("skipped_in_a_row", 0) >= first.config.max_skipped_in_a_row:
+                member.ended = _WHY_OUT[EXIT_NOT_FINITE]
+            else:
+                member.losses, member.ended = [_loss_at(run, self._legs[member.name][-1])], "done"
+        self._write()
+        return code
 
     def _train(self, member: Member, leg: int) -> int:
         """Trains a member to the end of a leg, unless it is there, and records what came of it."""
@@ -333,6 +420,10 @@ class _Sweep:
         facts = json.loads(json.dumps(facts))
         write_json(self._path / RECORD, facts | {"checksum": checksum_of(facts)})
 
+    def _loss_of_average(self) -> float | None:
+        rows = (row for row in reversed(_rows(str(self._path / "together"))) if row["kind"] == "eval")
+        return next((row.get("average_mlm_loss") for row in rows), None)
+
     def _report(self, values: dict[str, list[str]]) -> None:
         """Writes sweep.md and sweep.png, and prints the table."""
         members = sorted(self._members, key=lambda one: (-len(one.losses), _rank(next(iter(one.losses[-1:]), None))))
@@ -347,6 +438,8 @@ class _Sweep:
             lines.append(f"| {' | '.join(cells)} |")
         if len(values.get("seed", ())) > 1:
             lines += ["", *_over_seeds(self._members, [name for name in values if name != "seed"])]
+        if (average := self._loss_of_average()) is not None:
+            lines += ["", f"The average of the members' weights, in export/: {average:.4f}"]
         table = "\n".join(lines)
         print(table, file=sys.stderr)
         write_whole(self._path / "sweep.md", f"# {len(members)} members\n\n{table}\n\n![curves](sweep.png)\n")

@@ -135,8 +135,8 @@ class ModelJob(Untimed):
 
         `with_numbers`: as `compile_train_step`.
         """
-        self.config, self.mesh, self.model, self.objective, self._tx = config, mesh, model, objective, tx
-        self._init_key, self._dropout_key = jax.random.split(jax.random.key(config.seed))
+        self.config, self.mesh, self.model, self.objective, self.tx = config, mesh, model, objective, tx
+        self._init_key, self.dropout_key = jax.random.split(jax.random.key(config.seed))
         self.target = abstract_state(model, tx, mesh=mesh)
         self._step_in_parts = cache(
             lambda parts: compile_train_step(
@@ -153,11 +153,11 @@ class ModelJob(Untimed):
 
     def fresh_state(self) -> TrainState:
         """A randomly initialised state, from the run's seed."""
-        return init_state(self._init_key, self.model, self._tx, mesh=self.mesh)
+        return init_state(self._init_key, self.model, self.tx, mesh=self.mesh)
 
     def train_step(self, state: TrainState, batch: Batch) -> tuple[TrainState, dict[str, jax.Array]]:
         step = self._step_in_parts(self.parts_of(batch))
-        return step(state, batch, self._dropout_key, self.objective, *self.more())
+        return step(state, batch, self.dropout_key, self.objective, *self.more())
 
     def more(self) -> tuple[np.ndarray, ...]:
         """The arguments of the step after the objective."""

@@ -15,7 +15,16 @@ from bert_jax.training.checkpoint.checkpoints import Checkpoints
 from train import compare, pretrain
 from train.pretraining import sweep as sweeps
 from train.pretraining.recipe import Phase, PretrainConfig
-from train.pretraining.sweep import Halving, halving_of, legs_of, mean_and_error, members_of, take_sweep, values_of
+from train.pretraining.sweep import (
+    Halving,
+    SweepWords,
+    halving_of,
+    legs_of,
+    mean_and_error,
+    members_of,
+    take_sweep,
+    values_of,
+)
 from train.run import stopping
 from train.run.stopping import EXIT_DONE, EXIT_HOPELESS, EXIT_NOT_FINITE, EXIT_PREEMPTED
 
@@ -61,7 +70,10 @@ def test_values_are_split_outside_brackets_and_members_are_their_product():
     ]
     both = members_of({"model.attention_dropout": ["0"], "start.attention_dropout": ["1"]})
     assert both[0].name == "model.attention_dropout=0_start.attention_dropout=1"
-    assert take_sweep(["c.py", "sweep=seed=0,1", "halving=2", "x=1"]) == ("seed=0,1", "2", ["c.py", "x=1"])
+    assert take_sweep(["c.py", "sweep=seed=0,1", "halving=2", "x=1"]) == (
+        SweepWords("seed=0,1", "2"),
+        ["c.py", "x=1"],
+    )
 
 
 @pytest.mark.parametrize(

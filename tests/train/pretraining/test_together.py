@@ -1,0 +1,138 @@
+"""`sweep_in=together` and `merge=average`: members of one program equal single runs; branches of a trunk are averaged."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+from transformers import BertForPreTraining
+
+import bert_jax
+from bert_jax.errors import UserError
+from bert_jax.training.checkpoint.checkpoints import Checkpoints
+from bert_jax.tree import flatten
+from train import compare, pretrain
+from train.pretraining.together import mean_of
+from train.run import stopping
+from train.run.stopping import EXIT_DONE, EXIT_PREEMPTED
+
+OF_ALL = ["eval_every=2", "eval_batches=1", "log_every=2", "save_every=3", "optimizer.schedule=stable"]
+TRUNK = ["phases=((32,8,8),)", "optimizer.decay_share=0.25", "export_at_end=no", "keep=8"]
+BRANCH = ["phases=((32,8,7),)", "init_optimizer=true", "init_step=true", "init_at=3"]
+MEMBERS = {
+    "decay_share=0.5_seed=1": ["optimizer.decay_share=0.5", "seed=1"],
+    "decay_share=0.5_seed=2": ["optimizer.decay_share=0.5", "seed=2"],
+    "decay_share=0.3_seed=1": ["optimizer.decay_share=0.3", "seed=1"],
+    "decay_share=0.3_seed=2": ["optimizer.decay_share=0.3", "seed=2"],
+}
+SWEPT = ["sweep=optimizer.decay_share=0.5,0.3;seed=1,2", "merge=average"]
+
+
+@pytest.fixture(scope="module")
+def words(recipe: str, data: str, tmp_path_factory) -> list[str]:
+    """What every branch has in common: it goes on from a checkpoint in the stable phase of a trunk that went further."""
+    trunk = tmp_path_factory.mktemp("trunk") / "trunk"
+    assert pretrain.main([recipe, f"data={data}", *OF_ALL, *TRUNK, f"run={trunk}"]) == EXIT_DONE
+    return [recipe, f"data={data}", *OF_ALL, *BRANCH, f"init={trunk}"]
+
+
+@pytest.fixture(scope="module")
+def branches(words: list[str], tmp_path_factory) -> Path:
+    run = tmp_path_factory.mktemp("branches") / "branches"
+    assert pretrain.main([*words, *SWEPT, f"run={run}"]) == EXIT_DONE
+    return run
+
+
+def rows(run: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+
+
+def state(run: Path) -> dict[str, np.ndarray]:
+    with Checkpoints(run / "checkpoints") as checkpoints:
+        return flatten(checkpoints.restore_arrays().state)
+
+
+def exported(folder: Path) -> dict[str, np.ndarray]:
+    return {name: value.numpy() for name, value in BertForPreTraining.from_pretrained(folder).state_dict().items()}
+
+
+@pytest.mark.slow
+def test_branches_of_one_program_equal_single_runs(branches: Path, words: list[str], tmp_path: Path):
+    """With dropout on: metrics, weights, moments and exports, to rounding."""
+    stacked = state(branches / "together")
+    for number, (name, own) in enumerate(MEMBERS.items()):
+        if number == 1:
+            continue  # three are enough
+        alone, member = tmp_path / name, branches / "members" / name
+        assert pretrain.main([*words, *own, f"run={alone}"]) == EXIT_DONE
+        ours, theirs = rows(member), rows(alone)
+        assert [(row["kind"], row["step"]) for row in ours] == [(row["kind"], row["step"]) for row in theirs]
+        for a, b in zip(ours, theirs, strict=True):
+            same = (a.keys() & b.keys()) - {"kind"}  # one that is alone has its speed and its time too
+            assert {"mlm_loss", "nsp_loss"} <= same
+            assert {key: a[key] for key in same} == pytest.approx({key: b[key] for key in same}, rel=1e-4)
+        for path, leaf in state(alone).items():
+            np.testing.assert_allclose(stacked[path][number], leaf, rtol=1e-3, atol=2e-6, err_msg=path)
+    first, last = (
+        exported(branches / "members" / name / "export")["bert.pooler.dense.weight"] for name in list(MEMBERS)[::3]
+    )
+    assert np.abs(first - last).max() > 1e-4  # they are not all the same
+
+
+@pytest.mark.slow
+def test_the_export_is_the_mean_of_the_branches(branches: Path):
+    members = [exported(branches / "members" / name / "export") for name in MEMBERS]
+    for name, found in exported(branches / "export").items():
+        mean = np.mean([member[name].astype(np.float64) for member in members], axis=0)
+        np.testing.assert_allclose(found, mean, rtol=1e-7, atol=0, err_msg=name)
+    assert bert_jax.load(str(branches / "export")) is not None
+    last = [row for row in rows(branches / "together") if row["kind"] == "eval"][-1]
+    assert last["step"] == 7 and last["average_mlm_loss"] > 0
+    assert f"{last['average_mlm_loss']:.4f}" in (branches / "sweep.md").read_text()
+    record = json.loads((branches / "sweep.json").read_text())
+    evals = {name: [row for row in rows(branches / "members" / name) if row["kind"] == "eval"] for name in MEMBERS}
+    assert [(one["name"], one["losses"], one["ended"]) for one in record["members"]] == [
+        (name, [evals[name][-1]["mlm_loss"]], "done") for name in MEMBERS
+    ]
+
+
+@pytest.mark.slow
+def test_stopped_branches_go_on_to_the_bit(branches: Path, words: list[str], tmp_path: Path, monkeypatch, capsys):
+    command = [*words, *SWEPT, f"run={tmp_path / 'stopped'}"]
+    monkeypatch.setattr(stopping.StopRequest, "exit_code", lambda _, step: EXIT_PREEMPTED if step == 5 else None)
+    assert pretrain.main(command) == EXIT_PREEMPTED
+    monkeypatch.undo()
+    assert pretrain.main(command) == EXIT_DONE
+    jax.tree.map(np.testing.assert_array_equal, state(tmp_path / "stopped" / "together"), state(branches / "together"))
+    for name in MEMBERS:
+        assert rows(tmp_path / "stopped" / "members" / name) == rows(branches / "members" / name)
+    capsys.readouterr()
+    assert compare.main([str(tmp_path / "stopped"), "--json", "--output", str(tmp_path / "c.png")]) == 0
+    found = json.loads(capsys.readouterr().out)["runs"]
+    assert [Path(row["run"]).name for row in found] == list(MEMBERS)
+
+
+def test_the_mean_is_numpys_of_the_good_members():
+    leaf = np.random.default_rng(0).standard_normal((4, 5, 3)).astype(np.float32)
+    found = mean_of({"a": leaf}, np.array([True, False, True, True]))["a"]
+    np.testing.assert_array_equal(found, np.mean(leaf[[0, 2, 3]].astype(np.float64), axis=0).astype(np.float32))
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (["sweep=optimizer.b1=0.9,0.8", "sweep_in=together"], "sweep_in: member b1=0.8 differs in optimizer.b1"),
+        (["sweep=seed=0,1", "sweep_in=both"], "expected turn or together or auto"),
+        (["sweep=seed=0,1", "sweep_in=turn", "merge=average"], "say sweep_in=together"),
+        (["sweep=seed=0,1", "merge=average", "halving=2"], "leave one of the two out"),
+        (["sweep=seed=0,1", "merge=average", "hopeless_after=9"], "merge: hopeless_after"),
+        (["sweep=optimizer.decay_share=0.1,0.2", "merge=average"], "schedule=stable"),
+        (["merge=average"], "say sweep="),
+    ],
+)
+def test_bad_words_are_refused_before_anything_is_written(more, message, recipe: str, data: str, tmp_path: Path):
+    with pytest.raises(UserError, match=message):
+        pretrain.main([recipe, f"data={data}", "eval_every=2", *more, f"run={tmp_path / 'bad'}"])
+    assert not (tmp_path / "bad").exists()
