@@ -58,7 +58,7 @@ def pays(config: PretrainConfig) -> bool:
     return config.model.hidden_size <= _PAYS_UP_TO
 
 
-class _Rows(SilentLog):
+class MemberLog(SilentLog):
     """A member's log: it keeps the rows of its metrics.jsonl, which the job writes and its checkpoints have."""
 
     def __init__(self, name: str, say: Callable[[str], None] | None = None):
@@ -115,7 +115,7 @@ class TogetherJob(Untimed):
             self._by_member(np.stack([jax.random.key_data(job.dropout_key) for job in self._jobs]))
         )
         self._peaks = self._by_member(np.array([one.learning_rate for one in optimizers], np.float32))
-        self._rows = {name: _Rows(name) for name in members}
+        self._rows = {name: MemberLog(name) for name in members}
         self._logged = 0  # the last step that is in a train row
 
     def _by_member(self, values: np.ndarray) -> jax.Array:
