@@ -30,7 +30,8 @@ from train.run.log import SilentLog
 
 MAY_DIFFER = ("seed", "optimizer.learning_rate", "optimizer.decay_share")
 _ALONE_ONLY = ("stop_after", "hopeless_after", "teacher", "rollbacks", "track")
-_PAYS_UP_TO = 128  # hidden size: benchmarks/RESULTS.md, many runs at once
+# What was measured to pay (benchmarks/RESULTS.md, eight models at once): hidden size, and positions of a batch.
+_PAYS_UP_TO = (128, 512)
 
 
 def why_not_together(configs: Mapping[str, PretrainConfig]) -> str | None:
@@ -55,7 +56,8 @@ def why_not_together(configs: Mapping[str, PretrainConfig]) -> str | None:
 
 def pays(config: PretrainConfig) -> bool:
     """Whether one program for all members is known to be faster: their products are too small for the machine."""
-    return config.model.hidden_size <= _PAYS_UP_TO
+    hidden, positions = _PAYS_UP_TO
+    return config.model.hidden_size <= hidden and all(of_batch <= positions for _, of_batch in config.batches)
 
 
 class MemberLog(SilentLog):
