@@ -59,7 +59,7 @@ LAWS = {
     "length": ((0, 1, 2), "linear, and quadratic in attention"),
     "layers": ((0, 1), "linear"),
     "width": ((0, 1, 2), "quadratic, linear between products"),
-    "devices": ((0,), "flat, and the sum of the gradients"),
+    "devices": ((0,), "flat, and exchanges"),
 }
 LAWS |= {_INFERENCE + name: LAWS[name] for name in SIZES}
 # A further term is linear from these sizes on, and zero below.

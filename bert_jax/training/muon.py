@@ -62,19 +62,24 @@ def orthogonalize(x_IJ: Array, products: ProductType = "float32", eps: float = 1
 
     Args:
         x_IJ: float32.
-        products: "bfloat16" takes a quarter of float32's time on a CPU with AMX.
+        products: "bfloat16" takes 0.35 (wide) to 0.75 (tall) of float32's time on a CPU with AMX.
         eps: added to the Frobenius norm that `x_IJ` is divided by first.
     """
     a, b, c = COEFFICIENTS
     dtype = jnp.dtype(products)
 
-    def product(left: Array, right: Array) -> Array:
-        return jnp.matmul(left.astype(dtype), right.astype(dtype), preferred_element_type=jnp.float32)
+    def product(left: Array, right: Array, axes: tuple[int, int] = (1, 0)) -> Array:
+        contracted = ((axes[:1], axes[1:]), ((), ()))
+        return jax.lax.dot_general(
+            left.astype(dtype), right.astype(dtype), contracted, preferred_element_type=jnp.float32
+        )
 
+    # No transposed copy of a tall matrix: XLA's CPU products of such copies take up to three times as long in bfloat16.
     wide = x_IJ.shape[0] <= x_IJ.shape[1]
-    x = x_IJ if wide else x_IJ.T
-    x = x / (jnp.linalg.norm(x) + eps)
+    long = 1 if wide else 0
+    x = x_IJ / (jnp.linalg.norm(x_IJ) + eps)
     for _ in range(5):
-        gram = product(x, x.T)
-        x = a * x + product(b * gram + c * product(gram, gram), x)
-    return x if wide else x.T
+        gram = product(x, x, (long, long))
+        polynomial = b * gram + c * product(gram, gram)
+        x = a * x + (product(polynomial, x) if wide else product(x, polynomial))
+    return x
