@@ -197,6 +197,9 @@ def test_the_advice_of_each_message_of_a_training_program_is_run():
         "has a single run in it": "tests/train/pretraining/test_sweep.py",
         "was started with other values": "tests/train/pretraining/test_sweep.py",
         "sweep: takes prepared data": "tests/train/pretraining/test_sweep.py",
+        "say sweep_in=together": "tests/train/pretraining/test_together.py",
+        "or say sweep_in=turn": "tests/train/pretraining/test_together.py",
+        "is not a run directory; leave init_at out": "not run: no test has a published model with init_at=",
         "no member has a held-out loss": "not run: no test has such a job or such data for a sweep",
         "prepare the data with --held-out 0.1, or leave": "not run: no test has such a job or such data for a sweep",
     }
