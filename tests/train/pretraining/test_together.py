@@ -7,7 +7,6 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
-from transformers import BertForPreTraining
 
 import bert_jax
 from bert_jax.errors import UserError
@@ -55,10 +54,13 @@ def state(run: Path) -> dict[str, np.ndarray]:
 
 
 def exported(folder: Path) -> dict[str, np.ndarray]:
+    from transformers import BertForPreTraining
+
     return {name: value.numpy() for name, value in BertForPreTraining.from_pretrained(folder).state_dict().items()}
 
 
 @pytest.mark.slow
+@pytest.mark.parity
 def test_branches_of_one_program_equal_single_runs(branches: Path, words: list[str], tmp_path: Path):
     """With dropout on: metrics, weights, moments and exports, to rounding."""
     stacked = state(branches / "together")
@@ -82,6 +84,7 @@ def test_branches_of_one_program_equal_single_runs(branches: Path, words: list[s
 
 
 @pytest.mark.slow
+@pytest.mark.parity
 def test_the_export_is_the_mean_of_the_branches(branches: Path):
     members = [exported(branches / "members" / name / "export") for name in MEMBERS]
     for name, found in exported(branches / "export").items():
