@@ -47,7 +47,7 @@ REFERENCE = {
             "TrainState",
             "make_mesh",
             "make_optimizer",
-            "training.optimizer.OptimizerConfig",
+            "training.optimizer_config.OptimizerConfig",
             "training.schedules",
         ),
     ),

@@ -14,9 +14,12 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from bert_jax.errors import UserError
+from bert_jax.training.layer_rates import with_rates
 from bert_jax.training.objectives import Batch, Metrics, Objective
-from bert_jax.training.optimizer import OptimizerConfig, make_optimizer, make_schedule, with_rates
+from bert_jax.training.optimizer import make_optimizer
+from bert_jax.training.optimizer_config import OptimizerConfig
 from bert_jax.training.prediction import predict_step
+from bert_jax.training.schedules import make_schedule
 from bert_jax.training.step import TrainState, train_step
 
 RUNS = "runs"

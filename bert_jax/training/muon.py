@@ -8,6 +8,8 @@ import jax.numpy as jnp
 import optax
 from jax import Array
 
+from bert_jax.training.sharding import path_string
+
 ProductType = Literal["float32", "bfloat16"]
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)  # of the quintic, by its author
 
@@ -26,6 +28,11 @@ def is_hidden_matrix(path: str) -> bool:
     Embeddings and output layers get AdamW, as the author of Muon advises.
     """
     return path.endswith("/kernel") and path.startswith(("bert/", "mlm_head/transform/"))
+
+
+def hidden_matrices(params: Any) -> Any:
+    """A tree like `params` whose leaves are `is_hidden_matrix(path)` (bool)."""
+    return jax.tree_util.tree_map_with_path(lambda path, _: is_hidden_matrix(path_string(path)), params)
 
 
 def scale_by_muon(momentum: float, products: ProductType = "float32") -> optax.GradientTransformation:

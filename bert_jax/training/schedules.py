@@ -1,15 +1,85 @@
-"""Learning-rate schedules: warm-up, then a constant, a polynomial decay in each published convention, or a late one."""
+"""Learning-rate schedules: `make_schedule` is that of a config; below it are the closed forms that it is made of."""
 
 from collections.abc import Callable, Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from bert_jax.training.optimizer_config import OptimizerConfig, check
+
 Schedule = Callable[..., jax.Array]
 """A step -> its learning rate. `warmup_stable_decay` also takes where its decay begins and ends, `of_numbers` three
 numbers."""
+
+
+def make_schedule(
+    config: OptimizerConfig,
+    *,
+    peak: Any = None,
+    batches: Sequence[tuple[int, int]] = (),
+    factors: Sequence[tuple[int, float]] = (),
+    late: bool = False,
+) -> Schedule:
+    """The schedule `step -> learning rate` (float32); step counts consumed batches and is 0 at the first update.
+
+    `peak` replaces `config.learning_rate`; it may be traced, so that one program serves many rates. `factors`:
+    (steps, factor) of each phase, by which the rate is multiplied in it. `batches`: (steps, tokens of a batch) of each
+    part of the run, for clock="tokens". `late`: peak, warm-up and length are not the config's; the schedule takes them
+    as its second argument, `schedule_numbers(config)`. schedule="stable" cannot be late.
+
+    Raises:
+        UserError: clock="tokens", and there are no batches.
+    """
+    if late:
+        schedule = of_numbers(lambda *numbers: _schedule_of_run(config, *numbers))
+    else:
+        peak = config.learning_rate if peak is None else peak
+        schedule = _schedule_of_run(config, peak, config.warm_up, config.total_steps)
+    if config.clock == "tokens":
+        check(bool(batches), "clock", config.clock, "steps: only pretraining counts tokens")
+        schedule = by_tokens(schedule, batches, first_count=config.first_count)
+    return in_phases(schedule, factors)
+
+
+def schedule_numbers(config: OptimizerConfig) -> np.ndarray:
+    """Peak of the learning rate, steps of the warm-up and of the run: float32 [3], what a late schedule takes."""
+    return np.array([config.learning_rate, config.warm_up, config.total_steps], np.float32)
+
+
+def _schedule_of_run(config: OptimizerConfig, peak: Any, warm_up: Any, total_steps: Any) -> Schedule:
+    if config.schedule == "constant":
+        return warmup_then_constant(peak, warm_up)
+    if config.schedule == "stable":
+        return warmup_stable_decay(
+            peak,
+            warm_up,
+            total_steps,
+            config.decay_steps,
+            end=config.end_learning_rate,
+            shape=config.decay_shape,
+            first_count=config.first_count,
+        )
+    return warmup_then_polynomial(
+        peak,
+        warm_up,
+        total_steps,
+        end=config.end_learning_rate,
+        power=config.power,
+        decay_from=config.decay_from,
+        warmup=config.warmup,
+        first_count=config.first_count,
+    )
+
+
+def schedule_arguments(extra: dict[str, Any]) -> tuple[jax.typing.ArrayLike, ...]:
+    """The arguments of the schedule, from those of an update: the step, and the late numbers if there are any."""
+    if "step" not in extra:
+        raise TypeError(
+            "the schedule needs the number of consumed batches: tx.update(grads, opt_state, params, step=…)"
+        )
+    return (extra["step"], extra["numbers"]) if "numbers" in extra else (extra["step"],)
 
 
 def of_numbers(make: Callable[[jax.Array, jax.Array, jax.Array], Schedule]) -> Schedule:

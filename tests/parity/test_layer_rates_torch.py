@@ -9,7 +9,9 @@ import pytest
 import torch
 
 from bert_jax.config import BertConfig
-from bert_jax.training.optimizer import OptimizerConfig, is_decayed, layer_rates, make_optimizer, with_rates
+from bert_jax.training.layer_rates import layer_rates, with_rates
+from bert_jax.training.optimizer import OptimizerConfig, make_optimizer
+from bert_jax.training.weight_decay import is_decayed
 from bert_jax.tree import flatten, unflatten
 from tests import tiny
 from tests.training.test_layer_rates import SIZES, depth_of

@@ -10,7 +10,8 @@ import pytest
 import torch
 import transformers
 
-from bert_jax.training.optimizer import OptimizerConfig, decay_mask, make_optimizer, make_schedule
+from bert_jax.training.optimizer import OptimizerConfig, make_optimizer, make_schedule
+from bert_jax.training.weight_decay import decay_mask
 
 pytestmark = pytest.mark.parity
 

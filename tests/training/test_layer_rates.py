@@ -12,16 +12,11 @@ from bert_jax.config import BertConfig
 from bert_jax.errors import UserError
 from bert_jax.formats.names.parameters import FAMILIES, parameters_of
 from bert_jax.model.heads import HEADS
+from bert_jax.training.layer_rates import layer_rates, with_rates
 from bert_jax.training.objectives import OneLabel
-from bert_jax.training.optimizer import (
-    OptimizerConfig,
-    is_decayed,
-    layer_rates,
-    make_optimizer,
-    make_schedule,
-    with_rates,
-)
+from bert_jax.training.optimizer import OptimizerConfig, make_optimizer, make_schedule
 from bert_jax.training.step import compile_train_step, init_state
+from bert_jax.training.weight_decay import is_decayed
 from bert_jax.tree import flatten, unflatten
 from tests import tiny
 

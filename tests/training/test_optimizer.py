@@ -16,15 +16,10 @@ from bert_jax.config import BertConfig
 from bert_jax.errors import UserError
 from bert_jax.model.heads import BertForPreTraining
 from bert_jax.training.muon import ProductType, orthogonalize
-from bert_jax.training.optimizer import (
-    OptimizerConfig,
-    decay_mask,
-    is_decayed,
-    make_optimizer,
-    make_schedule,
-    schedule_numbers,
-)
+from bert_jax.training.optimizer import OptimizerConfig, make_optimizer, make_schedule
+from bert_jax.training.schedules import schedule_numbers
 from bert_jax.training.sharding import MeshConfig, make_mesh, path_string, state_shardings
+from bert_jax.training.weight_decay import decay_mask, is_decayed
 from bert_jax.tree import flatten, unflatten
 
 PLAIN = OptimizerConfig(learning_rate=0.1, schedule="constant", warmup_steps=0, clip_norm=0.0)

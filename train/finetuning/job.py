@@ -20,8 +20,10 @@ from bert_jax.formats.write import save_pretrained
 from bert_jax.model.heads import HEADS
 from bert_jax.runtime.hosts import connect
 from bert_jax.training.checkpoint.checkpoints import on_first_process
-from bert_jax.training.optimizer import layer_rates, make_optimizer, make_schedule, schedule_numbers, with_rates
+from bert_jax.training.layer_rates import layer_rates, with_rates
+from bert_jax.training.optimizer import make_optimizer
 from bert_jax.training.prediction import PlannedBatches, Predictor
+from bert_jax.training.schedules import make_schedule, schedule_numbers
 from bert_jax.training.sharding import MeshBatches, batch_shardings, check_sizes, make_mesh, to_host
 from bert_jax.training.step import TrainState
 from train.finetuning.recipe import FinetuneConfig

@@ -21,7 +21,8 @@ from bert_jax.model.start import draw, log_frequencies
 from bert_jax.runtime.hosts import connect
 from bert_jax.training.average import averaged
 from bert_jax.training.checkpoint.checkpoints import on_first_process
-from bert_jax.training.optimizer import make_optimizer, make_schedule
+from bert_jax.training.optimizer import make_optimizer
+from bert_jax.training.schedules import make_schedule
 from bert_jax.training.sharding import (
     BatchSource,
     MeshBatches,

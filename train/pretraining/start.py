@@ -31,8 +31,8 @@ from bert_jax.formats.training_record import read_run_config
 from bert_jax.model.heads import BertForMaskedLM
 from bert_jax.training.checkpoint.checkpoints import Checkpoints
 from bert_jax.training.distillation import DistillationConfig, check_teacher, distillation_on
+from bert_jax.training.moments import MomentsState
 from bert_jax.training.objectives import Objective, Pretraining
-from bert_jax.training.optimizer import MomentsState
 from bert_jax.training.sharding import fused_loss_on, state_shardings
 from bert_jax.training.step import TrainState
 from bert_jax.tree import flatten, unflatten

@@ -7,7 +7,8 @@ import numpy as np
 from jax.sharding import Mesh
 
 from bert_jax.model.heads import HEADS
-from bert_jax.training.optimizer import make_optimizer, make_schedule
+from bert_jax.training.optimizer import make_optimizer
+from bert_jax.training.schedules import make_schedule
 from bert_jax.training.sharding import batch_pieces, batch_shardings, check_sizes, replicated
 from bert_jax.training.step import abstract_state, compile_train_step
 from train.pretraining.recipe import Phase, PretrainConfig

@@ -4,6 +4,9 @@ from tests.mutants.mutant import Mutant
 
 STEP = "bert_jax/training/step.py"
 OPTIMIZER = "bert_jax/training/optimizer.py"
+MOMENTS = "bert_jax/training/moments.py"
+WEIGHT_DECAY = "bert_jax/training/weight_decay.py"
+LAYER_RATES = "bert_jax/training/layer_rates.py"
 SCHEDULES = "bert_jax/training/schedules.py"
 SHARDING = "bert_jax/training/sharding.py"
 OWN_ROWS = "bert_jax/training/own_rows.py"
@@ -45,7 +48,7 @@ MUTANTS: tuple[Mutant, ...] = (
         (f"{OF_OPTIMIZER}::test_a_stable_rate_decays_at_the_end_by_its_closed_form",),
     ),
     Mutant(
-        OPTIMIZER,
+        "bert_jax/training/optimizer_config.py",
         "round(self.warmup_share * self.total_steps) if self.warmup_steps is None",
         "10_000 if self.warmup_steps is None",
         "the default warm-up is longer than a short run",
@@ -59,7 +62,7 @@ MUTANTS: tuple[Mutant, ...] = (
         (f"{OF_OPTIMIZER}::test_first_update_has_rate_zero_and_last_update_one_step_above_the_end",),
     ),
     Mutant(
-        OPTIMIZER,
+        WEIGHT_DECAY,
         'not components[-1].endswith("bias") and not any(',
         "not any(",
         "biases are decayed",
@@ -74,8 +77,8 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         OPTIMIZER,
-        "lambda params: _mask(params, lambda path: not is_hidden_matrix(path))",
-        "lambda params: _mask(params, lambda path: True)",
+        "jax.tree.map(operator.not_, hidden_matrices(params))",
+        "jax.tree.map(lambda _: True, hidden_matrices(params))",
         "AdamW keeps moments of Muon's matrices",
         (f"{OF_OPTIMIZER}::test_muon_keeps_no_second_moment_of_matrices",),
     ),
@@ -87,28 +90,28 @@ MUTANTS: tuple[Mutant, ...] = (
         ("tests/training/test_average.py::test_schedule_free_is_optaxs_own_step_by_step",),
     ),
     Mutant(
-        OPTIMIZER,
+        MOMENTS,
         "halvings = tokens / half_life",
         "halvings = tokens[:1] / half_life + 0 * tokens",
         "the half-life follows the batches of the first phase alone",
         (f"{OF_OPTIMIZER}::test_a_second_moment_halves_after_as_many_tokens_whatever_the_batch",),
     ),
     Mutant(
-        OPTIMIZER,
+        WEIGHT_DECAY,
         'any("LayerNorm" in c or "layer_norm" in c for c in components)',
         'any("layer_norm" in c for c in components)',
         "LayerNorms are decayed",
         (f"{OF_OPTIMIZER}::test_embeddings_and_kernels_are_decayed_and_biases_and_layer_norms_are_not",),
     ),
     Mutant(
-        OPTIMIZER,
+        MOMENTS,
         "_one_minus_power(b1, count) if bias_correction and b1 is not None else 1.0",
         "_one_minus_power(b1, count)",
         "the first moment is corrected though BERT's AdamW does not",
         (f"{OF_OPTIMIZER}::test_adamw_of_google",),
     ),
     Mutant(
-        OPTIMIZER,
+        MOMENTS,
         "c2 = corrected if bias_correction else 1.0",
         "c2 = 1.0",
         "the second moment is never corrected",
@@ -136,21 +139,21 @@ MUTANTS: tuple[Mutant, ...] = (
         (f"{OF_OPTIMIZER}::test_every_variant_follows_its_definition",),
     ),
     Mutant(
-        OPTIMIZER,
+        LAYER_RATES,
         "return decay ** (count + 1 - depth)",
         "return decay ** (count - depth)",
         "the last layer learns at the full rate of the head",
         ("tests/training/test_layer_rates.py::test_rates_fall_towards_the_input",),
     ),
     Mutant(
-        OPTIMIZER,
+        LAYER_RATES,
         "if depth <= frozen:",
         "if depth < frozen:",
         "one layer fewer is frozen",
         ("tests/training/test_layer_rates.py::test_what_is_frozen_is_the_bottom",),
     ),
     Mutant(
-        OPTIMIZER,
+        LAYER_RATES,
         "times(lambda path: float(rate(path) > 0))(updates)",
         "updates",
         "what is frozen has a part in the clipped norm",

@@ -13,7 +13,8 @@ from bert_jax.config import BertConfig
 from bert_jax.data.pretraining.masking import MaskingConfig
 from bert_jax.errors import UserError
 from bert_jax.formats.training_record import training_record
-from bert_jax.training.optimizer import OptimizerConfig, decay_by_tokens, make_schedule
+from bert_jax.training.moments import decay_by_tokens
+from bert_jax.training.optimizer import OptimizerConfig, make_schedule
 from tests.train.pretraining.test_pretrain import arrays_of, records
 from train import pretrain
 from train.pretraining.job import PretrainingJob
