@@ -32,7 +32,7 @@ def main(words: list[str]) -> None:
 
 def report(topology: Topology, shape: str) -> None:
     from bert_jax.model.attention_kernel import attend
-    from bert_jax.model.layers import DropoutKey
+    from bert_jax.model.layers import DropoutKey, drawn_by_kernel
 
     device, clock = devices_of(topology)[0], CHIPS[topology.chip].clock or 0
     rows, length, heads, size = map(int, shape.split("x"))
@@ -42,7 +42,8 @@ def report(topology: Topology, shape: str) -> None:
 
     def both(q, k, v, ids, words, cotangent):
         def forward(*qkv):
-            return attend(*qkv, query_ids_BL=ids, key_ids_BL=ids, dropout_rate=0.1, dropout_key=DropoutKey(words))
+            rate, words_B2 = drawn_by_kernel(0.1, DropoutKey(words), 0, rows)
+            return attend(*qkv, ids, ids, words_B2, rate=rate, dtype="bfloat16", out_dtype="bfloat16", interpret=False)
 
         context, backward = jax.vjp(forward, q, k, v)
         return context, backward(cotangent)

@@ -20,6 +20,7 @@ from bert_jax.model.layers import (
     Dense,
     DropoutKey,
     LayerNorm,
+    drawn_by_kernel,
     dropout,
     product,
     stream_dtype,
@@ -152,11 +153,10 @@ def dot_product_attention(
 
             rows = Sequences(jnp.ones(q_BLHK.shape[:2], jnp.int32)) if mask is None else mask
             assert isinstance(rows, Sequences)
+            rate, words_B2 = drawn_by_kernel(dropout_rate, dropout_key, PROBABILITIES_SITE, q_BLHK.shape[0])
             context_BLHK = of_platform.attend(
-                *(q_BLHK, k_BMHK, v_BMHK, *rows.numbers()),
-                dropout_rate=dropout_rate,
-                dropout_key=dropout_key,
-                site=PROBABILITIES_SITE,
+                *(q_BLHK, k_BMHK, v_BMHK, *rows.numbers(), words_B2),
+                rate=rate,
                 dtype=dtype,
                 out_dtype=out_dtype,
                 interpret=platform == "cpu",

@@ -20,7 +20,7 @@ from jax.experimental.pallas import triton as plgpu
 from jax.typing import DTypeLike
 
 from bert_jax.model.attention_kernel import MASKED, product
-from bert_jax.model.layers import AXIS, DropoutKey, keep_from, numbers_of_rows, position_bits, row_words
+from bert_jax.model.layers import AXIS, keep_from, position_bits
 
 _BLOCK = 64  # queries or keys
 
@@ -31,21 +31,14 @@ def attend(
     v_BLHK: Array,
     query_ids_BL: Array,
     key_ids_BL: Array,
+    words_B2: Array,
     *,
-    dropout_rate: float = 0.0,
-    dropout_key: DropoutKey | None = None,
-    site: int = 0,
-    dtype: DTypeLike = jnp.bfloat16,
-    out_dtype: DTypeLike = jnp.bfloat16,
-    interpret: bool = False,
+    rate: float,
+    dtype: DTypeLike,
+    out_dtype: DTypeLike,
+    interpret: bool,
 ) -> Array:
     """The same as `attention_kernel.attend`, with the same arguments."""
-    rows = q_BLHK.shape[0]
-    rate = 0.0 if dropout_key is None else dropout_rate
-    words_B2 = jnp.zeros((rows, 2), jnp.uint32)
-    if dropout_key is not None and rate:
-        numbers = numbers_of_rows(dropout_key.rows, rows)
-        words_B2 = jnp.stack(row_words(dropout_key.words, dropout_key.site + site, numbers), axis=-1)
     settings = _Compiled(rate, jnp.dtype(dtype), jnp.dtype(q_BLHK.dtype), interpret)
     context: Any = _attend(settings, words_B2, query_ids_BL, key_ids_BL, q_BLHK, k_BLHK, v_BLHK)
     return context.astype(out_dtype)

@@ -22,7 +22,7 @@ from jax.experimental.pallas import tpu as pltpu
 from jax.typing import DTypeLike
 
 from bert_jax.model.attention_choice import LANES
-from bert_jax.model.layers import AXIS, DropoutKey, keep_from, numbers_of_rows, position_bits, row_words
+from bert_jax.model.layers import AXIS, keep_from, position_bits
 
 _MOST_VMEM = 100 * 2**20
 MASKED = -1e30  # added to a score, it leaves nothing of it
@@ -34,13 +34,12 @@ def attend(
     v_BLHK: Array,
     query_ids_BL: Array,
     key_ids_BL: Array,
+    words_B2: Array,
     *,
-    dropout_rate: float = 0.0,
-    dropout_key: DropoutKey | None = None,
-    site: int = 0,
-    dtype: DTypeLike = jnp.bfloat16,
-    out_dtype: DTypeLike = jnp.bfloat16,
-    interpret: bool = False,
+    rate: float,
+    dtype: DTypeLike,
+    out_dtype: DTypeLike,
+    interpret: bool,
 ) -> Array:
     """`attention.dot_product_attention` of rows of sequences: the same values, and the same dropout.
 
@@ -48,7 +47,7 @@ def attend(
         q_BLHK, k_BLHK, v_BLHK: queries, keys, values of any float type. L is a multiple of `LANES` and at most
             `attention_choice.LONGEST`; K is one of `attention_choice.HEAD_SIZES`.
         query_ids_BL, key_ids_BL: int32; a query attends to the keys with its own number.
-        dropout_rate, dropout_key, site: see `layers.dropout`.
+        words_B2, rate: of dropout, from `layers.drawn_by_kernel`.
         dtype: type of the products' operands; sums and softmax are float32.
         out_dtype: type of the result.
         interpret: compile it for any platform, as plain operations of JAX that do the same.
@@ -57,11 +56,6 @@ def attend(
         [B, L, H, K] of `out_dtype`. First derivatives in reverse mode only.
     """
     rows, length, heads, size = q_BLHK.shape
-    rate = 0.0 if dropout_key is None else dropout_rate
-    words_B2 = jnp.zeros((rows, 2), jnp.uint32)
-    if dropout_key is not None and rate:
-        numbers = numbers_of_rows(dropout_key.rows, rows)
-        words_B2 = jnp.stack(row_words(dropout_key.words, dropout_key.site + site, numbers), axis=-1)
     # A block is filled up with heads of zeros; what they give is dropped again.
     more = -heads % (LANES // size)
     q_BLD, k_BLD, v_BLD = (

@@ -239,14 +239,25 @@ def dropout_bits(words: Array, site: int, shape: tuple[int, ...], rows: Array | 
     """
     row = lax.broadcasted_iota(jnp.uint32, shape, 0)
     if rows is not None:
-        row = numbers_of_rows(rows, shape[0]).reshape(-1, *(1 for _ in shape[1:]))
+        row = _numbers_of_rows(rows, shape[0]).reshape(-1, *(1 for _ in shape[1:]))
     position = jnp.zeros(shape, jnp.uint32)
     for axis in range(1, len(shape)):
         position = position * jnp.uint32(max(shape[axis], AXIS)) + lax.broadcasted_iota(jnp.uint32, shape, axis)
-    return position_bits(position, *row_words(words, site, row))
+    return position_bits(position, *_row_words(words, site, row))
 
 
-def numbers_of_rows(rows: Array | None, count: int) -> Array:
+def drawn_by_kernel(rate: float, key: DropoutKey | None, site: int, rows: int) -> tuple[float, Array]:
+    """What a kernel needs to draw the bits of `dropout` for itself, with `position_bits` and `keep_from`.
+
+    Returns:
+        the rate, 0 without a key, and the words of each row, uint32 [rows, 2], zeros where nothing is dropped.
+    """
+    if key is None or rate == 0.0:
+        return 0.0, jnp.zeros((rows, 2), jnp.uint32)
+    return rate, jnp.stack(_row_words(key.words, key.site + site, _numbers_of_rows(key.rows, rows)), axis=-1)
+
+
+def _numbers_of_rows(rows: Array | None, count: int) -> Array:
     """The numbers, uint32 [count], of the `count` rows that a model has made of the rows numbered `rows`."""
     if rows is None:
         return lax.iota(jnp.uint32, count)
@@ -254,7 +265,7 @@ def numbers_of_rows(rows: Array | None, count: int) -> Array:
     return (rows[:, None] * jnp.uint32(several) + lax.iota(jnp.uint32, several)).reshape(-1)
 
 
-def row_words(words: Array, site: int, row: Array) -> tuple[Array, Array]:
+def _row_words(words: Array, site: int, row: Array) -> tuple[Array, Array]:
     """The two words, each of row's shape, that the bits of all positions of row number `row` are mixed with."""
     first, second = (_mix(word ^ row) for word in _mix(words ^ jnp.uint32(site)))
     return first, second
