@@ -316,6 +316,11 @@ def near_path(path: str | os.PathLike[str]) -> str:
     return f" (did you mean {' or '.join(found)}?)" if found else ""
 
 
+def no_folder(path: str | os.PathLike[str]) -> str:
+    """The end of a message on a path that is no folder: it is a file, or there is nothing of that name."""
+    return "is a file, not a folder" if Path(path).exists() else f"no such folder{near_path(path)}"
+
+
 def is_remote(path: str | os.PathLike[str]) -> bool:
     """Whether a path is in a bucket, where nothing can be renamed or appended to, but every write is atomic."""
     return "://" in os.fspath(path)

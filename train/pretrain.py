@@ -24,7 +24,7 @@ from train.pretraining.recipe import PretrainConfig
 from train.pretraining.source import DataSource, PreparedData
 from train.pretraining.start import check_same_data, check_vocabulary, with_model_for
 from train.pretraining.sweep import sweep, take_sweep
-from train.pretraining.text import prepare_text, sampled_text
+from train.pretraining.text import is_from_text, prepare_text, sampled_text
 from train.run.directory import RunDirectory
 from train.run.goodput import Goodput
 from train.run.launch import Launch, in_run_directory, parse, record_start, start
@@ -84,7 +84,7 @@ def main(argv: list[str]) -> int:
     launch = start(argv, USAGE, PretrainConfig)
     if launch.dry_run:
         source = open_init(launch.config)
-        if launch.config.data is None and launch.config.text is not None:
+        if is_from_text(launch.config, launch.given):
             with sampled_text(launch.config, launch.given, source, RunDirectory(launch.run)) as data:
                 return dry_run(launch, data, source)
         return dry_run(launch, open_data(launch.config), source)
@@ -114,7 +114,7 @@ def job_of(
     if saves is not run and not on_first_process(saves.facts_to_resume):
         saved = None  # of a start that saved nothing
     source = None if saved else open_init(config)
-    if config.text is not None and config.data is None:
+    if is_from_text(config, launch.given):
         with goodput.phases("prepare"):
             config = dataclasses.replace(config, data=prepare_text(run, config, launch.given, source))
     data = open_data(config)
@@ -139,7 +139,7 @@ def planned(topologies: list[Topology], argv: list[str]) -> int:
         raise UserError("--topology: says for which machine a dry run is meant; say --dry-run, too")
     make_ready(topologies)
     source = open_init(launch.config)
-    if launch.config.data is None and launch.config.text is not None:
+    if is_from_text(launch.config, launch.given):
         with sampled_text(launch.config, launch.given, source, RunDirectory(launch.run)) as data:
             return _print_planned(topologies, launch, data, source)
     return _print_planned(topologies, launch, open_data(launch.config), source)

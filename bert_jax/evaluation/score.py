@@ -12,7 +12,7 @@ from bert_jax.data.tasks.multiple_choice import CHOICE_READERS
 from bert_jax.data.tasks.published import GLUE, PUBLISHED_TABLES, read_agreed, read_diagnostic, read_glue
 from bert_jax.data.tasks.tables import csv_rows, json_of_text, tsv_rows
 from bert_jax.data.tasks.tags import TaggedSentence, read_conll, read_klue_ner, read_naver_ner
-from bert_jax.errors import UserError, quoted
+from bert_jax.errors import UserError, did_you_mean, quoted
 from bert_jax.files import near_path
 
 _ANSWERS = {"squad1": metrics.squad1, "korquad": metrics.korquad}
@@ -57,7 +57,7 @@ def score(
         UserError: a file is not in that format, the two files do not match, or an argument does not fit `kind`.
     """
     if kind not in KINDS:
-        raise UserError(f"{kind!r} is not a task; expected one of {', '.join(KINDS)}")
+        raise UserError(f"{kind!r} is not a task; expected one of {', '.join(KINDS)}{did_you_mean(kind, KINDS)}")
     for path in (gold, predictions, *([no_answer_scores] if no_answer_scores else [])):
         if not path.is_file():
             raise FileNotFoundError(f"{path}: no such file{near_path(path)}")

@@ -4,6 +4,7 @@ They are written in the layout of versions 2 to 5, which version 6 reads too; ol
 """
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +24,11 @@ _FLAGS = {
 POOLINGS = tuple(_FLAGS)
 
 
-def check_pooling(pooling: str) -> None:
-    """Raise a UserError unless `pooling` is one of `POOLINGS`, with or without the suffix `NORMALIZED`."""
-    if pooling.removesuffix(NORMALIZED) not in POOLINGS:
-        known = ", ".join(POOLINGS)
-        raise UserError(f"pooling={pooling!r}: expected one of {known}, or one of them followed by {NORMALIZED!r}")
+def check_pooling(pooling: str, known: Sequence[str] = POOLINGS) -> None:
+    """Raise a UserError unless `pooling` is one of `known`, with or without the suffix `NORMALIZED`."""
+    if pooling.removesuffix(NORMALIZED) not in known:
+        names = ", ".join(known)
+        raise UserError(f"pooling={pooling!r}: expected one of {names}, or one of them followed by {NORMALIZED!r}")
 
 
 def write_modules(folder: Path, pooling: str, width: int, max_length: int) -> None:

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from bert_jax.config import CONFIG_FILES, BertConfig
 from bert_jax.errors import UserError
-from bert_jax.files import check_sum, near_path, read_object
+from bert_jax.files import check_sum, no_folder, read_object
 from bert_jax.formats.hub import fetch
 from bert_jax.formats.hub_files import PARTS, is_hub_id, published_as
 from bert_jax.formats.weights import has_weights
@@ -119,9 +119,7 @@ def open_source(
         raise UserError(f"{source}: bert_jax cannot load from a bucket; copy the run or its export here first")
     path = Path(source).expanduser()
     if not path.is_dir() and (path.exists() or not is_hub_id(source)):
-        raise FileNotFoundError(
-            f"{source}: no such folder{near_path(path)}; expected a run directory, a folder or a hub id"
-        )
+        raise FileNotFoundError(f"{source}: {no_folder(path)}; expected a run directory, a folder or a hub id")
     if path.is_dir() and revision is None:
         return open_folder(path)
     return open_folder(fetch(os.fspath(source), revision=revision, token=token, parts=parts))
@@ -131,7 +129,7 @@ def open_folder(folder: str | os.PathLike[str]) -> Source:
     """As `open_source`, for a folder on this machine."""
     folder = Path(folder)
     if not folder.is_dir():
-        raise FileNotFoundError(f"{folder}: no such folder{near_path(folder)}")
+        raise FileNotFoundError(f"{folder}: {no_folder(folder)}")
     file = next((folder / name for name in CONFIG_FILES if (folder / name).is_file()), None)
     if file is None:
         return Source(folder)

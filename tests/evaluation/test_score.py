@@ -325,7 +325,7 @@ def test_what_is_no_run_and_no_predictions_of_one_is_one_line(tmp_path: Path, ca
         (["rte", str(tmp_path / "dev.tsv")], "dev.tsv: no such file"),
         (["rte", str(write(tmp_path / "d.tsv", "a"))], "d.tsv: found no PREDICTIONS beside it; say GOLD PREDICTIONS"),
         (["rte", str(write(tmp_path / "e.jsonl", ""))], "e.jsonl: is empty"),
-        (["rt", str(unlabelled)], "'rt' is not a task"),
+        (["rt", str(unlabelled)], "hellaswag; did you mean rte?"),
         ([str(run), "--kind", "class"], "--label, --id, --kind and --na-prob-file belong to GOLD PREDICTIONS"),
     ):
         assert main(["score", *words]) == 2

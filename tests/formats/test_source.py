@@ -85,6 +85,10 @@ def test_of_a_fine_tuning_run_the_export_is_taken_unless_a_checkpoint_is_asked_f
 def test_what_says_too_little_is_one_line(places, tmp_path):
     with pytest.raises(FileNotFoundError, match=r"absent: no such folder; expected a run directory, a folder or a"):
         open_source(tmp_path / "absent")
+    (tmp_path / "notes.txt").touch()
+    with pytest.raises(FileNotFoundError, match=r"notes\.txt: is a file, not a folder; expected a run directory"):
+        open_source(tmp_path / "notes.txt")
+    (tmp_path / "notes.txt").unlink()
     with pytest.raises(UserError, match="bert_jax cannot load from a bucket"):
         open_source("gs://bucket/run")
     assert open_source(tmp_path) == Source(tmp_path)

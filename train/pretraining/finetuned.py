@@ -11,11 +11,13 @@ from bert_jax.config import BertConfig
 from bert_jax.data.tasks.encoded import LengthBatches, evaluation_batches
 from bert_jax.data.tasks.published import GLUE, find_split
 from bert_jax.errors import UserError
-from bert_jax.files import near_path
+from bert_jax.files import no_folder
 from bert_jax.model.heads import HEADS
 from bert_jax.runtime.hosts import on_first_process
-from bert_jax.training.optimizer import OptimizerConfig, make_optimizer, make_schedule
+from bert_jax.training.optimizer import make_optimizer
+from bert_jax.training.optimizer_config import OptimizerConfig
 from bert_jax.training.prediction import PlannedBatches, Predictor
+from bert_jax.training.schedules import make_schedule
 from bert_jax.training.sharding import MeshBatches, batch_shardings, make_mesh
 from bert_jax.tree import flatten, unflatten
 from train.finetuning.job import buckets_of
@@ -49,7 +51,7 @@ def read_finetuning(config: PretrainConfig, data: DataSource) -> FinetuneTask | 
     if data.tokenizer is None:
         raise UserError(f"finetune: data={config.data} has no tokenizer; train on text, or leave finetune= out")
     if not Path(folder).is_dir():
-        raise FileNotFoundError(f"{folder}: no such folder{near_path(folder)}")
+        raise FileNotFoundError(f"{folder}: {no_folder(folder)}")
     train, dev = (str(find_split(Path(folder), split)) for split in ("train", GLUE[name].dev[0]))
     settings = FinetuneConfig(
         task=name,

@@ -15,7 +15,7 @@ from bert_jax.data.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import UserError
 from bert_jax.evaluation.linear_probe import fit_probe
 from bert_jax.evaluation.score import glue_scores
-from bert_jax.files import near_path
+from bert_jax.files import no_folder
 from bert_jax.formats.load import Loaded
 from bert_jax.formats.read import Report
 from bert_jax.inference.runtimes.choice import XLA
@@ -46,7 +46,7 @@ def read_probe(config: PretrainConfig, data: DataSource) -> ProbeTask | None:
     if data.tokenizer is None:
         raise UserError(f"probe: data={config.data} has no tokenizer; train on text, or leave probe= out")
     if not Path(folder).is_dir():
-        raise FileNotFoundError(f"{folder}: no such folder{near_path(folder)}")
+        raise FileNotFoundError(f"{folder}: {no_folder(folder)}")
     paths = [find_split(Path(folder), split) for split in ("train", GLUE[name].dev[0])]
     train = list(islice(read_glue(name, paths[0]), config.probe_examples))
     dev = list(read_glue(name, paths[1]))

@@ -28,6 +28,17 @@ from train.run.directory import RunDirectory
 SAMPLE_BYTES = 8 << 20
 
 
+def is_from_text(config: PretrainConfig, given: frozenset[str]) -> bool:
+    """Whether the data of a run is to be prepared from `text=`.
+
+    Raises:
+        UserError: `text` is among the fields given on the command line, and `data` names other data.
+    """
+    if config.data is not None and "text" in given:
+        raise UserError(f"text: data={config.data} names the training data already; leave one of the two out")
+    return config.data is None and config.text is not None
+
+
 def prepare_text(run: RunDirectory, config: PretrainConfig, given: frozenset[str], source: Source | None) -> str:
     """Prepares `text=` inside the run directory and returns the path of the data; a resumed run reuses it.
 

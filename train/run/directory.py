@@ -63,7 +63,10 @@ class RunDirectory:
         return is_remote(self.path)
 
     def acquire(self) -> None:
-        """Creates and locks the directory; raises UserError, naming host and process, if another run holds the lock."""
+        """Creates and locks the directory.
+
+        Raises UserError if it is a file or in one, or if another run, whose host and process are named, holds the lock.
+        """
         if self.is_remote:
             self.path.mkdir(parents=True, exist_ok=True)
             return
@@ -71,6 +74,8 @@ class RunDirectory:
         while not folder.exists():
             self._made.append(folder)
             folder = folder.parent
+        if not folder.is_dir():
+            raise UserError(f"run: {self.path}: {folder} is a file, not a folder; choose another run=")
         self.path.mkdir(parents=True, exist_ok=True)
         refuse_links(Path(self.path))
         lock = self.path / ".lock"

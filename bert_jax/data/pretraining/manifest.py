@@ -38,7 +38,7 @@ import numpy as np
 from bert_jax.data.pretraining.arrays import Slices
 from bert_jax.data.pretraining.shards import MEND, write_array, write_file
 from bert_jax.errors import UserError, quoted
-from bert_jax.files import checksum_of, json_text, near_path, parse_json, read_json
+from bert_jax.files import checksum_of, json_text, no_folder, parse_json, read_json
 
 MANIFEST, SOURCES = "manifest.json", "sources.json"
 VERSION = 2
@@ -154,15 +154,15 @@ def write_list(directory: Path, name: str, entries: Sequence[Mapping[str, Any]])
 def read_manifest(directory: Path | str) -> dict[str, Any]:
     """Read DIR/manifest.json.
 
-    Raises UserError if it is missing (with the reason: no such folder, preparation did not finish), is not JSON, lacks
-    a field, has an unknown version or another checksum than its own, or names files that are not in DIR.
+    Raises UserError if it is missing (with the reason: no such folder, a file, preparation did not finish), is not
+    JSON, lacks a field, has an unknown version or another checksum than its own, or names files that are not in DIR.
     """
     path = Path(directory) / MANIFEST
     try:
         manifest = read_json(path, "prepare the data again")
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         raise UserError(_why_no_manifest(Path(directory))) from None
-    except (NotADirectoryError, PermissionError) as error:
+    except PermissionError as error:
         raise UserError(f"{path}: {error.strerror}") from None
     version = manifest.get("version") if isinstance(manifest, dict) else None
     if version != VERSION:
@@ -231,7 +231,7 @@ def manifest_checksum(manifest: Mapping[str, Any]) -> str:
 
 def _why_no_manifest(directory: Path) -> str:
     if not directory.is_dir():
-        return f"{directory}: no such folder{near_path(directory)}"
+        return f"{directory}: {no_folder(directory)}"
     if any((directory / split).is_dir() for split in SPLITS):
         return f"{directory}: its preparation did not finish; run the same train.prepare command again to resume it"
     return f"{directory}: has no {MANIFEST}; a folder made by python -m train.prepare has one"

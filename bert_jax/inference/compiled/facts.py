@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from bert_jax.errors import UserError, quoted
-from bert_jax.files import file_digest, near_path, read_json
+from bert_jax.files import file_digest, no_folder, read_json
 
 SCHEMA = 1
 FACTS, PROGRAMS, WEIGHTS, CARD = "compiled.json", "programs.zip", "weights.safetensors", "README.md"
@@ -113,7 +113,7 @@ def read_facts(directory: str | os.PathLike[str]) -> Facts:
         what = (
             "has no compiled.json; expected a folder of export-compiled"
             if path.parent.is_dir()
-            else "no such folder" + near_path(path.parent)
+            else no_folder(path.parent)
         )
         raise UserError(f"{directory}: {what}")
     fields = read_json(path, "it is damaged; export again")

@@ -15,7 +15,7 @@ from bert_jax.formats.load import Loaded
 from bert_jax.formats.onnx.encoder import first, pool
 from bert_jax.formats.onnx.graph import FLOAT, Graph
 from bert_jax.formats.onnx.model import ROWS
-from bert_jax.formats.sentence_transformers import NORMALIZED, check_pooling, max_length_of, pooling_of
+from bert_jax.formats.sentence_transformers import NORMALIZED, POOLINGS, check_pooling, max_length_of, pooling_of
 from bert_jax.formats.source import Source, open_source
 from bert_jax.inference.tasks.task_model import EncodedItems, Running, TaskModel, model_inputs
 from bert_jax.inference.tasks.task_source import check_count, check_text, items_of
@@ -63,8 +63,7 @@ class TextEmbedding(TaskModel):
         folder = _folder_of(found)
         self.pooling = pooling or (pooling_of(folder) if folder else None) or DEFAULT_POOLING
         kind = self.pooling.removesuffix(NORMALIZED)
-        if kind != POOLED:
-            check_pooling(self.pooling)
+        check_pooling(self.pooling, (*POOLINGS, POOLED))
         if packing and kind not in _PACKABLE:
             raise UserError(f"packing: pooling is {self.pooling!r}; expected one of {', '.join(_PACKABLE)}")
         if max_length is None and folder is not None:

@@ -140,6 +140,8 @@ def test_a_missing_or_foreign_manifest_is_explained(prepared, tmp_path_factory):
         read_manifest(other)
     with pytest.raises(UserError, match="no such folder"):
         read_manifest(other / "not-there")
+    with pytest.raises(UserError, match=r"manifest\.json: is a file, not a folder"):
+        read_manifest(prepared / "manifest.json")
     manifest = prepared / "manifest.json"
     manifest.write_text('{"version": 99}')
     with pytest.raises(UserError, match=f"version 99 where {VERSION} was expected; remove the folder and prepare"):

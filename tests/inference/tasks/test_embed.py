@@ -117,7 +117,7 @@ def test_a_text_without_a_vector_is_reported_and_the_others_get_theirs(folder):
     np.testing.assert_allclose([found[0], found[4]], embed(["hello", "world"]), atol=1e-6)
     assert str(found[3]) == "line 4 could not be read"
     assert "text 3: expected a string, found 7" in str(found[2])
-    with pytest.raises(UserError, match="expected one of"):
+    with pytest.raises(UserError, match="expected one of cls, mean, max, mean_sqrt_len_tokens, pooled, or one of them"):
         TextEmbedding(folder, pooling="sum")
     with pytest.raises(UserError, match="packing: pooling is 'max'"):
         TextEmbedding(folder, pooling="max", packing=True)

@@ -390,10 +390,10 @@ def records_so_far(run: Path) -> list[str]:
 
 
 @pytest.mark.slow
-def test_the_doctor_reads_a_run_and_has_no_alarm(straight: Path, capsys):
+def test_the_doctor_reads_a_run_and_has_no_alarm(straight: Path, data: str, capsys):
     evidence = Evidence(str(straight))
     assert evidence.step == records(straight, "train")[-1]["step"] > 0
-    assert evidence.warm_up > 0 and evidence.data_path is not None
+    assert evidence.warm_up > 0 and evidence.data_paths == [Path(data)]
     assert all(row["mlm_loss"] > 0 and row["grad_norm"] > 0 for row in evidence.train)
     assert doctor.main([str(straight), "--json"]) == EXIT_DONE
     assert json.loads(capsys.readouterr().out)["findings"] == []
@@ -453,6 +453,8 @@ def test_the_result_of_a_run_is_printed_as_json(tmp_path: Path):
     [
         ([], "data: not given"),
         (["data=/nowhere"], "/nowhere"),
+        (["data=DATA", "text=notes.txt"], "text: data=DATA names the training data already; leave one of the two out"),
+        (["data=DATA", "run=DATA/manifest.json/a"], "manifest.json is a file, not a folder; choose another run="),
         (["phases=((40, 8, 3),)", "data=DATA"], "--max-seq-length"),
         (["model.vocab_size=50", "data=DATA"], "model.vocab_size: 50"),
         (["mesh.tensor=3", "data=DATA"], "3"),
@@ -462,7 +464,7 @@ def test_a_mistake_is_one_line_and_exit_code_2(recipe: str, data: str, tmp_path:
     words = [word.replace("DATA", data) for word in words]
     with pytest.raises(UserError) as error:
         pretrain.main([recipe, f"run={tmp_path / 'runs' / 'a'}", *words])
-    assert says in str(error.value)
+    assert says.replace("DATA", data) in str(error.value)
     assert "\n" not in str(error.value)
     assert not list(tmp_path.iterdir())
 

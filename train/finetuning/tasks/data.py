@@ -12,7 +12,7 @@ import numpy as np
 from bert_jax.data.tasks.encoded import Encoded
 from bert_jax.data.tasks.labelled_text import split
 from bert_jax.errors import UserError
-from bert_jax.files import near_path
+from bert_jax.files import near_path, no_folder
 from bert_jax.training.objectives import Objective
 from train.finetuning.recipe import FinetuneConfig
 
@@ -139,7 +139,7 @@ def find_file(folder: str, names: Iterable[str]) -> Path | None:
         UserError: there is no such folder.
     """
     if not Path(folder).is_dir():
-        raise UserError(f"data: {folder} is not a folder")
+        raise UserError(f"data: {folder}: {no_folder(folder)}")
     for name in names:
         for suffix in SUFFIXES:
             for packed in ("", ".gz", ".zst"):
