@@ -2,11 +2,12 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 from rich.console import Console
 
 from bert_jax.cli.program import in_own_words
+from bert_jax.data.pretraining.manifest import MANIFEST
 from bert_jax.errors import UserError
 from train.diagnosis.data_rules import find_in_data
 from train.diagnosis.evidence import DataEvidence, Evidence, Finding
@@ -24,6 +25,7 @@ docs/pretraining.md lists the rules with their thresholds.
 Exit codes: 0 nothing found; 4 something found; 2 a mistake in the input; 1 a bug.
 """
 EXIT_FOUND = 4
+_LEFT_OUT = ("only the metrics were checked", "it was not checked")  # of one directory, of one among several
 
 
 def examine(run: Evidence) -> tuple[list[Finding], list[str]]:
@@ -33,15 +35,20 @@ def examine(run: Evidence) -> tuple[list[Finding], list[str]]:
         notes.append("not a pretraining run: only non-finite steps were looked for")
     elif run.config.get("data") == "random":
         notes.append("data=random: there is nothing to learn")
-    elif run.data_path is None:
-        named = run.config.get("data") or run.path / "data"
-        notes.append(f"its data {named} is not here: only the metrics were checked")
     else:
-        data = DataEvidence(run.data_path)
-        found += find_in_data(data, run.config.get("masking"), run.config["phases"])
-        unigram = data.train.get("unigram_entropy")
-        if not data.report:
-            notes.append(f"{data.path} has no report: its text was not checked")
+        for path in run.data_paths:
+            if not (path / MANIFEST).exists():
+                notes.append(f"its data {path} is not here: {_LEFT_OUT[len(run.data_paths) > 1]}")
+                continue
+            data = DataEvidence(path)
+            here = find_in_data(data, run.config.get("masking"), run.config["phases"])
+            if len(run.data_paths) > 1:
+                here = [replace(finding, seen=f"{path}: {finding.seen}") for finding in here]
+            else:
+                unigram = data.train.get("unigram_entropy")
+            found += here
+            if not data.report:
+                notes.append(f"{data.path} has no report: its text was not checked")
     if not run.train:
         notes.append("no training metrics yet")
     elif run.is_pretraining and run.step < run.warm_up + STEPS_AFTER_WARM_UP:

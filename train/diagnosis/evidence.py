@@ -9,10 +9,11 @@ import numpy as np
 
 from bert_jax.data.pretraining.arrays import load_array
 from bert_jax.data.pretraining.manifest import MANIFEST, read_manifest, shard_folder
+from bert_jax.data.pretraining.mixture import directories_in
 from bert_jax.data.pretraining.shards import Shard, open_shard
 from bert_jax.data.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import UserError
-from bert_jax.files import is_remote
+from bert_jax.files import is_remote, no_folder
 from bert_jax.formats.training_record import read_metrics, read_run_config
 
 WINDOW = 50  # steps to average the loss over
@@ -96,7 +97,9 @@ class Evidence:
             raise UserError(f"{directory}: is on a bucket; copy the run without its checkpoints to a local disk")
         self.path = path = Path(directory)
         if not (path / "config.json").exists():
-            what = "has no config.json" if path.is_dir() else "no such folder"
+            if members := sorted(path.glob("members/*/config.json")):
+                raise UserError(f"{path}: is a sweep; name one of its runs, such as {members[0].parent}")
+            what = "has no config.json" if path.is_dir() else no_folder(path)
             raise UserError(f"{path}: {what}; expected the directory of a run, such as runs/demo")
         self.config = read_run_config(path / "config.json", needs=("optimizer", "model"))
         metrics = path / "metrics.jsonl"
@@ -111,10 +114,10 @@ class Evidence:
         return max((row["step"] for row in (*self.train, *self.evaluations)), default=0)
 
     @cached_property
-    def data_path(self) -> Path | None:
-        named = self.config.get("data")
-        places = [self.path / "data"] + ([Path(named)] if named else [])
-        return next((place for place in places if (place / MANIFEST).exists()), None)
+    def data_paths(self) -> list[Path]:
+        """The directories that it trains on, here or not: its own `data/`, or those that `data=` names."""
+        own, named = self.path / "data", self.config.get("data")
+        return [own] if not named or (own / MANIFEST).exists() else [Path(name) for name in directories_in(named)]
 
     @property
     def warm_up(self) -> int:

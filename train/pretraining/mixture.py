@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from bert_jax.data.pretraining.mixture import MixedBatches, Pattern
+from bert_jax.data.pretraining.mixture import MixedBatches, Pattern, directories_in
 from bert_jax.errors import UserError
-from train.pretraining.recipe import Phase, PretrainConfig, directories_in
+from train.pretraining.recipe import Phase, PretrainConfig
 from train.pretraining.source import DataSource, PreparedData, RandomData
 
 

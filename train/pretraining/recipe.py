@@ -7,24 +7,22 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from bert_jax.config import BertConfig
-from bert_jax.data.pretraining.manifest import MANIFEST
 from bert_jax.data.pretraining.masking import MaskingConfig, checked_corruption
+from bert_jax.data.pretraining.mixture import directories_in
 from bert_jax.data.tasks.published import GLUE
 from bert_jax.errors import UserError
 from bert_jax.model.start import StartConfig, check_start
 from bert_jax.shown import ShownConfig
 from bert_jax.training.distillation import DistillationConfig
-from bert_jax.training.optimizer import OptimizerConfig
+from bert_jax.training.optimizer_config import OptimizerConfig
 from bert_jax.training.sharding import MeshConfig
 from train.run.config import as_given
 from train.run.watchdog import Budgets
 
 _UNITS = {"s": 1, "m": 60, "h": 3600}
-_WEIGHTED = re.compile(r"(.+):(\d+\.?\d*|\.\d+)")
 
 
 class Phase(NamedTuple):
@@ -437,30 +435,6 @@ def settings_told(phase: Phase) -> str:
     told += [] if phase.corruption is None else ["/".join(f"{100 * share:g}" for share in phase.corruption)]
     told += [] if phase.rate == 1 else [f"rate x {phase.rate:g}"]
     return "".join(f", {one}" for one in told)
-
-
-def directories_in(text: str) -> dict[str, float | None]:
-    """The directories that `data=` names, and their weights: "A:0.7,B:0.3" or "A,B", which has none.
-
-    A text that is itself the path of a prepared directory names that one, whatever characters it has.
-
-    Raises:
-        UserError: some have weights and others none, or one is named twice or is empty.
-    """
-    if (Path(text) / MANIFEST).is_file():
-        return {text: None}
-    found: dict[str, float | None] = {}
-    for item in text.split(","):
-        match = _WEIGHTED.fullmatch(item.strip())
-        name, weight = (match[1], float(match[2])) if match else (item.strip(), None)
-        if not name or name in found:
-            what = "names a directory twice" if name else "has a comma without a directory"
-            raise UserError(f"data: {text} {what}; expected A,B or A:0.7,B:0.3")
-        found[name] = weight
-    without = [name for name, weight in found.items() if weight is None]
-    if 0 < len(without) < len(found):
-        raise UserError(f"data: {without[0]} has no weight, and others have; expected A:0.7,B:0.3 or A,B")
-    return found
 
 
 _TOLERANCE = 0.03

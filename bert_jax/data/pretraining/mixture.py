@@ -9,15 +9,43 @@ Row by row, a directory's rows in the mixture are those that `Batches` of it alo
 same masks: it has its own epochs, and none of its examples comes again before all have come.
 """
 
+import re
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import numpy as np
 
 from bert_jax.data.pretraining.batches import Batches, rows_of
 from bert_jax.data.pretraining.lookahead import Lookahead
+from bert_jax.data.pretraining.manifest import MANIFEST
 from bert_jax.errors import UserError
 
 PERIOD = 1 << 16
+_WEIGHTED = re.compile(r"(.+):(\d+\.?\d*|\.\d+)")
+
+
+def directories_in(text: str) -> dict[str, float | None]:
+    """The directories that `data=` names, and their weights: "A:0.7,B:0.3" or "A,B", which has none.
+
+    A text that is itself the path of a prepared directory names that one, whatever characters it has.
+
+    Raises:
+        UserError: some have weights and others none, or one is named twice or is empty.
+    """
+    if (Path(text) / MANIFEST).is_file():
+        return {text: None}
+    found: dict[str, float | None] = {}
+    for item in text.split(","):
+        match = _WEIGHTED.fullmatch(item.strip())
+        name, weight = (match[1], float(match[2])) if match else (item.strip(), None)
+        if not name or name in found:
+            what = "names a directory twice" if name else "has a comma without a directory"
+            raise UserError(f"data: {text} {what}; expected A,B or A:0.7,B:0.3")
+        found[name] = weight
+    without = [name for name, weight in found.items() if weight is None]
+    if 0 < len(without) < len(found):
+        raise UserError(f"data: {without[0]} has no weight, and others have; expected A:0.7,B:0.3 or A,B")
+    return found
 
 
 class Pattern:

@@ -127,6 +127,15 @@ def test_a_corpus_without_documents_is_named(folder, documents, tmp_path, capsys
     assert list(diagnosis(run_on(tmp_path, data), capsys)) == ["one document"]
 
 
+def test_of_several_directories_each_is_checked_and_named(folder, documents, tmp_path, capsys):
+    one = make(tmp_path / "one", ["\n".join(documents[:9])], "--vocab", str(folder / "uncased"), "--objective", "none")
+    mixture = f"{folder / 'uncased'}:0.7,{one}:0.2,{tmp_path / 'gone'}:0.1"
+    assert doctor.main([str(run_on(tmp_path, Path(mixture)))]) == doctor.EXIT_FOUND
+    told = capsys.readouterr().out
+    assert f"one document: {one}: the train split is one document" in told and told.count("->") == 1
+    assert f"note: its data {tmp_path / 'gone'} is not here: it was not checked" in told
+
+
 def test_one_document_among_few_is_named(folder, documents, tmp_path, capsys):
     data = make(tmp_path / "most", ["\n".join(documents[5:]), *documents[:5]], "--vocab", str(folder / "uncased"))
     (found,) = diagnosis(run_on(tmp_path, data), capsys).values()
@@ -262,12 +271,18 @@ def test_the_guide_has_the_thresholds():
     ("words", "says"),
     [
         (["nowhere"], "nowhere: no such folder; expected the directory of a run"),
+        (["notes.txt"], "notes.txt: is a file, not a folder; expected the directory of a run"),
         (["."], "has no config.json"),
+        (["sweep"], "sweep: is a sweep; name one of its runs, such as sweep/members/seed=0"),
         (["a", "b"], "b: expected RUN"),
         (["gs://bucket/run"], "is on a bucket"),
     ],
 )
 def test_what_is_not_a_run_is_one_line(words, says, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "notes.txt").write_text("a text")
+    for seed in (1, 0):
+        (tmp_path / "sweep" / "members" / f"seed={seed}").mkdir(parents=True)
+        (tmp_path / "sweep" / "members" / f"seed={seed}" / "config.json").write_text("{}")
     with pytest.raises(UserError, match=re.escape(says)):
         doctor.main(words)

@@ -11,6 +11,7 @@ import pytest
 
 from bert_jax.config import BertConfig
 from bert_jax.data.pretraining.masking import MaskingConfig
+from bert_jax.data.pretraining.mixture import directories_in
 from bert_jax.errors import UserError
 from bert_jax.training.optimizer import OptimizerConfig
 from tests.train.pretraining.conftest import WORDS
@@ -18,7 +19,7 @@ from train import pretrain
 from train.prepare import main as prepare
 from train.pretraining.first_rows import rows_used_of_each
 from train.pretraining.mixture import MixedData, mixed_scores, open_data
-from train.pretraining.recipe import Phase, PretrainConfig, directories_in
+from train.pretraining.recipe import Phase, PretrainConfig
 from train.pretraining.source import PreparedData
 from train.pretraining.start import check_same_data
 from train.run.config import to_json

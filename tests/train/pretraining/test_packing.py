@@ -12,6 +12,7 @@ import pytest
 
 from bert_jax.config import BertConfig
 from bert_jax.data.pretraining.manifest import read_manifest, write_manifest
+from bert_jax.data.pretraining.mixture import directories_in
 from bert_jax.errors import UserError
 from bert_jax.training.optimizer import OptimizerConfig
 from tests.unpacking import as_rows, unpacked
@@ -20,7 +21,7 @@ from train.planning.machines import read_topology
 from train.planning.planner import steps_on
 from train.pretraining import job as pretraining
 from train.pretraining.first_rows import rows_used_of_each, with_first_rows
-from train.pretraining.mixture import MixedData, directories_in
+from train.pretraining.mixture import MixedData
 from train.pretraining.packing import continued_config, packing_told, with_packing
 from train.pretraining.recipe import Phase, PretrainConfig, packed_rows
 from train.pretraining.source import PreparedData, RandomData
