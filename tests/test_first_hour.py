@@ -128,6 +128,8 @@ def test_the_commands_of_the_korean_pages_are_ones_that_the_programs_take(guide:
             make_parser(words[2]).parse_args(words[2:])
         elif command == "python" and words[1] == "train.prepare":
             parser().parse_args(words[2:])
+        elif command == "python" and words[1] == "train.doctor":
+            assert re.fullmatch(r"runs/\w+", *words[2:])
         elif command == "python":
             recipe = {"train.pretrain": PretrainConfig, "train.finetune": FinetuneConfig}[words[1]]
             assert isinstance(parse([str(ROOT / words[2]), *words[3:]], "", recipe).config, recipe)
