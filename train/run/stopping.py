@@ -64,6 +64,7 @@ def set_up_logging() -> None:
     # force: an imported library may have set up logging already.
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(message)s", force=True)
     logging.getLogger("absl").setLevel(logging.WARNING)  # Orbax logs its progress through it
+    logging.getLogger("gcsfs").setLevel(logging.CRITICAL)  # it logs the tracebacks of what it raises
 
 
 def exit_code(main: Callable[[list[str]], int], argv: list[str], called: str | None = None) -> int:

@@ -131,7 +131,8 @@ class BucketDirectory(PreparedDirectory):
             cache: None: the one that the environment sets.
 
         Raises:
-            UserError: there is no such data, its manifest is damaged, or the package for such addresses is missing.
+            UserError: there is no such data, the bucket cannot be reached, its manifest is damaged, or the package for
+                such addresses is missing.
         """
         check_reachable(address)
         import fsspec  # imported here because only data in a bucket needs it
@@ -151,6 +152,8 @@ class BucketDirectory(PreparedDirectory):
             content = self.fetch(MANIFEST)
         except FileNotFoundError:
             raise UserError(f"{self.name}: has no {MANIFEST}, so it is not prepared data") from None
+        except OSError as error:
+            raise UserError(f"{self.name}: cannot be reached ({error})") from None
         self.path = self.cache.root / hashlib.sha256(content).hexdigest()[:16]
         with self._writing():
             self.path.mkdir(parents=True, exist_ok=True)

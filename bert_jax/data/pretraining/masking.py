@@ -63,15 +63,18 @@ class MaskingConfig(ShownConfig):
     def __post_init__(self) -> None:
         object.__setattr__(self, "corruption", checked_corruption(self.corruption, "masking.corruption"))
         if self.strategy not in get_args(Strategy):
-            raise UserError(f"masking strategy is {self.strategy!r}; known: {', '.join(get_args(Strategy))}")
+            known = ", ".join(get_args(Strategy))
+            raise UserError(f"masking.strategy: found {self.strategy!r}; expected one of {known}")
         if not 0 < self.probability < 1:
-            raise UserError(f"masking probability is {self.probability}; it must lie between 0 and 1")
+            raise UserError(
+                f"masking.probability: found {self.probability}; expected a share above 0 and below 1, such as 0.15"
+            )
         if self.max_predictions is not None and self.max_predictions < 1:
-            raise UserError(f"max_predictions is {self.max_predictions}; it must be at least 1")
+            raise UserError(f"masking.max_predictions: found {self.max_predictions}; expected at least 1, or none")
         if self.ngram < 1:
-            raise UserError(f"masking ngram is {self.ngram}; it must be at least 1")
+            raise UserError(f"masking.ngram: found {self.ngram}; expected at least 1")
         if self.strategy != "count" and (self.whole_word or self.ngram > 1):
-            raise UserError(f"masking of whole words and n-grams needs strategy 'count', not {self.strategy!r}")
+            raise UserError(f"masking.strategy: found {self.strategy!r}; expected count with whole words or n-grams")
 
     @classmethod
     def as_prepared(cls, settings: Mapping[str, Any]) -> "MaskingConfig":

@@ -239,6 +239,15 @@ def test_an_address_of_s3_needs_its_own_package(kinds, upload, cache, monkeypatc
     assert read(upload(kinds["nsp"]).replace("memory:/", "s3:/")) == read(kinds["nsp"])
 
 
+def test_a_bucket_that_cannot_be_reached_is_one_line(cache, monkeypatch):
+    def fail(*_, **__):
+        raise ConnectionError("Name or service not known")
+
+    monkeypatch.setattr(MemoryFileSystem, "cat_file", fail)
+    with pytest.raises(UserError, match=r"memory://data: cannot be reached \(Name or service not known\)"):
+        BucketDirectory("memory://data")
+
+
 def test_a_bound_that_is_no_number_is_refused(cache, monkeypatch):
     for wrong in ("much", "-1", "0", "nan"):
         monkeypatch.setenv("BERT_JAX_DATA_CACHE_GB", wrong)
