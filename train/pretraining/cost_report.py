@@ -113,7 +113,8 @@ def _phase_table(phase: dict[str, Any]) -> Table:
     table.add_row("tokens per step", f"{phase['tokens_per_step']:,}")
     if phase["rows"] != phase["batch"]:
         table.add_row("examples per step, on average", f"{phase['batch']:,} in {phase['rows']:,} rows")
-    table.add_row("rows of a device at a time", f"{phase['device_rows']:,}, in {phase['parts']:,} parts")
+    parts = f"{phase['parts']:,} part" + "s" * (phase["parts"] > 1)
+    table.add_row("rows of a device at a time", f"{phase['device_rows']:,}, in {parts}")
     table.add_row("matrix products per step", f"{phase['flops_per_step'] / 1e12:,.3f} TFLOP")
     if phase["device_bytes_temporaries"] is not None:
         table.add_row("memory per device: state and batch", size(phase["device_bytes_state_and_batch"]))
