@@ -41,9 +41,11 @@ def report(topology: Topology, shape: str) -> None:
         return jax.ShapeDtypeStruct(sizes, dtype, sharding=SingleDeviceSharding(device))
 
     def both(q, k, v, ids, words, cotangent):
-        def forward(*qkv):
+        def forward(q, k, v):
             rate, words_B2 = drawn_by_kernel(0.1, DropoutKey(words), 0, rows)
-            return attend(*qkv, ids, ids, words_B2, rate=rate, dtype="bfloat16", out_dtype="bfloat16", interpret=False)
+            return attend(
+                q, k, v, ids, ids, words_B2, rate=rate, dtype="bfloat16", out_dtype="bfloat16", interpret=False
+            )
 
         context, backward = jax.vjp(forward, q, k, v)
         return context, backward(cotangent)

@@ -234,7 +234,11 @@ class RunDirectory:
             return {}
 
     def settle_config(self, config: Any, allow_change: tuple[str, ...]) -> None:
-        """Writes config.json; raises UserError if it differs from the saved one in a field not in `allow_change`."""
+        """Writes config.json.
+
+        Raises UserError if it differs from the saved one in a field not in `allow_change`, or in the shapes of a model
+        that has a checkpoint.
+        """
         new = _as_saved(config)
         old = old_file = self.saved_config()
         if old is not None:
@@ -244,11 +248,16 @@ class RunDirectory:
             old = _over(_as_saved(type(config)()), old)
             free = {*_FREE, "checksum"}
             changed = [name for name in differing_fields(old, new) if free.isdisjoint({name, name.partition(".")[0]})]
+            saved = self.checkpoints.exists() and any(self.checkpoints.iterdir())
+            if saved and (shapes := [name for name in changed if name in _OF_SHAPES]):
+                raise UserError(
+                    f"{self.config}: the checkpoints of this run hold another model ({_changes(old, new, shapes)}); "
+                    "choose another run="
+                )
             refused = [name for name in changed if not any(name == a or name.startswith(f"{a}.") for a in allow_change)]
             if refused:
-                changes = "; ".join(f"{name}: {_at(old, name)!r} became {_at(new, name)!r}" for name in refused)
                 raise UserError(
-                    f"{self.config}: this run was started with another config ({changes}); "
+                    f"{self.config}: this run was started with another config ({_changes(old, new, refused)}); "
                     f"say allow_change={','.join(refused)} to continue with the new one, or choose another run="
                 )
         new |= {"checksum": checksum_of(new)}
@@ -281,6 +290,21 @@ _FREE = (
     "probe", "probe_every", "probe_examples",
     "finetune", "finetune_every", "finetune_examples", "finetune_epochs", "finetune_rate",
 )  # fmt: skip
+
+
+# Fields that decide which parameters there are, and their shapes: no checkpoint fits once they have changed.
+_OF_SHAPES = {
+    f"model.{name}"
+    for name in (
+        "model_type", "vocab_size", "hidden_size", "embedding_size", "num_hidden_layers", "num_hidden_groups",
+        "inner_group_num", "intermediate_size", "max_position_embeddings", "type_vocab_size", "position_embedding_type",
+        "add_cross_attention", "tie_word_embeddings", "pruned_heads", "head_size",
+    )
+}  # fmt: skip
+
+
+def _changes(old: dict, new: dict, names: list[str]) -> str:
+    return "; ".join(f"{name}: {_at(old, name)!r} became {_at(new, name)!r}" for name in names)
 
 
 def _as_saved(config: Any) -> dict[str, Any]:

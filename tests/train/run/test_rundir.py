@@ -72,6 +72,19 @@ def test_another_config_is_refused_unless_the_fields_are_named(tmp_path: Path):
     assert run.saved_config()["seed"] == 7
 
 
+def test_a_model_that_no_checkpoint_fits_is_refused_whatever_is_allowed(tmp_path: Path):
+    run = RunDirectory(str(tmp_path))
+    first, wider = PretrainConfig(), override(PretrainConfig(), {"model.hidden_size": "24", "seed": "7"})
+    run.settle_config(wider, ())
+    run.settle_config(first, ("model", "seed"))  # nothing is saved yet
+    (run.checkpoints / "3").mkdir(parents=True)
+    with pytest.raises(
+        UserError, match=r"hold another model \(model\.hidden_size: 768 became 24\); choose another run="
+    ):
+        run.settle_config(wider, ("model", "seed"))
+    assert (run.saved_config() or {})["model"]["hidden_size"] == 768
+
+
 def test_a_run_may_go_on_where_attention_is_computed_otherwise(tmp_path: Path):
     run = RunDirectory(str(tmp_path))
     run.settle_config(override(PretrainConfig(), {"model.attention": "kernel"}), ())
