@@ -321,6 +321,11 @@ def no_folder(path: str | os.PathLike[str]) -> str:
     return "is a file, not a folder" if Path(path).exists() else f"no such folder{near_path(path)}"
 
 
+def no_file(path: str | os.PathLike[str]) -> str:
+    """The end of a message on a path that is no file: it is a folder, or there is nothing of that name."""
+    return "is a folder, not a file" if Path(path).is_dir() else f"no such file{near_path(path)}"
+
+
 def is_remote(path: str | os.PathLike[str]) -> bool:
     """Whether a path is in a bucket, where nothing can be renamed or appended to, but every write is atomic."""
     return "://" in os.fspath(path)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from bert_jax.data.text.lines import read_what_is_text, what_is_text
 from bert_jax.errors import UserError
-from bert_jax.files import near_path
+from bert_jax.files import near_path, no_file
 
 _SUFFIX = re.compile(r"\w\.[A-Za-z][A-Za-z0-9]{0,6}$")
 
@@ -85,7 +85,7 @@ def file_of(name: str) -> Path:
     """
     path = Path(name)
     if not path.is_file():
-        raise FileNotFoundError(f"{name}: no such file{near_path(name)}")
+        raise FileNotFoundError(f"{name}: {no_file(name)}")
     return path
 
 

@@ -10,7 +10,7 @@ from bert_jax.data.tasks.multiple_choice import CHOICE_READERS
 from bert_jax.data.tasks.published import GLUE
 from bert_jax.errors import UserError, did_you_mean, quoted
 from bert_jax.evaluation.score import KINDS, TAGS, Scores, diagnostic_scores, glue_scores, table_scores
-from bert_jax.files import check_reachable, is_remote, near_path, read_json_lines, read_summed
+from bert_jax.files import check_reachable, is_remote, no_file, read_json_lines, read_summed
 
 
 def score_run(run: "str | os.PathLike[str]") -> dict[str, Scores]:
@@ -56,7 +56,7 @@ def score_file(task: str, path: Path) -> Scores:
     if task not in KINDS:
         raise UserError(f"{task!r} is not a task; expected one of {', '.join(KINDS)}{did_you_mean(task, KINDS)}")
     if not path.is_file():
-        raise FileNotFoundError(f"{path}: no such file{near_path(path)}")
+        raise FileNotFoundError(f"{path}: {no_file(path)}")
     if path.suffix != ".jsonl":
         raise UserError(f"{path}: found no PREDICTIONS beside it; say GOLD PREDICTIONS, or SPLIT.jsonl of a run alone")
     return score_rows(task, read_json_lines(path), str(path))

@@ -13,7 +13,7 @@ from bert_jax.data.tasks.published import GLUE, PUBLISHED_TABLES, read_agreed, r
 from bert_jax.data.tasks.tables import csv_rows, json_of_text, tsv_rows
 from bert_jax.data.tasks.tags import TaggedSentence, read_conll, read_klue_ner, read_naver_ner
 from bert_jax.errors import UserError, did_you_mean, quoted
-from bert_jax.files import near_path
+from bert_jax.files import no_file
 
 _ANSWERS = {"squad1": metrics.squad1, "korquad": metrics.korquad}
 TAGS = {
@@ -60,7 +60,7 @@ def score(
         raise UserError(f"{kind!r} is not a task; expected one of {', '.join(KINDS)}{did_you_mean(kind, KINDS)}")
     for path in (gold, predictions, *([no_answer_scores] if no_answer_scores else [])):
         if not path.is_file():
-            raise FileNotFoundError(f"{path}: no such file{near_path(path)}")
+            raise FileNotFoundError(f"{path}: {no_file(path)}")
     if no_answer_scores is not None and kind != "squad2":
         raise UserError(f"no-answer scores are for squad2 only; the task is {kind}")
     if columns is not None and kind != "classify":

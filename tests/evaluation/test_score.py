@@ -258,6 +258,8 @@ def test_what_does_not_fit_is_one_line(tmp_path, capsys):
     assert error.count("\n") == 1 and "RTE.tsv: has no prediction for id 2 (2 predictions for 3" in error
     with pytest.raises(UserError, match="the prediction is '1'; expected one of entailment, not_entailment"):
         score("rte", *glue(tmp_path, "RTE", ["entailment"], ["1"]))
+    with pytest.raises(FileNotFoundError, match="is a folder, not a file"):
+        score("rte", tmp_path, predictions)
     with pytest.raises(UserError, match="'glue' is not a task; expected one of squad1"):
         score("glue", gold, predictions)
     with pytest.raises(FileNotFoundError, match="nowhere: no such file"):

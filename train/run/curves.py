@@ -41,6 +41,7 @@ def curves_of(records: list[dict]) -> "Figure":
     _line(norm, train, "grad_norm", "", color="tab:red")
     norm.set_title("gradient norm before clipping")
     norm.set_yscale("log")
+    _label_in_plain_numbers(norm.yaxis)
     for axes in (loss, score, rate, norm):
         axes.set_xlabel("step")
         axes.grid(alpha=0.3)
@@ -49,6 +50,18 @@ def curves_of(records: list[dict]) -> "Figure":
         if axes.get_legend_handles_labels()[0]:
             axes.legend(fontsize="small", loc=place, ncols=2)
     return figure
+
+
+def _label_in_plain_numbers(axis) -> None:
+    """A logarithmic axis has 2 and 3 where it spans less than a decade and a half, and not 2 x 10^0."""
+    from matplotlib.ticker import LogFormatter
+
+    class Plain(LogFormatter):
+        def __call__(self, x, pos=None):
+            return f"{x:g}" if super().__call__(x, pos) else ""
+
+    axis.set_major_formatter("{x:g}")
+    axis.set_minor_formatter(Plain(minor_thresholds=(1.5, 0.5)))
 
 
 def _draw_pretraining(loss, accuracy, train: list[dict], evaluations: list[dict]) -> None:

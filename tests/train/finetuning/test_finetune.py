@@ -344,6 +344,7 @@ def _mistake(capsys, place: Path, *words: str) -> str:
             "reinit_layers: found 2; this bert has 1",
         ),
         (["init={}/model", "data={}/model", "task=rte"], "model has no train.tsv"),
+        (["init={}/model", "train={}/model", "dev=0.1"], "train: {}/model: is a folder, not a file"),
         (["init={}/model", "data={}/train.csv"], "data: {}/train.csv: is a file, not a folder"),
         (["init={}/gpt2", "train={}/train.csv", "dev=0.1"], "gpt2/config.json: model_type='gpt2' is not supported"),
         (["init={}/bare", "train={}/train.csv", "dev=0.1"], "bare: contains no weights"),

@@ -170,6 +170,14 @@ def test_baselines_are_drawn_over_the_whole_picture_with_one_evaluation_too():
 
 
 @pytest.mark.slow
+def test_gradient_norms_are_labelled_in_plain_numbers():
+    rows = [{"kind": "train", "step": step, "mlm_loss": 3.0, "grad_norm": 1.4 + step} for step in (0, 1, 2)]
+    norm = curves_of(rows).axes[3]
+    norm.figure.draw_without_rendering()
+    labels = [text.get_text() for text in (*norm.get_yticklabels(), *norm.get_yticklabels(minor=True))]
+    assert {"2", "3"} <= set(labels) and not any("10^" in label for label in labels)
+
+
 def test_the_curves_of_many_runs_have_the_losses_of_each_rate_and_the_best_score_beside_the_baseline():
     rows: list[dict] = []
     for step in (10, 20, 30):

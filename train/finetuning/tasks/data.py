@@ -12,7 +12,7 @@ import numpy as np
 from bert_jax.data.tasks.encoded import Encoded
 from bert_jax.data.tasks.labelled_text import split
 from bert_jax.errors import UserError
-from bert_jax.files import near_path, no_folder
+from bert_jax.files import no_file, no_folder
 from bert_jax.training.objectives import Objective
 from train.finetuning.recipe import FinetuneConfig
 
@@ -152,7 +152,7 @@ def given_file(field: str, value: str) -> Path:
     """The path of `field=value`; UserError if there is no such file."""
     path = Path(value)
     if not path.is_file():
-        raise UserError(f"{field}: {value}: no such file{near_path(value)}")
+        raise UserError(f"{field}: {value}: {no_file(value)}")
     return path
 
 
