@@ -17,9 +17,9 @@ from unittest.mock import patch
 from rich.console import Console
 
 from bert_jax.errors import UserError
-from train.plan import take_topologies, take_values
 from train.planning.devices import make_ready
-from train.planning.machines import Topology
+from train.planning.machines import Topology, take_topologies
+from train.run.config import take_values
 from train.run.stopping import keeps_nothing, run_program
 
 _ALL = "all"  # the row of the step as it is

@@ -7,17 +7,16 @@ import dataclasses
 import json
 import math
 import os
-import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 
 from bert_jax.errors import UserError
 from train.planning.devices import make_ready
-from train.planning.machines import Topology, read_topology
+from train.planning.machines import take_topologies
 from train.pretraining.recipe import PretrainConfig
+from train.run.config import take_values
 from train.run.launch import parse
 from train.run.stopping import EXIT_DONE, keeps_nothing, run_program
 
@@ -61,9 +60,9 @@ def main(argv: Sequence[str]) -> int:
     from train.planning.fit import fastest
     from train.planning.picture import draw_plans
     from train.planning.report import print_fit
-    from train.pretrain import open_init
+    from train.planning.run_plan import plans_on, teller
     from train.pretraining.mixture import open_data
-    from train.pretraining.start import with_model_for
+    from train.pretraining.start import open_init, with_model_for
 
     config = launch.config
     if config.data is None:
@@ -75,7 +74,7 @@ def main(argv: Sequence[str]) -> int:
         found = []
         for topology in topologies:
             for phase in config.phases:
-                tried = fastest(config, data, topology, phase, _teller(topology))
+                tried = fastest(config, data, topology, phase, teller(topology))
                 print_fit(topology, phase, tried, out)
                 found.append({"topology": topology.name, **phase._asdict(), "tried": tried})
     else:
@@ -85,48 +84,6 @@ def main(argv: Sequence[str]) -> int:
     if launch.as_json:
         print(json.dumps({"fits" if fit else "plans": found}))
     return EXIT_DONE
-
-
-def plans_on(
-    topologies: Sequence[Topology], config: PretrainConfig, data: Any, price: float | None, out: Console
-) -> list[dict[str, Any]]:
-    """The plans of a run with its final model, printed; call `make_ready` first."""
-    from train.planning.report import print_plans
-    from train.planning.run_plan import plan_run
-
-    plans = []
-    for topology in topologies:
-        _teller(topology)("compiling" if topology.kind != "gpu" else "lowering")
-        plans.append(plan_run(config, data, topology, price))
-    print_plans(plans, out)
-    return plans
-
-
-def _teller(topology: Topology) -> Callable[[str], None]:
-    return lambda line: print(f"{topology.name}: {line}", file=sys.stderr, flush=True)
-
-
-def take_topologies(argv: Sequence[str]) -> tuple[list[Topology], list[str]]:
-    """The topologies that `--topology` names, and the other words."""
-    texts, words = take_values(argv, "--topology")
-    return [read_topology(text) for text in texts], words
-
-
-def take_values(argv: Sequence[str], name: str) -> tuple[list[str], list[str]]:
-    """The values of an option, as "--name value" or "--name=value", and the other words."""
-    values, words, rest = [], [], list(argv)
-    while rest:
-        word = rest.pop(0)
-        key, equals, value = word.partition("=")
-        if key != name:
-            words.append(word)
-        elif equals:
-            values.append(value)
-        elif rest:
-            values.append(rest.pop(0))
-        else:
-            raise UserError(f"{name}: expected a value after it")
-    return values, words
 
 
 def _price(texts: Sequence[str]) -> float | None:

@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from bert_jax.errors import UserError
-from bert_jax.formats.source import Source, open_source
+from bert_jax.formats.source import Source
 from bert_jax.runtime.hosts import is_first, on_first_process
-from train.plan import plans_on, take_topologies
 from train.planning.devices import make_ready
-from train.planning.machines import Topology
+from train.planning.machines import Topology, take_topologies
 from train.pretraining.cost import facts_of_text, run_facts
 from train.pretraining.cost_report import print_facts, print_lines, text_lines
 from train.pretraining.first_rows import with_first_rows
@@ -22,7 +21,7 @@ from train.pretraining.mixture import open_data
 from train.pretraining.packing import continued_config, with_packing
 from train.pretraining.recipe import PretrainConfig
 from train.pretraining.source import DataSource, PreparedData
-from train.pretraining.start import check_same_data, check_vocabulary, with_model_for
+from train.pretraining.start import check_same_data, check_vocabulary, open_init, with_model_for
 from train.pretraining.sweep import sweep, take_sweep
 from train.pretraining.text import is_from_text, prepare_text, sampled_text
 from train.run.directory import RunDirectory
@@ -146,6 +145,8 @@ def planned(topologies: list[Topology], argv: list[str]) -> int:
 
 
 def _print_planned(topologies: list[Topology], launch: Launch, data: DataSource, source: Source | None) -> int:
+    from train.planning.run_plan import plans_on
+
     config = with_model_for(launch.config, data, launch.given, source)
     if source is not None:
         check_vocabulary(source, data)
@@ -157,11 +158,6 @@ def _print_planned(topologies: list[Topology], launch: Launch, data: DataSource,
     if launch.as_json:
         print(json.dumps({"plans": plans, **facts}))
     return EXIT_DONE
-
-
-def open_init(config: PretrainConfig) -> Source | None:
-    """Opens the source of `init=`; the weights of a published model are only downloaded once all else is checked."""
-    return None if config.init is None else open_source(config.init, parts=("config", "tokenizer"))
 
 
 def other_data(config: PretrainConfig, data: DataSource) -> DataSource:

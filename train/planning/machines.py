@@ -5,9 +5,11 @@ A topology is written KIND:SHAPE, such as v5e:4x4, v4:2x2x2, h100:8 or cpu:8; se
 
 import math
 import re
+from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 from bert_jax.errors import UserError, did_you_mean
+from train.run.config import take_values
 
 
 class Chip(NamedTuple):
@@ -109,3 +111,9 @@ def read_topology(text: str) -> Topology:
     if slices > 1 and (chip == CPU or CHIPS[chip].kind != "tpu"):
         raise UserError(f"--topology: found {text}; only TPUs have slices, say {chip}:{slices * math.prod(shape)}")
     return Topology(text, chip, shape, slices)
+
+
+def take_topologies(argv: Sequence[str]) -> tuple[list[Topology], list[str]]:
+    """The topologies that `--topology` names, and the other words."""
+    texts, words = take_values(argv, "--topology")
+    return [read_topology(text) for text in texts], words

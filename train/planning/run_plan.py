@@ -1,15 +1,30 @@
 """Plans a whole run on a topology: its phases, and the hours and cost of them all."""
 
-from collections.abc import Sequence
+import sys
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
+from rich.console import Console
 
 from train.planning.fit import fitting
 from train.planning.machines import CPU, Topology
 from train.planning.planner import plan_phase, steps_on
+from train.planning.report import print_plans
 from train.pretraining.recipe import PretrainConfig
 from train.pretraining.source import DataSource
+
+
+def plans_on(
+    topologies: Sequence[Topology], config: PretrainConfig, data: Any, price: float | None, out: Console
+) -> list[dict[str, Any]]:
+    """The plans of a run with its final model, printed; call `make_ready` first."""
+    plans = []
+    for topology in topologies:
+        teller(topology)("compiling" if topology.kind != "gpu" else "lowering")
+        plans.append(plan_run(config, data, topology, price))
+    print_plans(plans, out)
+    return plans
 
 
 def plan_run(config: PretrainConfig, data: DataSource, topology: Topology, price: float | None) -> dict[str, Any]:
@@ -42,6 +57,11 @@ def plan_run(config: PretrainConfig, data: DataSource, topology: Topology, price
         "phases": phases,
         **_totals(phases, topology, price),
     }
+
+
+def teller(topology: Topology) -> Callable[[str], None]:
+    """Prints a line of what is done for a topology, on stderr: compiling takes minutes."""
+    return lambda line: print(f"{topology.name}: {line}", file=sys.stderr, flush=True)
 
 
 def _totals(phases: Sequence[dict[str, Any]], topology: Topology, price: float | None) -> dict[str, Any]:

@@ -51,6 +51,11 @@ _WITHOUT_PAIRS = (
 _HEADS = ("mlm_head", "nsp_head", "bert/pooler")
 
 
+def open_init(config: PretrainConfig) -> Source | None:
+    """Opens the source of `init=`; the weights of a published model are only downloaded once all else is checked."""
+    return None if config.init is None else open_source(config.init, parts=("config", "tokenizer"))
+
+
 def with_model_for(
     config: PretrainConfig,
     data: DataSource,

@@ -8,7 +8,7 @@ import os
 import traceback
 import types
 import typing
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -212,3 +212,20 @@ def _is_of(value: Any, kind: Any) -> bool:
     if kind is int:
         return isinstance(value, int) and not isinstance(value, bool)
     return isinstance(value, typing.get_origin(kind) or kind)
+
+
+def take_values(argv: Sequence[str], name: str) -> tuple[list[str], list[str]]:
+    """The values of an option, as "--name value" or "--name=value", and the other words."""
+    values, words, rest = [], [], list(argv)
+    while rest:
+        word = rest.pop(0)
+        key, equals, value = word.partition("=")
+        if key != name:
+            words.append(word)
+        elif equals:
+            values.append(value)
+        elif rest:
+            values.append(rest.pop(0))
+        else:
+            raise UserError(f"{name}: expected a value after it")
+    return values, words

@@ -20,9 +20,9 @@ from bert_jax.training.step import abstract_state
 from bert_jax.tree import flatten
 from tests import tiny
 from tests.hub_server import HubServer
-from train.pretrain import open_init, prepare_text
+from train.pretrain import prepare_text
 from train.pretraining.recipe import Phase, PretrainConfig
-from train.pretraining.start import adopted_model, check_vocabulary, initial_parameters
+from train.pretraining.start import adopted_model, check_vocabulary, initial_parameters, open_init
 from train.run.config import override
 from train.run.directory import RunDirectory
 
