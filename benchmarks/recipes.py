@@ -1,12 +1,13 @@
 """Recipes for little text and little time, one setting at a time: loss by tokens and CPU seconds, over seeds.
 
     python -m benchmarks.recipes ROW ... --data DIR --folder DIR [--tokens 4.1] [--seeds 0,1] [--eval-data DIR]
-        [--blimp FOLDER] [--json FILE] [KEY=VALUE ...]
+        [--config configs/wiki_tiny.py] [--length 64] [--blimp FOLDER] [--json FILE] [KEY=VALUE ...]
 
-Every run is `python -m train.pretrain configs/wiki_tiny.py` (BERT-tiny, no dropout, bfloat16) with a row's settings and
+Every run is `python -m train.pretrain CONFIG` (by default BERT-tiny, no dropout, bfloat16) with a row's settings and
 then the given ones, on one core. `--tokens` (millions) is its length, to which every schedule is bound. `--data` is
-prepared for rows of 64. After the run its model is scored by the same masks on the held-out text of `--eval-data` (a
-step of rate 0 from its export), and on BLiMP. A run that is in `--folder` already is taken up where it stopped.
+prepared for rows of `--length`. After the run its model is scored by the same masks on the held-out text of
+`--eval-data` (a step of rate 0 from its export), and on BLiMP. A run that is in `--folder` already is taken up where
+it stopped.
 
 CPU seconds are the run's own count, evaluations included. "leaves" is the
 first evaluation, in million tokens, with a loss below 6.2 nats: the plateau of the published start is above.
@@ -25,16 +26,27 @@ from pathlib import Path
 
 from benchmarks.machine import describe_cpu
 
-LENGTH, EVALUATIONS, EVAL_ROWS = 64, 16, 3_200
+EVALUATIONS, EVAL_ROWS = 16, 3_200
 PLATEAU = 6.2
+CONFIG = "configs/wiki_tiny.py"
 
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """A batch (rows of 64) and the settings that differ from configs/wiki_tiny.py."""
+    """Settings that differ from the config's, the rows of a batch, and shares of the steps with their masks."""
 
     settings: tuple[str, ...] = ()
     batch: int = 64
+    masks: tuple[tuple[float, float], ...] = ()
+
+    def phases(self, length: int, tokens: float) -> str:
+        steps = round(tokens / (length * self.batch))
+        if not self.masks:
+            return f"phases=(({length},{self.batch},{steps}),)"
+        ends = [round(steps * sum(share for share, _ in self.masks[:done])) for done in range(len(self.masks) + 1)]
+        parts = zip(self.masks, ends, ends[1:], strict=False)
+        phases = (f"({length},{self.batch},{end - begin},{mask})" for (_, mask), begin, end in parts)
+        return f"phases=({','.join(phases)},)"
 
 
 _SCHEDULE = ("optimizer.warmup_steps=none", "optimizer.warmup_share=0.05", "optimizer.decay_from=warmup", "packing=no")
@@ -51,6 +63,7 @@ ROWS = {
     "muon-4e-3": Row((*_MUON, "optimizer.learning_rate=4e-3")),
     "muon-8e-3": Row((*_MUON, "optimizer.learning_rate=8e-3")),
     "muon-masks-30": Row((*_MUON, *_MASKS_30)),
+    "muon-masks-30-15": Row(_MUON, masks=((0.75, 0.3), (0.25, 0.15))),
     "muon-batch-32": Row(_MUON, 32),
     "muon-batch-32-half-life": Row((*_MUON, "optimizer.b2_half_life=140000"), 32),
     "muon-stable": Row((*_MUON, "optimizer.schedule=stable", "optimizer.decay_share=0.4")),
@@ -82,6 +95,8 @@ def _arguments(argv: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("rows", nargs="+", metavar="ROW", help=f"{', '.join(ROWS)}, or KEY=VALUE")
     parser.add_argument("--data", required=True)
+    parser.add_argument("--config", default=CONFIG)
+    parser.add_argument("--length", type=int, default=64)
     parser.add_argument("--folder", required=True, help="where the runs are kept")
     parser.add_argument("--tokens", type=float, default=4.1, help="millions")
     parser.add_argument("--seeds", type=lambda text: [int(seed) for seed in text.split(",")], default=[0])
@@ -99,17 +114,19 @@ def _arguments(argv: list[str]) -> argparse.Namespace:
 def _run(name: str, seed: int, folder: Path, given: argparse.Namespace) -> dict:
     """Trains and scores one row with one seed; what is on disk already is not done again."""
     row = ROWS[name]
-    steps = round(given.tokens * 1e6 / (LENGTH * row.batch))
-    changed = "".join("-" + re.sub(r"[^\w.]+", "-", setting) for setting in given.settings)
+    phases = row.phases(given.length, given.tokens * 1e6)
+    steps = round(given.tokens * 1e6 / (given.length * row.batch))
+    config = "" if given.config == CONFIG else f"-{Path(given.config).stem}"
+    rows = "" if given.length == 64 else f"-{given.length}"
+    changed = config + rows + "".join("-" + re.sub(r"[^\w.]+", "-", setting) for setting in given.settings)
     run = folder / f"{name}{changed}-{given.tokens:g}M-seed{seed}"
     result = run.with_suffix(run.suffix + ".json")
     if result.is_file():
         return json.loads(result.read_text())
-    rows = EVAL_ROWS // row.batch
     every = max(1, steps // EVALUATIONS)
     _python(
-        *("train.pretrain", "configs/wiki_tiny.py", f"run={run}", f"data={given.data}", f"seed={seed}"),
-        *(f"phases=(({LENGTH},{row.batch},{steps}),)", f"eval_every={every}", f"eval_batches={rows}", "log_every=100"),
+        *("train.pretrain", given.config, f"run={run}", f"data={given.data}", f"seed={seed}"),
+        *(phases, f"eval_every={every}", f"eval_batches={EVAL_ROWS // row.batch}", "log_every=100"),
         *(f"save_every={max(1, steps // 4)}", *row.settings, *given.settings),
     )
     curve = [line for line in _metrics(run) if line["kind"] == "eval"]
@@ -118,7 +135,7 @@ def _run(name: str, seed: int, folder: Path, given: argparse.Namespace) -> dict:
         "seed": seed,
         "tokens": curve[-1]["tokens"],
         "cpu_seconds": round(curve[-1]["cpu_seconds"], 1),
-        "loss": _score(run, given.eval_data or given.data, folder),
+        "loss": _score(run, given.eval_data or given.data, given.length, folder),
         "leaves": next((line["tokens"] / 1e6 for line in curve if line["mlm_loss"] < PLATEAU), None),
         "curve": [(line["tokens"], line["mlm_loss"]) for line in curve],
     }
@@ -129,13 +146,13 @@ def _run(name: str, seed: int, folder: Path, given: argparse.Namespace) -> dict:
     return found
 
 
-def _score(run: Path, data: str, folder: Path) -> float:
+def _score(run: Path, data: str, length: int, folder: Path) -> float:
     """The masked-LM loss on the first 3,200 held-out rows of prepared data, in nats."""
     again = folder / "scoring"
     shutil.rmtree(again, ignore_errors=True)
     _python(
-        *("train.pretrain", "configs/wiki_tiny.py", f"run={again}", f"init={run}", f"data={data}", "packing=no"),
-        *(f"phases=(({LENGTH},64,1),)", f"eval_batches={EVAL_ROWS // 64}", "optimizer.warmup_steps=0"),
+        *("train.pretrain", CONFIG, f"run={again}", f"init={run}", f"data={data}", "packing=no"),
+        *(f"phases=(({length},64,1),)", f"eval_batches={EVAL_ROWS // 64}", "optimizer.warmup_steps=0"),
         *("optimizer.learning_rate=0", "export_at_end=false"),
     )
     return next(line["mlm_loss"] for line in _metrics(again) if line["kind"] == "eval")
