@@ -73,6 +73,8 @@ def exit_code(main: Callable[[list[str]], int], argv: list[str], called: str | N
     `called` is what the user typed to start the program, which help and errors say: "bert-jax pretrain",
     "python -m train.pretrain"; None: the latter.
 
+    A program that keeps nothing (`keeps_nothing`, or a dry run) is said to start again after a signal.
+
     UserError and OSError (a full disk, a missing permission) give 2, SIGTERM gives 75, Ctrl-C gives 130. Other
     exceptions are bugs and are not caught.
 
@@ -82,7 +84,7 @@ def exit_code(main: Callable[[list[str]], int], argv: list[str], called: str | N
     module = main.__module__ if main.__module__ != "__main__" else f"train.{Path(sys.argv[0]).stem}"
     begin(called or f"python -m {module}")
     code = EXIT_DONE
-    next_time = _STARTS_AGAIN if main in _KEEP_NOTHING else _CONTINUES
+    next_time = _STARTS_AGAIN if main in _KEEP_NOTHING or "--dry-run" in argv else _CONTINUES
     try:
         with _Unwinding(next_time):
             code = main(argv)

@@ -66,8 +66,8 @@ def loading(argv):
 if where == "loading":
     end_at_signals()
     loading([])
-program = {"quick": quick, "kept-nothing": kept_nothing}.get(where, main)
-sys.exit(exit_code(program, [], "program"))
+program = {"quick": quick, "dry": quick, "kept-nothing": kept_nothing}.get(where, main)
+sys.exit(exit_code(program, ["--dry-run"] if where == "dry" else [], "program"))
 """
 
 
@@ -109,6 +109,8 @@ INTERRUPTED = "interrupted; the same command continues where this one stopped"
         ("loading", "INT", 130, "interrupted before it began; the same command starts again"),
         ("kept-nothing", "TERM", 75, "program: stopped by SIGTERM; the same command starts again"),
         ("kept-nothing", "INT", 130, "interrupted; the same command starts again"),
+        ("dry", "TERM", 75, "program: stopped by SIGTERM; the same command starts again"),
+        ("dry", "INT", 130, "interrupted; the same command starts again"),
         ("quick", "TERM", 75, TERMINATED),
         ("diverted", "TERM", 75, TERMINATED),  # an event loop has its own wakeup socket
     ],
@@ -117,7 +119,7 @@ def test_a_signal_ends_a_program_that_has_nothing_to_save_at_once(tmp_path: Path
     process = start(tmp_path, where, "saved")
     process.send_signal(getattr(signal, f"SIG{numbers}"))
     assert ended(process) == (code, f"{line}\n")
-    assert (tmp_path / "cleaned").exists() == (where in ("quick", "kept-nothing"))
+    assert (tmp_path / "cleaned").exists() == (where in ("quick", "dry", "kept-nothing"))
 
 
 @pytest.mark.parametrize("where", ["compiled", "outside"])
