@@ -74,8 +74,8 @@ class AddingJob(Untimed):
             loss = np.float32(np.nan if number in self.bad else number)
             yield {"input_ids": np.zeros((1, 8), np.int32), "adds": adds, "loss": loss}, 0.0
 
-    def summarise(self, rows: list[dict[str, np.ndarray]]) -> dict[str, float]:
-        return mean_of_good_steps(rows)
+    def summarise(self, rows: list[dict[str, np.ndarray]], speeds: dict[str, float]) -> dict[str, float]:
+        return mean_of_good_steps(rows) | speeds
 
     def why_stop(self, metrics: dict[str, np.ndarray], step: int) -> str | None:
         skipped = int(metrics["skipped_in_a_row"])

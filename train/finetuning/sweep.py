@@ -115,12 +115,12 @@ class SweepJob(Untimed):
             name: by_run(lambda number, name=name: made(number)[name], len(plans), self.mesh) for name in made(first)
         }
 
-    def summarise(self, rows: list[Metrics]) -> dict[str, float]:
+    def summarise(self, rows: list[Metrics], speeds: dict[str, float]) -> dict[str, float]:
         """Each run's mean loss over its finite steps, summarised over the runs; NaN for a run without finite steps."""
         losses, good = (np.stack([row[name] for row in rows]) for name in ("loss", "finite"))
         count = good.sum(axis=0)
         means = np.where(good > 0, losses, 0).sum(axis=0) / np.where(count > 0, count, np.nan)
-        return _over_runs("loss", means, self.runs)
+        return _over_runs("loss", means, self.runs) | speeds
 
     def why_stop(self, metrics: Metrics, step: int) -> str | None:
         if not self._gone_bad(metrics["skipped_in_a_row"]).all():

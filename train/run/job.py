@@ -78,8 +78,8 @@ class Job(Protocol):
         """Yields (global batch, seconds waited for it) from batch number `step` to the last."""
         ...
 
-    def summarise(self, rows: list[Metrics]) -> dict[str, float]:
-        """The values to log for several steps, given the metrics of each."""
+    def summarise(self, rows: list[Metrics], speeds: dict[str, float]) -> dict[str, float]:
+        """The values to log for several steps, given the metrics of each and how fast they were (`Meter.take`)."""
         ...
 
     def why_stop(self, metrics: Metrics, step: int) -> str | None:
@@ -163,8 +163,8 @@ class ModelJob(Untimed):
         """The arguments of the step after the objective."""
         return ()
 
-    def summarise(self, rows: list[Metrics]) -> dict[str, float]:
-        return mean_of_good_steps(rows)
+    def summarise(self, rows: list[Metrics], speeds: dict[str, float]) -> dict[str, float]:
+        return mean_of_good_steps(rows) | speeds
 
     def why_stop(self, metrics: Metrics, step: int) -> str | None:
         if (skipped := int(metrics["skipped_in_a_row"])) < self.config.max_skipped_in_a_row:

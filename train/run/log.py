@@ -7,7 +7,7 @@ import tempfile
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
-from typing import Any, TextIO
+from typing import Any, Self, TextIO
 
 import jax
 from etils import epath
@@ -43,14 +43,16 @@ class RunLog:
         track: str | None = None,
         config: Mapping[str, Any] | None = None,
         stream: TextIO | None = None,
+        share_to_draw: float = 0.05,
     ):
         """`written`: what `keep` returned when the checkpoint of `start_step` was saved; `spent`: step -> what the run
-        has used up to it, None if unknown; `track`, `config`: for `Tracker`.
+        has used up to it, None if unknown; `track`, `config`: for `Tracker`; `stream`: the console, by default stderr;
+        `share_to_draw`: the most of the run's time to spend on drawing.
 
         Raises:
             UserError: metrics.jsonl or run.log is a link, or not a file, or metrics.jsonl is not of a run.
         """
-        self._spent = spent
+        self.spent, self._share_to_draw = spent, share_to_draw
         self._console = Console(file=stream or sys.stderr, highlight=False)
         self._text: GrowingFile | None = None
         self._text = GrowingFile(directory / "run.log", self.say)
@@ -82,7 +84,7 @@ class RunLog:
         if self._metrics.problem:
             self.say(self._metrics.problem)
 
-    def __enter__(self) -> "RunLog":
+    def __enter__(self) -> Self:
         if self._progress:
             self._progress.start()
         return self
@@ -126,7 +128,7 @@ class RunLog:
     def record(self, kind: str, step: int, values: dict[str, float]) -> None:
         """Stores the values; a console that is not a terminal gets at most one training line per minute."""
         row: dict[str, Any] = {"kind": kind, "step": step}
-        if spent := self._spent(step):
+        if spent := self.spent(step):
             row |= spent._asdict()
         row |= {k: (v if math.isfinite(v) else None) for k, v in values.items()}
         self._metrics.add(row)
@@ -139,7 +141,11 @@ class RunLog:
             self._last_line = now
             told = "  ".join(_beside_baseline(name, values) for name in _in_order(values))
             best = "  <- the best so far" if values.get("best") else ""
-            self.say(f"{kind:5} step {step:>8,}  {told}{best}")
+            self._show(f"{kind:5} step {step:>8,}  {told}{best}")
+
+    def _show(self, line: str) -> None:
+        """Shows a record."""
+        self.say(line)
 
     def keep(self) -> dict[str, Any]:
         """Puts all records on the disk, before a checkpoint is; returns what the checkpoint must record about them."""
@@ -149,13 +155,14 @@ class RunLog:
     def draw(self) -> None:
         """Draws `curves.png` from the records so far, and writes TensorBoard's events to disk.
 
-        It spends at most a twentieth of the run's time on drawing: one drawing takes most of a second, as long as
-        hundreds of steps of a small model. Closing the log draws the last records.
+        It spends at most a share of the run's time on drawing: one drawing takes most of a second, as long as hundreds
+        of steps of a small model. Closing the log draws the last records.
         """
         began = time.monotonic()
         if began >= self._next_drawing:
             self._curves.put(None)
-            self._next_drawing = time.monotonic() + 20 * (time.monotonic() - began)
+            drawn = time.monotonic()
+            self._next_drawing = drawn + (drawn - began) / self._share_to_draw
         self._save_events()
 
     def _draw(self, waiting: deque[None]) -> None:
@@ -194,6 +201,9 @@ class SilentLog:
         return {}
 
     def draw(self) -> None: ...
+
+    def spent(self, step: int) -> Spent | None:
+        return None
 
 
 def open_log(directory: epath.Path, **options: Any) -> RunLog | SilentLog:

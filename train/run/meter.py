@@ -3,7 +3,7 @@ the run has used since its first step."""
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -155,26 +155,24 @@ class Meter:
                 self._since = time.monotonic()
             self.step += 1
 
-    def summary(
-        self, total_steps: int, summarise: Callable[[list[dict[str, np.ndarray]]], dict[str, float]]
-    ) -> dict[str, float]:
-        """`summarise` of the metrics fetched since the last call, rates per second, and the ETA in seconds.
+    def take(self, total_steps: int) -> tuple[list[dict[str, np.ndarray]], dict[str, float]]:
+        """The metrics fetched since the last call, and how fast these steps were: rates per second, the ETA in seconds.
 
         tokens_per_second counts all positions, real_tokens_per_second those without padding.
         """
         seconds = max(time.monotonic() - self._since, 1e-9)
-        result = summarise(self._rows)
+        rows, speeds = self._rows, {}
         if self._work:
             total = _Work(*map(sum, zip(*self._work, strict=True)))
-            result["sequences_per_second"] = total.sequences / seconds
-            result["tokens_per_second"] = total.positions / seconds
-            result["real_tokens_per_second"] = total.tokens / seconds
+            speeds["sequences_per_second"] = total.sequences / seconds
+            speeds["tokens_per_second"] = total.positions / seconds
+            speeds["real_tokens_per_second"] = total.tokens / seconds
             if self._peak:
-                result["mfu"] = total.flops / seconds / self._peak
-            result["input_wait"] = total.waited / seconds
-            result["eta_seconds"] = (total_steps - self.step) * seconds / len(self._work)
+                speeds["mfu"] = total.flops / seconds / self._peak
+            speeds["input_wait"] = total.waited / seconds
+            speeds["eta_seconds"] = (total_steps - self.step) * seconds / len(self._work)
         self._clear()
-        return result
+        return rows, speeds
 
     def spent(self, step: int) -> Spent | None:
         """What the run has used up to now, with the tokens of its first `step` steps; None if nobody knows.
