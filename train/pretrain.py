@@ -17,12 +17,13 @@ from train.planning.machines import Topology, take_topologies
 from train.pretraining.cost import facts_of_text, run_facts
 from train.pretraining.cost_report import print_facts, print_lines, text_lines
 from train.pretraining.first_rows import with_first_rows
-from train.pretraining.mixture import open_data
+from train.pretraining.members import take_sweep
+from train.pretraining.mixture import open_data, prepared_in
 from train.pretraining.packing import continued_config, with_packing
 from train.pretraining.recipe import PretrainConfig
 from train.pretraining.source import DataSource, PreparedData
 from train.pretraining.start import check_same_data, check_vocabulary, open_init, with_model_for
-from train.pretraining.sweep import sweep, take_sweep
+from train.pretraining.sweep import sweep
 from train.pretraining.text import is_from_text, prepare_text, sampled_text
 from train.run.directory import RunDirectory
 from train.run.goodput import Goodput

@@ -147,6 +147,12 @@ def evaluate(
     return result
 
 
+def exported_weights(state: TrainState) -> Any:
+    """The weights that a run of this state exports: their average if it keeps one."""
+    average = averaged(state.opt_state)
+    return state.params if average is None else average
+
+
 class PretrainingJob(ModelJob):
     """A `Job`: masked LM, and sentence pairs if the data has them."""
 
@@ -253,9 +259,9 @@ class PretrainingJob(ModelJob):
         phase = self.config.in_rows(phase)
         return self.data.batches(self.config, phase, first_row=self.config.rows_before(start, phase.length))
 
-    def summarise(self, rows: list[Metrics]) -> dict[str, float]:
+    def summarise(self, rows: list[Metrics], speeds: dict[str, float]) -> dict[str, float]:
         """As `ModelJob.summarise`, without the metrics of sentence pairs if the data has none."""
-        found = super().summarise(rows)
+        found = super().summarise(rows, speeds)
         return {name: v for name, v in found.items() if self.data.objective != "none" or not name.startswith("nsp_")}
 
     @property
@@ -304,7 +310,9 @@ class PretrainingJob(ModelJob):
         if found:
             log.record("eval", step, found)
         if "mlm_loss" in found:
-            lowest = self._lowest[phase.length] = min(found["mlm_loss"], self._lowest.get(phase.length, math.inf))
+            if math.isfinite(found["mlm_loss"]):  # a checkpoint cannot record another
+                self._lowest[phase.length] = min(found["mlm_loss"], self._lowest.get(phase.length, math.inf))
+            lowest = self._lowest.get(phase.length, math.inf)
             if step < self.last_step and self.config.gives_up_at(step):
                 why = why_hopeless(found["mlm_loss"], lowest, found.get("unigram_loss"))
                 if why is not None:
@@ -351,8 +359,7 @@ class PretrainingJob(ModelJob):
         """Writes the run's `export/`, a folder that transformers loads."""
         if not self.config.export_at_end or self.data.tokenizer is None:
             return
-        average = averaged(state.opt_state)
-        whole, run = to_host(state.params if average is None else average), self._run
+        whole, run = to_host(exported_weights(state)), self._run
 
         def export() -> None:
             with run.on_disk() as folder:
@@ -366,7 +373,7 @@ class PretrainingJob(ModelJob):
 
         on_first_process(export)
         log.say(f"exported to {run.export}")
-        if average is not None:
+        if averaged(state.opt_state) is not None:
             log.say(
                 f"the export has the average of the weights; `python -m bert_jax convert {run.path} FOLDER` writes the "
                 "last weights themselves"

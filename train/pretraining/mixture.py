@@ -37,6 +37,13 @@ def open_data(config: PretrainConfig) -> DataSource:
     return data
 
 
+def prepared_in(data: DataSource) -> list[PreparedData]:
+    """The prepared directories of what `open_data` opened; [] for random tokens."""
+    if isinstance(data, MixedData):
+        return list(data.parts.values())
+    return [data] if isinstance(data, PreparedData) else []
+
+
 class MixedData(PreparedData):
     """Several prepared directories, read as one.
 

@@ -9,13 +9,10 @@ import io
 import itertools
 import json
 import math
-import re
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from etils import epath
@@ -26,175 +23,15 @@ from bert_jax.formats.training_record import read_metrics
 from bert_jax.runtime import hosts
 from bert_jax.training.checkpoint.checkpoints import Checkpoints
 from train.compare import figure_of, read_run
+from train.pretraining.members import Halving, Member, SweepWords, halving_of, legs_of, members_of, values_of
 from train.pretraining.recipe import PretrainConfig
 from train.run.config import to_json
 from train.run.directory import RunDirectory
-from train.run.goodput import Goodput
 from train.run.launch import Launch, in_run_directory, parse, start_jax
 from train.run.stopping import EXIT_DONE, EXIT_HOPELESS, EXIT_NOT_FINITE, PAUSED
 
 RECORD = "sweep.json"
 _WHY_OUT = {EXIT_NOT_FINITE: "not finite", EXIT_HOPELESS: "hopeless"}
-_SAME_FOR_ALL = ("data", "text", "eval_data", "eval_masking", "eval_every", "eval_batches", "text_options")
-
-
-@dataclass(frozen=True)
-class Halving:
-    """After each share of a member's steps the best 1/eta of those that began the rung go on, rounded up.
-
-    Attributes:
-        eta: at least 2.
-        shares: rising, between 0 and 1; the rung is at the next evaluation.
-    """
-
-    eta: int
-    shares: tuple[float, ...]
-
-    def kept(self, members: int) -> int:
-        return math.ceil(members / self.eta)
-
-
-class SweepWords(NamedTuple):
-    """The texts of the words sweep=, halving=, sweep_in= and merge= of a command line."""
-
-    sweep: str
-    halving: str | None = None
-    sweep_in: str | None = None
-    merge: str | None = None
-
-
-@dataclass
-class Member:
-    """One run of a sweep.
-
-    Attributes:
-        fields: the swept fields -> the texts that set them.
-        name: of its run directory in members/.
-        losses: held-out loss at the end of each leg so far; None: it has none, or it is not finite.
-        ended: "done", "stopped" (by halving), "not finite", "hopeless"; None: it goes on.
-    """
-
-    fields: dict[str, str]
-    name: str
-    losses: list[float | None] = field(default_factory=list)
-    ended: str | None = None
-
-
-def take_sweep(argv: Sequence[str]) -> tuple[SweepWords | None, list[str]]:
-    """The words of a sweep, None without `sweep=`, and the other words.
-
-    Raises:
-        UserError: halving=, sweep_in= or merge= without sweep=, or not one of their values.
-    """
-    found: dict[str, str] = {}
-    rest = []
-    for word in argv:
-        key, equals, value = word.partition("=")
-        if equals and key in SweepWords._fields:
-            found[key] = value
-        else:
-            rest.append(word)
-    if "halving" in found and "sweep" not in found:
-        raise UserError("halving: stops the worse members of a sweep; say sweep='FIELD=VALUE,VALUE' too")
-    for word, values in (("sweep_in", ("turn", "together", "auto")), ("merge", ("average",))):
-        if word in found and "sweep" not in found:
-            raise UserError(f"{word}: is of a sweep; say sweep='FIELD=VALUE,VALUE' too")
-        if word in found and found[word] not in values:
-            raise UserError(f"{word}: found {found[word]!r}; expected {' or '.join(values)}")
-    return (SweepWords(**found) if "sweep" in found else None), rest
-
-
-def values_of(text: str) -> dict[str, list[str]]:
-    """Field -> texts of its values, of "FIELD=VALUE,VALUE;FIELD=VALUE,VALUE"; commas in brackets belong to a value.
-
-    Raises:
-        UserError: it is not of this form, names a field twice, or one that all members must share.
-    """
-    found: dict[str, list[str]] = {}
-    for part in filter(None, (part.strip() for part in text.split(";"))):
-        name, equals, values = (piece.strip() for piece in part.partition("="))
-        texts = _outside_brackets(values)
-        if not equals or not name or not all(texts):
-            raise UserError(f"sweep: found {part!r}; expected FIELD=VALUE,VALUE with ; between fields")
-        if name in found:
-            raise UserError(f"sweep: {name} is there twice; say {name}= once, with all its values")
-        if name in ("run", "allow_change") or name.partition(".")[0] in _SAME_FOR_ALL:
-            raise UserError(f"sweep: {name} must be the same for all members; give it as a word of its own")
-        found[name] = texts
-    if not found:
-        raise UserError("sweep: is empty; expected FIELD=VALUE,VALUE, such as optimizer.learning_rate=1e-3,2e-3")
-    return found
-
-
-def _outside_brackets(text: str) -> list[str]:
-    depth, parts = 0, [""]
-    for character in text:
-        depth += (character in "([") - (character in ")]")
-        if character == "," and depth == 0:
-            parts.append("")
-        else:
-            parts[-1] += character
-    return [part.strip() for part in parts]
-
-
-def members_of(values: dict[str, list[str]]) -> list[Member]:
-    """The product of the values, the last field varying fastest."""
-    last = [name.rpartition(".")[2] for name in values]
-    short = {name: name if last.count(end) > 1 else end for name, end in zip(values, last, strict=True)}
-    found = []
-    for texts in itertools.product(*values.values()):
-        fields = dict(zip(values, texts, strict=True))
-        name = "_".join(f"{short[one]}={re.sub(r'[^A-Za-z0-9.+-]+', '-', value)}" for one, value in fields.items())
-        found.append(Member(fields, name))
-    return found
-
-
-def halving_of(text: str | None, members: int) -> Halving | None:
-    """`ETA`, which halves at shares 1/ETA, 1/ETA^2 ... until one member is left, or `ETA@SHARE,SHARE`.
-
-    Raises:
-        UserError: it is neither.
-    """
-    if text is None:
-        return None
-    wrong = UserError(
-        f"halving: found {text!r}; expected a whole number of at least 2, such as 2, or 2@0.25,0.5 with rising "
-        "shares of the steps"
-    )
-    first, at, rest = text.partition("@")
-    try:
-        eta, shares = int(first), tuple(float(share) for share in rest.split(",")) if at else None
-    except ValueError:
-        raise wrong from None
-    if eta < 2 or (shares is not None and not _rise((0.0, *shares, 1.0))):
-        raise wrong
-    if shares is None:
-        count, left = 0, members
-        while left > 1:
-            count, left = count + 1, math.ceil(left / eta)
-        shares = tuple(eta**-power for power in range(count, 0, -1))
-    return Halving(eta, shares)
-
-
-def _rise(numbers: Sequence[float]) -> bool:
-    return all(a < b for a, b in itertools.pairwise(numbers))
-
-
-def legs_of(config: PretrainConfig, halving: Halving | None) -> list[int]:
-    """The steps at which a member's legs end: each rung, at an evaluation, and the last step.
-
-    Raises:
-        UserError: two of them fall on one evaluation.
-    """
-    total, every = config.total_steps, config.eval_every
-    shares = () if halving is None else halving.shares
-    steps = [*(math.ceil(round(share * total / every, 9)) * every for share in shares), total]
-    if not _rise(steps):
-        raise UserError(
-            f"halving: each rung needs an evaluation of its own, and {total:,} steps with eval_every={every} have "
-            f"them at {', '.join(map(str, steps))}; lower eval_every, or give fewer shares"
-        )
-    return steps
 
 
 def sweep(
@@ -220,7 +57,9 @@ def sweep(
     rule = halving_of(words.halving, len(members))
     launches = [_launch_of(launch, member, argv, usage) for member in members]
     _refuse_equal(members, launches)
-    together = _in_one_program(words, members, launches)
+    from train.pretraining.together import in_one_program, train_together  # loads the job, which mistakes need not
+
+    together = in_one_program(words, {member.name: one.config for member, one in zip(members, launches, strict=True)})
     legs = [legs_of(one.config, rule) for one in launches]
     if launch.hosts:
         raise UserError(f"{next(iter(launch.hosts))}: a sweep trains in one process; leave it out")
@@ -232,50 +71,10 @@ def sweep(
     try:
         if run.config.exists():
             raise UserError(f"{run.path}: has a single run in it; choose another run=")
-        how = partial(_train_together, job_of=job_of, merge=words.merge is not None) if together else None
+        how = partial(train_together, job_of=job_of, merge=words.merge is not None) if together else None
         return _Sweep(run.path, members, launches, legs, rule, pretrain_in, how).train(values, launch.as_json)
     finally:
         run.release()
-
-
-def _in_one_program(words: SweepWords, members: list[Member], launches: list[Launch]) -> bool:
-    """Whether the members train together, by the rule of `sweep_in`; raises UserError if that cannot be."""
-    from train.pretraining.together import check_together, pays, why_not_together
-
-    configs = {member.name: one.config for member, one in zip(members, launches, strict=True)}
-    if words.sweep_in == "auto" and words.merge is None:
-        first = launches[0].config
-        return words.halving is None and why_not_together(configs) is None and pays(first)
-    if words.sweep_in == "turn" and words.merge is not None:
-        raise UserError("merge: averages members of one program; say sweep_in=together")
-    if (words.sweep_in is None and words.merge is None) or words.sweep_in == "turn":
-        return False
-    word = "sweep_in" if words.sweep_in == "together" else "merge"
-    if words.halving is not None:
-        raise UserError(f"{word}: halving stops members that train one after the other; leave one of the two out")
-    check_together(configs, word)
-    return True
-
-
-def _train_together(
-    run: RunDirectory,
-    launch: Launch,
-    goodput: Goodput,
-    *,
-    launches: dict[str, Launch],
-    job_of: Callable[..., Any],
-    merge: bool,
-) -> int:
-    """Trains all members in one program, whose checkpoints are in `run`; the average goes beside it, to export/."""
-    from train.pretraining.together import TogetherJob
-    from train.run.loop import train
-
-    members = {}
-    for name, own in launches.items():
-        directory = RunDirectory(own.run)
-        directory.path.mkdir(parents=True, exist_ok=True)
-        members[name] = (job_of(directory, own, goodput, run), directory)
-    return train(TogetherJob(members, Path(run.path).parent / "export" if merge else None), run, goodput)
 
 
 def _launch_of(launch: Launch, member: Member, argv: list[str], usage: str) -> Launch:
@@ -353,7 +152,7 @@ class _Sweep:
         for member in self._members:
             run = self._launches[member.name].run
             last = next((row for row in reversed(_rows(run)) if row["kind"] == "train"), {})
-            if code == EXIT_NOT_FINITE or last.get("skipped_in_a_row", 0) >= first.config.max_skipped_in_a_row:
+            if code == EXIT_NOT_FINITE or last.get("skipped_in_a_row"):  # as a single run, whose last step must be good
                 member.ended = _WHY_OUT[EXIT_NOT_FINITE]
             else:
                 member.losses, member.ended = [_loss_at(run, self._legs[member.name][-1])], "done"

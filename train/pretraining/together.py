@@ -4,34 +4,41 @@ Branches of one trunk are such members: each goes on from the trunk's whole stat
 `init_step`) through its own decay, and `merge=average` averages where they end (https://arxiv.org/abs/2203.05482).
 """
 
+import io
 from collections.abc import Callable, Generator, Mapping
+from contextlib import ExitStack
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import jax
 import numpy as np
+from etils import epath
 
 from bert_jax.errors import UserError
-from bert_jax.files import json_text, write_whole
 from bert_jax.formats.training_record import table
 from bert_jax.formats.write import save_pretrained
-from bert_jax.training.average import averaged
 from bert_jax.training.many import by_run, compile_many_train_step, one_of, runs_mesh, stacked, stacked_shapes
 from bert_jax.training.sharding import to_host
 from bert_jax.training.step import TrainState, abstract_state
-from train.pretraining.job import PretrainingJob
+from train.pretraining.job import PretrainingJob, exported_weights
+from train.pretraining.members import SweepWords
 from train.pretraining.recipe import PretrainConfig
 from train.pretraining.source import head_for
 from train.run.config import differing_fields, to_json
 from train.run.directory import RunDirectory
+from train.run.goodput import Goodput
 from train.run.job import Log, Metrics, Untimed, prefetched_batches
-from train.run.log import SilentLog
+from train.run.launch import Launch
+from train.run.log import RunLog
+from train.run.loop import train
+from train.run.meter import Spent
 
 MAY_DIFFER = ("seed", "optimizer.learning_rate", "optimizer.decay_share")
 _ALONE_ONLY = ("stop_after", "hopeless_after", "teacher", "rollbacks", "track")
 # What was measured to pay (benchmarks/RESULTS.md, eight models at once): hidden size, and positions of a batch.
 _PAYS_UP_TO = (128, 512)
+_SHARED = ("sequences_per_second", "tokens_per_second", "real_tokens_per_second", "mfu")
 
 
 def why_not_together(configs: Mapping[str, PretrainConfig]) -> str | None:
@@ -54,33 +61,87 @@ def why_not_together(configs: Mapping[str, PretrainConfig]) -> str | None:
     return None
 
 
+def in_one_program(words: SweepWords, configs: Mapping[str, PretrainConfig]) -> bool:
+    """Whether the members train together, by the words of their sweep.
+
+    Args:
+        words: of the sweep.
+        configs: name -> config of each member.
+
+    Raises:
+        UserError: the words ask for it, and it cannot be.
+    """
+    if words.sweep_in == "auto" and words.merge is None:
+        return words.halving is None and why_not_together(configs) is None and pays(next(iter(configs.values())))
+    if words.sweep_in == "turn" and words.merge is not None:
+        raise UserError("merge: averages members of one program; say sweep_in=together")
+    if (words.sweep_in is None and words.merge is None) or words.sweep_in == "turn":
+        return False
+    word = "sweep_in" if words.sweep_in == "together" else "merge"
+    if words.halving is not None:
+        raise UserError(f"{word}: halving stops members that train one after the other; leave one of the two out")
+    if why := why_not_together(configs):
+        raise UserError(f"{word}: {why}, or say sweep_in=turn")
+    return True
+
+
 def pays(config: PretrainConfig) -> bool:
     """Whether one program for all members is known to be faster: their products are too small for the machine."""
     hidden, positions = _PAYS_UP_TO
     return config.model.hidden_size <= hidden and all(of_batch <= positions for _, of_batch in config.batches)
 
 
-class MemberLog(SilentLog):
-    """A member's log: it keeps the rows of its metrics.jsonl, which the job writes and its checkpoints have."""
+def train_together(
+    run: RunDirectory,
+    launch: Launch,
+    goodput: Goodput,
+    *,
+    launches: dict[str, Launch],
+    job_of: Callable[..., PretrainingJob],
+    merge: bool,
+) -> int:
+    """Trains all members in one program, whose checkpoints are in `run`; the average goes beside it, to export/.
 
-    def __init__(self, name: str, say: Callable[[str], None] | None = None):
-        self.rows: list[dict[str, Any]] = []
-        self._name, self.tell = name, say
+    Args:
+        run, launch, goodput: of the program; a `work` of `in_run_directory`.
+        launches: name -> launch of each member.
+        job_of: as that of `train.pretrain`.
+        merge: whether to average the members' weights.
+
+    Returns:
+        The exit code.
+    """
+    members = {}
+    for name, own in launches.items():
+        directory = RunDirectory(own.run)
+        directory.path.mkdir(parents=True, exist_ok=True)
+        members[name] = (job_of(directory, own, goodput, run), directory)
+    with TogetherJob(members, Path(run.path).parent / "export" if merge else None) as job:
+        return train(job, run, goodput)
+
+
+class MemberLog(RunLog):
+    """The log of a member, in its own directory. The console shows what it says, but not its metrics."""
+
+    def __init__(self, directory: epath.Path, tell: Callable[[str], None], **options: Any):
+        """`tell` takes a line for the console; `options`: of `RunLog`."""
+        self._name, self._tell = directory.name, tell
+        super().__init__(directory, stream=io.StringIO(), **options)
 
     def say(self, line: str) -> None:
-        if self.tell is not None:
-            self.tell(f"{self._name}: {line}")
+        self._tell(f"{self._name}: {line}")
+        self._keep_line(line)
 
-    def record(self, kind: str, step: int, values: dict[str, float]) -> None:
-        finite = {name: value if np.isfinite(value) else None for name, value in values.items()}
-        self.rows.append({"kind": kind, "step": step, **finite})
+    def _show(self, line: str) -> None:
+        self._keep_line(line)
 
 
 class TogetherJob(Untimed):
     """A `Job`: trains the members' jobs in one program. Arrays of its state start with an axis R, the members.
 
-    Each member has its own seed, learning rate, metrics.jsonl and export/. A member whose steps stay non-finite keeps
-    its last good weights, counts as failed and is left out of the average, while the others go on.
+    Each member has its own seed, learning rate, log and export/. A member whose steps stay non-finite keeps its last
+    good weights, counts as failed and is left out of the average, while the others go on. A context manager, which
+    closes the members' logs.
     """
 
     rollbacks = 0
@@ -117,42 +178,67 @@ class TogetherJob(Untimed):
             self._by_member(np.stack([jax.random.key_data(job.dropout_key) for job in self._jobs]))
         )
         self._peaks = self._by_member(np.array([one.learning_rate for one in optimizers], np.float32))
-        self._rows = {name: MemberLog(name) for name in members}
-        self._logged = 0  # the last step that is in a train row
+        self._logs: list[MemberLog] = []
+        self._step = self._logged = 0  # the last step dispatched, and the last one in a train row
+        self._written: list[dict[str, Any] | None] = [None] * len(members)  # of each member's metrics.jsonl
+        self._open = ExitStack()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._open.__exit__(*error)
 
     def _by_member(self, values: np.ndarray) -> jax.Array:
         return by_run(lambda number: values[number], len(values), self.mesh)
 
     def first_state(self) -> TrainState:
         states = [jax.device_get(job.first_state()) for job in self._jobs]
-        self._logged = int(states[0].step)
+        self._step = self._logged = int(states[0].step)
         return stacked(states, self.mesh)
 
     def resume(self, facts: dict[str, Any]) -> None:
-        self._logged = facts["logged"]
-        for name, rows in facts["rows"].items():
-            self._rows[name].rows = list(rows)
+        self._step, self._logged = facts["step"], facts["logged"]
+        self._written = [own["metrics"] for own in facts["members"]]
         for job, own in zip(self._jobs, facts["members"], strict=True):
             job.resume(own)
 
     def facts(self) -> dict[str, Any]:
+        pairs = zip(self._jobs, self._logs, strict=True)
         return self._first.facts() | {
+            "step": self._step,
             "logged": self._logged,
-            "rows": {name: log.rows for name, log in self._rows.items()},
-            "members": [{"lowest_losses": job.facts()["lowest_losses"]} for job in self._jobs],
+            "members": [{"lowest_losses": job.facts()["lowest_losses"]} | log.keep() for job, log in pairs],
         }
 
     def train_step(self, state: TrainState, batch: dict[str, Any]) -> tuple[TrainState, dict[str, jax.Array]]:
         _, rows, length = batch["input_ids"].shape
         step = self._step_in_parts(self.config.parts_of(length, rows, 1))
+        self._step += 1
         return step(state, batch, self._keys, self._peaks, self._first.objective, *self._more)
 
     def on_start(self, log: Log, *, resumed: bool) -> None:
         log.say(f"{len(self._jobs)} members in one program, on {self.mesh.size} devices")
         self._first.on_start(log, resumed=resumed)
-        for own in self._rows.values():
-            own.tell = log.say
-        self._write()
+
+        def spent(step: int) -> Spent | None:
+            """A member's own tokens, the seconds on the clock, and its share of the processor time."""
+            of_all = log.spent(step)
+            if of_all is None:
+                return None
+            members = len(self._jobs)
+            return Spent(of_all.tokens // members, of_all.seconds, round(of_all.cpu_seconds / members, 3))
+
+        for (_, run), written in zip(self._members.values(), self._written, strict=True):
+            own = MemberLog(
+                *(run.path, log.say),
+                start_step=self._step,
+                written=written,
+                total_steps=self.last_step,
+                spent=spent,
+                share_to_draw=0.05 / len(self._jobs),
+            )
+            self._logs.append(self._open.enter_context(own))
 
     def batches(self, step: int) -> Generator[tuple[dict[str, Any], float]]:
         while step < self.last_step:
@@ -161,17 +247,18 @@ class TogetherJob(Untimed):
             yield from prefetched_batches(source, step - start, phase.steps)
             step = start + phase.steps
 
-    def summarise(self, rows: list[Metrics]) -> dict[str, float]:
-        """Adds a row to each member's metrics; returns the mean of their losses."""
+    def summarise(self, rows: list[Metrics], speeds: dict[str, float]) -> dict[str, float]:
+        """Adds a row to each member's metrics, with an equal share of the speeds; returns the mean of their losses."""
         self._logged += len(rows)
+        shares = {name: speed / (len(self._jobs) if name in _SHARED else 1) for name, speed in speeds.items()}
         found = []
-        for number, (job, own) in enumerate(zip(self._jobs, self._rows.values(), strict=True)):
-            found.append(job.summarise([{name: value[number] for name, value in row.items()} for row in rows]))
-            own.record("train", self._logged, found[-1])
-        return _means(found)
+        for number, (job, own) in enumerate(zip(self._jobs, self._logs, strict=True)):
+            found.append(job.summarise([{name: value[number] for name, value in row.items()} for row in rows], {}))
+            own.record("train", self._logged, found[-1] | shares)
+        return _means(found) | speeds
 
     def why_stop(self, metrics: Metrics, step: int) -> str | None:
-        if not self._failed(metrics["skipped_in_a_row"]).all():
+        if (np.asarray(metrics["skipped_in_a_row"]) < self.config.max_skipped_in_a_row).any():
             return None
         return (
             f"in each of the {len(self._jobs)} members {self.config.max_skipped_in_a_row} or more steps in a row up to "
@@ -179,44 +266,41 @@ class TogetherJob(Untimed):
             "optimizer.learning_rate"
         )
 
-    def _failed(self, skipped_in_a_row: Any) -> np.ndarray:
-        return np.asarray(skipped_in_a_row) >= self.config.max_skipped_in_a_row
+    def _failed(self, state: TrainState) -> np.ndarray:
+        """bool [R]: the members whose last step was skipped. A single run that ends so has failed too."""
+        return to_host(state.skipped_in_a_row) > 0
 
     def evaluate(self, state: TrainState, step: int, log: Log) -> None:
         """Scores each member as it is scored alone, and the average of the weights if they are merged."""
         found = []
-        for number, (job, own) in enumerate(zip(self._jobs, self._rows.values(), strict=True)):
-            before = len(own.rows)
+        for number, (job, own) in enumerate(zip(self._jobs, self._logs, strict=True)):
+            before = len(own.records)
             job.evaluate(self._state_of(state, number), step, own)
-            found += [row["mlm_loss"] for row in own.rows[before:] if row.get("mlm_loss") is not None]
+            found += [row["mlm_loss"] for row in own.records[before:] if row.get("mlm_loss") is not None]
+            own.draw()
         scores = {"mlm_loss": float(np.mean(found)), "mlm_loss_best": min(found)} if found else {}
-        if scores and self._export is not None:
+        good = ~self._failed(state)
+        if scores and good.any() and self._export is not None:
             _, phase = self.config.phase_at(step - 1)
-            scores |= self._first.scores_of_average(self._average(state), phase)
+            scores |= self._first.scores_of_average(self._average(state, good), phase)
         if scores:
             log.record("eval", step, scores)
-        self._write()
 
     def _state_of(self, state: TrainState, number: int) -> TrainState:
         job = self._jobs[number]
         return jax.tree.map(lambda x, like: jax.device_put(x, like.sharding), one_of(state, number), job.target)
 
-    def _average(self, state: TrainState) -> Any:
-        """The uniform mean of the weights that the members export, added up in float64."""
-        good = ~self._failed(to_host(state.skipped_in_a_row))
-        average = averaged(state.opt_state)
-        return mean_of(to_host(state.params if average is None else average), good)
-
-    def _write(self) -> None:
-        for (_, run), own in zip(self._members.values(), self._rows.values(), strict=True):
-            write_whole(run.path / "metrics.jsonl", "".join(json_text(row) + "\n" for row in own.rows))
+    def _average(self, state: TrainState, good: np.ndarray) -> Any:
+        """The uniform mean of the weights that the good members (bool [R]) export, added up in float64."""
+        return mean_of(to_host(exported_weights(state)), good)
 
     def finish(self, state: TrainState, step: int, log: Log) -> None:
         """Exports each member, and the average of their weights."""
-        self._write()
-        failed = self._failed(to_host(state.skipped_in_a_row))
-        for number, (job, own) in enumerate(zip(self._jobs, self._rows.values(), strict=True)):
-            if not failed[number]:
+        failed = self._failed(state)
+        for number, (job, own) in enumerate(zip(self._jobs, self._logs, strict=True)):
+            if failed[number]:
+                own.say("is not exported, since its last steps had a non-finite loss or gradient")
+            else:
                 job.finish(self._state_of(state, number), step, own)
         data = self._first.data
         if self._export is None or not self.config.export_at_end or data.tokenizer is None:
@@ -225,7 +309,7 @@ class TogetherJob(Untimed):
         card = table(
             {"weights": f"the uniform average of {len(names)} members of a sweep", "members": ", ".join(names)}
         )
-        whole, head = self._average(state), head_for(data)
+        whole, head = self._average(state, ~failed), head_for(data)
         save_pretrained(self._export, self.config.model, whole, data.tokenizer, head=head, step=step, card=card)
         log.say(f"exported the average of {len(names)} members to {self._export}")
 
@@ -254,9 +338,3 @@ def _means(found: list[dict[str, float]]) -> dict[str, float]:
         if finite:
             means[name] = float(np.mean(finite))
     return means
-
-
-def check_together(configs: Mapping[str, PretrainConfig], word: str) -> None:
-    """Raises UserError if these members cannot train in one program."""
-    if why := why_not_together(configs):
-        raise UserError(f"{word}: {why}, or say sweep_in=turn")

@@ -14,17 +14,17 @@ from bert_jax.errors import UserError
 from bert_jax.training.checkpoint.checkpoints import Checkpoints
 from train import compare, pretrain
 from train.pretraining import sweep as sweeps
-from train.pretraining.recipe import Phase, PretrainConfig
-from train.pretraining.sweep import (
+from train.pretraining.members import (
     Halving,
     SweepWords,
     halving_of,
     legs_of,
-    mean_and_error,
     members_of,
     take_sweep,
     values_of,
 )
+from train.pretraining.recipe import Phase, PretrainConfig
+from train.pretraining.sweep import mean_and_error
 from train.run import stopping
 from train.run.stopping import EXIT_DONE, EXIT_HOPELESS, EXIT_NOT_FINITE, EXIT_PREEMPTED
 
