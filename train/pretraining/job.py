@@ -306,7 +306,7 @@ class PretrainingJob(ModelJob):
         found = mixed_scores(scores)
         if found and (average := averaged(state.opt_state)) is not None:
             found |= self.scores_of_average(average, phase)
-        found |= self._other_scores(state.params, step)
+        found |= self._other_scores(exported_weights(state), step)
         if found:
             log.record("eval", step, found)
         if "mlm_loss" in found:

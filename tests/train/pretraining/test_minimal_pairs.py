@@ -35,10 +35,13 @@ def scored(run: Path) -> dict[int, dict[str, float]]:
     return {row["step"]: {k: v for k, v in row.items() if "blimp" in k} for row in rows if "blimp_accuracy" in row}
 
 
+@pytest.mark.parametrize("average", [[], ["optimizer.average_half_life=1e6"]])
 def test_scores_are_those_of_the_verb_and_a_killed_run_has_each_once(
-    recipe: str, data: str, blimp: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    average: list[str], recipe: str, data: str, blimp: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
+    """With an average of the weights too: what is scored is what is exported."""
     words = [recipe, f"data={data}", f"run={tmp_path / 'run'}", f"blimp={blimp}", "blimp_every=6", "blimp_pairs=40"]
+    words += [*average, "optimizer.learning_rate=0.02"]  # so that the mean is far from the last weights
     facts, programs, calls = PretrainingJob.facts, [], []
 
     def killed(job: PretrainingJob) -> dict:
@@ -61,13 +64,15 @@ def test_scores_are_those_of_the_verb_and_a_killed_run_has_each_once(
     assert len(programs) == 1, "two evaluations, one model to compile"
     found = scored(tmp_path / "run")
     assert list(found) == [6, 12]
-    verb = evaluate(Likelihood(tmp_path / "run", dtype="float32"), read_blimp(blimp, 40))
+    verb = evaluate(Likelihood(tmp_path / "run" / "export", dtype="float32"), read_blimp(blimp, 40))
     assert found[12] == {
         "blimp_accuracy": verb["accuracy"] / 100,
         **{f"blimp_{field}_accuracy": value / 100 for field, value in verb["fields"].items()},
     }
     assert set(verb["fields"]) == {"syntax", "semantics"}
     assert found[6] != found[12], "the weights of step 6 were scored at step 12"
+    last = evaluate(Likelihood(tmp_path / "run", dtype="float32"), read_blimp(blimp, 40))
+    assert (last["fields"] == verb["fields"]) == (not average)
 
 
 @pytest.mark.parametrize(
