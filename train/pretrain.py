@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
+from bert_jax.data.pretraining.manifest import MANIFEST
 from bert_jax.errors import UserError
 from bert_jax.formats.source import Source
 from bert_jax.runtime.hosts import is_first, on_first_process
@@ -162,11 +163,22 @@ def _print_planned(topologies: list[Topology], launch: Launch, data: DataSource,
 
 
 def other_data(config: PretrainConfig, data: DataSource) -> DataSource:
-    """The data of `eval_data=`; raises UserError if it was prepared with another vocabulary."""
+    """The data of `eval_data=`.
+
+    Raises:
+        UserError: it is among the data to train on, by the sums of the manifests; or has another vocabulary.
+    """
     alone = dataclasses.replace(config, data=config.eval_data, data_shares=(), data_temperature=1.0)
     held_out = open_data(alone)
     if isinstance(held_out, PreparedData):
         held_out.evaluation_split = "train"  # all of it is held out from this run
+    trained = {one.digest: one.directory.name for one in prepared_in(data)}
+    if same := next((one for one in prepared_in(held_out) if one.digest in trained), None):
+        raise UserError(
+            f"eval_data: {same.directory.name} is the data of data={trained[same.digest]} (their {MANIFEST} has the "
+            "same sum), so the model would be scored on what it learns; name other data, or leave eval_data out to "
+            "evaluate on the part of data= that was held out"
+        )
     if held_out.fingerprint != data.fingerprint:
         raise UserError(f"eval_data: {config.eval_data} was prepared with another vocabulary than {config.data}")
     return held_out
@@ -180,6 +192,8 @@ def dry_run(launch: Launch, data: DataSource, source: Source | None) -> int:
     config = with_packing(with_model_for(launch.config, data, launch.given, source), data)
     if source is not None:
         check_vocabulary(source, data)
+    if config.eval_data is not None and not is_from_text(launch.config, launch.given):
+        other_data(config, data)
     facts = run_facts(config, data, launch.run)
     if is_first():
         print_facts(facts, Console(stderr=launch.as_json, highlight=False))

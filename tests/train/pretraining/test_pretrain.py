@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import shutil
 import signal
 import subprocess
 import sys
@@ -427,6 +428,16 @@ def test_other_data_is_evaluated_as_a_whole_and_missing_held_out_data_is_reporte
     assert pretrain.main([recipe, f"data={other}", f"run={tmp_path / 'b'}", *short]) == EXIT_DONE
     assert records(tmp_path / "b", "eval") == []
     assert "no held-out documents" in capfd.readouterr().err
+    moved = tmp_path / "moved"
+    shutil.copytree(other, moved)
+    for of_training, to_score in ((data, data), (str(other), moved), (f"{data},{other}", moved)):
+        words = [recipe, f"data={of_training}", f"eval_data={to_score}", f"run={tmp_path / 'same'}", *short]
+        for more in ([], ["--dry-run"]):
+            with pytest.raises(
+                UserError, match=rf"eval_data: {to_score} is the data of data={of_training.split(',')[-1]} "
+            ):
+                pretrain.main([*words, *more])
+    assert not (tmp_path / "same").exists()
     third = tmp_path / "third"
     words = ["--output", str(third), "--vocab-size", "60", "--max-seq-length", "32", "--workers", "1"]
     assert prepare([str(corpus), *words]) in (0, None)
