@@ -200,6 +200,8 @@ def test_the_advice_of_each_message_of_a_training_program_is_run():
         "sweep: takes prepared data": "tests/train/pretraining/test_sweep.py",
         "say sweep_in=together": "tests/train/pretraining/test_together.py",
         "or say sweep_in=turn": "tests/train/pretraining/test_together.py",
+        "say init_at= the step of a checkpoint": "tests/train/pretraining/test_together.py",
+        "or leave eval_data out": "tests/train/pretraining/test_pretrain.py",
         "is not a run directory; leave init_at out": "not run: no test has a published model with init_at=",
         "no member has a held-out loss": "not run: no test has such a job or such data for a sweep",
         "prepare the data with --held-out 0.1, or leave": "not run: no test has such a job or such data for a sweep",

@@ -4,10 +4,11 @@ The model is the config's, fitted to the data, or with `init=SOURCE` the source'
 The state is initialised randomly, or comes from another run, a folder, a published model, or Google's TF1 code.
 """
 
+import bisect
 import dataclasses
 import logging
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -37,7 +38,7 @@ from bert_jax.training.sharding import fused_loss_on, state_shardings
 from bert_jax.training.step import TrainState
 from bert_jax.tree import flatten, unflatten
 from train.pretraining.mixture import MixedData
-from train.pretraining.recipe import PretrainConfig
+from train.pretraining.recipe import Phase, PretrainConfig, packed_rows, rows_used
 from train.pretraining.source import DataSource, PreparedData, head_for
 from train.run.launch import check_finite, given_to_model, overridden_model, place_on_mesh
 
@@ -279,10 +280,13 @@ def _with_optimizer(
 ) -> TrainState:
     checkpoints = epath.Path(source.folder) / "checkpoints"
     if checkpoints.exists():
-        earlier = read_run_config(epath.Path(source.folder) / "config.json", needs=("optimizer",))["optimizer"]
-        _check_same_moments(config, source, earlier)
+        earlier = read_run_config(epath.Path(source.folder) / "config.json", needs=("optimizer",))
+        _check_same_moments(config, source, earlier["optimizer"])
         with Checkpoints(checkpoints) as stored:
-            return stored.restore(target, step=config.init_at).state
+            restored = stored.restore(target, step=config.init_at)
+            begins = _decay_begins(earlier, restored.metadata.get("budget") or {})
+            _check_before_decay(config, source, begins, int(restored.state.step), stored.steps())
+            return restored.state
     if config.init_at is not None:
         raise UserError(f"init_at: {source.name} is not a run directory; leave init_at out")
     if is_checkpoint(source.folder):
@@ -291,6 +295,53 @@ def _with_optimizer(
     raise UserError(
         f"init_optimizer: {source.name} is not a run directory and has no TF1 checkpoint, so it has no optimizer state"
     )
+
+
+def _check_before_decay(
+    config: PretrainConfig, source: Source, begins: int | None, step: int, steps: Sequence[int]
+) -> None:
+    """Raises UserError if the run would go on at the peak rate of schedule=stable from where the source's had fallen.
+
+    Args:
+        config: of the run.
+        source: the other run.
+        begins: its steps before its decay; None: it has another schedule.
+        step: of the checkpoint to go on from.
+        steps: of all its checkpoints.
+    """
+    if not config.init_step or config.optimizer.schedule != "stable" or begins is None or step <= begins:
+        return
+    before = ", ".join(f"{one:,}" for one in steps if one <= begins) or "it has kept none"
+    field = "init_step" if config.init_at is None else "init_at"
+    raise UserError(
+        f"{field}: at step {step:,} {source.name} had begun its decay, which its schedule=stable begins at step "
+        f"{begins:,}; say init_at= the step of a checkpoint from before that ({before})"
+    )
+
+
+def _decay_begins(config: Mapping[str, Any], budget: Mapping[str, Any]) -> int | None:
+    """The number of steps before the decay of a pretraining run with schedule=stable; None for other runs.
+
+    Args:
+        config: the run's, from its config.json.
+        budget: what its checkpoints record of `Budget`; {} without one.
+    """
+    optimizer, packed = config["optimizer"], dict(config.get("packed", ()))
+    if "phases" not in config or optimizer.get("schedule") != "stable":
+        return None
+    if budget.get("decay"):
+        return budget["decay"][0]
+    total = optimizer["total_steps"]
+    begins = total - round(optimizer["decay_share"] * total)
+    if optimizer.get("clock", "steps") == "steps":
+        return begins
+    phases = [Phase(*row) for row in config["phases"]]
+    in_rows = [one._replace(batch=packed_rows(one.batch, packed.get(one.length, 1))) for one in phases]
+
+    def tokens(steps: int) -> int:
+        return sum(rows * length for length, rows in rows_used(in_rows, steps).items())
+
+    return bisect.bisect_right(range(total + 1), tokens(total) * begins / total, key=tokens) - 1
 
 
 _AVERAGES = ("average_half_life", "average_tail")

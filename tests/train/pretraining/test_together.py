@@ -11,8 +11,12 @@ import pytest
 import bert_jax
 from bert_jax.errors import UserError
 from bert_jax.training.checkpoint.checkpoints import Checkpoints
+from bert_jax.training.optimizer_config import OptimizerConfig
+from bert_jax.training.schedules import make_schedule
 from bert_jax.tree import flatten
+from tests.faults.outcome import TIMES
 from train import compare, pretrain
+from train.pretraining.start import _decay_begins
 from train.pretraining.together import mean_of
 from train.run import stopping
 from train.run.stopping import EXIT_DONE, EXIT_PREEMPTED
@@ -72,8 +76,9 @@ def test_branches_of_one_program_equal_single_runs(branches: Path, words: list[s
         ours, theirs = rows(member), rows(alone)
         assert [(row["kind"], row["step"]) for row in ours] == [(row["kind"], row["step"]) for row in theirs]
         for a, b in zip(ours, theirs, strict=True):
-            same = (a.keys() & b.keys()) - {"kind"}  # one that is alone has its speed and its time too
-            assert {"mlm_loss", "nsp_loss"} <= same
+            assert a.keys() == b.keys() and {"mlm_loss", "nsp_loss", "seconds", "cpu_seconds"} <= a.keys()
+            assert a["tokens"] == b["tokens"]
+            same = a.keys() - {"kind", *TIMES}
             assert {key: a[key] for key in same} == pytest.approx({key: b[key] for key in same}, rel=1e-4)
         for path, leaf in state(alone).items():
             np.testing.assert_allclose(stacked[path][number], leaf, rtol=1e-3, atol=2e-6, err_msg=path)
@@ -110,11 +115,68 @@ def test_stopped_branches_go_on_to_the_bit(branches: Path, words: list[str], tmp
     assert pretrain.main(command) == EXIT_DONE
     jax.tree.map(np.testing.assert_array_equal, state(tmp_path / "stopped" / "together"), state(branches / "together"))
     for name in MEMBERS:
-        assert rows(tmp_path / "stopped" / "members" / name) == rows(branches / "members" / name)
+        ours, theirs = (
+            [{key: value for key, value in row.items() if key not in TIMES} for row in rows(run / "members" / name)]
+            for run in (tmp_path / "stopped", branches)
+        )
+        assert ours == theirs
     capsys.readouterr()
-    assert compare.main([str(tmp_path / "stopped"), "--json", "--output", str(tmp_path / "c.png")]) == 0
+    picture = str(tmp_path / "c.png")
+    assert compare.main([str(tmp_path / "stopped"), "--by", "seconds", "--json", "--output", picture]) == 0
     found = json.loads(capsys.readouterr().out)["runs"]
     assert [Path(row["run"]).name for row in found] == list(MEMBERS)
+    assert [row["tokens"] for row in found] == [(7 - 3) * 8 * 32] * 4
+
+
+@pytest.mark.slow
+def test_a_branch_from_the_trunks_decay_is_refused(words: list[str], tmp_path: Path):
+    """The trunk's last two of eight steps are its decay; a run that starts its own schedule may begin there."""
+    command = [*(word for word in words if not word.startswith("phases")), "phases=((32,8,9),)", "eval_every=8"]
+    more = r"begins at step 6; say init_at= the step of a checkpoint from before that \(3, 6\)$"
+    for word, line in (
+        ("init_at=8", f"init_at: at step 8 .*/trunk had begun its decay, .* {more}"),
+        ("init_at=none", "init_step: "),
+    ):
+        with pytest.raises(UserError, match=line):
+            pretrain.main([*command, word, f"run={tmp_path / 'late'}"])
+    assert not (tmp_path / "late").exists()
+    for allowed in (["init_at=6"], ["init_at=8", "init_step=false", "phases=((32,8,3),)"]):
+        assert pretrain.main([*command, *allowed, "export_at_end=no", f"run={tmp_path / allowed[0]}"]) == EXIT_DONE
+
+
+def test_where_a_decay_begins():
+    def begins(budget: dict[str, Any] | None = None, **fields: Any) -> int | None:
+        optimizer = {"schedule": "stable", "total_steps": 100, "decay_share": 0.2} | fields
+        phases = [[32, 8, 50, 1.0], [64, 12, 50, 1.0]]
+        return _decay_begins({"optimizer": optimizer, "phases": phases}, budget or {})
+
+    assert begins() == 80
+    assert begins(schedule="linear") is None
+    assert begins({"decay": [17, 25]}) == 17  # of stop_after
+    late = OptimizerConfig(schedule="stable", total_steps=100, decay_share=0.2, warmup_steps=1, clock="tokens")
+    rates = np.asarray(make_schedule(late, batches=((50, 32 * 8), (50, 64 * 12)))(np.arange(100)))
+    last_at_peak = int(np.flatnonzero(rates > rates.max() * (1 - 1e-6))[-1])
+    assert begins(clock="tokens") == last_at_peak != 80
+
+
+@pytest.mark.slow
+def test_a_member_has_its_share_of_the_time_and_curves_of_its_own(branches: Path):
+    """Wall-clock time is that of the program; processor time is an equal share. A member's row comes before the sum."""
+    of_all = rows(branches / "together")
+    for name in MEMBERS:
+        own = rows(branches / "members" / name)
+        assert [(row["kind"], row["step"]) for row in own] == [(row["kind"], row["step"]) for row in of_all]
+        for before, row, after in zip([{"seconds": 0, "cpu_seconds": 0}, *of_all], own, of_all, strict=False):
+            assert before["seconds"] <= row["seconds"] <= after["seconds"]
+            assert before["cpu_seconds"] <= row["cpu_seconds"] * 4 + 0.002
+            assert row["cpu_seconds"] * 4 <= after["cpu_seconds"] + 0.002
+            assert row["tokens"] * 4 == after["tokens"]
+        (fast,) = [row for row in own if "tokens_per_second" in row][-1:]
+        all_at_once = next(row for row in of_all if row["step"] == fast["step"] and row["kind"] == "train")
+        assert fast["tokens_per_second"] == pytest.approx(all_at_once["tokens_per_second"] / 4)
+        assert fast["eta_seconds"] == all_at_once["eta_seconds"]
+        assert (branches / "members" / name / "curves.png").read_bytes().startswith(b"\x89PNG")
+        assert "eval  step        7" in (branches / "members" / name / "run.log").read_text()
 
 
 def test_the_mean_is_numpys_of_the_good_members():
@@ -129,7 +191,8 @@ def test_the_mean_is_numpys_of_the_good_members():
         (["sweep=optimizer.b1=0.9,0.8", "sweep_in=together"], "sweep_in: member b1=0.8 differs in optimizer.b1"),
         (["sweep=seed=0,1", "sweep_in=both"], "expected turn or together or auto"),
         (["sweep=seed=0,1", "sweep_in=turn", "merge=average"], "say sweep_in=together"),
-        (["sweep=seed=0,1", "merge=average", "halving=2"], "leave one of the two out"),
+        (["sweep=seed=0,1", "merge=average", "halving=2"], "merge: halving stops .* leave one of the two out"),
+        (["sweep=seed=0,1", "sweep_in=together", "halving=2"], "sweep_in: halving stops .* leave one of the two out"),
         (["sweep=seed=0,1", "merge=average", "hopeless_after=9"], "merge: hopeless_after"),
         (["sweep=optimizer.decay_share=0.1,0.2", "merge=average"], "schedule=stable"),
         (["merge=average"], "say sweep="),
