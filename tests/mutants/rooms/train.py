@@ -27,6 +27,8 @@ OF_PROGRAM = "tests/train/planning/test_program.py"
 OF_RUNS = "tests/train/pretraining/test_pretrain.py"
 OF_MONITOR = "tests/train/run/test_monitor.py"
 OF_NOT_FINITE = "tests/train/run/test_not_finite.py"
+OF_TOGETHER = "tests/train/pretraining/test_together_faults.py"
+OF_PAIRS = "tests/train/pretraining/test_minimal_pairs.py"
 OF_RECIPE = "tests/train/pretraining/test_recipe.py"
 OF_PACKING = "tests/train/pretraining/test_packing.py"
 OF_SCALE = "tests/train/pretraining/test_scale.py"
@@ -111,6 +113,27 @@ MUTANTS: tuple[Mutant, ...] = (
         (
             "tests/train/pretraining/test_start.py::test_a_source_with_a_value_that_is_not_finite_is_refused_by_the_parameters_name",
         ),
+    ),
+    Mutant(
+        JOB,
+        "self._other_scores(exported_weights(state), step)",
+        "self._other_scores(state.params, step)",
+        "BLiMP scores weights that are not exported",
+        (f"{OF_PAIRS}::test_scores_are_those_of_the_verb_and_a_killed_run_has_each_once",),
+    ),
+    Mutant(
+        "train/pretraining/start.py",
+        "return bisect.bisect_right(range(total + 1), tokens(total) * begins / total, key=tokens) - 1",
+        "return begins",
+        "a branch begins in the decay of a trunk whose schedule counts tokens",
+        ("tests/train/pretraining/test_together.py::test_where_a_decay_begins",),
+    ),
+    Mutant(
+        "train/pretraining/together.py",
+        "return to_host(state.skipped_in_a_row) > 0",
+        "return to_host(state.skipped_in_a_row) > 5",
+        "a member that diverged is exported",
+        (f"{OF_TOGETHER}::test_a_member_that_diverges_is_shown_and_spoils_nothing",),
     ),
     Mutant(
         LOOP,
