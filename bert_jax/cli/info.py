@@ -78,8 +78,8 @@ def describe(source: str | os.PathLike[str], *, step: int | None = None) -> dict
     verified, steps, damaged = report.verified, [], {}
     if opened.is_run:
         steps, damaged = _steps(opened.folder, report.step)
-    else:
-        with open_weights(opened.folder, config.model_type) as tensors:
+    if not (read := opened.best(step)).is_run:  # a folder, or the best model of a fine-tuning run
+        with open_weights(read.folder, config.model_type) as tensors:
             verified = tensors.verify()
     return {
         "kind": "run" if steps else "folder",

@@ -156,6 +156,19 @@ def test_info_is_the_same_for_a_run_and_its_export(run, export, capsys, params):
     assert other["sha256"] != ours["sha256"]
 
 
+def test_info_verifies_the_best_model_of_a_fine_tuning_run(export, tmp_path: Path, capsys):
+    shutil.copytree(export, tmp_path / "export")
+    (tmp_path / "config.json").write_text('{"task": "classify", "model": {}}')
+    (tmp_path / "checkpoints").mkdir()
+    weights = tmp_path / "export" / "model.safetensors"
+    for expected in (True, False):
+        assert main(["info", str(tmp_path), "--json"]) == 0
+        assert json.loads(capsys.readouterr().out)["verified"] is expected
+        content = bytearray(weights.read_bytes())
+        content[-5] ^= 1
+        weights.write_bytes(content)
+
+
 def test_info_folds_layers_that_are_alike_unless_asked(run, capsys):
     folded = output(capsys, "info", str(run))
     assert "bert/encoder/layer_{0-2}/attention/query/kernel" in folded

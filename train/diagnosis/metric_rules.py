@@ -94,7 +94,7 @@ def _rate(run: Evidence, factor: float) -> str:
     """The rate times `factor`, or the usual one if that is further away; a tenth of it for a model that exists."""
     optimizer, width = run.config["optimizer"], run.config["model"]["hidden_size"]
     rate = optimizer["learning_rate"] * factor
-    if optimizer["name"] == "adamw":
+    if optimizer["name"] != "lamb":  # the updates of the others have AdamW's size
         usual = USUAL_RATE * 128 / width / (1 if run.config.get("init") is None else 10)
         rate = (min if factor < 1 else max)(rate, usual)
     return f"optimizer.learning_rate={rate:.1g}"

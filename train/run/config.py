@@ -140,7 +140,9 @@ def _parse(text: str, hint: Any, path: str) -> Any:
     try:
         return ast.literal_eval(text)
     except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
-        raise UserError(f"{path}: found {quoted(text)}; expected a literal such as ((128, 256, 1000),)") from None
+        raise UserError(
+            f"{path}: found {quoted(text)}; expected a literal such as (2e-5, 3e-5) or ((128, 256, 1000),)"
+        ) from None
 
 
 def load_recipe(path: str, kind: type) -> Any:

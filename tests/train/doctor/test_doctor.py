@@ -121,6 +121,15 @@ def test_a_wrong_learning_rate_is_named(name, rule, tmp_path, capsys):
     assert better < rate if rule == "rate too high" else better > rate
 
 
+@pytest.mark.parametrize("name", ["adamw", "muon", "schedule-free"])
+def test_a_rate_that_is_far_too_high_is_not_lowered_step_by_step(name, tmp_path, capsys):
+    config = json.loads((RUNS / "rate-too-high-later" / "config.json").read_text())
+    optimizer = config["optimizer"] | {"name": name, "learning_rate": 5.0}
+    (found,) = diagnosis(run_on(tmp_path, None, "rate-too-high-later", optimizer=optimizer, init=None), capsys).values()
+    usual = metric_rules.USUAL_RATE * 128 / config["model"]["hidden_size"]
+    assert float(re.findall(r"learning_rate=(\S+)", found["do"])[0]) == pytest.approx(usual, rel=0.5)
+
+
 def test_a_corpus_without_documents_is_named(folder, documents, tmp_path, capsys):
     one = ["\n".join(documents)]
     data = make(tmp_path / "one", one, "--vocab", str(folder / "uncased"), "--objective", "none")

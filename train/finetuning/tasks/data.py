@@ -203,7 +203,8 @@ def task_files(config: FinetuneConfig, names: FileNames) -> TaskFiles:
 
     train = looked_for("train", [names.train])
     if not train:
-        where = f"{config.data} has no {names.train[0]}.tsv (.csv, .jsonl ...)" if config.data else "not given"
+        first, *others = filter(None, SUFFIXES)
+        where = f"{config.data} has no {names.train[0]}{first} ({', '.join(others)})" if config.data else "not given"
         raise UserError(f"train: {where}; say train=FILE, or data=DIR of a folder that has it")
     dev = looked_for("dev", names.dev)
     if not dev and share_of(config.dev) is None:
