@@ -105,15 +105,18 @@ def _run_table(plans: Sequence[dict[str, Any]]) -> Table:
 
 def print_fit(topology: Topology, phase: Phase, tried: Sequence[dict[str, Any]], out: Console) -> None:
     """Prints the settings that `fit.fastest` tried for a phase, the best first."""
-    table = Table(title=f"{topology.name}: {phase.batch:,} x {phase.length}, the fastest that fits first")
-    for name in ("setting", "rows at a time", "memory", "step", "sequences a second", "MFU"):
-        table.add_column(name, justify="left" if name == "setting" else "right", no_wrap=name == "setting")
+    limit = f"a {_device(topology)} has {size(tried[0]['memory_limit'])}"
+    title = f"{topology.name}: {phase.batch:,} x {phase.length}, the fastest that fits first; {limit}"
+    table = Table(title=title)
+    table.add_column("setting", no_wrap=True)
+    for name in ("rows x parts", "memory", "step", "sequences/s", "MFU"):
+        table.add_column(name, justify="right", no_wrap=name == "sequences/s")
     for one in tried:
-        memory = f"{size(one['needed'])} of {size(one['memory_limit'])}" if one["needed"] else "more than there is"
-        speed = ["too big", "", ""]
+        memory = size(one["needed"]) if one["needed"] else "too big"
+        speed = ["", "", ""]
         if one["fits"]:
             speed = [seconds_between(*one["step_seconds"]), between(*one["sequences_per_second"]), _mfu(one)]
-        table.add_row(" ".join(one["words"]), f"{one['device_rows']:,} x {one['parts']:,}", memory, *speed)
+        table.add_row("\n".join(one["words"]), f"{one['device_rows']:,} x {one['parts']:,}", memory, *speed)
     out.print(table)
 
 
@@ -150,15 +153,14 @@ def warnings_of(plan: dict[str, Any]) -> list[str]:
 
 def _too_big(plan: dict[str, Any], phase: dict[str, Any]) -> str:
     what = f"{plan['topology']}: {phase['device_rows']:,} rows of {phase['length']} at a time need"
-    limit = f"a {_device(plan)} has {size(phase['memory_limit'])}"
+    limit = f"a {_device(read_topology(plan['topology']))} has {size(phase['memory_limit'])}"
     needs = f"more than there is: {limit}" if phase["needed"] is None else f"{size(phase['needed'])}, and {limit}"
     found = [f"{' '.join(one['words'])} ({size(one['memory'])})" for one in phase["fits_with"]]
     return f"{what} {needs}; {' or '.join(found)} fits" if found else f"{what} {needs}; nothing that was tried fits"
 
 
-def _device(plan: dict[str, Any]) -> str:
-    chip = read_topology(plan["topology"]).chip
-    return "device" if chip == CPU or CHIPS[chip].devices > 1 else "chip"
+def _device(topology: Topology) -> str:
+    return "device" if topology.chip == CPU or CHIPS[topology.chip].devices > 1 else "chip"
 
 
 def seconds_between(low: float, high: float) -> str:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from PIL import Image
+from rich.console import Console
 
 from bert_jax.errors import UserError
 from tests.tiny import CONFIG, OPTIMIZER
@@ -15,7 +16,7 @@ from train.planning import estimate, fit, measured, planner
 from train.planning.machines import CHIPS, read_topology
 from train.planning.picture import draw_plans
 from train.planning.program import Collective, Operation, Program
-from train.planning.report import warnings_of
+from train.planning.report import print_fit, warnings_of
 from train.pretraining.recipe import Phase, PretrainConfig
 from train.pretraining.source import RandomData
 from train.run.meter import peak_flops
@@ -193,6 +194,26 @@ def test_where_all_that_was_tried_fits_nothing_is_recomputed(monkeypatch):
 
 def operation(kind: str, cycles: int, traffic: int, times: int = 1, part: str = "x", scheduled: int = 0) -> Operation:
     return Operation(kind, "f", part, times, cycles, traffic, scheduled)
+
+
+def test_the_table_of_what_fits_can_be_read_and_copied_in_80_columns(capsys):
+    one = {
+        "needed": 1.9e9,
+        "memory_limit": 16.9e9,
+        "fits": True,
+        "step_seconds": [0.146, 0.155],
+        "mfu": [0.55, 0.67],
+        "sequences_per_second": [14_618, 25_610],
+        "device_rows": 64,
+        "parts": 4,
+        "words": ["tokens_per_device=8192", "mesh.zero=8"],
+    }
+    too_big = {**one, "needed": None, "fits": False, "words": ["tokens_per_device=16384", "model.remat=full"]}
+    print_fit(read_topology("v5e:4x4"), Phase(128, 256, 10), [one, too_big], Console(width=80))
+    table = capsys.readouterr().out
+    assert all(len(line) <= 80 for line in table.splitlines())
+    assert "…" not in table
+    assert all(word in table for word in (*one["words"], *too_big["words"], "14,618 to 25,610", "a chip has 16.9 GB"))
 
 
 def test_the_range_follows_its_rule():
