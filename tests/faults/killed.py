@@ -125,7 +125,6 @@ def serve() -> None:
         importlib.import_module(name)
     for name in (
         "train.finetuning.sweep",
-        "tensorboardX",
         "matplotlib.figure",
         "train.finetuning.tasks.table",
         "tests.adding_job",

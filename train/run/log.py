@@ -66,9 +66,7 @@ class RunLog:
         # Files on a bucket cannot grow, so events are written to the local disk and copied at each `draw`.
         self._scratch = tempfile.TemporaryDirectory() if is_remote(directory) else None
         self._copies = Outlet("tensorboard", self._copy_events, self.say)
-        self._tensorboard: Events | None = None
-        with contextlib.suppress(ImportError):
-            self._tensorboard = Events(self._scratch.name if self._scratch else self._events, start_step, self.say)
+        self._tensorboard = Events(self._scratch.name if self._scratch else self._events, start_step, self.say)
         self._last_line = -math.inf
         self._progress = None
         if self._console.is_terminal:
@@ -95,9 +93,8 @@ class RunLog:
                 self._progress.stop()
         if error is None and self._drawn < len(self.records):
             self._curves.put(None)
-        if self._tensorboard:
-            self._tensorboard.close()
-            self._copies.put(None)
+        self._tensorboard.close()
+        self._copies.put(None)
         if self._scratch:
             self._scratch.cleanup()
         if self._tracker:
@@ -132,8 +129,7 @@ class RunLog:
             row |= spent._asdict()
         row |= {k: (v if math.isfinite(v) else None) for k, v in values.items()}
         self._metrics.add(row)
-        if self._tensorboard:
-            self._tensorboard.add(kind, step, values)
+        self._tensorboard.add(kind, step, values)
         if self._tracker:
             self._tracker.log(kind, step, row)
         now = time.monotonic()
@@ -171,9 +167,8 @@ class RunLog:
         waiting.clear()
 
     def _save_events(self) -> None:
-        if self._tensorboard:
-            self._tensorboard.sync()
-            self._copies.put(None)
+        self._tensorboard.sync()
+        self._copies.put(None)
 
     def _copy_events(self, waiting: deque[None]) -> None:
         if self._scratch:

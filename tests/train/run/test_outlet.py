@@ -2,9 +2,11 @@
 
 import errno
 import json
+import math
 import os
 import struct
 import subprocess
+import sys
 import threading
 from pathlib import Path
 from types import SimpleNamespace
@@ -124,11 +126,9 @@ def test_a_place_that_fails_slowly_is_tried_a_twentieth_of_the_time(clock):
 
 def records_of(path: Path) -> list:
     """The events of a file, as https://www.tensorflow.org/tutorials/load_data/tfrecord describes it."""
-    from tensorboardX.proto.event_pb2 import Event
-
     from tests.formats.tensorflow.tensorboard import part
 
-    checked = part("record_writer").masked_crc32c
+    Event, checked = part("proto.event_pb2").Event, part("record_writer").masked_crc32c
     data, at, found = path.read_bytes(), 0, []
     while at < len(data):
         (length,) = struct.unpack_from("<Q", data, at)
@@ -145,14 +145,24 @@ def test_tensorboard_gets_finite_numbers_under_their_names_and_hides_repeated_st
     for start, clock in ((0, 2_000_000_000.0), (4, 1_000_000_000.0)):  # the clock is set back
         monkeypatch.setattr("train.run.events.time", SimpleNamespace(time=lambda clock=clock: clock))
         events = Events(tmp_path, start, print)
-        events.add("train", start + 2, {"loss": 0.5, "norm": float("nan"), "best": True})
+        events.add("train", start + 2, {"loss": 0.5, "f1": 0.0, "far": -1e39, "norm": float("nan"), "best": True})
         events.close()
     assert threading.active_count() == threads
     first, second = (records_of(path) for path in sorted(tmp_path.iterdir()))
     assert [record.file_version for record in first] == ["brain.Event:2", "", ""]
     assert [(record.session_log.status, record.step) for record in second] == [(0, 0), (1, 5), (0, 6)]
-    values = [(value.tag, value.simple_value) for value in second[2].summary.value]
-    assert values == [("train/loss", 0.5)]
+    assert [record.wall_time for record in second] == [1_000_000_000.0] * 3
+    values = [(value.tag, value.WhichOneof("value"), value.simple_value) for value in second[2].summary.value]
+    kind = "simple_value"
+    assert values == [("train/loss", kind, 0.5), ("train/f1", kind, 0.0), ("train/far", kind, -math.inf)]
+
+
+def test_writing_event_files_loads_no_pytorch(tmp_path):
+    program = "import sys; from train.run.events import Events; events = Events(sys.argv[1], 0, print); "
+    program += "events.add('eval', 1, {'f1': 1.0}); events.close(); "
+    program += "print([name for name in ('torch', 'tensorboardX', 'google.cloud') if name in sys.modules])"
+    found = subprocess.run([sys.executable, "-c", program, tmp_path], capture_output=True, text=True, check=True)
+    assert found.stdout == "[]\n"
 
 
 @pytest.mark.parametrize("full", ["tensorboard", "metrics.jsonl", "run.log", "curves.png"])
