@@ -16,13 +16,14 @@ trainer-float32               the same examples in each batch as ours, a malloc 
 trainer-bfloat16              the same in bfloat16 by autocast (bf16=True)
 
 Prints medians of wall and CPU seconds, their ratios to the first contender's, the wall seconds of each part, and the
-scores. Needs the package accelerate, which the Trainer needs.
+scores. The Trainer needs the package accelerate, which the extra `benchmarks` installs.
 
 --rows    only this many of the training file's rows
 --seeds   the rounds take the seeds 0, 1, …, N - 1 in turn (head, order, dropout); by default all have seed 0
 """
 
 import argparse
+import importlib.util
 import itertools
 import json
 import os
@@ -167,6 +168,10 @@ def main() -> None:
     parser.add_argument("--caches", type=Path, help="a folder for compiled programs; by default one is filled first")
     options = parser.parse_args()
     names = options.contenders.split(",")
+    if unknown := [name for name in names if name not in CONTENDERS]:
+        parser.error(f"--contenders: found {unknown[0]}; expected some of {','.join(CONTENDERS)}")
+    if any(name.startswith("trainer") for name in names) and importlib.util.find_spec("accelerate") is None:
+        parser.error("the Trainer needs the package accelerate: pip install 'bert-jax[benchmarks]', or only accelerate")
     found: dict[str, list[Run]] = {name: [] for name in names}
     with tempfile.TemporaryDirectory() as place:
         caches = options.caches or Path(place) / "caches"
