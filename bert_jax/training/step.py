@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 import flax.linen as nn
@@ -93,6 +93,7 @@ def abstract_state(model: nn.Module, tx: optax.GradientTransformation, *, mesh: 
     )
 
 
+@lru_cache(4)  # a run asks for its target, for its first state and for its compiled step
 def _abstract(model: nn.Module, tx: optax.GradientTransformation) -> TrainState:
     return jax.eval_shape(partial(_new_state, model=model, tx=tx, draw=_published), jax.random.key(0))
 

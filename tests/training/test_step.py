@@ -15,8 +15,10 @@ from bert_jax.config import BertConfig
 from bert_jax.errors import UserError
 from bert_jax.model.heads import BertForPreTraining, PreTrainingOutput
 from bert_jax.model.layers import DropoutKey, dropout
+from bert_jax.training import step as steps
 from bert_jax.training.objectives import mean_metrics
 from bert_jax.training.optimizer import OptimizerConfig, make_optimizer, make_schedule
+from bert_jax.training.sharding import make_mesh
 from bert_jax.training.step import (
     TrainState,
     abstract_state,
@@ -58,6 +60,18 @@ def compiled(state: TrainState, config: BertConfig, accumulation: int = 1) -> An
     """Without donation, so that tests can read the state before the step."""
     step = partial(train_step, model=BertForPreTraining(config), tx=TX, schedule=SCHEDULE, accumulation=accumulation)
     return jax.jit(step).lower(state, tiny.pretraining_batch(), KEY).compile(compiler_options=FAST_COMPILE)
+
+
+def test_a_run_works_out_the_shapes_of_its_state_once(monkeypatch):
+    traced = []
+    published = steps._published
+    monkeypatch.setattr(steps, "_published", lambda key, model: traced.append(model) or published(key, model))
+    model, mesh = BertForPreTraining(CONFIG.replace(vocab_size=CONFIG.vocab_size + 8)), make_mesh()
+    target = abstract_state(model, TX, mesh=mesh)
+    compile_train_step(model, TX, SCHEDULE, mesh=mesh)
+    assert traced == [model]
+    assert abstract_state(model, TX).params.keys() == target.params.keys()
+    assert traced == [model]
 
 
 @pytest.fixture(scope="module")

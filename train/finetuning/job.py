@@ -36,6 +36,8 @@ from train.run.job import Log, ModelJob, prefetched_batches
 from train.run.launch import place_on_mesh
 from train.run.stopping import EXIT_DONE
 
+_Found = tuple[Outputs, float | None]
+
 
 class FinetuningJob(ModelJob):
     """A `Job`: fine-tunes a pretrained model on a task."""
@@ -61,6 +63,7 @@ class FinetuningJob(ModelJob):
         self._evaluations: dict[int, dict[str, Any]] = {}  # step -> its scores, None for one that is not a number
         self._baselines = baselines_of(task)
         self.best = BestModel(self._export)
+        self._outputs_of_best: tuple[int, dict[str, _Found]] | None = None  # its step; name of a file -> outputs, loss
 
     def first_state(self) -> TrainState:
         state = self.fresh_state()
@@ -122,8 +125,9 @@ class FinetuningJob(ModelJob):
         counts as the worst score.
         """
         found: dict[str, float] = {}
+        outputs = {split.name: self.outputs(state.params, split) for split in self._task.evaluations}
         for split, prefix in _prefixes(self._task):
-            found |= {f"{prefix}{name}": value for name, value in self._scores(state.params, split).items()}
+            found |= {f"{prefix}{name}": value for name, value in self._scores(split, *outputs[split.name]).items()}
         scores = {name: value if math.isfinite(value) else None for name, value in found.items()}
         before = self._scores_so_far()
         self._evaluations[step] = {"step": step} | scores
@@ -131,6 +135,7 @@ class FinetuningJob(ModelJob):
         baselines = {f"baseline_{name}": value for name, value in self._baselines.items()}
         log.record("eval", step, found | baselines | {"best": is_best})  # before the export: its card has the scores
         if is_best:
+            self._outputs_of_best = step, outputs
             self.best.put(to_host(state.params), step, log)
         return EXIT_DONE if self._is_over() else None
 
@@ -145,11 +150,10 @@ class FinetuningJob(ModelJob):
         found = [row[self._task.metric] for row in self._evaluations.values()]
         return [-math.inf if score is None else score for score in found]
 
-    def _scores(self, params: Any, split: Split) -> dict[str, float]:
-        outputs, loss = self.outputs(params, split)
+    def _scores(self, split: Split, outputs: Outputs, loss: float | None) -> dict[str, float]:
         return ({} if loss is None else {"loss": loss}) | self._task.score(split, outputs)
 
-    def outputs(self, params: Any, split: Split) -> tuple[Outputs, float | None]:
+    def outputs(self, params: Any, split: Split) -> _Found:
         """The model's outputs for each example of a file, and its loss there (None without labels)."""
         plans = evaluation_batches(split.encoded.lengths, self.config.eval_batch, buckets=buckets_of(self.config))
         return self._predict(params, split.encoded, plans)
@@ -173,9 +177,12 @@ class FinetuningJob(ModelJob):
         """
         with self._run.export_on_disk() as folder:
             _, best, report = load_arrays(folder, head=self._task.head)
-            placed = place_on_mesh(best, params, str(self._run.export))
         splits = (*self._task.evaluations, *self._task.tests)
-        outputs = {split.name: self.outputs(placed, split) for split in splits}
+        step, known = self._outputs_of_best or (None, {})
+        outputs = dict(known) if step == report.step else {}  # of this very model, where this start evaluated it
+        if missing := [split for split in splits if split.name not in outputs]:
+            placed = place_on_mesh(best, params, str(self._run.export))
+            outputs |= {split.name: self.outputs(placed, split) for split in missing}
 
         def write_predictions(folder: Path) -> None:
             folder.mkdir(parents=True, exist_ok=True)

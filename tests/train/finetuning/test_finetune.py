@@ -25,6 +25,7 @@ from bert_jax.formats.load import load, load_arrays
 from bert_jax.formats.write import save_pretrained
 from bert_jax.inference.pipeline import pipeline
 from bert_jax.training.checkpoint.checkpoints import Checkpoints
+from bert_jax.training.prediction import Predictor
 from tests.train.finetuning.finetune_sources import (
     sentences,
     write_choices,
@@ -176,6 +177,31 @@ def test_a_stopped_run_resumes_to_the_same_bits(place: Path, table: Path, monkey
     assert untimed(records(place / "stopped")) == untimed(records(table))
     for name in ("export/model.safetensors", "report/metrics.json", "predictions/test-predictions.csv"):
         assert (place / "stopped" / name).read_bytes() == (table / name).read_bytes(), name
+
+
+@pytest.mark.slow
+def test_what_the_best_model_gave_in_its_evaluation_is_not_computed_again(place: Path, table: Path, monkeypatch):
+    """In the start that evaluated it; a later one computes the same bytes from the exported model."""
+    computed: list[int] = []
+    call = Predictor.__call__
+
+    def count(self, params, examples, plans):
+        computed.append(len(examples))
+        return call(self, params, examples, plans)
+
+    monkeypatch.setattr(Predictor, "__call__", count)
+    dev, test = 21, 9
+    assert run(place, "once", *files(place), "epochs=2") == EXIT_DONE
+    assert computed == [dev] * len(records(place / "once")) + [test]
+
+    computed.clear()
+    shutil.copytree(table, place / "again")
+    for name in ("predictions", "report"):
+        shutil.rmtree(place / "again" / name)
+    assert run(place, "again", *files(place)) == EXIT_DONE
+    assert computed == [dev, test]
+    for path in (path for name in ("predictions", "report") for path in (table / name).iterdir()):
+        assert (place / "again" / path.relative_to(table)).read_bytes() == path.read_bytes(), path.name
 
 
 @pytest.mark.slow

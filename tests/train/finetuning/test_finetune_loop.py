@@ -1,5 +1,6 @@
 """What fine-tuning shares with pretraining: compiled programs, meshes, options, exit codes."""
 
+import gc
 import json
 import os
 import signal
@@ -71,6 +72,23 @@ def test_a_program_is_compiled_for_each_length_once(made: tuple[Path, dict[str, 
     """In a run of two epochs, two evaluations, and predictions of the best model at the end."""
     _, jitted = made
     assert {name: step._cache_size() for name, step in jitted.items()} == {"train": 2, "predict": 2}
+
+
+def test_no_garbage_is_looked_for_while_a_step_is_traced(place: Path, monkeypatch):
+    collects: list[tuple[tuple[int, ...], bool]] = []
+    step = FinetuningJob.train_step
+
+    def note(self, state, batch):
+        collects.append((batch["input_ids"].shape, gc.isenabled()))
+        return step(self, state, batch)
+
+    monkeypatch.setattr(FinetuningJob, "train_step", note)
+    assert gc.isenabled()
+    assert finetune.main(words(place, "garbage")) == EXIT_DONE
+    first = [number for number, (shape, _) in enumerate(collects) if shape not in [one for one, _ in collects[:number]]]
+    assert len(first) == 2
+    assert [number for number, (_, on) in enumerate(collects) if not on] == first
+    assert gc.isenabled()
 
 
 def test_another_rate_length_and_seed_is_the_same_program(place: Path, monkeypatch):
