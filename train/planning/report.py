@@ -10,15 +10,29 @@ from train.planning.machines import CHIPS, CPU, Topology, read_topology
 from train.pretraining.cost_report import duration, size
 from train.pretraining.recipe import Phase
 
+_UNITS = ((1, "hours"), (60, "minutes"), (3600, "seconds"))  # how many an hour has
+
 
 def print_plans(plans: Sequence[dict[str, Any]], out: Console) -> None:
     """Prints what `plan_run` found for each topology."""
     for number in range(len(plans[0]["phases"])):
-        out.print(_phase_table(plans, number))
+        _print_phase(plans, number, out)
     out.print(_run_table(plans))
     for plan in plans:
         for line in warnings_of(plan):
             out.print(line, markup=False, soft_wrap=True)
+
+
+def _print_phase(plans: Sequence[dict[str, Any]], number: int, out: Console) -> None:
+    """Prints a phase's table, in several where its columns do not fit beside each other."""
+    table = _phase_table(plans, number)
+    needed = out.measure(table, options=out.options.update(width=10_000)).maximum
+    if len(plans) > 1 and needed > out.width:
+        middle = (len(plans) + 1) // 2
+        _print_phase(plans[:middle], number, out)
+        _print_phase(plans[middle:], number, out)
+    else:
+        out.print(table)
 
 
 def _phase_table(plans: Sequence[dict[str, Any]], number: int) -> Table:
@@ -93,14 +107,20 @@ def _exchange(one: dict[str, Any]) -> str:
 def _run_table(plans: Sequence[dict[str, Any]]) -> Table:
     steps = sum(phase["steps"] for phase in plans[0]["phases"])
     table = Table(title=f"the run: {steps:,} steps")
-    for name in ("", "chips", "hours", "cost"):
+    for name in ("", "chips", "time", "cost"):
         table.add_column(name, justify="right" if name else "left")
     for plan in plans:
-        hours = "-" if plan["hours"] is None else between(*plan["hours"])
-        table.add_row(
-            plan["topology"], f"{plan['chips']:,}", hours, "-" if plan["cost"] is None else between(*plan["cost"])
-        )
+        cost = "-" if plan["cost"] is None else between(*plan["cost"])
+        table.add_row(plan["topology"], f"{plan['chips']:,}", _hours(plan["hours"]), cost)
     return table
+
+
+def _hours(hours: Sequence[float] | None) -> str:
+    """A range of hours in the unit that suits it."""
+    if hours is None:
+        return "-"
+    each, unit = next(found for found in _UNITS if found[0] * hours[1] >= 1 or found == _UNITS[-1])
+    return f"{between(*(each * end for end in hours))} {unit}"
 
 
 def print_fit(topology: Topology, phase: Phase, tried: Sequence[dict[str, Any]], out: Console) -> None:

@@ -1,6 +1,7 @@
 """`python -m train.plan`: topologies, figures, what would fit, and what is told of machines that one does not have."""
 
 import json
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -214,6 +215,17 @@ def test_the_table_of_what_fits_can_be_read_and_copied_in_80_columns(capsys):
     assert all(len(line) <= 80 for line in table.splitlines())
     assert "…" not in table
     assert all(word in table for word in (*one["words"], *too_big["words"], "14,618 to 25,610", "a chip has 16.9 GB"))
+
+
+def test_plans_of_many_topologies_can_be_read_in_80_columns(recipe: str, capsys, monkeypatch):
+    monkeypatch.setattr(plan, "Console", partial(Console, width=80))
+    assert plan.main([recipe, *(word for size in (1, 2, 4, 8) for word in ("--topology", f"h100:{size}"))]) == EXIT_DONE
+    out = capsys.readouterr().out
+    tables = out.split("the run: 900 steps")
+    assert all(len(line) <= 80 for line in out.splitlines() if "an estimate" not in line)
+    assert "…" not in out
+    assert tables[0].count("memory: activations, gradients") > 1
+    assert tables[1].count("seconds") == 4
 
 
 def test_the_range_follows_its_rule():
