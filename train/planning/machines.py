@@ -114,6 +114,6 @@ def read_topology(text: str) -> Topology:
 
 
 def take_topologies(argv: Sequence[str]) -> tuple[list[Topology], list[str]]:
-    """The topologies that `--topology` names, and the other words."""
+    """The topologies that `--topology` names, and the other words; raises UserError where a text is none."""
     texts, words = take_values(argv, "--topology")
     return [read_topology(text) for text in texts], words

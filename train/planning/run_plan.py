@@ -60,7 +60,7 @@ def plan_run(config: PretrainConfig, data: DataSource, topology: Topology, price
 
 
 def teller(topology: Topology) -> Callable[[str], None]:
-    """Prints a line of what is done for a topology, on stderr: compiling takes minutes."""
+    """What prints a line about a topology on stderr: compiling takes minutes, in which nothing else is printed."""
     return lambda line: print(f"{topology.name}: {line}", file=sys.stderr, flush=True)
 
 

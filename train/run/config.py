@@ -217,7 +217,11 @@ def _is_of(value: Any, kind: Any) -> bool:
 
 
 def take_values(argv: Sequence[str], name: str) -> tuple[list[str], list[str]]:
-    """The values of an option, as "--name value" or "--name=value", and the other words."""
+    """The values of an option, as "--name value" or "--name=value", and the other words.
+
+    Raises:
+        UserError: the option is the last word, without a value.
+    """
     values, words, rest = [], [], list(argv)
     while rest:
         word = rest.pop(0)
