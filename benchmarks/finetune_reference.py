@@ -28,7 +28,7 @@ import jax
 import numpy as np
 
 from benchmarks.finetune_side import Theirs
-from bert_jax.data.tasks.encoded import Encoded, evaluation_batches
+from bert_jax.data.tasks.encoded import Encoded
 from bert_jax.data.tokenizer.tokenizer import Tokenizer
 from bert_jax.formats.load import load_tokenizer
 from bert_jax.formats.source import open_source
@@ -38,7 +38,7 @@ from bert_jax.training.optimizer import OptimizerConfig, make_optimizer, make_sc
 from bert_jax.training.prediction import Collected, Predictor
 from bert_jax.training.sharding import make_mesh
 from bert_jax.training.step import abstract_state, compile_train_step, init_state
-from train.finetuning.job import buckets_of, order_of
+from train.finetuning.job import evaluation_order, order_of
 from train.finetuning.recipe import FinetuneConfig
 from train.finetuning.start import adopted_model, starting_parameters
 from train.finetuning.tasks.data import TaskData
@@ -96,7 +96,7 @@ class Ours:
 
     def score(self) -> dict[str, float]:
         split = self._task.evaluations[0]
-        plans = evaluation_batches(split.encoded.lengths, self.config.eval_batch, buckets=buckets_of(self.config))
+        plans = evaluation_order(self.config, self._task, split)
         outputs, _ = self._predict(self._state.params, split.encoded, plans)
         return self._task.score(split, outputs)
 
@@ -104,7 +104,7 @@ class Ours:
 def their_score(theirs: Theirs, config: FinetuneConfig, task: TaskData) -> dict[str, float]:
     """The task's own scores of transformers' logits."""
     split = task.evaluations[0]
-    plans = evaluation_batches(split.encoded.lengths, config.eval_batch, buckets=buckets_of(config))
+    plans = evaluation_order(config, task, split)
     collected = Collected(len(split.encoded), max(plan.length for plan in plans))
     for plan, outputs in zip(plans, theirs.outputs(split.encoded, plans), strict=True):
         whole = {name: np.resize(values, (len(plan.counts), *values.shape[1:])) for name, values in outputs.items()}
@@ -131,7 +131,7 @@ def same_losses(config: FinetuneConfig, task: TaskData, tokenizer: Tokenizer, st
     if task.head == "question-answering":
         examples = without_padding(examples, config.max_length)
         config = config.for_examples(len(examples))
-    order = order_of(config, examples)
+    order = order_of(config, examples.lengths)
     with tempfile.TemporaryDirectory() as folder:
         ours = Ours(config, task, tokenizer)
         ours.save(Path(folder) / "start")
@@ -144,7 +144,7 @@ def scores_of(
     wanted: tuple[str, ...], config: FinetuneConfig, task: TaskData, tokenizer: Tokenizer
 ) -> dict[str, dict[str, Any]]:
     """Train one seed to the end on these sides, from the same weights: scores and seconds of training."""
-    order = order_of(config, task.train)
+    order = order_of(config, task.train.lengths)
     found: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as folder:
         ours = Ours(config, task, tokenizer)

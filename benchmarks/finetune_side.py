@@ -8,8 +8,8 @@ import torch
 import transformers
 
 from benchmarks.reference_side import their_optimizer, their_scheduler
-from bert_jax.data.tasks.encoded import Batch as Plan
 from bert_jax.data.tasks.encoded import Encoded
+from bert_jax.data.tasks.length_batches import Batch as Plan
 from bert_jax.training.optimizer import OptimizerConfig
 
 CLASSES = {

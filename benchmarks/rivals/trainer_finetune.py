@@ -46,7 +46,7 @@ import transformers  # noqa: E402
 from sklearn.metrics import accuracy_score, f1_score  # noqa: E402
 from torch.utils.data import DataLoader  # noqa: E402
 
-from bert_jax.data.tasks.encoded import LengthBatches  # noqa: E402
+from bert_jax.data.tasks.length_batches import LengthBatches  # noqa: E402
 
 
 def read(path: str, settings: dict[str, Any]) -> tuple[list[list[str]], list[int]]:
@@ -69,7 +69,7 @@ class SameBatches:
     """The numbers of the examples in each of bert_jax's batches, epoch after epoch, for torch's DataLoader."""
 
     def __init__(self, lengths: np.ndarray, batch: int, max_length: int, seed: int):
-        self._batches = LengthBatches(lengths, batch, buckets=(max_length,), seed=seed)
+        self._batches = LengthBatches(lengths, batch, padded=(max_length,), seed=seed)
         self._begin = 0
 
     def __len__(self) -> int:

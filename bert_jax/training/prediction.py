@@ -8,7 +8,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from bert_jax.data.tasks.encoded import Batch as Plan
+from bert_jax.data.tasks.length_batches import Batch as Plan
 from bert_jax.model.encoder import identity
 from bert_jax.training.objectives import Batch, Objective
 from bert_jax.training.own_rows import join_rows

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from bert_jax.config import BertConfig
-from bert_jax.data.tasks.encoded import IGNORED, Batch, Encoded, evaluation_batches
+from bert_jax.data.tasks.encoded import IGNORED, Encoded
+from bert_jax.data.tasks.length_batches import Batch, evaluation_batches
 from bert_jax.formats.names.parameters import parameters_of
 from bert_jax.model.heads import HEADS
 from bert_jax.training.objectives import AnswerSpan, OneLabel
@@ -70,8 +71,8 @@ def test_outputs_are_those_of_the_model_without_batches(head: str):
     output, batch = all_at_once(head, params, found)
     predict = Predictor(HEADS[head](CONFIG), make_mesh(MeshConfig(), jax.devices()[:1]), objective)
     names = ("start_logits", "end_logits") if head == "question-answering" else ("logits",)
-    for size, buckets in ((4, (6, LONGEST)), (COUNT + 3, (LONGEST,))):
-        outputs, loss = predict(params, found, evaluation_batches(found.lengths, size, buckets=buckets))
+    for size, padded in ((4, (6, LONGEST)), (COUNT + 3, (LONGEST,))):
+        outputs, loss = predict(params, found, evaluation_batches(found.lengths, size, padded=padded))
         assert outputs.keys() == set(names)
         for name in names:
             expected = np.asarray(getattr(output, name))
@@ -88,7 +89,7 @@ def test_outputs_are_those_of_the_model_without_batches(head: str):
 def test_eight_devices_predict_what_one_does():
     head = "token-classification"
     found, params = examples(head), params_of(head)
-    plans = evaluation_batches(found.lengths, 8, buckets=(LONGEST,))
+    plans = evaluation_batches(found.lengths, 8, padded=(LONGEST,))
     one, eight = (
         Predictor(HEADS[head](CONFIG), make_mesh(MeshConfig(), jax.devices()[:count]), OneLabel())(params, found, plans)
         for count in (1, 8)
@@ -103,7 +104,7 @@ def test_without_labels_there_is_no_loss_and_the_order_of_batches_does_not_matte
     found, params = examples(head), params_of(head)
     unlabelled = Encoded(found.tokens, found.pads, found.row_lengths, {})
     predict = Predictor(HEADS[head](CONFIG), make_mesh(MeshConfig(), jax.devices()[:1]), OneLabel())
-    plans = evaluation_batches(found.lengths, 4, buckets=(6, LONGEST))
+    plans = evaluation_batches(found.lengths, 4, padded=(6, LONGEST))
     assert len({plan.length for plan in plans}) == 2
     outputs, loss = predict(params, unlabelled, plans)
     assert loss is None

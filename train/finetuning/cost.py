@@ -5,10 +5,9 @@ from collections import Counter
 
 import jax
 
-from bert_jax.data.tasks.encoded import evaluation_batches
 from bert_jax.training.prediction import PlannedBatches
 from bert_jax.training.sharding import MeshBatches, batch_shardings
-from train.finetuning.job import FinetuningJob, buckets_of, order_of
+from train.finetuning.job import FinetuningJob, evaluation_order, order_of
 from train.finetuning.tasks.data import TaskData
 
 _EVALUATION = 1 / 3  # of the time of a training step with as many tokens: the forward pass alone
@@ -22,7 +21,7 @@ def run_seconds(job: FinetuningJob, task: TaskData) -> float:
     one after another; on an accelerator it may take less.
     """
     config = job.config
-    order = order_of(config, task.train)
+    order = order_of(config, task.train.lengths)
     epoch = range(min(config.total_steps, order.steps_per_epoch))
     lengths = Counter(order.batch(step).length for step in epoch)
     length = max(lengths, key=lambda length: (lengths[length], length))
@@ -37,9 +36,7 @@ def run_seconds(job: FinetuningJob, task: TaskData) -> float:
     second_per_token = (time.monotonic() - started) / (config.batch * length)
     trained = config.batch * config.total_steps * sum(n * count for n, count in lengths.items()) / len(epoch)
     evaluated = sum(
-        config.eval_batch * plan.length
-        for split in task.evaluations
-        for plan in evaluation_batches(split.encoded.lengths, config.eval_batch, buckets=buckets_of(config))
+        config.eval_batch * plan.length for split in task.evaluations for plan in evaluation_order(config, task, split)
     ) * -(-config.total_steps // config.eval_every)
     runs = config.seeds * max(1, len(config.learning_rates))
     return runs * second_per_token * (trained + _EVALUATION * evaluated)

@@ -10,7 +10,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from bert_jax.data.tasks.encoded import BUCKETS, Encoded, LengthBatches, evaluation_batches
+from bert_jax.data.tasks.length_batches import Batch, LengthBatches, evaluation_batches, padded_lengths
 from bert_jax.data.tokenizer.tokenizer import Tokenizer
 from bert_jax.files import json_text
 from bert_jax.formats.load import load_arrays
@@ -94,7 +94,7 @@ class FinetuningJob(ModelJob):
     def plan(self) -> dict[str, Any]:
         """What `--dry-run` prints of the run, as JSON values."""
         config, task = self.config, self._task
-        order = order_of(config, task.train)
+        order = order_of(config, task.train.lengths)
         lengths = Counter(order.batch(step).length for step in range(min(config.total_steps, order.steps_per_epoch)))
         return {
             "task": config.task,
@@ -113,7 +113,7 @@ class FinetuningJob(ModelJob):
         if self._is_over():
             return
         config, examples = self.config, self._task.train
-        planned = PlannedBatches(examples, order_of(config, examples).batch)
+        planned = PlannedBatches(examples, order_of(config, examples.lengths).batch)
         source = MeshBatches(planned, config.batch, batch_shardings(self.mesh))
         yield from prefetched_batches(source, step, config.total_steps)
 
@@ -155,8 +155,7 @@ class FinetuningJob(ModelJob):
 
     def outputs(self, params: Any, split: Split) -> _Found:
         """The model's outputs for each example of a file, and its loss there (None without labels)."""
-        plans = evaluation_batches(split.encoded.lengths, self.config.eval_batch, buckets=buckets_of(self.config))
-        return self._predict(params, split.encoded, plans)
+        return self._predict(params, split.encoded, evaluation_order(self.config, self._task, split))
 
     def facts(self) -> dict[str, Any]:
         self.best.write()
@@ -216,16 +215,24 @@ def rates_of_layers(config: FinetuneConfig) -> Callable[[str], float] | None:
     return layer_rates(config.model, freeze=config.freeze, decay=config.layer_decay)
 
 
-def buckets_of(config: FinetuneConfig) -> tuple[int, ...]:
-    """The lengths that batches are padded to."""
+def order_of(config: FinetuneConfig, lengths: np.ndarray) -> LengthBatches:
+    """The order of the training batches: which examples are in each. `lengths`: int [N], tokens of each example."""
+    padded = _padded(config, lengths, config.batch, times=config.total_steps * config.batch / max(1, len(lengths)))
+    return LengthBatches(lengths, config.batch, padded=padded, seed=config.seed)
+
+
+def evaluation_order(config: FinetuneConfig, task: TaskData, split: Split) -> list[Batch]:
+    """The batches in which a file is evaluated or predicted; those of all files are padded to the same lengths."""
+    lengths = np.concatenate([file.encoded.lengths for file in (*task.evaluations, *task.tests)])
+    evaluations = -(-config.total_steps // config.eval_every)
+    padded = _padded(config, lengths, config.eval_batch, times=evaluations / 3)
+    return evaluation_batches(split.encoded.lengths, config.eval_batch, padded=padded)
+
+
+def _padded(config: FinetuneConfig, lengths: np.ndarray, batch: int, times: float) -> tuple[int, ...]:
     if config.pad == "max":
         return (config.max_length,)
-    return (*(length for length in BUCKETS if length < config.max_length), config.max_length)
-
-
-def order_of(config: FinetuneConfig, examples: Encoded) -> LengthBatches:
-    """The order of the training batches: which examples are in each."""
-    return LengthBatches(examples.lengths, config.batch, buckets=buckets_of(config), seed=config.seed)
+    return padded_lengths(lengths, batch, longest=config.max_length, times=times)
 
 
 class BestModel:

@@ -48,7 +48,7 @@ class FinetuneConfig(ShownConfig):
     null_threshold       squad: predict no answer if its score exceeds that of the best answer by more than this
     metric               the score that selects the best model; None: the task's own
     early_stop           end the run after this many evaluations without a better score; 0: never
-    pad                  "bucket": pad a batch to one of a few lengths; "max": always to max_length
+    pad                  "few": pad a batch to one of a few lengths, chosen for the texts; "max": always to max_length
     seed                 of the head, the order of the examples and dropout
     track                also send the metrics to Weights & Biases ("wandb") or MLflow ("mlflow")
     seeds                number of runs, with seeds from `seed` on, for each of `learning_rates`, all in one program
@@ -88,7 +88,7 @@ class FinetuneConfig(ShownConfig):
     eval_batch: int = 32
     warmup: float = 0.1
     accumulation: int = 1
-    pad: Literal["bucket", "max"] = "bucket"
+    pad: Literal["few", "max"] = "few"
     seed: int = 0
     split_seed: int = 0
     seeds: int = 1
@@ -117,8 +117,8 @@ class FinetuneConfig(ShownConfig):
         for name in ("max_length", "max_question_length", "max_answer_length", "batch", "eval_batch"):
             _check(getattr(self, name) >= 1, name, getattr(self, name), "at least 1")
         _check(self.stride is None or self.stride >= 1, "stride", self.stride, "at least 1")
-        if self.pad not in ("bucket", "max"):
-            raise UserError(f"pad: found {self.pad!r}; expected bucket or max")
+        if self.pad not in ("few", "max"):
+            raise UserError(f"pad: found {self.pad!r}; expected few or max")
         if not isinstance(self.learning_rates, tuple) or not all(_is_rate(rate) for rate in self.learning_rates):
             raise UserError(f"learning_rates: found {self.learning_rates!r}; expected numbers as in (2e-5,3e-5)")
         if (self.seeds > 1 or self.learning_rates) and self.early_stop:

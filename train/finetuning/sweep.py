@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from bert_jax.data.tasks.encoded import evaluation_batches
 from bert_jax.data.tokenizer.tokenizer import Tokenizer
 from bert_jax.files import json_text, write_json, write_whole
 from bert_jax.training.checkpoint.checkpoints import on_first_process
@@ -31,7 +30,7 @@ from bert_jax.training.optimizer import make_optimizer
 from bert_jax.training.prediction import Collected
 from bert_jax.training.sharding import to_host
 from bert_jax.training.step import TrainState, abstract_state, init_state
-from train.finetuning.job import FinetuningJob, buckets_of, order_of, rates_of_layers
+from train.finetuning.job import FinetuningJob, evaluation_order, order_of, rates_of_layers
 from train.finetuning.recipe import FinetuneConfig
 from train.finetuning.tasks.data import Outputs, Split, TaskData
 from train.run.curves import has_glyphs
@@ -82,7 +81,9 @@ class SweepJob(Untimed):
         self._dropout_keys = jax.random.wrap_key_data(by_run(lambda number: key_data[number], len(keys), self.mesh))
         peaks = np.array([one.learning_rate for one in self.runs], np.float32)
         self._peaks = by_run(lambda number: peaks[number], len(peaks), self.mesh)
-        self._orders = {one.seed: order_of(dataclasses.replace(config, seed=one.seed), task.train) for one in self.runs}
+        self._orders = {
+            one.seed: order_of(dataclasses.replace(config, seed=one.seed), task.train.lengths) for one in self.runs
+        }
         self._history: dict[int, dict[str, Any]] = {}
 
     def first_state(self) -> TrainState:
@@ -168,8 +169,7 @@ class SweepJob(Untimed):
         return found if math.isfinite(found) else None
 
     def _collected(self, params: Any, split: Split) -> list[Collected]:
-        buckets = buckets_of(self.config)
-        plans = evaluation_batches(split.encoded.lengths, self.config.eval_batch, buckets=buckets)
+        plans = evaluation_order(self.config, self._task, split)
         longest = max(plan.length for plan in plans)
         found = [Collected(len(split.encoded), longest) for _ in self.runs]
         for plan in plans:

@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 import jax
 
 from bert_jax.config import BertConfig
-from bert_jax.data.tasks.encoded import LengthBatches, evaluation_batches
 from bert_jax.data.tasks.published import GLUE, find_split
 from bert_jax.errors import UserError
 from bert_jax.files import no_folder
@@ -20,7 +19,7 @@ from bert_jax.training.prediction import PlannedBatches, Predictor
 from bert_jax.training.schedules import make_schedule
 from bert_jax.training.sharding import MeshBatches, batch_shardings, make_mesh
 from bert_jax.tree import flatten, unflatten
-from train.finetuning.job import buckets_of
+from train.finetuning.job import evaluation_order, order_of
 from train.finetuning.recipe import FinetuneConfig
 from train.finetuning.tasks.data import TaskData
 from train.finetuning.tasks.table import open_task
@@ -99,14 +98,12 @@ class Finetuned:
         start = flatten(state.params)
         start |= {path: leaf for path, leaf in flatten({"bert": encoder}).items() if path in start}
         state = dataclasses.replace(state, params=place_on_mesh(unflatten(start), job.target.params, "this run"))
-        order = LengthBatches(self._lengths, config.batch, buckets=buckets_of(config), seed=config.seed)
-        planned = PlannedBatches(self._data.train, order.batch)
+        planned = PlannedBatches(self._data.train, order_of(config, self._lengths).batch)
         batches = MeshBatches(planned, config.batch, batch_shardings(job.mesh))
         for step in range(config.total_steps):
             state, _ = job.train_step(state, batches.batch(step))
         dev = self._data.evaluations[0]
-        plans = evaluation_batches(dev.encoded.lengths, config.eval_batch, buckets=buckets_of(config))
-        outputs, loss = self._predict(state.params, dev.encoded, plans)
+        outputs, loss = self._predict(state.params, dev.encoded, evaluation_order(config, self._data, dev))
         found = ({} if loss is None else {"loss": loss}) | self._data.score(dev, outputs)
         return {f"finetune_{config.task}_{name}": float(value) for name, value in found.items()}
 

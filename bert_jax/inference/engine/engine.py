@@ -17,7 +17,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bert_jax.data.packed_rows import Packed, packed_rows
-from bert_jax.data.tasks.encoded import Batch, Encoded
+from bert_jax.data.tasks.encoded import Encoded
+from bert_jax.data.tasks.length_batches import Batch
 from bert_jax.errors import UserError
 from bert_jax.inference.engine.batching import (
     batch_sizes,

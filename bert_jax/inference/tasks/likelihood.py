@@ -11,7 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from bert_jax.config import BertConfig
-from bert_jax.data.tasks.encoded import Batch, Encoded
+from bert_jax.data.tasks.encoded import Encoded
+from bert_jax.data.tasks.length_batches import Batch
 from bert_jax.errors import UserError
 from bert_jax.formats.load import Loaded
 from bert_jax.formats.onnx.graph import Graph

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from bert_jax.data.tasks import encoded as module
-from bert_jax.data.tasks.encoded import Batch, Encoded, LengthBatches, encode_choices, encode_texts, evaluation_batches
+from bert_jax.data.tasks.encoded import Encoded, encode_choices, encode_texts
+from bert_jax.data.tasks.length_batches import Batch, LengthBatches, evaluation_batches
 from bert_jax.data.tasks.multiple_choice import Choices
 from bert_jax.data.tokenizer.tokenizer import Tokenizer
 from tests.data.tokenizer.tokenizer_folders import byte_level_files, write
@@ -31,12 +32,12 @@ def tokenizer(request, tmp_path_factory) -> Tokenizer:
 
 def plans(examples: Encoded) -> list[Batch]:
     """Batches of training and of evaluation, and one with repeated examples in any order, not all of which count."""
-    order = LengthBatches(examples.lengths, 4, buckets=(8, LONGEST))
+    order = LengthBatches(examples.lengths, 4, padded=(8, LONGEST))
     count = len(examples)
     anyhow = Batch(RNG.integers(0, count, 9).astype(np.int32), RNG.random(9) < 0.5, LONGEST + 5)
     return [
         *(order.batch(step) for step in range(order.steps_per_epoch)),
-        *evaluation_batches(examples.lengths, 3, buckets=(5, 9, LONGEST)),
+        *evaluation_batches(examples.lengths, 3, padded=(5, 9, LONGEST)),
         anyhow,
     ]
 

@@ -6,7 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bert_jax.data.tasks.encoded import IGNORED, Batch
+from bert_jax.data.tasks.encoded import IGNORED
+from bert_jax.data.tasks.length_batches import Batch
 from bert_jax.data.tasks.tagging import encode_tagged, find_tags, tags_of
 from bert_jax.data.tasks.tags import TaggedSentence, read_conll, read_klue_ner
 from bert_jax.data.tokenizer.tokenizer import Tokenizer

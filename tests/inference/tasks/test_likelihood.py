@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 
 from bert_jax.__main__ import run as run_verb
-from bert_jax.data.tasks.encoded import Batch, Encoded
+from bert_jax.data.tasks.encoded import Encoded
+from bert_jax.data.tasks.length_batches import Batch
 from bert_jax.errors import UserError
 from bert_jax.formats.load import Loaded, load
 from bert_jax.inference.tasks.likelihood import Hidden, Likelihood, ends_of_words, hidden_rows

@@ -528,6 +528,13 @@ MUTANTS: tuple[Mutant, ...] = (
         ("tests/data/pretraining/test_shards.py::test_ids_past_65535_get_wider_tokens",),
     ),
     Mutant(
+        "bert_jax/data/tasks/length_batches.py",
+        "best[i].cost + j * (before[j] - before[i])",
+        "best[i].cost + (j - i) * (before[j] - before[i])",
+        "the lengths that batches are padded to save no padding",
+        ("tests/data/tasks/test_length_batches.py::test_no_other_lengths_compute_fewer_positions",),
+    ),
+    Mutant(
         "bert_jax/data/tasks/encoded.py",
         "mask = np.arange(plan.length) < lengths[:, None]",
         "mask = np.arange(plan.length) <= lengths[:, None]",

@@ -419,9 +419,10 @@ def test_a_dry_run_tells_the_plan_and_the_time_and_writes_nothing(place: Path, c
     plan = json.loads(capsys.readouterr().out)
     assert (plan["rows"], plan["total_steps"], plan["warmup_steps"]) == (64, 160, 16)
     assert plan["labels"] == ["bad", "good"]
-    assert plan["batches an epoch, by length"] == {"16": 8}
+    assert plan["batches an epoch, by length"] == {"8": 3, "16": 5}
     batches = -(-plan["evaluations"]["dev"] // 8)
-    assert plan["seconds"] == pytest.approx(2 * (160 + 5 * batches / 3))  # an evaluation after each of 32 steps
+    trained = 160 * (3 / 2 + 5) / 8
+    assert plan["seconds"] == pytest.approx(2 * (trained + 5 * batches / 3))  # an evaluation after each of 32 steps
     assert not (place / "dry").exists()
 
 

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import train.run.job
+from bert_jax.data.tasks import length_batches
 from bert_jax.formats.load import load_arrays
 from bert_jax.training.prediction import Predictor
 from bert_jax.tree import flatten
@@ -23,9 +24,17 @@ from train.run.stopping import EXIT_DONE, EXIT_INTERRUPTED, EXIT_NOT_FINITE, exi
 pytestmark = pytest.mark.slow
 
 
+@pytest.fixture(scope="module", autouse=True)
+def programs_for_free():
+    """Runs as short as these would pad all batches to one length."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(length_batches, "_PROGRAM", 0)
+        yield
+
+
 @pytest.fixture(scope="module")
 def place(tmp_path_factory) -> Path:
-    """Texts of 5 to 29 tokens: batches of two lengths."""
+    """Texts of 5 to 29 tokens: batches of several lengths."""
     folder = tmp_path_factory.mktemp("loop")
     write_start(folder)
     for name, count, seed in (("train", 64, 1), ("dev", 21, 2)):
@@ -69,9 +78,12 @@ def made(place: Path) -> tuple[Path, dict[str, Any]]:
 
 
 def test_a_program_is_compiled_for_each_length_once(made: tuple[Path, dict[str, Any]]):
-    """In a run of two epochs, two evaluations, and predictions of the best model at the end."""
+    """In a run of two epochs, two evaluations, and predictions of the best model at the end.
+
+    Half of the texts are three sentences. The three batches of dev are of short texts, of both, and of long texts.
+    """
     _, jitted = made
-    assert {name: step._cache_size() for name, step in jitted.items()} == {"train": 2, "predict": 2}
+    assert {name: step._cache_size() for name, step in jitted.items()} == {"train": 2, "predict": 3}
 
 
 def test_no_garbage_is_looked_for_while_a_step_is_traced(place: Path, monkeypatch):
