@@ -65,7 +65,8 @@ class RunDirectory:
     def acquire(self) -> None:
         """Creates and locks the directory.
 
-        Raises UserError if it is a file or in one, or if another run, whose host and process are named, holds the lock.
+        Raises UserError if it is a file or in one, if it has files of others under names that a run writes, or if
+        another run, whose host and process are named, holds the lock.
         """
         if self.is_remote:
             self.path.mkdir(parents=True, exist_ok=True)
@@ -78,6 +79,7 @@ class RunDirectory:
             raise UserError(f"run: {self.path}: {folder} is a file, not a folder; choose another run=")
         self.path.mkdir(parents=True, exist_ok=True)
         refuse_links(Path(self.path))
+        self._refuse_files_of_others()
         lock = self.path / ".lock"
         refuse_special(lock, follow=False)
         descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
@@ -96,6 +98,19 @@ class RunDirectory:
             os.ftruncate(descriptor, 0)
             os.write(descriptor, f"process {os.getpid()} on host {socket.gethostname()}".encode())
         remove_leftovers(Path(self.export))
+
+    def _refuse_files_of_others(self) -> None:
+        """A model's folder, say, has a config.json too."""
+        found = {path.name for path in self.path.iterdir()}
+        if found & {".lock", self.checkpoints.name} or not (taken := sorted(found & _WRITTEN)):
+            return
+        with contextlib.suppress(UserError, OSError):
+            if "checksum" in read_object(self.config):  # of a run that was copied without its lock
+                return
+        raise UserError(
+            f"run: {self.path}: no run wrote this folder, and its {', '.join(taken)} would be overwritten; "
+            "choose another run="
+        )
 
     def nearest_folder(self) -> Path:
         """The directory itself or, if it does not exist, the nearest one above it that does; of a run on a disk."""
@@ -281,6 +296,12 @@ def refuse_links(folder: Path) -> None:
                     f"make {folder} itself a link"
                 )
 
+
+# What a run would overwrite: not data/, which may be prepared before, nor tensorboard/, whose files have new names.
+_WRITTEN = {
+    *("config.json", "curves.png", "environment.json", "export", "goodput.json", "metrics.jsonl", "predictions"),
+    *("report", "run.log", "runs.jsonl", "tokenizer", "track.json"),
+}
 
 # Fields that say where metrics go, suit the run to a machine, let it go on where it failed, or follow from others: a
 # resumed run may have others.

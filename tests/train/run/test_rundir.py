@@ -39,6 +39,35 @@ def test_a_second_run_in_a_live_directory_is_refused_by_name(tmp_path: Path):
     run.release()
 
 
+@pytest.mark.parametrize(
+    ("name", "text"), [("config.json", '{"hidden_size": 8}'), ("config.json", "{"), ("report", "mine")]
+)
+def test_a_folder_that_no_run_wrote_is_left_as_it_is(tmp_path: Path, name: str, text: str):
+    """A published model has a config.json, too."""
+    (tmp_path / name).write_text(text)
+    (tmp_path / "vocab.txt").write_text("a")
+    with pytest.raises(
+        UserError, match=f"no run wrote this folder, and its {name} would be overwritten; choose another"
+    ):
+        RunDirectory(str(tmp_path)).acquire()
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {name: text, "vocab.txt": "a"}
+
+
+def test_a_run_may_begin_in_a_folder_with_notes_and_be_copied_without_its_lock(tmp_path: Path):
+    notes, copied = tmp_path / "notes", tmp_path / "copied"
+    notes.mkdir()
+    (notes / "notes.txt").write_text("mine")
+    run = RunDirectory(str(notes))
+    run.acquire()
+    run.settle_config(PretrainConfig(), ())
+    run.release()
+    copied.mkdir()
+    (copied / "config.json").write_bytes((notes / "config.json").read_bytes())
+    run = RunDirectory(str(copied))
+    run.acquire()
+    run.release()
+
+
 def test_links_in_a_run_directory_are_not_followed_and_leftovers_are_removed(tmp_path: Path):
     """A stranger's directory may have a link in place of a file that the run writes."""
     mine, folder = tmp_path / "mine.txt", tmp_path / "run"
