@@ -28,6 +28,7 @@ examples:
   python -m bert_jax convert runs/demo my-vectors --to sentence-transformers --pooling mean+normalize
   python -m bert_jax convert my-bert my-onnx --to onnx
   python -m bert_jax convert my-vectors small --to onnx --int8 --texts sentences.txt
+  python -m bert_jax convert my-vectors small --to onnx --int8 --calibrate sentences.txt       for OpenVINO
   python -m bert_jax convert my-bert start --head sequence-classification --num-labels 3 --allow-missing classifier
 """
 
@@ -49,6 +50,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--max-shard-size", default="5GB", metavar="SIZE", help=shards)
     int8 = "onnx: also write onnx/model_quantized.onnx, in int8"
     parser.add_argument("--int8", action="store_true", help=int8)
+    ranges = """texts on which the ranges of int8 are found once, by NNCF, for OpenVINO: a file with one per
+                line, some hundreds; default: in each call, for onnxruntime"""
+    parser.add_argument("--calibrate", metavar="FILE", help=ranges)
     cost = "texts to print the cost of int8 on: a file with one per line"
     parser.add_argument("--texts", metavar="FILE", help=cost)
     task = "a labelled file of GLUE to score float32 and int8 on, such as stsb=dev.tsv"
@@ -63,8 +67,10 @@ def run(arguments: argparse.Namespace) -> None:
     from bert_jax.formats.convert import convert
     from bert_jax.formats.load import load_tokenizer
 
-    if measured != ([], None) and load_tokenizer(arguments.source) is None:
-        raise UserError(f"{arguments.source}: has no tokenizer, which --texts and --score need; leave them out")
+    calibration = _texts_of(arguments.calibrate)
+    if (calibration or measured != ([], None)) and load_tokenizer(arguments.source) is None:
+        need = "which --calibrate, --texts and --score need; leave them out"
+        raise UserError(f"{arguments.source}: has no tokenizer, {need}")
 
     written, report, has_tokenizer = convert(
         arguments.source,
@@ -78,6 +84,7 @@ def run(arguments: argparse.Namespace) -> None:
         max_shard_size=arguments.max_shard_size,
         gelu=arguments.gelu,
         int8=arguments.int8,
+        calibration=calibration,
     )
     for note in report.notes:
         say(note)
@@ -98,15 +105,11 @@ def _what_to_measure(arguments: argparse.Namespace) -> tuple[list[str], tuple[st
     """The texts of --texts, and the task and file of --score, which are checked before anything is written."""
     from bert_jax.data.tasks.published import GLUE
 
+    if not arguments.int8 and arguments.calibrate:
+        raise UserError("--calibrate finds the ranges of int8; add --int8")
     if not arguments.int8 and (arguments.texts or arguments.score):
         raise UserError("--texts and --score measure what int8 costs; add --int8")
-    texts = []
-    for text in lines_of(arguments.texts) if arguments.texts else ():
-        if isinstance(text, UserError):
-            raise text
-        texts += [text] if text.strip() else []
-    if arguments.texts and not texts:
-        raise UserError(f"{arguments.texts}: has no text; expected one per line")
+    texts = _texts_of(arguments.texts)
     if not arguments.score:
         return texts, None
     task, equals, name = arguments.score.partition("=")
@@ -115,6 +118,18 @@ def _what_to_measure(arguments: argparse.Namespace) -> tuple[list[str], tuple[st
     if task not in GLUE:
         raise UserError(f"--score {arguments.score}: {quoted(task)} is not a task of GLUE; expected {', '.join(GLUE)}")
     return texts, (task, file_of(name))
+
+
+def _texts_of(file: str | None) -> list[str]:
+    """The lines of a file that are not blank; none without a file."""
+    texts = []
+    for text in lines_of(file) if file else ():
+        if isinstance(text, UserError):
+            raise text
+        texts += [text] if text.strip() else []
+    if file and not texts:
+        raise UserError(f"{file}: has no text; expected one per line")
+    return texts
 
 
 def _cost_of_int8(folder: Path, texts: list[str], task: tuple[str, Path] | None) -> dict[str, Any]:

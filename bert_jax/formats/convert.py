@@ -1,7 +1,7 @@
 """Convert a model from any form that `load` reads to one that other programs expect: `python -m bert_jax convert`."""
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -40,6 +40,7 @@ def convert(
     max_shard_size: int | str = "5GB",
     gelu: Gelu | None = None,
     int8: bool = False,
+    calibration: Sequence[str] = (),
 ) -> Converted:
     """Read `source` and write it in another form, or for another head.
 
@@ -55,7 +56,7 @@ def convert(
             For onnx: the same, but None if `source` has none.
         max_shard_size: as in `save_pretrained`.
         gelu: as in `load`.
-        int8: for onnx, as in `save_onnx`.
+        int8, calibration: for onnx, as in `save_onnx`.
 
     Raises:
         FileNotFoundError, UserError: as `load`, `save_pretrained` and `save_onnx`.
@@ -79,7 +80,7 @@ def convert(
         card = {"converted from": opened.published}
     facts = {"head": report.head, "step": report.step, "card": card, "sentence_transformers": pooling}
     if to == "onnx":
-        written = save_onnx(directory, config, params, tokenizer, **facts, int8=int8)
+        written = save_onnx(directory, config, params, tokenizer, **facts, int8=int8, calibration=calibration)
     else:
         sized = {"max_shard_size": max_shard_size, "tf1": to == "tf1"}
         written = save_pretrained(directory, config, params, tokenizer, **facts, **sized)

@@ -298,6 +298,11 @@ def test_fill_mask_answers_the_texts_beside_one_that_has_no_mask(export, capsys)
         (["convert", "{run}", "{tmp}/x", "--to", "tf1", "--pooling", "mean"], "a folder has one form"),
         (["convert", "{run}", "{tmp}/x", "--int8"], "--to hf stores float32; expected --to onnx"),
         (["convert", "{run}", "{tmp}/x", "--to", "onnx", "--score", "stsb=x"], "measure what int8 costs; add --int8"),
+        (["convert", "{run}", "{tmp}/x", "--to", "onnx", "--calibrate", "a.txt"], "the ranges of int8; add --int8"),
+        (
+            ["convert", "{run}", "{tmp}/x", "--to", "onnx", "--int8", "--calibrate", "{tmp}/no"],
+            "{tmp}/no: no such file",
+        ),
         (
             ["convert", "{run}", "{tmp}/x", "--to", "onnx", "--int8", "--score", "stsb"],
             "--score stsb: expected TASK=FILE",

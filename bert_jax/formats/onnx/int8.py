@@ -1,14 +1,19 @@
-"""Int8 weights and products for an ONNX graph, by onnxruntime's own quantizer."""
+"""Int8 weights and products for an ONNX graph, by onnxruntime's own quantizer or by NNCF."""
 
+import io
 import logging
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, redirect_stdout
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from bert_jax.errors import UserError
-from bert_jax.formats.onnx.graph import Graph, check_valid, write_graph
+from bert_jax.formats.onnx.graph import Graph, check_valid, in_memory, write_graph
+from bert_jax.formats.onnx.untracked import untracked
 
 
 def quantize(path: Path, graph: Graph) -> None:
@@ -30,6 +35,47 @@ def quantize(path: Path, graph: Graph) -> None:
         with _quiet():
             quantize_dynamic(whole, path, per_channel=True, reduce_range=True)
     check_valid(path)
+
+
+def quantize_calibrated(path: Path, graph: Graph, inputs: Sequence[Mapping[str, np.ndarray]]) -> None:
+    """As `quantize`, but the ranges of the activations are those found on `inputs`: nothing is left to find in a call.
+
+    By NNCF (https://github.com/openvinotoolkit/nncf), which evens out channels of activations (SmoothQuant,
+    https://arxiv.org/abs/2211.10438) and corrects biases. For OpenVINO, whose products it is made for.
+
+    Args:
+        path: the file to write.
+        graph: the model's.
+        inputs: for each call its int64 arrays, by the names of `graph.inputs`.
+
+    Raises:
+        UserError: nncf is missing, or cannot quantize this model.
+    """
+    import onnx  # pyright: ignore[reportMissingImports]
+
+    nncf = import_nncf()
+    with in_memory(graph) as model:
+        whole = onnx.load(model) if isinstance(model, str) else onnx.load_from_string(model)
+    nncf.set_log_level(logging.ERROR)
+    try:
+        with untracked(), redirect_stdout(io.StringIO()):  # it draws bars
+            small = nncf.quantize(
+                whole, nncf.Dataset(inputs), model_type=nncf.ModelType.TRANSFORMER, subset_size=len(inputs)
+            )
+    except Exception as error:  # of many kinds
+        why = next(iter(str(error).strip().splitlines()), type(error).__name__)
+        raise UserError(f"NNCF does not quantize this model ({why:.200}); int8 without calibration may") from error
+    onnx.save(small, path)
+    check_valid(path)
+
+
+def import_nncf() -> Any:
+    """The package `nncf`; raises a UserError that says how to install it."""
+    try:
+        with untracked():
+            return import_module("nncf")
+    except ImportError:
+        raise UserError('calibrated int8 needs the package nncf: pip install "bert-jax[nncf]"') from None
 
 
 def import_onnxruntime() -> Any:

@@ -2,16 +2,19 @@
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from bert_jax.config import BertConfig
+from bert_jax.errors import UserError
 from bert_jax.formats.card import model_card
 from bert_jax.formats.names.parameters import head_in
 from bert_jax.formats.new_folder import CARD, new_folder, write_text
-from bert_jax.formats.onnx.graph import import_onnx, write_graph
-from bert_jax.formats.onnx.int8 import import_onnxruntime, quantize
+from bert_jax.formats.onnx.graph import Graph, import_onnx, write_graph
+from bert_jax.formats.onnx.int8 import import_nncf, import_onnxruntime, quantize, quantize_calibrated
 from bert_jax.formats.onnx.model import build_graph, check_expressible
 from bert_jax.formats.safetensors import STEP
 from bert_jax.formats.sentence_transformers import write_modules
@@ -36,6 +39,7 @@ def save_onnx(
     card: Mapping[str, Any] | str | None = None,
     sentence_transformers: str | None = None,
     int8: bool = False,
+    calibration: Sequence[str] = (),
 ) -> Path:
     """Write onnx/model.onnx, config.json, the tokenizer's files and a model card.
 
@@ -48,17 +52,26 @@ def save_onnx(
         sentence_transformers: as in `save_pretrained`, for `SentenceTransformer(directory, backend="onnx")`. The graph
             has no pooler then, because nothing reads it.
         int8: also write onnx/model_quantized.onnx, with 8-bit products: the range of the activations
-            is found in each call.
+            is found in each call, which suits onnxruntime.
+        calibration: with int8, texts on which the ranges are found once, which suits OpenVINO (`quantize_calibrated`);
+            some hundreds.
 
     Returns:
         The directory.
 
     Raises:
-        UserError: as `save_pretrained`; or `onnx`, for int8 also `onnxruntime`, is not installed.
+        UserError: as `save_pretrained`; or `onnx`, for int8 also `onnxruntime`, is not installed,
+            or `nncf` for a calibration; a calibration without int8 or without a tokenizer.
     """
     import_onnx()
     if int8:
         import_onnxruntime()
+    if calibration:
+        if not int8:
+            raise UserError("calibration: finds the ranges of int8; say int8=True")
+        import_nncf()
+        if tokenizer is None:
+            raise UserError("calibration: texts need the model's tokenizer, which it lacks; leave them out")
     flat = as_numpy(params)
     head = head_in(flat, config) if head is None else head
     config = as_written(config, head)
@@ -72,7 +85,13 @@ def save_onnx(
         (folder / MODEL).parent.mkdir()
         write_graph(folder / MODEL, build_graph(config, flat, head), metadata)
         if int8:
-            quantize(folder / QUANTIZED, build_graph(config, flat, head, own_decoder=True))
+            graph = build_graph(config, flat, head, own_decoder=True)
+            if calibration:
+                assert tokenizer is not None
+                inputs = _calls(graph, calibration, tokenizer, longest_text(config, tokenizer), head)
+                quantize_calibrated(folder / QUANTIZED, graph, inputs)
+            else:
+                quantize(folder / QUANTIZED, graph)
         write_text(folder / "config.json", json.dumps(_config(config, head), indent=2) + "\n")
         if tokenizer is not None:
             save_tokenizer(tokenizer, folder, config)
@@ -81,6 +100,19 @@ def save_onnx(
         name = Path(directory).resolve().name
         write_text(folder / CARD, model_card(config, head, card, name=name, form="onnx"))
     return Path(directory)
+
+
+def _calls(
+    graph: Graph, texts: Sequence[str], tokenizer: "Tokenizer", longest: int, head: str
+) -> list[dict[str, np.ndarray]]:
+    """The inputs of a call for each text."""
+    calls = []
+    for text in texts:
+        row = tokenizer([text], padding="longest", max_length=longest)
+        calls.append({name: row[name].astype(np.int64) for name in graph.inputs})
+        if head == "multiple-choice":
+            calls[-1] = {name: array[:, None] for name, array in calls[-1].items()}
+    return calls
 
 
 def _config(config: BertConfig, head: str) -> dict[str, Any]:

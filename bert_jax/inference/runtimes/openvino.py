@@ -1,6 +1,5 @@
 """OpenVINO on the CPU (https://docs.openvino.ai): it multiplies in bfloat16 with BF16 and AMX instructions."""
 
-import sys
 from collections.abc import Mapping
 from importlib import import_module
 from queue import Empty, SimpleQueue
@@ -9,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from bert_jax.errors import UserError
+from bert_jax.formats.onnx.untracked import untracked
 from bert_jax.inference.runtimes.graphs import Session
 from bert_jax.inference.runtimes.runtime import Outputs
 
-_TELEMETRY = "openvino_telemetry"
 _PRECISION = {"float32": "f32", "bfloat16": "bf16"}
 
 
@@ -25,27 +24,11 @@ def compiler(dtype: str) -> "_OpenVino":
     return _OpenVino(dtype)
 
 
-def _without_telemetry() -> Any:
-    """Imports OpenVINO. By itself its import forks this process to tell Google Analytics about it, unless the user has
-    opted out; without the package openvino_telemetry it does neither.
-    """
-    if "openvino" in sys.modules:
-        return import_module("openvino")
-    before = {name: module for name, module in sys.modules.items() if name.split(".")[0] == _TELEMETRY}
-    for name in before:
-        del sys.modules[name]
-    sys.modules[_TELEMETRY] = None  # pyright: ignore[reportArgumentType]: the documented way to refuse an import
-    try:
-        return import_module("openvino")
-    finally:
-        del sys.modules[_TELEMETRY]
-        sys.modules |= before
-
-
 class _OpenVino:
     def __init__(self, dtype: str):
         try:
-            openvino = _without_telemetry()
+            with untracked():
+                openvino = import_module("openvino")
         except ImportError:
             raise UserError('runtime="openvino" needs the package openvino: pip install "bert-jax[openvino]"') from None
         self._tensor = openvino.Tensor

@@ -130,12 +130,13 @@ def test_cross_attention_is_refused_before_anything_is_written(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["m"]
 
 
-@pytest.mark.parametrize(("name", "int8"), [("onnx", False), ("onnxruntime", True)])
-def test_a_missing_package_is_named_before_anything_is_written(name, int8, tmp_path, monkeypatch):
+@pytest.mark.parametrize(("name", "extra"), [("onnx", "onnx"), ("onnxruntime", "onnx"), ("nncf", "nncf")])
+def test_a_missing_package_is_named_before_anything_is_written(name, extra, tmp_path, monkeypatch):
     source = folder_of(tmp_path / "m", "mlm")
     monkeypatch.setitem(sys.modules, name, None)
-    with pytest.raises(UserError, match=rf'needs the package {name}: pip install "bert-jax\[onnx\]"'):
-        convert(source, tmp_path / "onnx", to="onnx", int8=int8)
+    texts = ["the cat"] if name == "nncf" else []
+    with pytest.raises(UserError, match=rf'needs the package {name}: pip install "bert-jax\[{extra}\]"'):
+        convert(source, tmp_path / "onnx", to="onnx", int8=name != "onnx", calibration=texts)
     assert [path.name for path in tmp_path.iterdir()] == ["m"]
 
 
@@ -211,4 +212,32 @@ def test_int8_holds_kernels_and_tables_and_stays_near_float32(tmp_path):
     assert Counter(node.op_type for node in graph.node)["MatMulInteger"] == count + 1  # and the vocabulary's
     inputs = inputs_of(config)
     found = [run(folder / "onnx" / name, **inputs)["logits"] for name in ("model.onnx", "model_quantized.onnx")]
+    assert 0 < np.abs(found[1] - found[0]).max() < 0.1 * np.abs(found[0]).max()
+
+
+def test_texts_to_calibrate_on_need_int8_and_a_tokenizer(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "nncf", object())
+    params = tiny.random_params(CONFIG, 4, "mlm", scale=0.1)
+    with pytest.raises(UserError, match="calibration: texts need the model's tokenizer, which it lacks"):
+        save_onnx(tmp_path / "onnx", CONFIG, params, None, head="mlm", int8=True, calibration=["the cat"])
+    with pytest.raises(UserError, match="calibration: finds the ranges of int8; say int8=True"):
+        save_onnx(tmp_path / "onnx", CONFIG, params, None, head="mlm", calibration=["the cat"])
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(("head", "name"), [("mlm", "logits"), ("multiple-choice", "logits")])
+def test_calibrated_int8_has_its_ranges_in_the_file_and_stays_near_float32(head, name, tmp_path):
+    pytest.importorskip("nncf", reason="the extra `nncf` is not installed")
+    config = CONFIG.replace(vocab_size=len(PIECES), hidden_size=32, intermediate_size=64)
+    params = tiny.random_params(config, 4, head, scale=0.3)
+    tokenizer = Tokenizer.from_vocabulary(PIECES, cased=False)
+    texts = [" ".join(np.random.default_rng(n).choice(PIECES[5:], 1 + n % 7)) for n in range(20)]
+    folder = save_onnx(tmp_path / "onnx", config, params, tokenizer, head=head, int8=True, calibration=texts)
+    kinds = Counter(node.op_type for node in onnx.load(folder / "onnx" / "model_quantized.onnx").graph.node)
+    assert kinds["DynamicQuantizeLinear"] == kinds["MatMulInteger"] == 0
+    assert kinds["QuantizeLinear"] > config.num_hidden_layers * 4
+    inputs = inputs_of(config)
+    if head == "multiple-choice":
+        inputs = {key: array[None] for key, array in inputs.items()}
+    found = [run(folder / "onnx" / file, **inputs)[name] for file in ("model.onnx", "model_quantized.onnx")]
     assert 0 < np.abs(found[1] - found[0]).max() < 0.1 * np.abs(found[0]).max()

@@ -1,0 +1,25 @@
+"""Intel's packages without their telemetry."""
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+_TELEMETRY = "openvino_telemetry"
+
+
+@contextmanager
+def untracked() -> Iterator[None]:
+    """Within it, openvino and nncf can be imported without telling Google Analytics about it.
+
+    By itself OpenVINO's import forks this process for that, and nncf sends an event for each model, unless the user has
+    opted out; without the package openvino_telemetry they do neither.
+    """
+    before = {name: module for name, module in sys.modules.items() if name.split(".")[0] == _TELEMETRY}
+    for name in before:
+        del sys.modules[name]
+    sys.modules[_TELEMETRY] = None  # pyright: ignore[reportArgumentType]: the documented way to refuse an import
+    try:
+        yield
+    finally:
+        del sys.modules[_TELEMETRY]
+        sys.modules |= before
