@@ -54,6 +54,10 @@ _WIRED = (*_SCHEDULE, "start.range=width", "start.positions=fourier", "start.hea
 _MUON = (*_WIRED, "optimizer.name=muon")
 _FREE = (*_WIRED, "optimizer.name=schedule-free", "optimizer.schedule=constant", "optimizer.bias_correction=true")
 _MASKS_30 = ("masking.probability=0.3", "masking.max_predictions=20")
+_MASKS_40 = ("masking.probability=0.4", "masking.max_predictions=26")
+_DROPOUT = ("model.hidden_dropout_prob=0.1", "model.attention_probs_dropout_prob=0.1")
+# That of b2=0.98 with batches of 64 x 64; small batches have a rate in proportion to the root of their rows.
+_HALF_LIFE = "optimizer.b2_half_life=140000"
 
 ROWS = {
     "plain": Row(_SCHEDULE),
@@ -63,12 +67,21 @@ ROWS = {
     "muon-4e-3": Row((*_MUON, "optimizer.learning_rate=4e-3")),
     "muon-8e-3": Row((*_MUON, "optimizer.learning_rate=8e-3")),
     "muon-masks-30": Row((*_MUON, *_MASKS_30)),
+    "muon-masks-40": Row((*_MUON, *_MASKS_40)),
     "muon-masks-30-15": Row(_MUON, masks=((0.75, 0.3), (0.25, 0.15))),
     "muon-batch-32": Row(_MUON, 32),
-    "muon-batch-32-half-life": Row((*_MUON, "optimizer.b2_half_life=140000"), 32),
+    "muon-batch-32-half-life": Row((*_MUON, _HALF_LIFE), 32),
+    "muon-batch-32-1.4e-3": Row((*_MUON, _HALF_LIFE, "optimizer.learning_rate=1.4e-3"), 32),
+    "muon-batch-16-1e-3": Row((*_MUON, _HALF_LIFE, "optimizer.learning_rate=1e-3"), 16),
     "muon-stable": Row((*_MUON, "optimizer.schedule=stable", "optimizer.decay_share=0.4")),
     "free": Row(_FREE),
     "free-4e-3": Row((*_FREE, "optimizer.learning_rate=4e-3")),
+    "muon-average": Row((*_MUON, "optimizer.average_half_life=100000")),
+    "muon-dropout": Row((*_MUON, *_DROPOUT)),
+    "muon-unigram": Row((*_MUON, "start.output_bias=unigram")),
+    "muon-range-model": Row((*_MUON, "start.range=model")),
+    "muon-both-layers": Row((*_MUON, "start.heads=((0, -1, 1), (1, -1, 1))")),
+    "muon-not-wired": Row((*_MUON, "start.positions=random", "start.heads=()")),
     "muon-no-decay": Row((*_MUON, "optimizer.weight_decay=0")),
 }
 
@@ -135,7 +148,7 @@ def _run(name: str, seed: int, folder: Path, given: argparse.Namespace) -> dict:
         "seed": seed,
         "tokens": curve[-1]["tokens"],
         "cpu_seconds": round(curve[-1]["cpu_seconds"], 1),
-        "loss": _score(run, given.eval_data or given.data, given.length, folder),
+        "loss": _score(run, given.eval_data or given.data, given.length),
         "leaves": next((line["tokens"] / 1e6 for line in curve if line["mlm_loss"] < PLATEAU), None),
         "curve": [(line["tokens"], line["mlm_loss"]) for line in curve],
     }
@@ -146,16 +159,18 @@ def _run(name: str, seed: int, folder: Path, given: argparse.Namespace) -> dict:
     return found
 
 
-def _score(run: Path, data: str, length: int, folder: Path) -> float:
+def _score(run: Path, data: str, length: int) -> float:
     """The masked-LM loss on the first 3,200 held-out rows of prepared data, in nats."""
-    again = folder / "scoring"
+    again = run.with_name(f"{run.name}-scored")
     shutil.rmtree(again, ignore_errors=True)
     _python(
-        *("train.pretrain", CONFIG, f"run={again}", f"init={run}", f"data={data}", "packing=no"),
+        *("train.pretrain", CONFIG, f"run={again}", f"init={run / 'export'}", f"data={data}", "packing=no"),
         *(f"phases=(({length},64,1),)", f"eval_batches={EVAL_ROWS // 64}", "optimizer.warmup_steps=0"),
         *("optimizer.learning_rate=0", "export_at_end=false"),
     )
-    return next(line["mlm_loss"] for line in _metrics(again) if line["kind"] == "eval")
+    loss = next(line["mlm_loss"] for line in _metrics(again) if line["kind"] == "eval")
+    shutil.rmtree(again)
+    return loss
 
 
 def _metrics(run: Path) -> list[dict]:
