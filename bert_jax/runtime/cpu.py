@@ -33,7 +33,8 @@ def keep_freed_memory() -> bool:
 
     XLA's CPU runtime allocates its temporaries in every step; by default malloc maps each large one, the kernel faults
     in its pages one by one, and malloc unmaps it. With this setting the process never gives memory back. Call it before
-    JAX starts its threads, which would otherwise get their own arenas.
+    any thread starts: a thread's first malloc makes an arena for it, which JAX's threads then share, and which unmaps
+    what is freed whatever the setting. A training step took 1.7 times as long (BERT-tiny, 64 x 64, one core).
 
     It does nothing with a C library other than glibc, if JAX will run on an accelerator, if the environment configures
     malloc (`MALLOC_…`, `GLIBC_TUNABLES`), or with `BERT_JAX_MALLOC=0`.

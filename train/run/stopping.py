@@ -14,6 +14,7 @@ from typing import NoReturn, Self
 from bert_jax.cli.program import begin, error_line, own_name
 from bert_jax.errors import UserError
 from bert_jax.runtime import hosts
+from bert_jax.runtime.cpu import keep_freed_memory
 from train.run.phases import Phases, note_start
 from train.run.signals import Signals
 
@@ -83,6 +84,8 @@ def exit_code(main: Callable[[list[str]], int], argv: list[str], called: str | N
     """
     module = main.__module__ if main.__module__ != "__main__" else f"train.{Path(sys.argv[0]).stem}"
     begin(called or f"python -m {module}")
+    if "jax" in sys.modules:  # this program uses it
+        keep_freed_memory()  # before `_Unwinding` starts the first thread
     code = EXIT_DONE
     next_time = _STARTS_AGAIN if main in _KEEP_NOTHING or "--dry-run" in argv else _CONTINUES
     try:

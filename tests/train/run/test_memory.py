@@ -1,0 +1,41 @@
+"""Programs keep the memory that a training step frees: the kernel maps no page of it again in the next step."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[3]
+PROGRAM = """
+import resource, sys, threading
+import jax, numpy as np
+from bert_jax.runtime.cpu import keep_freed_memory
+from train.run.stopping import exit_code
+
+faults = []
+
+def step():
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    temporaries = [np.ones(5 << 20) for _ in range(3)]  # 40 MB each
+    del temporaries
+    faults.append(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+
+def main(argv):
+    keep_freed_memory()  # as `start_jax` does
+    for _ in range(3):
+        thread = threading.Thread(target=lambda: [step() for _ in range(6)])
+        thread.start()
+        thread.join()
+    print(sum(faults[2:]))
+    return 0
+
+sys.exit(exit_code(main, []))
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="glibc's malloc")
+def test_no_thread_gives_back_what_a_step_frees():
+    """Each step of a thread that did would map 60 large pages, or 30,720 small ones."""
+    found = subprocess.run([sys.executable, "-c", PROGRAM], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert int(found.stdout) < 300, found.stdout
