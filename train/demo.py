@@ -20,6 +20,7 @@ from rich.table import Table
 from bert_jax.cli.program import command_line
 from bert_jax.errors import UserError
 from bert_jax.files import read_json_lines
+from train.pretrain import main as pretrain  # here, so that the program knows at its start that it will use JAX
 from train.run.stopping import EXIT_DONE, run_program
 
 _NOT_PROSE_FOLDERS = {
@@ -128,8 +129,6 @@ def main(argv: list[str]) -> int:
         return EXIT_DONE
     if argv:
         raise UserError(f"{argv[0]}: the demo takes no arguments; python -m train.pretrain does")
-    from train.pretrain import main as pretrain
-
     started = time.monotonic()
     print("1. text: the documentation inside Python's standard library", file=sys.stderr)
     corpus = RUN / "stdlib.jsonl"
