@@ -137,6 +137,8 @@ def test_int8_of_a_model_without_a_tokenizer_is_refused_before_anything_is_writt
     source = save_pretrained(tmp_path / "m", tiny.CONFIG, params, None, head="encoder")
     argv = ["convert", str(source), str(tmp_path / "onnx"), "--to", "onnx", "--int8"]
     assert main([*argv, "--score", f"stsb={sts_file(tmp_path)}"]) == 2
-    assert capsys.readouterr().err.endswith("has no tokenizer, which --texts and --score need; leave them out\n")
+    assert capsys.readouterr().err.endswith(
+        "no tokenizer, which --calibrate, --texts and --score need; leave them out\n"
+    )
     assert not (tmp_path / "onnx").exists()
     assert main(argv) == 0

@@ -197,6 +197,7 @@ def test_a_run_of_the_other_program_is_not_touched(place: Path, capsys):
     other = place / "pretraining"
     other.mkdir()
     (other / "config.json").write_text(json.dumps({"model": {}, "phases": []}))
+    (other / ".lock").touch()
     assert exit_code(finetune.main, words(place, "pretraining")) == 2
     assert "belongs to a run of another program; choose another run=" in capsys.readouterr().err
     assert RunDirectory(other).saved_config() == {"model": {}, "phases": []}
