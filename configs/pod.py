@@ -13,7 +13,8 @@ Time:      planned with `python -m train.plan` for v5e:4x4 and mesh.zero=8 (benc
 Expected:  not run. The aim is the scores of configs/bert_base.py from half of the paper's positions: 21 of 43 billion
 
 Measured with two layers of 128 (docs/recipes.md): wired heads and Muon leave the plateau early, and reach the loss of
-a run of the published recipe with half of its tokens (not of a later one). Not measured: whether that holds at this size, and Muon with this batch.
+the first run of the published recipe with half of its tokens, though not that of a later one. Not measured: whether
+that holds at this size, and Muon with this batch.
 Rate and b2 are those of RoBERTa (6e-4, for large 4e-4; https://arxiv.org/abs/1907.11692, table 9), whose batches have
 eight times as many tokens. Muon's updates have the size of AdamW's, so its rates apply. For batches that are larger
 still there is LAMB: configs/bert_base_lamb.py.
