@@ -8,9 +8,9 @@ import numpy as np
 
 from bert_jax.errors import UserError
 
-_MULTIPLE = 8  # of it is each length but the longest: full registers of a CPU, and GPUs' products in bfloat16 need it
-_WORTH = 0.05  # of the positions must be saved by one more length
-_PROGRAM = 2048  # positions that one more length must save: about what BERT-small computes while a program is loaded
+_MULTIPLE = 8  # lengths are multiples of it: they fill a CPU's registers, and GPUs' products in bfloat16 need them
+_WORTH = 0.05  # share of the positions that one more length must save
+_PROGRAM = 2048  # positions that it must save: what 6 layers of 384 compute on a CPU core while a program is loaded
 _POOL = 50  # batches whose examples are sorted by length together: enough to save padding, few enough to stay random
 
 
@@ -25,8 +25,8 @@ class Batch(NamedTuple):
 def padded_lengths(lengths: np.ndarray, batch_size: int, *, longest: int, times: float = 1.0) -> tuple[int, ...]:
     """The lengths that batches are padded to: few, since each is a program to compile, yet with little padding.
 
-    For each number of lengths, those are considered which compute the fewest positions. There are as many as each save
-    5 % of the positions, and at least as many positions as are computed while a program is loaded.
+    Of each number of lengths, those are taken that compute the fewest positions. One more is taken while it saves 5 % of
+    the positions, and more of them than are computed while its program is loaded.
 
     Args:
         lengths: int [N], tokens of each example, which are sorted by length and cut into batches.
