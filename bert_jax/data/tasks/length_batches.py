@@ -10,7 +10,7 @@ from bert_jax.errors import UserError
 
 _MULTIPLE = 8  # lengths are multiples of it: they fill a CPU's registers, and GPUs' products in bfloat16 need them
 _WORTH = 0.05  # share of the positions that one more length must save
-_PROGRAM = 2048  # positions that it must save: what 6 layers of 384 compute on a CPU core while a program is loaded
+_PROGRAM = 2048  # positions that it must save: what 6 layers of 384 compute on a core while a program is loaded
 _POOL = 50  # batches whose examples are sorted by length together: enough to save padding, few enough to stay random
 
 
