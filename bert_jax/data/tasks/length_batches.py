@@ -25,8 +25,8 @@ class Batch(NamedTuple):
 def padded_lengths(lengths: np.ndarray, batch_size: int, *, longest: int, times: float = 1.0) -> tuple[int, ...]:
     """The lengths that batches are padded to: few, since each is a program to compile, yet with little padding.
 
-    Of each number of lengths, those are taken that compute the fewest positions. One more is taken while it saves 5 % of
-    the positions, and more of them than are computed while its program is loaded.
+    For each number of lengths, the best are those with which the fewest positions are computed. One more is taken while
+    it saves 5 % of the positions, and more of them than are computed while its program is loaded.
 
     Args:
         lengths: int [N], tokens of each example, which are sorted by length and cut into batches.
