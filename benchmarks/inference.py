@@ -16,7 +16,7 @@ request; without it, every request follows a pause. The cosine is the smallest o
 
 ours              TextEmbedding: packed rows, a device for each core; -one-device: one for all of them; -buckets: texts
                   padded to lengths that are powers of two; -openvino, -onnxruntime: by that runtime, the first in
-                  bfloat16 (-float32), the second in float32
+                  bfloat16 (-float32, -int8), the second in float32
 st                sentence-transformers' encode as its users run it; st-bfloat16
 torch             transformers with SDPA, 32 texts of similar length at a time; -bfloat16, -compile, -bfloat16-compile
 onnx              onnxruntime on what `convert --to onnx` writes, sorted, 1,024 tokens per call; -fused: after its
@@ -53,6 +53,7 @@ CONTENDERS = {
     "ours-bfloat16-buckets": Contender(_OURS, "bfloat16-buckets", "own"),
     "ours-openvino": Contender(_OURS, "bfloat16-openvino", "own"),
     "ours-openvino-float32": Contender(_OURS, "float32-openvino", "own"),
+    "ours-openvino-int8": Contender(_OURS, "int8-openvino", "own"),
     "ours-onnxruntime": Contender(_OURS, "float32-onnxruntime", "own"),
     "st": Contender(f"{_RIVALS}.st_encode", "default", "default"),
     "st-bfloat16": Contender(f"{_RIVALS}.st_encode", "bfloat16", "kept"),

@@ -1,6 +1,6 @@
 """bert_jax in benchmarks/inference.py: `TextEmbedding` on texts, tokenising included.
 
-python -m benchmarks.inference_ours FOLDER {float32,bfloat16}[-buckets|-one|-openvino|-onnxruntime]
+python -m benchmarks.inference_ours FOLDER {float32,bfloat16,int8}[-buckets|-one|-openvino|-onnxruntime]
 """
 
 import json

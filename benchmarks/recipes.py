@@ -56,7 +56,7 @@ _FREE = (*_WIRED, "optimizer.name=schedule-free", "optimizer.schedule=constant",
 _MASKS_30 = ("masking.probability=0.3", "masking.max_predictions=20")
 _MASKS_40 = ("masking.probability=0.4", "masking.max_predictions=26")
 _DROPOUT = ("model.hidden_dropout_prob=0.1", "model.attention_probs_dropout_prob=0.1")
-# That of b2=0.98 with batches of 64 x 64; small batches have a rate in proportion to the root of their rows.
+# That of b2=0.98 with batches of 64 x 64; the rates other than 2e-3 are in proportion to the root of a batch's rows.
 _HALF_LIFE = "optimizer.b2_half_life=140000"
 
 ROWS = {
@@ -72,6 +72,9 @@ ROWS = {
     "muon-batch-32": Row(_MUON, 32),
     "muon-batch-32-half-life": Row((*_MUON, _HALF_LIFE), 32),
     "muon-batch-32-1.4e-3": Row((*_MUON, _HALF_LIFE, "optimizer.learning_rate=1.4e-3"), 32),
+    "muon-batch-16-half-life": Row((*_MUON, _HALF_LIFE), 16),
+    "wired-batch-16-half-life": Row((*_WIRED, _HALF_LIFE), 16),
+    "muon-batch-8-half-life": Row((*_MUON, _HALF_LIFE), 8),
     "muon-batch-16-1e-3": Row((*_MUON, _HALF_LIFE, "optimizer.learning_rate=1e-3"), 16),
     "muon-stable": Row((*_MUON, "optimizer.schedule=stable", "optimizer.decay_share=0.4")),
     "free": Row(_FREE),
@@ -116,7 +119,7 @@ def _arguments(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("--eval-data", help="default: --data")
     parser.add_argument("--blimp", help="a folder of BLiMP's sets")
     parser.add_argument("--json")
-    given = parser.parse_args(argv)
+    given = parser.parse_intermixed_args(argv)
     given.settings = [row for row in given.rows if "=" in row]
     given.rows = [row for row in given.rows if "=" not in row]
     if unknown := [row for row in given.rows if row not in ROWS]:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, NoReturn
 
 from bert_jax.config import DTYPES
 from bert_jax.errors import UserError, did_you_mean
-from bert_jax.inference.runtimes import RUNTIMES
+from bert_jax.inference.runtimes import RUNTIME_DTYPES, RUNTIMES
 
 SOURCE = "a run directory, a folder in any published format, or a published model's id (ORG/NAME[@REVISION])"
 FINE_TUNED = "a fine-tuning run (its best model), a folder in any published format, or a published model's id"
@@ -95,8 +95,8 @@ def add_running(parser: argparse.ArgumentParser) -> None:
     """Adds --batch-size (None: `Engine` chooses), --dtype and --runtime; `running` reads them."""
     parser.add_argument("--batch-size", type=int, metavar="B", help="rows per batch; default: some thousand tokens")
     dtype = """type of the matrix products' operands; default: bfloat16 on a CPU
-that has instructions for it, else float32"""
-    parser.add_argument("--dtype", choices=DTYPES, help=dtype)
+that has instructions for it, else float32; int8 with OpenVINO"""
+    parser.add_argument("--dtype", choices=RUNTIME_DTYPES, help=dtype)
     runtime = "who computes; default auto: OpenVINO on a CPU if it is\ninstalled, else XLA"
     parser.add_argument("--runtime", choices=RUNTIMES, default="auto", help=runtime)
 

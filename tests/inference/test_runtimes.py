@@ -196,6 +196,17 @@ def test_bfloat16_of_openvino_moves_vectors_little(exported):
 
 
 @pytest.mark.skipif(find_spec("openvino") is None, reason="openvino is not installed")
+@pytest.mark.parametrize("width", [32, 36, 160])  # multiples of the group of channels with one scale, and others
+def test_int8_answers_nearly_as_float32_does(width, exported):
+    folder = exported("encoder", hidden_size=width, num_attention_heads=2, intermediate_size=4 * width)
+    small, whole = (TextEmbedding(folder, runtime="openvino", dtype=dtype) for dtype in ("int8", "float32"))
+    assert "openvino, int8" in repr(small) and small.config.dtype == "float32"
+    cosines = (small(TEXTS) * whole(TEXTS)).sum(axis=1)
+    assert cosines.min() > 0.99 and not np.array_equal(small(TEXTS), whole(TEXTS))
+    np.testing.assert_allclose(small(TEXTS[:1])[0], small(TEXTS)[0], atol=0.02)
+
+
+@pytest.mark.skipif(find_spec("openvino") is None, reason="openvino is not installed")
 def test_openvino_is_imported_without_its_telemetry():
     code = """if True:
         import os, sys
@@ -251,8 +262,12 @@ def test_the_environment_says_what_is_taken_where_nobody_does(monkeypatch):
     with pytest.raises(UserError, match="BERT_JAX_RUNTIME='openvin'; did you mean openvino"):
         choice.choose("auto", None, None)
     monkeypatch.setenv(choice.DTYPE_VARIABLE, "int8")
-    with pytest.raises(UserError, match="BERT_JAX_DTYPE=int8: expected one of float32, bfloat16"):
+    with pytest.raises(UserError, match="dtype='int8': runtime='xla' does not compute in it; expected float32, bfloat"):
         choice.choose("xla", None, None)
+    assert choice.choose("openvino", None, None)[:2] == ("openvino", "int8")
+    monkeypatch.setenv(choice.DTYPE_VARIABLE, "int4")
+    with pytest.raises(UserError, match="BERT_JAX_DTYPE=int4: expected one of float32, bfloat16, int8"):
+        choice.choose("openvino", None, None)
 
 
 def test_info_says_what_a_pipeline_takes_here(own_choice, exported, capsys, monkeypatch):
@@ -297,9 +312,10 @@ def test_what_a_runtime_cannot_do_is_refused_in_one_line(exported):
         TextEmbedding(folder, runtime="onnx")
     with pytest.raises(UserError, match="devices: runtime='onnxruntime' runs on the CPU's cores; leave devices out"):
         TextEmbedding(folder, runtime="onnxruntime", devices=jax.devices())
-    with pytest.raises(
-        UserError, match="dtype='int8': expected one of float32, bfloat16; the verb convert writes int8"
-    ):
-        TextEmbedding(folder, runtime="openvino", dtype="int8")
+    for runtime in ("xla", "onnxruntime"):
+        with pytest.raises(
+            UserError, match=f"dtype='int8': runtime='{runtime}' does not compute in it; expected float32"
+        ):
+            TextEmbedding(folder, runtime=runtime, dtype="int8")
     with pytest.raises(UserError, match="dtype='bfloat16': runtime=\"onnxruntime\" computes in float32"):
         TextEmbedding(folder, runtime="onnxruntime", dtype="bfloat16")

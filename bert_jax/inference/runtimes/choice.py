@@ -10,13 +10,14 @@ import jax
 from bert_jax.config import DTYPES, BertConfig
 from bert_jax.errors import UserError, did_you_mean
 from bert_jax.formats.onnx.graph import Graph, import_onnx
+from bert_jax.formats.onnx.int8_kernels import with_int8_kernels
 from bert_jax.formats.onnx.model import is_expressible
-from bert_jax.inference.runtimes import RUNTIMES, onnxruntime, openvino
+from bert_jax.inference.runtimes import INT8, RUNTIME_DTYPES, RUNTIMES, onnxruntime, openvino
 from bert_jax.inference.runtimes.graphs import GraphPrograms
 from bert_jax.runtime.cpu import is_for_cpu, multiplies_bfloat16
 
-AUTO, XLA = "auto", "xla"
-_COMPILERS = {"openvino": openvino.compiler, "onnxruntime": onnxruntime.compiler}
+AUTO, XLA, OPENVINO = "auto", "xla", "openvino"
+_COMPILERS = {OPENVINO: openvino.compiler, "onnxruntime": onnxruntime.compiler}
 DTYPE_VARIABLE, RUNTIME_VARIABLE = "BERT_JAX_DTYPE", "BERT_JAX_RUNTIME"
 
 
@@ -25,13 +26,18 @@ class Choice(NamedTuple):
 
     Attributes:
         name: of the runtime, one of `RUNTIMES` but "auto".
-        dtype: "float32" or "bfloat16".
+        dtype: one of `RUNTIME_DTYPES`.
         is_own: the user left the runtime to us.
     """
 
     name: str
     dtype: str
     is_own: bool
+
+    @property
+    def model_dtype(self) -> str:
+        """The type for the model's config: int8 kernels are made of float32 ones."""
+        return "float32" if self.dtype == INT8 else self.dtype
 
 
 def choose(runtime: str, dtype: str | None, devices: Sequence[Any] | None) -> Choice:
@@ -43,9 +49,9 @@ def choose(runtime: str, dtype: str | None, devices: Sequence[Any] | None) -> Ch
 
     Args:
         runtime: one of `RUNTIMES`.
-        dtype: the type of the matrix products' operands. None: what the environment's `DTYPE_VARIABLE` says, else
-            bfloat16 on a CPU that has instructions for it (not for onnxruntime, which would compute it in float32
-            instructions), else float32.
+        dtype: the type of the matrix products' operands, one of `RUNTIME_DTYPES`; int8 by OpenVINO alone. None: what
+            the environment's `DTYPE_VARIABLE` says, else bfloat16 on a CPU that has instructions for it (not for
+            onnxruntime, which would compute it in float32 instructions), else float32.
         devices: JAX's devices to run on, or None.
 
     Raises:
@@ -60,11 +66,12 @@ def choose(runtime: str, dtype: str | None, devices: Sequence[Any] | None) -> Ch
         raise UserError(f"devices: runtime={name!r} runs on the CPU's cores; leave devices out, or say runtime='xla'")
     if dtype is None:
         dtype = os.environ.get(DTYPE_VARIABLE) or _own_dtype(name, devices)
-        if dtype not in DTYPES:
-            raise UserError(f"{DTYPE_VARIABLE}={dtype}: expected one of {', '.join(DTYPES)}")
-    elif dtype == "int8":
+        if dtype not in RUNTIME_DTYPES:
+            raise UserError(f"{DTYPE_VARIABLE}={dtype}: expected one of {', '.join(RUNTIME_DTYPES)}")
+    if dtype == INT8 and name != OPENVINO:
         raise UserError(
-            f"dtype='int8': expected one of {', '.join(DTYPES)}; the verb convert writes int8 for other programs"
+            f"dtype='int8': runtime={name!r} does not compute in it; expected {', '.join(DTYPES)}, "
+            "or runtime='openvino' (pip install \"bert-jax[openvino]\")"
         )
     return Choice(name, dtype, runtime == AUTO)
 
@@ -91,11 +98,11 @@ def _check_runtime(field: str, runtime: Any) -> None:
 def _fastest(devices: Sequence[Any] | None) -> str:
     named = devices is not None or jax.default_device.value is not None
     installed = all(find_spec(package) is not None for package in ("openvino", "onnx"))
-    return "openvino" if installed and not named and _is_on_cpu(devices) else XLA
+    return OPENVINO if installed and not named and _is_on_cpu(devices) else XLA
 
 
 def _own_dtype(name: str, devices: Sequence[Any] | None) -> str:
-    can = name == "openvino" or (name == XLA and _is_on_cpu(devices))
+    can = name == OPENVINO or (name == XLA and _is_on_cpu(devices))
     return "bfloat16" if can and multiplies_bfloat16() else "float32"
 
 
@@ -112,4 +119,5 @@ def graph_programs(chosen: Choice, params: Any, graph: Callable[..., Graph]) -> 
     """
     compiler = _COMPILERS[chosen.name](chosen.dtype)
     import_onnx()
-    return GraphPrograms(chosen.name, chosen.dtype, params, graph, compiler)
+    made = graph if chosen.dtype != INT8 else lambda *given, **options: with_int8_kernels(graph(*given, **options))
+    return GraphPrograms(chosen.name, chosen.dtype, params, made, compiler)

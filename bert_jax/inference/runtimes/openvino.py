@@ -1,4 +1,4 @@
-"""OpenVINO on the CPU (https://docs.openvino.ai): it multiplies in bfloat16 with BF16 and AMX instructions."""
+"""OpenVINO on the CPU (https://docs.openvino.ai): bfloat16 with BF16 and AMX instructions, int8 with VNNI and AMX."""
 
 from collections.abc import Mapping
 from importlib import import_module
@@ -9,10 +9,14 @@ import numpy as np
 
 from bert_jax.errors import UserError
 from bert_jax.formats.onnx.untracked import untracked
+from bert_jax.inference.runtimes import INT8
 from bert_jax.inference.runtimes.graphs import Session
 from bert_jax.inference.runtimes.runtime import Outputs
 
 _PRECISION = {"float32": "f32", "bfloat16": "bf16"}
+# Activations have a scale for so many channels of a token. For all-MiniLM-L6-v2 64 take 8 % longer and are little more
+# accurate, 384 (all) save 5 % and move the vectors twice as far.
+_INT8_GROUP = 128
 
 
 def compiler(dtype: str) -> "_OpenVino":
@@ -31,10 +35,15 @@ class _OpenVino:
                 openvino = import_module("openvino")
         except ImportError:
             raise UserError('runtime="openvino" needs the package openvino: pip install "bert-jax[openvino]"') from None
-        self._tensor = openvino.Tensor
-        self._core, self._options = openvino.Core(), {"INFERENCE_PRECISION_HINT": _PRECISION[dtype]}
-        if dtype == "bfloat16" and "BF16" not in self._core.get_property("CPU", "OPTIMIZATION_CAPABILITIES"):
+        self._tensor, self._core = openvino.Tensor, openvino.Core()
+        has_bfloat16 = "BF16" in self._core.get_property("CPU", "OPTIMIZATION_CAPABILITIES")
+        if dtype == "bfloat16" and not has_bfloat16:
             raise UserError('dtype="bfloat16": OpenVINO does not compute it on this CPU; expected float32')
+        self._options: dict[str, Any] = {}
+        if dtype == INT8:  # what is not int8 takes the faster of the other two
+            self._options["DYNAMIC_QUANTIZATION_GROUP_SIZE"] = _INT8_GROUP
+            dtype = "bfloat16" if has_bfloat16 else "float32"
+        self._options["INFERENCE_PRECISION_HINT"] = _PRECISION[dtype]
 
     def __call__(self, model: bytes | str, alone: bool) -> Session:
         hint = "LATENCY" if alone else "THROUGHPUT"

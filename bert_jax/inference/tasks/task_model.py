@@ -80,8 +80,9 @@ class TaskModel:
     Args:
         source: a run directory, a folder, a hub id, or what `load` returned, with the head of the task.
         batch_size: rows of a full batch; None: see `Engine`.
-        dtype: "float32" or "bfloat16", the type of the matrix products' operands. None: bfloat16 on a CPU that has
-            instructions for it, else float32; that of the config for what `load` returned.
+        dtype: "float32" or "bfloat16", the type of the matrix products' operands, or with OpenVINO "int8" for those in
+            the layers. None: bfloat16 on a CPU that has instructions for it, else float32; that of the config for what
+            `load` returned.
         cache: keep compiled programs on disk for the next start, unless JAX already has a cache elsewhere.
         devices: the devices to run on, out of `jax.devices()`; None: `jax.default_device` if it is set, else all
             devices of this process.
@@ -127,7 +128,7 @@ class TaskModel:
         if dtype is None and isinstance(source, Loaded):
             dtype = source.config.dtype
         chosen = choose(runtime, dtype, devices)
-        loaded, self.tokenizer = model_for(self.task, source, dtype=chosen.dtype)
+        loaded, self.tokenizer = model_for(self.task, source, dtype=chosen.model_dtype)
         self.config = loaded.config
         self.source = loaded.report.source
         self.untrained = untrained_parts(self.task, loaded)

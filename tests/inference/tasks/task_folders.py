@@ -17,16 +17,15 @@ LONGEST = 34
 
 
 def export(path: Path, head: str, model_type: str = "bert", **fields: Any) -> Path:
-    """A model of one layer that takes `LONGEST` tokens."""
+    """A model of one layer, 8 wide, that takes `LONGEST` tokens; `fields` of the config may say otherwise."""
     if model_type == "roberta":
         tokenizer = Tokenizer.load(write(path / "tokenizer", **byte_level_files()))
         fields = ROBERTA | fields
     else:
         tokenizer = Tokenizer.from_vocabulary(PIECES, cased=False)
-    config = BertConfig(
-        vocab_size=tokenizer.vocab_size, hidden_size=8, num_hidden_layers=1, num_attention_heads=2,
-        intermediate_size=12, max_position_embeddings=LONGEST, model_type=model_type, **fields,
-    )  # fmt: skip
+    sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 12}
+    sizes |= {"vocab_size": tokenizer.vocab_size, "max_position_embeddings": LONGEST}
+    config = BertConfig(**sizes | {"model_type": model_type} | fields)
     flat = tiny.random_flat(config, 2, head)
     for name in (name for name in flat if name.endswith("bias")):
         flat[name] *= 0.1  # so that the texts decide

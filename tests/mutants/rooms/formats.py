@@ -286,6 +286,13 @@ MUTANTS: tuple[Mutant, ...] = (
         ("tests/cli/test_commands.py::test_the_card_tells_the_training_and_no_paths",),
     ),
     Mutant(
+        f"{ONNX}int8_kernels.py",
+        "np.abs(kernel).max(axis=0)",
+        "np.abs(kernel).max()",
+        "the columns of an int8 kernel share the scale of the largest one",
+        ("tests/formats/onnx/test_int8_kernels.py::test_the_graph_is_that_of_a_model_with_rounded_kernels",),
+    ),
+    Mutant(
         f"{ONNX}encoder.py",
         'g.op("Sub", 1.0, g.op("Cast", keys, to=FLOAT))',
         'g.op("Cast", keys, to=FLOAT)',
