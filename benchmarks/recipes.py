@@ -23,6 +23,7 @@ import statistics
 import subprocess
 import sys
 from pathlib import Path
+from typing import NamedTuple
 
 from benchmarks.machine import describe_cpu
 
@@ -31,22 +32,28 @@ PLATEAU = 6.2
 CONFIG = "configs/wiki_tiny.py"
 
 
+class Part(NamedTuple):
+    """A share of a run's tokens, with the rows of its batches, its masks and a factor of the schedule's rate."""
+
+    share: float
+    batch: int
+    mask: float | None = None
+    rate: float = 1.0
+
+
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """Settings that differ from the config's, the rows of a batch, and shares of the steps with their masks."""
+    """Settings that differ from the config's, and the parts of the run."""
 
     settings: tuple[str, ...] = ()
-    batch: int = 64
-    masks: tuple[tuple[float, float], ...] = ()
+    parts: tuple[Part, ...] = (Part(1, 64),)
+
+    def steps(self, length: int, tokens: float) -> list[int]:
+        return [round(part.share * tokens / (length * part.batch)) for part in self.parts]
 
     def phases(self, length: int, tokens: float) -> str:
-        steps = round(tokens / (length * self.batch))
-        if not self.masks:
-            return f"phases=(({length},{self.batch},{steps}),)"
-        ends = [round(steps * sum(share for share, _ in self.masks[:done])) for done in range(len(self.masks) + 1)]
-        parts = zip(self.masks, ends, ends[1:], strict=False)
-        phases = (f"({length},{self.batch},{end - begin},{mask})" for (_, mask), begin, end in parts)
-        return f"phases=({','.join(phases)},)"
+        found = zip(self.parts, self.steps(length, tokens), strict=True)
+        return f"phases=({''.join(f'({length},{p.batch},{steps},{p.mask},None,{p.rate}),' for p, steps in found)})"
 
 
 _SCHEDULE = ("optimizer.warmup_steps=none", "optimizer.warmup_share=0.05", "optimizer.decay_from=warmup", "packing=no")
@@ -58,24 +65,28 @@ _MASKS_40 = ("masking.probability=0.4", "masking.max_predictions=26")
 _DROPOUT = ("model.hidden_dropout_prob=0.1", "model.attention_probs_dropout_prob=0.1")
 # That of b2=0.98 with batches of 64 x 64; the rates other than 2e-3 are in proportion to the root of a batch's rows.
 _HALF_LIFE = "optimizer.b2_half_life=140000"
+# The rate grows with the root of the batch, and falls to zero with the schedule.
+_RAMP = (Part(0.125, 16, 0.3), Part(0.25, 32, 0.3, 1.4), Part(0.475, 64, 0.3, 2), Part(0.15, 64, 0.15, 2))
 
 ROWS = {
     "plain": Row(_SCHEDULE),
     "wired": Row(_WIRED),
-    "wired-batch-32": Row(_WIRED, 32),
+    "wired-batch-32": Row(_WIRED, (Part(1, 32),)),
     "muon": Row(_MUON),
     "muon-4e-3": Row((*_MUON, "optimizer.learning_rate=4e-3")),
     "muon-8e-3": Row((*_MUON, "optimizer.learning_rate=8e-3")),
     "muon-masks-30": Row((*_MUON, *_MASKS_30)),
     "muon-masks-40": Row((*_MUON, *_MASKS_40)),
-    "muon-masks-30-15": Row(_MUON, masks=((0.75, 0.3), (0.25, 0.15))),
-    "muon-batch-32": Row(_MUON, 32),
-    "muon-batch-32-half-life": Row((*_MUON, _HALF_LIFE), 32),
-    "muon-batch-32-1.4e-3": Row((*_MUON, _HALF_LIFE, "optimizer.learning_rate=1.4e-3"), 32),
-    "muon-batch-16-half-life": Row((*_MUON, _HALF_LIFE), 16),
-    "wired-batch-16-half-life": Row((*_WIRED, _HALF_LIFE), 16),
-    "muon-batch-8-half-life": Row((*_MUON, _HALF_LIFE), 8),
-    "muon-batch-16-1e-3": Row((*_MUON, _HALF_LIFE, "optimizer.learning_rate=1e-3"), 16),
+    "muon-masks-30-15": Row(_MUON, (Part(0.75, 64, 0.3), Part(0.25, 64, 0.15))),
+    "muon-batch-32": Row(_MUON, (Part(1, 32),)),
+    "muon-batch-32-half-life": Row((*_MUON, _HALF_LIFE), (Part(1, 32),)),
+    "muon-batch-32-1.4e-3": Row((*_MUON, _HALF_LIFE, "optimizer.learning_rate=1.4e-3"), (Part(1, 32),)),
+    "muon-batch-16-half-life": Row((*_MUON, _HALF_LIFE), (Part(1, 16),)),
+    "muon-batch-16-masks-30-15": Row((*_MUON, _HALF_LIFE), (Part(0.75, 16, 0.3), Part(0.25, 16, 0.15))),
+    "muon-ramp": Row((*_MUON, _HALF_LIFE), _RAMP),
+    "wired-batch-16-half-life": Row((*_WIRED, _HALF_LIFE), (Part(1, 16),)),
+    "muon-batch-8-half-life": Row((*_MUON, _HALF_LIFE), (Part(1, 8),)),
+    "muon-batch-16-1e-3": Row((*_MUON, _HALF_LIFE, "optimizer.learning_rate=1e-3"), (Part(1, 16),)),
     "muon-stable": Row((*_MUON, "optimizer.schedule=stable", "optimizer.decay_share=0.4")),
     "free": Row(_FREE),
     "free-4e-3": Row((*_FREE, "optimizer.learning_rate=4e-3")),
@@ -131,7 +142,7 @@ def _run(name: str, seed: int, folder: Path, given: argparse.Namespace) -> dict:
     """Trains and scores one row with one seed; what is on disk already is not done again."""
     row = ROWS[name]
     phases = row.phases(given.length, given.tokens * 1e6)
-    steps = round(given.tokens * 1e6 / (given.length * row.batch))
+    steps = sum(row.steps(given.length, given.tokens * 1e6))
     config = "" if given.config == CONFIG else f"-{Path(given.config).stem}"
     rows = "" if given.length == 64 else f"-{given.length}"
     changed = config + rows + "".join("-" + re.sub(r"[^\w.]+", "-", setting) for setting in given.settings)
@@ -142,7 +153,7 @@ def _run(name: str, seed: int, folder: Path, given: argparse.Namespace) -> dict:
     every = max(1, steps // EVALUATIONS)
     _python(
         *("train.pretrain", given.config, f"run={run}", f"data={given.data}", f"seed={seed}"),
-        *(phases, f"eval_every={every}", f"eval_batches={EVAL_ROWS // row.batch}", "log_every=100"),
+        *(phases, f"eval_every={every}", f"eval_batches={EVAL_ROWS // row.parts[-1].batch}", "log_every=100"),
         *(f"save_every={max(1, steps // 4)}", *row.settings, *given.settings),
     )
     curve = [line for line in _metrics(run) if line["kind"] == "eval"]
