@@ -16,9 +16,11 @@ from bert_jax.__main__ import main
 from bert_jax.cli import info
 from bert_jax.errors import UserError
 from bert_jax.formats.load import load
+from bert_jax.formats.onnx import model as onnx_model
 from bert_jax.formats.onnx.graph import in_memory
 from bert_jax.inference.pipeline import pipeline
 from bert_jax.inference.runtimes import choice, graphs
+from bert_jax.inference.tasks import task_model
 from bert_jax.inference.tasks.embed import TextEmbedding
 from bert_jax.runtime.cpu import multiplies_bfloat16
 from tests.inference.tasks.task_folders import TAGS, export
@@ -268,6 +270,18 @@ def test_the_environment_says_what_is_taken_where_nobody_does(monkeypatch):
     monkeypatch.setenv(choice.DTYPE_VARIABLE, "int4")
     with pytest.raises(UserError, match="BERT_JAX_DTYPE=int4: expected one of float32, bfloat16, int8"):
         choice.choose("openvino", None, None)
+
+
+def test_what_a_graph_cannot_have_is_left_to_xla_where_nobody_says_otherwise(exported, monkeypatch):
+    folder = exported("encoder")
+    for module in (task_model, onnx_model):
+        monkeypatch.setattr(module, "is_expressible", lambda config: False)
+    monkeypatch.setenv(choice.RUNTIME_VARIABLE, "openvino")
+    assert TextEmbedding(folder).engine.programs.name == "xla"
+    asked: list[dict[str, Any]] = [{"runtime": "onnxruntime"}, {"dtype": "int8"}]
+    for said in asked:
+        with pytest.raises(UserError, match="the ONNX form has no input"):
+            TextEmbedding(folder, **said)
 
 
 def test_info_says_what_a_pipeline_takes_here(own_choice, exported, capsys, monkeypatch):

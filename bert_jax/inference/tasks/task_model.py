@@ -22,6 +22,7 @@ from bert_jax.formats.onnx.graph import Graph
 from bert_jax.formats.onnx.model import HEAD_OUTPUTS, build_graph, check_expressible, is_expressible
 from bert_jax.formats.source import AnySource
 from bert_jax.inference.engine.engine import Engine
+from bert_jax.inference.runtimes import INT8
 from bert_jax.inference.runtimes.choice import AUTO, XLA, choose, graph_programs
 from bert_jax.inference.runtimes.xla import Programs, cast_weights
 from bert_jax.inference.tasks.task_source import HEAD_OF, check_count, longest_row, model_for, untrained_parts
@@ -137,7 +138,7 @@ class TaskModel:
             logger.warning("%s: untrained %s: its answers mean nothing before it is fine-tuned", self.source, parts)
         self.longest = min(self.longest, longest_row(self.config, self.tokenizer))
         self.parameters = parameter_count(loaded.params)
-        if chosen.name == XLA or (chosen.is_own and not is_expressible(self.config)):
+        if chosen.name == XLA or (chosen.is_own and chosen.dtype != INT8 and not is_expressible(self.config)):
             config, params = cast_weights(self.config, loaded.params)
             self._model = HEADS[HEAD_OF[self.task]](config)
             programs = Programs(self.apply, params, devices, chosen.dtype)
