@@ -126,7 +126,7 @@ def test_bash_completes_verbs_options_choices_files_and_fields(tmp_path):
     assert completed("bert-jax fil") == {"fill-mask"}
     assert {"pretrain", "prepare"} <= completed("bert-jax pre")
     assert completed("bert-jax classify --bat") == {"--batch-size"}
-    assert completed("bert-jax classify my-bert --dtype ") == {"float32", "bfloat16"}
+    assert completed("bert-jax classify my-bert --dtype ") == {"float32", "bfloat16", "int8"}
     assert completed("bert-jax pretrain con") == {"configs"}
     assert completed("bert-jax pretrain configs/tiny.py optimizer.learn") == {"optimizer.learning_rate="}
     assert "--fields" in completed("bert-jax finetune configs/finetune.py --")
