@@ -23,6 +23,7 @@ from bert_jax.inference.runtimes import choice, graphs
 from bert_jax.inference.tasks import task_model
 from bert_jax.inference.tasks.embed import TextEmbedding
 from bert_jax.runtime.cpu import multiplies_bfloat16
+from bert_jax.tree import flatten, unflatten
 from tests.inference.tasks.task_folders import TAGS, export
 
 pytest.importorskip("onnx", reason="the extra `onnx` is not installed")
@@ -198,14 +199,21 @@ def test_bfloat16_of_openvino_moves_vectors_little(exported):
 
 
 @pytest.mark.skipif(find_spec("openvino") is None, reason="openvino is not installed")
-@pytest.mark.parametrize("width", [32, 36, 160])  # multiples of the group of channels with one scale, and others
+@pytest.mark.parametrize("width", [128, 36, 160])  # a multiple of the 128 channels that have one scale, and others
 def test_int8_answers_nearly_as_float32_does(width, exported):
     folder = exported("encoder", hidden_size=width, num_attention_heads=2, intermediate_size=4 * width)
-    small, whole = (TextEmbedding(folder, runtime="openvino", dtype=dtype) for dtype in ("int8", "float32"))
+    loaded = load(folder)
+    flat = flatten(loaded.params)
+    for path in (path for path in flat if path.endswith("/kernel")):
+        flat[path] = (
+            flat[path] / flat[path].shape[0] ** 0.5
+        )  # else attention is all or nothing, and a rounding turns it
+    loaded = loaded._replace(params=unflatten(flat))
+    small, whole = (TextEmbedding(loaded, runtime="openvino", dtype=dtype) for dtype in ("int8", "float32"))
     assert "openvino, int8" in repr(small) and small.config.dtype == "float32"
     cosines = (small(TEXTS) * whole(TEXTS)).sum(axis=1)
-    assert cosines.min() > 0.99 and not np.array_equal(small(TEXTS), whole(TEXTS))
-    np.testing.assert_allclose(small(TEXTS[:1])[0], small(TEXTS)[0], atol=0.02)
+    assert cosines.min() > 0.9995 and not np.array_equal(small(TEXTS), whole(TEXTS))
+    np.testing.assert_allclose(small(TEXTS[:1])[0], small(TEXTS)[0], atol=0.01)
 
 
 @pytest.mark.skipif(find_spec("openvino") is None, reason="openvino is not installed")
