@@ -5,8 +5,8 @@ Hardware:  one CPU core with bfloat16 instructions
 Time:      108 CPU minutes, evaluations included; preparing takes 1 minute more
 Expected:  3.29 nats per held-out masked token (unigram 6.92), 41 % right, BLiMP 56.5 %, one seed; docs/recipes.md
 
-As configs/hour.py with a model of twice the layers and the width. 30 % of the tokens are masked in the first three
-quarters of the run, 15 % in the last.
+As configs/hour.py with a model of twice the layers and the width, and batches of 64 rows from the start. 30 % of the
+tokens are masked in the first three quarters of the run, 15 % in the last.
 """
 
 from bert_jax.config import BertConfig
