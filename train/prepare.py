@@ -25,7 +25,7 @@ from bert_jax.data.text.documents import RULES
 from bert_jax.data.text.sources import FORMATS
 from bert_jax.errors import UserError
 from train.preparation.directory import check, prepare
-from train.preparation.options import RECIPES, RUNNERS, PrepareOptions
+from train.preparation.options import RECIPES, RUNNERS, SENTENCES, PrepareOptions
 from train.preparation.show import print_report, show
 from train.run.stopping import run_program
 
@@ -62,6 +62,12 @@ def parser() -> argparse.ArgumentParser:
         metavar="WHAT",
         help="remove documents that nearly repeat an earlier one (near), long lines that repeat\n"
         "an earlier one (lines), or both (near,lines)",
+    )
+    add(
+        "--sentences",
+        default=SENTENCES[0],
+        choices=SENTENCES,
+        help="plain: only those of 4 to 30 words, without digits, brackets and quotes, and with few\nnames",
     )
     add("--language", default="en", help="the language whose abbreviations do not end a sentence (default: en)")
     add("--vocab", metavar="FILE|DIR|HUB_ID", help="a vocabulary file, or the folder, run or hub id of a model")

@@ -45,6 +45,7 @@ from train.preparation.stages import (
     look_at,
     make_shards,
     make_tokenizer,
+    no_text,
     save_tokenizer,
     size_of,
     tokenise_units,
@@ -127,7 +128,7 @@ def _prepare(options: PrepareOptions) -> dict[str, Any]:
             raise failures.error(sources)
         documents = sum(result.documents for result in results)
         if not documents:
-            raise UserError(f"{', '.join(map(str, options.inputs))}: no text in the corpus, it is empty")
+            raise UserError(no_text(options))
         plan = plan_shards(options, (part for result in results for part in result.parts), documents)
         splits = make_shards(options, plan, tokenizer, runner)
         if options.recipe == "google":
@@ -376,11 +377,14 @@ def _report(
             f"the text has fewer than {LEAST_CHARS:,} characters, too little to hold a part of it out: training goes "
             "without evaluation. Add text, or prepare other text with this vocabulary and train with eval_data=DIR"
         )
+    removed = sum((result.removed for result in results), Removed())
+    kept = sum(part.bytes for result in results for part in result.parts)
     if options.dedupe:
-        removed = sum((result.removed for result in results), Removed())
-        kept = sum(part.bytes for result in results for part in result.parts)
-        share = removed.bytes / max(1, kept + removed.bytes)
+        share = removed.bytes / max(1, kept + removed.bytes + removed.sentence_bytes)
         report["removed"] = {"documents": removed.documents, "lines": removed.lines, "text_share": share}
+    if options.sentences == "plain":
+        share = removed.sentence_bytes / max(1, kept + removed.sentence_bytes)
+        report["not_plain"] = {"sentences": removed.sentences, "text_share": share}
     return report | {"vocabulary": learnt or None, "warnings": warnings}
 
 

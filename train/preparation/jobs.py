@@ -28,6 +28,7 @@ from bert_jax.data.pretraining.shards import (
 )
 from bert_jax.data.text.corpus import MAX_DOCUMENT_CHARS, Corpus, split_sentences, with_leading_spaces
 from bert_jax.data.text.lines import no_progress
+from bert_jax.data.text.plain import is_plain
 from bert_jax.data.text.sources import CorpusFile
 from bert_jax.data.tokenizer.google import GoogleTokenizer
 from bert_jax.data.tokenizer.tokenizer import Tokenizer
@@ -156,19 +157,32 @@ class UnitText:
     """
 
     def __init__(self, job: UnitJob):
+        self._job = job
         self._corpus = open_corpus(job.options, job.unit.sources, may_be_empty=True)
-        self._removal = job.unit.removal
+        self._emptied = 0
         self.removed = Removed()
 
     def __iter__(self) -> Iterator[tuple[str, str]]:
-        if self._removal:
-            yield from without_removed(self._corpus, self._removal, self.removed)
-        else:
-            yield from ((text, text) for text in self._corpus)
+        removal, documents = self._job.unit.removal, ((text, text) for text in self._corpus)
+        if removal:
+            documents = without_removed(self._corpus, removal, self.removed)
+        return self._plain(documents) if self._job.options.sentences == "plain" else documents
+
+    def _plain(self, documents: Iterable[tuple[str, str]]) -> Iterator[tuple[str, str]]:
+        """The documents that have plain sentences, with a line for each of those."""
+        for original, text in documents:
+            found = _sentences_of(self._job, text)
+            kept = [sentence for sentence in found if is_plain(sentence)]
+            left = "\n".join(kept)
+            self.removed.sentences += len(found) - len(kept)
+            self.removed.sentence_bytes += len(text.encode()) - len(left.encode())
+            self._emptied += not kept
+            if kept:
+                yield original, left
 
     @property
     def documents(self) -> int:
-        return max(0, self._corpus.documents - self.removed.documents)
+        return max(0, self._corpus.documents - self.removed.documents - self._emptied)
 
     @property
     def cut(self) -> int:
@@ -347,11 +361,14 @@ def _sentences(
     keep_spaces: a sentence keeps one space for the white space before it, so that the sentences of a document,
     concatenated, are its text again.
     """
-    one_sentence_a_line = job.unit.sources[0].format == "lines"
     for text in documents:
-        if one_sentence_a_line:
-            found = [line for part in text.split("\n") if (line := part.strip())]
-        else:
-            found = split_sentences(text, job.options.language)
+        found = _sentences_of(job, text)
         document_lengths.append(len(found))
         yield from with_leading_spaces(text, found) if keep_spaces else found
+
+
+def _sentences_of(job: UnitJob, text: str) -> list[str]:
+    """The sentences of a document of the unit."""
+    if job.unit.sources[0].format == "lines":
+        return [line for part in text.split("\n") if (line := part.strip())]
+    return split_sentences(text, job.options.language)

@@ -62,6 +62,7 @@ def inputs_in(text: str) -> tuple[str, ...]:
 RECIPES = ("default", "google")
 RUNNERS = ("pool", "beam")
 DUPLICATES = ("near", "lines")
+SENTENCES = ("all", "plain")
 HELD_OUT, SEED, GOOGLE_SEED = 0.005, 0, 12345
 
 
@@ -79,6 +80,7 @@ class PrepareOptions(ShownConfig):
     unwrap: bool = False
     documents: str | None = None
     dedupe: str | None = None
+    sentences: str = SENTENCES[0]
     language: str = "en"
     vocab: str | None = None
     vocab_size: int | None = None
@@ -117,6 +119,7 @@ class PrepareOptions(ShownConfig):
             "runner": RUNNERS,
             "objective": OBJECTIVES,
             "rows": ROWS,
+            "sentences": SENTENCES,
             "format": (*FORMATS, None),
         }
         for name, kind in choices.items():
@@ -146,6 +149,8 @@ class PrepareOptions(ShownConfig):
                 raise _wrong(self, "dedupe", "near, lines or near,lines")
             if self.recipe == "google":
                 raise UserError("--dedupe: --recipe google takes the text as it is; leave one of them out")
+        if self.sentences != SENTENCES[0] and self.recipe == "google":
+            raise UserError("--sentences: --recipe google takes the text as it is; leave one of them out")
         if self.unwrap and (self.recipe == "google" or self.format == "lines"):
             what = "--format lines" if self.format == "lines" else f"--recipe {self.recipe}"
             raise UserError(f"--unwrap: joins lines, but {what} takes every line for a sentence; leave one of them out")
@@ -231,6 +236,7 @@ class PrepareOptions(ShownConfig):
             **({"unwrap": True} if self.unwrap else {}),
             **({"documents": self.documents} if self.documents else {}),
             **({"dedupe": self.dedupe} if self.dedupe else {}),
+            **({"sentences": self.sentences} if self.sentences != SENTENCES[0] else {}),
             "language": self.language,
             "shard_bytes": self.shard_bytes,
         }
@@ -260,10 +266,11 @@ class PrepareOptions(ShownConfig):
 
 
 _VALUE = r"[a-z0-9]+(?::\S+)?(?=[\s,;.)]|$)"
+_CHOICES = "objective|format|rows|sentences|documents|dedupe"
 _AS_FIELDS = (
     (re.compile(r"(?<!leave )--unwrap\b(?!:)"), "text_options.unwrap=true"),
     (re.compile(r"--(un)?cased\b"), lambda found: f"text_options.cased={'false' if found[1] else 'true'}"),
-    (re.compile(rf"--(objective|format|rows|documents|dedupe) (?!or\b|and\b|to\b)({_VALUE})"), r"text_options.\1=\2"),
+    (re.compile(rf"--({_CHOICES}) (?!or\b|and\b|to\b)({_VALUE})"), r"text_options.\1=\2"),
     (re.compile(r"--vocab (FILE\|DIR\|HUB_ID)"), r"text_options.vocab=\1"),
     (re.compile(r"--vocab-size N\b"), "text_options.vocab_size=N"),
     (re.compile(r"another --output\b"), "another run="),

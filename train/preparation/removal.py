@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from pathlib import Path
 
 import numpy as np
@@ -38,14 +38,16 @@ class Removal:
 
 @dataclass
 class Removed:
-    """How much was left out: whole documents, lines of other documents, and bytes of text in UTF-8 of both."""
+    """How much was left out, in bytes of UTF-8 too: repeated documents and lines; sentences that are not plain."""
 
     documents: int = 0
     lines: int = 0
     bytes: int = 0
+    sentences: int = 0
+    sentence_bytes: int = 0
 
     def __add__(self, other: "Removed") -> "Removed":
-        return Removed(self.documents + other.documents, self.lines + other.lines, self.bytes + other.bytes)
+        return Removed(*(mine + theirs for mine, theirs in zip(astuple(self), astuple(other), strict=True)))
 
 
 def line_hash(line: str) -> int | None:

@@ -52,6 +52,9 @@ def print_report(manifest: dict[str, Any], *, title: str) -> None:
     if removed := report.get("removed"):
         what = f"{removed['documents']:,} documents and {removed['lines']:,} lines of others that repeat earlier ones"
         console.print(f"removed: {what}, {removed['text_share']:.2%} of the text", soft_wrap=True)
+    if left_out := report.get("not_plain"):
+        what = f"{left_out['sentences']:,} sentences that are not plain"
+        console.print(f"left out: {what}, {left_out['text_share']:.1%} of the text", soft_wrap=True)
     for warning in report["warnings"]:
         print_warning(warning)
 

@@ -196,6 +196,8 @@ def make_tokenizer(
     counts = add_counts(result for _, result in counted)
     if failures.messages:
         return None
+    if not counts:
+        raise UserError(no_text(options))
     try:
         learnt = learn_vocabulary(
             counts,
@@ -207,6 +209,14 @@ def make_tokenizer(
     except UserError as error:
         raise UserError(f"--vocab-size {options.vocab_size}: {error}") from None
     return learnt.tokenizer(**switches), learnt.report
+
+
+def no_text(options: PrepareOptions) -> str:
+    """What the user is told if nothing is left of the text."""
+    inputs = ", ".join(map(str, options.inputs))
+    if options.sentences == "plain":
+        return f"{inputs}: no sentence is plain (docs/prepare.md says what is); --sentences all takes all"
+    return f"{inputs}: no text in the corpus, it is empty"
 
 
 def _check_kind(tokenizer: Tokenizer, options: PrepareOptions) -> None:

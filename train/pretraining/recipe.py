@@ -63,13 +63,15 @@ class TextConfig(ShownConfig):
     documents        "paragraphs", "chapters", "files", ... (python -m train.prepare --help); None: paragraphs; with
                      unwrap: chapters
     dedupe           remove "near" duplicates of documents, repeated "lines", or "near,lines"; None: nothing
+    sentences        "all", or "plain": only those of 4 to 30 words, without digits, brackets and quotes, and with few
+                     names
     vocab            a vocabulary file, or a folder, run or hub id with one; None: that of init=, or one learnt
                      from the text
     vocab_size       number of pieces to learn from the text
     cased            keep upper case; None: uncased, or what `vocab` says
     strip_accents    None: as `cased` implies, or what `vocab` says
     objective        of sentence pairs: "nsp", "sop" or "none"
-    rows             for objective "none": "doc-sentences", "full-sentences" or "blocks"
+    rows             for objective "none": "doc-sentences", "full-sentences", "blocks" or "sentences"
     short_seq_prob   share of the examples that are shortened, so that the model sees short inputs
     dupe_factor      examples are made from the text this many times; None: 10; 1 for objective "none"
     held_out         share of the documents to evaluate on; None: 0.005, more of a small text
@@ -81,6 +83,7 @@ class TextConfig(ShownConfig):
     unwrap: bool = False
     documents: str | None = None
     dedupe: str | None = None
+    sentences: str = "all"
     vocab: str | None = None
     vocab_size: int = 30_000
     cased: bool | None = None

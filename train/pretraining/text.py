@@ -178,6 +178,7 @@ def _options(config: PretrainConfig, output: Path) -> PrepareOptions:
         "unwrap": options.unwrap,
         "documents": options.documents,
         "dedupe": options.dedupe,
+        "sentences": options.sentences,
         "vocab": vocab,
         "vocab_size": None if vocab else options.vocab_size,
         "cased": options.cased,

@@ -34,8 +34,10 @@ chunk was a single sentence, B is random); objective none, 0.
 
 OBJECTIVES = ("nsp", "sop", "none")
 
-ROWS = ("doc-sentences", "full-sentences", "blocks")
+ROWS = ("doc-sentences", "full-sentences", "blocks", "sentences")
 """What fills a row without sentence pairs (objective "none"); `build_index` explains them."""
+CROSSING = ("full-sentences", "blocks")
+"""Those of `ROWS` that run on over the ends of documents."""
 
 
 class TokenShard(Protocol):
@@ -112,8 +114,9 @@ def build_index(
         "full-sentences": whole sentences up to the length, from one document or several that follow one another in the
         shard, with a [SEP] between two documents that counts towards the length (fairseq `complete`).
         "blocks": the same stream cut wherever a row is full, also inside a sentence (fairseq `none`).
-        Passes after the first begin with a slice of random length (doc-sentences: each document does), so their cuts
-        differ from the first pass's until two happen to coincide; the masks always differ.
+        "sentences": one sentence (BabyBERTa, https://aclanthology.org/2021.conll-1.49); all passes are the same.
+        Of the others, passes after the first begin with a slice of random length (doc-sentences: each document does),
+        so their cuts differ from the first pass's until two happen to coincide; the masks always differ.
     max_seq_length
         Tokens of a sequence with its special tokens ([CLS] A [SEP] B [SEP]: three, or two where there is no B).
     short_seq_prob
@@ -141,11 +144,12 @@ def build_index(
         )
     draws = _Draws((seed, shard_number, OBJECTIVES.index(objective), max_seq_length))
     if objective == "none":
-        if rows == "doc-sentences":
-            spans = _within_documents(bounds, draws, max_seq_length - 2, dupe_factor)
-        else:
+        if rows in CROSSING:
             whole = rows == "full-sentences"
             spans = _across_documents(bounds, draws, max_seq_length - 2, dupe_factor, whole_sentences=whole)
+        else:
+            alone = rows == "sentences"
+            spans = _within_documents(bounds, draws, max_seq_length - 2, dupe_factor, alone=alone)
     else:
         max_tokens = max_seq_length - 3
         spans = _pairs(bounds, draws, max_tokens, short_seq_prob, dupe_factor, swap=objective == "sop")
@@ -269,14 +273,20 @@ def _truncate(spans: Spans, draws: "_Draws", max_tokens: int) -> Spans:
     return Spans(a_start, a_start + a_kept, b_start, b_start + b_kept, spans.label)
 
 
-def _within_documents(bounds: Bounds, draws: "_Draws", max_tokens: int, dupe_factor: int) -> Spans:
-    """One slice per example: as many whole sentences of a document as fit, or a piece of one that does not fit."""
+def _within_documents(bounds: Bounds, draws: "_Draws", max_tokens: int, dupe_factor: int, *, alone: bool) -> Spans:
+    """One slice per example: as many whole sentences of a document as fit, or a piece of one that does not fit.
+
+    alone: each sentence is a document, in every pass.
+    """
     sentences, documents = bounds
+    if alone:
+        documents = np.arange(len(sentences))
     count = len(documents) - 1
     document = np.tile(np.arange(count), dupe_factor)
     at, end = sentences[documents[document]], sentences[documents[document + 1]]
     budget = np.full(len(at), max_tokens)
-    budget[count:] = 1 + draws.below(budget[count:])
+    if not alone:
+        budget[count:] = 1 + draws.below(budget[count:])
     turns = []
     while len(at):
         limit = np.minimum(at + budget, end)

@@ -8,7 +8,7 @@ import numpy as np
 
 from bert_jax.data.pretraining.arrays import Opened, Slices
 from bert_jax.data.pretraining.directory import PreparedDirectory
-from bert_jax.data.pretraining.examples import EXAMPLE, ROWS, split_documents
+from bert_jax.data.pretraining.examples import CROSSING, EXAMPLE, split_documents
 from bert_jax.data.pretraining.manifest import FileList, array_file
 from bert_jax.data.pretraining.shards import token_dtype
 from bert_jax.data.pretraining.verified import take
@@ -84,7 +84,7 @@ class PreparedRows:
         files = _Files(data, self._shards, self._parts)
         self._tokens = Opened(len(self._shards), files.tokens)
         self._index = Opened(len(self._parts), files.index)
-        self.has_separators: bool = manifest["settings"].get("rows", ROWS[0]) != ROWS[0]
+        self.has_separators: bool = manifest["settings"].get("rows") in CROSSING
         self._bounds: dict[int, np.ndarray] = {}
         self._bounds_bytes = 0
         self.static_predictions: int | None = None

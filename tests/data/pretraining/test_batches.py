@@ -158,7 +158,8 @@ def written_out(directory: Path, split: str = "train", length: int = L) -> list[
 
 @pytest.mark.parametrize(
     ("objective", "rows"),
-    [(o, "doc-sentences") for o in ("nsp", "sop", "none")] + [("none", "full-sentences"), ("none", "blocks")],
+    [(o, "doc-sentences") for o in ("nsp", "sop", "none")]
+    + [("none", rows) for rows in ("full-sentences", "blocks", "sentences")],
 )
 def test_rows_are_the_examples_of_the_index(tmp_path, objective, rows):
     path = prepare(tmp_path / "data", objective=objective, rows=rows)

@@ -133,6 +133,19 @@ def test_sentences_of_a_document_fill_rows_and_dupes_cut_elsewhere():
     assert len(np.unique(often)) > 1.4 * len(once)
 
 
+@settings(max_examples=100, deadline=None)
+@given(CORPORA, SETTINGS)
+def test_rows_of_one_sentence_are_the_sentences_in_every_pass(lengths, options):
+    shard, room = make_shard(lengths), options["max_seq_length"] - 2
+    index = build_index(shard, shard_number=3, objective="none", rows="sentences", **options)
+    assert not (index["b_start"].any() or index["b_end"].any() or index["label"].any())
+    expected = []
+    for start, end in itertools.pairwise(shard.sentences.tolist()):
+        expected += [(at, min(at + room, end)) for at in range(start, end, room)]
+    found = sorted(index[["a_start", "a_end"]].tolist())
+    assert found == sorted(expected * options["dupe_factor"])
+
+
 SEPARATOR = -1
 
 
@@ -450,7 +463,7 @@ def test_the_text_gets_ten_passes_or_one_without_pairs(objective, passes):
 @pytest.mark.parametrize(
     ("change", "named"),
     [
-        ({"rows": "sentences"}, "rows: found 'sentences', expected one of doc-sentences, full-sentences, blocks"),
+        ({"rows": "words"}, "rows: found 'words', expected one of doc-sentences, full-sentences, blocks, sentences"),
         ({"rows": "blocks"}, "rows: found 'blocks', but objective 'nsp' makes pairs"),
         ({"objective": "mlm"}, "objective: found 'mlm', expected one of nsp, sop, none"),
         ({"max_seq_length": 4}, "max_seq_length: found 4"),

@@ -110,6 +110,7 @@ def test_each_position_of_many_ranges_is_permuted_as_alone():
         ("sop", "doc-sentences", "default", MaskingConfig(whole_word=True)),
         ("none", "doc-sentences", "default", MaskingConfig(strategy="roberta")),
         ("none", "full-sentences", "default", MaskingConfig(strategy="bernoulli")),
+        ("none", "sentences", "default", MaskingConfig(corruption=(1.0, 0.0, 0.0))),
         ("nsp", "doc-sentences", "google", None),
     ],
 )
