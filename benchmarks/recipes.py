@@ -1,7 +1,7 @@
 """Recipes for little text and little time, one setting at a time: loss by tokens and CPU seconds, over seeds.
 
     python -m benchmarks.recipes ROW ... --data DIR --folder DIR [--tokens 4.1] [--seeds 0,1] [--eval-data DIR]
-        [--config configs/wiki_tiny.py] [--length 64] [--blimp FOLDER] [--json FILE] [KEY=VALUE ...]
+        [--config configs/wiki_tiny.py] [--length 64] [--blimp FOLDER] [--blimp-pairs N] [--json FILE] [KEY=VALUE ...]
 
 Every run is `python -m train.pretrain CONFIG` (by default BERT-tiny, no dropout, bfloat16) with a row's settings and
 then the given ones, on one core. `--tokens` (millions) is its length, to which every schedule is bound. `--data` is
@@ -33,7 +33,10 @@ CONFIG = "configs/wiki_tiny.py"
 
 
 class Part(NamedTuple):
-    """A share of a run's tokens, with the rows of its batches, its masks and a factor of the schedule's rate."""
+    """A share of a run's tokens, with the rows of its batches, its masks and a factor of the schedule's rate.
+
+    Of packed data `batch` too is the number of rows; each has several examples (`Row.examples`).
+    """
 
     share: float
     batch: int
@@ -43,17 +46,22 @@ class Part(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """Settings that differ from the config's, and the parts of the run."""
+    """Settings that differ from the config's, the parts of the run, and the examples that share a row on average."""
 
     settings: tuple[str, ...] = ()
     parts: tuple[Part, ...] = (Part(1, 64),)
+    examples: float = 1.0
 
     def steps(self, length: int, tokens: float) -> list[int]:
         return [round(part.share * tokens / (length * part.batch)) for part in self.parts]
 
     def phases(self, length: int, tokens: float) -> str:
         found = zip(self.parts, self.steps(length, tokens), strict=True)
-        return f"phases=({''.join(f'({length},{p.batch},{steps},{p.mask},None,{p.rate}),' for p, steps in found)})"
+        each = (
+            f"({length},{round(part.batch * self.examples)},{steps},{part.mask},None,{part.rate}),"
+            for part, steps in found
+        )
+        return f"phases=({''.join(each)})"
 
 
 _SCHEDULE = ("optimizer.warmup_steps=none", "optimizer.warmup_share=0.05", "optimizer.decay_from=warmup", "packing=no")
@@ -65,6 +73,9 @@ _MASKS_40 = ("masking.probability=0.4", "masking.max_predictions=26")
 _DROPOUT = ("model.hidden_dropout_prob=0.1", "model.attention_probs_dropout_prob=0.1")
 # That of b2=0.98 with batches of 64 x 64; the rates other than 2e-3 are in proportion to the root of a batch's rows.
 _HALF_LIFE = "optimizer.b2_half_life=140000"
+_SMALL_BATCHES = (*_MUON, _HALF_LIFE, *_MASKS_30)
+_MASKED = "masking.corruption=(1.0,0.0,0.0)"  # no random token, none kept
+_SENTENCES = 2.62  # plain sentences of English Wikipedia in a row of 64
 # The rate grows with the root of the batch, and falls to zero with the schedule.
 _RAMP = (Part(0.125, 16, 0.3), Part(0.25, 32, 0.3, 1.4), Part(0.475, 64, 0.3, 2), Part(0.15, 64, 0.15, 2))
 
@@ -87,6 +98,11 @@ ROWS = {
     "wired-batch-16-half-life": Row((*_WIRED, _HALF_LIFE), (Part(1, 16),)),
     "muon-batch-8-half-life": Row((*_MUON, _HALF_LIFE), (Part(1, 8),)),
     "muon-batch-16-1e-3": Row((*_MUON, _HALF_LIFE, "optimizer.learning_rate=1e-3"), (Part(1, 16),)),
+    "blocks": Row(_SMALL_BATCHES, (Part(1, 32),)),
+    "blocks-masked": Row((*_SMALL_BATCHES, _MASKED), (Part(1, 32),)),
+    "sentences": Row((*_SMALL_BATCHES, "packing=yes"), (Part(1, 32),), _SENTENCES),
+    "sentences-masked": Row((*_SMALL_BATCHES, "packing=yes", _MASKED), (Part(1, 32),), _SENTENCES),
+    "sentences-ramp": Row((*_MUON, _HALF_LIFE, "packing=yes", _MASKED), _RAMP, _SENTENCES),
     "muon-stable": Row((*_MUON, "optimizer.schedule=stable", "optimizer.decay_share=0.4")),
     "free": Row(_FREE),
     "free-4e-3": Row((*_FREE, "optimizer.learning_rate=4e-3")),
@@ -129,6 +145,7 @@ def _arguments(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("--seeds", type=lambda text: [int(seed) for seed in text.split(",")], default=[0])
     parser.add_argument("--eval-data", help="default: --data")
     parser.add_argument("--blimp", help="a folder of BLiMP's sets")
+    parser.add_argument("--blimp-pairs", type=int, help="of each set, from its beginning; default: all")
     parser.add_argument("--json")
     given = parser.parse_intermixed_args(argv)
     given.settings = [row for row in given.rows if "=" in row]
@@ -167,7 +184,8 @@ def _run(name: str, seed: int, folder: Path, given: argparse.Namespace) -> dict:
         "curve": [(line["tokens"], line["mlm_loss"]) for line in curve],
     }
     if given.blimp:
-        scores = _python("bert_jax", "evaluate-blimp", str(run), given.blimp, "--json")
+        limit = () if given.blimp_pairs is None else ("--limit", str(given.blimp_pairs))
+        scores = _python("bert_jax", "evaluate-blimp", str(run), given.blimp, "--json", *limit)
         found["blimp"] = json.loads(scores)["accuracy"]
     result.write_text(json.dumps(found) + "\n")
     return found

@@ -37,6 +37,10 @@ OF_WRAPPED = "tests/data/text/test_wrapped.py"
 OF_SOURCES = "tests/data/text/test_sources.py"
 A_BOOK = f"{OF_WRAPPED}::test_a_wrapped_book_gives_back_its_paragraphs_and_keeps_all_else_as_lines"
 
+PLAIN = "bert_jax/data/text/plain.py"
+OF_PLAIN = "tests/data/text/test_plain.py"
+JOBS = "train/preparation/jobs.py"
+OF_PLAIN_TEXT = "tests/train/preparation/test_plain.py"
 LINES = "bert_jax/data/text/lines.py"
 CORPUS = "bert_jax/data/text/corpus.py"
 OF_BOUNDS = "tests/data/text/test_bounds.py"
@@ -258,6 +262,27 @@ MUTANTS: tuple[Mutant, ...] = (
         'first, last = bounds.searchsorted((start, end), side="right").tolist()',
         "a row that ends with its document has a separator too many",
         (f"{OF_EXAMPLES}::test_rows_across_documents_are_those_of_the_written_out_rule",),
+    ),
+    Mutant(
+        EXAMPLES,
+        "    if not alone:\n        budget[count:]",
+        "    if True:\n        budget[count:]",
+        "the second pass over sentences cuts them",
+        (f"{OF_EXAMPLES}::test_rows_of_one_sentence_are_the_sentences_in_every_pass",),
+    ),
+    Mutant(
+        PLAIN,
+        "for word in words[1:]) <=",
+        "for word in words) <=",
+        "the capital that begins a sentence counts as a name",
+        (f"{OF_PLAIN}::test_a_fifth_of_the_words_may_be_names",),
+    ),
+    Mutant(
+        JOBS,
+        "kept = [sentence for sentence in found if is_plain(sentence)]",
+        "kept = found",
+        "nothing is left out",
+        (f"{OF_PLAIN_TEXT}::test_a_row_is_a_plain_sentence_and_the_vocabulary_is_theirs",),
     ),
     Mutant(
         ROWS,
