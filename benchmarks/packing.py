@@ -17,7 +17,7 @@ from bert_jax.data.pretraining.batches import Batches
 from bert_jax.data.pretraining.by_length import counts_by_length
 from bert_jax.data.pretraining.packed_batches import PackedBatches
 from bert_jax.data.pretraining.packing import Packing
-from train.pretraining.recipe import packed_rows
+from train.pretraining.phases import packed_rows
 from train.pretraining.source import PreparedData
 
 

@@ -17,7 +17,8 @@ from bert_jax.cli.arguments import Parser
 from bert_jax.cli.program import in_own_words
 from bert_jax.errors import UserError
 from bert_jax.training.sharding import mesh_sizes
-from train.pretraining.recipe import PretrainConfig, devices_that_fit
+from train.pretraining.phases import devices_that_fit
+from train.pretraining.recipe import PretrainConfig
 from train.run.config import load_recipe, override
 from train.run.stopping import EXIT_DONE, keeps_nothing, run_program
 

@@ -19,7 +19,8 @@ from train.planning.memory import MemoryParts, TooBig, guessed_memory, memory_of
 from train.planning.products import product_flops
 from train.planning.program import Collective, read_program
 from train.pretraining.packing import packing_told, with_packing
-from train.pretraining.recipe import Phase, PretrainConfig, settings_told
+from train.pretraining.phases import Phase, settings_told
+from train.pretraining.recipe import PretrainConfig
 from train.pretraining.source import DataSource, PreparedData
 from train.pretraining.steps import Steps
 

@@ -29,7 +29,8 @@ from bert_jax.training.sharding import (
 )
 from bert_jax.training.step import init_state
 from train.pretraining.mixture import MixedData, parts_to_evaluate
-from train.pretraining.recipe import Phase, PretrainConfig, settings_told
+from train.pretraining.phases import Phase, settings_told
+from train.pretraining.recipe import PretrainConfig
 from train.pretraining.source import DataSource, PreparedData, head_for
 from train.pretraining.steps import Steps
 from train.pretraining.text import SampledText

@@ -12,7 +12,8 @@ from typing import Any
 from bert_jax.errors import UserError
 from bert_jax.formats.source import Source
 from train.pretraining.mixture import rows_of_parts
-from train.pretraining.recipe import Phase, PretrainConfig, packed_rows
+from train.pretraining.phases import Phase, packed_rows
+from train.pretraining.recipe import PretrainConfig
 from train.pretraining.source import DataSource
 from train.run.directory import RunDirectory
 

@@ -39,8 +39,9 @@ from train.pretraining.hopeless import why_hopeless
 from train.pretraining.minimal_pairs import MinimalPairs
 from train.pretraining.mixture import MixedData, mixed_scores, parts_to_evaluate, told
 from train.pretraining.packing import packing_told
+from train.pretraining.phases import Phase, settings_told
 from train.pretraining.probes import Probe, ProbeTask
-from train.pretraining.recipe import Phase, PretrainConfig, settings_told
+from train.pretraining.recipe import PretrainConfig
 from train.pretraining.source import DataSource, head_for
 from train.pretraining.start import first_state, objective_of, pretraining_of
 from train.run.config import to_json

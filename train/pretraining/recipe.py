@@ -4,13 +4,11 @@ import dataclasses
 import math
 import re
 import shlex
-from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import cache
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 from bert_jax.config import BertConfig
-from bert_jax.data.pretraining.masking import MaskingConfig, checked_corruption
+from bert_jax.data.pretraining.masking import MaskingConfig
 from bert_jax.data.pretraining.mixture import directories_in
 from bert_jax.data.tasks.published import GLUE
 from bert_jax.errors import UserError
@@ -19,38 +17,21 @@ from bert_jax.shown import ShownConfig
 from bert_jax.training.distillation import DistillationConfig
 from bert_jax.training.optimizer_config import OptimizerConfig
 from bert_jax.training.sharding import MeshConfig
+from train.pretraining.phases import (
+    Phase,
+    checked,
+    divisors,
+    does_not_divide,
+    packed_rows,
+    rows_used,
+    steps_of,
+)
 from train.run.config import as_given
 from train.run.watchdog import Budgets
 
+__all__ = ["Phase", "PretrainConfig", "TextConfig", "seconds_of"]
+
 _UNITS = {"s": 1, "m": 60, "h": 3600}
-
-
-class Phase(NamedTuple):
-    """A part of the run with one sequence length (paper, A.2: 128 for 90 % of the steps, then 512).
-
-    Attributes:
-        length: positions of a row.
-        batch: the number of examples of a batch; where examples share rows, their mean number (`in_rows`).
-        steps: of the phase.
-        mask: share of the tokens to predict, in place of `masking.probability`; None: that.
-        corruption: in place of `masking.corruption`; None: that.
-        rate: factor of the schedule's learning rate.
-    """
-
-    length: int
-    batch: int
-    steps: int
-    mask: float | None = None
-    corruption: tuple[float, float, float] | None = None
-    rate: float = 1.0
-
-    def masking(self, masking: MaskingConfig) -> MaskingConfig:
-        """`masking` with what the phase says of it."""
-        return masking.changed(self.mask, self.corruption)
-
-    @property
-    def masks_as_usual(self) -> bool:
-        return self.mask is None and self.corruption is None
 
 
 @dataclass(frozen=True, repr=False)
@@ -216,8 +197,8 @@ class PretrainConfig(ShownConfig):
     track: Literal["wandb", "mlflow"] | None = None
 
     def __post_init__(self):
-        total = _steps(self.phases)
-        phases = tuple(_checked(Phase(*phase), self.masking) for phase in self.phases)
+        total = steps_of(self.phases)
+        phases = tuple(checked(Phase(*phase), self.masking) for phase in self.phases)
         object.__setattr__(self, "phases", phases)
         object.__setattr__(self, "optimizer", dataclasses.replace(self.optimizer, total_steps=total))
         if not phases or not all(isinstance(value, int) and value >= 1 for phase in phases for value in phase[:3]):
@@ -390,9 +371,9 @@ class PretrainConfig(ShownConfig):
             UserError: the batch, or a device's part of it, cannot be split evenly; it names what can.
         """
         if batch % pieces:
-            raise UserError(_does_not_divide(batch, pieces))
+            raise UserError(does_not_divide(batch, pieces))
         rows = batch // pieces
-        parts = _divisors(rows)
+        parts = divisors(rows)
         if self.accumulation is not None:
             if self.accumulation not in parts:
                 raise UserError(
@@ -405,7 +386,7 @@ class PretrainConfig(ShownConfig):
 
     def implied(self, changes: dict[str, Any]) -> dict[str, dict[str, str]]:
         """`optimizer.total_steps` of changed phases, for the optimizer's checks (see `train.run.config.override`)."""
-        return {"optimizer": {"total_steps": str(_steps(changes["phases"]))}} if "phases" in changes else {}
+        return {"optimizer": {"total_steps": str(steps_of(changes["phases"]))}} if "phases" in changes else {}
 
 
 def seconds_of(text: str) -> float:
@@ -414,113 +395,3 @@ def seconds_of(text: str) -> float:
     if match is None or not float(match[1]):
         raise UserError(f"stop_after: found {text!r}; expected a time such as 90s, 50m or 1.5h, or none")
     return float(match[1]) * _UNITS[match[2]]
-
-
-def ramped_phases(length: int, batches: Sequence[int], steps: int, **own: Any) -> tuple[Phase, ...]:
-    """Phases of one length whose batches grow: each gets about as many examples, and together they have `steps`.
-
-    Args:
-        length: of all of them.
-        batches: their batch sizes, such as (16, 32, 64); each is compiled once.
-        steps: of all together, at least as many as there are batches.
-        own: what a phase may have of its own, such as `mask=0.3`.
-    """
-    shares = [1 / batch for batch in batches]
-    ends = [round(steps * sum(shares[:count]) / sum(shares)) for count in range(len(shares) + 1)]
-    return tuple(
-        Phase(length, batch, end - start, **own) for batch, start, end in zip(batches, ends[:-1], ends[1:], strict=True)
-    )
-
-
-def settings_told(phase: Phase) -> str:
-    """What tables and the log say of a phase besides its sizes, with a comma before it; "" if it is as all others."""
-    told = [] if phase.mask is None else [f"{phase.mask:.0%} masks"]
-    told += [] if phase.corruption is None else ["/".join(f"{100 * share:g}" for share in phase.corruption)]
-    told += [] if phase.rate == 1 else [f"rate x {phase.rate:g}"]
-    return "".join(f", {one}" for one in told)
-
-
-_TOLERANCE = 0.03
-
-
-def packed_rows(examples: int, examples_a_row: float) -> int:
-    """How many rows a batch has, so that it has so many examples on average, up to 3 %.
-
-    Of the numbers within 3 % it is one that is divisible by as large a power of two as any, so that the rows can be
-    split over many devices. It depends on nothing else, so that a run can continue on another machine.
-
-    Args:
-        examples: of a batch.
-        examples_a_row: their mean number, at least 1; 1 means that each has its own row.
-    """
-    if examples_a_row == 1:
-        return examples
-    exact = examples / examples_a_row
-    power = 1
-    while 2 * power * round(exact / (2 * power)) >= 1 and _is_near(2 * power * round(exact / (2 * power)), exact):
-        power *= 2
-    return max(1, power * round(exact / power))
-
-
-def _is_near(rows: int, exact: float) -> bool:
-    return abs(rows - exact) <= _TOLERANCE * exact
-
-
-def rows_used(phases: Sequence[Phase], step: int) -> dict[int, int]:
-    """Length -> how many rows of it the first `step` steps of these phases use."""
-    used: dict[int, int] = {}
-    for phase in phases:
-        done = min(step, phase.steps)
-        used[phase.length] = used.get(phase.length, 0) + phase.batch * done
-        step -= done
-    return used
-
-
-@cache
-def _divisors(size: int) -> tuple[int, ...]:
-    return tuple(number for number in range(1, size + 1) if size % number == 0)
-
-
-def devices_that_fit(batch: int, pieces: int) -> int:
-    """The largest number up to `pieces` over which a batch can be split evenly."""
-    return max(number for number in _divisors(batch) if number <= pieces)
-
-
-def _does_not_divide(batch: int, pieces: int) -> str:
-    below = batch // pieces * pieces
-    batches = " or ".join(f"{size:,}" for size in (below, below + pieces) if size)
-    devices = devices_that_fit(batch, pieces)
-    larger = " (configs/bert_base_lamb.py is a recipe for large batches)" if pieces > batch else ""
-    return (
-        f"phases: a batch of {batch:,} rows cannot be split evenly over {pieces:,} devices (mesh.data x mesh.fsdp); "
-        f"nearest that fit: {devices:,} devices, or a batch of {batches}{larger}"
-    )
-
-
-def _checked(phase: Phase, masking: MaskingConfig | None) -> Phase:
-    """The phase with its corruption as a tuple; raises UserError if its own settings are wrong."""
-    found = tuple(as_given(phase))
-    if phase.mask is not None:
-        if not _is_number(phase.mask) or not 0 < phase.mask < 1:
-            raise UserError(f"phases: found the mask share {phase.mask!r} in {found}; expected one between 0 and 1")
-        if masking is not None and masking.max_predictions is not None and phase.mask != masking.probability:
-            raise UserError(
-                f"phases: the mask share {phase.mask} in {found} needs its own number of predictions, and "
-                f"masking.max_predictions={masking.max_predictions} is for all; say masking.max_predictions=none"
-            )
-    if not _is_number(phase.rate) or not 0 < phase.rate < math.inf:
-        raise UserError(f"phases: found the learning-rate factor {phase.rate!r} in {found}; expected one above 0")
-    if phase.corruption is None:
-        return phase
-    return phase._replace(corruption=checked_corruption(phase.corruption, "phases"))
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def _steps(phases: Any) -> int:
-    try:
-        return max(1, sum(Phase(*phase).steps for phase in phases))
-    except TypeError:
-        raise UserError(f"phases: found {phases!r}; expected ((length, batch, steps), ...)") from None

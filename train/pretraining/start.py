@@ -38,7 +38,8 @@ from bert_jax.training.sharding import fused_loss_on, state_shardings
 from bert_jax.training.step import TrainState
 from bert_jax.tree import flatten, unflatten
 from train.pretraining.mixture import MixedData
-from train.pretraining.recipe import Phase, PretrainConfig, packed_rows, rows_used
+from train.pretraining.phases import Phase, packed_rows, rows_used
+from train.pretraining.recipe import PretrainConfig
 from train.pretraining.source import DataSource, PreparedData, head_for
 from train.run.launch import check_finite, given_to_model, overridden_model, place_on_mesh
 

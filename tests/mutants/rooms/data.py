@@ -265,8 +265,8 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         EXAMPLES,
-        "    if not alone:\n        budget[count:]",
-        "    if True:\n        budget[count:]",
+        "if not alone:",
+        "if True:",
         "the second pass over sentences cuts them",
         (f"{OF_EXAMPLES}::test_rows_of_one_sentence_are_the_sentences_in_every_pass",),
     ),

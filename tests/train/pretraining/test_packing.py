@@ -23,7 +23,8 @@ from train.pretraining import job as pretraining
 from train.pretraining.first_rows import rows_used_of_each, with_first_rows
 from train.pretraining.mixture import MixedData
 from train.pretraining.packing import continued_config, packing_told, with_packing
-from train.pretraining.recipe import Phase, PretrainConfig, packed_rows
+from train.pretraining.phases import Phase, packed_rows
+from train.pretraining.recipe import PretrainConfig
 from train.pretraining.source import PreparedData, RandomData
 from train.pretraining.start import with_model_for
 from train.run.config import to_json

@@ -18,7 +18,8 @@ from bert_jax.training.optimizer import OptimizerConfig, make_schedule
 from tests.train.pretraining.test_pretrain import arrays_of, records
 from train import pretrain
 from train.pretraining.job import PretrainingJob
-from train.pretraining.recipe import Phase, PretrainConfig, ramped_phases
+from train.pretraining.phases import Phase, ramped_phases
+from train.pretraining.recipe import PretrainConfig
 from train.pretraining.source import PreparedData, RandomData
 from train.pretraining.start import with_model_for
 from train.run import stopping
