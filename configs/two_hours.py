@@ -8,7 +8,8 @@ Expected:  BLiMP 65.3 % (20,100 pairs), one seed; 4.06 nats per held-out masked 
 
 The examples are single sentences of plain words (a quarter of the text), and no token that is to be predicted stays in
 sight: both teach a small model more grammar than a lower loss does (docs/recipes.md). Batches grow from 16 rows of 64
-positions to 64; about 2.6 sentences share a row. In the end 15 % of the tokens are masked.
+positions to 64; about 2.6 sentences share a row. In the end 15 % of the tokens are masked. For pairs of sentences and
+longer texts, train on blocks, as configs/hour.py does.
 """
 
 from bert_jax.config import BertConfig
