@@ -45,6 +45,7 @@ def get_config() -> PretrainConfig:
         masking=MaskingConfig(corruption=(1.0, 0.0, 0.0)),
         text_options=TextConfig(vocab_size=16_000, objective="none", rows="sentences"),
         packing="yes",
+        packed=((64, 2.0),),  # about; a run counts its own
         eval_every=1_000,
         save_every=500,
     )

@@ -49,6 +49,7 @@ def get_config() -> PretrainConfig:
         masking=MaskingConfig(corruption=(1.0, 0.0, 0.0)),
         text_options=TextConfig(vocab_size=16_000, objective="none", rows="sentences", sentences="plain"),
         packing="yes",
+        packed=((64, 2.62),),  # of this text; a run counts its own
         eval_every=500,
         save_every=500,
     )

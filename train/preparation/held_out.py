@@ -32,9 +32,9 @@ def _place(text: str) -> int:
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big")
 
 
-def measured(text: str) -> tuple[int, int]:
-    """A document's place among 2**64, and its number of characters: what `with_held_out` needs of it."""
-    return _place(text), len(text)
+def measured(original: str, left: str) -> tuple[int, int]:
+    """What `with_held_out` needs of a document: its place among 2**64, and the characters of the text that is left."""
+    return _place(original), len(left)
 
 
 def is_enough(documents: int) -> bool:

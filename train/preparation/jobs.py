@@ -194,8 +194,8 @@ def measure_documents(job: UnitJob) -> list[tuple[int, int]] | Failed:
 
     def work(documents: UnitText) -> list[tuple[int, int]]:
         found = []
-        for original, _ in documents:
-            found.append(measured(original))
+        for document in documents:
+            found.append(measured(*document))
             if is_enough(len(found)):
                 break
         return found

@@ -44,7 +44,7 @@ def write_books(tmp_path: Path, *texts: str) -> None:
 @pytest.mark.parametrize("books", [1, 2, 9])
 def test_the_end_of_each_of_few_documents_is_held_out_at_a_sentence(options, newline, books):
     texts = [long_text(1500 if books == 1 else 600, seed, newline) for seed in range(books)]
-    chosen = with_held_out(PrepareOptions(**options), map(measured, texts))
+    chosen = with_held_out(PrepareOptions(**options), map(measured, texts, texts))
     assert chosen.held_out == 0.0
     parts: dict[str, list[str]] = {"train": [], "held-out": []}
     for split, text in in_splits(chosen, zip(texts, texts, strict=True)):

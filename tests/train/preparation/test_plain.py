@@ -79,3 +79,14 @@ def test_text_without_a_plain_sentence_says_so(options, tmp_path):
     (tmp_path / "text.jsonl").write_text("\n".join(json.dumps({"text": text}) for text in OTHERS))
     with pytest.raises(UserError, match=r"no sentence is plain .* --sentences all takes all"):
         prepare(PrepareOptions(**options))
+
+
+def test_enough_plain_text_is_held_out_of_documents_with_little_of_it(options, tmp_path):
+    texts = [
+        f"{sentence} My old friend {number} reads.\n" + f"{OTHERS[0]}\n" * 400
+        for number in range(40)
+        for sentence in PLAIN[:2]
+    ]
+    (tmp_path / "text.jsonl").write_text("\n".join(json.dumps({"text": text}) for text in texts))
+    manifest = prepare(PrepareOptions(**options | {"held_out": None}))
+    assert manifest["report"]["held-out"]["documents"] == len(texts) // 10  # two would do if all of their text counted

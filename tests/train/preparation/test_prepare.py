@@ -130,7 +130,7 @@ def test_by_default_a_small_corpus_holds_out_enough_to_evaluate_on(options, tmp_
     del options["held_out"]
     for count, short, least, most in ((10, True, 2, 3), (60, True, 6, 8), (60, False, 2, 4)):
         texts = [text if short else "\n".join([text] * 100) for text in make_documents(count, seed=count)]
-        share = with_held_out(PrepareOptions(**options), map(measured, texts)).held_out
+        share = with_held_out(PrepareOptions(**options), map(measured, texts, texts)).held_out
         assert least <= sum(is_held_out(text, share) for text in texts) <= most, (count, share)
     manifest = made(**options)
     assert manifest["settings"]["held_out"] > 0.02
