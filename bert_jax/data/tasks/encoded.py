@@ -5,6 +5,7 @@ google-research/bert, run_squad.py: `convert_examples_to_features` and `_check_i
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -16,7 +17,6 @@ from bert_jax.data.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import UserError
 
 IGNORED = -100  # the label of a position without a loss: padding, and tokens that carry no label
-_AT_ONCE = 256  # texts, which are padded to the longest of them
 
 
 @dataclass(frozen=True)
@@ -45,6 +45,10 @@ class Encoded:
         """int64 [N], the tokens of each example's longest row."""
         return self.row_lengths.reshape(len(self), self.choices or 1).max(axis=1)
 
+    @cached_property
+    def _begins(self) -> np.ndarray:
+        return np.cumsum(self.row_lengths) - self.row_lengths
+
     def batch(self, plan: Batch) -> dict[str, np.ndarray]:
         """The arrays that a step takes.
 
@@ -54,14 +58,14 @@ class Encoded:
         """
         width = self.choices or 1
         numbers = (plan.examples[:, None] * width + np.arange(width)).ravel()
-        lengths = self.row_lengths[numbers]
-        row, column = within(lengths)
-        source = (np.cumsum(self.row_lengths) - self.row_lengths)[numbers][row] + column
+        lengths, begins = self.row_lengths[numbers], self._begins[numbers]
+        places = list(enumerate(zip(begins.tolist(), lengths.tolist(), strict=True)))
         shape = (len(plan.examples), *([width] if self.choices else []), plan.length)
         found = {}
         for name, values in self.tokens.items():
             padded = np.full((len(numbers), plan.length), self.pads[name], np.int32)
-            padded[row, column] = values[source]
+            for row, (begin, length) in places:
+                padded[row, :length] = values[begin : begin + length]
             found[name] = padded.reshape(shape)
         mask = np.arange(plan.length) < lengths[:, None]
         return found | {
@@ -89,18 +93,11 @@ def encode_texts(
         targets: what is learnt for each example.
         choices: number of rows per example; None: one.
     """
-    ids, types, lengths = [], [], []
-    for begin in range(0, len(texts), _AT_ONCE):
-        some = slice(begin, begin + _AT_ONCE)
-        rows = tokenizer(texts[some], None if pairs is None else pairs[some], padding="longest", max_length=max_length)
-        real = rows["attention_mask"].astype(bool)
-        ids.append(rows["input_ids"][real])
-        types.append(rows["token_type_ids"][real] if "token_type_ids" in rows else np.zeros(real.sum(), np.int32))
-        lengths.append(real.sum(axis=1))
+    ids, types, lengths = tokenizer.encode_joined(texts, pairs, max_length=max_length)
     return Encoded(
-        {"input_ids": _joined(ids), "token_type_ids": _joined(types)},
+        {"input_ids": ids, "token_type_ids": types},
         {"input_ids": tokenizer.pad_token_id, "token_type_ids": 0},
-        np.concatenate(lengths) if lengths else np.zeros(0, np.int64),
+        lengths,
         targets,
         choices,
     )
@@ -139,10 +136,6 @@ def encode_choices(tokenizer: Tokenizer, questions: Sequence[Choices], *, max_le
     if all(question.label is not None for question in questions):
         targets["labels"] = np.array([question.label for question in questions], np.int32)
     return encode_texts(tokenizer, first, second, max_length=max_length, targets=targets, choices=most)
-
-
-def _joined(parts: list[np.ndarray]) -> np.ndarray:
-    return np.concatenate(parts) if parts else np.zeros(0, np.int32)
 
 
 class Window(NamedTuple):

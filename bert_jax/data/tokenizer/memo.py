@@ -157,13 +157,17 @@ class WordMemo(dict[str, int]):
             total = int(lengths.sum())
             offset = np.repeat(starts - (np.cumsum(lengths) - lengths), lengths)
             ids = self._ids[np.arange(total) + offset]
+        if len(texts) == 1:
+            return ids, np.array([total], np.int64)
         upto = np.concatenate([[0], np.cumsum(lengths)])
         text_ends = np.cumsum(words_B)
         return ids, upto[text_ends] - upto[text_ends - words_B]
 
     def _rows(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
         """The rows of all words, concatenated, and each text's number of words; int64."""
-        plain = self._which_are_plain(texts)
+        if not isinstance(self._split, Splitter) or sum(map(len, texts)) < _FEW_CHARACTERS:
+            return self._rows_one_by_one(texts)
+        plain = self._which_are_plain(texts, self._split)
         if not plain.any():
             return self._rows_one_by_one(texts)
         if plain.all():
@@ -176,11 +180,8 @@ class WordMemo(dict[str, int]):
         together[is_plain], together[~is_plain] = rows, others
         return together, words_B
 
-    def _which_are_plain(self, texts: Sequence[str]) -> np.ndarray:
-        """bool [B]; all False if looking up strings is faster."""
-        split = self._split
-        if not isinstance(split, Splitter) or sum(map(len, texts)) < _FEW_CHARACTERS:
-            return np.zeros(len(texts), bool)
+    def _which_are_plain(self, texts: Sequence[str], split: Splitter) -> np.ndarray:
+        """bool [B]."""
         ascii = np.fromiter(map(str.isascii, texts), bool, len(texts))
         # A line break never makes a text plain or not plain, so one check of the joined texts is mostly enough.
         if not split.is_plain("\n".join(compress(texts, ascii))):
@@ -189,11 +190,11 @@ class WordMemo(dict[str, int]):
 
     def _rows_one_by_one(self, texts: Iterable[str]) -> tuple[np.ndarray, np.ndarray]:
         words: list[str] = []
-        ends: list[int] = [0]
+        words_B: list[int] = []
         for text in texts:
-            words += self._split(text)
-            ends.append(len(words))
-        return np.fromiter(map(self.__getitem__, words), np.int64, len(words)), np.diff(ends)
+            words += (found := self._split(text))
+            words_B.append(len(found))
+        return np.fromiter(map(self.__getitem__, words), np.int64, len(words)), np.array(words_B, np.int64)
 
     def _rows_of_plain(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
         assert isinstance(self._split, Splitter)

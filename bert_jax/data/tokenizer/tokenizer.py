@@ -14,7 +14,7 @@ from bert_jax.data.tokenizer.families import BERT, BERT_SPECIAL_TOKENS
 from bert_jax.data.tokenizer.fast import FlatEncoder, fast_encoder
 from bert_jax.data.tokenizer.files import has_tokenizer, read_tokenizer, write_tokenizer
 from bert_jax.data.tokenizer.ids import TokenIds, TokenizerParts, add_words
-from bert_jax.data.tokenizer.layout import TRUNCATIONS, Segments, Slot, assemble, kept_lengths, layouts_of
+from bert_jax.data.tokenizer.layout import TRUNCATIONS, Segments, Slot, added, assemble, join, kept_lengths, layouts_of
 from bert_jax.data.tokenizer.memo import WordMemo
 from bert_jax.data.tokenizer.pipelines import bert_backend, decisive, library_errors
 from bert_jax.data.tokenizer.settings import Settings
@@ -327,13 +327,10 @@ class Tokenizer(TokenIds):
         texts_S = segments(text, pair)
         limit = self.max_length if max_length is None else max_length
         slots = self.layouts[len(texts_S) - 1] if add_special_tokens else _BARE[len(texts_S) - 1]
-        added = sum(slot.special_id is not None for slot in slots)
-        if limit is not None and limit < max(added, 1):
-            raise UserError(f"max_length={limit} leaves no room: {added} special tokens are added to a row")
+        room = _room(slots, limit)
         encoded_S = [self._encode_segment(texts, return_offsets_mapping, return_word_ids) for texts in texts_S]
-        room = None if limit is None else limit - added
-        kept_SB = kept_lengths(np.stack([s.lengths for s in encoded_S]), room, truncation)
-        lengths_B = kept_SB.sum(axis=0) + added
+        kept_SB = kept_lengths(np.array([s.lengths for s in encoded_S]), room, truncation)
+        lengths_B = kept_SB.sum(axis=0) + added(slots)
         row_width = width(lengths_B, padding, limit, pad_to_multiple_of)
         ragged = padding == "none" and (lengths_B < row_width).any()
         if ragged and return_tensors is not None:
@@ -351,6 +348,25 @@ class Tokenizer(TokenIds):
         }
         rows = {name: array for name, array in rows.items() if wanted.get(name, True)}
         return as_lists(rows, lengths_B) if ragged else rows
+
+    def encode_joined(
+        self, texts: Sequence[str], pairs: Sequence[str] | None = None, *, max_length: int | None = None
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """The rows of a call on these texts or pairs, without padding and end to end; faster than a call.
+
+        Returns:
+            ids and token types, int32 [T] (types 0 where the model takes none); the tokens of each row, int64 [B].
+
+        Raises:
+            UserError: as a call.
+        """
+        texts_S = segments(texts, pairs)
+        slots = self.layouts[len(texts_S) - 1]
+        room = _room(slots, self.max_length if max_length is None else max_length)
+        encoded_S = [self._encode_segment(some, offsets=False, word_ids=False) for some in texts_S]
+        kept_SB = kept_lengths(np.array([s.lengths for s in encoded_S]), room, "longest_first")
+        ids, types, lengths_B = join(slots, encoded_S, kept_SB)
+        return ids, types if self.takes_token_types else np.zeros_like(types), lengths_B
 
     def encode(self, text: str, pair: str | None = None, **options: Any) -> list[int]:
         """The ids of one text or of one pair, special tokens included. Options: as for a call."""
@@ -446,7 +462,7 @@ class Tokenizer(TokenIds):
 
     def special_tokens_added(self, *, pair: bool) -> int:
         """How many special tokens are added to a text or to a pair: 2 and 3 for BERT, 2 and 4 for RoBERTa."""
-        return sum(slot.special_id is not None for slot in self.layouts[pair])
+        return added(self.layouts[pair])
 
     @cached_property
     def layouts(self) -> tuple[tuple[Slot, ...], tuple[Slot, ...]]:
@@ -460,6 +476,15 @@ class Tokenizer(TokenIds):
         facts |= {"literal_special_tokens": self.literal_special_tokens}
         canonical = json.dumps(facts, sort_keys=True, ensure_ascii=True)
         return hashlib.sha256(canonical.encode()).hexdigest()
+
+
+def _room(slots: Sequence[Slot], max_length: int | None) -> int | None:
+    """How many tokens of a row are left for its segments; None: no limit."""
+    if max_length is None:
+        return None
+    if max_length < max(special := added(slots), 1):
+        raise UserError(f"max_length={max_length} leaves no room: {special} special tokens are added to a row")
+    return max_length - special
 
 
 _BARE = ((Slot(0, segment=0),), (Slot(0, segment=0), Slot(1, segment=1)))

@@ -57,21 +57,25 @@ class _Requests:
 
     def __init__(self, compiled: Any, tensor: Any):
         self._compiled, self._tensor = compiled, tensor
-        self._idle: SimpleQueue[Any] = SimpleQueue()
+        self._idle: SimpleQueue[tuple[Any, dict[str, np.ndarray]]] = SimpleQueue()
 
     def start(self, feed: Mapping[str, np.ndarray]) -> Any:
         try:
-            request = self._idle.get_nowait()
+            request, inputs = self._idle.get_nowait()
         except Empty:
-            request = self._compiled.create_infer_request()
-        for name, array in feed.items():  # start_async(feed) takes 30 microseconds longer
-            request.set_tensor(name, self._tensor(array, shared_memory=True))
+            request, inputs = self._compiled.create_infer_request(), {}
+        for name, array in feed.items():
+            if name in inputs and inputs[name].shape == array.shape:  # a new tensor takes 10 microseconds longer
+                np.copyto(inputs[name], array)
+                continue
+            inputs[name] = array.copy()
+            request.set_tensor(name, self._tensor(inputs[name], shared_memory=True))
         request.start_async()
-        return request, feed  # the tensors do not keep the arrays
+        return request, inputs  # the tensors do not keep the arrays
 
     def finish(self, started: Any) -> Outputs:
         request, _ = started
         request.wait()
         found = tuple(np.array(tensor.data) for tensor in request.output_tensors)
-        self._idle.put(request)
+        self._idle.put(started)
         return found

@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bert_jax.data.tasks import encoded as module
 from bert_jax.data.tasks.encoded import Encoded, encode_choices, encode_texts
 from bert_jax.data.tasks.length_batches import Batch, LengthBatches, evaluation_batches
 from bert_jax.data.tasks.multiple_choice import Choices
@@ -55,8 +54,7 @@ def expected(tokenizer: Tokenizer, first: list[str], second: list[str] | None, l
 
 
 @pytest.mark.parametrize("paired", [False, True])
-def test_rows_are_the_tokenizers(tokenizer: Tokenizer, paired: bool, monkeypatch):
-    monkeypatch.setattr(module, "_AT_ONCE", 5)  # what is encoded together is padded to one length
+def test_rows_are_the_tokenizers(tokenizer: Tokenizer, paired: bool):
     first, second = texts(23, seed=1), texts(23, seed=2) if paired else None
     labels = np.arange(23, dtype=np.int32) * 10
     examples = encode_texts(tokenizer, first, second, max_length=LONGEST, targets={"labels": labels})
@@ -71,6 +69,20 @@ def test_rows_are_the_tokenizers(tokenizer: Tokenizer, paired: bool, monkeypatch
         np.testing.assert_array_equal(batch["labels"], plan.examples * 10)
         np.testing.assert_array_equal(batch["weights"], plan.counts.astype(np.float32))
         assert batch.keys() == {"input_ids", "token_type_ids", "attention_mask", "labels", "weights"}
+
+
+@pytest.mark.parametrize("paired", [False, True])
+def test_a_text_alone_has_the_row_that_it_has_among_others(tokenizer: Tokenizer, paired: bool):
+    first, second = texts(23, seed=4), texts(23, seed=5) if paired else None
+    ids, types, lengths = tokenizer.encode_joined(first, second, max_length=LONGEST)
+    alone = [
+        tokenizer.encode_joined([text], second and [second[number]], max_length=LONGEST)
+        for number, text in enumerate(first)
+    ]
+    for together, singly in zip((ids, types, lengths), zip(*alone, strict=True), strict=True):
+        np.testing.assert_array_equal(together, np.concatenate(singly))
+        assert {one.dtype for one in singly} == {together.dtype}
+    assert lengths.min() < LONGEST == lengths.max()
 
 
 def questions(count: int, **fields: Any) -> list[Choices]:
