@@ -25,7 +25,7 @@ from bert_jax.data.text.documents import RULES
 from bert_jax.data.text.sources import FORMATS
 from bert_jax.errors import UserError
 from train.preparation.directory import check, prepare
-from train.preparation.options import RECIPES, RUNNERS, SENTENCES, PrepareOptions
+from train.preparation.options import CHARACTER_COVERAGE, RECIPES, RUNNERS, SENTENCES, PrepareOptions
 from train.preparation.show import print_report, show
 from train.run.stopping import run_program
 
@@ -72,6 +72,13 @@ def parser() -> argparse.ArgumentParser:
     add("--language", default="en", help="the language whose abbreviations do not end a sentence (default: en)")
     add("--vocab", metavar="FILE|DIR|HUB_ID", help="a vocabulary file, or the folder, run or hub id of a model")
     add("--vocab-size", metavar="N", type=int, help="learn a vocabulary of N pieces from the text")
+    add(
+        "--character-coverage",
+        metavar="SHARE",
+        type=float,
+        help="of the text, by the characters of a new vocabulary; words with others become [UNK]\n"
+        f"(default: {CHARACTER_COVERAGE}; 1: all)",
+    )
     add("--cased", action="store_true", default=None, dest="cased")
     add("--uncased", action="store_false", default=None, dest="cased")
     add("--strip-accents", action=argparse.BooleanOptionalAction, default=None)

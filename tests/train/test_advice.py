@@ -116,6 +116,7 @@ OF_PROGRAMS = [
     ("prepare", "{tmp}/texts.txt --vocab-size 40 --objective none", "--output DIR", "--output {tmp}/prepared-h"),
     ("prepare", "{tmp}/texts.txt --output {tmp}/prepared-i --objective none", "--vocab-size N", "--vocab-size 40"),
     ("prepare", "{tmp}/texts.txt --output {tmp}/prepared-j --vocab {tmp}/words.txt --objective none", "say --cased or --uncased", "--cased"),
+    ("prepare", "{tmp}/texts.txt --output {tmp}/prepared-l --vocab {tmp}/words.txt --cased --character-coverage 0.9 --objective none", "leave it or --vocab out", "!--character-coverage !0.9"),
     ("prepare", "{tmp}/texts.txt --output {tmp}/seen --vocab-size 40 --objective none", "choose another directory", "!--output !{tmp}/seen --output {tmp}/prepared-k"),
 ]  # fmt: skip
 

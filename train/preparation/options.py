@@ -64,6 +64,8 @@ RUNNERS = ("pool", "beam")
 DUPLICATES = ("near", "lines")
 SENTENCES = ("all", "plain")
 HELD_OUT, SEED, GOOGLE_SEED = 0.005, 0, 12345
+# All 2,498 characters of 150 MB of English Wikipedia take 3,349 pieces, these 332, for 0.03 % of its words.
+CHARACTER_COVERAGE = 0.9999
 
 
 @dataclass(frozen=True, repr=False)
@@ -84,6 +86,7 @@ class PrepareOptions(ShownConfig):
     language: str = "en"
     vocab: str | None = None
     vocab_size: int | None = None
+    character_coverage: float | None = None
     cased: bool | None = None
     strip_accents: bool | None = None
     recipe: str = "default"
@@ -174,7 +177,10 @@ class PrepareOptions(ShownConfig):
         for length, predictions in zip(self.max_seq_length, self.max_predictions or (), strict=False):
             if not 1 <= predictions <= length:
                 raise _wrong(self, "max_predictions", f"numbers between 1 and the length ({length})")
-        for name, low, high in [("masked_lm_prob", 1e-6, 1), ("short_seq_prob", 0, 1), ("held_out", 0, 0.9)]:
+        if self.character_coverage is not None and self.vocab is not None:
+            raise UserError("--character-coverage: says which characters a new vocabulary has; leave it or --vocab out")
+        shares = [("masked_lm_prob", 1e-6, 1), ("short_seq_prob", 0, 1), ("held_out", 0, 0.9)]
+        for name, low, high in [*shares, ("character_coverage", 0.5, 1)]:
             value = getattr(self, name)
             if value is not None and not low <= value <= high:
                 raise _wrong(self, name, f"a share between {low:g} and {high:g}")
@@ -199,6 +205,9 @@ class PrepareOptions(ShownConfig):
             held_out=0.0 if google and self.held_out is None else self.held_out,
             seed=(GOOGLE_SEED if google else SEED) if self.seed is None else self.seed,
             workers=None if self.runner == "beam" else self.workers or available_cores(),
+            character_coverage=CHARACTER_COVERAGE
+            if self.vocab is None and self.character_coverage is None
+            else self.character_coverage,
             cased=bool(self.cased) if self.vocab is None else self.cased,
             vocab=None if self.vocab is None else str(find_vocabulary(self.vocab)),
         )
@@ -247,7 +256,9 @@ class PrepareOptions(ShownConfig):
         inputs: name, format, size and sha256 of each file.
         """
         if self.vocab is None:
-            vocabulary = {"vocab_size": self.vocab_size}
+            assert self.character_coverage is not None
+            some = {} if self.character_coverage == 1 else {"character_coverage": self.character_coverage}
+            vocabulary: dict[str, Any] = {"vocab_size": self.vocab_size, **some}
         else:
             vocabulary = {"vocab": describe_vocabulary(Path(self.vocab))}
         # Google's rules classify characters with Python's Unicode tables; `tokenizers` has its own.

@@ -191,7 +191,7 @@ def make_tokenizer(
             raise UserError(f"--vocab {options.vocab}: {error}") from None
         except UserError as error:
             raise UserError(str(error).replace("cased=True or cased=False", "--cased or --uncased")) from error
-    assert options.vocab_size and options.held_out is not None
+    assert options.vocab_size and options.character_coverage and options.held_out is not None
     counted = readable("counting words", options, units, runner, f"{_JOBS}:count_unit", failures)
     counts = add_counts(result for _, result in counted)
     if failures.messages:
@@ -204,6 +204,7 @@ def make_tokenizer(
             size=options.vocab_size,
             cased=bool(options.cased),
             strip_accents=options.strip_accents,
+            character_coverage=options.character_coverage,
             max_word_length=switches.get("max_word_length", 100),
         )
     except UserError as error:

@@ -38,25 +38,26 @@ _UNITS = {"s": 1, "m": 60, "h": 3600}
 class TextConfig(ShownConfig):
     """How `text=` becomes prepared data; the fields are the options of `python -m train.prepare`.
 
-    format           of the files: "text", "jsonl", "parquet" ...; None: by the suffix
-    field            the field of a JSON object or a Parquet row with the text
-    unwrap           join the lines of paragraphs that are wrapped at a column
-    documents        "paragraphs", "chapters", "files", ... (python -m train.prepare --help); None: paragraphs; with
-                     unwrap: chapters
-    dedupe           remove "near" duplicates of documents, repeated "lines", or "near,lines"; None: nothing
-    sentences        "all", or "plain": only those of 4 to 30 words, without digits, brackets and quotes, and with few
-                     names
-    vocab            a vocabulary file, or a folder, run or hub id with one; None: that of init=, or one learnt
-                     from the text
-    vocab_size       number of pieces to learn from the text
-    cased            keep upper case; None: uncased, or what `vocab` says
-    strip_accents    None: as `cased` implies, or what `vocab` says
-    objective        of sentence pairs: "nsp", "sop" or "none"
-    rows             for objective "none": "doc-sentences", "full-sentences", "blocks" or "sentences"
-    short_seq_prob   share of the examples that are shortened, so that the model sees short inputs
-    dupe_factor      examples are made from the text this many times; None: 10; 1 for objective "none"
-    held_out         share of the documents to evaluate on; None: 0.005, more of a small text
-    workers          processes; None: the available cores
+    format              of the files: "text", "jsonl", "parquet" ...; None: by the suffix
+    field               the field of a JSON object or a Parquet row with the text
+    unwrap              join the lines of paragraphs that are wrapped at a column
+    documents           "paragraphs", "chapters", "files", ... (python -m train.prepare --help); None: paragraphs; with
+                        unwrap: chapters
+    dedupe              remove "near" duplicates of documents, repeated "lines", or "near,lines"; None: nothing
+    sentences           "all", or "plain": only those of 4 to 30 words, without digits, brackets and quotes, and with
+                        few names
+    vocab               a vocabulary file, or a folder, run or hub id with one; None: that of init=, or one learnt
+                        from the text
+    vocab_size          number of pieces to learn from the text
+    character_coverage  share of the text that a new vocabulary's characters make up; None: 0.9999
+    cased               keep upper case; None: uncased, or what `vocab` says
+    strip_accents       None: as `cased` implies, or what `vocab` says
+    objective           of sentence pairs: "nsp", "sop" or "none"
+    rows                for objective "none": "doc-sentences", "full-sentences", "blocks" or "sentences"
+    short_seq_prob      share of the examples that are shortened, so that the model sees short inputs
+    dupe_factor         examples are made from the text this many times; None: 10; 1 for objective "none"
+    held_out            share of the documents to evaluate on; None: 0.005, more of a small text
+    workers             processes; None: the available cores
     """
 
     format: str | None = None
@@ -67,6 +68,7 @@ class TextConfig(ShownConfig):
     sentences: str = "all"
     vocab: str | None = None
     vocab_size: int = 30_000
+    character_coverage: float | None = None
     cased: bool | None = None
     strip_accents: bool | None = None
     objective: str = "nsp"

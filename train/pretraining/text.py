@@ -181,6 +181,7 @@ def _options(config: PretrainConfig, output: Path) -> PrepareOptions:
         "sentences": options.sentences,
         "vocab": vocab,
         "vocab_size": None if vocab else options.vocab_size,
+        "character_coverage": options.character_coverage,
         "cased": options.cased,
         "strip_accents": options.strip_accents,
         "objective": options.objective,

@@ -115,3 +115,26 @@ def test_a_missing_vocabulary_is_one_line(corpus, tmp_path, hub: HubServer, voca
         main([corpus, "--output", str(tmp_path / "out"), "--vocab", vocab])
     assert str(error.value).startswith(says)
     assert "\n" not in str(error.value)
+
+
+def test_a_new_vocabulary_leaves_out_the_rarest_characters(tmp_path):
+    lines = [f"the café opened again {'ж' if number == 7 else 'closed'}.\n\n" for number in range(600)]
+    (tmp_path / "text.txt").write_text("".join(lines), encoding="utf-8")
+
+    def characters(name: str, **options) -> tuple[set[str], dict]:
+        made = PrepareOptions((str(tmp_path / "text.txt"),), tmp_path / name, held_out=0.0, workers=1, **options)
+        manifest = prepare(made)
+        return set("".join(Tokenizer.load(tmp_path / name / "tokenizer").ids_to_tokens(range(5, 40)))), manifest
+
+    few, manifest = characters("few", vocab_size=60)
+    assert "ж" not in few and set("thecafopndgil.") <= few
+    assert manifest["report"]["vocabulary"]["alphabet_dropped"] == 1
+    assert manifest["options"]["character_coverage"] == 0.9999
+    every, manifest = characters("every", vocab_size=60, character_coverage=1.0)
+    assert every == few | {"ж"} and "character_coverage" not in manifest["options"]
+    with pytest.raises(UserError, match=r"made with other options: character_coverage 0.9999 \(now None\)"):
+        characters("few", vocab_size=60, character_coverage=1.0)
+    with pytest.raises(UserError, match="--character-coverage: says which characters a new vocabulary has"):
+        characters("other", vocab=str(tmp_path / "few"), character_coverage=1.0)
+    with pytest.raises(UserError, match=r"--character-coverage: found 1\.5, expected a share between 0.5 and 1"):
+        characters("other", vocab_size=60, character_coverage=1.5)
