@@ -1,6 +1,7 @@
 """BERT-tiny (2 layers, 128 wide) on 150 MB of English Wikipedia: a whole curve in two and a half hours of CPU time.
 
-Command:   python -m train.prepare wiki-en-0*.jsonl.zst --output data/wiki-en --vocab-size 30000 --uncased
+Command:   python -m train.prepare wiki-en-0*.jsonl.zst --output data/wiki-en --vocab-size 30000 \\
+               --character-coverage 1 --uncased
            python -m train.pretrain configs/wiki_tiny.py data=data/wiki-en run=runs/wiki
 Hardware:  2 CPU cores
 Time:      about 75 minutes on two free cores; 16,000 steps of 64 x 128 tokens, nearly four passes over the text
