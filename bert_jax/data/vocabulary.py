@@ -6,6 +6,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import takewhile
 from typing import Any
 
@@ -316,6 +317,7 @@ def learn_vocabulary(
     special_tokens: Sequence[str] = SPECIAL_TOKENS,
     min_frequency: int = 2,
     character_coverage: float = 1.0,
+    characters_of: Mapping[str, int] | None = None,
     max_word_length: int = 100,
 ) -> Vocabulary:
     """Learn a WordPiece vocabulary as the `tokenizers` library's WordPiece training does, but reproducibly.
@@ -335,6 +337,7 @@ def learn_vocabulary(
         min_frequency: pairs seen less often are not joined.
         character_coverage: the alphabet is the most frequent characters that make up this share of the text; a word
             with any other character becomes [UNK]. 1.0 keeps all; for text from the web 0.9999 is a good start.
+        characters_of: counts of words whose characters are taken, if the words to learn from are a part of the text.
         max_word_length: longer words are skipped, since the tokenizer turns them into [UNK].
 
     Raises:
@@ -348,19 +351,22 @@ def learn_vocabulary(
     if strip_accents is None:
         strip_accents = not cased and share < _MOST_DECOMPOSING
         reason = "cased" if cased else f"{share:.2%} of the letters are Hangul, kana or Indic"
-    words = fold_words(
-        word_counts,
+    fold = partial(
+        fold_words,
         cased=cased,
         strip_accents=strip_accents,
         chinese_characters=chinese_characters,
         max_word_length=max_word_length,
     )
+    words = fold(word_counts)
     if not words:
         raise UserError("no words to learn a vocabulary from: the text is empty")
-    alphabet, coverage, characters = _alphabet(words, character_coverage)
-    for word in [word for word in words if not alphabet.issuperset(word)]:
-        del words[word]
-    known = [*special_tokens, *(c for c in sorted(alphabet) if c not in special_tokens), *_continuing(words)]
+    spelt = words if characters_of is None else fold(characters_of)
+    alphabet, coverage, characters = _alphabet(spelt, character_coverage)
+    for some in (words, spelt):
+        for word in [word for word in some if not alphabet.issuperset(word)]:
+            del some[word]
+    known = [*special_tokens, *(c for c in sorted(alphabet) if c not in special_tokens), *_continuing(spelt)]
     if len(known) > size:
         raise UserError(
             f"a vocabulary of {size} pieces is too small: {len(special_tokens)} special tokens and an alphabet of "

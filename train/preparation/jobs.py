@@ -207,7 +207,7 @@ def count_unit(job: UnitJob) -> dict[str, int] | Failed:
     """The words of a unit's train split, counted; what was counted before is kept in `DIR/counts`."""
     options = job.options
     literal = () if options.recipe == "google" else SPECIAL_TOKENS
-    split_by = options.held_out, options.held_out_tail, options.language
+    split_by = options.held_out, options.held_out_tail, options.language, options.sentences
     file = options.output / "counts" / f"{key_of(job.unit.key, *split_by)}.json"
 
     def work(documents: UnitText) -> dict[str, int]:

@@ -192,8 +192,14 @@ def make_tokenizer(
         except UserError as error:
             raise UserError(str(error).replace("cased=True or cased=False", "--cased or --uncased")) from error
     assert options.vocab_size and options.character_coverage and options.held_out is not None
-    counted = readable("counting words", options, units, runner, f"{_JOBS}:count_unit", failures)
-    counts = add_counts(result for _, result in counted)
+
+    def counts_of(what: str, options: PrepareOptions) -> dict[str, int]:
+        counted = readable(what, options, units, runner, f"{_JOBS}:count_unit", failures)
+        return add_counts(result for _, result in counted)
+
+    counts, of_all = counts_of("counting words", options), None
+    if counts and options.sentences == "plain":  # the model will be given other sentences, too
+        of_all = counts_of("counting characters", replace(options, sentences="all"))
     if failures.messages:
         return None
     if not counts:
@@ -205,6 +211,7 @@ def make_tokenizer(
             cased=bool(options.cased),
             strip_accents=options.strip_accents,
             character_coverage=options.character_coverage,
+            characters_of=of_all,
             max_word_length=switches.get("max_word_length", 100),
         )
     except UserError as error:
