@@ -3,10 +3,10 @@
 Command:   python -m train.pretrain configs/night.py text='wiki-en-0*.jsonl.zst' run=runs/night
 Hardware:  two CPU cores with bfloat16 instructions
 Time:      not run; 7.4 hours of two cores of an AMD EPYC (Zen 4), 12 of one, by `--dry-run`, which says it of yours
-Expected:  not run; configs/two_hours.py has the measured figures of 4 such layers
+Expected:  not run; configs/two_hours.py has the measured figures of a sixth of the tokens
 
-As configs/two_hours.py with 6 layers, and all sentences in place of the plain ones: 3.7 passes over the text, where the
-plain ones would be read some 16 times. Which is better over so many steps is not known.
+As configs/two_hours.py, with all sentences in place of the plain ones: 3.7 passes over the text, where the plain ones
+would be read some 16 times. Which is better over so many steps is not known.
 """
 
 from bert_jax.config import BertConfig
