@@ -46,7 +46,7 @@ def options(tmp_path) -> dict:
     }
 
 
-def test_a_row_is_a_plain_sentence_and_the_vocabulary_has_their_words_and_all_characters(options, capsys):
+def test_a_row_is_a_plain_sentence_and_the_vocabulary_is_theirs(options, capsys):
     manifest = prepare(PrepareOptions(**options))
     tokenizer = Tokenizer.load(options["output"] / "tokenizer")
     shard = open_shard(options["output"] / shard_folder("train", 0))
