@@ -1,6 +1,6 @@
 """From token sequences to rows: truncation, the places of [CLS] and [SEP], padding; whole batches in NumPy."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -112,24 +112,15 @@ def assemble(
     }
     types, attention = np.zeros((B, width), np.int32), np.zeros((B, width), np.int32)
     special = np.ones((B, width), np.int32)
-    every, start_B = np.arange(B), np.zeros(B, np.int64)
-    for slot in slots:
-        if slot.special_id is not None:
-            rows["input_ids"][every, start_B] = slot.special_id
-            types[every, start_B] = slot.token_type
-            attention[every, start_B] = 1
-            start_B = start_B + 1
-            continue
-        segment, kept_B = segments[slot.segment], kept_SB[slot.segment]
-        row, position = within(kept_B)
-        column = position + start_B[row]
-        source = position + (np.cumsum(segment.lengths) - segment.lengths)[row]
-        for name, values in segment.fields.items():
-            rows[name][row, column] = values[source]
+    for slot, row, column, source in _placed(slots, segments, kept_SB):
         types[row, column] = slot.token_type
         attention[row, column] = 1
+        if slot.special_id is not None:
+            rows["input_ids"][row, column] = slot.special_id
+            continue
         special[row, column] = 0
-        start_B = start_B + kept_B
+        for name, values in segments[slot.segment].fields.items():
+            rows[name][row, column] = values[source]
     return rows | {"token_type_ids": types, "attention_mask": attention, "special_tokens_mask": special}
 
 
@@ -153,18 +144,27 @@ def join(
         return np.concatenate(parts, dtype=np.int32), types, lengths_B
     ids, types = np.empty(lengths_B.sum(), np.int32), np.empty(lengths_B.sum(), np.int32)
     start_B = np.cumsum(lengths_B) - lengths_B
+    for slot, row, column, source in _placed(slots, segments, kept_SB):
+        place = start_B[row] + column
+        types[place] = slot.token_type
+        ids[place] = segments[slot.segment].fields["input_ids"][source] if slot.special_id is None else slot.special_id
+    return ids, types, lengths_B
+
+
+def _placed(
+    slots: Sequence[Slot], segments: Sequence[Segments], kept_SB: np.ndarray
+) -> Iterator[tuple[Slot, np.ndarray, np.ndarray, np.ndarray]]:
+    """Each slot, the rows and columns of its tokens, and their places in the segment (none for a special token)."""
+    column_B = np.zeros(kept_SB.shape[1], np.int64)
     for slot in slots:
         if slot.special_id is not None:
-            ids[start_B], types[start_B] = slot.special_id, slot.token_type
-            start_B += 1
+            yield slot, np.arange(len(column_B)), column_B, np.empty(0, np.int64)
+            column_B = column_B + 1
             continue
-        segment, kept_B = segments[slot.segment], kept_SB[slot.segment]
+        kept_B, lengths_B = kept_SB[slot.segment], segments[slot.segment].lengths
         row, position = within(kept_B)
-        place = start_B[row] + position
-        ids[place] = segment.fields["input_ids"][(np.cumsum(segment.lengths) - segment.lengths)[row] + position]
-        types[place] = slot.token_type
-        start_B += kept_B
-    return ids, types, lengths_B
+        yield slot, row, column_B[row] + position, (np.cumsum(lengths_B) - lengths_B)[row] + position
+        column_B = column_B + kept_B
 
 
 def layouts_of(backend: tokenizers.Tokenizer, vocab_size: int) -> tuple[tuple[Slot, ...], tuple[Slot, ...]]:
