@@ -1,11 +1,13 @@
-"""How the parameters of a new model are drawn: as published, or with heads that look at neighbouring tokens at once.
+"""How the parameters of a new model are drawn: as published, or with heads that know at once where to look.
 
 A BERT that is drawn as published first has to find out which positions are neighbours, and its loss stays on a plateau
 until it has. Here the position table can be Fourier features, which the query and key kernels of chosen heads compare
-at a chosen distance. The architecture stays the same, and so does every parameter's shape.
+at a chosen distance. Other heads can compare what is no position, and so find the same token elsewhere in the row:
+that is how two sentences are compared. The architecture stays the same, and so does every parameter's shape.
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
@@ -31,9 +33,9 @@ class StartConfig(ShownConfig):
 
     range         deviation of the drawn weights: "model" (model.initializer_range) or "width", 1 / sqrt(hidden size)
     positions     "random", or "fourier": sines and cosines in the first dimensions, as many as a head has
-    heads         (layer, distance of its first head, of its second, ...) for each layer with heads that start by
-                  looking so many tokens on: ((0, -1, 1),) lets two heads of layer 0 look at the token before and at the
-                  token after. Its other heads stay random. Needs positions=fourier
+    heads         (layer, what its first head looks at, its second, ...) for each layer with such heads. A number is a
+                  distance: ((0, -1, 1),) lets two heads of layer 0 look at the token before and at the token after.
+                  "same" is the same token, wherever it is. Other heads stay random. Needs positions=fourier
     gain          how sharply those heads look: the factor of their query and key kernels
     output_bias   of masked LM: "zeros", or "unigram", the logarithm of each token's frequency in the training text
 
@@ -42,7 +44,7 @@ class StartConfig(ShownConfig):
 
     range: Literal["model", "width"] = "model"
     positions: Literal["random", "fourier"] = "random"
-    heads: tuple[tuple[int, ...], ...] = ()
+    heads: tuple[tuple[int, *tuple[int | Literal["same"], ...]], ...] = ()
     gain: float = 1.0
     output_bias: Literal["zeros", "unigram"] = "zeros"
 
@@ -54,19 +56,18 @@ class StartConfig(ShownConfig):
         if not 0 < self.gain < math.inf:
             raise UserError(f"start.gain: found {self.gain}; expected a number above 0")
         rows = self.heads
-        if not isinstance(rows, tuple | list) or not all(
-            isinstance(row, tuple | list) and len(row) > 1 and all(type(value) is int for value in row) for row in rows
-        ):
+        if not isinstance(rows, tuple | list) or not all(map(_is_row, rows)):
             raise UserError(
-                f"start.heads: found {rows!r}; expected ((layer, distance, ...), ...) such as ((0, -1, 1),)"
+                f"start.heads: found {rows!r}; expected ((layer, distance, ...), ...) such as ((0, -1, 1),), and "
+                "'same' in place of a distance for the same token"
             )
         object.__setattr__(self, "heads", tuple(map(tuple, rows)))
         layers = [row[0] for row in self.heads]
         if twice := [layer for layer in layers if layers.count(layer) > 1]:
-            raise UserError(f"start.heads: names layer {twice[0]} twice; give it one row with all its distances")
+            raise UserError(f"start.heads: names layer {twice[0]} twice; give it one row with all its heads")
         if self.heads and self.positions != "fourier":
             raise UserError(
-                "start.heads: heads find a distance by the sines and cosines of positions; say start.positions=fourier"
+                "start.heads: heads tell positions from tokens by their sines and cosines; say start.positions=fourier"
             )
 
     @property
@@ -88,14 +89,20 @@ def check_start(start: StartConfig, model: BertConfig) -> None:
             )
         if why:
             raise UserError(f"start.positions: found fourier for {why}; expected random, and no start.heads")
-    for layer, *distances in start.heads:
+    for layer, *sought in start.heads:
         if not 0 <= layer < model.num_hidden_layers:
             raise UserError(
                 f"start.heads: found layer {layer}; the model has layers 0 to {model.num_hidden_layers - 1}"
             )
-        if len(distances) > (count := len(model.heads_of(layer))):
-            raise UserError(f"start.heads: found {len(distances)} distances in layer {layer}, which has {count} heads")
+        if len(sought) > (count := len(model.heads_of(layer))):
+            raise UserError(f"start.heads: found {len(sought)} heads in layer {layer}, which has {count}")
+        if "same" in sought and model.hidden_size < 2 * model.head_dim:
+            raise UserError(
+                f"start.heads: found 'same' in a model {model.hidden_size} wide with heads of {model.head_dim}; no "
+                "place is left beside the positions, which need as many dimensions as a head has"
+            )
         most = 0 if model.is_decoder else model.longest_input - 1
+        distances = [found for found in sought if found != "same"]
         if wrong := [found for found in distances if not 1 - model.longest_input <= found <= most]:
             raise UserError(
                 f"start.heads: found a distance of {wrong[0]} tokens; expected {1 - model.longest_input} to {most}"
@@ -128,12 +135,11 @@ def draw(key: Array, model: nn.Module, start: StartConfig, counts: np.ndarray | 
         words = embeddings["word_embeddings"]
         embeddings["position_embeddings"] = jnp.asarray(table)
         embeddings["word_embeddings"] = words.at[:, : config.head_dim].multiply(_TOKEN_SHARE)
-    for layer, *distances in start.heads:
+    for layer, *sought in start.heads:
         attention = params["bert"]["encoder"][f"layer_{layer}"]["attention"]
-        for name, sought in (("query", distances), ("key", [0] * len(distances))):
-            added = np.concatenate([rotation(config, distance) for distance in sought], axis=1) * start.gain
+        for name, wired in zip(("query", "key"), _query_and_key(config, sought), strict=True):
             kernel = attention[name]["kernel"]
-            kernel = kernel.at[: added.shape[0], : added.shape[1]].add(added.astype(np.float32))
+            kernel = kernel.at[:, : wired.shape[1]].add((wired * start.gain).astype(np.float32))
             attention[name] = attention[name] | {"kernel": kernel}
     if counts is not None and start.output_bias == "unigram":
         whole = np.zeros(config.vocab_size, np.float64)
@@ -170,6 +176,31 @@ def rotation(config: BertConfig, distance: int) -> np.ndarray:
     found[sines, sines] = found[sines + 1, sines + 1] = np.cos(angles)
     found[sines + 1, sines], found[sines, sines + 1] = np.sin(angles), -np.sin(angles)
     return found
+
+
+def _query_and_key(config: BertConfig, sought: Sequence[int | Literal["same"]]) -> tuple[np.ndarray, np.ndarray]:
+    """What the query and key kernels of a layer's first heads begin with, [H, len(sought) * K] each.
+
+    A head for "same" reads K dimensions without positions in both, so that a token fits itself and its equals; the
+    next one of the layer reads the K dimensions after these.
+    """
+    size, same = config.head_dim, 0
+    query, key = np.zeros((2, config.hidden_size, len(sought), size))
+    for head, found in enumerate(sought):
+        if found == "same":
+            first = size * (1 + same % (config.hidden_size // size - 1))
+            query[first : first + size, head] = key[first : first + size, head] = np.eye(size)
+            same += 1
+        else:
+            query[:size, head], key[:size, head] = rotation(config, found), rotation(config, 0)
+    return query.reshape(config.hidden_size, -1), key.reshape(config.hidden_size, -1)
+
+
+def _is_row(row: object) -> bool:
+    """Whether it is (layer, distance or "same", ...)."""
+    if not isinstance(row, tuple | list) or len(row) < 2 or type(row[0]) is not int:
+        return False
+    return all(type(found) is int or found == "same" for found in row[1:])
 
 
 def _frequencies(config: BertConfig) -> np.ndarray:

@@ -56,6 +56,30 @@ def test_a_head_looks_most_at_the_token_at_its_distance(model_type: str, fields:
         np.testing.assert_array_equal(mean_HLM[head].argmax(axis=-1)[inner], inner + distance)
 
 
+def test_a_head_looks_at_the_same_token_wherever_it_is():
+    """Every token is in the row twice; random heads give the two 0.05 of their attention, these five times as much."""
+    config = CONFIG.replace(hidden_size=128, num_attention_heads=4)  # more such heads than places for them
+    model = HEADS["mlm"](config)
+    rng = np.random.default_rng(0)
+    ids = np.stack([rng.permutation(np.tile(rng.permutation(np.arange(5, 96))[:20], 2)) for _ in range(8)])
+
+    @jax.jit
+    def attention(key: jax.Array) -> Any:
+        params = draw(
+            key, model, StartConfig(range="width", positions="fourier", heads=((0, "same", "same", -1, "same"),))
+        )
+        return model.apply({"params": params}, ids, output_attentions=True).attentions  # pyright: ignore
+
+    wired, plain = (np.asarray(layer) for layer in attention(KEY))
+    equal_BLM = ids[:, :, None] == ids[:, None, :]
+    elsewhere_BLM = equal_BLM & ~np.eye(40, dtype=bool)
+    for head in (0, 1, 3):
+        assert (wired[:, head] * equal_BLM).sum(-1).mean() > 0.25
+        assert (wired[:, head] * elsewhere_BLM).sum(-1).mean() > 0.125
+    assert (wired[:, 2] * equal_BLM).sum(-1).mean() < 0.1, "a head with a distance"
+    assert (plain * equal_BLM[:, None]).sum(-1).mean() < 0.1, "layer 1"
+
+
 def test_other_heads_layers_and_tables_are_as_random_as_ever():
     model = HEADS["pretraining"](CONFIG)
     plain = jax.jit(partial(draw, model=model, start=StartConfig()))(KEY)
@@ -109,7 +133,10 @@ def test_it_is_the_same_to_the_bit_on_a_mesh():
         ({"gain": 0.0}, {}, ("start.gain", "above 0")),
         ({"range": "wide"}, {}, ("start.range", "model or width")),
         ({"heads": ((2, -1),), "positions": "fourier"}, {}, ("layer 2", "layers 0 to 1")),
-        ({"heads": ((0, -1, 1, 2),), "positions": "fourier"}, {}, ("3 distances", "2 heads")),
+        ({"heads": ((0, -1, 1, 2),), "positions": "fourier"}, {}, ("3 heads in layer 0", "has 2")),
+        ({"heads": ((0, "other"),), "positions": "fourier"}, {}, ("'other'", "'same' in place of a distance")),
+        ({"heads": (("same", -1),), "positions": "fourier"}, {}, ("start.heads", "expected ((layer, distance")),
+        ({"heads": ((0, "same"),), "positions": "fourier"}, {"num_attention_heads": 1}, ("'same'", "no place")),
         ({"heads": ((0, 64),), "positions": "fourier"}, {}, ("64 tokens", "-63 to 63")),
         ({"heads": ((0, 1),), "positions": "fourier"}, {"is_decoder": True}, ("1 tokens", "-63 to 0")),
         ({"positions": "fourier"}, {"num_attention_heads": 8}, ("heads of 8", "16")),

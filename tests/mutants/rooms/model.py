@@ -374,10 +374,17 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         START,
-        "for distance in sought], axis=1) * start.gain",
-        "for distance in distances], axis=1) * start.gain",
+        "rotation(config, found), rotation(config, 0)",
+        "rotation(config, found), rotation(config, found)",
         "keys are turned with the queries, so that each token looks at itself",
         ("tests/model/test_start.py::test_a_head_looks_most_at_the_token_at_its_distance",),
+    ),
+    Mutant(
+        START,
+        "= key[first : first + size, head] = np.eye(size)",
+        "= np.eye(size)",
+        "heads that look for the same token compare it with random keys",
+        ("tests/model/test_start.py::test_a_head_looks_at_the_same_token_wherever_it_is",),
     ),
     Mutant(
         START,
