@@ -58,7 +58,7 @@ def test_a_head_looks_most_at_the_token_at_its_distance(model_type: str, fields:
 
 def test_a_head_looks_at_the_same_token_wherever_it_is():
     """Every token is in the row twice; random heads give the two 0.05 of their attention, these five times as much."""
-    config = CONFIG.replace(hidden_size=128, num_attention_heads=4)  # more such heads than places for them
+    config = CONFIG.replace(hidden_size=128, num_attention_heads=4)
     model = HEADS["mlm"](config)
     rng = np.random.default_rng(0)
     ids = np.stack([rng.permutation(np.tile(rng.permutation(np.arange(5, 96))[:20], 2)) for _ in range(8)])
