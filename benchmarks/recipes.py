@@ -7,7 +7,7 @@ Every run is `python -m train.pretrain CONFIG` (by default BERT-tiny, no dropout
 then the given ones, on one core. `--tokens` (millions) is its length, to which every schedule is bound. `--data` is
 prepared for rows of `--length`. After the run its model is scored by the same masks on the held-out text of
 `--eval-data` (a step of rate 0 from its export), and on BLiMP. A run that is in `--folder` already is taken up where
-it stopped.
+it stopped. Its name has its settings, or a hash of them where they are long; its config.json has them in any case.
 
 CPU seconds are the run's own count, evaluations included. "leaves" is the
 first evaluation, in million tokens, with a loss below 6.2 nats: the plateau of the published start is above.
@@ -15,6 +15,7 @@ first evaluation, in million tokens, with a loss below 6.2 nats: the plateau of 
 
 import argparse
 import dataclasses
+import hashlib
 import json
 import os
 import re
@@ -29,6 +30,7 @@ from benchmarks.machine import describe_cpu
 
 EVALUATIONS, EVAL_ROWS = 16, 3_200
 PLATEAU = 6.2
+LONGEST = 150  # characters of settings in a run's name; a file's name ends at 255 bytes
 CONFIG = "configs/wiki_tiny.py"
 
 
@@ -163,7 +165,8 @@ def _run(name: str, seed: int, folder: Path, given: argparse.Namespace) -> dict:
     config = "" if given.config == CONFIG else f"-{Path(given.config).stem}"
     rows = "" if given.length == 64 else f"-{given.length}"
     changed = config + rows + "".join("-" + re.sub(r"[^\w.]+", "-", setting) for setting in given.settings)
-    run = folder / f"{name}{changed}-{given.tokens:g}M-seed{seed}"
+    shown = changed if len(changed) <= LONGEST else f"-{hashlib.sha256(changed.encode()).hexdigest()[:12]}"
+    run = folder / f"{name}{shown}-{given.tokens:g}M-seed{seed}"
     result = run.with_suffix(run.suffix + ".json")
     if result.is_file():
         return json.loads(result.read_text())

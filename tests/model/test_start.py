@@ -80,6 +80,20 @@ def test_a_head_looks_at_the_same_token_wherever_it_is():
     assert (plain * equal_BLM[:, None]).sum(-1).mean() < 0.1, "layer 1"
 
 
+def test_heads_for_the_same_token_read_other_dimensions_each_as_long_as_there_are_some():
+    """Heads of 16 in a model 64 wide: positions have the first of four places, and the fourth head begins again."""
+    config = CONFIG.replace(hidden_size=64, num_attention_heads=4)
+    fourier = StartConfig(positions="fourier")
+    same = StartConfig(positions="fourier", heads=((0, "same", "same", "same", "same"),))
+    drawn = [jax.jit(partial(draw, model=HEADS["mlm"](config), start=start))(KEY) for start in (fourier, same)]
+    for name in ("query", "key"):
+        plain, wired = (tree["bert"]["encoder"]["layer_0"]["attention"][name]["kernel"] for tree in drawn)
+        expected = np.zeros((64, 4, 16))
+        for head, place in enumerate((1, 2, 3, 1)):
+            expected[16 * place : 16 * (place + 1), head] = np.eye(16)
+        np.testing.assert_allclose(wired - plain, expected.reshape(64, 64), atol=1e-6)
+
+
 def test_other_heads_layers_and_tables_are_as_random_as_ever():
     model = HEADS["pretraining"](CONFIG)
     plain = jax.jit(partial(draw, model=model, start=StartConfig()))(KEY)
