@@ -96,7 +96,7 @@ def draw_picture(path: str, found: dict[int, np.ndarray], mask_BL: np.ndarray, e
             axes[head, column].set(title=f"head {head}, {name}", xlabel="looks at position", ylabel="position")
             axes[head, 2].plot(distances, by_distance[:, head], marker="o", markersize=3, label=name)
     for head in range(heads):
-        same = ", then ".join(f"{shares[head]:.0%}" for shares in of_equals)
+        same = ", then ".join(f"{share_H[head]:.0%}" for share_H in of_equals)
         title = f"head {head}, mean of {ROWS} rows\nto equals elsewhere {same}"
         axes[head, 2].set(title=title, xlabel="distance in tokens", ylabel="attention")
         axes[head, 2].set_ylim(0, 1)
@@ -111,11 +111,15 @@ def main() -> None:
     parser.add_argument("--picture")
     parser.add_argument("--layer", type=int, default=0, help="of the picture; 0 is the first")
     arguments = parser.parse_args()
-    length = json.loads(Path(arguments.run, "config.json").read_text())["phases"][-1][0]
+    saved = json.loads(Path(arguments.run, "config.json").read_text())
+    if not 0 <= arguments.layer < (layers := saved["model"]["num_hidden_layers"]):
+        parser.error(f"--layer: found {arguments.layer}; the model has layers 0 to {layers - 1}")
+    length = saved["phases"][-1][0]
     batches = Batches(arguments.data, split="held-out", batch_size=ROWS, max_seq_length=length, shuffle=False, seed=0)
     batch = batches.batch(0)
     tokenizer = load(arguments.run, head="mlm").tokenizer
     assert tokenizer is not None
+    is_sep_BL = batch["input_ids"] == tokenizer.sep_token_id
     equals_BLM = equals(batch["input_ids"], np.isin(batch["input_ids"], tokenizer.all_special_ids))
     shown: dict[int, np.ndarray] = {}
     print(f"{'step':>7}  {'layer, head':>11}  {'before':>7} {'itself':>7} {'after':>7} {'equals':>7} {'[SEP]':>7}")
@@ -125,8 +129,7 @@ def main() -> None:
         attentions = [np.asarray(attention, np.float32) for attention in output.attentions]
         shown[step] = attentions[arguments.layer]
         for layer, attention in enumerate(attentions):
-            is_sep = batch["input_ids"] == tokenizer.sep_token_id
-            found = shares(attention, batch["attention_mask"], is_sep, equals_BLM)
+            found = shares(attention, batch["attention_mask"], is_sep_BL, equals_BLM)
             for head in range(config.num_attention_heads):
                 row = " ".join(f"{values[head]:7.3f}" for values in found.values())
                 print(f"{step:7,}  {layer:>8}, {head}  {row}")
