@@ -5,11 +5,12 @@
 
 All do the same work: BertForPreTraining of that size, 20 of 128 tokens predicted, dropout 0.1, forward, backward and
 AdamW, on the same batch of random tokens. Each contender is its own process that compiles, does two steps, and
-then one step per round, while the others wait. Ratios divide medians by ours in bfloat16 in the same rounds.
+then one step per round, while the others wait. Ratios divide medians by ours in the same rounds: in bfloat16, or on a
+CPU without instructions for it in float32.
 
 torch-eager       transformers as its users run it: float32, logits at all positions (fused AdamW, SDPA: its defaults)
 torch-best        only predicted positions into the head, bfloat16 by autocast, SDPA, torch.compile, fused AdamW
-torch-uncompiled  the same without torch.compile
+torch-uncompiled  the same without torch.compile; both also as NAME-float32, without autocast
 flax              the Flax model of transformers 4.57, jitted; flax-bfloat16
 keras             keras-hub on JAX, compile and train_on_batch, no next-sentence loss; keras-bfloat16
 
@@ -25,13 +26,16 @@ import tempfile
 from pathlib import Path
 
 from benchmarks.contenders import CONTENDERS, MALLOC
+from benchmarks.machine import describe_cpu
 from benchmarks.rivals.environments import make_environments
 from benchmarks.turns import Figures, Worker, take_turns
 from benchmarks.workloads import LENGTH, PREDICTIONS, ROWS, workload, write_workload
+from bert_jax.runtime.cpu import multiplies_bfloat16
 from train.run.meter import train_flops
 
-OURS = ["ours-bfloat16", "ours-float32"]
-PRODUCTS = ["product-bfloat16", "product-float32"]
+TYPES = ["bfloat16", "float32"] if multiplies_bfloat16() else ["float32", "bfloat16"]
+OURS = [f"ours-{dtype}" for dtype in TYPES]
+PRODUCTS = [f"product-{dtype}" for dtype in TYPES]
 RIVALS = ["torch-eager", "torch-best", "torch-uncompiled", "flax", "keras"]
 
 
@@ -82,7 +86,7 @@ def report_ceiling(size: str, ours: dict[str, Worker], products: dict[str, Worke
 
 
 def compare(size: str, rivals: list[str], rounds: int, at_once: int, folder: Path) -> None:
-    print(f"{size}, {ROWS[size]} x {LENGTH}, {rounds} rounds", flush=True)
+    print(f"{size}, {ROWS[size]} x {LENGTH}, {rounds} rounds, {describe_cpu()}", flush=True)
     write_workload(size, folder)
     ours, products = start_all(OURS, folder), start_all(PRODUCTS, folder)
     if len(ours) + len(products) < len(OURS) + len(PRODUCTS):

@@ -20,6 +20,7 @@ from rich.table import Table
 from bert_jax.cli.program import command_line
 from bert_jax.errors import UserError
 from bert_jax.files import read_json_lines
+from bert_jax.runtime.cpu import multiplies_bfloat16
 from train.pretrain import main as pretrain  # here, so that the program knows at its start that it will use JAX
 from train.run.stopping import EXIT_DONE, run_program
 
@@ -136,7 +137,8 @@ def main(argv: list[str]) -> int:
         size = write_corpus(corpus)
         print(f"   {size / 1e6:.2f} MB of English prose in {corpus}", file=sys.stderr)
     print("2. vocabulary, examples and training; if stopped, the same command continues from there", file=sys.stderr)
-    code = pretrain([str(Path(__file__).parents[1] / "configs/demo.py"), f"text={corpus}", f"run={RUN}"])
+    words = ["model.dtype=float32"] if multiplies_bfloat16() is False else []
+    code = pretrain([str(Path(__file__).parents[1] / "configs/demo.py"), f"text={corpus}", f"run={RUN}", *words])
     if code == 0:
         report(time.monotonic() - started)
     return code

@@ -1,11 +1,11 @@
 """transformers' BertForPreTraining in PyTorch: a training step, as its users run it or at its best setting.
 
-    python -m benchmarks.rivals.torch_step FOLDER {users,best,uncompiled}
+    python -m benchmarks.rivals.torch_step FOLDER {users,best,best-float32,uncompiled,uncompiled-float32}
 
 `users`: the library's defaults in float32, logits at all positions, the fused AdamW that its Trainer takes; nothing
 compiled. `best`: only the predicted positions go into the masked-LM head, bfloat16 by autocast, SDPA, torch.compile,
-fused AdamW. `uncompiled`: the same without torch.compile, which on some sizes is the faster one. On a GPU, if torch
-sees one.
+fused AdamW. `uncompiled`: the same without torch.compile, which on some sizes is the faster one. `-float32`: without
+autocast. On a GPU, if torch sees one.
 
 FOLDER: config.json and batch.npz of benchmarks/train_step.py.
 """
@@ -54,13 +54,13 @@ def main() -> None:
         )
 
     loss_of = all_positions if mode == "users" else predicted_positions
-    if mode == "best":
+    if mode.startswith("best"):
         loss_of = torch.compile(loss_of)
 
     def step() -> None:
         optimizer.zero_grad(set_to_none=True)
         bfloat16 = torch.autocast(device, dtype=torch.bfloat16)
-        with contextlib.nullcontext() if mode == "users" else bfloat16:
+        with bfloat16 if mode in ("best", "uncompiled") else contextlib.nullcontext():
             loss = loss_of()
         loss.backward()
         optimizer.step()

@@ -119,15 +119,24 @@ def pin_threads() -> int:
     return len(threads)
 
 
-def multiplies_bfloat16() -> bool:
-    """Whether the CPU has instructions for products in bfloat16, AVX512-BF16 or AMX; False where the system does not
+def multiplies_bfloat16() -> bool | None:
+    """Whether the CPU has instructions for products in bfloat16, AVX512-BF16 or AMX; None where the system does not
     say so.
     """
+    return _has({"avx512_bf16", "amx_bf16"})
+
+
+def multiplies_int8() -> bool | None:
+    """The same for int8: VNNI or AMX."""
+    return _has({"avx512_vnni", "avx_vnni", "amx_int8"})
+
+
+def _has(any_of: set[str]) -> bool | None:
     try:
         found = next(line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("flags"))
     except (OSError, StopIteration):  # not Linux, or not x86
-        return False
-    return not {"avx512_bf16", "amx_bf16"}.isdisjoint(found.split())
+        return None
+    return not any_of.isdisjoint(found.split())
 
 
 def cores() -> list[int]:

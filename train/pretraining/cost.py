@@ -35,7 +35,7 @@ from train.pretraining.source import DataSource, PreparedData, head_for
 from train.pretraining.steps import Steps
 from train.pretraining.text import SampledText
 from train.run.config import to_json
-from train.run.meter import peak_flops
+from train.run.meter import peak_flops, slow_type_told
 
 # A step is timed on fewer rows if its products are more than this many operations (on a device whose peak is known:
 # than this many seconds of it), and its time is scaled. On a CPU core or two it is a few seconds.
@@ -163,6 +163,7 @@ def run_facts(config: PretrainConfig, data: DataSource, directory: str) -> dict[
         "mesh": dict(plan.mesh.shape),
         "devices": plan.mesh.size,
         "device_kind": jax.devices()[0].device_kind,
+        "slow_type": slow_type_told(config.model),
         "processes": jax.process_count(),
         "total_steps": config.total_steps,
         "prepare_seconds": data.seconds if isinstance(data, SampledText) else None,

@@ -56,6 +56,8 @@ def _time_line(facts: dict[str, Any]) -> str:
     line = f"about {duration(facts['seconds'])} on this machine: {', '.join(parts)}, with evaluations and compiling"
     if facts["device_kind"] == "cpu":
         line += " (a CPU's figure; --topology=v5e:4x4 says that of TPUs)"
+    if facts["slow_type"] is not None:
+        line += f"; {facts['slow_type']}"
     if facts["stop_after"] is not None:
         line += f"; at most stop_after={facts['stop_after']}, whatever the steps"
     if facts["prepare_seconds"] is not None:

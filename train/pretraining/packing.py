@@ -83,11 +83,14 @@ def _is_worthwhile(data: DataSource, length: int) -> bool:
 
 def _packed(config: PretrainConfig, data: DataSource, length: int, devices: int | None) -> float | str:
     """The mean number of examples of a row of this length; or why they cannot share rows."""
-    if not isinstance(data, PreparedData):
-        return "data=random has no padding"
-    examples = data.examples_a_row(length)
-    if examples is None:
-        return f"{config.data} {NO_ORDER}; prepare the data again"
+    if isinstance(data, PreparedData):
+        examples = data.examples_a_row(length)
+        if examples is None:
+            return f"{config.data} {NO_ORDER}; prepare the data again"
+    else:
+        examples = dict(config.packed).get(length)
+        if examples is None:
+            return f"data=random has no padding, and no packed=(({length}, 2.0),) says how many examples share a row"
     examples = round(examples, 3)
     *of_rows, _ = mesh_sizes(config.mesh, devices or jax.device_count())
     try:

@@ -95,7 +95,7 @@ class PretrainConfig(ShownConfig):
     packing               whether several examples share a row: "yes", "no", or "auto": where more than a tenth of the
                           positions would be padding. A batch then has fewer rows, and as many examples on average
     packed                (length, examples of a row on average) of each length whose examples share rows; a run counts
-                          them when it starts, so that this is for plans without data (train.scale)
+                          them when it starts, so that this is for plans without data and for data=random
     fused_loss            never hold all masked-LM logits at once; no effect on TPUs, with mesh.tensor > 1 or a teacher
     seed                  of the parameters, the data and dropout
     data                  a prepared directory, several with their shares ("wiki:0.7,books:0.3"), or "random"

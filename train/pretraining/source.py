@@ -1,5 +1,6 @@
 """Where a pretraining run's batches come from: a prepared directory, or random tokens for trying a config out."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -188,12 +189,13 @@ class RandomData:
         return 0
 
     def evaluation_batches(self, config: PretrainConfig, phase: Phase) -> tuple[RandomBatches, int]:
-        of_data = replace(config, masking=config.eval_masking, phases=_unmasked(config.phases))
+        of_data = replace(config, masking=config.eval_masking, phases=_unmasked(config.phases), packed=())
         (alone,) = _unmasked([phase])
         return self.batches(of_data, alone), config.eval_batches
 
     def batches(self, config: PretrainConfig, phase: Phase, *, first_row: int = 0) -> RandomBatches:
         masking = phase.masking(config.masking or MaskingConfig())
+        examples_a_row = dict(config.packed).get(phase.length)
         return RandomBatches(
             batch_size=phase.batch,
             max_seq_length=phase.length,
@@ -201,6 +203,7 @@ class RandomData:
             vocab_size=config.model.vocab_size,
             seed=config.seed + first_row,
             next_sentence=self.objective != "none",
+            sequences=None if examples_a_row is None else min(math.ceil(examples_a_row), phase.length),
         )
 
 

@@ -17,7 +17,7 @@ from train.run.directory import RunDirectory
 from train.run.goodput import Goodput
 from train.run.job import LOOK_EVERY, Batch, Job
 from train.run.log import open_log
-from train.run.meter import Meter, Spent
+from train.run.meter import Meter, Spent, slow_type_told
 from train.run.rollback import Rollbacks, skipped_in_a_row
 from train.run.saving import NotSavedError, Saves
 from train.run.stopping import EXIT_DONE, EXIT_NOT_FINITE, EXIT_NOT_SAVED, StopRequest
@@ -124,6 +124,8 @@ class _Training:
             log.say(f"finished: all {step:,} steps are done; to train on, start another run with init={self._run.path}")
         else:
             log.say(f"{describe(job.mesh, self._state)}; {'resuming' if step else 'starting'} at step {step:,}")
+            if (slow := slow_type_told(config.model)) and not step:
+                log.say(slow)
         if folder := cache_folder():
             log.say(f"compiled programs are kept in {folder}")
         job.on_start(log, resumed=resumed)

@@ -10,6 +10,7 @@ import jax
 import numpy as np
 
 from bert_jax.config import BertConfig
+from bert_jax.runtime.cpu import multiplies_bfloat16
 
 # Peak bfloat16 operations per second of one JAX device (a v3 or TPU7x chip has two), from the makers' data sheets:
 # https://docs.cloud.google.com/tpu/docs/v5p, .../tpu7x and their neighbours; Nvidia's without sparsity. A TPU's key is
@@ -34,6 +35,13 @@ def peak_flops(device_kind: str) -> float | None:
     """Peak bfloat16 operations per second of a device, by JAX's name for it; None if unknown."""
     gpu = next((flops for name, flops in _GPU_FLOPS.items() if device_kind.startswith(name)), None)
     return _TPU_FLOPS.get(device_kind, gpu)
+
+
+def slow_type_told(config: BertConfig) -> str | None:
+    """A line on a CPU that has no instructions for the type of the matrix products; else None."""
+    if config.dtype != "bfloat16" or jax.default_backend() != "cpu" or multiplies_bfloat16() is not False:
+        return None
+    return "this CPU has no instructions for bfloat16: to be faster say model.dtype=float32"
 
 
 def train_flops(config: BertConfig, length: int, predictions: int) -> float:

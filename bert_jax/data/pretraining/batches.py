@@ -302,7 +302,10 @@ def _resolve(
 
 
 class RandomBatches:
-    """Batches of random ids, with `batch(step, rows)` as in `Batches` and no padding; pure in (seed, step, row)."""
+    """Batches of random ids, with `batch(step, rows)` as in `Batches` and no padding; pure in (seed, step, row).
+
+    `sequences`: how many share each row, in equal parts, as in `PackedBatches`; None: a row is one sequence.
+    """
 
     def __init__(
         self,
@@ -313,6 +316,7 @@ class RandomBatches:
         vocab_size: int,
         seed: int = 0,
         next_sentence: bool = True,
+        sequences: int | None = None,
     ):
         self.batch_size = batch_size
         self._length = max_seq_length
@@ -320,11 +324,12 @@ class RandomBatches:
         self._vocab_size = vocab_size
         self._seed = seed
         self._next_sentence = next_sentence
+        self._sequences = sequences
 
     def batch(self, step: int, rows: np.ndarray | slice | None = None) -> dict[str, np.ndarray]:
-        """Arrays as in `Batches.batch`: int32 [B, L] and [B, P], float32 [B, P], int32 [B].
+        """Arrays as in `Batches.batch`, or with `sequences` as in `PackedBatches.batch`.
 
-        With sentence pairs, the second half of each row has token type 1.
+        With sentence pairs, the second half of each sequence has token type 1.
         """
         length, predictions = self._length, self._predictions
         rows_B = np.arange(self.batch_size)
@@ -335,15 +340,27 @@ class RandomBatches:
         def bits(purpose: int, width: int) -> np.ndarray:
             return bits32(derive(keys_B, purpose)[:, None], np.arange(width))
 
-        is_b_L = np.arange(length) >= (length // 2 if self._next_sentence else length)
+        def in_each_row(values_N: np.ndarray) -> np.ndarray:
+            return np.broadcast_to(values_N.astype(np.int32), (len(rows_B), len(values_N)))
+
+        ends_K = np.arange(1, (self._sequences or 1) + 1) * length // (self._sequences or 1)
+        lengths_K = np.diff(ends_K, prepend=0)
+        starts_K = ends_K - lengths_K
+        positions_L = np.arange(length) - np.repeat(starts_K, lengths_K)
+        is_b_L = (positions_L >= np.repeat(lengths_K // 2, lengths_K)) & self._next_sentence
         batch = {
             "input_ids": below(bits(0, length), self._vocab_size).astype(np.int32),
-            "token_type_ids": np.broadcast_to(is_b_L.astype(np.int32), (len(rows_B), length)),
+            "token_type_ids": in_each_row(is_b_L),
             "attention_mask": np.ones((len(rows_B), length), np.int32),
             "mlm_positions": np.sort(np.argsort(bits(1, length), axis=1)[:, :predictions], axis=1).astype(np.int32),
             "mlm_labels": below(bits(2, predictions), self._vocab_size).astype(np.int32),
             "mlm_weights": np.ones((len(rows_B), predictions), np.float32),
         }
+        if self._sequences is not None:
+            batch["sequence_ids"] = in_each_row(np.repeat(np.arange(1, self._sequences + 1), lengths_K))
+            batch["position_ids"] = in_each_row(positions_L)
+            batch["starts"] = in_each_row(starts_K)
         if self._next_sentence:
-            batch["next_sentence_label"] = below(bits(3, 1)[:, 0], 2).astype(np.int32)
+            labels_BK = below(bits(3, self._sequences or 1), 2).astype(np.int32)
+            batch["next_sentence_label"] = labels_BK[:, 0] if self._sequences is None else labels_BK
         return batch

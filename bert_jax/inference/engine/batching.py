@@ -4,6 +4,7 @@ Packing follows packed pretraining (https://arxiv.org/abs/2107.02027), with best
 """
 
 from bisect import bisect_left, insort
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
@@ -76,10 +77,10 @@ def plan_batches(
         buckets: the compiled lengths, ascending; the last one fits the longest row.
         sizes: (number of rows, their bucket) -> the sizes of their batches.
     """
-    waiting: dict[int, list[int]] = {bucket: [] for bucket in buckets}
+    waiting: defaultdict[int, list[int]] = defaultdict(list)
     for number, length in enumerate(lengths):
-        waiting[next(bucket for bucket in buckets if length <= bucket)].append(number)
-    for bucket in reversed(buckets):
+        waiting[buckets[bisect_left(buckets, length)]].append(number)
+    for bucket in sorted(waiting, reverse=True):
         rows, begin = waiting[bucket], 0
         for size in sizes(len(rows), bucket):
             yield Plan(rows[begin : begin + size], size, bucket)

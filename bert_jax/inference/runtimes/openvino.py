@@ -1,5 +1,6 @@
 """OpenVINO on the CPU (https://docs.openvino.ai): bfloat16 with BF16 and AMX instructions, int8 with VNNI and AMX."""
 
+import logging
 from collections.abc import Mapping
 from importlib import import_module
 from queue import Empty, SimpleQueue
@@ -12,6 +13,9 @@ from bert_jax.formats.onnx.untracked import untracked
 from bert_jax.inference.runtimes import INT8
 from bert_jax.inference.runtimes.graphs import Session
 from bert_jax.inference.runtimes.runtime import Outputs
+from bert_jax.runtime.cpu import multiplies_int8
+
+logger = logging.getLogger(__name__)
 
 _PRECISION = {"float32": "f32", "bfloat16": "bf16"}
 # Activations have a scale for so many channels of a token. For all-MiniLM-L6-v2 64 take a tenth longer and are little
@@ -41,6 +45,8 @@ class _OpenVino:
             raise UserError('dtype="bfloat16": OpenVINO does not compute it on this CPU; expected float32')
         self._options: dict[str, Any] = {}
         if dtype == INT8:  # what is not int8 takes the faster of the other two
+            if multiplies_int8() is False:
+                logger.warning('dtype="int8" saves no time on this CPU, which has no instructions for it (VNNI, AMX)')
             self._options["DYNAMIC_QUANTIZATION_GROUP_SIZE"] = _INT8_GROUP
             dtype = "bfloat16" if has_bfloat16 else "float32"
         self._options["INFERENCE_PRECISION_HINT"] = _PRECISION[dtype]

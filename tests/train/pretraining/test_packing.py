@@ -27,7 +27,7 @@ from train.pretraining.phases import Phase, packed_rows
 from train.pretraining.recipe import PretrainConfig
 from train.pretraining.source import PreparedData, RandomData
 from train.pretraining.start import with_model_for
-from train.run.config import to_json
+from train.run.config import load_recipe, to_json
 from train.run.directory import RunDirectory
 from train.run.stopping import EXIT_DONE
 
@@ -96,6 +96,42 @@ def test_what_cannot_be_packed_is_said(data: str, tmp_path: Path, monkeypatch):
         with_packing(dataclasses.replace(config, packing="yes"), source)
     with pytest.raises(UserError, match="packing: data=random has no padding"):
         with_packing(config_of("random", packing="yes"), RandomData(90, "nsp"))
+
+
+def test_random_data_is_packed_as_the_config_says(data: str):
+    config = config_of("random", packing="yes", packed=((32, 1.0), (48, 2.4)), phases=PHASES[:2])
+    source = RandomData(90, "nsp")
+    settled = with_packing(config, source)
+    assert settled.packed == config.packed
+    of_text, text = packed_config(data)
+    for phase, most in zip(settled.phases_in_rows, (3, 1), strict=True):
+        found = source.batches(settled, phase).batch(0)
+        like = text.batches(of_text, phase).batch(0)
+        assert {name: (a.dtype, a.ndim) for name, a in found.items()} == {
+            name: (a.dtype, a.ndim) for name, a in like.items()
+        }
+        assert found["input_ids"].shape == (phase.batch, phase.length) and (found["attention_mask"] == 1).all()
+        lengths = phase.length // most
+        assert found["starts"].tolist() == [[lengths * number for number in range(most)]] * phase.batch
+        for number in range(most):
+            own = slice(lengths * number, lengths * (number + 1))
+            assert (found["sequence_ids"][:, own] == number + 1).all()
+            assert (found["position_ids"][:, own] == np.arange(lengths)).all()
+            assert (found["token_type_ids"][:, own] == (np.arange(lengths) >= lengths // 2)).all()
+        assert found["next_sentence_label"].shape == (phase.batch, most)
+    batches, _ = source.evaluation_batches(settled, settled.phases[0])
+    assert "sequence_ids" not in batches.batch(0)  # held-out examples have a row each
+
+
+def test_a_plan_without_data_has_the_rows_of_the_recipe(capsys):
+    """Each recipe of the folder that packs: none is refused for lack of data."""
+    for name, rows in (("two_hours", 16), ("night", 32), ("gpu_30min", 1024)):
+        (phase, *_) = load_recipe(f"configs/{name}.py", PretrainConfig).phases
+        small = f"phases=(({phase.length},{phase.batch},9),)"
+        words = [f"configs/{name}.py", small, "model.num_hidden_layers=1", "--topology", "h100:1", "--json"]
+        assert plan.main(words) == EXIT_DONE
+        (found,) = json.loads(capsys.readouterr().out)["plans"]
+        assert found["phases"][0]["rows"] == rows, name
 
 
 @pytest.mark.slow

@@ -7,7 +7,8 @@ import pytest
 
 from bert_jax.config import BertConfig
 from bert_jax.model.heads import BertForPreTraining
-from train.run.meter import Meter, Spent, mean_of_good_steps, peak_flops, train_flops
+from train.run import meter as metering
+from train.run.meter import Meter, Spent, mean_of_good_steps, peak_flops, slow_type_told, train_flops
 
 
 def test_metrics_are_fetched_one_step_late_and_averaged_over_good_steps(monkeypatch):
@@ -140,3 +141,12 @@ def test_the_peak_of_a_device_is_its_share_of_what_the_data_sheet_says_of_the_ch
 @pytest.mark.parametrize("kind", ["cpu", "TPU v2", "TPU v4 lite", "TPU v50", "NVIDIA GeForce RTX 4090"])
 def test_an_unknown_device_has_no_peak(kind: str):
     assert peak_flops(kind) is None
+
+
+@pytest.mark.parametrize(("dtype", "cpu_has", "told"), [
+    ("bfloat16", False, True), ("bfloat16", True, False), ("bfloat16", None, False), ("float32", False, False),
+])  # fmt: skip
+def test_bfloat16_on_a_cpu_without_instructions_for_it_is_told(dtype, cpu_has, told, monkeypatch):
+    monkeypatch.setattr(metering, "multiplies_bfloat16", lambda: cpu_has)
+    line = slow_type_told(BertConfig.preset("tiny", dtype=dtype))
+    assert ("say model.dtype=float32" in (line or "")) is told is (line is not None)
