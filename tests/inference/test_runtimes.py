@@ -19,7 +19,7 @@ from bert_jax.formats.load import load
 from bert_jax.formats.onnx import model as onnx_model
 from bert_jax.formats.onnx.graph import in_memory
 from bert_jax.inference.pipeline import pipeline
-from bert_jax.inference.runtimes import choice, graphs
+from bert_jax.inference.runtimes import choice, graphs, openvino
 from bert_jax.inference.tasks import task_model
 from bert_jax.inference.tasks.embed import TextEmbedding
 from bert_jax.runtime.cpu import multiplies_bfloat16
@@ -214,6 +214,14 @@ def test_int8_answers_nearly_as_float32_does(width, exported):
     cosines = (small(TEXTS) * whole(TEXTS)).sum(axis=1)
     assert cosines.min() > 0.9995 and not np.array_equal(small(TEXTS), whole(TEXTS))
     np.testing.assert_allclose(small(TEXTS[:1])[0], small(TEXTS)[0], atol=0.01)
+
+
+@pytest.mark.skipif(find_spec("openvino") is None, reason="openvino is not installed")
+@pytest.mark.parametrize(("cpu_has", "warned"), [(False, 1), (True, 0), (None, 0)])
+def test_int8_on_a_cpu_without_instructions_for_it_is_told(cpu_has, warned, monkeypatch, caplog):
+    monkeypatch.setattr(openvino, "multiplies_int8", lambda: cpu_has)
+    openvino.compiler("int8")
+    assert [record.levelname for record in caplog.records if "saves no time" in record.message] == ["WARNING"] * warned
 
 
 @pytest.mark.skipif(find_spec("openvino") is None, reason="openvino is not installed")

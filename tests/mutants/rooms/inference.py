@@ -72,8 +72,8 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         BATCHING,
-        "next(bucket for bucket in buckets if length <= bucket)",
-        "next(bucket for bucket in buckets if length < bucket or bucket == buckets[-1])",
+        "bisect_left(buckets, length)",
+        "min(bisect_left(buckets, length + 1), len(buckets) - 1)",
         "a row that fills its length is padded to the next one",
         (f"{OF_PACKING}::test_plans_hold_every_row_once_in_a_bucket_that_takes_it",),
     ),
