@@ -97,6 +97,8 @@ def test_a_tree_that_is_not_the_config_s_is_named():
 
 IDS = jnp.asarray(np.random.default_rng(0).integers(1, 50, size=(2, 9)), jnp.int32)
 MASK = jnp.asarray([[1] * 9, [1] * 6 + [0] * 3], jnp.int32)
+# Sums over fewer heads have another order: up to 1.3e-6 on values up to 3, on a CPU with AVX2 alone.
+ROUNDING = 3e-6
 
 
 def run(config, params, **options):
@@ -133,11 +135,11 @@ def test_a_pruned_model_computes_what_the_head_mask_does_and_keeps_its_numbers(c
     masked = run(config, params, head_mask=jnp.asarray(head_mask))
     smaller_config, smaller = prune_heads(*prune_heads(config, params, once), twice)
     pruned = run(smaller_config, smaller)
-    np.testing.assert_allclose(pruned.last_hidden_state, masked.last_hidden_state, atol=1e-6)
-    np.testing.assert_allclose(pruned.pooler_output, masked.pooler_output, atol=1e-6)
+    np.testing.assert_allclose(pruned.last_hidden_state, masked.last_hidden_state, atol=ROUNDING)
+    np.testing.assert_allclose(pruned.pooler_output, masked.pooler_output, atol=ROUNDING)
     for depth, heads in enumerate(gone):
         kept = [head for head in range(4) if head not in heads]
-        np.testing.assert_allclose(pruned.attentions[depth], masked.attentions[depth][:, kept], atol=1e-6)
+        np.testing.assert_allclose(pruned.attentions[depth], masked.attentions[depth][:, kept], atol=ROUNDING)
 
     # Its tree is the one that a model of the new config makes, and a head mask counts as before.
     shapes = jax.eval_shape(lambda: Bert(smaller_config).init(jax.random.key(0), IDS))["params"]
@@ -147,7 +149,7 @@ def test_a_pruned_model_computes_what_the_head_mask_does_and_keeps_its_numbers(c
     np.testing.assert_allclose(
         run(smaller_config, smaller, head_mask=jnp.asarray(more)).last_hidden_state,
         run(config, params, head_mask=jnp.asarray(more)).last_hidden_state,
-        atol=1e-6,
+        atol=ROUNDING,
     )
 
 
