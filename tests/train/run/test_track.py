@@ -59,6 +59,7 @@ def test_wandb_has_one_run_with_all_the_metrics(tmp_path: Path, monkeypatch):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of its own dependencies
         run_twice(tmp_path, "wandb")
+        wandb.teardown()  # waits for its own process: the end of a run may not be in the file yet
         from wandb.proto.wandb_internal_pb2 import Record
     said = (tmp_path / "run.log").read_text()
     assert f"track: wandb has this run as {id_of(tmp_path, 'wandb')} (offline; wandb sync sends it)" in said
