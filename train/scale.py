@@ -32,11 +32,11 @@ def recipes() -> list[Path]:
 
 
 def table_of(configs: dict[str, PretrainConfig], devices: Sequence[int]) -> list[str]:
-    """The lines of a Markdown table: a row for each phase of each recipe, a column for each number of devices."""
+    """The lines of a Markdown table: a row for each shape of batch of a recipe, a column for each number of devices."""
     head = ["recipe", "rows x length", "tokens a batch", "tokens a device at a time", *(f"{n:,}" for n in devices)]
     lines = [head, ["---", "---", *["---:"] * (2 + len(devices))]]
     for name, config in configs.items():
-        for length, batch, *_ in config.phases_in_rows:
+        for length, batch in dict.fromkeys((length, batch) for length, batch, *_ in config.phases_in_rows):
             most = "all" if config.tokens_per_device is None else f"{config.tokens_per_device:,}"
             cells = [_cell(config, length, batch, count) for count in devices]
             lines.append([name, f"{batch:,} x {length}", f"{batch * length:,}", most, *cells])

@@ -163,7 +163,7 @@ def run_facts(config: PretrainConfig, data: DataSource, directory: str) -> dict[
         "mesh": dict(plan.mesh.shape),
         "devices": plan.mesh.size,
         "device_kind": jax.devices()[0].device_kind,
-        "slow_type": slow_type_told(config.model),
+        "slow_type": slow_type_told(config.model, config.optimizer),
         "processes": jax.process_count(),
         "total_steps": config.total_steps,
         "prepare_seconds": data.seconds if isinstance(data, SampledText) else None,

@@ -124,7 +124,7 @@ class _Training:
             log.say(f"finished: all {step:,} steps are done; to train on, start another run with init={self._run.path}")
         else:
             log.say(f"{describe(job.mesh, self._state)}; {'resuming' if step else 'starting'} at step {step:,}")
-            if (slow := slow_type_told(config.model)) and not step:
+            if (slow := slow_type_told(config.model, config.optimizer)) and not step:
                 log.say(slow)
         if folder := cache_folder():
             log.say(f"compiled programs are kept in {folder}")

@@ -11,6 +11,7 @@ import numpy as np
 
 from bert_jax.config import BertConfig
 from bert_jax.runtime.cpu import multiplies_bfloat16
+from bert_jax.training.optimizer_config import OptimizerConfig
 
 # Peak bfloat16 operations per second of one JAX device (a v3 or TPU7x chip has two), from the makers' data sheets:
 # https://docs.cloud.google.com/tpu/docs/v5p, .../tpu7x and their neighbours; Nvidia's without sparsity. A TPU's key is
@@ -37,11 +38,14 @@ def peak_flops(device_kind: str) -> float | None:
     return _TPU_FLOPS.get(device_kind, gpu)
 
 
-def slow_type_told(config: BertConfig) -> str | None:
+def slow_type_told(model: BertConfig, optimizer: OptimizerConfig) -> str | None:
     """A line on a CPU that has no instructions for the type of the matrix products; else None."""
-    if config.dtype != "bfloat16" or jax.default_backend() != "cpu" or multiplies_bfloat16() is not False:
+    if jax.default_backend() != "cpu" or multiplies_bfloat16() is not False:
         return None
-    return "this CPU has no instructions for bfloat16: to be faster say model.dtype=float32"
+    words = ["model.dtype=float32"] if model.dtype == "bfloat16" else []
+    if optimizer.name == "muon" and optimizer.muon_products == "bfloat16":
+        words.append("optimizer.muon_products=float32")
+    return f"this CPU has no instructions for bfloat16: to be faster say {' '.join(words)}" if words else None
 
 
 def train_flops(config: BertConfig, length: int, predictions: int) -> float:

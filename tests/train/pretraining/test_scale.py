@@ -37,6 +37,7 @@ def test_the_guides_table_is_what_the_program_prints(capsys):
     assert scale.main([]) == EXIT_DONE
     printed = capsys.readouterr().out
     assert printed in (ROOT / "docs" / "pretraining.md").read_text(encoding="utf-8")
+    assert len(set(printed.splitlines())) == len(printed.splitlines())
     assert {f"{name}.py" for name in PUBLISHED} <= {line.split(" | ")[0][2:] for line in printed.splitlines()}
 
 

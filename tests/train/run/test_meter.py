@@ -7,6 +7,7 @@ import pytest
 
 from bert_jax.config import BertConfig
 from bert_jax.model.heads import BertForPreTraining
+from bert_jax.training.optimizer_config import OptimizerConfig
 from train.run import meter as metering
 from train.run.meter import Meter, Spent, mean_of_good_steps, peak_flops, slow_type_told, train_flops
 
@@ -143,10 +144,20 @@ def test_an_unknown_device_has_no_peak(kind: str):
     assert peak_flops(kind) is None
 
 
-@pytest.mark.parametrize(("dtype", "cpu_has", "told"), [
-    ("bfloat16", False, True), ("bfloat16", True, False), ("bfloat16", None, False), ("float32", False, False),
+@pytest.mark.parametrize(("model", "optimizer", "cpu_has", "said"), [
+    ("bfloat16", {}, False, "model.dtype=float32"),
+    ("bfloat16", {"name": "muon"}, False, "model.dtype=float32"),
+    ("bfloat16", {"muon_products": "bfloat16"}, False, "model.dtype=float32"),  # AdamW has no such products
+    (
+        "bfloat16", {"name": "muon", "muon_products": "bfloat16"}, False,
+        "model.dtype=float32 optimizer.muon_products=float32",
+    ),
+    ("float32", {"name": "muon", "muon_products": "bfloat16"}, False, "optimizer.muon_products=float32"),
+    ("float32", {}, False, None),
+    ("bfloat16", {}, True, None),
+    ("bfloat16", {}, None, None),
 ])  # fmt: skip
-def test_bfloat16_on_a_cpu_without_instructions_for_it_is_told(dtype, cpu_has, told, monkeypatch):
+def test_bfloat16_on_a_cpu_without_instructions_for_it_is_told(model, optimizer, cpu_has, said, monkeypatch):
     monkeypatch.setattr(metering, "multiplies_bfloat16", lambda: cpu_has)
-    line = slow_type_told(BertConfig.preset("tiny", dtype=dtype))
-    assert ("say model.dtype=float32" in (line or "")) is told is (line is not None)
+    line = slow_type_told(BertConfig.preset("tiny", dtype=model), OptimizerConfig(**optimizer))
+    assert line == (said and f"this CPU has no instructions for bfloat16: to be faster say {said}")
