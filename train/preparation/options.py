@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from bert_jax.data.pretraining.examples import OBJECTIVES, ROWS, default_dupe_factor
+from bert_jax.data.pretraining.examples import OBJECTIVES, ROWS, default_dupe_factor, shortest_length
 from bert_jax.data.text.documents import DocumentRule
 from bert_jax.data.text.sources import FORMATS
 from bert_jax.errors import UserError
@@ -167,7 +167,7 @@ class PrepareOptions(ShownConfig):
             raise UserError(f"--documents: {error}") from None
 
     def _check_numbers(self) -> None:
-        shortest = 3 if self.objective == "none" else 5
+        shortest = shortest_length(self.objective, self.rows)
         if not self.max_seq_length or min(self.max_seq_length) < shortest:
             raise _wrong(self, "max_seq_length", f"lengths of at least {shortest}")
         if len(set(self.max_seq_length)) < len(self.max_seq_length):

@@ -182,6 +182,8 @@ def _pair(places: Any, instance: dict[str, Any], objective: str) -> str:
     a, b = (_documents(*place) if place else "" for place in places)
     if not b:
         return f"A from {a}"
+    if objective == "none":
+        return f"A from {a}, and again as B"
     follows = instance["next_sentence_label"] == 0
     if objective == "sop":
         relation = "in order" if follows else "swapped" if a == b else "random"

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from bert_jax.data.pretraining.arrays import load_array
+from bert_jax.data.pretraining.examples import TWICE
 from bert_jax.data.pretraining.google_recipe import google_instances
 from bert_jax.data.pretraining.manifest import SPLITS, array_file, shard_folder
 from bert_jax.data.pretraining.report import SplitStatistics, survey_index
@@ -231,13 +232,15 @@ def _check_kind(tokenizer: Tokenizer, options: PrepareOptions) -> None:
     """Raises UserError if the recipe or the objective does not support this kind of tokenizer."""
     if options.recipe == "google" and tokenizer.max_word_length is None:
         raise UserError(f"--recipe google: needs a WordPiece vocabulary (BERT's), --vocab {options.vocab} is not one")
-    pair = options.objective != "none"
+    twice = options.rows == TWICE
+    pair = twice or options.objective != "none"
     added, expected = tokenizer.special_tokens_added(pair=pair), 3 if pair else 2
     if added != expected:
         layout = "[CLS] a [SEP] b [SEP]" if pair else "[CLS] a [SEP]"
-        advice = "; RoBERTa is trained with --objective none" if pair else ""
+        advice = "; RoBERTa is trained with --objective none and other --rows" if pair else ""
+        found = "--rows twice" if twice else f"--objective {options.objective}"
         raise UserError(
-            f"--objective {options.objective}: makes rows {layout}, but the tokenizer of --vocab {options.vocab} adds "
+            f"{found}: makes rows {layout}, but the tokenizer of --vocab {options.vocab} adds "
             f"{added} special tokens to {'a pair' if pair else 'a text'}{advice}"
         )
 

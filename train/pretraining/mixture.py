@@ -85,6 +85,7 @@ class MixedData(PreparedData):
                     )
         self.directory, self.path, self.manifest = first.directory, first.path, first.manifest
         self.objective, self.vocab_size, self.fingerprint = first.objective, first.vocab_size, first.fingerprint
+        self.has_second = any(data.has_second for data in opened.values())
         self._config = config
         for phase, shares in zip(config.phases, self.shares, strict=True):
             self._sources(config, phase, shares)

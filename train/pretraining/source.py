@@ -11,6 +11,7 @@ from bert_jax.data.pretraining.arrays import load_array
 from bert_jax.data.pretraining.batches import Batches, RandomBatches
 from bert_jax.data.pretraining.by_length import counts_by_length
 from bert_jax.data.pretraining.directory import open_directory
+from bert_jax.data.pretraining.examples import TWICE
 from bert_jax.data.pretraining.manifest import manifest_checksum, size_of
 from bert_jax.data.pretraining.masking import MaskingConfig, default_max_predictions
 from bert_jax.data.pretraining.mixture import MixedBatches
@@ -28,7 +29,7 @@ class PreparedData:
     """A directory made by `python -m train.prepare`, on a disk or in a bucket.
 
     `evaluation_split` is the part of it to evaluate on. The folder `path` has the manifest, the tokenizer and the
-    counts of tokens.
+    counts of tokens. `has_second`: rows have a sentence B, with or without a label.
     """
 
     def __init__(self, directory: str, evaluation_split: str = HELD_OUT):
@@ -39,6 +40,7 @@ class PreparedData:
         self.objective: str = self.manifest["objective"]
         self.vocab_size: int = self.manifest["tokenizer"]["vocab_size"]
         self.fingerprint: str = self.manifest["tokenizer"]["fingerprint"]
+        self.has_second: bool = self.objective != "none" or self.manifest["settings"].get("rows") == TWICE
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
@@ -184,6 +186,7 @@ class RandomData:
     def __init__(self, vocab_size: int, objective: str):
         self.vocab_size = vocab_size
         self.objective = objective
+        self.has_second = objective != "none"
 
     def examples(self, length: int) -> int:
         return 0

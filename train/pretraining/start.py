@@ -50,6 +50,9 @@ _UNUSED = re.compile(r"\[unused\d+\]")
 _WITHOUT_PAIRS = (
     "say text_options.objective=none (with text= or data=random), or run python -m train.prepare with --objective none"
 )
+_TWICE_NEEDS_TYPES = (
+    "the data's rows have a sentence twice, which needs 2; run python -m train.prepare with --rows sentences"
+)
 _HEADS = ("mlm_head", "nsp_head", "bert/pooler")
 
 
@@ -109,6 +112,8 @@ def fit_to_data(config: PretrainConfig, data: DataSource, given: frozenset[str])
             f"model.model_type: {model.model_type} with {model.type_vocab_size} token types cannot be trained with "
             f"sentence pairs; found data with objective {data.objective}: {_WITHOUT_PAIRS}"
         )
+    if data.has_second and (types := model.type_vocab_size) < 2:
+        raise UserError(f"model.type_vocab_size: found {types}; {_TWICE_NEEDS_TYPES}")
     longest = max(phase.length for phase in config.phases)
     if longest > model.longest_input:
         raise UserError(
@@ -139,6 +144,8 @@ def adopted_model(config: PretrainConfig, data: DataSource, given: frozenset[str
             raise UserError(f"init: {source} ({theirs.model_type}) is trained without sentence pairs; {mend}")
         if (types := theirs.type_vocab_size) < 2:
             raise UserError(f"init: {source} has {types} token type, and sentence pairs need 2; {mend}")
+    if data.has_second and (types := theirs.type_vocab_size) < 2:
+        raise UserError(f"init: {source} has {types} token type; {_TWICE_NEEDS_TYPES}")
     model = overridden_model(theirs, config.model, given)
     longest = max(phase.length for phase in config.phases)
     if longest > model.longest_input:

@@ -34,10 +34,12 @@ chunk was a single sentence, B is random); objective none, 0.
 
 OBJECTIVES = ("nsp", "sop", "none")
 
-ROWS = ("doc-sentences", "full-sentences", "blocks", "sentences")
+ROWS = ("doc-sentences", "full-sentences", "blocks", "sentences", "twice")
 """What fills a row without sentence pairs (objective "none"); `build_index` explains them."""
 CROSSING = ("full-sentences", "blocks")
 """Those of `ROWS` that run on over the ends of documents."""
+TWICE = "twice"
+"""That of `ROWS` that has a B."""
 
 
 class TokenShard(Protocol):
@@ -82,6 +84,11 @@ def document_bounds(shard: TokenShard) -> np.ndarray:
     return inner[1:-1]
 
 
+def shortest_length(objective: str, rows: str) -> int:
+    """The least `max_seq_length` of an index: the special tokens, and a token each of A and B or of A alone."""
+    return 3 if objective == "none" and rows != TWICE else 5
+
+
 def default_dupe_factor(objective: str) -> int:
     """10 as in BERT; 1 for "none", where later passes soon cut as the first did (masks are new each epoch anyway)."""
     return 1 if objective == "none" else 10
@@ -106,8 +113,8 @@ def build_index(
         document of the same shard, all equally likely, and never from A's own.
         "sop": ALBERT's (google-research/albert): A and B are always consecutive and half of the pairs are
         swapped; a chunk of a single sentence still gets a random B and label 1.
-        "none": one slice and no B, filled as `rows` says. As in RoBERTa no sequence is short on purpose:
-        `short_seq_prob` has no effect.
+        "none": one slice, filled as `rows` says; no B, except for rows "twice". As in RoBERTa no sequence is short on
+        purpose: `short_seq_prob` has no effect.
     rows
         For objective "none" (RoBERTa §4.2). A sentence longer than the length is cut into pieces, so nothing is lost.
         "doc-sentences": whole sentences of one document up to the length (fairseq `complete_doc`).
@@ -115,6 +122,8 @@ def build_index(
         shard, with a [SEP] between two documents that counts towards the length (fairseq `complete`).
         "blocks": the same stream cut wherever a row is full, also inside a sentence (fairseq `none`).
         "sentences": one sentence (BabyBERTa, https://aclanthology.org/2021.conll-1.49); all passes are the same.
+        "twice": one sentence as A and again as B, so that a token which is masked in one can be found in the other
+        (translation language modelling, https://arxiv.org/abs/1901.07291, of a sentence and itself).
         Of the others, passes after the first begin with a slice of random length (doc-sentences: each document does),
         so their cuts differ from the first pass's until two happen to coincide; the masks always differ.
     max_seq_length
@@ -148,8 +157,10 @@ def build_index(
             whole = rows == "full-sentences"
             spans = _across_documents(bounds, draws, max_seq_length - 2, dupe_factor, whole_sentences=whole)
         else:
-            alone = rows == "sentences"
-            spans = _within_documents(bounds, draws, max_seq_length - 2, dupe_factor, alone=alone)
+            room = (max_seq_length - 3) // 2 if rows == TWICE else max_seq_length - 2
+            spans = _within_documents(bounds, draws, room, dupe_factor, alone=rows in ("sentences", TWICE))
+            if rows == TWICE:
+                spans = spans._replace(b_start=spans.a_start, b_end=spans.a_end)
     else:
         max_tokens = max_seq_length - 3
         spans = _pairs(bounds, draws, max_tokens, short_seq_prob, dupe_factor, swap=objective == "sop")
@@ -382,9 +393,9 @@ def _check(objective: str, max_seq_length: int, rows: str, short_seq_prob: float
         raise UserError(f"rows: found {rows!r}, expected one of {', '.join(ROWS)}")
     if rows != ROWS[0] and objective != "none":
         raise UserError(f"rows: found {rows!r}, but objective {objective!r} makes pairs; it needs objective 'none'")
-    shortest = 3 if objective == "none" else 5
-    if max_seq_length < shortest:
-        raise UserError(f"max_seq_length: found {max_seq_length}, objective {objective!r} needs at least {shortest}")
+    if max_seq_length < (shortest := shortest_length(objective, rows)):
+        what = f"rows {rows!r} need" if rows == TWICE else f"objective {objective!r} needs"
+        raise UserError(f"max_seq_length: found {max_seq_length}, {what} at least {shortest}")
     if not 0 <= short_seq_prob <= 1:
         raise UserError(f"short_seq_prob: found {short_seq_prob}, expected a probability from 0 to 1")
     if dupe_factor < 1:

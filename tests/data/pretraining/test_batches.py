@@ -159,7 +159,7 @@ def written_out(directory: Path, split: str = "train", length: int = L) -> list[
 @pytest.mark.parametrize(
     ("objective", "rows"),
     [(o, "doc-sentences") for o in ("nsp", "sop", "none")]
-    + [("none", rows) for rows in ("full-sentences", "blocks", "sentences")],
+    + [("none", rows) for rows in ("full-sentences", "blocks", "sentences", "twice")],
 )
 def test_rows_are_the_examples_of_the_index(tmp_path, objective, rows):
     path = prepare(tmp_path / "data", objective=objective, rows=rows)
@@ -175,7 +175,7 @@ def test_rows_are_the_examples_of_the_index(tmp_path, objective, rows):
     assert (batch["mlm_weights"].shape, batch["mlm_weights"].dtype) == ((7, 5), np.float32)
     if objective == "none":
         assert "next_sentence_label" not in batch
-        assert not batch["token_type_ids"].any()
+        assert batch["token_type_ids"].any() == (rows == "twice")
     else:
         assert (batch["next_sentence_label"].shape, batch["next_sentence_label"].dtype) == ((7,), np.int32)
     assert (batch["attention_mask"] == (np.arange(L) < batch["attention_mask"].sum(axis=1)[:, None])).all()

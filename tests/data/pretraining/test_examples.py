@@ -146,6 +146,20 @@ def test_rows_of_one_sentence_are_the_sentences_in_every_pass(lengths, options):
     assert found == sorted(expected * options["dupe_factor"])
 
 
+@settings(max_examples=100, deadline=None)
+@given(CORPORA, SETTINGS)
+def test_rows_of_a_sentence_twice_are_the_sentences_or_their_pieces_beside_themselves(lengths, options):
+    shard, room = make_shard(lengths), (options["max_seq_length"] - 3) // 2
+    index = build_index(shard, shard_number=3, objective="none", rows="twice", **options)
+    for name in ("shard", "start", "end"):
+        assert (index[f"a_{name}"] == index[f"b_{name}"]).all()
+    assert not index["label"].any()
+    expected = []
+    for start, end in itertools.pairwise(shard.sentences.tolist()):
+        expected += [(at, min(at + room, end)) for at in range(start, end, room)]
+    assert sorted(index[["a_start", "a_end"]].tolist()) == sorted(expected * options["dupe_factor"])
+
+
 SEPARATOR = -1
 
 

@@ -111,6 +111,7 @@ def test_each_position_of_many_ranges_is_permuted_as_alone():
         ("none", "doc-sentences", "default", MaskingConfig(strategy="roberta")),
         ("none", "full-sentences", "default", MaskingConfig(strategy="bernoulli")),
         ("none", "sentences", "default", MaskingConfig(corruption=(1.0, 0.0, 0.0))),
+        ("none", "twice", "default", MaskingConfig(corruption=(1.0, 0.0, 0.0))),
         ("nsp", "doc-sentences", "google", None),
     ],
 )

@@ -467,6 +467,23 @@ def test_rows_across_documents_are_shown_with_their_separators_and_padding(optio
     assert padding["blocks"] < 0.03 < padding["full-sentences"] < padding["doc-sentences"]
 
 
+def test_a_sentence_is_shown_twice_masked_anew(options, capsys):
+    made(**options | {"objective": "none", "rows": "twice", "max_seq_length": (48,)})
+    assert main(["--show", str(options["output"]), "--json", "--split", "train"]) == 0
+    masked_apart = 0
+    for line in capsys.readouterr().out.splitlines():
+        row = json.loads(line)
+        tokens, second = list(row["tokens"]), row["token_type_ids"].index(1)
+        masked = set(row["mlm_positions"])
+        for position, label in zip(row["mlm_positions"], row["mlm_labels"], strict=True):
+            tokens[position] = label
+        assert tokens[1:second] == tokens[second:] and row["next_sentence_label"] is None
+        masked_apart += any((at + second - 1 in masked) != (at in masked) for at in range(1, second - 1))
+    assert masked_apart > 20
+    assert main(["--show", str(options["output"]), "--limit", "1"]) == 0
+    assert re.search(r": A from document \d+ of shard-\d+, and again as B\n", capsys.readouterr().out)
+
+
 def test_show_for_people_says_what_was_masked_and_which_pair(options, capsys):
     made(**options)
     assert main(["--show", str(options["output"]), "--limit", "40"]) == 0

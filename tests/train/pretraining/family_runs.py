@@ -43,7 +43,7 @@ def write_text(path: Path, documents: int = 40, seed: int = 0) -> Path:
     return path
 
 
-def prepare_for(family: str, folder: Path, *, objective: str | None = None) -> Path:
+def prepare_for(family: str, folder: Path, **options: Any) -> Path:
     """Prepared data with a tokenizer of the family, some of it held out."""
     folder.mkdir(parents=True, exist_ok=True)
     vocab: dict[str, Any] = {"vocab_size": 45}
@@ -51,18 +51,17 @@ def prepare_for(family: str, folder: Path, *, objective: str | None = None) -> P
         vocab = {"vocab": str(write(folder / "vocab", **byte_level_files()))}
     elif family == "albert":
         vocab = {"vocab": str(write(folder / "vocab", spiece__model=albert_spiece()))}
-    options = PrepareOptions(
-        inputs=(str(write_text(folder / "text.txt")),),
-        output=folder / "data",
-        objective=objective or OBJECTIVES[family],
-        max_seq_length=(LENGTH,),
-        dupe_factor=2,
-        held_out=0.3,
-        short_seq_prob=0.5,
-        workers=1,
+    fields: dict[str, Any] = {
+        "objective": OBJECTIVES[family],
+        "max_seq_length": (LENGTH,),
+        "dupe_factor": 2,
+        "held_out": 0.3,
+        "short_seq_prob": 0.5,
+        "workers": 1,
         **vocab,
-    )
-    prepare(options)
+    }
+    inputs = (str(write_text(folder / "text.txt")),)
+    prepare(PrepareOptions(inputs=inputs, output=folder / "data", **fields | options))
     return folder / "data"
 
 

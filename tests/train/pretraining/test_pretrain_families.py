@@ -59,6 +59,12 @@ def test_pairs_are_not_for_families_without_them(family):
         fit_to_data(config, RandomData(50, "nsp"), frozenset())
 
 
+def test_a_sentence_twice_is_not_for_a_model_with_one_token_type(tmp_path):
+    data = PreparedData(str(prepare_for("bert", tmp_path, objective="none", rows="twice")))
+    with pytest.raises(UserError, match=r"model\.type_vocab_size: found 1; .* --rows sentences"):
+        fitted("bert", data, type_vocab_size=1)
+
+
 def test_random_tokens_without_pairs_are_all_of_the_first_type():
     sizes: dict[str, Any] = {"batch_size": 2, "max_seq_length": 8, "max_predictions": 2, "vocab_size": 20}
     assert not RandomBatches(**sizes, next_sentence=False).batch(0)["token_type_ids"].any()

@@ -45,8 +45,9 @@ def recipe(init: Path | str, *words: str, length: int = 16) -> tuple[PretrainCon
     return override(config, said), frozenset(said)
 
 
-def data(objective: str = "nsp", tokenizer: Tokenizer | None = None) -> SimpleNamespace:
-    return SimpleNamespace(objective=objective, tokenizer=tokenizer, vocab_size=12)
+def data(objective: str = "nsp", tokenizer: Tokenizer | None = None, *, twice: bool = False) -> SimpleNamespace:
+    second = twice or objective != "none"
+    return SimpleNamespace(objective=objective, has_second=second, tokenizer=tokenizer, vocab_size=12)
 
 
 def tokenizer(pieces: list[str] = PIECES, **switches) -> Tokenizer:
@@ -96,6 +97,8 @@ def test_a_source_without_sentence_pairs_wants_data_without(tmp_path):
         match=r"has 1 token type, and sentence pairs need 2; found data with objective sop: say text_options.objective=none",
     ):
         adopted_model(*args_of(one_type, data("sop")))
+    with pytest.raises(UserError, match=r"has 1 token type; the data's rows have a sentence twice.* --rows sentences"):
+        adopted_model(*args_of(one_type, data("none", twice=True)))
 
 
 def test_a_source_that_does_not_fit_the_task_is_refused_before_text_is_prepared(tmp_path):
