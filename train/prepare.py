@@ -85,6 +85,13 @@ def parser() -> argparse.ArgumentParser:
     add("--recipe", default="default", choices=RECIPES, help="google: the same data as create_pretraining_data.py")
     add("--objective", default="nsp", choices=OBJECTIVES)
     add("--rows", default=ROWS[0], choices=ROWS, help="for --objective none: what fills a row (default: doc-sentences)")
+    add(
+        "--twice",
+        metavar="SHARE",
+        type=float,
+        default=0.0,
+        help="for --rows sentences: of the sentences, those that stand in their row twice (default: 0)",
+    )
     add("--max-seq-length", metavar="L[,L]", type=_numbers, default=None, help="default: 128")
     add("--max-predictions", metavar="P[,P]", type=_numbers, help="default: --masked-lm-prob of L, rounded up")
     add("--masked-lm-prob", metavar="SHARE", type=float, default=0.15)

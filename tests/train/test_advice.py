@@ -107,6 +107,8 @@ OF_PROGRAMS = [
     ("compare", "{tmp}/seen --by tokens --output {tmp}/d.png", "say --by step", "!--by !tokens --by step"),
     ("compare", "{tmp}/seen --output {tmp}/old.png", "--overwrite", "--overwrite"),
     ("prepare", TEXTS.format("a") + " --rows blocks", "needs --objective none", "--objective none"),
+    ("prepare", TEXTS.format("m") + " --objective none --twice 0.2", "needs --rows sentences", "--rows sentences"),
+    ("prepare", TEXTS.format("n") + " --objective none --rows sentences --twice 2", "a share between 0 and 1", "!--twice !2 --twice 1"),
     ("prepare", TEXTS.format("b") + " --unwrap --format lines --objective none", "leave one of them out", "!--unwrap"),
     ("prepare", TEXTS.format("c") + " --recipe google --objective none", "use the default recipe", "!--recipe !google"),
     ("prepare", TEXTS.format("d") + " --recipe google --documents files", "leave one out", "!--documents !files"),

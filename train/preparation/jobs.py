@@ -90,6 +90,7 @@ class IndexJob:
     file: Path
     objective: str
     rows: str
+    twice: float
     max_seq_length: int
     short_seq_prob: float
     dupe_factor: int
@@ -317,6 +318,7 @@ def _index(job: ShardJob, index: IndexJob, shard: Shard) -> IndexResult:
             shard_number=job.number,
             objective=index.objective,
             rows=index.rows,
+            twice=index.twice,
             max_seq_length=index.max_seq_length,
             short_seq_prob=index.short_seq_prob,
             dupe_factor=index.dupe_factor,

@@ -92,6 +92,7 @@ class PrepareOptions(ShownConfig):
     recipe: str = "default"
     objective: str = "nsp"
     rows: str = ROWS[0]
+    twice: float = 0.0
     max_seq_length: tuple[int, ...] = (128,)
     max_predictions: tuple[int, ...] | None = None
     masked_lm_prob: float = 0.15
@@ -145,6 +146,9 @@ class PrepareOptions(ShownConfig):
                 f"--rows {self.rows}: needs --objective none, found {self.objective}, which makes sentence pairs"
             )
 
+        if self.twice and self.rows != "sentences":
+            raise UserError(f"--twice: needs --rows sentences, found --rows {self.rows}, whose rows hold several")
+
     def _check_documents(self) -> None:
         if self.dedupe is not None:
             kinds = self.dedupe.split(",")
@@ -167,7 +171,7 @@ class PrepareOptions(ShownConfig):
             raise UserError(f"--documents: {error}") from None
 
     def _check_numbers(self) -> None:
-        shortest = shortest_length(self.objective, self.rows)
+        shortest = shortest_length(self.objective, self.twice)
         if not self.max_seq_length or min(self.max_seq_length) < shortest:
             raise _wrong(self, "max_seq_length", f"lengths of at least {shortest}")
         if len(set(self.max_seq_length)) < len(self.max_seq_length):
@@ -179,7 +183,7 @@ class PrepareOptions(ShownConfig):
                 raise _wrong(self, "max_predictions", f"numbers between 1 and the length ({length})")
         if self.character_coverage is not None and self.vocab is not None:
             raise UserError("--character-coverage: says which characters a new vocabulary has; leave it or --vocab out")
-        shares = [("masked_lm_prob", 1e-6, 1), ("short_seq_prob", 0, 1), ("held_out", 0, 0.9)]
+        shares = [("masked_lm_prob", 1e-6, 1), ("short_seq_prob", 0, 1), ("held_out", 0, 0.9), ("twice", 0, 1)]
         for name, low, high in [*shares, ("character_coverage", 0.5, 1)]:
             value = getattr(self, name)
             if value is not None and not low <= value <= high:
@@ -236,6 +240,7 @@ class PrepareOptions(ShownConfig):
             "whole_word_masking": self.whole_word_masking,
             "static_masks": self.recipe == "google",
             **({"rows": self.rows} if self.rows != ROWS[0] else {}),
+            **({"twice": self.twice} if self.twice else {}),
             "short_seq_prob": self.short_seq_prob,
             "dupe_factor": self.dupe_factor,
             "held_out": self.held_out,
@@ -277,7 +282,7 @@ class PrepareOptions(ShownConfig):
 
 
 _VALUE = r"[a-z0-9]+(?::\S+)?(?=[\s,;.)]|$)"
-_CHOICES = "objective|format|rows|sentences|documents|dedupe"
+_CHOICES = "objective|format|rows|twice|sentences|documents|dedupe"
 _AS_FIELDS = (
     (re.compile(r"(?<!leave )--unwrap\b(?!:)"), "text_options.unwrap=true"),
     (re.compile(r"--(un)?cased\b"), lambda found: f"text_options.cased={'false' if found[1] else 'true'}"),

@@ -74,7 +74,11 @@ def _origin(tokenizer: dict[str, Any]) -> str:
 
 
 def _rows(manifest: dict[str, Any]) -> str:
-    return f" ({manifest['settings'].get('rows', ROWS[0])})" if manifest["objective"] == "none" else ""
+    if manifest["objective"] != "none":
+        return ""
+    settings = manifest["settings"]
+    twice = f", {settings['twice']:.0%} of them twice" if "twice" in settings else ""
+    return f" ({settings.get('rows', ROWS[0])}{twice})"
 
 
 def _why_accents(report: dict[str, Any]) -> str:

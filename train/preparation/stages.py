@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from bert_jax.data.pretraining.arrays import load_array
-from bert_jax.data.pretraining.examples import TWICE
 from bert_jax.data.pretraining.google_recipe import google_instances
 from bert_jax.data.pretraining.manifest import SPLITS, array_file, shard_folder
 from bert_jax.data.pretraining.report import SplitStatistics, survey_index
@@ -232,13 +231,12 @@ def _check_kind(tokenizer: Tokenizer, options: PrepareOptions) -> None:
     """Raises UserError if the recipe or the objective does not support this kind of tokenizer."""
     if options.recipe == "google" and tokenizer.max_word_length is None:
         raise UserError(f"--recipe google: needs a WordPiece vocabulary (BERT's), --vocab {options.vocab} is not one")
-    twice = options.rows == TWICE
-    pair = twice or options.objective != "none"
+    pair = options.twice > 0 or options.objective != "none"
     added, expected = tokenizer.special_tokens_added(pair=pair), 3 if pair else 2
     if added != expected:
         layout = "[CLS] a [SEP] b [SEP]" if pair else "[CLS] a [SEP]"
-        advice = "; RoBERTa is trained with --objective none and other --rows" if pair else ""
-        found = "--rows twice" if twice else f"--objective {options.objective}"
+        advice = "; RoBERTa is trained with --objective none, and without --twice" if pair else ""
+        found = f"--twice {options.twice:g}" if options.twice else f"--objective {options.objective}"
         raise UserError(
             f"{found}: makes rows {layout}, but the tokenizer of --vocab {options.vocab} adds "
             f"{added} special tokens to {'a pair' if pair else 'a text'}{advice}"
@@ -279,6 +277,7 @@ def make_shards(
         IndexJob,
         objective=options.objective,
         rows=options.rows,
+        twice=options.twice,
         short_seq_prob=options.short_seq_prob,
         dupe_factor=options.dupe_factor,
         seed=options.seed,

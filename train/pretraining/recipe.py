@@ -53,7 +53,8 @@ class TextConfig(ShownConfig):
     cased               keep upper case; None: uncased, or what `vocab` says
     strip_accents       None: as `cased` implies, or what `vocab` says
     objective           of sentence pairs: "nsp", "sop" or "none"
-    rows                for objective "none": "doc-sentences", "full-sentences", "blocks", "sentences" or "twice"
+    rows                for objective "none": "doc-sentences", "full-sentences", "blocks" or "sentences"
+    twice               for rows "sentences": share of the sentences that stand in their row twice, as A and as B
     short_seq_prob      share of the examples that are shortened, so that the model sees short inputs
     dupe_factor         examples are made from the text this many times; None: 10; 1 for objective "none"
     held_out            share of the documents to evaluate on; None: 0.005, more of a small text
@@ -73,6 +74,7 @@ class TextConfig(ShownConfig):
     strip_accents: bool | None = None
     objective: str = "nsp"
     rows: str = "doc-sentences"
+    twice: float = 0.0
     short_seq_prob: float = 0.1
     dupe_factor: int | None = None
     held_out: float | None = None

@@ -11,7 +11,6 @@ from bert_jax.data.pretraining.arrays import load_array
 from bert_jax.data.pretraining.batches import Batches, RandomBatches
 from bert_jax.data.pretraining.by_length import counts_by_length
 from bert_jax.data.pretraining.directory import open_directory
-from bert_jax.data.pretraining.examples import TWICE
 from bert_jax.data.pretraining.manifest import manifest_checksum, size_of
 from bert_jax.data.pretraining.masking import MaskingConfig, default_max_predictions
 from bert_jax.data.pretraining.mixture import MixedBatches
@@ -40,7 +39,7 @@ class PreparedData:
         self.objective: str = self.manifest["objective"]
         self.vocab_size: int = self.manifest["tokenizer"]["vocab_size"]
         self.fingerprint: str = self.manifest["tokenizer"]["fingerprint"]
-        self.has_second: bool = self.objective != "none" or self.manifest["settings"].get("rows") == TWICE
+        self.has_second: bool = self.objective != "none" or "twice" in self.manifest["settings"]
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
@@ -183,10 +182,10 @@ class RandomData:
     unigram_counts = None
     fingerprint = digest = "random"
 
-    def __init__(self, vocab_size: int, objective: str):
+    def __init__(self, vocab_size: int, objective: str, *, twice: bool = False):
         self.vocab_size = vocab_size
         self.objective = objective
-        self.has_second = objective != "none"
+        self.has_second = twice or objective != "none"
 
     def examples(self, length: int) -> int:
         return 0

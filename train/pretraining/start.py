@@ -51,7 +51,8 @@ _WITHOUT_PAIRS = (
     "say text_options.objective=none (with text= or data=random), or run python -m train.prepare with --objective none"
 )
 _TWICE_NEEDS_TYPES = (
-    "the data's rows have a sentence twice, which needs 2; run python -m train.prepare with --rows sentences"
+    "rows of the data have a sentence twice, which needs 2; say text_options.twice=0 (with text=), or run python -m "
+    "train.prepare without --twice"
 )
 _HEADS = ("mlm_head", "nsp_head", "bert/pooler")
 

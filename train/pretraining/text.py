@@ -164,7 +164,9 @@ def _write_sample(path: Path, options: PrepareOptions, sources: Sequence[CorpusF
 def _check_source(config: PretrainConfig, given: frozenset[str], source: Source | None) -> None:
     """Raises UserError if the source of `init=` cannot be trained on the data that `text_options` makes."""
     if source is not None:
-        adopted_model(config, RandomData(config.model.vocab_size, config.text_options.objective), given, source.config)
+        options = config.text_options
+        data = RandomData(config.model.vocab_size, options.objective, twice=options.twice > 0)
+        adopted_model(config, data, given, source.config)
 
 
 def _options(config: PretrainConfig, output: Path) -> PrepareOptions:
@@ -186,6 +188,7 @@ def _options(config: PretrainConfig, output: Path) -> PrepareOptions:
         "strip_accents": options.strip_accents,
         "objective": options.objective,
         "rows": options.rows,
+        "twice": options.twice,
         "max_seq_length": tuple(sorted({phase.length for phase in config.phases})),
         "short_seq_prob": options.short_seq_prob,
         "dupe_factor": options.dupe_factor,

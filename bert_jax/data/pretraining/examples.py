@@ -34,12 +34,10 @@ chunk was a single sentence, B is random); objective none, 0.
 
 OBJECTIVES = ("nsp", "sop", "none")
 
-ROWS = ("doc-sentences", "full-sentences", "blocks", "sentences", "twice")
+ROWS = ("doc-sentences", "full-sentences", "blocks", "sentences")
 """What fills a row without sentence pairs (objective "none"); `build_index` explains them."""
 CROSSING = ("full-sentences", "blocks")
 """Those of `ROWS` that run on over the ends of documents."""
-TWICE = "twice"
-"""That of `ROWS` that has a B."""
 
 
 class TokenShard(Protocol):
@@ -84,9 +82,9 @@ def document_bounds(shard: TokenShard) -> np.ndarray:
     return inner[1:-1]
 
 
-def shortest_length(objective: str, rows: str) -> int:
+def shortest_length(objective: str, twice: float = 0.0) -> int:
     """The least `max_seq_length` of an index: the special tokens, and a token each of A and B or of A alone."""
-    return 3 if objective == "none" and rows != TWICE else 5
+    return 3 if objective == "none" and not twice else 5
 
 
 def default_dupe_factor(objective: str) -> int:
@@ -101,6 +99,7 @@ def build_index(
     objective: str,
     max_seq_length: int,
     rows: str = "doc-sentences",
+    twice: float = 0.0,
     short_seq_prob: float = 0.1,
     dupe_factor: int | None = None,
     seed: int = 0,
@@ -113,7 +112,7 @@ def build_index(
         document of the same shard, all equally likely, and never from A's own.
         "sop": ALBERT's (google-research/albert): A and B are always consecutive and half of the pairs are
         swapped; a chunk of a single sentence still gets a random B and label 1.
-        "none": one slice, filled as `rows` says; no B, except for rows "twice". As in RoBERTa no sequence is short on
+        "none": one slice, filled as `rows` says; no B, except with `twice`. As in RoBERTa no sequence is short on
         purpose: `short_seq_prob` has no effect.
     rows
         For objective "none" (RoBERTa §4.2). A sentence longer than the length is cut into pieces, so nothing is lost.
@@ -122,10 +121,12 @@ def build_index(
         shard, with a [SEP] between two documents that counts towards the length (fairseq `complete`).
         "blocks": the same stream cut wherever a row is full, also inside a sentence (fairseq `none`).
         "sentences": one sentence (BabyBERTa, https://aclanthology.org/2021.conll-1.49); all passes are the same.
-        "twice": one sentence as A and again as B, so that a token which is masked in one can be found in the other
-        (translation language modelling, https://arxiv.org/abs/1901.07291, of a sentence and itself).
         Of the others, passes after the first begin with a slice of random length (doc-sentences: each document does),
         so their cuts differ from the first pass's until two happen to coincide; the masks always differ.
+    twice
+        For rows "sentences": this share of them, drawn anew in each pass, stands in its row as A and again as B, so
+        that a token which is masked in one can be found in the other (translation language modelling,
+        https://arxiv.org/abs/1901.07291, of a sentence and itself).
     max_seq_length
         Tokens of a sequence with its special tokens ([CLS] A [SEP] B [SEP]: three, or two where there is no B).
     short_seq_prob
@@ -141,7 +142,7 @@ def build_index(
     Raises UserError on a setting out of range, and for nsp and sop on a shard with fewer than two documents.
     """
     dupe_factor = default_dupe_factor(objective) if dupe_factor is None else dupe_factor
-    _check(objective, max_seq_length, rows, short_seq_prob, dupe_factor, seed)
+    _check(objective, max_seq_length, rows, twice, short_seq_prob, dupe_factor, seed)
     bounds = bounds_of(shard)
     if bounds.sentences[-1] > np.iinfo(np.uint32).max:
         raise UserError(f"shard {shard_number}: {bounds.sentences[-1]} tokens, but a shard may hold at most 4294967295")
@@ -156,11 +157,10 @@ def build_index(
         if rows in CROSSING:
             whole = rows == "full-sentences"
             spans = _across_documents(bounds, draws, max_seq_length - 2, dupe_factor, whole_sentences=whole)
+        elif rows == "sentences":
+            spans = _alone(bounds, draws, max_seq_length, dupe_factor, twice)
         else:
-            room = (max_seq_length - 3) // 2 if rows == TWICE else max_seq_length - 2
-            spans = _within_documents(bounds, draws, room, dupe_factor, alone=rows in ("sentences", TWICE))
-            if rows == TWICE:
-                spans = spans._replace(b_start=spans.a_start, b_end=spans.a_end)
+            spans = _within_documents(bounds, draws, max_seq_length - 2, dupe_factor)
     else:
         max_tokens = max_seq_length - 3
         spans = _pairs(bounds, draws, max_tokens, short_seq_prob, dupe_factor, swap=objective == "sop")
@@ -284,20 +284,29 @@ def _truncate(spans: Spans, draws: "_Draws", max_tokens: int) -> Spans:
     return Spans(a_start, a_start + a_kept, b_start, b_start + b_kept, spans.label)
 
 
-def _within_documents(bounds: Bounds, draws: "_Draws", max_tokens: int, dupe_factor: int, *, alone: bool) -> Spans:
-    """One slice per example: as many whole sentences of a document as fit, or a piece of one that does not fit.
+def _alone(bounds: Bounds, draws: "_Draws", max_seq_length: int, dupe_factor: int, twice: float) -> Spans:
+    """One sentence per example, or a piece of one that does not fit; a share `twice` of them as A and as B."""
+    starts, ends = (np.tile(edges, dupe_factor) for edges in (bounds.sentences[:-1], bounds.sentences[1:]))
+    again = draws.uniform(len(starts)) < twice if twice else np.zeros(len(starts), bool)
+    room = np.where(again, (max_seq_length - 3) // 2, max_seq_length - 2)
+    pieces = -(-(ends - starts) // room)
+    sentence = np.repeat(np.arange(len(starts)), pieces)
+    number = np.arange(len(sentence)) - (np.cumsum(pieces) - pieces)[sentence]
+    sentence, number = (column[np.argsort(number, kind="stable")] for column in (sentence, number))
+    again, room = again[sentence], room[sentence]
+    a_start = starts[sentence] + number * room
+    a_end = np.minimum(a_start + room, ends[sentence])
+    return Spans(a_start, a_end, a_start * again, a_end * again, np.zeros_like(a_start))
 
-    alone: each sentence is a document, in every pass.
-    """
+
+def _within_documents(bounds: Bounds, draws: "_Draws", max_tokens: int, dupe_factor: int) -> Spans:
+    """One slice per example: as many whole sentences of a document as fit, or a piece of one that does not fit."""
     sentences, documents = bounds
-    if alone:
-        documents = np.arange(len(sentences))
     count = len(documents) - 1
     document = np.tile(np.arange(count), dupe_factor)
     at, end = sentences[documents[document]], sentences[documents[document + 1]]
     budget = np.full(len(at), max_tokens)
-    if not alone:
-        budget[count:] = 1 + draws.below(budget[count:])
+    budget[count:] = 1 + draws.below(budget[count:])
     turns = []
     while len(at):
         limit = np.minimum(at + budget, end)
@@ -386,16 +395,22 @@ class _Draws:
         return np.argsort(self.words(count), kind="stable")
 
 
-def _check(objective: str, max_seq_length: int, rows: str, short_seq_prob: float, dupe_factor: int, seed: int) -> None:
+def _check(
+    objective: str, max_seq_length: int, rows: str, twice: float, short_seq_prob: float, dupe_factor: int, seed: int
+) -> None:
     if objective not in OBJECTIVES:
         raise UserError(f"objective: found {objective!r}, expected one of {', '.join(OBJECTIVES)}")
     if rows not in ROWS:
         raise UserError(f"rows: found {rows!r}, expected one of {', '.join(ROWS)}")
     if rows != ROWS[0] and objective != "none":
         raise UserError(f"rows: found {rows!r}, but objective {objective!r} makes pairs; it needs objective 'none'")
-    if max_seq_length < (shortest := shortest_length(objective, rows)):
-        what = f"rows {rows!r} need" if rows == TWICE else f"objective {objective!r} needs"
-        raise UserError(f"max_seq_length: found {max_seq_length}, {what} at least {shortest}")
+    if not 0 <= twice <= 1:
+        raise UserError(f"twice: found {twice}, expected a share from 0 to 1")
+    if twice and rows != "sentences":
+        raise UserError(f"twice: found {twice}, but rows {rows!r} hold no single sentences; it needs rows 'sentences'")
+    if max_seq_length < (shortest := shortest_length(objective, twice)):
+        what = f"twice {twice}" if twice else f"objective {objective!r}"
+        raise UserError(f"max_seq_length: found {max_seq_length}, {what} needs at least {shortest}")
     if not 0 <= short_seq_prob <= 1:
         raise UserError(f"short_seq_prob: found {short_seq_prob}, expected a probability from 0 to 1")
     if dupe_factor < 1:

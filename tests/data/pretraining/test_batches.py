@@ -39,7 +39,12 @@ def prepare(
     documents: int = 6,
     whole_word: bool = False,
 ) -> Path:
-    """A prepared directory in the form of bert_jax.data.pretraining.manifest, of random token ids."""
+    """A prepared directory in the form of bert_jax.data.pretraining.manifest, of random token ids.
+
+    rows "twice": sentences, half of them twice.
+    """
+    twice = 0.5 if rows == "twice" else 0.0
+    kind = {"objective": objective, "rows": "sentences" if twice else rows, "twice": twice}
     generator = np.random.default_rng(len(objective) + shards)
     (directory / "tokenizer").mkdir(parents=True)
     Tokenizer.from_vocabulary(PIECES, cased=True).save(directory / "tokenizer")
@@ -65,7 +70,7 @@ def prepare(
                 masks = {name: write_array(file, getattr(made, name)) for name, file in files.items()}
             else:
                 indices = [
-                    build_index(s, shard_number=i, objective=objective, max_seq_length=length, rows=rows, dupe_factor=2)
+                    build_index(s, shard_number=i, max_seq_length=length, dupe_factor=2, **kind)
                     for i, s in enumerate(opened)
                 ]
             name = f"{split}/examples-{length}"

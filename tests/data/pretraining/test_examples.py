@@ -2,6 +2,7 @@
 
 import itertools
 import re
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
@@ -147,17 +148,37 @@ def test_rows_of_one_sentence_are_the_sentences_in_every_pass(lengths, options):
 
 
 @settings(max_examples=100, deadline=None)
-@given(CORPORA, SETTINGS)
-def test_rows_of_a_sentence_twice_are_the_sentences_or_their_pieces_beside_themselves(lengths, options):
-    shard, room = make_shard(lengths), (options["max_seq_length"] - 3) // 2
-    index = build_index(shard, shard_number=3, objective="none", rows="twice", **options)
-    for name in ("shard", "start", "end"):
-        assert (index[f"a_{name}"] == index[f"b_{name}"]).all()
+@given(CORPORA, SETTINGS, st.sampled_from([0.3, 1.0]))
+def test_some_sentences_stand_in_their_row_twice(lengths, options, twice):
+    shard = make_shard(lengths)
+    index = build_index(shard, shard_number=3, objective="none", rows="sentences", twice=twice, **options)
     assert not index["label"].any()
-    expected = []
+    again = index["b_end"] > index["b_start"]
+    assert twice < 1 or again.all()
+    for edge in ("start", "end"):
+        assert (index[f"b_{edge}"] == index[f"a_{edge}"] * again).all()
+    # a sentence is in all of its pieces once in each pass, in one kind of row or the other
+    found = Counter(zip(index["a_start"].tolist(), index["a_end"].tolist(), again.tolist(), strict=True))
+    rooms = {False: options["max_seq_length"] - 2, True: (options["max_seq_length"] - 3) // 2}
     for start, end in itertools.pairwise(shard.sentences.tolist()):
-        expected += [(at, min(at + room, end)) for at in range(start, end, room)]
-    assert sorted(index[["a_start", "a_end"]].tolist()) == sorted(expected * options["dupe_factor"])
+        times = {
+            kind: {found.pop((at, min(at + room, end), kind), 0) for at in range(start, end, room)}
+            for kind, room in rooms.items()
+        }
+        assert [len(counts) for counts in times.values()] == [1, 1]
+        assert sum(counts.pop() for counts in times.values()) == options["dupe_factor"]
+    assert not found
+
+
+def test_the_share_that_stands_twice_is_drawn_and_in_each_pass_anew():
+    shard = prose(0, 400)
+    index = build_index(
+        shard, shard_number=0, objective="none", rows="sentences", twice=0.3, max_seq_length=512, dupe_factor=2
+    )
+    again = index["b_end"] > 0
+    assert again.mean() == pytest.approx(0.3, abs=0.03)
+    both = Counter(index["a_start"][again].tolist())
+    assert 0.04 < np.mean([both[start] == 2 for start in index["a_start"]]) < 0.15  # 0.09
 
 
 SEPARATOR = -1

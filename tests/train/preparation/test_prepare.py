@@ -468,7 +468,9 @@ def test_rows_across_documents_are_shown_with_their_separators_and_padding(optio
 
 
 def test_a_sentence_is_shown_twice_masked_anew(options, capsys):
-    made(**options | {"objective": "none", "rows": "twice", "max_seq_length": (48,)})
+    manifest = made(**options | {"objective": "none", "rows": "sentences", "twice": 1.0, "max_seq_length": (48,)})
+    print_report(manifest, title="done")
+    assert "objective none (sentences, 100% of them twice)" in capsys.readouterr().err
     assert main(["--show", str(options["output"]), "--json", "--split", "train"]) == 0
     masked_apart = 0
     for line in capsys.readouterr().out.splitlines():
@@ -580,6 +582,7 @@ def test_a_changed_byte_fails_the_check(options, capsys):
         (["IN", "--output", "OUT", "--vocab", "V", "--masked-lm-prob", "0"], "--masked-lm-prob: found 0.0"),
         (["IN", "--output", "OUT", "--vocab", "V", "--recipe", "google", "--objective", "sop"], "--recipe google: needs"),
         (["IN", "--output", "OUT", "--vocab", "V", "--rows", "blocks"], "--rows blocks: needs --objective none"),
+        (["IN", "--output", "OUT", "--vocab", "V", "--twice", "0.2"], "--twice: needs --rows sentences, found --rows doc"),
         (["IN", "--output", "OUT", "--vocab", "V", "--recipe", "gogle"], "invalid choice: 'gogle'"),
         (["IN", "--output", "OUT", "--vocab-size", "7"], "--vocab-size 7: a vocabulary of 7 pieces is too small"),
         (["--check", "NO"], "NO: no such folder"),

@@ -156,11 +156,11 @@ def test_the_mask_is_shown_as_such(roberta: Path, capsys):
     ("files", "options", "message"),
     [
         (byte_level_files(), {}, r"--objective nsp: makes rows .CLS. a .SEP. b .SEP., .*4 special tokens to a pair"),
-        (byte_level_files(), {"objective": "sop"}, "RoBERTa is trained with --objective none and other"),
+        (byte_level_files(), {"objective": "sop"}, "RoBERTa is trained with --objective none, and without --twice"),
         (
             byte_level_files(),
-            {"objective": "none", "rows": "twice"},
-            "--rows twice: makes rows .*4 special tokens to a",
+            {"objective": "none", "rows": "sentences", "twice": 0.5},
+            "--twice 0.5: makes rows .*4 special tokens to a",
         ),
         ({"spiece__model": albert_spiece()}, {"recipe": "google"}, "--recipe google: needs a WordPiece vocabulary"),
     ],

@@ -60,8 +60,8 @@ def test_pairs_are_not_for_families_without_them(family):
 
 
 def test_a_sentence_twice_is_not_for_a_model_with_one_token_type(tmp_path):
-    data = PreparedData(str(prepare_for("bert", tmp_path, objective="none", rows="twice")))
-    with pytest.raises(UserError, match=r"model\.type_vocab_size: found 1; .* --rows sentences"):
+    data = PreparedData(str(prepare_for("bert", tmp_path, objective="none", rows="sentences", twice=0.5)))
+    with pytest.raises(UserError, match=r"model\.type_vocab_size: found 1; .* say text_options\.twice=0 "):
         fitted("bert", data, type_vocab_size=1)
 
 

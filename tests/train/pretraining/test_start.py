@@ -97,7 +97,7 @@ def test_a_source_without_sentence_pairs_wants_data_without(tmp_path):
         match=r"has 1 token type, and sentence pairs need 2; found data with objective sop: say text_options.objective=none",
     ):
         adopted_model(*args_of(one_type, data("sop")))
-    with pytest.raises(UserError, match=r"has 1 token type; the data's rows have a sentence twice.* --rows sentences"):
+    with pytest.raises(UserError, match=r"has 1 token type; rows of the data have a sentence twice.* without --twice"):
         adopted_model(*args_of(one_type, data("none", twice=True)))
 
 
