@@ -47,6 +47,20 @@ OF_BOUNDS = "tests/data/text/test_bounds.py"
 
 MUTANTS: tuple[Mutant, ...] = (
     Mutant(
+        EXAMPLES,
+        "room = np.where(again, (max_seq_length - 3) // 2, max_seq_length - 2)",
+        "room = np.where(again, max_seq_length - 3, max_seq_length - 2)",
+        "a sentence that stands twice is longer than its row",
+        (f"{OF_EXAMPLES}::test_some_sentences_stand_in_their_row_twice",),
+    ),
+    Mutant(
+        EXAMPLES,
+        "draws.uniform(len(starts)) < twice",
+        "draws.uniform(len(starts)) > twice",
+        "the other sentences stand twice",
+        (f"{OF_EXAMPLES}::test_the_share_that_stands_twice_is_drawn_and_in_each_pass_anew",),
+    ),
+    Mutant(
         LINES,
         "_ZSTD_BYTES_AT_ONCE = 2 << 10",
         "_ZSTD_BYTES_AT_ONCE = 128 << 10",
