@@ -279,9 +279,9 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         EXAMPLES,
-        "if not alone:",
-        "if True:",
-        "the second pass over sentences cuts them",
+        "(np.tile(edges, dupe_factor) for edges in",
+        "(edges for edges in",
+        "there is one pass over sentences, however many are wanted",
         (f"{OF_EXAMPLES}::test_rows_of_one_sentence_are_the_sentences_in_every_pass",),
     ),
     Mutant(
