@@ -7,10 +7,10 @@
 set -u
 pause=${RESTART_PAUSE:-10} quick=${RESTART_QUICK:-300} most=5
 
-command=0 stopping=no short=0
+command='' early='' stopping=no short=0
 forward() {
   stopping=yes
-  kill -s "$1" "$command" 2>/dev/null
+  if [ -n "$command" ]; then kill -s "$1" "$command" 2>/dev/null; else early=$1; fi
 }
 trap 'forward TERM' TERM
 trap 'forward INT' INT
@@ -22,8 +22,10 @@ end() {
 
 while true; do
   started=$SECONDS
+  command=''
   "$@" &
   command=$!
+  [ -z "$early" ] || kill -s "$early" "$command" 2>/dev/null # it came when the command had no number yet
   wait "$command"
   code=$?
   while kill -0 "$command" 2>/dev/null; do # a signal ends `wait` before the command

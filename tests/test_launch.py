@@ -138,6 +138,28 @@ def test_sigterm_reaches_the_program_and_nothing_starts_again(tmp_path: Path):
     assert lines(tmp_path / "saved") == ["saved"] and lines(tmp_path / "starts") == ["start"]
 
 
+def test_sigterm_before_the_program_has_a_number_reaches_the_program_alone(tmp_path: Path):
+    program = executable(
+        tmp_path / "program",
+        "#!/bin/bash\ntrap 'echo saved > saved; exit 75' TERM\necho start >> starts\nwhile :; do sleep 0.05; done\n",
+    )
+    # bash reads this file first: the signal comes when the program has begun, between its start and `command=$!`
+    (tmp_path / "early").write_text(
+        """trap 'if [ "$BASH_COMMAND" = "command=\\$!" ]; then trap - DEBUG
+          while [ ! -e starts ]; do sleep 0.05; done; kill -s TERM $$; fi' DEBUG\n"""
+    )
+    ended = subprocess.run(
+        [LAUNCH / "restart.sh", program],
+        cwd=tmp_path,
+        env=os.environ | {"BASH_ENV": str(tmp_path / "early"), "RESTART_PAUSE": "0"},
+        start_new_session=True,  # a signal to the whole group would reach the tests
+        check=False,
+        timeout=60,
+    )
+    assert ended.returncode == 75
+    assert lines(tmp_path / "saved") == ["saved"] and lines(tmp_path / "starts") == ["start"]
+
+
 @pytest.mark.parametrize("name", ["restart.sh", "slurm.sh"])
 def test_the_codes_that_end_it_are_those_of_the_programs(name: str):
     (codes,) = re.findall(r"case \$code in ([\d |]+)\)", (LAUNCH / name).read_text())
