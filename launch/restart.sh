@@ -22,7 +22,6 @@ end() {
 
 while true; do
   started=$SECONDS
-  command=''
   "$@" &
   command=$!
   [ -z "$early" ] || kill -s "$early" "$command" 2>/dev/null # it came when the command had no number yet
@@ -32,6 +31,7 @@ while true; do
     wait "$command"
     code=$?
   done
+  command=''
   case $code in 0 | 2 | 3 | 5 | 130) end ;; esac
   [ "$stopping" = yes ] && end
   if ((SECONDS - started < quick)); then short=$((short + 1)); else short=0; fi
