@@ -269,6 +269,10 @@ class PretrainingJob(ModelJob):
     def last_step(self) -> int:
         return self.config.total_steps if self._budget is None else self._budget.bounds[1]
 
+    @property
+    def seconds_at_most(self) -> float:
+        return self.config.seconds_at_most
+
     def more(self) -> tuple[np.ndarray, ...]:
         return () if self._budget is None else (np.array(self._budget.bounds, np.int32),)
 

@@ -102,7 +102,7 @@ def _draw_task(loss, score, train: list[dict], evaluations: list[dict]) -> None:
     for number, name in enumerate(names):
         alone, colour = name.removesuffix("_best"), f"C{number % 10}"
         both = name, f"baseline_{alone}"
-        scale = 100 if max(row.get(one) or 0 for row in evaluations for one in both) > 1 else 1
+        scale = 100 if any((row.get(one) or 0) > 1 for row in evaluations for one in both) else 1
         rows = [row | {one: row[one] / scale for one in both if row.get(one) is not None} for row in evaluations]
         _line(score, rows, name, name.replace("_", " "), color=colour, **_POINTS)
         if name in SCORES or name.endswith("_best"):

@@ -1,5 +1,6 @@
 """What a run trains: the `Job` that the training loop calls, and `ModelJob`, what jobs with one model share."""
 
+import math
 from collections.abc import Generator
 from functools import cache
 from typing import Any, Protocol
@@ -55,6 +56,11 @@ class Job(Protocol):
         """The number of steps of the run, as far as it is known."""
         ...
 
+    @property
+    def seconds_at_most(self) -> float:
+        """After how many seconds the run ends, over all its starts, if its steps are not done by then."""
+        ...
+
     def look_at_clock(self, step: int, seconds: float | None, pause: float, log: Log) -> bool:
         """Called every `LOOK_EVERY` steps, and at the start; returns whether to save now, for new facts.
 
@@ -106,6 +112,7 @@ class Untimed:
     """A base class of jobs whose number of steps does not depend on the time that they take."""
 
     config: Any
+    seconds_at_most = math.inf
 
     @property
     def last_step(self) -> int:

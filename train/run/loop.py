@@ -158,7 +158,8 @@ class _Training:
         if meter.newest is None:
             return None
         if meter.has_unlogged and (meter.step % config.log_every == 0 or meter.step == self._job.last_step):
-            self._log.record("train", meter.step, self._job.summarise(*meter.take(self._job.last_step)))
+            taken = meter.take(self._job.last_step, self._job.seconds_at_most)
+            self._log.record("train", meter.step, self._job.summarise(*taken))
         return self._job.why_stop(meter.newest, meter.step)
 
     def _evaluate(self) -> int | None:

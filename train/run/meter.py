@@ -167,10 +167,13 @@ class Meter:
                 self._since = time.monotonic()
             self.step += 1
 
-    def take(self, total_steps: int) -> tuple[list[dict[str, np.ndarray]], dict[str, float]]:
+    def take(
+        self, total_steps: int, seconds_at_most: float = math.inf
+    ) -> tuple[list[dict[str, np.ndarray]], dict[str, float]]:
         """The metrics fetched since the last call, and how fast these steps were: rates per second, the ETA in seconds.
 
-        tokens_per_second counts all positions, real_tokens_per_second those without padding.
+        tokens_per_second counts all positions, real_tokens_per_second those without padding. The run ends after
+        `total_steps` steps, or earlier, after so many seconds over all its starts.
         """
         seconds = max(time.monotonic() - self._since, 1e-9)
         rows, speeds = self._rows, {}
@@ -182,7 +185,10 @@ class Meter:
             if self._peak:
                 speeds["mfu"] = total.flops / seconds / self._peak
             speeds["input_wait"] = total.waited / seconds
-            speeds["eta_seconds"] = (total_steps - self.step) * seconds / len(self._work)
+            left = (total_steps - self.step) * seconds / len(self._work)
+            if (spent := self.spent(self.step)) is not None:
+                left = min(left, max(seconds_at_most - spent.seconds, 0.0))
+            speeds["eta_seconds"] = left
         self._clear()
         return rows, speeds
 

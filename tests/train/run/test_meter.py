@@ -56,6 +56,22 @@ def test_speeds_leave_the_compilers_time_and_pauses_out(monkeypatch):
     assert summary["eta_seconds"] == pytest.approx(20.0)
 
 
+def test_the_time_that_is_left_is_no_more_than_the_run_has(monkeypatch):
+    clock = [0.0]
+    monkeypatch.setattr("train.run.meter.time.monotonic", lambda: clock[0])
+    meter = Meter(BertConfig.preset("tiny"), step=7, before=Spent(700, 50.0, 0.0))
+    batch = {"input_ids": np.zeros((2, 8))}
+    metrics = {"loss": 1.0, "finite": 1, "skipped_in_a_row": 0, "learning_rate": 0.0}
+    found = []
+    for seconds_at_most in (1000.0, 80.0, 60.0):
+        for _ in range(4):
+            meter.push(metrics, batch, waited=0.0)
+            clock[0] += 2.0
+        meter.flush()
+        found.append(meter.take(107, seconds_at_most)[1]["eta_seconds"])
+    assert found == pytest.approx([(107 - 11) * 2.0, 80 - 50 - 16, 0])
+
+
 def test_a_step_that_is_still_computed_counts_in_no_speed(monkeypatch):
     """As when a run resumes one step before it logs: that line has no speeds, the next one has those of all steps."""
     clock = [0.0]

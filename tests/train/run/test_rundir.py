@@ -227,6 +227,13 @@ def test_the_curves_of_many_runs_have_the_losses_of_each_rate_and_the_best_score
     assert not rate.get_visible() and not norm.get_visible()  # which many runs do not log
 
 
+def test_a_fine_tuning_that_stops_before_its_first_evaluation_has_its_curves():
+    rows = [{"kind": "train", "step": step, "loss": 0.7, "accuracy": 0.5} for step in (20, 40)]
+    loss, score, *_ = curves_of(rows).axes
+    assert [line.get_label() for line in loss.lines] == ["training"]
+    assert not score.get_visible()
+
+
 CHANGES = {
     "a flipped digit": lambda text: text.replace('"seed": 7', '"seed": 5'),
     "a renamed checksum": lambda text: text.replace('"checksum"', '"checksun"'),
