@@ -1,6 +1,6 @@
 """What one GPU makes of this code, in one command of at most 25 minutes that needs nothing but the packages.
 
-    python -m benchmarks.gpu OUT [--parts ceiling,parity,base-128,large-512,inference,compiled] [--minutes 25]
+    python -m benchmarks.gpu OUT [--parts ceiling,parity,base-128,large-512,inference,muon,compiled] [--minutes 25]
     python -m benchmarks.gpu OUT --tiny         every part with tiny sizes, on a CPU too: it shows that they run
 
 It makes its text, vocabulary, shards and model itself. Each part is a process that writes OUT/PART.json after each
@@ -12,6 +12,7 @@ parity      loss and gradients of each way to compute attention, beside those of
 base-128    training steps in turns: each way, packed rows and padded ones, PyTorch's SDPA with torch.compile beside
 large-512   them; and their memory
 inference   sentence vectors, beside transformers on torch
+muon        the updates of all matrices of a model, one by one and many at once
 compiled    a folder of `export-compiled` run on the GPU
 
 Exit codes: 0 all parts are whole, 1 some are not, 2 there is no GPU.
@@ -33,17 +34,23 @@ from benchmarks.gpu_parts.figures import is_whole
 
 
 class Part(NamedTuple):
+    """A module of gpu_parts, the minutes that it may take, and flags for XLA."""
+
     module: str
-    minutes: float  # at most
+    minutes: float
+    flags: str = ""
 
 
+# XLA tries several kernels for each product, which takes longer than all else in a part that measures no time.
+_NO_TRIALS = "--xla_gpu_autotune_level=0"
 PARTS = {
     "ceiling": Part("ceiling", 1),
-    "parity": Part("parity", 3.5),
+    "parity": Part("parity", 3.5, _NO_TRIALS),
     "base-128": Part("steps", 6),
     "large-512": Part("steps", 8),
     "inference": Part("encode", 4),
-    "compiled": Part("compiled", 1.5),
+    "muon": Part("muon", 2),
+    "compiled": Part("compiled", 1.5, _NO_TRIALS),
 }
 LEAST_SECONDS = 20  # a part that has less time left is not started
 _DEVICE = "import jax; device = jax.devices()[0]; print(device.platform, device.device_kind)"
@@ -55,17 +62,19 @@ def device() -> str:
     return found.stdout.strip() or "nothing"
 
 
-def environment() -> dict[str, str]:
+def environment(flags: str = "") -> dict[str, str]:
+    """Of a part's process; `flags`: for XLA, in addition to those that are set."""
     root = str(Path(__file__).parents[1])
     paths = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
-    return os.environ | {"PYTHONPATH": paths, "XLA_PYTHON_CLIENT_PREALLOCATE": "false", "PYTHONUNBUFFERED": "1"}
+    own = {"PYTHONPATH": paths, "XLA_PYTHON_CLIENT_PREALLOCATE": "false", "PYTHONUNBUFFERED": "1"}
+    return os.environ | own | {"XLA_FLAGS": f"{os.environ.get('XLA_FLAGS', '')} {flags}".strip()}
 
 
-def run(module: str, words: list[str], seconds: float) -> str | None:
+def run(module: str, words: list[str], seconds: float, flags: str = "") -> str | None:
     """Run a module of gpu_parts; why it did not end well, or None."""
     command = [sys.executable, "-m", f"benchmarks.gpu_parts.{module}", *words]
     # In a group of its own, so that PyTorch's process, which a part starts, ends with it and leaves the GPU's memory.
-    with subprocess.Popen(command, env=environment(), process_group=0) as process:
+    with subprocess.Popen(command, env=environment(flags), process_group=0) as process:
         try:
             code = process.wait(seconds)
         except subprocess.TimeoutExpired:
@@ -124,7 +133,7 @@ def main() -> int:
             else:
                 print(f"\n{part}", flush=True)
                 words = [inputs, str(file), *tiny]
-                if problem := run(PARTS[part].module, words, min(left, 60 * PARTS[part].minutes)):
+                if problem := run(PARTS[part].module, words, min(left, 60 * PARTS[part].minutes), PARTS[part].flags):
                     print(f"{part}: {problem}; {file} has what was measured until then", file=sys.stderr)
     for part, file in files.items():
         if file.exists():

@@ -71,7 +71,7 @@ def test_every_part_runs_and_a_second_call_measures_only_what_is_missing(tmp_pat
     assert result.returncode == 0, result.stderr
     assert result.stdout.rstrip().endswith("This was a CPU: the parts run, and the figures of a GPU wait for one.")
     parts = {path.stem: json.loads(path.read_text()) for path in out.glob("*.json")}
-    assert parts.keys() == {"ceiling", "parity", "base-128", "large-512", "inference", "compiled"}
+    assert parts.keys() == {"ceiling", "parity", "base-128", "large-512", "inference", "muon", "compiled"}
     for name, part in parts.items():
         assert part["whole"] and part["rows"] and part["tiny"] and part["platform"] == "cpu", name
         assert not [row for row in part["rows"] if "failed" in row], name
@@ -81,6 +81,7 @@ def test_every_part_runs_and_a_second_call_measures_only_what_is_missing(tmp_pat
         assert {row["attention"] for row in rows} >= set(PATHS)
         assert {row["attention"] for row in rows if "refused" in row} <= set(PATHS) - {"xla"}
     assert all(row["equal_to_the_pipeline"] for row in parts["compiled"]["rows"])
+    assert all(row["distance"] < (0.01 if row["products"] == "bfloat16" else 1e-4) for row in parts["muon"]["rows"])
     assert all(row["cosine"] > 0.999 for row in parts["inference"]["rows"])
     before = {path: path.stat().st_mtime_ns for path in out.glob("*.json") if path.stem != "ceiling"}
     (out / "ceiling.json").unlink()
