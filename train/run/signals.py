@@ -14,6 +14,7 @@ from collections.abc import Callable
 
 NUMBERS = (signal.SIGTERM, signal.SIGINT)
 _WAIT_SECONDS = 0.5
+_WAKE = signal.SIGURG  # does nothing where nobody handles it
 
 
 class Signals:
@@ -41,6 +42,7 @@ class Signals:
         self._before: dict[int, object] = {}
         self._preemption: Callable[[int], object] | None = None
         self._limit: threading.Timer | None = None
+        self._woken: dict[int, int] = dict.fromkeys(NUMBERS, 0)
 
     def __enter__(self) -> "Signals":
         if threading.current_thread() is not threading.main_thread():
@@ -52,6 +54,8 @@ class Signals:
         self._before[signal.SIGINT] = signal.signal(signal.SIGINT, self._handle)
         self._preemption = _handler_of_jax() if self._of_a_job else None
         self._before[signal.SIGTERM] = signal.signal(signal.SIGTERM, self._handle)
+        if signal.getsignal(_WAKE) in (signal.SIG_DFL, _do_nothing):
+            self._before[_WAKE] = signal.signal(_WAKE, _do_nothing)
         self._thread = threading.Thread(target=self._listen, name="signals", daemon=True)
         self._thread.start()
         return self
@@ -83,6 +87,7 @@ class Signals:
                 # An event loop in the main thread puts its own socket in place of this one for as long as it runs. What
                 # was handled before this wait, and did not come in it, went there.
                 found = [number for number in NUMBERS for _ in range(handled[number] - self._taken[number])]
+                self._wake_main()
             else:
                 if not found:
                     return
@@ -92,6 +97,17 @@ class Signals:
                     if number == signal.SIGTERM:
                         self.tell_other_processes()
                     self._noticed(number)
+
+    def _wake_main(self) -> None:
+        """Has the main thread run its handlers, once for each signal that it has not seen.
+
+        Python looks for signals before it calls `sleep` or `wait`. One that comes between that look and the call
+        interrupts nothing, nor does one that another thread was given.
+        """
+        unseen = [number for number in NUMBERS if self._woken[number] < self._taken[number] > self._handled[number]]
+        if unseen and _WAKE in self._before:
+            self._woken.update({number: self._taken[number] for number in unseen})
+            signal.pthread_kill(threading.main_thread().ident, _WAKE)  # type: ignore[arg-type]
 
     def limit(self, seconds: float, end: Callable[[], object]) -> None:
         """Has `end` called after `seconds`, unless this context is left before."""
@@ -103,6 +119,10 @@ class Signals:
         """Has JAX's preemption service, if there is one, make all processes of the job agree on a step to stop at."""
         if self._preemption is not None:
             self._preemption(int(signal.SIGTERM))
+
+
+def _do_nothing(number: int, frame: object) -> None:
+    """A handler all the same: `sleep` and `wait` come back for it, and Python looks for signals."""
 
 
 def _handler_of_jax() -> Callable[[int], object] | None:
