@@ -126,7 +126,8 @@ def build_index(
     twice
         For rows "sentences": this share of them, drawn anew in each pass, stands in its row as A and again as B, so
         that a token which is masked in one can be found in the other (translation language modelling,
-        https://arxiv.org/abs/1901.07291, of a sentence and itself).
+        https://arxiv.org/abs/1901.07291, of a sentence and itself). A lacks up to half of the tokens at its end, and B
+        up to half at its beginning, so that no distance in the row tells where.
     max_seq_length
         Tokens of a sequence with its special tokens ([CLS] A [SEP] B [SEP]: three, or two where there is no B).
     short_seq_prob
@@ -285,7 +286,10 @@ def _truncate(spans: Spans, draws: "_Draws", max_tokens: int) -> Spans:
 
 
 def _alone(bounds: Bounds, draws: "_Draws", max_seq_length: int, dupe_factor: int, twice: float) -> Spans:
-    """One sentence per example, or a piece of one that does not fit; a share `twice` of them as A and as B."""
+    """One sentence per example, or a piece of one that does not fit; a share `twice` of them as A and as B.
+
+    Of those A lacks 0 to n // 2 of its n tokens at the end and B as many at the beginning, so together they have all.
+    """
     starts, ends = (np.tile(edges, dupe_factor) for edges in (bounds.sentences[:-1], bounds.sentences[1:]))
     again = draws.uniform(len(starts)) < twice if twice else np.zeros(len(starts), bool)
     room = np.where(again, (max_seq_length - 3) // 2, max_seq_length - 2)
@@ -296,7 +300,12 @@ def _alone(bounds: Bounds, draws: "_Draws", max_seq_length: int, dupe_factor: in
     again, room = again[sentence], room[sentence]
     a_start = starts[sentence] + number * room
     a_end = np.minimum(a_start + room, ends[sentence])
-    return Spans(a_start, a_end, a_start * again, a_end * again, np.zeros_like(a_start))
+    b_start, b_end = a_start * again, a_end * again
+    if twice:
+        choices = (b_end - b_start) // 2 + 1
+        b_start = b_start + draws.below(choices)
+        a_end = a_end - draws.below(choices)
+    return Spans(a_start, a_end, b_start, b_end, np.zeros_like(a_start))
 
 
 def _within_documents(bounds: Bounds, draws: "_Draws", max_tokens: int, dupe_factor: int) -> Spans:

@@ -155,10 +155,14 @@ def test_some_sentences_stand_in_their_row_twice(lengths, options, twice):
     assert not index["label"].any()
     again = index["b_end"] > index["b_start"]
     assert twice < 1 or again.all()
-    for edge in ("start", "end"):
-        assert (index[f"b_{edge}"] == index[f"a_{edge}"] * again).all()
+    # A lacks up to half of the end, B up to half of the beginning; together they are the piece
+    ends = np.where(again, index["b_end"], index["a_end"])
+    half = (ends - index["a_start"]) // 2
+    assert (ends - index["a_end"] <= half).all()
+    assert (index["b_start"] - index["a_start"] * again <= half * again).all() and (index["b_end"] <= ends).all()
+    assert (index["a_end"] >= index["b_start"]).all() and (index["b_start"] >= index["a_start"] * again).all()
     # a sentence is in all of its pieces once in each pass, in one kind of row or the other
-    found = Counter(zip(index["a_start"].tolist(), index["a_end"].tolist(), again.tolist(), strict=True))
+    found = Counter(zip(index["a_start"].tolist(), ends.tolist(), again.tolist(), strict=True))
     rooms = {False: options["max_seq_length"] - 2, True: (options["max_seq_length"] - 3) // 2}
     for start, end in itertools.pairwise(shard.sentences.tolist()):
         times = {
@@ -179,6 +183,21 @@ def test_the_share_that_stands_twice_is_drawn_and_in_each_pass_anew():
     assert again.mean() == pytest.approx(0.3, abs=0.03)
     both = Counter(index["a_start"][again].tolist())
     assert 0.04 < np.mean([both[start] == 2 for start in index["a_start"]]) < 0.15  # 0.09
+
+
+def test_no_distance_in_a_row_tells_where_the_double_of_a_token_is():
+    index = build_index(
+        prose(0, 400), shard_number=0, objective="none", rows="sentences", twice=1.0, max_seq_length=512
+    )
+    a_start, a_end, b_start, b_end = (index[name].astype(int) for name in ("a_start", "a_end", "b_start", "b_end"))
+    size = b_end - a_start
+    front, back = ((cut / size)[size > 30] for cut in (b_start - a_start, b_end - a_end))
+    for share in (front, back):  # evenly from 0 to a half, so with a variance of 1/48
+        assert share.mean() == pytest.approx(1 / 4, abs=0.02) and share.var() == pytest.approx(1 / 48, rel=0.15)
+    assert abs(np.corrcoef(front, back)[0, 1]) < 0.1
+    distance = (a_end - a_start) + 1 - (b_start - a_start)  # with the [SEP] between
+    of_one_size = distance[size == 20]
+    assert len(of_one_size) > 50 and Counter(of_one_size.tolist()).most_common(1)[0][1] < 0.2 * len(of_one_size)
 
 
 SEPARATOR = -1
