@@ -12,9 +12,9 @@ Expected:  not run so long. With stop_after=410s on an H200: BLiMP 71.1 % (67,00
            million positions at 1.08 million a second
 
 30 % of the rows are of plain sentences, and no token that is to be predicted stays in sight (docs/recipes.md). A fifth
-of the examples are a sentence and itself, each masked alone; without heads that look for the same token the model
-learned to copy what stands at the same place, and not to compare two sentences. In 28 minutes it reads all of its text
-some 30 times; whether dropout helps then is not known.
+of the examples are a sentence and itself, each masked alone. In the run above both were whole, and the model learned to
+copy what stands at the same place, and not to compare two sentences; now one lacks some of its end and one some of its
+beginning. In 28 minutes it reads all of its text some 30 times; whether dropout helps then is not known.
 """
 
 from bert_jax.config import BertConfig

@@ -61,6 +61,13 @@ MUTANTS: tuple[Mutant, ...] = (
         (f"{OF_EXAMPLES}::test_the_share_that_stands_twice_is_drawn_and_in_each_pass_anew",),
     ),
     Mutant(
+        EXAMPLES,
+        "a_end = a_end - draws.below(choices)",
+        "a_end = a_end - (b_start - a_start) * again",
+        "A lacks as much as B, so the distance of doubles tells the length",
+        (f"{OF_EXAMPLES}::test_no_distance_in_a_row_tells_where_the_double_of_a_token_is",),
+    ),
+    Mutant(
         LINES,
         "_ZSTD_BYTES_AT_ONCE = 2 << 10",
         "_ZSTD_BYTES_AT_ONCE = 128 << 10",
