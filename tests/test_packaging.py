@@ -19,8 +19,8 @@ from tests.ci_scripts import ci_script
 ROOT = Path(__file__).resolve().parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 PYTHONS = [line.split()[-1] for line in PROJECT["classifiers"] if re.search(r":: 3\.\d+$", line)]
-# Not in the oldest set: accelerators, OpenVINO (180 MB), NNCF, rivals, linters, the site, and references for which one version is known to be good.
-UNTESTED = {"cuda", "tpu", "s3", "beam", "benchmarks", "openvino", "nncf", "parity", "lint", "docs", "dev"}
+# Not in the oldest set: accelerators, NNCF, rivals, linters, the site, and references for which one version is known to be good.
+UNTESTED = {"cuda", "tpu", "s3", "beam", "benchmarks", "nncf", "parity", "lint", "docs", "dev"}
 
 
 def ranges(extras: set[str]) -> dict[str, Requirement]:
@@ -77,9 +77,7 @@ def test_the_wheel_holds_the_library_and_nothing_else(tmp_path: Path):
 def test_what_is_pinned_lies_in_its_range(constraints: str, python: str):
     pinned = pins(constraints, python) | (pins("torch", python) if constraints == "newest" else {})
     asked = ranges(
-        EXTRAS - UNTESTED
-        if constraints == "oldest"
-        else EXTRAS - {"cuda", "tpu", "s3", "beam", "benchmarks", "openvino", "nncf"}
+        EXTRAS - UNTESTED if constraints == "oldest" else EXTRAS - {"cuda", "tpu", "s3", "beam", "benchmarks", "nncf"}
     )
     assert set(asked) - set(pinned) == set()
     assert [f"{asked[name]}: {pinned[name]}" for name in asked if pinned[name] not in asked[name].specifier] == []
