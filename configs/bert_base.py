@@ -4,7 +4,7 @@ Command:   python -m train.prepare TEXT --output DATA --vocab-size 30522 --max-s
            python -m train.pretrain configs/bert_base.py data=DATA run=runs/base
 Hardware:  the paper's: 4 Cloud TPUs (16 chips); uses every device, with batch rows split over them
 Time:      the paper's: 4 days. Not run here: see --dry-run for what a step costs on your machine. Planned for one
-           v5e chip: 130 to 166 ms for a step of 256 x 128, 55 to 70 % of its peak (benchmarks/RESULTS.md)
+           v5e chip: 130 to 166 ms for a step of 256 x 128, 55 to 70 % of its peak (benchmarks/results/accelerators.md)
 Expected:  the paper's, test sets: GLUE average 79.6; MNLI-m 84.6, QQP 71.2 F1, QNLI 90.5, SST-2 93.5, CoLA 52.1,
            STS-B 85.8, MRPC 88.9 F1, RTE 66.4; SQuAD 1.1 dev 80.8 EM / 88.5 F1; CoNLL-2003 test 92.4 F1
 

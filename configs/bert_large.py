@@ -5,7 +5,7 @@ Hardware:  the paper's: 16 Cloud TPUs (64 chips); if a step does not fit, use to
            mesh.fsdp=4
 Time:      the paper's: 4 days. Not run here: see --dry-run for what a step costs on your machine. Planned for one
            v5e chip: 400 to 495 ms for a step of 256 x 128, 1.8 to 2.3 s at 512, 57 to 78 % of its peak
-           (benchmarks/RESULTS.md)
+           (benchmarks/results/accelerators.md)
 Expected:  the paper's, test sets: GLUE average 82.1; MNLI-m 86.7, QQP 72.1 F1, QNLI 92.7, SST-2 94.9, CoLA 60.5,
            STS-B 86.5, MRPC 89.3 F1, RTE 70.1; SQuAD 1.1 dev 84.1 EM / 90.9 F1; CoNLL-2003 test 92.8 F1
 

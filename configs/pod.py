@@ -6,10 +6,10 @@ Command:   python -m train.prepare TEXT --output DATA --vocab-size 30522 --uncas
            BERT-large: model.hidden_size=1024 model.num_hidden_layers=24 model.num_attention_heads=16
                model.intermediate_size=4096 tokens_per_device=4096 optimizer.learning_rate=4e-4
 Hardware:  planned for sixteen v5e chips; uses every device, in as many parts as tokens_per_device says
-Time:      planned with `python -m train.plan` for v5e:4x4 and mesh.zero=8 (benchmarks/RESULTS.md): a step of
-           4,096 x 128 takes 139 to 182 ms, 50 to 65 % of the peak, one of 1,024 x 512 takes 164 to 219 ms. Together
-           1.6 to 2.1 hours, 30 to 40 dollars at 1.20 for a chip and an hour. Large: 4.5 to 5.6 hours, 87 to 108
-           dollars, from AdamW's steps on one chip, without exchanges and Muon
+Time:      planned with `python -m train.plan` for v5e:4x4 and mesh.zero=8 (benchmarks/results/accelerators.md): a
+           step of 4,096 x 128 takes 139 to 182 ms, 50 to 65 % of the peak, one of 1,024 x 512 takes 164 to 219 ms.
+           Together 1.6 to 2.1 hours, 30 to 40 dollars at 1.20 for a chip and an hour. Large: 4.5 to 5.6 hours, 87 to
+           108 dollars, from AdamW's steps on one chip, without exchanges and Muon
 Expected:  not run. The aim is the scores of configs/bert_base.py from half of the paper's positions: 21 of 43 billion
 
 Measured with two layers of 128 (docs/recipes.md): wired heads and Muon leave the plateau early, and reach the loss of

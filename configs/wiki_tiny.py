@@ -5,8 +5,8 @@ Command:   python -m train.prepare wiki-en-0*.jsonl.zst --output data/wiki-en --
            python -m train.pretrain configs/wiki_tiny.py data=data/wiki-en run=runs/wiki
 Hardware:  2 CPU cores
 Time:      about 75 minutes on two free cores; 16,000 steps of 64 x 128 tokens, nearly four passes over the text
-Expected:  5.04 nats per held-out masked token (unigram 7.37), 27 % right, next sentence 90 %; benchmarks/RESULTS.md,
-           "Wikipedia", has the curve and the steps at which it leaves its two plateaus.
+Expected:  5.04 nats per held-out masked token (unigram 7.37), 27 % right, next sentence 90 %; "Wikipedia"
+           in benchmarks/results/learning.md has the curve and the steps at which it leaves its two plateaus.
            No dropout: so small a model does not overfit so much text
 """
 

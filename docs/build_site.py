@@ -59,7 +59,8 @@ _LINK = re.compile(r"(\]\()([^)#:\s]+)((?:#[^)\s]*)?\))")
 
 def sources() -> list[Path]:
     """The documents of the repository that are pages of the site."""
-    return [*(ROOT / name for name in TOP), *sorted((ROOT / "docs").rglob("*.md"))]
+    folders = (ROOT / "docs", ROOT / "benchmarks" / "results")
+    return [*(ROOT / name for name in TOP), *(path for folder in folders for path in sorted(folder.rglob("*.md")))]
 
 
 def place_of(path: Path) -> Path:

@@ -74,10 +74,10 @@ def test_every_link_leads_to_a_page_and_those_to_code_to_one_that_shows_it(
     gather()
     page = (tmp_path / "docs" / "pretraining.md").read_text(encoding="utf-8")
     assert "](../configs/tiny.py.md)" in page
-    assert "](../benchmarks/wikipedia.png)" in page
+    assert "](../benchmarks/results/wikipedia.png)" in page
     shown = (tmp_path / "configs" / "tiny.py.md").read_text(encoding="utf-8")
     assert (ROOT / "configs" / "tiny.py").read_text(encoding="utf-8") in shown
-    assert (tmp_path / "benchmarks" / "wikipedia.png").is_file()
+    assert (tmp_path / "benchmarks" / "results" / "wikipedia.png").is_file()
     index = (tmp_path / "index.md").read_text(encoding="utf-8")
     assert "](docs/pretraining.md#what-a-healthy-curve-looks-like)" in index
     for path in tmp_path.rglob("*.md"):

@@ -5,8 +5,8 @@ the keys in blocks with an online softmax (https://arxiv.org/abs/2307.08691); th
 again, in one kernel for the gradient of the queries and one for those of keys and values. The bits of dropout are the
 plain path's, computed where they are needed.
 
-An H200 ran it on padded rows of 128, as exact as the plain path (benchmarks/RESULTS.md); its speed is not known. Tests
-interpret it on a CPU, and lower it for CUDA.
+An H200 ran it on padded rows of 128, as exact as the plain path (benchmarks/results/accelerators.md); its speed is not
+known. Tests interpret it on a CPU, and lower it for CUDA.
 """
 
 import functools

@@ -21,7 +21,7 @@ def stream_dtype(config: BertConfig) -> jnp.dtype:
 
     On accelerators bfloat16 results halve the memory traffic. On a CPU, XLA computes products with bfloat16 results in
     at least twice the time with JAX 0.10. With JAX 0.12 they take the same time, but what surrounds the products gains
-    nothing at BERT-base and at most 5 % in small models (benchmarks/RESULTS.md), so float32 stays.
+    nothing at BERT-base and at most 5 % in small models (benchmarks/results/training.md), so float32 stays.
     """
     if config.activation_dtype is not None:
         return jnp.dtype(config.activation_dtype)

@@ -36,7 +36,7 @@ from train.run.meter import Spent
 
 MAY_DIFFER = ("seed", "optimizer.learning_rate", "optimizer.decay_share")
 _ALONE_ONLY = ("stop_after", "hopeless_after", "teacher", "rollbacks", "track")
-# What was measured to pay (benchmarks/RESULTS.md, eight models at once): hidden size, and positions of a batch.
+# What was measured to pay (benchmarks/results/transformers.md): hidden size, and positions of a batch.
 _PAYS_UP_TO = (128, 512)
 _SHARED = ("sequences_per_second", "tokens_per_second", "real_tokens_per_second", "mfu")
 

@@ -44,8 +44,8 @@ def choose(runtime: str, dtype: str | None, devices: Sequence[Any] | None) -> Ch
     """Chooses what the user left open.
 
     "auto" is what the environment's `RUNTIME_VARIABLE` says. Without it, it is OpenVINO on a CPU, if that is installed:
-    it was the fastest there in all measurements (benchmarks/RESULTS.md). Otherwise, and where the user names devices,
-    it is XLA.
+    it was the fastest there in all measurements (benchmarks/results/inference.md). Otherwise, and where the user names
+    devices, it is XLA.
 
     Args:
         runtime: one of `RUNTIMES`.
