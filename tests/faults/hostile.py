@@ -168,8 +168,8 @@ def _judge(read: Any, folder: Path) -> tuple[str, bool]:
     from bert_jax.errors import LONGEST_MESSAGE, UserError
 
     signal.signal(signal.SIGALRM, _hang)
-    signal.setitimer(signal.ITIMER_REAL, SECONDS)
     try:
+        signal.setitimer(signal.ITIMER_REAL, SECONDS)
         read(folder)
         return "result", True
     except (UserError, FileNotFoundError) as error:
