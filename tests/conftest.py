@@ -25,6 +25,7 @@ import jax
 import pytest
 
 from tests.hub_server import HubServer, hub_server
+from tests.scheduling import pytest_xdist_make_scheduler  # noqa: F401, a hook
 
 jax.config.update("jax_platforms", "cpu")
 jax.config.update("jax_num_cpu_devices", 8)

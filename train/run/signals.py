@@ -63,16 +63,16 @@ class Signals:
     def __exit__(self, *_: object) -> None:
         if not self._before:
             return
-        if self._limit is not None:
-            self._limit.cancel()
         for number, handler in self._before.items():
             signal.signal(number, signal.SIG_DFL if handler is None else handler)  # type: ignore[arg-type]
         if self._preemption is not None:
             ctypes.CDLL(None).signal(int(signal.SIGTERM), self._preemption)
         signal.set_wakeup_fd(self._before_fd)
         self._write.close()
-        self._thread.join()
+        self._thread.join()  # it may still notice a signal, and set a limit
         self._read.close()
+        if self._limit is not None:
+            self._limit.cancel()
 
     def _handle(self, number: int, _frame: object) -> None:
         self._handled[number] += 1

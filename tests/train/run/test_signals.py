@@ -4,10 +4,13 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
 import pytest
+
+from train.run.signals import Signals
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -154,6 +157,20 @@ def test_a_run_stops_in_order_unless_ctrl_c_comes_twice(tmp_path: Path, numbers:
         process.send_signal(getattr(signal, f"SIG{number}"))
     code, told = ended(process)
     assert code in codes and INTERRUPTED not in told.splitlines() and "Traceback" not in told
+
+
+def test_a_signal_noticed_while_the_context_is_left_ends_nothing_later():
+    """The thread may be slower than the main one, which has by then handled the signal, saved and left."""
+    ends, before = threading.Event(), signal.getsignal(signal.SIGINT)
+
+    def noticed(number: int) -> None:
+        while signal.getsignal(signal.SIGINT) is not before:
+            time.sleep(0.01)
+        signals.limit(0.2, ends.set)
+
+    with (signals := Signals(noticed)):
+        os.kill(os.getpid(), signal.SIGINT)
+    assert not ends.wait(1)
 
 
 def test_a_phase_that_hangs_in_compiled_code_is_told_and_ends_with_76(tmp_path: Path):
