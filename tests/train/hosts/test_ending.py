@@ -239,8 +239,10 @@ def test_a_process_that_hangs_in_input_ends_all_with_codes_worth_a_restart(tmp_p
         assert all("the run hangs: input took more than 12 s" in end.out for end in ends)
         assert "in wait" in ends[whom].out
     else:
-        # JAX's service aborts the one that hangs once the first process, which it talks to, has ended.
-        assert codes == [-signal.SIGABRT if whom else -signal.SIGKILL, 75], ends
+        # JAX's service aborts the one that hangs once the first process, which it talks to, has ended. Where that is
+        # the first process itself, it may also miss the other one before this test kills it.
+        ended = {-signal.SIGABRT} if whom else {-signal.SIGABRT, -signal.SIGKILL}
+        assert codes[0] in ended and codes[1] == 75, ends
         assert f"has been silent for {HEARTBEAT} s" in ends[1 - whom].out
     with Hosts(2, words_for(run), tmp_path / "again", devices=2) as hosts:
         hosts.wait_for(lambda: max((row["step"] for row in rows_of(run)), default=0) > 20)
