@@ -467,21 +467,32 @@ def test_rows_across_documents_are_shown_with_their_separators_and_padding(optio
     assert padding["blocks"] < 0.03 < padding["full-sentences"] < padding["doc-sentences"]
 
 
-def test_a_sentence_is_shown_twice_masked_anew(options, capsys):
+def test_a_sentence_is_shown_twice_cut_and_masked_anew(options, capsys):
     manifest = made(**options | {"objective": "none", "rows": "sentences", "twice": 1.0, "max_seq_length": (48,)})
     print_report(manifest, title="done")
     assert "objective none (sentences, 100% of them twice)" in capsys.readouterr().err
     assert main(["--show", str(options["output"]), "--json", "--split", "train"]) == 0
-    masked_apart = 0
+    masked_apart, cuts = 0, set()
     for line in capsys.readouterr().out.splitlines():
         row = json.loads(line)
         tokens, second = list(row["tokens"]), row["token_type_ids"].index(1)
         masked = set(row["mlm_positions"])
         for position, label in zip(row["mlm_positions"], row["mlm_labels"], strict=True):
             tokens[position] = label
-        assert tokens[1:second] == tokens[second:] and row["next_sentence_label"] is None
-        masked_apart += any((at + second - 1 in masked) != (at in masked) for at in range(1, second - 1))
-    assert masked_apart > 20
+        first, last = tokens[1 : second - 1], tokens[second:-1]
+        # A lacks up to half of the sentence's `whole` tokens at the end, B as many at the beginning: where does B begin?
+        begins = [
+            whole - len(last)
+            for whole in range(max(len(first), len(last)), len(first) + len(last) + 1)
+            if max(whole - len(first), whole - len(last)) <= whole // 2
+            and first[whole - len(last) :] == last[: len(first) + len(last) - whole]
+        ]
+        assert begins and row["next_sentence_label"] is None
+        cuts.add(begins[0])
+        masked_apart += any(
+            (1 + at in masked) != (second + at - begins[0] in masked) for at in range(begins[0], len(first))
+        )
+    assert masked_apart > 20 and len(cuts) > 4
     assert main(["--show", str(options["output"]), "--limit", "1"]) == 0
     assert re.search(r": A from document \d+ of shard-\d+, and again as B\n", capsys.readouterr().out)
 
