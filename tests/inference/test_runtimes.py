@@ -239,6 +239,21 @@ def test_openvino_is_imported_without_its_telemetry():
     assert done.stdout.splitlines() == ["[]", "True"]
 
 
+@pytest.mark.skipif(find_spec("openvino") is None, reason="openvino is not installed")
+def test_a_signal_reaches_a_program_whose_older_model_of_openvino_went_first():
+    code = """if True:
+        import signal
+        from bert_jax.inference.runtimes.openvino import compiler
+        older, younger = compiler("float32"), compiler("float32")
+        del older
+        del younger
+        signal.signal(signal.SIGINT, lambda *_: print("handled"))
+        signal.raise_signal(signal.SIGINT)
+    """
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, "handled\n"), done.stderr
+
+
 @pytest.fixture
 def own_choice(monkeypatch):
     """What is chosen where nobody says it."""

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Mapping
+from functools import cache
 from importlib import import_module
 from queue import Empty, SimpleQueue
 from typing import Any
@@ -32,6 +33,16 @@ def compiler(dtype: str) -> "_OpenVino":
     return _OpenVino(dtype)
 
 
+@cache
+def _core(openvino: Any) -> Any:
+    """The only one of this process.
+
+    Each brings a stack for signals, and unmaps it when it goes. Where an older one went first, the younger one puts its
+    stack back, and the next signal (Ctrl-C) is a segmentation fault.
+    """
+    return openvino.Core()
+
+
 class _OpenVino:
     def __init__(self, dtype: str):
         try:
@@ -39,7 +50,7 @@ class _OpenVino:
                 openvino = import_module("openvino")
         except ImportError:
             raise UserError('runtime="openvino" needs the package openvino: pip install "bert-jax[openvino]"') from None
-        self._tensor, self._core = openvino.Tensor, openvino.Core()
+        self._tensor, self._core = openvino.Tensor, _core(openvino)
         has_bfloat16 = "BF16" in self._core.get_property("CPU", "OPTIMIZATION_CAPABILITIES")
         if dtype == "bfloat16" and not has_bfloat16:
             raise UserError('dtype="bfloat16": OpenVINO does not compute it on this CPU; expected float32')
