@@ -68,6 +68,24 @@ def forget_programs() -> Iterator[None]:
         jax.clear_caches()
 
 
+@pytest.fixture(autouse=True, scope="session")
+def no_pictures() -> Iterator[Callable[..., bytes]]:
+    """Runs in this process draw no curves, which takes as long as the rest of a tiny one; gives what would draw them."""
+    from train.run import curves
+
+    draw = curves.png_of
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(curves, "png_of", lambda records: b"\x89PNG")
+        yield draw
+
+
+@pytest.fixture(autouse=True)
+def pictures(request: pytest.FixtureRequest, no_pictures: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Curves are drawn in a test marked `pictures`."""
+    if request.node.get_closest_marker("pictures"):
+        monkeypatch.setattr("train.run.curves.png_of", no_pictures)
+
+
 def see_devices(patch: pytest.MonkeyPatch, most: int) -> None:
     """Lets JAX name the first `most` of its eight devices."""
 

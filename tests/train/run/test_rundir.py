@@ -142,6 +142,7 @@ def test_a_damaged_config_is_named(tmp_path: Path):
 
 
 @pytest.mark.slow
+@pytest.mark.pictures
 def test_a_resumed_log_forgets_the_steps_that_happen_again(tmp_path: Path):
     with RunLog(tmp_path, start_step=0, total_steps=10) as log:
         for step in (2, 4, 6):
@@ -154,7 +155,7 @@ def test_a_resumed_log_forgets_the_steps_that_happen_again(tmp_path: Path):
     rows = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     assert [(row["kind"], row["step"]) for row in rows] == [("train", 2), ("train", 4), ("train", 6), ("eval", 6)]
     assert rows[2]["loss"] is None
-    assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
+    assert (tmp_path / "curves.png").stat().st_size > 10_000
     assert list((tmp_path / "tensorboard").iterdir())
 
 
