@@ -47,6 +47,18 @@ def keep_freed_memory() -> bool:
     return all(mallopt(name, value) == 1 for name, value in SETTINGS.items())
 
 
+def give_back_free_memory() -> None:
+    """Let the system have what malloc keeps and nobody uses at the moment.
+
+    Small allocations of other threads come to lie in the room that a large temporary had. It then gets new room, while
+    the pages of the old stay in memory. Where other programs kept the cores busy, four steps of BERT-mini (64 x 128)
+    took 2.5 to 5.5 GB in place of 1.7; with this after steps 1, 2 and 4 they took 1.7 to 3.9. Does nothing where the
+    environment has malloc left alone.
+    """
+    if os.environ.get("BERT_JAX_MALLOC") != "0" and _is_glibc():
+        ctypes.CDLL(None).malloc_trim(0)
+
+
 def _is_glibc() -> bool:
     try:
         return (os.confstr("CS_GNU_LIBC_VERSION") or "").startswith("glibc")

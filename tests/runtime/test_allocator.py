@@ -27,6 +27,23 @@ for _ in range(3):
     libc.free(block)
 print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 """
+GIVES = """
+import ctypes
+from bert_jax.runtime.cpu import give_back_free_memory, keep_freed_memory
+keep_freed_memory()
+libc = ctypes.CDLL(None)
+libc.malloc.restype, libc.malloc.argtypes = ctypes.c_void_p, [ctypes.c_size_t]
+libc.memset.argtypes = [ctypes.c_void_p, ctypes.c_int, ctypes.c_size_t]
+libc.free.argtypes = [ctypes.c_void_p]
+resident = lambda: int(open("/proc/self/statm").read().split()[1])
+block = libc.malloc(256 << 20)
+libc.memset(block, 1, 256 << 20)
+last = libc.malloc(100)  # so that the end of the heap is in use
+libc.free(block)
+before = resident()
+give_back_free_memory()
+print(before - resident())
+"""
 USERS_OWN = ("BERT_JAX_MALLOC", "GLIBC_TUNABLES", "MALLOC_ARENA_MAX")
 
 
@@ -66,6 +83,20 @@ def test_memory_that_was_freed_is_there_without_page_faults(value, kept):
     told, faults = map(int, process.stdout.split())
     assert told == kept
     assert faults < 16 if kept else faults >= 128  # 256 MB are 128 pages if huge, 65,536 if not
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="needs glibc")
+def test_memory_that_is_free_is_given_back():
+    inherited = {name: v for name, v in os.environ.items() if name not in USERS_OWN and not name.startswith("MALLOC_")}
+    environment = inherited | {"JAX_PLATFORMS": "cpu"}
+    found = subprocess.run([sys.executable, "-c", GIVES], env=environment, cwd=ROOT, capture_output=True, check=True)
+    assert int(found.stdout) * os.sysconf("SC_PAGE_SIZE") > 250 << 20
+
+
+def test_malloc_is_left_alone_where_the_user_says_so(calls, monkeypatch):
+    monkeypatch.setenv("BERT_JAX_MALLOC", "0")
+    allocator.give_back_free_memory()  # `Libc` has no malloc_trim
 
 
 def test_malloc_gets_the_settings(calls):

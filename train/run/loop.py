@@ -9,6 +9,7 @@ import jax
 import numpy as np
 
 from bert_jax.runtime.compilation_cache import cache_folder
+from bert_jax.runtime.cpu import give_back_free_memory
 from bert_jax.runtime.hosts import before_ending, on_first_process
 from bert_jax.training.checkpoint.checkpoints import Checkpoints, NonFiniteError
 from bert_jax.training.sharding import to_host
@@ -142,6 +143,9 @@ class _Training:
             self._state, metrics = self._job.train_step(self._state, batch)
         self._compiled.add(shapes)
         self._step += 1
+        done = self._step - self._first_step
+        if done & (done - 1) == 0:  # 1, 2, 4, 8, …: what compiling and the first steps left, and seldom later
+            give_back_free_memory()
         self._meter.push(metrics, batch, waited)
 
     def _seconds(self) -> float | None:
