@@ -22,6 +22,13 @@ OF_VECTORS = f"{OF_EMBED}::test_neither_padding_nor_a_neighbour_in_its_row_is_in
 
 MUTANTS: tuple[Mutant, ...] = (
     Mutant(
+        "bert_jax/inference/runtimes/openvino.py",
+        "openvino.Tensor, _core(openvino)",
+        "openvino.Tensor, openvino.Core()",
+        "a signal is a segmentation fault after two pipelines were dropped",
+        (f"{OF_RUNTIMES}::test_a_signal_reaches_a_program_whose_older_model_of_openvino_went_first",),
+    ),
+    Mutant(
         CHOICE,
         "if installed and not named and _is_on_cpu(devices)",
         "if installed and _is_on_cpu(devices)",

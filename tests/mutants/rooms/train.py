@@ -192,6 +192,13 @@ MUTANTS: tuple[Mutant, ...] = (
         (f"{OF_SIGNALS}::test_what_cannot_be_saved_within_the_grace_is_given_up",),
     ),
     Mutant(
+        "train/run/signals.py",
+        "self._limit.cancel()",
+        "pass",
+        "a signal that was handled ends the process later",
+        (f"{OF_SIGNALS}::test_a_signal_noticed_while_the_context_is_left_ends_nothing_later",),
+    ),
+    Mutant(
         WATCHDOG,
         "if self._passed > last:",
         "if False:",
