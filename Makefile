@@ -32,7 +32,7 @@ LOCK := .venv-lock/bin/uv pip compile pyproject.toml --quiet --group build --gen
 help:  ## what there is
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
-demo: $(TRAIN)  ## vocabulary, examples and a small BERT from the text inside Python itself (about 4 minutes)
+demo: $(TRAIN)  ## vocabulary, examples and a small BERT from the text inside Python itself (4 to 8 minutes)
 	$(BIN)/python -m train.demo
 
 docs: $(DOCS)  ## the documentation site, in site/; a link to a page or heading that does not exist is an error
