@@ -48,15 +48,19 @@ USERS_OWN = ("BERT_JAX_MALLOC", "GLIBC_TUNABLES", "MALLOC_ARENA_MAX")
 
 
 @pytest.fixture
-def calls(monkeypatch) -> list[tuple[int, int]]:
-    """Records the arguments of mallopt instead of calling it; the environment has no malloc settings."""
-    recorded: list[tuple[int, int]] = []
+def calls(monkeypatch) -> list[tuple[int | str, int]]:
+    """Records the arguments of mallopt and malloc_trim instead of calling them; the environment has no malloc settings."""
+    recorded: list[tuple[int | str, int]] = []
 
     class Libc:
         def __init__(self, _: None): ...
 
         def mallopt(self, name: int, value: int) -> int:
             recorded.append((name, value))
+            return 1
+
+        def malloc_trim(self, kept: int) -> int:
+            recorded.append(("trim", kept))
             return 1
 
     monkeypatch.setattr(allocator.ctypes, "CDLL", Libc)
@@ -94,14 +98,11 @@ def test_memory_that_is_free_is_given_back():
     assert int(found.stdout) * os.sysconf("SC_PAGE_SIZE") > 250 << 20
 
 
-def test_malloc_is_left_alone_where_the_user_says_so(calls, monkeypatch):
-    monkeypatch.setenv("BERT_JAX_MALLOC", "0")
-    allocator.give_back_free_memory()  # `Libc` has no malloc_trim
-
-
 def test_malloc_gets_the_settings(calls):
     assert allocator.keep_freed_memory()
     assert dict(calls) == allocator.SETTINGS
+    allocator.give_back_free_memory()
+    assert calls[-1] == ("trim", 0)
 
 
 @pytest.mark.parametrize(
@@ -110,6 +111,7 @@ def test_malloc_gets_the_settings(calls):
 )
 def test_the_users_own_settings_win(calls, monkeypatch, name, value):
     monkeypatch.setenv(name, value)
+    allocator.give_back_free_memory()
     assert not allocator.keep_freed_memory() and not calls
 
 
@@ -118,6 +120,7 @@ def test_other_libraries_and_accelerators_are_left_alone(calls, monkeypatch):
     assert not allocator.keep_freed_memory()
     monkeypatch.setattr(allocator, "_is_glibc", lambda: True)
     monkeypatch.setattr(allocator, "is_for_cpu", lambda: False)
+    allocator.give_back_free_memory()
     assert not allocator.keep_freed_memory() and not calls
 
 

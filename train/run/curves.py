@@ -18,6 +18,7 @@ def draw_curves(records: list[dict], path: epath.Path) -> None:
 
 
 def png_of(records: list[dict]) -> bytes:
+    """The picture of `curves_of`, as the bytes of a PNG of 1210 x 770 pixels."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
 
     figure = curves_of(records)
