@@ -8,9 +8,11 @@ import optax
 
 from bert_jax.config import BertConfig
 from bert_jax.errors import UserError
+from bert_jax.runtime.remember import remember
 from bert_jax.training.sharding import path_string
 
 
+@remember(8)
 def layer_rates(config: BertConfig, *, freeze: str | None = None, decay: float = 1.0) -> Callable[[str], float]:
     """A function from a parameter's path to the factor of its learning rate; 0 = frozen.
 
@@ -47,6 +49,7 @@ def layer_rates(config: BertConfig, *, freeze: str | None = None, decay: float =
     return rate
 
 
+@remember(8)
 def with_rates(
     tx: optax.GradientTransformationExtraArgs, rate: Callable[[str], float]
 ) -> optax.GradientTransformationExtraArgs:

@@ -14,6 +14,7 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from bert_jax.errors import UserError
+from bert_jax.runtime.remember import remember
 from bert_jax.training.layer_rates import with_rates
 from bert_jax.training.objectives import Batch, Metrics, Objective
 from bert_jax.training.optimizer import make_optimizer
@@ -82,6 +83,7 @@ def _take(mesh: Mesh) -> Callable[[Any, int], Any]:
     return jax.jit(take, out_shardings=NamedSharding(mesh, P()))
 
 
+@remember(8)
 def compile_many_train_step(
     model: nn.Module,
     optimizer: OptimizerConfig,
@@ -151,6 +153,7 @@ def _finite(old: TrainState, new: TrainState, metrics: Metrics) -> tuple[TrainSt
     return state, metrics | counts | {"finite": metrics["finite"] * good}
 
 
+@remember(8)
 def compile_many_predict_step(model: nn.Module, mesh: Mesh) -> Callable[[Any, Batch, Objective], dict[str, Any]]:
     """Compile `predict_step` of all runs on the same batch: (params [R, ...], batch, objective) -> outputs [R, ...]."""
 

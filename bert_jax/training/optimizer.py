@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from bert_jax.runtime.remember import remember
 from bert_jax.training.average import average_weights, schedule_free
 from bert_jax.training.moments import decay_by_tokens, scale_by_moments
 from bert_jax.training.muon import hidden_matrices, scale_by_muon
@@ -19,6 +20,7 @@ from bert_jax.training.weight_decay import add_decayed_weights, decay_mask, deca
 __all__ = ["OptimizerConfig", "make_optimizer", "make_schedule"]
 
 
+@remember(8)
 def make_optimizer(
     config: OptimizerConfig,
     *,

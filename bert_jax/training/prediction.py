@@ -10,6 +10,7 @@ from jax.sharding import Mesh
 
 from bert_jax.data.tasks.length_batches import Batch as Plan
 from bert_jax.model.encoder import identity
+from bert_jax.runtime.remember import remember
 from bert_jax.training.objectives import Batch, Objective
 from bert_jax.training.own_rows import join_rows
 from bert_jax.training.sharding import MeshBatches, batch_shardings, gather_under_fsdp, replicated
@@ -65,17 +66,21 @@ def predict_step(
     return found
 
 
+@remember(8)
+def _compile_predict_step(model: nn.Module, mesh: Mesh) -> Callable[[Any, Batch, Objective], dict[str, Any]]:
+    used = on_mesh(model, mesh)
+
+    def step(params: Any, batch: Batch, objective: Objective) -> dict[str, Any]:
+        return predict_step(params, batch, model=used, objective=objective, mesh=mesh)
+
+    return jax.jit(step, in_shardings=(None, batch_shardings(mesh), None), out_shardings=replicated(mesh))
+
+
 class Predictor:
     """`predictor(params, examples, plans)` computes the logits of all examples; it compiles once per batch shape."""
 
     def __init__(self, model: nn.Module, mesh: Mesh, objective: Objective):
-        used, self._mesh = on_mesh(model, mesh), mesh
-
-        def step(params: Any, batch: Batch, objective: Objective) -> dict[str, Any]:
-            return predict_step(params, batch, model=used, objective=objective, mesh=mesh)
-
-        self._objective = objective
-        self._step = jax.jit(step, in_shardings=(None, batch_shardings(mesh), None), out_shardings=replicated(mesh))
+        self._mesh, self._objective, self._step = mesh, objective, _compile_predict_step(model, mesh)
 
     def __call__(
         self, params: Any, examples: Examples, plans: Iterable[Plan]

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from bert_jax.runtime.remember import remember
 from bert_jax.training.optimizer_config import OptimizerConfig, check
 
 Schedule = Callable[..., jax.Array]
@@ -14,6 +15,7 @@ Schedule = Callable[..., jax.Array]
 numbers."""
 
 
+@remember(8)
 def make_schedule(
     config: OptimizerConfig,
     *,

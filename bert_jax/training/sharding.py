@@ -19,6 +19,7 @@ from bert_jax.config import BertConfig
 from bert_jax.errors import UserError
 from bert_jax.model.fused_loss import fused_cross_entropy
 from bert_jax.model.losses import FusedLoss
+from bert_jax.runtime.remember import remember
 from bert_jax.shown import ShownConfig
 
 AXES = ("data", "fsdp", "zero", "tensor")
@@ -248,6 +249,7 @@ def constrain_activations(mesh: Mesh) -> Callable[[jax.Array], jax.Array]:
     return lambda x_BLD: jax.lax.with_sharding_constraint(x_BLD, rows)
 
 
+@remember(8)
 def gather_under_fsdp(mesh: Mesh, dtype: DTypeLike = np.float32) -> Callable[[Any], Any]:
     """A function for `train_step(..., use_params=...)`, from the stored parameters to those that the step uses.
 

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable
-from functools import lru_cache, partial
+from functools import partial
 from typing import Any
 
 import flax.linen as nn
@@ -18,6 +18,7 @@ from bert_jax.model.encoder import identity
 from bert_jax.model.layers import numbered_rows
 from bert_jax.model.packed import packed_inputs
 from bert_jax.runtime.compiler import compiler_options
+from bert_jax.runtime.remember import remember
 from bert_jax.training.objectives import PRETRAINING, Batch, Metrics, Objective, Pretraining
 from bert_jax.training.own_rows import sum_gradients, sum_over_rows
 from bert_jax.training.schedules import Schedule
@@ -76,8 +77,15 @@ def init_state(
 
     `draw`: function from the key and the model to the parameters, such as `start.draw`; None: as published.
     """
+    return _compile_new_state(model, tx, mesh, draw or _published)(key)
+
+
+@remember(8)
+def _compile_new_state(
+    model: nn.Module, tx: optax.GradientTransformation, mesh: Mesh | None, draw: Callable[[Array, nn.Module], Any]
+) -> Callable[[Array], TrainState]:
     shardings = None if mesh is None else state_shardings(_abstract(model, tx), mesh)
-    return jax.jit(partial(_new_state, model=model, tx=tx, draw=draw or _published), out_shardings=shardings)(key)
+    return jax.jit(partial(_new_state, model=model, tx=tx, draw=draw), out_shardings=shardings)
 
 
 def abstract_state(model: nn.Module, tx: optax.GradientTransformation, *, mesh: Mesh | None = None) -> TrainState:
@@ -93,7 +101,7 @@ def abstract_state(model: nn.Module, tx: optax.GradientTransformation, *, mesh: 
     )
 
 
-@lru_cache(4)  # a run asks for its target, for its first state and for its compiled step
+@remember(8)
 def _abstract(model: nn.Module, tx: optax.GradientTransformation) -> TrainState:
     return jax.eval_shape(partial(_new_state, model=model, tx=tx, draw=_published), jax.random.key(0))
 
@@ -291,6 +299,23 @@ def compile_train_step(
 
     `with_numbers`: the step takes `numbers` as its fifth argument, so that one program serves all of their values.
     """
+    more = () if objective is None or mesh is None else (state_shardings(objective, mesh),)
+    more += (replicated(mesh),) if with_numbers and mesh is not None else ()
+    leaves, tree = jax.tree.flatten(more)
+    return _compile_train_step(model, tx, schedule, mesh, accumulation, tuple(leaves), tree)
+
+
+@remember(8)
+def _compile_train_step(
+    model: nn.Module,
+    tx: optax.GradientTransformationExtraArgs,
+    schedule: Schedule,
+    mesh: Mesh | None,
+    accumulation: int,
+    leaves: tuple[Any, ...],
+    tree: Any,
+) -> Any:
+    """`leaves` and `tree` are the shardings of the arguments after the third."""
     step = partial(train_step, tx=tx, schedule=schedule, accumulation=accumulation)
     if mesh is None:
         return jax.jit(partial(step, model=model), donate_argnums=0)
@@ -307,17 +332,16 @@ def compile_train_step(
 
     state = state_shardings(_abstract(model, tx), mesh)
     everywhere = replicated(mesh)
-    more = () if objective is None else (state_shardings(objective, mesh),)
-    more += (everywhere,) if with_numbers else ()
     return jax.jit(
         step_on_mesh,
-        in_shardings=(state, batch_shardings(mesh), everywhere, *more),
+        in_shardings=(state, batch_shardings(mesh), everywhere, *jax.tree.unflatten(tree, leaves)),
         out_shardings=(state, everywhere),
         donate_argnums=0,
         compiler_options=compiler_options(list(mesh.devices.flat)),
     )
 
 
+@remember(8)
 def compile_eval_step(
     model: nn.Module, mesh: Mesh | None = None, pretraining: Pretraining = PRETRAINING
 ) -> Callable[[Any, Batch], dict[str, Array]]:

@@ -17,8 +17,9 @@ from bert_jax.formats.source import Source
 from bert_jax.formats.training_record import training_record
 from bert_jax.formats.write import save_pretrained
 from bert_jax.model.heads import HEADS
-from bert_jax.model.start import draw, log_frequencies
+from bert_jax.model.start import StartConfig, draw, log_frequencies
 from bert_jax.runtime.hosts import connect
+from bert_jax.runtime.remember import remember
 from bert_jax.training.average import averaged
 from bert_jax.training.checkpoint.checkpoints import on_first_process
 from bert_jax.training.optimizer import make_optimizer
@@ -148,6 +149,11 @@ def evaluate(
     return result
 
 
+@remember(8)
+def _draw_as(start: StartConfig, counts: np.ndarray | None) -> Callable[..., Any]:
+    return partial(draw, start=start, counts=counts)
+
+
 def exported_weights(state: TrainState) -> Any:
     """The weights that a run of this state exports: their average if it keeps one."""
     average = averaged(state.opt_state)
@@ -217,9 +223,7 @@ class PretrainingJob(ModelJob):
         if start.is_published:
             return super().fresh_state()
         counts = self.data.unigram_counts if start.output_bias == "unigram" else None
-        return init_state(
-            self._init_key, self.model, self.tx, mesh=self.mesh, draw=partial(draw, start=start, counts=counts)
-        )
+        return init_state(self._init_key, self.model, self.tx, mesh=self.mesh, draw=_draw_as(start, counts))
 
     def on_start(self, log: Log, *, resumed: bool) -> None:
         model = self.config.model

@@ -7,6 +7,8 @@ LINE = "bert_jax/runtime/line.py"
 HOSTS = "bert_jax/runtime/hosts.py"
 COMPILER = "bert_jax/runtime/compiler.py"
 OF_COMPILER = "tests/runtime/test_compiler.py"
+REMEMBER = "bert_jax/runtime/remember.py"
+OF_REMEMBER = "tests/runtime/test_remember.py"
 OF_JOINING = "tests/train/hosts/test_joining.py"
 OF_LINE = "tests/runtime/test_line.py"
 OF_AGREEING = "tests/train/hosts/test_agreeing.py"
@@ -81,5 +83,19 @@ MUTANTS: tuple[Mutant, ...] = (
         "if len(devices) < 2:",
         "CPUs get a TPU's compiler options",
         (f"{OF_COMPILER}::test_several_tpus_have_options_and_other_devices_have_none",),
+    ),
+    Mutant(
+        REMEMBER,
+        "return known(*args, **kwargs)",
+        "return function(*args, **kwargs)",
+        "each run makes its programs anew",
+        ("tests/train/pretraining/test_pretrain.py::test_three_resumes_equal_never_having_stopped",),
+    ),
+    Mutant(
+        REMEMBER,
+        "hash((args, *kwargs.values()))",
+        "hash(args)",
+        "an array in a keyword is refused",
+        (f"{OF_REMEMBER}::test_what_has_no_hash_is_computed_each_time",),
     ),
 )

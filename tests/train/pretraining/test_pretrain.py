@@ -22,6 +22,7 @@ from bert_jax.training.checkpoint.checkpoints import Checkpoints
 from bert_jax.training.optimizer import OptimizerConfig
 from bert_jax.tree import flatten
 from tests.opened_files import opened_by
+from tests.traced import traced
 from train import doctor, pretrain
 from train.diagnosis.evidence import Evidence
 from train.pretraining import job as pretraining
@@ -188,13 +189,15 @@ def test_a_run_leaves_everything_that_was_promised(straight: Path):
 @pytest.mark.slow
 def test_three_resumes_equal_never_having_stopped(recipe: str, data: str, straight: Path, tmp_path: Path, monkeypatch):
     run = tmp_path / "stopped"
-    for stop_at in (2, 7, 9):  # inside the first phase, before its end, inside the second
-        monkeypatch.setattr(
-            stopping.StopRequest, "exit_code", lambda _, step, at=stop_at: EXIT_PREEMPTED if step == at else None
-        )
-        assert pretrain.main([recipe, f"data={data}", f"run={run}"]) == EXIT_PREEMPTED
-    monkeypatch.undo()
-    assert pretrain.main([recipe, f"data={data}", f"run={run}"]) == EXIT_DONE
+    with traced() as names:
+        for stop_at in (2, 7, 9):  # inside the first phase, before its end, inside the second
+            monkeypatch.setattr(
+                stopping.StopRequest, "exit_code", lambda _, step, at=stop_at: EXIT_PREEMPTED if step == at else None
+            )
+            assert pretrain.main([recipe, f"data={data}", f"run={run}"]) == EXIT_PREEMPTED
+        monkeypatch.undo()
+        assert pretrain.main([recipe, f"data={data}", f"run={run}"]) == EXIT_DONE
+    assert not [name for name in names if "step" in name]  # the programs are those of `straight`
     (step, ours), (straight_step, theirs) = arrays_of(run), arrays_of(straight)
     assert step == straight_step == 12
     assert len(ours) == len(theirs)

@@ -12,6 +12,7 @@ from scipy import stats
 
 from bert_jax.errors import UserError
 from bert_jax.training.checkpoint.checkpoints import Checkpoints
+from tests.traced import traced
 from train import compare, pretrain
 from train.pretraining import sweep as sweeps
 from train.pretraining.members import (
@@ -41,7 +42,9 @@ def words(recipe: str, data: str) -> list[str]:
 def straight(words: list[str], tmp_path_factory) -> Path:
     """A sweep that was never stopped."""
     run = tmp_path_factory.mktemp("sweeps") / "straight"
-    assert pretrain.main([*words, *SWEPT, f"run={run}"]) == EXIT_DONE
+    with traced() as names:
+        assert pretrain.main([*words, *SWEPT, f"run={run}"]) == EXIT_DONE
+    assert names.count("step_on_mesh") <= 2  # one for each rate, whatever the seed and the leg
     return run
 
 
