@@ -3,6 +3,7 @@
 import math
 import os
 import shutil
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -20,6 +21,8 @@ os.environ.setdefault("BERT_JAX_DTYPE", "float32")  # also on a CPU where pipeli
 os.environ.setdefault("BERT_JAX_RUNTIME", "xla")  # also where OpenVINO is installed
 os.environ.setdefault("BERT_JAX_MALLOC", "0")  # a program that a test calls leaves this process's malloc alone
 os.environ.setdefault("HF_HUB_OFFLINE", "1")  # no test looks for a model at huggingface.co
+sys.dont_write_bytecode = False  # each program that a test starts would compile all of bert_jax, half a second
+os.environ["PYTHONDONTWRITEBYTECODE"] = ""
 IN_MEMORY = Path("/dev/shm")
 if os.access(IN_MEMORY, os.W_OK) and shutil.disk_usage(IN_MEMORY).free > 2**31:  # 50 MB are needed
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(IN_MEMORY))  # a run waits for the disk at each save

@@ -46,6 +46,7 @@ def words_of(verb: str, folders: dict[str, Path], texts: Path, output: Path) -> 
     return [name, str(folders[head]), str(texts), "--output", str(output / file), *options]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("verb", VERBS)
 def test_the_parts_are_joined_to_the_file_that_one_process_writes(verb, folders, lines, tmp_path, capsys):
     for name in ("one", "parts"):
@@ -158,6 +159,7 @@ def test_parts_of_different_things_are_not_joined(folders, lines, tmp_path, caps
     assert (tmp_path / "v.tsv").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("number", "count", "first", "second"),
     [

@@ -24,6 +24,7 @@ QUICK = (
 )
 
 
+@pytest.mark.slow
 def test_every_reader_answers_changed_files_with_a_result_or_one_line(tmp_path):
     found = [outcome for name in QUICK for outcome in hostile._of_kind(name, 1, 40, tmp_path / name.split(":")[0])]
     assert [outcome for outcome in found if not outcome.held] == []

@@ -7,6 +7,7 @@ import pytest
 from tests.faults import numbers
 
 
+@pytest.mark.slow
 def test_a_sample_of_bad_numbers_ends_as_the_definition_says(tmp_path: Path):
     assert [outcome.case for outcome in numbers.cases(7, tmp_path, share=0.04) if not outcome.held] == []
 

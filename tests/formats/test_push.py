@@ -79,6 +79,7 @@ def refusal(capsys, *words: str) -> str:
     return err.splitlines()[-1]
 
 
+@pytest.mark.slow
 def test_a_pushed_run_loads_from_the_hub_and_answers_the_same(run, hub, params, capsys):
     assert main(["push", str(run), REPO, "--license", "apache-2.0"]) == 0
     out, err = capsys.readouterr()

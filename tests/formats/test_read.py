@@ -107,6 +107,7 @@ assert sha256_of_parameters(params) == before
     assert (found.returncode, found.stderr) == (0, "")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 @pytest.mark.parametrize("contiguous", [False, True])
 def test_reading_takes_the_memory_of_the_arrays_and_little_more(tmp_path, contiguous):

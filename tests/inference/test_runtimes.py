@@ -100,6 +100,7 @@ def assert_close(found: Any, want: Any) -> None:
         assert found == want
 
 
+@pytest.mark.slow
 @both
 @pytest.mark.parametrize("task", FOLDERS)
 def test_every_task_gives_the_results_of_xla(task, runtime, exported):
@@ -107,6 +108,7 @@ def test_every_task_gives_the_results_of_xla(task, runtime, exported):
     assert_close(answers(task, folder, runtime), answers(task, folder, "xla"))
 
 
+@pytest.mark.slow
 @both
 @pytest.mark.parametrize(
     ("family", "fields"),
@@ -122,6 +124,7 @@ def test_packed_rows_of_every_family_give_the_vectors_of_xla(family, fields, run
     assert_close(answers("embed", folder, runtime), answers("embed", folder, "xla"))
 
 
+@pytest.mark.slow
 @both
 @pytest.mark.parametrize("pooling", ["cls", "max", "mean_sqrt_len_tokens", "pooled+normalize"])
 def test_every_pooling_gives_the_vectors_of_xla(pooling, runtime, exported):

@@ -132,6 +132,7 @@ def test_cudnn_lowers_for_cuda_with_lengths(mask: Any, monkeypatch: pytest.Monke
     assert ("PADDING" in text) == (mask is not None)
 
 
+@pytest.mark.slow
 def test_cudnn_gives_no_wrong_numbers_for_padding_before_a_token(monkeypatch: pytest.MonkeyPatch):
     plain = jax.nn.dot_product_attention
     monkeypatch.setattr(jax.nn, "dot_product_attention", lambda *qkv, implementation, **more: plain(*qkv, **more))

@@ -78,6 +78,7 @@ def test_it_is_the_definition_in_float32_and_as_close_in_bfloat16(rows, length, 
     assert all(ours <= 1.05 * theirs for ours, theirs in zip(found, plain, strict=True))
 
 
+@pytest.mark.slow
 def test_it_can_be_mapped_over_models():
     """As for the runs of several seeds in one program."""
     arrays, mask = inputs(2, 128, 2, 64)[:3], rows_of("sequences", 2, 128)

@@ -36,6 +36,7 @@ def test_the_published_start_is_the_models_own_to_the_bit():
     jax.tree.map(np.testing.assert_array_equal, drawn, own)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("model_type", "fields"),
     [("bert", {}), ("roberta", {"pad_token_id": 1, "max_position_embeddings": 66}), ("distilbert", {})],

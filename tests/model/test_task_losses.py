@@ -96,6 +96,7 @@ def test_a_choice_that_is_not_there_cannot_be_chosen():
     np.testing.assert_allclose(given, expected, rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_where_nothing_counts_the_loss_is_0():
     tokens = RNG.normal(size=(2, 3, 4)).astype(np.float32)
     none, outside = jnp.full((2, 3), -100), jnp.full(2, 3)

@@ -125,6 +125,7 @@ def test_a_process_says_when_the_first_does_not_answer(new_job):
     assert str(error).startswith(f"process 0 did not answer at {job.address} within 1 s (Connection refused)")
 
 
+@pytest.mark.slow
 def test_a_process_waits_while_another_program_has_the_port(new_job):
     job = new_job(join=2, heartbeat=1)
     with socket.create_server(("127.0.0.1", int(job.address.partition(":")[2]))) as stranger:
@@ -240,6 +241,7 @@ def test_a_silent_process_counts_as_lost_after_the_heartbeat(new_job, who, monke
     assert line.startswith(f"program: error: process {who} on {socket.gethostname()} has been silent for 1 s")
 
 
+@pytest.mark.slow
 def test_processes_that_are_busy_for_longer_than_the_heartbeat_stay(new_job):
     job = new_job(heartbeat=1)
     lines = job.open(2)

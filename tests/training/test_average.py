@@ -78,6 +78,7 @@ def test_a_long_average_of_equal_weights_does_not_shrink():
     np.testing.assert_array_equal(means[-1], weights[-1])
 
 
+@pytest.mark.slow
 def test_an_average_changes_no_weight_and_its_absence_no_tree():
     batch, key = pretraining_batch(4), jax.random.key(1)
     found: list[Any] = []
@@ -100,6 +101,7 @@ def test_an_average_changes_no_weight_and_its_absence_no_tree():
     assert int(with_average.opt_state["average"].count) == 2
 
 
+@pytest.mark.slow
 @pytest.mark.eight_devices
 @pytest.mark.parametrize("mesh", [MeshConfig(data=2, fsdp=2, zero=2), MeshConfig(data=2, fsdp=2, tensor=2)], ids=str)
 def test_an_average_is_split_like_the_parameters(mesh: MeshConfig):
@@ -144,6 +146,7 @@ def drawn(seed: int) -> dict[str, np.ndarray]:
     return {name: rng.normal(size=shape).astype(np.float32) for name, shape in SHAPES.items()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("b1", [0.9, 0.5])
 def test_schedule_free_is_optaxs_own_step_by_step(b1: float):
     config = dataclasses.replace(FREE, b1=b1)

@@ -420,6 +420,7 @@ def drawn(seed: int) -> dict[str, Any]:
     return unflatten({path: rng.normal(size=shape).astype(np.float32) for path, shape in OF_MUON.items()})
 
 
+@pytest.mark.slow
 def test_muon_is_optaxs_own_for_matrices_and_adamw_for_the_rest():
     config = dataclasses.replace(MUON, clip_norm=0.0, b2=0.9)  # of 1 - 0.999 Optax loses digits
     tx, rate = make_optimizer(config), make_schedule(config)

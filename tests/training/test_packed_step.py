@@ -102,6 +102,7 @@ def test_distillation_of_packed_rows_is_that_of_the_examples_alone(batches):
     assert_equal_leaves(gradients, expected)
 
 
+@pytest.mark.slow
 def test_what_another_example_of_the_row_says_changes_nothing(batches):
     """Not even by a bit: other tokens get a weight of exactly 0."""
     packed = batches["nsp"]

@@ -29,6 +29,7 @@ print(json.dumps([opened, handles()[0] - files, handles()[1] - maps, now["anon"]
 """
 
 
+@pytest.mark.slow
 def test_a_terabyte_is_read_at_random_with_few_files_and_little_memory(tmp_path):
     make(tmp_path / "data", shards=300, tokens=1_700_000_000)
     files = list((tmp_path / "data").glob("train/shard-*/tokens.npy"))

@@ -77,6 +77,7 @@ def read(source, steps: int = 12, rows=None) -> str:
     return hashlib.sha256(b"".join(array.tobytes() for batch in made for array in batch.values())).hexdigest()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_bucket_gives_the_batches_of_the_disk(kinds, upload, cache, kind):
     address = upload(kinds[kind])
@@ -174,6 +175,7 @@ def test_what_is_damaged_in_the_bucket_is_one_line(kinds, upload, cache):
         read(f"{address}-elsewhere")
 
 
+@pytest.mark.slow
 def test_a_damaged_cache_is_mended(kinds, upload, cache):
     address = upload(kinds["nsp"])
     expected = read(address, 60)

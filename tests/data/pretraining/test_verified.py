@@ -96,6 +96,7 @@ def change(path: Path, content: bytes) -> None:
     path.write_bytes(content)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mapped", [True, False], ids=["mapped", "read"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_flipped_bit_of_what_is_read_is_found_before_a_batch_is_made_of_it(

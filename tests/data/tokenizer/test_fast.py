@@ -203,6 +203,7 @@ def test_other_kinds_are_not_for_it(data_dir: Path, tmp_path: Path, stand_in):
 # The probe
 
 
+@pytest.mark.slow
 @needs_nanotoken
 @pytest.mark.parametrize("cased", [False, True])
 def test_the_probe_notices_a_normaliser_with_another_switch(cased: bool, data_dir: Path, tmp_path: Path):
@@ -245,6 +246,7 @@ def in_every_place(characters: list[str]) -> Iterator[str]:
     yield "".join(characters)
 
 
+@pytest.mark.slow
 @needs_nanotoken
 @pytest.mark.parametrize("every", [97, pytest.param(1, marks=pytest.mark.exhaustive)], ids=["some", "all"])
 @pytest.mark.parametrize("cased", [False, True])
@@ -255,6 +257,7 @@ def test_every_character_of_unicode(cased: bool, every: int, data_dir: Path, tmp
         assert_same(tokenizer, [text for part in blocks(some, 50) for text in in_every_place(part)])
 
 
+@pytest.mark.slow
 @needs_nanotoken
 @pytest.mark.parametrize("every", [40, pytest.param(1, marks=pytest.mark.exhaustive)], ids=["some", "all"])
 @pytest.mark.parametrize(("name", "options"), PUBLISHED)
@@ -269,6 +272,7 @@ def test_hostile_and_real_text(name: str, options: dict, every: int, data_dir: P
             assert_same(tokenizer, [line for text in some for line in json.loads(text)["text"].split("\n")])
 
 
+@pytest.mark.slow
 @needs_nanotoken
 @pytest.mark.parametrize("seed", range(3))
 def test_random_vocabularies_and_texts(seed: int):

@@ -46,6 +46,7 @@ def inputs_of(config: BertConfig, rows: int = 3, length: int = 9) -> dict[str, n
     return {"input_ids": ids, "attention_mask": mask, "token_type_ids": rng.integers(0, 2, ids.shape)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("head", "fields"),
     [

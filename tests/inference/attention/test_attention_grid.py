@@ -41,6 +41,7 @@ def first_run(there: np.ndarray) -> tuple[int, int]:
     return first, first + int(np.argmin(there[first:]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("length", "named"), [(36, True), (37, False)])
 def test_tokens_are_named_where_there_is_room(tmp_path, length: int, named: bool):
     one, two = (drawn(tmp_path, 1, 2, [name] * length) for name in ("one", "two"))

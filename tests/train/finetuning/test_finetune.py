@@ -412,6 +412,7 @@ def test_a_run_directory_is_not_used_again_for_another_task(place: Path, table: 
     assert (table / "config.json").read_bytes() == before
 
 
+@pytest.mark.slow
 def test_a_dry_run_tells_the_plan_and_the_time_and_writes_nothing(place: Path, capsys, monkeypatch):
     clock = iter((0.0, 10.0, 12.0))  # compiling takes ten seconds, and a step of 8 x 16 tokens two
     monkeypatch.setattr(cost, "time", SimpleNamespace(monotonic=lambda: next(clock)))

@@ -217,6 +217,7 @@ def test_the_table_of_what_fits_can_be_read_and_copied_in_80_columns(capsys):
     assert all(word in table for word in (*one["words"], *too_big["words"], "14,618 to 25,610", "a chip has 16.9 GB"))
 
 
+@pytest.mark.slow
 def test_plans_of_many_topologies_can_be_read_in_80_columns(recipe: str, capsys, monkeypatch):
     monkeypatch.setattr(plan, "Console", partial(Console, width=80))
     assert plan.main([recipe, *(word for size in (1, 2, 4, 8) for word in ("--topology", f"h100:{size}"))]) == EXIT_DONE

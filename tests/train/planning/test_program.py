@@ -237,6 +237,7 @@ def test_a_state_in_pieces_takes_its_share_of_a_device():
     assert of_device(pieces.state) < 0.4 * whole.state_bytes  # all but biases, LayerNorms and small heads in four
 
 
+@pytest.mark.slow
 def test_products_are_those_of_the_closed_formula_whatever_the_loops_and_devices():
     """Three times the forward pass, https://arxiv.org/abs/2001.08361 (section 2.1), with heads and pooler."""
     d, f, v, layers = CONFIG.hidden_size, CONFIG.intermediate_size, CONFIG.vocab_size, CONFIG.num_hidden_layers

@@ -116,6 +116,7 @@ def test_text_is_prepared_for_a_dry_run_and_a_large_one_is_sampled(recipe, corpu
     assert [path.name for path in tmp_path.iterdir()] == ["texts"]
 
 
+@pytest.mark.slow
 def test_a_long_step_is_timed_on_fewer_rows_and_scaled(data: str, recipe: str, capsys, monkeypatch):
     words = [recipe, f"data={data}", "phases=((32, 64, 3),)"]
     (phase,) = facts_of(words, capsys)["phases"]

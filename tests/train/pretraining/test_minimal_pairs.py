@@ -35,6 +35,7 @@ def scored(run: Path) -> dict[int, dict[str, float]]:
     return {row["step"]: {k: v for k, v in row.items() if "blimp" in k} for row in rows if "blimp_accuracy" in row}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("average", [[], ["optimizer.average_half_life=1e6"]])
 def test_scores_are_those_of_the_verb_and_a_killed_run_has_each_once(
     average: list[str], recipe: str, data: str, blimp: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -126,6 +126,7 @@ def test_phases_continue_each_part_whatever_their_shares_and_lengths(data: str, 
         assert seen[length] == expected
 
 
+@pytest.mark.slow
 def test_a_run_continues_in_each_part_after_the_rows_that_another_run_used(data: str, books: str):
     """In other shares, with another batch, stopped within a phase; the second run is continued in turn, by a third."""
     seen: Counter[bytes] = Counter()

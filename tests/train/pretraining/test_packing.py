@@ -123,6 +123,7 @@ def test_random_data_is_packed_as_the_config_says(data: str):
     assert "sequence_ids" not in batches.batch(0)  # held-out examples have a row each
 
 
+@pytest.mark.slow
 def test_a_plan_without_data_has_the_rows_of_the_recipe(capsys):
     """Each recipe of the folder that packs: none is refused for lack of data."""
     for name, rows in (("two_hours", 16), ("night", 32), ("gpu_30min", 1056)):

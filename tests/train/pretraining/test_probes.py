@@ -24,6 +24,7 @@ def probed(run: Path) -> dict[int, float]:
     return {row["step"]: row["probe_sst2_accuracy"] for row in found if "probe_sst2_accuracy" in row}
 
 
+@pytest.mark.slow
 def test_scores_are_scikit_learns_and_a_killed_run_has_each_once(
     recipe: str, data: str, cats, cats_task: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

@@ -36,6 +36,7 @@ sys.exit(exit_code(main, []))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="needs glibc")
 def test_no_thread_gives_back_what_a_step_frees():
     """Each step of a thread that did would map 60 large pages, or 30,720 small ones."""

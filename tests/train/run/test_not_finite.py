@@ -26,6 +26,7 @@ def test_a_save_that_is_due_after_a_skipped_step_waits_for_a_good_one(tmp_path: 
     assert steps == [5, 12, 15, 20, 25, 30]  # batches 8 to 10 made steps 9 to 11
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("save_every", [1, 5])
 def test_a_streak_leaves_no_checkpoint_of_the_parameters_that_it_could_not_train(tmp_path: Path, save_every: int):
     """Batch 14 makes step 15, whose loss is finite: it is saved, and every step after it is skipped."""
@@ -105,6 +106,7 @@ def test_the_checkpoint_of_a_stop_does_not_replace_one_that_a_rollback_needs(tmp
     assert "going back to step 10 " in (tmp_path / "run.log").read_text()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rollbacks", [1, 2])
 def test_no_more_rollbacks_than_the_config_allows(tmp_path: Path, rollbacks: int):
     """Each rollback passes over four more of the bad batches, so that three are needed."""

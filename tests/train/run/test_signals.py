@@ -105,6 +105,7 @@ TERMINATED = "program: stopped by SIGTERM; the same command continues where this
 INTERRUPTED = "interrupted; the same command continues where this one stopped"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("where", "numbers", "code", "line"),
     [
