@@ -7,25 +7,24 @@ from typing import ParamSpec, TypeVar
 P = ParamSpec("P")
 T = TypeVar("T")
 
+MOST = 8
+"""How many results of a function are remembered: those asked for last."""
 
-def remember(most: int) -> Callable[[Callable[P, T]], Callable[P, T]]:
-    """Decorate a pure function: for arguments equal to one of the last `most` it returns the same object as then.
 
-    `jax.jit` traces each function once, and two functions with one code are two to it. So what makes and compiles them
-    is remembered. With an argument that has no hash (an array, a tracer, a list) the function runs each time.
+def remember(function: Callable[P, T]) -> Callable[P, T]:
+    """Decorate a pure function: it returns the same object again for equal arguments, given in the same way.
+
+    `jax.jit` traces each function object once, so what makes such functions must not make them twice. Where an argument
+    has no hash (an array, a tracer, a list) nothing is remembered, and `functools.lru_cache` would raise.
     """
+    known = lru_cache(MOST)(function)
 
-    def decorate(function: Callable[P, T]) -> Callable[P, T]:
-        known = lru_cache(most)(function)
+    @wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            hash((args, *kwargs.values()))
+        except TypeError:
+            return function(*args, **kwargs)
+        return known(*args, **kwargs)  # type: ignore[arg-type]
 
-        @wraps(function)
-        def call(*args: P.args, **kwargs: P.kwargs) -> T:
-            try:
-                hash((args, *kwargs.values()))
-            except TypeError:
-                return function(*args, **kwargs)
-            return known(*args, **kwargs)  # type: ignore[arg-type]
-
-        return call
-
-    return decorate
+    return call

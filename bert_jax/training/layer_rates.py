@@ -12,7 +12,7 @@ from bert_jax.runtime.remember import remember
 from bert_jax.training.sharding import path_string
 
 
-@remember(8)
+@remember
 def layer_rates(config: BertConfig, *, freeze: str | None = None, decay: float = 1.0) -> Callable[[str], float]:
     """A function from a parameter's path to the factor of its learning rate; 0 = frozen.
 
@@ -49,7 +49,7 @@ def layer_rates(config: BertConfig, *, freeze: str | None = None, decay: float =
     return rate
 
 
-@remember(8)
+@remember
 def with_rates(
     tx: optax.GradientTransformationExtraArgs, rate: Callable[[str], float]
 ) -> optax.GradientTransformationExtraArgs:

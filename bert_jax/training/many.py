@@ -83,7 +83,7 @@ def _take(mesh: Mesh) -> Callable[[Any, int], Any]:
     return jax.jit(take, out_shardings=NamedSharding(mesh, P()))
 
 
-@remember(8)
+@remember
 def compile_many_train_step(
     model: nn.Module,
     optimizer: OptimizerConfig,
@@ -153,7 +153,7 @@ def _finite(old: TrainState, new: TrainState, metrics: Metrics) -> tuple[TrainSt
     return state, metrics | counts | {"finite": metrics["finite"] * good}
 
 
-@remember(8)
+@remember
 def compile_many_predict_step(model: nn.Module, mesh: Mesh) -> Callable[[Any, Batch, Objective], dict[str, Any]]:
     """Compile `predict_step` of all runs on the same batch: (params [R, ...], batch, objective) -> outputs [R, ...]."""
 

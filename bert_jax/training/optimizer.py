@@ -20,7 +20,7 @@ from bert_jax.training.weight_decay import add_decayed_weights, decay_mask, deca
 __all__ = ["OptimizerConfig", "make_optimizer", "make_schedule"]
 
 
-@remember(8)
+@remember
 def make_optimizer(
     config: OptimizerConfig,
     *,

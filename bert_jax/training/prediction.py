@@ -66,7 +66,7 @@ def predict_step(
     return found
 
 
-@remember(8)
+@remember
 def _compile_predict_step(model: nn.Module, mesh: Mesh) -> Callable[[Any, Batch, Objective], dict[str, Any]]:
     used = on_mesh(model, mesh)
 

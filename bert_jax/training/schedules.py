@@ -15,7 +15,7 @@ Schedule = Callable[..., jax.Array]
 numbers."""
 
 
-@remember(8)
+@remember
 def make_schedule(
     config: OptimizerConfig,
     *,

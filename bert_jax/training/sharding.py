@@ -249,7 +249,7 @@ def constrain_activations(mesh: Mesh) -> Callable[[jax.Array], jax.Array]:
     return lambda x_BLD: jax.lax.with_sharding_constraint(x_BLD, rows)
 
 
-@remember(8)
+@remember
 def gather_under_fsdp(mesh: Mesh, dtype: DTypeLike = np.float32) -> Callable[[Any], Any]:
     """A function for `train_step(..., use_params=...)`, from the stored parameters to those that the step uses.
 

@@ -80,7 +80,7 @@ def init_state(
     return _compile_new_state(model, tx, mesh, draw or _published)(key)
 
 
-@remember(8)
+@remember
 def _compile_new_state(
     model: nn.Module, tx: optax.GradientTransformation, mesh: Mesh | None, draw: Callable[[Array, nn.Module], Any]
 ) -> Callable[[Array], TrainState]:
@@ -101,7 +101,7 @@ def abstract_state(model: nn.Module, tx: optax.GradientTransformation, *, mesh: 
     )
 
 
-@remember(8)
+@remember
 def _abstract(model: nn.Module, tx: optax.GradientTransformation) -> TrainState:
     return jax.eval_shape(partial(_new_state, model=model, tx=tx, draw=_published), jax.random.key(0))
 
@@ -305,7 +305,7 @@ def compile_train_step(
     return _compile_train_step(model, tx, schedule, mesh, accumulation, tuple(leaves), tree)
 
 
-@remember(8)
+@remember
 def _compile_train_step(
     model: nn.Module,
     tx: optax.GradientTransformationExtraArgs,
@@ -341,7 +341,7 @@ def _compile_train_step(
     )
 
 
-@remember(8)
+@remember
 def compile_eval_step(
     model: nn.Module, mesh: Mesh | None = None, pretraining: Pretraining = PRETRAINING
 ) -> Callable[[Any, Batch], dict[str, Array]]:

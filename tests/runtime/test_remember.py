@@ -18,7 +18,7 @@ def test_equal_arguments_give_the_same_object_and_others_another():
 def test_what_has_no_hash_is_computed_each_time():
     calls = []
 
-    @remember(4)
+    @remember
     def add(numbers: object, plus: object = 0) -> int:
         calls.append((numbers, plus))
         return len(calls)

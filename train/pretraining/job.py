@@ -149,7 +149,7 @@ def evaluate(
     return result
 
 
-@remember(8)
+@remember
 def _draw_as(start: StartConfig, counts: np.ndarray | None) -> Callable[..., Any]:
     return partial(draw, start=start, counts=counts)
 
