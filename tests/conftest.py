@@ -87,10 +87,13 @@ def no_pictures() -> Iterator[Callable[..., bytes]]:
 
 
 @pytest.fixture(autouse=True)
-def pictures(request: pytest.FixtureRequest, no_pictures: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
+def pictures(request: pytest.FixtureRequest, no_pictures: Callable) -> Iterator[None]:
     """Curves are drawn in a test marked `pictures`."""
-    if request.node.get_closest_marker("pictures"):
-        monkeypatch.setattr("train.run.curves.png_of", no_pictures)
+    # Not with the `monkeypatch` of the test: made here, it would go after `tmp_path`, which removes the folder with `os`.
+    with pytest.MonkeyPatch.context() as patch:
+        if request.node.get_closest_marker("pictures"):
+            patch.setattr("train.run.curves.png_of", no_pictures)
+        yield
 
 
 def see_devices(patch: pytest.MonkeyPatch, most: int) -> None:
