@@ -148,6 +148,7 @@ def test_every_public_name_can_be_imported():
         _ = bert_jax.Brt  # type: ignore[attr-defined]
 
 
+@pytest.mark.slow
 def test_files_say_in_their_first_line_what_lives_there():
     silent = [
         p.relative_to(ROOT).as_posix()
@@ -157,6 +158,7 @@ def test_files_say_in_their_first_line_what_lives_there():
     assert silent == []
 
 
+@pytest.mark.slow
 def test_no_two_classes_have_one_name():
     homes: dict[str, list[str]] = {}
     for path in [*MODULES, *sorted((ROOT / "train").rglob("*.py"))]:

@@ -71,6 +71,7 @@ def test_what_is_harmless_is_not_found():
     assert forbidden_in(source) == set()
 
 
+@pytest.mark.slow
 def test_nothing_that_reads_a_file_can_run_code():
     found = {
         (path.relative_to(ROOT).as_posix(), name)

@@ -153,6 +153,7 @@ def test_the_advice_of_each_message_of_a_verb_is_run():
     assert not_run(sorted((ROOT / "bert_jax/cli").glob("*.py")), [*tried, *elsewhere]) == []
 
 
+@pytest.mark.slow
 def test_each_option_that_a_message_names_is_one_of_the_programs_that_print_it():
     """Statically: what the library says with "--" belongs to train.prepare, which it then names; verbs say their own."""
     prepare = {word for action in _prepare()._actions for word in action.option_strings}

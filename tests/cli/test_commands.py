@@ -71,6 +71,7 @@ def output(capsys, *argv: str) -> str:
     return capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_export_writes_a_folder_and_says_where(run, tmp_path, capsys, params):
     target = tmp_path / "x"
     assert main(["export", str(run), str(target)]) == 0
@@ -179,6 +180,7 @@ def test_info_folds_layers_that_are_alike_unless_asked(run, capsys):
     assert full.count("attention/query/kernel") == 3
 
 
+@pytest.mark.slow
 def test_info_says_where_the_time_of_a_run_went(run, tmp_path: Path, capsys):
     assert json.loads(output(capsys, "info", str(run), "--json"))["goodput"] is None
     copy = shutil.copytree(run, tmp_path / "run")
@@ -335,6 +337,7 @@ def test_wrong_arguments_are_one_line_and_exit_code_2(argv, capsys):
     assert "--help" in err
 
 
+@pytest.mark.slow
 def test_ctrl_c_is_130_and_a_closed_pipe_is_quiet(monkeypatch, capsys, export):
     def interrupt(_):
         raise KeyboardInterrupt

@@ -84,6 +84,7 @@ def test_parts_that_different_runtimes_computed_are_not_joined(runtime, verb, fo
     assert not (tmp_path / VERBS[verb][2]).exists()
 
 
+@pytest.mark.slow
 def test_without_a_file_a_part_goes_to_stdout(folders, lines, capsys):
     argv = ["likelihood", str(folders["pretraining"]), str(lines)]
     assert main(argv) == 2
@@ -101,6 +102,7 @@ def test_a_part_with_one_text_that_fails_keeps_its_line(folders, lines, tmp_path
     assert (tmp_path / "whole.tsv").read_text().endswith("\n\n")
 
 
+@pytest.mark.slow
 def test_the_rows_of_a_table_have_parts_too(folders, lines, tmp_path, capsys):
     (tmp_path / "table.csv").write_text("a,b\n" + "".join(f"hello,{'held ' * (n % 3)}\n" for n in range(9)))
     argv = [
@@ -118,6 +120,7 @@ def test_the_rows_of_a_table_have_parts_too(folders, lines, tmp_path, capsys):
     assert (tmp_path / "parts.tsv").read_bytes() == (tmp_path / "whole.tsv").read_bytes()
 
 
+@pytest.mark.slow
 def test_a_part_that_was_stopped_goes_on_and_a_complete_one_is_not_made_again(
     folders, lines, tmp_path, capsys, monkeypatch
 ):
@@ -145,6 +148,7 @@ def test_a_part_that_was_stopped_goes_on_and_a_complete_one_is_not_made_again(
     assert (tmp_path / "v.npy").read_bytes() == (tmp_path / "parts.npy").read_bytes()
 
 
+@pytest.mark.slow
 def test_parts_of_different_things_are_not_joined(folders, lines, tmp_path, capsys):
     first = ["likelihood", str(folders["pretraining"]), str(lines), "--output", str(tmp_path / "v.tsv")]
     assert main([*first, "--shard", "1/2"]) == 0

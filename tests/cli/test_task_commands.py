@@ -60,6 +60,7 @@ def _without_scores(row):
     return {name: value for name, value in row.items() if not name.startswith("score")}
 
 
+@pytest.mark.slow
 def test_classify_gives_a_result_a_line_from_a_file_or_stdin(folders, tmp_path, capsys, monkeypatch):
     folder = folders["sequence-classification"]
     (tmp_path / "texts.txt").write_text("".join(f"{text}\n" for text in TEXTS), encoding="utf-8")
@@ -234,6 +235,7 @@ def test_a_failure_is_a_line_of_its_own_on_stderr(folders, tmp_path, capsys):
     assert said[3:] == ["python -m bert_jax answer: error: 3 of 4 questions could not be answered"]
 
 
+@pytest.mark.slow
 def test_answer_gives_the_n_best(folders, tmp_path, capsys):
     folder = folders["question-answering"]
     rows = [{"id": "x", "question": "o", "context": "hello world held"}, {"id": "y", "question": "o", "context": "o"}]

@@ -45,6 +45,7 @@ def test_an_argument_is_a_file_if_it_exists_or_looks_like_one(tmp_path, monkeypa
         texts_of(["folder"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("verb", "head"),
     [
@@ -68,6 +69,7 @@ def test_each_verb_answers_arguments_files_and_stdin_alike(verb, head, folders, 
     assert found[1:] == found[:1] * 4
 
 
+@pytest.mark.slow
 def test_verbs_of_pairs_questions_and_documents_take_texts_too(folders, tmp_path, capsys, monkeypatch):
     def rows(*argv: str) -> list:
         capsys.readouterr()
@@ -89,6 +91,7 @@ def test_verbs_of_pairs_questions_and_documents_take_texts_too(folders, tmp_path
     assert "expected two texts" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_results_go_to_a_file_which_is_replaced_only_on_request(folders, tmp_path, capsys):
     classify = ["classify", folders["sequence-classification"], "hello", "held"]
     assert main(classify) == 0
@@ -110,6 +113,7 @@ def test_results_go_to_a_file_which_is_replaced_only_on_request(folders, tmp_pat
     assert "--overwrite" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_an_export_and_vectors_are_replaced_only_on_request(folders, tmp_path, capsys):
     for argv in (["convert", folders["pretraining"], str(tmp_path / "x"), "--head", "encoder"],
                  ["edit", folders["pretraining"], str(tmp_path / "y"), "--positions", "40"],
@@ -135,6 +139,7 @@ def test_one_item_that_fails_is_one_line_and_no_count(folders, capsys):
     assert len(err.splitlines()) == 3
 
 
+@pytest.mark.slow
 def test_a_head_that_was_never_trained_says_so_in_its_answers(folders, tmp_path, capsys, caplog):
     source = load(folders["pretraining"], head="sequence-classification", allow_missing=("classifier",))
     save_pretrained(tmp_path / "fresh", source.config, source.params, source.tokenizer, head="sequence-classification")

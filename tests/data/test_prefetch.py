@@ -94,6 +94,7 @@ def test_leaving_by_an_exception_of_the_consumer_stops_it():
     assert not prefetched._thread.is_alive()
 
 
+@pytest.mark.slow
 def test_a_prefetch_without_references_stops():
     prefetched = Prefetch(Numbers(), 0, None)
     next(prefetched)

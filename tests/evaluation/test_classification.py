@@ -37,6 +37,7 @@ def test_accuracy(count: int):
         assert accuracy(gold, guess) == theirs.accuracy_score(gold, guess)
 
 
+@pytest.mark.slow
 @SOME_AND_ALL
 @pytest.mark.parametrize("average", ["micro", "macro"])
 def test_f1_over_classes(average, count: int):
@@ -68,6 +69,7 @@ def test_confusion_matrix(count: int):
         np.testing.assert_array_equal(confusion_matrix(gold, guess, classes), expected)
 
 
+@pytest.mark.slow
 @SOME_AND_ALL
 def test_several_labels_an_example(count: int):
     rng = np.random.default_rng(5)

@@ -43,6 +43,7 @@ def test_correlations_are_scipys_to_the_last_digit_that_is_printed(ours, theirs)
     assert compared == CASES
 
 
+@pytest.mark.slow
 def test_ranks_of_equal_numbers_are_their_mean():
     for x, y in cases():
         np.testing.assert_array_equal(ranks(x), stats.rankdata(x))

@@ -12,6 +12,7 @@ from bert_jax.errors import UserError
 from bert_jax.evaluation import Question, exact_match, normalise, questions, squad1, squad2, token_f1
 
 
+@pytest.mark.slow
 def test_recorded_predictions_score_what_was_recorded(data_dir):
     squad = data_dir / "finetune" / "squad"
     gold = json.loads(gzip.decompress((squad / "dev-v1.1.json.gz").read_bytes()))
@@ -156,6 +157,7 @@ def script_of_version_2(
     return expected
 
 
+@pytest.mark.slow
 def test_random_datasets_score_as_the_script_of_version_2_does():
     """Every figure, to the last digit; equal no-answer scores, some at the threshold, in an order of their own."""
     rng = random.Random(0)

@@ -25,6 +25,7 @@ def make_folder(path: Path, head: str, config: BertConfig = CONFIG) -> Path:
     return save_pretrained(path, config, params, Tokenizer.from_vocabulary(pieces, cased=False), head=head)
 
 
+@pytest.mark.slow
 def test_the_guide_to_formats_runs_as_written(tmp_path, monkeypatch):
     make_folder(tmp_path / "somebodys-bert", "pretraining")
     monkeypatch.chdir(tmp_path)

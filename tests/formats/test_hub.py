@@ -60,6 +60,7 @@ def names(folder: Path) -> set[str]:
     return {path.name for path in folder.iterdir()}
 
 
+@pytest.mark.slow
 def test_the_needed_files_are_downloaded_and_no_other_format(hub, get):
     folder = get(REPO)
     assert {name: (folder / name).read_bytes() for name in names(folder)} == NEEDED
@@ -176,6 +177,7 @@ def test_a_model_without_a_tokenizer_is_asked_about_once(hub, get):
         get("somebody/encoder", parts=("tokenizer",))
 
 
+@pytest.mark.slow
 def test_settings_that_a_cache_may_lack_are_asked_for(hub, get, caplog):
     """Without tokenizer_config.json a tokenizer would silently be another one."""
     folder = get(REPO)

@@ -125,6 +125,7 @@ def test_a_missing_head_is_an_error_or_initialised_and_reported(tmp_path, params
     np.testing.assert_array_equal(loaded.params["mlm_head"]["bias"], params["mlm_head"]["bias"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "head",
     [

@@ -71,6 +71,7 @@ def test_a_published_model_without_a_tokenizer_has_none(hub: HubServer, files):
     assert load_tokenizer(REPO) is None
 
 
+@pytest.mark.slow
 def test_revision_and_token_reach_the_hub(hub: HubServer, files):
     hub.publish(REPO, files, token="hf_right")
     smaller = json.loads(files["config.json"]) | {"layer_norm_eps": 1e-5}
@@ -121,6 +122,7 @@ def test_the_commands_take_a_hub_id(hub: HubServer, folder, files, tmp_path, cap
     )
 
 
+@pytest.mark.slow
 def test_the_guides_python_runs(hub: HubServer, files):
     hub.publish("google-bert/bert-base-uncased", files)
     hub.publish("somebody/bert", files, revision="v1.0")

@@ -90,6 +90,7 @@ def test_a_pushed_run_loads_from_the_hub_and_answers_the_same(run, hub, params, 
     assert pipeline("fill-mask", REPO)("the [MASK] sat.") == pipeline("fill-mask", str(run))("the [MASK] sat.")
 
 
+@pytest.mark.slow
 def test_the_hubs_own_reader_finds_licence_and_scores_in_the_card(run, hub):
     with packed(run, REPO, license="mit") as parcel:
         card = huggingface_hub.ModelCard(parcel.card)
@@ -108,6 +109,7 @@ def test_the_hubs_own_reader_finds_licence_and_scores_in_the_card(run, hub):
     assert "secret" not in card.text
 
 
+@pytest.mark.slow
 def test_a_fine_tuned_models_card_has_the_score_beside_the_majority_class(tmp_path, params, tokenizer):
     config = {"model": CONFIG.to_json(), "task": "classify"}
     run = write_run(tmp_path / "mails", config, params, tokenizer, steps=(5, 9))
@@ -147,6 +149,7 @@ def test_a_dry_run_shows_files_and_card_and_asks_the_hub_nothing(run, hub, capsy
     assert hub.log == []
 
 
+@pytest.mark.slow
 def test_a_repository_with_files_is_replaced_only_on_request(run, hub, tmp_path, params, tokenizer, capsys):
     old = {"config.json": b"{}", "model.safetensors.index.json": b"{}", "model-00001-of-00001.safetensors": b"old"}
     hub.publish(REPO, old | {"photo.jpg": b"cat"})
@@ -169,6 +172,7 @@ def test_a_branch_of_its_own_leaves_main_alone(run, hub):
     assert "config.json" not in files_of(hub)
 
 
+@pytest.mark.slow
 def test_a_private_push_creates_a_private_repository_and_refuses_a_public_one(run, hub, capsys):
     assert main(["push", str(run), REPO, "--private"]) == 0
     assert hub.models[REPO].private

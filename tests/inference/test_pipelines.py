@@ -84,6 +84,7 @@ def assert_same(a: list, b: list):
     np.testing.assert_allclose([row["score"] for row in a], [row["score"] for row in b], rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_predictions_are_the_model_s(probabilities, predict):
     ids, expected = probabilities("the cat [MASK] on the mat.")
     expected = expected[ids.index(4), : len(PIECES)]
@@ -176,6 +177,7 @@ def request_of(task: str, rng: np.random.Generator) -> Any:
     }.get(task, lambda: words(30))()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("task", "requests"),
     [
@@ -225,6 +227,7 @@ def test_too_long_is_an_error_or_cut_by_the_stated_rule(folder, predict):
         predict(long, tokenizer_kwargs={"stride": 3})
 
 
+@pytest.mark.slow
 def test_a_loaded_model_and_a_run_by_googles_rules_work(folder, predict, tmp_path):
     loaded = load(folder)
     assert_same(pipeline("fill-mask", loaded)("the [MASK]"), predict("the [MASK]"))
@@ -234,6 +237,7 @@ def test_a_loaded_model_and_a_run_by_googles_rules_work(folder, predict, tmp_pat
     assert_same(bert_jax.pipeline("fill-mask", copy)("the [MASK]"), predict("the [MASK]"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("task", "given"),
     [

@@ -133,6 +133,7 @@ def test_every_pooling_gives_the_vectors_of_xla(pooling, runtime, exported):
     assert_close(answers("embed", folder, runtime, pooling=pooling), want)
 
 
+@pytest.mark.slow
 @both
 def test_a_stream_keeps_the_order_and_the_places_of_bad_items(runtime, exported):
     embed = TextEmbedding(exported("encoder"), runtime=runtime)
@@ -146,6 +147,7 @@ def test_a_stream_keeps_the_order_and_the_places_of_bad_items(runtime, exported)
             assert f"text {number} is not valid Unicode" in str(vector)
 
 
+@pytest.mark.slow
 @both
 def test_weights_that_exceed_one_file_are_read_from_two_which_then_go(runtime, exported, monkeypatch, tmp_path):
     """Above 2 GB, the limit of one protobuf; here above 100 bytes."""
@@ -201,6 +203,7 @@ def test_bfloat16_of_openvino_moves_vectors_little(exported):
     assert cosines.min() > 0.999 and not np.array_equal(half(TEXTS), whole(TEXTS))
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(find_spec("openvino") is None, reason="openvino is not installed")
 @pytest.mark.parametrize("width", [128, 36, 160])  # a multiple of the 128 channels that have one scale, and others
 def test_int8_answers_nearly_as_float32_does(width, exported):

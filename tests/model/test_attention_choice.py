@@ -97,6 +97,7 @@ def test_a_choice_that_cannot_be_is_one_line(asked: str, kind: str, changes: dic
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.slow
 def test_a_model_says_what_it_asked_for():
     """What only the plain path computes reaches the choice from the model's arguments."""
     config = tiny.CONFIG.replace(attention="kernel", head_size=32, max_position_embeddings=128, num_hidden_layers=1)

@@ -11,6 +11,7 @@ from tests.model.test_attention_kernel import KEY, distances, inputs, rows_of, v
 from tests.platforms import tracing_for
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("rows", "length", "heads", "size", "kind", "rate"),
     [
@@ -33,6 +34,7 @@ def test_they_are_the_definition_in_float32_and_as_close_in_bfloat16(
     assert all(ours <= 1.05 * theirs for ours, theirs in zip(found, plain, strict=True))
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:The Pallas Triton backend is deprecated:DeprecationWarning")  # JAX 0.12
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_they_lower_for_cuda_as_one_kernel_forwards_and_two_back(dtype: str):

@@ -56,6 +56,7 @@ def distances(found: list, exact: list) -> list[float]:
     return [float(np.linalg.norm(x - y) / np.linalg.norm(y)) for x, y in zip(found, exact, strict=True)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("rows", "length", "heads", "size", "kind", "rate"),
     [
@@ -92,6 +93,7 @@ def test_it_can_be_mapped_over_models():
     np.testing.assert_allclose(found, expected, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_it_lowers_for_tpus_as_one_kernel_a_pass(dtype: str):
     arrays, mask = inputs(2, 128, 3, 64)[:3], rows_of("sequences", 2, 128)

@@ -17,6 +17,7 @@ def bits(shape, words=WORDS, site=0):
     return np.asarray(jax.jit(dropout_bits, static_argnums=(1, 2))(words, site, shape))
 
 
+@pytest.mark.slow
 def test_the_rate_is_kept_and_the_rest_scaled_up():
     x = jnp.ones((64, 128, 128))
     for rate in (0.1, 0.5, 0.9):
@@ -37,6 +38,7 @@ def test_bfloat16_is_scaled_in_float32():
     np.testing.assert_array_equal(y[kept], (x.astype(jnp.float32) / np.float32(0.9)).astype(jnp.bfloat16)[kept])
 
 
+@pytest.mark.slow
 def test_the_gradient_passes_where_the_value_did():
     x = jnp.ones((4, 8, 16))
     y, pull = jax.vjp(lambda x: dropout(x, 0.3, DropoutKey(WORDS, 1)), x)
@@ -56,6 +58,7 @@ def test_the_upper_bytes_are_uniform_along_every_axis():
             assert abs(chi_square - 255) < 6 * np.sqrt(2 * 255)
 
 
+@pytest.mark.slow
 def test_rows_sites_and_keys_draw_independent_masks():
     shape = (6, 4096)
     keys = [WORDS, key_words(jax.random.key(8)), key_words(jax.random.fold_in(jax.random.key(7), 1))]

@@ -57,6 +57,7 @@ def program(model, **options):
     return jax.jit(apply)
 
 
+@pytest.mark.slow
 def test_padding_content_cannot_change_what_is_valid(params):
     other = jnp.where(MASK == 1, IDS, 49 - IDS)
     given = {"attention_mask": MASK, "token_type_ids": TYPES}
@@ -206,6 +207,7 @@ def test_bfloat16_is_close_to_float32(params):
     assert 0 < error.max() < 0.1 * float(jnp.abs(exact.last_hidden_state).max())
 
 
+@pytest.mark.slow
 def test_dropout_needs_a_key_and_follows_it(params):
     plain, one, again, other = (
         run(MODEL, params, input_ids=IDS, key=key).last_hidden_state for key in (None, KEY, KEY, jax.random.key(4))

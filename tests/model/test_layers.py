@@ -39,6 +39,7 @@ def test_a_bfloat16_product_rounds_its_operands_and_nothing_else(spec):
         np.testing.assert_allclose(ours, reference, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_sums_are_in_float32_forward_and_backward():
     # 1 + 4096 · 2⁻¹⁰: a bfloat16 sum stays at 1, since each addend is lost beside it.
     row = jnp.concatenate([jnp.ones((1, 1)), jnp.full((1, 4096), 2.0**-10)], axis=1)

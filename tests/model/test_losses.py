@@ -72,12 +72,14 @@ def test_a_label_that_is_no_class_makes_the_loss_nan(label: int):
     assert np.isnan(cross_entropy(LOGITS, labels, WEIGHTS)[0])
 
 
+@pytest.mark.slow
 def test_large_logits_do_not_overflow():
     loss, _, correct = cross_entropy(jnp.array([[1e4, 0.0, -1e4]], jnp.bfloat16), jnp.array([0]))
     assert loss == 0.0
     assert correct == 1.0
 
 
+@pytest.mark.slow
 def test_google_divides_by_the_sum_of_weights_and_a_little():
     sums = pretraining_sums(output(), batch())
     loss = pretraining_loss(sums, **pretraining_denominators(batch()))

@@ -66,6 +66,7 @@ def test_gradients_are_those_of_the_definition(kind):
             np.testing.assert_allclose(slope, expected, atol=tolerance)
 
 
+@pytest.mark.slow
 def test_a_sequence_beyond_the_table_is_said_while_tracing():
     long = jax.ShapeDtypeStruct((1, LONGEST + 1, 3, 4), jnp.float32)
     short = jax.ShapeDtypeStruct((1, 2, 3, 4), jnp.float32)
@@ -91,6 +92,7 @@ def test_the_rows_of_all_pairs_are_not_kept_for_the_backward_pass():
     assert (5, 5, 4) not in kept
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_model_attends_as_defined_and_adds_no_absolute_positions(kind):
     config = BertConfig(

@@ -130,6 +130,7 @@ def test_gradients_of_each_example_are_those_of_a_loop(guide):
     np.testing.assert_allclose(flat(guide.clipped), theirs, atol=1e-5 * np.abs(theirs).max())
 
 
+@pytest.mark.slow
 def test_a_gradient_of_bert_base_is_as_large_as_the_guide_says():
     model = BertForSequenceClassification(BertConfig.preset("base-uncased"))
     shapes = jax.eval_shape(model.init, jax.random.key(0), jnp.zeros((1, 4), jnp.int32))

@@ -29,6 +29,7 @@ COUNTS = np.arange(90)
 KEY = jax.random.key(5)
 
 
+@pytest.mark.slow
 def test_the_published_start_is_the_models_own_to_the_bit():
     model = HEADS["pretraining"](CONFIG)
     own = jax.jit(model.init)(KEY, np.zeros((1, 1), np.int32))["params"]
@@ -57,6 +58,7 @@ def test_a_head_looks_most_at_the_token_at_its_distance(model_type: str, fields:
         np.testing.assert_array_equal(mean_HLM[head].argmax(axis=-1)[inner], inner + distance)
 
 
+@pytest.mark.slow
 def test_a_head_looks_at_the_same_token_wherever_it_is():
     """Every token is in the row twice; random heads give the two 0.05 of their attention, these five times as much."""
     config = CONFIG.replace(hidden_size=128, num_attention_heads=4)
@@ -81,6 +83,7 @@ def test_a_head_looks_at_the_same_token_wherever_it_is():
     assert (plain * equal_BLM[:, None]).sum(-1).mean() < 0.1, "layer 1"
 
 
+@pytest.mark.slow
 def test_heads_for_the_same_token_read_other_dimensions_each_as_long_as_there_are_some():
     """Heads of 16 in a model 64 wide: positions have the first of four places, and the fourth head begins again."""
     config = CONFIG.replace(hidden_size=64, num_attention_heads=4)
@@ -95,6 +98,7 @@ def test_heads_for_the_same_token_read_other_dimensions_each_as_long_as_there_ar
         np.testing.assert_allclose(wired - plain, expected.reshape(64, 64), atol=1e-6)
 
 
+@pytest.mark.slow
 def test_other_heads_layers_and_tables_are_as_random_as_ever():
     model = HEADS["pretraining"](CONFIG)
     plain = jax.jit(partial(draw, model=model, start=StartConfig()))(KEY)
@@ -113,6 +117,7 @@ def test_other_heads_layers_and_tables_are_as_random_as_ever():
         np.testing.assert_array_equal(a[32:], b[32:], err_msg="dimensions without positions")
 
 
+@pytest.mark.slow
 def test_weights_by_width_are_those_of_that_initializer_range():
     by_width = jax.jit(partial(draw, model=HEADS["mlm"](CONFIG), start=StartConfig(range="width")))(KEY)
     by_hand = HEADS["mlm"](CONFIG.replace(initializer_range=0.125))  # 1 / sqrt(64)
@@ -120,6 +125,7 @@ def test_weights_by_width_are_those_of_that_initializer_range():
     jax.tree.map(np.testing.assert_array_equal, by_width, expected)
 
 
+@pytest.mark.slow
 def test_the_output_bias_makes_a_model_that_sees_nothing_predict_the_frequencies():
     params = jax.jit(partial(draw, model=HEADS["mlm"](CONFIG), start=WIRED, counts=COUNTS))(KEY)
     shares = np.append(COUNTS, np.zeros(6)) + 1

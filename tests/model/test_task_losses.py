@@ -60,6 +60,7 @@ def test_labels_that_do_not_fit_are_refused(labels, problem_type, said):
         sequence_classification_loss(LOGITS, jnp.asarray(labels), problem_type)
 
 
+@pytest.mark.slow
 def test_token_labels_of_minus_100_are_ignored():
     logits = RNG.normal(size=(2, 3, 4)).astype(np.float32)
     labels = np.array([[0, -100, 3], [-100, -100, 1]])
@@ -68,6 +69,7 @@ def test_token_labels_of_minus_100_are_ignored():
     np.testing.assert_allclose(token_classification_loss(logits, jnp.asarray(labels)), expected, rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_answers_outside_the_window_are_ignored_each_end_by_itself():
     start, end = RNG.normal(size=(2, 3, 6)).astype(np.float32)
     starts, ends = np.array([2, 6, -3]), np.array([4, 99, 5])
@@ -89,6 +91,7 @@ def test_padding_is_no_place_for_an_answer():
     assert question_answering_loss(start, end, *ends_of) > given
 
 
+@pytest.mark.slow
 def test_a_choice_that_is_not_there_cannot_be_chosen():
     labels, is_choice = np.array([0, 2, 1, 1, 2]), np.arange(4) < np.array([[2], [3], [4], [2], [3]])
     expected = np.mean([nll(LOGITS[i : i + 1, is_choice[i]], labels[i : i + 1])[0] for i in range(5)])
@@ -112,6 +115,7 @@ def test_the_right_choice_is_a_class():
     np.testing.assert_allclose(multiple_choice_loss(LOGITS, jnp.asarray(CLASSES)), expected, rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_a_causal_model_is_held_to_the_token_after_each():
     logits = RNG.normal(size=(2, 4, 7)).astype(np.float32)
     ids = np.array([[1, 2, 3, 4], [5, 6, 0, -100]])

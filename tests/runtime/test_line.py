@@ -108,6 +108,7 @@ def test_values_reach_the_first_in_order_and_its_decisions_reach_all(new_job):
     assert each(*(line.goodbye for line in lines)) == [None] * 3
 
 
+@pytest.mark.slow
 def test_the_first_process_names_those_that_do_not_come(new_job):
     job = new_job(join=1)
     lines = [job.line(number, 5) for number in (0, 2)]
@@ -118,6 +119,7 @@ def test_the_first_process_names_those_that_do_not_come(new_job):
     assert str(first).startswith(f"processes 1, 3, 4 of 5 did not come to {job.address} within 1 s")
 
 
+@pytest.mark.slow
 def test_a_process_says_when_the_first_does_not_answer(new_job):
     job = new_job(join=1)
     (error,) = each(job.line(1, 2).open)
@@ -143,6 +145,7 @@ def test_a_process_waits_while_another_program_has_the_port(new_job):
     assert str(taken).startswith(f"cannot listen on {job.address} as the first process: Address already in use")
 
 
+@pytest.mark.slow
 def test_strangers_do_not_disturb_the_roll_call(new_job):
     job = new_job()
     first = job.line(0, 2)
@@ -195,6 +198,7 @@ def test_a_process_that_cannot_start_ends_those_that_wait(new_job, refuser):
     assert [(error.code, str(error)) for error in others] == [(2, "no such config")] * 2
 
 
+@pytest.mark.slow
 def test_a_process_that_is_started_again_joins_the_roll_call(new_job):
     job = new_job()
     first, again, third = (job.line(number, 3) for number in range(3))
@@ -230,6 +234,7 @@ def test_a_process_that_vanishes_ends_all_others(new_job, who):
         assert line.startswith(f"program: error: {name} has left without a word")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("who", [0, 1])
 def test_a_silent_process_counts_as_lost_after_the_heartbeat(new_job, who, monkeypatch):
     job = new_job(heartbeat=1)

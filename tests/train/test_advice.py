@@ -174,6 +174,7 @@ def test_another_run_directory_is_chosen_as_advised(places, trained, capsys, mon
     assert exit_code(import_module("train.pretrain").main, [*words, f"run={tmp_path / 'another'}"]) == 0
 
 
+@pytest.mark.slow
 def test_the_advice_of_each_message_of_a_training_program_is_run():
     tried = [message for _, _, message, _ in OF_PROGRAMS]
     elsewhere = {

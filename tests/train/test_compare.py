@@ -53,6 +53,7 @@ def long(tmp_path: Path) -> str:
     return pretraining(tmp_path / "long", tokens=1024, losses=[8.0, 5.5])
 
 
+@pytest.mark.slow
 def test_the_table_has_the_last_scores_of_pretraining_runs(short: str, long: str, tmp_path: Path, capsys):
     picture = tmp_path / "both.png"
     assert compare.main([short, long, "--output", str(picture), "--json"]) == 0
@@ -69,6 +70,7 @@ def test_the_table_has_the_last_scores_of_pretraining_runs(short: str, long: str
     assert "5.0000" in row and "7.0000" in row and "0:00:15" in row
 
 
+@pytest.mark.slow
 def test_of_fine_tuning_runs_it_has_the_evaluation_that_chose_the_model(tmp_path: Path, capsys):
     first = fine_tuning(tmp_path / "first", "rte", [0.6, 0.9, 0.7])
     second = fine_tuning(tmp_path / "second", "rte", [0.5, 0.4])
@@ -108,6 +110,7 @@ def test_names_that_the_font_lacks_are_drawn_by_their_number(tmp_path: Path):
     assert drawn[:2] == [runs[0].name, "run 2"]
 
 
+@pytest.mark.slow
 def test_what_keeps_scores_from_being_compared_is_said(short: str, tmp_path: Path, capsys):
     other = pretraining(tmp_path / "other", tokens=512, losses=[4.0], data="elsewhere", vocabulary="c d e")
     assert compare.main([short, other, "--output", str(tmp_path / "c.png")]) == 0

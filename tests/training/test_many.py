@@ -6,6 +6,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from bert_jax.training.many import compile_many_train_step, one_of, runs_mesh, stacked
 from bert_jax.training.objectives import OneLabel
@@ -22,6 +23,7 @@ class Words(nn.Module):
         return SimpleNamespace(logits=nn.Dense(2)(table[input_ids].mean(axis=1)))
 
 
+@pytest.mark.slow
 def test_a_run_with_a_number_that_overflows_keeps_all_of_its_state_and_the_others_go_on():
     """The rate is too high for the words of the texts, and not for those that only weight decay moves."""
     model, recipe, mesh = Words(), OptimizerConfig(warmup_steps=0, weight_decay=0.01), runs_mesh(2)

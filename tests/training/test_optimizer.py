@@ -451,6 +451,7 @@ def test_muon_keeps_no_second_moment_of_matrices():
     assert sorted(kept) == sorted([*moments, *(f"{inside}/{path}" for path in MATRICES)])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", [(48, 48), (24, 96), (96, 24)], ids=str)
 def test_muon_with_bfloat16_operands_is_nearer_to_the_definition_than_with_bfloat16_throughout(shape: tuple[int, int]):
     """The author's code computes in bfloat16 throughout; the definition is written out in float64."""
@@ -495,6 +496,7 @@ def second_moments(config: OptimizerConfig, batches: list[tuple[int, int]], grad
     return np.array(found)
 
 
+@pytest.mark.slow
 def test_a_second_moment_halves_after_as_many_tokens_whatever_the_batch():
     config = dataclasses.replace(PLAIN, b2_half_life=1200)
     for batches in ([(99, 100)], [(99, 300)], [(5, 100), (2, 300), (99, 200)]):

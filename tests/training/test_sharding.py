@@ -130,6 +130,7 @@ def test_every_leaf_of_every_family_and_head_matches_exactly_one_row(family):
             partition_spec(path_string(path), leaf.shape, abstract_mesh(2, 2, 2))
 
 
+@pytest.mark.slow
 def test_every_row_of_the_table_is_some_leafs():
     paths = [path_string(path) for path, _ in jax.tree_util.tree_leaves_with_path(abstract_state(MODEL, TX))]
     for name, schedule in (("muon", "linear"), ("schedule-free", "constant")):

@@ -168,6 +168,7 @@ def test_gradient_norm_is_reported_before_clipping():
     np.testing.assert_allclose(optax.tree.norm(gradients(new)), 1e-3, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_batch_is_learnt_by_heart():
     config = OptimizerConfig(learning_rate=3e-2, schedule="constant", warmup_steps=0)
     tx, model = make_optimizer(config), Toy()
@@ -204,6 +205,7 @@ def test_accumulation_equals_the_whole_batch(state, step, parts):
         np.testing.assert_allclose(metrics[name], value, rtol=1e-6, err_msg=name)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("parts", [2, pytest.param(4, marks=pytest.mark.slow)])
 def test_accumulation_divides_by_the_whole_batchs_denominators(parts):
     batch = tiny.pretraining_batch()

@@ -89,6 +89,7 @@ def test_a_bucket_gives_the_batches_of_the_disk(kinds, upload, cache, kind):
     assert read(address) == read(kinds[kind])
 
 
+@pytest.mark.slow
 def test_before_the_first_step_comes_only_what_its_rows_need(kinds, upload, cache):
     data = BucketDirectory(upload(kinds["nsp"]))
     small = data.fetched_bytes, data.requests
@@ -191,6 +192,7 @@ def test_a_damaged_cache_is_mended(kinds, upload, cache):
     assert read(address, 60) == expected
 
 
+@pytest.mark.slow
 def test_the_cache_stays_within_its_bound_and_the_batches_right(kinds, upload, tmp_path, monkeypatch):
     address = upload(kinds["nsp"])
     whole = BucketDirectory(address, Cache(tmp_path / "whole"))
@@ -209,6 +211,7 @@ def test_the_cache_stays_within_its_bound_and_the_batches_right(kinds, upload, t
     assert data.fetched_bytes > whole.fetched_bytes
 
 
+@pytest.mark.slow
 def test_processes_share_the_cache(kinds, tmp_path, monkeypatch):
     code = (
         "import sys; from bert_jax.data.pretraining import bucket, shards; shards.BLOCK_BYTES = 4096;"

@@ -54,6 +54,7 @@ SETTINGS = st.fixed_dictionaries(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(CORPORA, SETTINGS, st.sampled_from(["nsp", "sop", "none"]))
 def test_every_row_fits_and_lies_in_one_document_a_side(lengths, options, objective):
@@ -83,6 +84,7 @@ def test_every_row_fits_and_lies_in_one_document_a_side(lengths, options, object
         assert (np.where(index["label"] == 0, ordered, reversed_)[same]).all()
 
 
+@pytest.mark.slow
 @settings(max_examples=100, deadline=None)
 @given(CORPORA, SETTINGS, st.sampled_from(["nsp", "sop"]))
 def test_each_dupe_has_every_token_once_as_a_or_true_neighbour(lengths, options, objective):
@@ -99,6 +101,7 @@ def test_each_dupe_has_every_token_once_as_a_or_true_neighbour(lengths, options,
     assert (seen == options["dupe_factor"]).all()
 
 
+@pytest.mark.slow
 @settings(max_examples=100, deadline=None)
 @given(CORPORA, SETTINGS)
 def test_sentences_of_a_document_lose_no_token_and_cut_only_what_does_not_fit(lengths, options):
@@ -234,6 +237,7 @@ def spelled_out(index: np.ndarray, shard: Shard) -> list[list[int]]:
     return rows
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(CORPORA, SETTINGS, st.sampled_from(["full-sentences", "blocks"]))
 def test_rows_across_documents_are_those_of_the_written_out_rule(lengths, options, rows):
@@ -296,6 +300,7 @@ def same_share(ours: np.ndarray, theirs: np.ndarray) -> float:
 # Fixed seeds, so the result is reproducible. Rows of a document share its target length: they are not quite independent,
 # hence 1e-3 and not 1e-2. A recipe that truncates to the target, draws a_end off by one or puts nothing back
 # ends at p < 1e-20.
+@pytest.mark.slow
 @pytest.mark.parametrize("length", [64, 128])
 def test_distribution_is_googles(both_recipes, length):
     ours, google, shard = both_recipes[length]

@@ -29,6 +29,7 @@ def due_first(counts: list[int], rows: int) -> list[tuple[int, int]]:
     return found
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=40)
 @given(SHARES, st.integers(0, 3 * PERIOD))
 def test_rows_come_from_the_source_that_is_due(shares, start):
@@ -89,6 +90,7 @@ def test_a_mixture_has_the_rows_of_each_source_alone_in_their_order(sources):
     assert equal(joined([batches.batch(step) for step in range(steps)]), expected)
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=25)
 @given(step=st.integers(0, 10**6), rows=st.lists(st.integers(0, 15), max_size=20), first=st.integers(0, 10**6))
 def test_any_rows_of_any_step_are_those_of_the_whole_batch(sources, step, rows, first):
@@ -99,6 +101,7 @@ def test_any_rows_of_any_step_are_those_of_the_whole_batch(sources, step, rows, 
     assert equal(joined([batches.batch(step, slice(p * 4, p * 4 + 4)) for p in range(4)]), whole)
 
 
+@pytest.mark.slow
 def test_a_mixture_goes_on_where_another_left_each_source(sources):
     first = mixed(sources, (1, 1, 2))
     used = Pattern((1, 1, 2)).before(3 * 16)

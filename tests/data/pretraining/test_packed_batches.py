@@ -47,6 +47,7 @@ def test_groups_hold_every_example_once_and_no_row_overflows(lengths, most):
     assert held == Counter(lengths)
 
 
+@pytest.mark.slow
 @given(lengths_of_examples, st.integers(0, 2**32))
 def test_an_epoch_has_every_place_of_the_order_once(lengths, seed):
     packing = Packing(np.bincount(lengths, minlength=25), 24)

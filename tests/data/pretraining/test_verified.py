@@ -125,6 +125,7 @@ def test_every_flipped_bit_of_what_is_read_is_found_before_a_batch_is_made_of_it
     assert all(name in line and "\n" not in line for name, line in found)
 
 
+@pytest.mark.slow
 def test_a_damaged_block_is_named_with_what_to_do(prepared, copy):
     damaged = copy("nsp")
     path = damaged / "train/shard-00000/tokens.npy"

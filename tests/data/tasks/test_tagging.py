@@ -81,6 +81,7 @@ def random_sentences(rng: np.random.Generator, number: int) -> list[TaggedSenten
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("document_context", [False, True])
 def test_gold_labels_come_back_through_windows_of_any_size(tokenizer, document_context):
     rng = np.random.default_rng(0)

@@ -37,6 +37,7 @@ def peak_of(work) -> int:
         tracemalloc.stop()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["a.txt.zst", "a.txt.gz"])
 def test_a_line_without_end_in_a_small_file_is_refused_with_bounded_memory(name, tmp_path):
     path = zeros(tmp_path / name, 150)
@@ -49,6 +50,7 @@ def test_a_line_without_end_in_a_small_file_is_refused_with_bounded_memory(name,
     assert peak_of(read) < 260 << 20
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["a.txt.zst", "a.txt.gz"])
 def test_dividing_such_a_file_keeps_no_line(name, tmp_path):
     path = zeros(tmp_path / name, 150)
@@ -56,6 +58,7 @@ def test_dividing_such_a_file_keeps_no_line(name, tmp_path):
     assert peak_of(lambda: divide(source, 1 << 20)) < 90 << 20
 
 
+@pytest.mark.slow
 def test_a_zstd_file_is_decompressed_a_little_at_a_time(tmp_path):
     path = zeros(tmp_path / "a.txt.zst", 300, line=1)
     assert peak_of(lambda: [None for _ in read_lines(path)]) < 150 << 20

@@ -29,6 +29,7 @@ def altered(rng: random.Random, words: list[str], similarity: float) -> list[str
     return words[:same] + text(rng, len(words) - same)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("similarity", [0.5, 0.7, 0.8, 0.9])
 def test_signatures_and_bands_find_pairs_as_often_as_theory_says(similarity: float):
     rng = random.Random(0)
@@ -49,6 +50,7 @@ def test_signatures_and_bands_find_pairs_as_often_as_theory_says(similarity: flo
     assert together / PAIRS == pytest.approx(expected, abs=4 * (expected * (1 - expected) / PAIRS) ** 0.5 + 0.005)
 
 
+@pytest.mark.slow
 def test_what_is_removed_is_what_comparing_all_pairs_removes():
     rng = random.Random(1)
     texts = [text(rng, 204) for _ in range(60)]

@@ -254,6 +254,7 @@ def articles(data_dir: Path) -> dict[str, list[str]]:
     return found
 
 
+@pytest.mark.slow
 def test_wrapping_and_unwrapping_real_text_gives_back_its_paragraphs(articles):
     rng = random.Random(0)
     for paragraphs in (articles["en"], articles["ko"]):

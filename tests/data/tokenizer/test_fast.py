@@ -121,6 +121,7 @@ def only_at_first() -> Callable[..., list[list[int]]]:
     return encode
 
 
+@pytest.mark.slow
 def test_what_gives_the_same_ids_is_used(stand_in, caplog):
     asked: list[str] = []
 
@@ -195,6 +196,7 @@ def test_added_tokens_that_depend_on_their_neighbours_are_not_for_it(token: str,
     assert tokenizer._fast is None
 
 
+@pytest.mark.slow
 def test_other_kinds_are_not_for_it(data_dir: Path, tmp_path: Path, stand_in):
     stand_in(fast.PROVEN, never)
     assert Tokenizer.load(published_roberta(data_dir, tmp_path))._fast is None

@@ -327,6 +327,7 @@ def test_remembered_words_give_the_ids_of_the_whole_text(
         assert ids.tolist() == [i for row in expected for i in row]
 
 
+@pytest.mark.slow
 @settings(max_examples=50)
 @given(
     st.lists(st.text(st.characters(exclude_categories=["Cs"]) | st.sampled_from(" aé[]MASK\u0301가中!")), max_size=5)
@@ -543,6 +544,7 @@ def test_the_fingerprint_is_that_of_the_rules_not_of_the_files(data_dir: Path, t
     assert Tokenizer.load(folder, strip_accents=True).fingerprint == text.fingerprint  # Warnings
 
 
+@pytest.mark.slow
 def test_a_warning_where_an_uncased_vocabulary_can_never_match(data_dir: Path, tmp_path: Path, caplog):
     folder = published(data_dir, tmp_path, "koelectra-v1")
     with caplog.at_level(logging.WARNING):

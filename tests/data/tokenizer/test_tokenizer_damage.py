@@ -177,6 +177,7 @@ def test_ids_of_a_tokenizer_json_that_cannot_be(tmp_path: Path):
         Tokenizer.load(write(tmp_path / "merge", tokenizer__json=bpe))
 
 
+@pytest.mark.slow
 def test_a_rule_that_fails_on_some_texts_only(tmp_path: Path):
     rule = {"type": "Split", "pattern": {"Regex": "(a+)+$"}, "behavior": "Isolated", "invert": False}
     broken = pipeline("BPE", tmp_path)

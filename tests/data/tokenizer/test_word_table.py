@@ -38,6 +38,7 @@ def some_words(count: int) -> list[str]:
     return sorted({"".join(rng.choice(letters, size)) for size in rng.integers(1, LONGEST_WORD + 1, count)})
 
 
+@pytest.mark.slow
 def test_words_are_found_under_the_numbers_they_were_given():
     words = some_words(20_000)  # several times the table's first size
     keys, numbers = keys_of(words), np.random.default_rng(1).permutation(3 * len(words))[: len(words)]

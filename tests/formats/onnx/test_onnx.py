@@ -66,6 +66,7 @@ def test_options_that_transformers_5_lacks_are_in_the_graph(head, fields, tmp_pa
         np.testing.assert_allclose(found, want, rtol=1e-5, atol=1e-5 * np.abs(want).max())
 
 
+@pytest.mark.slow
 def test_every_activation_is_that_of_the_model(tmp_path):
     x = np.concatenate([np.linspace(-12, 12, 481), [-1e-7, 0.0, 1e-7, 60.0, -60.0]]).astype(np.float32)
     parameters = {name: {"weight": np.float32([0.2])} for name in HIDDEN_ACTS}

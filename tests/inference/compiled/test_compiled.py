@@ -110,6 +110,7 @@ def refused(capsys, folder: Path, *words: str) -> None:
     assert all(word in err for word in words), err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("task", ["embed", *(pytest.param(task, marks=pytest.mark.slow) for task in list(HEADS)[1:])])
 def test_outputs_are_the_pipeline_s_bit_for_bit(made, task):
     source, written = made(task)
@@ -302,6 +303,7 @@ def test_facts_that_are_not_the_programs_are_refused(copy, capsys):
     refused(capsys, ROOT / "docs", "expected a folder of export-compiled")
 
 
+@pytest.mark.slow
 def test_batches_that_do_not_fit_are_refused_before_anything_is_compiled(made):
     compiled = load_compiled(made("fill-mask")[1])
     batch = batch_of((2, 8), 2)

@@ -52,6 +52,7 @@ def shapes_of(config):
     return jax.eval_shape(HEADS["mlm"](config).init, jax.random.key(1), IDS)["params"]
 
 
+@pytest.mark.slow
 def test_float32_is_left_as_it_is():
     config, params = CONFIG.replace(dtype="float32"), {"mlm_head": {"transform": {"kernel": np.ones(3)}}}
     assert cast_weights(config, params) == (config, params)

@@ -127,6 +127,7 @@ def family(request):
     return apply, params
 
 
+@pytest.mark.slow
 def test_packed_sequences_get_what_they_get_alone(family, one):
     apply, params = family
     lengths = [3, 20, 5, 2, 9, 7, 32, 7, 12, 28, 4]
@@ -213,6 +214,7 @@ class AnyShape:
         raise NotImplementedError
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("packing", [True, False])
 @pytest.mark.parametrize("batch_size", [None, 3])
 def test_a_runtime_that_takes_any_shape_gets_full_batches_and_no_row_of_padding(packing, batch_size):

@@ -49,6 +49,7 @@ def by_definition(folder, text: str, kind: str) -> np.ndarray:
     }[kind]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "kind", ["mean", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("max", "cls", "pooled"))]
 )
@@ -95,6 +96,7 @@ def test_packed_or_not_normalized_or_not_one_text_or_many(folder):
     assert (pipeline("embed", folder)(TEXTS) == vectors).all()
 
 
+@pytest.mark.slow
 def test_the_folder_says_how_it_pools_and_where_it_cuts(tmp_path, caplog):
     folder = export(tmp_path, "encoder")
     write_modules(folder, "cls+normalize", 8, 6)
@@ -168,6 +170,7 @@ def test_a_stopped_file_of_vectors_is_completed_to_the_same_bits(tmp_path, suffi
         write("whole" + suffix, 23, {"model": "a"})
 
 
+@pytest.mark.slow
 def test_embed_writes_a_row_a_line_and_says_which_lines_have_none(folder, tmp_path, capsys):
     (tmp_path / "texts.txt").write_bytes(b"hello world\n\n\xff\nheld\n")
     argv = ["embed", str(folder), str(tmp_path / "texts.txt")]
@@ -205,6 +208,7 @@ def test_embed_gives_json_or_the_error_in_its_place(folder, tmp_path, capsys):
     assert "--json: leave it out with --output" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("suffix", [".npy", ".jsonl"])
 def test_embed_resumes_where_it_was_stopped(folder, tmp_path, capsys, monkeypatch, suffix):
     lines = [b"hello " * (number % 5) + b"held" for number in range(14)]
@@ -297,6 +301,7 @@ def test_similar_finds_the_text_itself_first(folder, tmp_path, capsys):
         next(similar(TextEmbedding(folder), ["a"], []))
 
 
+@pytest.mark.slow
 def test_similar_says_which_lines_are_bad_and_finds_the_others(folder, tmp_path, capsys):
     (tmp_path / "q").write_bytes(b"hello world\n\xff\nheld\n")
     (tmp_path / "c").write_bytes(b"held\n\xfe\nhello world\n")

@@ -105,6 +105,7 @@ def test_words_end_where_their_number_does():
     assert ends_of_words(np.zeros(0, np.int32)).tolist() == []
 
 
+@pytest.mark.slow
 def test_scores_are_those_of_one_row_at_a_time(predict, slow):
     for found, text in zip(predict(TEXTS, per_token=True), TEXTS, strict=True):
         expected = slow(text)
@@ -146,6 +147,7 @@ def test_special_tokens_of_a_text_are_not_asked_for_but_are_seen(predict, slow):
     assert predict("[UNK]")["tokens"] == 1  # it stands for a word
 
 
+@pytest.mark.slow
 def test_texts_that_cannot_be_scored_are_reported_and_the_others_are_scored(predict):
     texts = [
         "hello", "", "  \t", "[CLS] [SEP]", "\0", "held\0held", "a\ud800b", None, "hello " * LONGEST, "o" * 10_000_000,

@@ -20,6 +20,7 @@ def predict(tmp_path_factory) -> MultipleChoice:
     return MultipleChoice(export(tmp_path_factory.mktemp("choices"), "multiple-choice"), batch_size=4)
 
 
+@pytest.mark.slow
 def test_a_list_gives_what_its_questions_give_alone(predict):
     together = predict(QUESTIONS)
     for question, found in zip(QUESTIONS, together, strict=True):

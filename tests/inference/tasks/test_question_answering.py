@@ -24,6 +24,7 @@ def predict(folder) -> QuestionAnswering:
     return QuestionAnswering(folder, batch_size=4)
 
 
+@pytest.mark.slow
 def test_answers_are_slices_and_a_list_gives_what_its_questions_give_alone(predict):
     questions = [
         {"question": "hello?", "context": "held world."},
@@ -75,6 +76,7 @@ def test_of_a_long_passage_the_best_slice_of_all_windows_wins(folder):
     assert found.candidates[0].text == CONTEXT[begin:end]
 
 
+@pytest.mark.slow
 def test_no_answer_where_it_is_better_by_more_than_the_threshold(folder):
     asked = {"question": "hello?", "context": "held world."}
     (found,) = QuestionAnswering(folder).answers([asked])

@@ -154,6 +154,7 @@ def run(*argv: object) -> None:
     run_verb(["summarise", *(str(word) for word in argv)])
 
 
+@pytest.mark.slow
 def test_the_verb_writes_sentences_or_json(folder, predict, tmp_path, capsys):
     (tmp_path / "a.txt").write_text(DOCUMENT + "\n", encoding="utf-8")
     (tmp_path / "b.txt").write_text("Hello.\nHeld.", encoding="utf-8")

@@ -25,6 +25,7 @@ def predict(folder) -> TextClassification:
     return bert_jax.pipeline("text-classification", folder, batch_size=4)  # type: ignore[return-value]
 
 
+@pytest.mark.slow
 def test_a_list_gives_what_its_texts_give_alone_in_their_order(predict):
     texts = ["hello", "hello, world. " * 5, {"text": "held", "text_pair": "hello world"}, "", "o o o", "d"]
     together = predict(texts, top_k=None)
@@ -39,6 +40,7 @@ def test_a_list_gives_what_its_texts_give_alone_in_their_order(predict):
     assert predict([]) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("problem_type", ["single_label_classification", "multi_label_classification"])
 def test_classes_come_best_first_with_what_the_problem_makes_of_their_logits(tmp_path, problem_type):
     folder = export(tmp_path, "sequence-classification", labels=LABELS, problem_type=problem_type)

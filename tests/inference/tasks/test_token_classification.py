@@ -54,6 +54,7 @@ def test_other_words_where_a_model_was_trained_on_them(folder):
         TokenClassification(folder, split="lines")
 
 
+@pytest.mark.slow
 def test_entities_are_slices_and_a_list_gives_what_its_texts_give_alone(predict):
     texts = ["Hello WORLDS", "held o'hello,\t world ", "", "hello world. " * 8, "中h中"]
     together = predict(texts)

@@ -91,6 +91,7 @@ def test_no_alarm_on_healthy_runs(name, tmp_path, capsys):
     assert diagnosis(run_on(tmp_path, None, name), capsys) == {}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["uncased", "cased"])
 def test_no_alarm_on_healthy_data(folder, name, tmp_path, capsys):
     assert diagnosis(run_on(tmp_path, folder / name), capsys) == {}
@@ -160,6 +161,7 @@ def test_wrapped_text_is_named(folder, documents, tmp_path, capsys):
     assert re.search(r"wrapped.txt is wrapped at column 7\d", found["seen"])
 
 
+@pytest.mark.slow
 def test_a_vocabulary_in_the_other_casing_is_named(folder, documents, tmp_path, capsys):
     lower = [document.lower() for document in documents]
     faults = {

@@ -162,6 +162,7 @@ def test_a_finished_directory_is_recognised_without_reading_the_text(options, tm
     assert made(**options) == manifest
 
 
+@pytest.mark.slow
 def test_small_files_share_units_and_the_next_group_does_not_depend_on_them(options, tmp_path):
     resolved = PrepareOptions(**options | {"shard_bytes": 1_000}).resolved()
     names = [f"{number:05d}" for number in range(3_000)]

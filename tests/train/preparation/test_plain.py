@@ -82,6 +82,7 @@ def test_text_without_a_plain_sentence_says_so(options, tmp_path):
         prepare(PrepareOptions(**options))
 
 
+@pytest.mark.slow
 def test_enough_plain_text_is_held_out_of_documents_with_little_of_it(options, tmp_path):
     texts = [
         f"{sentence} My old friend {number} reads.\n" + f"{OTHERS[0]}\n" * 400

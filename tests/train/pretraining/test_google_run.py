@@ -170,6 +170,7 @@ def test_what_does_not_fit_is_one_line(folder, variables, tmp_path):
         assert "\n" not in str(raised.value)
 
 
+@pytest.mark.slow
 def test_steps_that_cannot_be_continued_are_refused(folder, tmp_path, variables):
     step = int(variables["global_step"])
     with pytest.raises(UserError, match=rf"is at step {step}, and the phases end at step {step}: nothing is left"):

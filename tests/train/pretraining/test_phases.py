@@ -47,6 +47,7 @@ def unmasked(batch: dict[str, np.ndarray]) -> np.ndarray:
     return ids
 
 
+@pytest.mark.slow
 def test_phases_go_on_in_the_data_with_masks_of_their_own(data: str, tmp_path: Path):
     source = PreparedData(data)
     config = with_model_for(config_of(), source, frozenset())
@@ -87,6 +88,7 @@ def test_random_data_has_as_many_predictions_as_the_share_needs():
         assert RandomData(90, "none").batches(config, phase).batch(0)["mlm_positions"].shape == (8, width)
 
 
+@pytest.mark.slow
 def test_the_rate_of_a_phase_multiplies_the_schedule_of_the_run():
     config = config_of()
     warm_up = optax.linear_schedule(0, 1e-3, 2)
@@ -144,6 +146,7 @@ def test_a_ramp_has_as_many_examples_of_each_batch_and_all_of_its_steps():
     assert sum(phase.steps for phase in ramped_phases(32, (8, 24, 40, 56), 1001)) == 1001
 
 
+@pytest.mark.slow
 def test_the_second_moment_of_a_ramp_forgets_by_tokens():
     config = config_of(ramped_phases(32, (8, 16, 32), 7))
     at = decay_by_tokens(3000, config.batches)

@@ -70,6 +70,7 @@ def originals(batch: dict[str, np.ndarray]) -> list[bytes]:
     return [a.tobytes() + b.tobytes() for a, b in zip(ids, batch["token_type_ids"], strict=True)]
 
 
+@pytest.mark.slow
 def test_an_epoch_over_three_phases_resumes_and_four_processes_holds_every_example_once(data: str):
     source = PreparedData(data)
     count = source.examples(32)

@@ -158,6 +158,7 @@ def test_a_source_without_a_tokenizer_is_warned_about(tmp_path, caplog):
     assert caplog.text == ""
 
 
+@pytest.mark.slow
 def test_a_published_model_is_asked_for_config_and_tokenizer_first(tmp_path, hub: HubServer):
     folder = source(tmp_path / "model", tokenizer=tokenizer())
     commit = hub.publish("somebody/bert", {path.name: path.read_bytes() for path in folder.iterdir()})

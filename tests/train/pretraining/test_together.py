@@ -144,6 +144,7 @@ def test_a_branch_from_the_trunks_decay_is_refused(words: list[str], tmp_path: P
         assert pretrain.main([*command, *allowed, "export_at_end=no", f"run={tmp_path / allowed[0]}"]) == EXIT_DONE
 
 
+@pytest.mark.slow
 def test_where_a_decay_begins():
     def begins(budget: dict[str, Any] | None = None, **fields: Any) -> int | None:
         optimizer = {"schedule": "stable", "total_steps": 100, "decay_share": 0.2} | fields

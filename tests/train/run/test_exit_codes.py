@@ -86,6 +86,7 @@ def test_a_program_ends_with_the_code_of_its_row(code: int, stdout: str):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("words", "code"), [(["--help"], 0), ([], 2)])
 def test_help_is_no_error_and_no_words_are_one(words: list[str], code: int):
     assert (

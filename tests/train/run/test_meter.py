@@ -113,6 +113,7 @@ def test_what_a_run_has_used_goes_on_where_its_checkpoint_was(monkeypatch):
     assert Meter(BertConfig.preset("tiny"), 2, before=None).spent(2) is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "family",
     [

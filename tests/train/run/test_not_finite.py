@@ -20,6 +20,7 @@ def _no_pictures(monkeypatch):
     monkeypatch.setattr("train.run.log.draw_curves", lambda records, path: None)
 
 
+@pytest.mark.slow
 def test_a_save_that_is_due_after_a_skipped_step_waits_for_a_good_one(tmp_path: Path):
     code, steps = run_of(AddingJob(config(keep=9), bad=(8, 9, 10)), tmp_path)
     assert code == EXIT_DONE
@@ -51,6 +52,7 @@ def test_a_run_that_ends_on_skipped_steps_is_not_done(tmp_path: Path):
     assert "the last 2 steps" in (tmp_path / "run.log").read_text()
 
 
+@pytest.mark.slow
 def test_a_signal_during_a_streak_saves_nothing_and_the_run_repeats_it(tmp_path: Path, monkeypatch):
     def stops_at(_, step: int) -> int | None:
         return EXIT_PREEMPTED if step == 10 else None
@@ -64,6 +66,7 @@ def test_a_signal_during_a_streak_saves_nothing_and_the_run_repeats_it(tmp_path:
     assert (np.asarray(state_in(tmp_path).params["sum"]) == sum_of(used)).all()
 
 
+@pytest.mark.slow
 def test_a_rollback_passes_over_the_batches_since_the_last_good_checkpoint(tmp_path: Path):
     """Batch 14 makes checkpoint 15 useless: the run goes back to 10, and on from the fourth skipped step, 19."""
     job = AddingJob(config(rollbacks=1), explodes=14)
@@ -84,6 +87,7 @@ def test_a_rollback_passes_over_the_batches_since_the_last_good_checkpoint(tmp_p
     assert (marked["step"], marked["back_to"], marked["passed_over"]) == (19, 10, 9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stop", [11, 12, 13])
 def test_a_rollback_does_not_go_back_to_the_step_of_a_stop(tmp_path: Path, monkeypatch, stop: int):
     """Batches 13 to 16 are bad: a run that was never stopped goes back to step 10, and so does this one."""
@@ -97,6 +101,7 @@ def test_a_rollback_does_not_go_back_to_the_step_of_a_stop(tmp_path: Path, monke
     assert (np.asarray(state_in(tmp_path).params["sum"]) == sum_of(used)).all()
 
 
+@pytest.mark.slow
 def test_the_checkpoint_of_a_stop_does_not_replace_one_that_a_rollback_needs(tmp_path: Path, monkeypatch):
     """Batch 14 makes step 15 useless. Of two checkpoints that stay, 10 must be one, whatever was saved at 12 and 13."""
     job, stops = AddingJob(config(rollbacks=1, keep=2), explodes=14), {12, 13}
@@ -139,6 +144,7 @@ def test_a_run_that_has_only_the_checkpoint_of_a_stop_keeps_it_and_ends(tmp_path
     )
 
 
+@pytest.mark.slow
 def test_a_run_can_pass_over_its_last_batches(tmp_path: Path):
     job = AddingJob(config(rollbacks=1), bad=(29,))
     assert run_of(job, tmp_path)[0] == EXIT_DONE
@@ -176,6 +182,7 @@ def test_a_run_with_rollbacks_that_is_stopped_now_and_then_is_bitwise_the_same(t
     assert told("stopped") == told("straight")
 
 
+@pytest.mark.slow
 def test_a_state_that_is_not_finite_is_not_saved_and_a_rollback_passes_over_it(tmp_path: Path):
     """The loss is finite all the time; what overflows is a parameter that it does not depend on."""
 

@@ -130,6 +130,7 @@ def test_a_signal_ends_a_program_that_has_nothing_to_save_at_once(tmp_path: Path
     assert (tmp_path / "cleaned").exists() == (where in ("quick", "unseen", "dry", "kept-nothing"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("where", ["compiled", "outside"])
 def test_a_second_ctrl_c_ends_what_hangs_in_compiled_code(tmp_path: Path, where: str):
     process = start(tmp_path, where, "unsaved")
@@ -140,6 +141,7 @@ def test_a_second_ctrl_c_ends_what_hangs_in_compiled_code(tmp_path: Path, where:
     assert ended(process) == (130, f"{INTERRUPTED}\n")
 
 
+@pytest.mark.slow
 def test_what_cannot_be_saved_within_the_grace_is_given_up(tmp_path: Path):
     process = start(tmp_path, "compiled", "unsaved", "grace=0.5")
     process.send_signal(signal.SIGTERM)
@@ -160,6 +162,7 @@ def test_a_run_stops_in_order_unless_ctrl_c_comes_twice(tmp_path: Path, numbers:
     assert code in codes and INTERRUPTED not in told.splitlines() and "Traceback" not in told
 
 
+@pytest.mark.slow
 def test_a_signal_noticed_while_the_context_is_left_ends_nothing_later():
     """The thread may be slower than the main one, which has by then handled the signal, saved and left."""
     ends, before = threading.Event(), signal.getsignal(signal.SIGINT)
@@ -174,6 +177,7 @@ def test_a_signal_noticed_while_the_context_is_left_ends_nothing_later():
     assert not ends.wait(1)
 
 
+@pytest.mark.slow
 def test_a_phase_that_hangs_in_compiled_code_is_told_and_ends_with_76(tmp_path: Path):
     process = start(tmp_path, "compiled", "unsaved", "save=0.5", "end=3")
     code, told = ended(process)

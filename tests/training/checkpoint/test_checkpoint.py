@@ -129,6 +129,7 @@ def test_a_state_moves_to_another_mesh_bitwise(tmp_path):
                 assert leaf.sharding == wanted.sharding
 
 
+@pytest.mark.slow
 def test_donating_and_overwriting_right_after_save_does_not_reach_the_file(tmp_path):
     big = jnp.arange(4 << 20, dtype=jnp.float32)
     host = np.arange(1 << 20, dtype=np.float32)
@@ -206,6 +207,7 @@ def test_a_target_that_does_not_fit_is_refused_by_name(tmp_path, change, message
     assert str(tmp_path / "2") in str(refusal.value)
 
 
+@pytest.mark.slow
 def test_the_newest_steps_are_kept(tmp_path):
     state = saved(tmp_path, 1, 2, 3, 4, 5, keep=2)
     checkpoints = Checkpoints(tmp_path)
@@ -220,6 +222,7 @@ def test_the_newest_steps_are_kept(tmp_path):
         Checkpoints(tmp_path, keep=1)
 
 
+@pytest.mark.slow
 def test_extra_steps_take_no_place_of_others_and_can_be_passed_over(tmp_path):
     with Checkpoints(tmp_path, keep=2) as checkpoints:
         for step, kept in [(1, [1]), (2, [1, 2]), (3, [1, 2, 3]), (4, [1, 2, 3, 4]), (5, [2, 4, 5]), (6, [5, 6])]:
@@ -241,6 +244,7 @@ def test_an_older_step_stays_while_a_newer_one_is_damaged(tmp_path, caplog):
     assert Checkpoints(tmp_path).steps() == [3, 4]
 
 
+@pytest.mark.slow
 def test_a_run_reads_each_step_once_and_again_only_if_a_file_has_changed(tmp_path, monkeypatch, caplog):
     read = []
 
@@ -382,6 +386,7 @@ def test_steps_of_a_relative_path_are_found(tmp_path, monkeypatch):
     assert Checkpoints("runs/mine/checkpoints").steps() == [1]
 
 
+@pytest.mark.slow
 def test_the_guide_runs_as_written(tmp_path, monkeypatch):
     blocks = blocks_of("docs/checkpoints.md", "python")
     assert len(blocks) >= 3

@@ -102,6 +102,7 @@ def test_truncated_emptied_deleted_and_added_files_are_detected(tmp_path):
     assert checkpoints.verify(1) == ["state/d/extra: found, but not part of the checkpoint"]
 
 
+@pytest.mark.slow
 def test_a_flip_in_any_kind_of_file_falls_back_loudly_to_the_step_before(tmp_path, caplog):
     save(tmp_path, 10, 20)
     for name, path in files_of(tmp_path / "20").items():
@@ -143,6 +144,7 @@ def test_a_step_copied_under_another_number_is_not_that_step(tmp_path):
     assert Checkpoints(tmp_path).restore_arrays().step == 1
 
 
+@pytest.mark.slow
 def test_after_falling_back_the_damaged_steps_are_saved_again(tmp_path, caplog):
     save(tmp_path, 10, 20, 30)
     for step in (20, 30):
