@@ -106,15 +106,14 @@ def job_of(
     run: RunDirectory, launch: Launch, goodput: Goodput, saves: RunDirectory, *, pause_at: int | None = None
 ) -> "PretrainingJob":
     """The job of `run`, whose start is recorded there; the checkpoints that it resumes from are in `saves`."""
-    from train.pretraining.finetuned import read_finetuning
     from train.pretraining.job import PretrainingJob
-    from train.pretraining.minimal_pairs import read_pairs
-    from train.pretraining.probes import read_probe
+    from train.pretraining.scoring import read_scoring
 
     config, saved = launch.config, on_first_process(run.config_to_resume if saves is run else run.saved_config)
     if saves is not run and not on_first_process(saves.facts_to_resume):
         saved = None  # of a start that saved nothing
-    source = None if saved else open_init(config)
+    # Before the text is prepared, which can take hours.
+    source, scoring, held_out = None if saved else open_init(config), read_scoring(config), open_held_out(config)
     if is_from_text(config, launch.given):
         with goodput.phases("prepare"):
             config = dataclasses.replace(config, data=prepare_text(run, config, launch.given, source))
@@ -127,10 +126,11 @@ def job_of(
     if source is not None:
         check_vocabulary(source, data)
     config = dataclasses.replace(config, optimizer=config.optimizer.settled())
-    pairs, probe, task = read_pairs(config, data), read_probe(config, data), read_finetuning(config, data)
-    held_out = data if config.eval_data is None else other_data(config, data)
+    scoring = scoring.with_tokenizer_of(data, config)
+    if held_out is not None:
+        check_held_out(held_out, config, data)
     record_start(run, launch, config, data.tokenizer, source)
-    return PretrainingJob(config, run, data, held_out, source, pairs, probe, task, pause_at)
+    return PretrainingJob(config, run, data, held_out or data, source, scoring, pause_at)
 
 
 def planned(topologies: list[Topology], argv: list[str]) -> int:
@@ -162,16 +162,21 @@ def _print_planned(topologies: list[Topology], launch: Launch, data: DataSource,
     return EXIT_DONE
 
 
-def other_data(config: PretrainConfig, data: DataSource) -> DataSource:
-    """The data of `eval_data=`.
+def open_held_out(config: PretrainConfig) -> DataSource | None:
+    """The data of `eval_data=`, or None without it."""
+    if config.eval_data is None:
+        return None
+    held_out = open_data(dataclasses.replace(config, data=config.eval_data, data_shares=(), data_temperature=1.0))
+    if isinstance(held_out, PreparedData):
+        held_out.evaluation_split = "train"  # all of it is held out from this run
+    return held_out
 
+
+def check_held_out(held_out: DataSource, config: PretrainConfig, data: DataSource) -> None:
+    """
     Raises:
         UserError: it is among the data to train on, by the sums of the manifests; or has another vocabulary.
     """
-    alone = dataclasses.replace(config, data=config.eval_data, data_shares=(), data_temperature=1.0)
-    held_out = open_data(alone)
-    if isinstance(held_out, PreparedData):
-        held_out.evaluation_split = "train"  # all of it is held out from this run
     trained = {one.digest: one.directory.name for one in prepared_in(data)}
     if same := next((one for one in prepared_in(held_out) if one.digest in trained), None):
         raise UserError(
@@ -181,7 +186,6 @@ def other_data(config: PretrainConfig, data: DataSource) -> DataSource:
         )
     if held_out.fingerprint != data.fingerprint:
         raise UserError(f"eval_data: {config.eval_data} was prepared with another vocabulary than {config.data}")
-    return held_out
 
 
 def dry_run(launch: Launch, data: DataSource, source: Source | None) -> int:
@@ -189,11 +193,15 @@ def dry_run(launch: Launch, data: DataSource, source: Source | None) -> int:
 
     With --json the figures go to stdout as one JSON object, and what people read to stderr.
     """
+    from train.pretraining.scoring import read_scoring
+
     config = with_packing(with_model_for(launch.config, data, launch.given, source), data)
     if source is not None:
         check_vocabulary(source, data)
-    if config.eval_data is not None and not is_from_text(launch.config, launch.given):
-        other_data(config, data)
+    read_scoring(config).with_tokenizer_of(data, config)
+    held_out = open_held_out(config)
+    if held_out is not None and not is_from_text(launch.config, launch.given):  # a sample has a vocabulary of its own
+        check_held_out(held_out, config, data)
     facts = run_facts(config, data, launch.run)
     if is_first():
         print_facts(facts, Console(stderr=launch.as_json, highlight=False))

@@ -9,7 +9,6 @@ import jax
 
 from bert_jax.config import BertConfig
 from bert_jax.data.tasks.published import GLUE, find_split
-from bert_jax.errors import UserError
 from bert_jax.files import no_folder
 from bert_jax.model.heads import HEADS
 from bert_jax.runtime.hosts import on_first_process
@@ -38,20 +37,30 @@ class FinetuneTask(NamedTuple):
     data: TaskData
 
 
-def read_finetuning(config: PretrainConfig, data: DataSource) -> FinetuneTask | None:
-    """The task that `finetune=` names, with the first `finetune_examples` of its training file; None without it.
+def find_finetuning(config: PretrainConfig) -> tuple[str, str, str] | None:
+    """The name of the task that `finetune=` names, its training and its dev file; None without it.
 
     Raises:
-        FileNotFoundError, UserError: it is not there, is damaged, or the data has no tokenizer.
+        FileNotFoundError: they are not there.
     """
     if config.finetune is None:
         return None
     name, _, folder = config.finetune.partition(":")
-    if data.tokenizer is None:
-        raise UserError(f"finetune: data={config.data} has no tokenizer; train on text, or leave finetune= out")
     if not Path(folder).is_dir():
         raise FileNotFoundError(f"{folder}: {no_folder(folder)}")
     train, dev = (str(find_split(Path(folder), split)) for split in ("train", GLUE[name].dev[0]))
+    return name, train, dev
+
+
+def read_finetuning(config: PretrainConfig, data: DataSource) -> FinetuneTask | None:
+    """The task that `finetune=` names, read with the tokenizer of the data; None without it.
+
+    Raises:
+        FileNotFoundError, UserError: it is not there, or is damaged.
+    """
+    if (found := find_finetuning(config)) is None or data.tokenizer is None:
+        return None
+    name, train, dev = found
     settings = FinetuneConfig(
         task=name,
         train=train,

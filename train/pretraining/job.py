@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator
 from functools import cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,7 +12,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from bert_jax.errors import UserError
-from bert_jax.evaluation.blimp import PairSet
 from bert_jax.formats.source import Source
 from bert_jax.formats.training_record import training_record
 from bert_jax.formats.write import save_pretrained
@@ -35,14 +34,15 @@ from bert_jax.training.sharding import (
 )
 from bert_jax.training.step import TrainState, compile_eval_step, init_state
 from train.pretraining.budget import Budget
-from train.pretraining.finetuned import Finetuned, FinetuneTask
+from train.pretraining.finetuned import Finetuned
 from train.pretraining.hopeless import why_hopeless
 from train.pretraining.minimal_pairs import MinimalPairs
 from train.pretraining.mixture import MixedData, mixed_scores, parts_to_evaluate, told
 from train.pretraining.packing import packing_told
 from train.pretraining.phases import Phase, settings_told
-from train.pretraining.probes import Probe, ProbeTask
+from train.pretraining.probes import Probe
 from train.pretraining.recipe import PretrainConfig
+from train.pretraining.scoring import NO_SCORING, Scoring
 from train.pretraining.source import DataSource, head_for
 from train.pretraining.start import first_state, objective_of, pretraining_of
 from train.run.config import to_json
@@ -170,18 +170,14 @@ class PretrainingJob(ModelJob):
         data: DataSource,
         held_out: DataSource,
         source: Source | None = None,
-        pairs: Sequence[PairSet] = (),
-        probe: ProbeTask | None = None,
-        task: FinetuneTask | None = None,
+        scoring: Scoring = NO_SCORING,
         pause_at: int | None = None,
     ):
         """
         Args:
             config, run, data, held_out: of the run.
             source: the opened `init=`, unless the run is resumed.
-            pairs: the sets of `blimp=`.
-            probe: the task of `probe=`.
-            task: that of `finetune=`.
+            scoring: what it is scored on besides `held_out`.
             pause_at: a step with an evaluation after which `evaluate` returns PAUSED.
         """
         mesh = make_mesh(config.mesh)
@@ -200,8 +196,9 @@ class PretrainingJob(ModelJob):
         self._eval_step = compile_eval_step(model, mesh=mesh, pretraining=pretraining_of(config, mesh))
         self._unigram = None if data.unigram_counts is None else Unigram.of(data.unigram_counts)
         self._pairs = self._probe = None
+        pairs, probe, task = scoring
         self._finetuned = Finetuned(task, config.model, config.finetune_examples) if task else None
-        if (tokenizer := data.tokenizer) is not None:  # `read_pairs` and `read_probe` ask for one
+        if (tokenizer := data.tokenizer) is not None:  # `Scoring` asks for one
             self._pairs = MinimalPairs(pairs, config.model, tokenizer, head_for(data)) if pairs else None
             self._probe = Probe(probe, config.model, tokenizer) if probe else None
         self._held_out_of = cache(

@@ -7,7 +7,6 @@ from typing import Any
 
 from bert_jax.config import BertConfig
 from bert_jax.data.tokenizer.tokenizer import Tokenizer
-from bert_jax.errors import UserError
 from bert_jax.evaluation.blimp import PairSet, evaluate, read_blimp
 from bert_jax.formats.load import Loaded
 from bert_jax.formats.read import Report
@@ -15,20 +14,15 @@ from bert_jax.inference.runtimes.choice import XLA
 from bert_jax.inference.tasks.likelihood import Likelihood
 from bert_jax.runtime.hosts import on_first_process
 from train.pretraining.recipe import PretrainConfig
-from train.pretraining.source import DataSource
 
 
-def read_pairs(config: PretrainConfig, data: DataSource) -> list[PairSet]:
+def read_pairs(config: PretrainConfig) -> list[PairSet]:
     """The sets that `blimp=` names, or the first `blimp_pairs` of each; [] without it.
 
     Raises:
-        FileNotFoundError, UserError: they are not there, are damaged, or the data has no tokenizer to read them with.
+        FileNotFoundError, UserError: they are not there, or are damaged.
     """
-    if config.blimp is None:
-        return []
-    if data.tokenizer is None:
-        raise UserError(f"blimp: data={config.data} has no tokenizer; train on text, or leave blimp= out")
-    return read_blimp(Path(config.blimp), config.blimp_pairs)
+    return [] if config.blimp is None else read_blimp(Path(config.blimp), config.blimp_pairs)
 
 
 class MinimalPairs:

@@ -23,7 +23,6 @@ from bert_jax.inference.tasks.embed import TextEmbedding
 from bert_jax.inference.tasks.task_model import EncodedItems
 from bert_jax.runtime.hosts import on_first_process
 from train.pretraining.recipe import PretrainConfig
-from train.pretraining.source import DataSource
 
 
 class ProbeTask(NamedTuple):
@@ -34,17 +33,15 @@ class ProbeTask(NamedTuple):
     dev: list[LabelledText]
 
 
-def read_probe(config: PretrainConfig, data: DataSource) -> ProbeTask | None:
+def read_probe(config: PretrainConfig) -> ProbeTask | None:
     """The task that `probe=` names, with the first `probe_examples` of its training file; None without it.
 
     Raises:
-        FileNotFoundError, UserError: it is not there, is damaged, has no classes, or the data has no tokenizer.
+        FileNotFoundError, UserError: it is not there, is damaged, or has no classes.
     """
     if config.probe is None:
         return None
     name, _, folder = config.probe.partition(":")
-    if data.tokenizer is None:
-        raise UserError(f"probe: data={config.data} has no tokenizer; train on text, or leave probe= out")
     if not Path(folder).is_dir():
         raise FileNotFoundError(f"{folder}: {no_folder(folder)}")
     paths = [find_split(Path(folder), split) for split in ("train", GLUE[name].dev[0])]

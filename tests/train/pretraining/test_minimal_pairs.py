@@ -81,7 +81,6 @@ def test_scores_are_those_of_the_verb_and_a_killed_run_has_each_once(
     [
         (["blimp_every=4"], "blimp_every: found 4; expected a multiple of eval_every=6, or none"),
         (["blimp_pairs=0"], "blimp_pairs: found 0; expected at least 1, or none"),
-        (["blimp=nowhere"], "nowhere: no such file or folder"),
     ],
 )
 def test_what_cannot_be_scored_is_refused_before_the_run_begins(

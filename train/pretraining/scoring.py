@@ -1,0 +1,43 @@
+"""What a run is scored on besides held-out text, found before the run begins: `blimp=`, `probe=` and `finetune=`."""
+
+from typing import NamedTuple
+
+from bert_jax.errors import UserError
+from bert_jax.evaluation.blimp import PairSet
+from train.pretraining.finetuned import FinetuneTask, find_finetuning, read_finetuning
+from train.pretraining.minimal_pairs import read_pairs
+from train.pretraining.probes import ProbeTask, read_probe
+from train.pretraining.recipe import PretrainConfig
+from train.pretraining.source import DataSource
+
+
+class Scoring(NamedTuple):
+    """BLiMP's sets, the task to probe and the task to fine-tune on; [] or None where the config names none."""
+
+    pairs: list[PairSet]
+    probe: ProbeTask | None
+    task: FinetuneTask | None = None
+
+    def with_tokenizer_of(self, data: DataSource, config: PretrainConfig) -> "Scoring":
+        """This, and the task to fine-tune on, which is read with the tokenizer of the data.
+
+        Raises:
+            UserError: the task is damaged, or the data has no tokenizer to read sentences with.
+        """
+        for name in ("blimp", "probe", "finetune"):
+            if getattr(config, name) is not None and data.tokenizer is None:
+                raise UserError(f"{name}: data={config.data} has no tokenizer; train on text, or leave {name}= out")
+        return self._replace(task=read_finetuning(config, data))
+
+
+NO_SCORING = Scoring([], None)
+
+
+def read_scoring(config: PretrainConfig) -> Scoring:
+    """Reads what needs no tokenizer, and looks for the rest: a text may take hours to prepare before there is one.
+
+    Raises:
+        FileNotFoundError, UserError: something is not there, or is damaged.
+    """
+    find_finetuning(config)
+    return Scoring(read_pairs(config), read_probe(config))
