@@ -66,6 +66,7 @@ def test_models_tokenizers_pipelines_and_states_are_a_line(loaded):
     ("call", "message"),
     [
         (lambda model: pipeline("fill-mask", 42), "a model is named by a run directory, a folder or a hub id; found int (42)"),
+        (lambda model: pipeline("fill-mask", ""), "a model is named by a run directory, a folder or a hub id; found str ('')"),
         (lambda model: bert_jax.load(None), "found NoneType (None)"),
         (lambda model: pipeline("fil-mask", model), "task 'fil-mask'; did you mean fill-mask?"),
         (lambda model: pipeline(["fill-mask"], model), "expected one of embed, fill-mask"),

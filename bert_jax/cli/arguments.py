@@ -4,6 +4,8 @@
 """
 
 import argparse
+import re
+import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -18,6 +20,7 @@ FINE_TUNED = "a fine-tuning run (its best model), a folder in any published form
 TEXT = "a text, a file with it, or - for stdin"
 TEXTS = """texts, files with one text per line, or - for stdin, which is the default. An argument
 is a file if it exists, or if it has no space and has a / or a suffix such as .txt"""
+_NO_VALUE = re.compile("--[a-z-]+=")
 
 
 class Verb(NamedTuple):
@@ -47,6 +50,13 @@ class Parser(argparse.ArgumentParser):
     def options(self) -> dict[str, str]:
         """The name of each option's value -> the option: "batch_size" -> "--batch-size"."""
         return {action.dest: action.option_strings[-1] for action in self._actions if action.option_strings}
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        # Not even a text is empty on purpose, and an empty path would be the folder where one is.
+        for number, word in enumerate(sys.argv[1:] if args is None else args, start=1):
+            if not word or _NO_VALUE.fullmatch(word):
+                raise UserError(f"argument {number} ({word!r}) is empty; is a variable of the shell not set?")
+        return super().parse_known_args(args, namespace)
 
     def error(self, message: str) -> NoReturn:
         _, colon, words = message.partition("unrecognized arguments: ")

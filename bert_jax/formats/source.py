@@ -112,7 +112,7 @@ def open_source(
     """
     if isinstance(source, Source):
         return source
-    if not isinstance(source, str | os.PathLike):
+    if not isinstance(source, str | os.PathLike) or not os.fspath(source):  # "" would be the current folder
         found = f"{type(source).__name__} ({source!r:.40})"
         raise UserError(f"a model is named by a run directory, a folder or a hub id; found {found}")
     if "://" in os.fspath(source):

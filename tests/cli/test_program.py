@@ -55,6 +55,24 @@ def test_an_error_begins_with_the_program_and_says_what_is_near(argv, said, caps
     assert said in error_of(capsys, *argv.split())
 
 
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        (["embed", "", "a text"], "bert-jax embed: error: argument 1 ('') is empty; is a variable of the shell not set?"),
+        (["fill-mask", "x", ""], "bert-jax fill-mask: error: argument 2 ('') is empty"),
+        (["embed", "x", "--output="], "bert-jax embed: error: argument 2 ('--output=') is empty"),
+        (["prepare", "a.txt", "--output", ""], "bert-jax prepare: error: argument 3 ('') is empty"),
+        (["pretrain", ""], "bert-jax pretrain: error: the first word must be a config file, such as configs/tiny.py; it is empty"),
+        (["pretrain", "configs/tiny.py", "run="], "bert-jax pretrain: error: run=: expected run=VALUE; it is empty; is a variable of the shell not set?"),
+        (["finetune", "configs/finetune.py", "init="], "bert-jax finetune: error: init=: expected init=VALUE; it is empty"),
+    ],
+)  # fmt: skip
+def test_a_variable_that_is_not_set_is_no_path(argv, said, capsys, monkeypatch):
+    """An empty path would be the folder where one is, and a run without a name would begin anew."""
+    monkeypatch.chdir(ROOT)
+    assert said in error_of(capsys, *argv)
+
+
 def test_a_program_started_by_python_says_that_name(capsys, monkeypatch):
     assert exit_code(pretrain, ["configs/none.py"]) == 2
     assert capsys.readouterr().err.startswith("python -m train.pretrain: error: ")

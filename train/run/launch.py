@@ -37,6 +37,7 @@ from train.run.stopping import EXIT_DONE, EXIT_HUNG, EXIT_USER_ERROR
 from train.run.track import check_tracker
 from train.run.watchdog import Watchdog
 
+EMPTY = "it is empty; is a variable of the shell not set?"
 _OPTIONS = ("--dry-run", "--json", "--fields", "--help")
 
 
@@ -67,6 +68,8 @@ def parse(argv: list[str], usage: str, kind: type) -> Launch:
     if argv[0] == "--fields":
         raise UserError("--fields: name the config whose fields to list, such as configs/tiny.py --fields")
     path, *words = argv
+    if not path:
+        raise UserError(f"the first word must be a config file, such as configs/tiny.py; {EMPTY}")
     if "=" in path or path.startswith("-"):
         raise UserError(f"{path}: the first word must be a config file, such as configs/tiny.py")
     config = load_recipe(path, kind)
@@ -80,13 +83,15 @@ def parse(argv: list[str], usage: str, kind: type) -> Launch:
         elif key in HOST_OPTIONS and value:
             of_hosts[key] = value
         elif key in HOST_OPTIONS:
-            raise UserError(f"{word}: expected {key}=VALUE")
+            raise UserError(f"{word}: expected {key}=VALUE; {EMPTY}")
         elif word.startswith("-"):
             near = did_you_mean(key, (*_OPTIONS, *HOST_OPTIONS))
             near = near or f"; expected {', '.join(_OPTIONS)} or FIELD=VALUE"
             raise UserError(f"{word!r} is not an option{near}")
         elif not equals:
             raise UserError(f"{word}: expected FIELD=VALUE; {_as_word(config, word)}")
+        elif not value:
+            raise UserError(f"{word}: expected {key}=VALUE; {EMPTY}")
         elif key == "run":
             run = value
         elif key == "allow_change":
