@@ -180,6 +180,7 @@ def test_the_advice_of_each_message_of_a_training_program_is_run():
     elsewhere = {
         "choose another directory": "the tests above",
         "choose another run=": "the tests above",
+        "train on text, or leave": "the commands above with blimp=, probe= and finetune=",
         "prepare the data again": "tests/faults/test_hostile.py",
         "only TPUs have slices": "tests/train/planning/test_plan.py",
         "start another run with init=": "tests/train/pretraining/test_packing.py",

@@ -22,11 +22,8 @@ class Scoring(NamedTuple):
         """This, and the task to fine-tune on, which is read with the tokenizer of the data.
 
         Raises:
-            UserError: the task is damaged, or the data has no tokenizer to read sentences with.
+            UserError: the task is damaged.
         """
-        for name in ("blimp", "probe", "finetune"):
-            if getattr(config, name) is not None and data.tokenizer is None:
-                raise UserError(f"{name}: data={config.data} has no tokenizer; train on text, or leave {name}= out")
         return self._replace(task=read_finetuning(config, data))
 
 
@@ -37,7 +34,10 @@ def read_scoring(config: PretrainConfig) -> Scoring:
     """Reads what needs no tokenizer, and looks for the rest: a text may take hours to prepare before there is one.
 
     Raises:
-        FileNotFoundError, UserError: something is not there, or is damaged.
+        FileNotFoundError, UserError: something is not there, or is damaged; or the data is random and has no tokenizer.
     """
+    for name in ("blimp", "probe", "finetune"):
+        if getattr(config, name) is not None and config.data == "random":
+            raise UserError(f"{name}: data=random has no tokenizer; train on text, or leave {name}= out")
     find_finetuning(config)
     return Scoring(read_pairs(config), read_probe(config))

@@ -83,7 +83,7 @@ def parse(argv: list[str], usage: str, kind: type) -> Launch:
         elif key in HOST_OPTIONS and value:
             of_hosts[key] = value
         elif key in HOST_OPTIONS:
-            raise UserError(f"{word}: expected {key}=VALUE; {EMPTY}")
+            raise UserError(f"{word}: expected {key}=VALUE" + (f"; {EMPTY}" if equals else ""))
         elif word.startswith("-"):
             near = did_you_mean(key, (*_OPTIONS, *HOST_OPTIONS))
             near = near or f"; expected {', '.join(_OPTIONS)} or FIELD=VALUE"

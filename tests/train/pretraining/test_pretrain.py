@@ -485,7 +485,7 @@ def test_a_mistake_is_one_line_and_exit_code_2(recipe: str, data: str, tmp_path:
 
 
 @pytest.mark.slow
-def test_a_start_that_fails_leaves_nothing_and_the_corrected_one_starts_fresh(recipe, tmp_path: Path, capsys):
+def test_a_start_that_fails_leaves_nothing_and_the_corrected_one_starts_fresh(recipe, data, tmp_path: Path, capsys):
     lines = [
         json.dumps({"text": f"It sat. The {word} ran.", "body": f"A {word} flew. It sat."}) for word in "abcdefghij"
     ]
@@ -497,8 +497,8 @@ def test_a_start_that_fails_leaves_nothing_and_the_corrected_one_starts_fresh(re
         pretrain.main(words)
     assert [path.name for path in tmp_path.iterdir()] == ["texts.jsonl"]
     texts.write_text("\n".join(lines))
-    with pytest.raises(UserError, match="nowhere"):  # found after the text is prepared, which is kept
-        pretrain.main([*words, "eval_data=/nowhere"])
+    with pytest.raises(UserError, match="another vocabulary"):  # found after the text is prepared, which is kept
+        pretrain.main([*words, f"eval_data={data}"])
     with pytest.raises(
         UserError, match=r"made with other options: .*field 'text' .now 'body'.*choose another directory"
     ):
