@@ -173,7 +173,8 @@ def open_held_out(config: PretrainConfig) -> DataSource | None:
 
 
 def check_held_out(held_out: DataSource, config: PretrainConfig, data: DataSource) -> None:
-    """
+    """Checks that a run on `data` can be scored on `held_out`.
+
     Raises:
         UserError: it is among the data to train on, by the sums of the manifests; or has another vocabulary.
     """
