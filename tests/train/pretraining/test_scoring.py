@@ -11,7 +11,7 @@ MISSING = [
     ("blimp=nowhere", "nowhere: no such file or folder"),
     ("probe=sst2:nowhere", "nowhere: no such folder"),
     ("finetune=sst2:nowhere", "nowhere: no such folder"),
-    ("eval_data=nowhere", "nowhere"),
+    ("eval_data=nowhere", "nowhere: no such folder"),
 ]
 
 
