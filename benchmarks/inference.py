@@ -16,7 +16,7 @@ request; without it, every request follows a pause. The cosine is the smallest o
 
 ours              TextEmbedding: packed rows, a device for each core; -one-device: one for all of them; -buckets: texts
                   padded to lengths that are powers of two; -openvino, -onnxruntime: by that runtime, the first in
-                  bfloat16 (-float32, -int8), the second in float32
+                  bfloat16 (-float32, -int8), the second in float32; -auto: by what "auto" takes, in float32
 st                sentence-transformers' encode as its users run it; st-bfloat16
 torch             transformers with SDPA, 32 texts of similar length at a time; -bfloat16, -compile, -bfloat16-compile
 onnx              onnxruntime on what `convert --to onnx` writes, sorted, 1,024 tokens per call; -fused: after its
@@ -51,6 +51,7 @@ CONTENDERS = {
     "ours-one-device": Contender(_OURS, "float32-one", "own"),
     "ours-buckets": Contender(_OURS, "float32-buckets", "own"),
     "ours-bfloat16-buckets": Contender(_OURS, "bfloat16-buckets", "own"),
+    "ours-auto": Contender(_OURS, "float32-auto", "own"),
     "ours-openvino": Contender(_OURS, "bfloat16-openvino", "own"),
     "ours-openvino-float32": Contender(_OURS, "float32-openvino", "own"),
     "ours-openvino-int8": Contender(_OURS, "int8-openvino", "own"),

@@ -1,6 +1,6 @@
 """bert_jax in benchmarks/inference.py: `TextEmbedding` on texts, tokenising included.
 
-python -m benchmarks.inference_ours FOLDER {float32,bfloat16,int8}[-buckets|-one|-openvino|-onnxruntime]
+python -m benchmarks.inference_ours FOLDER {float32,bfloat16,int8}[-buckets|-one|-auto|-openvino|-onnxruntime]
 """
 
 import json
@@ -15,7 +15,7 @@ START = time.perf_counter()
 
 def main() -> None:
     folder, (dtype, _, how) = Path(sys.argv[1]), sys.argv[2].partition("-")
-    runtime = how if how in ("openvino", "onnxruntime") else "xla"
+    runtime = how if how in ("auto", "openvino", "onnxruntime") else "xla"
     if how != "one":
         use_all_cores()
     else:

@@ -15,7 +15,7 @@ from bert_jax.formats.write import save_pretrained
 from bert_jax.model.heads import HEADS
 
 LONGEST = 512  # tokens of the longest text; longer sentences are skipped
-FIXED = {"1x16": (1, 16), "1x128": (1, 128), "32x128": (32, 128)}
+FIXED = {"1x16": (1, 16), "1x37": (1, 37), "1x128": (1, 128), "32x128": (32, 128)}
 COMMON = re.findall(
     "[a-z]+", "the of and in to was is for as on with by he at from his that an were are which or it be has"
 )

@@ -101,7 +101,7 @@ def describe(source: str | os.PathLike[str], *, step: int | None = None) -> dict
         "mismatched": list(report.mismatched),
         "tokenizer": tokenizer
         and {"tokens": tokenizer.vocab_size, "cased": tokenizer.cased, "fingerprint": tokenizer.fingerprint},
-        "runtime": {"name": runtime.name, "dtype": runtime.dtype},
+        "runtime": {"name": runtime.title, "dtype": runtime.dtype},
         "tree": {name: list(array.shape) for name, array in flatten(params).items()},
     }
 

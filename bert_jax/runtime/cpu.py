@@ -146,6 +146,12 @@ def multiplies_int8() -> bool | None:
     return _has({"avx512_vnni", "avx_vnni", "amx_int8"})
 
 
+def computes_with_avx2_at_most() -> bool | None:
+    """Whether the CPU is an x86 without AVX-512; None where the system does not say so."""
+    has_more = _has({"avx512f"})
+    return None if has_more is None else not has_more
+
+
 def _has(any_of: set[str]) -> bool | None:
     try:
         found = next(line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("flags"))

@@ -117,6 +117,8 @@ def test_every_task_gives_the_results_of_xla(task, runtime, exported):
         ("distilbert", {}),
         ("albert", {"embedding_size": 4}),
         ("bert", {"position_embedding_type": "relative_key"}),
+        ("bert", {"is_decoder": True}),
+        ("bert", {"pruned_heads": ((0, (1,)),)}),
     ],
 )
 def test_packed_rows_of_every_family_give_the_vectors_of_xla(family, fields, runtime, exported):
@@ -266,10 +268,20 @@ def own_choice(monkeypatch):
     monkeypatch.delenv(choice.RUNTIME_VARIABLE)
     monkeypatch.delenv(choice.DTYPE_VARIABLE)
 
-    def chosen(*installed: str, bfloat16: bool = False, runtime: str = "auto", devices: Any = None) -> tuple[str, str]:
+    def chosen(
+        *installed: str,
+        bfloat16: bool = False,
+        avx2: bool | None = False,
+        runtime: str = "auto",
+        dtype: str | None = None,
+        devices: Any = None,
+        alone: bool = False,
+    ) -> Any:
         monkeypatch.setattr(choice, "find_spec", lambda package: package if package in installed else None)
         monkeypatch.setattr(choice, "multiplies_bfloat16", lambda: bfloat16)
-        return choice.choose(runtime, None, devices)[:2]
+        monkeypatch.setattr(choice, "computes_with_avx2_at_most", lambda: avx2)
+        found = choice.choose(runtime, dtype, devices)
+        return found.alone if alone else found[:2]
 
     return chosen
 
@@ -282,6 +294,34 @@ def test_openvino_is_taken_where_it_is_installed_and_bfloat16_where_the_cpu_has_
     assert own_choice("openvino") == ("xla", "float32")  # the graph is written with onnx
     assert own_choice("onnxruntime", "onnx", bfloat16=True) == ("xla", "bfloat16")
     assert own_choice(runtime="onnxruntime", bfloat16=True) == ("onnxruntime", "float32")
+
+
+def test_onnxruntime_takes_single_rows_where_it_was_faster_and_nobody_says_otherwise(own_choice, monkeypatch):
+    all_packages = ("openvino", "onnx", "onnxruntime")
+    assert own_choice(*all_packages, avx2=True, alone=True) == "onnxruntime"
+    assert own_choice(*all_packages, avx2=True) == ("openvino", "float32")
+    for avx2 in (False, None):
+        assert own_choice(*all_packages, avx2=avx2, alone=True) == "openvino"
+    assert own_choice("openvino", "onnx", avx2=True, alone=True) == "openvino"
+    assert own_choice("onnxruntime", "onnx", avx2=True, alone=True) == "xla"
+    assert own_choice(*all_packages, avx2=True, dtype="int8", alone=True) == "openvino"
+    assert own_choice(*all_packages, avx2=True, runtime="openvino", alone=True) == "openvino"
+    monkeypatch.setenv(choice.RUNTIME_VARIABLE, "openvino")
+    assert own_choice(*all_packages, avx2=True, alone=True) == "openvino"
+
+
+@pytest.mark.skipif(not all(map(find_spec, ("openvino", "onnxruntime"))), reason="openvino or onnxruntime is missing")
+def test_two_runtimes_share_a_pipeline(own_choice, exported):
+    own_choice("openvino", "onnx", "onnxruntime", avx2=True)
+    folder = exported("encoder")
+    embed = TextEmbedding(folder)
+    want = TextEmbedding(folder, runtime="xla", dtype="float32")(TEXTS)
+    np.testing.assert_allclose(embed(TEXTS), want, atol=1e-5)
+    assert embed.compilations == 1
+    for text, vector in zip(TEXTS, want, strict=True):
+        np.testing.assert_allclose(embed(text), vector, atol=1e-5)
+    assert embed.compilations == 2 and "openvino (one row: onnxruntime), float32" in repr(embed)
+    assert info.describe(folder)["runtime"] == {"name": "openvino (one row: onnxruntime)", "dtype": "float32"}
 
 
 def test_who_names_devices_or_has_an_accelerator_gets_xla(own_choice, monkeypatch):

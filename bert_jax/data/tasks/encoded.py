@@ -74,6 +74,12 @@ class Encoded:
             "weights": plan.counts.astype(np.float32),
         }
 
+    def only_row(self) -> dict[str, np.ndarray]:
+        """Of one example of one row: its tokens and attention_mask, int32 [1, L], and targets [1, ...], unpadded."""
+        tokens = {name: values[None] for name, values in self.tokens.items()}
+        mask = np.ones((1, int(self.row_lengths[0])), np.int32)
+        return {**tokens, "attention_mask": mask, **self.targets}
+
 
 def encode_texts(
     tokenizer: Tokenizer,

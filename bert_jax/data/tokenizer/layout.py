@@ -49,10 +49,10 @@ def kept_lengths(lengths_SB: np.ndarray, room: int | None, truncation: str) -> n
     Raises:
         UserError: a row exceeds the room, and `truncation` forbids cutting it or would leave nothing of a segment.
     """
-    excess_B = lengths_SB.sum(axis=0) - (np.inf if room is None else room)
-    over_B = excess_B > 0
-    if room is None or not over_B.any():
+    if room is None or lengths_SB.sum(axis=0).max(initial=0) <= room:
         return lengths_SB
+    excess_B = lengths_SB.sum(axis=0) - room
+    over_B = excess_B > 0
     row = int(np.flatnonzero(over_B)[0])
     if truncation == "none":
         raise UserError(

@@ -1,7 +1,8 @@
 """The encoder in ONNX operators: embeddings, attention, feed-forward, pooler. The maths is that of bert_jax/model/.
 
 The shapes of these patterns matter: onnxruntime and OpenVINO recognise attention, the mask, LayerNorm and GELU in them
-and put their own kernels in place (for onnxruntime see `tests/formats/onnx/test_onnx.py`).
+and put their own kernels in place (for onnxruntime see `tests/formats/onnx/test_onnx.py`). onnxruntime finds neither
+attention nor LayerNorm with its residual; with `Graph.own_operators` they are its own operators.
 """
 
 import math
@@ -10,7 +11,7 @@ import numpy as np
 
 from bert_jax.config import BertConfig
 from bert_jax.formats.onnx.activations import activation
-from bert_jax.formats.onnx.graph import FLOAT, INT64, Graph
+from bert_jax.formats.onnx.graph import FLOAT, INT64, ONNXRUNTIME, Graph
 
 _MASKED = float(np.finfo(np.float32).min)
 
@@ -54,7 +55,9 @@ def encode(
     if config.family == "albert":
         x = dense(g, x, f"{layers}/projection")
     g.scope(f"{stem}mask")
-    added = _own_sequence(g, mask) if packed else _mask(g, config, mask)
+    # onnxruntime's own attention takes no mask without an axis for queries. Padding then attends to padding.
+    by_sequence = packed or (g.own_operators and not config.is_decoder)
+    added = _own_sequence(g, mask) if by_sequence else _mask(g, config, mask)
     distances = None
     if config.position_embedding_type != "absolute":
         g.scope(f"{stem}distances")
@@ -131,6 +134,8 @@ def _distances(g: Graph, ids: str, longest: int) -> str:
 
 
 def _attention(g: Graph, config: BertConfig, x: str, path: str, heads: int, mask: str, distances: str | None) -> str:
+    if g.own_operators and distances is None:
+        return _residual(g, config, x, _own_attention(g, x, path, heads, mask), path)
     size = config.head_dim
     split = np.array([0, 0, heads, size])  # 0 keeps an axis: rows and length stay free
     query, key, value = (g.op("Reshape", dense(g, x, f"{path}/{name}"), split) for name in ("query", "key", "value"))
@@ -146,15 +151,35 @@ def _attention(g: Graph, config: BertConfig, x: str, path: str, heads: int, mask
     probabilities = g.op("Softmax", scores, axis=-1)
     context = g.op("MatMul", probabilities, g.op("Transpose", value, perm=[0, 2, 1, 3]))
     joined = g.op("Reshape", g.op("Transpose", context, perm=[0, 2, 1, 3]), np.array([0, 0, heads * size]))
-    return _residual(g, config, x, dense(g, joined, f"{path}/output"), path)
+    return _residual(g, config, x, joined, path)
+
+
+def _own_attention(g: Graph, x: str, path: str, heads: int, mask: str) -> str:
+    """Attention up to its output's product, as one operator of onnxruntime: "Attention", with `mask` as its bias."""
+    for name in ("kernel", "bias"):
+        parts = [g.weights[f"{path}/{part}/{name}"] for part in ("query", "key", "value")]
+        g.weights[f"{path}/query_key_value/{name}"] = np.concatenate(parts, axis=-1)
+    g.scope(path)
+    kernel, bias = f"{path}/query_key_value/kernel", f"{path}/query_key_value/bias"
+    width = g.weights[f"{path}/query/bias"].size
+    return g.op(
+        "Attention", x, kernel, bias, "", "", mask, num_heads=heads, qkv_hidden_sizes=[width] * 3, domain=ONNXRUNTIME
+    )
 
 
 def _feed_forward(g: Graph, config: BertConfig, x: str, path: str) -> str:
     y = dense(g, x, f"{path}/intermediate")
     y = activation(g, y, config.hidden_act, f"{path}/activation")
-    return _residual(g, config, x, dense(g, y, f"{path}/output"), path)
+    return _residual(g, config, x, y, path)
 
 
 def _residual(g: Graph, config: BertConfig, x: str, y: str, path: str) -> str:
+    """The end of a block: LayerNorm of x + the output's product with y."""
+    if not g.own_operators:
+        y = dense(g, y, f"{path}/output")
+        g.scope(path)
+        return layer_norm(g, g.op("Add", y, x), f"{path}/LayerNorm", config)
     g.scope(path)
-    return layer_norm(g, g.op("Add", y, x), f"{path}/LayerNorm", config)
+    y, parameters = g.op("MatMul", y, f"{path}/output/kernel"), ("LayerNorm/scale", "LayerNorm/bias", "output/bias")
+    given = [f"{path}/{name}" for name in parameters]
+    return g.op("SkipLayerNormalization", y, x, *given, epsilon=config.layer_norm_eps, domain=ONNXRUNTIME)

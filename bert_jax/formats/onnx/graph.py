@@ -11,6 +11,8 @@ import numpy as np
 from bert_jax.errors import UserError
 
 OPSET, IR_VERSION = 17, 8
+ONNXRUNTIME = "com.microsoft"
+"""The domain of onnxruntime's own operators (docs/ContribOperators.md in its repository), version 1."""
 """Opset 17 is the first with LayerNormalization, and IR 8 came with it; onnxruntime reads it since 1.12."""
 FLOAT, INT64 = 1, 7
 """onnx.TensorProto.FLOAT and INT64, for Cast; the package is imported only to write a graph."""
@@ -24,13 +26,17 @@ Operand = str | float | Sequence[int] | np.ndarray
 class Graph:
     """Nodes in the order in which they run, and the arrays that they use.
 
+    Args:
+        own_operators: for onnxruntime, with its own operators where they take less time; nothing else reads the graph.
+
     Attributes:
         nodes: one tuple (operator, inputs, outputs, name, attributes) per node.
         weights: name -> array; a parameter has the name of its path.
         inputs, outputs: name -> (dtype, sizes of the axes; a text names a size that may vary).
     """
 
-    def __init__(self) -> None:
+    def __init__(self, own_operators: bool = False) -> None:
+        self.own_operators = own_operators
         self.nodes: list[tuple[str, list[str], list[str], str, dict[str, Any]]] = []
         self.weights: dict[str, np.ndarray] = {}
         self.inputs: dict[str, tuple[type, list[str | int]]] = {}
@@ -115,9 +121,9 @@ def _model(onnx: Any, graph: Graph, beside: Path | None) -> Any:
         [_value(onnx, name, *kind) for name, kind in graph.outputs.items()],
         _tensors(onnx, graph.weights, beside),
     )
-    return helper.make_model(
-        proto, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=IR_VERSION, producer_name="bert_jax"
-    )
+    domains = {"": OPSET, ONNXRUNTIME: 1} if graph.own_operators else {"": OPSET}
+    opsets = [helper.make_opsetid(domain, version) for domain, version in domains.items()]
+    return helper.make_model(proto, opset_imports=opsets, ir_version=IR_VERSION, producer_name="bert_jax")
 
 
 def check_graph(path: Path, weights: Mapping[str, np.ndarray]) -> None:

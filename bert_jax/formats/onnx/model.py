@@ -28,6 +28,7 @@ def build_graph(
     *,
     own_decoder: bool = False,
     packed: bool = False,
+    own_operators: bool = False,
     outputs: Outputs | None = None,
 ) -> Graph:
     """The graph of a model, for any number of rows and any length up to `config.longest_input`.
@@ -49,13 +50,14 @@ def build_graph(
         packed: several sequences share a row. In place of the mask there are sequence_ids (1, 2 ... for the sequences
             of a row, 0 for padding) and, for absolute positions, position_ids (counted from 0 in each sequence), int64
             [B, L].
+        own_operators: see `Graph`.
         outputs: in place of the head's own.
 
     Raises:
         UserError: a parameter is missing or has a wrong shape, or what `check_expressible` raises.
     """
     check_expressible(config)
-    g = Graph()
+    g = Graph(own_operators)
     for path, parameter in parameters_of(config, head).items():
         array = flat.get(path, flat.get(ENCODER + path))
         if array is None or array.shape != parameter.shape:

@@ -182,6 +182,9 @@ class Engine:
 
     def _batches(self, examples: Encoded) -> Iterator[tuple[list[_Member], dict[str, np.ndarray]]]:
         """Yields the batches of a chunk, each with its examples."""
+        if len(examples) == 1 and examples.choices is None and self.programs.any_length:
+            yield [_Member(0, 0)], examples.only_row()
+            return
         lengths = examples.lengths
         if self._packing and len(examples) > 1:
             yield from self._packed_batches(examples, lengths)
@@ -228,7 +231,7 @@ class Engine:
 
     def _collect(self, call: _Call, results: dict[int, list[Outputs]], missing: dict[int, int]) -> None:
         arrays = self.programs.collect(call.arrays)
-        if not all(np.isfinite(array).all() for array in arrays if np.issubdtype(array.dtype, np.floating)):
+        if not all(np.isfinite(array).all() for array in arrays if array.dtype.kind == "f"):
             raise UserError(why_not_finite(self.programs.params))
         for example, row, place in call.members:
             # Copy: a view would keep the whole batch in memory, with its padding.

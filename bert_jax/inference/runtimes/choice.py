@@ -14,10 +14,10 @@ from bert_jax.formats.onnx.int8_kernels import with_int8_kernels
 from bert_jax.formats.onnx.model import is_expressible
 from bert_jax.inference.runtimes import INT8, RUNTIME_DTYPES, RUNTIMES, onnxruntime, openvino
 from bert_jax.inference.runtimes.graphs import GraphPrograms
-from bert_jax.runtime.cpu import is_for_cpu, multiplies_bfloat16
+from bert_jax.runtime.cpu import computes_with_avx2_at_most, is_for_cpu, multiplies_bfloat16
 
-AUTO, XLA, OPENVINO = "auto", "xla", "openvino"
-_COMPILERS = {OPENVINO: openvino.compiler, "onnxruntime": onnxruntime.compiler}
+AUTO, XLA, OPENVINO, ONNXRUNTIME = RUNTIMES
+_COMPILERS = {OPENVINO: openvino.compiler, ONNXRUNTIME: onnxruntime.compiler}
 DTYPE_VARIABLE, RUNTIME_VARIABLE = "BERT_JAX_DTYPE", "BERT_JAX_RUNTIME"
 
 
@@ -28,11 +28,18 @@ class Choice(NamedTuple):
         name: of the runtime, one of `RUNTIMES` but "auto".
         dtype: one of `RUNTIME_DTYPES`.
         is_own: the user left the runtime to us.
+        alone: the runtime of rows that are computed one at a time.
     """
 
     name: str
     dtype: str
     is_own: bool
+    alone: str
+
+    @property
+    def title(self) -> str:
+        """The runtime, or both, for the user."""
+        return self.name if self.alone == self.name else f"{self.name} (one row: {self.alone})"
 
     @property
     def model_dtype(self) -> str:
@@ -44,8 +51,9 @@ def choose(runtime: str, dtype: str | None, devices: Sequence[Any] | None) -> Ch
     """Chooses what the user left open.
 
     "auto" is what the environment's `RUNTIME_VARIABLE` says. Without it, it is OpenVINO on a CPU, if that is installed:
-    it was the fastest there in all measurements (benchmarks/results/inference.md). Otherwise, and where the user names
-    devices, it is XLA.
+    it was the fastest there in all measurements (benchmarks/results/inference.md), but for one row at a time on a CPU
+    with AVX2 at most, which onnxruntime computes if it is installed too. Otherwise, and where the user names devices,
+    it is XLA.
 
     Args:
         runtime: one of `RUNTIMES`.
@@ -61,7 +69,8 @@ def choose(runtime: str, dtype: str | None, devices: Sequence[Any] | None) -> Ch
     name = runtime
     if runtime == AUTO:
         _check_runtime(RUNTIME_VARIABLE, name := os.environ.get(RUNTIME_VARIABLE) or AUTO)
-    name = _fastest(devices) if name == AUTO else name
+    if is_fastest := name == AUTO:
+        name = _fastest(devices)
     if name != XLA and devices is not None:
         raise UserError(f"devices: runtime={name!r} runs on the CPU's cores; leave devices out, or say runtime='xla'")
     if dtype is None:
@@ -73,7 +82,7 @@ def choose(runtime: str, dtype: str | None, devices: Sequence[Any] | None) -> Ch
             f"dtype='int8': runtime={name!r} does not compute in it; expected {', '.join(DTYPES)}, "
             "or runtime='openvino' (pip install \"bert-jax[openvino]\")"
         )
-    return Choice(name, dtype, runtime == AUTO)
+    return Choice(name, dtype, runtime == AUTO, _fastest_alone(name, dtype) if is_fastest else name)
 
 
 def on_this_machine(config: BertConfig) -> Choice:
@@ -86,7 +95,7 @@ def on_this_machine(config: BertConfig) -> Choice:
         found = choose(AUTO, None, None)
     else:
         found = choose(os.environ.get(RUNTIME_VARIABLE) or XLA, os.environ.get(DTYPE_VARIABLE) or "float32", None)
-    return found if is_expressible(config) else found._replace(name=XLA)
+    return found if is_expressible(config) else found._replace(name=XLA, alone=XLA)
 
 
 def _check_runtime(field: str, runtime: Any) -> None:
@@ -99,6 +108,11 @@ def _fastest(devices: Sequence[Any] | None) -> str:
     named = devices is not None or jax.default_device.value is not None
     installed = all(find_spec(package) is not None for package in ("openvino", "onnx"))
     return OPENVINO if installed and not named and _is_on_cpu(devices) else XLA
+
+
+def _fastest_alone(name: str, dtype: str) -> str:
+    can = name == OPENVINO and dtype == "float32" and find_spec(ONNXRUNTIME) is not None
+    return ONNXRUNTIME if can and computes_with_avx2_at_most() else name
 
 
 def _own_dtype(name: str, devices: Sequence[Any] | None) -> str:
@@ -118,6 +132,7 @@ def graph_programs(chosen: Choice, params: Any, graph: Callable[..., Graph]) -> 
         UserError: a package is missing, or the runtime does not compute in this type.
     """
     compiler = _COMPILERS[chosen.name](chosen.dtype)
+    compiler_alone = compiler if chosen.alone == chosen.name else _COMPILERS[chosen.alone](chosen.dtype)
     import_onnx()
     made = graph if chosen.dtype != INT8 else lambda *given, **options: with_int8_kernels(graph(*given, **options))
-    return GraphPrograms(chosen.name, chosen.dtype, params, made, compiler)
+    return GraphPrograms(chosen.title, chosen.dtype, params, made, compiler, compiler_alone)

@@ -21,6 +21,22 @@ class Session(Protocol):
     def finish(self, started: Any) -> Outputs: ...
 
 
+class Compiler(Protocol):
+    """Makes sessions of graphs.
+
+    Attributes:
+        own_operators: it takes graphs with `Graph.own_operators`.
+        any_length: a new length of a row takes no more time than one that was seen before.
+    """
+
+    own_operators: bool
+    any_length: bool
+
+    def __call__(self, model: bytes | str, alone: bool) -> Session:
+        """Compiles a graph, its bytes or its file; `alone`: it gets one row at a time."""
+        ...
+
+
 class _Started(NamedTuple):
     session: Session
     call: Any
@@ -37,8 +53,9 @@ class GraphPrograms:
         name: of the runtime.
         dtype: the type of the matrix products' operands.
         params: a nested dict of float32 arrays.
-        graph: function from `params`, the names of a batch's arrays and the options to the graph.
-        compiled: function from a graph (its bytes, or its file) and whether it gets one row at a time to the program.
+        graph: function from `params`, the names of a batch's arrays, `own_operators` and the options to the graph.
+        compiler: of the graphs that get several rows at a time.
+        compiler_alone: of those that get one.
 
     Attributes: see `Runtime`.
     """
@@ -53,11 +70,13 @@ class GraphPrograms:
         dtype: str,
         params: Any,
         graph: Callable[..., Graph],
-        compiled: Callable[[bytes | str, bool], Session],
+        compiler: Compiler,
+        compiler_alone: Compiler,
     ):
         self.name, self.dtype, self.params = name, dtype, params
         self.at_once = len(cores())
-        self._graph, self._compile = graph, compiled
+        self.any_length = compiler_alone.any_length
+        self._graph, self._compilers = graph, {False: compiler, True: compiler_alone}
         self._sessions: dict[Any, tuple[Session, list[str]]] = {}
         self._lock = threading.Lock()
 
@@ -83,14 +102,16 @@ class GraphPrograms:
         if key not in self._sessions:
             with self._lock:
                 if key not in self._sessions:
-                    graph = self._graph(self.params, frozenset(batch), **options)
-                    self._sessions[key] = self._compiled(graph, alone), list(graph.inputs)
+                    compiler = self._compilers[alone]
+                    own = compiler.own_operators
+                    graph = self._graph(self.params, frozenset(batch), own_operators=own, **options)
+                    self._sessions[key] = self._compiled(compiler, graph, alone), list(graph.inputs)
         return self._sessions[key]
 
-    def _compiled(self, graph: Graph, alone: bool) -> Session:
+    def _compiled(self, compiler: Compiler, graph: Graph, alone: bool) -> Session:
         try:
             with in_memory(graph) as model:
-                return self._compile(model, alone)
+                return compiler(model, alone)
         except Exception as error:  # each program has its own kinds
             if isinstance(error, UserError | MemoryError):
                 raise

@@ -27,6 +27,8 @@ def compiler(dtype: str) -> "_OnnxRuntime":
 
 
 class _OnnxRuntime:
+    own_operators = any_length = True
+
     def __init__(self):
         try:
             onnxruntime: Any = import_module("onnxruntime")
@@ -40,7 +42,20 @@ class _OnnxRuntime:
         options = self._onnxruntime.SessionOptions()
         options.intra_op_num_threads = len(cores()) if alone else 1
         session = self._onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
-        return _Calls(session, self._pool)
+        return _Alone(session) if alone else _Calls(session, self._pool)
+
+
+class _Alone:
+    """Computes at once, on all cores: a thread to do it would take 0.1 ms to start."""
+
+    def __init__(self, session: Any):
+        self._session = session
+
+    def start(self, feed: Mapping[str, np.ndarray]) -> Any:
+        return self._session.run(None, dict(feed))
+
+    def finish(self, started: Any) -> Outputs:
+        return tuple(started)
 
 
 class _Calls:

@@ -44,6 +44,9 @@ def _core(openvino: Any) -> Any:
 
 
 class _OpenVino:
+    own_operators = False
+    any_length = False  # each takes 10 to 20 ms once
+
     def __init__(self, dtype: str):
         try:
             with untracked():

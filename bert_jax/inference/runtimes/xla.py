@@ -41,7 +41,7 @@ class Programs:
     """
 
     name = "xla"
-    any_shape = False
+    any_shape = any_length = False
     at_once = 1
 
     def __init__(

@@ -87,7 +87,8 @@ class TaskModel:
         cache: keep compiled programs on disk for the next start, unless JAX already has a cache elsewhere.
         devices: the devices to run on, out of `jax.devices()`; None: `jax.default_device` if it is set, else all
             devices of this process.
-        runtime: "xla", "openvino", "onnxruntime", or "auto": OpenVINO on a CPU if it is installed, else XLA.
+        runtime: "xla", "openvino", "onnxruntime", or "auto": OpenVINO on a CPU if it is installed, else XLA; on a CPU
+            without AVX-512 onnxruntime for single rows, if both are installed.
 
     Attributes:
         task: a key of `task_source.HEAD_OF`. A pipeline sets this and the next four on its class, or, if they depend on
@@ -362,11 +363,12 @@ class TaskModel:
             lengths = lengths + self.tokenizer.encode_flat([pairs[i] for i in full])[1]
         return int((lengths + self.tokenizer.special_tokens_added(pair=pairs is not None) > longest).sum())
 
-    def graph(self, params: Any, inputs: Collection[str], **options: Any) -> Graph:
+    def graph(self, params: Any, inputs: Collection[str], *, own_operators: bool = False, **options: Any) -> Graph:
         """`apply` as an ONNX graph, for batches that have these arrays, with the options of `engine_options`."""
         packed = "sequence_ids" in inputs
         outputs = partial(self.outputs, packed=packed, inputs=inputs, **options)
-        return build_graph(self.config, as_numpy(params), HEAD_OF[self.task], packed=packed, outputs=outputs)
+        flat, head = as_numpy(params), HEAD_OF[self.task]
+        return build_graph(self.config, flat, head, packed=packed, own_operators=own_operators, outputs=outputs)
 
     def outputs(
         self, g: Graph, config: BertConfig, x: str, *, packed: bool, inputs: Collection[str], **options: Any

@@ -202,6 +202,17 @@ def test_onnxruntime_puts_its_kernels_in_place(act, kernel, tmp_path):
     assert kinds["LayerNormalization"] == 2 * layers + 1
 
 
+def test_a_graph_for_onnxruntime_alone_names_its_operators():
+    flat = flatten(tiny.random_params(CONFIG, 4, "encoder"))
+    kinds = Counter(
+        (kind, attributes.get("domain", ""))
+        for kind, _, _, _, attributes in build_graph(CONFIG, flat, "encoder", own_operators=True).nodes
+    )
+    layers = CONFIG.num_hidden_layers
+    assert kinds["Attention", "com.microsoft"] == layers and kinds["Softmax", ""] == 0
+    assert kinds["SkipLayerNormalization", "com.microsoft"] == 2 * layers and kinds["LayerNormalization", ""] == 1
+
+
 def test_int8_holds_kernels_and_tables_and_stays_near_float32(tmp_path):
     config = CONFIG.replace(vocab_size=40)
     params = tiny.random_params(config, 4, "mlm", scale=0.1)

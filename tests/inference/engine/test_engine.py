@@ -197,7 +197,8 @@ class AnyShape:
 
     name, dtype, params, devices, full_batch, any_shape, compilations = "any", "float32", TABLE, 1, 256, True, 1
 
-    def __init__(self, at_once: int):
+    def __init__(self, at_once: int, any_length: bool = False):
+        self.any_length = any_length
         self.at_once, self.batches, self.flying, self.most = at_once, [], 0, 0
 
     def __call__(self, batch, **options):
@@ -242,6 +243,17 @@ def test_few_texts_are_shared_out_over_the_batches_that_run_at_the_same_time():
     rows = examples([30] * 8)
     np.testing.assert_allclose(of(Engine(runtime, longest=LONGEST, packing=True), rows), means(rows), atol=1e-6)
     assert [batch["input_ids"].shape for batch in runtime.batches] == [(1, 64)] * 4
+
+
+@pytest.mark.parametrize(("any_length", "length"), [(True, 17), (False, 24)])
+@pytest.mark.parametrize("packing", [True, False])
+def test_a_row_by_itself_has_no_padding_where_a_new_length_takes_no_time(packing, any_length, length):
+    runtime = AnyShape(at_once=1, any_length=any_length)
+    rows = examples([17])
+    np.testing.assert_allclose(of(Engine(runtime, longest=LONGEST, packing=packing), rows), means(rows), atol=1e-6)
+    (batch,) = runtime.batches
+    shapes = {batch[name].shape for name in ("input_ids", "token_type_ids", "attention_mask")}
+    assert shapes == {(1, length)} and batch["attention_mask"].sum() == 17
 
 
 def test_as_many_batches_wait_as_keep_the_runtime_busy():

@@ -44,10 +44,33 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "bert_jax/formats/onnx/encoder.py",
-        "_own_sequence(g, mask) if packed else _mask(g, config, mask)",
+        "_own_sequence(g, mask) if by_sequence else _mask(g, config, mask)",
         "_mask(g, config, mask)",
         "the sequences of a packed row attend to one another on other runtimes",
         (f"{OF_RUNTIMES}::test_packed_rows_of_every_family_give_the_vectors_of_xla",),
+    ),
+    Mutant(
+        "bert_jax/formats/onnx/encoder.py",
+        'for part in ("query", "key", "value")]',
+        'for part in ("key", "query", "value")]',
+        "onnxruntime's own attention takes keys for queries",
+        (f"{OF_RUNTIMES}::test_packed_rows_of_every_family_give_the_vectors_of_xla",),
+    ),
+    Mutant(
+        CHOICE,
+        "ONNXRUNTIME if can and computes_with_avx2_at_most() else name",
+        "ONNXRUNTIME if can else name",
+        "onnxruntime takes single rows where it was not measured to be faster",
+        (f"{OF_RUNTIMES}::test_onnxruntime_takes_single_rows_where_it_was_faster_and_nobody_says_otherwise",),
+    ),
+    Mutant(
+        "bert_jax/inference/engine/engine.py",
+        "if len(examples) == 1 and examples.choices is None and self.programs.any_length:",
+        "if len(examples) == 1 and examples.choices is None and False:",
+        "a row by itself is padded where no length costs anything",
+        (
+            "tests/inference/engine/test_engine.py::test_a_row_by_itself_has_no_padding_where_a_new_length_takes_no_time",
+        ),
     ),
     Mutant(
         "bert_jax/inference/tasks/embed.py",
