@@ -1,4 +1,4 @@
-"""What the metrics of a run may say is wrong: steps that are not finite, a rate too high or too low."""
+"""What the metrics of a run may say is wrong: steps that are not finite, a rate too high or too low, too few steps."""
 
 import math
 
@@ -19,7 +19,7 @@ def find_in_metrics(run: Evidence, unigram: float | None) -> list[Finding]:
     """The findings on the metrics of a run. unigram: loss of a model that knows only how frequent each token is."""
     found = [_not_finite(run)]
     if run.is_pretraining:
-        found += [_rate_too_high(run, unigram) or _rate_too_low(run, unigram)]
+        found += [_rate_too_high(run, unigram) or _rate_too_low(run, unigram) or _too_short(run)]
     return [finding for finding in found if finding]
 
 
@@ -81,6 +81,22 @@ def _rate_too_low(run: Evidence, unigram: float | None) -> Finding | None:
         "At a rate that works, a model learns how frequent each token is in the first few hundred steps. At this one "
         "the run takes many times as long as it should.",
         f"In the command of a new run: {_rate(run, 10)}",
+    )
+
+
+def _too_short(run: Evidence) -> Finding | None:
+    """On the unigram line a small model stays for a while; at the end of a run it is too late to leave it."""
+    last, steps = run.evaluations[-1] if run.evaluations else {}, sum(steps for _, _, steps, *_ in run.config["phases"])
+    loss, unigram = last.get("mlm_loss"), last.get("unigram_loss")
+    if loss is None or unigram is None or last["step"] < steps or loss < unigram - BELOW_UNIGRAM:
+        return None
+    start = "start.range=width start.positions=fourier start.heads='((0, -1, 1),)', which shortens that time"
+    is_wired = bool(run.config.get("start", {}).get("heads")) or run.config.get("init") is not None
+    return Finding(
+        "too short",
+        f"the run has ended at a held-out loss of {loss:.2f}; guessing frequent tokens has {unigram:.2f}",
+        "A small model stays on that line for a while before it uses the context, and this run ended before.",
+        "In the command of a new run: give it more steps in phases" + ("" if is_wired else f", or say {start}"),
     )
 
 

@@ -590,6 +590,13 @@ MUTANTS: tuple[Mutant, ...] = (
         (f"{OF_DOCTOR}::test_no_alarm_on_healthy_runs",),
     ),
     Mutant(
+        METRIC_RULES,
+        'last["step"] < steps or loss < unigram - BELOW_UNIGRAM',
+        "loss < unigram - BELOW_UNIGRAM",
+        "the doctor calls a run too short while it goes on",
+        (f"{OF_DOCTOR}::test_a_run_that_ended_before_it_learnt_is_named",),
+    ),
+    Mutant(
         "train/doctor.py",
         "return EXIT_FOUND if found else EXIT_DONE",
         "return EXIT_DONE",

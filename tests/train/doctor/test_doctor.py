@@ -79,8 +79,9 @@ def diagnosis(run: Path, capsys) -> dict[str, dict]:
 
 def check_advice(advice: str) -> None:
     commands = re.findall(r"python -m train\.prepare ((?:\S+ ?)*?\S+?)(?=\.(?: |$)|;|$)", advice)
-    settings = dict(word.split("=", 1) for word in re.findall(r"(?<= )[a-z_.]+=[^\s;,]+", advice))
-    assert commands or settings
+    settings = dict(word.split("=", 1) for word in re.findall(r"(?<= )[a-z_.]+=(?:'[^']+'|[^\s;,]+)", advice))
+    settings = {name: value.strip("'") for name, value in settings.items()}
+    assert commands or settings or advice.endswith("give it more steps in phases")
     for command in commands:
         prepare.parser().parse_args(command.split())
     override(PretrainConfig(), settings)
@@ -88,7 +89,8 @@ def check_advice(advice: str) -> None:
 
 @pytest.mark.parametrize("name", ["pairs", "blocks", "slow", "fast", "warm-up"])
 def test_no_alarm_on_healthy_runs(name, tmp_path, capsys):
-    assert diagnosis(run_on(tmp_path, None, name), capsys) == {}
+    rules = ["too short"] if name == "slow" else []  # 400 steps that end on the unigram line
+    assert list(diagnosis(run_on(tmp_path, None, name), capsys)) == rules
 
 
 @pytest.mark.slow
@@ -129,6 +131,28 @@ def test_a_rate_that_is_far_too_high_is_not_lowered_step_by_step(name, tmp_path,
     (found,) = diagnosis(run_on(tmp_path, None, "rate-too-high-later", optimizer=optimizer, init=None), capsys).values()
     usual = metric_rules.USUAL_RATE * 128 / config["model"]["hidden_size"]
     assert float(re.findall(r"learning_rate=(\S+)", found["do"])[0]) == pytest.approx(usual, rel=0.5)
+
+
+@pytest.mark.parametrize(
+    ("mlm_loss", "step", "changes", "rules"),
+    [
+        (6.0, 300, {}, ["too short"]),
+        (5.96, 300, {"init": "my-bert"}, ["too short"]),
+        (5.94, 300, {}, []),
+        (6.0, 299, {}, []),  # it goes on
+        (None, 300, {}, []),
+    ],
+)
+def test_a_run_that_ended_before_it_learnt_is_named(mlm_loss, step, changes, rules, tmp_path, capsys):
+    phases = [[64, 32, 200], [128, 16, 100]]
+    run = run_on(tmp_path, None, phases=phases, start={"heads": []}, **changes)
+    row = {"kind": "eval", "step": step, "mlm_loss": mlm_loss, "unigram_loss": 6.0}
+    (run / "metrics.jsonl").write_text(f"{json.dumps(row)}\n")
+    found = diagnosis(run, capsys)
+    assert list(found) == rules
+    if found:
+        assert "ended at a held-out loss of" in found["too short"]["seen"] and "has 6.00" in found["too short"]["seen"]
+        assert ("start.heads='((0, -1, 1),)'" in found["too short"]["do"]) == (not changes)
 
 
 def test_a_corpus_without_documents_is_named(folder, documents, tmp_path, capsys):
@@ -275,6 +299,7 @@ def test_the_guide_has_the_thresholds():
         "not finite": metric_rules.SKIPPED,
         "rate too high": metric_rules.RISE,
         "rate too low": metric_rules.ABOVE_UNIGRAM,
+        "too short": metric_rules.BELOW_UNIGRAM,
     }.items():
         assert f"{share} nats" in table[rule] or f"{share * 100:g} %" in table[rule], rule
 
