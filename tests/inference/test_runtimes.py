@@ -17,7 +17,7 @@ from bert_jax.cli import info
 from bert_jax.errors import UserError
 from bert_jax.formats.load import load
 from bert_jax.formats.onnx import model as onnx_model
-from bert_jax.formats.onnx.graph import in_memory
+from bert_jax.formats.onnx.graph import Graph, in_memory
 from bert_jax.inference.pipeline import pipeline
 from bert_jax.inference.runtimes import choice, graphs, openvino
 from bert_jax.inference.tasks import task_model
@@ -322,6 +322,25 @@ def test_two_runtimes_share_a_pipeline(own_choice, exported):
         np.testing.assert_allclose(embed(text), vector, atol=1e-5)
     assert embed.compilations == 2 and "openvino (one row: onnxruntime), float32" in repr(embed)
     assert info.describe(folder)["runtime"] == {"name": "openvino (one row: onnxruntime)", "dtype": "float32"}
+
+
+def test_a_refusal_names_the_runtime_that_refused():
+    class Refusing:
+        name, own_operators, any_length = "second", False, False
+
+        def __call__(self, model: bytes | str, alone: bool) -> Any:
+            raise RuntimeError("no kernel for Frobnicate\nat line 7")
+
+    def graph(params: Any, inputs: Any, **options: Any) -> Graph:
+        g = Graph()
+        g.output("same", g.input("input_ids", ["B", "L"]), ["B", "L"], np.int64)
+        return g
+
+    programs = graphs.GraphPrograms("first (one row: second)", "float32", {}, graph, Refusing(), Refusing())
+    with pytest.raises(
+        UserError, match=r"^runtime='second' refuses this model \(no kernel for Frobnicate\); say runtime"
+    ):
+        programs({"input_ids": np.zeros((1, 3), np.int32)})
 
 
 def test_who_names_devices_or_has_an_accelerator_gets_xla(own_choice, monkeypatch):

@@ -11,9 +11,9 @@ import numpy as np
 from bert_jax.errors import UserError
 
 OPSET, IR_VERSION = 17, 8
+"""Opset 17 is the first with LayerNormalization, and IR 8 came with it; onnxruntime reads it since 1.12."""
 ONNXRUNTIME = "com.microsoft"
 """The domain of onnxruntime's own operators (docs/ContribOperators.md in its repository), version 1."""
-"""Opset 17 is the first with LayerNormalization, and IR 8 came with it; onnxruntime reads it since 1.12."""
 FLOAT, INT64 = 1, 7
 """onnx.TensorProto.FLOAT and INT64, for Cast; the package is imported only to write a graph."""
 LARGEST_FILE = 2_000_000_000

@@ -25,10 +25,12 @@ class Compiler(Protocol):
     """Makes sessions of graphs.
 
     Attributes:
+        name: of the runtime, one of `RUNTIMES`.
         own_operators: it takes graphs with `Graph.own_operators`.
         any_length: a new length of a row takes no more time than one that was seen before.
     """
 
+    name: str
     own_operators: bool
     any_length: bool
 
@@ -50,7 +52,7 @@ class GraphPrograms:
     each value of the options need a graph of their own.
 
     Args:
-        name: of the runtime.
+        name: of the runtime, or of both, for the user.
         dtype: the type of the matrix products' operands.
         params: a nested dict of float32 arrays.
         graph: function from `params`, the names of a batch's arrays, `own_operators` and the options to the graph.
@@ -116,4 +118,4 @@ class GraphPrograms:
             if isinstance(error, UserError | MemoryError):
                 raise
             why = next(iter(str(error).strip().splitlines()), type(error).__name__)
-            raise UserError(f"runtime={self.name!r} refuses this model ({why:.200}); say runtime='xla'") from error
+            raise UserError(f"runtime={compiler.name!r} refuses this model ({why:.200}); say runtime='xla'") from error

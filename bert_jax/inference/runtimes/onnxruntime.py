@@ -27,6 +27,7 @@ def compiler(dtype: str) -> "_OnnxRuntime":
 
 
 class _OnnxRuntime:
+    name = "onnxruntime"
     own_operators = any_length = True
 
     def __init__(self):

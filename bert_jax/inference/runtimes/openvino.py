@@ -44,7 +44,7 @@ def _core(openvino: Any) -> Any:
 
 
 class _OpenVino:
-    own_operators = False
+    name, own_operators = "openvino", False
     any_length = False  # each takes 10 to 20 ms once
 
     def __init__(self, dtype: str):
