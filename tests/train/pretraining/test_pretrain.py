@@ -395,13 +395,13 @@ def records_so_far(run: Path) -> list[str]:
 
 
 @pytest.mark.slow
-def test_the_doctor_reads_a_run_and_has_no_alarm(straight: Path, data: str, capsys):
+def test_the_doctor_reads_a_run_and_says_that_its_steps_were_too_few(straight: Path, data: str, capsys):
     evidence = Evidence(str(straight))
     assert evidence.step == records(straight, "train")[-1]["step"] > 0
     assert evidence.warm_up > 0 and evidence.data_paths == [Path(data)]
     assert all(row["mlm_loss"] > 0 and row["grad_norm"] > 0 for row in evidence.train)
-    assert doctor.main([str(straight), "--json"]) == EXIT_DONE
-    assert json.loads(capsys.readouterr().out)["findings"] == []
+    assert doctor.main([str(straight), "--json"]) == doctor.EXIT_FOUND
+    assert [found["rule"] for found in json.loads(capsys.readouterr().out)["findings"]] == ["too short"]
 
 
 @pytest.mark.slow
