@@ -1,6 +1,7 @@
 """Parts of a large file: together they are the whole, in order and to the bit, however they are made and restarted."""
 
 import shutil
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -73,7 +74,8 @@ def test_the_parts_are_joined_to_the_file_that_one_process_writes(verb, folders,
 @pytest.mark.parametrize("runtime", ["openvino", "onnxruntime"])
 def test_parts_that_different_runtimes_computed_are_not_joined(runtime, verb, folders, lines, tmp_path, capsys):
     for package in (runtime, "onnx"):
-        pytest.importorskip(package)
+        if find_spec(package) is None:  # importing OpenVINO here would fork for its telemetry
+            pytest.skip(f"{package} is not installed")
     argv = words_of(verb, folders, lines, tmp_path)
     assert main([*argv, "--shard", "1/2", "--runtime", "xla", "--dtype", "float32"]) == 0
     capsys.readouterr()
