@@ -2,7 +2,7 @@
 
     python -m benchmarks.train_step --make-environments        once: for flax, st-onnx, st-openvino
     pip install -e '.[benchmarks]'                              once, for onnxruntime and OpenVINO
-    python -m benchmarks.inference MODEL CORPUS [--shape base] [--workloads 1x16,1x128,32x128,mixed] [--rounds 9]
+    python -m benchmarks.inference MODEL CORPUS [--shape base] [--workloads 1x16,1x37,1x128,32x128,mixed] [--rounds 9]
                                                 [--in-a-row 20]
 
 MODEL: a folder that sentence-transformers reads (all-MiniLM-L6-v2). `--shape base` uses a BERT-base with random weights
