@@ -73,8 +73,8 @@ fast: $(CHECK)  ## the fast tests alone
 lint: $(CHECK)  ## ruff: rules and formatting
 	$(BIN)/ruff check . && $(BIN)/ruff format --check .
 
-types: $(CHECK)  ## pyright
-	$(BIN)/pyright --pythonpath $(BIN)/python
+types: $(CHECK)  ## pyrefly
+	$(BIN)/pyrefly check --python-interpreter-path $(BIN)/python
 
 format: $(CHECK)  ## let ruff mend what it can
 	$(BIN)/ruff check --fix . && $(BIN)/ruff format .

@@ -108,7 +108,7 @@ def test_the_supported_pythons_are_the_same_everywhere():
     makefile = (ROOT / "Makefile").read_text()
     assert f"v >= (3, {minors[0]})" in makefile and f"needs Python {PYTHONS[0]} or newer" in makefile
     tools = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]
-    assert tools["ruff"]["target-version"] == f"py3{minors[0]}" and tools["pyright"]["pythonVersion"] == PYTHONS[0]
+    assert tools["ruff"]["target-version"] == f"py3{minors[0]}" and tools["pyrefly"]["python-version"] == PYTHONS[0]
     assert f"Python {PYTHONS[0]} or newer" in (ROOT / "README.md").read_text()
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 import numpy as np
-from transformers import AutoTokenizer, BertConfig, FlaxBertModel  # pyright: ignore[reportAttributeAccessIssue]
+from transformers import AutoTokenizer, BertConfig, FlaxBertModel
 
 from benchmarks.rivals.flax_weights import flax_weights
 from benchmarks.rivals.serving import serve_vectors

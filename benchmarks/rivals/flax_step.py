@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from transformers import BertConfig, FlaxBertForPreTraining  # pyright: ignore[reportAttributeAccessIssue]
+from transformers import BertConfig, FlaxBertForPreTraining
 
 from benchmarks.rivals.serving import serve
 

@@ -16,8 +16,8 @@ from pathlib import Path
 
 os.environ["KERAS_BACKEND"] = "jax"
 
-import keras  # pyright: ignore[reportMissingImports]
-import keras_hub  # pyright: ignore[reportMissingImports]
+import keras
+import keras_hub
 import numpy as np
 
 from benchmarks.rivals.serving import serve

@@ -56,7 +56,7 @@ def run(arguments: argparse.Namespace) -> None:
         found = {"tokens": maps.tokens, "special": maps.special.tolist(), "segments": maps.segments.tolist()}
         write(to_json(found | {"heads": rows}))
         return
-    lines = ["\t".join(("layer", "head", *_COLUMNS, "most"))]
+    lines: list[str] = ["\t".join(("layer", "head", *_COLUMNS, "most"))]
     for row in rows:
         shares = (f"{row[name]:.4f}" for name in _COLUMNS)
         lines.append("\t".join((str(row["layer"]), str(row["head"]), *shares, row["most"])))

@@ -48,7 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """`completion SHELL`: prints the script."""
-    import shtab  # pyright: ignore[reportMissingImports]
+    import shtab
 
     script = shtab.complete(whole_parser(), arguments.shell)
     write(script + (_NO_SPACE if arguments.shell == "bash" else ""))
@@ -71,14 +71,14 @@ def whole_parser() -> argparse.ArgumentParser:
 
 def _complete(action: argparse.Action) -> None:
     """Files or folders complete an argument whose name in the help says that it is one."""
-    import shtab  # pyright: ignore[reportMissingImports]
+    import shtab
 
     names = str(action.metavar).replace("[,L]", "").split("|")
     if action.choices is None and not hasattr(action, "complete"):
         if any(name in _FILES for name in names):
-            action.complete = shtab.FILE  # pyright: ignore[reportAttributeAccessIssue]
+            action.complete = shtab.FILE  # pyrefly: ignore[missing-attribute]
         elif any(name in _FOLDERS for name in names):
-            action.complete = shtab.DIRECTORY  # pyright: ignore[reportAttributeAccessIssue]
+            action.complete = shtab.DIRECTORY  # pyrefly: ignore[missing-attribute]
 
 
 def _add_program(verbs: "argparse._SubParsersAction[Parser]", name: str, about: str) -> None:

@@ -4,7 +4,7 @@ import contextlib
 import json
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -92,7 +92,7 @@ def refuse_unanswered(wrong: int, count: int, items: str, first: UserError | Non
 
 
 @contextlib.contextmanager
-def results_to(path: str | None, *, overwrite: bool) -> Iterator[None]:
+def results_to(path: str | None, *, overwrite: bool) -> Generator[None]:
     """While active, what goes to stdout goes to a file, which gets its name when everything is written.
 
     Args:

@@ -39,7 +39,7 @@ def open_graph(
     path: Path, tokenizer: "Tokenizer", max_length: int, pooling: str, labels: tuple[str, ...]
 ) -> LoadedGraph:
     """Load an ONNX file; `pooling` as in a sentence-transformers folder, of which "cls" and "mean" differ here."""
-    import onnxruntime  # pyright: ignore[reportMissingImports]
+    import onnxruntime
 
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3  # errors

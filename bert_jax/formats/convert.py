@@ -3,7 +3,7 @@
 import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from bert_jax.errors import UserError
 from bert_jax.formats.load import load, load_arrays, load_tokenizer
@@ -67,7 +67,7 @@ def convert(
     if to == "sentence-transformers" and head is None:
         head = _encoder_in(opened, step)
     config, params, report = _read(opened, head, step, num_labels, tuple(allow_missing), gelu)
-    options = {}
+    options: dict[str, Any] = {}
     if to == "onnx" and is_encoder(report.head, config):
         pooling = pooling or pooling_of(opened.folder)
     if to == "sentence-transformers":

@@ -10,7 +10,7 @@ import hashlib
 import logging
 import os
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Generator, Iterable, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -221,12 +221,12 @@ class _Hub:
             )
 
     @contextmanager
-    def _explained(self, file: str | None = None) -> Iterator[None]:
+    def _explained(self, file: str | None = None) -> Generator[None]:
         """Turn the client's exceptions into one-line errors."""
         from huggingface_hub import errors
 
         # The exception of the client's HTTP library, which is httpx or its successor, depending on the release.
-        from huggingface_hub.errors import HTTPError  # pyright: ignore[reportPrivateImportUsage]
+        from huggingface_hub.errors import HTTPError
 
         repo, asked = self.source.repo, f" for {file}" if file else ""
         try:
@@ -376,10 +376,10 @@ def _open_repository(api: "HfApi", target: HubId, private: bool) -> "tuple[Model
 
 
 @contextmanager
-def _push_explained(target: HubId, endpoint: str) -> Iterator[None]:
+def _push_explained(target: HubId, endpoint: str) -> Generator[None]:
     """Turn the client's exceptions during an upload into one-line errors."""
     from huggingface_hub import errors
-    from huggingface_hub.errors import HTTPError  # pyright: ignore[reportPrivateImportUsage]
+    from huggingface_hub.errors import HTTPError
 
     try:
         yield

@@ -8,7 +8,7 @@ import os
 import re
 import shutil
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -50,7 +50,7 @@ _NAMES = {
 
 
 @contextmanager
-def new_folder(directory: str | os.PathLike[str], refuse: Callable[[Path], None] | None = None) -> Iterator[Path]:
+def new_folder(directory: str | os.PathLike[str], refuse: Callable[[Path], None] | None = None) -> Generator[Path]:
     """Yield a draft folder to write into; rename it to `directory` when the block ends.
 
     `directory` is therefore never incomplete. If the block raises an exception, `directory` stays as it was. A former
@@ -131,7 +131,7 @@ def remove_leftovers(target: Path) -> None:
 
 
 @contextmanager
-def _locked(folder: Path) -> Iterator[None]:
+def _locked(folder: Path) -> Generator[None]:
     """While active, `remove_leftovers` of another program leaves the folder alone; raises OSError if that has it."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:

@@ -1,6 +1,6 @@
 """What `python -m bert_jax push` uploads: the files of a model, and a card that holds its scores."""
 
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -39,7 +39,7 @@ class Parcel(NamedTuple):
 
 
 @contextmanager
-def packed(source: AnySource, repo: str, *, step: int | None = None, license: str | None = None) -> Iterator[Parcel]:
+def packed(source: AnySource, repo: str, *, step: int | None = None, license: str | None = None) -> Generator[Parcel]:
     """Yield the files to upload. They are temporary: the export of a run, and the card of any model.
 
     A run is exported anew. Of a folder, every file is taken that is not hidden, after its weights have been read; its

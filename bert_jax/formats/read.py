@@ -190,7 +190,7 @@ class OpenModel:
         with ThreadPoolExecutor(1) as beside:
             verified = beside.submit(self._tensors.verify) if self._verify else None
             yield from read_arrays(self._tensors, self._sources, contiguous=contiguous)
-            self.report = replace(self.report, verified=verified and verified.result())
+            self.report = replace(self.report, verified=None if verified is None else verified.result())
         if self.report.verified is False:
             raise UserError(
                 f"{self._tensors.path}: the tensors do not match the checksum recorded when the file was written: "

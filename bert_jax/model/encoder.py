@@ -45,7 +45,7 @@ def tuple_on_request(call: Call) -> Call:
         values = (getattr(output, field.name) for field in dataclasses.fields(output))
         return tuple(value for value in values if value is not None)
 
-    return wrapped  # pyright: ignore[reportReturnType]
+    return wrapped  # pyrefly: ignore[bad-return]
 
 
 @struct.dataclass

@@ -2,7 +2,7 @@
 
 import functools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
@@ -186,7 +186,7 @@ _ROWS: ContextVar[Array | None] = ContextVar("rows", default=None)
 
 
 @contextmanager
-def numbered_rows(rows: Array | None) -> Iterator[None]:
+def numbered_rows(rows: Array | None) -> Generator[None]:
     """Within it, row r of a batch draws the dropout of row `rows[r]`, its number in the whole batch.
 
     So a part of a batch, on one device of many or after other parts, has the dropout that it has in the whole batch.

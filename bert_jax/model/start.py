@@ -121,7 +121,7 @@ def draw(key: Array, model: nn.Module, start: StartConfig, counts: np.ndarray | 
     Raises:
         UserError: as `check_start`, or there are no counts.
     """
-    config: BertConfig = model.config  # pyright: ignore[reportAttributeAccessIssue]
+    config: BertConfig = model.config
     check_start(start, config)
     if start.output_bias == "unigram" and counts is None:
         raise UserError("start.output_bias: found unigram, and data=random has no text to count; say zeros")

@@ -48,7 +48,7 @@ def average_weights(weight: Weight, *, first: int = 0) -> optax.GradientTransfor
 
         return updates, AverageState(count, jax.tree.map(mean, state.mean, optax.apply_updates(params, updates)))
 
-    return optax.GradientTransformationExtraArgs(init, update)  # pyright: ignore[reportArgumentType]
+    return optax.GradientTransformationExtraArgs(init, update)  # pyrefly: ignore[bad-argument-type]
 
 
 class ScheduleFreeState(NamedTuple):
@@ -93,7 +93,7 @@ def schedule_free(b1: float, rate: Callable[[dict[str, Any]], jax.Array]) -> opt
         updates = jax.tree.map(lambda x, z, y: z + b1 * (x - z) - y, mean, moved, params)
         return updates, ScheduleFreeState(weight_sum, largest, moved, mean)
 
-    return optax.GradientTransformationExtraArgs(init, update)  # pyright: ignore[reportArgumentType]
+    return optax.GradientTransformationExtraArgs(init, update)  # pyrefly: ignore[bad-argument-type]
 
 
 def averaged(opt_state: Any) -> Any | None:

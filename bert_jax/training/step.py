@@ -240,7 +240,8 @@ def apply_to(model: nn.Module, params: Any, batch: Batch, **options: Any) -> Any
     mask = batch["attention_mask"]
     if "sequence_ids" in batch:
         packed = packed_inputs(model.config, batch["sequence_ids"], batch["position_ids"])
-        mask, options = None, options | packed | {"pooled_positions": batch["starts"]}
+        mask = None
+        options |= packed | {"pooled_positions": batch["starts"]}
     return model.apply({"params": params}, batch["input_ids"], mask, batch["token_type_ids"], **options)
 
 

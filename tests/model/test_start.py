@@ -50,7 +50,7 @@ def test_a_head_looks_most_at_the_token_at_its_distance(model_type: str, fields:
     @jax.jit
     def attention(key: jax.Array) -> Any:
         params = draw(key, model, StartConfig(positions="fourier", heads=((0, -1, 2),)))
-        return model.apply({"params": params}, ids, output_attentions=True).attentions[0]  # pyright: ignore
+        return model.apply({"params": params}, ids, output_attentions=True).attentions[0]
 
     mean_HLM = np.asarray(attention(KEY)).mean(axis=0)
     inner = np.arange(3, 37)
@@ -71,7 +71,7 @@ def test_a_head_looks_at_the_same_token_wherever_it_is():
         params = draw(
             key, model, StartConfig(range="width", positions="fourier", heads=((0, "same", "same", -1, "same"),))
         )
-        return model.apply({"params": params}, ids, output_attentions=True).attentions  # pyright: ignore
+        return model.apply({"params": params}, ids, output_attentions=True).attentions
 
     wired, plain = (np.asarray(layer) for layer in attention(KEY))
     equal_BLM = ids[:, :, None] == ids[:, None, :]

@@ -34,7 +34,7 @@ def compared(objective: Any, logits: np.ndarray, theirs: Any, **batch: Any) -> N
     expected.backward()
     loss, gradients = ours(objective, {"logits": logits}, **batch)
     np.testing.assert_allclose(loss, expected.item(), rtol=1e-5)
-    np.testing.assert_allclose(gradients["logits"], leaf.grad.numpy(), atol=1e-6)  # pyright: ignore
+    np.testing.assert_allclose(gradients["logits"], leaf.grad.numpy(), atol=1e-6)
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])

@@ -57,7 +57,7 @@ def compare(ours: Any, theirs: Any, texts: list[str], more_special: tuple[int, .
 
 
 def proto_of(folder: Path, name: str = "spiece.model") -> Any:
-    proto: Any = sentencepiece_model_pb2.ModelProto()  # pyright: ignore[reportAttributeAccessIssue]
+    proto: Any = sentencepiece_model_pb2.ModelProto()
     proto.ParseFromString((folder / name).read_bytes())
     return proto
 
@@ -219,7 +219,7 @@ def test_googles_albert(every: int, data_dir: Path, tmp_path: Path):
 
 
 def test_commas_after_digits_nearly_as_googles_rule_cuts_them(learnt: bytes, data_dir: Path, tmp_path: Path):
-    proto: Any = sentencepiece_model_pb2.ModelProto()  # pyright: ignore[reportAttributeAccessIssue]
+    proto: Any = sentencepiece_model_pb2.ModelProto()
     proto.ParseFromString(learnt)
     for piece, name in zip(proto.pieces[1:], ["[CLS]", "[SEP]"], strict=False):
         piece.piece, piece.type = name, 3

@@ -32,8 +32,8 @@ def weights_and_averages(config: OptimizerConfig, steps: int = 12, *, bad: int =
         if step != bad:
             updates, state = update(gradient, state, params, step)
             params = optax.apply_updates(params, updates)
-        weights.append(np.asarray(params["w"], np.float64))  # pyright: ignore
-        means.append(np.asarray(averaged(state)["w"]))  # pyright: ignore
+        weights.append(np.asarray(params["w"], np.float64))
+        means.append(np.asarray(averaged(state)["w"]))
     return np.array(weights), np.array(means)
 
 
@@ -126,13 +126,13 @@ def test_an_average_is_split_like_the_parameters(mesh: MeshConfig):
 )
 def test_a_wrong_average_names_its_field(fields: dict[str, float], said: str):
     with pytest.raises(UserError, match=said):
-        dataclasses.replace(PLAIN, **fields)  # pyright: ignore
+        dataclasses.replace(PLAIN, **fields)
 
 
 @pytest.mark.parametrize("fields", [{"average_half_life": 9.0}, {"average_tail": 0.5}])
 def test_only_pretraining_averages(fields: dict[str, float]):
     with pytest.raises(UserError, match=rf"optimizer\.{next(iter(fields))} is .*; expected none: only pretraining"):
-        make_optimizer(dataclasses.replace(PLAIN, **fields))  # pyright: ignore
+        make_optimizer(dataclasses.replace(PLAIN, **fields))
 
 
 # --- Schedule-Free ---
@@ -168,7 +168,7 @@ def test_schedule_free_is_optaxs_own_step_by_step(b1: float):
         mean = optax.contrib.schedule_free_eval_params(their_state, expected)
         for ours, wanted in ((params, expected), (averaged(state), mean)):
             for name in SHAPES:
-                np.testing.assert_allclose(ours[name], wanted[name], rtol=2e-5, atol=2e-6)  # pyright: ignore
+                np.testing.assert_allclose(ours[name], wanted[name], rtol=2e-5, atol=2e-6)
 
 
 def test_schedule_free_keeps_no_first_moment():

@@ -492,7 +492,7 @@ def second_moments(config: OptimizerConfig, batches: list[tuple[int, int]], grad
     state, found = tx.init(params), []
     for step, gradient in enumerate(gradients):
         _, state = tx.update({"w": jnp.float32(gradient)}, state, params, step=step)
-        found.append(float(state["moments"].nu["w"]))  # pyright: ignore
+        found.append(float(state["moments"].nu["w"]))
     return np.array(found)
 
 

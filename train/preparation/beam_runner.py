@@ -1,6 +1,5 @@
 """Runs the stages of preparing text as Apache Beam pipelines: one pipeline for each stage, one element for each job."""
 
-# pyright: reportMissingImports=false, reportUnusedExpression=false
 # Beam is not in the environment that is checked: it does not take the newest protobuf.
 
 import contextlib

@@ -3,7 +3,7 @@
 import hashlib
 import os
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -181,7 +181,7 @@ def _with_recorded_held_out(options: PrepareOptions) -> PrepareOptions | None:
 
 
 @contextmanager
-def _locked(output: Path) -> Iterator[None]:
+def _locked(output: Path) -> Generator[None]:
     """Context manager that locks the output directory for this process."""
     try:
         output.mkdir(parents=True, exist_ok=True)

@@ -138,14 +138,14 @@ def adopted_model(config: PretrainConfig, data: DataSource, given: frozenset[str
         UserError: the source cannot be trained with the objective; or the command line asks for parameters that the
             source lacks or has in another shape.
     """
-    source = config.init
+    source, types = config.init, theirs.type_vocab_size
     if data.objective != "none":
         mend = f"found data with objective {data.objective}: {_WITHOUT_PAIRS}"
         if head_for(data) not in family_of(theirs).heads:
             raise UserError(f"init: {source} ({theirs.model_type}) is trained without sentence pairs; {mend}")
-        if (types := theirs.type_vocab_size) < 2:
+        if types < 2:
             raise UserError(f"init: {source} has {types} token type, and sentence pairs need 2; {mend}")
-    if data.has_second and (types := theirs.type_vocab_size) < 2:
+    if data.has_second and types < 2:
         raise UserError(f"init: {source} has {types} token type; {_TWICE_NEEDS_TYPES}")
     model = overridden_model(theirs, config.model, given)
     longest = max(phase.length for phase in config.phases)

@@ -112,7 +112,7 @@ class _Sweep:
         self._legs = {member.name: steps for member, steps in zip(members, legs, strict=True)}
 
     def train(self, values: dict[str, list[str]], as_json: bool) -> int:
-        self._rule = {
+        self._rule: dict[str, Any] = {
             "sweep": values,
             "halving": None if self._halving is None else [self._halving.eta, *self._halving.shares],
         }

@@ -3,7 +3,7 @@
 import json
 import shutil
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -92,7 +92,7 @@ class SampledText(PreparedData):
 @contextmanager
 def sampled_text(
     config: PretrainConfig, given: frozenset[str], source: Source | None, run: RunDirectory
-) -> Iterator[SampledText]:
+) -> Generator[SampledText]:
     """Context manager: `text=` prepared in a temporary folder, whole or as a sample from all over it.
 
     In a job of several processes the first one prepares it, in a folder beside the run directory, where all can read.

@@ -8,7 +8,7 @@ import os
 import traceback
 import types
 import typing
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -179,7 +179,7 @@ def load_recipe(path: str, kind: type) -> Any:
 
 
 @contextlib.contextmanager
-def _named_line(file: Path) -> Iterator[None]:
+def _named_line(file: Path) -> Generator[None]:
     """Whatever a config file raises becomes a UserError with the line of the file; its own UserErrors stay."""
     try:
         yield

@@ -8,7 +8,7 @@ import os
 import platform
 import socket
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -171,7 +171,7 @@ class RunDirectory:
         return self._on_disk(self.export)
 
     @contextmanager
-    def _on_disk(self, folder: epath.Path, *, skip: tuple[str, ...] = ()) -> Iterator[Path]:
+    def _on_disk(self, folder: epath.Path, *, skip: tuple[str, ...] = ()) -> Generator[Path]:
         if not self.is_remote:
             yield Path(folder)
             return

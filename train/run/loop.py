@@ -1,7 +1,7 @@
 """The training loop, top to bottom: state, restore, steps, evaluations, checkpoints. It trains a `Job`."""
 
 import gc
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import ExitStack, closing, contextmanager, nullcontext
 from typing import Any
 
@@ -242,7 +242,7 @@ class _Training:
 
 
 @contextmanager
-def _no_collection() -> Iterator[None]:
+def _no_collection() -> Generator[None]:
     """While a step is traced, Python looks for no garbage: it would go through all that tracing keeps, again and again,
     for a third of the time."""
     on = gc.isenabled()

@@ -178,7 +178,7 @@ class Meter:
         seconds = max(time.monotonic() - self._since, 1e-9)
         rows, speeds = self._rows, {}
         if self._work:
-            total = _Work(*map(sum, zip(*self._work, strict=True)))
+            total = _Work(*(sum(column) for column in zip(*self._work, strict=True)))
             speeds["sequences_per_second"] = total.sequences / seconds
             speeds["tokens_per_second"] = total.positions / seconds
             speeds["real_tokens_per_second"] = total.tokens / seconds

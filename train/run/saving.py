@@ -114,7 +114,7 @@ class Saves:
         """Calls `attempt`, which counts its failure, until there is none."""
         self._failed, self._pause = 0, LAST_PAUSE
         attempt()
-        while self._failed:
+        while self._failed:  # pyrefly: ignore[redundant-condition]: `attempt` counts
             time.sleep(max(0.0, self._next_try - time.monotonic()))
             attempt()
 

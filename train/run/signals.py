@@ -106,7 +106,7 @@ class Signals:
         """
         unseen = [number for number in NUMBERS if self._woken[number] < self._taken[number] > self._handled[number]]
         if unseen and _WAKE in self._before:
-            self._woken.update({number: self._taken[number] for number in unseen})
+            self._woken.update((number, self._taken[number]) for number in unseen)
             signal.pthread_kill(threading.main_thread().ident, _WAKE)  # type: ignore[arg-type]
 
     def limit(self, seconds: float, end: Callable[[], object]) -> None:

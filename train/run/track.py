@@ -100,7 +100,7 @@ class WandbRun:
     meaning; its files are in the run directory's wandb/."""
 
     def __init__(self, run: epath.Path, config: Mapping[str, Any], id: str | None):
-        import wandb  # pyright: ignore[reportMissingImports]
+        import wandb
 
         self._run = wandb.init(
             project=os.environ.get("WANDB_PROJECT", _PROJECT),
@@ -127,8 +127,8 @@ class MlflowRun:
     """A `Service`: a run of MLflow. MLFLOW_TRACKING_URI and MLFLOW_EXPERIMENT_NAME have their usual meaning."""
 
     def __init__(self, run: epath.Path, config: Mapping[str, Any], id: str | None):
-        from mlflow import MlflowClient  # pyright: ignore[reportMissingImports]
-        from mlflow.entities import Param  # pyright: ignore[reportMissingImports]
+        from mlflow import MlflowClient
+        from mlflow.entities import Param
 
         self._client = MlflowClient()
         if id is None:
@@ -145,7 +145,7 @@ class MlflowRun:
         self.place = f"{id} at {self._client.tracking_uri}"
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
-        from mlflow.entities import Metric  # pyright: ignore[reportMissingImports]
+        from mlflow.entities import Metric
 
         now = time.time_ns() // 1_000_000
         self._client.log_batch(self.id, metrics=[Metric(name, value, now, step) for name, value in values.items()])

@@ -6,9 +6,11 @@ the process has `most_maps()` of them, each read of another file opens it, reads
 """
 
 import functools
+import json
 import math
 import mmap
 import os
+import re
 import weakref
 from collections.abc import Callable
 from pathlib import Path
@@ -27,6 +29,9 @@ except ImportError:  # Windows has no such limit
     resource = None
 
 _MOST_MAPS = 16_384
+_LONGEST_HEADER = 10_000  # bytes; NumPy's own limit, `max_header_size`
+# What turns the dict of Python that a header is into JSON.
+_BRACKETS, _LAST_COMMA = bytes.maketrans(b"'()", b'"[]'), re.compile(rb",\s*([\]}])")
 _maps: "weakref.WeakSet[mmap.mmap]" = weakref.WeakSet()
 
 
@@ -176,19 +181,41 @@ def _open(path: Path) -> Any:
 
 
 def _header(path: Path, file: Any) -> tuple[tuple[int, ...], np.dtype, int]:
-    """Shape, dtype and the offset of the data.
-
-    NumPy reads at most 10,000 bytes of header (`max_header_size`), as a Python literal, so no header runs code.
-    """
+    """Shape, dtype and the offset of the data."""
     try:
-        read = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
-        shape, by_columns, dtype = read[np.lib.format.read_magic(file)](file)
-    except Exception as error:  # NumPy's parser raises many kinds, of tokenize and ast too
+        shape, by_columns, dtype = _read_header(file)
+    except Exception as error:  # JSON and NumPy's dtypes raise many kinds
         raise _unreadable(path, quoted(str(error))) from None
     rows_are_empty = 0 in (dtype.itemsize, *shape[1:])
     if not shape or min(shape) < 0 or rows_are_empty or dtype.hasobject or (by_columns and len(shape) > 1):
         raise _unreadable(path, f"shape {quoted(shape)}, dtype {quoted(dtype)}")
     return shape, dtype, file.tell()
+
+
+def _read_header(file: Any) -> tuple[tuple[int, ...], bool, np.dtype]:
+    """As NumPy's `read_array_header_1_0` and `read_array_header_2_0`, for a file at its beginning.
+
+    Theirs use `ast.literal_eval`, which fails at random while another thread uses it, before Python 3.13 ("AST
+    constructor recursion depth mismatch"), and batches are read by several threads.
+    """
+    major, minor = np.lib.format.read_magic(file)
+    if (major, minor) not in ((1, 0), (2, 0)):
+        raise ValueError(f"version {major}.{minor}; expected 1.0 or 2.0")
+    size = int.from_bytes(file.read(2 * major), "little")
+    if size > _LONGEST_HEADER:
+        raise ValueError(f"a header of {size} bytes; expected at most {_LONGEST_HEADER}")
+    if len(text := file.read(size)) < size:
+        raise ValueError("it ends inside its header")
+    as_json = text.translate(_BRACKETS).replace(b"True", b"true").replace(b"False", b"false")
+    fields = json.loads(_LAST_COMMA.sub(rb"\1", as_json).decode("latin1"))
+    if not isinstance(fields, dict) or fields.keys() != {"descr", "fortran_order", "shape"}:
+        raise ValueError("a header without its three fields: descr, fortran_order, shape")
+    shape, by_columns, descr = fields["shape"], fields["fortran_order"], fields["descr"]
+    if not isinstance(shape, list) or not all(type(size) is int for size in shape) or not isinstance(by_columns, bool):
+        raise ValueError(f"shape {shape!r}, fortran_order {by_columns!r}; expected whole numbers and True or False")
+    if isinstance(descr, list):
+        descr = [tuple(field) for field in descr]
+    return tuple(shape), by_columns, np.lib.format.descr_to_dtype(descr)
 
 
 def _missing(path: Path, error: OSError) -> UserError:

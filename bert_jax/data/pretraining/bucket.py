@@ -21,7 +21,7 @@ import os
 import shutil
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -197,7 +197,7 @@ class BucketDirectory(PreparedDirectory):
             write_whole(path, content)
 
     @contextmanager
-    def _writing(self) -> Iterator[None]:
+    def _writing(self) -> Generator[None]:
         try:
             yield
         except OSError as error:
@@ -267,7 +267,7 @@ class _BlockFile:
                 return os.pread(descriptor, stop - start, _HEAD_BYTES + start)
 
     @contextmanager
-    def _opened(self) -> Iterator[int]:
+    def _opened(self) -> Generator[int]:
         while True:
             try:
                 descriptor = os.open(self._path, os.O_RDWR)

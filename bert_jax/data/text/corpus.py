@@ -256,7 +256,8 @@ def _checked_text(value: object, field: str, where: str) -> str:
 
 
 def _kind(value: object) -> str:
-    names = {type(None): "null", bool: "true or false", int: "a number", float: "a number", str: "text", list: "a list"}
+    names: dict[type, str] = {type(None): "null", bool: "true or false", int: "a number", float: "a number"}
+    names |= {str: "text", list: "a list"}
     return names.get(type(value), "an object" if isinstance(value, dict) else type(value).__name__)
 
 
@@ -327,7 +328,7 @@ def _cut(window: str) -> str:
 
 def _segmenter() -> Callable[[str, str], Iterable[str]]:
     try:
-        from sentencex import segment  # pyright: ignore[reportAttributeAccessIssue]
+        from sentencex import segment  # pyrefly: ignore[missing-module-attribute]
     except ImportError:
         raise UserError("splitting sentences needs the package sentencex: pip install 'bert-jax[train]'") from None
     return segment

@@ -3,7 +3,7 @@
 import gzip
 import io
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
@@ -143,7 +143,7 @@ def _decode(raw: bytes, source: str, number: int) -> str:
 
 
 @contextmanager
-def open_text(path: Path, progress: Callable[[int], None] = no_progress) -> Iterator[IO[bytes] | gzip.GzipFile]:
+def open_text(path: Path, progress: Callable[[int], None] = no_progress) -> Generator[IO[bytes] | gzip.GzipFile]:
     """The bytes of a text file, decompressed; `progress` is called with the numbers of bytes read from the disk.
 
     Memory: about 64 MiB at most, whatever the file holds, because it is decompressed a little at a time.

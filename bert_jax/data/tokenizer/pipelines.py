@@ -2,7 +2,7 @@
 
 import base64
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast
@@ -17,7 +17,7 @@ from bert_jax.errors import LONGEST_QUOTE, UserError
 
 
 @contextmanager
-def library_errors(what: str) -> Iterator[None]:
+def library_errors(what: str) -> Generator[None]:
     """Raise the library's errors, and its panics (not an `Exception`), as one `UserError` line that begins with `what`.
 
     Rust writes a panic to standard error itself, before Python can catch it.

@@ -242,7 +242,7 @@ def read_spiece(path: Path) -> SpieceModel:
         from sentencepiece import sentencepiece_model_pb2
     except ImportError:
         raise UserError(f"{path}: reading it needs the package sentencepiece: pip install 'bert-jax[spm]'") from None
-    proto: Any = sentencepiece_model_pb2.ModelProto()  # pyright: ignore[reportAttributeAccessIssue]
+    proto: Any = sentencepiece_model_pb2.ModelProto()  # pyrefly: ignore[missing-attribute]
     data = read_file(path)
     try:
         proto.ParseFromString(data)

@@ -1,7 +1,7 @@
 """A graph of ONNX operators: its nodes and weights while it is built, then the file, in one part or two."""
 
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -99,7 +99,7 @@ def write_graph(path: Path, graph: Graph, metadata: Mapping[str, str], largest: 
 
 
 @contextmanager
-def in_memory(graph: Graph, largest: int = LARGEST_FILE) -> Iterator[bytes | str]:
+def in_memory(graph: Graph, largest: int = LARGEST_FILE) -> Generator[bytes | str]:
     """What a program reads the graph from: its bytes, or with more than `largest` of them a file that then goes."""
     onnx = import_onnx()
     if sum(a.nbytes for a in graph.weights.values()) <= largest:
@@ -181,7 +181,7 @@ def _value(onnx: Any, name: str, dtype: type, axes: list[str | int]) -> Any:
 def import_onnx() -> Any:
     """The package `onnx`; raises a UserError that says how to install it."""
     try:
-        import onnx  # pyright: ignore[reportMissingImports]
+        import onnx
     except ImportError:
         raise UserError('the ONNX form needs the package onnx: pip install "bert-jax[onnx]"') from None
     return onnx

@@ -3,7 +3,7 @@
 import io
 import logging
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout
 from importlib import import_module
 from pathlib import Path
@@ -27,7 +27,7 @@ def quantize(path: Path, graph: Graph) -> None:
         UserError: onnxruntime is missing.
     """
     import_onnxruntime()
-    from onnxruntime.quantization import quantize_dynamic  # pyright: ignore[reportMissingImports]
+    from onnxruntime.quantization import quantize_dynamic
 
     with tempfile.TemporaryDirectory(dir=path.parent) as place:
         whole = Path(place) / "model.onnx"
@@ -51,7 +51,7 @@ def quantize_calibrated(path: Path, graph: Graph, inputs: Sequence[Mapping[str, 
     Raises:
         UserError: nncf is missing, or cannot quantize this model.
     """
-    import onnx  # pyright: ignore[reportMissingImports]
+    import onnx
 
     nncf = import_nncf()
     with in_memory(graph) as model:
@@ -81,14 +81,14 @@ def import_nncf() -> Any:
 def import_onnxruntime() -> Any:
     """The package `onnxruntime`; raises a UserError that says how to install it."""
     try:
-        import onnxruntime  # pyright: ignore[reportMissingImports]
+        import onnxruntime
     except ImportError:
         raise UserError('int8 needs the package onnxruntime: pip install "bert-jax[onnx]"') from None
     return onnxruntime
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def _quiet() -> Generator[None]:
     """Within it, the advice that the quantizer gives to the root logger is not shown: there is nothing to follow."""
     logger, advice = logging.getLogger(), lambda record: "pre-processing" not in record.getMessage()
     logger.addFilter(advice)

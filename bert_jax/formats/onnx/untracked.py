@@ -1,14 +1,14 @@
 """Intel's packages without their telemetry."""
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 
 _TELEMETRY = "openvino_telemetry"
 
 
 @contextmanager
-def untracked() -> Iterator[None]:
+def untracked() -> Generator[None]:
     """Within it, openvino and nncf can be imported without telling Google Analytics about it.
 
     By itself OpenVINO's import forks this process for that, and nncf sends an event for each model, unless the user has
@@ -17,7 +17,7 @@ def untracked() -> Iterator[None]:
     before = {name: module for name, module in sys.modules.items() if name.split(".")[0] == _TELEMETRY}
     for name in before:
         del sys.modules[name]
-    sys.modules[_TELEMETRY] = None  # pyright: ignore[reportArgumentType]: the documented way to refuse an import
+    sys.modules[_TELEMETRY] = None  # pyrefly: ignore[unsupported-operation]: the documented way to refuse an import
     try:
         yield
     finally:

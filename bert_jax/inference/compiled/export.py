@@ -2,7 +2,7 @@
 
 import os
 import zipfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -257,7 +257,7 @@ def _exported(
 
 
 @contextmanager
-def _no_call_stacks() -> Iterator[None]:
+def _no_call_stacks() -> Generator[None]:
     """Leaves source locations out of programs.
 
     Otherwise programs would record the paths of this package and of its caller, and equal models would make different

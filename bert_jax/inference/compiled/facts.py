@@ -95,7 +95,7 @@ def program_name(rows: int, tokens: int) -> str:
 
 def write_facts(folder: Path, facts: Facts) -> None:
     """Writes compiled.json, with a checksum of its own contents."""
-    fields = {"schema": SCHEMA, **asdict(facts)}
+    fields: dict[str, Any] = {"schema": SCHEMA, **asdict(facts)}
     fields["inputs"], fields["outputs"] = ([spec._asdict() for spec in both] for both in (facts.inputs, facts.outputs))
     text = json.dumps(fields | {"sha256": _sum_of(fields)}, indent=1, ensure_ascii=False) + "\n"
     (folder / FACTS).write_bytes(text.encode())

@@ -166,7 +166,8 @@ class Engine:
         missing: dict[int, int] = {}
         done = number = 0
         for number, examples in enumerate(chunks, 1):
-            results[number], missing[number] = [()] * len(examples), len(examples)
+            results[number] = [()] * len(examples)
+            missing[number] = len(examples)
             for members, batch in self._batches(examples):
                 flying.append(_Call(number, members, self.programs(batch, **options)))
                 if len(flying) > most:

@@ -141,7 +141,8 @@ class FillMask(TaskModel):
 
     def beside_tokens(self, *, targets: Any, **options: Any) -> dict[str, tuple[int, ...]]:
         wanted = self._wanted(targets)
-        return {"mlm_positions": (1,)} | ({} if wanted is None else {"target_ids": (power_of_two(len(wanted)),)})
+        arrays: dict[str, tuple[int, ...]] = {"mlm_positions": (1,)}
+        return arrays if wanted is None else arrays | {"target_ids": (power_of_two(len(wanted)),)}
 
     def engine_options(self, **options: Any) -> dict[str, Any]:
         if options["targets"] is not None:

@@ -135,11 +135,12 @@ class Checkpoints:
             raise NonFiniteError(f"step {step} is not saved: {non_finite[0]} holds values that are not finite{others}")
         size = sum(leaf.nbytes for leaf in leaves.values())
         on_first_process(lambda: self._directory.make_room(step, size))
+        tree: Any = unflatten(leaves)
         try:
             with self._orbax_options():
                 response = orbax.save_async(
                     self._directory.step_path(step),
-                    unflatten(leaves),
+                    tree,
                     checkpointable_name=_ITEM,
                     custom_metadata=dict(WRITER),
                 )
@@ -277,7 +278,8 @@ class Checkpoints:
         path = self._directory.step_path(step)
         try:
             with self._orbax_options():
-                state = orbax.load(path, unflatten(targets), checkpointable_name=_ITEM)
+                wanted: Any = unflatten(targets)
+                state = orbax.load(path, wanted, checkpointable_name=_ITEM)
         except Exception as error:
             # Do not fall back to an older step: it would fail in the same way, or lose progress without need.
             raise RuntimeError(

@@ -71,6 +71,62 @@ def test_single_reads_are_numpys_slices(tmp_path, array):
         assert slices[rows].dtype == array.dtype
 
 
+ARRAYS = [
+    np.arange(6, dtype="<u4"),
+    np.arange(6, dtype=">i2").reshape(3, 2),
+    np.ones((2, 3, 4), np.float32),
+    np.zeros(5, bool),
+    np.zeros(3, [("start", "<u4"), ("is next", "<u4")]),
+    np.zeros(2, [("a", "<u4", (2,)), ("b", [("c", "|u1"), ("d", "<f8")])]),
+    np.asfortranarray(np.zeros((4, 1))),
+]
+
+
+@pytest.mark.parametrize("version", [(1, 0), (2, 0)], ids=str)
+@pytest.mark.parametrize("array", ARRAYS, ids=lambda array: f"{array.dtype} {array.shape}")
+def test_headers_are_read_as_numpy_reads_them(tmp_path, monkeypatch, array, version):
+    """Without `ast`, which fails at random in threads: https://github.com/python/cpython/issues/106905."""
+    with (tmp_path / "a.npy").open("wb") as file:
+        np.lib.format.write_array(file, array, version)
+
+    def fails(text: str) -> None:
+        raise SystemError("AST constructor recursion depth mismatch (before=72, after=76)")
+
+    monkeypatch.setattr("ast.literal_eval", fails)
+    found = load_array(tmp_path / "a.npy")
+    assert found.dtype == array.dtype
+    np.testing.assert_array_equal(found, array)
+
+
+HEADER = "{'descr': '<u4', 'fortran_order': False, 'shape': (3,), }"
+
+
+@pytest.mark.parametrize(
+    ("magic", "header", "why"),
+    [
+        (b"\x93NUMPY\x03\x00", HEADER, "version 3.0; expected 1.0 or 2.0"),
+        (b"\x93NUMPZ\x01\x00", HEADER, "magic string"),
+        (b"\x93NUMPY\x01\x00", HEADER + " " * 10_000, "a header of 10057 bytes; expected at most 10000"),
+        (b"\x93NUMPY\x01\x00", HEADER[:-2], "Expecting"),
+        (b"\x93NUMPY\x01\x00", "__import__('os').getcwd()", "Expecting"),
+        (b"\x93NUMPY\x01\x00", "[" * 9_000, ""),
+        (b"\x93NUMPY\x01\x00", HEADER.replace("descr", "dtype"), "without its three fields"),
+        (b"\x93NUMPY\x01\x00", HEADER.replace("(3,)", "3"), "shape 3, fortran_order False; expected whole numbers"),
+        (b"\x93NUMPY\x01\x00", HEADER.replace("(3,)", "(3.0,)"), "expected whole numbers"),
+        (b"\x93NUMPY\x01\x00", HEADER.replace("(3,)", "(True,)"), "expected whole numbers"),
+        (b"\x93NUMPY\x01\x00", HEADER.replace("False", "0"), "fortran_order 0; expected"),
+        (b"\x93NUMPY\x01\x00", HEADER.replace("<u4", "<q4"), "<q4"),
+        (b"\x93NUMPY\x01\x00", HEADER.replace("<u4", "|O"), "dtype('O')"),
+    ],
+)
+def test_a_header_that_is_not_one_is_named(tmp_path, magic: bytes, header: str, why: str):
+    size = len(header).to_bytes(2 * magic[6] if magic[6] < 3 else 4, "little")
+    (tmp_path / "a.npy").write_bytes(magic + size + header.encode() + bytes(12))
+    with pytest.raises(UserError, match=r"cannot be read as a \.npy file") as error:
+        load_array(tmp_path / "a.npy")
+    assert why in str(error.value) and str(tmp_path / "a.npy") in str(error.value)
+
+
 def test_maps_are_closed_with_the_batches_that_read_them(tmp_path):
     make(tmp_path / "data", shards=3, tokens=1_000)
     before = len(arrays._maps)

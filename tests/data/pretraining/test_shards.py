@@ -85,7 +85,7 @@ def test_a_write_that_fails_leaves_no_trace(tmp_path):
             raise RuntimeError("disk on fire")
 
     with pytest.raises(RuntimeError):
-        save_shard(tmp_path / "shard-00000", Broken())  # pyright: ignore[reportArgumentType]
+        save_shard(tmp_path / "shard-00000", Broken())
     assert list(tmp_path.iterdir()) == []
 
 

@@ -88,7 +88,7 @@ def stand_in(monkeypatch: pytest.MonkeyPatch, much_text: None) -> Callable[..., 
 
         monkeypatch.setattr(fast, "version", lambda _: version)
         stub = types.ModuleType("nanotoken")
-        stub.WordPieceTokenizer = WordPieceTokenizer  # pyright: ignore[reportAttributeAccessIssue]
+        stub.WordPieceTokenizer = WordPieceTokenizer
         monkeypatch.setitem(sys.modules, "nanotoken", stub)
 
     return install

@@ -40,7 +40,7 @@ def spiece(
     """
     from sentencepiece import sentencepiece_model_pb2
 
-    proto: Any = sentencepiece_model_pb2.ModelProto()  # pyright: ignore[reportAttributeAccessIssue]
+    proto: Any = sentencepiece_model_pb2.ModelProto()
     for place, piece in enumerate(pieces):
         kind = 2 if piece == "<unk>" else 3 if place < special else 4 if place < special + user_defined else 1
         score = len(piece) - 10 - place / 997 if kind == 1 else 0.0
