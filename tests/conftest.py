@@ -6,6 +6,9 @@ import shutil
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
+
+import jaxlib
 
 from bert_jax.runtime.compilation_cache import default_folder
 
@@ -16,6 +19,10 @@ os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(COMPILED))
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.1")
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
 os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")  # but for the files marked `optimized`
+# Compiling takes half the time without these. JAX 0.12 has lost the first, and XLA aborts at a flag that it does not know.
+SLOW_TO_COMPILE = ("xla_cpu_use_fusion_emitters", "xla_cpu_enable_concurrency_optimized_scheduler")
+FLAGS = " ".join(f"--{name}=false" for name in SLOW_TO_COMPILE) if jaxlib.version.__version_info__ < (0, 11) else ""
+os.environ.setdefault("XLA_FLAGS", FLAGS)
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # two processes of tests share two cores
 os.environ.setdefault("BERT_JAX_DTYPE", "float32")  # also on a CPU where pipelines take bfloat16 by themselves
 os.environ.setdefault("BERT_JAX_RUNTIME", "xla")  # also where OpenVINO is installed
@@ -134,11 +141,27 @@ def few_optimizations(request: pytest.FixtureRequest) -> Iterator[None]:
     before = jax.config.values["jax_disable_most_optimizations"]
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("JAX_DISABLE_MOST_OPTIMIZATIONS", "0")
+        if FLAGS and os.environ["XLA_FLAGS"] == FLAGS:
+            patch.setenv("XLA_FLAGS", "")  # of programs that a test starts; this process has read them already
+            compile_as_users_do(patch)
         jax.clear_caches()
         jax.config.update("jax_disable_most_optimizations", False)
         yield
     jax.config.update("jax_disable_most_optimizations", before)
     jax.clear_caches()
+
+
+def compile_as_users_do(patch: pytest.MonkeyPatch) -> None:
+    """Compiles with `SLOW_TO_COMPILE`, whatever this process's flags say."""
+    from jax._src import compiler
+
+    options_of = compiler.get_compile_options
+
+    def options(*args: Any, env_options_overrides: dict[str, Any] | None = None, **others: Any) -> Any:
+        overrides = dict.fromkeys(SLOW_TO_COMPILE, True) | (env_options_overrides or {})
+        return options_of(*args, env_options_overrides=overrides, **others)
+
+    patch.setattr(compiler, "get_compile_options", options)
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
