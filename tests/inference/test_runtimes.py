@@ -324,6 +324,29 @@ def test_two_runtimes_share_a_pipeline(own_choice, exported):
     assert info.describe(folder)["runtime"] == {"name": "openvino (one row: onnxruntime)", "dtype": "float32"}
 
 
+@pytest.mark.parametrize("runtime", [_installed("onnxruntime")])
+def test_a_row_alone_has_no_padding_and_one_among_several_may(runtime, exported):
+    """Attention leaves out the mask of the first, and not of the second: texts of 3 and 31 tokens are padded to 16 and 32."""
+    folder = exported("encoder")
+    texts = ["hello", "world " * 29]
+    want = TextEmbedding(folder, runtime="xla", dtype="float32")(texts)
+    embed = TextEmbedding(folder, runtime=runtime, dtype="float32", packing=False)
+    np.testing.assert_allclose(embed(texts), want, atol=1e-5)
+    assert embed.compilations == 1
+    for text, vector in zip(texts, want, strict=True):
+        np.testing.assert_allclose(embed(text), vector, atol=1e-5)
+    assert embed.compilations == 2
+    assert embed.compile_all() == 2
+
+
+@pytest.mark.parametrize("runtime", [_installed("onnxruntime")])
+@pytest.mark.parametrize("fields", [{"position_embedding_type": "relative_key_query"}, {"is_decoder": True}], ids=str)
+def test_a_row_alone_with_other_attention_gives_the_same(runtime, fields, exported):
+    folder = exported("encoder", **fields)
+    want = TextEmbedding(folder, runtime="xla", dtype="float32")("hello held, world")
+    np.testing.assert_allclose(TextEmbedding(folder, runtime=runtime)("hello held, world"), want, atol=1e-5)
+
+
 def test_a_refusal_names_the_runtime_that_refused():
     class Refusing:
         name, own_operators, any_length = "second", False, False

@@ -32,7 +32,7 @@ def encode(
     config: BertConfig,
     stem: str,
     ids: str,
-    mask: str,
+    mask: str | None,
     types: str | None,
     *,
     packed: bool = False,
@@ -44,7 +44,8 @@ def encode(
         g: the graph to add to; it has the parameters already.
         config: the architecture.
         stem: what the encoder's paths begin with: "bert/", or "" for an encoder without a head.
-        ids, mask, types: names of int64 values; without `types` all token types are 0.
+        ids, mask, types: names of int64 values; without `types` all token types are 0, without `mask` (a decoder needs
+            it) all ids are tokens.
         packed: several sequences share a row. `mask` then has the number of the sequence of each token, 1, 2 ..., and
             each token attends to its own one.
         positions: the position of each token in its sequence, from 0, int64 [B, L]; packed rows of a model with
@@ -54,10 +55,12 @@ def encode(
     layers = f"{stem}encoder"
     if config.family == "albert":
         x = dense(g, x, f"{layers}/projection")
-    g.scope(f"{stem}mask")
-    # onnxruntime's own attention takes no mask without an axis for queries. Padding then attends to padding.
-    by_sequence = packed or (g.own_operators and not config.is_decoder)
-    added = _own_sequence(g, mask) if by_sequence else _mask(g, config, mask)
+    added = None
+    if mask is not None:
+        g.scope(f"{stem}mask")
+        # onnxruntime's own attention takes no mask without an axis for queries. Padding then attends to padding.
+        by_sequence = packed or (g.own_operators and not config.is_decoder)
+        added = _own_sequence(g, mask) if by_sequence else _mask(g, config, mask)
     distances = None
     if config.position_embedding_type != "absolute":
         g.scope(f"{stem}distances")
@@ -133,7 +136,9 @@ def _distances(g: Graph, ids: str, longest: int) -> str:
     return g.op("Add", g.op("Sub", g.op("Unsqueeze", place, [1]), place), longest - 1)
 
 
-def _attention(g: Graph, config: BertConfig, x: str, path: str, heads: int, mask: str, distances: str | None) -> str:
+def _attention(
+    g: Graph, config: BertConfig, x: str, path: str, heads: int, mask: str | None, distances: str | None
+) -> str:
     if g.own_operators and distances is None:
         return _residual(g, config, x, _own_attention(g, x, path, heads, mask), path)
     size = config.head_dim
@@ -147,14 +152,16 @@ def _attention(g: Graph, config: BertConfig, x: str, path: str, heads: int, mask
         scores = g.op("Add", scores, g.op("Einsum", query, rows, equation="blhk,lmk->bhlm"))
         if config.position_embedding_type == "relative_key_query":
             scores = g.op("Add", scores, g.op("Einsum", key, rows, equation="bmhk,lmk->bhlm"))
-    scores = g.op("Add", g.op("Div", scores, math.sqrt(size)), mask)
+    scores = g.op("Div", scores, math.sqrt(size))
+    if mask is not None:
+        scores = g.op("Add", scores, mask)
     probabilities = g.op("Softmax", scores, axis=-1)
     context = g.op("MatMul", probabilities, g.op("Transpose", value, perm=[0, 2, 1, 3]))
     joined = g.op("Reshape", g.op("Transpose", context, perm=[0, 2, 1, 3]), np.array([0, 0, heads * size]))
     return _residual(g, config, x, joined, path)
 
 
-def _own_attention(g: Graph, x: str, path: str, heads: int, mask: str) -> str:
+def _own_attention(g: Graph, x: str, path: str, heads: int, mask: str | None) -> str:
     """Attention up to its output's product, as one operator of onnxruntime: "Attention", with `mask` as its bias."""
     for name in ("kernel", "bias"):
         parts = [g.weights[f"{path}/{part}/{name}"] for part in ("query", "key", "value")]
@@ -162,9 +169,8 @@ def _own_attention(g: Graph, x: str, path: str, heads: int, mask: str) -> str:
     g.scope(path)
     kernel, bias = f"{path}/query_key_value/kernel", f"{path}/query_key_value/bias"
     width = g.weights[f"{path}/query/bias"].size
-    return g.op(
-        "Attention", x, kernel, bias, "", "", mask, num_heads=heads, qkv_hidden_sizes=[width] * 3, domain=ONNXRUNTIME
-    )
+    operands = [x, kernel, bias] if mask is None else [x, kernel, bias, "", "", mask]
+    return g.op("Attention", *operands, num_heads=heads, qkv_hidden_sizes=[width] * 3, domain=ONNXRUNTIME)
 
 
 def _feed_forward(g: Graph, config: BertConfig, x: str, path: str) -> str:

@@ -29,6 +29,7 @@ def build_graph(
     own_decoder: bool = False,
     packed: bool = False,
     own_operators: bool = False,
+    unpadded: bool = False,
     outputs: Outputs | None = None,
 ) -> Graph:
     """The graph of a model, for any number of rows and any length up to `config.longest_input`.
@@ -51,6 +52,7 @@ def build_graph(
             of a row, 0 for padding) and, for absolute positions, position_ids (counted from 0 in each sequence), int64
             [B, L].
         own_operators: see `Graph`.
+        unpadded: attention_mask is always 1, so attention does without it.
         outputs: in place of the head's own.
 
     Raises:
@@ -78,7 +80,8 @@ def build_graph(
         g.weights[DECODER_KERNEL] = np.asarray(g.weights[_decoder(config)].T, order="C")
     ids, mask, *types = inputs
     stem = "" if is_encoder(head, config) else ENCODER
-    x = encode(g, config, stem, ids, mask, types[0] if types else None, packed=packed, positions=positions)
+    attended = None if unpadded and not config.is_decoder else mask
+    x = encode(g, config, stem, ids, attended, types[0] if types else None, packed=packed, positions=positions)
     (outputs or HEAD_OUTPUTS[head])(g, config, x)
     used = {name for _, names, *_ in g.nodes for name in names}
     g.weights = {name: array for name, array in g.weights.items() if name in used}

@@ -35,7 +35,7 @@ class Compiler(Protocol):
     any_length: bool
 
     def __call__(self, model: bytes | str, alone: bool) -> Session:
-        """Compiles a graph, its bytes or its file; `alone`: it gets one row at a time."""
+        """Compiles a graph, its bytes or its file; `alone`: it gets one row at a time, with `any_length` unpadded."""
         ...
 
 
@@ -48,14 +48,15 @@ class GraphPrograms:
     """The compiled graphs of a task.
 
     One graph takes batches of any number of rows and any length. There are two forms of it: for one row, which all
-    cores share, and for more, when each core takes a batch of its own, as it does of packed rows. Packed batches and
-    each value of the options need a graph of their own.
+    cores share, and for more, when each core takes a batch of its own, as it does of packed rows and, with
+    `any_length`, of a row with padding. Packed batches and each value of the options need a graph of their own.
 
     Args:
         name: of the runtime, or of both, for the user.
         dtype: the type of the matrix products' operands.
         params: a nested dict of float32 arrays.
-        graph: function from `params`, the names of a batch's arrays, `own_operators` and the options to the graph.
+        graph: function from `params`, the names of a batch's arrays, `own_operators`, `unpadded` and the options to
+            the graph.
         compiler: of the graphs that get several rows at a time.
         compiler_alone: of those that get one.
 
@@ -95,18 +96,21 @@ class GraphPrograms:
         return started.session.finish(started.call)
 
     def prepare(self, batch: Mapping[str, Shape], **options: Any) -> None:
-        """Compiles the graph, and computes a batch of these shapes, for which it makes its kernels."""
-        self.collect(self({name: np.zeros(one.shape, np.int32) for name, one in batch.items()}, **options))
+        """Compiles the graph, and computes a batch of these shapes without padding, for which it makes its kernels."""
+        values = {name: np.full(one.shape, name == "attention_mask", np.int32) for name, one in batch.items()}
+        self.collect(self(values, **options))
 
     def _session(self, batch: Mapping[str, np.ndarray], options: Mapping[str, Any]) -> tuple[Session, list[str]]:
         alone = batch["input_ids"].shape[0] == 1 and "sequence_ids" not in batch
+        if self.any_length:  # a row with padding is one of several that were sorted by length
+            alone = alone and bool(batch["attention_mask"].all())
         key = (alone, *sorted(batch), *sorted(options.items()))
         if key not in self._sessions:
             with self._lock:
                 if key not in self._sessions:
                     compiler = self._compilers[alone]
-                    own = compiler.own_operators
-                    graph = self._graph(self.params, frozenset(batch), own_operators=own, **options)
+                    kind = {"own_operators": compiler.own_operators, "unpadded": alone and self.any_length}
+                    graph = self._graph(self.params, frozenset(batch), **kind, **options)
                     self._sessions[key] = self._compiled(compiler, graph, alone), list(graph.inputs)
         return self._sessions[key]
 

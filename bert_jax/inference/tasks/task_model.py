@@ -363,12 +363,24 @@ class TaskModel:
             lengths = lengths + self.tokenizer.encode_flat([pairs[i] for i in full])[1]
         return int((lengths + self.tokenizer.special_tokens_added(pair=pairs is not None) > longest).sum())
 
-    def graph(self, params: Any, inputs: Collection[str], *, own_operators: bool = False, **options: Any) -> Graph:
-        """`apply` as an ONNX graph, for batches that have these arrays, with the options of `engine_options`."""
+    def graph(
+        self,
+        params: Any,
+        inputs: Collection[str],
+        *,
+        own_operators: bool = False,
+        unpadded: bool = False,
+        **options: Any,
+    ) -> Graph:
+        """`apply` as an ONNX graph, for batches that have these arrays, with the options of `engine_options`.
+
+        The others are those of `build_graph`.
+        """
         packed = "sequence_ids" in inputs
         outputs = partial(self.outputs, packed=packed, inputs=inputs, **options)
         flat, head = as_numpy(params), HEAD_OF[self.task]
-        return build_graph(self.config, flat, head, packed=packed, own_operators=own_operators, outputs=outputs)
+        kind = {"packed": packed, "own_operators": own_operators, "unpadded": unpadded}
+        return build_graph(self.config, flat, head, **kind, outputs=outputs)
 
     def outputs(
         self, g: Graph, config: BertConfig, x: str, *, packed: bool, inputs: Collection[str], **options: Any

@@ -214,6 +214,15 @@ def test_a_graph_for_onnxruntime_alone_names_its_operators():
     assert kinds["SkipLayerNormalization", "com.microsoft"] == 2 * layers and kinds["LayerNormalization", ""] == 1
 
 
+def test_attention_over_rows_without_padding_takes_no_mask():
+    flat = flatten(tiny.random_params(CONFIG, 4, "encoder"))
+    graphs = [build_graph(CONFIG, flat, "encoder", own_operators=True, unpadded=unpadded) for unpadded in (False, True)]
+    taken = [{len(inputs) for kind, inputs, *_ in graph.nodes if kind == "Attention"} for graph in graphs]
+    assert taken == [{6}, {3}]
+    users = [{kind for kind, inputs, *_ in graph.nodes if "attention_mask" in inputs} for graph in graphs]
+    assert users[0] and not users[1] and "attention_mask" in graphs[1].inputs
+
+
 def test_int8_holds_kernels_and_tables_and_stays_near_float32(tmp_path):
     config = CONFIG.replace(vocab_size=40)
     params = tiny.random_params(config, 4, "mlm", scale=0.1)
