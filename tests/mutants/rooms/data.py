@@ -491,6 +491,13 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         ARRAYS,
+        "if size > _LONGEST_HEADER:",
+        "if False:",
+        "a header takes as much memory as its file says",
+        (f"{OF_ARRAYS}::test_a_header_that_is_not_one_is_named",),
+    ),
+    Mutant(
+        ARRAYS,
         "if len(array) != shape[0]:",
         "if False:",
         "the tokens of another shard go unnoticed",

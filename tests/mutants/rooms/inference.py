@@ -10,6 +10,7 @@ FILL = "bert_jax/inference/tasks/fill_mask.py"
 EMBED = "bert_jax/inference/tasks/embed.py"
 LIKELIHOOD = "bert_jax/inference/tasks/likelihood.py"
 CHOICE = "bert_jax/inference/runtimes/choice.py"
+GRAPHS = "bert_jax/inference/runtimes/graphs.py"
 OF_RUNTIMES = "tests/inference/test_runtimes.py"
 OF_PACKING = "tests/inference/engine/test_packing.py"
 OF_ENGINE = "tests/inference/engine/test_engine.py"
@@ -276,5 +277,12 @@ MUTANTS: tuple[Mutant, ...] = (
         'by_problem = {"regression": "none"}',
         "several labels share one softmax",
         (f"{OF_CLASSES}::test_classes_come_best_first_with_what_the_problem_makes_of_their_logits",),
+    ),
+    Mutant(
+        GRAPHS,
+        "if self.any_length:  # a row with padding is one of several that were sorted by length",
+        "if False:",
+        "a row with padding loses its mask",
+        (f"{OF_RUNTIMES}::test_a_row_alone_has_no_padding_and_one_among_several_may",),
     ),
 )
