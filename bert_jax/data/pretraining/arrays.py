@@ -211,7 +211,7 @@ def _read_header(file: Any) -> tuple[tuple[int, ...], bool, np.dtype]:
     if not isinstance(fields, dict) or fields.keys() != {"descr", "fortran_order", "shape"}:
         raise ValueError("a header without its three fields: descr, fortran_order, shape")
     shape, by_columns, descr = fields["shape"], fields["fortran_order"], fields["descr"]
-    if not isinstance(shape, list) or not all(type(size) is int for size in shape) or not isinstance(by_columns, bool):
+    if not isinstance(shape, list) or not all(type(axis) is int for axis in shape) or not isinstance(by_columns, bool):
         raise ValueError(f"shape {shape!r}, fortran_order {by_columns!r}; expected whole numbers and True or False")
     if isinstance(descr, list):
         descr = [tuple(field) for field in descr]
