@@ -34,11 +34,13 @@ class Workers:
         self._threads = ThreadPoolExecutor(count)
         self._all: list[subprocess.Popen[bytes]] = []
         self._idle: list[subprocess.Popen[bytes]] = []
+        self._ending = False
 
     def __enter__(self) -> "Workers":
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._ending = True  # a thread may still be starting a process, which it then kills itself
         for process in self._all:
             process.kill()
         self._threads.shutdown(cancel_futures=True)
@@ -77,6 +79,8 @@ class Workers:
         except IndexError:
             process = _start()
             self._all.append(process)
+            if self._ending:
+                process.kill()
         assert process.stdin and process.stdout
         try:
             pickle.dump((function, job), process.stdin, pickle.HIGHEST_PROTOCOL)

@@ -3,9 +3,11 @@
 import os
 import subprocess
 import sys
+import threading
 
 import pytest
 
+from bert_jax.data import workers as pool
 from bert_jax.data.workers import Workers
 from bert_jax.errors import UserError
 
@@ -84,3 +86,23 @@ def _is_running(pid: int) -> bool:
             return file.read().rsplit(")", 1)[1].split()[0] != "Z"
     except OSError:
         return False
+
+
+def test_a_worker_that_starts_while_the_pool_ends_is_ended_too(monkeypatch):
+    start, number, slow = pool._start, iter(range(3)), threading.Event()
+
+    def start_slowly():
+        second = next(number) == 1
+        if second:
+            slow.wait(60)
+        process = start()
+        if second:
+            started.append(process)
+        return process
+
+    started = []
+    monkeypatch.setattr(pool, "_start", start_slowly)
+    threading.Timer(2, slow.set).start()  # when `with` has been left
+    with pytest.raises(RuntimeError, match="division by zero"), Workers(2) as workers:
+        list(workers.map("builtins:eval", ["1 / 0", "2"]))
+    assert started[0].returncode == -9
