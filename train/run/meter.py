@@ -144,7 +144,7 @@ class Meter:
         self.flush()
         *rows, length = batch["input_ids"].shape
         positions = math.prod(rows) * length
-        predictions = batch["mlm_positions"].shape[1] if "mlm_positions" in batch else 0
+        predictions = batch["mlm_positions"].shape[-1] if "mlm_positions" in batch else 0
         flops = math.prod(rows) * train_flops(self._config, length, predictions)
         newest = max(self._tokens)
         self._tokens = {newest: self._tokens[newest], newest + 1: self._tokens[newest] + positions}

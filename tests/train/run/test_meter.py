@@ -178,3 +178,21 @@ def test_bfloat16_on_a_cpu_without_instructions_for_it_is_told(model, optimizer,
     monkeypatch.setattr(metering, "multiplies_bfloat16", lambda: cpu_has)
     line = slow_type_told(BertConfig.preset("tiny", dtype=model), OptimizerConfig(**optimizer))
     assert line == (said and f"this CPU has no instructions for bfloat16: to be faster say {said}")
+
+
+def test_the_runs_of_one_program_count_their_predictions_once(monkeypatch):
+    """Batches of several runs have a leading axis: [R, B, L], and R x B rows of P predictions."""
+    monkeypatch.setattr(metering, "peak_flops", lambda kind: 1e12)
+    clock, config = [0.0], BertConfig.preset("tiny")
+    monkeypatch.setattr("train.run.meter.time.monotonic", lambda: clock[0])
+    used = []
+    for shape in ((8,), (2, 4)):
+        meter = Meter(config, step=0)
+        batch = {"input_ids": np.zeros((*shape, 16)), "mlm_positions": np.zeros((*shape, 3))}
+        metrics = {"loss": 1.0, "finite": 1, "skipped_in_a_row": 0, "learning_rate": 0.0}
+        for _ in range(3):
+            meter.push(metrics, batch, waited=0.0)
+            clock[0] += 1.0
+        meter.flush()
+        used.append(meter.take(10)[1]["mfu"])
+    assert used == pytest.approx([8 * train_flops(config, 16, 3) / 1e12] * 2)
