@@ -65,6 +65,7 @@ class Saves:
         try:
             self._checkpoints.save(step, state, facts(), extra=extra)
         except NonFiniteError:
+            self._in_flight = None
             raise
         except (SaveError, OSError) as failure:
             error = str(failure)

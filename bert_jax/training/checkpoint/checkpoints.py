@@ -291,17 +291,20 @@ class Checkpoints:
         self, step: int, response: Any, metadata: dict[str, Any], types: dict[str, LeafType], extra: bool
     ) -> None:
         """Finishes a save in its own thread: waits for Orbax, writes the manifest, deletes old steps."""
+        written = False
         try:
             response.result(timeout=self._timeout_seconds)
+            written = True
             if jax.process_index() == 0:
                 self._write_manifest(step, metadata, types, extra)
             else:
                 self._await_manifest(step)
         except BaseException as error:
             self._error = error
-            # After a timeout Orbax may still be writing.
-            if not isinstance(error, TimeoutError):
+            if written or not isinstance(error, TimeoutError):
                 self._clean_up(step)
+            elif jax.process_index() == 0:
+                self._directory.leave_unfinished()  # Orbax may still be writing
             return
         if jax.process_index() == 0:
             self._directory.prune(self._keep)

@@ -206,10 +206,13 @@ class StepDirectory:
         self._known.discard(step)
         self._verified.pop(step, None)
 
+    def leave_unfinished(self) -> None:
+        """The next save, or the end of the program, removes the files of a failed save."""
+        self._swept, self._failed = False, True
+
     def remove_unfinished(self, step: int) -> None:
         """Removes the files of a failed save, which may have failed because the disk is full."""
-        # Orbax may still be writing the files, so the next save and the end of the program remove leftovers again.
-        self._swept, self._failed = False, True
+        self.leave_unfinished()  # Orbax's threads may still write some of them
         try:
             for path in self.path.iterdir() if self.path.exists() else []:
                 if _is_temporary(path.name) and path.name.startswith(f"{step}."):

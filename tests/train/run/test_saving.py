@@ -142,6 +142,23 @@ def test_a_state_that_is_not_finite_is_not_tried_again(clock: Clock):
         saves.save(1, None, dict)
 
 
+def test_a_state_that_is_not_finite_is_not_said_to_be_saved(clock: Clock):
+    checkpoints, said = Checkpoints(), []
+    saves = Saves(checkpoints, SimpleNamespace(save_every=1, log_every=1, max_failed_saves=3), said.append)  # type: ignore[arg-type]
+    checkpoints.broken = "Input/output error"
+    saves.save(1, None, dict)
+    saves.collect()
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise NonFiniteError("step 2 holds values that are not finite")
+
+    checkpoints.save = refuse  # type: ignore[method-assign]
+    with pytest.raises(NonFiniteError):
+        saves.save(2, None, dict)
+    saves.collect()
+    assert len(said) == 1 and "Input/output error" in said[0]
+
+
 def test_no_checkpoint_is_saved_before_the_best_model_of_a_fine_tuning_run_is_written(clock: Clock):
     from train.finetuning.job import BestModel
 

@@ -219,6 +219,33 @@ def test_a_failure_in_the_background_is_raised_once_and_leaves_the_older_step(tm
     assert sorted(path.name for path in tmp_path.iterdir()) == ["1", "3"]
 
 
+@pytest.mark.parametrize("where", ["in Orbax", "after it"])
+def test_a_save_that_takes_too_long_leaves_no_files(where, tmp_path, monkeypatch):
+    def fail(*_, **__):
+        raise TimeoutError("took too long")
+
+    save_async = checkpoint.orbax.save_async
+
+    def save_slowly(*arguments, **options):
+        response = save_async(*arguments, **options)
+        response.result()
+        return SimpleNamespace(result=fail)
+
+    with Checkpoints(tmp_path) as checkpoints:
+        with monkeypatch.context() as patch:
+            if where == "in Orbax":
+                patch.setattr(checkpoint.orbax, "save_async", save_slowly)
+            else:
+                patch.setattr(checkpoint, "write_manifest", fail)
+            checkpoints.save(2, make_state(2), {})
+            with pytest.raises(SaveError, match="took too long"):
+                checkpoints.wait()
+        # Orbax may still write after a timeout of its own, so its files stay until the next save.
+        assert [path.name for path in tmp_path.iterdir()] == (["2"] if where == "in Orbax" else [])
+        checkpoints.save(2, make_state(2), {})
+    assert [path.name for path in tmp_path.iterdir()] == ["2"]
+
+
 def test_closing_raises_the_last_failure_unless_another_exception_is_on_its_way(tmp_path, monkeypatch):
     def fail(*_, **__):
         raise OSError(5, "Input/output error")
