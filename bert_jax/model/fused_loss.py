@@ -38,7 +38,7 @@ def fused_cross_entropy(
     Args:
         undecoded: the output of a masked-LM head, with vectors [..., E]. Classes whose logits are -inf, such as the
             padding of a vocabulary, have probability 0.
-        labels: integer [...]; -100 is ignored, whatever its weight.
+        labels: integer [...]; -100 is ignored, whatever its weight. Any other that is no class makes the loss NaN.
         weights: float [...]; None means ones.
         rows_at_once: the number of vectors in a chunk.
         logits_at_once: the approximate number of logits [rows, piece of V] in memory; there are at most 16 pieces.
@@ -163,7 +163,7 @@ class _Softmax(NamedTuple):
 
 
 def _softmax(options: _Options, x_RE: Array, table_VE: Array, bias_V: Array, labels_R: Array) -> _Softmax:
-    label_R = jnp.zeros(labels_R.shape, jnp.float32)
+    label_R = jnp.full(labels_R.shape, jnp.nan)  # what a label outside of all pieces keeps
     pieces = _pieces(len(table_VE), len(x_RE), options.logits_at_once)
     exponentials, tops, totals = [], [], []
     for piece in pieces:

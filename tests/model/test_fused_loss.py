@@ -123,6 +123,17 @@ def test_logits_that_are_not_finite_predict_nothing():
     assert np.isnan(loss) and correct == 0
 
 
+@pytest.mark.parametrize("wrong", [-1, V, V + 7])
+def test_a_label_that_is_no_class_makes_the_loss_nan_as_in_the_plain_one(wrong):
+    x, table, bias, labels, _ = inputs()
+    labels[1, 2] = wrong
+    arguments = (x, table, bias, labels, np.ones((B, P), np.float32))
+    both: tuple[Any, ...] = (fused, written_out)
+    for of in both:
+        loss, _, correct = jax.jit(of)(*arguments)
+        assert np.isnan(loss) and np.isfinite(correct)
+
+
 def test_nothing_to_predict_costs_nothing():
     x, table, bias, labels, weights = inputs()
     for nothing in ((labels, jnp.zeros_like(weights)), (np.full_like(labels, IGNORED_LABEL), jnp.ones_like(weights))):
