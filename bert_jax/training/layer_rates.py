@@ -49,7 +49,6 @@ def layer_rates(config: BertConfig, *, freeze: str | None = None, decay: float =
     return rate
 
 
-@remember
 def with_rates(
     tx: optax.GradientTransformationExtraArgs, rate: Callable[[str], float]
 ) -> optax.GradientTransformationExtraArgs:

@@ -23,6 +23,18 @@ class Words(nn.Module):
         return SimpleNamespace(logits=nn.Dense(2)(table[input_ids].mean(axis=1)))
 
 
+def test_nothing_of_a_traced_step_outlives_it():
+    model, recipe, mesh = Words(), OptimizerConfig(warmup_steps=0), runs_mesh(2)
+    ids = np.zeros((2, 8, 6), np.int32)
+    batch = {"input_ids": ids, "token_type_ids": ids, "attention_mask": ids, "labels": ids[:, :, 0]}
+    batch["weights"] = np.ones((2, 8), np.float32)
+    keys = jax.random.split(jax.random.key(0), 2)
+    state = stacked([init_state(key, model, make_optimizer(recipe)) for key in keys], mesh)
+    step = compile_many_train_step(model, recipe, mesh, rates=lambda path: 0.5)
+    with jax.checking_leaks():
+        step.lower(state, batch, keys, jnp.ones(2), OneLabel())
+
+
 @pytest.mark.slow
 def test_a_run_with_a_number_that_overflows_keeps_all_of_its_state_and_the_others_go_on():
     """The rate is too high for the words of the texts, and not for those that only weight decay moves."""

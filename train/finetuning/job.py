@@ -19,6 +19,7 @@ from bert_jax.formats.training_record import training_record
 from bert_jax.formats.write import save_pretrained
 from bert_jax.model.heads import HEADS
 from bert_jax.runtime.hosts import connect
+from bert_jax.runtime.remember import remember
 from bert_jax.training.checkpoint.checkpoints import on_first_process
 from bert_jax.training.layer_rates import layer_rates, with_rates
 from bert_jax.training.optimizer import make_optimizer
@@ -37,6 +38,7 @@ from train.run.launch import place_on_mesh
 from train.run.stopping import EXIT_DONE
 
 _Found = tuple[Outputs, float | None]
+_with_rates = remember(with_rates)
 
 
 class FinetuningJob(ModelJob):
@@ -55,7 +57,7 @@ class FinetuningJob(ModelJob):
         late = config.optimizer.schedule != "stable"
         self._numbers = (schedule_numbers(config.optimizer),) if late else ()
         tx, rates = make_optimizer(config.optimizer, late=late), rates_of_layers(config)
-        tx = tx if rates is None else with_rates(tx, rates)
+        tx = tx if rates is None else _with_rates(tx, rates)
         schedule = make_schedule(config.optimizer, late=late)
         super().__init__(config, mesh, HEADS[task.head](config.model), task.objective, tx, schedule, with_numbers=late)
         self._run, self._task, self._tokenizer, self._source = run, task, tokenizer, source
