@@ -29,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--keep-layers", type=numbers, metavar="0,2,...", help="drop all other layers")
     student = "make it a DistilBERT of six layers, or of those of --keep-layers"
     parser.add_argument("--student", choices=("distilbert",), help=student)
-    prune = "heads to remove; give it once for each layer"
+    prune = "heads to remove; give it again for each further layer"
     parser.add_argument("--prune-heads", type=_heads, action="append", default=[], metavar="LAYER:HEAD,...", help=prune)
     parser.add_argument("--words", metavar="FILE", help="one word per line; each becomes a token")
     unused = "replace the tokens [unused0] ... by the words; default: append the words"
@@ -50,7 +50,7 @@ def run(arguments: argparse.Namespace) -> None:
         arguments.directory,
         layers=arguments.keep_layers,
         student=arguments.student,
-        pruned=dict(arguments.prune_heads),
+        pruned=_by_layer(arguments.prune_heads),
         words=_words_of(arguments.words) if arguments.words else (),
         into_unused=arguments.into_unused,
         initial=arguments.initial,
@@ -162,6 +162,14 @@ def _words_of(path: str) -> list[str]:
     if not words:
         raise UserError(f"{path}: has no words; expected one per line")
     return words
+
+
+def _by_layer(given: Iterable[tuple[int, tuple[int, ...]]]) -> dict[int, tuple[int, ...]]:
+    """The heads of each layer, of all the times that it was named."""
+    found: dict[int, tuple[int, ...]] = {}
+    for layer, heads in given:
+        found[layer] = (*found.get(layer, ()), *heads)
+    return found
 
 
 def _heads(text: str) -> tuple[int, tuple[int, ...]]:

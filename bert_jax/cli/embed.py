@@ -197,7 +197,6 @@ def _to_file(
         first: the number of the first line, from 0, for messages.
         complete: called when all vectors are written, before the file gets its name.
     """
-    wrong = 0
     made_of = {
         "model": model.fingerprint,
         "pooling": model.pooling,
@@ -214,7 +213,6 @@ def _to_file(
         while some := list(islice(results, _AT_ONCE)):
             for result in some:
                 if isinstance(result, UserError):
-                    wrong += 1
                     say(error_line(result))
             file.append([None if isinstance(result, UserError) else result for result in some])
             if time.monotonic() - told > 10:
@@ -224,8 +222,8 @@ def _to_file(
         complete()
         path, by = file.finish(), " in ".join(computed_by(model).values())
         say(f"wrote {path}: {file.rows:,} vectors of {model.width}, pooling {model.pooling}, {by}")
-    if wrong:
-        raise Unanswered(f"{wrong} of {file.rows:,} texts have no vector; their rows are NaN (.jsonl: null)")
+    if file.missing:
+        raise Unanswered(f"{file.missing} of {file.rows:,} texts have no vector; their rows are NaN (.jsonl: null)")
 
 
 def _described(file: Path) -> dict[str, Any]:
@@ -253,6 +251,7 @@ class VectorFile:
 
     Attributes:
         rows: the number of rows written so far.
+        missing: how many of them have no vector.
 
     Raises:
         UserError: the path exists, has another ending, or its folder does not exist; an unfinished file was made of
@@ -286,6 +285,7 @@ class VectorFile:
         self._file = open(self._part, "r+b" if size else "wb")
         self._file.truncate(size or (_HEADER if self._is_npy else 0))
         self._file.seek(0, io.SEEK_END)
+        self.missing = self._missing()
 
     def append(self, rows: "Sequence[np.ndarray | None]") -> None:
         """Appends vectors, float32 [D]; None becomes a row of NaN, in .jsonl `null`."""
@@ -299,6 +299,7 @@ class VectorFile:
             self._file.write("".join(lines).encode())
         self._file.flush()
         self.rows += len(rows)
+        self.missing += sum(row is None for row in rows)
 
     def finish(self) -> Path:
         """Completes the file and renames it to `path`, which it returns."""
@@ -319,6 +320,18 @@ class VectorFile:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self._file.close()
+
+    def _missing(self) -> int:
+        """The rows without a vector, of those that an earlier start wrote."""
+        if not self.rows:
+            return 0
+        if not self._is_npy:
+            with self._part.open("rb") as file:
+                return sum(line == b"null\n" for line in file)
+        import numpy as np
+
+        vectors = np.memmap(self._part, "<f4", "r", _HEADER, (self.rows, self._width))
+        return int(np.isnan(vectors[:, 0]).sum())
 
     def _begun_with(self) -> dict[str, Any]:
         try:

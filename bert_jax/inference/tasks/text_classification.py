@@ -108,7 +108,7 @@ class TextClassification(TaskModel):
     def encode(self, items: list[Text], first: int, **options: Any) -> EncodedItems:
         pairs = [_both(text, first + number) for number, text in enumerate(items)]
         if not is_cut(options["truncation"]):
-            self._refuse_long(pairs, first)
+            self._refuse_long(pairs, first, options["max_length"])
         return EncodedItems(items, *self.encode_pairs(pairs, options["max_length"]))
 
     def results(self, facts: list[Text], outputs: list[tuple[np.ndarray, ...]], **options: Any) -> list[Any]:
@@ -117,16 +117,15 @@ class TextClassification(TaskModel):
             return [self._describe(logits_C, 1, function)[0] for (logits_C,) in outputs]
         return [self._describe(logits_C, top_k, function) for (logits_C,) in outputs]
 
-    def _refuse_long(self, pairs: list[tuple[str, str | None]], first: int) -> None:
+    def _refuse_long(self, pairs: list[tuple[str, str | None]], first: int, max_length: int | None) -> None:
+        limited = max_length is not None and max_length < self.longest
+        longest, limit = (max_length, "max_length is") if limited else (self.longest, "the model takes at most")
         for number, (text, pair) in enumerate(pairs, first + 1):
             lengths = self.tokenizer.encode_flat([text] if pair is None else [text, pair])[1]
             total = int(lengths.sum()) + self.tokenizer.special_tokens_added(pair=pair is not None)
-            if total > self.longest:
+            if total > longest:
                 name = f"text {number} ({shortened(text)})"
-                raise UserError(
-                    f"{name} has {total} tokens; the model takes at most {self.longest}: shorten it, "
-                    "or say truncation=True"
-                )
+                raise UserError(f"{name} has {total} tokens; {limit} {longest}: shorten it, or say truncation=True")
 
     def _describe(self, logits_C: np.ndarray, top_k: int, function_to_apply: str) -> list[dict[str, Any]]:
         scores_C = logits_C.astype(np.float64)

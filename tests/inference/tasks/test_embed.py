@@ -212,7 +212,7 @@ def test_embed_gives_json_or_the_error_in_its_place(folder, tmp_path, capsys):
 @pytest.mark.parametrize("suffix", [".npy", ".jsonl"])
 def test_embed_resumes_where_it_was_stopped(folder, tmp_path, capsys, monkeypatch, suffix):
     lines = [b"hello " * (number % 5) + b"held" for number in range(14)]
-    lines[9] = b"\xff"
+    lines[5] = lines[9] = b"\xff"
     (tmp_path / "texts.txt").write_bytes(b"\n".join(lines) + b"\n")
     monkeypatch.setattr(embed_command, "_AT_ONCE", 4)
     append, appended = VectorFile.append, []
@@ -226,7 +226,7 @@ def test_embed_resumes_where_it_was_stopped(folder, tmp_path, capsys, monkeypatc
     def run(name: str) -> int:
         return main(["embed", str(folder), str(tmp_path / "texts.txt"), "--output", str(tmp_path / f"{name}{suffix}")])
 
-    assert run("whole") == 2  # line 10
+    assert run("whole") == 2  # lines 6 and 10
     monkeypatch.setattr(VectorFile, "append", stopped_at_the_third)
     assert run("parts") == 130
     assert (tmp_path / f"parts{suffix}.part").exists() and not (tmp_path / f"parts{suffix}").exists()
@@ -234,6 +234,7 @@ def test_embed_resumes_where_it_was_stopped(folder, tmp_path, capsys, monkeypatc
     assert run("parts") == 2
     said = capsys.readouterr().err
     assert "resuming after line 8\n" in said and "texts.txt, line 10: byte 0xff" in said
+    assert "2 of 14 texts have no vector" in said and "line 6:" not in said  # which was said before
     assert appended == [4, 4, 4, 4, 2]
     assert (tmp_path / f"parts{suffix}").read_bytes() == (tmp_path / f"whole{suffix}").read_bytes()
     if suffix == ".jsonl":

@@ -107,6 +107,8 @@ def test_a_text_is_cut_where_it_is_said_or_not_at_all(predict, caplog):
         UserError, match=rf"text 2 \('hello .*'\) has {LONGEST + 2} tokens; the model takes at most {LONGEST}"
     ):
         predict(["hello", long], truncation="do_not_truncate")
+    with pytest.raises(UserError, match=r"has 7 tokens; max_length is 4: shorten it, or say truncation=True"):
+        predict("hello world held o o", truncation=False, max_length=4)
     assert predict(long, max_length=10 * LONGEST) == predict(long)
     for options, message in (
         ({"truncation": "only_first"}, "truncation='only_first': expected True, False, 'longest_first' or"),
