@@ -82,7 +82,10 @@ def remove_damaged(folder: Path) -> None:
     known = _checksums(folder)
     sums: dict[str, int] = {}
     for path in sorted(folder.glob("*-cache")):
-        content = path.read_bytes()
+        try:
+            content = path.read_bytes()
+        except FileNotFoundError:  # another program that starts now has deleted it
+            continue
         checksum = zlib.crc32(content)
         if known[path.name] == checksum if path.name in known else _is_whole(content):
             sums[path.name] = checksum

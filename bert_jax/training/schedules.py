@@ -29,10 +29,10 @@ def make_schedule(
     `peak` replaces `config.learning_rate`; it may be traced, so that one program serves many rates. `factors`:
     (steps, factor) of each phase, by which the rate is multiplied in it. `batches`: (steps, tokens of a batch) of each
     part of the run, for clock="tokens". `late`: peak, warm-up and length are not the config's; the schedule takes them
-    as its second argument, `schedule_numbers(config)`. schedule="stable" cannot be late.
+    as its second argument, `schedule_numbers(config)`. Neither schedule="stable" nor clock="tokens" can be late.
 
     Raises:
-        UserError: clock="tokens", and there are no batches.
+        UserError: clock="tokens", and there are no batches, or it is late.
     """
     if late:
         schedule = of_numbers(lambda *numbers: _schedule_of_run(config, *numbers))
@@ -40,7 +40,7 @@ def make_schedule(
         peak = config.learning_rate if peak is None else peak
         schedule = _schedule_of_run(config, peak, config.warm_up, config.total_steps)
     if config.clock == "tokens":
-        check(bool(batches), "clock", config.clock, "steps: only pretraining counts tokens")
+        check(bool(batches) and not late, "clock", config.clock, "steps: only pretraining counts tokens")
         schedule = by_tokens(schedule, batches, first_count=config.first_count)
     return in_phases(schedule, factors)
 

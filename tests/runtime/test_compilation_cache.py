@@ -155,3 +155,18 @@ def test_checksums_that_are_damaged_themselves_are_made_again(content, tmp_path)
     (tmp_path / CHECKSUMS).write_bytes(content)
     remove_damaged(tmp_path)
     assert set(json.loads((tmp_path / CHECKSUMS).read_text())) == {"a-cache"}
+
+
+def test_an_entry_that_another_program_deletes_meanwhile_is_no_reason_to_do_without(tmp_path, monkeypatch):
+    for name in ("a", "b"):
+        (tmp_path / f"{name}-cache").write_bytes(zlib.compress(b"program"))
+    read = Path.read_bytes
+
+    def read_late(path: Path) -> bytes:
+        if path.name == "a-cache":
+            path.unlink()
+        return read(path)
+
+    monkeypatch.setattr(Path, "read_bytes", read_late)
+    remove_damaged(tmp_path)
+    assert set(json.loads((tmp_path / CHECKSUMS).read_text())) == {"b-cache"}

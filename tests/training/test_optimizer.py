@@ -575,6 +575,8 @@ def test_a_clock_of_tokens_needs_batches_of_tokens():
     for make in (make_optimizer, make_schedule):
         with pytest.raises(UserError, match=r"optimizer\.clock is 'tokens'; expected steps: only pretraining counts"):
             make(dataclasses.replace(PLAIN, clock="tokens"))
+    with pytest.raises(UserError, match=r"optimizer\.clock is 'tokens'; expected steps"):
+        make_schedule(dataclasses.replace(PLAIN, clock="tokens"), batches=RAMP, late=True)
 
 
 def test_a_half_life_needs_batches_of_tokens():

@@ -57,6 +57,7 @@ class Programs:
             raise UserError("devices: found an empty list; expected at least one, or None for all of this process")
         mesh = Mesh(np.array(devices), (ROWS,))
         self.devices = len(devices)
+        self.full_batch = CPU_TOKENS if devices[0].platform == "cpu" else ACCELERATOR_TOKENS
         self._spread, self._alone = NamedSharding(mesh, P(ROWS)), SingleDeviceSharding(devices[0])
         self._function = function
         self._compiled: dict[Any, Any] = {}
@@ -72,10 +73,6 @@ class Programs:
     @property
     def compilations(self) -> int:
         return len(self._compiled)
-
-    @property
-    def full_batch(self) -> int:
-        return CPU_TOKENS if jax.default_backend() == "cpu" else ACCELERATOR_TOKENS
 
     def __call__(self, batch: Batch, **options: Any) -> Any:
         """Returns the function's outputs, on the devices; they may not be computed yet."""
