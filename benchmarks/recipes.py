@@ -37,13 +37,15 @@ CONFIG = "configs/wiki_tiny.py"
 class Part(NamedTuple):
     """A share of a run's tokens, with the rows of its batches, its masks and a factor of the schedule's rate.
 
-    Of packed data `batch` too is the number of rows; each has several examples (`Row.examples`).
+    Of packed data `batch` too is the number of rows; each has several examples (`Row.examples`). `length` is that of
+    the rows where it differs from the run's.
     """
 
     share: float
     batch: int
     mask: float | None = None
     rate: float = 1.0
+    length: int | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,12 +57,12 @@ class Row:
     examples: float = 1.0
 
     def steps(self, length: int, tokens: float) -> list[int]:
-        return [round(part.share * tokens / (length * part.batch)) for part in self.parts]
+        return [round(part.share * tokens / ((part.length or length) * part.batch)) for part in self.parts]
 
     def phases(self, length: int, tokens: float) -> str:
         found = zip(self.parts, self.steps(length, tokens), strict=True)
         each = (
-            f"({length},{round(part.batch * self.examples)},{steps},{part.mask},None,{part.rate}),"
+            f"({part.length or length},{round(part.batch * self.examples)},{steps},{part.mask},None,{part.rate}),"
             for part, steps in found
         )
         return f"phases=({''.join(each)})"
@@ -115,6 +117,7 @@ ROWS = {
     "muon-both-layers": Row((*_MUON, "start.heads=((0, -1, 1), (1, -1, 1))")),
     "muon-not-wired": Row((*_MUON, "start.positions=random", "start.heads=()")),
     "muon-no-decay": Row((*_MUON, "optimizer.weight_decay=0")),
+    "muon-32-64": Row(_MUON, (Part(0.5, 128, length=32), Part(0.5, 64))),
 }
 
 

@@ -239,7 +239,7 @@ def serve_shard(
 
     Raises:
         Unanswered: as `serve`, after joining.
-        UserError: as `Part`.
+        UserError: as `PartFile`.
     """
     shard: Share | None = arguments.shard
     if shard is None:

@@ -16,8 +16,6 @@ from bert_jax.formats.tensorflow.google import Gelu
 from bert_jax.formats.training_record import training_record
 from bert_jax.formats.write import save_pretrained
 
-FORMS = ("hf", "tf1", "sentence-transformers", "onnx")
-
 
 class Converted(NamedTuple):
     """The folder that was written, the report on every parameter that was read, and whether it has a tokenizer."""

@@ -108,8 +108,8 @@ def on_slices(sizes: tuple[int, int, int, int], devices: Sequence[Any]) -> np.nd
         raise UserError(f"{asked}: found slices of {smallest} to {largest} devices; all must have the same number")
     if data % slices:
         raise UserError(
-            f"{asked}: the devices are in {slices} slices of {largest}, and fsdp and tensor must stay within a slice; "
-            f"say mesh.data=-1, with mesh.fsdp x mesh.tensor one of: {_divisors(largest, largest)}"
+            f"{asked}: the devices are in {slices} slices of {largest}, and fsdp, zero and tensor must stay within a "
+            f"slice; say mesh.data=-1, with mesh.fsdp x mesh.zero x mesh.tensor one of: {_divisors(largest, largest)}"
         )
     inside, between = (data // slices, *within), (slices, 1, 1, 1)
     return mesh_utils.create_hybrid_device_mesh(inside, between, devices, allow_split_physical_axes=True)
@@ -358,7 +358,7 @@ def _without_fsdp(spec: P) -> P:
 
 
 def check_sizes(config: BertConfig, mesh: Mesh, *, batch_size: int | None = None, accumulation: int = 1) -> None:
-    """Raises UserError unless the tensor axis divides the heads, and data x fsdp x accumulation divides the rows."""
+    """Raises UserError unless the tensor axis divides the heads, and data x fsdp x zero x accumulation the rows."""
     heads, tensor = config.num_attention_heads, mesh.shape["tensor"]
     if heads % tensor:
         fits = _divisors(heads, mesh.size)

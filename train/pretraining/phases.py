@@ -116,8 +116,8 @@ def does_not_divide(batch: int, pieces: int) -> str:
     devices = devices_that_fit(batch, pieces)
     larger = " (configs/bert_base_lamb.py is a recipe for large batches)" if pieces > batch else ""
     return (
-        f"phases: a batch of {batch:,} rows cannot be split evenly over {pieces:,} devices (mesh.data x mesh.fsdp); "
-        f"nearest that fit: {devices:,} devices, or a batch of {batches}{larger}"
+        f"phases: a batch of {batch:,} rows cannot be split evenly over {pieces:,} devices (mesh.data x mesh.fsdp x "
+        f"mesh.zero); nearest that fit: {devices:,} devices, or a batch of {batches}{larger}"
     )
 
 

@@ -369,7 +369,7 @@ class PretrainConfig(ShownConfig):
 
         Args:
             length, batch: of a phase, `in_rows`.
-            pieces: the mesh's data x fsdp (`sharding.batch_pieces`).
+            pieces: the mesh's data x fsdp x zero (`sharding.batch_pieces`).
 
         Raises:
             UserError: the batch, or a device's part of it, cannot be split evenly; it names what can.

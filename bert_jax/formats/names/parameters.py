@@ -77,11 +77,6 @@ def parameters_of(config: BertConfig, head: str) -> dict[str, Parameter]:
     return {our_path(path, head, config): row for path, row, constant in rows if constant is None}
 
 
-def constants_of(config: BertConfig, head: str) -> dict[str, float]:
-    """The keys that hold a constant in their files -> its value."""
-    return {row.key: constant for _, row, constant in _concrete(config, head) if constant is not None}
-
-
 def _concrete(config: BertConfig, head: str) -> Iterable[tuple[str, Parameter, float | None]]:
     family, parts = family_of(config), find_head(head, config).parts
     pruned = dict(config.pruned_heads)

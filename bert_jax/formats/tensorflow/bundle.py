@@ -134,7 +134,6 @@ MOST_INDEX_BYTES = 1 << 26
 """The largest .index that is read; usual ones have about 100 bytes per tensor."""
 
 _CHUNK = 1 << 24
-_MOST_SHOWN = 100
 
 
 class Tf1Checkpoint(Stored):

@@ -7,6 +7,7 @@ as JSON, its exit code, the line of a user's mistake, and of each row of the dat
 and a sum of its content, and how often it prepared text.
 """
 
+import faulthandler
 import json
 import sys
 import zlib
@@ -22,6 +23,8 @@ from train.pretraining.mixture import MixedData
 from train.pretraining.source import PreparedData
 from train.run import curves
 
+SECONDS = 300
+"""After this time a process that ended a program alone ends, and so the others, which wait for it in their program."""
 MADE: dict[str, dict[str, int]] = {}
 """Split -> "length, first row, step, row of the batch" -> CRC-32 of the row's arrays."""
 PREPARED: list[Any] = []
@@ -91,5 +94,9 @@ if __name__ == "__main__":
     note_preparations()
     curves.png_of = lambda records: b"\x89PNG"  # the other processes would wait for the first one's drawings
     for name, *rest in json.loads(sys.argv[1]):
-        print(json.dumps(run(name, rest)), flush=True)
+        report = run(name, rest)
+        print(json.dumps(report), flush=True)
+        faulthandler.dump_traceback_later(SECONDS, exit=True)
+        hosts.same_everywhere({"exit code": report["code"]})
+        faulthandler.cancel_dump_traceback_later()
     hosts.leave()
