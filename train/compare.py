@@ -328,10 +328,12 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--output", metavar="FILE", default="compare.png", help="the picture (default: compare.png)")
     parser.add_argument("--overwrite", action="store_true", help="replace the picture if it exists")
     parser.add_argument("--json", action="store_true", help="the table as one JSON object on stdout")
-    words = parser.parse_args(argv)
+    words = parser.parse_intermixed_args(argv)
     output = epath.Path(words.output)
     if output.suffix != ".png":
         raise UserError(f"--output: found {words.output}; expected a name that ends in .png")
+    if "://" not in words.output and not output.parent.exists():
+        raise UserError(f"--output: found {words.output}, but there is no folder {output.parent}")
     if (output.exists() or os.path.lexists(output)) and not words.overwrite:
         raise UserError(f"{output}: exists; say --overwrite to replace it, or another --output")
     runs = [read_run(name) for name in dict.fromkeys(one for name in words.runs for one in members_of(name))]

@@ -186,7 +186,10 @@ def check_held_out(held_out: DataSource, config: PretrainConfig, data: DataSourc
             "evaluate on the part of data= that was held out"
         )
     if held_out.fingerprint != data.fingerprint:
-        raise UserError(f"eval_data: {config.eval_data} was prepared with another vocabulary than {config.data}")
+        raise UserError(
+            f"eval_data: {config.eval_data} was prepared with another vocabulary than {config.data}; prepare the text "
+            f"of {config.eval_data} with --vocab {config.data}"
+        )
 
 
 def dry_run(launch: Launch, data: DataSource, source: Source | None) -> int:

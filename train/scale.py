@@ -60,7 +60,7 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument(
         "--devices", default=",".join(map(str, DEVICES)), help="numbers of devices, with commas between"
     )
-    given = parser.parse_args(argv)
+    given = parser.parse_intermixed_args(argv)
     if not re.fullmatch(r"[1-9]\d*(,[1-9]\d*)*", given.devices):
         raise UserError(f"--devices: found {given.devices!r}; expected whole numbers such as 8,256")
     devices = [int(count) for count in given.devices.split(",")]

@@ -66,9 +66,10 @@ def parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str]) -> int:
     """Runs the command line; returns the last exit code of the command."""
     own, command = _split(list(argv))
-    words = parser().parse_args(own)
+    words, rest = (parser().parse_args(own), []) if command else parser().parse_known_args(own)
     if not command:
-        raise UserError("no command; say python -m train.supervise -- COMMAND ..., with the command after --")
+        found = f"{rest[0]!r} is not an option" if rest else "no command"
+        raise UserError(f"{found}; say python -m train.supervise -- COMMAND ..., with the command after --")
     if words.restarts < 0 or not 0 <= words.wait < float("inf"):
         name, value = ("--wait", words.wait) if words.restarts >= 0 else ("--restarts", words.restarts)
         raise UserError(f"{name}: found {value}; expected at least 0")

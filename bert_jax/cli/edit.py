@@ -90,6 +90,8 @@ def edit(
 ) -> Edited:
     """Changes a model, in the order of the arguments, and writes it as `save_pretrained` does.
 
+    An encoder of sentence-transformers keeps its pooling and its maximum length (or gets that of `positions`).
+
     Args:
         source: as in `load`: a run directory, a folder in any format, a hub id.
         directory: the folder to write; an earlier export there is replaced, any other folder refused.
@@ -106,6 +108,9 @@ def edit(
         UserError: no change is named, or `student` is not "distilbert".
     """
     from bert_jax.formats.load import load_arrays, load_tokenizer
+    from bert_jax.formats.names.parameters import is_encoder
+    from bert_jax.formats.read import IncompleteModel
+    from bert_jax.formats.sentence_transformers import max_length_of, pooling_of
     from bert_jax.formats.source import open_source
     from bert_jax.formats.write import save_pretrained
     from bert_jax.surgery.positions import extend_positions
@@ -114,16 +119,29 @@ def edit(
 
     opened = open_source(source)
     config, params, report = load_arrays(opened, step=step)
-    report.check()
-    tokenizer = load_tokenizer(opened)
+    try:
+        report.check()
+    except IncompleteModel as error:
+        part = next(iter(error.missing)).split("/")[0]
+        raise UserError(
+            f"{source}: has no {part}, which its head {report.head} needs; write it whole first: python -m bert_jax "
+            f"convert {source} WHOLE says how"
+        ) from error
     head, changes, new_tokens = report.head, [], {}
+    pooling = pooling_of(opened.folder) if is_encoder(head, config) else None
+    tokenizer = load_tokenizer(opened)
+    if tokenizer is not None and pooling is not None and (longest := max_length_of(opened.folder)) is not None:
+        tokenizer = tokenizer.with_max_length(longest)
     if student is not None:
         if student != "distilbert":
             raise UserError(f"student={student!r}: expected 'distilbert'")
         kept = (0, 2, 4, 7, 9, 11) if layers is None else layers
+        whole = params
         config, params = distilbert_student(config, params, kept)
         head = "mlm" if "mlm_head" in params else "encoder"
         changes.append(f"a DistilBERT of layers {_listed(kept)}")
+        if lost := sorted(name for name in whole if name.endswith(("head", "classifier")) and name not in params):
+            changes.append(f"{' and '.join(lost)} left out")
     elif layers is not None:
         config, params = keep_layers(config, params, layers)
         changes.append(f"layers {_listed(layers)} kept")
@@ -145,7 +163,8 @@ def edit(
     if not changes:
         raise UserError("no change given: name layers, heads, words or positions")
     card = {"made from": Path(source).name, "changes": "; ".join(changes)}
-    written = save_pretrained(directory, config, params, tokenizer, head=head, step=report.step, card=card)
+    facts = {"head": head, "step": report.step, "card": card, "sentence_transformers": pooling}
+    written = save_pretrained(directory, config, params, tokenizer, **facts)
     return Edited(written, tuple(changes), new_tokens)
 
 
@@ -156,6 +175,8 @@ def _listed(numbers: Iterable[int]) -> str:
 def _words_of(path: str) -> list[str]:
     try:
         lines = Path(path).read_text(encoding="utf-8-sig").splitlines()
+    except FileNotFoundError:
+        raise UserError(f"--words {path}: no such file; expected one with a word per line") from None
     except UnicodeDecodeError as error:
         raise UserError(f"{path}: not UTF-8 ({error.reason} at byte {error.start})") from None
     words = [line.strip() for line in lines if line.strip()]
@@ -179,6 +200,6 @@ def _heads(text: str) -> tuple[int, tuple[int, ...]]:
     return int(layer), numbers(heads)
 
 
-_KEYWORDS = {"layers": "--keep-layers", "pruned": "--prune-heads"}
+_KEYWORDS = {"layers": "--keep-layers", "pruned": "--prune-heads", "length": "--positions"}
 
 VERBS = {"edit": Verb(_ABOUT, add_arguments, run, runs_model=False, keywords=_KEYWORDS)}

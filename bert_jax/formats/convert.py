@@ -16,6 +16,8 @@ from bert_jax.formats.tensorflow.google import Gelu
 from bert_jax.formats.training_record import training_record
 from bert_jax.formats.write import save_pretrained
 
+_ENCODERS = ("encoder", "encoder-no-pooler")
+
 
 class Converted(NamedTuple):
     """The folder that was written, the report on every parameter that was read, and whether it has a tokenizer."""
@@ -61,10 +63,19 @@ def convert(
     """
     if int8 and to != "onnx":
         raise UserError(f'int8=True: to={to!r} stores float32; expected to="onnx"')
+    if pooling is not None and to == "tf1":
+        raise UserError(f"pooling={pooling!r}: Google's format has none; leave it out, or write another folder for it")
+    if to == "sentence-transformers" and head not in (None, *_ENCODERS):
+        raise UserError(f"head={head!r}: sentence-transformers has encoders only; expected {' or '.join(_ENCODERS)}")
     opened = open_source(source)
     if to == "sentence-transformers" and head is None:
         head = _encoder_in(opened, step)
     config, params, report = _read(opened, head, step, num_labels, tuple(allow_missing), gelu)
+    if num_labels is not None and "classifier" not in find_head(report.head, config).parts:
+        raise UserError(
+            f"num_labels={num_labels}: the head {report.head} has no classes; say head='sequence-classification', or "
+            "leave it out"
+        )
     options: dict[str, Any] = {}
     if to == "onnx" and is_encoder(report.head, config):
         pooling = pooling or pooling_of(opened.folder)
@@ -106,4 +117,4 @@ def _encoder_in(source: Source, step: int | None) -> str:
     """The head "encoder" if `source` has a pooler (or its family never has one), else "encoder-no-pooler"."""
     config, _, report = load_arrays(source, step=step, verify=False)
     has_pooler = config.family == "distilbert" or "pooler" in find_head(report.head, config).parts
-    return "encoder" if has_pooler else "encoder-no-pooler"
+    return _ENCODERS[not has_pooler]

@@ -70,7 +70,10 @@ def new_folder(directory: str | os.PathLike[str], refuse: Callable[[Path], None]
         raise UserError(f"{directory}: bert_jax cannot export to a bucket; name a local folder, and copy it from there")
     target = Path(directory)
     refuse(target)
-    target.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError) as error:
+        raise UserError(f"{target}: cannot be created, because {error.filename} is not a folder") from None
     remove_leftovers(target)
     draft = target.parent / f".{target.name}.writing-{uuid.uuid4().hex[:8]}"
     try:

@@ -297,7 +297,23 @@ def test_fill_mask_answers_the_texts_beside_one_that_has_no_mask(export, capsys)
         (["export", "{run}", "{tmp}/x", "--step", "7"], "7"),
         (["convert", "{run}", "{tmp}/x", "--head", "qa"], "--head qa: bert has pretraining"),
         (["convert", "{run}", "{tmp}/x", "--max-shard-size", "many"], "--max-shard-size many"),
-        (["convert", "{run}", "{tmp}/x", "--to", "tf1", "--pooling", "mean"], "a folder has one form"),
+        (
+            ["convert", "{run}", "{tmp}/x", "--to", "tf1", "--pooling", "mean"],
+            "--pooling mean: Google's format has none",
+        ),
+        (
+            ["convert", "{run}", "{tmp}/x", "--to", "sentence-transformers", "--head", "mlm"],
+            "--head mlm: sentence-transformers has encoders only; expected encoder or",
+        ),
+        (["convert", "{run}", "{tmp}/x", "--num-labels", "0"], "--num-labels 0: expected at least 1"),
+        (
+            ["convert", "{run}", "{tmp}/x", "--num-labels", "3"],
+            "--num-labels 3: the head pretraining has no classes; say --head sequence-classification",
+        ),
+        (
+            ["convert", "{run}", "{tmp}/mine.txt/x"],
+            "{tmp}/mine.txt/x: cannot be created, because {tmp}/mine.txt is not a folder",
+        ),
         (["convert", "{run}", "{tmp}/x", "--int8"], "--to hf stores float32; expected --to onnx"),
         (["convert", "{run}", "{tmp}/x", "--to", "onnx", "--score", "stsb=x"], "measure what int8 costs; add --int8"),
         (["convert", "{run}", "{tmp}/x", "--to", "onnx", "--calibrate", "a.txt"], "the ranges of int8; add --int8"),

@@ -1,14 +1,17 @@
 """`python -m bert_jax edit` writes the altered model with its tokenizer and config."""
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
 import pytest
+from safetensors.numpy import load_file, save_file
 
 import bert_jax
 from bert_jax.__main__ import main
 from bert_jax.data.tokenizer.tokenizer import Tokenizer
+from bert_jax.formats.convert import convert
 from tests import tiny
 
 PIECES = ["[PAD]", "[unused0]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "cat", "co", "##vid", "."]
@@ -62,8 +65,41 @@ def test_a_distilbert_of_some_layers(source, tmp_path, capsys):
     argv = ["edit", str(source), str(tmp_path / "student"), "--student", "distilbert", "--keep-layers", "0,2"]
     assert main(argv) == 0
     assert capsys.readouterr().out.strip() == str(tmp_path / "student")
+    assert "a DistilBERT of layers 0, 2; nsp_head left out" in (tmp_path / "student/README.md").read_text()
     loaded = bert_jax.load(tmp_path / "student")
     assert (loaded.config.model_type, loaded.config.num_hidden_layers, loaded.report.head) == ("distilbert", 2, "mlm")
+
+
+def test_vectors_keep_their_pooling_and_their_maximum_length(source, tmp_path):
+    vectors = convert(source, tmp_path / "vectors", to="sentence-transformers", pooling="cls+normalize")
+    settings = vectors.directory / "sentence_bert_config.json"
+    settings.write_text(settings.read_text().replace("16", "10"))
+    for options, longest in (("--keep-layers 0,2", 10), ("--positions 24", 24)):
+        out = tmp_path / f"to-{longest}"
+        assert main(["edit", str(vectors.directory), str(out), *options.split()]) == 0
+        assert json.loads((out / "sentence_bert_config.json").read_text())["max_seq_length"] == longest
+        embed = bert_jax.pipeline("embed", out, runtime="xla")
+        assert embed.pooling == "cls+normalize"
+        assert np.linalg.norm(embed("cat")) == pytest.approx(1, abs=1e-5)
+
+
+def test_a_model_without_a_part_of_its_head_is_first_made_whole(source, tmp_path, capsys):
+    config, params, tokenizer, _ = bert_jax.load(source)
+    lame = bert_jax.save_pretrained(tmp_path / "lame", config, params, tokenizer, head="pretraining")
+    weights = load_file(lame / "model.safetensors")
+    save_file(
+        {name: array for name, array in weights.items() if "seq_relationship" not in name}, lame / "model.safetensors"
+    )
+    argv = ["edit", str(lame), str(tmp_path / "out"), "--keep-layers", "0"]
+    assert main(argv) == 2
+    said = capsys.readouterr().err
+    assert f"{lame}: has no nsp_head, which its head pretraining needs; write it whole first" in said
+    (words,) = re.findall(r"python -m bert_jax (convert \S+ )WHOLE", said)
+    convert_it = [*words.split(), str(tmp_path / "whole")]
+    assert main(convert_it) == 2
+    (more,) = re.findall(r"say (--allow-missing \S+)\)", capsys.readouterr().err)
+    assert main([*convert_it, *more.split()]) == 0
+    assert main(["edit", str(tmp_path / "whole"), *argv[2:]]) == 0
 
 
 @pytest.mark.parametrize(
@@ -74,9 +110,9 @@ def test_a_distilbert_of_some_layers(source, tmp_path, capsys):
         ("--keep-layers 0;2", "expected whole numbers with commas between, such as 0,2,4"),
         ("--prune-heads 1", "expected a layer and its heads, such as 0:1,3"),
         ("--prune-heads 5:0", "heads of layer 5"),
-        ("--positions 8", "the model already takes 16 positions"),
+        ("--positions 8", "--positions 8: the model already takes 16 positions"),
         ("--words {empty}", "has no words; expected one per line"),
-        ("--words {absent}", "absent.txt"),
+        ("--words {absent}", "absent.txt: no such file; expected one with a word per line"),
         ("--words {terms} --into-unused", "2 new words, but the vocabulary has 1 [unusedN] places"),
     ],
 )

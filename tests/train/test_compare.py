@@ -165,6 +165,7 @@ def test_a_mistake_is_one_line_and_no_picture(short: str, tmp_path: Path, capsys
         ([old, "--by", "tokens"], f"{old}: its metrics have no tokens, as an older version trained it; say --by step"),
         ([short, "--by", "hours"], "invalid choice: 'hours'"),
         ([short, "--output", "c.svg"], "--output: found c.svg; expected a name that ends in .png"),
+        ([short, "--output", f"{tmp_path}/no/c.png"], f"--output: found {tmp_path}/no/c.png, but there is no folder"),
         ([short, "--output", str(tmp_path / "there.png")], "there.png: exists; say --overwrite to replace it"),
         ([], "the following arguments are required: RUN"),
     ):

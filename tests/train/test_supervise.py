@@ -77,6 +77,7 @@ def test_without_restarts_the_code_of_a_kill_is_that_of_a_shell(tmp_path: Path):
     [
         ([], "no command"),
         (["--"], "no command"),
+        (["python", "-m", "train.pretrain"], r"'python' is not an option; say python -m train\.supervise -- COMMAND"),
         (["--restarts", "-1", "--", "true"], "--restarts: found -1"),
         (["--wait", "-2", "--", "true"], "--wait: found -2.0"),
         (["--", "no-such-command"], "no-such-command: cannot be started: No such file or directory"),

@@ -127,9 +127,13 @@ def _prepare(options: PrepareOptions) -> dict[str, Any]:
             _record(output, identity, learnt, failures)
             raise failures.error(sources)
         documents = sum(result.documents for result in results)
-        if not documents:
-            raise UserError(no_text(options))
-        plan = plan_shards(options, (part for result in results for part in result.parts), documents)
+        try:
+            if not documents:
+                raise UserError(no_text(options))
+            plan = plan_shards(options, (part for result in results for part in result.parts), documents)
+        except UserError:
+            _remove_working_files(output)  # so that the mended command may have other options
+            raise
         splits = make_shards(options, plan, tokenizer, runner)
         if options.recipe == "google":
             index_google(options, splits, tokenizer)

@@ -31,7 +31,7 @@ def find_vocabulary(vocab: str) -> Path:
     if path.is_dir():
         names = [child.name for child in path.iterdir()]
         return path / "tokenizer" if "tokenizer" in names and not has_vocabulary(names) else path
-    if not is_hub_id(vocab):
+    if not is_hub_id(vocab) or path.suffix in (".txt", ".json", ".model"):
         raise UserError(f"--vocab {vocab}: no such file or folder{near_path(vocab)}")
     try:
         return fetch(vocab, parts=("tokenizer",))

@@ -5,6 +5,7 @@ import contextlib
 import dataclasses
 import math
 import os
+import re
 import traceback
 import types
 import typing
@@ -76,7 +77,12 @@ def _replace(config: Any, words: dict[tuple[str, ...], str], prefix: str) -> Any
         inside = {path[1:]: text for path, text in words.items() if path[0] == name and len(path) > 1}
         inside |= {(field,): text for field, text in implied.get(name, {}).items()}
         changes[name] = _replace(inner, inside, f"{prefix}{name}.")
-    return dataclasses.replace(config, **changes)
+    try:
+        return dataclasses.replace(config, **changes)
+    except UserError as error:
+        if (name := re.match(r"\w+", str(error))) and name[0] in hints:
+            raise UserError(prefix + str(error)) from None
+        raise
 
 
 def nested_in(hint: Any) -> Any:
@@ -105,7 +111,8 @@ def _unknown(config: Any, path: str) -> str:
     names = {k: k.rpartition(".")[2] for k in known}
     near = [k for k, name in names.items() if last in (name, "".join(word[0] for word in name.split("_")))]
     hint = f"; did you mean {' or '.join(near[:3])}?" if near else did_you_mean(path, known, cutoff=0.5)
-    return f"{path} is not a field of the config{hint or '; --fields lists them'}"
+    program = "finetune" if type(config).__module__.startswith("train.finetuning") else "pretrain"
+    return f"{path} is not a field of the config{hint or f'; python -m train.{program} CONFIG.py --fields lists them'}"
 
 
 def _parse(text: str, hint: Any, path: str) -> Any:

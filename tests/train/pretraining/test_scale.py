@@ -41,6 +41,14 @@ def test_the_guides_table_is_what_the_program_prints(capsys):
     assert {f"{name}.py" for name in PUBLISHED} <= {line.split(" | ")[0][2:] for line in printed.splitlines()}
 
 
+def test_fields_may_stand_before_or_after_the_devices(capsys):
+    words = ["configs/tiny.py", "mesh.fsdp=2"]
+    assert scale.main([*words, "--devices", "8"]) == EXIT_DONE
+    before = capsys.readouterr().out
+    assert scale.main([words[0], "--devices", "8", words[1]]) == EXIT_DONE
+    assert capsys.readouterr().out == before
+
+
 @pytest.mark.parametrize("name", sorted(PUBLISHED))
 def test_a_published_recipe_keeps_its_batch_on_every_number_of_devices(name: str):
     config = load_recipe(f"configs/{name}.py", PretrainConfig)
