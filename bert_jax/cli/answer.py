@@ -8,9 +8,10 @@ from typing import Any
 
 from bert_jax.cli.arguments import FINE_TUNED, Verb, add_results, add_running, add_source, running
 from bert_jax.cli.program import error_line
-from bert_jax.cli.streaming import new_file, refuse_unanswered, say, to_json, write
+from bert_jax.cli.streaming import check_different, new_file, refuse_unanswered, say, to_json, write
 from bert_jax.cli.texts import document_of, table_of, texts_of
 from bert_jax.errors import UserError, errors_in_place
+from bert_jax.files import near_path
 
 _ABOUT = """\
 Answer questions about passages with a model fine-tuned for it; each answer is a slice of its passage.
@@ -51,14 +52,22 @@ def run(arguments: argparse.Namespace) -> None:
     `answer DIR QUESTION --context PASSAGE`: one line for each question on one passage.
     """
     context: str | None = arguments.context
+    if context == arguments.file == "-":
+        raise UserError("stdin can be the questions or the context; name a file for the other")
+    if context is None and arguments.file != "-" and not Path(arguments.file).exists():
+        need = "a file has questions with their passages, and a question needs --context PASSAGE"
+        raise UserError(f"{arguments.file}: no such file{near_path(arguments.file)}; {need}")
     path = table_of(arguments.file) if context is None else None
     as_squad = path is not None and _is_squad(path)
     if not 1 <= arguments.top_k <= _N_BEST:
         raise UserError(f"--top-k {arguments.top_k}: expected 1 to {_N_BEST}")
     if arguments.top_k > 1 and as_squad and not arguments.json:
         raise UserError(f"--top-k {arguments.top_k}: {{id: answer}} has one answer per question; add --json")
+    check_different({"--output": arguments.output, "--null-odds": arguments.null_odds})
     odds_file = arguments.null_odds and new_file(arguments.null_odds, overwrite=arguments.overwrite)
     questions = list(_questions(path) if path else _on(context or "", arguments.file))
+    if not questions:
+        raise UserError(f"{arguments.file}: has no questions")
     from bert_jax.inference.tasks.question_answering import QuestionAnswering
 
     predict = QuestionAnswering(

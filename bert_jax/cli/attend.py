@@ -4,7 +4,7 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 from bert_jax.cli.arguments import TEXT, Verb, add_dtype, add_results, add_source
-from bert_jax.cli.streaming import new_file, say, to_json, write
+from bert_jax.cli.streaming import check_different, new_file, say, to_json, write
 from bert_jax.cli.texts import document_of
 from bert_jax.errors import UserError
 
@@ -37,6 +37,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """`attend DIR TEXT`: prints one line per head and writes the files named by the options."""
+    outputs = {"--output": arguments.output, "--html": arguments.html, "--png": arguments.png, "--npz": arguments.npz}
+    check_different(outputs)
     for written in (arguments.html, arguments.png, arguments.npz):
         if written:
             new_file(written, overwrite=arguments.overwrite)

@@ -119,21 +119,22 @@ def _run(arguments: argparse.Namespace) -> None:
 
 def _outputs(compiled: "Compiled", tokenizer: "Tokenizer", lines: Iterable[str | UserError]) -> Iterator[Any]:
     """Yields the outputs of each line, or its error."""
-    iterator = iter(lines)
+    iterator, first = iter(lines), 1
     while some := list(islice(iterator, _AT_ONCE)):
         rows = [_row(tokenizer, line) for line in some]
         try:
             found = iter(compiled.run([row for row in rows if not isinstance(row, UserError)]))
             yield from (row if isinstance(row, UserError) else next(found) for row in rows)
         except UserError:
-            yield from (_alone(compiled, row) for row in rows)
+            yield from (_alone(compiled, row, first + number) for number, row in enumerate(rows))
+        first += len(rows)
 
 
-def _alone(compiled: "Compiled", row: Any) -> Any:
+def _alone(compiled: "Compiled", row: Any, number: int) -> Any:
     try:
         return row if isinstance(row, UserError) else compiled.run([row])[0]
     except UserError as error:
-        return error
+        return UserError(str(error).replace("row 1", f"text {number}", 1))
 
 
 def _row(tokenizer: "Tokenizer", line: str | UserError) -> Any:

@@ -37,7 +37,7 @@ def run(arguments: argparse.Namespace) -> None:
     from bert_jax.inference.pipeline import FillMask
 
     predict = FillMask(arguments.source, truncation=arguments.truncate, **running(arguments))
-    results = answered_by(predict, texts, top_k=arguments.top_k, targets=arguments.targets or None)
+    results = answered_by(predict, texts, top_k=arguments.top_k, targets=arguments.targets)
     serve(results, _show, as_json=arguments.json)
 
 

@@ -4,7 +4,7 @@ import contextlib
 import json
 import os
 import sys
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -134,6 +134,14 @@ def new_file(path: str | os.PathLike[str], *, overwrite: bool) -> Path:
     if os.path.lexists(target) and not overwrite:
         raise UserError(f"{path}: already exists; --overwrite replaces it")
     return target
+
+
+def check_different(files: Mapping[str, str | None]) -> None:
+    """Raises UserError if two options (option -> the file that it names, if given) name one file to write."""
+    seen: dict[str, str] = {}
+    for option, file in files.items():
+        if file and (other := seen.setdefault(os.path.abspath(file), option)) != option:
+            raise UserError(f"{other} and {option} both name {file}; name two files")
 
 
 def to_json(value: Any) -> str:

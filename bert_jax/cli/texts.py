@@ -34,6 +34,7 @@ def is_text(word: str) -> bool:
         return False
     if is_folder:
         raise UserError(f"{word}: is a folder; expected a file with one text per line, or a text")
+    _refuse_pipe(word)
     looks_like_a_path = not re.search(r"\s", word) and (os.sep in word or _SUFFIX.search(word) is not None)
     if looks_like_a_path:
         raise FileNotFoundError(
@@ -84,9 +85,16 @@ def file_of(name: str) -> Path:
         FileNotFoundError: there is no such file.
     """
     path = Path(name)
+    _refuse_pipe(name)
     if not path.is_file():
         raise FileNotFoundError(f"{name}: {no_file(name)}")
     return path
+
+
+def _refuse_pipe(name: str) -> None:
+    path = Path(name)
+    if path.is_fifo() or path.is_char_device():
+        raise UserError(f"{name}: is a pipe or a device, not a file; save what comes from it in a file")
 
 
 def table_of(name: str) -> Path:

@@ -26,7 +26,7 @@ POOLINGS = tuple(_FLAGS)
 
 def check_pooling(pooling: str, known: Sequence[str] = POOLINGS) -> None:
     """Raise a UserError unless `pooling` is one of `known`, with or without the suffix `NORMALIZED`."""
-    if pooling.removesuffix(NORMALIZED) not in known:
+    if not isinstance(pooling, str) or pooling.removesuffix(NORMALIZED) not in known:
         names = ", ".join(known)
         raise UserError(f"pooling={pooling!r}: expected one of {names}, or one of them followed by {NORMALIZED!r}")
 

@@ -2,13 +2,14 @@
 
 import io
 import json
+import os
 import sys
 
 import numpy as np
 import pytest
 
 from bert_jax.__main__ import main
-from bert_jax.cli.texts import texts_of
+from bert_jax.cli.texts import table_of, texts_of
 from bert_jax.errors import UserError
 from bert_jax.formats.load import load
 from bert_jax.formats.write import save_pretrained
@@ -43,6 +44,38 @@ def test_an_argument_is_a_file_if_it_exists_or_looks_like_one(tmp_path, monkeypa
         texts_of(["text.txt"])
     with pytest.raises(UserError, match="folder: is a folder"):
         texts_of(["folder"])
+    os.mkfifo(tmp_path / "pipe")
+    for read in (lambda name: texts_of([name]), table_of):
+        with pytest.raises(UserError, match="pipe: is a pipe or a device, not a file; save what comes from it"):
+            read("pipe")
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (
+            "answer M q.jsonl --output a.json --null-odds ./a.json",
+            "--output and --null-odds both name ./a.json; name two",
+        ),
+        ("attend M hello --html a.htm --png a.htm", "--html and --png both name a.htm; name two files"),
+        ("attend M hello --output a.htm --npz a.htm", "--output and --npz both name a.htm; name two files"),
+        ("answer M - --context -", "stdin can be the questions or the context; name a file for the other"),
+        ("answer M empty.csv", "empty.csv: has no questions"),
+        (
+            "answer M who?",
+            "who?: no such file; a file has questions with their passages, and a question needs --context",
+        ),
+    ],
+)
+def test_a_command_that_contradicts_itself_reads_and_writes_nothing(words, says, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "q.jsonl").write_text('{"question": "who", "context": "Ann"}\n')
+    (tmp_path / "empty.csv").write_text("question,context\n")
+    before = sorted(path.name for path in tmp_path.iterdir())
+    assert main(words.split()) == 2
+    out, err = capsys.readouterr()
+    assert says in err and (out, err.count("\n")) == ("", 1)
+    assert sorted(path.name for path in tmp_path.iterdir()) == before
 
 
 @pytest.mark.slow
@@ -137,6 +170,8 @@ def test_one_item_that_fails_is_one_line_and_no_count(folders, capsys):
     out, err = capsys.readouterr()
     assert err.splitlines()[-1].endswith("error: 2 of 3 texts could not be answered")
     assert len(err.splitlines()) == 3
+    assert main(["fill-mask", folders["pretraining"], "a [MASK]", "--targets", ","]) == 2
+    assert "targets: found an empty list; expected at least one token" in capsys.readouterr().err
 
 
 @pytest.mark.slow

@@ -91,6 +91,8 @@ def _label(value: Any, columns: Columns, where: str) -> Label:
             raise UserError(
                 f"{where}: {columns.label!r} is {quoted(value)}; expected a list of names, or names with | between"
             )
+        if bad := next((name for name in names if "|" in name), None):
+            raise UserError(f"{where}: the label {quoted(bad)} has a |, which stands between labels; rename it")
         return tuple(dict.fromkeys(name.strip() for name in names if name.strip()))
     if isinstance(value, bool) or not isinstance(value, str | int) or not str(value).strip():
         raise UserError(f"{where}: {columns.label!r} is {quoted(value)}; expected the name of a class")

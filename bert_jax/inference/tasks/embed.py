@@ -62,13 +62,14 @@ class TextEmbedding(TaskModel):
         found = source if isinstance(source, Loaded) else open_source(source).best()
         folder = _folder_of(found)
         self.pooling = pooling or (pooling_of(folder) if folder else None) or DEFAULT_POOLING
-        kind = self.pooling.removesuffix(NORMALIZED)
         check_pooling(self.pooling, (*POOLINGS, POOLED))
+        kind = self.pooling.removesuffix(NORMALIZED)
         if packing and kind not in _PACKABLE:
             raise UserError(f"packing: pooling is {self.pooling!r}; expected one of {', '.join(_PACKABLE)}")
         if max_length is None and folder is not None:
             max_length = max_length_of(folder)
         if max_length is not None:
+            check_count("max_length", max_length)
             self.longest = max_length
         self.task = "embed-pooled" if kind == POOLED else "embed"
         self.packing = kind in _PACKABLE if packing is None else packing
@@ -231,9 +232,10 @@ def similar(
         UserError: `top_k` is below 1, or the corpus is empty.
     """
     check_count("top_k", top_k)
+    queries, corpus = items_of(queries, "a list of queries"), items_of(corpus, "a list of texts as the corpus")
     if not corpus:
         raise UserError("the corpus has no texts; expected at least one")
-    scores, rows = nearest(embed(list(queries)), embed(list(corpus)), top_k)
+    scores, rows = nearest(embed(queries), embed(corpus), top_k)
     for own_scores, own_rows in zip(scores.tolist(), rows.tolist(), strict=True):
         yield [
             {"corpus_id": row, "score": score, "text": corpus[row]}

@@ -85,7 +85,7 @@ class FillMask(TaskModel):
         super().__init__(found, **running)
         self.tokenizer = literal_tokenizer(self.tokenizer, found)
         self._truncation = truncation
-        self.settle(top_k=top_k, targets=targets, tokenizer_kwargs=tokenizer_kwargs or {})
+        self.settle(top_k=top_k, targets=_listed(targets), tokenizer_kwargs=tokenizer_kwargs or {})
 
     def __call__(
         self,
@@ -111,7 +111,7 @@ class FillMask(TaskModel):
             UserError: a text has no [MASK] or is too long for the model, or no target is left.
         """
         single = isinstance(texts, str)
-        options: dict[str, Any] = {"top_k": top_k, "targets": targets, "tokenizer_kwargs": tokenizer_kwargs}
+        options: dict[str, Any] = {"top_k": top_k, "targets": _listed(targets), "tokenizer_kwargs": tokenizer_kwargs}
         results = Results(self.stream([texts] if single else items_of(texts), **options))
         return first_of(results) if single else results
 
@@ -213,11 +213,10 @@ class FillMask(TaskModel):
             raise UserError(f"{shown}: truncating it to {cut_at} tokens removes a {mask}; shorten it")
         return ids
 
-    def _wanted(self, targets: str | Sequence[str] | None) -> np.ndarray | None:
+    def _wanted(self, targets: list[str] | None) -> np.ndarray | None:
         """The ids of the targets, int32 [k], without duplicates."""
         if targets is None:
             return None
-        targets = [targets] if isinstance(targets, str) else targets
         if not targets:
             raise UserError("targets: found an empty list; expected at least one token, or None for all tokens")
         ids = [id for target in targets for id in self.tokenizer.tokens_to_ids(self._pieces_of(target)[:1])]
@@ -236,8 +235,8 @@ class FillMask(TaskModel):
             return self.tokenizer.tokenize(target)
         return [target]
 
-    def _warn_of_other_tokens(self, targets: str | Sequence[str]) -> None:
-        for target in [targets] if isinstance(targets, str) else targets:
+    def _warn_of_other_tokens(self, targets: list[str]) -> None:
+        for target in targets:
             pieces = self._pieces_of(target)
             if len(pieces) != 1 or pieces[0] == self.tokenizer.unk_token:
                 taken = f"using {pieces[0]!r} instead" if pieces else "leaving it out"
@@ -261,3 +260,10 @@ class FillMask(TaskModel):
                 row.append({"score": score, "token": token, "token_str": token_str, "sequence": sequence})
             answers.append(row)
         return answers[0] if single else answers
+
+
+def _listed(targets: Any) -> list[str] | None:
+    """The targets as a list, which can be read more than once."""
+    if targets is None or isinstance(targets, str):
+        return None if targets is None else [targets]
+    return items_of(targets, "targets: a token or a list of tokens")

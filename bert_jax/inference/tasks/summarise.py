@@ -11,7 +11,7 @@ from bert_jax.errors import UserError
 from bert_jax.formats.load import Loaded
 from bert_jax.inference.tasks.embed import TextEmbedding
 from bert_jax.inference.tasks.task_model import ON_ERROR, Results, Running, first_of
-from bert_jax.inference.tasks.task_source import check_text, items_of, shortened
+from bert_jax.inference.tasks.task_source import check_count, check_text, items_of, shortened
 
 DAMPING = 0.85  # as in TextRank, section 2
 REDUNDANCY = 0.3
@@ -147,8 +147,8 @@ def check_options(sentences: int | None, ratio: float | None, redundancy: float)
     """Raises UserError if an option has a wrong value."""
     if sentences is not None and ratio is not None:
         raise UserError("found both sentences and ratio; expected one of them")
-    if sentences is not None and sentences < 1:
-        raise UserError(f"sentences={sentences}: expected at least 1")
+    if sentences is not None:
+        check_count("sentences", sentences)
     if ratio is not None and not 0 < ratio <= 1:
         raise UserError(f"ratio={ratio}: expected a share above 0 and at most 1")
     if not 0 <= redundancy <= 1:

@@ -224,6 +224,8 @@ class TaskModel:
     ) -> Iterator[tuple[Any, Any]]:
         """Yields (item, result); otherwise like `stream`."""
         options = self._in_place_of_settled(options)
+        if isinstance(items, str | bytes | Mapping):
+            raise UserError(f"expected a list or another iterable of items, found one: {items!r:.40}")
         if on_error not in ON_ERROR:
             raise UserError(f"on_error={on_error!r}: expected one of {', '.join(ON_ERROR)}")
         if chunk < 1:

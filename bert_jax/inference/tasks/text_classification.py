@@ -150,5 +150,5 @@ def _both(text: Text, number: int) -> tuple[str, str | None]:
         raise UserError(
             f'text {number + 1}: expected a string or {{"text": ..., "text_pair": ...}}, found {text!r:.60}'
         )
-    pair = text.get("text_pair")
-    return check_text(text["text"], f"text {number + 1}"), pair and check_text(pair, f"text_pair {number + 1}")
+    first, pair = check_text(text["text"], f"text {number + 1}"), text.get("text_pair")
+    return first, None if pair is None else check_text(pair, f"text_pair {number + 1}")

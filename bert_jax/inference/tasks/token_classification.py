@@ -123,6 +123,8 @@ class TokenClassification(TaskModel):
         given: Any = texts
         single = isinstance(given, str)
         split = self.settled["is_split_into_words"] if is_split_into_words is None else is_split_into_words
+        if not single:
+            given = items_of(given)
         words_of_one = split and not single and bool(given) and all(isinstance(word, str) for word in given)
         options: dict[str, Any] = {
             "aggregation_strategy": aggregation_strategy,
@@ -131,7 +133,7 @@ class TokenClassification(TaskModel):
             "is_split_into_words": is_split_into_words,
             "delimiter": delimiter,
         }
-        results = Results(self.stream([given] if single or words_of_one else items_of(given), **options))
+        results = Results(self.stream([given] if single or words_of_one else given, **options))
         return first_of(results) if single else results
 
     def tags(self, sentences: Sequence[Words]) -> list[list[Tag]]:

@@ -79,6 +79,12 @@ def test_a_blank_line_of_a_single_column_is_an_empty_text(tmp_path, name, text, 
         ("a.csv", "text,label\nx,nan\n", Columns("text", kind="number"), "line 2: the label 'nan' is not a finite"),
         ("a.jsonl", '{"text": 3, "label": "y"}', Columns("text"), "line 1: 'text' is int; expected a text"),
         ("a.jsonl", "{", Columns("text"), "line 1: not JSON"),
+        (
+            "a.jsonl",
+            '{"text": "x", "label": ["a|b"]}',
+            Columns("text", kind="classes"),
+            "line 1: the label 'a|b' has a |, which stands between labels; rename it",
+        ),
         ("a.jsonl", "[1]", Columns("text"), "line 1: expected a JSON object, found list"),
         ("a.json", "{}", Columns("text"), "expected a JSON list of objects"),
         ("a.xlsx", "x", Columns("text"), "expected a name that ends in .tsv"),
@@ -211,3 +217,9 @@ def test_hellaswag_of_another_form_is_one_line(change, tmp_path):
     (tmp_path / "a.jsonl").write_text(json.dumps(row) + "\n")
     with pytest.raises(UserError, match=r"a\.jsonl, line 1: expected a text as 'ctx' and a list of texts"):
         list(CHOICE_READERS["hellaswag"](tmp_path / "a.jsonl"))
+
+
+def test_a_cell_may_be_longer_than_pythons_own_limit(tmp_path):
+    text = "word " * 40_000
+    path = write(tmp_path / "long.csv", f'text,label\n"{text}",a\n')
+    assert [example.text for example in read_table(path, Columns("text"))] == [text]

@@ -298,8 +298,23 @@ def test_similar_finds_the_text_itself_first(folder, tmp_path, capsys):
     assert main(["similar", str(folder), str(tmp_path / "q"), str(tmp_path / "c"), "--top-k", "2", "--json"]) == 0
     rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [[row["line"] for row in one] for one in rows] == [[row["corpus_id"] + 1 for row in one] for one in found]
-    with pytest.raises(UserError, match="the corpus has no texts"):
-        next(similar(TextEmbedding(folder), ["a"], []))
+    embed = TextEmbedding(folder)
+    assert list(similar(embed, np.array(["hello world", "中"]), iter(corpus), top_k=2)) == found
+    for queries, texts, says in (
+        (["a"], [], "the corpus has no texts"),
+        ("hello", corpus, "expected a list of queries, found str"),
+        (["hello"], "abc", "expected a list of texts as the corpus, found str"),
+    ):
+        with pytest.raises(UserError, match=says):
+            next(similar(embed, queries, texts))
+    for options, says in (
+        ({"max_length": "5"}, "max_length='5': expected a whole"),
+        ({"pooling": 3}, "pooling=3: expected"),
+    ):
+        with pytest.raises(UserError, match=says):
+            TextEmbedding(folder, **options)
+    with pytest.raises(UserError, match="expected a list or another iterable of items, found one: 'hello'"):
+        next(embed.stream("hello"))
 
 
 @pytest.mark.slow

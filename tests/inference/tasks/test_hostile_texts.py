@@ -193,3 +193,8 @@ def test_targets_are_scored_alone_and_what_is_no_token_is_said(folders, caplog):
     assert r"targets: '\x00' is not a token of the vocabulary; leaving it out" in caplog.text
     with pytest.raises(UserError, match="targets: found no token in ''"):
         fill("hello [MASK]", targets="")
+    both = fill("hello [MASK]", targets=["world", "held"])
+    assert fill("hello [MASK]", targets=np.array(["world", "held"])) == both
+    assert fill("hello [MASK]", targets=iter(["world", "held"])) == both
+    with pytest.raises(UserError, match="targets: found an empty list"):
+        fill("hello [MASK]", targets=iter(()))

@@ -147,6 +147,12 @@ def test_words_and_what_stands_between_them_are_one_text(folder, predict):
     assert "".join(row["word"] for row in alone).replace(", ", "") == "helloworld,held"
     assert [row["word"] for row in alone] == ["hello, world,, held"[row["start"] : row["end"]] for row in alone]
     assert predict([], is_split_into_words=True) == []
+    sentences = [words, ["held"], ["world", "hello"]]
+    listed = predict(sentences, is_split_into_words=True)
+    assert predict(iter(sentences), is_split_into_words=True) == listed and len(listed) == 3
+    assert predict(np.array(["held", "hello"]), is_split_into_words=True) == predict(
+        [["held", "hello"]], is_split_into_words=True
+    )
     told = TokenClassification(folder, is_split_into_words=True, delimiter=", ", ignore_labels=[])
     assert told(words) == found
     assert told("hello world", is_split_into_words=False, aggregation_strategy="FIRST") == predict(

@@ -435,3 +435,13 @@ def test_an_unknown_task_lists_the_known_ones():
     with pytest.raises(UserError) as error:
         opened(task="mrcp")
     assert all(name in str(error.value) for name in TASKS)
+
+
+def test_a_test_file_of_tags_may_begin_with_a_bare_docstart_line(tmp_path):
+    train = tmp_path / "train.txt"
+    train.write_text("ann\tB-PER\nmet\tO\n")
+    for text, labelled in (("ann\tB-PER\n", True), ("ann\n", False)):
+        test = tmp_path / "test.txt"
+        test.write_text(f"-DOCSTART-\n\n{text}")
+        found = opened(task="tag", train=train, dev=train, test=test)
+        assert [split.labelled for split in found.tests] == [labelled]

@@ -146,7 +146,8 @@ def _checked(path: Path, sentences: Iterable[TaggedSentence]) -> list[TaggedSent
 
 def _has_one_column(path: Path) -> bool:
     """Whether a file has only words, like a test file whose tags are not published."""
-    first = next((line for _, line in read_lines(path) if line.strip()), "")
+    lines = (line for _, line in read_lines(path) if not line.startswith("-DOCSTART-"))
+    first = next((line for line in lines if line.strip()), "")
     return len(first.split()) == 1
 
 
