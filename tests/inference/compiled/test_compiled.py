@@ -19,6 +19,7 @@ from jax import export as jax_export
 from safetensors.numpy import load_file, save_file
 
 from bert_jax.__main__ import main
+from bert_jax.cli import compiled as compiled_verb
 from bert_jax.data.tokenizer.tokenizer import Tokenizer
 from bert_jax.errors import UserError
 from bert_jax.inference.compiled import export as compiled_export
@@ -450,3 +451,20 @@ def test_programs_that_inflate_beyond_their_bound_are_refused(copy, monkeypatch)
     monkeypatch.setattr(compiled_run, "LARGEST_PROGRAMS", 1000)
     with pytest.raises(UserError, match=r"programs\.zip: [\d,]+ bytes of programs; at most 0 MB are read"):
         read_programs(copy, read_facts(copy))
+
+
+def test_an_error_names_the_text_and_not_its_row_alone(monkeypatch):
+    class Picky:
+        def run(self, rows):
+            for number, row in enumerate(rows, 1):
+                if len(row["input_ids"]) > 3:
+                    raise UserError(f"row {number} has 0 masks; the programs take 1 to 1")
+            return rows
+
+    monkeypatch.setattr(compiled_verb, "_AT_ONCE", 2)
+    tokenizer = Tokenizer.from_vocabulary(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "b"], cased=False)
+    found = list(compiled_verb._outputs(Picky(), tokenizer, ["a", "b", UserError("not UTF-8"), "a b"]))  # type: ignore[arg-type]
+    assert [str(one) for one in found if isinstance(one, UserError)] == [
+        "not UTF-8",
+        "text 4 has 0 masks; the programs take 1 to 1",
+    ]
