@@ -141,9 +141,10 @@ def test_a_part_that_was_stopped_goes_on_and_a_complete_one_is_not_made_again(
     capsys.readouterr()
     assert main([*argv, "--shard", "1/2"]) == 0
     assert "v-00001-of-00002.npy is complete already" in capsys.readouterr().err
-    assert main([*argv, "--shard", "2/2"]) == 0
+    assert main([*argv, "--shard", "2/2"]) == 2
     said = capsys.readouterr().err
-    assert "resuming after line 12\n" in said and "texts.txt, line 10" not in said
+    assert "resuming after line 12\n" in said and "texts.txt, line 10" not in said  # which the first start said
+    assert "1 of 6 texts have no vector" in said
     assert appended == [4, 2, 2]  # 8 lines were in the first part
     shutil.move(tmp_path / "v.npy", tmp_path / "parts.npy")
     assert main(argv) == 2
