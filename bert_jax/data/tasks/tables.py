@@ -5,11 +5,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from bert_jax.data.text.lines import read_lines
+from bert_jax.data.text.lines import MAX_LINE_BYTES, read_lines
 from bert_jax.errors import UserError, Wrong, errors_in_place, quoted, refuse
 from bert_jax.files import parse_json
 
-LONGEST_CELL = 1 << 30  # characters of a cell of CSV
 FORMATS = {".tsv": "tsv", ".txt": "tsv", ".csv": "csv", ".jsonl": "jsonl", ".json": "json"}
 
 
@@ -55,7 +54,7 @@ def csv_rows(path: Path, wrong: Wrong = refuse) -> Iterator[tuple[int, list[str]
                 errors.append(line)
             yield "\n" if isinstance(line, UserError) else line[1] + "\n"
 
-    csv.field_size_limit(max(csv.field_size_limit(), LONGEST_CELL))  # Python's own limit is 131,072
+    csv.field_size_limit(max(csv.field_size_limit(), MAX_LINE_BYTES))  # Python's own limit is 131,072 characters
     reader = csv.reader(lines(), strict=True)
     while True:
         try:
