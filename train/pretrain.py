@@ -187,8 +187,8 @@ def check_held_out(held_out: DataSource, config: PretrainConfig, data: DataSourc
         )
     if held_out.fingerprint != data.fingerprint:
         raise UserError(
-            f"eval_data: {config.eval_data} was prepared with another vocabulary than {config.data}; prepare the text "
-            f"of {config.eval_data} with --vocab {config.data}"
+            f"eval_data: {config.eval_data} was prepared with another vocabulary than {config.data or config.text}; "
+            f"prepare the text of {config.eval_data} with that one: --vocab DIR, the directory that the run trains on"
         )
 
 
