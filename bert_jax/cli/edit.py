@@ -163,8 +163,9 @@ def edit(
     if not changes:
         raise UserError("no change given: name layers, heads, words or positions")
     card = {"made from": Path(source).name, "changes": "; ".join(changes)}
-    facts = {"head": head, "step": report.step, "card": card, "sentence_transformers": pooling}
-    written = save_pretrained(directory, config, params, tokenizer, **facts)
+    written = save_pretrained(
+        directory, config, params, tokenizer, head=head, step=report.step, card=card, sentence_transformers=pooling
+    )
     return Edited(written, tuple(changes), new_tokens)
 
 

@@ -117,4 +117,4 @@ def _encoder_in(source: Source, step: int | None) -> str:
     """The head "encoder" if `source` has a pooler (or its family never has one), else "encoder-no-pooler"."""
     config, _, report = load_arrays(source, step=step, verify=False)
     has_pooler = config.family == "distilbert" or "pooler" in find_head(report.head, config).parts
-    return _ENCODERS[not has_pooler]
+    return "encoder" if has_pooler else "encoder-no-pooler"

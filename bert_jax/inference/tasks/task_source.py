@@ -33,9 +33,10 @@ def is_cut(truncation: bool | str) -> bool:
 
 def check_max_length(max_length: int | None, least: int) -> None:
     """Raises UserError if `max_length` is below `least`, the number of special tokens that each row needs."""
-    if max_length is not None:
-        check_count("max_length", max_length)
-    if max_length is not None and max_length < least:
+    if max_length is None:
+        return
+    check_count("max_length", max_length)
+    if max_length < least:
         raise UserError(f"max_length={max_length}: expected at least {least}, the special tokens of each row")
 
 

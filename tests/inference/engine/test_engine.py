@@ -10,7 +10,7 @@ import pytest
 from bert_jax.data.tasks.encoded import Encoded
 from bert_jax.errors import UserError
 from bert_jax.inference.engine.engine import IN_FLIGHT, MOST_PACKED, Engine
-from bert_jax.inference.runtimes.xla import Programs
+from bert_jax.inference.runtimes.xla import CPU_TOKENS, Programs
 from bert_jax.inference.tasks.embed import pooled, pooled_sequences
 from bert_jax.inference.tasks.task_model import model_inputs
 from bert_jax.model.heads import HEADS
@@ -296,3 +296,8 @@ def test_a_packed_row_has_no_more_sequences_than_the_engine_reads(one):
     engine = Engine(Programs(summed, TABLE, one), longest=128, packing=True)
     rows = examples([2] * (3 * MOST_PACKED + 5))
     np.testing.assert_allclose(of(engine, rows), means(rows), atol=1e-6)
+
+
+def test_batches_are_sized_for_the_devices_that_were_given(monkeypatch):
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    assert Programs(summed, TABLE, jax.devices("cpu")[:1]).full_batch == CPU_TOKENS
