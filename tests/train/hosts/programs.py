@@ -24,7 +24,7 @@ from train.pretraining.source import PreparedData
 from train.run import curves
 
 SECONDS = 300
-"""After this time a process that ended a program alone ends, and so the others, which wait for it in their program."""
+"""How long a process that has ended a program waits for the others; then it ends, which ends them too."""
 MADE: dict[str, dict[str, int]] = {}
 """Split -> "length, first row, step, row of the batch" -> CRC-32 of the row's arrays."""
 PREPARED: list[Any] = []
