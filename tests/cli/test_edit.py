@@ -85,15 +85,15 @@ def test_vectors_keep_their_pooling_and_their_maximum_length(source, tmp_path):
 
 def test_a_model_without_a_part_of_its_head_is_first_made_whole(source, tmp_path, capsys):
     config, params, tokenizer, _ = bert_jax.load(source)
-    lame = bert_jax.save_pretrained(tmp_path / "lame", config, params, tokenizer, head="pretraining")
-    weights = load_file(lame / "model.safetensors")
+    part = bert_jax.save_pretrained(tmp_path / "part", config, params, tokenizer, head="pretraining")
+    weights = load_file(part / "model.safetensors")
     save_file(
-        {name: array for name, array in weights.items() if "seq_relationship" not in name}, lame / "model.safetensors"
+        {name: array for name, array in weights.items() if "seq_relationship" not in name}, part / "model.safetensors"
     )
-    argv = ["edit", str(lame), str(tmp_path / "out"), "--keep-layers", "0"]
+    argv = ["edit", str(part), str(tmp_path / "out"), "--keep-layers", "0"]
     assert main(argv) == 2
     said = capsys.readouterr().err
-    assert f"{lame}: has no nsp_head, which its head pretraining needs; write it whole first" in said
+    assert f"{part}: has no nsp_head, which its head pretraining needs; write it whole first" in said
     (words,) = re.findall(r"python -m bert_jax (convert \S+ )WHOLE", said)
     convert_it = [*words.split(), str(tmp_path / "whole")]
     assert main(convert_it) == 2
